@@ -1,0 +1,79 @@
+// Statuses that carry a machine-readable reason and metadata beside their message.
+//
+// What: the process-internal form of google.rpc.ErrorInfo. The server turns it into that message on the wire
+// (server/rpc/status.cc), the client turns it back, so a reason survives the trip.
+// Thread safety: free functions, no shared state. Ownership: everything is copied into the status.
+//
+//   return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound,
+//                    absl::StrCat("no session named '", name, "'"), {{"session", name}});
+//   if (ErrorReason(status) == reason::kSessionBusy) { ... }
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace gdn {
+
+// The reasons; each equals a value of gdn.v1.ErrorReason without its prefix, where it is documented.
+namespace reason {
+inline constexpr std::string_view kInvalidName = "INVALID_NAME";
+inline constexpr std::string_view kInvalidSpec = "INVALID_SPEC";
+inline constexpr std::string_view kInvalidTensorShape = "INVALID_TENSOR_SHAPE";
+inline constexpr std::string_view kInvalidTensorDtype = "INVALID_TENSOR_DTYPE";
+inline constexpr std::string_view kInvalidTensorData = "INVALID_TENSOR_DATA";
+inline constexpr std::string_view kShapeOverflow = "SHAPE_OVERFLOW";
+inline constexpr std::string_view kNonFiniteInput = "NON_FINITE_INPUT";
+inline constexpr std::string_view kValueOutOfRange = "VALUE_OUT_OF_RANGE";
+inline constexpr std::string_view kInvalidLengths = "INVALID_LENGTHS";
+inline constexpr std::string_view kInputMissing = "INPUT_MISSING";
+inline constexpr std::string_view kInputKindMismatch = "INPUT_KIND_MISMATCH";
+inline constexpr std::string_view kInputNeedsModel = "INPUT_NEEDS_MODEL";
+inline constexpr std::string_view kModelNotFound = "MODEL_NOT_FOUND";
+inline constexpr std::string_view kSessionNotFound = "SESSION_NOT_FOUND";
+inline constexpr std::string_view kSessionExists = "SESSION_EXISTS";
+inline constexpr std::string_view kSessionBusy = "SESSION_BUSY";
+inline constexpr std::string_view kLayerNotGdn = "LAYER_NOT_GDN";
+inline constexpr std::string_view kDuplicateSession = "DUPLICATE_SESSION";
+inline constexpr std::string_view kMixedSessions = "MIXED_SESSIONS";
+inline constexpr std::string_view kBatchTooLarge = "BATCH_TOO_LARGE";
+inline constexpr std::string_view kTooManyTokens = "TOO_MANY_TOKENS";
+inline constexpr std::string_view kMessageTooLarge = "MESSAGE_TOO_LARGE";
+inline constexpr std::string_view kTokenCountMismatch = "TOKEN_COUNT_MISMATCH";
+inline constexpr std::string_view kRequestIdReused = "REQUEST_ID_REUSED";
+inline constexpr std::string_view kReplyTooLargeToStore = "REPLY_TOO_LARGE_TO_STORE";
+inline constexpr std::string_view kPreviousSegmentFailed = "PREVIOUS_SEGMENT_FAILED";
+inline constexpr std::string_view kStateBudgetExhausted = "STATE_BUDGET_EXHAUSTED";
+inline constexpr std::string_view kQueueFull = "QUEUE_FULL";
+inline constexpr std::string_view kInvalidPageToken = "INVALID_PAGE_TOKEN";
+inline constexpr std::string_view kInvalidStateFile = "INVALID_STATE_FILE";
+inline constexpr std::string_view kStateMismatch = "STATE_MISMATCH";
+inline constexpr std::string_view kServerDraining = "SERVER_DRAINING";
+inline constexpr std::string_view kCallCancelled = "CALL_CANCELLED";
+inline constexpr std::string_view kDeadlineExceeded = "DEADLINE_EXCEEDED";
+inline constexpr std::string_view kInternal = "INTERNAL";
+}  // namespace reason
+
+using ErrorMetadataMap = std::map<std::string, std::string>;
+
+// A status with a reason; `code` must not be kOk.
+absl::Status MakeError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                       std::initializer_list<std::pair<std::string_view, std::string>> metadata = {});
+
+// `status` with one more metadata entry (an existing key is replaced). An OK status is returned as it is.
+absl::Status WithMetadata(absl::Status status, std::string_view key, std::string_view value);
+
+// `status` with `prefix` and ": " put before its message; reason and metadata are kept.
+absl::Status WithPrefix(const absl::Status& status, std::string_view prefix);
+
+// The reason, or "" where the status has none.
+std::string ErrorReason(const absl::Status& status);
+
+// The metadata; empty where the status has none.
+ErrorMetadataMap ErrorMetadata(const absl::Status& status);
+
+}  // namespace gdn

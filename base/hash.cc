@@ -1,0 +1,65 @@
+#include "base/hash.h"
+
+#include <xxhash.h>
+
+#include <new>
+
+#include "absl/strings/escaping.h"
+
+namespace gdn {
+namespace {
+
+// Integers are hashed as 8 little-endian bytes on every platform.
+void StoreLittleEndian(uint64_t value, char (&bytes)[8]) {
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+}
+
+}  // namespace
+
+struct Hasher::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  ~State() { XXH3_freeState(xxh); }
+};
+
+std::string Hash128::ToHex() const {
+  char bytes[16];
+  for (int i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<char>(high >> (56 - 8 * i));
+    bytes[8 + i] = static_cast<char>(low >> (56 - 8 * i));
+  }
+  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
+}
+
+Hash128 HashBytes(std::string_view bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {.high = hash.high64, .low = hash.low64};
+}
+
+Hasher::Hasher() : state_(std::make_unique<State>()) {
+  if (state_->xxh == nullptr) throw std::bad_alloc();
+  XXH3_128bits_reset(state_->xxh);
+}
+
+Hasher::~Hasher() = default;
+
+void Hasher::Update(std::string_view bytes) {
+  if (!bytes.empty()) XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
+}
+
+void Hasher::UpdateField(std::string_view bytes) {
+  UpdateInt(static_cast<int64_t>(bytes.size()));
+  Update(bytes);
+}
+
+void Hasher::UpdateInt(int64_t value) {
+  char bytes[8];
+  StoreLittleEndian(static_cast<uint64_t>(value), bytes);
+  Update(std::string_view(bytes, sizeof(bytes)));
+}
+
+Hash128 Hasher::Finish() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
+  return {.high = hash.high64, .low = hash.low64};
+}
+
+}  // namespace gdn

@@ -1,0 +1,46 @@
+// XXH3-128 digests, for payload identity, fingerprints and checksums (not for security).
+//
+// Thread safety: Hasher is for one thread at a time. Ownership: Hasher owns its state.
+//
+//   Hasher hasher;
+//   hasher.Update(bytes);
+//   std::string hex = hasher.Finish().ToHex();
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace gdn {
+
+struct Hash128 {
+  uint64_t high = 0;
+  uint64_t low = 0;
+
+  std::string ToHex() const;  // 32 lower-case digits, canonical (big-endian) order
+  friend bool operator==(const Hash128&, const Hash128&) = default;
+};
+
+Hash128 HashBytes(std::string_view bytes);
+
+class Hasher {
+ public:
+  Hasher();
+  ~Hasher();
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+
+  void Update(std::string_view bytes);
+  // Length-prefixed, so that ("ab","c") and ("a","bc") differ.
+  void UpdateField(std::string_view bytes);
+  void UpdateInt(int64_t value);
+  Hash128 Finish() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace gdn

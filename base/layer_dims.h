@@ -1,0 +1,60 @@
+// The dimensions of a Gated DeltaNet layer, in the field's terms, and the kinds of input a step may bring.
+//
+// Thread safety: plain values.
+//
+//   LayerDims dims{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128,
+//                  .conv_width = 4, .hidden_size = 2048};
+//   GDN_RETURN_IF_ERROR(ValidateLayerDims(dims));
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace gdn {
+
+// Dimensions of one layer, or of a bare operator (conv_width = hidden_size = 0).
+struct LayerDims {
+  int32_t key_heads = 0;  // H: heads of q and k
+  int32_t value_heads =
+      0;                   // HV: heads of v, z, g and beta; a multiple of H. Value head hv reads key head hv / (HV / H)
+  int32_t key_dim = 0;     // K: elements of a q or k head
+  int32_t value_dim = 0;   // V: elements of a v head
+  int32_t conv_width = 0;  // W: taps of the causal conv1d, >= 2; 0 for a bare operator
+  int32_t hidden_size = 0;  // D: model width; 0 for a bare operator
+
+  int32_t group() const { return value_heads / key_heads; }                              // r = HV / H
+  int64_t key_features() const { return int64_t{key_heads} * key_dim; }                  // H * K
+  int64_t value_features() const { return int64_t{value_heads} * value_dim; }            // HV * V
+  int64_t conv_channels() const { return 2 * key_features() + value_features(); }        // C, ordered [q | k | v]
+  int64_t state_elements() const { return int64_t{value_heads} * key_dim * value_dim; }  // HV * K * V
+  bool has_layer() const { return hidden_size > 0; }
+
+  friend bool operator==(const LayerDims&, const LayerDims&) = default;
+};
+
+// Largest accepted sizes; generous against real models, small enough that no product of them overflows.
+inline constexpr int32_t kMaxHeads = 1024;
+inline constexpr int32_t kMaxHeadDim = 1024;
+inline constexpr int32_t kMaxConvWidth = 64;
+inline constexpr int32_t kMaxHiddenSize = 1 << 20;
+
+// INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
+absl::Status ValidateLayerDims(const LayerDims& dims);
+
+// "H=16 HV=32 K=128 V=128 W=4 D=2048".
+std::string LayerDimsToString(const LayerDims& dims);
+
+// What a step's tensors are; fixed per (session, layer) by its first step.
+enum class InputKind : uint8_t {
+  kNone = 0,          // no step yet
+  kHiddenStates = 1,  // the whole layer, projections included
+  kProjected = 2,     // mixed_qkv, z, b, a: everything but the projections
+  kDeltaRule = 3,     // q, k, v, g, beta: the bare operator
+};
+
+std::string_view InputKindName(InputKind kind);  // "none", "hidden_states", "projected", "delta_rule"
+
+}  // namespace gdn

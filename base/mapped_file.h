@@ -1,0 +1,37 @@
+// A read-only memory-mapped file.
+//
+// Thread safety: immutable after Open. Ownership: unmaps on destruction; views into bytes() must not outlive it.
+// The file must not be truncated while mapped (reading past its new end raises SIGBUS).
+//
+//   GDN_ASSIGN_OR_RETURN(auto file, MappedFile::Open("model.safetensors"));
+//   std::string_view bytes = file.bytes();
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace gdn {
+
+class MappedFile {
+ public:
+  // NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT (not a regular file), naming the path. An empty file maps to "".
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  std::string_view bytes() const { return bytes_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  MappedFile(std::string path, std::string_view bytes) : path_(std::move(path)), bytes_(bytes) {}
+  void Unmap();
+
+  std::string path_;
+  std::string_view bytes_;
+};
+
+}  // namespace gdn

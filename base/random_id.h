@@ -1,0 +1,15 @@
+// Names that cannot be guessed.
+//
+// Thread safety: free function. Randomness comes from the kernel (getrandom).
+//
+//   std::string id = RandomId();  // "9f86d081884c7d659a2feaa0c55ad015"
+#pragma once
+
+#include <string>
+
+namespace gdn {
+
+// 128 random bits as 32 lower-case hexadecimal digits.
+std::string RandomId();
+
+}  // namespace gdn

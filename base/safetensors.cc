@@ -1,0 +1,234 @@
+#include "base/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kPrefixBytes = 8;
+// The format's own bound, so that a damaged length cannot ask for gigabytes of JSON.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+// The root object, a tensor's object, its shape.
+constexpr int kMaxDepth = 3;
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+absl::Status Damaged(std::string_view message) {
+  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                   StrCat("not a valid safetensors file: ", message));
+}
+
+absl::Status DamagedTensor(const std::string& name, std::string_view message) {
+  return WithMetadata(Damaged(StrCat("tensor '", name, "' ", message)), "tensor", name);
+}
+
+// Bits of one element, 0 for a dtype the format does not have.
+int DTypeBits(std::string_view dtype) {
+  static constexpr std::pair<std::string_view, int> kBits[] = {
+      {"F32", 32},    {"BF16", 16}, {"F16", 16},        {"F64", 64},       {"I64", 64},    {"U64", 64},
+      {"C64", 64},    {"I32", 32},  {"U32", 32},        {"I16", 16},       {"U16", 16},    {"I8", 8},
+      {"U8", 8},      {"BOOL", 8},  {"F8_E5M2", 8},     {"F8_E4M3", 8},    {"F8_E8M0", 8}, {"F6_E2M3", 6},
+      {"F6_E3M2", 6}, {"F4", 4},    {"F8_E5M2FNUZ", 8}, {"F8_E4M3FNUZ", 8}};
+  for (const auto& [name, bits] : kBits) {
+    if (dtype == name) return bits;
+  }
+  return 0;
+}
+
+// JSON keeps the last of two equal keys silently, and its tree costs many times the text: a hostile header is stopped
+// while it is read.
+absl::StatusOr<Json> ParseHeader(std::string_view text) {
+  std::vector<std::set<std::string>> keys;
+  std::string problem;
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (!problem.empty()) return false;
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (depth >= kMaxDepth) problem = "its header is nested too deeply";
+        if (event == Json::parse_event_t::object_start) keys.emplace_back();
+        break;
+      case Json::parse_event_t::key:
+        if (!keys.back().insert(parsed.get_ref<const std::string&>()).second) {
+          problem = StrCat("its header has the key '", parsed.get_ref<const std::string&>(), "' twice");
+        }
+        break;
+      case Json::parse_event_t::object_end:
+        keys.pop_back();
+        break;
+      default:
+        break;
+    }
+    return problem.empty();
+  };
+  Json header = Json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
+  if (!problem.empty()) return Damaged(problem);
+  if (!header.is_object()) return Damaged("its header is not a JSON object");
+  return header;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(const Json& json) {
+  if (!json.is_object()) return Damaged("__metadata__ is not an object");
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) return Damaged(StrCat("__metadata__ entry '", key, "' is not a string"));
+    metadata.emplace(key, value.get_ref<const std::string&>());
+  }
+  return metadata;
+}
+
+absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json) {
+  if (!json.is_object() || json.size() != 3 || !json.contains("dtype") || !json.contains("shape") ||
+      !json.contains("data_offsets")) {
+    return DamagedTensor(name, "does not consist of dtype, shape and data_offsets");
+  }
+  SafetensorsEntry entry;
+  const Json& dtype = json["dtype"];
+  if (!dtype.is_string()) return DamagedTensor(name, "has a dtype that is not a string");
+  entry.dtype = dtype.get_ref<const std::string&>();
+  const uint64_t bits = static_cast<uint64_t>(DTypeBits(entry.dtype));
+  if (bits == 0) return DamagedTensor(name, StrCat("has the unknown dtype '", entry.dtype, "'"));
+
+  const Json& shape = json["shape"];
+  if (!shape.is_array()) return DamagedTensor(name, "has a shape that is not an array");
+  for (const Json& dim : shape) {
+    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+      return DamagedTensor(name, "has a shape with something other than non-negative integers");
+    }
+    entry.shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
+  }
+  const Json& offsets = json["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    return DamagedTensor(name, "has data_offsets that are not two non-negative integers");
+  }
+  entry.begin = offsets[0].get<uint64_t>();
+  entry.end = offsets[1].get<uint64_t>();
+  if (entry.begin > entry.end) {
+    return DamagedTensor(name, StrCat("ends at byte ", entry.end, ", before it begins at ", entry.begin));
+  }
+
+  const auto count = CheckedElementCount(entry.shape);
+  if (!count.ok()) return DamagedTensor(name, StrCat("has too large a shape: ", count.status().message()));
+  const uint64_t elements =
+      static_cast<uint64_t>(*count);  // of 8 bytes at most, so 64 bits hold the bytes but not the bits
+  const uint64_t size = elements / 8 * bits + (elements % 8 * bits + 7) / 8;
+  if (elements % 8 * bits % 8 != 0) {
+    return DamagedTensor(name, StrCat("of dtype ", entry.dtype, " does not end at a whole byte"));
+  }
+  if (entry.end - entry.begin != size) {
+    return DamagedTensor(name, StrCat("has ", entry.end - entry.begin, " bytes; its shape ", ShapeToString(entry.shape),
+                                      " of ", entry.dtype, " needs ", size));
+  }
+  return entry;
+}
+
+// The tensors must cover the data section from its first byte to its last, each byte once.
+absl::Status CheckCoverage(const std::map<std::string, SafetensorsEntry>& entries, uint64_t data_bytes) {
+  std::vector<std::tuple<uint64_t, uint64_t, const std::string*>> ranges;
+  ranges.reserve(entries.size());
+  for (const auto& [name, entry] : entries) ranges.emplace_back(entry.begin, entry.end, &name);
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t covered = 0;
+  for (const auto& [begin, end, name] : ranges) {
+    if (end > data_bytes) {
+      return DamagedTensor(
+          *name, StrCat("ends at byte ", end, " of the data, which has ", data_bytes, "; the file may be cut short"));
+    }
+    if (begin < covered) {
+      return DamagedTensor(*name,
+                           StrCat("begins at byte ", begin, ", inside the tensor before it, which ends at ", covered));
+    }
+    if (begin > covered) {
+      return DamagedTensor(*name, StrCat("begins at byte ", begin, " but the tensor before it ends at ", covered));
+    }
+    covered = end;
+  }
+  if (covered != data_bytes) {
+    return Damaged(StrCat("its tensors end at byte ", covered, " of the data, which has ", data_bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  GDN_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
+  auto file = Parse(mapped.bytes());
+  if (!file.ok()) return WithPrefix(file.status(), StrCat("'", path, "'"));
+  file->file_ = std::move(mapped);
+  return file;
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
+  static_assert(std::endian::native == std::endian::little);
+  if (bytes.size() < kPrefixBytes) {
+    return Damaged(StrCat("it has ", bytes.size(), " bytes; expected at least the 8 of the header length"));
+  }
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  const uint64_t rest = bytes.size() - kPrefixBytes;
+  if (header_bytes > kMaxHeaderBytes || header_bytes > rest) {
+    return Damaged(StrCat("its header length is ", header_bytes, "; expected at most ", std::min(rest, kMaxHeaderBytes),
+                          " (", rest, " bytes follow)"));
+  }
+  const std::string_view text = bytes.substr(kPrefixBytes, header_bytes);
+  if (text.empty() || text.front() != '{') return Damaged("its header does not begin with '{'");
+  GDN_ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
+
+  SafetensorsFile file;
+  file.data_ = bytes.substr(kPrefixBytes + header_bytes);
+  for (const auto& [name, value] : header.items()) {
+    if (name == kMetadataKey) {
+      GDN_ASSIGN_OR_RETURN(file.metadata_, ParseMetadata(value));
+      continue;
+    }
+    GDN_ASSIGN_OR_RETURN(SafetensorsEntry entry, ParseEntry(name, value));
+    file.entries_.emplace(name, std::move(entry));
+  }
+  GDN_RETURN_IF_ERROR(CheckCoverage(file.entries_, file.data_.size()));
+  return file;
+}
+
+absl::StatusOr<TensorView> SafetensorsFile::Tensor(const std::string& name) const {
+  const auto it = entries_.find(name);
+  if (it == entries_.end()) {
+    return WithMetadata(absl::NotFoundError(StrCat("the file has no tensor '", name, "'")), "tensor", name);
+  }
+  const SafetensorsEntry& entry = it->second;
+  const auto dtype = ParseDType(entry.dtype);
+  if (!dtype.ok()) {
+    return WithMetadata(WithPrefix(dtype.status(), StrCat("tensor '", name, "'")), "tensor", name);
+  }
+  return TensorView{*dtype, entry.shape, data_.substr(entry.begin, entry.end - entry.begin)};
+}
+
+absl::StatusOr<std::vector<float>> SafetensorsFile::Floats(const std::string& name,
+                                                           std::optional<std::vector<int64_t>> shape) const {
+  GDN_ASSIGN_OR_RETURN(const TensorView view, Tensor(name));
+  if (shape.has_value()) {
+    const bool equal = std::equal(view.shape.begin(), view.shape.end(), shape->begin(), shape->end(),
+                                  [](int64_t found, int64_t expected) { return expected == -1 || found == expected; });
+    if (!equal) {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape,
+          StrCat("tensor '", name, "' has shape ", ShapeToString(view.shape), "; expected ", ShapeToString(*shape)),
+          {{"tensor", name}});
+    }
+  }
+  std::vector<float> values(static_cast<size_t>(view.ElementCount()));
+  ConvertToFloat(view.dtype, view.data.data(), values.size(), values.data());
+  return values;
+}
+
+}  // namespace gdn

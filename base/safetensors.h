@@ -1,0 +1,72 @@
+// Reading and writing the safetensors format: an 8-byte little-endian header length, a JSON header, then tensor bytes.
+//
+// Thread safety: a SafetensorsFile is immutable after construction. Ownership: Open maps the file and owns the mapping;
+// Parse borrows the caller's bytes. Views point into either and must not outlive it.
+// Source of the format: https://github.com/huggingface/safetensors#format
+//
+//   GDN_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open("model.safetensors"));
+//   GDN_ASSIGN_OR_RETURN(TensorView w, file.Tensor("model.layers.0.linear_attn.out_proj.weight"));
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/mapped_file.h"
+#include "base/tensor_view.h"
+
+namespace gdn {
+
+struct SafetensorsEntry {
+  std::string dtype;  // as written: "F32", "BF16", "I64", ...
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // byte offsets into the data section, [begin, end)
+  uint64_t end = 0;
+};
+
+class SafetensorsFile {
+ public:
+  // Maps `path`. Errors of MappedFile::Open and of Parse, with the path in the message.
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+
+  // Parses `bytes`, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE) where the header is cut, is not the
+  // format's JSON, names overlapping or out-of-range bytes, leaves holes, or has a size other than shape x dtype says;
+  // the tensor is named.
+  static absl::StatusOr<SafetensorsFile> Parse(std::string_view bytes);
+
+  const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  bool Contains(const std::string& name) const { return entries_.count(name) != 0; }
+
+  // NOT_FOUND where there is no such tensor; INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for a dtype other than F32, F16,
+  // BF16.
+  absl::StatusOr<TensorView> Tensor(const std::string& name) const;
+
+  // The tensor's elements as float32. Errors as Tensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is
+  // given and differs; a dimension of -1 matches any.
+  absl::StatusOr<std::vector<float>> Floats(const std::string& name,
+                                            std::optional<std::vector<int64_t>> shape = std::nullopt) const;
+
+ private:
+  std::optional<MappedFile> file_;
+  std::string_view data_;
+  std::map<std::string, SafetensorsEntry> entries_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct NamedTensor {
+  std::string name;
+  TensorView view;
+};
+
+// The whole file: header (padded with spaces to 8 bytes) and the tensors' bytes, in the given order. INVALID_ARGUMENT
+// for a duplicate name or a view whose byte count is not shape x dtype.
+absl::StatusOr<std::string> SerializeSafetensors(const std::vector<NamedTensor>& tensors,
+                                                 const std::map<std::string, std::string>& metadata);
+
+}  // namespace gdn

@@ -1,0 +1,62 @@
+// A fixed set of threads for data-parallel loops.
+//
+// Thread safety: ParallelFor may be called from one thread at a time (one loop in flight); it must not be called from
+// inside a loop's body. Ownership: joins its threads on destruction.
+//
+//   ThreadPool pool(4);  // the caller and three workers
+//   pool.ParallelFor(heads, [&](int64_t head, int worker) { ... scratch[worker] ... });
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+
+namespace gdn {
+
+class ThreadPool {
+ public:
+  // `threads` >= 1 counts the calling thread, so threads - 1 workers are started.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Runs body(index, worker) for every index in [0, count), 0 <= worker < threads(), and returns when all are done.
+  // Indices are handed out dynamically: results must not depend on which worker runs which index.
+  void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int)> body);
+
+ private:
+  void WorkerLoop(int worker);
+  void RunBody(int worker);
+  bool Join(uint64_t& seen);  // a worker enters the loop in flight, once a loop
+  void Leave();               // and leaves it when no index is left
+  void AwaitWorkers();        // the caller waits for those that joined
+
+  // Constant after construction.
+  bool may_spin_ = false;
+  std::vector<std::thread> workers_;
+
+  // Own synchronisation: the loop in flight. count_, grain_ and body_ are written while no loop is open and read by the
+  // caller and by workers that joined.
+  std::atomic<uint64_t> state_{0};  // generation, open, caller asleep, workers inside; see thread_pool.cc
+  std::atomic<int64_t> next_{0};    // the first index not handed out
+  std::atomic<int> sleepers_{0};    // raised under mu_ before the worker's last look at state_
+  int64_t count_ = 0;
+  int64_t grain_ = 1;  // indices handed out at a time
+  const absl::FunctionRef<void(int64_t, int)>* body_ = nullptr;
+
+  // The standard library's: race detectors know it, while a packaged Abseil is built without telling them.
+  std::mutex mu_;
+  std::condition_variable wake_;  // workers: a loop opened, or stop_
+  std::condition_variable done_;  // the caller: the last worker left
+  bool stop_ = false;             // guarded by mu_
+};
+
+}  // namespace gdn

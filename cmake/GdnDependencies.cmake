@@ -1,0 +1,22 @@
+# Every third-party package, all from Debian 12 (scripts/setup.sh installs them).
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(hwy CONFIG REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
+find_package(benchmark CONFIG REQUIRED)
+# Not dnnl's own CMake config: it asks for OpenCL's development files, which nothing here uses.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+if(NOT TARGET DNNL::dnnl)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY})
+endif()
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+if(GDN_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()

@@ -1,0 +1,35 @@
+# gdn_proto_library(name PROTOS ... [GRPC])  C++ messages (and, with GRPC, services) of files below proto/.
+# Generated headers are included by their path below proto/: #include "gdn/v1/service.grpc.pb.h".
+function(gdn_proto_library name)
+  cmake_parse_arguments(ARG "GRPC" "" "PROTOS;DEPS" ${ARGN})
+  set(root ${CMAKE_SOURCE_DIR}/proto)
+  set(out ${CMAKE_BINARY_DIR}/proto)
+  file(MAKE_DIRECTORY ${out})
+  set(generated "")
+  foreach(proto ${ARG_PROTOS})
+    string(REGEX REPLACE "\\.proto$" "" stem ${proto})
+    set(files ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    set(args --proto_path=${root} --cpp_out=${out})
+    if(ARG_GRPC)
+      list(APPEND files ${out}/${stem}.grpc.pb.cc ${out}/${stem}.grpc.pb.h)
+      list(APPEND args --grpc_out=generate_mock_code=true:${out} --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN})
+    endif()
+    add_custom_command(
+      OUTPUT ${files}
+      COMMAND protobuf::protoc ${args} ${root}/${proto}
+      DEPENDS ${root}/${proto}
+      COMMENT "protoc ${proto}")
+    list(APPEND generated ${files})
+  endforeach()
+  add_library(gdn_${name} STATIC ${generated})
+  add_library(gdn::${name} ALIAS gdn_${name})
+  target_include_directories(gdn_${name} SYSTEM PUBLIC ${out})
+  target_link_libraries(gdn_${name} PUBLIC ${ARG_DEPS} protobuf::libprotobuf)
+  if(ARG_GRPC)
+    target_link_libraries(gdn_${name} PUBLIC gRPC::grpc++)
+  endif()
+  if(GDN_SANITIZE)
+    target_compile_options(gdn_${name} PUBLIC -fsanitize=${GDN_SANITIZE})
+    target_link_options(gdn_${name} PUBLIC -fsanitize=${GDN_SANITIZE})
+  endif()
+endfunction()

@@ -1,0 +1,39 @@
+# gdn_library(name SOURCES ... [DEPS ...] [PRIVATE_DEPS ...])  a static library `gdn_name_lib`, alias gdn::name
+# gdn_binary(name SOURCES ... [DEPS ...])                      a program in build/<preset>/bin
+# gdn_test(name SOURCES ... [DEPS ...] [LABELS ...])           a GoogleTest program, its cases known to ctest
+set(GDN_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-unused-parameter)
+
+function(_gdn_common target)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE ${GDN_WARNINGS})
+  if(GDN_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${GDN_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${GDN_SANITIZE})
+  endif()
+endfunction()
+
+function(gdn_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(gdn_${name}_lib STATIC ${ARG_SOURCES})
+  add_library(gdn::${name} ALIAS gdn_${name}_lib)
+  target_link_libraries(gdn_${name}_lib PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  _gdn_common(gdn_${name}_lib)
+endfunction()
+
+function(gdn_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  _gdn_common(${name})
+endfunction()
+
+function(gdn_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
+  _gdn_common(${name})
+  target_compile_definitions(${name} PRIVATE
+    GDN_SOURCE_DIR="${CMAKE_SOURCE_DIR}" GDN_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+endfunction()

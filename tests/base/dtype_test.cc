@@ -1,0 +1,150 @@
+#include "base/dtype.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "gtest/gtest.h"
+
+namespace gdn {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// The value that a float16 bit pattern stands for, by the definition of the format.
+double F16Value(uint16_t bits) {
+  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+  const int exponent = bits >> 10 & 0x1f;
+  const int mantissa = bits & 0x3ff;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+TEST(DType, NamesSizesAndParsingAgree) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const auto parsed = ParseDType(DTypeName(dtype));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, dtype);
+  }
+  EXPECT_EQ(DTypeSize(DType::kF32), 4u);
+  EXPECT_EQ(DTypeSize(DType::kF16), 2u);
+  EXPECT_EQ(DTypeSize(DType::kBF16), 2u);
+  for (const char* name : {"", "f32", "F64", "I64", "F32 "}) {
+    const auto parsed = ParseDType(name);
+    ASSERT_FALSE(parsed.ok()) << name;
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ErrorReason(parsed.status()), reason::kInvalidTensorDtype);
+  }
+}
+
+TEST(DType, EveryF16ValueWidensExactlyAndRoundTrips) {
+  for (uint32_t i = 0; i <= 0xffff; ++i) {
+    const auto bits = static_cast<uint16_t>(i);
+    const float value = F16ToFloat(bits);
+    if ((bits & 0x7fff) > 0x7c00) {
+      ASSERT_TRUE(std::isnan(value)) << bits;
+      ASSERT_TRUE(std::isnan(F16ToFloat(FloatToF16(value)))) << bits;
+      ASSERT_EQ(FloatToF16(value) & 0x8000, bits & 0x8000);
+      continue;
+    }
+    if ((bits & 0x7fff) == 0x7c00) {
+      ASSERT_EQ(value, (bits & 0x8000) != 0 ? -kInf : kInf);
+    } else {
+      ASSERT_EQ(static_cast<double>(value), F16Value(bits)) << bits;
+      ASSERT_EQ(std::signbit(value), (bits & 0x8000) != 0) << bits;
+    }
+    ASSERT_EQ(FloatToF16(value), bits);
+  }
+}
+
+TEST(DType, EveryBF16ValueRoundTrips) {
+  for (uint32_t i = 0; i <= 0xffff; ++i) {
+    const auto bits = static_cast<uint16_t>(i);
+    const float value = BF16ToFloat(bits);
+    ASSERT_EQ(std::bit_cast<uint32_t>(value), i << 16);
+    if ((bits & 0x7fff) > 0x7f80) {
+      ASSERT_TRUE(std::isnan(BF16ToFloat(FloatToBF16(value)))) << bits;
+    } else {
+      ASSERT_EQ(FloatToBF16(value), bits);
+    }
+  }
+}
+
+// Between two neighbours below infinity: the midpoint goes to the even one, a hair to either side to the nearer one.
+TEST(DType, F16RoundsToNearestAndTiesToEvenBetweenAllNeighbours) {
+  for (uint16_t low = 0; low < 0x7bff; ++low) {
+    const uint16_t high = low + 1;
+    const double middle = (F16Value(low) + F16Value(high)) / 2;
+    const float tie = static_cast<float>(middle);
+    ASSERT_EQ(static_cast<double>(tie), middle);
+    const uint16_t even = (low & 1) == 0 ? low : high;
+    ASSERT_EQ(FloatToF16(tie), even) << low;
+    ASSERT_EQ(FloatToF16(std::nextafter(tie, 0.0f)), low) << low;
+    ASSERT_EQ(FloatToF16(std::nextafter(tie, kInf)), high) << low;
+    ASSERT_EQ(FloatToF16(-tie), even | 0x8000) << low;
+  }
+}
+
+TEST(DType, BF16RoundsToNearestAndTiesToEvenBetweenAllNeighbours) {
+  for (uint32_t low = 0; low < 0x7f7f; ++low) {
+    const uint32_t tie = low << 16 | 0x8000;
+    const uint32_t even = (low & 1) == 0 ? low : low + 1;
+    ASSERT_EQ(FloatToBF16(std::bit_cast<float>(tie)), even) << low;
+    ASSERT_EQ(FloatToBF16(std::bit_cast<float>(tie - 1)), low) << low;
+    ASSERT_EQ(FloatToBF16(std::bit_cast<float>(tie + 1)), low + 1) << low;
+    ASSERT_EQ(FloatToBF16(-std::bit_cast<float>(tie)), even | 0x8000) << low;
+  }
+}
+
+TEST(DType, OverflowBecomesInfinityAtTheHalfwayPoint) {
+  EXPECT_EQ(FloatToF16(65504.0f), 0x7bff);
+  EXPECT_EQ(FloatToF16(std::nextafter(65520.0f, 0.0f)), 0x7bff);
+  EXPECT_EQ(FloatToF16(65520.0f), 0x7c00);
+  EXPECT_EQ(FloatToF16(-1e30f), 0xfc00);
+  EXPECT_EQ(FloatToF16(kInf), 0x7c00);
+  EXPECT_EQ(FloatToBF16(std::numeric_limits<float>::max()), 0x7f80);
+  EXPECT_EQ(FloatToBF16(-kInf), 0xff80);
+}
+
+TEST(DType, TinyValuesBecomeSignedZero) {
+  EXPECT_EQ(FloatToF16(std::ldexp(1.0f, -25)), 0x0000);  // a tie with zero, which is even
+  EXPECT_EQ(FloatToF16(std::nextafter(std::ldexp(1.0f, -25), 1.0f)), 0x0001);
+  EXPECT_EQ(FloatToF16(-std::numeric_limits<float>::denorm_min()), 0x8000);
+  EXPECT_EQ(FloatToF16(-0.0f), 0x8000);
+  EXPECT_EQ(FloatToBF16(-std::numeric_limits<float>::denorm_min()), 0x8000);
+}
+
+TEST(DType, NaNStaysNaNWhateverItsPayload) {
+  for (const uint32_t bits : {0x7f800001u, 0x7fbfffffu, 0x7fffffffu, 0xff800001u, 0x7fc00000u}) {
+    const float nan = std::bit_cast<float>(bits);
+    EXPECT_TRUE(std::isnan(BF16ToFloat(FloatToBF16(nan)))) << bits;
+    EXPECT_TRUE(std::isnan(F16ToFloat(FloatToF16(nan)))) << bits;
+  }
+}
+
+TEST(DType, ConvertsArraysAtAnyAlignment) {
+  const std::vector<float> values = {0.0f, -0.0f, 1.0f, -2.5f, 65504.0f, 6.103515625e-05f, 5.9604645e-08f, kInf, 0.1f};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (size_t offset = 0; offset < 4; ++offset) {
+      std::vector<char> bytes(offset + values.size() * DTypeSize(dtype) + 1, 'x');
+      ConvertFromFloat(values.data(), values.size(), dtype, bytes.data() + offset);
+      EXPECT_EQ(bytes.back(), 'x');
+      std::vector<float> back(values.size());
+      ConvertToFloat(dtype, bytes.data() + offset, back.size(), back.data());
+      for (size_t i = 0; i < values.size(); ++i) {
+        float expected = values[i];
+        if (dtype == DType::kF16) expected = F16ToFloat(FloatToF16(expected));
+        if (dtype == DType::kBF16) expected = BF16ToFloat(FloatToBF16(expected));
+        EXPECT_EQ(std::bit_cast<uint32_t>(back[i]), std::bit_cast<uint32_t>(expected)) << DTypeName(dtype) << " " << i;
+      }
+    }
+  }
+  ConvertToFloat(DType::kF32, nullptr, 0, nullptr);
+  ConvertFromFloat(nullptr, 0, DType::kF32, nullptr);
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,56 @@
+#include "base/hash.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace gdn {
+namespace {
+
+TEST(Hash, MatchesThePublishedDigestOfTheEmptyString) {
+  EXPECT_EQ(HashBytes("").ToHex(), "99aa06d3014798d86001c324468d497f");  // XXH3-128 of "", seed 0
+}
+
+TEST(Hash, StreamingEqualsOneShotForEverySplit) {
+  std::string bytes(1000, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 7);
+  const std::string_view view = bytes;
+  for (const size_t split : {size_t{0}, size_t{1}, size_t{16}, size_t{240}, size_t{241}, size_t{512}, size_t{1000}}) {
+    Hasher hasher;
+    hasher.Update(view.substr(0, split));
+    hasher.Update(view.substr(split));
+    EXPECT_EQ(hasher.Finish(), HashBytes(view)) << split;
+  }
+}
+
+TEST(Hash, FinishDoesNotEndTheStream) {
+  Hasher hasher;
+  hasher.Update("ab");
+  EXPECT_EQ(hasher.Finish(), HashBytes("ab"));
+  hasher.Update("c");
+  EXPECT_EQ(hasher.Finish(), HashBytes("abc"));
+}
+
+TEST(Hash, FieldsDoNotRunIntoEachOther) {
+  Hasher first;
+  first.UpdateField("ab");
+  first.UpdateField("c");
+  Hasher second;
+  second.UpdateField("a");
+  second.UpdateField("bc");
+  EXPECT_NE(first.Finish(), second.Finish());
+}
+
+TEST(Hash, IntegersAreEightLittleEndianBytes) {
+  Hasher hasher;
+  hasher.UpdateInt(-2);
+  hasher.UpdateInt(0x0102030405060708);
+  EXPECT_EQ(hasher.Finish(), HashBytes("\xfe\xff\xff\xff\xff\xff\xff\xff\x08\x07\x06\x05\x04\x03\x02\x01"));
+}
+
+TEST(Hash, HexIsBigEndianAndPadded) {
+  EXPECT_EQ((Hash128{.high = 0x1, .low = 0xabcdef0000000002}).ToHex(), "0000000000000001abcdef0000000002");
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,23 @@
+// How tests compare tensors: by relative norm error against a reference, or to the bit.
+//
+// Thread safety: free functions on the caller's memory.
+//
+//   EXPECT_LE(RelativeNormError(output, reference), kTolerance);
+//   EXPECT_TRUE(BitEqual(alone, in_batch));
+#pragma once
+
+#include "absl/types/span.h"
+
+namespace gdn {
+
+// |actual - expected| / |expected| in the 2-norm, summed in double. Against an all-zero reference: |actual|. Infinite where the
+// sizes differ or `actual` holds a NaN or an infinity, so that EXPECT_LE always sees it.
+double RelativeNormError(absl::Span<const float> actual, absl::Span<const float> expected);
+double RelativeNormError(absl::Span<const float> actual, absl::Span<const double> expected);
+
+// The same bytes: NaN equals an equal NaN, +0 differs from -0.
+bool BitEqual(absl::Span<const float> a, absl::Span<const float> b);
+
+bool AllFinite(absl::Span<const float> values);
+
+}  // namespace gdn

@@ -1,0 +1,235 @@
+#include "tests/support/delta_rule_problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/status_macros.h"
+#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "kernels/delta_rule_scan/delta_rule_scan.h"
+
+namespace gdn {
+namespace {
+
+absl::Status DecodeAll(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
+                       const std::vector<int32_t>& slots, HostStatePool& pool, ThreadPool& threads,
+                       std::vector<float>& output) {
+  const std::vector<int32_t> starts = CumulativeLengths(lengths);
+  const int32_t sequences = static_cast<int32_t>(lengths.size());
+  const int32_t step = pool.view().layout.max_draft();
+  const int32_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  std::vector<int32_t> log_lengths(sequences, 0);
+  for (int32_t done = 0; done < longest; done += step) {
+    std::vector<DeltaRuleInputs> parts;
+    std::vector<int32_t> part_lengths;
+    for (int32_t i = 0; i < sequences; ++i) {
+      const int32_t first = std::min(done, lengths[i]);
+      const int32_t last = std::min(done + step, lengths[i]);
+      parts.push_back(Slice(inputs, starts[i] + first, starts[i] + last));
+      part_lengths.push_back(last - first);
+    }
+    const DeltaRuleInputs part = Concatenate(parts);
+    const std::vector<int32_t> offsets = CumulativeLengths(part_lengths);
+    const PackedBatch batch{.sequences = sequences, .cu_seqlens = offsets.data(), .slots = slots.data()};
+    std::vector<float> part_output(part.v.size());
+    GDN_RETURN_IF_ERROR(DeltaRuleDecodeCpu(
+        {.rule = MakeDeltaRuleParams(part, pool.view(), batch, part_output), .log_lengths = log_lengths.data()}, threads));
+    const int64_t row = inputs.dims.value_features();
+    for (int32_t i = 0; i < sequences; ++i) {
+      std::copy(part_output.begin() + offsets[i] * row, part_output.begin() + offsets[i + 1] * row,
+                output.begin() + (starts[i] + std::min(done, lengths[i])) * row);
+    }
+  }
+  std::vector<int32_t> used;
+  std::vector<int32_t> used_lengths;
+  for (int32_t i = 0; i < sequences; ++i) {
+    if (slots[i] < 0) continue;
+    used.push_back(slots[i]);
+    used_lengths.push_back(log_lengths[i]);
+  }
+  return MaterializeStateCpu({.pool = pool.view(),
+                              .count = static_cast<int32_t>(used.size()),
+                              .src = used.data(),
+                              .dst = used.data(),
+                              .log_lengths = used_lengths.data()},
+                             threads);
+}
+
+// Scales rows of `dim` to the 2-norm `norm`.
+void NormalizeRows(std::vector<float>& values, int32_t dim, double norm) {
+  for (size_t row = 0; row < values.size(); row += dim) {
+    double sum = 0.0;
+    for (int32_t i = 0; i < dim; ++i) sum += double{values[row + i]} * values[row + i];
+    for (int32_t i = 0; i < dim; ++i) values[row + i] = static_cast<float>(values[row + i] * norm / std::sqrt(sum));
+  }
+}
+
+std::vector<float> SliceRows(const std::vector<float>& values, int64_t row, int64_t first, int64_t last) {
+  return std::vector<float>(values.begin() + first * row, values.begin() + last * row);
+}
+
+void Append(const std::vector<float>& from, std::vector<float>& to) { to.insert(to.end(), from.begin(), from.end()); }
+
+}  // namespace
+
+LayerDims OperatorDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
+  LayerDims dims;
+  dims.key_heads = key_heads;
+  dims.value_heads = value_heads;
+  dims.key_dim = key_dim;
+  dims.value_dim = value_dim;
+  return dims;
+}
+
+DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Random& random, float g_low) {
+  DeltaRuleInputs inputs;
+  inputs.dims = dims;
+  inputs.tokens = tokens;
+  inputs.q = random.Normal(tokens * dims.key_features());
+  inputs.k = random.Normal(tokens * dims.key_features());
+  inputs.v = random.Normal(tokens * dims.value_features());
+  inputs.g = random.Uniform(tokens * dims.value_heads, g_low, 0.0f);
+  inputs.beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
+  NormalizeRows(inputs.q, dims.key_dim, 1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
+  NormalizeRows(inputs.k, dims.key_dim, 1.0);
+  return inputs;
+}
+
+DeltaRuleInputs Slice(const DeltaRuleInputs& inputs, int64_t first, int64_t last) {
+  DeltaRuleInputs slice;
+  slice.dims = inputs.dims;
+  slice.tokens = last - first;
+  slice.q = SliceRows(inputs.q, inputs.dims.key_features(), first, last);
+  slice.k = SliceRows(inputs.k, inputs.dims.key_features(), first, last);
+  slice.v = SliceRows(inputs.v, inputs.dims.value_features(), first, last);
+  slice.g = SliceRows(inputs.g, inputs.dims.value_heads, first, last);
+  slice.beta = SliceRows(inputs.beta, inputs.dims.value_heads, first, last);
+  return slice;
+}
+
+DeltaRuleInputs Concatenate(absl::Span<const DeltaRuleInputs> parts) {
+  DeltaRuleInputs whole;
+  for (const DeltaRuleInputs& part : parts) {
+    whole.dims = part.dims;
+    whole.tokens += part.tokens;
+    Append(part.q, whole.q);
+    Append(part.k, whole.k);
+    Append(part.v, whole.v);
+    Append(part.g, whole.g);
+    Append(part.beta, whole.beta);
+  }
+  return whole;
+}
+
+HostStatePool::HostStatePool(const LayerDims& dims, int32_t slots, int32_t max_draft) {
+  absl::StatusOr<StateLayout> layout = StateLayout::Make(dims, max_draft);
+  if (!layout.ok()) {
+    std::fprintf(stderr, "HostStatePool: %s\n", layout.status().ToString().c_str());
+    std::abort();
+  }
+  data_ = AlignedBuffer<float>(static_cast<size_t>(layout->slot_floats()) * slots);
+  view_ = {.layout = *layout, .data = data_.data(), .slot_count = slots};
+}
+
+absl::Span<float> HostStatePool::slot(int32_t index) {
+  return absl::MakeSpan(view_.slot(index), static_cast<size_t>(view_.layout.slot_floats()));
+}
+
+absl::Span<float> HostStatePool::base(int32_t index) {
+  return slot(index).subspan(view_.layout.base_offset(), view_.layout.dims().state_elements());
+}
+
+void HostStatePool::SetBase(int32_t index, absl::Span<const float> values) {
+  std::copy(values.begin(), values.end(), base(index).begin());
+}
+
+DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePoolView& pool, const PackedBatch& batch,
+                                    std::vector<float>& output) {
+  DeltaRuleParams params;
+  params.pool = pool;
+  params.batch = batch;
+  params.q = inputs.q.data();
+  params.k = inputs.k.data();
+  params.v = inputs.v.data();
+  params.g = inputs.g.data();
+  params.beta = inputs.beta.data();
+  params.q_stride = params.k_stride = inputs.dims.key_features();
+  params.v_stride = inputs.dims.value_features();
+  params.output = output.data();
+  return params;
+}
+
+const char* DeltaRulePathName(DeltaRulePath path) {
+  switch (path) {
+    case DeltaRulePath::kScan: return "Scan";
+    case DeltaRulePath::kChunk: return "Chunk";
+    case DeltaRulePath::kDecode: return "Decode";
+  }
+  return "unknown";
+}
+
+std::vector<int32_t> CumulativeLengths(const std::vector<int32_t>& lengths) {
+  std::vector<int32_t> offsets = {0};
+  for (const int32_t length : lengths) offsets.push_back(offsets.back() + length);
+  return offsets;
+}
+
+absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs,
+                                                const std::vector<int32_t>& lengths, const std::vector<int32_t>& slots,
+                                                HostStatePool& pool, ThreadPool& threads) {
+  // Not zero, so that a row nobody writes shows.
+  std::vector<float> output(inputs.v.size(), 1234.5f);
+  if (path == DeltaRulePath::kDecode) {
+    GDN_RETURN_IF_ERROR(DecodeAll(inputs, lengths, slots, pool, threads, output));
+    return output;
+  }
+  const std::vector<int32_t> offsets = CumulativeLengths(lengths);
+  const PackedBatch batch{
+      .sequences = static_cast<int32_t>(lengths.size()), .cu_seqlens = offsets.data(), .slots = slots.data()};
+  const DeltaRuleParams params = MakeDeltaRuleParams(inputs, pool.view(), batch, output);
+  GDN_RETURN_IF_ERROR(path == DeltaRulePath::kScan ? DeltaRuleScanCpu(params, threads)
+                                                   : DeltaRuleChunkCpu(params, threads));
+  return output;
+}
+
+absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs, HostStatePool& pool,
+                                                ThreadPool& threads) {
+  return RunDeltaRule(path, inputs, {static_cast<int32_t>(inputs.tokens)}, {0}, pool, threads);
+}
+
+std::vector<double> DeltaRuleInDouble(const DeltaRuleInputs& inputs, std::vector<double>& state) {
+  const LayerDims& dims = inputs.dims;
+  const int64_t K = dims.key_dim;
+  const int64_t V = dims.value_dim;
+  std::vector<double> output(inputs.tokens * dims.value_features(), 0.0);
+  std::vector<double> u(V);
+  for (int64_t t = 0; t < inputs.tokens; ++t) {
+    for (int64_t hv = 0; hv < dims.value_heads; ++hv) {
+      const float* q = &inputs.q[t * dims.key_features() + hv / dims.group() * K];
+      const float* k = &inputs.k[t * dims.key_features() + hv / dims.group() * K];
+      const float* v = &inputs.v[(t * dims.value_heads + hv) * V];
+      const double decay = std::exp(double{inputs.g[t * dims.value_heads + hv]});
+      const double beta = inputs.beta[t * dims.value_heads + hv];
+      double* s = &state[hv * K * V];
+      double* o = &output[(t * dims.value_heads + hv) * V];
+      for (int64_t j = 0; j < V; ++j) u[j] = v[j];
+      for (int64_t i = 0; i < K; ++i) {
+        for (int64_t j = 0; j < V; ++j) {
+          s[i * V + j] *= decay;
+          u[j] -= s[i * V + j] * k[i];
+        }
+      }
+      for (int64_t i = 0; i < K; ++i) {
+        for (int64_t j = 0; j < V; ++j) {
+          s[i * V + j] += k[i] * (beta * u[j]);
+          o[j] += s[i * V + j] * q[i];
+        }
+      }
+    }
+  }
+  return output;
+}
+
+}  // namespace gdn

@@ -1,0 +1,30 @@
+// The golden vectors of the delta rule operator (tests/golden/core): computed by Hugging Face transformers and in float64.
+//
+// Thread safety: free functions. Ownership: everything is copied out of the files.
+//
+//   GDN_ASSIGN_OR_RETURN(std::vector<GoldenCore> vectors, LoadGoldenCore(GDN_SOURCE_DIR "/tests/golden/core"));
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/support/delta_rule_problem.h"
+
+namespace gdn {
+
+struct GoldenCore {
+  std::string name;  // the file's, without ".safetensors"
+  int32_t sequences = 0;
+  DeltaRuleInputs inputs;  // sequences of equal length laid end to end; q is scaled by K^-0.5
+  std::vector<float> initial_state;  // [sequences, HV, K, V]
+  std::vector<float> output;         // [sequences * length, HV, V], from float64
+  std::vector<float> final_state;    // [sequences, HV, K, V], from float64
+
+  int32_t length() const { return static_cast<int32_t>(inputs.tokens / sequences); }
+};
+
+// Every file of `directory`, by name. NOT_FOUND where there is none; else the errors of SafetensorsFile.
+absl::StatusOr<std::vector<GoldenCore>> LoadGoldenCore(const std::string& directory);
+
+}  // namespace gdn

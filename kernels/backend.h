@@ -1,0 +1,98 @@
+// The seam between the layer and the hardware: memory, and one call an operator.
+//
+// Thread safety: info(), Allocate and Free from any thread. Operators and copies are ordered within the calling thread
+// and may run behind it; Synchronize() waits for that thread's work and reports its first failure. One thread at a time
+// may issue operators.
+// Ownership: the backend must outlive every DeviceBuffer and pool made from it.
+//
+//   GDN_ASSIGN_OR_RETURN(DeviceBuffer x, DeviceBuffer::Make(backend, bytes));
+//   GDN_RETURN_IF_ERROR(backend.CopyIn(x.data(), host, bytes));
+//   GDN_RETURN_IF_ERROR(backend.Projection(params));
+//   GDN_RETURN_IF_ERROR(backend.Synchronize());
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/causal_conv1d/causal_conv1d.h"
+#include "kernels/common/slot_image.h"
+#include "kernels/common/state_layout.h"
+#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "kernels/delta_rule_scan/delta_rule_scan.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+#include "kernels/gating/gating.h"
+#include "kernels/projection/projection.h"
+#include "kernels/qk_l2norm/qk_l2norm.h"
+#include "kernels/qkvz_split/qkvz_split.h"
+
+namespace gdn {
+
+struct BackendInfo {
+  std::string name;             // "cpu", "gpu", "host", "null"
+  std::string device;           // for people: the processor's or card's name
+  std::string numerics_id;      // equal ids promise equal bits: backend, instruction set, kernel version, L, C
+  int32_t threads = 0;          // worker threads of a CPU backend; 0 elsewhere
+  int64_t memory_bytes = 0;     // memory of the device
+  bool unified_memory = false;  // backend memory can be read and written by the host directly
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const BackendInfo& info() const = 0;
+
+  // Zeroed memory, 64-byte aligned, committed as it is touched where the system can do that (so a state pool may be
+  // reserved whole). RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
+  virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
+  virtual void Free(void* data, size_t bytes) = 0;
+  virtual absl::Status CopyIn(void* device, const void* host, size_t bytes) = 0;
+  virtual absl::Status CopyOut(void* host, const void* device, size_t bytes) = 0;
+  virtual absl::Status Synchronize() = 0;
+
+  // Slots. ZeroSlot makes a slot fresh. ReadSlot and WriteSlot convert between the slot and wire order and complete
+  // before they return; `token_count` places the convolution columns.
+  virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) = 0;
+  virtual absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                             int64_t token_count) = 0;
+  // INVALID_ARGUMENT where the image's sizes do not fit the layout.
+  virtual absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
+                                 const SlotImage& image) = 0;
+
+  virtual absl::Status Projection(const ProjectionParams& params) = 0;
+  virtual absl::Status QkvzSplit(const QkvzSplitParams& params) = 0;
+  virtual absl::Status CausalConv1d(const CausalConv1dParams& params) = 0;
+  virtual absl::Status Gating(const GatingParams& params) = 0;
+  virtual absl::Status QkL2Norm(const QkL2NormParams& params) = 0;
+  virtual absl::Status DeltaRuleChunk(const DeltaRuleParams& params) = 0;
+  virtual absl::Status DeltaRuleScan(const DeltaRuleParams& params) = 0;
+  virtual absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) = 0;
+  virtual absl::Status MaterializeState(const MaterializeStateParams& params) = 0;
+  virtual absl::Status GatedRmsNorm(const GatedRmsNormParams& params) = 0;
+};
+
+// Backend memory with an owner.
+class DeviceBuffer {
+ public:
+  static absl::StatusOr<DeviceBuffer> Make(Backend& backend, size_t bytes);
+
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  void* data() const { return data_; }
+  float* floats() const { return static_cast<float*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace gdn

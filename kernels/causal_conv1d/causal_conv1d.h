@@ -1,0 +1,36 @@
+// Causal depthwise conv1d + SiLU over [q | k | v] channels, with the newest inputs carried in the state slot.
+//
+//   y[t, c] = silu(sum_{w < W} weight[c, w] * x[t - W + 1 + w, c])      x before the call's first row comes from the slot
+// Prefill and decode are the same call: each sequence first reads the W - 1 columns of tokens n - W + 1 .. n - 1 from
+// its slot's ring (n its token count, zero columns where negative), and leaves the columns of its newest min(T, P) rows
+// there; older columns that the ring still has room for are untouched. The sum's order does not depend on T, so any
+// split gives the same bits.
+// Thread safety: as many calls at a time as touch different slots.
+//
+//   CausalConv1dParams p{.pool = pool, .batch = batch, .token_counts = counts, .x = mixed_qkv, .weight = w, .y = qkv};
+//   GDN_RETURN_IF_ERROR(backend.CausalConv1d(p));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/thread_pool.h"
+#include "kernels/common/packed_batch.h"
+#include "kernels/common/state_layout.h"
+
+namespace gdn {
+
+struct CausalConv1dParams {
+  StatePoolView pool;  // channels C and width W are pool.layout.dims()
+  PackedBatch batch;
+  const int64_t* token_counts = nullptr;  // [sequences] host memory: tokens before this call, >= 0
+  const float* x = nullptr;               // [tokens, C] dense
+  const float* weight = nullptr;          // [C, W]; tap W - 1 meets the current token
+  float* y = nullptr;                     // [tokens, C] dense; may not alias x
+};
+
+absl::Status ValidateCausalConv1d(const CausalConv1dParams& params);
+void CausalConv1dReference(const CausalConv1dParams& params);
+absl::Status CausalConv1dCpu(const CausalConv1dParams& params, ThreadPool& pool);
+
+}  // namespace gdn

@@ -1,0 +1,38 @@
+// What every form of the delta rule takes: per-token tensors, the sequences they belong to and the states they advance.
+//
+// Per value head, with S [K, V] float32 (source: Yang et al., "Gated Delta Networks", arXiv:2412.06464, eq. 10):
+//   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
+// q arrives scaled; neither q nor k is normalised here. Value head hv reads key head hv / (HV / H).
+// Thread safety: plain views. Ownership: none; all pointers but the batch's index arrays are backend memory.
+//
+//   DeltaRuleParams p{.pool = pool, .batch = batch, .q = q, .k = k, .v = v, .g = g, .beta = beta, .output = o};
+//   p.q_stride = p.k_stride = dims.key_features();  p.v_stride = dims.value_features();
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/common/packed_batch.h"
+#include "kernels/common/state_layout.h"
+
+namespace gdn {
+
+struct DeltaRuleParams {
+  StatePoolView pool;  // dims are pool.layout.dims()
+  PackedBatch batch;
+  // Rows are tokens; strides are floats from one token to the next.
+  const float* q = nullptr;     // [tokens, H, K], already scaled
+  const float* k = nullptr;     // [tokens, H, K]
+  const float* v = nullptr;     // [tokens, HV, V]
+  const float* g = nullptr;     // [tokens, HV] dense, log decay, <= 0
+  const float* beta = nullptr;  // [tokens, HV] dense, write strength in [0, 2]
+  int64_t q_stride = 0;
+  int64_t k_stride = 0;
+  int64_t v_stride = 0;
+  float* output = nullptr;  // [tokens, HV, V] dense
+};
+
+// INVALID_ARGUMENT where a pointer is missing, a stride is shorter than its row or the batch is not valid.
+absl::Status ValidateDeltaRule(const DeltaRuleParams& params);
+
+}  // namespace gdn

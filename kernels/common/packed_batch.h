@@ -1,0 +1,30 @@
+// Sequences of different lengths laid end to end, and the state slot of each.
+//
+// Thread safety: plain views. Ownership: none. Index arrays are host memory on every backend; a device backend stages
+// them itself.
+//
+//   int32_t cu_seqlens[] = {0, 3, 3, 10};  // lengths 3, 0 and 7
+//   int32_t slots[] = {5, 0, 2};
+//   PackedBatch batch{.sequences = 3, .cu_seqlens = cu_seqlens, .slots = slots};
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace gdn {
+
+struct PackedBatch {
+  int32_t sequences = 0;
+  const int32_t* cu_seqlens =
+      nullptr;                     // [sequences + 1], starts at 0, never falls; rows [cu[i], cu[i + 1]) are sequence i
+  const int32_t* slots = nullptr;  // [sequences], distinct; negative = padding: no state touched, its output rows zero
+
+  int32_t tokens() const { return cu_seqlens[sequences]; }
+  int32_t length(int32_t i) const { return cu_seqlens[i + 1] - cu_seqlens[i]; }
+};
+
+// INVALID_ARGUMENT naming the entry that breaks the contract above, or a slot outside [.., slot_count).
+absl::Status ValidatePackedBatch(const PackedBatch& batch, int32_t slot_count);
+
+}  // namespace gdn

@@ -1,0 +1,70 @@
+// What one state slot holds, and where: the base state, the decode log and the convolution columns of one (session,
+// layer).
+//
+// A slot is slot_floats() float32:
+//   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; see Backend::ReadSlot)
+//   log_k  [R, H, K]      keys of the tokens since the base      R = log_capacity + max_draft
+//   log_u  [R, HV, V]     their write vectors u
+//   log_g  [R, HV]        their log decays
+//   conv   [P, C]         pre-convolution inputs; token t is column t mod P, P = conv_width - 1 + max_draft
+// The number of log entries in use and the token count are the caller's, not the slot's. A fresh slot is all zero.
+// Each section starts at a multiple of 16 floats. Thread safety: a plain value.
+//
+//   GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, /*max_draft=*/8));
+//   float* base = pool + slot * layout.slot_floats() + layout.base_offset();
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "base/layer_dims.h"
+
+namespace gdn {
+
+// L: accepted tokens after which the log is folded into the base. Part of numerics_id.
+inline constexpr int32_t kLogCapacity = 16;
+// Largest accepted max_draft.
+inline constexpr int32_t kMaxDraftLimit = 64;
+
+class StateLayout {
+ public:
+  StateLayout() = default;
+
+  // INVALID_ARGUMENT for dims that ValidateLayerDims refuses or max_draft outside [1, kMaxDraftLimit].
+  static absl::StatusOr<StateLayout> Make(const LayerDims& dims, int32_t max_draft);
+
+  const LayerDims& dims() const { return dims_; }
+  int32_t max_draft() const { return max_draft_; }
+  int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R
+  int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P
+
+  int64_t base_offset() const { return 0; }
+  int64_t log_k_offset() const { return log_k_offset_; }
+  int64_t log_u_offset() const { return log_u_offset_; }
+  int64_t log_g_offset() const { return log_g_offset_; }
+  int64_t conv_offset() const { return conv_offset_; }
+  int64_t slot_floats() const { return slot_floats_; }
+  int64_t slot_bytes() const { return slot_floats_ * static_cast<int64_t>(sizeof(float)); }
+
+  friend bool operator==(const StateLayout&, const StateLayout&) = default;
+
+ private:
+  LayerDims dims_;
+  int32_t max_draft_ = 0;
+  int64_t log_k_offset_ = 0;
+  int64_t log_u_offset_ = 0;
+  int64_t log_g_offset_ = 0;
+  int64_t conv_offset_ = 0;
+  int64_t slot_floats_ = 0;
+};
+
+// A pool of slots in backend memory; slot s starts at data + s * layout.slot_floats(). Not owned.
+struct StatePoolView {
+  StateLayout layout;
+  float* data = nullptr;
+  int32_t slot_count = 0;
+
+  float* slot(int32_t index) const { return data + int64_t{index} * layout.slot_floats(); }
+};
+
+}  // namespace gdn

@@ -1,0 +1,58 @@
+// SIMD building blocks of several operators: SiLU and sums of squares. Included once a Highway target, so the guard
+// toggles.
+//
+//   const auto y = Silu(d, x);
+//   const double sum = SumSquares(row, columns);
+#if defined(GDN_KERNELS_COMMON_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_COMMON_VECTOR_MATH_INL_H_
+#undef GDN_KERNELS_COMMON_VECTOR_MATH_INL_H_
+#else
+#define GDN_KERNELS_COMMON_VECTOR_MATH_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+// x * sigmoid(x). With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite
+// x.
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Silu(D d, V x) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const V one = hn::Set(d, 1.0f);
+  const V lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from here on; keeps Exp inside its domain
+  const V e = hn::Exp(d, hn::Max(hn::Neg(hn::Abs(x)), lowest));
+  const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
+  return hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
+}
+
+// Sum of squares in double, in an order that depends on `count` alone. No float32 input overflows it.
+HWY_INLINE double SumSquares(const float* HWY_RESTRICT x, int64_t count) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<double> d64;
+  const hn::Rebind<float, decltype(d64)> d32;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d64));
+  auto sum0 = hn::Zero(d64);
+  auto sum1 = hn::Zero(d64);
+  int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    const auto a = hn::PromoteTo(d64, hn::LoadU(d32, x + i));
+    const auto b = hn::PromoteTo(d64, hn::LoadU(d32, x + i + lanes));
+    sum0 = hn::MulAdd(a, a, sum0);
+    sum1 = hn::MulAdd(b, b, sum1);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(d64, hn::Add(sum0, sum1)));
+  for (; i < count; ++i) sum += double{x[i]} * double{x[i]};
+  return sum;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard

@@ -1,0 +1,93 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/thread_pool.h"
+#include "kernels/common/contract.h"
+#include "kernels/common/host_memory.h"
+#include "kernels/cpu/processor.h"
+#include "kernels/cpu/simd_target.h"
+#include "kernels/projection/projection_paths.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+// Raised whenever a CPU operator's bits change.
+constexpr int kKernelVersion = 1;
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads) : pool_(threads) {
+    info_.name = "cpu";
+    info_.device = ProcessorName();
+    info_.numerics_id = absl::StrCat("cpu-", SimdTargetName(), "-", SequenceGemmId(), "-k", kKernelVersion, "-L",
+                                     kLogCapacity, "-C", kChunkTokens);
+    info_.threads = threads;
+    info_.memory_bytes = HostMemoryBytes();
+    info_.unified_memory = true;
+  }
+
+  const BackendInfo& info() const override { return info_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override { return HostAllocate(bytes); }
+  void Free(void* data, size_t bytes) override { HostFree(data, bytes); }
+  absl::Status CopyIn(void* device, const void* host, size_t bytes) override { return Copy(device, host, bytes); }
+  absl::Status CopyOut(void* host, const void* device, size_t bytes) override { return Copy(host, device, bytes); }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
+  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                     int64_t token_count) override {
+    return ReadHostSlot(pool, slot, log_length, token_count);
+  }
+  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
+                         const SlotImage& image) override {
+    return WriteHostSlot(pool, slot, token_count, image);
+  }
+
+  // Each operator validates its params before it touches anything.
+  absl::Status Projection(const ProjectionParams& params) override { return ProjectionCpu(params, pool_); }
+  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return QkvzSplitCpu(params, pool_); }
+  absl::Status CausalConv1d(const CausalConv1dParams& params) override { return CausalConv1dCpu(params, pool_); }
+  absl::Status Gating(const GatingParams& params) override { return GatingCpu(params, pool_); }
+  absl::Status QkL2Norm(const QkL2NormParams& params) override { return QkL2NormCpu(params, pool_); }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return DeltaRuleChunkCpu(params, pool_); }
+  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return DeltaRuleScanCpu(params, pool_); }
+  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
+    return DeltaRuleDecodeCpu(params, pool_);
+  }
+  absl::Status MaterializeState(const MaterializeStateParams& params) override {
+    return MaterializeStateCpu(params, pool_);
+  }
+  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormCpu(params, pool_); }
+
+ private:
+  static absl::Status Copy(void* dst, const void* src, size_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", dst));
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", src));
+    std::memmove(dst, src, bytes);
+    return absl::OkStatus();
+  }
+
+  // Constant after construction.
+  BackendInfo info_;
+
+  // Own synchronisation; one thread at a time issues operators.
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options) {
+  GDN_RETURN_IF_ERROR(RequireRange("CPU backend", "threads", options.threads, 0, kMaxThreads));
+  const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
+  return std::make_unique<CpuBackend>(threads);
+}
+
+}  // namespace gdn

@@ -1,0 +1,22 @@
+// The CPU backend: SIMD operators (Highway, chosen for this processor at run time) over one thread pool.
+//
+// Thread safety: see Backend. Every operator has finished when its call returns.
+//
+//   GDN_ASSIGN_OR_RETURN(auto backend, MakeCpuBackend({.threads = 8}));
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace gdn {
+
+struct CpuBackendOptions {
+  int threads = 0;  // 0: one for each processor this process may run on
+};
+
+// INVALID_ARGUMENT for threads outside [0, 1024].
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const CpuBackendOptions& options);
+
+}  // namespace gdn

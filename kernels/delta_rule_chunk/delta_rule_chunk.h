@@ -1,0 +1,24 @@
+// The delta rule, a chunk of C tokens at a time, in place on the base state. The log must be empty. The long-prefill
+// path.
+//
+// With G = cumsum g inside the chunk (double), per value head:
+//   A_ij = beta_i (k_i . k_j) exp(G_i - G_j), j < i          U = (I + A)^-1 (beta (V - exp(G) K S))
+//   O    = exp(G) Q S + tril(Q K^T exp(G_i - G_j)) U         S <- exp(G_C) S + (exp(G_C - G) K)^T U
+// Differences of G are taken in double and masked before exp; there is no exp(G_i) * exp(-G_j).
+// A tail shorter than C is a smaller chunk. Chunks are counted from each sequence's first row.
+// Source: Yang et al., arXiv:2412.06464, section 3.3. Thread safety and bits: as delta_rule_scan.
+//
+//   GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(params));
+#pragma once
+
+#include "base/thread_pool.h"
+#include "kernels/common/delta_rule.h"
+
+namespace gdn {
+
+inline constexpr int32_t kChunkTokens = 64;  // C. Part of numerics_id.
+
+// SIMD. The reference is DeltaRuleScanReference: the two forms are equal in exact arithmetic.
+absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
+
+}  // namespace gdn

@@ -1,0 +1,301 @@
+// A task owns a run of value columns of some value heads that share a key head, and walks the sequence's chunks in order:
+//   once a chunk       k k^T and q k^T (lower part)                       shared by the task's heads
+//   once a head        A and P = tril(q k^T e^{G_i - G_j})
+//   once a panel       U, O and the new state, a panel being the columns of one register tile; its part of the state [K, panel]
+//                      and of U [C, panel] stay in the L1 cache
+// Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever the tile,
+// so neither the partition nor later tokens can change a bit of it. Panels are padded with zero columns to whole vectors.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/delta_rule_chunk/delta_rule_chunk_cpu.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h must come first.
+#include <algorithm>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "hwy/highway.h"
+#include "kernels/common/decay-inl.h"
+#include "kernels/common/padding_rows.h"
+#include "kernels/common/worker_scratch.h"
+#include "kernels/delta_rule_chunk/chunk_scratch.h"
+#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr int64_t kC = kChunkTokens;
+
+// Decay and write strength of one head's tokens in a chunk.
+struct ChunkGates {
+  HWY_ALIGN float decay[kC];     // e^{G_i}
+  HWY_ALIGN float to_end[kC];    // e^{G_C - G_i}
+  float beta[kC];
+  float chunk_decay;             // e^{G_C}
+};
+
+// k k^T and q k^T on and below the diagonal.
+void KeyProducts(const ChunkScratch& scratch, int64_t tokens, int64_t key_dim) {
+  const FloatTag d;
+  const int64_t width = kTileVectors * static_cast<int64_t>(hn::Lanes(d));
+  ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR {
+    constexpr int kRows = decltype(tile)::value;
+    for (int64_t column = 0; column < row + kRows; column += width) {
+      hn::Vec<FloatTag> acc[kRows][kTileVectors];
+      SetTile(d, 0.0f, acc);
+      MultiplyAccumulate(d, key_dim, scratch.k + row * key_dim, key_dim, 1, scratch.k_t + column, kC, acc);
+      StoreTile(d, acc, scratch.kk + row * kC + column, kC);
+      SetTile(d, 0.0f, acc);
+      MultiplyAccumulate(d, key_dim, scratch.q + row * key_dim, key_dim, 1, scratch.k_t + column, kC, acc);
+      StoreTile(d, acc, scratch.qk + row * kC + column, kC);
+    }
+  });
+}
+
+// The gates of a head, and its -A and P from k k^T and q k^T.
+void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta, int64_t stride, int64_t tokens,
+                  ChunkGates& gates) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  double sums[kC];
+  double sum = 0.0;
+  for (int64_t i = 0; i < tokens; ++i) {
+    sum += double{g[i * stride]};
+    sums[i] = sum;
+    gates.beta[i] = beta[i * stride];
+  }
+  ExpSums(d, sums, tokens, gates.decay);
+  ExpDifferences(d, sum, sums, tokens, gates.to_end);
+  gates.chunk_decay = gates.decay[tokens - 1];
+
+  HWY_ALIGN float factors[kC];
+  for (int64_t i = 0; i < tokens; ++i) {
+    ExpDifferences(d, sums[i], sums, i + 1, factors);
+    const hn::Vec<FloatTag> minus_beta = hn::Set(d, -gates.beta[i]);
+    // Whole vectors: what lands right of the diagonal is never read.
+    for (int64_t j = 0; j <= i; j += lanes) {
+      const hn::Vec<FloatTag> factor = hn::LoadU(d, factors + j);
+      const int64_t at = i * kC + j;
+      hn::StoreU(hn::Mul(minus_beta, hn::Mul(factor, hn::LoadU(d, scratch.kk + at))), d, scratch.a + at);
+      hn::StoreU(hn::Mul(factor, hn::LoadU(d, scratch.qk + at)), d, scratch.p + at);
+    }
+  }
+}
+
+// acc[r] = scale_r * acc[r].
+template <int kRows, int kVectors>
+HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kVectors]) {
+  const FloatTag d;
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::Mul(hn::Set(d, scale[r]), acc[r][n]);
+  }
+}
+
+// Rows [row, row + kRows) of a panel: U, then O over the values.
+template <int kRows, int kVectors>
+HWY_INLINE void PanelRows(const ChunkScratch& scratch, const ChunkGates& gates, int64_t key_dim, int64_t row) {
+  const FloatTag d;
+  using Vec = hn::Vec<FloatTag>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kVectors * lanes;
+  float* values = scratch.values + row * width;
+  float* u = scratch.u + row * width;
+
+  // X = beta (V - e^G K S)
+  Vec acc[kRows][kVectors];
+  SetTile(d, 0.0f, acc);
+  MultiplyAccumulate(d, key_dim, scratch.k + row * key_dim, key_dim, 1, scratch.state, width, acc);
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      const Vec v = hn::LoadU(d, values + r * width + n * lanes);
+      const Vec rest = hn::NegMulAdd(hn::Set(d, gates.decay[row + r]), acc[r][n], v);
+      acc[r][n] = hn::Mul(hn::Set(d, gates.beta[row + r]), rest);
+    }
+  }
+  // U = X - A U: the rows above the tile, then forward substitution inside it. I + A has a unit diagonal, so nothing is divided.
+  const float* a = scratch.a + row * kC;
+  MultiplyAccumulate(d, row, a, kC, 1, scratch.u, width, acc);
+  HWY_UNROLL(16)
+  for (int r = 1; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int j = 0; j < r; ++j) {
+      const Vec element = hn::Set(d, a[r * kC + row + j]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::MulAdd(element, acc[j][n], acc[r][n]);
+    }
+  }
+  StoreTile(d, acc, u, width);
+
+  // O = e^G Q S + P U
+  SetTile(d, 0.0f, acc);
+  MultiplyAccumulate(d, key_dim, scratch.q + row * key_dim, key_dim, 1, scratch.state, width, acc);
+  ScaleRows(gates.decay + row, acc);
+  const float* p = scratch.p + row * kC;
+  MultiplyAccumulate(d, row, p, kC, 1, scratch.u, width, acc);
+  HWY_UNROLL(16)
+  for (int j = 0; j < kRows; ++j) {
+    Vec u_j[kVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) u_j[n] = hn::LoadU(d, u + j * width + n * lanes);
+    HWY_UNROLL(16)
+    for (int r = j; r < kRows; ++r) {
+      const Vec element = hn::Set(d, p[r * kC + row + j]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::MulAdd(element, u_j[n], acc[r][n]);
+    }
+  }
+  StoreTile(d, acc, values, width);
+}
+
+// A whole chunk of one panel: values -> outputs, state -> state.
+template <int kVectors>
+HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, int64_t tokens, int64_t key_dim) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kVectors * lanes;
+  ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR {
+    PanelRows<decltype(tile)::value, kVectors>(scratch, gates, key_dim, row);
+  });
+  // S = e^{G_C} S + K^T (e^{G_C - G} U)
+  for (int64_t i = 0; i < tokens; ++i) {
+    const hn::Vec<FloatTag> factor = hn::Set(d, gates.to_end[i]);
+    for (int64_t j = 0; j < width; j += lanes) {
+      hn::StoreU(hn::Mul(factor, hn::LoadU(d, scratch.u + i * width + j)), d, scratch.decayed + i * width + j);
+    }
+  }
+  ForRowTiles(key_dim, [&](auto tile, int64_t row) HWY_ATTR {
+    hn::Vec<FloatTag> acc[decltype(tile)::value][kVectors];
+    LoadScaledTile(d, gates.chunk_decay, scratch.state + row * width, width, acc);
+    MultiplyAccumulate(d, tokens, scratch.k_t + row * kC, kC, 1, scratch.decayed, width, acc);
+    StoreTile(d, acc, scratch.state + row * width, width);
+  });
+}
+
+// Copies rows of `columns` floats between strided matrices; the destination's row is zero past them, up to `padded`.
+void CopyRows(const float* from, int64_t from_row, int64_t rows, int64_t columns, int64_t padded, float* to,
+              int64_t to_row) {
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(to + i * to_row, from + i * from_row, static_cast<size_t>(columns) * sizeof(float));
+    for (int64_t j = columns; j < padded; ++j) to[i * to_row + j] = 0.0f;
+  }
+}
+
+void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, int64_t h, const ChunkScratch& scratch) {
+  const int64_t key_dim = params.pool.layout.dims().key_dim;
+  CopyRows(params.q + first * params.q_stride + h * key_dim, params.q_stride, tokens, key_dim, key_dim, scratch.q, key_dim);
+  CopyRows(params.k + first * params.k_stride + h * key_dim, params.k_stride, tokens, key_dim, key_dim, scratch.k, key_dim);
+  constexpr int64_t kBlock = 16;  // one cache line of the transpose
+  for (int64_t i0 = 0; i0 < kC; i0 += kBlock) {
+    const int64_t filled = std::clamp<int64_t>(tokens - i0, 0, kBlock);
+    for (int64_t c = 0; c < key_dim; ++c) {
+      float* to = scratch.k_t + c * kC + i0;
+      for (int64_t i = 0; i < filled; ++i) to[i] = scratch.k[(i0 + i) * key_dim + c];
+      for (int64_t i = filled; i < kBlock; ++i) to[i] = 0.0f;
+    }
+  }
+}
+
+// How a sequence's work is cut into tasks: `heads` value heads of one key head, `panels` panels of columns of each.
+struct Partition {
+  int64_t heads;
+  int64_t panels;
+};
+
+Partition ChoosePartition(const LayerDims& dims, int64_t sequences, int64_t panels, int64_t threads) {
+  const int64_t wanted = 2 * threads;  // so that no thread waits long for the last task
+  Partition partition{dims.group(), panels};
+  while (partition.heads > 1 && sequences * (dims.value_heads / partition.heads) < wanted) {
+    do {
+      --partition.heads;
+    } while (dims.group() % partition.heads != 0);
+  }
+  if (threads > 1) {
+    const int64_t tasks = sequences * (dims.value_heads / partition.heads);
+    const int64_t cuts = std::clamp<int64_t>((wanted + tasks - 1) / tasks, 1, panels);
+    partition.panels = (panels + cuts - 1) / cuts;
+  }
+  return partition;
+}
+
+void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head, const Partition& partition,
+             int64_t first_column, const ChunkScratch& scratch) {
+  const LayerDims& dims = params.pool.layout.dims();
+  const int64_t key_dim = dims.key_dim;
+  const int64_t value_dim = dims.value_dim;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(FloatTag()));
+  const int64_t panel_columns = kTileVectors * lanes;
+  const int64_t last_column = std::min<int64_t>(value_dim, first_column + partition.panels * panel_columns);
+  float* base = params.pool.slot(params.batch.slots[sequence]) + params.pool.layout.base_offset();
+  ChunkGates gates;
+  const int64_t end = params.batch.cu_seqlens[sequence + 1];
+  for (int64_t token = params.batch.cu_seqlens[sequence]; token < end; token += kC) {
+    const int64_t tokens = std::min(kC, end - token);
+    LoadKeyHead(params, token, tokens, first_head / dims.group(), scratch);
+    KeyProducts(scratch, tokens, key_dim);
+    for (int64_t hv = first_head; hv < first_head + partition.heads; ++hv) {
+      const int64_t gate = token * dims.value_heads + hv;
+      HeadMatrices(scratch, params.g + gate, params.beta + gate, dims.value_heads, tokens, gates);
+      for (int64_t column = first_column; column < last_column; column += panel_columns) {
+        const int64_t columns = std::min(panel_columns, value_dim - column);
+        const int64_t width = columns > lanes ? panel_columns : lanes;
+        const int64_t value_offset = hv * value_dim + column;
+        float* state = base + hv * key_dim * value_dim + column;
+        float* output = params.output + token * dims.value_features() + value_offset;
+        CopyRows(state, value_dim, key_dim, columns, width, scratch.state, width);
+        CopyRows(params.v + token * params.v_stride + value_offset, params.v_stride, tokens, columns, width,
+                 scratch.values, width);
+        if (width == panel_columns) {
+          Panel<kTileVectors>(scratch, gates, tokens, key_dim);
+        } else {
+          Panel<1>(scratch, gates, tokens, key_dim);
+        }
+        CopyRows(scratch.values, width, tokens, columns, columns, output, dims.value_features());
+        CopyRows(scratch.state, width, key_dim, columns, columns, state, value_dim);
+      }
+    }
+  }
+}
+
+void ChunkTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  const LayerDims& dims = params.pool.layout.dims();
+  const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
+  const int64_t panels = (dims.value_dim + panel_columns - 1) / panel_columns;
+  const Partition partition = ChoosePartition(dims, params.batch.sequences, panels, pool.threads());
+  const int64_t cuts = (panels + partition.panels - 1) / partition.panels;
+  const int64_t head_groups = dims.value_heads / partition.heads;
+  pool.ParallelFor(params.batch.sequences * head_groups * cuts, [&](int64_t index, int worker) {
+    const int32_t sequence = static_cast<int32_t>(index / (head_groups * cuts));
+    if (params.batch.slots[sequence] < 0) return;
+    const int64_t first_head = index / cuts % head_groups * partition.heads;
+    RunTask(params, sequence, first_head, partition, index % cuts * partition.panels * panel_columns,
+            ChunkScratch(scratch.piece(worker), dims.key_dim));
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+HWY_EXPORT(ChunkTasks);
+
+absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+  if (params.batch.tokens() == 0) return absl::OkStatus();
+  ZeroPaddingRows(params);
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
+                       WorkerScratch::Make(pool.threads(), ChunkScratch::Floats(params.pool.layout.dims().key_dim)));
+  HWY_DYNAMIC_DISPATCH(ChunkTasks)(params, pool, scratch);
+  return absl::OkStatus();
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

@@ -1,0 +1,46 @@
+// The decode path: the delta rule with a deferred state update. A step reads the base once and writes only a log entry.
+//
+// Base S0 plus a log of (k_i, u_i, g_i); G is the running sum of g since the base (double), per value head:
+//   pred = exp(G_t) S0^T k_t + sum_{i<t} exp(G_t - G_i) (k_i . k_t) u_i        u_t = beta (v_t - pred)
+//   o    = exp(G_t) S0^T q_t + sum_{i<=t} exp(G_t - G_i) (k_i . q_t) u_i
+// and once the log holds L = kLogCapacity tokens it is folded:  S0 <- exp(G_L) S0 + sum_i exp(G_L - G_i) k_i u_i^T.
+// A call of T tokens gives the same bits as T calls of one. Thread safety and bits: as delta_rule_scan.
+//
+//   int32_t log_lengths[] = {3, 15};
+//   GDN_RETURN_IF_ERROR(backend.DeltaRuleDecode({params, log_lengths}));  // log_lengths is now {4, 0}
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "kernels/common/delta_rule.h"
+
+namespace gdn {
+
+struct DeltaRuleDecodeParams {
+  DeltaRuleParams rule;            // each length <= layout.max_draft()
+  int32_t* log_lengths = nullptr;  // [sequences] host memory, in: entries in use, < L; out: after the call
+};
+
+// Folds the logs of `src` slots into the bases of `dst` slots, and copies the convolution columns; dst logs count as
+// empty. A negative source stands for a fresh state, all zero. dst[i] == src[i] folds in place. The start of every
+// prefill and restore.
+struct MaterializeStateParams {
+  StatePoolView pool;
+  int32_t count = 0;
+  const int32_t* src = nullptr;          // [count] host memory
+  const int32_t* dst = nullptr;          // [count] host memory, distinct, >= 0
+  const int32_t* log_lengths = nullptr;  // [count] host memory, entries in use in src
+};
+
+absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params);
+absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
+
+// Double-precision references on host memory; stored values (log, base) are rounded to float32 as the fast path's are.
+void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params);
+void MaterializeStateReference(const MaterializeStateParams& params);
+
+absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool);
+absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
+
+}  // namespace gdn

@@ -1,0 +1,397 @@
+// A task owns one value head of one sequence and walks its tokens; the base is read in place, in tiles of value columns whose
+// sums stay in registers. Up to four tokens between two folds share one pass over the base: each keeps sums of its own, added up
+// in the same order, so the bits are those of one token at a time. Log keys are shared by the value heads of a group, so tasks only
+// read them; the new ones are copied to the log once all tasks are done.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/delta_rule_decode/delta_rule_decode_cpu.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h must come first.
+#include <algorithm>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/common/decay-inl.h"
+#include "kernels/common/padding_rows.h"
+#include "kernels/common/worker_scratch.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace {
+
+using OneLaneTag = hn::CappedTag<float, 1>;  // for the columns that do not fill a vector
+
+constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
+constexpr int kMaxBlockTokens = 4;
+// How far ahead the base is asked for: hardware prefetchers stop at each 4 KiB page. Running past the head only warms the next one.
+constexpr int64_t kPrefetchFloats = 1024;
+// Vectors of columns in a tile times tokens of a block: there are two sums for each.
+constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
+
+// The log of one head.
+struct HeadLog {
+  int32_t entries = 0;
+  const float* keys[kMaxLogRows];  // [K] each
+  double sums[kMaxLogRows];        // G: running sums of g since the base
+  const float* u = nullptr;        // entry i at u + i * u_stride, [V]
+  int64_t u_stride = 0;
+};
+
+// Tokens that share a pass over the base, with everything that does not depend on the column.
+struct TokenBlock {
+  int32_t first_entry = 0;  // log entries before the block's first token
+  const float* q[kMaxBlockTokens];
+  const float* k[kMaxBlockTokens];
+  const float* v[kMaxBlockTokens];
+  float* output[kMaxBlockTokens];
+  float beta[kMaxBlockTokens];
+  float decay[kMaxBlockTokens];                       // exp(G_t)
+  float weight_k[kMaxBlockTokens][kLogCapacity];      // exp(G_t - G_i) (k_i . k_t), i < t
+  float weight_q[kMaxBlockTokens][kLogCapacity];      // exp(G_t - G_i) (k_i . q_t), i <= t
+};
+
+HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t count) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  hn::Vec<FloatTag> even = hn::Zero(d);
+  hn::Vec<FloatTag> odd = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), odd);
+  }
+  for (; i + lanes <= count; i += lanes) even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  for (; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Columns [column, column + kVectors * lanes) of a block: predictions, log entries and outputs.
+template <int kTokens, int kVectors, class D>
+HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dims, const float* HWY_RESTRICT base,
+                              float* log_u, int64_t u_stride, int64_t column) {
+  using Vec = hn::Vec<D>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  Vec sum_k[kTokens][kVectors];
+  Vec sum_q[kTokens][kVectors];
+  SetTile(d, 0.0f, sum_k);
+  SetTile(d, 0.0f, sum_q);
+  for (int64_t i = 0; i < dims.key_dim; ++i) {
+    const float* row = base + i * dims.value_dim + column;
+    Vec s[kVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      s[n] = hn::LoadU(d, row + n * lanes);
+    }
+    HWY_UNROLL(16)
+    for (int t = 0; t < kTokens; ++t) {
+      const Vec k = hn::Set(d, block.k[t][i]);
+      const Vec q = hn::Set(d, block.q[t][i]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) {
+        sum_k[t][n] = hn::MulAdd(k, s[n], sum_k[t][n]);
+        sum_q[t][n] = hn::MulAdd(q, s[n], sum_q[t][n]);
+      }
+    }
+  }
+  HWY_UNROLL(16)
+  for (int t = 0; t < kTokens; ++t) {
+    const int32_t entry = block.first_entry + t;
+    const Vec decay = hn::Set(d, block.decay[t]);
+    const Vec beta = hn::Set(d, block.beta[t]);
+    const Vec self = hn::Set(d, block.weight_q[t][entry]);
+    Vec prediction[kVectors];
+    Vec output[kVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      prediction[n] = hn::Mul(decay, sum_k[t][n]);
+      output[n] = hn::Mul(decay, sum_q[t][n]);
+    }
+    for (int32_t e = 0; e < entry; ++e) {
+      const Vec weight_k = hn::Set(d, block.weight_k[t][e]);
+      const Vec weight_q = hn::Set(d, block.weight_q[t][e]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) {
+        const Vec u = hn::LoadU(d, log_u + e * u_stride + column + n * lanes);
+        prediction[n] = hn::MulAdd(weight_k, u, prediction[n]);
+        output[n] = hn::MulAdd(weight_q, u, output[n]);
+      }
+    }
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      const Vec v = hn::LoadU(d, block.v[t] + column + n * lanes);
+      const Vec u = hn::Mul(beta, hn::Sub(v, prediction[n]));
+      hn::StoreU(u, d, log_u + entry * u_stride + column + n * lanes);
+      hn::StoreU(hn::MulAdd(self, u, output[n]), d, block.output[t] + column + n * lanes);
+    }
+  }
+}
+
+// Covers [column, V) with the widest tiles that fit, then narrower ones.
+template <int kTokens, int kVectors>
+HWY_INLINE void DecodeTiles(const TokenBlock& block, const LayerDims& dims, const float* base, float* log_u,
+                            int64_t u_stride, int64_t column) {
+  const FloatTag d;
+  const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));
+  for (; column + width <= dims.value_dim; column += width) {
+    DecodeColumns<kTokens, kVectors>(d, block, dims, base, log_u, u_stride, column);
+  }
+  if constexpr (kVectors > 1) {
+    DecodeTiles<kTokens, kVectors / 2>(block, dims, base, log_u, u_stride, column);
+  } else {
+    for (; column < dims.value_dim; ++column) {
+      DecodeColumns<kTokens, 1>(OneLaneTag(), block, dims, base, log_u, u_stride, column);
+    }
+  }
+}
+
+template <int kTokens>
+HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, const float* base, float* log_u,
+                              int64_t u_stride) {
+  DecodeTiles<kTokens, kMaxTileSums / kTokens>(block, dims, base, log_u, u_stride, 0);
+}
+
+// Tile of rows [row, row + kRows) and kVectors vectors of columns of a fold.
+template <int kRows, int kVectors, class D>
+HWY_INLINE void FoldTile(D d, float decay, int64_t entries, const float* keys, int64_t key_dim, const float* u,
+                         int64_t value_dim, const float* from, float* to) {
+  hn::Vec<D> acc[kRows][kVectors];
+  LoadScaledTile(d, decay, from, value_dim, acc);
+  MultiplyAccumulate(d, entries, keys, /*a_row=*/1, /*a_column=*/key_dim, u, value_dim, acc);
+  StoreTile(d, acc, to, value_dim);
+}
+
+// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V]; they may be the same. scratch: entries * (K + V) floats.
+HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const float* from, float* to, float* scratch) {
+  const FloatTag d;
+  const int64_t K = dims.key_dim;
+  const int64_t V = dims.value_dim;
+  if (log.entries == 0) {
+    if (from != to) std::memcpy(to, from, static_cast<size_t>(K * V) * sizeof(float));
+    return;
+  }
+  const double newest = log.sums[log.entries - 1];
+  HWY_ALIGN float factors[PaddedFactors(kMaxLogRows)];
+  ExpDifferences(d, newest, log.sums, log.entries, factors);
+  HWY_ALIGN float decay[PaddedFactors(1)];
+  ExpSums(d, &newest, 1, decay);
+
+  float* keys = scratch;                 // [entries, K], each times its factor
+  float* u = scratch + log.entries * K;  // [entries, V]; gathered, for in the slot all rows share their cache sets
+  for (int32_t e = 0; e < log.entries; ++e) {
+    for (int64_t i = 0; i < K; ++i) keys[e * K + i] = factors[e] * log.keys[e][i];
+    std::memcpy(u + e * V, log.u + e * log.u_stride, static_cast<size_t>(V) * sizeof(float));
+  }
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  ForRowTiles(K, [&](auto tile, int64_t row) HWY_ATTR {
+    constexpr int kRows = decltype(tile)::value;
+    int64_t column = 0;
+    const auto at = [&](const float* matrix) { return matrix + row * V + column; };
+    for (; column + kTileVectors * lanes <= V; column += kTileVectors * lanes) {
+      FoldTile<kRows, kTileVectors>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from), to + row * V + column);
+    }
+    for (; column + lanes <= V; column += lanes) {
+      FoldTile<kRows, 1>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from), to + row * V + column);
+    }
+    for (; column < V; ++column) {
+      FoldTile<kRows, 1>(OneLaneTag(), decay[0], log.entries, keys + row, K, u + column, V, at(from),
+                         to + row * V + column);
+    }
+  });
+}
+
+// Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
+HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, HeadLog& log,
+                             float* log_g, TokenBlock& block) {
+  const FloatTag d;
+  const LayerDims& dims = rule.pool.layout.dims();
+  const int64_t key_offset = hv / dims.group() * dims.key_dim;
+  block.first_entry = log.entries;
+  for (int b = 0; b < count; ++b, ++token) {
+    const int32_t entry = log.entries++;
+    const int64_t head_row = token * dims.value_heads + hv;
+    block.q[b] = rule.q + token * rule.q_stride + key_offset;
+    block.k[b] = rule.k + token * rule.k_stride + key_offset;
+    block.v[b] = rule.v + token * rule.v_stride + hv * dims.value_dim;
+    block.output[b] = rule.output + head_row * dims.value_dim;
+    block.beta[b] = rule.beta[head_row];
+
+    log.keys[entry] = block.k[b];
+    log_g[entry * dims.value_heads] = rule.g[head_row];
+    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{rule.g[head_row]};
+    HWY_ALIGN float decay[PaddedFactors(1)];
+    ExpSums(d, &log.sums[entry], 1, decay);
+    block.decay[b] = decay[0];
+    HWY_ALIGN float factors[PaddedFactors(kLogCapacity)];
+    ExpDifferences(d, log.sums[entry], log.sums, entry, factors);
+    for (int32_t e = 0; e < entry; ++e) {
+      block.weight_k[b][e] = factors[e] * Dot(log.keys[e], block.k[b], dims.key_dim);
+      block.weight_q[b][e] = factors[e] * Dot(log.keys[e], block.q[b], dims.key_dim);
+    }
+    block.weight_q[b][entry] = Dot(block.k[b], block.q[b], dims.key_dim);
+  }
+}
+
+HWY_INLINE void PrefetchRow(const float* row, int64_t floats) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int64_t i = 0; i < floats; i += kLine) hwy::Prefetch(row + i);
+}
+
+// All tokens of one value head of one sequence.
+void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t hv, float* scratch) {
+  const DeltaRuleParams& rule = params.rule;
+  const int32_t slot = rule.batch.slots[sequence];
+  int64_t token = rule.batch.cu_seqlens[sequence];
+  const int64_t end = rule.batch.cu_seqlens[sequence + 1];
+  if (slot < 0 || token == end) return;
+
+  const StateLayout& layout = rule.pool.layout;
+  const LayerDims& dims = layout.dims();
+  float* data = rule.pool.slot(slot);
+  float* base = data + layout.base_offset() + hv * dims.key_dim * dims.value_dim;
+  const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
+  float* log_u = data + layout.log_u_offset() + hv * dims.value_dim;
+  float* log_g = data + layout.log_g_offset() + hv;
+  const int64_t u_stride = dims.value_features();
+
+  HeadLog log;
+  log.u = log_u;
+  log.u_stride = u_stride;
+  PrefetchRow(base, kPrefetchFloats);
+  for (int32_t e = 0; e < params.log_lengths[sequence]; ++e) {
+    PrefetchRow(log_k + e * dims.key_features(), dims.key_dim);
+    PrefetchRow(log_u + e * u_stride, dims.value_dim);
+  }
+  for (; log.entries < params.log_lengths[sequence]; ++log.entries) {
+    const int32_t e = log.entries;
+    log.keys[e] = log_k + e * dims.key_features();
+    log.sums[e] = (e > 0 ? log.sums[e - 1] : 0.0) + double{log_g[e * dims.value_heads]};
+  }
+  TokenBlock block;
+  while (token < end) {
+    const int64_t most = std::min<int64_t>({end - token, kLogCapacity - log.entries, kMaxBlockTokens});
+    const int count = most == 3 ? 2 : static_cast<int>(most);
+    PrepareBlock(rule, token, count, hv, log, log_g, block);
+    switch (count) {
+      case 4: DecodeBlock<4>(block, dims, base, log_u, u_stride); break;
+      case 2: DecodeBlock<2>(block, dims, base, log_u, u_stride); break;
+      default: DecodeBlock<1>(block, dims, base, log_u, u_stride); break;
+    }
+    token += count;
+    if (log.entries == kLogCapacity) {
+      FoldHead(log, dims, base, base, scratch);
+      log.entries = 0;
+    }
+  }
+}
+
+void DecodeTasks(const DeltaRuleDecodeParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  const int64_t heads = params.rule.pool.layout.dims().value_heads;
+  pool.ParallelFor(params.rule.batch.sequences * heads, [&](int64_t index, int worker) {
+    DecodeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
+  });
+}
+
+void MaterializeHead(const MaterializeStateParams& params, int32_t index, int64_t hv, float* scratch) {
+  const StateLayout& layout = params.pool.layout;
+  const LayerDims& dims = layout.dims();
+  const int64_t offset = layout.base_offset() + hv * dims.key_dim * dims.value_dim;
+  float* to = params.pool.slot(params.dst[index]) + offset;
+  if (params.src[index] < 0) {
+    std::memset(to, 0, static_cast<size_t>(dims.key_dim) * dims.value_dim * sizeof(float));
+    return;
+  }
+  const float* data = params.pool.slot(params.src[index]);
+  const float* log_g = data + layout.log_g_offset() + hv;
+  HeadLog log;
+  log.u = data + layout.log_u_offset() + hv * dims.value_dim;
+  log.u_stride = dims.value_features();
+  for (; log.entries < params.log_lengths[index]; ++log.entries) {
+    const int32_t e = log.entries;
+    log.keys[e] = data + layout.log_k_offset() + e * dims.key_features() + hv / dims.group() * dims.key_dim;
+    log.sums[e] = (e > 0 ? log.sums[e - 1] : 0.0) + double{log_g[e * dims.value_heads]};
+  }
+  FoldHead(log, dims, data + offset, to, scratch);
+}
+
+void MaterializeTasks(const MaterializeStateParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  const int64_t heads = params.pool.layout.dims().value_heads;
+  pool.ParallelFor(params.count * heads, [&](int64_t index, int worker) {
+    MaterializeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+namespace {
+
+// Moves each sequence's log on to its state after the call: the keys of the tokens since the last fold, and the length.
+void AppendKeys(const DeltaRuleDecodeParams& params) {
+  const DeltaRuleParams& rule = params.rule;
+  const StateLayout& layout = rule.pool.layout;
+  const int64_t row = layout.dims().key_features();
+  for (int32_t i = 0; i < rule.batch.sequences; ++i) {
+    const int32_t slot = rule.batch.slots[i];
+    const int32_t tokens = rule.batch.length(i);
+    if (slot < 0 || tokens == 0) continue;
+    const int32_t entries = (params.log_lengths[i] + tokens) % kLogCapacity;
+    const int32_t added = std::min(entries, tokens);
+    float* log_k = rule.pool.slot(slot) + layout.log_k_offset();
+    for (int32_t a = 0; a < added; ++a) {
+      const int64_t token = rule.batch.cu_seqlens[i + 1] - added + a;
+      std::memcpy(log_k + (entries - added + a) * row, rule.k + token * rule.k_stride,
+                  static_cast<size_t>(row) * sizeof(float));
+    }
+    params.log_lengths[i] = entries;
+  }
+}
+
+}  // namespace
+
+HWY_EXPORT(DecodeTasks);
+HWY_EXPORT(MaterializeTasks);
+
+absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
+  if (params.rule.batch.tokens() == 0) return absl::OkStatus();
+  ZeroPaddingRows(params.rule);
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  GDN_ASSIGN_OR_RETURN(
+      const WorkerScratch scratch,
+      WorkerScratch::Make(pool.threads(), int64_t{kLogCapacity} * (dims.key_dim + dims.value_dim)));
+  HWY_DYNAMIC_DISPATCH(DecodeTasks)(params, pool, scratch);
+  AppendKeys(params);
+  return absl::OkStatus();
+}
+
+absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
+  const StateLayout& layout = params.pool.layout;
+  const LayerDims& dims = layout.dims();
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
+                       WorkerScratch::Make(pool.threads(), int64_t{layout.log_rows()} * (dims.key_dim + dims.value_dim)));
+  HWY_DYNAMIC_DISPATCH(MaterializeTasks)(params, pool, scratch);
+
+  const size_t conv_bytes = static_cast<size_t>(layout.conv_columns() * dims.conv_channels()) * sizeof(float);
+  for (int32_t i = 0; i < params.count && conv_bytes > 0; ++i) {
+    float* to = params.pool.slot(params.dst[i]) + layout.conv_offset();
+    if (params.src[i] < 0) {
+      std::memset(to, 0, conv_bytes);
+    } else if (params.src[i] != params.dst[i]) {
+      std::memcpy(to, params.pool.slot(params.src[i]) + layout.conv_offset(), conv_bytes);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

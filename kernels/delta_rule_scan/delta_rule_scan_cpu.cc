@@ -1,0 +1,203 @@
+// A task owns a slice of value columns of one head and keeps its part of the state [K, slice] in the L1 cache for the whole
+// sequence. One pass over the slice per token does both the update with token t and the prediction for token t + 1:
+//   S = e S + k_t u_t^T;  o_t = S^T q_t;  p = S^T k_{t+1}        u_{t+1} = beta (v_{t+1} - e_{t+1} p)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/delta_rule_scan/delta_rule_scan_cpu.cc"
+#include "hwy/foreach_target.h"
+// foreach_target.h must come first.
+#include <algorithm>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "hwy/highway.h"
+#include "kernels/common/decay-inl.h"
+#include "kernels/common/padding_rows.h"
+#include "kernels/common/worker_scratch.h"
+#include "kernels/delta_rule_scan/delta_rule_scan.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Calls with fewer tokens work on the slot itself: copying the slice out and back would cost more than it saves.
+constexpr int64_t kInPlaceTokens = 4;
+constexpr int64_t kDecayBlock = 16;  // tokens whose exp(g) is taken at once
+
+// One slice of one head of one sequence.
+struct ScanTask {
+  int64_t tokens;
+  int64_t key_dim;
+  int64_t columns;      // in use; the vectors may be wider
+  const float* q;       // [tokens, K]
+  const float* k;       // [tokens, K]
+  const float* v;       // [tokens, columns]
+  const float* g;       // [tokens]
+  const float* beta;    // [tokens]
+  float* output;        // [tokens, columns]
+  int64_t q_stride;
+  int64_t k_stride;
+  int64_t v_stride;
+  int64_t gate_stride;
+  int64_t output_stride;
+  float* state;         // [K, vectors]
+  int64_t state_row;
+};
+
+// One token over the slice. Reads the prediction for the token from p, leaves the next token's there if kPredict.
+template <bool kPredict, int kVectors>
+HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<FloatTag> (&p)[kVectors]) {
+  const FloatTag d;
+  using Vec = hn::Vec<FloatTag>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float* HWY_RESTRICT k = task.k + t * task.k_stride;
+  const float* HWY_RESTRICT k_next = kPredict ? k + task.k_stride : k;
+  const float* HWY_RESTRICT q = task.q + t * task.q_stride;
+  const Vec decay_vector = hn::Set(d, decay);
+  const Vec beta = hn::Set(d, task.beta[t * task.gate_stride]);
+
+  HWY_ALIGN float row[kVectors * 16] = {};
+  std::memcpy(row, task.v + t * task.v_stride, static_cast<size_t>(task.columns) * sizeof(float));
+  Vec u[kVectors];
+  Vec o[kVectors];
+  HWY_UNROLL(16)
+  for (int n = 0; n < kVectors; ++n) {
+    u[n] = hn::Mul(beta, hn::NegMulAdd(decay_vector, p[n], hn::LoadU(d, row + n * lanes)));
+    o[n] = hn::Zero(d);
+    p[n] = hn::Zero(d);
+  }
+  float* HWY_RESTRICT state = task.state;
+  for (int64_t i = 0; i < task.key_dim; ++i) {
+    const Vec k_i = hn::Set(d, k[i]);
+    const Vec q_i = hn::Set(d, q[i]);
+    const Vec k_next_i = hn::Set(d, k_next[i]);
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      float* at = state + i * task.state_row + n * lanes;
+      const Vec s = hn::MulAdd(k_i, u[n], hn::Mul(decay_vector, hn::LoadU(d, at)));
+      hn::StoreU(s, d, at);
+      o[n] = hn::MulAdd(q_i, s, o[n]);
+      if constexpr (kPredict) p[n] = hn::MulAdd(k_next_i, s, p[n]);
+    }
+  }
+  HWY_UNROLL(16)
+  for (int n = 0; n < kVectors; ++n) hn::StoreU(o[n], d, row + n * lanes);
+  std::memcpy(task.output + t * task.output_stride, row, static_cast<size_t>(task.columns) * sizeof(float));
+}
+
+template <int kVectors>
+HWY_NOINLINE void ScanSlice(const ScanTask& task) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  hn::Vec<FloatTag> p[kVectors];
+  HWY_UNROLL(16)
+  for (int n = 0; n < kVectors; ++n) p[n] = hn::Zero(d);
+  for (int64_t i = 0; i < task.key_dim; ++i) {
+    const hn::Vec<FloatTag> k_i = hn::Set(d, task.k[i]);
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      p[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), p[n]);
+    }
+  }
+  HWY_ALIGN float decay[kDecayBlock];
+  for (int64_t first = 0; first < task.tokens; first += kDecayBlock) {
+    const int64_t count = std::min(kDecayBlock, task.tokens - first);
+    double g[kDecayBlock];
+    for (int64_t t = 0; t < count; ++t) g[t] = task.g[(first + t) * task.gate_stride];
+    ExpSums(d, g, count, decay);
+    for (int64_t t = first; t < first + count; ++t) {
+      if (t + 1 < task.tokens) {
+        ScanToken<true>(task, t, decay[t - first], p);
+      } else {
+        ScanToken<false>(task, t, decay[t - first], p);
+      }
+    }
+  }
+}
+
+void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  const FloatTag d;
+  const LayerDims& dims = params.pool.layout.dims();
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t slice_columns = kTileVectors * lanes;
+  const int64_t slices = (dims.value_dim + slice_columns - 1) / slice_columns;
+  const int64_t tasks_per_sequence = dims.value_heads * slices;
+
+  const auto run = [&](int64_t index, int worker) HWY_ATTR {
+    const int32_t sequence = static_cast<int32_t>(index / tasks_per_sequence);
+    const int64_t hv = index % tasks_per_sequence / slices;
+    const int64_t column = index % slices * slice_columns;
+    const int32_t slot = params.batch.slots[sequence];
+    const int64_t tokens = params.batch.length(sequence);
+    if (slot < 0 || tokens == 0) return;
+
+    const int64_t first = params.batch.cu_seqlens[sequence];
+    const int64_t key_offset = hv / dims.group() * dims.key_dim;
+    const int64_t value_offset = hv * dims.value_dim + column;
+    ScanTask task{.tokens = tokens,
+                  .key_dim = dims.key_dim,
+                  .columns = std::min<int64_t>(slice_columns, dims.value_dim - column),
+                  .q = params.q + first * params.q_stride + key_offset,
+                  .k = params.k + first * params.k_stride + key_offset,
+                  .v = params.v + first * params.v_stride + value_offset,
+                  .g = params.g + first * dims.value_heads + hv,
+                  .beta = params.beta + first * dims.value_heads + hv,
+                  .output = params.output + first * dims.value_features() + value_offset,
+                  .q_stride = params.q_stride,
+                  .k_stride = params.k_stride,
+                  .v_stride = params.v_stride,
+                  .gate_stride = dims.value_heads,
+                  .output_stride = dims.value_features(),
+                  .state = nullptr,
+                  .state_row = 0};
+    float* base = params.pool.slot(slot) + params.pool.layout.base_offset() + hv * dims.key_dim * dims.value_dim + column;
+    const int vectors = task.columns > lanes ? 2 : 1;
+    const bool in_place = tokens < kInPlaceTokens && task.columns == vectors * lanes;
+    task.state = in_place ? base : scratch.piece(worker);
+    task.state_row = in_place ? dims.value_dim : vectors * lanes;
+    const size_t row_bytes = static_cast<size_t>(task.columns) * sizeof(float);
+    if (!in_place) {
+      // Columns past the head's are computed too, from zeros, and dropped.
+      std::memset(task.state, 0, static_cast<size_t>(dims.key_dim * task.state_row) * sizeof(float));
+      for (int64_t i = 0; i < dims.key_dim; ++i) {
+        std::memcpy(task.state + i * task.state_row, base + i * dims.value_dim, row_bytes);
+      }
+    }
+    if (vectors == 2) {
+      ScanSlice<2>(task);
+    } else {
+      ScanSlice<1>(task);
+    }
+    if (!in_place) {
+      for (int64_t i = 0; i < dims.key_dim; ++i) {
+        std::memcpy(base + i * dims.value_dim, task.state + i * task.state_row, row_bytes);
+      }
+    }
+  };
+  pool.ParallelFor(params.batch.sequences * tasks_per_sequence, run);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+
+HWY_EXPORT(ScanTasks);
+
+absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+  if (params.batch.tokens() == 0) return absl::OkStatus();
+  ZeroPaddingRows(params);
+  constexpr int64_t kMaxSliceColumns = 2 * 16;
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
+                       WorkerScratch::Make(pool.threads(), params.pool.layout.dims().key_dim * kMaxSliceColumns));
+  HWY_DYNAMIC_DISPATCH(ScanTasks)(params, pool, scratch);
+  return absl::OkStatus();
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

@@ -1,0 +1,69 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "kernels/common/parallel.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/gated_rmsnorm/gated_rmsnorm_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/common/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+HWY_INLINE void ScaleAndGate(D d, const float* x, const float* z, const float* weight, float factor, float* y) {
+  const auto normalized = hn::Mul(hn::LoadU(d, x), hn::Set(d, factor));
+  const auto gate = Silu(d, hn::LoadU(d, z));
+  hn::StoreU(hn::Mul(hn::Mul(normalized, hn::LoadU(d, weight)), gate), d, y);
+}
+
+void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t end) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d1;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t dim = params.value_dim;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = params.x + row * dim;
+    const float* z = params.z + row * dim;
+    float* y = params.y + row * dim;
+    const double mean = SumSquares(x, dim) / static_cast<double>(dim);
+    const float factor = static_cast<float>(1.0 / std::sqrt(mean + double{params.epsilon}));
+    int64_t i = 0;
+    for (; i + lanes <= dim; i += lanes) ScaleAndGate(d, x + i, z + i, params.weight + i, factor, y + i);
+    for (; i < dim; ++i) ScaleAndGate(d1, x + i, z + i, params.weight + i, factor, y + i);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+namespace {
+
+constexpr int64_t kRowsPerTask = 32;
+constexpr int64_t kWorkPerElement = 4;  // exp and a division
+
+}  // namespace
+
+HWY_EXPORT(NormalizeGatedRows);
+
+absl::Status GatedRmsNormCpu(const GatedRmsNormParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateGatedRmsNorm(params));
+  const int64_t tasks = (params.rows + kRowsPerTask - 1) / kRowsPerTask;
+  ParallelForWork(pool, params.rows * params.value_dim * kWorkPerElement, tasks, [&](int64_t task, int) {
+    HWY_DYNAMIC_DISPATCH(NormalizeGatedRows)
+    (params, task * kRowsPerTask, std::min(params.rows, (task + 1) * kRowsPerTask));
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

@@ -1,0 +1,23 @@
+#include <cmath>
+
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+
+namespace gdn {
+
+void GatedRmsNormReference(const GatedRmsNormParams& params) {
+  const int32_t dim = params.value_dim;
+  for (int64_t row = 0; row < params.rows; ++row) {
+    const float* x = params.x + row * dim;
+    const float* z = params.z + row * dim;
+    float* y = params.y + row * dim;
+    double sum = 0.0;
+    for (int32_t i = 0; i < dim; ++i) sum += double{x[i]} * double{x[i]};
+    const double factor = 1.0 / std::sqrt(sum / dim + double{params.epsilon});
+    for (int32_t i = 0; i < dim; ++i) {
+      const double silu = double{z[i]} / (1.0 + std::exp(-double{z[i]}));
+      y[i] = static_cast<float>(double{params.weight[i]} * double{x[i]} * factor * silu);
+    }
+  }
+}
+
+}  // namespace gdn

@@ -1,0 +1,36 @@
+// The two gates of a token and value head.
+//
+//   g    = -exp(A_log) * softplus(a + dt_bias)     log decay, <= 0     softplus(x) = x for x > 20, else log1p(exp x)
+//   beta = sigmoid(b)                              write strength, in (0, 1)
+// kNegativeExp takes ssm_a = -exp(A_log), as GGUF stores it, in A_log's place. Finite for every finite input.
+// Thread safety: any number of calls at a time.
+//
+//   GDN_RETURN_IF_ERROR(backend.Gating({.value_heads = hv, .rows = n, .a = a, .b = b, .a_log = al, .dt_bias = dt, .g = g, .beta = beta}));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/thread_pool.h"
+
+namespace gdn {
+
+enum class ALogConvention : uint8_t { kRaw, kNegativeExp };
+
+struct GatingParams {
+  ALogConvention convention = ALogConvention::kRaw;
+  int32_t value_heads = 0;
+  int64_t rows = 0;
+  const float* a = nullptr;        // [rows, HV]
+  const float* b = nullptr;        // [rows, HV]
+  const float* a_log = nullptr;    // [HV]
+  const float* dt_bias = nullptr;  // [HV]
+  float* g = nullptr;              // [rows, HV]
+  float* beta = nullptr;           // [rows, HV]
+};
+
+absl::Status ValidateGating(const GatingParams& params);
+void GatingReference(const GatingParams& params);
+absl::Status GatingCpu(const GatingParams& params, ThreadPool& pool);
+
+}  // namespace gdn

@@ -1,0 +1,289 @@
+#include "kernels/layer/gdn_layer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status_macros.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kPartAlignment = 16;  // floats: 64 bytes
+
+int64_t Aligned(int64_t floats) { return (floats + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
+
+int64_t OutputFeatures(const LayerStep& step) {
+  const LayerDims& dims = step.pool.layout.dims();
+  return step.kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
+}
+
+// `step` with every tensor moved on by `row` tokens; the batch is the caller's to set.
+LayerStep FromRow(const LayerStep& step, int64_t row) {
+  const LayerDims& dims = step.pool.layout.dims();
+  const auto advance = [row](const float*& tensor, int64_t features) {
+    if (tensor != nullptr) tensor += row * features;
+  };
+  LayerStep moved = step;
+  advance(moved.hidden_states, dims.hidden_size);
+  advance(moved.mixed_qkv, dims.conv_channels());
+  advance(moved.z, dims.value_features());
+  advance(moved.b, dims.value_heads);
+  advance(moved.a, dims.value_heads);
+  advance(moved.q, dims.key_features());
+  advance(moved.k, dims.key_features());
+  advance(moved.v, dims.value_features());
+  advance(moved.g, dims.value_heads);
+  advance(moved.beta, dims.value_heads);
+  moved.output += row * OutputFeatures(step);
+  return moved;
+}
+
+}  // namespace
+
+// Tensors of one run, in backend memory. Inputs are the step's or the projections'.
+struct GdnLayerRunner::Mixer {
+  const float* mixed_qkv = nullptr;  // [tokens, C]
+  const float* z = nullptr;          // [tokens, HV, V]
+  const float* b = nullptr;          // [tokens, HV]
+  const float* a = nullptr;          // [tokens, HV]
+  float* convolved = nullptr;        // [tokens, C]
+  float* q = nullptr;                // [tokens, H, K]
+  float* k = nullptr;                // [tokens, H, K]
+  float* g = nullptr;                // [tokens, HV]
+  float* beta = nullptr;             // [tokens, HV]
+  float* output = nullptr;           // [tokens, HV, V]
+};
+
+absl::Status GdnLayerRunner::Prefill(const LayerStep& step) {
+  GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  for (int32_t i = 0; i < step.batch.sequences; ++i) {
+    const int32_t length = step.batch.length(i);
+    if (length == 0) continue;
+    if (step.batch.slots[i] < 0) {
+      GDN_RETURN_IF_ERROR(ZeroOutput(step, i));
+      continue;
+    }
+    for (int32_t begin = 0; begin < length; begin += kPrefillSegmentTokens) {
+      const int32_t cu_seqlens[] = {0, std::min(kPrefillSegmentTokens, length - begin)};
+      const int64_t token_count = step.token_counts == nullptr ? 0 : step.token_counts[i] + begin;
+      LayerStep segment = FromRow(step, int64_t{step.batch.cu_seqlens[i]} + begin);
+      segment.batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &step.batch.slots[i]};
+      segment.token_counts = &token_count;
+      GDN_RETURN_IF_ERROR(Run(segment, /*log_lengths=*/nullptr));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths) {
+  GDN_RETURN_IF_ERROR(ValidateDecodeStep(step, log_lengths));
+  if (step.batch.tokens() == 0) return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(Run(step, log_lengths));
+  // Padding rows went through the projections with the rest; whatever they held, their outputs are zero.
+  for (int32_t i = 0; i < step.batch.sequences; ++i) {
+    if (step.batch.slots[i] < 0) GDN_RETURN_IF_ERROR(ZeroOutput(step, i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
+  switch (step.kind) {
+    case InputKind::kHiddenStates:
+      return RunHiddenStates(step, log_lengths);
+    case InputKind::kProjected:
+      return RunProjected(step, log_lengths);
+    default:
+      return RunDeltaRule(step, log_lengths);
+  }
+}
+
+absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& step, int32_t* log_lengths) {
+  const LayerDims& dims = step.pool.layout.dims();
+  DeltaRuleParams rule{.pool = step.pool,
+                       .batch = step.batch,
+                       .q = step.q,
+                       .k = step.k,
+                       .v = step.v,
+                       .g = step.g,
+                       .beta = step.beta,
+                       .q_stride = dims.key_features(),
+                       .k_stride = dims.key_features(),
+                       .v_stride = dims.value_features(),
+                       .output = step.output};
+  if (step.use_qk_l2norm || step.scale != 1.0f) {
+    const int64_t tokens = step.batch.tokens();
+    float* q = nullptr;
+    float* k = nullptr;
+    GDN_RETURN_IF_ERROR(Reserve({{&q, tokens * dims.key_features()}, {&k, tokens * dims.key_features()}}));
+    GDN_RETURN_IF_ERROR(backend_.QkL2Norm({.key_heads = dims.key_heads,
+                                           .key_dim = dims.key_dim,
+                                           .rows = tokens,
+                                           .normalize = step.use_qk_l2norm,
+                                           .scale = step.scale,
+                                           .q = step.q,
+                                           .k = step.k,
+                                           .in_stride = dims.key_features(),
+                                           .q_out = q,
+                                           .k_out = k}));
+    rule.q = q;
+    rule.k = k;
+  }
+  return DeltaRule(rule, log_lengths);
+}
+
+absl::Status GdnLayerRunner::RunProjected(const LayerStep& step, int32_t* log_lengths) {
+  const LayerDims& dims = step.pool.layout.dims();
+  const int64_t tokens = step.batch.tokens();
+  Mixer mixer{.mixed_qkv = step.mixed_qkv, .z = step.z, .b = step.b, .a = step.a, .output = step.output};
+  GDN_RETURN_IF_ERROR(Reserve({{&mixer.convolved, tokens * dims.conv_channels()},
+                               {&mixer.q, tokens * dims.key_features()},
+                               {&mixer.k, tokens * dims.key_features()},
+                               {&mixer.g, tokens * dims.value_heads},
+                               {&mixer.beta, tokens * dims.value_heads}}));
+  return Mix(step, mixer, log_lengths);
+}
+
+absl::Status GdnLayerRunner::RunHiddenStates(const LayerStep& step, int32_t* log_lengths) {
+  const LayerWeights& weights = *step.weights;
+  const LayerDims& dims = weights.dims;
+  const int64_t tokens = step.batch.tokens();
+  const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
+  const int64_t ba_features = 2 * int64_t{dims.value_heads};
+  float *qkvz = nullptr, *ba = nullptr, *mixed_qkv = nullptr, *z = nullptr, *b = nullptr, *a = nullptr;
+  Mixer mixer;
+  GDN_RETURN_IF_ERROR(Reserve({{&qkvz, tokens * qkvz_features},
+                               {&ba, tokens * ba_features},
+                               {&mixed_qkv, tokens * dims.conv_channels()},
+                               {&z, tokens * dims.value_features()},
+                               {&b, tokens * dims.value_heads},
+                               {&a, tokens * dims.value_heads},
+                               {&mixer.convolved, tokens * dims.conv_channels()},
+                               {&mixer.q, tokens * dims.key_features()},
+                               {&mixer.k, tokens * dims.key_features()},
+                               {&mixer.g, tokens * dims.value_heads},
+                               {&mixer.beta, tokens * dims.value_heads},
+                               {&mixer.output, tokens * dims.value_features()}}));
+
+  // Prefill runs one sequence at a time, so its GEMM may look at the number of rows; a decode batch's must not.
+  const ProjectionPath path = log_lengths == nullptr ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
+  const auto project = [&](const float* x, const WeightMatrix& weight, float* y, int64_t y_stride) {
+    return backend_.Projection({.path = path,
+                                .rows = tokens,
+                                .x = x,
+                                .x_stride = weight.cols,
+                                .weight = weight,
+                                .y = y,
+                                .y_stride = y_stride});
+  };
+  // Side by side: of the interleaved layout the first of each pair is the whole.
+  GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_qkv, qkvz, qkvz_features));
+  GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_b, ba, ba_features));
+  if (weights.layout == ProjectionLayout::kFlat) {
+    GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_z, qkvz + weights.in_qkv.rows, qkvz_features));
+    GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_a, ba + weights.in_b.rows, ba_features));
+  }
+  GDN_RETURN_IF_ERROR(backend_.QkvzSplit({.layout = weights.layout,
+                                          .dims = dims,
+                                          .rows = tokens,
+                                          .qkvz = qkvz,
+                                          .ba = ba,
+                                          .mixed_qkv = mixed_qkv,
+                                          .z = z,
+                                          .b = b,
+                                          .a = a}));
+  mixer.mixed_qkv = mixed_qkv;
+  mixer.z = z;
+  mixer.b = b;
+  mixer.a = a;
+  GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
+  return project(mixer.output, weights.out, step.output, dims.hidden_size);
+}
+
+absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
+  const LayerWeights& weights = *step.weights;
+  const LayerDims& dims = weights.dims;
+  const int64_t tokens = step.batch.tokens();
+  GDN_RETURN_IF_ERROR(backend_.CausalConv1d({.pool = step.pool,
+                                             .batch = step.batch,
+                                             .token_counts = step.token_counts,
+                                             .x = mixer.mixed_qkv,
+                                             .weight = weights.conv_weight,
+                                             .y = mixer.convolved}));
+  GDN_RETURN_IF_ERROR(backend_.Gating({.convention = weights.a_log_convention,
+                                       .value_heads = dims.value_heads,
+                                       .rows = tokens,
+                                       .a = mixer.a,
+                                       .b = mixer.b,
+                                       .a_log = weights.a_log,
+                                       .dt_bias = weights.dt_bias,
+                                       .g = mixer.g,
+                                       .beta = mixer.beta}));
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
+  GDN_RETURN_IF_ERROR(backend_.QkL2Norm({.key_heads = dims.key_heads,
+                                         .key_dim = dims.key_dim,
+                                         .rows = tokens,
+                                         .scale = scale,
+                                         .q = mixer.convolved,
+                                         .k = mixer.convolved + dims.key_features(),
+                                         .in_stride = dims.conv_channels(),
+                                         .q_out = mixer.q,
+                                         .k_out = mixer.k}));
+  GDN_RETURN_IF_ERROR(DeltaRule({.pool = step.pool,
+                                 .batch = step.batch,
+                                 .q = mixer.q,
+                                 .k = mixer.k,
+                                 .v = mixer.convolved + 2 * dims.key_features(),
+                                 .g = mixer.g,
+                                 .beta = mixer.beta,
+                                 .q_stride = dims.key_features(),
+                                 .k_stride = dims.key_features(),
+                                 .v_stride = dims.conv_channels(),
+                                 .output = mixer.output},
+                                log_lengths));
+  return backend_.GatedRmsNorm({.value_dim = dims.value_dim,
+                                .rows = tokens * dims.value_heads,
+                                .epsilon = weights.norm_epsilon,
+                                .x = mixer.output,
+                                .z = mixer.z,
+                                .weight = weights.norm_weight,
+                                .y = mixer.output});
+}
+
+absl::Status GdnLayerRunner::DeltaRule(const DeltaRuleParams& rule, int32_t* log_lengths) {
+  if (log_lengths != nullptr) return backend_.DeltaRuleDecode({.rule = rule, .log_lengths = log_lengths});
+  // A prefill segment: one sequence, so this looks at nobody else's length.
+  return rule.batch.tokens() >= kChunkedFromTokens ? backend_.DeltaRuleChunk(rule) : backend_.DeltaRuleScan(rule);
+}
+
+absl::Status GdnLayerRunner::ZeroOutput(const LayerStep& step, int32_t sequence) {
+  // Lives on, so a backend may copy from it after the call.
+  static constexpr float kZeros[4096] = {};
+  const int64_t features = OutputFeatures(step);
+  float* output = step.output + step.batch.cu_seqlens[sequence] * features;
+  for (int64_t left = step.batch.length(sequence) * features; left > 0;) {
+    const int64_t count = std::min<int64_t>(left, std::size(kZeros));
+    GDN_RETURN_IF_ERROR(backend_.CopyIn(output, kZeros, count * sizeof(float)));
+    output += count;
+    left -= count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GdnLayerRunner::Reserve(std::initializer_list<Part> parts) {
+  int64_t total = 0;
+  for (const Part& part : parts) total += Aligned(part.floats);
+  const size_t bytes = static_cast<size_t>(total) * sizeof(float);
+  if (bytes > workspace_.bytes()) {
+    GDN_RETURN_IF_ERROR(backend_.Synchronize());  // work in flight may still use the old workspace
+    workspace_ = DeviceBuffer();
+    GDN_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::Make(backend_, bytes));
+  }
+  float* next = workspace_.floats();
+  for (const Part& part : parts) {
+    *part.data = next;
+    next += Aligned(part.floats);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,168 @@
+#include "kernels/layer/gdn_layer_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/status_macros.h"
+
+namespace gdn {
+namespace {
+
+// What enters the convolution.
+struct Projected {
+  std::vector<float> mixed_qkv, z, b, a;
+};
+
+Projected ProjectInputs(const LayerStep& step) {
+  const LayerWeights& weights = *step.weights;
+  const LayerDims& dims = weights.dims;
+  const int64_t tokens = step.batch.tokens();
+  const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
+  const int64_t ba_features = 2 * int64_t{dims.value_heads};
+  std::vector<float> qkvz(tokens * qkvz_features), ba(tokens * ba_features);
+  const auto project = [&](const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t y_stride) {
+    if (weight.rows == 0) return;
+    ProjectionReference({.rows = tokens,
+                         .x = step.hidden_states,
+                         .x_stride = dims.hidden_size,
+                         .weight = weight,
+                         .y = y.data() + column,
+                         .y_stride = y_stride});
+  };
+  project(weights.in_qkv, qkvz, 0, qkvz_features);
+  project(weights.in_z, qkvz, weights.in_qkv.rows, qkvz_features);
+  project(weights.in_b, ba, 0, ba_features);
+  project(weights.in_a, ba, weights.in_b.rows, ba_features);
+
+  Projected out;
+  out.mixed_qkv.resize(tokens * dims.conv_channels());
+  out.z.resize(tokens * dims.value_features());
+  out.b.resize(tokens * dims.value_heads);
+  out.a.resize(tokens * dims.value_heads);
+  QkvzSplitReference({.layout = weights.layout,
+                      .dims = dims,
+                      .rows = tokens,
+                      .qkvz = qkvz.data(),
+                      .ba = ba.data(),
+                      .mixed_qkv = out.mixed_qkv.data(),
+                      .z = out.z.data(),
+                      .b = out.b.data(),
+                      .a = out.a.data()});
+  return out;
+}
+
+// From the convolution to the gated norm; `y` is [tokens, HV, V].
+void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z, const float* b, const float* a,
+                  float* y) {
+  const LayerWeights& weights = *step.weights;
+  const LayerDims& dims = weights.dims;
+  const int64_t tokens = step.batch.tokens();
+  std::vector<float> convolved(tokens * dims.conv_channels());
+  std::vector<float> q(tokens * dims.key_features()), k(q.size());
+  std::vector<float> g(tokens * dims.value_heads), beta(g.size());
+  CausalConv1dReference({.pool = step.pool,
+                         .batch = step.batch,
+                         .token_counts = step.token_counts,
+                         .x = mixed_qkv,
+                         .weight = weights.conv_weight,
+                         .y = convolved.data()});
+  GatingReference({.convention = weights.a_log_convention,
+                   .value_heads = dims.value_heads,
+                   .rows = tokens,
+                   .a = a,
+                   .b = b,
+                   .a_log = weights.a_log,
+                   .dt_bias = weights.dt_bias,
+                   .g = g.data(),
+                   .beta = beta.data()});
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
+  QkL2NormReference({.key_heads = dims.key_heads,
+                     .key_dim = dims.key_dim,
+                     .rows = tokens,
+                     .scale = scale,
+                     .q = convolved.data(),
+                     .k = convolved.data() + dims.key_features(),
+                     .in_stride = dims.conv_channels(),
+                     .q_out = q.data(),
+                     .k_out = k.data()});
+  DeltaRuleScanReference({.pool = step.pool,
+                          .batch = step.batch,
+                          .q = q.data(),
+                          .k = k.data(),
+                          .v = convolved.data() + 2 * dims.key_features(),
+                          .g = g.data(),
+                          .beta = beta.data(),
+                          .q_stride = dims.key_features(),
+                          .k_stride = dims.key_features(),
+                          .v_stride = dims.conv_channels(),
+                          .output = y});
+  GatedRmsNormReference({.value_dim = dims.value_dim,
+                         .rows = tokens * dims.value_heads,
+                         .epsilon = weights.norm_epsilon,
+                         .x = y,
+                         .z = z,
+                         .weight = weights.norm_weight,
+                         .y = y});
+}
+
+void BareReference(const LayerStep& step) {
+  const LayerDims& dims = step.pool.layout.dims();
+  const int64_t tokens = step.batch.tokens();
+  std::vector<float> q(tokens * dims.key_features()), k(q.size());
+  QkL2NormReference({.key_heads = dims.key_heads,
+                     .key_dim = dims.key_dim,
+                     .rows = tokens,
+                     .normalize = step.use_qk_l2norm,
+                     .scale = step.scale,
+                     .q = step.q,
+                     .k = step.k,
+                     .in_stride = dims.key_features(),
+                     .q_out = q.data(),
+                     .k_out = k.data()});
+  DeltaRuleScanReference({.pool = step.pool,
+                          .batch = step.batch,
+                          .q = q.data(),
+                          .k = k.data(),
+                          .v = step.v,
+                          .g = step.g,
+                          .beta = step.beta,
+                          .q_stride = dims.key_features(),
+                          .k_stride = dims.key_features(),
+                          .v_stride = dims.value_features(),
+                          .output = step.output});
+}
+
+}  // namespace
+
+absl::Status GdnLayerReference(const LayerStep& step) {
+  GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  const int64_t tokens = step.batch.tokens();
+  if (tokens == 0) return absl::OkStatus();
+  if (step.kind == InputKind::kDeltaRule) {
+    BareReference(step);
+    return absl::OkStatus();
+  }
+  if (step.kind == InputKind::kProjected) {
+    MixReference(step, step.mixed_qkv, step.z, step.b, step.a, step.output);
+    return absl::OkStatus();
+  }
+  const LayerDims& dims = step.weights->dims;
+  const Projected in = ProjectInputs(step);
+  std::vector<float> mixed(tokens * dims.value_features());
+  MixReference(step, in.mixed_qkv.data(), in.z.data(), in.b.data(), in.a.data(), mixed.data());
+  ProjectionReference({.rows = tokens,
+                       .x = mixed.data(),
+                       .x_stride = dims.value_features(),
+                       .weight = step.weights->out,
+                       .y = step.output,
+                       .y_stride = dims.hidden_size});
+  for (int32_t i = 0; i < step.batch.sequences; ++i) {
+    if (step.batch.slots[i] >= 0) continue;
+    std::fill_n(step.output + int64_t{step.batch.cu_seqlens[i]} * dims.hidden_size,
+                int64_t{step.batch.length(i)} * dims.hidden_size, 0.0f);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,53 @@
+#include "kernels/layer/layer_weights.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "kernels/common/contract.h"
+
+namespace gdn {
+namespace {
+
+constexpr char kOp[] = "layer weights";
+
+// A matrix that the layout does not have is expected with 0 rows, and then needs nothing else.
+absl::Status ValidateMatrix(const char* name, const WeightMatrix& matrix, int64_t rows, int64_t cols) {
+  if (rows == 0 && matrix.rows == 0) return absl::OkStatus();
+  if (matrix.rows != rows || matrix.cols != cols) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape,
+                     absl::StrCat(kOp, ": ", name, " is [", matrix.rows, ", ", matrix.cols,
+                                  "]; dims and layout make it [", rows, ", ", rows == 0 ? 0 : cols, "]"),
+                     {{"field", name}});
+  }
+  return RequirePointer(kOp, name, matrix.data);
+}
+
+}  // namespace
+
+absl::Status ValidateLayerWeights(const LayerWeights& weights) {
+  const LayerDims& dims = weights.dims;
+  GDN_RETURN_IF_ERROR(ValidateLayerDims(dims));
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.hidden_size", dims.hidden_size, 1, kMaxHiddenSize));
+  const bool interleaved = weights.layout == ProjectionLayout::kInterleaved;
+  const int64_t z_rows = dims.value_features();
+  const int64_t heads = dims.value_heads;
+  const int64_t hidden = dims.hidden_size;
+  GDN_RETURN_IF_ERROR(
+      ValidateMatrix("in_qkv", weights.in_qkv, dims.conv_channels() + (interleaved ? z_rows : 0), hidden));
+  GDN_RETURN_IF_ERROR(ValidateMatrix("in_z", weights.in_z, interleaved ? 0 : z_rows, hidden));
+  GDN_RETURN_IF_ERROR(ValidateMatrix("in_b", weights.in_b, interleaved ? 2 * heads : heads, hidden));
+  GDN_RETURN_IF_ERROR(ValidateMatrix("in_a", weights.in_a, interleaved ? 0 : heads, hidden));
+  GDN_RETURN_IF_ERROR(ValidateMatrix("out", weights.out, hidden, dims.value_features()));
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "conv_weight", weights.conv_weight));
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "a_log", weights.a_log));
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "dt_bias", weights.dt_bias));
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "norm_weight", weights.norm_weight));
+  if (!(weights.norm_epsilon > 0.0f)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     absl::StrCat(kOp, ": norm_epsilon is ", weights.norm_epsilon, "; expected a positive number"),
+                     {{"field", "norm_epsilon"}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,40 @@
+// The weights of one Gated DeltaNet layer, in backend memory.
+//
+// Thread safety: constant after loading. Ownership: none here; server/model owns the memory.
+//
+//   LayerWeights w = model.layer(0);
+//   GDN_RETURN_IF_ERROR(ValidateLayerWeights(w));
+#pragma once
+
+#include "absl/status/status.h"
+#include "base/layer_dims.h"
+#include "kernels/gating/gating.h"
+#include "kernels/projection/projection.h"
+#include "kernels/qkvz_split/qkvz_split.h"
+
+namespace gdn {
+
+struct LayerWeights {
+  LayerDims dims;
+  ProjectionLayout layout = ProjectionLayout::kFlat;
+  ALogConvention a_log_convention = ALogConvention::kRaw;
+  float norm_epsilon = 1e-6f;
+
+  // In-projections, in the order their outputs lie side by side. kInterleaved: in_qkv is the whole in_proj_qkvz and
+  // in_z is empty (rows 0), in_b is the whole in_proj_ba and in_a is empty. kFlat: four matrices.
+  WeightMatrix in_qkv;
+  WeightMatrix in_z;
+  WeightMatrix in_b;
+  WeightMatrix in_a;
+  WeightMatrix out;  // [D, HV * V]
+
+  const float* conv_weight = nullptr;  // [C, W]
+  const float* a_log = nullptr;        // [HV]
+  const float* dt_bias = nullptr;      // [HV]
+  const float* norm_weight = nullptr;  // [V]
+};
+
+// INVALID_ARGUMENT where a shape does not follow from dims and layout, or a pointer is missing.
+absl::Status ValidateLayerWeights(const LayerWeights& weights);
+
+}  // namespace gdn

@@ -1,0 +1,75 @@
+#include "kernels/null/null_backend.h"
+
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "kernels/common/host_memory.h"
+
+namespace gdn {
+namespace {
+
+// Every operator checks its params as a real one does, so that the service around it takes the same way.
+class NullBackend final : public Backend {
+ public:
+  NullBackend() {
+    info_.name = "null";
+    info_.device = "none (computes nothing)";
+    info_.numerics_id = "null";
+    info_.memory_bytes = HostMemoryBytes();
+    info_.unified_memory = true;
+  }
+
+  const BackendInfo& info() const override { return info_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override { return HostAllocate(bytes); }
+  void Free(void* data, size_t bytes) override { HostFree(data, bytes); }
+  absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
+    if (bytes > 0) std::memmove(device, host, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
+    if (bytes > 0) std::memmove(host, device, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
+  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                     int64_t token_count) override {
+    return ReadHostSlot(pool, slot, log_length, token_count);
+  }
+  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
+                         const SlotImage& image) override {
+    return WriteHostSlot(pool, slot, token_count, image);
+  }
+
+  absl::Status Projection(const ProjectionParams& params) override { return ValidateProjection(params); }
+  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return ValidateQkvzSplit(params); }
+  absl::Status CausalConv1d(const CausalConv1dParams& params) override { return ValidateCausalConv1d(params); }
+  absl::Status Gating(const GatingParams& params) override { return ValidateGating(params); }
+  absl::Status QkL2Norm(const QkL2NormParams& params) override { return ValidateQkL2Norm(params); }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return ValidateDeltaRule(params); }
+  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return ValidateDeltaRule(params); }
+  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
+    // The one thing a caller counts on: logs grow, and are empty after every fold.
+    const PackedBatch& batch = params.rule.batch;
+    for (int32_t i = 0; i < batch.sequences; ++i) {
+      if (batch.slots[i] >= 0) params.log_lengths[i] = (params.log_lengths[i] + batch.length(i)) % kLogCapacity;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status MaterializeState(const MaterializeStateParams& params) override {
+    return ValidateMaterializeState(params);
+  }
+  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return ValidateGatedRmsNorm(params); }
+
+ private:
+  BackendInfo info_;  // constant after construction
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeNullBackend() { return std::make_unique<NullBackend>(); }
+
+}  // namespace gdn

@@ -1,0 +1,17 @@
+// A backend that allocates memory and computes nothing: outputs stay as they were. For measuring the service around the
+// kernels.
+//
+// Thread safety: see Backend.
+//
+//   auto backend = MakeNullBackend();
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace gdn {
+
+std::unique_ptr<Backend> MakeNullBackend();
+
+}  // namespace gdn

@@ -1,0 +1,49 @@
+// y = x W^T: the layer's in- and out-projections.
+//
+// Thread safety: any number of calls at a time (the thread pool permitting). Ownership: none.
+// Two paths with different orders of summation, so the caller says which:
+//   kRowStable     few rows, bound by reading W. Each output is summed over features in one fixed order, whatever the number of
+//                  rows in the call: batching cannot change a bit. Decode.
+//   kSequenceGemm  the rows of one sequence's prefill, through a library GEMM over fixed tiles; the order may depend on `rows`.
+// Sums are float32; BF16 and F16 weights are widened exactly.
+//
+//   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, .y_stride = w.rows};
+//   GDN_RETURN_IF_ERROR(backend.Projection(p));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "base/thread_pool.h"
+
+namespace gdn {
+
+// A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features.
+struct WeightMatrix {
+  DType dtype = DType::kF32;
+  const void* data = nullptr;  // aligned to DTypeSize(dtype)
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+enum class ProjectionPath : uint8_t { kRowStable, kSequenceGemm };
+
+struct ProjectionParams {
+  ProjectionPath path = ProjectionPath::kRowStable;
+  int64_t rows = 0;
+  const float* x = nullptr;  // [rows, weight.cols], x_stride floats from row to row
+  int64_t x_stride = 0;
+  WeightMatrix weight;
+  float* y = nullptr;  // [rows, weight.rows], y_stride floats from row to row
+  int64_t y_stride = 0;
+};
+
+absl::Status ValidateProjection(const ProjectionParams& params);
+
+// Double-precision sums on host memory.
+void ProjectionReference(const ProjectionParams& params);
+
+absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
+
+}  // namespace gdn

@@ -1,0 +1,77 @@
+#include <dnnl.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "kernels/common/worker_scratch.h"
+#include "kernels/projection/projection_paths.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kOutputsPerTile = 256;
+
+// Holds oneDNN at the calling thread while in scope: tiles are spread over our own pool, so no OpenMP team is ever started and the
+// result cannot depend on a thread count.
+class SingleOpenMpThread {
+ public:
+  SingleOpenMpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~SingleOpenMpThread() { omp_set_num_threads(before_); }
+  SingleOpenMpThread(const SingleOpenMpThread&) = delete;
+  SingleOpenMpThread& operator=(const SingleOpenMpThread&) = delete;
+
+ private:
+  int before_;
+};
+
+absl::Status GemmError(dnnl_status_t status) {
+  if (status == dnnl_out_of_memory) {
+    return absl::ResourceExhaustedError(
+        "Projection: oneDNN's sgemm had no memory; free memory or send fewer tokens a call");
+  }
+  return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                   absl::StrCat("Projection: oneDNN's sgemm failed with status ", static_cast<int>(status)));
+}
+
+}  // namespace
+
+absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool) {
+  const WeightMatrix& weight = params.weight;
+  const bool widen = weight.dtype != DType::kF32;
+  GDN_ASSIGN_OR_RETURN(
+      WorkerScratch scratch,
+      WorkerScratch::Make(pool.threads(), widen ? std::min(kOutputsPerTile, weight.rows) * weight.cols : 0));
+
+  std::atomic<dnnl_status_t> failure{dnnl_success};
+  const int64_t tiles = (weight.rows + kOutputsPerTile - 1) / kOutputsPerTile;
+  pool.ParallelFor(tiles, [&](int64_t tile, int worker) {
+    const SingleOpenMpThread single_thread;
+    const int64_t first = tile * kOutputsPerTile;
+    const int64_t outputs = std::min(kOutputsPerTile, weight.rows - first);
+    const char* stored = static_cast<const char*>(weight.data) + first * weight.cols * DTypeSize(weight.dtype);
+    const float* w = reinterpret_cast<const float*>(stored);
+    if (widen) {
+      WidenToFloat(weight.dtype, stored, outputs * weight.cols, scratch.piece(worker));
+      w = scratch.piece(worker);
+    }
+    // Row-major: y [rows, outputs] = 1 * x [rows, cols] w^T + 0 * y; with beta = 0 oneDNN does not read y.
+    const dnnl_status_t status = dnnl_sgemm('N', 'T', params.rows, outputs, weight.cols, 1.0f, params.x,
+                                            params.x_stride, w, weight.cols, 0.0f, params.y + first, params.y_stride);
+    if (status != dnnl_success) failure.store(status, std::memory_order_relaxed);
+  });
+  const dnnl_status_t status = failure.load(std::memory_order_relaxed);
+  return status == dnnl_success ? absl::OkStatus() : GemmError(status);
+}
+
+std::string SequenceGemmId() {
+  const dnnl_version_t* version = dnnl_version();
+  return absl::StrCat("dnnl", version->major, ".", version->minor, ".", version->patch, "-isa",
+                      absl::Hex(static_cast<unsigned>(dnnl_get_effective_cpu_isa())));
+}
+
+}  // namespace gdn

@@ -1,0 +1,32 @@
+// The two CPU paths of a projection; ProjectionCpu chooses. Params are validated and not empty.
+//
+// Thread safety: as ProjectionCpu. Ownership: none.
+//
+//   GDN_RETURN_IF_ERROR(ProjectRowStable(params, pool));
+//   GDN_RETURN_IF_ERROR(ProjectSequenceGemm(params, pool));
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/thread_pool.h"
+#include "kernels/projection/projection.h"
+
+namespace gdn {
+
+// Each output: one SIMD accumulator over the features in order, then one fixed reduction. Bits depend on x's row and
+// W's row alone.
+// RESOURCE_EXHAUSTED where there is no memory for a copy of x.
+absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool);
+
+// Widens `count` BF16 or F16 elements, exactly.
+void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
+
+// oneDNN's single-threaded sgemm over fixed tiles of output features. RESOURCE_EXHAUSTED or INTERNAL where oneDNN
+// fails.
+absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool);
+
+// What the GEMM's bits depend on beside its arguments: "dnnl2.6.3-isa3f".
+std::string SequenceGemmId();
+
+}  // namespace gdn

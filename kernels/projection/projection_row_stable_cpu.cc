@@ -1,0 +1,217 @@
+// One accumulator vector an output element: lane l sums features l, l + N, l + 2N, ... in order, and one reduction ends it. Tiles of
+// kTileOutputs x kTileRows elements share the loads of W and x; the tile an element falls into does not touch its sum.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/status_macros.h"
+#include "kernels/common/parallel.h"
+#include "kernels/common/worker_scratch.h"
+#include "kernels/projection/projection_paths.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/projection/projection_row_stable_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Storage types of the weights; the enum alone cannot tell two 16-bit types apart at compile time.
+struct StoredF32 {
+  using Bits = float;
+};
+struct StoredBF16 {
+  using Bits = uint16_t;
+};
+struct StoredF16 {
+  using Bits = uint16_t;
+};
+
+// A vector of N weights as float32. Exact: every BF16 and F16 value is a float32 value.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWide(StoredF32, D d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWide(StoredBF16, D d, const uint16_t* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWide(StoredF16, D d, const uint16_t* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> half;
+  return hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(d16, p)));
+}
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+constexpr int64_t kTileRows = 6;  // 24 accumulators of 32 registers
+#else
+constexpr int64_t kTileRows = 3;  // 12 of 16
+#endif
+constexpr int64_t kTileOutputs = 4;
+
+HWY_INLINE int64_t PaddedColumns(int64_t cols) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  return (cols + lanes - 1) / lanes * lanes;
+}
+
+// Copies x as the tiles read it: tile by tile of kTileRows rows (the last may have fewer), and within one vector by vector the same
+// columns of each row, zero-padded to whole vectors. Rows a power of two apart would fight for the same cache sets.
+void PackRows(const ProjectionParams& params, float* packed) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  const int64_t cols = params.weight.cols;
+  for (int64_t first = 0; first < params.rows; first += kTileRows) {
+    const int64_t rows = HWY_MIN(kTileRows, params.rows - first);
+    for (int64_t c = 0; c < cols; c += lanes) {
+      const int64_t count = HWY_MIN(lanes, cols - c);
+      for (int64_t r = 0; r < rows; ++r, packed += lanes) {
+        std::memcpy(packed, params.x + (first + r) * params.x_stride + c, count * sizeof(float));
+        std::memset(packed + count, 0, (lanes - count) * sizeof(float));
+      }
+    }
+  }
+}
+
+// y[r][o] for kOutputs rows of W from `w` on and one packed tile of kRows rows of x.
+template <int kOutputs, int kRows, class Stored, typename Bits = typename Stored::Bits>
+HWY_INLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, float* y, int64_t y_stride) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t whole = cols - cols % lanes;
+  V sums[kOutputs][kRows];
+  // The accumulators stay in registers only if every loop over them is unrolled, which -O2 does not do by itself.
+  const auto multiply_add = [&sums, d](const V* ws, const float* xs) HWY_ATTR {
+    const int64_t n = static_cast<int64_t>(hn::Lanes(d));
+    HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
+      const V xv = hn::LoadU(d, xs + r * n);
+      HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) sums[o][r] = hn::MulAdd(ws[o], xv, sums[o][r]);
+    }
+  };
+  HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+    HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(d);
+  }
+  V ws[kOutputs];
+  for (int64_t c = 0; c < whole; c += lanes, x += kRows * lanes) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) ws[o] = LoadWide(Stored(), d, w + o * cols + c);
+    multiply_add(ws, x);
+  }
+  if (whole != cols) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      HWY_ALIGN Bits tail[hn::MaxLanes(d)] = {};  // a vector load from the matrix would read past its end
+      std::memcpy(tail, w + o * cols + whole, (cols - whole) * sizeof(Bits));
+      ws[o] = LoadWide(Stored(), d, tail);
+    }
+    multiply_add(ws, x);
+  }
+  HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) y[r * y_stride + o] = hn::GetLane(hn::SumOfLanes(d, sums[o][r]));
+  }
+}
+
+// `rows` packed rows of x, whole tiles but for the last, against kOutputs rows of W.
+template <int kOutputs, class Stored, typename Bits = typename Stored::Bits>
+HWY_INLINE void ProjectOutputs(const Bits* w, int64_t cols, int64_t rows, const float* x, float* y, int64_t y_stride) {
+  for (; rows >= kTileRows; rows -= kTileRows) {
+    ProjectTile<kOutputs, kTileRows, Stored>(w, cols, x, y, y_stride);
+    x += kTileRows * PaddedColumns(cols);
+    y += kTileRows * y_stride;
+  }
+  if (rows == 1) ProjectTile<kOutputs, 1, Stored>(w, cols, x, y, y_stride);
+  if (rows == 2) ProjectTile<kOutputs, 2, Stored>(w, cols, x, y, y_stride);
+  if constexpr (kTileRows > 3) {
+    if (rows == 3) ProjectTile<kOutputs, 3, Stored>(w, cols, x, y, y_stride);
+    if (rows == 4) ProjectTile<kOutputs, 4, Stored>(w, cols, x, y, y_stride);
+    if (rows == 5) ProjectTile<kOutputs, 5, Stored>(w, cols, x, y, y_stride);
+  }
+}
+
+// Output features [begin, end). Rows of x go in blocks that stay in the second-level cache while this block of W passes.
+template <class Stored>
+HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end) {
+  constexpr int64_t kRowsPerBlock = 4 * kTileRows;
+  const int64_t cols = params.weight.cols;
+  const auto* weight = static_cast<const typename Stored::Bits*>(params.weight.data);
+  for (int64_t row = 0; row < params.rows; row += kRowsPerBlock) {
+    const int64_t rows = HWY_MIN(kRowsPerBlock, params.rows - row);
+    const float* x = packed + row * PaddedColumns(cols);
+    float* y = params.y + row * params.y_stride;
+    int64_t o = begin;
+    for (; o + kTileOutputs <= end; o += kTileOutputs) {
+      ProjectOutputs<kTileOutputs, Stored>(weight + o * cols, cols, rows, x, y + o, params.y_stride);
+    }
+    for (; o < end; ++o) ProjectOutputs<1, Stored>(weight + o * cols, cols, rows, x, y + o, params.y_stride);
+  }
+}
+
+void ProjectRows(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end) {
+  switch (params.weight.dtype) {
+    case DType::kF32:
+      return ProjectBlock<StoredF32>(params, packed, begin, end);
+    case DType::kBF16:
+      return ProjectBlock<StoredBF16>(params, packed, begin, end);
+    case DType::kF16:
+      return ProjectBlock<StoredF16>(params, packed, begin, end);
+  }
+}
+
+template <class Stored>
+HWY_INLINE void Widen(const void* src, int64_t count, float* dst) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> d1;
+  const auto* from = static_cast<const uint16_t*>(src);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadWide(Stored(), d, from + i), d, dst + i);
+  for (; i < count; ++i) hn::StoreU(LoadWide(Stored(), d1, from + i), d1, dst + i);
+}
+
+void WidenElements(bool bf16, const void* src, int64_t count, float* dst) {
+  if (bf16) {
+    Widen<StoredBF16>(src, count, dst);
+  } else {
+    Widen<StoredF16>(src, count, dst);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+namespace {
+
+constexpr int64_t kOutputsPerTask = 32;  // of 2048 float32 features: 256 KB of W, within one core's second-level cache
+constexpr int64_t kMaxPadding = 64;      // floats; at least one vector of the widest target
+
+}  // namespace
+
+HWY_EXPORT(PackRows);
+HWY_EXPORT(ProjectRows);
+HWY_EXPORT(WidenElements);
+
+absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool) {
+  const int64_t outputs = params.weight.rows;
+  const int64_t cols = params.weight.cols;
+  GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
+  HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
+  const int64_t tasks = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
+  ParallelForWork(pool, params.rows * outputs * cols, tasks, [&](int64_t task, int) {
+    const int64_t end = std::min(outputs, (task + 1) * kOutputsPerTask);
+    HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), task * kOutputsPerTask, end);
+  });
+  return absl::OkStatus();
+}
+
+void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst) {
+  HWY_DYNAMIC_DISPATCH(WidenElements)(dtype == DType::kBF16, src, count, dst);
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "kernels/common/parallel.h"
+#include "kernels/qk_l2norm/qk_l2norm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/qk_l2norm/qk_l2norm_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/common/vector_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+HWY_INLINE void NormalizeHead(const float* x, int32_t dim, bool normalize, float scale, float* y) {
+  const double norm = normalize ? std::sqrt(SumSquares(x, dim) + double{kL2NormEpsilon}) : 1.0;
+  const float factor = static_cast<float>(double{scale} / norm);
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto factors = hn::Set(d, factor);
+  int64_t i = 0;
+  for (; i + lanes <= dim; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), factors), d, y + i);
+  for (; i < dim; ++i) y[i] = x[i] * factor;
+}
+
+void NormalizeQkRows(const QkL2NormParams& params, int64_t begin, int64_t end) {
+  const int64_t dense = int64_t{params.key_heads} * params.key_dim;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int32_t head = 0; head < params.key_heads; ++head) {
+      const int64_t in = row * params.in_stride + int64_t{head} * params.key_dim;
+      const int64_t out = row * dense + int64_t{head} * params.key_dim;
+      NormalizeHead(params.q + in, params.key_dim, params.normalize, params.scale, params.q_out + out);
+      NormalizeHead(params.k + in, params.key_dim, params.normalize, 1.0f, params.k_out + out);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+namespace {
+
+constexpr int64_t kRowsPerTask = 4;
+
+}  // namespace
+
+HWY_EXPORT(NormalizeQkRows);
+
+absl::Status QkL2NormCpu(const QkL2NormParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateQkL2Norm(params));
+  const int64_t work = 2 * params.rows * params.key_heads * params.key_dim;
+  const int64_t tasks = (params.rows + kRowsPerTask - 1) / kRowsPerTask;
+  ParallelForWork(pool, work, tasks, [&](int64_t task, int) {
+    HWY_DYNAMIC_DISPATCH(NormalizeQkRows)
+    (params, task * kRowsPerTask, std::min(params.rows, (task + 1) * kRowsPerTask));
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

@@ -1,0 +1,36 @@
+// From the in-projections' outputs to mixed_qkv [q | k | v], z, b and a, each flat over heads.
+//
+// kInterleaved (Qwen3-Next): per key head, qkvz holds [q K | k K | v r*V | z r*V] and ba holds [b r | a r], r = HV / H.
+// kFlat (Qwen3.5): qkvz is [q | k | v | z] and ba is [b | a], each over all heads.
+// A permutation: exact to the bit. Thread safety: any number of calls at a time.
+//
+//   GDN_RETURN_IF_ERROR(backend.QkvzSplit({.layout = weights.layout, .dims = dims, .rows = n, .qkvz = y, .ba = s, ...}));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/layer_dims.h"
+#include "base/thread_pool.h"
+
+namespace gdn {
+
+enum class ProjectionLayout : uint8_t { kInterleaved, kFlat };
+
+struct QkvzSplitParams {
+  ProjectionLayout layout = ProjectionLayout::kFlat;
+  LayerDims dims;
+  int64_t rows = 0;
+  const float* qkvz = nullptr;  // [rows, 2 H K + 2 HV V]
+  const float* ba = nullptr;    // [rows, 2 HV]
+  float* mixed_qkv = nullptr;   // [rows, C], C = 2 H K + HV V
+  float* z = nullptr;           // [rows, HV, V]
+  float* b = nullptr;           // [rows, HV]
+  float* a = nullptr;           // [rows, HV]
+};
+
+absl::Status ValidateQkvzSplit(const QkvzSplitParams& params);
+void QkvzSplitReference(const QkvzSplitParams& params);
+absl::Status QkvzSplitCpu(const QkvzSplitParams& params, ThreadPool& pool);
+
+}  // namespace gdn

@@ -1,0 +1,121 @@
+// Register-tiled products of small matrices, C += A B, for operands that live in the L1 and L2 caches.
+//
+// A is read one broadcast element at a time, with any row and column stride (so also transposed); B is read in vectors
+// along its rows. A tile of C stays in registers. Every element of C is one chain of fused multiply-adds in order of
+// depth, so its bits depend neither on the tile's size nor on its place in it.
+// A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
+//
+//   ForRowTiles(rows, [&](auto tile, int64_t row) HWY_ATTR {
+//     constexpr int kRows = decltype(tile)::value;
+//     hn::Vec<FloatTag> acc[kRows][kTileVectors];
+//     SetTile(d, 0.0f, acc);
+//     MultiplyAccumulate(d, depth, a + row * a_row, a_row, /*a_column=*/1, b, b_row, acc);
+//     StoreTile(d, acc, c + row * c_row, c_row);
+//   });
+
+// Included once a target, so the guard toggles.
+#if defined(GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_
+#undef GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_
+#else
+#define GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 lanes, so that buffers padded to 16 floats serve every target.
+using FloatTag = hn::CappedTag<float, 16>;
+
+// A tile: kTileRows x kTileVectors accumulators, kTileVectors of B and one of A must fit the vector registers.
+inline constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64;
+inline constexpr int kTileRows = kManyRegisters ? 8 : 6;
+inline constexpr int kTileVectors = 2;
+
+// Tiles are arrays of vectors that stay in registers only when every loop over them is unrolled: hence HWY_UNROLL
+// throughout.
+
+// acc = value everywhere.
+template <int kRows, int kVectors, class D>
+HWY_INLINE void SetTile(D d, float value, hn::Vec<D> (&acc)[kRows][kVectors]) {
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::Set(d, value);
+  }
+}
+
+// acc = scale * C.
+template <int kRows, int kVectors, class D>
+HWY_INLINE void LoadScaledTile(D d, float scale, const float* c, int64_t c_row, hn::Vec<D> (&acc)[kRows][kVectors]) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      acc[r][n] = hn::Mul(hn::Set(d, scale), hn::LoadU(d, c + r * c_row + n * lanes));
+    }
+  }
+}
+
+// C = acc.
+template <int kRows, int kVectors, class D>
+HWY_INLINE void StoreTile(D d, const hn::Vec<D> (&acc)[kRows][kVectors], float* c, int64_t c_row) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) hn::StoreU(acc[r][n], d, c + r * c_row + n * lanes);
+  }
+}
+
+// acc[r][n] += sum over p < depth, in order, of a[r * a_row + p * a_column] * b[p * b_row + n * lanes ...].
+template <int kRows, int kVectors, class D>
+HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT a, int64_t a_row, int64_t a_column,
+                                   const float* HWY_RESTRICT b, int64_t b_row,
+                                   hn::Vec<D> (&acc)[kRows][kVectors]) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t p = 0; p < depth; ++p) {
+    hn::Vec<D> b_vectors[kVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) b_vectors[n] = hn::LoadU(d, b + p * b_row + n * lanes);
+    HWY_UNROLL(16)
+    for (int r = 0; r < kRows; ++r) {
+      const hn::Vec<D> element = hn::Set(d, a[r * a_row + p * a_column]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::MulAdd(element, b_vectors[n], acc[r][n]);
+    }
+  }
+}
+
+// Calls body(std::integral_constant<int, n>, row) for tiles of n = kTileRows, then 4, 2 and 1 rows that cover [0,
+// rows).
+template <class Body>
+HWY_INLINE void ForRowTiles(int64_t rows, const Body& body) {
+  int64_t row = 0;
+  for (; row + kTileRows <= rows; row += kTileRows) body(std::integral_constant<int, kTileRows>(), row);
+  if (row + 4 <= rows) {
+    body(std::integral_constant<int, 4>(), row);
+    row += 4;
+  }
+  if (row + 2 <= rows) {
+    body(std::integral_constant<int, 2>(), row);
+    row += 2;
+  }
+  if (row < rows) body(std::integral_constant<int, 1>(), row);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_

@@ -1,0 +1,239 @@
+#include "kernels/causal_conv1d/causal_conv1d.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/common/slot_image.h"
+#include "tests/support/compare.h"
+#include "tests/support/delta_rule_problem.h"
+#include "tests/support/random.h"
+
+namespace gdn {
+namespace {
+
+constexpr double kTolerance = 1e-6;
+constexpr int32_t kMaxDraft = 3;
+
+LayerDims Dims(int32_t width, int32_t key_dim = 9) {
+  return {
+      .key_heads = 1, .value_heads = 2, .key_dim = key_dim, .value_dim = 11, .conv_width = width, .hidden_size = 16};
+}
+
+// A pool, weights and token counts; each Run carries the sequences on.
+class Conv {
+ public:
+  explicit Conv(const LayerDims& dims, int32_t slots, int threads = 2)
+      : dims_(dims), pool_(dims, slots, kMaxDraft), counts_(slots, 0), threads_(threads) {
+    Random random(13);
+    weight_ = random.Normal(dims.conv_channels() * dims.conv_width);
+  }
+
+  HostStatePool& pool() { return pool_; }
+  std::vector<float>& weight() { return weight_; }
+  int64_t count(int32_t slot) const { return counts_[slot]; }
+
+  // Each part is [tokens, C] of the slot of its index.
+  std::vector<float> Run(const std::vector<std::vector<float>>& parts, bool reference = false) {
+    std::vector<int32_t> cu_seqlens{0}, slots;
+    std::vector<float> x;
+    for (const std::vector<float>& part : parts) {
+      slots.push_back(static_cast<int32_t>(slots.size()));
+      x.insert(x.end(), part.begin(), part.end());
+      cu_seqlens.push_back(static_cast<int32_t>(static_cast<int64_t>(x.size()) / dims_.conv_channels()));
+    }
+    std::vector<float> y(x.size());
+    const CausalConv1dParams params{.pool = pool_.view(),
+                                    .batch = {.sequences = static_cast<int32_t>(parts.size()),
+                                              .cu_seqlens = cu_seqlens.data(),
+                                              .slots = slots.data()},
+                                    .token_counts = counts_.data(),
+                                    .x = x.data(),
+                                    .weight = weight_.data(),
+                                    .y = y.data()};
+    if (reference) {
+      CausalConv1dReference(params);
+    } else {
+      const absl::Status status = CausalConv1dCpu(params, threads_);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) counts_[i] += cu_seqlens[i + 1] - cu_seqlens[i];
+    return y;
+  }
+
+ private:
+  LayerDims dims_;
+  HostStatePool pool_;
+  std::vector<float> weight_;
+  std::vector<int64_t> counts_;
+  ThreadPool threads_;
+};
+
+double Silu(double x) { return x / (1.0 + std::exp(-x)); }
+
+TEST(CausalConv1d, WeighsTheCurrentTokenWithTheLastTap) {
+  const LayerDims dims{
+      .key_heads = 1, .value_heads = 1, .key_dim = 1, .value_dim = 1, .conv_width = 3, .hidden_size = 4};
+  Conv conv(dims, 1);
+  conv.weight() = {1, 10, 100, 0, 0, 1, 0, 0, 1};  // channel 0 tells its taps apart
+  const std::vector<float> y = conv.Run({{0.01f, 0, 0, 0.02f, 0, 0, 0.03f, 0, 0}});
+  EXPECT_NEAR(y[0], Silu(1.0), 1e-6);
+  EXPECT_NEAR(y[3], Silu(0.1 + 2.0), 1e-6);
+  EXPECT_NEAR(y[6], Silu(0.01 + 0.2 + 3.0), 1e-6);
+}
+
+TEST(CausalConv1d, MatchesReferenceForAnyWidthAndAnyLengths) {
+  for (int32_t width : {2, 3, 4, 5, 9, 64}) {
+    for (int32_t key_dim : {1, 9, 150}) {  // up to two channel blocks, with odd tails
+      const LayerDims dims = Dims(width, key_dim);
+      Conv actual(dims, 4), expected(dims, 4);
+      Random random(width);
+      const int64_t channels = dims.conv_channels();
+      for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{
+               {1, 0, 2, 70}, {1, 1, 1, 1}, {3, 200, 0, 1}, {0, 0, 0, 0}, {63, 64, 65, 2}, {1, 2, 1, 3}}) {
+        std::vector<std::vector<float>> parts;
+        for (int64_t length : lengths) parts.push_back(random.Normal(length * channels));
+        EXPECT_LE(RelativeNormError(actual.Run(parts), expected.Run(parts, /*reference=*/true)), kTolerance) << width;
+        for (int32_t slot = 0; slot < 4; ++slot) {
+          EXPECT_TRUE(BitEqual(actual.pool().slot(slot), expected.pool().slot(slot))) << width << " slot " << slot;
+        }
+      }
+    }
+  }
+}
+
+TEST(CausalConv1d, AnySplitGivesTheSameBits) {
+  for (int32_t width : {2, 3, 4, 9}) {
+    const LayerDims dims = Dims(width);
+    const int64_t channels = dims.conv_channels();
+    Random random(3);
+    const std::vector<float> x = random.Normal(100 * channels);
+    Conv whole(dims, 1);
+    const std::vector<float> expected = whole.Run({x});
+    for (int64_t piece : {1, 2, 3, 7, 64, 99}) {
+      Conv split(dims, 1, /*threads=*/1);
+      std::vector<float> actual;
+      for (int64_t begin = 0; begin < 100; begin += piece) {
+        const int64_t end = std::min<int64_t>(100, begin + piece);
+        const std::vector<float> y = split.Run({{x.begin() + begin * channels, x.begin() + end * channels}});
+        actual.insert(actual.end(), y.begin(), y.end());
+      }
+      EXPECT_TRUE(BitEqual(actual, expected)) << "width " << width << " in pieces of " << piece;
+      const SlotImage of_whole = *ReadHostSlot(whole.pool().view(), 0, 0, 100);
+      const SlotImage of_split = *ReadHostSlot(split.pool().view(), 0, 0, 100);
+      EXPECT_TRUE(BitEqual(of_whole.conv, of_split.conv));
+    }
+  }
+}
+
+// A state imported at token count 0 brings columns of tokens before its first.
+TEST(CausalConv1d, ReadsImportedColumnsAtAnyTokenCount) {
+  const LayerDims dims = Dims(4);
+  const int64_t channels = dims.conv_channels();
+  Random random(4);
+  const std::vector<float> x = random.Normal(8 * channels);
+  Conv whole(dims, 1);
+  const std::vector<float> expected = whole.Run({x});
+  for (int64_t token_count : {0, 1, 2, 3, 5, 6, 1000003}) {
+    SlotImage image;
+    image.base.resize(dims.state_elements());
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t t = 0; t < 3; ++t) image.conv.push_back(x[t * channels + c]);
+    }
+    HostStatePool pool(dims, 1, kMaxDraft);
+    ASSERT_TRUE(WriteHostSlot(pool.view(), 0, token_count, image).ok());
+    ThreadPool threads(1);
+    const int32_t cu_seqlens[] = {0, 5};
+    const int32_t slot = 0;
+    std::vector<float> y(5 * channels);
+    ASSERT_TRUE(CausalConv1dCpu({.pool = pool.view(),
+                                 .batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &slot},
+                                 .token_counts = &token_count,
+                                 .x = x.data() + 3 * channels,
+                                 .weight = whole.weight().data(),
+                                 .y = y.data()},
+                                threads)
+                    .ok());
+    EXPECT_TRUE(BitEqual(y, absl::MakeSpan(expected).subspan(3 * channels))) << token_count;
+  }
+}
+
+// The ring keeps max_draft columns more than the filter needs, so a count that steps back over drafts finds its inputs.
+TEST(CausalConv1d, DroppedDraftsLeaveTheColumnsBeforeThem) {
+  const LayerDims dims = Dims(4);
+  const int64_t channels = dims.conv_channels();
+  Random random(5);
+  const std::vector<float> prompt = random.Normal(10 * channels);
+  const std::vector<float> drafts = random.Normal(kMaxDraft * channels);
+  Conv with_drafts(dims, 1), without(dims, 1);
+  with_drafts.Run({prompt});
+  without.Run({prompt});
+  with_drafts.Run({drafts});
+  const SlotImage actual = *ReadHostSlot(with_drafts.pool().view(), 0, 0, /*token_count=*/10);
+  const SlotImage expected = *ReadHostSlot(without.pool().view(), 0, 0, /*token_count=*/10);
+  EXPECT_TRUE(BitEqual(actual.conv, expected.conv));
+}
+
+TEST(CausalConv1d, PaddingGivesZerosAndTouchesNoState) {
+  const LayerDims dims = Dims(4);
+  const int64_t channels = dims.conv_channels();
+  HostStatePool pool(dims, 1, kMaxDraft);
+  ThreadPool threads(2);
+  Random random(6);
+  std::vector<float> x = random.Normal(3 * channels), weight = random.Normal(channels * 4), y(3 * channels, 5.0f);
+  std::fill_n(x.begin(), 2 * channels, NAN);
+  const int32_t cu_seqlens[] = {0, 2, 3};
+  const int32_t slots[] = {-1, 0};
+  const int64_t counts[] = {-5, 0};  // a padding sequence's count means nothing
+  ASSERT_TRUE(CausalConv1dCpu({.pool = pool.view(),
+                               .batch = {.sequences = 2, .cu_seqlens = cu_seqlens, .slots = slots},
+                               .token_counts = counts,
+                               .x = x.data(),
+                               .weight = weight.data(),
+                               .y = y.data()},
+                              threads)
+                  .ok());
+  EXPECT_THAT(absl::MakeSpan(y).subspan(0, 2 * channels), testing::Each(0.0f));
+  EXPECT_TRUE(AllFinite(y));
+}
+
+TEST(CausalConv1d, SiluIsFiniteForTheLargestInputs) {
+  const LayerDims dims = Dims(2);
+  Conv conv(dims, 1);
+  const int64_t channels = dims.conv_channels();
+  std::fill(conv.weight().begin(), conv.weight().end(), 0.0f);
+  for (int64_t c = 0; c < channels; ++c) conv.weight()[c * 2 + 1] = 1.0f;
+  std::vector<float> x(channels);
+  const float extremes[] = {3e38f, -3e38f, 89.0f, -89.0f, 104.0f, -104.0f, 0.0f, -1e-30f};
+  for (int64_t c = 0; c < channels; ++c) x[c] = extremes[c % 8];
+  const std::vector<float> y = conv.Run({x});
+  for (int64_t c = 0; c < channels; ++c) EXPECT_NEAR(y[c], Silu(x[c]), std::abs(Silu(x[c])) * 1e-6 + 1e-37) << x[c];
+}
+
+TEST(CausalConv1d, BadParamsAreRefusedByName) {
+  const LayerDims dims = Dims(4);
+  HostStatePool pool(dims, 1, kMaxDraft);
+  float data[256] = {};
+  const int32_t cu_seqlens[] = {0, 1};
+  const int32_t slot = 0;
+  int64_t count = 0;
+  CausalConv1dParams params{.pool = pool.view(),
+                            .batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &slot},
+                            .token_counts = &count,
+                            .x = data,
+                            .weight = data,
+                            .y = data};
+  EXPECT_TRUE(ValidateCausalConv1d(params).ok());
+  params.weight = nullptr;
+  EXPECT_THAT(std::string(ValidateCausalConv1d(params).message()), testing::HasSubstr("weight is null"));
+  params.weight = data;
+  count = -1;
+  EXPECT_THAT(std::string(ValidateCausalConv1d(params).message()), testing::HasSubstr("token_counts[0] is -1"));
+  HostStatePool bare(OperatorDims(1, 1, 4, 4), 1);
+  params.pool = bare.view();
+  EXPECT_THAT(std::string(ValidateCausalConv1d(params).message()), testing::HasSubstr("conv_width is 0"));
+}
+
+}  // namespace
+}  // namespace gdn

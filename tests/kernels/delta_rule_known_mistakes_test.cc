@@ -1,0 +1,166 @@
+// Mistakes found in write-ups of this operator. Each test shows that the mistake would be seen on these inputs, and that every path
+// here computes the true delta rule on them.
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "tests/support/compare.h"
+#include "tests/support/delta_rule_problem.h"
+
+namespace gdn {
+namespace {
+
+constexpr double kTolerance = 5e-6;   // of the chunked path, the loosest
+constexpr double kVisible = 1e-2;     // relative error that a mistake must at least make here
+constexpr double kRounding = 1e-12;   // between two forms in double
+
+enum class Mistake { kNone, kDecayMaskSign, kLostUnitDiagonal };
+
+// The chunk form of one head and one chunk in double, with a mistake put in; outputs [tokens, V].
+std::vector<double> ChunkFormInDouble(const DeltaRuleInputs& inputs, const std::vector<float>& state, Mistake mistake) {
+  const int64_t K = inputs.dims.key_dim;
+  const int64_t V = inputs.dims.value_dim;
+  const int64_t C = inputs.tokens;
+  std::vector<double> sums(C);
+  for (int64_t i = 0; i < C; ++i) sums[i] = (i > 0 ? sums[i - 1] : 0.0) + inputs.g[i];
+  const auto decay = [&](int64_t i, int64_t j) {
+    return std::exp(mistake == Mistake::kDecayMaskSign ? sums[j] - sums[i] : sums[i] - sums[j]);
+  };
+  const auto dot = [&](const std::vector<float>& a, int64_t i, const std::vector<float>& b, int64_t j) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < K; ++n) sum += double{a[i * K + n]} * b[j * K + n];
+    return sum;
+  };
+  const auto through_state = [&](const std::vector<float>& a, int64_t i, int64_t column) {
+    double sum = 0.0;
+    for (int64_t n = 0; n < K; ++n) sum += double{a[i * K + n]} * state[n * V + column];
+    return std::exp(sums[i]) * sum;
+  };
+  std::vector<double> u(C * V);
+  std::vector<double> output(C * V);
+  for (int64_t column = 0; column < V; ++column) {
+    for (int64_t i = 0; i < C; ++i) {
+      const double x = inputs.beta[i] * (inputs.v[i * V + column] - through_state(inputs.k, i, column));
+      // The diagonal of I + A passes x_i on; without it only the rows above remain (the first row is kept, or all would be zero).
+      double value = mistake == Mistake::kLostUnitDiagonal && i > 0 ? 0.0 : x;
+      for (int64_t j = 0; j < i; ++j) value -= inputs.beta[i] * dot(inputs.k, i, inputs.k, j) * decay(i, j) * u[j * V + column];
+      u[i * V + column] = value;
+      double o = through_state(inputs.q, i, column);
+      for (int64_t j = 0; j <= i; ++j) o += dot(inputs.q, i, inputs.k, j) * decay(i, j) * u[j * V + column];
+      output[i * V + column] = o;
+    }
+  }
+  return output;
+}
+
+double DoubleError(const std::vector<double>& actual, const std::vector<double>& expected) {
+  double error = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(error / norm);
+}
+
+class KnownMistakes : public ::testing::Test {
+ protected:
+  KnownMistakes() {
+    Random random(1);
+    inputs_ = RandomDeltaRuleInputs(OperatorDims(1, 1, 16, 12), /*tokens=*/40, random, /*g_low=*/-0.3f);
+    // Keys that overlap, or the write would have nothing to correct.
+    for (size_t i = 16; i < inputs_.k.size(); ++i) inputs_.k[i] = 0.6f * inputs_.k[i - 16] + 0.7f * inputs_.k[i];
+    state_ = random.Normal(inputs_.dims.state_elements());
+    std::vector<double> state(state_.begin(), state_.end());
+    truth_ = DeltaRuleInDouble(inputs_, state);
+  }
+
+  void ExpectEveryPathIsTrue() {
+    for (const DeltaRulePath path : {DeltaRulePath::kScan, DeltaRulePath::kChunk, DeltaRulePath::kDecode}) {
+      HostStatePool pool(inputs_.dims, 1);
+      pool.SetBase(0, state_);
+      const auto output = RunDeltaRule(path, inputs_, pool, threads_);
+      ASSERT_TRUE(output.ok()) << output.status();
+      EXPECT_LE(RelativeNormError(*output, truth_), kTolerance) << DeltaRulePathName(path);
+    }
+  }
+
+  ThreadPool threads_{2};
+  DeltaRuleInputs inputs_;
+  std::vector<float> state_;
+  std::vector<double> truth_;
+};
+
+TEST_F(KnownMistakes, DecayMaskWithTheSignSwapped) {
+  ASSERT_LE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
+  EXPECT_GE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kDecayMaskSign), truth_), kVisible);
+  ExpectEveryPathIsTrue();
+}
+
+TEST_F(KnownMistakes, ForwardSubstitutionThatLosesTheUnitDiagonal) {
+  ASSERT_LE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
+  EXPECT_GE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kLostUnitDiagonal), truth_), kVisible);
+  ExpectEveryPathIsTrue();
+}
+
+TEST_F(KnownMistakes, GatedLinearAttentionCalledTheDeltaRule) {
+  // S <- exp(g) S + k (beta v)^T never reads what S already holds for k.
+  const int64_t K = inputs_.dims.key_dim;
+  const int64_t V = inputs_.dims.value_dim;
+  std::vector<double> state(state_.begin(), state_.end());
+  std::vector<double> output(truth_.size(), 0.0);
+  for (int64_t t = 0; t < inputs_.tokens; ++t) {
+    for (int64_t i = 0; i < K; ++i) {
+      for (int64_t j = 0; j < V; ++j) {
+        double& s = state[i * V + j];
+        s = s * std::exp(double{inputs_.g[t]}) + double{inputs_.k[t * K + i]} * inputs_.beta[t] * inputs_.v[t * V + j];
+        output[t * V + j] += s * inputs_.q[t * K + i];
+      }
+    }
+  }
+  EXPECT_GE(DoubleError(output, truth_), kVisible);
+  ExpectEveryPathIsTrue();
+}
+
+TEST_F(KnownMistakes, CacheThatDoesNotCarryItsOwnLength) {
+  // Two sessions of unequal age in one batch: 5 and 12 tokens before the step. One length for both is the mistake.
+  const int32_t ages[] = {5, 12};
+  const std::vector<int32_t> slots = {0, 1};
+  const std::vector<int32_t> offsets = {0, 1, 2};
+  const auto step = [&](std::vector<int32_t> log_lengths) {
+    HostStatePool pool(inputs_.dims, 2);
+    for (const int32_t slot : slots) {
+      pool.SetBase(slot, state_);
+      for (int32_t t = 0; t < ages[slot]; ++t) {
+        const DeltaRuleInputs token = Slice(inputs_, t, t + 1);
+        const std::vector<int32_t> one = {0, 1};
+        std::vector<float> output(token.v.size());
+        int32_t log_length = t;
+        EXPECT_TRUE(DeltaRuleDecodeCpu({.rule = MakeDeltaRuleParams(
+                                            token, pool.view(),
+                                            {.sequences = 1, .cu_seqlens = one.data(), .slots = &slot}, output),
+                                        .log_lengths = &log_length},
+                                       threads_)
+                        .ok());
+      }
+    }
+    const DeltaRuleInputs next = Concatenate({Slice(inputs_, ages[0], ages[0] + 1), Slice(inputs_, ages[1], ages[1] + 1)});
+    std::vector<float> output(next.v.size());
+    EXPECT_TRUE(DeltaRuleDecodeCpu({.rule = MakeDeltaRuleParams(
+                                        next, pool.view(),
+                                        {.sequences = 2, .cu_seqlens = offsets.data(), .slots = slots.data()}, output),
+                                    .log_lengths = log_lengths.data()},
+                                   threads_)
+                    .ok());
+    return output;
+  };
+  const int64_t V = inputs_.dims.value_dim;
+  std::vector<double> expected(truth_.begin() + ages[0] * V, truth_.begin() + (ages[0] + 1) * V);
+  expected.insert(expected.end(), truth_.begin() + ages[1] * V, truth_.begin() + (ages[1] + 1) * V);
+  EXPECT_LE(RelativeNormError(step({5, 12}), expected), kTolerance);
+  EXPECT_GE(RelativeNormError(step({5, 5}), expected), kVisible);
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,89 @@
+#include "tests/kernels/layer_problem.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+#include "kernels/layer/gdn_layer_reference.h"
+
+namespace gdn {
+
+LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
+    : random_(11), pool_(options.dims, slots, options.max_draft) {
+  const LayerDims& dims = options.dims;
+  const auto store = [this](DType dtype, const std::vector<float>& values) -> const void* {
+    storage_.emplace_back(values.size() * DTypeSize(dtype));
+    ConvertFromFloat(values.data(), values.size(), dtype, storage_.back().data());
+    return storage_.back().data();
+  };
+  const auto matrix = [&](int64_t rows, int64_t cols) -> WeightMatrix {
+    if (rows == 0) return {};
+    const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
+    return {options.dtype, store(options.dtype, random_.Normal(rows * cols, deviation)), rows, cols};
+  };
+  const auto vector = [&](const std::vector<float>& values) {
+    return static_cast<const float*>(store(DType::kF32, values));
+  };
+  const bool interleaved = options.layout == ProjectionLayout::kInterleaved;
+  const int64_t z = dims.value_features();
+  const int64_t heads = dims.value_heads;
+  weights_.dims = dims;
+  weights_.layout = options.layout;
+  weights_.in_qkv = matrix(dims.conv_channels() + (interleaved ? z : 0), dims.hidden_size);
+  weights_.in_z = matrix(interleaved ? 0 : z, dims.hidden_size);
+  weights_.in_b = matrix(interleaved ? 2 * heads : heads, dims.hidden_size);
+  weights_.in_a = matrix(interleaved ? 0 : heads, dims.hidden_size);
+  weights_.out = matrix(dims.hidden_size, z);
+  weights_.conv_weight = vector(random_.Normal(dims.conv_channels() * dims.conv_width, 0.5f));
+  weights_.a_log = vector(random_.Uniform(heads, -4.0f, 0.5f));
+  weights_.dt_bias = vector(random_.Normal(heads));
+  weights_.norm_weight = vector(random_.Normal(dims.value_dim));
+}
+
+std::vector<float> LayerProblem::Prefill(GdnLayerRunner& runner, const std::vector<Rows>& rows) {
+  PackedRows packed(rows, weights_, pool_.view());
+  const absl::Status status = runner.Prefill(packed.step);
+  EXPECT_TRUE(status.ok()) << status;
+  return packed.y;
+}
+
+std::vector<float> LayerProblem::Decode(GdnLayerRunner& runner, std::vector<Rows>& rows) {
+  PackedRows packed(rows, weights_, pool_.view());
+  const absl::Status status = runner.Decode(packed.step, packed.log_lengths.data());
+  EXPECT_TRUE(status.ok()) << status;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].token_count += packed.cu_seqlens[i + 1] - packed.cu_seqlens[i];
+    rows[i].log_length = packed.log_lengths[i];
+  }
+  return packed.y;
+}
+
+std::vector<float> LayerProblem::Reference(const std::vector<Rows>& rows) {
+  PackedRows packed(rows, weights_, pool_.view());
+  const absl::Status status = GdnLayerReference(packed.step);
+  EXPECT_TRUE(status.ok()) << status;
+  return packed.y;
+}
+
+PackedRows::PackedRows(const std::vector<Rows>& rows, const LayerWeights& weights, const StatePoolView& pool) {
+  const int64_t width = weights.dims.hidden_size;
+  for (const Rows& part : rows) {
+    cu_seqlens.push_back(cu_seqlens.back() + static_cast<int32_t>(static_cast<int64_t>(part.x.size()) / width));
+    slots.push_back(part.slot);
+    token_counts.push_back(part.token_count);
+    log_lengths.push_back(part.log_length);
+    x.insert(x.end(), part.x.begin(), part.x.end());
+  }
+  y.resize(x.size(), -7.0f);
+  step.weights = &weights;
+  step.pool = pool;
+  step.batch = {.sequences = static_cast<int32_t>(rows.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+  step.token_counts = token_counts.data();
+  step.hidden_states = x.data();
+  step.output = y.data();
+}
+
+std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last) {
+  return {tensor.begin() + first * width, tensor.begin() + last * width};
+}
+
+}  // namespace gdn

@@ -1,0 +1,73 @@
+// A layer with random weights, random inputs for it, and steps that run them on host memory.
+//
+// Thread safety: for one thread. Ownership: a LayerProblem owns its weights and slots; steps made from it borrow them.
+//
+//   LayerProblem problem({.layout = ProjectionLayout::kFlat}, /*slots=*/2);
+//   std::vector<float> y = problem.Prefill(runner, {.slot = 0, .token_count = 0, .x = x});
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/layer/gdn_layer.h"
+#include "tests/support/delta_rule_problem.h"
+#include "tests/support/random.h"
+
+namespace gdn {
+
+struct LayerProblemOptions {
+  LayerDims dims = {
+      .key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 24, .conv_width = 4, .hidden_size = 48};
+  ProjectionLayout layout = ProjectionLayout::kInterleaved;
+  DType dtype = DType::kF32;
+  int32_t max_draft = 8;
+};
+
+// A session's part of a step. Negative slots are padding.
+struct Rows {
+  int32_t slot = 0;
+  int64_t token_count = 0;
+  int32_t log_length = 0;
+  std::vector<float> x = {};  // [tokens, D]
+};
+
+class LayerProblem {
+ public:
+  LayerProblem(const LayerProblemOptions& options, int32_t slots);
+
+  const LayerWeights& weights() const { return weights_; }
+  HostStatePool& pool() { return pool_; }
+  int64_t hidden_size() const { return weights_.dims.hidden_size; }
+  std::vector<float> Inputs(int64_t tokens) { return random_.Normal(tokens * hidden_size()); }
+
+  // Outputs of all rows. Each expects success; Decode also moves on token_count and log_length of `rows`.
+  std::vector<float> Prefill(GdnLayerRunner& runner, const std::vector<Rows>& rows);
+  std::vector<float> Decode(GdnLayerRunner& runner, std::vector<Rows>& rows);
+  std::vector<float> Reference(const std::vector<Rows>& rows);
+
+ private:
+  Random random_;
+  std::vector<std::vector<char>> storage_;
+  LayerWeights weights_;
+  HostStatePool pool_;
+};
+
+// The packed form of `rows`; its step borrows from it.
+struct PackedRows {
+  PackedRows(const std::vector<Rows>& rows, const LayerWeights& weights, const StatePoolView& pool);
+  PackedRows(const PackedRows&) = delete;
+  PackedRows& operator=(const PackedRows&) = delete;
+
+  std::vector<int32_t> cu_seqlens{0};
+  std::vector<int32_t> slots;
+  std::vector<int64_t> token_counts;
+  std::vector<int32_t> log_lengths;
+  std::vector<float> x;
+  std::vector<float> y;
+  LayerStep step;
+};
+
+// Rows [first, last) of a [tokens, width] tensor.
+std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last);
+
+}  // namespace gdn

@@ -1,0 +1,260 @@
+#include "server/batcher/batch_execution.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kAlignFloats = 16;
+
+int64_t AlignUp(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
+
+// Why a job should not begin, or OK.
+absl::Status Stopped(const StepJob& job) {
+  if (job.cancelled.load(std::memory_order_relaxed)) {
+    return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled,
+                     "the call was cancelled before its step was applied; the state did not move");
+  }
+  if (absl::Now() >= job.deadline) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded,
+                     "the deadline passed before the step was applied; the state did not move");
+  }
+  return absl::OkStatus();
+}
+
+// Where LayerStep keeps the index-th field of a kind.
+const float** FieldPointer(LayerStep& step, int index) {
+  switch (step.kind) {
+    case InputKind::kHiddenStates:
+      return &step.hidden_states;
+    case InputKind::kProjected:
+      return std::array{&step.mixed_qkv, &step.z, &step.b, &step.a}[static_cast<size_t>(index)];
+    default:
+      return std::array{&step.q, &step.k, &step.v, &step.g, &step.beta}[static_cast<size_t>(index)];
+  }
+}
+
+LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
+  LayerStep step;
+  step.weights = job.weights;
+  step.pool = pool;
+  step.kind = job.kind;
+  step.scale = job.scale;
+  step.use_qk_l2norm = job.use_qk_l2norm;
+  return step;
+}
+
+void CommitRow(const StepJob& job, StepRow& row, const LayerProgress& after, int64_t compute_time_us) {
+  StepReplyPtr reply;
+  if (row.keep_reply) {
+    const size_t bytes = static_cast<size_t>(row.tokens * job.output_features) * DTypeSize(job.output_dtype);
+    reply = std::make_shared<const StepReply>(StepReply{.output = std::string(row.output, bytes),
+                                                        .token_count = after.token_count,
+                                                        .compute_time_us = compute_time_us});
+  }
+  row.token_count = after.token_count;
+  row.lease.Commit(after, std::move(reply));
+}
+
+// The callback may own the job's owner: it is moved out so that no cycle keeps them alive.
+void CallDone(StepJob& job) { std::exchange(job.done, nullptr)(); }
+
+void FailRow(StepRow& row, const absl::Status& status) {
+  row.status = status;
+  row.lease = StepLease();
+}
+
+}  // namespace
+
+bool CanRunTogether(const StepJob& a, const StepJob& b) {
+  return a.weights == b.weights && a.kind == b.kind && a.scale == b.scale && a.use_qk_l2norm == b.use_qk_l2norm &&
+         a.rows.front().lease.slots().pool() == b.rows.front().lease.slots().pool();
+}
+
+absl::Status BatchExecutor::Gather(const std::vector<RowSpan>& rows, LayerStep* step) {
+  const StepJob& shape = *rows.front().job;
+  int64_t tokens = 0;
+  for (const RowSpan& span : rows) tokens += span.tokens;
+  std::array<int64_t, kMaxStepFields> offsets{};
+  int64_t floats = 0;
+  for (int f = 0; f < shape.field_count; ++f) {
+    offsets[static_cast<size_t>(f)] = floats;
+    floats += AlignUp(tokens * shape.fields[static_cast<size_t>(f)].features);
+  }
+  const int64_t output_offset = floats;
+  const auto bytes = static_cast<size_t>(floats + AlignUp(tokens * shape.output_features)) * sizeof(float);
+  if (bytes > staging_.bytes()) {
+    staging_ = DeviceBuffer();  // freed first: the two need not fit side by side
+    GDN_ASSIGN_OR_RETURN(staging_, DeviceBuffer::Make(backend_, bytes));
+  }
+  const bool unified = backend_.info().unified_memory;
+  if (!unified) host_staging_.resize(std::max(host_staging_.size(), bytes / sizeof(float)));
+  float* host = unified ? staging_.floats() : host_staging_.data();
+  for (int f = 0; f < shape.field_count; ++f) {
+    const auto index = static_cast<size_t>(f);
+    float* out = host + offsets[index];
+    for (const RowSpan& span : rows) {
+      const StepField& field = span.job->fields[index];
+      const int64_t count = span.tokens * field.features;
+      const char* in =
+          span.row->inputs[index] + static_cast<size_t>(span.first * field.features) * DTypeSize(field.dtype);
+      ConvertToFloat(field.dtype, in, static_cast<size_t>(count), out);
+      out += count;
+    }
+    *FieldPointer(*step, f) = staging_.floats() + offsets[index];
+  }
+  step->output = staging_.floats() + output_offset;
+  if (unified) return absl::OkStatus();
+  return backend_.CopyIn(staging_.data(), host, static_cast<size_t>(output_offset) * sizeof(float));
+}
+
+absl::Status BatchExecutor::Scatter(const std::vector<RowSpan>& rows, const LayerStep& step) {
+  const float* host = step.output;
+  if (!backend_.info().unified_memory) {
+    const auto count = static_cast<size_t>(step.batch.tokens() * rows.front().job->output_features);
+    host_staging_.resize(std::max(host_staging_.size(), count));
+    GDN_RETURN_IF_ERROR(backend_.CopyOut(host_staging_.data(), step.output, count * sizeof(float)));
+    host = host_staging_.data();
+  }
+  GDN_RETURN_IF_ERROR(backend_.Synchronize());
+  for (const RowSpan& span : rows) {
+    const int64_t count = span.tokens * span.job->output_features;
+    char* out = span.row->output +
+                static_cast<size_t>(span.first * span.job->output_features) * DTypeSize(span.job->output_dtype);
+    ConvertFromFloat(host, static_cast<size_t>(count), span.job->output_dtype, out);
+    host += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<int32_t>& log_lengths) {
+  const StatePoolView& pool = rows.front().row->lease.slots().view();
+  std::vector<int32_t> cu_seqlens = {0};
+  std::vector<int32_t> slots;
+  std::vector<int64_t> token_counts;
+  for (RowSpan& span : rows) {
+    StepLease& lease = span.row->lease;
+    if (lease.fresh()) GDN_RETURN_IF_ERROR(backend_.ZeroSlot(pool, lease.TakeSlot()));
+    cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
+    slots.push_back(lease.slot());
+    token_counts.push_back(lease.before().token_count);
+    log_lengths.push_back(lease.before().log_length);
+  }
+  LayerStep step = MakeStep(*rows.front().job, pool);
+  step.batch = {.sequences = static_cast<int32_t>(rows.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+  step.token_counts = token_counts.data();
+  GDN_RETURN_IF_ERROR(Gather(rows, &step));
+  GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
+  return Scatter(rows, step);
+}
+
+void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
+  const absl::Time begin = absl::Now();
+  std::vector<RowSpan> rows;
+  for (const StepJobPtr& job : jobs) {
+    const absl::Status stopped = Stopped(*job);
+    for (StepRow& row : job->rows) {
+      // A row that another call has joined is computed all the same: that call wants it.
+      if (!stopped.ok() && row.lease.TryCancel()) {
+        row.status = stopped;
+      } else if (row.tokens == 0) {
+        CommitRow(*job, row, row.lease.before(), 0);
+      } else {
+        rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
+      }
+    }
+  }
+  std::vector<int32_t> log_lengths;
+  const absl::Status status = rows.empty() ? absl::OkStatus() : RunDecode(rows, log_lengths);
+  const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    StepRow& row = *rows[i].row;
+    if (status.ok()) {
+      const LayerProgress after{.token_count = row.lease.before().token_count + row.tokens,
+                                .log_length = log_lengths[i]};
+      CommitRow(*rows[i].job, row, after, compute_time_us);
+    } else {
+      FailRow(row, status);
+    }
+  }
+  for (const StepJobPtr& job : jobs) {
+    job->compute_time_us = compute_time_us;
+    CallDone(*job);
+  }
+}
+
+void BatchExecutor::StartPrefill(StepJobPtr job) { prefill_.emplace().job = std::move(job); }
+
+absl::Status BatchExecutor::BeginPrefill(PrefillProgress& prefill) {
+  StepLease& lease = prefill.job->rows.front().lease;
+  int32_t source = -1;
+  if (lease.fresh()) {
+    prefill.slot = lease.TakeSlot();
+  } else {
+    source = lease.slot();
+    GDN_ASSIGN_OR_RETURN(prefill.aside, lease.slots().TakeSpare());
+    prefill.slot = prefill.aside.index();
+  }
+  const int32_t log_length = lease.before().log_length;
+  return backend_.MaterializeState(
+      {.pool = lease.slots().view(), .count = 1, .src = &source, .dst = &prefill.slot, .log_lengths = &log_length});
+}
+
+absl::Status BatchExecutor::RunPrefillSegment(PrefillProgress& prefill, int32_t tokens) {
+  StepRow& row = prefill.job->rows.front();
+  const std::array<int32_t, 2> cu_seqlens = {0, tokens};
+  const int64_t token_count = row.lease.before().token_count + prefill.next;
+  LayerStep step = MakeStep(*prefill.job, row.lease.slots().view());
+  step.batch = {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = &prefill.slot};
+  step.token_counts = &token_count;
+  const std::vector<RowSpan> rows = {{.job = prefill.job.get(), .row = &row, .first = prefill.next, .tokens = tokens}};
+  GDN_RETURN_IF_ERROR(Gather(rows, &step));
+  GDN_RETURN_IF_ERROR(runner_.Prefill(step));
+  return Scatter(rows, step);
+}
+
+void BatchExecutor::PrefillSegment() {
+  PrefillProgress& prefill = *prefill_;
+  StepRow& row = prefill.job->rows.front();
+  if (absl::Status stopped = Stopped(*prefill.job); !stopped.ok() && row.lease.TryCancel()) {
+    row.status = stopped;
+    return EndPrefill(stopped);
+  }
+  const absl::Time begin = absl::Now();
+  absl::Status status;
+  if (row.tokens > 0) {
+    if (prefill.next == 0) status = BeginPrefill(prefill);
+    const int32_t tokens = std::min(row.tokens - prefill.next, kPrefillSegmentTokens);
+    if (status.ok()) status = RunPrefillSegment(prefill, tokens);
+    prefill.next += tokens;
+  }
+  prefill.compute_time_us += absl::ToInt64Microseconds(absl::Now() - begin);
+  if (!status.ok() || prefill.next == row.tokens) EndPrefill(status);
+}
+
+void BatchExecutor::EndPrefill(const absl::Status& status) {
+  PrefillProgress prefill = std::move(*prefill_);
+  prefill_.reset();
+  StepRow& row = prefill.job->rows.front();
+  prefill.job->compute_time_us = prefill.compute_time_us;
+  if (!status.ok()) {
+    FailRow(row, status);
+  } else if (row.tokens == 0) {
+    CommitRow(*prefill.job, row, row.lease.before(), 0);
+  } else {
+    const LayerProgress after{.token_count = row.lease.before().token_count + row.tokens, .log_length = 0};
+    if (prefill.aside.valid()) row.lease.SwapSlot(std::move(prefill.aside));
+    CommitRow(*prefill.job, row, after, prefill.compute_time_us);
+  }
+  prefill.aside.Release();
+  CallDone(*prefill.job);
+}
+
+}  // namespace gdn

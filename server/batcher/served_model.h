@@ -1,0 +1,31 @@
+// A checkpoint as the service sees it: its description and the weights of each GDN layer.
+//
+// Thread safety: constant after the server starts. Ownership: weights point into memory that the loader keeps.
+//
+//   const ServedModel& model = catalog.at("qwen");
+//   const LayerWeights& weights = model.layers.at(0);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/layer_dims.h"
+#include "kernels/layer/layer_weights.h"
+
+namespace gdn {
+
+struct ServedModel {
+  std::string name;    // without "models/"
+  std::string family;  // the checkpoint's model_type
+  LayerDims dims;
+  int32_t num_layers = 0;
+  DType weight_dtype = DType::kF32;
+  std::string fingerprint;
+  std::map<int32_t, LayerWeights> layers;  // by decoder layer index; GDN layers only
+};
+
+using ModelCatalog = std::map<std::string, ServedModel>;
+
+}  // namespace gdn

@@ -1,0 +1,68 @@
+// Steps on their way to the engine: a job is one call's rows, with leases on their states and views of their inputs.
+//
+// Thread safety: filled by one thread, then handed to the Batcher; only Cancel() may be called while it is there.
+// Ownership: inputs and outputs are the caller's and must live until `done` was called.
+//
+//   auto job = std::make_shared<StepJob>();
+//   job->rows.push_back(std::move(row));
+//   batcher.Submit(job);  // job->done(status) comes from the engine's thread, once
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/dtype.h"
+#include "kernels/layer/layer_weights.h"
+#include "server/session/session.h"
+
+namespace gdn {
+
+// One input tensor of a kind: hidden_states | mixed_qkv, z, b, a | q, k, v, g, beta, in this order.
+struct StepField {
+  DType dtype = DType::kF32;
+  int64_t features = 0;  // elements of one token
+};
+inline constexpr int kMaxStepFields = 5;
+
+struct StepRow {
+  StepLease lease;
+  int32_t tokens = 0;
+  std::array<const char*, kMaxStepFields> inputs{};  // the row's first token of each field, tokens dense
+  char* output = nullptr;                            // tokens * output_features elements of output_dtype
+  bool keep_reply = false;                           // the step has a request id
+
+  // Results, for a row that was computed (status OK).
+  absl::Status status;
+  int64_t token_count = 0;
+};
+
+struct StepJob {
+  bool prefill = false;                   // one row, any number of tokens; else decode, up to max_draft tokens a row
+  const LayerWeights* weights = nullptr;  // nullptr for an operator session
+  InputKind kind = InputKind::kHiddenStates;
+  std::array<StepField, kMaxStepFields> fields{};
+  int field_count = 0;
+  float scale = 0.0f;  // delta_rule only
+  bool use_qk_l2norm = false;
+  DType output_dtype = DType::kF32;
+  int64_t output_features = 0;
+  std::vector<StepRow> rows;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::function<void()> done;  // rows carry the results
+
+  int64_t compute_time_us = 0;  // out: engine time of the batch that held the job
+
+  // The step is dropped where it has not begun (a prefill: not ended).
+  void Cancel() { cancelled.store(true, std::memory_order_relaxed); }
+  std::atomic<bool> cancelled{false};
+};
+using StepJobPtr = std::shared_ptr<StepJob>;
+
+}  // namespace gdn

@@ -1,0 +1,185 @@
+#include "server/flags.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <set>
+#include <string_view>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/validation/names.h"
+
+namespace gdn {
+
+// A number of bytes: "1048576", "1MiB", "8GiB".
+struct ByteCount {
+  int64_t bytes = 0;
+};
+
+bool AbslParseFlag(absl::string_view text, ByteCount* out, std::string* error) {
+  int64_t unit = 1;
+  for (const auto& [suffix, bytes] :
+       {std::pair<absl::string_view, int64_t>{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}}) {
+    if (absl::ConsumeSuffix(&text, suffix)) {
+      unit = bytes;
+      break;
+    }
+  }
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < 0 || value > std::numeric_limits<int64_t>::max() / unit) {
+    *error = "expected a number of bytes such as 1048576, 512KiB, 64MiB or 8GiB";
+    return false;
+  }
+  out->bytes = value * unit;
+  return true;
+}
+
+std::string AbslUnparseFlag(const ByteCount& count) { return StrCat(count.bytes); }
+
+}  // namespace gdn
+
+ABSL_FLAG(std::vector<std::string>, model, {},
+          "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. May be "
+          "given several times.");
+ABSL_FLAG(std::string, listen, "127.0.0.1:50061",
+          "Address to listen on, HOST:PORT; port 0 takes a free one. Use 0.0.0.0:PORT to serve other machines.");
+ABSL_FLAG(std::string, port_file, "", "Write the bound port number to this file once the server is ready.");
+ABSL_FLAG(std::string, backend, "cpu",
+          "Where layers are computed: cpu; or null, which computes nothing and is for measuring the service itself.");
+ABSL_FLAG(int32_t, threads, 0, "Worker threads of the CPU backend; 0: one for each processor available.");
+ABSL_FLAG(gdn::ByteCount, state_bytes, gdn::ByteCount{},
+          "Memory for session states, for example 8GiB; 0: half of the memory. Committed as it is used.");
+ABSL_FLAG(int32_t, max_draft, 8, "Tokens that a session may bring to one Decode row, 1 .. 64.");
+ABSL_FLAG(int32_t, max_batch, 512, "Sessions in one Decode call, and rows merged into one batch, 1 .. 65536.");
+ABSL_FLAG(gdn::ByteCount, max_message_bytes, gdn::ByteCount{int64_t{64} << 20},
+          "Largest request message, 4KiB .. 1GiB.");
+ABSL_FLAG(gdn::ByteCount, max_stored_reply_bytes, gdn::ByteCount{int64_t{1} << 20},
+          "Largest reply a session keeps for a retry with the same request_id, at most 64MiB.");
+ABSL_FLAG(int32_t, max_queued_steps, 4096,
+          "Steps that may wait; more are refused with RESOURCE_EXHAUSTED, 1 .. 1000000.");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "On SIGTERM or SIGINT: how long steps that were accepted may take to end, for example 30s.");
+ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
+
+namespace gdn {
+namespace {
+
+constexpr char kUsage[] =
+    "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
+    "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061\n"
+    "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n\n"
+    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, then the server stops.";
+
+// Names with - become names with _, and the values of all --model flags become one list.
+std::deque<std::string> NormalizedArguments(int argc, char** argv) {
+  std::deque<std::string> arguments;
+  std::string models;
+  bool positional = false;
+  for (int i = 0; i < argc; ++i) {
+    std::string argument = argv[i];
+    positional |= argument == "--";
+    if (i == 0 || positional || argument.size() < 2 || argument[0] != '-') {
+      arguments.push_back(std::move(argument));
+      continue;
+    }
+    const size_t end = std::min(argument.find('='), argument.size());
+    const size_t name = argument[1] == '-' ? 2 : 1;
+    std::replace(argument.begin() + static_cast<std::ptrdiff_t>(name),
+                 argument.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
+    if (argument.substr(name, end - name) != "model") {
+      arguments.push_back(std::move(argument));
+    } else if (end < argument.size()) {
+      models += (models.empty() ? "" : ",") + argument.substr(end + 1);
+    } else if (i + 1 < argc) {
+      models += std::string(models.empty() ? "" : ",") + argv[++i];
+    } else {
+      arguments.push_back(std::move(argument));  // the parser says that the value is missing
+    }
+  }
+  if (!models.empty()) arguments.push_back(StrCat("--model=", models));
+  return arguments;
+}
+
+template <typename T>
+absl::Status CheckRange(std::string_view flag, T value, T low, T high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("--", flag, " is ", value, ", expected ", low, " .. ", high));
+}
+
+absl::Status CheckOptions(const ServerOptions& options) {
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("threads", options.threads, 0, 1024));
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-draft", options.limits.max_draft, 1, 64));
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-batch", options.limits.max_batch, 1, 65536));
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-queued-steps", options.max_queued_steps, 1, 1'000'000));
+  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("max-message-bytes", options.limits.max_message_bytes, 4 << 10, 1 << 30));
+  GDN_RETURN_IF_ERROR(
+      CheckRange<int64_t>("max-stored-reply-bytes", options.limits.max_stored_reply_bytes, 0, 64 << 20));
+  if (options.drain_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--drain-timeout is negative, expected a duration such as 30s");
+  }
+  if (options.listen.rfind(':') == std::string::npos) {
+    return absl::InvalidArgumentError(StrCat("--listen is '", options.listen, "', expected HOST:PORT"));
+  }
+  if (options.backend != "cpu" && options.backend != "null") {
+    return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected cpu or null"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig config;
+  const auto ours = [](absl::string_view file) { return absl::EndsWith(file, "server/flags.cc"); };
+  config.contains_help_flags = ours;
+  config.contains_helpshort_flags = ours;
+  absl::SetFlagsUsageConfig(config);
+
+  static std::deque<std::string> arguments = NormalizedArguments(argc, argv);  // the parser keeps pointers
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  const std::vector<char*> rest = absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(StrCat("unexpected argument '", rest[1], "'; flags begin with --"));
+  }
+
+  ServerOptions options;
+  std::set<std::string> names;
+  for (const std::string& model : absl::GetFlag(FLAGS_model)) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(model, absl::MaxSplits('=', 1));
+    if (parts.first.empty() || parts.second.empty() || !CheckSessionId(parts.first).ok()) {
+      return absl::InvalidArgumentError(
+          StrCat("--model is '", model, "', expected NAME=DIR with a NAME of [A-Za-z0-9._~-]"));
+    }
+    if (!names.insert(parts.first).second) {
+      return absl::InvalidArgumentError(StrCat("--model names '", parts.first, "' twice; give each a name of its own"));
+    }
+    options.models.push_back(parts);
+  }
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.port_file = absl::GetFlag(FLAGS_port_file);
+  options.backend = absl::GetFlag(FLAGS_backend);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.state_bytes = absl::GetFlag(FLAGS_state_bytes).bytes;
+  options.limits.max_draft = absl::GetFlag(FLAGS_max_draft);
+  options.limits.max_batch = absl::GetFlag(FLAGS_max_batch);
+  options.limits.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;
+  options.limits.max_stored_reply_bytes = absl::GetFlag(FLAGS_max_stored_reply_bytes).bytes;
+  options.max_queued_steps = absl::GetFlag(FLAGS_max_queued_steps);
+  options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  options.logging = {.format = absl::GetFlag(FLAGS_log_format), .level = absl::GetFlag(FLAGS_log_level)};
+  GDN_RETURN_IF_ERROR(CheckOptions(options));
+  return options;
+}
+
+}  // namespace gdn

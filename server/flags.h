@@ -1,0 +1,37 @@
+// The server's command line, checked.
+//
+// Thread safety: call once, from main. Ownership: plain values.
+//
+//   absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/observability/logging.h"
+#include "server/validation/step_input.h"
+
+namespace gdn {
+
+struct ServerOptions {
+  std::vector<std::pair<std::string, std::string>> models;  // name, folder
+  std::string listen;
+  std::string port_file;
+  std::string backend;
+  int32_t threads = 0;
+  int64_t state_bytes = 0;  // 0: half of the device's memory
+  StepLimits limits;
+  int32_t max_queued_steps = 0;
+  absl::Duration drain_timeout;
+  LoggingOptions logging;
+};
+
+// Flags may be written with - or _, and --model may stand several times. INVALID_ARGUMENT naming the flag, its value
+// and what was expected. Prints and exits for --help and for flags that do not exist.
+absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv);
+
+}  // namespace gdn

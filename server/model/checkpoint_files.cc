@@ -1,0 +1,94 @@
+#include "server/model/checkpoint_files.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kSingleFile = "model.safetensors";
+constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+
+absl::Status InvalidIndex(const std::string& path, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("'", path, "' ", message));
+}
+
+// An index comes with a download: it must not be able to point at other files of this machine.
+bool IsPlainFileName(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const std::string& directory) {
+  CheckpointFiles files(directory);
+  auto single = SafetensorsFile::Open(StrCat(directory, "/", kSingleFile));
+  if (single.ok()) {
+    for (const auto& [name, entry] : single->entries()) files.tensors_.emplace(name, kSingleFile);
+    files.files_.emplace(kSingleFile, *std::move(single));
+    return files;
+  }
+  if (!absl::IsNotFound(single.status())) return single.status();
+  const absl::Status status = files.ReadIndex(StrCat(directory, "/", kIndexFile));
+  if (absl::IsNotFound(status)) {
+    return absl::NotFoundError(StrCat("'", directory, "' has neither ", kSingleFile, " nor ", kIndexFile,
+                                      "; expected a Hugging Face checkpoint folder with safetensors weights"));
+  }
+  if (!status.ok()) return status;
+  return files;
+}
+
+absl::Status CheckpointFiles::ReadIndex(const std::string& path) {
+  GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const std::string_view text = file.bytes();
+  const Json index = Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return InvalidIndex(path, "is not an index; expected a JSON object with the object 'weight_map'");
+  }
+  for (const auto& [tensor, shard] : index["weight_map"].items()) {
+    if (!shard.is_string() || !IsPlainFileName(shard.get_ref<const std::string&>())) {
+      return InvalidIndex(
+          path, StrCat("places tensor '", tensor, "' in ", shard.dump(-1, ' ', true, Json::error_handler_t::replace),
+                       "; expected the name of a file in the same folder"));
+    }
+    tensors_.emplace(tensor, shard.get_ref<const std::string&>());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> CheckpointFiles::Tensor(const std::string& name) {
+  const auto placed = tensors_.find(name);
+  if (placed == tensors_.end()) {
+    return WithMetadata(absl::NotFoundError(StrCat("'", directory_, "' has no tensor '", name, "'")), "tensor", name);
+  }
+  const std::string& file_name = placed->second;
+  auto file = files_.find(file_name);
+  if (file == files_.end()) {
+    auto opened = SafetensorsFile::Open(StrCat(directory_, "/", file_name));
+    if (!opened.ok()) {
+      return WithMetadata(WithPrefix(opened.status(), StrCat("the shard of tensor '", name, "'")), "tensor", name);
+    }
+    file = files_.emplace(file_name, *std::move(opened)).first;
+  }
+  auto view = file->second.Tensor(name);
+  if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", file_name, "'"));
+  return view;
+}
+
+std::vector<SafetensorsFile> CheckpointFiles::ReleaseFiles() {
+  std::vector<SafetensorsFile> files;
+  files.reserve(files_.size());
+  for (auto& [name, file] : files_) files.push_back(std::move(file));
+  files_.clear();
+  return files;
+}
+
+}  // namespace gdn

@@ -1,0 +1,46 @@
+// The tensors of a checkpoint folder, in one safetensors file or in shards named by an index.
+//
+// Shards are opened when a tensor of theirs is first asked for, so files that hold nothing of interest are never
+// touched. Where a folder has both forms, model.safetensors is read, as transformers does.
+// Thread safety: for one thread at a time. Ownership: owns the mappings, which ReleaseFiles() hands over; views point
+// into them.
+//
+//   GDN_ASSIGN_OR_RETURN(CheckpointFiles files, CheckpointFiles::Open("/models/Qwen3-Next-80B-A3B"));
+//   GDN_ASSIGN_OR_RETURN(TensorView w, files.Tensor("model.layers.0.linear_attn.out_proj.weight"));
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/safetensors.h"
+
+namespace gdn {
+
+class CheckpointFiles {
+ public:
+  // NOT_FOUND where the folder has neither form; INVALID_ARGUMENT (INVALID_SPEC) for a damaged index or one that names
+  // anything but plain files of the folder.
+  static absl::StatusOr<CheckpointFiles> Open(const std::string& directory);
+
+  // Every tensor's name and the file that holds it. Nothing is opened to answer this of a sharded checkpoint.
+  const std::map<std::string, std::string>& tensors() const { return tensors_; }
+  bool Contains(const std::string& name) const { return tensors_.count(name) != 0; }
+
+  // NOT_FOUND for a tensor or shard that is missing, else the errors of SafetensorsFile; tensor and file are named.
+  absl::StatusOr<TensorView> Tensor(const std::string& name);
+
+  // The opened files; views stay valid as long as they live.
+  std::vector<SafetensorsFile> ReleaseFiles();
+
+ private:
+  explicit CheckpointFiles(std::string directory) : directory_(std::move(directory)) {}
+  absl::Status ReadIndex(const std::string& path);
+
+  std::string directory_;
+  std::map<std::string, std::string> tensors_;
+  std::map<std::string, SafetensorsFile> files_;  // by file name
+};
+
+}  // namespace gdn

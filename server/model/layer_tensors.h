@@ -1,0 +1,58 @@
+// The tensors of a checkpoint's Gated DeltaNet layers: their names, their shapes, and where they lie.
+//
+// Thread safety: free functions. Ownership: views point into the CheckpointFiles they came from.
+//
+//   GDN_ASSIGN_OR_RETURN(std::vector<LayerTensors> layers, FindLayerTensors(config, files));
+//   const TensorView& out = layers[0].tensors.at(LayerTensor::kOut);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/tensor_view.h"
+#include "server/model/checkpoint_files.h"
+#include "server/model/model_config.h"
+
+namespace gdn {
+
+enum class LayerTensor : uint8_t {
+  kInQkvz,  // kInterleaved
+  kInBa,    // kInterleaved
+  kInQkv,   // kFlat
+  kInZ,     // kFlat
+  kInB,     // kFlat
+  kInA,     // kFlat
+  kConv,
+  kALog,
+  kDtBias,
+  kNorm,
+  kOut,
+};
+
+// The name below "layers.L.linear_attn.": "in_proj_qkvz.weight".
+std::string_view LayerTensorName(LayerTensor tensor);
+
+struct LayerTensorSpec {
+  LayerTensor tensor;
+  std::vector<int64_t> shape;
+};
+
+// What a layer of this config consists of.
+std::vector<LayerTensorSpec> LayerTensorSpecs(const ModelConfig& config);
+
+struct LayerTensors {
+  int32_t layer = 0;
+  std::map<LayerTensor, TensorView> tensors;
+};
+
+// The tensors of config.gdn_layers, in that order. Weights may stand below `model.` or `model.language_model.`. Names
+// the tensor, what was found and what was expected: NOT_FOUND where one is missing; INVALID_ARGUMENT for another shape
+// or dtype, for a tensor of linear_attn that is not known (a conv1d.bias, scales of a quantised checkpoint) and for one
+// in a layer that the config calls full attention.
+absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files);
+
+}  // namespace gdn

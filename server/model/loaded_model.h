@@ -1,0 +1,52 @@
+// Loading the Gated DeltaNet layers of a Hugging Face checkpoint folder.
+//
+// Reads config.json and model.safetensors, or the shards named by model.safetensors.index.json; of the tensors only
+// *.linear_attn.*.
+// Model types: qwen3_next, qwen3_5, qwen3_5_text, qwen3_5_moe, qwen3_5_moe_text. Projections stay in the mapped files
+// in their own dtype where the backend shares the host's memory; the small vectors (conv, A_log, dt_bias, norm) are
+// widened to float32.
+// Thread safety: a LoadedModel is constant after loading. Ownership: it owns the mappings and copies that its weights
+// point into.
+//
+//   GDN_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(backend, "qwen", "/models/Qwen3-Next-80B-A3B"));
+//   const LayerWeights& weights = model.layers().at(0);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "base/layer_dims.h"
+#include "base/safetensors.h"
+#include "kernels/backend.h"
+#include "kernels/layer/layer_weights.h"
+#include "server/model/model_config.h"
+
+namespace gdn {
+
+class LoadedModel {
+ public:
+  const std::string& name() const { return name_; }
+  const ModelConfig& config() const { return config_; }
+  DType weight_dtype() const { return weight_dtype_; }             // of the projections
+  const std::string& fingerprint() const { return fingerprint_; }  // 32 hex digits over config and GDN weights
+  const std::map<int32_t, LayerWeights>& layers() const { return layers_; }
+
+ private:
+  friend class ModelLoader;
+  std::string name_;
+  ModelConfig config_;
+  DType weight_dtype_ = DType::kF32;
+  std::string fingerprint_;
+  std::map<int32_t, LayerWeights> layers_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<DeviceBuffer> buffers_;
+};
+
+// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS naming the file, field or tensor, what was found and what was expected.
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory);
+
+}  // namespace gdn

@@ -1,0 +1,23 @@
+// The process's log: one line an event on stderr, as text or as JSON.
+//
+// Thread safety: call once, before other threads start; spdlog is safe from then on.
+//
+//   GDN_RETURN_IF_ERROR(InitLogging({.format = "json", .level = "info"}));
+//   spdlog::info("session created id={}", id);
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace gdn {
+
+struct LoggingOptions {
+  std::string format = "text";  // "text" or "json"
+  std::string level = "info";   // "trace", "debug", "info", "warn", "error", "critical" or "off"
+};
+
+// INVALID_ARGUMENT for another format or level.
+absl::Status InitLogging(const LoggingOptions& options);
+
+}  // namespace gdn

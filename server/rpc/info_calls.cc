@@ -1,0 +1,77 @@
+#include "server/rpc/info_calls.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/validation/names.h"
+#include "server/validation/tensor.h"
+
+namespace gdn {
+namespace {
+
+void FillModel(const ServiceContext& context, const ServedModel& model, v1::Model* out) {
+  out->set_name(ModelName(model.name));
+  out->set_family(model.family);
+  v1::LayerDims* dims = out->mutable_dims();
+  dims->set_key_heads(model.dims.key_heads);
+  dims->set_value_heads(model.dims.value_heads);
+  dims->set_key_dim(model.dims.key_dim);
+  dims->set_value_dim(model.dims.value_dim);
+  dims->set_conv_width(model.dims.conv_width);
+  dims->set_hidden_size(model.dims.hidden_size);
+  out->set_num_layers(model.num_layers);
+  for (const auto& [index, weights] : model.layers) out->add_gdn_layers(index);
+  out->set_weight_dtype(ToProto(model.weight_dtype));
+  out->set_fingerprint(model.fingerprint);
+  if (const auto layout = StateLayout::Make(model.dims, context.limits.max_draft); layout.ok()) {
+    out->set_state_bytes_per_session(layout->slot_bytes() * static_cast<int64_t>(model.layers.size()));
+  }
+}
+
+}  // namespace
+
+void FillServerInfo(const ServiceContext& context, v1::GetServerInfoResponse* response) {
+  response->set_version(context.version);
+  response->set_backend(context.backend.name);
+  response->set_device(context.backend.device);
+  response->set_numerics_id(context.backend.numerics_id);
+  response->set_threads(context.backend.threads);
+  v1::Limits* limits = response->mutable_limits();
+  limits->set_max_message_bytes(context.limits.max_message_bytes);
+  limits->set_max_draft(context.limits.max_draft);
+  limits->set_max_batch(context.limits.max_batch);
+  limits->set_state_bytes(context.store.options().budget_bytes);
+  limits->set_max_stored_reply_bytes(context.limits.max_stored_reply_bytes);
+  limits->set_max_queued_steps(context.max_queued_steps);
+  response->set_state_bytes_used(context.store.used_bytes());
+  response->set_session_count(static_cast<int64_t>(context.sessions.size()));
+}
+
+void ListModels(const ServiceContext& context, v1::ListModelsResponse* response) {
+  for (const auto& [name, model] : context.models) FillModel(context, model, response->add_models());
+}
+
+absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(const std::string id, ParseModelName(name));
+  const auto it = context.models.find(id);
+  if (it != context.models.end()) return &it->second;
+  std::vector<std::string> names;
+  for (const auto& [known, model] : context.models) names.push_back(ModelName(known));
+  return MakeError(
+      absl::StatusCode::kNotFound, reason::kModelNotFound,
+      StrCat("no model named '", name, "'; this server has: ", names.empty() ? "none" : absl::StrJoin(names, ", ")),
+      {{"model", name}});
+}
+
+absl::Status GetModel(const ServiceContext& context, const v1::GetModelRequest& request,
+                      v1::GetModelResponse* response) {
+  GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(context, request.name()));
+  FillModel(context, *model, response->mutable_model());
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,31 @@
+// What every call of the service works with.
+//
+// Thread safety: constant after the server starts; what it points to is safe from any thread. Ownership: main.cc owns
+// everything.
+//
+//   ServiceContext context{.models = catalog, .sessions = sessions, .store = store, .batcher = batcher, ...};
+//   GdnServiceImpl service(context);
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/batcher/batcher.h"
+#include "server/batcher/served_model.h"
+#include "server/session/session_manager.h"
+#include "server/validation/step_input.h"
+
+namespace gdn {
+
+struct ServiceContext {
+  const ModelCatalog& models;
+  SessionManager& sessions;
+  StateStore& store;
+  Batcher& batcher;
+  const BackendInfo& backend;
+  std::string version;
+  StepLimits limits;
+  int32_t max_queued_steps = 0;
+};
+
+}  // namespace gdn

@@ -1,0 +1,250 @@
+#include "server/rpc/step_call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/rpc/rpc_status.h"
+#include "server/rpc/session_calls.h"
+#include "server/validation/tensor.h"
+
+namespace gdn {
+
+absl::Status StepCall::RowError(size_t index, const absl::Status& status) const {
+  const std::string& name = rows_[index].name;
+  if (status.ok()) return status;
+  return WithMetadata(prefill_ ? status : WithPrefix(status, StrCat("row ", index, " (", name, ")")), "session", name);
+}
+
+void StepCall::Cancel() {
+  if (job_ != nullptr) job_->Cancel();
+}
+
+absl::Status StepCall::FindRows(const std::string& principal) {
+  absl::flat_hash_set<std::string> names;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    Row& row = rows_[i];
+    if (!names.insert(row.name).second) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
+                       StrCat("row ", i, " names ", row.name, " a second time; steps of one session are serial"),
+                       {{"session", row.name}});
+    }
+    auto session = FindSession(context_, principal, row.name);
+    row.status = session.status();
+    if (session.ok()) row.session = *std::move(session);
+    if (!row.status.ok() && !partial_ok_) return RowError(i, row.status);
+  }
+  return absl::OkStatus();
+}
+
+const SessionSpec* StepCall::Spec() const {
+  for (const Row& row : rows_) {
+    if (row.session != nullptr) return &row.session->spec();
+  }
+  return nullptr;
+}
+
+absl::Status StepCall::CheckSameSpec() const {
+  const SessionSpec* spec = Spec();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].session == nullptr) continue;
+    const SessionSpec& other = rows_[i].session->spec();
+    if (other.model == spec->model && other.dims == spec->dims) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kMixedSessions,
+                     StrCat("row ", i, " (", rows_[i].name, ") is of ",
+                            other.model.empty() ? LayerDimsToString(other.dims) : other.model, ", row 0's is ",
+                            spec->model.empty() ? LayerDimsToString(spec->dims) : spec->model,
+                            "; one call takes sessions of one model or one operator spec"),
+                     {{"session", rows_[i].name}});
+  }
+  return absl::OkStatus();
+}
+
+int64_t StepCall::TokenCount(const Row& row) const {
+  if (row.status.ok()) return row.token_count;
+  if (row.session == nullptr) return 0;
+  for (const LayerInfo& info : row.session->Layers()) {
+    if (info.layer == input_.layer) return info.progress.token_count;
+  }
+  return 0;
+}
+
+void StepCall::CopyReply(size_t index, const StepReply& reply) {
+  std::memcpy(output_ + index * row_stride_, reply.output.data(), std::min(reply.output.size(), row_stride_));
+  rows_[index].token_count = reply.token_count;
+  int64_t seen = compute_time_us_.load();
+  while (seen < reply.compute_time_us && !compute_time_us_.compare_exchange_weak(seen, reply.compute_time_us)) {
+  }
+}
+
+absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
+  Row& row = rows_[index];
+  const auto row_number = static_cast<int64_t>(index);
+  StepRequest request{.layer = input_.layer,
+                      .kind = input_.kind,
+                      .request_id = std::string(input_.request_id),
+                      .payload = {},
+                      .expected_token_count = row.expected_token_count};
+  if (!request.request_id.empty()) request.payload = HashRow(input_, row_number);
+  waiting_.fetch_add(1);  // for the callback, which may come before Admit returns
+  auto on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
+    if (reply.ok()) {
+      self->CopyReply(index, **reply);
+    } else {
+      self->rows_[index].status = reply.status();
+    }
+    self->Release();
+  };
+  absl::StatusOr<Admission> admission = row.session->Admit(request, std::move(on_joined));
+  if (admission.ok() && admission->joined) return absl::OkStatus();
+  waiting_.fetch_sub(1);
+  GDN_RETURN_IF_ERROR(admission.status());
+  if (admission->stored != nullptr) {
+    CopyReply(index, *admission->stored);
+    return absl::OkStatus();
+  }
+  StepRow& step = job.rows.emplace_back();
+  step.lease = std::move(admission->lease);
+  step.tokens = input_.lengths[index];
+  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], row_number);
+  step.output = output_ + index * row_stride_;
+  step.keep_reply = !request.request_id.empty();
+  job_rows_.push_back(index);
+  return absl::OkStatus();
+}
+
+absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].status.ok()) continue;
+    rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));
+    if (!rows_[i].status.ok() && !partial_ok_) return RowError(i, rows_[i].status);
+  }
+  output->set_dtype(ToProto(input_.output_dtype));
+  for (const int64_t dim : input_.output_shape) output->add_shape(dim);
+  row_stride_ = static_cast<size_t>(input_.tokens * input_.output_features) * DTypeSize(input_.output_dtype);
+  output->mutable_data()->resize(row_stride_ * rows_.size());
+  output_ = output->mutable_data()->data();
+
+  auto job = std::make_shared<StepJob>();
+  job->kind = input_.kind;
+  job->field_count = static_cast<int>(input_.fields.size());
+  for (size_t f = 0; f < input_.fields.size(); ++f) {
+    job->fields[f] = {.dtype = input_.fields[f].view.dtype, .features = input_.fields[f].features};
+  }
+  job->scale = input_.scale;
+  job->use_qk_l2norm = input_.use_qk_l2norm;
+  job->output_dtype = input_.output_dtype;
+  job->output_features = input_.output_features;
+  job->deadline = deadline;
+  if (const SessionSpec& spec = *Spec(); !spec.model.empty()) {
+    const auto& layers = context_.models.at(spec.model).layers;
+    // Admission has the better error for a layer that is not there.
+    if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
+  }
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].status.ok()) continue;
+    const absl::Status admitted = AdmitRow(i, *job);
+    if (admitted.ok()) continue;  // a joined row's status is now the other call's to write
+    if (!partial_ok_) return RowError(i, admitted);
+    rows_[i].status = admitted;
+  }
+  if (job->rows.empty()) return absl::OkStatus();
+  job->prefill = prefill_;
+  job->done = [self = shared_from_this()] { self->JobDone(); };
+  job_ = job;
+  waiting_.fetch_add(1);
+  if (absl::Status status = context_.batcher.Submit(job); !status.ok()) {
+    waiting_.fetch_sub(1);
+    job->done = nullptr;  // breaks the cycle; its leases die with it
+    job_ = nullptr;
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void StepCall::JobDone() {
+  for (size_t i = 0; i < job_rows_.size(); ++i) {
+    Row& row = rows_[job_rows_[i]];
+    row.status = job_->rows[i].status;
+    row.token_count = job_->rows[i].token_count;
+  }
+  compute_time_us_.store(std::max(compute_time_us_.load(), job_->compute_time_us));
+  Release();
+}
+
+absl::Status StepCall::FirstError() const {
+  if (!error_.ok()) return error_;
+  if (partial_ok_) return absl::OkStatus();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].status.ok()) return RowError(i, rows_[i].status);
+  }
+  return absl::OkStatus();
+}
+
+void StepCall::Release() {
+  if (waiting_.fetch_sub(1) != 1) return;
+  const absl::Status status = FirstError();
+  if (status.ok()) finish_(*this);
+  rows_.clear();  // a stream keeps its last call: without this a deleted session would hold its states until the next one
+  done_(status);
+}
+
+std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                                       const v1::PrefillRequest& request, v1::PrefillResponse* response,
+                                       StepCall::Done done) {
+  std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
+  call->prefill_ = true;
+  call->finish_ = [response](StepCall& self) {
+    response->set_token_count(self.rows_.front().token_count);
+    response->set_compute_time_us(self.compute_time_us_.load());
+  };
+  call->error_ = [&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
+    GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
+    StepCall::Row& row = call->rows_.emplace_back();
+    row.name = request.session();
+    if (request.has_expected_token_count()) row.expected_token_count = request.expected_token_count();
+    GDN_RETURN_IF_ERROR(call->FindRows(principal));
+    GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
+    GDN_ASSIGN_OR_RETURN(call->input_, CheckPrefillInput(request, row.session->spec().dims, context.limits));
+    return call->Run(deadline, response->mutable_output());
+  }();
+  call->Release();
+  return call;
+}
+
+std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                                      const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                                      StepCall::Done done) {
+  std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
+  call->partial_ok_ = request.partial_ok();
+  call->finish_ = [response](StepCall& self) {
+    for (const StepCall::Row& row : self.rows_) {
+      response->add_token_counts(self.TokenCount(row));
+      if (self.partial_ok_) *response->add_row_statuses() = ToRpcStatus(row.status);
+    }
+    response->set_compute_time_us(self.compute_time_us_.load());
+  };
+  call->error_ = [&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
+    GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
+    GDN_RETURN_IF_ERROR(CheckBatchSize(request.sessions_size(), context.limits));
+    for (const std::string& name : request.sessions()) call->rows_.emplace_back().name = name;
+    GDN_RETURN_IF_ERROR(call->FindRows(principal));
+    if (call->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
+    GDN_RETURN_IF_ERROR(call->CheckSameSpec());
+    GDN_ASSIGN_OR_RETURN(call->input_, CheckDecodeInput(request, call->Spec()->dims, context.limits));
+    for (int i = 0; i < request.expected_token_counts_size(); ++i) {
+      call->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);
+    }
+    return call->Run(deadline, response->mutable_output());
+  }();
+  call->Release();
+  return call;
+}
+
+}  // namespace gdn

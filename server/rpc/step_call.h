@@ -1,0 +1,91 @@
+// One Prefill or Decode: found sessions, checked input, admitted rows, the job, the reply.
+//
+// Order: everything about the request's form is checked first, then the rows' values, then every row is admitted, and
+// only then does anything go to the engine. Without partial_ok one bad row refuses all of them.
+// Thread safety: `done` is called once, maybe from the engine's thread, maybe before the function returns; Cancel from
+// any thread.
+// Ownership: request and response are the caller's and must live until `done` was called.
+//
+//   auto call = StartDecode(context, principal, deadline, request, response, done);
+//   call->Cancel();
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gdn/v1/step.pb.h"
+#include "server/batcher/step_job.h"
+#include "server/rpc/service_context.h"
+#include "server/validation/step_input.h"
+
+namespace gdn {
+
+class StepCall : public std::enable_shared_from_this<StepCall> {
+ public:
+  using Done = std::function<void(absl::Status)>;
+
+  // Drops the step where it has not begun. `done` still comes.
+  void Cancel();
+
+ private:
+  friend std::shared_ptr<StepCall> StartPrefill(const ServiceContext&, const std::string&, absl::Time,
+                                                const v1::PrefillRequest&, v1::PrefillResponse*, Done);
+  friend std::shared_ptr<StepCall> StartDecode(const ServiceContext&, const std::string&, absl::Time,
+                                               const v1::DecodeRequest&, v1::DecodeResponse*, Done);
+  struct Row {
+    std::string name;                  // "sessions/ID"
+    std::shared_ptr<Session> session;  // nullptr where it was not found
+    absl::Status status;
+    int64_t token_count = 0;
+    std::optional<int64_t> expected_token_count;
+  };
+  using FinishReply = std::function<void(StepCall&)>;
+
+  StepCall(const ServiceContext& context, Done done) : context_(context), done_(std::move(done)) {}
+
+  absl::Status FindRows(const std::string& principal);
+  const SessionSpec* Spec() const;  // of the first row that was found
+  absl::Status CheckSameSpec() const;
+  // Checks values, admits, and submits. `output` is where the reply's tensor goes.
+  absl::Status Run(absl::Time deadline, v1::Tensor* output);
+  absl::Status AdmitRow(size_t index, StepJob& job);
+  absl::Status FirstError() const;
+  // `status` with the row's session named.
+  absl::Status RowError(size_t index, const absl::Status& status) const;
+  // After the step; where the row failed, what its layer has seen all the same, or 0 where it has no session.
+  int64_t TokenCount(const Row& row) const;
+  void CopyReply(size_t index, const StepReply& reply);
+  void JobDone();
+  void Release();  // one of the things the call waits for has happened
+
+  const ServiceContext& context_;
+  Done done_;
+  FinishReply finish_;  // fills the reply's other fields
+  bool partial_ok_ = false;
+  bool prefill_ = false;
+
+  std::vector<Row> rows_;
+  CheckedInput input_;
+  char* output_ = nullptr;
+  size_t row_stride_ = 0;  // bytes of a row in the reply, padding included
+  StepJobPtr job_;
+  std::vector<size_t> job_rows_;  // rows_ index of each of the job's rows
+  std::atomic<int64_t> compute_time_us_{0};
+  std::atomic<int> waiting_{1};  // the job, joined rows, and the starting function itself
+  absl::Status error_;           // of the whole call; set before the starting function releases
+};
+
+std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                                       const v1::PrefillRequest& request, v1::PrefillResponse* response,
+                                       StepCall::Done done);
+std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                                      const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                                      StepCall::Done done);
+
+}  // namespace gdn

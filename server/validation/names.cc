@@ -1,0 +1,73 @@
+#include "server/validation/names.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+constexpr std::string_view kSessionPrefix = "sessions/";
+constexpr std::string_view kModelPrefix = "models/";
+
+// A refused value may be long or binary; the message shows its beginning, printable.
+std::string Shown(std::string_view value) {
+  std::string shown(value.substr(0, 64));
+  for (char& c : shown) {
+    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  if (value.size() > 64) shown += "...";
+  return shown;
+}
+
+absl::Status Refuse(std::string_view field, std::string_view value, std::string_view expected) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
+                   StrCat(field, " is '", Shown(value), "', expected ", expected),
+                   {{"field", std::string(field)}, {"value", Shown(value)}});
+}
+
+bool IsIdCharacter(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '~' || c == '-';
+}
+
+absl::Status CheckId(std::string_view field, std::string_view id, size_t max_length) {
+  if (id.size() <= max_length && std::all_of(id.begin(), id.end(), IsIdCharacter)) return absl::OkStatus();
+  return Refuse(field, id, StrCat("at most ", max_length, " characters of [A-Za-z0-9._~-]"));
+}
+
+absl::StatusOr<std::string> ParseName(std::string_view field, std::string_view prefix, std::string_view name) {
+  const bool has_prefix = name.substr(0, prefix.size()) == prefix;
+  const std::string_view id = has_prefix ? name.substr(prefix.size()) : std::string_view();
+  if (id.empty() || !CheckId(field, id, kMaxSessionIdLength).ok()) {
+    return Refuse(
+        field, name,
+        StrCat("'", prefix, "ID' with an ID of 1 .. ", kMaxSessionIdLength, " characters of [A-Za-z0-9._~-]"));
+  }
+  return std::string(id);
+}
+
+}  // namespace
+
+std::string SessionName(std::string_view id) { return StrCat(kSessionPrefix, id); }
+std::string ModelName(std::string_view id) { return StrCat(kModelPrefix, id); }
+
+absl::StatusOr<std::string> ParseSessionName(std::string_view name) {
+  return ParseName("session", kSessionPrefix, name);
+}
+absl::StatusOr<std::string> ParseModelName(std::string_view name) { return ParseName("model", kModelPrefix, name); }
+
+absl::Status CheckSessionId(std::string_view id) { return CheckId("session_id", id, kMaxSessionIdLength); }
+absl::Status CheckRequestId(std::string_view id) { return CheckId("request_id", id, kMaxRequestIdLength); }
+
+absl::Status CheckAffinity(std::string_view affinity) {
+  const bool printable = std::all_of(affinity.begin(), affinity.end(),
+                                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+  if (affinity.size() <= kMaxAffinityLength && printable) return absl::OkStatus();
+  return Refuse("affinity", affinity, StrCat("at most ", kMaxAffinityLength, " printable ASCII characters"));
+}
+
+}  // namespace gdn

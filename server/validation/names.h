@@ -1,0 +1,32 @@
+// Resource names and client-chosen ids.
+//
+// Thread safety: free functions.
+//
+//   GDN_ASSIGN_OR_RETURN(std::string id, ParseSessionName("sessions/a"));  // "a"
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gdn {
+
+inline constexpr size_t kMaxSessionIdLength = 128;
+inline constexpr size_t kMaxRequestIdLength = 64;
+inline constexpr size_t kMaxAffinityLength = 256;
+
+std::string SessionName(std::string_view id);  // "sessions/ID"
+std::string ModelName(std::string_view id);    // "models/ID"
+
+// The id of a "sessions/ID" or "models/ID". INVALID_ARGUMENT (INVALID_NAME: field, value).
+absl::StatusOr<std::string> ParseSessionName(std::string_view name);
+absl::StatusOr<std::string> ParseModelName(std::string_view name);
+
+// Each also accepts "". INVALID_ARGUMENT (INVALID_NAME: field, value).
+absl::Status CheckSessionId(std::string_view id);
+absl::Status CheckRequestId(std::string_view id);
+absl::Status CheckAffinity(std::string_view affinity);
+
+}  // namespace gdn

@@ -1,0 +1,104 @@
+#include "server/validation/session_spec.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/validation/tensor.h"
+
+namespace gdn {
+namespace {
+
+constexpr int32_t kMaxOperatorLayers = 1024;
+
+absl::Status InvalidSpec(std::string_view field, std::string message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
+}
+
+absl::StatusOr<std::vector<float>> StateFloats(const v1::Tensor& tensor, std::string_view field,
+                                               const std::vector<int64_t>& shape) {
+  GDN_ASSIGN_OR_RETURN(const TensorView view, CheckTensor(tensor, field, shape));
+  GDN_RETURN_IF_ERROR(CheckFinite(field, view, 0, view.ElementCount()));
+  std::vector<float> floats(static_cast<size_t>(view.ElementCount()));
+  ConvertToFloat(view.dtype, view.data.data(), floats.size(), floats.data());
+  return floats;
+}
+
+}  // namespace
+
+absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec) {
+  OperatorDims result;
+  result.dims = {.key_heads = spec.key_heads(),
+                 .value_heads = spec.value_heads(),
+                 .key_dim = spec.key_dim(),
+                 .value_dim = spec.value_dim()};
+  GDN_RETURN_IF_ERROR(ValidateLayerDims(result.dims));
+  result.layer_count = spec.layer_count() == 0 ? 1 : spec.layer_count();
+  if (result.layer_count < 1 || result.layer_count > kMaxOperatorLayers) {
+    return InvalidSpec("layer_count",
+                       StrCat("layer_count is ", spec.layer_count(), ", expected 1 .. ", kMaxOperatorLayers));
+  }
+  return result;
+}
+
+absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
+    const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
+    const std::vector<int32_t>& layers) {
+  std::vector<CheckedInitialState> checked;
+  std::set<int32_t> seen;
+  for (const v1::InitialState& state : states) {
+    if (!std::binary_search(layers.begin(), layers.end(), state.layer())) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                       StrCat("initial_states names layer ", state.layer(), ", the Gated DeltaNet layers are ",
+                              absl::StrJoin(layers, ",")),
+                       {{"layer", StrCat(state.layer())}, {"expected", absl::StrJoin(layers, ",")}});
+    }
+    if (!seen.insert(state.layer()).second) {
+      return InvalidSpec("initial_states", StrCat("initial_states names layer ", state.layer(), " twice"));
+    }
+    if (state.token_count() < 0) {
+      return InvalidSpec("token_count", StrCat("token_count is ", state.token_count(), ", expected >= 0"));
+    }
+    CheckedInitialState& entry = checked.emplace_back();
+    entry.layer = state.layer();
+    entry.token_count = state.token_count();
+    if (state.has_recurrent_state()) {
+      GDN_ASSIGN_OR_RETURN(entry.recurrent_state, StateFloats(state.recurrent_state(), "recurrent_state",
+                                                              {dims.value_heads, dims.key_dim, dims.value_dim}));
+    }
+    if (state.has_conv_state()) {
+      if (!dims.has_layer())
+        return InvalidSpec("conv_state", "an operator session has no convolution; leave conv_state out");
+      GDN_ASSIGN_OR_RETURN(entry.conv_state,
+                           StateFloats(state.conv_state(), "conv_state", {dims.conv_channels(), dims.conv_width - 1}));
+    }
+  }
+  return checked;
+}
+
+Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
+  Hasher hasher;
+  hasher.UpdateField(request.model());
+  const v1::OperatorSpec& spec = request.operator_();
+  for (const int64_t value :
+       {int64_t{request.spec_case()}, int64_t{spec.key_heads()}, int64_t{spec.value_heads()}, int64_t{spec.key_dim()},
+        int64_t{spec.value_dim()}, int64_t{spec.layer_count() == 0 ? 1 : spec.layer_count()}}) {
+    hasher.UpdateInt(value);
+  }
+  hasher.UpdateField(request.affinity());
+  for (const v1::InitialState& state : request.initial_states()) {
+    hasher.UpdateInt(state.layer());
+    hasher.UpdateInt(state.token_count());
+    for (const v1::Tensor* tensor : {&state.recurrent_state(), &state.conv_state()}) {
+      hasher.UpdateInt(tensor->dtype());
+      hasher.UpdateField(tensor->data());
+    }
+  }
+  return hasher.Finish();
+}
+
+}  // namespace gdn

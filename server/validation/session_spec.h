@@ -1,0 +1,43 @@
+// From CreateSession's messages to checked values.
+//
+// Thread safety: free functions. Ownership: results are copies.
+//
+//   GDN_ASSIGN_OR_RETURN(OperatorDims op, CheckOperatorSpec(request.operator_()));
+//   GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), dims, layers));
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/hash.h"
+#include "base/layer_dims.h"
+#include "gdn/v1/session.pb.h"
+
+namespace gdn {
+
+struct OperatorDims {
+  LayerDims dims;  // conv_width and hidden_size are 0
+  int32_t layer_count = 1;
+};
+
+struct CheckedInitialState {
+  int32_t layer = 0;
+  int64_t token_count = 0;
+  std::vector<float> recurrent_state;  // [HV, K, V], or empty: zero
+  std::vector<float> conv_state;       // [C, W - 1], or empty: zero
+};
+
+// INVALID_ARGUMENT (INVALID_SPEC: field).
+absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);
+
+// `layers` are the session's GDN layers, ascending. INVALID_ARGUMENT (LAYER_NOT_GDN, INVALID_SPEC, NON_FINITE_INPUT and
+// the reasons of CheckTensor).
+absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
+    const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
+    const std::vector<int32_t>& layers);
+
+// The identity of a creating request: equal for equal spec, affinity and initial states.
+Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
+
+}  // namespace gdn

@@ -1,0 +1,251 @@
+#include "server/validation/step_input.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/validation/names.h"
+#include "server/validation/tensor.h"
+
+namespace gdn {
+namespace {
+
+absl::Status InputMissing() {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInputMissing,
+                   "no input is set; send one of hidden_states, projected and delta_rule");
+}
+
+template <typename Request>
+absl::StatusOr<InputKind> KindOf(const Request& request) {
+  switch (request.input_case()) {
+    case Request::kHiddenStates:
+      return InputKind::kHiddenStates;
+    case Request::kProjected:
+      return InputKind::kProjected;
+    case Request::kDeltaRule:
+      return InputKind::kDeltaRule;
+    default:
+      return InputMissing();
+  }
+}
+
+// Checks the input's tensors against `leading` ([-1] or [B, -1]: the first tensor says what -1 is).
+class FieldChecker {
+ public:
+  FieldChecker(CheckedInput& input, std::vector<int64_t> leading) : input_(input), leading_(std::move(leading)) {}
+
+  absl::Status Add(const v1::Tensor& tensor, std::string_view name, std::vector<int64_t> trailing, bool gate = false) {
+    std::vector<int64_t> expected = leading_;
+    expected.insert(expected.end(), trailing.begin(), trailing.end());
+    GDN_ASSIGN_OR_RETURN(TensorView view, CheckTensor(tensor, name, expected));
+    if (input_.fields.empty()) {
+      leading_.assign(view.shape.begin(), view.shape.begin() + static_cast<std::ptrdiff_t>(leading_.size()));
+    } else if (const DType first = input_.fields.front().view.dtype;
+               view.dtype != first && !(gate && view.dtype == DType::kF32)) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+                       StrCat(name, " has dtype ", DTypeName(view.dtype), ", expected ", DTypeName(first), " as ",
+                              input_.fields.front().name, gate ? ", or F32" : ""),
+                       {{"field", std::string(name)},
+                        {"found", std::string(DTypeName(view.dtype))},
+                        {"expected", std::string(DTypeName(first))}});
+    }
+    int64_t features = 1;
+    for (const int64_t dim : trailing) features *= dim;
+    input_.fields.push_back({.name = name, .view = std::move(view), .features = features});
+    return absl::OkStatus();
+  }
+
+  const std::vector<int64_t>& leading() const { return leading_; }
+
+ private:
+  CheckedInput& input_;
+  std::vector<int64_t> leading_;
+};
+
+absl::Status CheckDeltaRule(const v1::DeltaRuleInput& in, const LayerDims& dims, FieldChecker& fields,
+                            CheckedInput& input) {
+  GDN_RETURN_IF_ERROR(fields.Add(in.q(), "q", {dims.key_heads, dims.key_dim}));
+  GDN_RETURN_IF_ERROR(fields.Add(in.k(), "k", {dims.key_heads, dims.key_dim}));
+  GDN_RETURN_IF_ERROR(fields.Add(in.v(), "v", {dims.value_heads, dims.value_dim}));
+  GDN_RETURN_IF_ERROR(fields.Add(in.g(), "g", {dims.value_heads}, /*gate=*/true));
+  GDN_RETURN_IF_ERROR(fields.Add(in.beta(), "beta", {dims.value_heads}, /*gate=*/true));
+  input.scale = in.has_scale() ? in.scale() : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
+  if (!std::isfinite(input.scale)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     StrCat("scale is ", input.scale, ", expected a finite number"),
+                     {{"field", "scale"}, {"found", StrCat(input.scale)}});
+  }
+  input.use_qk_l2norm = in.use_qk_l2norm();
+  input.max_beta = in.allow_beta_to_two() ? 2.0f : 1.0f;
+  return absl::OkStatus();
+}
+
+template <typename Request>
+absl::Status CheckFields(const Request& request, const LayerDims& dims, FieldChecker& fields, CheckedInput& input) {
+  GDN_ASSIGN_OR_RETURN(input.kind, KindOf(request));
+  if (input.kind != InputKind::kDeltaRule && !dims.has_layer()) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, reason::kInputNeedsModel,
+        StrCat(InputKindName(input.kind), " input needs a model session; an operator session takes delta_rule"));
+  }
+  std::vector<int64_t> output;
+  switch (input.kind) {
+    case InputKind::kHiddenStates:
+      GDN_RETURN_IF_ERROR(fields.Add(request.hidden_states().hidden_states(), "hidden_states", {dims.hidden_size}));
+      output = {dims.hidden_size};
+      break;
+    case InputKind::kProjected: {
+      const v1::ProjectedInput& in = request.projected();
+      GDN_RETURN_IF_ERROR(fields.Add(in.mixed_qkv(), "mixed_qkv", {dims.conv_channels()}));
+      GDN_RETURN_IF_ERROR(fields.Add(in.z(), "z", {dims.value_features()}));
+      GDN_RETURN_IF_ERROR(fields.Add(in.b(), "b", {dims.value_heads}));
+      GDN_RETURN_IF_ERROR(fields.Add(in.a(), "a", {dims.value_heads}));
+      output = {dims.value_features()};
+      break;
+    }
+    default:
+      GDN_RETURN_IF_ERROR(CheckDeltaRule(request.delta_rule(), dims, fields, input));
+      output = {dims.value_heads, dims.value_dim};
+  }
+  input.output_dtype = input.fields.front().view.dtype;
+  if (request.output_dtype() != v1::DTYPE_UNSPECIFIED) {
+    GDN_ASSIGN_OR_RETURN(input.output_dtype, CheckDType(request.output_dtype(), "output_dtype"));
+  }
+  input.output_features =
+      dims.has_layer() && input.kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
+  input.output_shape = fields.leading();
+  input.output_shape.insert(input.output_shape.end(), output.begin(), output.end());
+  input.layer = request.layer();
+  input.allow_non_finite = request.allow_non_finite();
+  input.request_id = request.request_id();
+  return CheckRequestId(request.request_id());
+}
+
+absl::Status CheckStoredReply(const CheckedInput& input, const StepLimits& limits) {
+  const int64_t bytes = input.tokens * input.output_features * static_cast<int64_t>(DTypeSize(input.output_dtype));
+  if (input.request_id.empty() || bytes <= limits.max_stored_reply_bytes) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kReplyTooLargeToStore,
+      StrCat("with a request_id the reply is kept for a retry, and ", bytes, " bytes a session are over the limit of ",
+             limits.max_stored_reply_bytes, "; send shorter segments (StreamPrefill) or no request_id"),
+      {{"found", StrCat(bytes)}, {"expected", StrCat(limits.max_stored_reply_bytes)}});
+}
+
+absl::Status InvalidLengths(std::string_view field, std::string message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths, message,
+                   {{"field", std::string(field)}});
+}
+
+absl::Status CheckLengths(const v1::DecodeRequest& request, CheckedInput& input) {
+  if (request.lengths_size() == 0) {
+    input.lengths.assign(static_cast<size_t>(input.batch), static_cast<int32_t>(input.tokens));
+  } else if (request.lengths_size() != input.batch) {
+    return InvalidLengths("lengths",
+                          StrCat("lengths has ", request.lengths_size(), " entries, expected none or ", input.batch));
+  } else {
+    input.lengths.assign(request.lengths().begin(), request.lengths().end());
+  }
+  for (size_t i = 0; i < input.lengths.size(); ++i) {
+    if (input.lengths[i] < 0 || input.lengths[i] > input.tokens) {
+      return InvalidLengths("lengths",
+                            StrCat("lengths[", i, "] is ", input.lengths[i], ", expected 0 .. ", input.tokens));
+    }
+  }
+  if (const int counts = request.expected_token_counts_size(); counts != 0 && counts != input.batch) {
+    return InvalidLengths("expected_token_counts",
+                          StrCat("expected_token_counts has ", counts, " entries, expected none or ", input.batch));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request) { return KindOf(request); }
+absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request) { return KindOf(request); }
+
+absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const LayerDims& dims,
+                                               const StepLimits& limits) {
+  CheckedInput input;
+  FieldChecker fields(input, {-1});
+  GDN_RETURN_IF_ERROR(CheckFields(request, dims, fields, input));
+  input.tokens = fields.leading()[0];
+  if (input.tokens > std::numeric_limits<int32_t>::max()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                     StrCat(input.tokens, " tokens in one call; send segments (StreamPrefill)"));
+  }
+  input.lengths = {static_cast<int32_t>(input.tokens)};
+  GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
+  return input;
+}
+
+absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const LayerDims& dims,
+                                              const StepLimits& limits) {
+  CheckedInput input;
+  input.batch = request.sessions_size();
+  GDN_RETURN_IF_ERROR(CheckBatchSize(input.batch, limits));
+  FieldChecker fields(input, {input.batch, -1});
+  GDN_RETURN_IF_ERROR(CheckFields(request, dims, fields, input));
+  input.tokens = fields.leading()[1];
+  if (input.tokens < 1 || input.tokens > limits.max_draft) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+        StrCat(input.tokens, " tokens a row, Decode takes 1 .. ", limits.max_draft, "; use Prefill for more"),
+        {{"found", StrCat(input.tokens)}, {"expected", StrCat("1 .. ", limits.max_draft)}});
+  }
+  GDN_RETURN_IF_ERROR(CheckLengths(request, input));
+  GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
+  return input;
+}
+
+absl::Status CheckRowValues(const CheckedInput& input, int64_t row) {
+  for (const CheckedField& field : input.fields) {
+    const int64_t begin = row * input.tokens * field.features;
+    const int64_t count = input.lengths[static_cast<size_t>(row)] * field.features;
+    if (!input.allow_non_finite) GDN_RETURN_IF_ERROR(CheckFinite(field.name, field.view, begin, count));
+    if (input.kind != InputKind::kDeltaRule) continue;
+    if (field.name == "g") {
+      GDN_RETURN_IF_ERROR(
+          CheckRange(field.name, field.view, begin, count, -std::numeric_limits<float>::infinity(), 0.0f));
+    } else if (field.name == "beta") {
+      GDN_RETURN_IF_ERROR(CheckRange(field.name, field.view, begin, count, 0.0f, input.max_beta));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Hash128 HashRow(const CheckedInput& input, int64_t row) {
+  Hasher hasher;
+  const int64_t length = input.lengths[static_cast<size_t>(row)];
+  for (const int64_t value : {static_cast<int64_t>(input.kind), int64_t{input.layer}, length,
+                              static_cast<int64_t>(input.output_dtype), int64_t{input.use_qk_l2norm}}) {
+    hasher.UpdateInt(value);
+  }
+  hasher.UpdateField({reinterpret_cast<const char*>(&input.scale), sizeof(input.scale)});
+  for (const CheckedField& field : input.fields) {
+    hasher.UpdateInt(static_cast<int64_t>(field.view.dtype));
+    hasher.UpdateField(
+        {input.RowData(field, row), static_cast<size_t>(length * field.features) * DTypeSize(field.view.dtype)});
+  }
+  return hasher.Finish();
+}
+
+absl::Status CheckBatchSize(int64_t sessions, const StepLimits& limits) {
+  if (sessions >= 1 && sessions <= limits.max_batch) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kBatchTooLarge,
+                   StrCat("sessions has ", sessions, " entries, expected 1 .. ", limits.max_batch),
+                   {{"found", StrCat(sessions)}, {"expected", StrCat("1 .. ", limits.max_batch)}});
+}
+
+absl::Status CheckMessageSize(int64_t bytes, const StepLimits& limits) {
+  if (bytes <= limits.max_message_bytes) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kResourceExhausted, reason::kMessageTooLarge,
+                   StrCat("the message has ", bytes, " bytes, the limit is ", limits.max_message_bytes,
+                          "; send segments (StreamPrefill) or smaller batches"),
+                   {{"found", StrCat(bytes)}, {"expected", StrCat(limits.max_message_bytes)}});
+}
+
+}  // namespace gdn

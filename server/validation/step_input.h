@@ -1,0 +1,82 @@
+// From Prefill and Decode requests to checked inputs.
+//
+// A request's shape, dtypes and lengths are checked whole before a session is touched; the values of a row (finite, in
+// range) are checked row by row, so that one row's NaN is that row's error.
+// Thread safety: free functions. Ownership: views point into the request.
+//
+//   GDN_ASSIGN_OR_RETURN(CheckedInput input, CheckDecodeInput(request, dims, limits));
+//   GDN_RETURN_IF_ERROR(CheckRowValues(input, row));
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/hash.h"
+#include "base/layer_dims.h"
+#include "base/tensor_view.h"
+#include "gdn/v1/step.pb.h"
+
+namespace gdn {
+
+struct StepLimits {
+  int64_t max_message_bytes = int64_t{64} << 20;
+  int32_t max_draft = 8;
+  int32_t max_batch = 512;
+  int64_t max_stored_reply_bytes = int64_t{1} << 20;
+};
+
+struct CheckedField {
+  std::string_view name;  // as in the message: "hidden_states", "mixed_qkv", ...
+  TensorView view;
+  int64_t features = 0;  // elements of one token
+};
+
+struct CheckedInput {
+  InputKind kind = InputKind::kNone;
+  int32_t layer = 0;
+  std::vector<CheckedField> fields;  // in the order of the message's fields
+  int64_t batch = 1;                 // B; 1 for a prefill
+  int64_t tokens = 0;                // T, padding included
+  std::vector<int32_t> lengths;      // [B] tokens of each row
+  float scale = 0.0f;                // delta_rule
+  bool use_qk_l2norm = false;        // delta_rule
+  float max_beta = 1.0f;             // delta_rule
+  bool allow_non_finite = false;
+  DType output_dtype = DType::kF32;
+  std::vector<int64_t> output_shape;  // of the whole reply
+  int64_t output_features = 0;        // elements of one token
+  std::string_view request_id;
+
+  const char* RowData(const CheckedField& field, int64_t row) const {
+    return field.view.data.data() + static_cast<size_t>(row * tokens * field.features) * DTypeSize(field.view.dtype);
+  }
+};
+
+// The kind of input that is set; INVALID_ARGUMENT (INPUT_MISSING).
+absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request);
+absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request);
+
+// INVALID_ARGUMENT with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS, BATCH_TOO_LARGE,
+// INVALID_NAME (request_id) and REPLY_TOO_LARGE_TO_STORE. `dims` without a layer (an operator session) takes only
+// delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL).
+absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const LayerDims& dims,
+                                               const StepLimits& limits);
+absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const LayerDims& dims,
+                                              const StepLimits& limits);
+
+// NON_FINITE_INPUT and VALUE_OUT_OF_RANGE within the row's length.
+absl::Status CheckRowValues(const CheckedInput& input, int64_t row);
+
+// What must be equal for a retry: everything that a row's reply follows from.
+Hash128 HashRow(const CheckedInput& input, int64_t row);
+
+// INVALID_ARGUMENT (BATCH_TOO_LARGE: found, expected) outside 1 .. max_batch.
+absl::Status CheckBatchSize(int64_t sessions, const StepLimits& limits);
+
+// RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE: found, expected).
+absl::Status CheckMessageSize(int64_t bytes, const StepLimits& limits);
+
+}  // namespace gdn

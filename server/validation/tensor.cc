@@ -1,0 +1,146 @@
+#include "server/validation/tensor.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+// "q[1, 0, 17]": the multi-index of a flat position.
+std::string IndexToString(const std::vector<int64_t>& shape, int64_t flat) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    index[axis] = flat % shape[axis];
+    flat /= shape[axis];
+  }
+  return StrCat("[", absl::StrJoin(index, ", "), "]");
+}
+
+float ElementAt(const TensorView& view, int64_t index) {
+  float value = 0.0f;
+  const size_t size = DTypeSize(view.dtype);
+  ConvertToFloat(view.dtype, view.data.data() + static_cast<size_t>(index) * size, 1, &value);
+  return value;
+}
+
+// Whether any of `count` words has every bit of `mask` set, that is: an exponent of all ones. No early exit, so that it
+// vectorises.
+template <typename Word>
+bool AnyHasAllBits(const char* data, int64_t count, Word mask) {
+  bool any = false;
+  for (int64_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, data + static_cast<size_t>(i) * sizeof(Word), sizeof(Word));
+    any |= (word & mask) == mask;
+  }
+  return any;
+}
+
+bool AnyNonFinite(DType dtype, const char* data, int64_t count) {
+  switch (dtype) {
+    case DType::kF32:
+      return AnyHasAllBits<uint32_t>(data, count, 0x7f800000u);
+    case DType::kF16:
+      return AnyHasAllBits<uint16_t>(data, count, uint16_t{0x7c00});
+    case DType::kBF16:
+      return AnyHasAllBits<uint16_t>(data, count, uint16_t{0x7f80});
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field) {
+  switch (dtype) {
+    case v1::DTYPE_F32:
+      return DType::kF32;
+    case v1::DTYPE_F16:
+      return DType::kF16;
+    case v1::DTYPE_BF16:
+      return DType::kBF16;
+    default:
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+          StrCat(field, " has dtype ", static_cast<int>(dtype), "; set DTYPE_F32 (1), DTYPE_F16 (2) or DTYPE_BF16 (3)"),
+          {{"field", std::string(field)},
+           {"found", StrCat(static_cast<int>(dtype))},
+           {"expected", "DTYPE_F32, DTYPE_F16 or DTYPE_BF16"}});
+  }
+}
+
+v1::DType ToProto(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return v1::DTYPE_F32;
+    case DType::kF16:
+      return v1::DTYPE_F16;
+    case DType::kBF16:
+      return v1::DTYPE_BF16;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
+absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view field,
+                                       const std::vector<int64_t>& expected) {
+  TensorView view;
+  GDN_ASSIGN_OR_RETURN(view.dtype, CheckDType(tensor.dtype(), field));
+  view.shape.assign(tensor.shape().begin(), tensor.shape().end());
+  const absl::StatusOr<int64_t> count = CheckedElementCount(view.shape);
+  if (!count.ok()) {
+    return WithMetadata(WithMetadata(WithPrefix(count.status(), field), "field", field), "found",
+                        ShapeToString(view.shape));
+  }
+  bool matches = view.shape.size() == expected.size();
+  for (size_t axis = 0; matches && axis < expected.size(); ++axis) {
+    matches = expected[axis] == -1 || expected[axis] == view.shape[axis];
+  }
+  if (!matches) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape,
+        StrCat(field, " has shape ", ShapeToString(view.shape), ", expected ", ShapeToString(expected),
+               " (-1: any size)"),
+        {{"field", std::string(field)}, {"found", ShapeToString(view.shape)}, {"expected", ShapeToString(expected)}});
+  }
+  const size_t bytes = static_cast<size_t>(*count) * DTypeSize(view.dtype);
+  if (tensor.data().size() != bytes) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+        StrCat(field, " has ", tensor.data().size(), " bytes of data, its shape ", ShapeToString(view.shape), " of ",
+               DTypeName(view.dtype), " needs ", bytes),
+        {{"field", std::string(field)}, {"found", StrCat(tensor.data().size())}, {"expected", StrCat(bytes)}});
+  }
+  view.data = tensor.data();
+  return view;
+}
+
+absl::Status CheckFinite(std::string_view field, const TensorView& view, int64_t begin, int64_t count) {
+  const size_t size = DTypeSize(view.dtype);
+  if (!AnyNonFinite(view.dtype, view.data.data() + static_cast<size_t>(begin) * size, count)) return absl::OkStatus();
+  int64_t index = begin;
+  while (!AnyNonFinite(view.dtype, view.data.data() + static_cast<size_t>(index) * size, 1)) ++index;
+  const std::string where = IndexToString(view.shape, index);
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kNonFiniteInput,
+                   StrCat(field, where, " is ", ElementAt(view, index),
+                          "; inputs must be finite (allow_non_finite lets them through)"),
+                   {{"field", std::string(field)}, {"index", where}});
+}
+
+absl::Status CheckRange(std::string_view field, const TensorView& view, int64_t begin, int64_t count, float low,
+                        float high) {
+  for (int64_t index = begin; index < begin + count; ++index) {
+    const float value = ElementAt(view, index);
+    if (!(value < low) && !(value > high)) continue;
+    const std::string where = IndexToString(view.shape, index);
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     StrCat(field, where, " is ", value, ", expected a value in [", low, ", ", high, "]"),
+                     {{"field", std::string(field)}, {"index", where}, {"found", StrCat(value)}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,37 @@
+// From a Tensor message to a checked view, and the scan for elements that may not be there.
+//
+// Thread safety: free functions. Ownership: views point into the message.
+//
+//   GDN_ASSIGN_OR_RETURN(TensorView q, CheckTensor(input.q(), "q", {t, h, k}));
+//   GDN_RETURN_IF_ERROR(CheckFinite("q", q, 0, rows));
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/tensor_view.h"
+#include "gdn/v1/tensor.pb.h"
+
+namespace gdn {
+
+// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE). `field` names the tensor in the message.
+absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field);
+v1::DType ToProto(DType dtype);
+
+// Checks dtype, shape (-1 in `expected` matches any size) and the data's length. INVALID_ARGUMENT
+// (INVALID_TENSOR_DTYPE, INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW, INVALID_TENSOR_DATA) with metadata field, found and
+// expected.
+absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view field,
+                                       const std::vector<int64_t>& expected);
+
+// Elements [begin, begin + count) of the view, which must be inside it. INVALID_ARGUMENT (NON_FINITE_INPUT: field,
+// index); the index has one number an axis.
+absl::Status CheckFinite(std::string_view field, const TensorView& view, int64_t begin, int64_t count);
+
+// The same for values outside [low, high] (VALUE_OUT_OF_RANGE: field, index, found). NaN is left to CheckFinite.
+absl::Status CheckRange(std::string_view field, const TensorView& view, int64_t begin, int64_t count, float low,
+                        float high);
+
+}  // namespace gdn

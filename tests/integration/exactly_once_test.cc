@@ -1,0 +1,356 @@
+// A step is applied exactly once: request ids, expected token counts, joined calls, and calls that end before their step.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/integration/service_helpers.h"
+
+namespace gdn {
+namespace {
+
+constexpr char kSet[] = "qwen3_next_1";
+constexpr int kLayer = 0;
+constexpr int kPrompt = 37;
+
+class ExactlyOnce : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* id : {"a", "reference"}) ASSERT_TRUE(caller_.Create(id, "next").ok());
+  }
+
+  v1::PrefillRequest Prompt(const std::string& id, const std::string& request_id) const {
+    v1::PrefillRequest request = PrefillOf(id, kLayer, inputs_.Slice(0, kPrompt));
+    request.set_request_id(request_id);
+    return request;
+  }
+  v1::DecodeRequest Step(const std::vector<std::string>& ids, int token, const std::string& request_id) const {
+    v1::DecodeRequest request = DecodeOf(ids, kLayer, std::vector<Tokens>(ids.size(), inputs_.Token(kPrompt + token)));
+    request.set_request_id(request_id);
+    return request;
+  }
+  std::future<Outcome<v1::DecodeResponse>> Later(const v1::DecodeRequest& request) const {
+    return std::async(std::launch::async, [this, request] { return caller_.Decode(request); });
+  }
+
+  TestServer server_{{.models = {{"next", GoldenPath(kSet)}}}};
+  const Caller caller_{server_};
+  const Tokens inputs_ = GoldenInputs(kSet, kLayer);
+};
+
+// Holds the engine between two pieces of its work. Unlike EngineBlocker it is queued without waiting.
+struct EngineGate {
+  absl::Notification reached;
+  absl::Notification open;
+
+  void Post(Batcher& batcher) {
+    batcher.Post(
+        [this](Backend&) {
+          reached.Notify();
+          open.WaitForNotification();
+          return absl::OkStatus();
+        },
+        [](const absl::Status&) {});
+  }
+};
+
+TEST_F(ExactlyOnce, ARepeatedPrefillGivesTheSameBytesAndMovesTheStateOnce) {
+  ASSERT_TRUE(caller_.Prefill(Prompt("reference", "")).ok());
+  const auto first = caller_.Prefill(Prompt("a", "p"));
+  ASSERT_TRUE(first.ok()) << first.status.error_message();
+  for (int i = 0; i < 3; ++i) {
+    const auto again = caller_.Prefill(Prompt("a", "p"));
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(again.reply.SerializeAsString(), first.reply.SerializeAsString());
+  }
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt);
+  EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
+}
+
+TEST_F(ExactlyOnce, ARepeatedDecodeGivesTheSameBytesAndMovesTheStateOnce) {
+  for (const char* id : {"a", "reference"}) ASSERT_TRUE(caller_.Prefill(Prompt(id, "")).ok());
+  ASSERT_TRUE(caller_.Decode(Step({"reference"}, 0, "")).ok());
+  const auto first = caller_.Decode(Step({"a"}, 0, "d"));
+  const auto again = caller_.Decode(Step({"a"}, 0, "d"));
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(again.reply.SerializeAsString(), first.reply.SerializeAsString());
+  EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
+}
+
+TEST_F(ExactlyOnce, StreamsAndUnaryCallsShareTheStoredReply) {
+  v1::StreamPrefillRequest segment;
+  *segment.mutable_segment() = Prompt("a", "p");
+  grpc::ClientContext context;
+  const auto stream = server_.stub().StreamPrefill(&context);
+  v1::StreamPrefillResponse first, again;
+  ASSERT_TRUE(stream->Write(segment) && stream->Read(&first));
+  ASSERT_TRUE(stream->Write(segment) && stream->Read(&again));
+  stream->WritesDone();
+  ASSERT_TRUE(stream->Finish().ok());
+  ASSERT_EQ(first.status().code(), 0) << first.status().message();
+  EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
+  EXPECT_EQ(caller_.Prefill(Prompt("a", "p")).reply.SerializeAsString(), first.result().SerializeAsString());
+
+  v1::StreamDecodeRequest step;
+  *step.mutable_step() = Step({"a"}, 0, "d");
+  grpc::ClientContext decode_context;
+  const auto decode = server_.stub().StreamDecode(&decode_context);
+  v1::StreamDecodeResponse first_step, again_step;
+  ASSERT_TRUE(decode->Write(step) && decode->Read(&first_step));
+  ASSERT_TRUE(decode->Write(step) && decode->Read(&again_step));
+  decode->WritesDone();
+  ASSERT_TRUE(decode->Finish().ok());
+  ASSERT_EQ(first_step.status().code(), 0) << first_step.status().message();
+  EXPECT_EQ(again_step.SerializeAsString(), first_step.SerializeAsString());
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt + 1);
+}
+
+TEST_F(ExactlyOnce, ACallInFlightIsJoined) {
+  EngineBlocker blocker(server_.batcher());
+  std::vector<std::future<Outcome<v1::DecodeResponse>>> calls;
+  for (int i = 0; i < 3; ++i) calls.push_back(Later(Step({"a"}, 0, "d")));
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 3));
+  EXPECT_EQ(server_.batcher().queued_steps(), 1u);
+  blocker.Release();
+  const auto first = calls[0].get();
+  ASSERT_TRUE(first.ok()) << first.status.error_message();
+  for (size_t i = 1; i < calls.size(); ++i) {
+    const auto joined = calls[i].get();
+    ASSERT_TRUE(joined.ok()) << joined.status.error_message();
+    EXPECT_EQ(joined.reply.SerializeAsString(), first.reply.SerializeAsString());
+  }
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), 1);
+}
+
+TEST_F(ExactlyOnce, AnIdWithAnotherPayloadIsRefused) {
+  ASSERT_TRUE(caller_.Decode(Step({"a"}, 0, "d")).ok());
+  const std::string state = caller_.State("a");
+  v1::DecodeRequest other_output = Step({"a"}, 0, "d");
+  other_output.set_output_dtype(v1::DTYPE_BF16);
+  v1::DecodeRequest other_dtype = DecodeOf({"a"}, kLayer, {inputs_.Token(kPrompt)}, v1::DTYPE_BF16);
+  other_dtype.set_request_id("d");
+  v1::DecodeRequest longer = DecodeOf({"a"}, kLayer, {inputs_.Slice(kPrompt, 2)});
+  longer.set_request_id("d");
+  for (const v1::DecodeRequest& request : {Step({"a"}, 1, "d"), other_output, other_dtype, longer}) {
+    const auto refused = caller_.Decode(request);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(refused.reason(), "REQUEST_ID_REUSED");
+    EXPECT_EQ(refused.metadata("request_id"), "d");
+    EXPECT_EQ(refused.metadata("session"), "sessions/a");
+  }
+  EXPECT_EQ(caller_.State("a"), state);
+
+  // In flight as well as done; and ids are each layer's own.
+  EngineBlocker blocker(server_.batcher());
+  auto call = Later(Step({"a"}, 1, "e"));
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
+  EXPECT_EQ(caller_.Decode(Step({"a"}, 2, "e")).reason(), "REQUEST_ID_REUSED");
+  blocker.Release();
+  EXPECT_TRUE(call.get().ok());
+  v1::DecodeRequest other_layer = Step({"a"}, 3, "e");
+  other_layer.set_layer(1);
+  EXPECT_TRUE(caller_.Decode(other_layer).ok());
+}
+
+TEST_F(ExactlyOnce, AStepOfABusyLayerIsRefused) {
+  EngineBlocker blocker(server_.batcher());
+  auto call = Later(Step({"a"}, 0, "d"));
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
+  for (const auto& request : {Step({"a"}, 0, ""), Step({"a"}, 0, "e")}) {
+    const auto refused = caller_.Decode(request);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ABORTED);
+    EXPECT_EQ(refused.reason(), "SESSION_BUSY");
+    EXPECT_EQ(refused.metadata("session"), "sessions/a");
+  }
+  EXPECT_EQ(caller_.Prefill(Prompt("a", "")).reason(), "SESSION_BUSY");
+  v1::DecodeRequest other_layer = Step({"a"}, 0, "");
+  other_layer.set_layer(1);
+  auto unhindered = Later(other_layer);
+  EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  blocker.Release();
+  EXPECT_TRUE(call.get().ok());
+  EXPECT_TRUE(unhindered.get().ok());
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), 1);
+}
+
+TEST_F(ExactlyOnce, ABusyRowOfABatchRefusesAllOfItUnlessRowsMayFail) {
+  EngineBlocker blocker(server_.batcher());
+  auto call = Later(Step({"a"}, 0, "d"));
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
+  EXPECT_EQ(caller_.Decode(Step({"reference", "a"}, 0, "")).reason(), "SESSION_BUSY");
+  v1::DecodeRequest partial = Step({"reference", "a"}, 0, "");
+  partial.set_partial_ok(true);
+  auto rows = Later(partial);
+  EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  blocker.Release();
+  const auto outcome = rows.get();
+  ASSERT_TRUE(outcome.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.reply.row_statuses(0).code(), 0);
+  EXPECT_EQ(ErrorInfoOf(outcome.reply.row_statuses(1)).reason(), "SESSION_BUSY");
+  EXPECT_TRUE(call.get().ok());
+  EXPECT_EQ(caller_.TokenCount("reference", kLayer), 1);
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), 1);
+}
+
+TEST_F(ExactlyOnce, TheRequestIdIsLookedAtBeforeTheTokenCountAndThatBeforeBusy) {
+  v1::PrefillRequest prompt = Prompt("a", "p");
+  prompt.set_expected_token_count(0);
+  const auto first = caller_.Prefill(prompt);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(caller_.Prefill(prompt).reply.SerializeAsString(), first.reply.SerializeAsString());
+  prompt.set_request_id("q");
+  const auto refused = caller_.Prefill(prompt);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(refused.reason(), "TOKEN_COUNT_MISMATCH");
+  EXPECT_EQ(refused.metadata("token_count"), std::to_string(kPrompt));
+  EXPECT_EQ(refused.metadata("expected"), "0");
+
+  EngineBlocker blocker(server_.batcher());
+  v1::DecodeRequest step = Step({"a"}, 0, "d");
+  step.add_expected_token_counts(kPrompt);
+  auto call = Later(step);
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
+  EXPECT_EQ(caller_.Prefill(prompt).reason(), "TOKEN_COUNT_MISMATCH");
+  prompt.set_expected_token_count(kPrompt);
+  EXPECT_EQ(caller_.Prefill(prompt).reason(), "SESSION_BUSY");
+  blocker.Release();
+  EXPECT_TRUE(call.get().ok());
+  EXPECT_TRUE(caller_.Decode(step).ok());  // stored, though the count has moved on
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt + 1);
+}
+
+TEST_F(ExactlyOnce, ARetriedBatchInAnotherCompositionGivesEachSessionItsStoredRow) {
+  const std::vector<std::string> ids = {"b", "c", "d", "e"};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_TRUE(caller_.Create(ids[i], "next").ok());
+    ASSERT_TRUE(caller_.Prefill(PrefillOf(ids[i], kLayer, inputs_.Slice(0, 3 + static_cast<int64_t>(i)))).ok());
+  }
+  const auto token = [&](int i) { return inputs_.Token(20 + i); };
+  v1::DecodeRequest request = DecodeOf({"b", "c", "d"}, kLayer, {token(0), token(1), token(2)});
+  request.set_request_id("s");
+  const auto first = caller_.Decode(request);
+  ASSERT_TRUE(first.ok()) << first.status.error_message();
+
+  v1::DecodeRequest retry = DecodeOf({"d", "e", "b"}, kLayer, {token(2), token(3), token(0)});
+  retry.set_request_id("s");
+  const auto again = caller_.Decode(retry);
+  ASSERT_TRUE(again.ok()) << again.status.error_message();
+  EXPECT_EQ(RowBytes(again.reply.output(), 0), RowBytes(first.reply.output(), 2));
+  EXPECT_EQ(RowBytes(again.reply.output(), 2), RowBytes(first.reply.output(), 0));
+  EXPECT_EQ(std::vector<int64_t>(again.reply.token_counts().begin(), again.reply.token_counts().end()),
+            (std::vector<int64_t>{6, 7, 4}));
+  ASSERT_TRUE(caller_.Prefill(PrefillOf("reference", kLayer, inputs_.Slice(0, 6))).ok());
+  const auto alone = caller_.Decode(DecodeOf({"reference"}, kLayer, {token(3)}));
+  EXPECT_EQ(RowBytes(again.reply.output(), 1), RowBytes(alone.reply.output(), 0));
+  EXPECT_EQ(caller_.TokenCount("c", kLayer), 5);
+}
+
+TEST_F(ExactlyOnce, ACancelledCallThatWaitsLeavesTheState) {
+  ASSERT_TRUE(caller_.Prefill(Prompt("a", "")).ok());
+  const std::string state = caller_.State("a");
+  EngineBlocker blocker(server_.batcher());
+  const auto context = caller_.NewContext();
+  auto call = std::async(std::launch::async, [&] { return caller_.Decode(*context, Step({"a"}, 0, "d")); });
+  EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
+  CancelAndSettle(caller_, *context);
+  EXPECT_EQ(call.get().status.error_code(), grpc::StatusCode::CANCELLED);
+  blocker.Release();
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 0));
+  EXPECT_EQ(caller_.State("a"), state);
+  EXPECT_TRUE(caller_.Decode(Step({"a"}, 0, "d")).ok());  // its request id was not used up
+  EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt + 1);
+}
+
+TEST_F(ExactlyOnce, AnExpiredCallThatWaitsLeavesTheState) {
+  ASSERT_TRUE(caller_.Prefill(Prompt("a", "")).ok());
+  const std::string state = caller_.State("a");
+  EngineBlocker blocker(server_.batcher());
+  const auto context = caller_.NewContext();
+  context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(300)));
+  auto call = std::async(std::launch::async, [&] { return caller_.Decode(*context, Step({"a"}, 0, "")); });
+  EXPECT_EQ(call.get().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  absl::SleepFor(absl::Milliseconds(200));  // the server counts from when it heard of the call
+  blocker.Release();
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 0));
+  EXPECT_EQ(caller_.State("a"), state);
+}
+
+TEST_F(ExactlyOnce, ARetryThatJoinedACancelledCallGetsTheResult) {
+  ASSERT_TRUE(caller_.Decode(Step({"reference"}, 0, "")).ok());
+  EngineBlocker blocker(server_.batcher());
+  const auto context = caller_.NewContext();
+  auto original = std::async(std::launch::async, [&] { return caller_.Decode(*context, Step({"a"}, 0, "d")); });
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
+  auto retry = Later(Step({"a"}, 0, "d"));
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 2));
+  CancelAndSettle(caller_, *context);
+  EXPECT_EQ(original.get().status.error_code(), grpc::StatusCode::CANCELLED);
+  blocker.Release();
+  const auto outcome = retry.get();
+  ASSERT_TRUE(outcome.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.reply.token_counts(0), 1);
+  EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
+}
+
+TEST_F(ExactlyOnce, ABusySessionIsNeitherDeletedNorExported) {
+  EngineBlocker blocker(server_.batcher());
+  auto call = Later(Step({"a"}, 0, ""));
+  EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
+  const auto deleted = caller_.Delete("a");
+  EXPECT_EQ(deleted.status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(deleted.reason(), "SESSION_BUSY");
+  EXPECT_EQ(caller_.Export("a").reason(), "SESSION_BUSY");
+  blocker.Release();
+  EXPECT_TRUE(call.get().ok());
+  EXPECT_TRUE(caller_.Export("a").ok());
+  EXPECT_TRUE(caller_.Delete("a").ok());
+}
+
+TEST_F(ExactlyOnce, APrefillThatEndsHalfwayLeavesTheStateAsItWas) {
+  const Tokens prompt = RandomTokens(1500, 3);  // three segments of the engine
+  ASSERT_TRUE(caller_.Prefill(Prompt("a", "")).ok());
+  ASSERT_TRUE(caller_.Create("fresh", "next").ok());
+  for (const std::string id : {"a", "fresh"}) {
+    const std::string state = caller_.State(id);
+    EngineGate before, halfway;
+    before.Post(server_.batcher());
+    before.reached.WaitForNotification();
+    const auto context = caller_.NewContext();
+    auto call = std::async(std::launch::async, [&] { return caller_.Prefill(*context, PrefillOf(id, kLayer, prompt)); });
+    EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
+    EngineGate begun;
+    begun.Post(server_.batcher());
+    before.open.Notify();
+    begun.reached.WaitForNotification();  // the prefill has begun, its first segment comes next
+    halfway.Post(server_.batcher());
+    begun.open.Notify();
+    halfway.reached.WaitForNotification();
+    EXPECT_EQ(server_.batcher().queued_steps(), 0u);
+    CancelAndSettle(caller_, *context);
+    EXPECT_EQ(call.get().status.error_code(), grpc::StatusCode::CANCELLED);
+    halfway.open.Notify();
+    EXPECT_TRUE(WaitForCalls(server_, id, kLayer, 0));
+    EXPECT_EQ(caller_.State(id), state);
+  }
+  const auto decoded = caller_.Decode(Step({"fresh", "reference"}, 0, ""));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(RowBytes(decoded.reply.output(), 0), RowBytes(decoded.reply.output(), 1));
+  EXPECT_EQ(caller_.State("fresh"), caller_.State("reference"));
+}
+
+TEST_F(ExactlyOnce, AReplyTooLargeToKeepIsRefusedBeforeTheStateMoves) {
+  TestServer small({.models = {{"next", GoldenPath(kSet)}}, .limits = {.max_stored_reply_bytes = 1000}});
+  const Caller caller(small);
+  ASSERT_TRUE(caller.Create("a", "next").ok());
+  const auto refused = caller.Prefill(Prompt("a", "p"));
+  EXPECT_EQ(refused.reason(), "REPLY_TOO_LARGE_TO_STORE");
+  EXPECT_EQ(refused.metadata("expected"), "1000");
+  EXPECT_EQ(caller.TokenCount("a", kLayer), 0);
+  EXPECT_TRUE(caller.Prefill(Prompt("a", "")).ok());
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,122 @@
+// What tests of the service share: callers, requests made of golden or random tokens, and looks at a session's state.
+//
+// Thread safety: a Caller is safe from any thread; the rest are plain values. Ownership: a Caller borrows its server.
+//
+//   TestServer server({.models = {{"next", GoldenPath("qwen3_next_1")}}});
+//   Caller caller(server);
+//   ASSERT_TRUE(caller.Create("a", "next").ok());
+//   auto reply = caller.Prefill(PrefillOf("a", /*layer=*/0, GoldenInputs("qwen3_next_1", 0)));
+#pragma once
+
+#include <grpcpp/client_context.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/test_server.h"
+#include "tests/support/delta_rule_problem.h"
+
+namespace gdn {
+
+// Against a single whole prefill: what promise 1 of the README allows in float32.
+inline constexpr double kSplitTolerance = 1e-5;
+
+// How a call ended, and its reply.
+template <typename Reply>
+struct Outcome {
+  grpc::Status status;
+  Reply reply;
+
+  bool ok() const { return status.ok(); }
+  std::string reason() const { return ErrorInfoOf(status).reason(); }
+  std::string metadata(const std::string& key) const {
+    const google::rpc::ErrorInfo info = ErrorInfoOf(status);
+    const auto it = info.metadata().find(key);
+    return it == info.metadata().end() ? "(none)" : it->second;
+  }
+};
+
+// Tokens of one sequence for one layer: [count, features].
+struct Tokens {
+  int64_t features = 0;
+  std::vector<float> values;
+
+  int64_t count() const { return static_cast<int64_t>(values.size()) / features; }
+  Tokens Slice(int64_t first, int64_t count) const;
+  Tokens Token(int64_t index) const { return Slice(index, 1); }
+};
+
+// One sequence of a golden set: the prompt and then the decode steps.
+Tokens GoldenInputs(const std::string& set, int layer, int sequence = 0);
+Tokens GoldenOutputs(const std::string& set, int layer, int sequence = 0);
+Tokens RandomTokens(int64_t count, uint64_t seed, int64_t features = 64);
+
+v1::Tensor AsTensor(const std::vector<int64_t>& shape, const std::vector<float>& values,
+                    v1::DType dtype = v1::DTYPE_F32);
+// The elements of a tensor of any dtype.
+std::vector<float> Floats(const v1::Tensor& tensor);
+
+// hidden_states requests.
+v1::PrefillRequest PrefillOf(const std::string& id, int layer, const Tokens& tokens, v1::DType dtype = v1::DTYPE_F32);
+// Row i brings rows[i]; shorter rows are padded with 1e6 (a value that would show) and `lengths` is set.
+v1::DecodeRequest DecodeOf(const std::vector<std::string>& ids, int layer, const std::vector<Tokens>& rows,
+                           v1::DType dtype = v1::DTYPE_F32);
+// A delta_rule input whose tensors lead with `leading`, whose product is inputs.tokens.
+v1::DeltaRuleInput DeltaRuleOf(const DeltaRuleInputs& inputs, const std::vector<int64_t>& leading);
+// A projected input of random values for the dims of set 1 (H = 2, HV = 4, K = V = 32).
+v1::ProjectedInput RandomProjected(const std::vector<int64_t>& leading, uint64_t seed);
+// H = 2, HV = 4, K = 16, V = 24.
+v1::OperatorSpec SmallOperator(int layer_count = 1);
+LayerDims SmallOperatorDims();
+
+// Bytes of row `row` of a [B, ..] tensor.
+std::string RowBytes(const v1::Tensor& tensor, int64_t row);
+
+// One principal's calls, each waiting for its reply.
+class Caller {
+ public:
+  explicit Caller(TestServer& server, std::string authorization = "")
+      : server_(server), authorization_(std::move(authorization)) {}
+
+  std::unique_ptr<grpc::ClientContext> NewContext() const;
+
+  Outcome<v1::Session> Create(const v1::CreateSessionRequest& request) const;
+  Outcome<v1::Session> Create(const std::string& id, const std::string& model) const;
+  Outcome<v1::Session> CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const;
+  Outcome<v1::Session> Get(const std::string& id) const;
+  Outcome<v1::ListSessionsResponse> List(int page_size, const std::string& page_token = "") const;
+  Outcome<v1::DeleteSessionResponse> Delete(const std::string& id) const;
+  Outcome<v1::GetServerInfoResponse> Info() const;
+  Outcome<v1::PrefillResponse> Prefill(const v1::PrefillRequest& request) const;
+  Outcome<v1::PrefillResponse> Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const;
+  Outcome<v1::DecodeResponse> Decode(const v1::DecodeRequest& request) const;
+  Outcome<v1::DecodeResponse> Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const;
+  Outcome<std::string> Export(const std::string& id, bool include_recurrent_state = false) const;
+  Outcome<v1::Session> Import(const v1::ImportStateRequest::Target& target, const std::string& file,
+                              size_t piece_bytes = 1000) const;
+  Outcome<v1::Session> Import(const std::string& id, const std::string& model, const std::string& file) const;
+
+  // Tokens that the layer has seen; -1 where there is no such session or layer.
+  int64_t TokenCount(const std::string& id, int layer) const;
+  // The exported file: equal files are equal states, counts and logs included. Empty, and a failed test, on an error.
+  std::string State(const std::string& id) const;
+
+  TestServer& server() const { return server_; }
+
+ private:
+  TestServer& server_;
+  const std::string authorization_;
+};
+
+// Waits until `calls` calls wait for the step in flight of an anonymous caller's (session, layer): the one that computes it and those
+// that have joined. False, and a failed test, where that does not come about.
+bool WaitForCalls(TestServer& server, const std::string& id, int layer, int calls);
+// The same for `steps` in the engine's queue.
+bool WaitForQueuedSteps(TestServer& server, size_t steps);
+
+// Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then some.
+void CancelAndSettle(const Caller& caller, grpc::ClientContext& context);
+
+}  // namespace gdn

@@ -1,0 +1,109 @@
+#include "tests/integration/test_server.h"
+
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "absl/synchronization/mutex.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace gdn {
+
+std::vector<std::string> TestBackends() { return {"cpu"}; }
+
+TestServer::TestServer(const TestServerOptions& options, const std::string& backend) {
+  EXPECT_EQ(backend, "cpu");
+  backend_ = MakeCpuBackend({.threads = options.threads}).value();
+  for (const auto& [name, directory] : options.models) {
+    auto model = LoadModel(*backend_, name, directory);
+    EXPECT_TRUE(model.ok()) << model.status();
+    catalog_.emplace(name, ServedModel{.name = name,
+                                       .family = model->config().family,
+                                       .dims = model->config().dims,
+                                       .num_layers = model->config().num_layers,
+                                       .weight_dtype = model->weight_dtype(),
+                                       .fingerprint = model->fingerprint(),
+                                       .layers = model->layers()});
+    loaded_.push_back(*std::move(model));
+  }
+  store_ = std::make_unique<StateStore>(
+      *backend_, StateStoreOptions{.budget_bytes = options.state_bytes, .max_draft = options.limits.max_draft});
+  sessions_ = std::make_unique<SessionManager>(*store_);
+  batcher_ = std::make_unique<Batcher>(*backend_, BatcherOptions{.max_queued_steps = options.max_queued_steps,
+                                                                 .max_batch_rows = options.limits.max_batch});
+  context_.reset(new ServiceContext{.models = catalog_,
+                                    .sessions = *sessions_,
+                                    .store = *store_,
+                                    .batcher = *batcher_,
+                                    .backend = backend_->info(),
+                                    .version = "test",
+                                    .limits = options.limits,
+                                    .max_queued_steps = options.max_queued_steps});
+  server_ = RpcServer::Start(*context_, "127.0.0.1:0").value();
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // servers come and go on ports that are used again
+  channel_ = grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), arguments);
+  stub_ = v1::GdnService::NewStub(channel_);
+}
+
+TestServer::~TestServer() = default;
+
+std::string TestServer::address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
+
+struct EngineBlocker::Shared {
+  absl::Mutex mu;
+  bool held ABSL_GUARDED_BY(mu) = false;
+  bool released ABSL_GUARDED_BY(mu) = false;
+};
+
+EngineBlocker::EngineBlocker(Batcher& batcher) : shared_(std::make_shared<Shared>()) {
+  batcher.Post(
+      [shared = shared_](Backend&) {
+        absl::MutexLock lock(&shared->mu);
+        shared->held = true;
+        shared->mu.Await(absl::Condition(&shared->released));
+        return absl::OkStatus();
+      },
+      [](const absl::Status&) {});
+  absl::MutexLock lock(&shared_->mu);
+  shared_->mu.Await(absl::Condition(&shared_->held));
+}
+
+void EngineBlocker::Release() {
+  absl::MutexLock lock(&shared_->mu);
+  shared_->released = true;
+}
+
+std::string GoldenPath(const std::string& name) { return std::string(GDN_SOURCE_DIR "/tests/golden/") + name; }
+
+google::rpc::ErrorInfo ErrorInfoOf(const google::rpc::Status& status) {
+  google::rpc::ErrorInfo info;
+  for (const auto& detail : status.details()) {
+    if (detail.UnpackTo(&info)) return info;
+  }
+  return info;
+}
+
+google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status) {
+  google::rpc::Status rpc;
+  return rpc.ParseFromString(status.error_details()) ? ErrorInfoOf(rpc) : google::rpc::ErrorInfo();
+}
+
+v1::Tensor MakeTensor(const std::vector<int64_t>& shape, const std::vector<float>& values) {
+  v1::Tensor tensor;
+  tensor.set_dtype(v1::DTYPE_F32);
+  for (const int64_t dim : shape) tensor.add_shape(dim);
+  tensor.set_data(values.data(), values.size() * sizeof(float));
+  return tensor;
+}
+
+std::vector<float> TensorFloats(const v1::Tensor& tensor) {
+  EXPECT_EQ(tensor.dtype(), v1::DTYPE_F32);
+  std::vector<float> values(tensor.data().size() / sizeof(float));
+  std::memcpy(values.data(), tensor.data().data(), tensor.data().size());
+  return values;
+}
+
+}  // namespace gdn

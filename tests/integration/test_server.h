@@ -1,0 +1,87 @@
+// A whole server in this process: backend, models, engine, gRPC on a free loopback port, and a stub to call it.
+//
+// Thread safety: construct and destroy on one thread; the stub and the parts are safe from any. Ownership: owns
+// everything.
+//
+//   TestServer server({.models = {{"next", GoldenPath("qwen3_next_1")}}});
+//   grpc::ClientContext context;
+//   server.stub().GetServerInfo(&context, request, &response);
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <grpcpp/channel.h>
+
+#include "gdn/v1/service.grpc.pb.h"
+#include "google/rpc/error_details.pb.h"
+#include "server/model/loaded_model.h"
+#include "server/rpc/server.h"
+
+namespace gdn {
+
+struct TestServerOptions {
+  std::vector<std::pair<std::string, std::string>> models;  // name, folder
+  int64_t state_bytes = int64_t{256} << 20;
+  StepLimits limits;
+  int32_t max_queued_steps = 4096;
+  int threads = 2;
+};
+
+// The backends that this build can test: "cpu", and others where the build has them.
+std::vector<std::string> TestBackends();
+
+class TestServer {
+ public:
+  explicit TestServer(const TestServerOptions& options = {}, const std::string& backend = "cpu");
+  ~TestServer();
+
+  v1::GdnService::Stub& stub() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  std::string address() const;
+  Batcher& batcher() { return *batcher_; }
+  RpcServer& server() { return *server_; }
+  SessionManager& sessions() { return *sessions_; }
+  StateStore& store() { return *store_; }
+  Backend& backend() { return *backend_; }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::vector<LoadedModel> loaded_;
+  ModelCatalog catalog_;
+  std::unique_ptr<StateStore> store_;
+  std::unique_ptr<SessionManager> sessions_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<ServiceContext> context_;
+  std::unique_ptr<RpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::GdnService::Stub> stub_;
+};
+
+// Keeps the engine's thread busy from construction to Release (or destruction), so that what is submitted meanwhile
+// waits.
+class EngineBlocker {
+ public:
+  explicit EngineBlocker(Batcher& batcher);  // returns once the engine is held
+  ~EngineBlocker() { Release(); }
+  void Release();
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+};
+
+// tests/golden/NAME in the source tree.
+std::string GoldenPath(const std::string& name);
+
+// The reason and metadata of an error, from grpc-status-details-bin; empty where it has none.
+google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status);
+google::rpc::ErrorInfo ErrorInfoOf(const google::rpc::Status& status);
+
+// A float32 tensor of `values`; its size must be the product of `shape`.
+v1::Tensor MakeTensor(const std::vector<int64_t>& shape, const std::vector<float>& values);
+std::vector<float> TensorFloats(const v1::Tensor& tensor);
+
+}  // namespace gdn

@@ -1,0 +1,207 @@
+// The whole layer on the CPU backend against Hugging Face transformers, from checkpoint folder to final state.
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/safetensors.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/layer/gdn_layer.h"
+#include "server/model/loaded_model.h"
+#include "tests/model/test_checkpoint.h"
+#include "tests/support/compare.h"
+
+namespace gdn {
+namespace {
+
+// Relative norm error against transformers, whose own float32 errors are up to 4e-6.
+constexpr double kTolerance = 1e-5;
+
+constexpr int32_t kMaxDraft = 8;
+
+// One layer's sequences in slots of their own, advanced together.
+class LayerSessions {
+ public:
+  static absl::StatusOr<LayerSessions> Make(Backend& backend, const LayerWeights& weights, int32_t sequences) {
+    LayerSessions sessions(backend, weights, sequences);
+    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(weights.dims, kMaxDraft));
+    GDN_ASSIGN_OR_RETURN(sessions.memory_,
+                         DeviceBuffer::Make(backend, static_cast<size_t>(sequences * layout.slot_bytes())));
+    sessions.pool_ = {.layout = layout, .data = sessions.memory_.floats(), .slot_count = sequences};
+    for (const int32_t slot : sessions.slots_) GDN_RETURN_IF_ERROR(backend.ZeroSlot(sessions.pool_, slot));
+    return sessions;
+  }
+
+  // `input` is [sequences, tokens, D] and so is the result.
+  absl::StatusOr<std::vector<float>> Prefill(const std::vector<float>& input) { return Step(input, /*decode=*/false); }
+  absl::StatusOr<std::vector<float>> Decode(const std::vector<float>& input) { return Step(input, /*decode=*/true); }
+
+  // The state with the log folded in.
+  absl::StatusOr<SlotImage> Read(int32_t sequence) {
+    const int32_t slot = slots_[static_cast<size_t>(sequence)];
+    int32_t& log_length = log_lengths_[static_cast<size_t>(sequence)];
+    GDN_RETURN_IF_ERROR(
+        backend_.MaterializeState({.pool = pool_, .count = 1, .src = &slot, .dst = &slot, .log_lengths = &log_length}));
+    log_length = 0;
+    return backend_.ReadSlot(pool_, slot, 0, token_counts_[static_cast<size_t>(sequence)]);
+  }
+
+ private:
+  LayerSessions(Backend& backend, const LayerWeights& weights, int32_t sequences)
+      : backend_(backend),
+        weights_(weights),
+        runner_(backend),
+        slots_(static_cast<size_t>(sequences)),
+        token_counts_(static_cast<size_t>(sequences), 0),
+        log_lengths_(static_cast<size_t>(sequences), 0) {
+    std::iota(slots_.rbegin(), slots_.rend(), 0);  // not in the order of the sequences
+  }
+
+  absl::StatusOr<std::vector<float>> Step(const std::vector<float>& input, bool decode) {
+    const auto sequences = static_cast<int32_t>(slots_.size());
+    const auto length =
+        static_cast<int32_t>(static_cast<int64_t>(input.size()) / weights_.dims.hidden_size / sequences);
+    std::vector<int32_t> cu_seqlens(slots_.size() + 1);
+    for (int32_t i = 0; i <= sequences; ++i) cu_seqlens[static_cast<size_t>(i)] = i * length;
+    const size_t bytes = input.size() * sizeof(float);
+    GDN_ASSIGN_OR_RETURN(DeviceBuffer x, DeviceBuffer::Make(backend_, bytes));
+    GDN_ASSIGN_OR_RETURN(DeviceBuffer y, DeviceBuffer::Make(backend_, bytes));
+    GDN_RETURN_IF_ERROR(backend_.CopyIn(x.data(), input.data(), bytes));
+    LayerStep step;
+    step.weights = &weights_;
+    step.pool = pool_;
+    step.batch = {.sequences = sequences, .cu_seqlens = cu_seqlens.data(), .slots = slots_.data()};
+    step.token_counts = token_counts_.data();
+    step.kind = InputKind::kHiddenStates;
+    step.hidden_states = x.floats();
+    step.output = y.floats();
+    GDN_RETURN_IF_ERROR(decode ? runner_.Decode(step, log_lengths_.data()) : runner_.Prefill(step));
+    std::vector<float> output(input.size());
+    GDN_RETURN_IF_ERROR(backend_.CopyOut(output.data(), y.data(), bytes));
+    GDN_RETURN_IF_ERROR(backend_.Synchronize());
+    for (int64_t& count : token_counts_) count += length;
+    return output;
+  }
+
+  Backend& backend_;
+  const LayerWeights& weights_;
+  GdnLayerRunner runner_;
+  DeviceBuffer memory_;
+  StatePoolView pool_;
+  std::vector<int32_t> slots_;
+  std::vector<int64_t> token_counts_;
+  std::vector<int32_t> log_lengths_;
+};
+
+// The newest `columns` of [B, C, 4], newest last, for one sequence.
+std::vector<float> NewestColumns(const std::vector<float>& conv, int32_t sequence, int64_t channels, int64_t columns) {
+  constexpr int64_t kStored = 4;
+  std::vector<float> newest;
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t i = kStored - columns; i < kStored; ++i) {
+      newest.push_back(conv[static_cast<size_t>((sequence * channels + c) * kStored + i)]);
+    }
+  }
+  return newest;
+}
+
+class GoldenLayers : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    auto backend = MakeCpuBackend({});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+    auto model = LoadModel(*backend_, GetParam(), GoldenFolder(GetParam()));
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = std::make_unique<LoadedModel>(*std::move(model));
+    auto io = SafetensorsFile::Open(GoldenFolder(GetParam()) + "/io.safetensors");
+    ASSERT_TRUE(io.ok()) << io.status();
+    io_ = std::make_unique<SafetensorsFile>(*std::move(io));
+    sequences_ = static_cast<int32_t>(io_->Tensor("layer.0.prefill.in")->shape[0]);
+  }
+
+  void TearDown() override {
+    RecordProperty("worst_relative_error", std::to_string(worst_));
+    std::printf("%s: worst relative error %.2e at %s\n", GetParam().c_str(), worst_, worst_at_.c_str());
+  }
+
+  std::vector<float> Golden(int32_t layer, const std::string& what) {
+    const auto values = io_->Floats(StrCat("layer.", layer, ".", what));
+    EXPECT_TRUE(values.ok()) << values.status();
+    return values.ok() ? *values : std::vector<float>();
+  }
+
+  void Compare(int32_t layer, const std::string& what, const std::vector<float>& actual,
+               const std::vector<float>& expected) {
+    const double error = RelativeNormError(actual, expected);
+    EXPECT_LE(error, kTolerance) << "layer " << layer << " " << what;
+    if (!(error <= worst_)) {
+      worst_ = error;
+      worst_at_ = StrCat("layer ", layer, " ", what);
+    }
+  }
+
+  LayerSessions Sessions(int32_t layer) {
+    auto sessions = LayerSessions::Make(*backend_, model_->layers().at(layer), sequences_);
+    EXPECT_TRUE(sessions.ok()) << sessions.status();
+    return *std::move(sessions);
+  }
+
+  void CompareState(int32_t layer, LayerSessions& sessions) {
+    const LayerDims& dims = model_->config().dims;
+    const std::vector<float> conv = Golden(layer, "conv_state");
+    const std::vector<float> recurrent = Golden(layer, "recurrent_state");
+    for (int32_t i = 0; i < sequences_; ++i) {
+      const auto image = sessions.Read(i);
+      ASSERT_TRUE(image.ok()) << image.status();
+      Compare(layer, "conv_state", image->conv, NewestColumns(conv, i, dims.conv_channels(), dims.conv_width - 1));
+      const auto begin = recurrent.begin() + i * dims.state_elements();
+      Compare(layer, "recurrent_state", image->base, std::vector<float>(begin, begin + dims.state_elements()));
+    }
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<LoadedModel> model_;  // before backend_ goes
+  std::unique_ptr<SafetensorsFile> io_;
+  int32_t sequences_ = 0;
+  double worst_ = 0.0;
+  std::string worst_at_ = "none";
+};
+
+TEST_P(GoldenLayers, PrefillThenDecodeMatchesTransformers) {
+  for (const auto& [layer, weights] : model_->layers()) {
+    LayerSessions sessions = Sessions(layer);
+    const auto prefill = sessions.Prefill(Golden(layer, "prefill.in"));
+    ASSERT_TRUE(prefill.ok()) << prefill.status();
+    Compare(layer, "prefill", *prefill, Golden(layer, "prefill.out"));
+    int32_t steps = 0;
+    for (; io_->Contains(StrCat("layer.", layer, ".decode.", steps, ".in")); ++steps) {
+      const std::string name = StrCat("decode.", steps);
+      const auto decode = sessions.Decode(Golden(layer, name + ".in"));
+      ASSERT_TRUE(decode.ok()) << decode.status();
+      Compare(layer, name, *decode, Golden(layer, name + ".out"));
+    }
+    EXPECT_GT(steps, 0);
+    CompareState(layer, sessions);
+  }
+}
+
+TEST_P(GoldenLayers, AWholePrefillMatchesTransformers) {
+  for (const auto& [layer, weights] : model_->layers()) {
+    LayerSessions sessions = Sessions(layer);
+    const auto whole = sessions.Prefill(Golden(layer, "whole.in"));
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    Compare(layer, "whole", *whole, Golden(layer, "whole.out"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLayers,
+                         ::testing::Values("qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"),
+                         [](const auto& test_info) { return test_info.param; });
+
+}  // namespace
+}  // namespace gdn

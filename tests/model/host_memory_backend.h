@@ -1,0 +1,57 @@
+// A backend for loading into: plain host memory that can be told to look like a device's, and no operators.
+//
+// Thread safety: for one thread. Ownership: must outlive every buffer made from it.
+//
+//   HostMemoryBackend backend(/*unified_memory=*/false);
+//   auto model = LoadModel(backend, "tiny", directory);
+//   EXPECT_TRUE(backend.Owns(model->layers().at(0).out.data));
+#pragma once
+
+#include <map>
+
+#include "kernels/backend.h"
+
+namespace gdn {
+
+class HostMemoryBackend : public Backend {
+ public:
+  explicit HostMemoryBackend(bool unified_memory) { info_.unified_memory = unified_memory; }
+
+  // Whether `data` lies in memory that was allocated here and not freed since.
+  bool Owns(const void* data) const;
+  size_t live_allocations() const { return live_.size(); }
+  int total_allocations() const { return total_allocations_; }
+  // The allocation after `count` more fails.
+  void FailAfter(int count) { allocations_left_ = count; }
+
+  const BackendInfo& info() const override { return info_; }
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void Free(void* data, size_t bytes) override;
+  absl::Status CopyIn(void* device, const void* host, size_t bytes) override;
+  absl::Status CopyOut(void* host, const void* device, size_t bytes) override;
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::Status ZeroSlot(const StatePoolView&, int32_t) override { return NoOperators(); }
+  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView&, int32_t, int32_t, int64_t) override { return NoOperators(); }
+  absl::Status WriteSlot(const StatePoolView&, int32_t, int64_t, const SlotImage&) override { return NoOperators(); }
+  absl::Status Projection(const ProjectionParams&) override { return NoOperators(); }
+  absl::Status QkvzSplit(const QkvzSplitParams&) override { return NoOperators(); }
+  absl::Status CausalConv1d(const CausalConv1dParams&) override { return NoOperators(); }
+  absl::Status Gating(const GatingParams&) override { return NoOperators(); }
+  absl::Status QkL2Norm(const QkL2NormParams&) override { return NoOperators(); }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams&) override { return NoOperators(); }
+  absl::Status DeltaRuleScan(const DeltaRuleParams&) override { return NoOperators(); }
+  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams&) override { return NoOperators(); }
+  absl::Status MaterializeState(const MaterializeStateParams&) override { return NoOperators(); }
+  absl::Status GatedRmsNorm(const GatedRmsNormParams&) override { return NoOperators(); }
+
+ private:
+  static absl::Status NoOperators() { return absl::UnimplementedError("this backend only holds memory"); }
+
+  BackendInfo info_;
+  std::map<const char*, size_t> live_;
+  int total_allocations_ = 0;
+  int allocations_left_ = -1;  // negative: no limit
+};
+
+}  // namespace gdn

@@ -1,0 +1,77 @@
+#include <set>
+
+#include "gtest/gtest.h"
+#include "server/model/loaded_model.h"
+#include "tests/model/host_memory_backend.h"
+#include "tests/model/test_checkpoint.h"
+
+namespace gdn {
+namespace {
+
+std::string Fingerprint(const std::string& folder, bool unified_memory = true) {
+  HostMemoryBackend backend(unified_memory);
+  const auto model = LoadModel(backend, "m", folder);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? model->fingerprint() : "";
+}
+
+std::string Fingerprint(const TestCheckpoint& checkpoint) {
+  TempFolder folder;
+  checkpoint.Write(folder.path());
+  return Fingerprint(folder.path());
+}
+
+TEST(ModelFingerprint, IsTheSameHoweverTheCheckpointIsStored) {
+  const TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_5_5");
+  const std::string expected = Fingerprint(GoldenFolder("qwen3_5_5"));
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_5_5")), expected);
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_5_5"), /*unified_memory=*/false), expected);
+  EXPECT_EQ(Fingerprint(checkpoint), expected);
+  for (const int shards : {1, 2, 5}) {
+    TempFolder folder;
+    checkpoint.WriteSharded(folder.path(), shards);
+    EXPECT_EQ(Fingerprint(folder.path()), expected) << shards;
+  }
+}
+
+TEST(ModelFingerprint, DoesNotDependOnWhatLayersDoNotUse) {
+  TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_5_1");
+  const std::string expected = Fingerprint(checkpoint);
+  checkpoint.tensors.at("lm_head.weight").data[0] ^= 1;
+  checkpoint.tensors["mtp.fc.weight"] = TestTensor::Filled(DType::kF32, {1}, 0.0f);
+  checkpoint.config["vocab_size"] = 7;
+  EXPECT_EQ(Fingerprint(checkpoint), expected);
+}
+
+TEST(ModelFingerprint, ChangesWithEveryTensorAndConfigField) {
+  const TestCheckpoint original = TestCheckpoint::Golden("qwen3_5_1");
+  std::set<std::string> seen = {Fingerprint(original)};
+  for (const auto& [name, tensor] : original.tensors) {
+    if (name.find(".linear_attn.") == std::string::npos) continue;
+    TestCheckpoint changed = original;
+    changed.tensors.at(name).data.back() ^= 1;  // one bit of the last element
+    EXPECT_TRUE(seen.insert(Fingerprint(changed)).second) << name;
+  }
+  TestCheckpoint epsilon = original;
+  epsilon.config["rms_norm_eps"] = 1e-5;
+  EXPECT_TRUE(seen.insert(Fingerprint(epsilon)).second);
+
+  TestCheckpoint swapped = original;
+  std::swap(swapped.tensors.at("model.layers.0.linear_attn.A_log"),
+            swapped.tensors.at("model.layers.1.linear_attn.A_log"));
+  EXPECT_TRUE(seen.insert(Fingerprint(swapped)).second);
+
+  TestCheckpoint half = original;
+  half.ConvertTo(DType::kBF16);
+  EXPECT_TRUE(seen.insert(Fingerprint(half)).second);
+}
+
+TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
+  std::set<std::string> seen;
+  for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"}) {
+    EXPECT_TRUE(seen.insert(Fingerprint(GoldenFolder(name))).second) << name;
+  }
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,124 @@
+#include "tests/model/test_checkpoint.h"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/random_id.h"
+#include "base/safetensors.h"
+#include "gtest/gtest.h"
+
+namespace gdn {
+namespace {
+
+NamedTensor ToNamed(const std::string& name, const TestTensor& tensor) {
+  return {.name = name, .view = {.dtype = tensor.dtype, .shape = tensor.shape, .data = tensor.data}};
+}
+
+void WriteTensors(const std::string& path, const std::vector<NamedTensor>& tensors) {
+  const auto bytes = SerializeSafetensors(tensors, {{"format", "pt"}});
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  WriteFile(path, *bytes);
+}
+
+}  // namespace
+
+TempFolder::TempFolder() : path_(std::filesystem::path(::testing::TempDir()) / ("gdn_" + RandomId())) {
+  std::filesystem::create_directories(path_);
+}
+
+TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  ASSERT_TRUE(file.good()) << path;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+std::string GoldenFolder(const std::string& name) { return std::string(GDN_SOURCE_DIR "/tests/golden/") + name; }
+
+TestTensor TestTensor::Filled(DType dtype, std::vector<int64_t> shape, float value) {
+  TestTensor tensor{.dtype = dtype, .shape = std::move(shape), .data = {}};
+  int64_t count = 1;
+  for (const int64_t dim : tensor.shape) count *= dim;
+  const std::vector<float> values(static_cast<size_t>(count), value);
+  tensor.data.resize(values.size() * DTypeSize(dtype));
+  ConvertFromFloat(values.data(), values.size(), dtype, tensor.data.data());
+  return tensor;
+}
+
+std::vector<float> TestTensor::Floats() const {
+  std::vector<float> values(data.size() / DTypeSize(dtype));
+  ConvertToFloat(dtype, data.data(), values.size(), values.data());
+  return values;
+}
+
+TestCheckpoint TestCheckpoint::Golden(const std::string& name) {
+  TestCheckpoint checkpoint;
+  checkpoint.config = nlohmann::json::parse(ReadFile(GoldenFolder(name) + "/config.json"), nullptr, false);
+  const auto file = SafetensorsFile::Open(GoldenFolder(name) + "/model.safetensors");
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return checkpoint;
+  for (const auto& [tensor_name, entry] : file->entries()) {
+    const auto view = file->Tensor(tensor_name);
+    EXPECT_TRUE(view.ok()) << view.status();
+    checkpoint.tensors[tensor_name] = {.dtype = view->dtype, .shape = view->shape, .data = std::string(view->data)};
+  }
+  return checkpoint;
+}
+
+void TestCheckpoint::ConvertTo(DType dtype) {
+  for (auto& [name, tensor] : tensors) {
+    const std::vector<float> values = tensor.Floats();
+    tensor.dtype = dtype;
+    tensor.data.resize(values.size() * DTypeSize(dtype));
+    ConvertFromFloat(values.data(), values.size(), dtype, tensor.data.data());
+  }
+}
+
+void TestCheckpoint::RenamePrefix(const std::string& from, const std::string& to) {
+  std::map<std::string, TestTensor> renamed;
+  for (auto& [name, tensor] : tensors) {
+    const bool has = name.compare(0, from.size(), from) == 0;
+    renamed[has ? to + name.substr(from.size()) : name] = std::move(tensor);
+  }
+  tensors = std::move(renamed);
+}
+
+void TestCheckpoint::NestTextConfig(const std::string& model_type) {
+  nlohmann::json outer = {{"model_type", model_type}, {"vision_config", {{"hidden_size", 1152}}}};
+  outer["text_config"] = std::move(config);
+  config = std::move(outer);
+}
+
+void TestCheckpoint::Write(const std::string& folder) const {
+  WriteFile(folder + "/config.json", config.dump());
+  std::vector<NamedTensor> named;
+  for (const auto& [name, tensor] : tensors) named.push_back(ToNamed(name, tensor));
+  WriteTensors(folder + "/model.safetensors", named);
+}
+
+void TestCheckpoint::WriteSharded(const std::string& folder, int shards) const {
+  WriteFile(folder + "/config.json", config.dump());
+  std::map<std::string, std::vector<NamedTensor>> files;
+  nlohmann::json weight_map = nlohmann::json::object();
+  int next = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string file = "model-" + std::to_string(next++ % shards) + ".safetensors";
+    files[file].push_back(ToNamed(name, tensor));
+    weight_map[name] = file;
+  }
+  for (const auto& [file, named] : files) WriteTensors(folder + "/" + file, named);
+  WriteFile(folder + "/model.safetensors.index.json", nlohmann::json{{"weight_map", weight_map}}.dump());
+}
+
+}  // namespace gdn

@@ -1,0 +1,340 @@
+#include "server/batcher/batcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "tests/server/recording_backend.h"
+#include "tests/server/session_test_support.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Holds the engine between two pieces of its work.
+struct EngineGate {
+  absl::Notification reached;
+  absl::Notification open;
+
+  void Post(Batcher& batcher) {
+    batcher.Post(
+        [this](Backend&) {
+          reached.Notify();
+          open.WaitForNotification();
+          return absl::OkStatus();
+        },
+        [](const absl::Status&) {});
+  }
+};
+
+// A job with what a call owns beside it: zeros to read and room to write.
+struct TestJob {
+  StepJobPtr job = std::make_shared<StepJob>();
+  std::vector<float> input;
+  std::vector<float> output;
+  absl::Notification done;
+
+  const absl::Status& status(size_t row = 0) const { return job->rows[row].status; }
+};
+
+class BatcherTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Session> MakeSession(SessionSpec spec = OperatorSessionSpec()) {
+    const std::string id = std::to_string(sessions_.size());
+    sessions_.push_back(world_.MakeSession(std::move(spec), id));
+    return sessions_.back();
+  }
+
+  // A delta_rule step of `tokens` tokens for each session.
+  std::unique_ptr<TestJob> MakeJob(const std::vector<std::shared_ptr<Session>>& sessions, int32_t tokens, bool prefill) {
+    auto test = std::make_unique<TestJob>();
+    StepJob& job = *test->job;
+    const LayerDims& dims = sessions.front()->spec().dims;
+    job.prefill = prefill;
+    job.kind = InputKind::kDeltaRule;
+    job.scale = 1.0f;
+    const std::vector<int64_t> features = {dims.key_features(), dims.key_features(), dims.value_features(),
+                                           dims.value_heads, dims.value_heads};
+    job.field_count = static_cast<int>(features.size());
+    for (size_t f = 0; f < features.size(); ++f) job.fields[f] = {.dtype = DType::kF32, .features = features[f]};
+    job.output_features = dims.value_features();
+    test->input.resize(static_cast<size_t>(tokens * dims.conv_channels()));
+    test->output.resize(sessions.size() * static_cast<size_t>(tokens * dims.value_features()));
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      StepRow& row = job.rows.emplace_back();
+      auto admission = sessions[i]->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr);
+      EXPECT_TRUE(admission.ok()) << admission.status();
+      row.lease = std::move(admission->lease);
+      row.tokens = tokens;
+      row.inputs.fill(reinterpret_cast<const char*>(test->input.data()));
+      row.output = reinterpret_cast<char*>(test->output.data() + i * static_cast<size_t>(tokens * dims.value_features()));
+    }
+    job.done = [this, raw = test.get(), prefill] {
+      backend_.Record(prefill ? "prefill done" : "decode done");
+      raw->done.Notify();
+    };
+    return test;
+  }
+  std::unique_ptr<TestJob> Decode(const std::vector<std::shared_ptr<Session>>& sessions, int32_t tokens = 1) {
+    return MakeJob(sessions, tokens, /*prefill=*/false);
+  }
+  std::unique_ptr<TestJob> Prefill(const std::shared_ptr<Session>& session, int32_t tokens) {
+    return MakeJob({session}, tokens, /*prefill=*/true);
+  }
+  static int64_t TokenCount(const Session& session) { return session.Layers()[0].progress.token_count; }
+
+  SessionWorld world_;
+  RecordingBackend backend_{*world_.backend};
+  std::vector<std::shared_ptr<Session>> sessions_;
+};
+
+TEST_F(BatcherTest, AStepMovesItsSessionAndKeepsTheReplyWhereWanted) {
+  Batcher batcher(backend_, {});
+  const auto session = MakeSession();
+  auto job = Decode({session}, 3);
+  job->job->rows[0].keep_reply = true;
+  ASSERT_TRUE(batcher.Submit(job->job).ok());
+  job->done.WaitForNotification();
+  EXPECT_TRUE(job->status().ok()) << job->status();
+  EXPECT_EQ(job->job->rows[0].token_count, 3);
+  EXPECT_EQ(TokenCount(*session), 3);
+  EXPECT_EQ(session->Layers()[0].progress.log_length, 3);
+  auto prefill = Prefill(session, 40);
+  ASSERT_TRUE(batcher.Submit(prefill->job).ok());
+  prefill->done.WaitForNotification();
+  EXPECT_TRUE(prefill->status().ok()) << prefill->status();
+  EXPECT_EQ(TokenCount(*session), 43);
+  EXPECT_EQ(session->Layers()[0].progress.log_length, 0) << "a prefill leaves a folded state";
+}
+
+TEST_F(BatcherTest, DecodesThatWaitTogetherRunAsOneBatch) {
+  Batcher batcher(backend_, {});
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.WaitForNotification();
+  std::vector<std::unique_ptr<TestJob>> jobs;
+  jobs.push_back(Decode({MakeSession()}));
+  jobs.push_back(Decode({MakeSession(), MakeSession()}, 2));
+  jobs.push_back(Decode({MakeSession()}));
+  for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
+  EXPECT_EQ(batcher.queued_steps(), 3u);
+  gate.open.Notify();
+  for (const auto& job : jobs) job->done.WaitForNotification();
+  EXPECT_THAT(backend_.events(), ElementsAre("decode of 4", "decode done", "decode done", "decode done"));
+  EXPECT_EQ(batcher.queued_steps(), 0u);
+}
+
+TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
+  Batcher batcher(backend_, {});
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.WaitForNotification();
+  std::vector<std::unique_ptr<TestJob>> jobs;
+  jobs.push_back(Decode({MakeSession()}));
+  jobs.push_back(Decode({MakeSession(OperatorSessionSpec(1, /*value_dim=*/16))}));  // another layout
+  jobs.push_back(Decode({MakeSession()}));
+  jobs.back()->job->scale = 0.5f;
+  jobs.push_back(Decode({MakeSession()}));
+  jobs.back()->job->use_qk_l2norm = true;
+  jobs.push_back(Decode({MakeSession()}));
+  for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
+  gate.open.Notify();
+  for (const auto& job : jobs) job->done.WaitForNotification();
+  EXPECT_THAT(backend_.events(),
+              ElementsAre("decode of 2", "decode done", "decode done", "decode of 1", "decode done", "decode of 1",
+                          "decode done", "decode of 1", "decode done"));
+}
+
+TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
+  Batcher batcher(backend_, {.max_batch_rows = 3});
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.WaitForNotification();
+  std::vector<std::unique_ptr<TestJob>> jobs;
+  jobs.push_back(Decode({MakeSession(), MakeSession()}));
+  jobs.push_back(Decode({MakeSession(), MakeSession(), MakeSession(), MakeSession()}));
+  jobs.push_back(Decode({MakeSession()}));
+  for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
+  gate.open.Notify();
+  for (const auto& job : jobs) job->done.WaitForNotification();
+  EXPECT_THAT(backend_.events(), ElementsAre("decode of 3", "decode done", "decode done", "decode of 4", "decode done"));
+}
+
+TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
+  Batcher batcher(backend_, {});
+  EngineGate first, second, third;
+  first.Post(batcher);
+  first.reached.WaitForNotification();
+  auto prefill = Prefill(MakeSession(), 3 * kPrefillSegmentTokens);
+  auto decode_before = Decode({MakeSession()});
+  auto decode_between = Decode({MakeSession()});
+  ASSERT_TRUE(batcher.Submit(prefill->job).ok());
+  ASSERT_TRUE(batcher.Submit(decode_before->job).ok());
+  second.Post(batcher);
+  first.open.Notify();
+  second.reached.WaitForNotification();  // after the decode that waited, before the first segment
+  third.Post(batcher);
+  second.open.Notify();
+  third.reached.WaitForNotification();  // after the first segment
+  ASSERT_TRUE(batcher.Submit(decode_between->job).ok());
+  third.open.Notify();
+  prefill->done.WaitForNotification();
+  decode_between->done.WaitForNotification();
+  const std::string segment = "prefill of " + std::to_string(kPrefillSegmentTokens);
+  EXPECT_THAT(backend_.events(), ElementsAre("decode of 1", "decode done", segment, "decode of 1", "decode done",
+                                             segment, segment, "prefill done"));
+}
+
+TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
+  Batcher batcher(backend_, {.max_queued_steps = 2});
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.WaitForNotification();
+  auto decode = Decode({MakeSession()});
+  auto prefill = Prefill(MakeSession(), 2);
+  auto refused = Decode({MakeSession()});
+  ASSERT_TRUE(batcher.Submit(decode->job).ok());
+  ASSERT_TRUE(batcher.Submit(prefill->job).ok());
+  const absl::Status status = batcher.Submit(refused->job);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(status), reason::kQueueFull);
+  gate.open.Notify();
+  decode->done.WaitForNotification();
+  prefill->done.WaitForNotification();
+  EXPECT_FALSE(refused->done.HasBeenNotified());
+  EXPECT_TRUE(batcher.Submit(refused->job).ok());
+  refused->done.WaitForNotification();
+}
+
+TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatchRun) {
+  Batcher batcher(backend_, {});
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.WaitForNotification();
+  const std::vector<std::shared_ptr<Session>> sessions = {MakeSession(), MakeSession(), MakeSession(), MakeSession()};
+  auto cancelled = Decode({sessions[0]});
+  auto expired = Decode({sessions[1]});
+  auto wanted = Decode({sessions[2]});
+  auto cancelled_prefill = Prefill(sessions[3], 5);
+  for (TestJob* job : {cancelled.get(), expired.get(), wanted.get(), cancelled_prefill.get()}) {
+    if (job == expired.get()) job->job->deadline = absl::Now() - absl::Milliseconds(1);
+    ASSERT_TRUE(batcher.Submit(job->job).ok());
+  }
+  cancelled->job->Cancel();
+  cancelled_prefill->job->Cancel();
+  gate.open.Notify();
+  for (TestJob* job : {cancelled.get(), expired.get(), wanted.get(), cancelled_prefill.get()}) {
+    job->done.WaitForNotification();
+  }
+  EXPECT_EQ(cancelled->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ErrorReason(cancelled->status()), reason::kCallCancelled);
+  EXPECT_EQ(expired->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ErrorReason(expired->status()), reason::kDeadlineExceeded);
+  EXPECT_EQ(ErrorReason(cancelled_prefill->status()), reason::kCallCancelled);
+  EXPECT_TRUE(wanted->status().ok());
+  EXPECT_EQ(TokenCount(*sessions[2]), 1);
+  for (const size_t i : {0, 1, 3}) {
+    EXPECT_EQ(TokenCount(*sessions[i]), 0);
+    EXPECT_TRUE(sessions[i]->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr)->lease.fresh());
+  }
+}
+
+TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
+  Batcher batcher(backend_, {});
+  const auto session = MakeSession();
+  for (const bool prefill : {false, true}) {
+    backend_.FailNext(absl::InternalError("the device is on fire"));
+    auto job = MakeJob({session}, 2, prefill);
+    ASSERT_TRUE(batcher.Submit(job->job).ok());
+    job->done.WaitForNotification();
+    EXPECT_EQ(job->status().code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(TokenCount(*session), 0);
+    const auto admission = session->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr);
+    ASSERT_TRUE(admission.ok()) << admission.status();
+    EXPECT_TRUE(admission->lease.fresh());
+  }
+  auto job = Decode({session});
+  ASSERT_TRUE(batcher.Submit(job->job).ok());
+  job->done.WaitForNotification();
+  EXPECT_TRUE(job->status().ok()) << job->status();
+}
+
+TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
+  Batcher batcher(backend_, {});
+  const auto session = MakeSession();
+  for (const bool prefill : {false, true}) {
+    auto job = MakeJob({session}, 0, prefill);
+    ASSERT_TRUE(batcher.Submit(job->job).ok());
+    job->done.WaitForNotification();
+    EXPECT_TRUE(job->status().ok());
+  }
+  EXPECT_EQ(TokenCount(*session), 0);
+  EXPECT_THAT(backend_.events(), ElementsAre("decode done", "prefill done"));
+}
+
+TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
+  Batcher batcher(backend_, {});
+  std::vector<std::string> order;
+  absl::Notification last;
+  batcher.Post([&](Backend&) { return order.push_back("one"), absl::OkStatus(); },
+               [&](const absl::Status& status) { order.push_back(status.ok() ? "ok" : "failed"); });
+  batcher.Post([&](Backend&) { return order.push_back("two"), absl::InternalError("x"); },
+               [&](const absl::Status& status) {
+                 order.push_back(status.ok() ? "ok" : "failed");
+                 last.Notify();
+               });
+  last.WaitForNotification();
+  EXPECT_THAT(order, ElementsAre("one", "ok", "two", "failed"));
+}
+
+TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
+  Batcher batcher(backend_, {});
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.WaitForNotification();
+  auto accepted = Prefill(MakeSession(), 2 * kPrefillSegmentTokens);
+  ASSERT_TRUE(batcher.Submit(accepted->job).ok());
+  EXPECT_FALSE(batcher.Drain(absl::Milliseconds(10)));
+  auto refused = Decode({MakeSession()});
+  const absl::Status status = batcher.Submit(refused->job);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), reason::kServerDraining);
+  gate.open.Notify();
+  EXPECT_TRUE(batcher.Drain(absl::Seconds(60)));
+  EXPECT_TRUE(accepted->done.HasBeenNotified());
+  EXPECT_TRUE(accepted->status().ok());
+}
+
+TEST_F(BatcherTest, DestructionDrainsWhatWasSubmitted) {
+  std::vector<std::unique_ptr<TestJob>> jobs;
+  std::atomic<bool> task_done{false};
+  {
+    Batcher batcher(backend_, {});
+    EngineGate gate;
+    gate.Post(batcher);
+    gate.reached.WaitForNotification();
+    for (int i = 0; i < 3; ++i) jobs.push_back(Decode({MakeSession()}));
+    jobs.push_back(Prefill(MakeSession(), 3 * kPrefillSegmentTokens));
+    for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
+    batcher.Post([](Backend&) { return absl::OkStatus(); }, [&](const absl::Status&) { task_done = true; });
+    gate.open.Notify();
+  }
+  for (const auto& job : jobs) {
+    EXPECT_TRUE(job->done.HasBeenNotified());
+    EXPECT_TRUE(job->status().ok()) << job->status();
+  }
+  EXPECT_TRUE(task_done);
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,98 @@
+// A client of the Gated DeltaNet service: the API's methods with absl statuses, deadlines and metadata.
+//
+// Thread safety: all methods may be called from any thread at any time. Ownership: the client owns its stub and channel; streams it opens
+// must not outlive it. Calls block. Requests are the API's own messages; errors carry the server's reason (base/error.h).
+//
+//   auto client = Client::Connect("127.0.0.1:50061");
+//   GDN_ASSIGN_OR_RETURN(v1::Session session, client->CreateSession(create));       // create.set_model("models/qwen")
+//   prefill.set_session(session.name());
+//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, client->Prefill(prefill));
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/stream.h"
+#include "gdn/v1/service.grpc.pb.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
+
+namespace gdn {
+
+struct ClientOptions {
+  absl::Duration default_timeout = absl::Seconds(60);  // of each call but step streams; InfiniteDuration: no deadline
+  std::string token;                                   // sent as it is in `authorization` metadata; "": none
+  int max_receive_message_bytes = -1;                  // -1: no limit
+};
+
+struct CallOptions {
+  std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; for step streams: no deadline
+  std::string affinity;                   // sent as `x-gdn-affinity` for routing; "": none
+};
+
+// Bytes of a state file in one ImportState message.
+inline constexpr size_t kImportChunkBytes = size_t{1} << 20;
+
+class Client {
+ public:
+  // Does not wait for a connection; the first call does. `target` is a gRPC name such as "host:port" or "unix:/path".
+  static std::unique_ptr<Client> Connect(const std::string& target, ClientOptions options = {});
+  static std::unique_ptr<Client> Connect(const std::string& target,
+                                         const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                         ClientOptions options = {});
+
+  // For tests (v1::MockGdnServiceStub) and for callers with a channel of their own.
+  explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Every method: the server's errors, INVALID_ARGUMENT where the token or affinity holds other than printable ASCII,
+  // DEADLINE_EXCEEDED when the timeout has passed, UNAVAILABLE where no server answers.
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& call = {});
+  absl::StatusOr<std::vector<v1::Model>> ListModels(const CallOptions& call = {});
+  absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // "models/NAME"
+
+  absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request, const CallOptions& call = {});
+  absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});  // "sessions/ID"
+  // All pages; the timeout is of each page.
+  absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
+  absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
+
+  // The state file, in pieces to `sink` in order, or as one string. DATA_LOSS where pieces are missing, out of order or not as many bytes
+  // as announced; `sink` may have been given the pieces before that. An error of `sink` ends the call and is returned.
+  absl::Status ExportState(const v1::ExportStateRequest& request,
+                           absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call = {});
+  absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});
+
+  // Makes a session from a state file, sent in pieces of kImportChunkBytes.
+  absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
+                                          const CallOptions& call = {});
+
+  absl::StatusOr<v1::PrefillResponse> Prefill(const v1::PrefillRequest& request, const CallOptions& call = {});
+  absl::StatusOr<v1::DecodeResponse> Decode(const v1::DecodeRequest& request, const CallOptions& call = {});
+
+  // Open a stream. Errors of the call itself appear on the stream.
+  absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});
+  absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});
+
+ private:
+  using Stub = v1::GdnService::StubInterface;
+
+  absl::Status PrepareContext(const CallOptions& call, std::optional<absl::Duration> default_timeout,
+                              grpc::ClientContext* context) const;
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                                const Request& request, const CallOptions& call);
+
+  const std::unique_ptr<Stub> stub_;
+  const ClientOptions options_;
+};
+
+}  // namespace gdn

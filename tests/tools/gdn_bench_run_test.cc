@@ -1,0 +1,125 @@
+// Runs the program itself and reads its JSON. Nothing here depends on how long anything takes.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;  // stdout, or with 2>&1 both
+};
+
+Outcome RunGdnBench(const std::string& arguments) {
+  Outcome outcome;
+  FILE* pipe = popen((std::string(GDN_BINARY_DIR "/bin/gdn_bench ") + arguments).c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.out.append(buffer, n);
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
+  return outcome;
+}
+
+void ExpectSummary(const Json& summary, int64_t count) {
+  EXPECT_GT(summary.at("median").get<double>(), 0);
+  EXPECT_LE(summary.at("p10").get<double>(), summary.at("median").get<double>());
+  EXPECT_GE(summary.at("p90").get<double>(), summary.at("median").get<double>());
+  EXPECT_EQ(summary.at("count").get<int64_t>(), count);
+}
+
+TEST(GdnBenchKernel, JsonHoldsWhatTheDocumentationSays) {
+  const Outcome outcome =
+      RunGdnBench("kernel --filter '^(decode_deferred/B=1|prefill_chunk/T=64)$' --repeat 2 --min-time 0 --json");
+  ASSERT_EQ(outcome.exit_code, 0);
+  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  EXPECT_EQ(json.at("command"), "kernel");
+  EXPECT_EQ(json.at("backend").at("name"), "cpu");
+  EXPECT_GT(json.at("backend").at("threads").get<int>(), 0);
+  EXPECT_NE(json.at("backend").at("numerics_id"), "");
+  EXPECT_GT(json.at("last_level_cache_bytes").get<int64_t>(), 0);
+  EXPECT_GE(json.at("load_average").get<double>(), 0);
+  ASSERT_EQ(json.at("cases").size(), 2u);
+  EXPECT_EQ(json.at("cases")[0].at("name"), "decode_deferred/B=1");
+  EXPECT_EQ(json.at("cases")[1].at("name"), "prefill_chunk/T=64");
+  for (const Json& c : json.at("cases")) {
+    SCOPED_TRACE(c.dump());
+    for (const char* key : {"time_us", "limit_us", "fraction_of_limit"}) ExpectSummary(c.at(key), 2);
+    for (const char* key : {"read_gb_s", "copy_gb_s", "update_gb_s", "fma_gflop_s"}) {
+      ExpectSummary(c.at("limits").at(key), 2);
+    }
+    EXPECT_TRUE(c.at("bound") == "memory" || c.at("bound") == "arithmetic");
+    EXPECT_TRUE(c.at("cold").is_boolean());
+    for (const char* key : {"tokens", "tokens_per_s", "bytes_read", "bytes_written", "flops", "gb_s", "gflop_s",
+                            "working_set_bytes", "steps_per_round"}) {
+      EXPECT_GT(c.at(key).get<double>(), 0) << key;
+    }
+  }
+}
+
+TEST(GdnBenchKernel, ListsItsCases) {
+  const Outcome outcome = RunGdnBench("kernel --list --filter layer_");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out,
+            "layer_decode/BF16/B=1\nlayer_decode/BF16/B=8\nlayer_decode/BF16/B=32\n"
+            "layer_prefill/BF16/T=512\nlayer_prefill/BF16/T=2048\n");
+}
+
+TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
+  const Outcome outcome =
+      RunGdnBench("rpc --sessions 2 --tokens 3 --hidden 64 --calls 8 --concurrency 1,2 --request_ids --json");
+  ASSERT_EQ(outcome.exit_code, 0);
+  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  EXPECT_EQ(json.at("command"), "rpc");
+  EXPECT_EQ(json.at("sessions"), 2);
+  EXPECT_EQ(json.at("tokens"), 3);
+  EXPECT_EQ(json.at("hidden"), 64);
+  EXPECT_EQ(json.at("dtype"), "BF16");
+  const int64_t payload = 2 * 3 * 64 * 2;
+  EXPECT_GT(json.at("request_bytes").get<int64_t>(), payload);
+  EXPECT_GT(json.at("response_bytes").get<int64_t>(), payload);
+  ASSERT_EQ(json.at("results").size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& result = json.at("results")[i];
+    SCOPED_TRACE(result.dump());
+    EXPECT_EQ(result.at("concurrency"), i + 1);
+    for (const char* side : {"gdn", "echo"}) {
+      EXPECT_EQ(result.at(side).at("calls"), 8);
+      EXPECT_GT(result.at(side).at("p50_us").get<double>(), 0);
+      EXPECT_GE(result.at(side).at("p99_us").get<double>(), result.at(side).at("p50_us").get<double>());
+      EXPECT_GT(result.at(side).at("calls_per_s").at("median").get<double>(), 0);
+    }
+    ExpectSummary(result.at("ratio").at("p50"), 1);
+    EXPECT_GT(result.at("ratio").at("p99").get<double>(), 0);
+    ExpectSummary(result.at("ratio").at("calls_per_s"), 1);
+  }
+}
+
+TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
+  const Outcome no_command = RunGdnBench("2>&1");
+  EXPECT_EQ(no_command.exit_code, 2);
+  EXPECT_THAT(no_command.out, HasSubstr("kernel"));
+  EXPECT_EQ(RunGdnBench("colonel 2>&1").exit_code, 2);
+  const Outcome no_case = RunGdnBench("kernel --filter nothing-like-it 2>&1");
+  EXPECT_EQ(no_case.exit_code, 1);
+  EXPECT_THAT(no_case.out, HasSubstr("--list"));
+  const Outcome no_server = RunGdnBench("rpc --hidden 64 --server /no/such/gdn_server 2>&1");
+  EXPECT_EQ(no_server.exit_code, 1);
+  EXPECT_THAT(no_server.out, HasSubstr("/no/such/gdn_server"));
+  EXPECT_EQ(RunGdnBench("rpc --concurrency four 2>&1").exit_code, 2);
+  EXPECT_EQ(RunGdnBench("rpc --sessions 0 2>&1").exit_code, 1);
+}
+
+}  // namespace
+}  // namespace gdn

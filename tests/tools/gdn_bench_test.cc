@@ -1,0 +1,181 @@
+#include <signal.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/layer_dims.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/common/state_layout.h"
+#include "tools/gdn_bench/child_process.h"
+#include "tools/gdn_bench/cost.h"
+#include "tools/gdn_bench/flags.h"
+#include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/measure.h"
+#include "tools/gdn_bench/statistics.h"
+
+namespace gdn::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(Percentile, InterpolatesBetweenTheNearestRanks) {
+  const std::vector<double> values = {40, 10, 30, 20};
+  EXPECT_DOUBLE_EQ(Percentile(values, 0.0), 10);
+  EXPECT_DOUBLE_EQ(Percentile(values, 0.5), 25);
+  EXPECT_DOUBLE_EQ(Percentile(values, 1.0), 40);
+  EXPECT_DOUBLE_EQ(Percentile(values, 0.9), 37);
+}
+
+TEST(Percentile, OfOneValueIsThatValueAndOfNoneIsZero) {
+  EXPECT_DOUBLE_EQ(Percentile({7}, 0.99), 7);
+  EXPECT_DOUBLE_EQ(Percentile({}, 0.5), 0);
+}
+
+TEST(Summarize, IsNotMovedByOneOutlier) {
+  const Summary summary = Summarize({5, 1, 3, 2, 1e9});
+  EXPECT_DOUBLE_EQ(summary.median, 3);
+  EXPECT_DOUBLE_EQ(summary.p10, 1.4);
+  EXPECT_EQ(summary.count, 5);
+}
+
+// H = 1, HV = 2, K = 4, V = 8: a state of 64 floats, 256 bytes.
+constexpr LayerDims kDims{.key_heads = 1, .value_heads = 2, .key_dim = 4, .value_dim = 8};
+
+TEST(Cost, OfAnInPlaceStepReadsAndWritesTheStateOnce) {
+  const Cost cost = DecodeInPlaceCost(kDims, 3);
+  // q, k, v, g, beta: 4 + 4 + 16 + 2 + 2 floats; o: 16 floats.
+  EXPECT_DOUBLE_EQ(cost.bytes_read, 3 * (256 + 4 * 28));
+  EXPECT_DOUBLE_EQ(cost.bytes_written, 3 * (256 + 4 * 16));
+  EXPECT_DOUBLE_EQ(cost.flops, 3 * 2 * 6 * 4 * 8);
+  EXPECT_EQ(cost.tokens, 3);
+}
+
+TEST(Cost, OfADeferredStepWritesTheStateOnceALogLength) {
+  const Cost cost = DecodeDeferredCost(kDims, 1);
+  const double log_entry = 4 * (4 + 16 + 2);
+  EXPECT_DOUBLE_EQ(cost.bytes_read, 256 + log_entry * (kLogCapacity - 1) / 2.0 + 4 * 28);
+  EXPECT_DOUBLE_EQ(cost.bytes_written, 256.0 / kLogCapacity + log_entry + 4 * 16);
+  EXPECT_DOUBLE_EQ(cost.flops, DecodeInPlaceCost(kDims, 1).flops);
+}
+
+TEST(Cost, OfALayerReadsItsWeightsOnceForTheWholeBatch) {
+  LayerDims dims = kDims;
+  dims.conv_width = 4;
+  dims.hidden_size = 16;
+  EXPECT_EQ(ProjectionElements(dims), (24 + 16 + 4) * 16 + 16 * 16);
+  const double one = LayerDecodeCost(dims, DType::kBF16, 1).bytes_read;
+  const double two = LayerDecodeCost(dims, DType::kBF16, 2).bytes_read;
+  const double three = LayerDecodeCost(dims, DType::kBF16, 3).bytes_read;
+  EXPECT_DOUBLE_EQ(two - one, three - two);
+  // What is left at no session: the projections and the convolution's taps.
+  EXPECT_DOUBLE_EQ(2 * one - two, 2.0 * ProjectionElements(dims) + 4.0 * 24 * 4);
+}
+
+TEST(LimitOf, IsTheLongerOfMovingBytesAndMultiplying) {
+  const MachineRates rates{
+      .read_bytes_per_s = 10, .copy_bytes_per_s = 20, .update_bytes_per_s = 40, .flops_per_s = 100};
+  // 40 bytes each way at 40 bytes/s, the other 60 read at 10 bytes/s.
+  const LimitTime memory = LimitOf({.bytes_read = 100, .bytes_written = 40, .flops = 100}, rates);
+  EXPECT_DOUBLE_EQ(memory.seconds, 8);
+  EXPECT_TRUE(memory.memory_bound);
+  const LimitTime arithmetic = LimitOf({.bytes_read = 100, .bytes_written = 40, .flops = 900}, rates);
+  EXPECT_DOUBLE_EQ(arithmetic.seconds, 9);
+  EXPECT_FALSE(arithmetic.memory_bound);
+}
+
+TEST(NormalizeArguments, AcceptsDashesAndAJsonFlagWithoutAValue) {
+  EXPECT_THAT(NormalizeArguments({"gdn_bench", "kernel", "--min-time", "0.1", "--json"}),
+              ElementsAre("gdn_bench", "kernel", "--min_time", "0.1", "--json=-"));
+  EXPECT_THAT(NormalizeArguments({"--json", "--repeat=2"}), ElementsAre("--json=-", "--repeat=2"));
+  EXPECT_THAT(NormalizeArguments({"--json", "a-b.json", "--filter=B-1"}),
+              ElementsAre("--json", "a-b.json", "--filter=B-1"));
+}
+
+TEST(KernelBench, RefusesWhatItCannotRun) {
+  EXPECT_EQ(KernelCaseNames("(").status().code(), absl::StatusCode::kInvalidArgument);
+  KernelBenchOptions options;
+  options.filter = "no such case";
+  EXPECT_EQ(RunKernelBench(options).status().code(), absl::StatusCode::kNotFound);
+  options.filter = "decode";
+  options.backend = "abacus";
+  EXPECT_THAT(std::string(RunKernelBench(options).status().message()), HasSubstr("abacus"));
+  options = {};
+  options.measure.repeat = 0;
+  EXPECT_EQ(RunKernelBench(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MeasureCase, RunsEveryRoundAndDividesByItsSteps) {
+  auto limits = MachineLimits::Make(1);
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  int64_t runs = 0;
+  const PreparedCase prepared{
+      .cost = {.bytes_read = 1e6, .flops = 1}, .steps = 10, .working_set_bytes = 1, .run = [&runs] {
+        ++runs;
+        absl::SleepFor(absl::Milliseconds(1));
+        return absl::OkStatus();
+      }};
+  const auto result = MeasureCase("sleep", prepared, **limits, {.repeat = 3, .min_time_s = 0.004});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->step_s.count, 3);
+  EXPECT_GE(result->step_s.median, 1e-4);  // a sleep is never shorter than asked for
+  EXPECT_EQ(result->steps_per_round % 10, 0);
+  EXPECT_GE(runs, 3 * result->steps_per_round / 10);
+  EXPECT_TRUE(result->memory_bound);
+  EXPECT_FALSE(result->cold);
+  EXPECT_GT(result->fraction_of_limit.median, 0);
+}
+
+TEST(MeasureCase, ReturnsTheCasesError) {
+  auto limits = MachineLimits::Make(1);
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  PreparedCase prepared;
+  prepared.run = [] { return absl::DataLossError("broken"); };
+  EXPECT_EQ(MeasureCase("broken", prepared, **limits, {}).status(), absl::DataLossError("broken"));
+}
+
+// A shell that writes its pid and then lasts, having run `prelude` first.
+absl::StatusOr<ChildProcess> StartShell(const TemporaryFolder& folder, const std::string& prelude, pid_t* pid) {
+  const std::string pid_file = folder.path() + "/pid";
+  auto child = ChildProcess::Start(
+      {"/bin/sh", "-c", prelude + " echo $$ > " + pid_file + "; while :; do sleep 0.05; done"}, folder.path() + "/log");
+  for (*pid = 0; child.ok() && *pid == 0; absl::SleepFor(absl::Milliseconds(5))) std::ifstream(pid_file) >> *pid;
+  return child;
+}
+
+TEST(ChildProcess, IsGoneOnceItsOwnerIs) {
+  for (const std::string prelude : {"", "trap '' TERM;"}) {
+    const auto folder = TemporaryFolder::Make();
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    pid_t pid = 0;
+    {
+      const auto child = StartShell(*folder, prelude, &pid);
+      ASSERT_TRUE(child.ok()) << child.status();
+      EXPECT_EQ(kill(pid, 0), 0);
+    }
+    EXPECT_EQ(kill(pid, 0), -1) << "with prelude '" << prelude << "'";
+    EXPECT_EQ(errno, ESRCH);
+  }
+}
+
+TEST(ChildProcess, ThatExitsBeforeItListensIsReportedWithItsOutput) {
+  const auto folder = TemporaryFolder::Make();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  auto child = ChildProcess::Start({"/bin/sh", "-c", "echo no such model; exit 3"}, folder->path() + "/log");
+  ASSERT_TRUE(child.ok()) << child.status();
+  const auto port = child->WaitForPort(folder->path() + "/port", absl::Seconds(30));
+  EXPECT_EQ(port.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(port.status().message()), HasSubstr("no such model"));
+}
+
+TEST(ChildProcess, ThatCannotBeExecutedIsNotFound) {
+  EXPECT_EQ(ChildProcess::Start({"/no/such/program"}, "/dev/null").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace gdn::bench

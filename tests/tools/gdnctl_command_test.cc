@@ -1,0 +1,209 @@
+#include "tools/gdnctl/command.h"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/fake_gdn_service.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/output_file.h"
+#include "tools/gdnctl/print.h"
+
+ABSL_DECLARE_FLAG(absl::Duration, timeout);
+
+namespace gdn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string>* g_arguments = new std::vector<std::string>;
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+class CommandLine : public ::testing::Test {
+ protected:
+  Outcome Run(const std::vector<std::string>& arguments, const std::vector<Command>& commands) {
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const int exit_code = RunCommandLine(commands, arguments);
+    std::fflush(stdout);
+    return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  }
+
+  Outcome Run(const std::vector<std::string>& arguments) {
+    return Run(arguments, {{.name = "echo",
+                            .arguments = "[WORD ...]",
+                            .summary = "Echo",
+                            .details = "",
+                            .flags = {"json"},
+                            .run = [](const std::vector<std::string>& words) -> absl::StatusOr<int> {
+                              *g_arguments = words;
+                              return 0;
+                            }},
+                           {.name = "echo fail",
+                            .arguments = "",
+                            .summary = "Fail",
+                            .details = "",
+                            .flags = {},
+                            .run = [](const std::vector<std::string>&) -> absl::StatusOr<int> {
+                              return absl::NotFoundError("nothing there");
+                            }}});
+  }
+
+  absl::FlagSaver saver_;
+};
+
+TEST_F(CommandLine, SetsFlagsInEveryForm) {
+  EXPECT_EQ(Run({"echo", "a", "--target=x:1", "--timeout", "3s", "--json", "b", "--", "--c"}).exit_code, kExitOk);
+  EXPECT_EQ(absl::GetFlag(FLAGS_target), "x:1");
+  EXPECT_EQ(absl::GetFlag(FLAGS_timeout), absl::Seconds(3));
+  EXPECT_TRUE(absl::GetFlag(FLAGS_json));
+  EXPECT_THAT(*g_arguments, ElementsAre("a", "b", "--c"));
+  EXPECT_EQ(Run({"echo", "--nojson"}).exit_code, kExitOk);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_json));
+}
+
+TEST_F(CommandLine, TakesDashesForUnderscoresInFlagNames) {
+  const Outcome outcome = Run({"prefill", "--session=a,b", "--expected-token-count", "3"}, StepCommands());
+  EXPECT_EQ(outcome.exit_code, kExitUsage);
+  EXPECT_THAT(outcome.err, HasSubstr("--session with one id"));  // so the other flag was taken
+}
+
+TEST_F(CommandLine, ExitsWithTwoOnBadUsage) {
+  const std::vector<std::vector<std::string>> cases = {{},
+                                                       {"bogus"},
+                                                       {"echo", "--bogus"},
+                                                       {"echo", "--timeout=soon"},
+                                                       {"echo", "--timeout"},
+                                                       {"echo", "--json=maybe"},
+                                                       {"echo fail", "x"},
+                                                       {"echo", "fail", "x"},
+                                                       {"echo", "fail", "--json"}};
+  for (const auto& arguments : cases) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.exit_code, kExitUsage) << ::testing::PrintToString(arguments);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_THAT(outcome.err, HasSubstr("gdnctl"));
+  }
+}
+
+TEST_F(CommandLine, ExitsWithOneAndTheCodeWhenACommandFails) {
+  const Outcome outcome = Run({"echo", "fail"});
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_EQ(outcome.err, "gdnctl: NOT_FOUND: nothing there\n");
+}
+
+TEST_F(CommandLine, HelpsOnStdout) {
+  EXPECT_THAT(Run({"--help"}).out, HasSubstr("echo fail"));
+  const Outcome outcome = Run({"echo", "--help"});
+  EXPECT_EQ(outcome.exit_code, kExitOk);
+  EXPECT_THAT(outcome.out, HasSubstr("--json"));
+  EXPECT_THAT(outcome.out, HasSubstr("--target"));
+}
+
+TEST_F(CommandLine, EveryCommandHasFlagsThatExistAndHelp) {
+  for (const auto& group : {InfoCommands(), SessionCommands(), StepCommands(), StateCommands(), ReplayCommands()}) {
+    for (const Command& command : group) {
+      std::vector<std::string> arguments;
+      std::istringstream words{std::string(command.name)};
+      for (std::string word; words >> word;) arguments.push_back(word);
+      for (const std::string_view flag : command.flags) {
+        ASSERT_NE(absl::FindCommandLineFlag(std::string(flag)), nullptr) << command.name << " --" << flag;
+      }
+      arguments.push_back("--help");
+      EXPECT_THAT(Run(arguments, group).out, HasSubstr("gdnctl " + std::string(command.name)));
+    }
+  }
+}
+
+TEST_F(CommandLine, ReplayPrintsTheFailureLastAndExitsWithOne) {
+  FakeGdnService service;
+  const LoopbackServer server(&service);
+  const Outcome outcome =
+      Run({"replay", "--target=" + server.target(), "--model=toy", "--io=/nonexistent"}, ReplayCommands());
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.out, ::testing::StartsWith("replay FAILED: NOT_FOUND"));
+}
+
+TEST_F(CommandLine, SaysWhereNoServerAnswers) {
+  const Outcome outcome = Run({"info", "--target=127.0.0.1:1", "--timeout=10s"}, InfoCommands());
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("Is a gdn_server listening on 127.0.0.1:1?"));
+}
+
+TEST_F(CommandLine, ShowsTheServer) {
+  FakeGdnService service;
+  const LoopbackServer server(&service);
+  EXPECT_THAT(Run({"info", "--target=" + server.target()}, InfoCommands()).out, HasSubstr("gdn_server 0.0.0-fake"));
+  EXPECT_THAT(Run({"info", "--json", "--target=" + server.target()}, InfoCommands()).out,
+              HasSubstr("\"version\": \"0.0.0-fake\""));
+}
+
+TEST(Names, GetTheirCollectionOnce) {
+  EXPECT_EQ(*ModelName("qwen"), "models/qwen");
+  EXPECT_EQ(*ModelName("models/qwen"), "models/qwen");
+  EXPECT_EQ(*SessionName("a"), "sessions/a");
+  EXPECT_FALSE(ModelName("").ok());
+  EXPECT_FALSE(SessionName("sessions/").ok());
+}
+
+TEST(ParseOperatorSpec, TakesFourOrFiveNumbers) {
+  const auto spec = ParseOperatorSpec({"16", "32", "128", "64", "3"});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->key_heads(), 16);
+  EXPECT_EQ(spec->value_heads(), 32);
+  EXPECT_EQ(spec->key_dim(), 128);
+  EXPECT_EQ(spec->value_dim(), 64);
+  EXPECT_EQ(spec->layer_count(), 3);
+  EXPECT_EQ(ParseOperatorSpec({"1", "2", "3", "4"})->layer_count(), 0);
+  EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3"}).ok());
+  EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3", "x"}).ok());
+  EXPECT_FALSE(ParseOperatorSpec({"x", "1", "2", "3", "4"}).ok());
+  EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3", "4", "5", "6"}).ok());
+}
+
+TEST(FormatRanges, JoinsNeighbours) {
+  EXPECT_EQ(FormatRanges({0, 1, 2, 4, 6, 7}), "0..2, 4, 6..7");
+  EXPECT_EQ(FormatRanges({}), "none");
+}
+
+TEST(FormatBytes, PicksAUnit) {
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(64 << 20), "64.0 MiB");
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  return content.str();
+}
+
+TEST(OutputFile, AppearsOnlyWhenCommitted) {
+  const std::string path = ::testing::TempDir() + "/output_file_test";
+  std::ofstream(path) << "old";
+  {
+    auto file = OutputFile::Create(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE(file->Append("half").ok());
+  }
+  EXPECT_EQ(ReadFile(path), "old");
+  EXPECT_FALSE(std::ifstream(path + ".partial").good());
+  auto file = OutputFile::Create(path);
+  ASSERT_TRUE(file->Append("whole").ok());
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_EQ(ReadFile(path), "whole");
+  EXPECT_EQ(OutputFile::Create("/nonexistent/folder/file").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,72 @@
+// Inputs and states for the cases of `gdn_bench kernel`.
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "tools/gdn_bench/cache_size.h"
+#include "tools/gdn_bench/kernel_case.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr uint32_t kSeed = 20240607;
+constexpr int64_t kBlock = int64_t{1} << 20;  // numbers drawn; longer buffers repeat them
+constexpr int64_t kLargestRotation = int64_t{768} << 20;
+constexpr int32_t kMaxDraft = 8;
+
+// Small against the states that decode steps build up, so that rotating slots stay in the range of normal numbers.
+constexpr float kStateRange = 0.05f;
+constexpr float kSmallestLogDecay = -0.1f;
+
+}  // namespace
+
+LayerDims BenchOperatorDims() { return {.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128}; }
+
+LayerDims BenchLayerDims() {
+  LayerDims dims = BenchOperatorDims();
+  dims.conv_width = 4;
+  dims.hidden_size = 2048;
+  return dims;
+}
+
+int64_t RotationBytes() { return std::min(kColdFactor * LastLevelCacheBytes(), kLargestRotation); }
+
+absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
+                                                           DType dtype) {
+  const int64_t block = std::min(count, kBlock);
+  std::mt19937 random(kSeed);
+  std::vector<float> numbers(static_cast<size_t>(block));
+  const float scale = (high - low) / static_cast<float>(uint64_t{1} << 32);
+  for (float& x : numbers) x = std::min(low + scale * static_cast<float>(random()), high);
+  const size_t element = DTypeSize(dtype);
+  std::vector<char> encoded(static_cast<size_t>(block) * element);
+  ConvertFromFloat(numbers.data(), numbers.size(), dtype, encoded.data());
+
+  GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend, static_cast<size_t>(count) * element));
+  auto buffer = std::make_shared<DeviceBuffer>(std::move(made));
+  for (int64_t at = 0; at < count; at += block) {
+    const size_t bytes = static_cast<size_t>(std::min(block, count - at)) * element;
+    char* target = static_cast<char*>(buffer->data()) + static_cast<size_t>(at) * element;
+    GDN_RETURN_IF_ERROR(backend.CopyIn(target, encoded.data(), bytes));
+  }
+  GDN_RETURN_IF_ERROR(backend.Synchronize());
+  return buffer;
+}
+
+absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots) {
+  GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, kMaxDraft));
+  GDN_ASSIGN_OR_RETURN(auto memory, RandomBuffer(backend, slots * layout.slot_floats(), -kStateRange, kStateRange));
+  RandomStatePool pool{.memory = memory, .view = {.layout = layout, .data = memory->floats(), .slot_count = slots}};
+  const std::vector<float> log_g(static_cast<size_t>(layout.log_rows()) * dims.value_heads, kSmallestLogDecay / 2);
+  for (int32_t slot = 0; slot < slots; ++slot) {
+    GDN_RETURN_IF_ERROR(
+        backend.CopyIn(pool.view.slot(slot) + layout.log_g_offset(), log_g.data(), log_g.size() * sizeof(float)));
+  }
+  GDN_RETURN_IF_ERROR(backend.Synchronize());
+  return pool;
+}
+
+}  // namespace gdn::bench

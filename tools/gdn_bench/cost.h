@@ -1,0 +1,56 @@
+// What a step must cost at the least: bytes that have to move and operations that have to be done, whatever the
+// implementation.
+//
+// Per token and value head, every form of the delta rule needs S^T k, k u^T and S^T q: 3 K V multiply-adds = 6 K V
+// operations. The chunked form does more than that to do it faster; its extra work is not counted as useful. A state is
+// moved once a call; activations are counted where they enter or leave the call, not in between. Thread safety: plain
+// values and free functions.
+//
+//   Cost cost = DecodeDeferredCost(dims, /*batch=*/32);
+//   LimitTime limit = LimitOf(cost, rates);  // limit.seconds; limit.memory_bound
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/layer_dims.h"
+#include "tools/gdn_bench/machine_limits.h"
+
+namespace gdn::bench {
+
+struct Cost {
+  double bytes_read = 0;
+  double bytes_written = 0;
+  double flops = 0;
+  int64_t tokens = 0;
+};
+
+// A decode step of one token for each of `batch` sessions. Deferred: the base read once, written every L-th step; (L -
+// 1) / 2 log entries read on average, one written. In place: the state read and written.
+Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch);
+Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch);
+
+// A prefill of one sequence.
+Cost PrefillCost(const LayerDims& dims, int64_t tokens);
+
+// y [rows, out] = x [rows, in] W^T.
+Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype);
+
+// The whole layer from hidden_states to output; projection weights are read once a call.
+Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch);
+Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t tokens);
+
+// Elements of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
+int64_t ProjectionElements(const LayerDims& dims);
+
+struct LimitTime {
+  double seconds = 0;
+  bool memory_bound = false;  // else bound by multiply-adds
+};
+
+// max(memory, arithmetic), with memory = 2 p / read_write_rate + (bytes_read - p) / read_rate, p = min(bytes_read,
+// bytes_written): bytes that are written beside a byte read go at the rate of doing both, the others at the rate of
+// reading.
+LimitTime LimitOf(const Cost& cost, const MachineRates& rates);
+
+}  // namespace gdn::bench

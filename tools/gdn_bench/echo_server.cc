@@ -1,0 +1,58 @@
+#include "tools/gdn_bench/echo_server.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "gdn/v1/service.grpc.pb.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+
+namespace gdn::bench {
+namespace {
+
+class EchoService final : public v1::GdnService::CallbackService {
+ public:
+  grpc::ServerUnaryReactor* Decode(grpc::CallbackServerContext* context, const v1::DecodeRequest* request,
+                                   v1::DecodeResponse* response) override {
+    *response->mutable_output() = request->hidden_states().hidden_states();
+    response->mutable_token_counts()->Resize(request->sessions_size(), 0);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+};
+
+// Under another name first, so that a reader never sees half a number.
+absl::Status WritePort(int port, const std::string& port_file) {
+  const std::string partial = port_file + ".partial";
+  std::ofstream file(partial, std::ios::trunc);
+  file << port << "\n";
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(partial, port_file, error);
+  if (!file || error) return absl::UnavailableError(absl::StrCat("cannot write --port_file '", port_file, "'"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunEchoServer(const std::string& port_file) {
+  EchoService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(-1);
+  builder.SetMaxSendMessageSize(-1);
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) return absl::UnavailableError("cannot listen on 127.0.0.1");
+  if (absl::Status written = WritePort(port, port_file); !written.ok()) return written;
+  server->Wait();  // SIGTERM's and SIGINT's default action ends the process: there is nothing to save
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::bench

@@ -1,0 +1,35 @@
+// The command line of gdn_bench: a command, then flags.
+//
+// Thread safety: call once, from main.
+//
+//   GDN_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(argc, argv));
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/rpc_bench.h"
+
+namespace gdn::bench {
+
+struct CommandLine {
+  std::string command;  // "kernel", "rpc" or "echo_server"
+  KernelBenchOptions kernel;
+  RpcBenchOptions rpc;
+  bool list = false;
+  std::string json;  // path; "-": stdout; "": none
+  std::string port_file;
+};
+
+// The arguments with dashes in flag names made underscores (--min-time is --min_time), and a --json without a value
+// made --json=-.
+std::vector<std::string> NormalizeArguments(const std::vector<std::string>& arguments);
+
+// INVALID_ARGUMENT, saying what to do, for a missing or unknown command and for a bad value. An unknown flag ends the
+// process, as do
+// --help and --version.
+absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv);
+
+}  // namespace gdn::bench

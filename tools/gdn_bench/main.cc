@@ -1,0 +1,55 @@
+// gdn_bench: see --help and docs/benchmarks.md.
+#include <cstdio>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/gdn_bench/echo_server.h"
+#include "tools/gdn_bench/flags.h"
+#include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/report.h"
+#include "tools/gdn_bench/rpc_bench.h"
+
+namespace gdn::bench {
+namespace {
+
+absl::Status Publish(const std::string& table, const nlohmann::ordered_json& json, const std::string& path) {
+  std::fputs(table.c_str(), path == "-" ? stderr : stdout);
+  return path.empty() ? absl::OkStatus() : WriteJson(json, path);
+}
+
+absl::Status Run(const CommandLine& line) {
+  if (line.command == "echo_server") return RunEchoServer(line.port_file);
+  if (line.command == "rpc") {
+    GDN_ASSIGN_OR_RETURN(const RpcReport report, RunRpcBench(line.rpc));
+    return Publish(RpcTable(report), RpcJson(report), line.json);
+  }
+  if (line.list) {
+    GDN_ASSIGN_OR_RETURN(const auto names, KernelCaseNames(line.kernel.filter));
+    for (const std::string& name : names) std::printf("%s\n", name.c_str());
+    return absl::OkStatus();
+  }
+  GDN_ASSIGN_OR_RETURN(const KernelReport report, RunKernelBench(line.kernel));
+  return Publish(KernelTable(report), KernelJson(report), line.json);
+}
+
+int Main(int argc, char** argv) {
+  const absl::StatusOr<CommandLine> line = ParseCommandLine(argc, argv);
+  if (!line.ok()) {
+    std::fprintf(stderr, "gdn_bench: %s\n", std::string(line.status().message()).c_str());
+    return 2;
+  }
+  const absl::Status status = Run(*line);
+  if (!status.ok()) {
+    std::fprintf(stderr, "gdn_bench: %s: %s\n", absl::StatusCodeToString(status.code()).c_str(),
+                 std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gdn::bench
+
+int main(int argc, char** argv) { return gdn::bench::Main(argc, argv); }

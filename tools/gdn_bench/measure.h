@@ -1,0 +1,46 @@
+// Times a case beside the machine's limits, the two alternating.
+//
+// A round measures the limits and then runs the case for at least `min_time` (every other round the other way about),
+// and divides one by the other there: what a neighbour or a clock does to the machine, it does to both. Reported are
+// medians over rounds. Thread safety: one thread at a time.
+//
+//   GDN_ASSIGN_OR_RETURN(CaseResult r, MeasureCase("decode_deferred/B=8", prepared, limits, {.repeat = 15, .min_time_s
+//   = 0.05}));
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tools/gdn_bench/kernel_case.h"
+#include "tools/gdn_bench/machine_limits.h"
+#include "tools/gdn_bench/statistics.h"
+
+namespace gdn::bench {
+
+struct MeasureOptions {
+  int repeat = 15;           // rounds
+  double min_time_s = 0.05;  // of the case in a round; at least one run() is made
+};
+
+struct CaseResult {
+  std::string name;
+  Cost cost;
+  double working_set_bytes = 0;
+  bool cold = false;          // the working set is at least kColdFactor last-level caches
+  bool memory_bound = false;  // by the median rates
+  int64_t steps_per_round = 0;
+  Summary step_s;             // seconds a step
+  Summary limit_s;            // seconds a step would take at the limit
+  Summary fraction_of_limit;  // limit / time of the same round
+  Summary read_bytes_per_s;
+  Summary copy_bytes_per_s;
+  Summary update_bytes_per_s;
+  Summary flops_per_s;
+};
+
+// Errors of the case's run().
+absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, MachineLimits& limits,
+                                       const MeasureOptions& options);
+
+}  // namespace gdn::bench

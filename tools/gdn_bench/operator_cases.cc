@@ -1,0 +1,169 @@
+// The delta rule alone: decode (deferred, and in place through the scan of one token) and prefill (scan, chunked).
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/gdn_bench/kernel_case.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr int32_t kDecodeBatches[] = {1, 8, 32, 128};
+constexpr int32_t kPrefillLengths[] = {64, 512, 1024, 4096};
+constexpr int32_t kDecodeInputRows = 1024;  // steps take different rows, so that no state settles on one key
+constexpr float kLargestLogDecay = -0.001f;
+constexpr float kSmallestLogDecay = -0.1f;
+
+struct OperatorInputs {
+  std::shared_ptr<DeviceBuffer> q, k, v, g, beta, output;
+  int32_t rows = 0;
+
+  static absl::StatusOr<OperatorInputs> Make(Backend& backend, const LayerDims& dims, int32_t rows) {
+    OperatorInputs in;
+    in.rows = rows;
+    const int64_t tokens = rows;
+    // Uniform numbers in [-r, r] have variance r^2 / 3; this makes keys of norm one, and queries already scaled by
+    // K^-0.5.
+    const float key_range = std::sqrt(3.0f / static_cast<float>(dims.key_dim));
+    const float query_range = key_range / std::sqrt(static_cast<float>(dims.key_dim));
+    GDN_ASSIGN_OR_RETURN(in.q, RandomBuffer(backend, tokens * dims.key_features(), -query_range, query_range));
+    GDN_ASSIGN_OR_RETURN(in.k, RandomBuffer(backend, tokens * dims.key_features(), -key_range, key_range));
+    GDN_ASSIGN_OR_RETURN(in.v, RandomBuffer(backend, tokens * dims.value_features(), -1.0f, 1.0f));
+    GDN_ASSIGN_OR_RETURN(in.g, RandomBuffer(backend, tokens * dims.value_heads, kSmallestLogDecay, kLargestLogDecay));
+    GDN_ASSIGN_OR_RETURN(in.beta, RandomBuffer(backend, tokens * dims.value_heads, 0.1f, 0.9f));
+    GDN_ASSIGN_OR_RETURN(in.output, RandomBuffer(backend, tokens * dims.value_features(), 0.0f, 1.0f));
+    return in;
+  }
+
+  DeltaRuleParams Params(const StatePoolView& pool, const PackedBatch& batch, int64_t first_row) const {
+    const LayerDims& dims = pool.layout.dims();
+    return {.pool = pool,
+            .batch = batch,
+            .q = q->floats() + first_row * dims.key_features(),
+            .k = k->floats() + first_row * dims.key_features(),
+            .v = v->floats() + first_row * dims.value_features(),
+            .g = g->floats() + first_row * dims.value_heads,
+            .beta = beta->floats() + first_row * dims.value_heads,
+            .q_stride = dims.key_features(),
+            .k_stride = dims.key_features(),
+            .v_stride = dims.value_features(),
+            .output = output->floats() + first_row * dims.value_features()};
+  }
+};
+
+enum class DecodeForm { kDeferred, kInPlace };
+
+// `groups` batches of sessions take turns, so that a batch finds its states in memory, not in a cache. Log lengths are
+// spread evenly over 0 .. L - 1, as in a service whose sessions began at different times: each run() then holds its
+// share of folds.
+struct DecodeFixture {
+  DecodeForm form = DecodeForm::kDeferred;
+  int32_t batch = 0;
+  int32_t groups = 0;
+  RandomStatePool pool;
+  OperatorInputs inputs;
+  std::vector<int32_t> cu_seqlens;   // one token a session
+  std::vector<int32_t> slots;        // [groups, batch]
+  std::vector<int32_t> log_lengths;  // [groups, batch]
+  int64_t next_row = 0;
+
+  absl::Status Run(Backend& backend) {
+    for (int32_t group = 0; group < groups; ++group) {
+      const PackedBatch packed{
+          .sequences = batch, .cu_seqlens = cu_seqlens.data(), .slots = slots.data() + int64_t{group} * batch};
+      const DeltaRuleParams rule = inputs.Params(pool.view, packed, next_row);
+      next_row = (next_row + batch + 1) % (inputs.rows - batch);
+      if (form == DecodeForm::kDeferred) {
+        GDN_RETURN_IF_ERROR(
+            backend.DeltaRuleDecode({.rule = rule, .log_lengths = log_lengths.data() + int64_t{group} * batch}));
+      } else {
+        GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule));
+      }
+    }
+    return backend.Synchronize();
+  }
+};
+
+absl::StatusOr<PreparedCase> PrepareDecode(Backend& backend, DecodeForm form, int32_t batch) {
+  const LayerDims dims = BenchOperatorDims();
+  const int64_t state_bytes = dims.state_elements() * static_cast<int64_t>(sizeof(float));
+  // Whole turns of L slots, so that folds spread evenly.
+  const int64_t cold_groups = (RotationBytes() + batch * state_bytes - 1) / (batch * state_bytes);
+  auto fixture = std::make_shared<DecodeFixture>();
+  fixture->form = form;
+  fixture->batch = batch;
+  fixture->groups = static_cast<int32_t>(cold_groups);
+  while (int64_t{fixture->groups} * batch % kLogCapacity != 0) ++fixture->groups;
+  const int32_t slot_count = fixture->groups * batch;
+
+  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count));
+  GDN_ASSIGN_OR_RETURN(fixture->inputs, OperatorInputs::Make(backend, dims, kDecodeInputRows));
+  fixture->cu_seqlens.resize(static_cast<size_t>(batch) + 1);
+  std::iota(fixture->cu_seqlens.begin(), fixture->cu_seqlens.end(), 0);
+  fixture->slots.resize(static_cast<size_t>(slot_count));
+  std::iota(fixture->slots.begin(), fixture->slots.end(), 0);
+  for (int32_t slot = 0; slot < slot_count; ++slot) fixture->log_lengths.push_back(slot % kLogCapacity);
+
+  return PreparedCase{
+      .cost = form == DecodeForm::kDeferred ? DecodeDeferredCost(dims, batch) : DecodeInPlaceCost(dims, batch),
+      .steps = fixture->groups,
+      .working_set_bytes = static_cast<double>(slot_count * state_bytes),
+      .run = [fixture, &backend] { return fixture->Run(backend); }};
+}
+
+enum class PrefillForm { kScan, kChunk };
+
+absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, PrefillForm form, int32_t tokens) {
+  const LayerDims dims = BenchOperatorDims();
+  GDN_ASSIGN_OR_RETURN(RandomStatePool pool, MakeStatePool(backend, dims, /*slots=*/1));
+  GDN_ASSIGN_OR_RETURN(OperatorInputs inputs, OperatorInputs::Make(backend, dims, tokens));
+  struct Fixture {
+    RandomStatePool pool;
+    OperatorInputs inputs;
+    int32_t cu_seqlens[2];
+    int32_t slot = 0;
+  };
+  auto fixture = std::make_shared<Fixture>(Fixture{std::move(pool), std::move(inputs), {0, tokens}});
+  const Cost cost = PrefillCost(dims, tokens);
+  return PreparedCase{.cost = cost,
+                      .steps = 1,
+                      .working_set_bytes = cost.bytes_read + cost.bytes_written,
+                      .run = [fixture, form, &backend]() -> absl::Status {
+                        const PackedBatch batch{
+                            .sequences = 1, .cu_seqlens = fixture->cu_seqlens, .slots = &fixture->slot};
+                        const DeltaRuleParams params = fixture->inputs.Params(fixture->pool.view, batch, 0);
+                        GDN_RETURN_IF_ERROR(form == PrefillForm::kScan ? backend.DeltaRuleScan(params)
+                                                                       : backend.DeltaRuleChunk(params));
+                        return backend.Synchronize();
+                      }};
+}
+
+}  // namespace
+
+std::vector<KernelCase> OperatorCases() {
+  std::vector<KernelCase> cases;
+  for (const auto& [form, name] :
+       {std::pair(DecodeForm::kDeferred, "decode_deferred"), std::pair(DecodeForm::kInPlace, "decode_in_place")}) {
+    for (const int32_t batch : kDecodeBatches) {
+      cases.push_back({absl::StrCat(name, "/B=", batch),
+                       [form = form, batch](Backend& backend) { return PrepareDecode(backend, form, batch); }});
+    }
+  }
+  for (const auto& [form, name] :
+       {std::pair(PrefillForm::kScan, "prefill_scan"), std::pair(PrefillForm::kChunk, "prefill_chunk")}) {
+    for (const int32_t tokens : kPrefillLengths) {
+      cases.push_back({absl::StrCat(name, "/T=", tokens),
+                       [form = form, tokens](Backend& backend) { return PreparePrefill(backend, form, tokens); }});
+    }
+  }
+  return cases;
+}
+
+}  // namespace gdn::bench

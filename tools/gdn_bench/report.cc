@@ -1,0 +1,169 @@
+#include "tools/gdn_bench/report.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/dtype.h"
+
+namespace gdn::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kGiga = 1e9;
+constexpr double kMicro = 1e6;
+constexpr double kBusyLoad = 0.5;
+
+Json SummaryJson(const Summary& s, double unit) {
+  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
+}
+
+Json LimitsJson(const CaseResult& c) {
+  return {{"read_gb_s", SummaryJson(c.read_bytes_per_s, 1 / kGiga)},
+          {"copy_gb_s", SummaryJson(c.copy_bytes_per_s, 1 / kGiga)},
+          {"update_gb_s", SummaryJson(c.update_bytes_per_s, 1 / kGiga)},
+          {"fma_gflop_s", SummaryJson(c.flops_per_s, 1 / kGiga)}};
+}
+
+Json CaseJson(const CaseResult& c) {
+  const double bytes = c.cost.bytes_read + c.cost.bytes_written;
+  return {{"name", c.name},
+          {"time_us", SummaryJson(c.step_s, kMicro)},
+          {"limit_us", SummaryJson(c.limit_s, kMicro)},
+          {"fraction_of_limit", SummaryJson(c.fraction_of_limit, 1)},
+          {"bound", c.memory_bound ? "memory" : "arithmetic"},
+          {"cold", c.cold},
+          {"tokens", c.cost.tokens},
+          {"tokens_per_s", static_cast<double>(c.cost.tokens) / c.step_s.median},
+          {"bytes_read", c.cost.bytes_read},
+          {"bytes_written", c.cost.bytes_written},
+          {"flops", c.cost.flops},
+          {"gb_s", bytes / c.step_s.median / kGiga},
+          {"gflop_s", c.cost.flops / c.step_s.median / kGiga},
+          {"working_set_bytes", c.working_set_bytes},
+          {"steps_per_round", c.steps_per_round},
+          {"limits", LimitsJson(c)}};
+}
+
+Json LatencyJson(const SideResult& side) {
+  return {{"p50_us", side.p50_s * kMicro},
+          {"p99_us", side.p99_s * kMicro},
+          {"calls_per_s", SummaryJson(side.calls_per_s, 1)},
+          {"calls", side.calls}};
+}
+
+}  // namespace
+
+std::string KernelTable(const KernelReport& report) {
+  std::string table = absl::StrFormat("backend %s, %s, %d threads, numerics %s\n", report.backend.name,
+                                      report.backend.device, report.backend.threads, report.backend.numerics_id);
+  absl::StrAppendFormat(&table,
+                        "last-level cache %.0f MiB; %d rounds a case, medians; limits re-measured in every round\n\n",
+                        static_cast<double>(report.last_level_cache_bytes) / (1 << 20), report.options.measure.repeat);
+  if (report.load_average > kBusyLoad) {
+    absl::StrAppendFormat(
+        &table, "load average %.1f at start: other programs share the processors, figures are not to be kept\n\n",
+        report.load_average);
+  }
+  absl::StrAppendFormat(&table, "%-38s %11s %23s %9s %9s %11s %-10s %8s %15s\n", "case", "time us", "p10 .. p90",
+                        "GB/s", "GFLOP/s", "tokens/s", "bound", "of limit", "p10 .. p90");
+  bool any_warm = false;
+  for (const CaseResult& c : report.cases) {
+    const bool warm = c.memory_bound && !c.cold;
+    any_warm |= warm;
+    absl::StrAppendFormat(&table, "%-38s %11.1f %10.1f .. %9.1f %9.2f %9.2f %11.0f %-10s %8.2f %6.2f .. %5.2f%s\n",
+                          c.name, c.step_s.median * kMicro, c.step_s.p10 * kMicro, c.step_s.p90 * kMicro,
+                          (c.cost.bytes_read + c.cost.bytes_written) / c.step_s.median / kGiga,
+                          c.cost.flops / c.step_s.median / kGiga, static_cast<double>(c.cost.tokens) / c.step_s.median,
+                          c.memory_bound ? "memory" : "arithmetic", c.fraction_of_limit.median, c.fraction_of_limit.p10,
+                          c.fraction_of_limit.p90, warm ? " *" : "");
+  }
+  if (any_warm)
+    absl::StrAppend(&table, "* working set below 4 last-level caches: part of it may have come from a cache\n");
+  if (!report.cases.empty()) {
+    const CaseResult& c = report.cases.back();
+    absl::StrAppendFormat(
+        &table, "\nlimits beside %s: read %.1f GB/s, copy %.1f GB/s, update in place %.1f GB/s, %.1f GFLOP/s\n", c.name,
+        c.read_bytes_per_s.median / kGiga, c.copy_bytes_per_s.median / kGiga, c.update_bytes_per_s.median / kGiga,
+        c.flops_per_s.median / kGiga);
+  }
+  return table;
+}
+
+Json KernelJson(const KernelReport& report) {
+  Json cases = Json::array();
+  for (const CaseResult& c : report.cases) cases.push_back(CaseJson(c));
+  return {{"command", "kernel"},
+          {"backend",
+           {{"name", report.backend.name},
+            {"device", report.backend.device},
+            {"numerics_id", report.backend.numerics_id},
+            {"threads", report.backend.threads}}},
+          {"last_level_cache_bytes", report.last_level_cache_bytes},
+          {"load_average", report.load_average},
+          {"repeat", report.options.measure.repeat},
+          {"min_time_s", report.options.measure.min_time_s},
+          {"cases", std::move(cases)}};
+}
+
+std::string RpcTable(const RpcReport& report) {
+  const RpcBenchOptions& o = report.options;
+  std::string table = absl::StrFormat(
+      "Decode of %d sessions x %d tokens x %d (%s): %d bytes in, %d bytes out; loopback, null backend (nothing is "
+      "computed)\n"
+      "the echo service parses the same request and returns the same bytes; blocks of calls alternate between the "
+      "two\n\n",
+      o.sessions, o.tokens, o.hidden, DTypeName(o.dtype), report.request_bytes, report.response_bytes);
+  absl::StrAppendFormat(&table, "%-12s %-10s %8s %10s %10s %12s\n", "concurrency", "service", "calls", "p50 us",
+                        "p99 us", "calls/s");
+  for (const RpcResult& r : report.results) {
+    for (const auto& [name, side] : {std::pair("gdn_server", &r.gdn), std::pair("echo", &r.echo)}) {
+      absl::StrAppendFormat(&table, "%-12d %-10s %8d %10.1f %10.1f %12.0f\n", r.concurrency, name, side->calls,
+                            side->p50_s * kMicro, side->p99_s * kMicro, side->calls_per_s.median);
+    }
+    absl::StrAppendFormat(&table, "%-12d %-10s %8s %9.3fx %9.3fx %11.3fx   (p50 ratio p10 .. p90: %.3f .. %.3f)\n",
+                          r.concurrency, "gdn/echo", "", r.p50_ratio.median, r.p99_ratio, r.calls_per_s_ratio.median,
+                          r.p50_ratio.p10, r.p50_ratio.p90);
+  }
+  return table;
+}
+
+Json RpcJson(const RpcReport& report) {
+  const RpcBenchOptions& o = report.options;
+  Json results = Json::array();
+  for (const RpcResult& r : report.results) {
+    results.push_back({{"concurrency", r.concurrency},
+                       {"gdn", LatencyJson(r.gdn)},
+                       {"echo", LatencyJson(r.echo)},
+                       {"ratio",
+                        {{"p50", SummaryJson(r.p50_ratio, 1)},
+                         {"p99", r.p99_ratio},
+                         {"calls_per_s", SummaryJson(r.calls_per_s_ratio, 1)}}}});
+  }
+  return {{"command", "rpc"},
+          {"sessions", o.sessions},
+          {"tokens", o.tokens},
+          {"hidden", o.hidden},
+          {"dtype", std::string(DTypeName(o.dtype))},
+          {"request_ids", o.request_ids},
+          {"request_bytes", report.request_bytes},
+          {"response_bytes", report.response_bytes},
+          {"results", std::move(results)}};
+}
+
+absl::Status WriteJson(const Json& json, const std::string& path) {
+  const std::string text = json.dump(2) + "\n";
+  if (path == "-") {
+    std::fputs(text.c_str(), stdout);
+    return absl::OkStatus();
+  }
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) return absl::UnavailableError(absl::StrCat("cannot write --json file '", path, "'"));
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::bench

@@ -1,0 +1,27 @@
+// What was measured, as a table for people and as JSON for programs. docs/benchmarks.md describes both.
+//
+// Thread safety: free functions.
+//
+//   std::fputs(KernelTable(report).c_str(), stdout);
+//   GDN_RETURN_IF_ERROR(WriteJson(KernelJson(report), "bench.json"));
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+#include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/rpc_bench.h"
+
+namespace gdn::bench {
+
+std::string KernelTable(const KernelReport& report);
+nlohmann::ordered_json KernelJson(const KernelReport& report);
+
+std::string RpcTable(const RpcReport& report);
+nlohmann::ordered_json RpcJson(const RpcReport& report);
+
+// Indented, with a newline at the end. Path "-" is stdout. UNAVAILABLE where the file cannot be written.
+absl::Status WriteJson(const nlohmann::ordered_json& json, const std::string& path);
+
+}  // namespace gdn::bench

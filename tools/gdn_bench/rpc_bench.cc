@@ -1,0 +1,198 @@
+#include "tools/gdn_bench/rpc_bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "tools/gdn_bench/child_process.h"
+#include "tools/gdn_bench/clock.h"
+#include "tools/gdn_bench/kernel_case.h"
+#include "tools/gdn_bench/rpc_load.h"
+#include "tools/gdn_bench/synthetic_checkpoint.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr int kMostCalls = 1'000'000;
+constexpr int kMostConcurrency = 64;
+constexpr int kCallsPerBlock = 20;  // of a worker: short, so that both servers meet the same machine
+constexpr int kWarmUpBlocks = 5;
+constexpr absl::Duration kStartTimeout = absl::Seconds(60);
+constexpr uint32_t kSeed = 20240607;
+constexpr char kModel[] = "synthetic";
+
+struct Targets {
+  std::string gdn;
+  std::string echo;
+};
+
+absl::Status CheckRange(const char* flag, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ", low, " to ", high, ", not ", value));
+}
+
+absl::Status Validate(const RpcBenchOptions& o) {
+  GDN_RETURN_IF_ERROR(CheckRange("sessions", o.sessions, 1, 1024));
+  GDN_RETURN_IF_ERROR(CheckRange("tokens", o.tokens, 1, 64));
+  GDN_RETURN_IF_ERROR(CheckRange("hidden", o.hidden, 1, kMaxHiddenSize));
+  GDN_RETURN_IF_ERROR(CheckRange("calls", o.calls, 1, kMostCalls));
+  GDN_RETURN_IF_ERROR(CheckRange("time_limit", o.time_limit_s, 0.1, 600));
+  if (o.concurrency.empty()) return absl::InvalidArgumentError("--concurrency names no number of workers; try 1,4");
+  for (const int c : o.concurrency) GDN_RETURN_IF_ERROR(CheckRange("concurrency", c, 1, kMostConcurrency));
+  return absl::OkStatus();
+}
+
+v1::DType WireDType(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return v1::DTYPE_F32;
+    case DType::kF16:
+      return v1::DTYPE_F16;
+    case DType::kBF16:
+      return v1::DTYPE_BF16;
+  }
+  return v1::DTYPE_UNSPECIFIED;
+}
+
+v1::DecodeRequest MakeRequest(const RpcBenchOptions& o, int concurrency, int worker) {
+  v1::DecodeRequest request;
+  for (int i = 0; i < o.sessions; ++i)
+    request.add_sessions(absl::StrCat("sessions/bench-", concurrency, "-", worker, "-", i));
+  v1::Tensor* tensor = request.mutable_hidden_states()->mutable_hidden_states();
+  tensor->set_dtype(WireDType(o.dtype));
+  for (const int64_t dim : {o.sessions, o.tokens, o.hidden}) tensor->add_shape(dim);
+  const size_t count = size_t(o.sessions) * static_cast<size_t>(o.tokens) * static_cast<size_t>(o.hidden);
+  std::mt19937 random(kSeed);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  std::vector<float> values(count);
+  for (float& x : values) x = uniform(random);
+  std::string data(count * DTypeSize(o.dtype), '\0');
+  ConvertFromFloat(values.data(), count, o.dtype, data.data());
+  tensor->set_data(std::move(data));
+  return request;
+}
+
+absl::Status CreateSessions(Client& client, const std::vector<v1::DecodeRequest>& requests) {
+  for (const v1::DecodeRequest& request : requests) {
+    for (const std::string& name : request.sessions()) {
+      v1::CreateSessionRequest create;
+      create.set_session_id(name.substr(name.find('/') + 1));
+      create.set_model(absl::StrCat("models/", kModel));
+      create.set_affinity(absl::StrCat("worker-of-", request.sessions(0)));
+      GDN_RETURN_IF_ERROR(WithPrefix(client.CreateSession(create).status(), "CreateSession"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeleteSessions(Client& client, const std::vector<v1::DecodeRequest>& requests) {
+  for (const v1::DecodeRequest& request : requests) {
+    for (const std::string& name : request.sessions()) {
+      GDN_RETURN_IF_ERROR(WithPrefix(client.DeleteSession(name), "DeleteSession"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct SideSamples {
+  std::vector<double> latencies_s;
+  std::vector<double> block_p50_s;
+  std::vector<double> block_calls_per_s;
+
+  void Add(const LoadBlock& block) {
+    latencies_s.insert(latencies_s.end(), block.latencies_s.begin(), block.latencies_s.end());
+    block_p50_s.push_back(Percentile(block.latencies_s, 0.5));
+    block_calls_per_s.push_back(static_cast<double>(block.latencies_s.size()) / block.seconds);
+  }
+
+  SideResult Result() const {
+    return {.calls = static_cast<int64_t>(latencies_s.size()),
+            .p50_s = Percentile(latencies_s, 0.5),
+            .p99_s = Percentile(latencies_s, 0.99),
+            .calls_per_s = Summarize(block_calls_per_s)};
+  }
+};
+
+Summary PairedRatio(const std::vector<double>& above, const std::vector<double>& below) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < above.size(); ++i) ratios.push_back(above[i] / below[i]);
+  return Summarize(ratios);
+}
+
+absl::StatusOr<RpcResult> MeasureConcurrency(const RpcBenchOptions& o, const Targets& targets, int concurrency,
+                                             RpcReport& report) {
+  std::vector<v1::DecodeRequest> requests;
+  for (int worker = 0; worker < concurrency; ++worker) requests.push_back(MakeRequest(o, concurrency, worker));
+  report.request_bytes = static_cast<int64_t>(requests[0].ByteSizeLong());
+  const std::unique_ptr<Client> control = ConnectAlone(targets.gdn);
+  GDN_RETURN_IF_ERROR(CreateSessions(*control, requests));
+
+  RpcLoad gdn(targets.gdn, requests, o.request_ids);
+  RpcLoad echo(targets.echo, requests, o.request_ids);
+  for (int block = 0; block < kWarmUpBlocks; ++block) {
+    GDN_RETURN_IF_ERROR(gdn.RunBlock(kCallsPerBlock).status());
+    GDN_RETURN_IF_ERROR(echo.RunBlock(kCallsPerBlock).status());
+  }
+  const int calls_per_worker = std::max(1, o.calls / concurrency);
+  const int block_calls = std::min(kCallsPerBlock, calls_per_worker);
+  const int rounds = std::max(1, calls_per_worker / block_calls);
+  const double deadline = NowSeconds() + o.time_limit_s;
+  SideSamples gdn_samples;
+  SideSamples echo_samples;
+  for (int round = 0; round < rounds && (round == 0 || NowSeconds() < deadline); ++round) {
+    for (const bool take_gdn : {round % 2 == 0, round % 2 != 0}) {
+      GDN_ASSIGN_OR_RETURN(const LoadBlock block, (take_gdn ? gdn : echo).RunBlock(block_calls));
+      (take_gdn ? gdn_samples : echo_samples).Add(block);
+    }
+  }
+  report.response_bytes = gdn.response_bytes();
+  GDN_RETURN_IF_ERROR(DeleteSessions(*control, requests));
+
+  RpcResult result;
+  result.concurrency = concurrency;
+  result.gdn = gdn_samples.Result();
+  result.echo = echo_samples.Result();
+  result.p50_ratio = PairedRatio(gdn_samples.block_p50_s, echo_samples.block_p50_s);
+  result.p99_ratio = result.gdn.p99_s / result.echo.p99_s;
+  result.calls_per_s_ratio = PairedRatio(gdn_samples.block_calls_per_s, echo_samples.block_calls_per_s);
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<RpcReport> RunRpcBench(const RpcBenchOptions& options) {
+  GDN_RETURN_IF_ERROR(Validate(options));
+  LayerDims dims = BenchLayerDims();
+  dims.hidden_size = options.hidden;
+  GDN_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::Make());
+  GDN_RETURN_IF_ERROR(WriteSyntheticCheckpoint(dims, folder.path()));
+
+  const std::string gdn_port = folder.path() + "/gdn.port";
+  const std::string echo_port = folder.path() + "/echo.port";
+  GDN_ASSIGN_OR_RETURN(
+      ChildProcess gdn_server,
+      ChildProcess::Start({options.server, absl::StrCat("--model=", kModel, "=", folder.path()), "--listen=127.0.0.1:0",
+                           "--backend=null", absl::StrCat("--port_file=", gdn_port)},
+                          folder.path() + "/gdn.log"));
+  GDN_ASSIGN_OR_RETURN(ChildProcess echo_server,
+                       ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", echo_port)},
+                                           folder.path() + "/echo.log"));
+  GDN_ASSIGN_OR_RETURN(const int gdn_at, gdn_server.WaitForPort(gdn_port, kStartTimeout));
+  GDN_ASSIGN_OR_RETURN(const int echo_at, echo_server.WaitForPort(echo_port, kStartTimeout));
+  const Targets targets{.gdn = absl::StrCat("127.0.0.1:", gdn_at), .echo = absl::StrCat("127.0.0.1:", echo_at)};
+
+  RpcReport report{.options = options, .request_bytes = 0, .response_bytes = 0, .results = {}};
+  for (const int concurrency : options.concurrency) {
+    std::fprintf(stderr, "concurrency %d: %d calls to each server\n", concurrency, options.calls);
+    GDN_ASSIGN_OR_RETURN(RpcResult result, MeasureConcurrency(options, targets, concurrency, report));
+    report.results.push_back(std::move(result));
+  }
+  return report;
+}
+
+}  // namespace gdn::bench

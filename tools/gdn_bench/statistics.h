@@ -1,0 +1,26 @@
+// Order statistics of repeated measurements.
+//
+// Thread safety: free functions on the caller's values.
+//
+//   Summary s = Summarize(seconds);  // s.median, s.p10, s.p90, s.count
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace gdn::bench {
+
+struct Summary {
+  double median = 0;
+  double p10 = 0;
+  double p90 = 0;
+  int64_t count = 0;
+};
+
+// The value below which `fraction` (0 .. 1, clamped) of the values lie, interpolated linearly between the two nearest
+// ranks, so that 0 is the smallest, 1 the largest and 0.5 the median. 0 for no values.
+double Percentile(std::vector<double> values, double fraction);
+
+Summary Summarize(const std::vector<double>& values);
+
+}  // namespace gdn::bench

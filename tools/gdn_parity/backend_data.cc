@@ -1,0 +1,83 @@
+#include "tools/gdn_parity/backend_data.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace gdn::parity {
+
+absl::StatusOr<void*> BackendData::UploadBytes(const void* bytes, size_t count) {
+  GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, count));
+  GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), bytes, count));
+  GDN_RETURN_IF_ERROR(backend_.Synchronize());  // the host bytes are the caller's
+  buffers_.push_back(std::move(buffer));
+  return buffers_.back().data();
+}
+
+absl::StatusOr<float*> BackendData::Upload(const std::vector<float>& values) {
+  GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(values.data(), values.size() * sizeof(float)));
+  return static_cast<float*>(data);
+}
+
+absl::StatusOr<float*> BackendData::Zeros(int64_t count) { return Upload(std::vector<float>(count)); }
+
+absl::StatusOr<std::vector<float>> BackendData::Download(const float* device, int64_t count) {
+  std::vector<float> values(count);
+  GDN_RETURN_IF_ERROR(backend_.CopyOut(values.data(), device, values.size() * sizeof(float)));
+  GDN_RETURN_IF_ERROR(backend_.Synchronize());
+  return values;
+}
+
+absl::StatusOr<StatePair> StatePair::Make(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft) {
+  StatePair pair;
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(dims, max_draft));
+  GDN_ASSIGN_OR_RETURN(pair.device_memory_, DeviceBuffer::Make(backend, slots * layout.slot_bytes()));
+  pair.backend_ = &backend;
+  pair.host_memory_.resize(slots * layout.slot_floats());
+  pair.device_ = {.layout = layout, .data = pair.device_memory_.floats(), .slot_count = slots};
+  pair.host_ = {.layout = layout, .data = pair.host_memory_.data(), .slot_count = slots};
+  return pair;
+}
+
+absl::Status StatePair::Randomize(int32_t slot, int64_t token_count, RandomTensor& random) {
+  const LayerDims& dims = host_.layout.dims();
+  SlotImage image;
+  image.base = random.Normal(dims.state_elements(), 0.5f);
+  if (dims.conv_width > 0) image.conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1));
+  return Write(slot, token_count, image);
+}
+
+absl::Status StatePair::Write(int32_t slot, int64_t token_count, const SlotImage& image) {
+  GDN_RETURN_IF_ERROR(WriteHostSlot(host_, slot, token_count, image));
+  return backend_->WriteSlot(device_, slot, token_count, image);
+}
+
+absl::StatusOr<Difference> StatePair::CompareSlot(int32_t slot, int64_t token_count) const {
+  GDN_ASSIGN_OR_RETURN(const SlotImage actual, backend_->ReadSlot(device_, slot, /*log_length=*/0, token_count));
+  GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(host_, slot, /*log_length=*/0, token_count));
+  Difference difference = Compare(actual.base, expected.base);
+  difference.Merge(Compare(actual.conv, expected.conv));
+  return difference;
+}
+
+absl::Status StatePair::FoldDevice(const std::vector<int32_t>& log_lengths) const {
+  std::vector<int32_t> slots(log_lengths.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  return backend_->MaterializeState({.pool = device_,
+                                     .count = static_cast<int32_t>(slots.size()),
+                                     .src = slots.data(),
+                                     .dst = slots.data(),
+                                     .log_lengths = log_lengths.data()});
+}
+
+OwnedBatch::OwnedBatch(const std::vector<int32_t>& lengths) : cu_seqlens(lengths.size() + 1), slots(lengths.size()) {
+  std::partial_sum(lengths.begin(), lengths.end(), cu_seqlens.begin() + 1);
+  std::iota(slots.begin(), slots.end(), 0);
+}
+
+PackedBatch OwnedBatch::view() const {
+  return {.sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+}
+
+}  // namespace gdn::parity

@@ -1,0 +1,73 @@
+// Tensors and state pools of a parity case, on the backend under test and (for states) on the host beside it.
+//
+// Thread safety: for one thread. Ownership: frees its backend memory on destruction; the backend must outlive it.
+//
+//   BackendData data(backend);
+//   GDN_ASSIGN_OR_RETURN(float* x, data.Upload(random.Normal(n)));
+//   GDN_ASSIGN_OR_RETURN(std::vector<float> y, data.Download(device_y, n));
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "tools/gdn_parity/difference.h"
+#include "tools/gdn_parity/random_tensor.h"
+
+namespace gdn::parity {
+
+class BackendData {
+ public:
+  explicit BackendData(Backend& backend) : backend_(backend) {}
+
+  Backend& backend() const { return backend_; }
+  absl::StatusOr<float*> Upload(const std::vector<float>& values);
+  absl::StatusOr<void*> UploadBytes(const void* bytes, size_t count);
+  absl::StatusOr<float*> Zeros(int64_t count);
+  // Waits for the backend first.
+  absl::StatusOr<std::vector<float>> Download(const float* device, int64_t count);
+
+ private:
+  Backend& backend_;
+  std::vector<DeviceBuffer> buffers_;
+};
+
+// The same slots twice: in backend memory, and on the host for the reference.
+class StatePair {
+ public:
+  // Slots start fresh.
+  static absl::StatusOr<StatePair> Make(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft);
+
+  const StatePoolView& device() const { return device_; }
+  const StatePoolView& host() const { return host_; }
+
+  // Random base and, at `token_count`, random convolution columns; the log is empty.
+  absl::Status Randomize(int32_t slot, int64_t token_count, RandomTensor& random);
+  absl::Status Write(int32_t slot, int64_t token_count, const SlotImage& image);
+
+  // Base and convolution columns of both; the device's log must have been folded.
+  absl::StatusOr<Difference> CompareSlot(int32_t slot, int64_t token_count) const;
+  // Folds the device's slots 0 .. log_lengths.size() - 1 in place.
+  absl::Status FoldDevice(const std::vector<int32_t>& log_lengths) const;
+
+ private:
+  Backend* backend_ = nullptr;
+  DeviceBuffer device_memory_;
+  std::vector<float> host_memory_;
+  StatePoolView device_;
+  StatePoolView host_;
+};
+
+// Sequence i is rows [cu_seqlens[i], cu_seqlens[i + 1]) and owns slot i.
+struct OwnedBatch {
+  explicit OwnedBatch(const std::vector<int32_t>& lengths);
+  PackedBatch view() const;
+  int32_t tokens() const { return cu_seqlens.back(); }
+
+  std::vector<int32_t> cu_seqlens;
+  std::vector<int32_t> slots;
+};
+
+}  // namespace gdn::parity

@@ -1,0 +1,190 @@
+// Suite "layer": whole steps through GdnLayerRunner against the composition of the references.
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "kernels/layer/gdn_layer.h"
+#include "kernels/layer/gdn_layer_reference.h"
+#include "tools/gdn_parity/backend_data.h"
+#include "tools/gdn_parity/parity_case.h"
+
+namespace gdn::parity {
+namespace {
+
+constexpr char kSuite[] = "layer";
+constexpr int32_t kMaxDraft = 8;
+
+struct LayerCase {
+  LayerDims dims;
+  ProjectionLayout layout = ProjectionLayout::kFlat;
+  DType dtype = DType::kF32;
+  InputKind kind = InputKind::kHiddenStates;
+  std::vector<int32_t> prefill = {};  // tokens of each sequence
+  std::vector<int32_t> decode = {};   // tokens of each sequence and decode step; empty: no decode
+  int decode_steps = 0;
+};
+
+// The same random weights on the host and on the backend.
+struct WeightPair {
+  LayerWeights host;
+  LayerWeights device;
+  std::vector<std::vector<char>> owned;
+};
+
+absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, RandomTensor& random) {
+  const LayerDims& dims = c.dims;
+  const bool interleaved = c.layout == ProjectionLayout::kInterleaved;
+  WeightPair pair;
+  pair.host.dims = pair.device.dims = dims;
+  pair.host.layout = pair.device.layout = c.layout;
+  const auto store = [&](DType dtype, const std::vector<float>& values, const void*& host,
+                         const void*& device) -> absl::Status {
+    pair.owned.emplace_back(values.size() * DTypeSize(dtype));
+    std::vector<char>& bytes = pair.owned.back();
+    ConvertFromFloat(values.data(), values.size(), dtype, bytes.data());
+    host = bytes.data();
+    GDN_ASSIGN_OR_RETURN(device, data.UploadBytes(bytes.data(), bytes.size()));
+    return absl::OkStatus();
+  };
+  const auto matrix = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
+    if (rows == 0) return absl::OkStatus();
+    WeightMatrix& host = pair.host.*member;
+    WeightMatrix& device = pair.device.*member;
+    host = device = {c.dtype, nullptr, rows, cols};
+    const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
+    return store(c.dtype, random.Normal(rows * cols, deviation), host.data, device.data);
+  };
+  const auto vector = [&](const float* LayerWeights::*member, const std::vector<float>& values) -> absl::Status {
+    const void* host = nullptr;
+    const void* device = nullptr;
+    GDN_RETURN_IF_ERROR(store(DType::kF32, values, host, device));
+    pair.host.*member = static_cast<const float*>(host);
+    pair.device.*member = static_cast<const float*>(device);
+    return absl::OkStatus();
+  };
+  const int64_t z = dims.value_features();
+  const int64_t heads = dims.value_heads;
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_qkv, dims.conv_channels() + (interleaved ? z : 0), dims.hidden_size));
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_z, interleaved ? 0 : z, dims.hidden_size));
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_b, interleaved ? 2 * heads : heads, dims.hidden_size));
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_a, interleaved ? 0 : heads, dims.hidden_size));
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::out, dims.hidden_size, z));
+  GDN_RETURN_IF_ERROR(vector(&LayerWeights::conv_weight, random.Normal(dims.conv_channels() * dims.conv_width, 0.5f)));
+  GDN_RETURN_IF_ERROR(vector(&LayerWeights::a_log, random.Uniform(heads, -4.0f, 1.0f)));
+  GDN_RETURN_IF_ERROR(vector(&LayerWeights::dt_bias, random.Normal(heads)));
+  GDN_RETURN_IF_ERROR(vector(&LayerWeights::norm_weight, random.Normal(dims.value_dim)));
+  return pair;
+}
+
+// One input tensor of a step, made on the host and uploaded.
+struct InputTensor {
+  const float* LayerStep::*member;
+  std::vector<float> values;
+};
+
+std::vector<InputTensor> MakeInputs(const LayerCase& c, int64_t tokens, RandomTensor& random) {
+  const LayerDims& dims = c.dims;
+  switch (c.kind) {
+    case InputKind::kProjected:
+      return {{&LayerStep::mixed_qkv, random.Normal(tokens * dims.conv_channels())},
+              {&LayerStep::z, random.Normal(tokens * dims.value_features())},
+              {&LayerStep::b, random.Normal(tokens * dims.value_heads)},
+              {&LayerStep::a, random.Normal(tokens * dims.value_heads)}};
+    case InputKind::kDeltaRule:
+      return {{&LayerStep::q, random.Normal(tokens * dims.key_features())},
+              {&LayerStep::k, random.Normal(tokens * dims.key_features())},
+              {&LayerStep::v, random.Normal(tokens * dims.value_features())},
+              {&LayerStep::g, random.Uniform(tokens * dims.value_heads, -1.0f, 0.0f)},
+              {&LayerStep::beta, random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f)}};
+    default:
+      return {{&LayerStep::hidden_states, random.Normal(tokens * dims.hidden_size)}};
+  }
+}
+
+absl::StatusOr<Difference> RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) {
+  BackendData data(backend);
+  GDN_ASSIGN_OR_RETURN(const WeightPair weights, MakeWeights(c, data, random));
+  const int32_t sequences = static_cast<int32_t>(c.prefill.size());
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, c.dims, sequences, kMaxDraft));
+  GdnLayerRunner runner(backend);
+  std::vector<int64_t> counts(sequences, 0);
+  std::vector<int32_t> log_lengths(sequences, 0);
+  OutputPair outputs;
+  for (int call = 0; call <= c.decode_steps; ++call) {
+    const std::vector<int32_t>& lengths = call == 0 ? c.prefill : c.decode;
+    const OwnedBatch batch(lengths);
+    const int64_t width = c.kind == InputKind::kHiddenStates ? c.dims.hidden_size : c.dims.value_features();
+    std::vector<float> expected(batch.tokens() * width);
+    LayerStep step{.weights = &weights.host,
+                   .pool = state.host(),
+                   .batch = batch.view(),
+                   .token_counts = counts.data(),
+                   .kind = c.kind,
+                   .scale = 0.125f,
+                   .use_qk_l2norm = true,
+                   .output = expected.data()};
+    const std::vector<InputTensor> inputs = MakeInputs(c, batch.tokens(), random);
+    for (const InputTensor& input : inputs) step.*input.member = input.values.data();
+    GDN_RETURN_IF_ERROR(GdnLayerReference(step));
+
+    step.weights = &weights.device;
+    step.pool = state.device();
+    for (const InputTensor& input : inputs) {
+      GDN_ASSIGN_OR_RETURN(step.*input.member, data.Upload(input.values));
+    }
+    GDN_ASSIGN_OR_RETURN(step.output, data.Zeros(expected.size()));
+    GDN_RETURN_IF_ERROR(call == 0 ? runner.Prefill(step) : runner.Decode(step, log_lengths.data()));
+    GDN_ASSIGN_OR_RETURN(const std::vector<float> actual, data.Download(step.output, expected.size()));
+    outputs.Append(actual, expected);
+    for (int32_t i = 0; i < sequences; ++i) counts[i] += lengths[i];
+  }
+  GDN_RETURN_IF_ERROR(state.FoldDevice(log_lengths));
+  Difference difference = Compare(outputs.actual, outputs.expected);
+  for (int32_t i = 0; i < sequences; ++i) {
+    GDN_ASSIGN_OR_RETURN(const Difference of_slot, state.CompareSlot(i, counts[i]));
+    difference.Merge(of_slot);
+  }
+  return difference;
+}
+
+void Add(const LayerCase& c, std::vector<ParityCase>& cases) {
+  const std::string layout = c.layout == ProjectionLayout::kFlat ? "flat" : "interleaved";
+  const std::string decode =
+      c.decode_steps == 0 ? "" : absl::StrCat(", decode ", c.decode_steps, " x ", absl::StrJoin(c.decode, ","));
+  cases.push_back(
+      {kSuite, absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(DTypeName(c.dtype))),
+       absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode), kLayerTolerance,
+       [c](Backend& backend, RandomTensor& random) { return RunLayer(c, backend, random); }});
+}
+
+}  // namespace
+
+void AddLayerCases(std::vector<ParityCase>& cases) {
+  const LayerDims grouped{
+      .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 32, .conv_width = 4, .hidden_size = 64};
+  const LayerDims uneven{
+      .key_heads = 1, .value_heads = 3, .key_dim = 48, .value_dim = 32, .conv_width = 3, .hidden_size = 80};
+  for (ProjectionLayout layout : {ProjectionLayout::kInterleaved, ProjectionLayout::kFlat}) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      Add({.dims = grouped,
+           .layout = layout,
+           .dtype = dtype,
+           .prefill = {37, 100},
+           .decode = {1, 1},
+           .decode_steps = 20},
+          cases);
+    }
+    for (int32_t tokens : {1, 33, 64, 600}) Add({.dims = uneven, .layout = layout, .prefill = {tokens}}, cases);
+    Add({.dims = uneven, .layout = layout, .prefill = {2, 65, 1}, .decode = {3, 1, 8}, .decode_steps = 8}, cases);
+  }
+  for (InputKind kind : {InputKind::kProjected, InputKind::kDeltaRule}) {
+    Add({.dims = grouped, .kind = kind, .prefill = {5, 70}, .decode = {1, 2}, .decode_steps = 20}, cases);
+    Add({.dims = uneven, .kind = kind, .prefill = {130, 40}, .decode = {1, 1}, .decode_steps = 20}, cases);
+  }
+}
+
+}  // namespace gdn::parity

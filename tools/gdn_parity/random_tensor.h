@@ -1,0 +1,40 @@
+// Random inputs of parity cases; one seed gives one sequence.
+//
+// Thread safety: a RandomTensor is for one thread. Ownership: plain value.
+//
+//   RandomTensor random(seed);
+//   std::vector<float> x = random.Normal(rows * features);
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace gdn::parity {
+
+class RandomTensor {
+ public:
+  explicit RandomTensor(uint64_t seed) : engine_(seed) {}
+
+  std::vector<float> Normal(int64_t count, float deviation = 1.0f) {
+    std::normal_distribution<float> distribution(0.0f, deviation);
+    return Draw(count, distribution);
+  }
+
+  std::vector<float> Uniform(int64_t count, float low, float high) {
+    std::uniform_real_distribution<float> distribution(low, high);
+    return Draw(count, distribution);
+  }
+
+ private:
+  template <typename Distribution>
+  std::vector<float> Draw(int64_t count, Distribution& distribution) {
+    std::vector<float> values(count);
+    for (float& value : values) value = distribution(engine_);
+    return values;
+  }
+
+  std::mt19937_64 engine_;
+};
+
+}  // namespace gdn::parity

@@ -1,0 +1,53 @@
+// The frame of gdnctl's subcommands: names, flags, usage, exit codes.
+//
+// Thread safety: for the main thread. Ownership: commands are constants of the program.
+//
+//   const Command kInfo{.name = "info", .summary = "Version, backend, limits", .run = RunInfo};
+//   return RunCommandLine(commands, arguments);
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/status/statusor.h"
+#include "client/cpp/client.h"
+
+ABSL_DECLARE_FLAG(std::string, target);
+ABSL_DECLARE_FLAG(bool, json);
+
+namespace gdn {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+struct Command {
+  std::string_view name;                // one word or two: "state export"
+  std::string_view arguments;           // after the flags: "ID [ID ...]"; "": none are taken
+  std::string_view summary;             // one line
+  std::string_view details;             // paragraphs for its own --help; may be empty
+  std::vector<std::string_view> flags;  // beside --target, --token and --timeout
+  // Exit code, or an error that is printed; kExitUsage for those made by UsageError.
+  absl::StatusOr<int> (*run)(const std::vector<std::string>& arguments);
+};
+
+// An error of the command line.
+absl::Status UsageError(std::string_view message);
+
+// Finds the command, reads its flags, runs it and returns the process's exit code. Errors go to stderr.
+int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
+
+// A client by the common flags.
+std::unique_ptr<Client> ConnectByFlags();
+
+// "NAME" and "models/NAME" become "models/NAME"; likewise for sessions. UsageError where `id` is empty.
+absl::StatusOr<std::string> ModelName(std::string_view id);
+absl::StatusOr<std::string> SessionName(std::string_view id);
+
+// "H,HV,K,V" or "H,HV,K,V,LAYERS".
+absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& numbers);
+
+}  // namespace gdn

@@ -1,0 +1,20 @@
+// gdnctl's subcommands; each .cc beside this one has those of its name.
+//
+// Thread safety: free functions for the main thread. Ownership: none.
+//
+//   for (auto commands : {InfoCommands(), SessionCommands()}) all.insert(all.end(), commands.begin(), commands.end());
+#pragma once
+
+#include <vector>
+
+#include "tools/gdnctl/command.h"
+
+namespace gdn {
+
+std::vector<Command> InfoCommands();     // info, models
+std::vector<Command> SessionCommands();  // sessions, sessions create | show | delete
+std::vector<Command> StepCommands();     // prefill, decode
+std::vector<Command> StateCommands();    // state export | import
+std::vector<Command> ReplayCommands();   // replay
+
+}  // namespace gdn

@@ -1,0 +1,52 @@
+// Recorded inputs and outputs of a model's GDN layers: an `io.safetensors` of reference vectors.
+//
+// Tensors of layer L, for a batch of B sequences: `layer.L.prefill.in`, `.out` [B, T, D]; `layer.L.decode.S.in`, `.out` [B, 1, D] for steps
+// S = 0, 1, ..; `layer.L.whole.in`, `.out` [B, T', D], one pass over a whole sequence; after the last step `layer.L.conv_state` [B, C, n]
+// (newest column last, n >= W - 1) and `layer.L.recurrent_state` [B, HV, K, V]. Other tensors are not looked at.
+// Thread safety: plain values once read. Ownership: everything is copied out of the file.
+//
+//   GDN_ASSIGN_OR_RETURN(GoldenIo io, ReadGoldenIo("io.safetensors"));
+//   absl::Span<const float> x = io.layers[0].prefill_in.Tokens(/*sequence=*/1, /*first=*/0, /*count=*/7);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace gdn {
+
+struct GoldenTensor {
+  std::vector<int64_t> shape;  // [B, ...]
+  std::vector<float> values;
+
+  // Everything of one sequence.
+  absl::Span<const float> Sequence(int64_t sequence) const;
+  // [count, D] of a [B, T, D] tensor.
+  absl::Span<const float> Tokens(int64_t sequence, int64_t first, int64_t count) const;
+};
+
+struct GoldenLayer {
+  int32_t layer = 0;
+  GoldenTensor prefill_in, prefill_out;             // [B, T, D]
+  std::vector<GoldenTensor> decode_in, decode_out;  // each [B, 1, D]
+  GoldenTensor whole_in, whole_out;                 // [B, T', D]
+  GoldenTensor conv_state;                          // [B, C, n]
+  GoldenTensor recurrent_state;                     // [B, HV, K, V]
+};
+
+struct GoldenIo {
+  int64_t batch = 0;          // B
+  int64_t prompt_tokens = 0;  // T
+  int64_t decode_steps = 0;
+  int64_t whole_tokens = 0;         // T'
+  int64_t hidden_size = 0;          // D
+  std::vector<GoldenLayer> layers;  // ascending by layer, at least one
+};
+
+// Errors of SafetensorsFile::Open, and INVALID_ARGUMENT naming the tensor that is missing or does not fit the others.
+absl::StatusOr<GoldenIo> ReadGoldenIo(const std::string& path);
+
+}  // namespace gdn

@@ -1,0 +1,14 @@
+// gdnctl: the command-line client of the Gated DeltaNet service. `gdnctl --help` lists its commands.
+#include <string>
+#include <vector>
+
+#include "tools/gdnctl/commands.h"
+
+int main(int argc, char** argv) {
+  std::vector<gdn::Command> commands;
+  for (const auto& group : {gdn::InfoCommands(), gdn::SessionCommands(), gdn::StepCommands(), gdn::ReplayCommands(),
+                            gdn::StateCommands()}) {
+    commands.insert(commands.end(), group.begin(), group.end());
+  }
+  return gdn::RunCommandLine(commands, std::vector<std::string>(argv + 1, argv + argc));
+}

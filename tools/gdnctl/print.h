@@ -1,0 +1,29 @@
+// How gdnctl shows things: JSON by the API's field names, and sizes for people.
+//
+// Thread safety: free functions. Ownership: none.
+//
+//   GDN_RETURN_IF_ERROR(PrintJson(session));
+//   absl::PrintF("%s\n", FormatBytes(67108864));  // "64.0 MiB"
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "gdn/v1/service.pb.h"
+#include "google/protobuf/message.h"
+
+namespace gdn {
+
+// One JSON document and a newline on stdout; fields at their defaults are printed too.
+absl::Status PrintJson(const google::protobuf::Message& message);
+
+std::string FormatBytes(int64_t bytes);
+std::string FormatDims(const v1::LayerDims& dims);
+// "models/NAME", or "operator H=.. HV=.. K=.. V=.. x LAYERS".
+std::string FormatSpec(const v1::Session& session);
+// "0..5, 9" for 0, 1, 2, 3, 4, 5, 9.
+std::string FormatRanges(absl::Span<const int32_t> ascending);
+
+}  // namespace gdn

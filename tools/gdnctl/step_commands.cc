@@ -1,0 +1,176 @@
+// gdnctl prefill, gdnctl decode.
+#include <cstdio>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/safetensors.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "client/cpp/tensor_codec.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/output_file.h"
+
+ABSL_FLAG(std::vector<std::string>, session, {}, "Session, by id; for decode one for each row, separated by commas.");
+ABSL_FLAG(int32_t, layer, 0, "Layer index: one of the model's GDN layers.");
+ABSL_FLAG(std::string, in, "", "Safetensors file to read.");
+ABSL_FLAG(std::string, out, "", "Safetensors file to write.");
+ABSL_FLAG(std::string, output_dtype, "", "F32, F16 or BF16; empty: as the input.");
+ABSL_FLAG(std::string, request_id, "", "Makes a retry safe: the same id and input do not move the state twice.");
+ABSL_FLAG(int64_t, expected_token_count, -1,
+          "Refuse the step unless the layer has seen this many tokens; -1: do not check.");
+ABSL_FLAG(double, scale, 0, "delta_rule: multiplies q; 0 for the server's default, K^-0.5.");
+ABSL_FLAG(bool, use_qk_l2norm, false, "delta_rule: normalise q and k first.");
+ABSL_FLAG(bool, allow_beta_to_two, false, "delta_rule: accept beta in (1, 2].");
+ABSL_FLAG(bool, allow_non_finite, false, "Let NaN and Inf through.");
+
+namespace gdn {
+namespace {
+
+constexpr char kInputHelp[] =
+    "The input file has one of these sets of tensors, by name; others are not looked at:\n"
+    "  hidden_states         the whole layer\n"
+    "  mixed_qkv, z, b, a    the layer without its projections\n"
+    "  q, k, v, g, beta      the bare delta rule\n";
+
+absl::Status Put(const SafetensorsFile& file, const std::string& name, v1::Tensor* tensor) {
+  GDN_ASSIGN_OR_RETURN(const TensorView view, file.Tensor(name));
+  GDN_ASSIGN_OR_RETURN(*tensor, MakeTensor(view));
+  return absl::OkStatus();
+}
+
+// The input of a PrefillRequest or DecodeRequest from the tensors that `file` has.
+template <typename Request>
+absl::Status SetInput(const SafetensorsFile& file, Request* request) {
+  const int kinds = file.Contains("hidden_states") + file.Contains("mixed_qkv") + file.Contains("q");
+  if (kinds != 1) {
+    return absl::InvalidArgumentError(
+        StrCat("the input file has the tensors of ", kinds, " kinds of input, expected 1.\n", kInputHelp));
+  }
+  if (file.Contains("hidden_states")) {
+    return Put(file, "hidden_states", request->mutable_hidden_states()->mutable_hidden_states());
+  }
+  if (file.Contains("mixed_qkv")) {
+    v1::ProjectedInput* const input = request->mutable_projected();
+    GDN_RETURN_IF_ERROR(Put(file, "mixed_qkv", input->mutable_mixed_qkv()));
+    GDN_RETURN_IF_ERROR(Put(file, "z", input->mutable_z()));
+    GDN_RETURN_IF_ERROR(Put(file, "b", input->mutable_b()));
+    return Put(file, "a", input->mutable_a());
+  }
+  v1::DeltaRuleInput* const input = request->mutable_delta_rule();
+  GDN_RETURN_IF_ERROR(Put(file, "q", input->mutable_q()));
+  GDN_RETURN_IF_ERROR(Put(file, "k", input->mutable_k()));
+  GDN_RETURN_IF_ERROR(Put(file, "v", input->mutable_v()));
+  GDN_RETURN_IF_ERROR(Put(file, "g", input->mutable_g()));
+  GDN_RETURN_IF_ERROR(Put(file, "beta", input->mutable_beta()));
+  if (absl::GetFlag(FLAGS_scale) != 0) input->set_scale(static_cast<float>(absl::GetFlag(FLAGS_scale)));
+  input->set_use_qk_l2norm(absl::GetFlag(FLAGS_use_qk_l2norm));
+  input->set_allow_beta_to_two(absl::GetFlag(FLAGS_allow_beta_to_two));
+  return absl::OkStatus();
+}
+
+// What prefill and decode have in common, but for the sessions.
+template <typename Request>
+absl::Status FillRequest(Request* request) {
+  if (absl::GetFlag(FLAGS_in).empty() || absl::GetFlag(FLAGS_out).empty()) {
+    return UsageError("--in and --out are needed");
+  }
+  if (const std::string name = absl::GetFlag(FLAGS_output_dtype); !name.empty()) {
+    const absl::StatusOr<DType> dtype = ParseDType(name);
+    if (!dtype.ok()) return UsageError(StrCat("--output_dtype: ", dtype.status().message()));
+    request->set_output_dtype(ToProtoDType(*dtype));
+  }
+  request->set_layer(absl::GetFlag(FLAGS_layer));
+  request->set_request_id(absl::GetFlag(FLAGS_request_id));
+  request->set_allow_non_finite(absl::GetFlag(FLAGS_allow_non_finite));
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(absl::GetFlag(FLAGS_in)));
+  return SetInput(file, request);
+}
+
+absl::Status WriteOutput(const v1::Tensor& output, const std::string& token_counts) {
+  GDN_ASSIGN_OR_RETURN(const TensorView view, ViewTensor(output));
+  GDN_ASSIGN_OR_RETURN(const std::string bytes,
+                       SerializeSafetensors({{"output", view}}, {{"token_counts", token_counts}}));
+  GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(absl::GetFlag(FLAGS_out)));
+  GDN_RETURN_IF_ERROR(file.Append(bytes));
+  return file.Commit();
+}
+
+absl::StatusOr<int> RunPrefill(const std::vector<std::string>&) {
+  const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
+  if (sessions.size() != 1) return UsageError("--session with one id is needed");
+  v1::PrefillRequest request;
+  GDN_ASSIGN_OR_RETURN(*request.mutable_session(), SessionName(sessions[0]));
+  if (const int64_t expected = absl::GetFlag(FLAGS_expected_token_count); expected >= 0) {
+    request.set_expected_token_count(expected);
+  }
+  GDN_RETURN_IF_ERROR(FillRequest(&request));
+  GDN_ASSIGN_OR_RETURN(const v1::PrefillResponse reply, ConnectByFlags()->Prefill(request));
+  GDN_RETURN_IF_ERROR(WriteOutput(reply.output(), StrCat(reply.token_count())));
+  absl::PrintF("%s layer %d: output %s in '%s', %d tokens seen, %d us of compute\n", request.session(), request.layer(),
+               ShapeToString(reply.output().shape()), absl::GetFlag(FLAGS_out), reply.token_count(),
+               reply.compute_time_us());
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunDecode(const std::vector<std::string>&) {
+  const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
+  if (sessions.empty())
+    return UsageError("--session is needed: ids separated by commas, one for each row of the input");
+  v1::DecodeRequest request;
+  for (const std::string& session : sessions) {
+    GDN_ASSIGN_OR_RETURN(*request.add_sessions(), SessionName(session));
+    if (const int64_t expected = absl::GetFlag(FLAGS_expected_token_count); expected >= 0) {
+      request.add_expected_token_counts(expected);
+    }
+  }
+  GDN_RETURN_IF_ERROR(FillRequest(&request));
+  GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse reply, ConnectByFlags()->Decode(request));
+  const std::string counts = absl::StrJoin(reply.token_counts(), ",");
+  GDN_RETURN_IF_ERROR(WriteOutput(reply.output(), counts));
+  absl::PrintF("%d sessions layer %d: output %s in '%s', %s tokens seen, %d us of compute\n", request.sessions_size(),
+               request.layer(), ShapeToString(reply.output().shape()), absl::GetFlag(FLAGS_out), counts,
+               reply.compute_time_us());
+  return kExitOk;
+}
+
+std::vector<std::string_view> StepFlags() {
+  return {"session",
+          "layer",
+          "in",
+          "out",
+          "output_dtype",
+          "request_id",
+          "expected_token_count",
+          "scale",
+          "use_qk_l2norm",
+          "allow_beta_to_two",
+          "allow_non_finite"};
+}
+
+}  // namespace
+
+std::vector<Command> StepCommands() {
+  static const auto* const details = new std::pair<std::string, std::string>(
+      StrCat(kInputHelp,
+             "Their first dimension is the tokens, [T, ..]; the output is written as 'output'.\n"
+             "Example: gdnctl prefill --session chat-1 --layer 0 --in prompt.safetensors --out out.safetensors\n"),
+      StrCat(kInputHelp,
+             "Their first dimensions are sessions and tokens, [B, T, ..]; the output is written as 'output'.\n"
+             "Example: gdnctl decode --session chat-1,chat-2 --layer 0 --in step.safetensors --out out.safetensors\n"));
+  return {{.name = "prefill",
+           .arguments = "",
+           .summary = "Advance one layer of a session by the tokens of a file",
+           .details = details->first,
+           .flags = StepFlags(),
+           .run = RunPrefill},
+          {.name = "decode",
+           .arguments = "",
+           .summary = "Advance one layer of many sessions by a few tokens each",
+           .details = details->second,
+           .flags = StepFlags(),
+           .run = RunDecode}};
+}
+
+}  // namespace gdn

@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Fails where the sources break a rule of ARCHITECTURE.md that a compiler does not check.
+
+  check_arrows.py [ROOT]       check the tree at ROOT (default: the repository this file is in)
+  check_arrows.py --self-test  plant one violation of each rule in a small tree and see each reported
+
+Rules: a file includes only files of its own node, of base, and of the nodes its node may look at (ALLOWED); quoted includes name
+a file from the repository's root; gRPC and protobuf stay in the nodes that speak the protocol; vendor `#if`s stay in the GPU
+seam; a C++ file has at most MAX_LINES lines; CMake lists its sources.
+"""
+
+import os
+import re
+import sys
+import tempfile
+
+MAX_LINES = 450
+
+# (path prefix, node), first match wins. A prefix without a trailing slash is matched as the start of a file's name.
+NODES = [
+    ("base/", "base"),
+    ("gdn/v1/", "proto"),
+    ("google/rpc/", "proto"),
+    ("kernels/backend.", "kernels/backend.h"),
+    ("kernels/layer/", "kernels/layer"),
+    ("kernels/cpu/", "kernels/cpu"),
+    ("kernels/gpu/", "kernels/gpu"),
+    ("kernels/null/", "kernels/null"),
+    ("kernels/", "kernels/operators"),
+    ("state_store/", "state_store"),
+    ("server/rpc/", "server/rpc"),
+    ("server/validation/", "server/validation"),
+    ("server/session/", "server/session"),
+    ("server/batcher/", "server/batcher"),
+    ("server/model/", "server/model"),
+    ("server/observability/", "server/observability"),
+    ("server/main.", "server/main"),
+    ("server/flags.", "server/main"),
+    ("client/cpp/", "client"),
+    ("tools/gdnctl/", "tools/gdnctl"),
+    ("tools/gdn_bench/", "tools/gdn_bench"),
+    ("tools/gdn_parity/", "tools/gdn_parity"),
+    ("tests/", "tests"),
+]
+
+# The arrows, beside those to base and to the node itself. "*": anything.
+ALL_KERNELS = {"kernels/operators", "kernels/backend.h", "kernels/layer", "kernels/cpu", "kernels/gpu", "kernels/null"}
+ALLOWED = {
+    "base": set(),
+    "proto": set(),
+    "kernels/operators": set(),
+    "kernels/backend.h": {"kernels/operators"},
+    "kernels/layer": {"kernels/backend.h", "kernels/operators"},
+    "kernels/cpu": {"kernels/backend.h", "kernels/operators"},
+    "kernels/gpu": {"kernels/backend.h", "kernels/operators"},
+    "kernels/null": {"kernels/backend.h", "kernels/operators"},
+    "state_store": {"kernels/backend.h"},
+    "server/observability": set(),
+    "server/model": {"kernels/layer", "kernels/backend.h"},
+    "server/session": {"state_store"},
+    "server/batcher": {"server/session", "kernels/layer"},
+    "server/validation": {"proto"},
+    "server/rpc": {"proto", "server/validation", "server/session", "server/batcher"},
+    "server/main": {"*"},
+    "client": {"proto"},
+    "tools/gdnctl": {"client"},
+    "tools/gdn_bench": {"client"} | ALL_KERNELS,
+    "tools/gdn_parity": {"client"} | ALL_KERNELS,
+    "tests": {"*"},
+}
+
+# Nodes whose files may include gRPC's and protobuf's own headers.
+SPEAKS_PROTOCOL = {
+    "proto", "server/rpc", "server/validation", "server/main", "client", "tools/gdnctl", "tools/gdn_bench", "tests"
+}
+
+VENDOR_SEAM = "kernels/gpu/device.h"
+
+CPP_SUFFIXES = (".h", ".cc", ".hip", ".inc")
+SKIPPED_FOLDERS = {"build", "__pycache__"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
+PROTOCOL_HEADER = re.compile(r"^(grpc/|grpcpp/|google/protobuf/)")
+VENDOR_CONDITION = re.compile(
+    r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*\b(?:__HIP\w*|__HIPCC__|__NVCC__|__CUDACC__|__CUDA_ARCH__|__AMDGCN\w*|__gfx\w+)")
+CMAKE_GLOB = re.compile(r"\bfile\s*\(\s*GLOB", re.IGNORECASE)
+
+
+def node_of(path):
+    for prefix, node in NODES:
+        if path.startswith(prefix):
+            return node
+    return None
+
+
+def own_files(root):
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = sorted(f for f in subfolders if f not in SKIPPED_FOLDERS and not f.startswith("."))
+        for name in sorted(names):
+            yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+
+
+def check_include(root, top_folders, path, node, quoted, angled):
+    """What is wrong with one include, or None."""
+    target = quoted or angled
+    if PROTOCOL_HEADER.match(target) and node not in SPEAKS_PROTOCOL:
+        return f'{node} -> gRPC or protobuf: "{target}" is not allowed here'
+    if quoted is None:
+        return None
+    target_node = node_of(target)
+    if target_node != "proto":
+        if os.path.exists(os.path.join(root, os.path.dirname(path), target)) and "/" not in target:
+            return f'"{target}" is relative; name it from the repository\'s root'
+        if target.split("/")[0] not in top_folders:
+            return None  # a third party's
+        if not os.path.exists(os.path.join(root, target)):
+            return f'"{target}" does not exist'
+        if target_node is None:
+            return f'"{target}" belongs to no node; add it to NODES in tests/arrows/check_arrows.py'
+    allowed = ALLOWED[node]
+    if target_node in (node, "base") or target_node in allowed or "*" in allowed:
+        return None
+    return f'{node} -> {target_node}: "{target}" is not an allowed arrow (ARCHITECTURE.md, "Folders and arrows")'
+
+
+def check_cpp(root, top_folders, path, lines):
+    node = node_of(path)
+    if node is None:
+        yield 1, "belongs to no node; add it to NODES in tests/arrows/check_arrows.py"
+        return
+    if len(lines) > MAX_LINES:
+        yield MAX_LINES + 1, f"has {len(lines)} lines; at most {MAX_LINES}: split it by job"
+    for number, line in enumerate(lines, 1):
+        if VENDOR_CONDITION.match(line) and path != VENDOR_SEAM:
+            yield number, f"vendor condition outside {VENDOR_SEAM}"
+        include = INCLUDE.match(line)
+        if include:
+            error = check_include(root, top_folders, path, node, include.group(1), include.group(2))
+            if error:
+                yield number, error
+
+
+def check_cmake(lines):
+    for number, line in enumerate(lines, 1):
+        if CMAKE_GLOB.search(line.split("#")[0]):
+            yield number, "file(GLOB ...) misses new files until CMake runs again; list the sources"
+
+
+def check_tree(root):
+    """(files read, ["file:line: what is wrong", ...])."""
+    top_folders = {e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith(".")} - SKIPPED_FOLDERS
+    count, errors = 0, []
+    for path in own_files(root):
+        is_cmake = path.endswith(".cmake") or path.split("/")[-1] == "CMakeLists.txt"
+        if not is_cmake and not path.endswith(CPP_SUFFIXES):
+            continue
+        count += 1
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        found = check_cmake(lines) if is_cmake else check_cpp(root, top_folders, path, lines)
+        errors += [f"{path}:{number}: {text}" for number, text in found]
+    return count, errors
+
+
+# (file, contents, the report expected of it, or None where it is allowed)
+PLANTED = [
+    ("base/error.h", "#include <string>\n", None),
+    ("kernels/backend.h", '#include "kernels/gating/gating.h"\n', None),
+    ("kernels/gating/gating.h", '#include "base/error.h"\n', None),
+    ("kernels/layer/gdn_layer.h", '#include "kernels/backend.h"\n#include "kernels/gating/gating.h"\n', None),
+    ("server/session/session.h", '#include "absl/status/status.h"\n#include "base/error.h"\n', None),
+    ("server/main.cc", '#include "kernels/cpu/cpu_backend.h"\n#include "server/rpc/service.h"\n', None),
+    ("server/rpc/service.h", '#include <grpcpp/grpcpp.h>\n#include "gdn/v1/step.pb.h"\n', None),
+    ("kernels/cpu/cpu_backend.h", '\n#include "kernels/layer/gdn_layer.h"\n',
+     'kernels/cpu/cpu_backend.h:2: kernels/cpu -> kernels/layer: "kernels/layer/gdn_layer.h" is not an allowed arrow'),
+    ("base/upward.h", '#include "kernels/backend.h"\n', "base/upward.h:1: base -> kernels/backend.h: "),
+    ("kernels/gating/gating.cc", '#include "gdn/v1/step.pb.h"\n', "kernels/gating/gating.cc:1: kernels/operators -> proto: "),
+    ("kernels/gating/rpc.cc", "#include <grpcpp/grpcpp.h>\n",
+     "kernels/gating/rpc.cc:1: kernels/operators -> gRPC or protobuf: "),
+    ("server/batcher/batcher.cc", '#  include "kernels/cpu/cpu_backend.h"\n',
+     "server/batcher/batcher.cc:1: server/batcher -> kernels/cpu: "),
+    ("server/validation/step.cc", '#include "server/session/session.h"\n',
+     "server/validation/step.cc:1: server/validation -> server/session: "),
+    ("tools/gdnctl/main.cc", '#include "kernels/backend.h"\n', "tools/gdnctl/main.cc:1: tools/gdnctl -> kernels/backend.h: "),
+    ("base/relative.cc", '#include "error.h"\n', 'base/relative.cc:1: "error.h" is relative'),
+    ("base/gone.cc", '#include "base/gone.h"\n', 'base/gone.cc:1: "base/gone.h" does not exist'),
+    ("misc/stray.cc", "int x;\n", "misc/stray.cc:1: belongs to no node"),
+    ("base/long.cc", "\n" * (MAX_LINES + 1), f"base/long.cc:{MAX_LINES + 1}: has {MAX_LINES + 1} lines"),
+    ("kernels/gating/vendor.h", "#if defined(__HIP_PLATFORM_AMD__)\n", "kernels/gating/vendor.h:1: vendor condition"),
+    ("kernels/gpu/device.h", "#ifdef __HIPCC__\n", None),
+    ("base/CMakeLists.txt", "# file(GLOB is not used\nfile(GLOB sources *.cc)\n", "base/CMakeLists.txt:2: file(GLOB"),
+    ("build/generated.cc", '#include "nowhere.h"\n' * (MAX_LINES + 1), None),
+]
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as root:
+        for path, contents, _ in PLANTED:
+            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                file.write(contents)
+        _, errors = check_tree(root)
+    expected = [report for _, _, report in PLANTED if report]
+    missed = [report for report in expected if not any(e.startswith(report) for e in errors)]
+    surplus = [e for e in errors if not any(e.startswith(report) for report in expected)]
+    for report in missed:
+        print(f"not reported: {report}")
+    for error in surplus:
+        print(f"wrongly reported: {error}")
+    print(f"self-test: {len(expected) - len(missed)} of {len(expected)} planted violations reported, {len(surplus)} false")
+    return 1 if missed or surplus else 0
+
+
+def main(arguments):
+    if arguments == ["--self-test"]:
+        return self_test()
+    if len(arguments) > 1 or any(a.startswith("-") for a in arguments):
+        print(__doc__.strip())
+        return 2
+    root = arguments[0] if arguments else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    count, errors = check_tree(root)
+    if count == 0:
+        print(f"{root}: no sources found")
+        return 1
+    for error in errors:
+        print(error)
+    print(f"{count} files read, {len(errors)} errors")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -56,7 +56,7 @@ absl::Status StatusFromRpc(const google::rpc::Status& status) {
 std::optional<absl::Duration> RetryDelay(const absl::Status& status) {
   const auto payload = status.GetPayload(kRetryInfoUrl);
   google::rpc::RetryInfo retry;
-  if (!payload.has_value() || !retry.ParseFromString(std::string(*payload))) return std::nullopt;
+  if (!payload.has_value() || !retry.ParseFromString(static_cast<std::string>(*payload))) return std::nullopt;
   return absl::Seconds(retry.retry_delay().seconds()) + absl::Nanoseconds(retry.retry_delay().nanos());
 }
 

@@ -87,7 +87,8 @@ class Checks:
         self.ok = True
 
     def close(self, what, got, want):
-        error = np.linalg.norm(np.asarray(got, np.float64) - want) / np.linalg.norm(np.asarray(want, np.float64))
+        norm = np.linalg.norm(np.asarray(want, np.float64))
+        error = np.linalg.norm(np.asarray(got, np.float64) - want) / norm if norm > 0 else np.inf
         passed = bool(error <= TOLERANCE)  # False for NaN, too
         self.ok &= passed
         print("  %-58s relative error %.1e  %s" % (what, error, "ok" if passed else "FAILED"))

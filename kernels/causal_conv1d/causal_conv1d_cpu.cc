@@ -1,5 +1,6 @@
-// Tasks: a group of token ranges x a block of channels. A task turns its block of weights into one row a tap, then walks the tokens;
-// the row of each tap is a pointer into x or into the ring, so prefill, decode and the seam between them are one loop.
+// Tasks: a group of token ranges x a block of channels. A task turns its block of weights into one row a tap, then
+// walks the tokens; the row of each tap is a pointer into x or into the ring, so prefill, decode and the seam between
+// them are one loop.
 
 #include <algorithm>
 #include <cstring>
@@ -40,8 +41,8 @@ HWY_INLINE void ConvolveToken(const float* const* rows, const float* taps, int32
   for (; c < channels; ++c) ConvolveVector(d1, rows, taps, width, channels, c, y);
 }
 
-// Channels [channel, channel + channels) of tokens [begin, end) of a sequence, counted from the call's first; `taps` is [W, channels].
-// The range that begins at 0 also moves the ring on.
+// Channels [channel, channel + channels) of tokens [begin, end) of a sequence, counted from the call's first; `taps` is
+// [W, channels]. The range that begins at 0 also moves the ring on.
 void ConvolveRange(const CausalConv1dParams& params, int32_t sequence, int64_t begin, int64_t end, int64_t channel,
                    int64_t channels, const float* taps) {
   const StateLayout& layout = params.pool.layout;
@@ -108,8 +109,8 @@ std::vector<TokenRange> CutIntoRanges(const PackedBatch& batch) {
   return ranges;
 }
 
-// Where each group of consecutive ranges starts, and the end; a group has about kTokensPerTask tokens, so that a decode batch of
-// one-token sequences does not pay for its weights token by token.
+// Where each group of consecutive ranges starts, and the end; a group has about kTokensPerTask tokens, so that a decode
+// batch of one-token sequences does not pay for its weights token by token.
 std::vector<size_t> GroupRanges(const std::vector<TokenRange>& ranges) {
   std::vector<size_t> starts;
   int64_t tokens = kTokensPerTask;

@@ -8,8 +8,8 @@ namespace {
 
 double Silu(double x) { return x / (1.0 + std::exp(-x)); }
 
-// The channels of the sequence's token `t`, counted from the call's first; negative tokens are in the ring. `count` is the number of
-// tokens before the call.
+// The channels of the sequence's token `t`, counted from the call's first; negative tokens are in the ring. `count` is
+// the number of tokens before the call.
 const float* TokenRow(const CausalConv1dParams& params, int32_t sequence, int64_t count, int64_t t) {
   const StateLayout& layout = params.pool.layout;
   const int64_t channels = layout.dims().conv_channels();

@@ -14,7 +14,8 @@
 namespace gdn {
 namespace {
 
-// Allocations from here on ask for huge pages: weights are read end to end and slots are this large, so fewer TLB misses cost nothing.
+// Allocations from here on ask for huge pages: weights are read end to end and slots are this large, so fewer TLB
+// misses cost nothing.
 constexpr size_t kHugePagesFrom = size_t{4} << 20;
 
 // munmap takes whole pages, mmap no empty ranges.

@@ -33,8 +33,9 @@ absl::Status ValidatePackedBatch(const PackedBatch& batch, int32_t slot_count) {
     }
     const int32_t slot = batch.slots[i];
     if (slot >= slot_count) {
-      return absl::InvalidArgumentError(absl::StrCat("batch.slots[", i, "] is ", slot, "; expected less than the pool's ",
-                                                     slot_count, " slots, or a negative number for padding"));
+      return absl::InvalidArgumentError(absl::StrCat("batch.slots[", i, "] is ", slot,
+                                                     "; expected less than the pool's ", slot_count,
+                                                     " slots, or a negative number for padding"));
     }
     if (slot >= 0) used.push_back(slot);
   }

@@ -1,10 +1,10 @@
-// A task owns a run of value columns of some value heads that share a key head, and walks the sequence's chunks in order:
+// A task owns a run of value columns of some value heads that share a key head, chunk after chunk:
 //   once a chunk       k k^T and q k^T (lower part)                       shared by the task's heads
 //   once a head        A and P = tril(q k^T e^{G_i - G_j})
-//   once a panel       U, O and the new state, a panel being the columns of one register tile; its part of the state [K, panel]
-//                      and of U [C, panel] stay in the L1 cache
-// Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever the tile,
-// so neither the partition nor later tokens can change a bit of it. Panels are padded with zero columns to whole vectors.
+//   once a panel       U, O and the new state, a panel being the columns of one register tile; its part of the state
+//                      [K, panel] and of U [C, panel] stay in the L1 cache
+// Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever
+// the tile, so neither the partition nor later tokens can change a bit of it. The last panel is padded with zeros.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_chunk/delta_rule_chunk_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -30,10 +30,10 @@ constexpr int64_t kC = kChunkTokens;
 
 // Decay and write strength of one head's tokens in a chunk.
 struct ChunkGates {
-  HWY_ALIGN float decay[kC];     // e^{G_i}
-  HWY_ALIGN float to_end[kC];    // e^{G_C - G_i}
+  HWY_ALIGN float decay[kC];   // e^{G_i}
+  HWY_ALIGN float to_end[kC];  // e^{G_C - G_i}
   float beta[kC];
-  float chunk_decay;             // e^{G_C}
+  float chunk_decay;  // e^{G_C}
 };
 
 // k k^T and q k^T on and below the diagonal.
@@ -85,40 +85,41 @@ void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta
 }
 
 // acc[r] = scale_r * acc[r].
-template <int kRows, int kVectors>
-HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kVectors]) {
+template <int kRows>
+HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kTileVectors]) {
   const FloatTag d;
   HWY_UNROLL(16)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::Mul(hn::Set(d, scale[r]), acc[r][n]);
+    for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::Mul(hn::Set(d, scale[r]), acc[r][n]);
   }
 }
 
 // Rows [row, row + kRows) of a panel: U, then O over the values.
-template <int kRows, int kVectors>
+template <int kRows>
 HWY_INLINE void PanelRows(const ChunkScratch& scratch, const ChunkGates& gates, int64_t key_dim, int64_t row) {
   const FloatTag d;
   using Vec = hn::Vec<FloatTag>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t width = kVectors * lanes;
+  const int64_t width = kTileVectors * lanes;
   float* values = scratch.values + row * width;
   float* u = scratch.u + row * width;
 
   // X = beta (V - e^G K S)
-  Vec acc[kRows][kVectors];
+  Vec acc[kRows][kTileVectors];
   SetTile(d, 0.0f, acc);
   MultiplyAccumulate(d, key_dim, scratch.k + row * key_dim, key_dim, 1, scratch.state, width, acc);
   HWY_UNROLL(16)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) {
+    for (int n = 0; n < kTileVectors; ++n) {
       const Vec v = hn::LoadU(d, values + r * width + n * lanes);
       const Vec rest = hn::NegMulAdd(hn::Set(d, gates.decay[row + r]), acc[r][n], v);
       acc[r][n] = hn::Mul(hn::Set(d, gates.beta[row + r]), rest);
     }
   }
-  // U = X - A U: the rows above the tile, then forward substitution inside it. I + A has a unit diagonal, so nothing is divided.
+  // U = X - A U: the rows above the tile, then forward substitution inside it. The diagonal of I + A is one, so nothing
+  // is divided.
   const float* a = scratch.a + row * kC;
   MultiplyAccumulate(d, row, a, kC, 1, scratch.u, width, acc);
   HWY_UNROLL(16)
@@ -127,7 +128,7 @@ HWY_INLINE void PanelRows(const ChunkScratch& scratch, const ChunkGates& gates, 
     for (int j = 0; j < r; ++j) {
       const Vec element = hn::Set(d, a[r * kC + row + j]);
       HWY_UNROLL(16)
-      for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::MulAdd(element, acc[j][n], acc[r][n]);
+      for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, acc[j][n], acc[r][n]);
     }
   }
   StoreTile(d, acc, u, width);
@@ -140,28 +141,26 @@ HWY_INLINE void PanelRows(const ChunkScratch& scratch, const ChunkGates& gates, 
   MultiplyAccumulate(d, row, p, kC, 1, scratch.u, width, acc);
   HWY_UNROLL(16)
   for (int j = 0; j < kRows; ++j) {
-    Vec u_j[kVectors];
+    Vec u_j[kTileVectors];
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) u_j[n] = hn::LoadU(d, u + j * width + n * lanes);
+    for (int n = 0; n < kTileVectors; ++n) u_j[n] = hn::LoadU(d, u + j * width + n * lanes);
     HWY_UNROLL(16)
     for (int r = j; r < kRows; ++r) {
       const Vec element = hn::Set(d, p[r * kC + row + j]);
       HWY_UNROLL(16)
-      for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::MulAdd(element, u_j[n], acc[r][n]);
+      for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, u_j[n], acc[r][n]);
     }
   }
   StoreTile(d, acc, values, width);
 }
 
 // A whole chunk of one panel: values -> outputs, state -> state.
-template <int kVectors>
 HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, int64_t tokens, int64_t key_dim) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t width = kVectors * lanes;
-  ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR {
-    PanelRows<decltype(tile)::value, kVectors>(scratch, gates, key_dim, row);
-  });
+  const int64_t width = kTileVectors * lanes;
+  ForRowTiles(tokens,
+              [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(scratch, gates, key_dim, row); });
   // S = e^{G_C} S + K^T (e^{G_C - G} U)
   for (int64_t i = 0; i < tokens; ++i) {
     const hn::Vec<FloatTag> factor = hn::Set(d, gates.to_end[i]);
@@ -170,26 +169,20 @@ HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, in
     }
   }
   ForRowTiles(key_dim, [&](auto tile, int64_t row) HWY_ATTR {
-    hn::Vec<FloatTag> acc[decltype(tile)::value][kVectors];
+    hn::Vec<FloatTag> acc[decltype(tile)::value][kTileVectors];
     LoadScaledTile(d, gates.chunk_decay, scratch.state + row * width, width, acc);
     MultiplyAccumulate(d, tokens, scratch.k_t + row * kC, kC, 1, scratch.decayed, width, acc);
     StoreTile(d, acc, scratch.state + row * width, width);
   });
 }
 
-// Copies rows of `columns` floats between strided matrices; the destination's row is zero past them, up to `padded`.
-void CopyRows(const float* from, int64_t from_row, int64_t rows, int64_t columns, int64_t padded, float* to,
-              int64_t to_row) {
-  for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + i * to_row, from + i * from_row, static_cast<size_t>(columns) * sizeof(float));
-    for (int64_t j = columns; j < padded; ++j) to[i * to_row + j] = 0.0f;
-  }
-}
-
 void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, int64_t h, const ChunkScratch& scratch) {
   const int64_t key_dim = params.pool.layout.dims().key_dim;
-  CopyRows(params.q + first * params.q_stride + h * key_dim, params.q_stride, tokens, key_dim, key_dim, scratch.q, key_dim);
-  CopyRows(params.k + first * params.k_stride + h * key_dim, params.k_stride, tokens, key_dim, key_dim, scratch.k, key_dim);
+  const size_t row_bytes = static_cast<size_t>(key_dim) * sizeof(float);
+  for (int64_t i = 0; i < tokens; ++i) {
+    std::memcpy(scratch.q + i * key_dim, params.q + (first + i) * params.q_stride + h * key_dim, row_bytes);
+    std::memcpy(scratch.k + i * key_dim, params.k + (first + i) * params.k_stride + h * key_dim, row_bytes);
+  }
   constexpr int64_t kBlock = 16;  // one cache line of the transpose
   for (int64_t i0 = 0; i0 < kC; i0 += kBlock) {
     const int64_t filled = std::clamp<int64_t>(tokens - i0, 0, kBlock);
@@ -228,8 +221,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
   const LayerDims& dims = params.pool.layout.dims();
   const int64_t key_dim = dims.key_dim;
   const int64_t value_dim = dims.value_dim;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(FloatTag()));
-  const int64_t panel_columns = kTileVectors * lanes;
+  const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t last_column = std::min<int64_t>(value_dim, first_column + partition.panels * panel_columns);
   float* base = params.pool.slot(params.batch.slots[sequence]) + params.pool.layout.base_offset();
   ChunkGates gates;
@@ -243,20 +235,15 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
       HeadMatrices(scratch, params.g + gate, params.beta + gate, dims.value_heads, tokens, gates);
       for (int64_t column = first_column; column < last_column; column += panel_columns) {
         const int64_t columns = std::min(panel_columns, value_dim - column);
-        const int64_t width = columns > lanes ? panel_columns : lanes;
         const int64_t value_offset = hv * value_dim + column;
         float* state = base + hv * key_dim * value_dim + column;
         float* output = params.output + token * dims.value_features() + value_offset;
-        CopyRows(state, value_dim, key_dim, columns, width, scratch.state, width);
-        CopyRows(params.v + token * params.v_stride + value_offset, params.v_stride, tokens, columns, width,
-                 scratch.values, width);
-        if (width == panel_columns) {
-          Panel<kTileVectors>(scratch, gates, tokens, key_dim);
-        } else {
-          Panel<1>(scratch, gates, tokens, key_dim);
-        }
-        CopyRows(scratch.values, width, tokens, columns, columns, output, dims.value_features());
-        CopyRows(scratch.state, width, key_dim, columns, columns, state, value_dim);
+        const float* v = params.v + token * params.v_stride + value_offset;
+        LoadPanel(state, value_dim, key_dim, columns, scratch.state);
+        LoadPanel(v, params.v_stride, tokens, columns, scratch.values);
+        Panel(scratch, gates, tokens, key_dim);
+        StorePanel(scratch.values, tokens, columns, output, dims.value_features());
+        StorePanel(scratch.state, key_dim, columns, state, value_dim);
       }
     }
   }

@@ -24,8 +24,8 @@ absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params) {
                                                      " in a decode call (use prefill for more)"));
     }
     if (batch.slots[i] >= 0 && (params.log_lengths[i] < 0 || params.log_lengths[i] >= kLogCapacity)) {
-      return absl::InvalidArgumentError(absl::StrCat("log_lengths[", i, "] is ", params.log_lengths[i],
-                                                     "; expected 0 to ", kLogCapacity - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("log_lengths[", i, "] is ", params.log_lengths[i], "; expected 0 to ", kLogCapacity - 1));
     }
   }
   return absl::OkStatus();

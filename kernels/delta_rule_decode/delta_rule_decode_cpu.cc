@@ -1,7 +1,7 @@
-// A task owns one value head of one sequence and walks its tokens; the base is read in place, in tiles of value columns whose
-// sums stay in registers. Up to four tokens between two folds share one pass over the base: each keeps sums of its own, added up
-// in the same order, so the bits are those of one token at a time. Log keys are shared by the value heads of a group, so tasks only
-// read them; the new ones are copied to the log once all tasks are done.
+// A task owns one value head of one sequence and walks its tokens; the base is read in place, in tiles of value columns
+// whose sums stay in registers. Up to four tokens between two folds share one pass over the base: each keeps sums of
+// its own, added up in the same order, so the bits are those of one token at a time. Log keys are shared by the value
+// heads of a group, so tasks only read them; the new ones are copied to the log once all tasks are done.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_decode/delta_rule_decode_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -27,7 +27,7 @@ using OneLaneTag = hn::CappedTag<float, 1>;  // for the columns that do not fill
 
 constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
 constexpr int kMaxBlockTokens = 4;
-// How far ahead the base is asked for: hardware prefetchers stop at each 4 KiB page. Running past the head only warms the next one.
+// Asked for before the head's dot products are computed, so that the base is on its way by then.
 constexpr int64_t kPrefetchFloats = 1024;
 // Vectors of columns in a tile times tokens of a block: there are two sums for each.
 constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
@@ -49,9 +49,9 @@ struct TokenBlock {
   const float* v[kMaxBlockTokens];
   float* output[kMaxBlockTokens];
   float beta[kMaxBlockTokens];
-  float decay[kMaxBlockTokens];                       // exp(G_t)
-  float weight_k[kMaxBlockTokens][kLogCapacity];      // exp(G_t - G_i) (k_i . k_t), i < t
-  float weight_q[kMaxBlockTokens][kLogCapacity];      // exp(G_t - G_i) (k_i . q_t), i <= t
+  float decay[kMaxBlockTokens];                   // exp(G_t)
+  float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t
+  float weight_q[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . q_t), i <= t
 };
 
 HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t count) {
@@ -165,7 +165,7 @@ HWY_INLINE void FoldTile(D d, float decay, int64_t entries, const float* keys, i
   StoreTile(d, acc, to, value_dim);
 }
 
-// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V]; they may be the same. scratch: entries * (K + V) floats.
+// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], maybe the same. scratch: entries * (K + V).
 HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const float* from, float* to, float* scratch) {
   const FloatTag d;
   const int64_t K = dims.key_dim;
@@ -192,7 +192,8 @@ HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const floa
     int64_t column = 0;
     const auto at = [&](const float* matrix) { return matrix + row * V + column; };
     for (; column + kTileVectors * lanes <= V; column += kTileVectors * lanes) {
-      FoldTile<kRows, kTileVectors>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from), to + row * V + column);
+      FoldTile<kRows, kTileVectors>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from),
+                                    to + row * V + column);
     }
     for (; column + lanes <= V; column += lanes) {
       FoldTile<kRows, 1>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from), to + row * V + column);
@@ -261,7 +262,7 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
   HeadLog log;
   log.u = log_u;
   log.u_stride = u_stride;
-  PrefetchRow(base, kPrefetchFloats);
+  PrefetchRow(base, std::min(kPrefetchFloats, int64_t{dims.key_dim} * dims.value_dim));
   for (int32_t e = 0; e < params.log_lengths[sequence]; ++e) {
     PrefetchRow(log_k + e * dims.key_features(), dims.key_dim);
     PrefetchRow(log_u + e * u_stride, dims.value_dim);
@@ -277,9 +278,15 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
     const int count = most == 3 ? 2 : static_cast<int>(most);
     PrepareBlock(rule, token, count, hv, log, log_g, block);
     switch (count) {
-      case 4: DecodeBlock<4>(block, dims, base, log_u, u_stride); break;
-      case 2: DecodeBlock<2>(block, dims, base, log_u, u_stride); break;
-      default: DecodeBlock<1>(block, dims, base, log_u, u_stride); break;
+      case 4:
+        DecodeBlock<4>(block, dims, base, log_u, u_stride);
+        break;
+      case 2:
+        DecodeBlock<2>(block, dims, base, log_u, u_stride);
+        break;
+      default:
+        DecodeBlock<1>(block, dims, base, log_u, u_stride);
+        break;
     }
     token += count;
     if (log.entries == kLogCapacity) {
@@ -365,9 +372,8 @@ absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool&
   if (params.rule.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.rule);
   const LayerDims& dims = params.rule.pool.layout.dims();
-  GDN_ASSIGN_OR_RETURN(
-      const WorkerScratch scratch,
-      WorkerScratch::Make(pool.threads(), int64_t{kLogCapacity} * (dims.key_dim + dims.value_dim)));
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
+                       WorkerScratch::Make(pool.threads(), int64_t{kLogCapacity} * (dims.key_dim + dims.value_dim)));
   HWY_DYNAMIC_DISPATCH(DecodeTasks)(params, pool, scratch);
   AppendKeys(params);
   return absl::OkStatus();
@@ -377,8 +383,9 @@ absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPoo
   GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
   const StateLayout& layout = params.pool.layout;
   const LayerDims& dims = layout.dims();
-  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), int64_t{layout.log_rows()} * (dims.key_dim + dims.value_dim)));
+  GDN_ASSIGN_OR_RETURN(
+      const WorkerScratch scratch,
+      WorkerScratch::Make(pool.threads(), int64_t{layout.log_rows()} * (dims.key_dim + dims.value_dim)));
   HWY_DYNAMIC_DISPATCH(MaterializeTasks)(params, pool, scratch);
 
   const size_t conv_bytes = static_cast<size_t>(layout.conv_columns() * dims.conv_channels()) * sizeof(float);

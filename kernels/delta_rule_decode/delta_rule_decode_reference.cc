@@ -9,10 +9,10 @@ namespace {
 
 // Where the parts of one value head lie in a slot.
 struct HeadView {
-  float* base;         // [K, V]
-  float* log_k;        // entry i at + i * k_stride, [K]
-  float* log_u;        // entry i at + i * u_stride, [V]
-  float* log_g;        // entry i at + i * g_stride
+  float* base;   // [K, V]
+  float* log_k;  // entry i at + i * k_stride, [K]
+  float* log_u;  // entry i at + i * u_stride, [V]
+  float* log_g;  // entry i at + i * g_stride
   int64_t k_stride;
   int64_t u_stride;
   int64_t g_stride;
@@ -99,7 +99,8 @@ void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params) {
           u[j] = static_cast<float>(rule.beta[head_row] * (v[j] - prediction[j]));
         }
         const std::vector<double> o = Read(head, dims, entries + 1, total, q);
-        for (int32_t j = 0; j < dims.value_dim; ++j) output[int64_t{hv} * dims.value_dim + j] = static_cast<float>(o[j]);
+        for (int32_t j = 0; j < dims.value_dim; ++j)
+          output[int64_t{hv} * dims.value_dim + j] = static_cast<float>(o[j]);
       }
       if (++entries < kLogCapacity) continue;
       for (int32_t hv = 0; hv < dims.value_heads; ++hv) {

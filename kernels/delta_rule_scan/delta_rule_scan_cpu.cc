@@ -1,12 +1,11 @@
-// A task owns a slice of value columns of one head and keeps its part of the state [K, slice] in the L1 cache for the whole
-// sequence. One pass over the slice per token does both the update with token t and the prediction for token t + 1:
+// A task owns a slice of value columns of one head and keeps its part of the state [K, slice] in the L1 cache for the
+// whole sequence. One pass a token does both the update with token t and the prediction for token t + 1:
 //   S = e S + k_t u_t^T;  o_t = S^T q_t;  p = S^T k_{t+1}        u_{t+1} = beta (v_{t+1} - e_{t+1} p)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_scan/delta_rule_scan_cpu.cc"
 #include "hwy/foreach_target.h"
 // foreach_target.h must come first.
 #include <algorithm>
-#include <cstring>
 
 #include "base/status_macros.h"
 #include "hwy/highway.h"
@@ -29,25 +28,25 @@ constexpr int64_t kDecayBlock = 16;  // tokens whose exp(g) is taken at once
 struct ScanTask {
   int64_t tokens;
   int64_t key_dim;
-  int64_t columns;      // in use; the vectors may be wider
-  const float* q;       // [tokens, K]
-  const float* k;       // [tokens, K]
-  const float* v;       // [tokens, columns]
-  const float* g;       // [tokens]
-  const float* beta;    // [tokens]
-  float* output;        // [tokens, columns]
+  int64_t columns;    // in use, at most the two vectors
+  const float* q;     // [tokens, K]
+  const float* k;     // [tokens, K]
+  const float* v;     // [tokens, columns]
+  const float* g;     // [tokens]
+  const float* beta;  // [tokens]
+  float* output;      // [tokens, columns]
   int64_t q_stride;
   int64_t k_stride;
   int64_t v_stride;
   int64_t gate_stride;
   int64_t output_stride;
-  float* state;         // [K, vectors]
+  float* state;  // [K, slice]
   int64_t state_row;
 };
 
 // One token over the slice. Reads the prediction for the token from p, leaves the next token's there if kPredict.
-template <bool kPredict, int kVectors>
-HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<FloatTag> (&p)[kVectors]) {
+template <bool kPredict>
+HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<FloatTag> (&p)[kTileVectors]) {
   const FloatTag d;
   using Vec = hn::Vec<FloatTag>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -57,12 +56,12 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
   const Vec decay_vector = hn::Set(d, decay);
   const Vec beta = hn::Set(d, task.beta[t * task.gate_stride]);
 
-  HWY_ALIGN float row[kVectors * 16] = {};
-  std::memcpy(row, task.v + t * task.v_stride, static_cast<size_t>(task.columns) * sizeof(float));
-  Vec u[kVectors];
-  Vec o[kVectors];
+  HWY_ALIGN float row[kTileVectors * 16];
+  LoadPanel(task.v + t * task.v_stride, 0, 1, task.columns, row);
+  Vec u[kTileVectors];
+  Vec o[kTileVectors];
   HWY_UNROLL(16)
-  for (int n = 0; n < kVectors; ++n) {
+  for (int n = 0; n < kTileVectors; ++n) {
     u[n] = hn::Mul(beta, hn::NegMulAdd(decay_vector, p[n], hn::LoadU(d, row + n * lanes)));
     o[n] = hn::Zero(d);
     p[n] = hn::Zero(d);
@@ -73,7 +72,7 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
     const Vec q_i = hn::Set(d, q[i]);
     const Vec k_next_i = hn::Set(d, k_next[i]);
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) {
+    for (int n = 0; n < kTileVectors; ++n) {
       float* at = state + i * task.state_row + n * lanes;
       const Vec s = hn::MulAdd(k_i, u[n], hn::Mul(decay_vector, hn::LoadU(d, at)));
       hn::StoreU(s, d, at);
@@ -82,21 +81,20 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
     }
   }
   HWY_UNROLL(16)
-  for (int n = 0; n < kVectors; ++n) hn::StoreU(o[n], d, row + n * lanes);
-  std::memcpy(task.output + t * task.output_stride, row, static_cast<size_t>(task.columns) * sizeof(float));
+  for (int n = 0; n < kTileVectors; ++n) hn::StoreU(o[n], d, row + n * lanes);
+  StorePanel(row, 1, task.columns, task.output + t * task.output_stride, 0);
 }
 
-template <int kVectors>
 HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  hn::Vec<FloatTag> p[kVectors];
+  hn::Vec<FloatTag> p[kTileVectors];
   HWY_UNROLL(16)
-  for (int n = 0; n < kVectors; ++n) p[n] = hn::Zero(d);
+  for (int n = 0; n < kTileVectors; ++n) p[n] = hn::Zero(d);
   for (int64_t i = 0; i < task.key_dim; ++i) {
     const hn::Vec<FloatTag> k_i = hn::Set(d, task.k[i]);
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) {
+    for (int n = 0; n < kTileVectors; ++n) {
       p[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), p[n]);
     }
   }
@@ -117,10 +115,8 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
 }
 
 void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
-  const FloatTag d;
   const LayerDims& dims = params.pool.layout.dims();
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t slice_columns = kTileVectors * lanes;
+  const int64_t slice_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t slices = (dims.value_dim + slice_columns - 1) / slice_columns;
   const int64_t tasks_per_sequence = dims.value_heads * slices;
 
@@ -151,29 +147,15 @@ void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScra
                   .output_stride = dims.value_features(),
                   .state = nullptr,
                   .state_row = 0};
-    float* base = params.pool.slot(slot) + params.pool.layout.base_offset() + hv * dims.key_dim * dims.value_dim + column;
-    const int vectors = task.columns > lanes ? 2 : 1;
-    const bool in_place = tokens < kInPlaceTokens && task.columns == vectors * lanes;
+    float* base =
+        params.pool.slot(slot) + params.pool.layout.base_offset() + hv * dims.key_dim * dims.value_dim + column;
+    const bool in_place = tokens < kInPlaceTokens && task.columns == slice_columns;
     task.state = in_place ? base : scratch.piece(worker);
-    task.state_row = in_place ? dims.value_dim : vectors * lanes;
-    const size_t row_bytes = static_cast<size_t>(task.columns) * sizeof(float);
-    if (!in_place) {
-      // Columns past the head's are computed too, from zeros, and dropped.
-      std::memset(task.state, 0, static_cast<size_t>(dims.key_dim * task.state_row) * sizeof(float));
-      for (int64_t i = 0; i < dims.key_dim; ++i) {
-        std::memcpy(task.state + i * task.state_row, base + i * dims.value_dim, row_bytes);
-      }
-    }
-    if (vectors == 2) {
-      ScanSlice<2>(task);
-    } else {
-      ScanSlice<1>(task);
-    }
-    if (!in_place) {
-      for (int64_t i = 0; i < dims.key_dim; ++i) {
-        std::memcpy(base + i * dims.value_dim, task.state + i * task.state_row, row_bytes);
-      }
-    }
+    task.state_row = in_place ? dims.value_dim : slice_columns;
+    // Columns past the head's are computed too, from zeros, and dropped.
+    if (!in_place) LoadPanel(base, dims.value_dim, dims.key_dim, task.columns, task.state);
+    ScanSlice(task);
+    if (!in_place) StorePanel(task.state, dims.key_dim, task.columns, base, dims.value_dim);
   };
   pool.ParallelFor(params.batch.sequences * tasks_per_sequence, run);
 }

@@ -15,7 +15,8 @@ void DeltaRuleScanReference(const DeltaRuleParams& params) {
     const int32_t slot = params.batch.slots[sequence];
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
       const int32_t h = hv / dims.group();
-      float* base = slot < 0 ? nullptr : params.pool.slot(slot) + params.pool.layout.base_offset() + int64_t{hv} * K * V;
+      float* base =
+          slot < 0 ? nullptr : params.pool.slot(slot) + params.pool.layout.base_offset() + int64_t{hv} * K * V;
       if (base != nullptr) state.assign(base, base + int64_t{K} * V);
       for (int64_t t = params.batch.cu_seqlens[sequence]; t < params.batch.cu_seqlens[sequence + 1]; ++t) {
         const int64_t head_row = t * dims.value_heads + hv;

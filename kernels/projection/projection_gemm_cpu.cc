@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kOutputsPerTile = 256;
 
-// Holds oneDNN at the calling thread while in scope: tiles are spread over our own pool, so no OpenMP team is ever started and the
-// result cannot depend on a thread count.
+// Holds oneDNN at the calling thread while in scope: tiles are spread over our own pool, so no OpenMP team is ever
+// started and the result cannot depend on a thread count.
 class SingleOpenMpThread {
  public:
   SingleOpenMpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -19,6 +19,9 @@ namespace gdn {
 // RESOURCE_EXHAUSTED where there is no memory for a copy of x.
 absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool);
 
+// Rows of a call from which kSequenceGemm takes the GEMM: a constant of the instruction set.
+int64_t GemmFromRows();
+
 // Widens `count` BF16 or F16 elements, exactly.
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
 

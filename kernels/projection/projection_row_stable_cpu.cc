@@ -1,5 +1,6 @@
-// One accumulator vector an output element: lane l sums features l, l + N, l + 2N, ... in order, and one reduction ends it. Tiles of
-// kTileOutputs x kTileRows elements share the loads of W and x; the tile an element falls into does not touch its sum.
+// One accumulator vector an output element: lane l sums features l, l + N, l + 2N, ... in order, and one reduction ends
+// it. Tiles of kTileOutputs x kTileRows elements share the loads of W and x; the tile an element falls into does not
+// touch its sum.
 
 #include <algorithm>
 #include <cstring>
@@ -48,10 +49,15 @@ HWY_INLINE hn::Vec<D> LoadWide(StoredF16, D d, const uint16_t* p) {
   return hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(d16, p)));
 }
 
+// Rows from which the library GEMM is faster. With 32 registers it never was, up to the longest prefill segment (100
+// GFLOP/s a core against 95 at 512 rows, 110 against 70 at 64); with 16 it is from about 40 rows on (70 GFLOP/s against
+// 95 at most).
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 constexpr int64_t kTileRows = 6;  // 24 accumulators of 32 registers
+constexpr int64_t kGemmFromRows = 1024;
 #else
 constexpr int64_t kTileRows = 3;  // 12 of 16
+constexpr int64_t kGemmFromRows = 40;
 #endif
 constexpr int64_t kTileOutputs = 4;
 
@@ -60,8 +66,9 @@ HWY_INLINE int64_t PaddedColumns(int64_t cols) {
   return (cols + lanes - 1) / lanes * lanes;
 }
 
-// Copies x as the tiles read it: tile by tile of kTileRows rows (the last may have fewer), and within one vector by vector the same
-// columns of each row, zero-padded to whole vectors. Rows a power of two apart would fight for the same cache sets.
+// Copies x as the tiles read it: tile by tile of kTileRows rows (the last may have fewer), and within one vector by
+// vector the same columns of each row, zero-padded to whole vectors. Rows a power of two apart would fight for the same
+// cache sets.
 void PackRows(const ProjectionParams& params, float* packed) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const int64_t cols = params.weight.cols;
@@ -77,9 +84,19 @@ void PackRows(const ProjectionParams& params, float* packed) {
   }
 }
 
-// y[r][o] for kOutputs rows of W from `w` on and one packed tile of kRows rows of x.
+// Asks for the same columns of the tile after this one. Several short streams that each begin anew on a page every few
+// hundred vectors leave the hardware's prefetcher behind: without this one row reads W at two thirds of the speed, and
+// two rows of BF16 at half. The address may lie past the matrix, hence the integer.
+HWY_INLINE void PrefetchToL2(const void* base, int64_t bytes) {
+  constexpr int kRead = 0;
+  constexpr int kKeepInL2 = 2;
+  __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(base) + bytes), kRead, kKeepInL2);
+}
+
+// y[r][o] for kOutputs rows of W from `w` on and kRows adjacent rows of a packed tile of tile_rows.
 template <int kOutputs, int kRows, class Stored, typename Bits = typename Stored::Bits>
-HWY_INLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, float* y, int64_t y_stride) {
+HWY_NOINLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, int64_t tile_rows, float* y,
+                              int64_t y_stride) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -97,8 +114,11 @@ HWY_INLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, float* 
     HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(d);
   }
   V ws[kOutputs];
-  for (int64_t c = 0; c < whole; c += lanes, x += kRows * lanes) {
-    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) ws[o] = LoadWide(Stored(), d, w + o * cols + c);
+  for (int64_t c = 0; c < whole; c += lanes, x += tile_rows * lanes) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      ws[o] = LoadWide(Stored(), d, w + o * cols + c);
+      PrefetchToL2(w, ((o + kOutputs) * cols + c) * static_cast<int64_t>(sizeof(Bits)));
+    }
     multiply_add(ws, x);
   }
   if (whole != cols) {
@@ -114,38 +134,58 @@ HWY_INLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, float* 
   }
 }
 
-// `rows` packed rows of x, whole tiles but for the last, against kOutputs rows of W.
-template <int kOutputs, class Stored, typename Bits = typename Stored::Bits>
-HWY_INLINE void ProjectOutputs(const Bits* w, int64_t cols, int64_t rows, const float* x, float* y, int64_t y_stride) {
-  for (; rows >= kTileRows; rows -= kTileRows) {
-    ProjectTile<kOutputs, kTileRows, Stored>(w, cols, x, y, y_stride);
-    x += kTileRows * PaddedColumns(cols);
-    y += kTileRows * y_stride;
+// A packed tile of `rows` rows against kTileOutputs rows of W.
+template <class Stored, typename Bits = typename Stored::Bits>
+HWY_INLINE void ProjectRowsOfTile(const Bits* w, int64_t cols, const float* x, int64_t rows, float* y,
+                                  int64_t y_stride) {
+  switch (rows) {
+    case 1:
+      return ProjectTile<kTileOutputs, 1, Stored>(w, cols, x, rows, y, y_stride);
+    case 2:
+      return ProjectTile<kTileOutputs, 2, Stored>(w, cols, x, rows, y, y_stride);
+    case 3:
+      return ProjectTile<kTileOutputs, 3, Stored>(w, cols, x, rows, y, y_stride);
   }
-  if (rows == 1) ProjectTile<kOutputs, 1, Stored>(w, cols, x, y, y_stride);
-  if (rows == 2) ProjectTile<kOutputs, 2, Stored>(w, cols, x, y, y_stride);
   if constexpr (kTileRows > 3) {
-    if (rows == 3) ProjectTile<kOutputs, 3, Stored>(w, cols, x, y, y_stride);
-    if (rows == 4) ProjectTile<kOutputs, 4, Stored>(w, cols, x, y, y_stride);
-    if (rows == 5) ProjectTile<kOutputs, 5, Stored>(w, cols, x, y, y_stride);
+    switch (rows) {
+      case 4:
+        return ProjectTile<kTileOutputs, 4, Stored>(w, cols, x, rows, y, y_stride);
+      case 5:
+        return ProjectTile<kTileOutputs, 5, Stored>(w, cols, x, rows, y, y_stride);
+      case 6:
+        return ProjectTile<kTileOutputs, 6, Stored>(w, cols, x, rows, y, y_stride);
+    }
   }
 }
 
-// Output features [begin, end). Rows of x go in blocks that stay in the second-level cache while this block of W passes.
+// Output features [begin, end). Rows of x go in blocks that stay in the second-level cache while this block of W
+// passes.
 template <class Stored>
 HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end) {
   constexpr int64_t kRowsPerBlock = 4 * kTileRows;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const int64_t cols = params.weight.cols;
   const auto* weight = static_cast<const typename Stored::Bits*>(params.weight.data);
-  for (int64_t row = 0; row < params.rows; row += kRowsPerBlock) {
-    const int64_t rows = HWY_MIN(kRowsPerBlock, params.rows - row);
-    const float* x = packed + row * PaddedColumns(cols);
-    float* y = params.y + row * params.y_stride;
+  for (int64_t block = 0; block < params.rows; block += kRowsPerBlock) {
+    const int64_t block_end = HWY_MIN(block + kRowsPerBlock, params.rows);
     int64_t o = begin;
     for (; o + kTileOutputs <= end; o += kTileOutputs) {
-      ProjectOutputs<kTileOutputs, Stored>(weight + o * cols, cols, rows, x, y + o, params.y_stride);
+      for (int64_t row = block; row < block_end; row += kTileRows) {
+        const float* x = packed + row * PaddedColumns(cols);
+        float* y = params.y + row * params.y_stride + o;
+        ProjectRowsOfTile<Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, block_end - row), y, params.y_stride);
+      }
     }
-    for (; o < end; ++o) ProjectOutputs<1, Stored>(weight + o * cols, cols, rows, x, y + o, params.y_stride);
+    // The last few outputs one by one: real layers have none, so they get no tiles of their own.
+    for (; o < end; ++o) {
+      for (int64_t row = block; row < block_end; ++row) {
+        const int64_t tile = row - row % kTileRows;
+        const float* x = packed + tile * PaddedColumns(cols) + (row - tile) * lanes;
+        float* y = params.y + row * params.y_stride + o;
+        ProjectTile<1, 1, Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, params.rows - tile), y,
+                                  params.y_stride);
+      }
+    }
   }
 }
 
@@ -159,6 +199,8 @@ void ProjectRows(const ProjectionParams& params, const float* packed, int64_t be
       return ProjectBlock<StoredF16>(params, packed, begin, end);
   }
 }
+
+int64_t ChosenGemmFromRows() { return kGemmFromRows; }
 
 template <class Stored>
 HWY_INLINE void Widen(const void* src, int64_t count, float* dst) {
@@ -188,10 +230,12 @@ namespace gdn {
 namespace {
 
 constexpr int64_t kOutputsPerTask = 32;  // of 2048 float32 features: 256 KB of W, within one core's second-level cache
-constexpr int64_t kMaxPadding = 64;      // floats; at least one vector of the widest target
+constexpr int64_t kMultiplyAddsPerWork = 8;
+constexpr int64_t kMaxPadding = 64;  // floats; at least one vector of the widest target
 
 }  // namespace
 
+HWY_EXPORT(ChosenGemmFromRows);
 HWY_EXPORT(PackRows);
 HWY_EXPORT(ProjectRows);
 HWY_EXPORT(WidenElements);
@@ -202,12 +246,14 @@ absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool) 
   GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
   HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
   const int64_t tasks = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
-  ParallelForWork(pool, params.rows * outputs * cols, tasks, [&](int64_t task, int) {
+  ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int) {
     const int64_t end = std::min(outputs, (task + 1) * kOutputsPerTask);
     HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), task * kOutputsPerTask, end);
   });
   return absl::OkStatus();
 }
+
+int64_t GemmFromRows() { return HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)(); }
 
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst) {
   HWY_DYNAMIC_DISPATCH(WidenElements)(dtype == DType::kBF16, src, count, dst);

@@ -81,8 +81,7 @@ HWY_INLINE void StoreTile(D d, const hn::Vec<D> (&acc)[kRows][kVectors], float* 
 // acc[r][n] += sum over p < depth, in order, of a[r * a_row + p * a_column] * b[p * b_row + n * lanes ...].
 template <int kRows, int kVectors, class D>
 HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT a, int64_t a_row, int64_t a_column,
-                                   const float* HWY_RESTRICT b, int64_t b_row,
-                                   hn::Vec<D> (&acc)[kRows][kVectors]) {
+                                   const float* HWY_RESTRICT b, int64_t b_row, hn::Vec<D> (&acc)[kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t p = 0; p < depth; ++p) {
     hn::Vec<D> b_vectors[kVectors];
@@ -93,6 +92,39 @@ HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT
       const hn::Vec<D> element = hn::Set(d, a[r * a_row + p * a_column]);
       HWY_UNROLL(16)
       for (int n = 0; n < kVectors; ++n) acc[r][n] = hn::MulAdd(element, b_vectors[n], acc[r][n]);
+    }
+  }
+}
+
+// A panel is a dense matrix one tile wide. Copies `columns` floats of each row into one, with zeros past them.
+HWY_INLINE void LoadPanel(const float* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
+                          float* HWY_RESTRICT panel) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kTileVectors * lanes;
+  for (int64_t i = 0; i < rows; ++i, from += from_row, panel += width) {
+    if (HWY_LIKELY(columns == width)) {
+      HWY_UNROLL(16)
+      for (int n = 0; n < kTileVectors; ++n) hn::StoreU(hn::LoadU(d, from + n * lanes), d, panel + n * lanes);
+    } else {
+      for (int64_t j = 0; j < columns; ++j) panel[j] = from[j];
+      for (int64_t j = columns; j < width; ++j) panel[j] = 0.0f;
+    }
+  }
+}
+
+// Copies the first `columns` floats of each row of a panel out.
+HWY_INLINE void StorePanel(const float* HWY_RESTRICT panel, int64_t rows, int64_t columns, float* HWY_RESTRICT to,
+                           int64_t to_row) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kTileVectors * lanes;
+  for (int64_t i = 0; i < rows; ++i, panel += width, to += to_row) {
+    if (HWY_LIKELY(columns == width)) {
+      HWY_UNROLL(16)
+      for (int n = 0; n < kTileVectors; ++n) hn::StoreU(hn::LoadU(d, panel + n * lanes), d, to + n * lanes);
+    } else {
+      for (int64_t j = 0; j < columns; ++j) to[j] = panel[j];
     }
   }
 }

@@ -13,7 +13,6 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/batcher/step_job.h"
 

@@ -22,7 +22,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "kernels/backend.h"
 #include "server/batcher/batch_execution.h"
 #include "server/batcher/step_job.h"
 

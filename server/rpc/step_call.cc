@@ -189,7 +189,8 @@ void StepCall::Release() {
   if (waiting_.fetch_sub(1) != 1) return;
   const absl::Status status = FirstError();
   if (status.ok()) finish_(*this);
-  rows_.clear();  // a stream keeps its last call: without this a deleted session would hold its states until the next one
+  // A stream keeps its last call, which must not keep sessions: a deleted one frees its states at once.
+  rows_.clear();
   done_(status);
 }
 

@@ -55,7 +55,9 @@ TEST_F(Concurrency, ManyClientsOnTheSameSessionsGetCanonicalAnswersAndLeaveNothi
   std::atomic<int> computed{0};
   const auto check = [&](const grpc::Status& status) {
     if (status.ok()) return ++computed, void();
-    if (status.error_code() == grpc::StatusCode::CANCELLED || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return;
+    if (status.error_code() == grpc::StatusCode::CANCELLED ||
+        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)
+      return;
     EXPECT_EQ(allowed.count(ErrorInfoOf(status).reason()), 1u) << status.error_message();
   };
   const auto client = [&](uint64_t seed) {
@@ -190,13 +192,15 @@ TEST_F(Concurrency, AServerThatStopsRefusesNewStepsAndFinishesAcceptedOnes) {
   ASSERT_TRUE(stored.ok());
   EngineBlocker blocker(server_.batcher());
   auto decode = std::async(std::launch::async, [&] { return caller_.Decode(DecodeOf({"a"}, 0, {inputs_.Token(0)})); });
-  auto prefill = std::async(std::launch::async, [&] { return caller_.Prefill(PrefillOf("a", 1, RandomTokens(1100, 1))); });
+  auto prefill =
+      std::async(std::launch::async, [&] { return caller_.Prefill(PrefillOf("a", 1, RandomTokens(1100, 1))); });
   EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
   auto stopped = std::async(std::launch::async, [&] { return server_.server().Stop(absl::Seconds(60)); });
   while (HealthOf(server_) == 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(HealthOf(server_), 2);
   Outcome<v1::DecodeResponse> refused;
-  for (int layer = 1; layer < 3; ++layer) {  // health turns a moment before steps are refused, so a first one may still get in
+  for (int layer = 1; layer < 3;
+       ++layer) {  // health turns a moment before steps are refused, so a first one may still get in
     const auto context = caller_.NewContext();
     context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
     refused = caller_.Decode(*context, DecodeOf({"b"}, layer, {inputs_.Token(1)}));
@@ -204,7 +208,8 @@ TEST_F(Concurrency, AServerThatStopsRefusesNewStepsAndFinishesAcceptedOnes) {
   }
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(refused.reason(), "SERVER_DRAINING");
-  EXPECT_EQ(caller_.Decode(done).reply.SerializeAsString(), stored.reply.SerializeAsString()) << "stored replies need no step";
+  EXPECT_EQ(caller_.Decode(done).reply.SerializeAsString(), stored.reply.SerializeAsString())
+      << "stored replies need no step";
   blocker.Release();
   EXPECT_TRUE(decode.get().ok());
   EXPECT_EQ(prefill.get().reply.token_count(), 1100);
@@ -229,7 +234,8 @@ TEST_F(Concurrency, TooManyWaitingStepsAreRefusedAndLeaveNoTrace) {
   const std::string fresh = caller.State("c");
   EngineBlocker blocker(small.batcher());
   const auto later = [&](const std::string& id) {
-    return std::async(std::launch::async, [&caller, this, id] { return caller.Decode(DecodeOf({id}, 0, {inputs_.Token(0)})); });
+    return std::async(std::launch::async,
+                      [&caller, this, id] { return caller.Decode(DecodeOf({id}, 0, {inputs_.Token(0)})); });
   };
   auto first = later("a");
   auto second = later("b");

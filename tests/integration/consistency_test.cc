@@ -160,8 +160,9 @@ TEST_F(Consistency, RowsMayFailByThemselvesWhereThatIsAllowed) {
   Make({"a", "nan", "late", "b", "reference"}, 7);
   Tokens poisoned = inputs_.Token(7);
   poisoned.values[5] = std::numeric_limits<float>::quiet_NaN();
-  v1::DecodeRequest request = DecodeOf({"a", "unknown", "nan", "late", "b"}, kLayer,
-                                       {inputs_.Token(7), inputs_.Token(7), poisoned, inputs_.Token(7), inputs_.Token(7)});
+  v1::DecodeRequest request =
+      DecodeOf({"a", "unknown", "nan", "late", "b"}, kLayer,
+               {inputs_.Token(7), inputs_.Token(7), poisoned, inputs_.Token(7), inputs_.Token(7)});
   for (const int64_t count : {7, 0, 7, 6, 7}) request.add_expected_token_counts(count);
 
   const auto refused = caller_.Decode(request);
@@ -310,7 +311,8 @@ TEST_F(Consistency, APrefillAfterDecodesEqualsOneWholePrefill) {
     const int64_t rest = inputs_.count() - 30 - decodes;
     const auto last = caller_.Prefill(PrefillOf(id, kLayer, inputs_.Slice(30 + decodes, rest)));
     ASSERT_TRUE(last.ok());
-    EXPECT_LE(RelativeNormError(Floats(last.reply.output()), expected.Slice(30 + decodes, rest).values), kSplitTolerance);
+    EXPECT_LE(RelativeNormError(Floats(last.reply.output()), expected.Slice(30 + decodes, rest).values),
+              kSplitTolerance);
   }
 }
 

@@ -319,7 +319,8 @@ TEST_F(ExactlyOnce, APrefillThatEndsHalfwayLeavesTheStateAsItWas) {
     before.Post(server_.batcher());
     before.reached.WaitForNotification();
     const auto context = caller_.NewContext();
-    auto call = std::async(std::launch::async, [&] { return caller_.Prefill(*context, PrefillOf(id, kLayer, prompt)); });
+    auto call =
+        std::async(std::launch::async, [&] { return caller_.Prefill(*context, PrefillOf(id, kLayer, prompt)); });
     EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
     EngineGate begun;
     begun.Post(server_.batcher());

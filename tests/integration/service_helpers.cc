@@ -284,7 +284,8 @@ Outcome<v1::Session> Caller::Import(const std::string& id, const std::string& mo
 }
 
 int64_t Caller::TokenCount(const std::string& id, int layer) const {
-  for (const v1::LayerState& state : Get(id).reply.layers()) {
+  const v1::Session session = Get(id).reply;
+  for (const v1::LayerState& state : session.layers()) {
     if (state.layer() == layer) return state.token_count();
   }
   return -1;

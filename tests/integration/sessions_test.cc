@@ -140,9 +140,7 @@ TEST_F(Sessions, AForeignOneAnswersExactlyAsAnUnknownOne) {
   ASSERT_TRUE(owner.Prefill(PrefillOf("mine", 0, inputs_.Slice(0, 4))).ok());
   for (const Caller& stranger : {other, caller_}) {
     const auto statuses = [&](const std::string& id) {
-      return std::vector<grpc::Status>{stranger.Get(id).status,
-                                       stranger.Delete(id).status,
-                                       stranger.Export(id).status,
+      return std::vector<grpc::Status>{stranger.Get(id).status, stranger.Delete(id).status, stranger.Export(id).status,
                                        stranger.Prefill(PrefillOf(id, 0, inputs_.Slice(0, 1))).status,
                                        stranger.Decode(DecodeOf({id}, 0, {inputs_.Token(0)})).status};
     };
@@ -256,7 +254,8 @@ TEST_F(Sessions, TheBudgetIsNotOverdrawnAndDeletionGivesItBack) {
   ASSERT_TRUE(caller.Create("c", "next").ok());
   const auto fresh = caller.Decode(DecodeOf({"c"}, 0, {inputs_.Token(0)}));
   const auto expected = caller_.Decode(DecodeOf({"probe"}, 0, {inputs_.Token(0)}));
-  EXPECT_EQ(fresh.reply.output().data(), expected.reply.output().data()) << "nothing is left of the slot's former owner";
+  EXPECT_EQ(fresh.reply.output().data(), expected.reply.output().data())
+      << "nothing is left of the slot's former owner";
 }
 
 TEST_F(Sessions, InterleavedOnesEqualThoseRunApartToTheBit) {

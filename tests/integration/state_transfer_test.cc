@@ -96,11 +96,10 @@ TEST_F(StateTransfer, TheFileHoldsWhatTheApiSays) {
     return found;
   };
   const std::string plain = caller_.State("a");
-  EXPECT_THAT(names(plain),
-              UnorderedElementsAre("layer.0.conv_state", "layer.0.recurrent_state", "layer.1.conv_state",
-                                   "layer.1.base_state", "layer.1.log_k", "layer.1.log_u", "layer.1.log_g",
-                                   "layer.2.conv_state", "layer.2.base_state", "layer.2.log_k", "layer.2.log_u",
-                                   "layer.2.log_g"));
+  EXPECT_THAT(names(plain), UnorderedElementsAre("layer.0.conv_state", "layer.0.recurrent_state", "layer.1.conv_state",
+                                                 "layer.1.base_state", "layer.1.log_k", "layer.1.log_u",
+                                                 "layer.1.log_g", "layer.2.conv_state", "layer.2.base_state",
+                                                 "layer.2.log_k", "layer.2.log_u", "layer.2.log_g"));
   const auto full = caller_.Export("a", /*include_recurrent_state=*/true);
   ASSERT_TRUE(full.ok());
   EXPECT_EQ(names(full.reply).size(), 14u);
@@ -148,7 +147,8 @@ TEST_F(StateTransfer, AFileWithOnlyTheRecurrentStateIsEnough) {
     const auto both = caller_.Decode(DecodeOf({"a", "b"}, 1, std::vector<Tokens>(2, inputs_.Token(25 + t))));
     ASSERT_TRUE(both.ok()) << both.status.error_message();
     const std::vector<float> outputs = Floats(both.reply.output());
-    EXPECT_LE(RelativeNormError({outputs.data() + 64, 64}, absl::Span<const float>{outputs.data(), 64}), kSplitTolerance);
+    EXPECT_LE(RelativeNormError({outputs.data() + 64, 64}, absl::Span<const float>{outputs.data(), 64}),
+              kSplitTolerance);
   }
 }
 

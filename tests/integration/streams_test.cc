@@ -35,7 +35,8 @@ class Streams : public ::testing::Test {
   }
 
   // The prompt in segments of the given lengths; the outputs end to end.
-  std::vector<float> PrefillInSegments(const std::string& id, const Tokens& prompt, const std::vector<int64_t>& lengths) {
+  std::vector<float> PrefillInSegments(const std::string& id, const Tokens& prompt,
+                                       const std::vector<int64_t>& lengths) {
     std::vector<v1::PrefillRequest> segments;
     int64_t first = 0;
     for (const int64_t length : lengths) {
@@ -99,8 +100,9 @@ TEST_F(Streams, ABadSegmentDoesNotEndTheStreamAndLeavesNoGap) {
   right.set_expected_token_count(10);
   grpc::ClientContext context;
   const auto stream = server_.stub().StreamPrefill(&context);
-  const auto replies = Send(*stream, {part(0, 10), bad, part(20, 10), wrong, PrefillOf("reference", kLayer, inputs_.Slice(0, 10)),
-                                      part(20, 10), right, part(20, 10)});
+  const auto replies =
+      Send(*stream, {part(0, 10), bad, part(20, 10), wrong, PrefillOf("reference", kLayer, inputs_.Slice(0, 10)),
+                     part(20, 10), right, part(20, 10)});
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
   const auto reason = [&](size_t i) { return ErrorInfoOf(replies[i].status()).reason(); };

@@ -25,7 +25,7 @@ namespace gdn {
 struct TestServerOptions {
   std::vector<std::pair<std::string, std::string>> models;  // name, folder
   int64_t state_bytes = int64_t{256} << 20;
-  StepLimits limits;
+  StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   int threads = 2;
 };

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr double kPromise = 1e-5;             // the service's: float32 against float64
+constexpr double kPromise = 1e-5;  // the service's: float32 against float64
 constexpr double kDecodeTolerance = 1e-6;
 constexpr double kReferenceTolerance = 5e-7;  // the reference rounds u and each folded base to float32
 
@@ -376,9 +376,9 @@ TEST_F(MaterializeState, GivesTheBitsOfADecodeFold) {
               pool_.slot(2).begin() + layout.log_k_offset() + 15 * Dims().key_features());
   const int32_t slot = 2;
   const int32_t log_length = kLogCapacity;
-  ASSERT_TRUE(
-      MaterializeStateCpu({.pool = pool_.view(), .count = 1, .src = &slot, .dst = &slot, .log_lengths = &log_length}, threads_)
-          .ok());
+  ASSERT_TRUE(MaterializeStateCpu(
+                  {.pool = pool_.view(), .count = 1, .src = &slot, .dst = &slot, .log_lengths = &log_length}, threads_)
+                  .ok());
   EXPECT_TRUE(BitEqual(pool_.base(0), pool_.base(2)));
 }
 

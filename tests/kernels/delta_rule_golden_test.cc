@@ -14,9 +14,12 @@ namespace {
 
 double Tolerance(DeltaRulePath path) {
   switch (path) {
-    case DeltaRulePath::kScan: return 5e-7;
-    case DeltaRulePath::kDecode: return 1e-6;
-    case DeltaRulePath::kChunk: return 5e-6;
+    case DeltaRulePath::kScan:
+      return 5e-7;
+    case DeltaRulePath::kDecode:
+      return 1e-6;
+    case DeltaRulePath::kChunk:
+      return 5e-6;
   }
   return 0.0;
 }
@@ -50,7 +53,8 @@ TEST_P(DeltaRuleGolden, MatchesFloat64OnEveryInstructionSet) {
       const auto output = RunDeltaRule(GetParam(), golden.inputs, lengths, slots, pool, threads);
       ASSERT_TRUE(output.ok()) << output.status();
       std::vector<float> state;
-      for (int32_t i = 0; i < golden.sequences; ++i) state.insert(state.end(), pool.base(i).begin(), pool.base(i).end());
+      for (int32_t i = 0; i < golden.sequences; ++i)
+        state.insert(state.end(), pool.base(i).begin(), pool.base(i).end());
       const double output_error = RelativeNormError(*output, golden.output);
       const double state_error = RelativeNormError(state, golden.final_state);
       EXPECT_LE(output_error, Tolerance(GetParam()));

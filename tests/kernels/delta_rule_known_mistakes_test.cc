@@ -1,5 +1,5 @@
-// Mistakes found in write-ups of this operator. Each test shows that the mistake would be seen on these inputs, and that every path
-// here computes the true delta rule on them.
+// Mistakes found in write-ups of this operator. Each test shows that the mistake would be seen on these inputs, and
+// that every path here computes the true delta rule on them.
 #include <cmath>
 #include <vector>
 
@@ -11,9 +11,9 @@
 namespace gdn {
 namespace {
 
-constexpr double kTolerance = 5e-6;   // of the chunked path, the loosest
-constexpr double kVisible = 1e-2;     // relative error that a mistake must at least make here
-constexpr double kRounding = 1e-12;   // between two forms in double
+constexpr double kTolerance = 5e-6;  // of the chunked path, the loosest
+constexpr double kVisible = 1e-2;    // relative error that a mistake must at least make here
+constexpr double kRounding = 1e-12;  // between two forms in double
 
 enum class Mistake { kNone, kDecayMaskSign, kLostUnitDiagonal };
 
@@ -42,9 +42,11 @@ std::vector<double> ChunkFormInDouble(const DeltaRuleInputs& inputs, const std::
   for (int64_t column = 0; column < V; ++column) {
     for (int64_t i = 0; i < C; ++i) {
       const double x = inputs.beta[i] * (inputs.v[i * V + column] - through_state(inputs.k, i, column));
-      // The diagonal of I + A passes x_i on; without it only the rows above remain (the first row is kept, or all would be zero).
+      // The diagonal of I + A passes x_i on; without it only the rows above remain (the first row is kept, or all
+      // would be zero).
       double value = mistake == Mistake::kLostUnitDiagonal && i > 0 ? 0.0 : x;
-      for (int64_t j = 0; j < i; ++j) value -= inputs.beta[i] * dot(inputs.k, i, inputs.k, j) * decay(i, j) * u[j * V + column];
+      for (int64_t j = 0; j < i; ++j)
+        value -= inputs.beta[i] * dot(inputs.k, i, inputs.k, j) * decay(i, j) * u[j * V + column];
       u[i * V + column] = value;
       double o = through_state(inputs.q, i, column);
       for (int64_t j = 0; j <= i; ++j) o += dot(inputs.q, i, inputs.k, j) * decay(i, j) * u[j * V + column];
@@ -137,15 +139,16 @@ TEST_F(KnownMistakes, CacheThatDoesNotCarryItsOwnLength) {
         const std::vector<int32_t> one = {0, 1};
         std::vector<float> output(token.v.size());
         int32_t log_length = t;
-        EXPECT_TRUE(DeltaRuleDecodeCpu({.rule = MakeDeltaRuleParams(
-                                            token, pool.view(),
-                                            {.sequences = 1, .cu_seqlens = one.data(), .slots = &slot}, output),
-                                        .log_lengths = &log_length},
-                                       threads_)
+        EXPECT_TRUE(DeltaRuleDecodeCpu(
+                        {.rule = MakeDeltaRuleParams(
+                             token, pool.view(), {.sequences = 1, .cu_seqlens = one.data(), .slots = &slot}, output),
+                         .log_lengths = &log_length},
+                        threads_)
                         .ok());
       }
     }
-    const DeltaRuleInputs next = Concatenate({Slice(inputs_, ages[0], ages[0] + 1), Slice(inputs_, ages[1], ages[1] + 1)});
+    const DeltaRuleInputs next =
+        Concatenate({Slice(inputs_, ages[0], ages[0] + 1), Slice(inputs_, ages[1], ages[1] + 1)});
     std::vector<float> output(next.v.size());
     EXPECT_TRUE(DeltaRuleDecodeCpu({.rule = MakeDeltaRuleParams(
                                         next, pool.view(),

@@ -1,5 +1,5 @@
-// What every form of the delta rule promises over whole sequences: agreement with double precision, independence of batch, threads
-// and later tokens, and any split of a prompt.
+// What every form of the delta rule promises over whole sequences: agreement with double precision, independence of
+// batch, threads and later tokens, and any split of a prompt.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -15,7 +15,7 @@
 namespace gdn {
 namespace {
 
-constexpr double kPromise = 1e-5;        // the service's: float32 against float64
+constexpr double kPromise = 1e-5;  // the service's: float32 against float64
 constexpr double kChunkTolerance = 5e-6;
 constexpr double kReferenceTolerance = 1e-7;  // one rounding to float32
 
@@ -103,8 +103,8 @@ TEST_P(DeltaRulePaths, GivesTheSameBitsAloneAndInABatchWithPadding) {
   ThreadPool one(1);
   for (size_t i = 0; i < lengths.size(); ++i) {
     SCOPED_TRACE("sequence " + std::to_string(i));
-    const absl::Span<const float> rows = absl::MakeSpan(*packed).subspan(offsets[i] * dims.value_features(),
-                                                                         lengths[i] * dims.value_features());
+    const absl::Span<const float> rows =
+        absl::MakeSpan(*packed).subspan(offsets[i] * dims.value_features(), lengths[i] * dims.value_features());
     if (slots[i] < 0) {
       EXPECT_TRUE(BitEqual(rows, std::vector<float>(rows.size(), 0.0f)));
       continue;
@@ -279,9 +279,15 @@ TEST_P(DeltaRulePaths, ReadsStridedRowsAndWritesOnlyItsOwn) {
   int32_t log_length = 0;
   absl::Status status;
   switch (GetParam()) {
-    case DeltaRulePath::kScan: status = DeltaRuleScanCpu(params, threads_); break;
-    case DeltaRulePath::kChunk: status = DeltaRuleChunkCpu(params, threads_); break;
-    case DeltaRulePath::kDecode: status = DeltaRuleDecodeCpu({params, &log_length}, threads_); break;
+    case DeltaRulePath::kScan:
+      status = DeltaRuleScanCpu(params, threads_);
+      break;
+    case DeltaRulePath::kChunk:
+      status = DeltaRuleChunkCpu(params, threads_);
+      break;
+    case DeltaRulePath::kDecode:
+      status = DeltaRuleDecodeCpu({params, &log_length}, threads_);
+      break;
   }
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_TRUE(BitEqual(output, *expected));
@@ -306,7 +312,8 @@ TEST(DeltaRuleScan, AnySplitGivesTheSameBits) {
     HostStatePool pool(dims, 1);
     std::vector<float> output;
     for (int64_t t = 0; t < inputs.tokens; t += step) {
-      const auto part = RunDeltaRule(DeltaRulePath::kScan, Slice(inputs, t, std::min(t + step, inputs.tokens)), pool, threads);
+      const auto part =
+          RunDeltaRule(DeltaRulePath::kScan, Slice(inputs, t, std::min(t + step, inputs.tokens)), pool, threads);
       ASSERT_TRUE(part.ok()) << part.status();
       output.insert(output.end(), part->begin(), part->end());
     }
@@ -351,7 +358,8 @@ TEST(DeltaRuleScanReference, MatchesDoubleForPackedSequences) {
     std::vector<double> state(dims.state_elements(), 0.0);
     std::vector<double> expected = DeltaRuleInDouble(parts[i], state);
     if (slots[i] < 0) expected.assign(expected.size(), 0.0);
-    EXPECT_LE(RelativeNormError(absl::MakeSpan(output).subspan(offsets[i] * dims.value_features(), expected.size()), expected),
+    EXPECT_LE(RelativeNormError(absl::MakeSpan(output).subspan(offsets[i] * dims.value_features(), expected.size()),
+                                expected),
               kReferenceTolerance);
     if (slots[i] < 0) continue;
     EXPECT_LE(RelativeNormError(pool.base(slots[i]), state), kReferenceTolerance);

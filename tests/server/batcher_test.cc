@@ -56,7 +56,8 @@ class BatcherTest : public ::testing::Test {
   }
 
   // A delta_rule step of `tokens` tokens for each session.
-  std::unique_ptr<TestJob> MakeJob(const std::vector<std::shared_ptr<Session>>& sessions, int32_t tokens, bool prefill) {
+  std::unique_ptr<TestJob> MakeJob(const std::vector<std::shared_ptr<Session>>& sessions, int32_t tokens,
+                                   bool prefill) {
     auto test = std::make_unique<TestJob>();
     StepJob& job = *test->job;
     const LayerDims& dims = sessions.front()->spec().dims;
@@ -72,12 +73,13 @@ class BatcherTest : public ::testing::Test {
     test->output.resize(sessions.size() * static_cast<size_t>(tokens * dims.value_features()));
     for (size_t i = 0; i < sessions.size(); ++i) {
       StepRow& row = job.rows.emplace_back();
-      auto admission = sessions[i]->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr);
+      auto admission = sessions[i]->Admit(PlainStep(), nullptr);
       EXPECT_TRUE(admission.ok()) << admission.status();
       row.lease = std::move(admission->lease);
       row.tokens = tokens;
       row.inputs.fill(reinterpret_cast<const char*>(test->input.data()));
-      row.output = reinterpret_cast<char*>(test->output.data() + i * static_cast<size_t>(tokens * dims.value_features()));
+      row.output =
+          reinterpret_cast<char*>(test->output.data() + i * static_cast<size_t>(tokens * dims.value_features()));
     }
     job.done = [this, raw = test.get(), prefill] {
       backend_.Record(prefill ? "prefill done" : "decode done");
@@ -150,9 +152,8 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
   gate.open.Notify();
   for (const auto& job : jobs) job->done.WaitForNotification();
-  EXPECT_THAT(backend_.events(),
-              ElementsAre("decode of 2", "decode done", "decode done", "decode of 1", "decode done", "decode of 1",
-                          "decode done", "decode of 1", "decode done"));
+  EXPECT_THAT(backend_.events(), ElementsAre("decode of 2", "decode done", "decode done", "decode of 1", "decode done",
+                                             "decode of 1", "decode done", "decode of 1", "decode done"));
 }
 
 TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
@@ -167,7 +168,8 @@ TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
   gate.open.Notify();
   for (const auto& job : jobs) job->done.WaitForNotification();
-  EXPECT_THAT(backend_.events(), ElementsAre("decode of 3", "decode done", "decode done", "decode of 4", "decode done"));
+  EXPECT_THAT(backend_.events(),
+              ElementsAre("decode of 3", "decode done", "decode done", "decode of 4", "decode done"));
 }
 
 TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
@@ -185,14 +187,14 @@ TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
   second.reached.WaitForNotification();  // after the decode that waited, before the first segment
   third.Post(batcher);
   second.open.Notify();
-  third.reached.WaitForNotification();  // after the first segment
+  third.reached.WaitForNotification();  // after the first segment, with the second one due
   ASSERT_TRUE(batcher.Submit(decode_between->job).ok());
   third.open.Notify();
   prefill->done.WaitForNotification();
   decode_between->done.WaitForNotification();
   const std::string segment = "prefill of " + std::to_string(kPrefillSegmentTokens);
-  EXPECT_THAT(backend_.events(), ElementsAre("decode of 1", "decode done", segment, "decode of 1", "decode done",
-                                             segment, segment, "prefill done"));
+  EXPECT_THAT(backend_.events(), ElementsAre("decode of 1", "decode done", segment, segment, "decode of 1",
+                                             "decode done", segment, "prefill done"));
 }
 
 TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
@@ -245,7 +247,7 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
   EXPECT_EQ(TokenCount(*sessions[2]), 1);
   for (const size_t i : {0, 1, 3}) {
     EXPECT_EQ(TokenCount(*sessions[i]), 0);
-    EXPECT_TRUE(sessions[i]->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr)->lease.fresh());
+    EXPECT_TRUE(sessions[i]->Admit(PlainStep(), nullptr)->lease.fresh());
   }
 }
 
@@ -259,7 +261,7 @@ TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
     job->done.WaitForNotification();
     EXPECT_EQ(job->status().code(), absl::StatusCode::kInternal);
     EXPECT_EQ(TokenCount(*session), 0);
-    const auto admission = session->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr);
+    const auto admission = session->Admit(PlainStep(), nullptr);
     ASSERT_TRUE(admission.ok()) << admission.status();
     EXPECT_TRUE(admission->lease.fresh());
   }

@@ -21,7 +21,8 @@ TEST(ErrorReasons, OfTheSourceAreTheNamesOfTheApiWithoutTheirPrefix) {
   for (int i = 0; i < values->value_count(); ++i) {
     const std::string& name = values->value(i)->name();
     ASSERT_EQ(name.rfind(kPrefix, 0), 0u) << name;
-    if (values->value(i)->number() != v1::ERROR_REASON_UNSPECIFIED) documented.push_back(name.substr(sizeof(kPrefix) - 1));
+    if (values->value(i)->number() != v1::ERROR_REASON_UNSPECIFIED)
+      documented.push_back(name.substr(sizeof(kPrefix) - 1));
   }
   std::stringstream header;
   header << std::ifstream(GDN_SOURCE_DIR "/base/error.h").rdbuf();

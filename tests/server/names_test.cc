@@ -23,11 +23,11 @@ TEST(Names, IdsComeOutOfNamesAsTheyWentIn) {
 }
 
 TEST(Names, MalformedNamesAreRefusedWithTheFieldAndValue) {
-  for (const std::string& name : {std::string(), std::string("a"), std::string("sessions/"), std::string("session/a"),
-                                  std::string("models/a"), std::string("Sessions/a"), std::string("/sessions/a"),
-                                  std::string("sessions/a/b"), std::string("sessions/a b"), std::string("sessions/a\n"),
-                                  std::string("sessions/\xc3\xa4"), std::string("sessions/a\0b", 12),
-                                  "sessions/" + kTooLongId}) {
+  for (const std::string& name :
+       {std::string(), std::string("a"), std::string("sessions/"), std::string("session/a"), std::string("models/a"),
+        std::string("Sessions/a"), std::string("/sessions/a"), std::string("sessions/a/b"), std::string("sessions/a b"),
+        std::string("sessions/a\n"), std::string("sessions/\xc3\xa4"), std::string("sessions/a\0b", 12),
+        "sessions/" + kTooLongId}) {
     const absl::Status status = ParseSessionName(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_EQ(ErrorReason(status), reason::kInvalidName) << name;
@@ -57,8 +57,8 @@ TEST(Names, ChosenIdsMayBeEmptyButNotWrong) {
 TEST(Names, AnAffinityIsAnyPrintableText) {
   EXPECT_TRUE(CheckAffinity("tenant 7 / group #3").ok());
   EXPECT_TRUE(CheckAffinity(std::string(kMaxAffinityLength, ' ')).ok());
-  for (const std::string& bad : {std::string(kMaxAffinityLength + 1, 'a'), std::string("tab\t"), std::string("\xc3\xa4"),
-                                 std::string("nul\0", 4)}) {
+  for (const std::string& bad : {std::string(kMaxAffinityLength + 1, 'a'), std::string("tab\t"),
+                                 std::string("\xc3\xa4"), std::string("nul\0", 4)}) {
     EXPECT_EQ(ErrorReason(CheckAffinity(bad)), reason::kInvalidName);
     EXPECT_EQ(ErrorMetadata(CheckAffinity(bad)).at("field"), "affinity");
   }

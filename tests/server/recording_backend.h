@@ -37,7 +37,9 @@ class RecordingBackend final : public Backend {
   const BackendInfo& info() const override { return other_.info(); }
   absl::StatusOr<void*> Allocate(size_t bytes) override { return other_.Allocate(bytes); }
   void Free(void* data, size_t bytes) override { other_.Free(data, bytes); }
-  absl::Status CopyIn(void* device, const void* host, size_t bytes) override { return other_.CopyIn(device, host, bytes); }
+  absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
+    return other_.CopyIn(device, host, bytes);
+  }
   absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
     return other_.CopyOut(host, device, bytes);
   }
@@ -47,7 +49,8 @@ class RecordingBackend final : public Backend {
                                      int64_t token_count) override {
     return other_.ReadSlot(pool, slot, log_length, token_count);
   }
-  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count, const SlotImage& image) override {
+  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
+                         const SlotImage& image) override {
     return other_.WriteSlot(pool, slot, token_count, image);
   }
   absl::Status Projection(const ProjectionParams& params) override { return other_.Projection(params); }
@@ -55,7 +58,9 @@ class RecordingBackend final : public Backend {
   absl::Status CausalConv1d(const CausalConv1dParams& params) override { return other_.CausalConv1d(params); }
   absl::Status Gating(const GatingParams& params) override { return other_.Gating(params); }
   absl::Status QkL2Norm(const QkL2NormParams& params) override { return other_.QkL2Norm(params); }
-  absl::Status MaterializeState(const MaterializeStateParams& params) override { return other_.MaterializeState(params); }
+  absl::Status MaterializeState(const MaterializeStateParams& params) override {
+    return other_.MaterializeState(params);
+  }
   absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return other_.GatedRmsNorm(params); }
 
   absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override {

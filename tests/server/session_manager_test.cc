@@ -119,7 +119,7 @@ TEST_F(SessionManagerTest, ABusySessionIsNotDeleted) {
   Make("a");
   auto session = *manager_.Find("", "a");
   {
-    const auto admission = session->Admit({.layer = 0, .kind = InputKind::kDeltaRule}, nullptr);
+    const auto admission = session->Admit(PlainStep(), nullptr);
     ASSERT_TRUE(admission.ok());
     EXPECT_EQ(ErrorReason(manager_.Delete("", "a")), reason::kSessionBusy);
     EXPECT_TRUE(manager_.Find("", "a").ok());

@@ -12,7 +12,8 @@
 namespace gdn {
 namespace {
 
-const LayerDims kDims{.key_heads = 1, .value_heads = 2, .key_dim = 3, .value_dim = 4, .conv_width = 4, .hidden_size = 8};
+const LayerDims kDims{
+    .key_heads = 1, .value_heads = 2, .key_dim = 3, .value_dim = 4, .conv_width = 4, .hidden_size = 8};
 const LayerDims kOperatorDims{.key_heads = 1, .value_heads = 2, .key_dim = 3, .value_dim = 4};
 const std::vector<int32_t> kLayers = {0, 2};
 

@@ -94,7 +94,7 @@ TEST_F(SessionTest, AMovedLeaseIsTheSameRight) {
   StepLease moved = std::move(lease);
   EXPECT_FALSE(lease.valid());
   EXPECT_EQ(Reason(Request()), reason::kSessionBusy);
-  StepLease other_layer = std::move(session_->Admit({.layer = 1, .kind = InputKind::kDeltaRule}, NotJoined)->lease);
+  StepLease other_layer = std::move(session_->Admit(PlainStep(1), NotJoined)->lease);
   moved = std::move(other_layer);  // abandons what it had
   EXPECT_EQ(moved.layer(), 1);
   EXPECT_TRUE(Admit(Request()).valid());
@@ -117,7 +117,7 @@ TEST_F(SessionTest, ALayerTakesOneStepAtATime) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ErrorReason(refused.status()), reason::kSessionBusy);
   EXPECT_EQ(Reason(Request("other")), reason::kSessionBusy);
-  EXPECT_TRUE(session_->Admit({.layer = 1, .kind = InputKind::kDeltaRule}, NotJoined).ok()) << "layers are independent";
+  EXPECT_TRUE(session_->Admit(PlainStep(1), NotJoined).ok()) << "layers are independent";
 }
 
 TEST_F(SessionTest, TheLastReplyWithAnIdIsStored) {
@@ -165,8 +165,8 @@ TEST_F(SessionTest, JoinedCallsGetTheReplyOfTheStepInFlight) {
   StepLease lease = Admit(Request("r"));
   std::vector<std::string> outputs;
   for (int i = 0; i < 3; ++i) {
-    const auto admission = session_->Admit(
-        Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { outputs.push_back((*reply)->output); });
+    const auto admission =
+        session_->Admit(Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { outputs.push_back((*reply)->output); });
     ASSERT_TRUE(admission.ok() && admission->joined);
     EXPECT_FALSE(admission->lease.valid());
   }
@@ -182,7 +182,8 @@ TEST_F(SessionTest, JoinedCallsOfAFailedStepAreToldToTryAgain) {
   absl::Status told;
   {
     const StepLease lease = Admit(Request("r"));
-    ASSERT_TRUE(session_->Admit(Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { told = reply.status(); })->joined);
+    ASSERT_TRUE(
+        session_->Admit(Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { told = reply.status(); })->joined);
   }
   EXPECT_EQ(ErrorReason(told), reason::kSessionBusy);
   EXPECT_TRUE(Admit(Request("r")).valid());
@@ -209,10 +210,11 @@ TEST_F(SessionTest, AJoinedStepIsNotCancelled) {
 TEST_F(SessionTest, ACallbackMayCallTheSessionAgain) {
   StepLease lease = Admit(Request("r"));
   bool admitted = false;
-  ASSERT_TRUE(session_
-                  ->Admit(Request("r"),
-                          [&](const absl::StatusOr<StepReplyPtr>&) { admitted = session_->Admit(Request(), NotJoined).ok(); })
-                  ->joined);
+  ASSERT_TRUE(
+      session_
+          ->Admit(Request("r"),
+                  [&](const absl::StatusOr<StepReplyPtr>&) { admitted = session_->Admit(Request(), NotJoined).ok(); })
+          ->joined);
   lease.TakeSlot();
   lease.Commit({.token_count = 1, .log_length = 1}, Reply("one"));
   EXPECT_TRUE(admitted) << "no lock is held while callbacks run";
@@ -220,7 +222,7 @@ TEST_F(SessionTest, ACallbackMayCallTheSessionAgain) {
 
 TEST_F(SessionTest, AllLayersAreLockedTogetherOrNotAtAll) {
   {
-    const StepLease step = std::move(session_->Admit({.layer = 1, .kind = InputKind::kDeltaRule}, NotJoined)->lease);
+    const StepLease step = std::move(session_->Admit(PlainStep(1), NotJoined)->lease);
     EXPECT_EQ(ErrorReason(session_->LockAll().status()), reason::kSessionBusy);
     EXPECT_EQ(ErrorReason(session_->MarkDeleted()), reason::kSessionBusy);
   }

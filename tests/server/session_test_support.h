@@ -32,6 +32,14 @@ inline SessionSpec ModelSessionSpec() {
   return spec;
 }
 
+// A delta_rule step without a request id.
+inline StepRequest PlainStep(int32_t layer = 0) {
+  StepRequest request;
+  request.layer = layer;
+  request.kind = InputKind::kDeltaRule;
+  return request;
+}
+
 struct SessionWorld {
   std::shared_ptr<Session> MakeSession(SessionSpec spec, const std::string& id = "a") {
     SlotReservation slots = store.Reserve(spec.dims, static_cast<int32_t>(spec.layers.size())).value();

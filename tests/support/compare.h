@@ -10,8 +10,8 @@
 
 namespace gdn {
 
-// |actual - expected| / |expected| in the 2-norm, summed in double. Against an all-zero reference: |actual|. Infinite where the
-// sizes differ or `actual` holds a NaN or an infinity, so that EXPECT_LE always sees it.
+// |actual - expected| / |expected| in the 2-norm, summed in double. Against an all-zero reference: |actual|. Infinite
+// where the sizes differ or `actual` holds a NaN or an infinity, so that EXPECT_LE always sees it.
 double RelativeNormError(absl::Span<const float> actual, absl::Span<const float> expected);
 double RelativeNormError(absl::Span<const float> actual, absl::Span<const double> expected);
 

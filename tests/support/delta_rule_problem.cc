@@ -35,7 +35,8 @@ absl::Status DecodeAll(const DeltaRuleInputs& inputs, const std::vector<int32_t>
     const PackedBatch batch{.sequences = sequences, .cu_seqlens = offsets.data(), .slots = slots.data()};
     std::vector<float> part_output(part.v.size());
     GDN_RETURN_IF_ERROR(DeltaRuleDecodeCpu(
-        {.rule = MakeDeltaRuleParams(part, pool.view(), batch, part_output), .log_lengths = log_lengths.data()}, threads));
+        {.rule = MakeDeltaRuleParams(part, pool.view(), batch, part_output), .log_lengths = log_lengths.data()},
+        threads));
     const int64_t row = inputs.dims.value_features();
     for (int32_t i = 0; i < sequences; ++i) {
       std::copy(part_output.begin() + offsets[i] * row, part_output.begin() + offsets[i + 1] * row,
@@ -163,9 +164,12 @@ DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePo
 
 const char* DeltaRulePathName(DeltaRulePath path) {
   switch (path) {
-    case DeltaRulePath::kScan: return "Scan";
-    case DeltaRulePath::kChunk: return "Chunk";
-    case DeltaRulePath::kDecode: return "Decode";
+    case DeltaRulePath::kScan:
+      return "Scan";
+    case DeltaRulePath::kChunk:
+      return "Chunk";
+    case DeltaRulePath::kDecode:
+      return "Decode";
   }
   return "unknown";
 }

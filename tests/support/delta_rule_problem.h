@@ -1,4 +1,4 @@
-// Delta-rule problems for tests: random inputs, slices of them, a pool of state slots, and the truth in double precision.
+// Delta-rule problems for tests: random inputs, slices of them, a pool of state slots, and the truth in double.
 //
 // Thread safety: for one thread. Ownership: plain values that own their data; params built from them borrow it.
 //
@@ -68,8 +68,8 @@ enum class DeltaRulePath { kScan, kChunk, kDecode };
 
 const char* DeltaRulePathName(DeltaRulePath path);  // "Scan", "Chunk", "Decode"
 
-// Runs `inputs`, sequences of the given lengths end to end, on their slots of `pool`, whose logs are empty before and after. Decode
-// takes calls of at most max_draft tokens and folds at the end.
+// Runs `inputs`, sequences of the given lengths end to end, on their slots of `pool`, whose logs are empty before and
+// after. Decode takes calls of at most max_draft tokens and folds at the end.
 absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs,
                                                 const std::vector<int32_t>& lengths, const std::vector<int32_t>& slots,
                                                 HostStatePool& pool, ThreadPool& threads);

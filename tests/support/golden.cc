@@ -48,7 +48,8 @@ absl::StatusOr<std::vector<GoldenCore>> LoadGoldenCore(const std::string& direct
     if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
   }
   if (error || paths.empty()) {
-    return absl::NotFoundError(absl::StrCat("no .safetensors files in ", directory, "; expected the golden core vectors"));
+    return absl::NotFoundError(
+        absl::StrCat("no .safetensors files in ", directory, "; expected the golden core vectors"));
   }
   std::sort(paths.begin(), paths.end());
   std::vector<GoldenCore> vectors;

@@ -1,4 +1,4 @@
-// The golden vectors of the delta rule operator (tests/golden/core): computed by Hugging Face transformers and in float64.
+// The golden vectors of the delta rule operator (tests/golden/core): inputs, and results in float64.
 //
 // Thread safety: free functions. Ownership: everything is copied out of the files.
 //
@@ -16,7 +16,7 @@ namespace gdn {
 struct GoldenCore {
   std::string name;  // the file's, without ".safetensors"
   int32_t sequences = 0;
-  DeltaRuleInputs inputs;  // sequences of equal length laid end to end; q is scaled by K^-0.5
+  DeltaRuleInputs inputs;            // sequences of equal length laid end to end; q is scaled by K^-0.5
   std::vector<float> initial_state;  // [sequences, HV, K, V]
   std::vector<float> output;         // [sequences * length, HV, V], from float64
   std::vector<float> final_state;    // [sequences, HV, K, V], from float64

@@ -16,10 +16,10 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
-  uint64_t Next();                                     // 64 uniform bits (SplitMix64)
-  double NextUnit();                                   // in [0, 1)
-  double NextNormal();                                 // mean 0, deviation 1
-  int32_t NextInt(int32_t low, int32_t high);          // in [low, high]
+  uint64_t Next();                                                   // 64 uniform bits (SplitMix64)
+  double NextUnit();                                                 // in [0, 1)
+  double NextNormal();                                               // mean 0, deviation 1
+  int32_t NextInt(int32_t low, int32_t high);                        // in [low, high]
   std::vector<float> Uniform(int64_t count, float low, float high);  // in [low, high]
   std::vector<float> Normal(int64_t count, float deviation = 1.0f);
 

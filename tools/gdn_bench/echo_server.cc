@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "gdn/v1/service.grpc.pb.h"
+#include "client/cpp/client.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 

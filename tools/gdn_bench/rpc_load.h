@@ -13,7 +13,6 @@
 
 #include "absl/status/statusor.h"
 #include "client/cpp/client.h"
-#include "gdn/v1/step.pb.h"
 
 namespace gdn::bench {
 

@@ -24,8 +24,8 @@ struct Difference {
 
 Difference Compare(absl::Span<const float> actual, absl::Span<const float> expected);
 
-// What several calls of a case put out, end to end. One token's output can be close to zero by cancellation; measured against the whole
-// run's norm its roundings weigh what they should.
+// What several calls of a case put out, end to end. One token's output can be close to zero by cancellation; measured
+// against the whole run's norm its roundings weigh what they should.
 struct OutputPair {
   std::vector<float> actual;
   std::vector<float> expected;

@@ -1,6 +1,7 @@
 // One row of the parity table: an operator on one shape, and how close it must be to its float64 reference.
 //
-// The case list knows no backend: a case gets one, so one list compares them all. Thread safety: cases are constant once listed.
+// The case list knows no backend: a case gets one, so one list compares them all. Thread safety: cases are constant
+// once listed.
 //
 //   for (const ParityCase& c : AllCases()) { RandomTensor random(seed); auto difference = c.run(backend, random); }
 #pragma once
@@ -24,8 +25,8 @@ struct ParityCase {
   std::function<absl::StatusOr<Difference>(Backend&, RandomTensor&)> run;
 };
 
-// Relative norm errors. A permutation is exact; elementwise operators err by a few roundings; the delta rule's forms by what their
-// order of summation costs.
+// Relative norm errors. A permutation is exact; elementwise operators err by a few roundings; the delta rule's forms by
+// what their order of summation costs.
 inline constexpr double kExact = 0.0;
 inline constexpr double kElementwiseTolerance = 1e-6;
 inline constexpr double kProjectionTolerance = 1e-6;

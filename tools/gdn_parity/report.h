@@ -16,7 +16,8 @@
 
 namespace gdn::parity {
 
-// The cases of `suite` (empty: all) named `test` (empty: all). INVALID_ARGUMENT, saying what there is, where none is left.
+// The cases of `suite` (empty: all) named `test` (empty: all). INVALID_ARGUMENT, saying what there is, where none is
+// left.
 absl::StatusOr<std::vector<ParityCase>> SelectCases(const std::vector<ParityCase>& cases, const std::string& suite,
                                                     const std::string& test);
 
@@ -28,8 +29,8 @@ struct Summary {
   int failed = 0;
 };
 
-// A row a case, as it finishes, and "N passed, M failed". A case that returns an error fails. A case's inputs depend on `seed` and its
-// own name alone, so one run by itself sees what it saw among others.
+// A row a case, as it finishes, and "N passed, M failed". A case that returns an error fails. A case's inputs depend on
+// `seed` and its own name alone, so one run by itself sees what it saw among others.
 Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_t seed, std::ostream& out);
 
 }  // namespace gdn::parity

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "gdn/v1/service.pb.h"
+#include "client/cpp/client.h"
 #include "google/protobuf/message.h"
 
 namespace gdn {

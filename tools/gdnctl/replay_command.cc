@@ -43,7 +43,7 @@ class Progress {
   }
 
   absl::Status Show(std::string_view what) const {
-    if (shown_) absl::FPrintF(stderr, terminal_ ? "\r\x1b[K%s" : "%s\n", what);
+    if (shown_) absl::FPrintF(stderr, "%s%s%s", terminal_ ? "\r\x1b[K" : "", what, terminal_ ? "" : "\n");
     return g_interrupted ? absl::CancelledError("interrupted") : absl::OkStatus();
   }
 

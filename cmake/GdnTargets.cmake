@@ -3,16 +3,18 @@
 # gdn_test(name SOURCES ... [DEPS ...] [LABELS ...])           a GoogleTest program, its cases known to ctest
 set(GDN_WARNINGS -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-unused-parameter)
 
-# Lets ThreadSanitizer see the locks of Debian's Abseil, which is built without it.
+# Lets ThreadSanitizer see what orders threads inside Debian's Abseil and gRPC, which are built without it.
 if(GDN_SANITIZE STREQUAL "thread")
-  add_library(gdn_tsan_absl OBJECT ${CMAKE_SOURCE_DIR}/tests/tsan/absl_synchronization.cc)
-  target_compile_options(gdn_tsan_absl PRIVATE -fsanitize=thread)
-  target_link_libraries(gdn_tsan_absl PUBLIC absl::synchronization ${CMAKE_DL_LIBS})
+  add_library(gdn_tsan OBJECT
+    ${CMAKE_SOURCE_DIR}/tests/tsan/absl_synchronization.cc
+    ${CMAKE_SOURCE_DIR}/tests/tsan/grpc_completion.cc)
+  target_compile_options(gdn_tsan PRIVATE -fsanitize=thread)
+  target_link_libraries(gdn_tsan PUBLIC absl::synchronization ${CMAKE_DL_LIBS})
 endif()
 
 function(_gdn_program target)
-  if(TARGET gdn_tsan_absl)
-    target_link_libraries(${target} PRIVATE gdn_tsan_absl)
+  if(TARGET gdn_tsan)
+    target_link_libraries(${target} PRIVATE gdn_tsan)
   endif()
 endfunction()
 

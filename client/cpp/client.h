@@ -1,7 +1,8 @@
 // A client of the Gated DeltaNet service: the API's methods with absl statuses, deadlines and metadata.
 //
-// Thread safety: all methods may be called from any thread at any time. Ownership: the client owns its stub and channel; streams it opens
-// must not outlive it. Calls block. Requests are the API's own messages; errors carry the server's reason (base/error.h).
+// Thread safety: all methods may be called from any thread at any time. Ownership: the client owns its stub and
+// channel; streams it opens must not outlive it. Calls block. Requests are the API's own messages; errors carry the
+// server's reason (base/error.h).
 //
 //   auto client = Client::Connect("127.0.0.1:50061");
 //   GDN_ASSIGN_OR_RETURN(v1::Session session, client->CreateSession(create));       // create.set_model("models/qwen")
@@ -65,8 +66,9 @@ class Client {
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
 
-  // The state file, in pieces to `sink` in order, or as one string. DATA_LOSS where pieces are missing, out of order or not as many bytes
-  // as announced; `sink` may have been given the pieces before that. An error of `sink` ends the call and is returned.
+  // The state file, in pieces to `sink` in order, or as one string. DATA_LOSS where pieces are missing, out of order or
+  // not as many bytes as announced; `sink` may have been given the pieces before that. An error of `sink` ends the call
+  // and is returned.
   absl::Status ExportState(const v1::ExportStateRequest& request,
                            absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call = {});
   absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});

@@ -1,7 +1,8 @@
 // Statuses of the service as absl::Status, with the reason and metadata of their ErrorInfo.
 //
-// The inverse of what the server does with base/error.h: an error made there by MakeError answers ErrorReason() and ErrorMetadata()
-// here as it did there. Thread safety: free functions, no shared state. Ownership: everything is copied into the status.
+// The inverse of what the server does with base/error.h: an error made there by MakeError answers ErrorReason() and
+// ErrorMetadata() here as it did there. Thread safety: free functions, no shared state. Ownership: everything is copied
+// into the status.
 //
 //   absl::Status status = StatusFromGrpc(stub->Prefill(&context, request, &response));
 //   if (ErrorReason(status) == reason::kSessionBusy) { ... }
@@ -17,8 +18,9 @@
 
 namespace gdn {
 
-// A call's outcome. Reason, metadata and RetryInfo come from `grpc-status-details-bin`; code and message always from gRPC itself, so
-// damaged details cost no more than the reason. Errors that gRPC makes (no connection, a deadline that passed here) have no reason.
+// A call's outcome. Reason, metadata and RetryInfo come from `grpc-status-details-bin`; code and message always from
+// gRPC itself, so damaged details cost no more than the reason. Errors that gRPC makes (no connection, a deadline that
+// passed here) have no reason.
 absl::Status StatusFromGrpc(const grpc::Status& status);
 
 // The outcome of a stream message or of a batch row. Code 0 is OK; a code that gRPC does not know becomes kUnknown.

@@ -1,10 +1,10 @@
 // Streams of steps: StreamPrefill and StreamDecode from the client's side.
 //
-// Thread safety: one thread may Write (and WritesDone) while another Reads; Finish and destruction need both to be done. Cancel may be
-// called at any time. Ownership: the stream owns its call, and must not outlive the Client that opened it. Destroying an unfinished
-// stream cancels it.
-// Long prompts: a stream has bounded buffers in both directions, so write from a second thread or read as you write; writing everything
-// first stalls once the replies fill the buffers.
+// Thread safety: one thread may Write (and WritesDone) while another Reads; Finish and destruction need both to be
+// done. Cancel may be called at any time. Ownership: the stream owns its call, and must not outlive the Client that
+// opened it. Destroying an unfinished stream cancels it.
+// Long prompts: a stream has bounded buffers in both directions, so write from a second thread or read as you write;
+// writing everything first stalls once the replies fill the buffers.
 //
 //   GDN_ASSIGN_OR_RETURN(PrefillStream stream, client.StreamPrefill());
 //   for (auto& segment : segments) {
@@ -38,17 +38,19 @@ class StepStream {
   // Sends a step. UNAVAILABLE where the stream is over; Finish() then tells why.
   absl::Status Write(Step step);
 
-  // The next reply, in the order of the writes; a step that failed gives its own status, and the stream goes on. nullopt at the end.
+  // The next reply, in the order of the writes; a step that failed gives its own status, and the stream goes on.
+  // nullopt at the end.
   std::optional<absl::StatusOr<Result>> Read();
 
-  // Read() for callers who know that a reply is due: the end of the stream is its Finish() status, or INTERNAL where that is OK.
+  // Read() for callers who know that a reply is due: the end of the stream is its Finish() status, or INTERNAL where
+  // that is OK.
   absl::StatusOr<Result> ReadOne();
 
   // No more writes. Finish() does this too. UNAVAILABLE where the stream is over.
   absl::Status WritesDone();
 
-  // Ends the writes, drops replies not yet read and gives the stream's own status, which is not OK only for protocol errors. Later calls
-  // give the same status.
+  // Ends the writes, drops replies not yet read and gives the stream's own status, which is not OK only for protocol
+  // errors. Later calls give the same status.
   absl::Status Finish();
 
   // Cancels the call; reads and writes in progress return.

@@ -24,19 +24,20 @@ v1::DType ToProtoDType(DType dtype);
 // INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for DTYPE_UNSPECIFIED and for values this build does not know.
 absl::StatusOr<DType> FromProtoDType(v1::DType dtype);
 
-// `values` in row-major order, rounded to `dtype`. INVALID_ARGUMENT where their number is not the product of `shape` (INVALID_TENSOR_DATA),
-// or the shape is itself not valid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
+// `values` in row-major order, rounded to `dtype`. INVALID_ARGUMENT where their number is not the product of `shape`
+// (INVALID_TENSOR_DATA), or the shape is itself not valid (INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW).
 absl::StatusOr<v1::Tensor> MakeTensor(absl::Span<const float> values, absl::Span<const int64_t> shape,
                                       DType dtype = DType::kF32);
 
 // The same elements in the same dtype. Errors as above.
 absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 
-// The tensor's dtype, shape and bytes, which it goes on owning. INVALID_ARGUMENT where the dtype is not known (INVALID_TENSOR_DTYPE) or
-// the bytes are not shape x dtype long (INVALID_TENSOR_DATA).
+// The tensor's dtype, shape and bytes, which it goes on owning. INVALID_ARGUMENT where the dtype is not known
+// (INVALID_TENSOR_DTYPE) or the bytes are not shape x dtype long (INVALID_TENSOR_DATA).
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
 
-// The elements as float32. Errors of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is given and differs.
+// The elements as float32. Errors of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is given and
+// differs.
 absl::StatusOr<std::vector<float>> TensorToFloats(const v1::Tensor& tensor,
                                                   std::optional<std::vector<int64_t>> shape = std::nullopt);
 

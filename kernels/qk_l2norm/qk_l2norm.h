@@ -20,12 +20,12 @@ struct QkL2NormParams {
   int32_t key_dim = 0;
   int64_t rows = 0;
   bool normalize = true;
-  float scale = 1.0f;       // multiplies q only
+  float scale = 1.0f;        // multiplies q only
   const float* q = nullptr;  // [rows, H, K], in_stride floats from row to row
   const float* k = nullptr;  // [rows, H, K], in_stride floats from row to row
   int64_t in_stride = 0;
-  float* q_out = nullptr;    // [rows, H, K] dense
-  float* k_out = nullptr;    // [rows, H, K] dense
+  float* q_out = nullptr;  // [rows, H, K] dense
+  float* k_out = nullptr;  // [rows, H, K] dense
 };
 
 absl::Status ValidateQkL2Norm(const QkL2NormParams& params);

@@ -24,8 +24,8 @@ class CancelGate {
     cancelled_ = true;
     if (call_ != nullptr) call_->Cancel();
   }
-  // `turn` counts a stream's calls: one may end, and the next be set by another thread, before the first is set here. A call that
-  // has ended may still be set; cancelling it does nothing.
+  // `turn` counts a stream's calls: one may end, and the next be set by another thread, before the first is set here. A
+  // call that has ended may still be set; cancelling it does nothing.
   void Set(int64_t turn, std::shared_ptr<StepCall> call) {
     absl::MutexLock lock(&mu_);
     if (turn < turn_) return;

@@ -1,5 +1,6 @@
 // Every kind of bad input, over gRPC: the code, the reason, and that no state moved.
 
+#include <google/protobuf/descriptor.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 
@@ -406,6 +407,13 @@ TEST_F(BadInput, CancelledCallMovesNoState) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the server hears of it while the step still waits
   }
   EXPECT_EQ(AllFingerprints(), before);
+}
+
+// Reflection serves what the program has linked in; a file without messages is easily dropped.
+TEST(Reflection, KnowsTheServiceAndItsMethods) {
+  const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("gdn.v1.GdnService");
+  ASSERT_NE(service, nullptr);
+  EXPECT_NE(service->FindMethodByName("StreamDecode"), nullptr);
 }
 
 }  // namespace

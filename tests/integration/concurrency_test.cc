@@ -4,12 +4,12 @@
 
 #include <atomic>
 #include <future>
+#include <latch>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/support/random.h"
@@ -19,22 +19,22 @@ namespace {
 
 constexpr char kSet[] = "qwen3_next_1";
 
-// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed. The messages are one varint each, so no
-// stub is needed.
+// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed. The messages are one
+// varint each, so no stub is needed.
 int HealthOf(TestServer& server) {
   grpc::GenericStub stub(server.channel());
   grpc::ClientContext context;
   const grpc::Slice empty;
   const grpc::ByteBuffer request(&empty, 1);
   grpc::ByteBuffer response;
-  absl::Notification done;
+  std::latch done{1};
   grpc::Status status;
   stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
                  [&](grpc::Status result) {
                    status = std::move(result);
-                   done.Notify();
+                   done.count_down();
                  });
-  done.WaitForNotification();
+  done.wait();
   std::vector<grpc::Slice> slices;
   if (!status.ok() || !response.Dump(&slices).ok() || slices.size() != 1 || slices[0].size() != 2) return -1;
   return slices[0].begin()[1];

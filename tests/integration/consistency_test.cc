@@ -1,4 +1,5 @@
-// What a step computes does not depend on how the tokens came: prefill against decode, batches, threads, dtypes, kinds of input.
+// What a step computes does not depend on how the tokens came: prefill against decode, batches, threads, dtypes, kinds
+// of input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +48,7 @@ TEST_P(Golden, PrefillAndDecodeAgreeWithTransformersForEveryLayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sets, Golden, ::testing::Values("qwen3_next_1", "qwen3_5_1", "qwen3_next_5", "qwen3_5_5"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& set) { return std::string(set.param); });
 
 class Consistency : public ::testing::Test {
  protected:

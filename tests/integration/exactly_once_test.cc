@@ -1,13 +1,14 @@
-// A step is applied exactly once: request ids, expected token counts, joined calls, and calls that end before their step.
+// A step is applied exactly once: request ids, expected token counts, joined calls, and calls that end before their
+// step.
 #include <gtest/gtest.h>
 
 #include <future>
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/integration/service_helpers.h"
+#include "tests/server/engine_gate.h"
 
 namespace gdn {
 namespace {
@@ -39,22 +40,6 @@ class ExactlyOnce : public ::testing::Test {
   TestServer server_{{.models = {{"next", GoldenPath(kSet)}}}};
   const Caller caller_{server_};
   const Tokens inputs_ = GoldenInputs(kSet, kLayer);
-};
-
-// Holds the engine between two pieces of its work. Unlike EngineBlocker it is queued without waiting.
-struct EngineGate {
-  absl::Notification reached;
-  absl::Notification open;
-
-  void Post(Batcher& batcher) {
-    batcher.Post(
-        [this](Backend&) {
-          reached.Notify();
-          open.WaitForNotification();
-          return absl::OkStatus();
-        },
-        [](const absl::Status&) {});
-  }
 };
 
 TEST_F(ExactlyOnce, ARepeatedPrefillGivesTheSameBytesAndMovesTheStateOnce) {
@@ -317,22 +302,22 @@ TEST_F(ExactlyOnce, APrefillThatEndsHalfwayLeavesTheStateAsItWas) {
     const std::string state = caller_.State(id);
     EngineGate before, halfway;
     before.Post(server_.batcher());
-    before.reached.WaitForNotification();
+    before.reached.wait();
     const auto context = caller_.NewContext();
     auto call =
         std::async(std::launch::async, [&] { return caller_.Prefill(*context, PrefillOf(id, kLayer, prompt)); });
     EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
     EngineGate begun;
     begun.Post(server_.batcher());
-    before.open.Notify();
-    begun.reached.WaitForNotification();  // the prefill has begun, its first segment comes next
+    before.open.count_down();
+    begun.reached.wait();  // the prefill has begun, its first segment comes next
     halfway.Post(server_.batcher());
-    begun.open.Notify();
-    halfway.reached.WaitForNotification();
+    begun.open.count_down();
+    halfway.reached.wait();
     EXPECT_EQ(server_.batcher().queued_steps(), 0u);
     CancelAndSettle(caller_, *context);
     EXPECT_EQ(call.get().status.error_code(), grpc::StatusCode::CANCELLED);
-    halfway.open.Notify();
+    halfway.open.count_down();
     EXPECT_TRUE(WaitForCalls(server_, id, kLayer, 0));
     EXPECT_EQ(caller_.State(id), state);
   }

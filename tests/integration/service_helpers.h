@@ -110,13 +110,14 @@ class Caller {
   const std::string authorization_;
 };
 
-// Waits until `calls` calls wait for the step in flight of an anonymous caller's (session, layer): the one that computes it and those
-// that have joined. False, and a failed test, where that does not come about.
+// Waits until `calls` calls wait for the step in flight of an anonymous caller's (session, layer): the one that
+// computes it and those that have joined. False, and a failed test, where that does not come about.
 bool WaitForCalls(TestServer& server, const std::string& id, int layer, int calls);
 // The same for `steps` in the engine's queue.
 bool WaitForQueuedSteps(TestServer& server, size_t steps);
 
-// Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then some.
+// Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then
+// some.
 void CancelAndSettle(const Caller& caller, grpc::ClientContext& context);
 
 }  // namespace gdn

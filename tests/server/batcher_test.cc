@@ -4,15 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
+#include "tests/server/engine_gate.h"
 #include "tests/server/recording_backend.h"
 #include "tests/server/session_test_support.h"
 
@@ -21,28 +22,12 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Holds the engine between two pieces of its work.
-struct EngineGate {
-  absl::Notification reached;
-  absl::Notification open;
-
-  void Post(Batcher& batcher) {
-    batcher.Post(
-        [this](Backend&) {
-          reached.Notify();
-          open.WaitForNotification();
-          return absl::OkStatus();
-        },
-        [](const absl::Status&) {});
-  }
-};
-
 // A job with what a call owns beside it: zeros to read and room to write.
 struct TestJob {
   StepJobPtr job = std::make_shared<StepJob>();
   std::vector<float> input;
   std::vector<float> output;
-  absl::Notification done;
+  std::latch done{1};
 
   const absl::Status& status(size_t row = 0) const { return job->rows[row].status; }
 };
@@ -83,7 +68,7 @@ class BatcherTest : public ::testing::Test {
     }
     job.done = [this, raw = test.get(), prefill] {
       backend_.Record(prefill ? "prefill done" : "decode done");
-      raw->done.Notify();
+      raw->done.count_down();
     };
     return test;
   }
@@ -106,14 +91,14 @@ TEST_F(BatcherTest, AStepMovesItsSessionAndKeepsTheReplyWhereWanted) {
   auto job = Decode({session}, 3);
   job->job->rows[0].keep_reply = true;
   ASSERT_TRUE(batcher.Submit(job->job).ok());
-  job->done.WaitForNotification();
+  job->done.wait();
   EXPECT_TRUE(job->status().ok()) << job->status();
   EXPECT_EQ(job->job->rows[0].token_count, 3);
   EXPECT_EQ(TokenCount(*session), 3);
   EXPECT_EQ(session->Layers()[0].progress.log_length, 3);
   auto prefill = Prefill(session, 40);
   ASSERT_TRUE(batcher.Submit(prefill->job).ok());
-  prefill->done.WaitForNotification();
+  prefill->done.wait();
   EXPECT_TRUE(prefill->status().ok()) << prefill->status();
   EXPECT_EQ(TokenCount(*session), 43);
   EXPECT_EQ(session->Layers()[0].progress.log_length, 0) << "a prefill leaves a folded state";
@@ -123,15 +108,15 @@ TEST_F(BatcherTest, DecodesThatWaitTogetherRunAsOneBatch) {
   Batcher batcher(backend_, {});
   EngineGate gate;
   gate.Post(batcher);
-  gate.reached.WaitForNotification();
+  gate.reached.wait();
   std::vector<std::unique_ptr<TestJob>> jobs;
   jobs.push_back(Decode({MakeSession()}));
   jobs.push_back(Decode({MakeSession(), MakeSession()}, 2));
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
   EXPECT_EQ(batcher.queued_steps(), 3u);
-  gate.open.Notify();
-  for (const auto& job : jobs) job->done.WaitForNotification();
+  gate.open.count_down();
+  for (const auto& job : jobs) job->done.wait();
   EXPECT_THAT(backend_.events(), ElementsAre("decode of 4", "decode done", "decode done", "decode done"));
   EXPECT_EQ(batcher.queued_steps(), 0u);
 }
@@ -140,7 +125,7 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
   Batcher batcher(backend_, {});
   EngineGate gate;
   gate.Post(batcher);
-  gate.reached.WaitForNotification();
+  gate.reached.wait();
   std::vector<std::unique_ptr<TestJob>> jobs;
   jobs.push_back(Decode({MakeSession()}));
   jobs.push_back(Decode({MakeSession(OperatorSessionSpec(1, /*value_dim=*/16))}));  // another layout
@@ -150,8 +135,8 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
   jobs.back()->job->use_qk_l2norm = true;
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
-  gate.open.Notify();
-  for (const auto& job : jobs) job->done.WaitForNotification();
+  gate.open.count_down();
+  for (const auto& job : jobs) job->done.wait();
   EXPECT_THAT(backend_.events(), ElementsAre("decode of 2", "decode done", "decode done", "decode of 1", "decode done",
                                              "decode of 1", "decode done", "decode of 1", "decode done"));
 }
@@ -160,14 +145,14 @@ TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
   Batcher batcher(backend_, {.max_batch_rows = 3});
   EngineGate gate;
   gate.Post(batcher);
-  gate.reached.WaitForNotification();
+  gate.reached.wait();
   std::vector<std::unique_ptr<TestJob>> jobs;
   jobs.push_back(Decode({MakeSession(), MakeSession()}));
   jobs.push_back(Decode({MakeSession(), MakeSession(), MakeSession(), MakeSession()}));
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
-  gate.open.Notify();
-  for (const auto& job : jobs) job->done.WaitForNotification();
+  gate.open.count_down();
+  for (const auto& job : jobs) job->done.wait();
   EXPECT_THAT(backend_.events(),
               ElementsAre("decode of 3", "decode done", "decode done", "decode of 4", "decode done"));
 }
@@ -176,22 +161,22 @@ TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
   Batcher batcher(backend_, {});
   EngineGate first, second, third;
   first.Post(batcher);
-  first.reached.WaitForNotification();
+  first.reached.wait();
   auto prefill = Prefill(MakeSession(), 3 * kPrefillSegmentTokens);
   auto decode_before = Decode({MakeSession()});
   auto decode_between = Decode({MakeSession()});
   ASSERT_TRUE(batcher.Submit(prefill->job).ok());
   ASSERT_TRUE(batcher.Submit(decode_before->job).ok());
   second.Post(batcher);
-  first.open.Notify();
-  second.reached.WaitForNotification();  // after the decode that waited, before the first segment
+  first.open.count_down();
+  second.reached.wait();  // after the decode that waited, before the first segment
   third.Post(batcher);
-  second.open.Notify();
-  third.reached.WaitForNotification();  // after the first segment, with the second one due
+  second.open.count_down();
+  third.reached.wait();  // after the first segment, with the second one due
   ASSERT_TRUE(batcher.Submit(decode_between->job).ok());
-  third.open.Notify();
-  prefill->done.WaitForNotification();
-  decode_between->done.WaitForNotification();
+  third.open.count_down();
+  prefill->done.wait();
+  decode_between->done.wait();
   const std::string segment = "prefill of " + std::to_string(kPrefillSegmentTokens);
   EXPECT_THAT(backend_.events(), ElementsAre("decode of 1", "decode done", segment, segment, "decode of 1",
                                              "decode done", segment, "prefill done"));
@@ -201,7 +186,7 @@ TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
   Batcher batcher(backend_, {.max_queued_steps = 2});
   EngineGate gate;
   gate.Post(batcher);
-  gate.reached.WaitForNotification();
+  gate.reached.wait();
   auto decode = Decode({MakeSession()});
   auto prefill = Prefill(MakeSession(), 2);
   auto refused = Decode({MakeSession()});
@@ -210,19 +195,19 @@ TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
   const absl::Status status = batcher.Submit(refused->job);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(status), reason::kQueueFull);
-  gate.open.Notify();
-  decode->done.WaitForNotification();
-  prefill->done.WaitForNotification();
-  EXPECT_FALSE(refused->done.HasBeenNotified());
+  gate.open.count_down();
+  decode->done.wait();
+  prefill->done.wait();
+  EXPECT_FALSE(refused->done.try_wait());
   EXPECT_TRUE(batcher.Submit(refused->job).ok());
-  refused->done.WaitForNotification();
+  refused->done.wait();
 }
 
 TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatchRun) {
   Batcher batcher(backend_, {});
   EngineGate gate;
   gate.Post(batcher);
-  gate.reached.WaitForNotification();
+  gate.reached.wait();
   const std::vector<std::shared_ptr<Session>> sessions = {MakeSession(), MakeSession(), MakeSession(), MakeSession()};
   auto cancelled = Decode({sessions[0]});
   auto expired = Decode({sessions[1]});
@@ -234,9 +219,9 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
   }
   cancelled->job->Cancel();
   cancelled_prefill->job->Cancel();
-  gate.open.Notify();
+  gate.open.count_down();
   for (TestJob* job : {cancelled.get(), expired.get(), wanted.get(), cancelled_prefill.get()}) {
-    job->done.WaitForNotification();
+    job->done.wait();
   }
   EXPECT_EQ(cancelled->status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(ErrorReason(cancelled->status()), reason::kCallCancelled);
@@ -258,7 +243,7 @@ TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
     backend_.FailNext(absl::InternalError("the device is on fire"));
     auto job = MakeJob({session}, 2, prefill);
     ASSERT_TRUE(batcher.Submit(job->job).ok());
-    job->done.WaitForNotification();
+    job->done.wait();
     EXPECT_EQ(job->status().code(), absl::StatusCode::kInternal);
     EXPECT_EQ(TokenCount(*session), 0);
     const auto admission = session->Admit(PlainStep(), nullptr);
@@ -267,7 +252,7 @@ TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
   }
   auto job = Decode({session});
   ASSERT_TRUE(batcher.Submit(job->job).ok());
-  job->done.WaitForNotification();
+  job->done.wait();
   EXPECT_TRUE(job->status().ok()) << job->status();
 }
 
@@ -277,7 +262,7 @@ TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
   for (const bool prefill : {false, true}) {
     auto job = MakeJob({session}, 0, prefill);
     ASSERT_TRUE(batcher.Submit(job->job).ok());
-    job->done.WaitForNotification();
+    job->done.wait();
     EXPECT_TRUE(job->status().ok());
   }
   EXPECT_EQ(TokenCount(*session), 0);
@@ -287,15 +272,15 @@ TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
 TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
   Batcher batcher(backend_, {});
   std::vector<std::string> order;
-  absl::Notification last;
+  std::latch last{1};
   batcher.Post([&](Backend&) { return order.push_back("one"), absl::OkStatus(); },
                [&](const absl::Status& status) { order.push_back(status.ok() ? "ok" : "failed"); });
   batcher.Post([&](Backend&) { return order.push_back("two"), absl::InternalError("x"); },
                [&](const absl::Status& status) {
                  order.push_back(status.ok() ? "ok" : "failed");
-                 last.Notify();
+                 last.count_down();
                });
-  last.WaitForNotification();
+  last.wait();
   EXPECT_THAT(order, ElementsAre("one", "ok", "two", "failed"));
 }
 
@@ -303,7 +288,7 @@ TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
   Batcher batcher(backend_, {});
   EngineGate gate;
   gate.Post(batcher);
-  gate.reached.WaitForNotification();
+  gate.reached.wait();
   auto accepted = Prefill(MakeSession(), 2 * kPrefillSegmentTokens);
   ASSERT_TRUE(batcher.Submit(accepted->job).ok());
   EXPECT_FALSE(batcher.Drain(absl::Milliseconds(10)));
@@ -311,9 +296,9 @@ TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
   const absl::Status status = batcher.Submit(refused->job);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(status), reason::kServerDraining);
-  gate.open.Notify();
+  gate.open.count_down();
   EXPECT_TRUE(batcher.Drain(absl::Seconds(60)));
-  EXPECT_TRUE(accepted->done.HasBeenNotified());
+  EXPECT_TRUE(accepted->done.try_wait());
   EXPECT_TRUE(accepted->status().ok());
 }
 
@@ -324,15 +309,15 @@ TEST_F(BatcherTest, DestructionDrainsWhatWasSubmitted) {
     Batcher batcher(backend_, {});
     EngineGate gate;
     gate.Post(batcher);
-    gate.reached.WaitForNotification();
+    gate.reached.wait();
     for (int i = 0; i < 3; ++i) jobs.push_back(Decode({MakeSession()}));
     jobs.push_back(Prefill(MakeSession(), 3 * kPrefillSegmentTokens));
     for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
     batcher.Post([](Backend&) { return absl::OkStatus(); }, [&](const absl::Status&) { task_done = true; });
-    gate.open.Notify();
+    gate.open.count_down();
   }
   for (const auto& job : jobs) {
-    EXPECT_TRUE(job->done.HasBeenNotified());
+    EXPECT_TRUE(job->done.try_wait());
     EXPECT_TRUE(job->status().ok()) << job->status();
   }
   EXPECT_TRUE(task_done);

@@ -1,8 +1,9 @@
 // A GdnService over the simplest layer with a state, for tests of clients and tools.
 //
-// Layer L computes y_t = (L + 1) * (x_0 + .. + x_t), element by element over D = 4 channels. Its recurrent state is that sum as [1, D, 1],
-// its conv state the newest three inputs as [D, 3]. It has the model "models/toy" with GDN layers 0 and 2 of 3, checks session names, token
-// counts and kinds of call as the API says, and can be told to go wrong.
+// Layer L computes y_t = (L + 1) * (x_0 + .. + x_t), element by element over D = 4 channels. Its recurrent state is
+// that sum as [1, D, 1], its conv state the newest three inputs as [D, 3]. It has the model "models/toy" with GDN
+// layers 0 and 2 of 3, checks session names, token counts and kinds of call as the API says, and can be told to go
+// wrong.
 // Thread safety: as a gRPC service. Ownership: the server it runs in does not own it.
 //
 //   FakeGdnService service;

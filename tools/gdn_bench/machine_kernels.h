@@ -24,8 +24,9 @@ void CopyStreams(const float* src, float* dst, size_t floats);
 // data *= factor, in place: what a recurrent state's read-modify-write is at best.
 void UpdateInPlace(float* data, size_t floats, float factor);
 
-// `iterations` times x <- x * multiplier + addend, in every lane of 12 independent accumulators. Accumulator j starts at the fixed
-// point f = addend / (1 - multiplier) plus j. Returns the mean of all lanes: f + 5.5 * multiplier^iterations.
+// `iterations` times x <- x * multiplier + addend, in every lane of 12 independent accumulators. Accumulator j starts
+// at the fixed point f = addend / (1 - multiplier) plus j. Returns the mean of all lanes: f + 5.5 *
+// multiplier^iterations.
 float MultiplyAdds(int64_t iterations, float multiplier, float addend);
 
 // Floating-point operations of one iteration of MultiplyAdds (two per lane and accumulator).

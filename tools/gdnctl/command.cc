@@ -80,7 +80,8 @@ struct ParsedArguments {
   bool help = false;
 };
 
-// Sets the command's flags. absl::ParseCommandLine would take every flag of the program for every command, and exit with 1.
+// Sets the command's flags. absl::ParseCommandLine would take every flag of the program for every command, and exit
+// with 1.
 absl::StatusOr<ParsedArguments> ParseFlags(const Command& command, const std::vector<std::string>& arguments,
                                            size_t first) {
   ParsedArguments parsed;

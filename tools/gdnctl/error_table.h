@@ -16,16 +16,18 @@
 
 namespace gdn {
 
-// ||got - want|| / ||want|| in the Euclidean norm, summed in float64. 0 where both are zero; infinity where only `want` is zero, where any
-// difference is not finite, or where the sizes differ.
+// ||got - want|| / ||want|| in the Euclidean norm, summed in float64. 0 where both are zero; infinity where only `want`
+// is zero, where any difference is not finite, or where the sizes differ.
 double RelativeError(absl::Span<const float> got, absl::Span<const float> want);
 
 class ErrorTable {
  public:
-  // One row for each of `layers`, one column for each of `paths`; every cell begins as "not compared", which no tolerance accepts.
+  // One row for each of `layers`, one column for each of `paths`; every cell begins as "not compared", which no
+  // tolerance accepts.
   ErrorTable(std::vector<int32_t> layers, std::vector<std::string> paths);
 
-  // Keeps the larger error where a cell is recorded more than once. `layer` must be one of the layers, `path` an index of the paths.
+  // Keeps the larger error where a cell is recorded more than once. `layer` must be one of the layers, `path` an index
+  // of the paths.
   void Record(int32_t layer, size_t path, double error);
 
   struct Cell {
@@ -39,7 +41,8 @@ class ErrorTable {
   // Whether every cell was compared and is at most `tolerance`.
   bool Within(double tolerance) const;
 
-  // A header, a line a layer and a last line and column with the worst of each; what is above `tolerance` is marked '!'.
+  // A header, a line a layer and a last line and column with the worst of each; what is above `tolerance` is marked
+  // '!'.
   std::string Format(double tolerance) const;
 
   // "replay ok: worst relative error 3.2e-07 over 3 layers", or "replay FAILED: ..." naming the worst cell.

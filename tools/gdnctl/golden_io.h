@@ -1,8 +1,9 @@
 // Recorded inputs and outputs of a model's GDN layers: an `io.safetensors` of reference vectors.
 //
-// Tensors of layer L, for a batch of B sequences: `layer.L.prefill.in`, `.out` [B, T, D]; `layer.L.decode.S.in`, `.out` [B, 1, D] for steps
-// S = 0, 1, ..; `layer.L.whole.in`, `.out` [B, T', D], one pass over a whole sequence; after the last step `layer.L.conv_state` [B, C, n]
-// (newest column last, n >= W - 1) and `layer.L.recurrent_state` [B, HV, K, V]. Other tensors are not looked at.
+// Tensors of layer L, for a batch of B sequences: `layer.L.prefill.in`, `.out` [B, T, D]; `layer.L.decode.S.in`, `.out`
+// [B, 1, D] for steps S = 0, 1, ..; `layer.L.whole.in`, `.out` [B, T', D], one pass over a whole sequence; after the
+// last step `layer.L.conv_state` [B, C, n] (newest column last, n >= W - 1) and `layer.L.recurrent_state` [B, HV, K,
+// V]. Other tensors are not looked at.
 // Thread safety: plain values once read. Ownership: everything is copied out of the file.
 //
 //   GDN_ASSIGN_OR_RETURN(GoldenIo io, ReadGoldenIo("io.safetensors"));

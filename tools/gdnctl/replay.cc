@@ -172,7 +172,8 @@ class Replayer {
     return PrefillAll(layer, kWhole, layer.whole_in, layer.whole_out, sessions);
   }
 
-  // Writes all `requests` from a second thread, as an engine that does not wait would, and hands the replies to `take` in order.
+  // Writes all `requests` from a second thread, as an engine that does not wait would, and hands the replies to `take`
+  // in order.
   template <typename Stream, typename Request, typename Take>
   absl::Status Exchange(Stream& stream, const std::vector<Request>& requests, const Take& take) {
     std::thread writer([&] {

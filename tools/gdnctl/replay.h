@@ -1,10 +1,12 @@
 // Replays recorded layers through a server and measures how far its answers are from the recorded ones.
 //
-// For every layer: the prompt in one Prefill, and in uneven segments over StreamPrefill; then the decode steps, all sequences in one call a
-// step, over Decode on the sessions of the first and over StreamDecode on those of the second; the whole sequence in one Prefill; and
-// at the end the conv and recurrent states of the decoded sessions, read by ExportState. Every step carries its expected token count, and
-// a request_id where the reply is small enough to be stored.
-// Thread safety: a free function that blocks. Ownership: the sessions it makes are deleted before it returns, also on failure.
+// For every layer: the prompt in one Prefill, and in uneven segments over StreamPrefill; then the decode steps, all
+// sequences in one call a step, over Decode on the sessions of the first and over StreamDecode on those of the second;
+// the whole sequence in one Prefill; and at the end the conv and recurrent states of the decoded sessions, read by
+// ExportState. Every step carries its expected token count, and a request_id where the reply is small enough to be
+// stored.
+// Thread safety: a free function that blocks. Ownership: the sessions it makes are deleted before it returns, also on
+// failure.
 //
 //   GDN_ASSIGN_OR_RETURN(GoldenIo io, ReadGoldenIo(path));
 //   GDN_ASSIGN_OR_RETURN(ErrorTable table, Replay(*client, io, {.model = "models/qwen"}));
@@ -46,8 +48,9 @@ enum ReplayPath : size_t {
 // Lengths of the streamed segments of a prompt: 1, 7, 64, 250, 1, 7, .. until its end.
 std::vector<int64_t> UnevenSegments(int64_t tokens);
 
-// The server's errors, with the layer and path before the message; FAILED_PRECONDITION where the model does not have the recorded layers
-// or width; INTERNAL where a reply's token count or an exported file is not what the steps must have left.
+// The server's errors, with the layer and path before the message; FAILED_PRECONDITION where the model does not have
+// the recorded layers or width; INTERNAL where a reply's token count or an exported file is not what the steps must
+// have left.
 absl::StatusOr<ErrorTable> Replay(Client& client, const GoldenIo& io, const ReplayOptions& options);
 
 }  // namespace gdn

@@ -72,8 +72,11 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
   const double load_average = LoadAverage();
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options));
   GDN_ASSIGN_OR_RETURN(auto limits, MachineLimits::Make(std::max(1, backend->info().threads)));
-  KernelReport report{
-      .backend = backend->info(), .last_level_cache_bytes = LastLevelCacheBytes(), .options = options, .cases = {}};
+  KernelReport report{.backend = backend->info(),
+                      .last_level_cache_bytes = LastLevelCacheBytes(),
+                      .load_average = load_average,
+                      .options = options,
+                      .cases = {}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const KernelCase& c = cases[i];
     std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), c.name.c_str());

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "client/cpp/tensor_codec.h"
 #include "tools/gdn_bench/child_process.h"
 #include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/kernel_case.h"
@@ -47,24 +48,12 @@ absl::Status Validate(const RpcBenchOptions& o) {
   return absl::OkStatus();
 }
 
-v1::DType WireDType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return v1::DTYPE_F32;
-    case DType::kF16:
-      return v1::DTYPE_F16;
-    case DType::kBF16:
-      return v1::DTYPE_BF16;
-  }
-  return v1::DTYPE_UNSPECIFIED;
-}
-
 v1::DecodeRequest MakeRequest(const RpcBenchOptions& o, int concurrency, int worker) {
   v1::DecodeRequest request;
   for (int i = 0; i < o.sessions; ++i)
     request.add_sessions(absl::StrCat("sessions/bench-", concurrency, "-", worker, "-", i));
   v1::Tensor* tensor = request.mutable_hidden_states()->mutable_hidden_states();
-  tensor->set_dtype(WireDType(o.dtype));
+  tensor->set_dtype(ToProtoDType(o.dtype));
   for (const int64_t dim : {o.sessions, o.tokens, o.hidden}) tensor->add_shape(dim);
   const size_t count = size_t(o.sessions) * static_cast<size_t>(o.tokens) * static_cast<size_t>(o.hidden);
   std::mt19937 random(kSeed);

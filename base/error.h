@@ -56,6 +56,8 @@ inline constexpr std::string_view kServerDraining = "SERVER_DRAINING";
 inline constexpr std::string_view kCallCancelled = "CALL_CANCELLED";
 inline constexpr std::string_view kDeadlineExceeded = "DEADLINE_EXCEEDED";
 inline constexpr std::string_view kInternal = "INTERNAL";
+inline constexpr std::string_view kDeviceFailed = "DEVICE_FAILED";
+inline constexpr std::string_view kDeviceUnsupported = "DEVICE_UNSUPPORTED";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -8,6 +8,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
 find_package(benchmark CONFIG REQUIRED)
+find_package(Boost REQUIRED COMPONENTS context)  # fibers of the SIMT executor
 # Not dnnl's own CMake config: it asks for OpenCL's development files, which nothing here uses.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 if(NOT TARGET DNNL::dnnl)

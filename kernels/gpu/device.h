@@ -1,0 +1,40 @@
+// The seam between our device code and who compiles it: hipcc for AMD (the product), nvcc for NVIDIA (to run and time the
+// same sources where such a card is at hand), or g++ with the SIMT executor of tests/gpu_on_host (to run them in any CI).
+// The only file with a vendor `#if`.
+//
+// What a *_gpu.hip file may use, beside C++17 and the CUDA / HIP spellings that all three know (__global__, __device__,
+// __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim):
+//   LDS          struct Shared { LdsArray<float, 256> tile; };  Shared& s = SharedMemory<Shared>();
+//   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
+//   cross-lane   wave.h: GroupSum, GroupMax, WavePrefixSum, ... ; the primitives beneath them are vendor_*.h's
+//   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
+//   launching    launch.h
+// Barriers are reached by every lane of the block, cross-lane calls by every lane of the wave: trip counts around them are
+// uniform, lanes with nothing to do take part with a neutral value, and none has returned before.
+// Multiply-adds are written fmaf(): the compilers are told not to fuse on their own, so a token's bits do not depend on
+// which of several copies of a loop computed it.
+#pragma once
+
+#include <cstdint>
+
+#if defined(GDN_GPU_ON_HOST)
+#include <gpu_on_host/simt.h>
+#elif defined(__HIPCC__)
+#include "kernels/gpu/vendor_hip.h"
+#elif defined(__CUDACC__)
+#include "kernels/gpu/vendor_cuda.h"
+#else
+#error "device.h is for files compiled by hipcc, by nvcc, or with GDN_GPU_ON_HOST"
+#endif
+
+namespace gdn::gpu {
+
+// BF16 is the upper half of a float32; rounding is to nearest even, a NaN stays one.
+__device__ __forceinline__ float FromBf16(uint16_t bits) { return BitsToFloat(static_cast<uint32_t>(bits) << 16); }
+__device__ __forceinline__ uint16_t ToBf16(float value) {
+  const uint32_t bits = FloatToBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+}  // namespace gdn::gpu

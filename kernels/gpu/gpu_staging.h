@@ -1,0 +1,44 @@
+// Page-locked memory between the host's buffers and the stream: what a caller hands over may be freed at once, and copies
+// still run behind the caller.
+//
+// Thread safety: one thread at a time; PinnedRing blocks where the ring is full of copies that have not run yet.
+// Ownership: owns its memory; the stream must outlive it.
+//
+//   GDN_ASSIGN_OR_RETURN(PinnedRing ring, PinnedRing::Make(stream));
+//   GDN_RETURN_IF_ERROR(ring.CopyIn(device, host, bytes));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/gpu/runtime.h"
+
+namespace gdn::gpu {
+
+class PinnedRing {
+ public:
+  static absl::StatusOr<PinnedRing> Make(const Stream& stream);
+
+  PinnedRing(PinnedRing&& other) noexcept;
+  PinnedRing& operator=(PinnedRing&&) = delete;
+  ~PinnedRing();
+
+  // Returns before the copy has run.
+  absl::Status CopyIn(void* device, const void* host, size_t bytes);
+  // Returns once `host` holds the data, and all work before it is done.
+  absl::Status CopyOut(void* host, const void* device, size_t bytes);
+
+ private:
+  explicit PinnedRing(const Stream& stream) : stream_(stream) {}
+
+  // A part of the ring that no copy in flight reads.
+  absl::StatusOr<char*> Take(size_t bytes);
+
+  const Stream stream_;
+  char* data_ = nullptr;
+  size_t next_ = 0;
+};
+
+}  // namespace gdn::gpu

@@ -1,0 +1,77 @@
+// Launching a kernel: checks, the choice of the wave width, and a Status where a launch fails.
+//
+// Thread safety: as gpu/stream.h. Arguments are copied at the launch; a kernel's parameter struct holds no host pointers.
+//
+//   return WithWaveWidth(stream, "gating", [&](auto wave) {
+//     return Launch("gating", GatingKernel<wave()>, {blocks}, kThreads, stream, params);
+//   });
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "kernels/gpu/device.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn::gpu {
+
+struct Grid {
+  int64_t x = 1;
+  int64_t y = 1;
+  int64_t z = 1;
+};
+
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks for `elements` at `per_block` each, at most what fills the device some times over: for kernels that stride over
+// what is left.
+inline int64_t StridedBlocks(int64_t elements, int64_t per_block, const Stream& stream) {
+  const int64_t needed = CeilDivide(elements, per_block);
+  const int64_t enough = int64_t{stream.processors} * 16;
+  return needed < enough ? needed : enough;
+}
+
+// A grid without blocks launches nothing. UNAVAILABLE (DEVICE_FAILED) where the device refuses; errors of the kernel
+// itself come with a later synchronisation.
+template <typename... Params, typename... Args>
+absl::Status Launch(const char* name, void (*kernel)(Params...), const Grid& grid, int threads, const Stream& stream,
+                    const Args&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return absl::OkStatus();
+  constexpr int64_t kMaxX = 0x7fffffff;
+  constexpr int64_t kMaxYZ = 65535;
+  if (grid.x > kMaxX || grid.y > kMaxYZ || grid.z > kMaxYZ) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+        absl::StrCat(name, ": a grid of ", grid.x, " x ", grid.y, " x ", grid.z, " blocks; a device takes at most ",
+                     kMaxX, " x ", kMaxYZ, " x ", kMaxYZ, ": give it fewer rows a call"),
+        {{"field", name}});
+  }
+  return LaunchKernel(name, kernel, grid.x, grid.y, grid.z, threads, stream, args...);
+}
+
+namespace internal {
+template <typename Function, int... kWidths>
+absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& function,
+                           std::integer_sequence<int, kWidths...>) {
+  absl::Status status = MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+                                  absl::StrCat(name, ": this build has no kernels for waves of ", stream.wave_width,
+                                               " lanes; build for the device at hand"),
+                                  {{"field", name}});
+  ((stream.wave_width == kWidths ? void(status = function(std::integral_constant<int, kWidths>())) : void()), ...);
+  return status;
+}
+}  // namespace internal
+
+// function(std::integral_constant<int, width>) for the stream's width. FAILED_PRECONDITION (DEVICE_UNSUPPORTED) where this
+// build has no kernels for it.
+template <typename Function>
+absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& function) {
+  return internal::WithWaveWidth(stream, name, std::forward<Function>(function), WaveWidths());
+}
+
+}  // namespace gdn::gpu

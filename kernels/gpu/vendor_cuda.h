@@ -1,0 +1,104 @@
+// device.h for NVIDIA. Included by device.h only, whose comment says what each part is for.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "kernels/gpu/dpp.h"
+#include "kernels/gpu/runtime.h"
+#include "kernels/gpu/stream.h"
+#include "kernels/gpu/vec4.h"
+
+// The runtime's functions, types and constants: GDN_GPU_API(Malloc) is cudaMalloc.
+#define GDN_GPU_API(name) cuda##name
+#define GDN_GPU_VENDOR "cuda"
+
+namespace gdn::gpu {
+
+// What kernels are compiled for.
+using WaveWidths = std::integer_sequence<int, 32>;
+
+__device__ __forceinline__ float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ float FromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+__device__ __forceinline__ uint16_t ToF16(float value) { return __half_as_ushort(__float2half_rn(value)); }
+
+__device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
+__device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
+
+template <typename T, int kCount>
+struct LdsArray {
+  alignas(16) T data[kCount];
+  __device__ __forceinline__ T& operator[](int i) { return data[i]; }
+  __device__ __forceinline__ Vec4 Load4(int i) const { return *reinterpret_cast<const Vec4*>(&data[i]); }
+  __device__ __forceinline__ void Store4(int i, const Vec4& v) { *reinterpret_cast<Vec4*>(&data[i]) = v; }
+};
+
+// Static shared memory ends at 48 KB here; gfx906 has 64.
+template <typename T>
+__device__ __forceinline__ T& SharedMemory() {
+  static_assert(sizeof(T) <= 48 * 1024, "static shared memory is at most 48 KB");
+  __shared__ T shared;
+  return shared;
+}
+
+__device__ __forceinline__ void SyncThreads() { __syncthreads(); }
+__device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
+
+// The AMD patterns, by shuffles.
+template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
+__device__ __forceinline__ float UpdateDpp(float old, float source) {
+  static_assert(kWave == 32, "an NVIDIA warp has 32 lanes");
+  const int lane = threadIdx.x & 31;
+  const int from = DppSource(kCtrl, lane, kWave);
+  const float moved = __shfl_sync(0xffffffffu, source, from < 0 ? lane : from);
+  const bool enabled = ((kRowMask >> (lane >> 4)) & 1) != 0 && ((kBankMask >> ((lane >> 2) & 3)) & 1) != 0;
+  if (!enabled) return old;
+  if (from < 0) return kBoundCtrl ? 0.0f : old;
+  return moved;
+}
+template <int kWave, int kPattern>
+__device__ __forceinline__ float DsSwizzle(float value) {
+  return __shfl_sync(0xffffffffu, value, SwizzleSource(kPattern, threadIdx.x & 31));
+}
+template <int kWave>
+__device__ __forceinline__ float Bpermute(int lane, float value) {
+  return __shfl_sync(0xffffffffu, value, lane & (kWave - 1));
+}
+template <int kWave>
+__device__ __forceinline__ uint64_t Ballot(bool predicate) {
+  return __ballot_sync(0xffffffffu, predicate);
+}
+__device__ __forceinline__ float Fdot2(uint32_t a, uint32_t b, float c) {
+  const float lo = fmaf(FromF16(static_cast<uint16_t>(a)), FromF16(static_cast<uint16_t>(b)), c);
+  return fmaf(FromF16(static_cast<uint16_t>(a >> 16)), FromF16(static_cast<uint16_t>(b >> 16)), lo);
+}
+
+// Where the two runtimes spell a thing differently.
+using ApiDeviceProperties = cudaDeviceProp;
+inline constexpr auto kErrorOutOfMemory = cudaErrorMemoryAllocation;
+inline constexpr auto kClockRateAttribute = cudaDevAttrClockRate;
+inline constexpr auto kMemoryClockRateAttribute = cudaDevAttrMemoryClockRate;
+inline std::string ArchitectureName(const ApiDeviceProperties& properties) {
+  return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+}
+inline cudaError_t ApiHostAlloc(void** data, size_t bytes) { return cudaHostAlloc(data, bytes, cudaHostAllocDefault); }
+inline cudaError_t ApiFreeHost(void* data) { return cudaFreeHost(data); }
+inline cudaError_t ApiInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph) {
+  return cudaGraphInstantiate(executable, graph, 0);
+}
+
+template <typename... Params, typename... Args>
+absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
+                          const Stream& stream, const Args&... args) {
+  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+  kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream.handle)>>>(args...);
+  return RuntimeStatus(static_cast<int>(cudaGetLastError()), name);
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,388 @@
+#include "gpu_on_host/fiber_block.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <boost/context/detail/fcontext.hpp>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace gdn::gpu::simt {
+namespace {
+
+using boost::context::detail::fcontext_t;
+using boost::context::detail::transfer_t;
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStackBytes = 512 * 1024;
+#else
+constexpr size_t kStackBytes = 128 * 1024;
+#endif
+constexpr size_t kGuardBytes = 4096;
+constexpr int kMaxThreads = 1024;
+constexpr unsigned char kPoison = 0xff;  // every float of it is a NaN
+
+// One stack a lane, kept for later launches; a page that faults lies beneath each.
+class Stacks {
+ public:
+  ~Stacks() {
+    for (char* stack : stacks_) munmap(stack, kGuardBytes + kStackBytes);
+  }
+  char* bottom(size_t i) {
+    while (stacks_.size() <= i) {
+      void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED) throw std::bad_alloc();
+      mprotect(memory, kGuardBytes, PROT_NONE);
+      stacks_.push_back(static_cast<char*>(memory));
+    }
+    return stacks_[i] + kGuardBytes;
+  }
+
+ private:
+  std::vector<char*> stacks_;
+};
+
+enum class State : uint8_t { kRunnable, kAtExchange, kAtFence, kAtBarrier, kReturned };
+
+const char* StateName(State state) {
+  switch (state) {
+    case State::kAtExchange:
+      return "a cross-lane call";
+    case State::kAtFence:
+      return "WaveBarrier";
+    case State::kAtBarrier:
+      return "SyncThreads";
+    case State::kReturned:
+      return "its end";
+    default:
+      return "running";
+  }
+}
+
+struct Lane {
+  LaneContext context;
+  fcontext_t fiber = nullptr;
+  State state = State::kRunnable;
+  CallSite site{"", 0};
+  void* fake_stack = nullptr;
+  char* stack = nullptr;
+  int index = 0;
+  int wave = 0;
+};
+
+struct Wave {
+  int first = 0;
+  int lanes = 0;
+  uint32_t epoch = 1;
+  int parity = 0;               // which of the two value buffers the meeting to come uses
+  uint32_t values[2][64] = {};  // a lane may be one meeting ahead of its slowest peer, never two
+};
+
+struct SharedBlock {
+  void (*construct)(void*);
+  void* memory;
+  std::align_val_t alignment;
+};
+
+struct Block {
+  const char* name = "";
+  const std::function<void()>* kernel = nullptr;
+  int wave_width = 0;
+  std::vector<Lane> lanes;
+  std::vector<Wave> waves;
+  std::vector<SharedBlock> shared;
+  uint32_t epoch = 1;
+  std::string error;
+  fcontext_t scheduler = nullptr;
+  const void* scheduler_stack = nullptr;
+  size_t scheduler_stack_bytes = 0;
+  void* scheduler_fake_stack = nullptr;
+};
+
+thread_local Stacks stacks;
+thread_local Block* block = nullptr;
+thread_local Lane* here = nullptr;
+thread_local uint64_t schedule_seed = 1;
+
+// SplitMix64, enough to shuffle an order.
+struct Shuffler {
+  uint64_t state;
+  uint64_t Next() {
+    uint64_t z = (state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  template <typename T>
+  void Shuffle(std::vector<T>& items) {
+    for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[Next() % i]);
+  }
+};
+
+void ToScheduler(bool returning) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(returning ? nullptr : &here->fake_stack, block->scheduler_stack,
+                                 block->scheduler_stack_bytes);
+#endif
+  const transfer_t back = boost::context::detail::jump_fcontext(block->scheduler, nullptr);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(here->fake_stack, nullptr, nullptr);
+#endif
+  block->scheduler = back.fctx;
+}
+
+void LaneMain(transfer_t from) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &block->scheduler_stack, &block->scheduler_stack_bytes);
+#endif
+  block->scheduler = from.fctx;
+  (*block->kernel)();
+  here->state = State::kReturned;
+  ToScheduler(/*returning=*/true);
+}
+
+void ToLane(Lane& lane) {
+  here = &lane;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&block->scheduler_fake_stack, lane.stack, kStackBytes);
+#endif
+  const transfer_t back = boost::context::detail::jump_fcontext(lane.fiber, nullptr);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(block->scheduler_fake_stack, nullptr, nullptr);
+#endif
+  lane.fiber = back.fctx;
+}
+
+void Arrive(State state, CallSite site) {
+  here->state = state;
+  here->site = site;
+  ToScheduler(/*returning=*/false);
+}
+
+std::string Describe(const Lane& lane) {
+  std::string text = absl::StrCat("thread ", lane.index, " at ", StateName(lane.state));
+  if (lane.state != State::kReturned) absl::StrAppend(&text, " (", lane.site.file, ":", lane.site.line, ")");
+  return text;
+}
+
+// True where all lanes of `count` stand at the same place as the first.
+bool Agree(const Lane* lanes, int count) {
+  for (int i = 1; i < count; ++i) {
+    const bool same =
+        lanes[i].state == lanes[0].state &&
+        (lanes[0].state == State::kReturned ||
+         (lanes[i].site.line == lanes[0].site.line && std::strcmp(lanes[i].site.file, lanes[0].site.file) == 0));
+    if (same) continue;
+    block->error = absl::StrCat("lanes diverge: ", Describe(lanes[0]), ", ", Describe(lanes[i]));
+    return false;
+  }
+  return true;
+}
+
+// Runs a wave until all its lanes are at a block barrier or have returned. False on an error.
+bool RunWave(Wave& wave) {
+  Lane* lanes = &block->lanes[wave.first];
+  for (;;) {
+    for (int i = 0; i < wave.lanes; ++i) {
+      if (lanes[i].state != State::kRunnable) continue;
+      ToLane(lanes[i]);
+      if (!block->error.empty()) return false;
+    }
+    if (!Agree(lanes, wave.lanes)) return false;
+    if (lanes[0].state == State::kAtBarrier || lanes[0].state == State::kReturned) return true;
+    if (lanes[0].state == State::kAtFence) ++wave.epoch;
+    if (lanes[0].state == State::kAtExchange) wave.parity ^= 1;
+    for (int i = 0; i < wave.lanes; ++i) lanes[i].state = State::kRunnable;
+  }
+}
+
+// Runs the block's waves from barrier to barrier. False on an error.
+bool RunBlock(Shuffler& shuffler) {
+  std::vector<int> order(block->waves.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (;;) {
+    shuffler.Shuffle(order);
+    for (int w : order) {
+      if (!RunWave(block->waves[w])) return false;
+    }
+    // Waves that meet at a barrier may come from different source lines only by mistake.
+    std::vector<Lane>& lanes = block->lanes;
+    if (!Agree(lanes.data(), static_cast<int>(lanes.size()))) return false;
+    if (lanes[0].state == State::kReturned) return true;
+    ++block->epoch;
+    for (Lane& lane : lanes) lane.state = State::kRunnable;
+  }
+}
+
+void PrepareLanes(const LaneContext& context, int threads) {
+  for (int i = 0; i < threads; ++i) {
+    Lane& lane = block->lanes[i];
+    lane.context = context;
+    lane.context.thread = {static_cast<unsigned>(i), 0, 0};
+    lane.state = State::kRunnable;
+    lane.stack = stacks.bottom(i);
+    lane.index = i;
+    lane.wave = i / block->wave_width;
+    lane.fake_stack = nullptr;
+    lane.fiber = boost::context::detail::make_fcontext(lane.stack + kStackBytes, kStackBytes, LaneMain);
+  }
+  for (size_t w = 0; w < block->waves.size(); ++w) {
+    block->waves[w] = Wave{};
+    block->waves[w].first = static_cast<int>(w) * block->wave_width;
+    block->waves[w].lanes = std::min(block->wave_width, threads - block->waves[w].first);
+  }
+  block->epoch = 1;
+}
+
+void ReleaseShared() {
+  for (const SharedBlock& shared : block->shared) ::operator delete(shared.memory, shared.alignment);
+  block->shared.clear();
+}
+
+// Fibers that did not return leave their frames' red zones behind.
+void AbandonLanes() {
+#if defined(__SANITIZE_ADDRESS__)
+  for (const Lane& lane : block->lanes) __asan_unpoison_memory_region(lane.stack, kStackBytes);
+#endif
+}
+
+}  // namespace
+
+const LaneContext& Here() { return here->context; }
+
+uint32_t WaveValues::At(int from) const {
+  if (!present(from)) Fail("a cross-lane call reads a lane that is not there, lane", from);
+  return values[from];
+}
+
+WaveValues Exchange(uint32_t value, int wave_width, CallSite site) {
+  if (wave_width != block->wave_width) Fail("a cross-lane call is for waves of another width", wave_width);
+  Wave& wave = block->waves[here->wave];
+  const int parity = wave.parity;
+  const int lane = here->index - wave.first;
+  wave.values[parity][lane] = value;
+  Arrive(State::kAtExchange, site);
+  return {lane, wave.lanes, wave.values[parity]};
+}
+
+void WaveFence(CallSite site) { Arrive(State::kAtFence, site); }
+
+void BlockBarrier(CallSite site) { Arrive(State::kAtBarrier, site); }
+
+void Fail(const char* what, int64_t detail) {
+  block->error = absl::StrCat(what, " ", detail, "; thread ", here->index);
+  ToScheduler(/*returning=*/true);
+  __builtin_unreachable();
+}
+
+void CheckLdsRead(LdsShadow& shadow) {
+  const uint16_t me = static_cast<uint16_t>(here->index);
+  const Wave& wave = block->waves[here->wave];
+  if (shadow.write_block_epoch == 0)
+    Fail("an LDS element is read that nothing has written; barrier epoch", block->epoch);
+  if (shadow.write_block_epoch == block->epoch && shadow.writer != me) {
+    const bool same_wave = block->lanes[shadow.writer].wave == here->wave;
+    if (!same_wave || shadow.write_wave_epoch == wave.epoch) {
+      Fail("an LDS element is read with no barrier since it was written, by thread", shadow.writer);
+    }
+  }
+  if (shadow.read_block_epoch != block->epoch) {
+    shadow.many_readers = shadow.many_reader_waves = false;
+  } else if (block->lanes[shadow.reader].wave != here->wave) {
+    shadow.many_reader_waves = true;
+    return;
+  } else if (shadow.read_wave_epoch == wave.epoch) {
+    shadow.many_readers = shadow.many_readers || shadow.reader != me;
+    return;
+  } else {
+    shadow.many_readers = false;
+  }
+  shadow.read_block_epoch = block->epoch;
+  shadow.read_wave_epoch = wave.epoch;
+  shadow.reader = me;
+}
+
+void CheckLdsWrite(LdsShadow& shadow) {
+  const uint16_t me = static_cast<uint16_t>(here->index);
+  const Wave& wave = block->waves[here->wave];
+  if (shadow.write_block_epoch == block->epoch && shadow.writer != me) {
+    const bool same_wave = block->lanes[shadow.writer].wave == here->wave;
+    if (!same_wave || shadow.write_wave_epoch == wave.epoch) {
+      Fail("an LDS element is written with no barrier since it was written, by thread", shadow.writer);
+    }
+  }
+  if (shadow.read_block_epoch == block->epoch) {
+    const bool same_wave = block->lanes[shadow.reader].wave == here->wave;
+    const bool unordered = !same_wave || shadow.many_reader_waves ||
+                           (shadow.read_wave_epoch == wave.epoch && (shadow.many_readers || shadow.reader != me));
+    if (unordered) Fail("an LDS element is written with no barrier since it was read, by thread", shadow.reader);
+  }
+  shadow.write_block_epoch = block->epoch;
+  shadow.write_wave_epoch = wave.epoch;
+  shadow.writer = me;
+}
+
+void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*)) {
+  for (const SharedBlock& shared : block->shared) {
+    if (shared.construct == construct) return shared.memory;
+  }
+  const std::align_val_t align{std::max<size_t>(alignment, 64)};
+  void* memory = ::operator new(bytes, align);
+  std::memset(memory, kPoison, bytes);
+  construct(memory);
+  block->shared.push_back({construct, memory, align});
+  return memory;
+}
+
+absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_width,
+                     const std::function<void()>& kernel) {
+  if (threads < 1 || threads > kMaxThreads) {
+    return absl::InternalError(absl::StrCat(name, ": ", threads, " threads a block; expected 1 to ", kMaxThreads));
+  }
+  Block running;
+  running.name = name;
+  running.kernel = &kernel;
+  running.wave_width = wave_width;
+  running.lanes.resize(threads);
+  running.waves.resize((threads + wave_width - 1) / wave_width);
+  block = &running;
+
+  std::vector<uint64_t> order(uint64_t{grid.x} * grid.y * grid.z);
+  std::iota(order.begin(), order.end(), 0);
+  Shuffler shuffler{schedule_seed};
+  shuffler.Shuffle(order);
+  for (uint64_t index : order) {
+    const LaneContext context{
+        .thread = {0, 0, 0},
+        .block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
+                  static_cast<unsigned>(index / grid.x / grid.y)},
+        .block_dim = {static_cast<unsigned>(threads), 1, 1},
+        .grid_dim = grid};
+    PrepareLanes(context, threads);
+    const bool ok = RunBlock(shuffler);
+    ReleaseShared();
+    if (ok) continue;
+    AbandonLanes();
+    block = nullptr;
+    return absl::InternalError(absl::StrCat(name, ": ", running.error, "; block (", context.block.x, ", ",
+                                            context.block.y, ", ", context.block.z, "), waves of ", wave_width));
+  }
+  block = nullptr;
+  return absl::OkStatus();
+}
+
+void SetScheduleSeed(uint64_t seed) { schedule_seed = seed; }
+
+}  // namespace gdn::gpu::simt

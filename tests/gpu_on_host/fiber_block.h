@@ -1,0 +1,90 @@
+// The machinery of simt.h: lanes as fibers, their meetings, and the shadow of LDS. Kernels never include this.
+//
+// Thread safety: everything belongs to the launch running on the calling thread.
+//
+//   absl::Status s = simt::RunGrid("scale", {blocks}, 256, 64, [&] { ScaleKernel(params); });
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+
+namespace gdn::gpu::simt {
+
+struct Dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+struct LaneContext {
+  Dim3 thread{0, 0, 0};
+  Dim3 block{0, 0, 0};
+  Dim3 block_dim;
+  Dim3 grid_dim;
+};
+
+// The lane that runs now.
+const LaneContext& Here();
+
+struct CallSite {
+  const char* file;
+  int line;
+};
+
+// What the lanes of a wave brought to a meeting.
+struct WaveValues {
+  int lane;
+  int lanes;  // that are there, from lane 0
+  const uint32_t* values;
+
+  bool present(int from) const { return from >= 0 && from < lanes; }
+  uint32_t At(int from) const;  // fails the launch where the lane is not there
+};
+
+WaveValues Exchange(uint32_t value, int wave_width, CallSite site);
+template <int kWave>
+WaveValues Exchange(uint32_t value, CallSite site) {
+  return Exchange(value, kWave, site);
+}
+void WaveFence(CallSite site);
+void BlockBarrier(CallSite site);
+
+// Ends the launch with an error that names kernel, block and thread. Does not return.
+[[noreturn]] void Fail(const char* what, int64_t detail);
+
+inline void RequireAligned(const void* p, uintptr_t alignment) {
+  if (reinterpret_cast<uintptr_t>(p) % alignment != 0)
+    Fail("a vector access is misaligned, by bytes", reinterpret_cast<uintptr_t>(p) % alignment);
+}
+inline void RequireLdsIndex(int index, int count, int size) {
+  if (index < 0 || index + count > size) Fail("an LDS access is out of bounds, at element", index);
+}
+
+// Who wrote and read an LDS element last. Epochs count barriers from 1; 0 is never.
+struct LdsShadow {
+  uint32_t write_block_epoch = 0;
+  uint32_t write_wave_epoch = 0;
+  uint32_t read_block_epoch = 0;
+  uint32_t read_wave_epoch = 0;
+  uint16_t writer = 0;
+  uint16_t reader = 0;
+  bool many_readers = false;       // of the reader's wave, since its last fence
+  bool many_reader_waves = false;  // since the last block barrier
+};
+void CheckLdsRead(LdsShadow& shadow);
+void CheckLdsWrite(LdsShadow& shadow);
+
+// The block's memory for one Shared struct, made and poisoned at its first use.
+void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*));
+
+// Runs `kernel` for every thread of every block. INTERNAL where a check fails.
+absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_width,
+                     const std::function<void()>& kernel);
+
+// Seed of the order of blocks and waves in launches to come on this thread (default 1).
+void SetScheduleSeed(uint64_t seed);
+
+}  // namespace gdn::gpu::simt

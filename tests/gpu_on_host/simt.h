@@ -1,0 +1,174 @@
+// device.h on the host: a SIMT executor that runs a kernel one fiber per lane, with real barriers and cross-lane operations.
+//
+// A block at a time, in a shuffled order; within it waves in an order that is shuffled anew after each barrier (from a fixed
+// seed, so a failure repeats). A launch fails, naming kernel, block and thread, where
+//   - an LDS element is read before it is written, or lies outside its array;
+//   - two lanes touch an LDS element, one of them writing, with no barrier between (WaveBarrier within a wave);
+//   - lanes of a wave meet at different cross-lane calls or barriers, or one has returned;
+//   - a cross-lane call reads a lane that is not there.
+// Global memory is checked by AddressSanitizer, which sees each device allocation as one on the heap.
+// Thread safety: launches from different threads are independent. The calls below are for kernel code only.
+#pragma once
+
+#include <math.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "gpu_on_host/fiber_block.h"
+#include "kernels/gpu/dpp.h"
+#include "kernels/gpu/stream.h"
+#include "kernels/gpu/vec4.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+#define threadIdx (::gdn::gpu::simt::Here().thread)
+#define blockIdx (::gdn::gpu::simt::Here().block)
+#define blockDim (::gdn::gpu::simt::Here().block_dim)
+#define gridDim (::gdn::gpu::simt::Here().grid_dim)
+
+#define GDN_GPU_VENDOR "host"
+
+namespace gdn::gpu {
+
+// What kernels are compiled for.
+using WaveWidths = std::integer_sequence<int, 64, 32>;
+
+using std::max;
+using std::min;
+
+inline float BitsToFloat(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+inline uint32_t FloatToBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+inline float FromF16(uint16_t bits) { return F16ToFloat(bits); }
+inline uint16_t ToF16(float value) { return FloatToF16(value); }
+
+// Misaligned accesses fault on a GPU, so they fail here.
+inline Vec4 Load4(const float* p) {
+  simt::RequireAligned(p, 16);
+  return *reinterpret_cast<const Vec4*>(p);
+}
+inline void Store4(float* p, const Vec4& v) {
+  simt::RequireAligned(p, 16);
+  *reinterpret_cast<Vec4*>(p) = v;
+}
+
+// An LDS element: converts to its value and takes assignments, each of them checked.
+template <typename T>
+class LdsElement {
+ public:
+  LdsElement(T& value, simt::LdsShadow* shadow) : value_(value), shadow_(shadow) {}
+  LdsElement(const LdsElement&) = default;
+  operator T() const {  // NOLINT(google-explicit-constructor): stands in for a T
+    simt::CheckLdsRead(*shadow_);
+    return value_;
+  }
+  const LdsElement& operator=(T value) const {
+    simt::CheckLdsWrite(*shadow_);
+    value_ = value;
+    return *this;
+  }
+  const LdsElement& operator=(const LdsElement& other) const { return *this = static_cast<T>(other); }
+  const LdsElement& operator+=(T value) const { return *this = static_cast<T>(*this) + value; }
+  const LdsElement& operator-=(T value) const { return *this = static_cast<T>(*this) - value; }
+  const LdsElement& operator*=(T value) const { return *this = static_cast<T>(*this) * value; }
+
+ private:
+  T& value_;
+  simt::LdsShadow* shadow_;
+};
+
+template <typename T, int kCount>
+class LdsArray {
+ public:
+  LdsElement<T> operator[](int i) {
+    simt::RequireLdsIndex(i, 1, kCount);
+    return {data_[i], &shadow_[i]};
+  }
+  Vec4 Load4(int i) {
+    static_assert(sizeof(T) == 4);
+    simt::RequireLdsIndex(i, 4, kCount);
+    return {(*this)[i], (*this)[i + 1], (*this)[i + 2], (*this)[i + 3]};
+  }
+  void Store4(int i, const Vec4& v) {
+    simt::RequireLdsIndex(i, 4, kCount);
+    (*this)[i] = v.x;
+    (*this)[i + 1] = v.y;
+    (*this)[i + 2] = v.z;
+    (*this)[i + 3] = v.w;
+  }
+
+ private:
+  T data_[kCount];
+  simt::LdsShadow shadow_[kCount];
+};
+
+// Fresh for every block: poisoned, and nothing counts as written.
+template <typename T>
+T& SharedMemory() {
+  return *static_cast<T*>(simt::BlockSharedMemory(sizeof(T), alignof(T), [](void* memory) { new (memory) T; }));
+}
+
+inline void SyncThreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  simt::BlockBarrier({file, line});
+}
+inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  simt::WaveFence({file, line});
+}
+
+template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
+float UpdateDpp(float old, float source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const simt::WaveValues values = simt::Exchange<kWave>(FloatToBits(source), {file, line});
+  const int lane = values.lane;
+  const int from = DppSource(kCtrl, lane, kWave);
+  const bool enabled = ((kRowMask >> (lane >> 4)) & 1) != 0 && ((kBankMask >> ((lane >> 2) & 3)) & 1) != 0;
+  if (!enabled) return old;
+  if (from < 0) return kBoundCtrl ? 0.0f : old;
+  return BitsToFloat(values.At(from));
+}
+template <int kWave, int kPattern>
+float DsSwizzle(float value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const simt::WaveValues values = simt::Exchange<kWave>(FloatToBits(value), {file, line});
+  return BitsToFloat(values.At(SwizzleSource(kPattern, values.lane)));
+}
+template <int kWave>
+float Bpermute(int lane, float value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return BitsToFloat(simt::Exchange<kWave>(FloatToBits(value), {file, line}).At(lane & (kWave - 1)));
+}
+template <int kWave>
+uint64_t Ballot(bool predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const simt::WaveValues values = simt::Exchange<kWave>(predicate ? 1u : 0u, {file, line});
+  uint64_t mask = 0;
+  for (int lane = 0; lane < kWave; ++lane) {
+    if (values.present(lane) && values.At(lane) != 0) mask |= uint64_t{1} << lane;
+  }
+  return mask;
+}
+inline float Fdot2(uint32_t a, uint32_t b, float c) {
+  const float lo = fmaf(FromF16(static_cast<uint16_t>(a)), FromF16(static_cast<uint16_t>(b)), c);
+  return fmaf(FromF16(static_cast<uint16_t>(a >> 16)), FromF16(static_cast<uint16_t>(b >> 16)), lo);
+}
+
+template <typename... Params, typename... Args>
+absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
+                          const Stream& stream, const Args&... args) {
+  const simt::Dim3 grid{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+  return simt::RunGrid(name, grid, threads, stream.wave_width, [&] { kernel(args...); });
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,258 @@
+// The executor itself: cross-lane operations by the ISA's definition, and the faults it must see.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/wave.h"
+
+namespace gdn::gpu {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Stream HostStream(int wave_width) { return {.handle = nullptr, .wave_width = wave_width, .processors = 2}; }
+
+// What each lane gets from `Move` of its own lane number.
+template <int kWave, typename Move>
+std::vector<float> Moved(Move move) {
+  std::vector<float> out(kWave, -1.0f);
+  const auto status = simt::RunGrid("move", {}, kWave, kWave, [&] {
+    const int lane = LaneId<kWave>();
+    out[lane] = move(static_cast<float>(lane));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return out;
+}
+
+TEST(Dpp, QuadPermReadsTheNamedLaneOfEachQuad) {
+  const auto got = Moved<64>([](float x) { return UpdateDpp<64, DppQuadPerm(2, 3, 0, 1)>(-2.0f, x); });
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], (i & ~3) + ((i & 3) ^ 2)) << i;
+}
+
+TEST(Dpp, RowShiftsStopAtTheRowAndKeepTheOldValueThere) {
+  const auto right = Moved<64>([](float x) { return UpdateDpp<64, DppRowShr(3)>(-2.0f, x); });
+  const auto left = Moved<64>([](float x) { return UpdateDpp<64, DppRowShl(1)>(-2.0f, x); });
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_EQ(right[i], i % 16 >= 3 ? i - 3 : -2) << i;
+    EXPECT_EQ(left[i], i % 16 < 15 ? i + 1 : -2) << i;
+  }
+}
+
+TEST(Dpp, BoundControlPutsZeroWhereThereIsNoSource) {
+  const auto got = Moved<64>([](float x) { return UpdateDpp<64, DppRowShr(1), 0xf, 0xf, true>(-2.0f, x); });
+  EXPECT_EQ(got[16], 0.0f);
+  EXPECT_EQ(got[17], 16.0f);
+}
+
+TEST(Dpp, MirrorsReverseRowAndHalfRow) {
+  const auto row = Moved<32>([](float x) { return UpdateDpp<32, kDppRowMirror>(-2.0f, x); });
+  const auto half = Moved<32>([](float x) { return UpdateDpp<32, kDppRowHalfMirror>(-2.0f, x); });
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(row[i], (i & 16) + 15 - i % 16) << i;
+    EXPECT_EQ(half[i], (i & 24) + 7 - i % 8) << i;
+  }
+}
+
+TEST(Dpp, RotationStaysInTheRow) {
+  const auto got = Moved<64>([](float x) { return UpdateDpp<64, DppRowRor(4)>(-2.0f, x); });
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], (i & 48) + ((i % 16 + 12) % 16)) << i;
+}
+
+TEST(Dpp, BroadcastsReachTheRowsTheyAreDefinedFor) {
+  const auto from_15 = Moved<64>([](float x) { return UpdateDpp<64, kDppRowBcast15>(-2.0f, x); });
+  const auto from_31 = Moved<64>([](float x) { return UpdateDpp<64, kDppRowBcast31>(-2.0f, x); });
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_EQ(from_15[i], i < 16 ? -2 : (i / 16) * 16 - 1) << i;
+    EXPECT_EQ(from_31[i], i < 32 ? -2 : 31) << i;
+  }
+}
+
+TEST(Dpp, RowAndBankMasksLeaveTheOthersOld) {
+  const auto got = Moved<64>([](float x) { return UpdateDpp<64, DppQuadPerm(0, 0, 0, 0), 0x2, 0x1>(-2.0f, x); });
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], i >= 16 && i < 20 ? 16 : -2) << i;
+}
+
+TEST(DsSwizzle, MasksLanesWithinGroupsOf32) {
+  const auto got = Moved<64>([](float x) { return DsSwizzle<64, SwizzlePattern(0x1c, 0x01, 0x10)>(x); });
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], (i & 32) + ((((i & 31) & 0x1c) | 0x01) ^ 0x10)) << i;
+}
+
+TEST(Bpermute, ReadsAnyLaneOfTheWave) {
+  const auto got = Moved<64>([](float x) { return Bpermute<64>(static_cast<int>(x) * 7 + 5, x); });
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], (i * 7 + 5) % 64) << i;
+}
+
+TEST(Ballot, SetsTheBitOfEachLaneThatSaysYes) {
+  uint64_t mask = 0;
+  ASSERT_TRUE(simt::RunGrid("ballot", {}, 64, 64, [&] { mask = Ballot<64>(LaneId<64>() % 5 == 0); }).ok());
+  uint64_t expected = 0;
+  for (int i = 0; i < 64; i += 5) expected |= uint64_t{1} << i;
+  EXPECT_EQ(mask, expected);
+}
+
+TEST(Fdot2, AddsBothProductsInFloat32) {
+  const uint32_t a = ToF16(1.5f) | static_cast<uint32_t>(ToF16(-2.0f)) << 16;
+  const uint32_t b = ToF16(3.0f) | static_cast<uint32_t>(ToF16(0.25f)) << 16;
+  EXPECT_EQ(Fdot2(a, b, 10.0f), 10.0f + 4.5f - 0.5f);
+}
+
+template <int kWave>
+void ExpectGroupSums() {
+  const auto of_16 = Moved<kWave>([](float x) { return GroupSum<16, kWave>(x); });
+  const auto of_all = Moved<kWave>([](float x) { return GroupSum<kWave, kWave>(x); });
+  const auto largest = Moved<kWave>([](float x) { return GroupMax<8, kWave>(x); });
+  const auto prefix = Moved<kWave>([](float x) { return WavePrefixSum<kWave>(x); });
+  for (int i = 0; i < kWave; ++i) {
+    EXPECT_EQ(of_16[i], 16 * (i & ~15) + 120) << i;
+    EXPECT_EQ(of_all[i], kWave * (kWave - 1) / 2) << i;
+    EXPECT_EQ(largest[i], (i & ~7) + 7) << i;
+    EXPECT_EQ(prefix[i], i * (i + 1) / 2) << i;
+  }
+}
+
+TEST(Wave, SumsMaximaAndPrefixesHoldAtBothWidths) {
+  ExpectGroupSums<64>();
+  ExpectGroupSums<32>();
+}
+
+// out[i] = in[reversed within a block of 128], by way of LDS; kBarrier and kTail plant a fault each.
+template <bool kBarrier, int kTail>
+void ReverseKernel(const float* in, float* out, int count) {
+  struct Shared {
+    LdsArray<float, 128> tile;
+  };
+  Shared& s = SharedMemory<Shared>();
+  const int i = static_cast<int>(blockIdx.x * 128 + threadIdx.x);
+  if (i < count) s.tile[static_cast<int>(threadIdx.x)] = in[i];
+  if (kBarrier) SyncThreads();
+  const int length = min(128, count - static_cast<int>(blockIdx.x) * 128);
+  if (i < count) out[i] = s.tile[length - 1 - static_cast<int>(threadIdx.x) + kTail];
+}
+
+template <bool kBarrier, int kTail>
+absl::Status Reverse(int count, int wave_width) {
+  std::vector<float> in(count);
+  std::vector<float> out(count, -1.0f);
+  for (int i = 0; i < count; ++i) in[i] = static_cast<float>(i);
+  const absl::Status status = Launch("reverse", ReverseKernel<kBarrier, kTail>, {CeilDivide(count, 128)}, 128,
+                                     HostStream(wave_width), in.data(), out.data(), count);
+  if (status.ok()) {
+    for (int i = 0; i < count; ++i) {
+      const int first = i / 128 * 128;
+      const int last = std::min(count, first + 128) - 1;
+      EXPECT_EQ(out[i], first + last - i) << i;
+    }
+  }
+  return status;
+}
+
+TEST(PlantedFault, NoneRunsCleanWithATail) {
+  for (int width : {64, 32}) {
+    for (int count : {1, 127, 128, 129, 300}) EXPECT_TRUE((Reverse<true, 0>(count, width)).ok()) << count;
+  }
+}
+
+TEST(PlantedFault, AMissingBarrierIsSeen) {
+  for (int width : {64, 32}) {
+    const absl::Status status = Reverse<false, 0>(300, width);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("reverse"), HasSubstr("LDS"), HasSubstr("thread")));
+  }
+}
+
+TEST(PlantedFault, AnOffByOneTailIsSeen) {
+  // In a whole block it runs off the array, in the last one onto an element that nobody wrote.
+  EXPECT_THAT(std::string((Reverse<true, 1>(128, 64)).message()), HasSubstr("out of bounds"));
+  EXPECT_THAT(std::string((Reverse<true, 1>(100, 64)).message()), HasSubstr("nothing has written"));
+}
+
+TEST(PlantedFault, LanesOfOneWaveNeedAWaveBarrier) {
+  struct Shared {
+    LdsArray<float, 64> values;
+  };
+  const auto run = [](bool fence) {
+    return simt::RunGrid("neighbours", {}, 64, 64, [&] {
+      Shared& s = SharedMemory<Shared>();
+      const int lane = LaneId<64>();
+      s.values[lane] = 1.0f;
+      if (fence) WaveBarrier();
+      const float neighbour = s.values[(lane + 1) % 64];
+      EXPECT_EQ(neighbour, 1.0f);
+    });
+  };
+  EXPECT_TRUE(run(true).ok());
+  EXPECT_THAT(std::string(run(false).message()), HasSubstr("LDS"));
+}
+
+TEST(PlantedFault, AWriteOverWhatOthersStillReadIsSeen) {
+  struct Shared {
+    LdsArray<float, 1> value;
+  };
+  const auto run = [](bool barrier) {
+    return simt::RunGrid("reuse", {}, 128, 64, [&] {
+      Shared& s = SharedMemory<Shared>();
+      for (int round = 0; round < 2; ++round) {
+        if (threadIdx.x == 0) s.value[0] = static_cast<float>(round);
+        SyncThreads();
+        EXPECT_EQ(static_cast<float>(s.value[0]), round);
+        if (barrier) SyncThreads();
+      }
+    });
+  };
+  EXPECT_TRUE(run(true).ok());
+  EXPECT_THAT(std::string(run(false).message()), HasSubstr("with no barrier since it was"));
+}
+
+TEST(PlantedFault, DivergingLanesAreNamed) {
+  const auto barrier = simt::RunGrid("half", {}, 128, 64, [] {
+    if (threadIdx.x < 64) SyncThreads();
+  });
+  EXPECT_THAT(std::string(barrier.message()),
+              AllOf(HasSubstr("diverge"), HasSubstr("SyncThreads"), HasSubstr("its end")));
+  const auto shuffle = simt::RunGrid("odd", {}, 64, 64, [] {
+    if (threadIdx.x % 2 == 1) static_cast<void>(GroupSum<2, 64>(1.0f));
+  });
+  EXPECT_THAT(std::string(shuffle.message()), HasSubstr("diverge"));
+}
+
+TEST(PlantedFault, AMisalignedVectorAccessIsSeen) {
+  alignas(16) float data[8] = {};
+  const auto status = simt::RunGrid("load", {}, 1, 64, [&] { static_cast<void>(Load4(data + 1)); });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("misaligned"));
+}
+
+TEST(Schedule, FollowsTheSeedAndRepeats) {
+  const auto order = [](uint64_t seed) {
+    simt::SetScheduleSeed(seed);
+    std::vector<unsigned> waves;
+    EXPECT_TRUE(simt::RunGrid("order", {.x = 4}, 256, 64, [&] {
+                  if (threadIdx.x % 64 == 0) waves.push_back(blockIdx.x * 4 + threadIdx.x / 64);
+                  SyncThreads();
+                  if (threadIdx.x % 64 == 0) waves.push_back(blockIdx.x * 4 + threadIdx.x / 64);
+                }).ok());
+    simt::SetScheduleSeed(1);
+    return waves;
+  };
+  EXPECT_EQ(order(7), order(7));
+  EXPECT_NE(order(7), order(8));
+}
+
+TEST(Launch, RefusesAWaveWidthItHasNoKernelsFor) {
+  const absl::Status status = WithWaveWidth(HostStream(48), "any", [](auto) { return absl::OkStatus(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Launch, RefusesAGridThatNoDeviceTakes) {
+  const absl::Status status =
+      Launch("tall", ReverseKernel<true, 0>, {1, 70000}, 64, HostStream(64), nullptr, nullptr, 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gdn::gpu

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/common/slot_image.h"
 #include "kernels/common/state_layout.h"
@@ -26,6 +27,7 @@
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/gating/gating.h"
+#include "kernels/mixer_input/mixer_input.h"
 #include "kernels/projection/projection.h"
 #include "kernels/qk_l2norm/qk_l2norm.h"
 #include "kernels/qkvz_split/qkvz_split.h"
@@ -39,6 +41,7 @@ struct BackendInfo {
   int32_t threads = 0;          // worker threads of a CPU backend; 0 elsewhere
   int64_t memory_bytes = 0;     // memory of the device
   bool unified_memory = false;  // backend memory can be read and written by the host directly
+  bool lazy_memory = false;     // memory is committed as it is touched
 };
 
 class Backend {
@@ -46,13 +49,15 @@ class Backend {
   virtual ~Backend() = default;
   virtual const BackendInfo& info() const = 0;
 
-  // Zeroed memory, 64-byte aligned, committed as it is touched where the system can do that (so a state pool may be
-  // reserved whole). RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
+  // Zeroed memory, 64-byte aligned. Where info().lazy_memory, a state pool may be reserved whole.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   virtual void Free(void* data, size_t bytes) = 0;
   virtual absl::Status CopyIn(void* device, const void* host, size_t bytes) = 0;
   virtual absl::Status CopyOut(void* host, const void* device, size_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
+  // Memory that Allocate could still give now; info().memory_bytes where that is not known.
+  virtual int64_t FreeMemoryBytes() { return info().memory_bytes; }
 
   // Slots. ZeroSlot makes a slot fresh. ReadSlot and WriteSlot convert between the slot and wire order and complete
   // before they return; `token_count` places the convolution columns.
@@ -62,6 +67,12 @@ class Backend {
   // INVALID_ARGUMENT where the image's sizes do not fit the layout.
   virtual absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
                                  const SlotImage& image) = 0;
+
+  // Says that the operators to come are one step of these sequences, so that a device can fetch the index arrays at once.
+  // A hint: operators take their own params' arrays as the truth. `log_lengths` may be null.
+  virtual absl::Status PrepareStep(const PackedBatch& batch, const int64_t* token_counts, const int32_t* log_lengths) {
+    return absl::OkStatus();
+  }
 
   virtual absl::Status Projection(const ProjectionParams& params) = 0;
   virtual absl::Status QkvzSplit(const QkvzSplitParams& params) = 0;
@@ -73,6 +84,11 @@ class Backend {
   virtual absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) = 0;
   virtual absl::Status MaterializeState(const MaterializeStateParams& params) = 0;
   virtual absl::Status GatedRmsNorm(const GatedRmsNormParams& params) = 0;
+
+  // Fused forms, with the bits of the operators they stand for; the defaults call those one by one.
+  // Up to 4 projections that share x, rows and path.
+  virtual absl::Status Projections(absl::Span<const ProjectionParams> params);
+  virtual absl::Status MixerInput(const MixerInputParams& params);
 };
 
 // Backend memory with an owner.

@@ -47,7 +47,10 @@ SlotReservation& SlotReservation::operator=(SlotReservation&& other) noexcept {
 SlotReservation::~SlotReservation() { Release(); }
 
 void SlotReservation::Release() {
-  if (store_ != nullptr) store_->Unreserve(bytes());
+  if (store_ != nullptr) {
+    store_->Unreserve(bytes());
+    pool_->Unreserve(count_);
+  }
   store_ = nullptr;
   pool_ = nullptr;
 }
@@ -65,6 +68,18 @@ const StatePoolView& SlotReservation::view() const { return pool_->view(); }
 
 StatePool::StatePool(DeviceBuffer memory, const StateLayout& layout, int32_t slot_count)
     : memory_(std::move(memory)), view_{.layout = layout, .data = memory_.floats(), .slot_count = slot_count} {}
+
+bool StatePool::TryReserve(int32_t count) {
+  absl::MutexLock lock(&mu_);
+  if (reserved_ + count > view_.slot_count - kSpareSlots) return false;
+  reserved_ += count;
+  return true;
+}
+
+void StatePool::Unreserve(int32_t count) {
+  absl::MutexLock lock(&mu_);
+  reserved_ -= count;
+}
 
 int32_t StatePool::PopLocked() {
   ++taken_;
@@ -112,23 +127,49 @@ absl::StatusOr<SlotReservation> StateStore::Reserve(const LayerDims& dims, int32
                             options_.budget_bytes, " are free; delete sessions or raise --state-bytes"),
                      {{"needed", StrCat(needed)}, {"available", StrCat(available)}});
   }
-  std::shared_ptr<StatePool> pool;
   std::erase_if(pools_, [](const std::weak_ptr<StatePool>& weak) { return weak.expired(); });
+  std::shared_ptr<StatePool> pool;
+  int64_t allocated = 0;
   for (const auto& weak : pools_) {
     auto candidate = weak.lock();
-    if (candidate != nullptr && candidate->view().layout == layout) pool = std::move(candidate);
+    if (candidate == nullptr) continue;
+    allocated += (candidate->view().slot_count - kSpareSlots) * candidate->view().layout.slot_bytes();
+    if (candidate->view().layout == layout && candidate->TryReserve(count)) {
+      pool = std::move(candidate);
+      break;
+    }
   }
   if (pool == nullptr) {
-    // Every pool is made for the whole budget: its memory is committed only as slots are touched.
-    const int64_t slots = options_.budget_bytes / layout.slot_bytes() + kSpareSlots;
-    const auto slot_count = static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer memory,
-                         DeviceBuffer::Make(backend_, static_cast<size_t>(slot_count * layout.slot_bytes())));
-    pool = std::make_shared<StatePool>(std::move(memory), layout, slot_count);
+    GDN_ASSIGN_OR_RETURN(pool, MakePool(layout, count, allocated));
     pools_.push_back(pool);
   }
   used_bytes_ += needed;
   return SlotReservation(this, std::move(pool), count);
+}
+
+absl::StatusOr<std::shared_ptr<StatePool>> StateStore::MakePool(const StateLayout& layout, int32_t count,
+                                                                int64_t allocated) {
+  // Memory that is committed as slots are touched costs nothing to reserve: such a pool is made for the whole budget.
+  // Elsewhere it takes half of what no pool has yet, so that sessions of another shape still find room.
+  int64_t bytes = options_.budget_bytes;
+  if (!backend_.info().lazy_memory) {
+    const int64_t room = options_.budget_bytes - allocated;
+    const int64_t needed = count * layout.slot_bytes();
+    if (needed > room) {
+      return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+                       StrCat("this session's states need ", needed, " bytes and ", std::max<int64_t>(room, 0),
+                              " are free: sessions of other shapes hold the rest; delete them or raise --state-bytes"),
+                       {{"needed", StrCat(needed)}, {"available", StrCat(std::max<int64_t>(room, 0))}});
+    }
+    bytes = std::max(needed, room / 2);
+  }
+  const int64_t slots = bytes / layout.slot_bytes() + kSpareSlots;
+  const auto slot_count = static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
+  GDN_ASSIGN_OR_RETURN(DeviceBuffer memory,
+                       DeviceBuffer::Make(backend_, static_cast<size_t>(slot_count * layout.slot_bytes())));
+  auto pool = std::make_shared<StatePool>(std::move(memory), layout, slot_count);
+  pool->TryReserve(count);
+  return pool;
 }
 
 int64_t StateStore::used_bytes() const {

@@ -88,6 +88,10 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   SlotLease Take();  // aborts the process where no slot is left: a broken reservation
   absl::StatusOr<SlotLease> TakeSpare();
 
+  // Counts `count` slots as promised; false where fewer are left.
+  bool TryReserve(int32_t count);
+  void Unreserve(int32_t count);
+
  private:
   friend class SlotLease;
   void Return(int32_t index, bool spare);
@@ -100,6 +104,7 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   int32_t untouched_ ABSL_GUARDED_BY(mu_) = 0;          // slots from here on have never been taken
   int32_t taken_ ABSL_GUARDED_BY(mu_) = 0;              // spares included
   int32_t spares_ ABSL_GUARDED_BY(mu_) = 0;
+  int32_t reserved_ ABSL_GUARDED_BY(mu_) = 0;  // promised to reservations
 };
 
 struct StateStoreOptions {
@@ -123,6 +128,7 @@ class StateStore {
  private:
   friend class SlotReservation;
   void Unreserve(int64_t bytes);
+  absl::StatusOr<std::shared_ptr<StatePool>> MakePool(const StateLayout& layout, int32_t count, int64_t allocated);
 
   Backend& backend_;
   const StateStoreOptions options_;

@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "kernels/common/packed_batch.h"
 #include "kernels/common/state_layout.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -32,5 +33,8 @@ struct CausalConv1dParams {
 absl::Status ValidateCausalConv1d(const CausalConv1dParams& params);
 void CausalConv1dReference(const CausalConv1dParams& params);
 absl::Status CausalConv1dCpu(const CausalConv1dParams& params, ThreadPool& pool);
+// `batch` holds params.batch and params.token_counts on the device.
+absl::Status CausalConv1dGpu(const CausalConv1dParams& params, const gpu::DeviceBatch& batch,
+                             const gpu::Stream& stream);
 
 }  // namespace gdn

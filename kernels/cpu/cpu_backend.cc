@@ -30,6 +30,7 @@ class CpuBackend final : public Backend {
     info_.threads = threads;
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
+    info_.lazy_memory = true;
   }
 
   const BackendInfo& info() const override { return info_; }

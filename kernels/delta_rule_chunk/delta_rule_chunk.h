@@ -13,12 +13,23 @@
 
 #include "base/thread_pool.h"
 #include "kernels/common/delta_rule.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
-inline constexpr int32_t kChunkTokens = 64;  // C. Part of numerics_id.
+inline constexpr int32_t kChunkTokens = 64;     // C on the CPU. Part of numerics_id.
+inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: what fits its LDS. Part of numerics_id.
 
 // SIMD. The reference is DeltaRuleScanReference: the two forms are equal in exact arithmetic.
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
+
+// Device memory that a call needs beside its tensors; grows with tokens and sequences, from the host's batch alone.
+int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params);
+
+// Bases are [HV][V][K] in device memory. params.batch is the host's view of `batch`. `workspace` is 16-byte aligned.
+// Keys of more than 256 elements, and strides over 2^24 floats (HV V, the output's, is one), go through
+// DeltaRuleScanGpu, whose results are as good.
+absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, float* workspace,
+                               const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -14,6 +14,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/common/delta_rule.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -42,5 +43,14 @@ void MaterializeStateReference(const MaterializeStateParams& params);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool);
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
+
+// Bases are [HV][V][K] in device memory; index arrays are needed twice: params' on the host, the others on the device,
+// with the same values. The host's log_lengths are those after the call as soon as it returns; the device's stay as they
+// are. One launch for a token a sequence, two for more.
+absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch,
+                                const gpu::Stream& stream);
+absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,
+                                 const int32_t* device_dst, const int32_t* device_log_lengths,
+                                 const gpu::Stream& stream);
 
 }  // namespace gdn

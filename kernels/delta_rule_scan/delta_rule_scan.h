@@ -11,6 +11,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/common/delta_rule.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -20,5 +21,8 @@ void DeltaRuleScanReference(const DeltaRuleParams& params);
 
 // SIMD, one (sequence, value head, column slice) a task.
 absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool);
+
+// Bases are [HV][V][K] in device memory. params.batch is the host's view of `batch`, whose arrays are the device's.
+absl::Status DeltaRuleScanGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/thread_pool.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -26,5 +27,6 @@ struct GatedRmsNormParams {
 absl::Status ValidateGatedRmsNorm(const GatedRmsNormParams& params);
 void GatedRmsNormReference(const GatedRmsNormParams& params);
 absl::Status GatedRmsNormCpu(const GatedRmsNormParams& params, ThreadPool& pool);
+absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "base/thread_pool.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -32,5 +33,6 @@ struct GatingParams {
 absl::Status ValidateGating(const GatingParams& params);
 void GatingReference(const GatingParams& params);
 absl::Status GatingCpu(const GatingParams& params, ThreadPool& pool);
+absl::Status GatingGpu(const GatingParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

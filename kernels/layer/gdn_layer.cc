@@ -1,6 +1,7 @@
 #include "kernels/layer/gdn_layer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/status_macros.h"
@@ -40,18 +41,18 @@ LayerStep FromRow(const LayerStep& step, int64_t row) {
 
 }  // namespace
 
-// Tensors of one run, in backend memory. Inputs are the step's or the projections'.
+// Tensors of one run, in backend memory.
 struct GdnLayerRunner::Mixer {
-  const float* mixed_qkv = nullptr;  // [tokens, C]
-  const float* z = nullptr;          // [tokens, HV, V]
-  const float* b = nullptr;          // [tokens, HV]
-  const float* a = nullptr;          // [tokens, HV]
-  float* convolved = nullptr;        // [tokens, C]
-  float* q = nullptr;                // [tokens, H, K]
-  float* k = nullptr;                // [tokens, H, K]
-  float* g = nullptr;                // [tokens, HV]
-  float* beta = nullptr;             // [tokens, HV]
-  float* output = nullptr;           // [tokens, HV, V]
+  const float* qkvz = nullptr;  // [tokens, 2 H K + 2 HV V]; null where the step brings its parts
+  const float* ba = nullptr;    // [tokens, 2 HV]
+  float* split = nullptr;       // [tokens, C + 2 HV] scratch
+  float* z = nullptr;           // [tokens, HV, V]; null as qkvz
+  float* convolved = nullptr;   // [tokens, C]
+  float* q = nullptr;           // [tokens, H, K]
+  float* k = nullptr;           // [tokens, H, K]
+  float* g = nullptr;           // [tokens, HV]
+  float* beta = nullptr;        // [tokens, HV]
+  float* output = nullptr;      // [tokens, HV, V]
 };
 
 absl::Status GdnLayerRunner::Prefill(const LayerStep& step) {
@@ -87,6 +88,7 @@ absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths)
 }
 
 absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
+  GDN_RETURN_IF_ERROR(backend_.PrepareStep(step.batch, step.token_counts, log_lengths));
   switch (step.kind) {
     case InputKind::kHiddenStates:
       return RunHiddenStates(step, log_lengths);
@@ -134,7 +136,8 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& step, int32_t* log_le
 absl::Status GdnLayerRunner::RunProjected(const LayerStep& step, int32_t* log_lengths) {
   const LayerDims& dims = step.pool.layout.dims();
   const int64_t tokens = step.batch.tokens();
-  Mixer mixer{.mixed_qkv = step.mixed_qkv, .z = step.z, .b = step.b, .a = step.a, .output = step.output};
+  Mixer mixer;
+  mixer.output = step.output;
   GDN_RETURN_IF_ERROR(Reserve({{&mixer.convolved, tokens * dims.conv_channels()},
                                {&mixer.q, tokens * dims.key_features()},
                                {&mixer.k, tokens * dims.key_features()},
@@ -149,85 +152,65 @@ absl::Status GdnLayerRunner::RunHiddenStates(const LayerStep& step, int32_t* log
   const int64_t tokens = step.batch.tokens();
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
-  float *qkvz = nullptr, *ba = nullptr, *mixed_qkv = nullptr, *z = nullptr, *b = nullptr, *a = nullptr;
+  float *qkvz = nullptr, *ba = nullptr;
   Mixer mixer;
   GDN_RETURN_IF_ERROR(Reserve({{&qkvz, tokens * qkvz_features},
                                {&ba, tokens * ba_features},
-                               {&mixed_qkv, tokens * dims.conv_channels()},
-                               {&z, tokens * dims.value_features()},
-                               {&b, tokens * dims.value_heads},
-                               {&a, tokens * dims.value_heads},
+                               {&mixer.split, tokens * (dims.conv_channels() + ba_features)},
+                               {&mixer.z, tokens * dims.value_features()},
                                {&mixer.convolved, tokens * dims.conv_channels()},
                                {&mixer.q, tokens * dims.key_features()},
                                {&mixer.k, tokens * dims.key_features()},
                                {&mixer.g, tokens * dims.value_heads},
                                {&mixer.beta, tokens * dims.value_heads},
                                {&mixer.output, tokens * dims.value_features()}}));
+  mixer.qkvz = qkvz;
+  mixer.ba = ba;
 
   // Prefill runs one sequence at a time, so its GEMM may look at the number of rows; a decode batch's must not.
   const ProjectionPath path = log_lengths == nullptr ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
-  const auto project = [&](const float* x, const WeightMatrix& weight, float* y, int64_t y_stride) {
-    return backend_.Projection({.path = path,
-                                .rows = tokens,
-                                .x = x,
-                                .x_stride = weight.cols,
-                                .weight = weight,
-                                .y = y,
-                                .y_stride = y_stride});
+  const auto projection = [&](const float* x, const WeightMatrix& weight, float* y, int64_t y_stride) {
+    return ProjectionParams{
+        .path = path, .rows = tokens, .x = x, .x_stride = weight.cols, .weight = weight, .y = y, .y_stride = y_stride};
   };
   // Side by side: of the interleaved layout the first of each pair is the whole.
-  GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_qkv, qkvz, qkvz_features));
-  GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_b, ba, ba_features));
-  if (weights.layout == ProjectionLayout::kFlat) {
-    GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_z, qkvz + weights.in_qkv.rows, qkvz_features));
-    GDN_RETURN_IF_ERROR(project(step.hidden_states, weights.in_a, ba + weights.in_b.rows, ba_features));
-  }
-  GDN_RETURN_IF_ERROR(backend_.QkvzSplit({.layout = weights.layout,
-                                          .dims = dims,
-                                          .rows = tokens,
-                                          .qkvz = qkvz,
-                                          .ba = ba,
-                                          .mixed_qkv = mixed_qkv,
-                                          .z = z,
-                                          .b = b,
-                                          .a = a}));
-  mixer.mixed_qkv = mixed_qkv;
-  mixer.z = z;
-  mixer.b = b;
-  mixer.a = a;
+  const std::array<ProjectionParams, 4> inputs = {
+      projection(step.hidden_states, weights.in_qkv, qkvz, qkvz_features),
+      projection(step.hidden_states, weights.in_b, ba, ba_features),
+      projection(step.hidden_states, weights.in_z, qkvz + weights.in_qkv.rows, qkvz_features),
+      projection(step.hidden_states, weights.in_a, ba + weights.in_b.rows, ba_features)};
+  const size_t count = weights.layout == ProjectionLayout::kFlat ? 4 : 2;
+  GDN_RETURN_IF_ERROR(backend_.Projections(absl::MakeConstSpan(inputs).first(count)));
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
-  return project(mixer.output, weights.out, step.output, dims.hidden_size);
+  return backend_.Projection(projection(mixer.output, weights.out, step.output, dims.hidden_size));
 }
 
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.dims;
   const int64_t tokens = step.batch.tokens();
-  GDN_RETURN_IF_ERROR(backend_.CausalConv1d({.pool = step.pool,
-                                             .batch = step.batch,
-                                             .token_counts = step.token_counts,
-                                             .x = mixer.mixed_qkv,
-                                             .weight = weights.conv_weight,
-                                             .y = mixer.convolved}));
-  GDN_RETURN_IF_ERROR(backend_.Gating({.convention = weights.a_log_convention,
-                                       .value_heads = dims.value_heads,
-                                       .rows = tokens,
-                                       .a = mixer.a,
-                                       .b = mixer.b,
-                                       .a_log = weights.a_log,
-                                       .dt_bias = weights.dt_bias,
-                                       .g = mixer.g,
-                                       .beta = mixer.beta}));
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
-  GDN_RETURN_IF_ERROR(backend_.QkL2Norm({.key_heads = dims.key_heads,
-                                         .key_dim = dims.key_dim,
-                                         .rows = tokens,
-                                         .scale = scale,
-                                         .q = mixer.convolved,
-                                         .k = mixer.convolved + dims.key_features(),
-                                         .in_stride = dims.conv_channels(),
-                                         .q_out = mixer.q,
-                                         .k_out = mixer.k}));
+  GDN_RETURN_IF_ERROR(backend_.MixerInput({.pool = step.pool,
+                                           .batch = step.batch,
+                                           .token_counts = step.token_counts,
+                                           .layout = weights.layout,
+                                           .qkvz = mixer.qkvz,
+                                           .ba = mixer.ba,
+                                           .split_scratch = mixer.split,
+                                           .mixed_qkv = step.mixed_qkv,
+                                           .b = step.b,
+                                           .a = step.a,
+                                           .conv_weight = weights.conv_weight,
+                                           .a_log_convention = weights.a_log_convention,
+                                           .a_log = weights.a_log,
+                                           .dt_bias = weights.dt_bias,
+                                           .scale = scale,
+                                           .convolved = mixer.convolved,
+                                           .z = mixer.z,
+                                           .q = mixer.q,
+                                           .k = mixer.k,
+                                           .g = mixer.g,
+                                           .beta = mixer.beta}));
   GDN_RETURN_IF_ERROR(DeltaRule({.pool = step.pool,
                                  .batch = step.batch,
                                  .q = mixer.q,
@@ -244,7 +227,7 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .rows = tokens * dims.value_heads,
                                 .epsilon = weights.norm_epsilon,
                                 .x = mixer.output,
-                                .z = mixer.z,
+                                .z = mixer.qkvz != nullptr ? mixer.z : step.z,
                                 .weight = weights.norm_weight,
                                 .y = mixer.output});
 }

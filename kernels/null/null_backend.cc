@@ -17,6 +17,7 @@ class NullBackend final : public Backend {
     info_.numerics_id = "null";
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
+    info_.lazy_memory = true;
   }
 
   const BackendInfo& info() const override { return info_; }

@@ -14,8 +14,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/thread_pool.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -45,5 +47,12 @@ absl::Status ValidateProjection(const ProjectionParams& params);
 void ProjectionReference(const ProjectionParams& params);
 
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
+
+// One to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch. INVALID_ARGUMENT where x, its stride,
+// rows, the path or the number of input features differ between them. The order of sums depends on the path alone, and
+// for kSequenceGemm on whether it has few rows: neither on the other matrices nor on dtypes.
+inline constexpr int kMaxProjectionsPerLaunch = 4;
+absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
+absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/thread_pool.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -31,5 +32,6 @@ struct QkL2NormParams {
 absl::Status ValidateQkL2Norm(const QkL2NormParams& params);
 void QkL2NormReference(const QkL2NormParams& params);
 absl::Status QkL2NormCpu(const QkL2NormParams& params, ThreadPool& pool);
+absl::Status QkL2NormGpu(const QkL2NormParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/layer_dims.h"
 #include "base/thread_pool.h"
+#include "kernels/gpu/stream.h"
 
 namespace gdn {
 
@@ -32,5 +33,6 @@ struct QkvzSplitParams {
 absl::Status ValidateQkvzSplit(const QkvzSplitParams& params);
 void QkvzSplitReference(const QkvzSplitParams& params);
 absl::Status QkvzSplitCpu(const QkvzSplitParams& params, ThreadPool& pool);
+absl::Status QkvzSplitGpu(const QkvzSplitParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -1,0 +1,217 @@
+// Device code: the causal convolution of channels that one thread owns, through every token of a tile.
+//
+// A thread holds four neighbouring channels. Sequences are cut into tiles of tokens; only a sequence's first tile
+// reads the ring, as a tile has at least W - 1 tokens, and the thread that computes it then moves the ring on: no
+// other thread of the launch touches those columns. A sum runs over taps w = 0 .. W - 1 whatever the path, so any
+// split gives the same bits.
+// Blocks: y strides over tiles, z over sequences.
+// Thread safety: plain values. Ownership: none.
+//
+//   const ConvGeometry geometry = MakeConvGeometry(pool, batch);
+//   ConvolveChannels<true>(geometry, x, stride, map, weight, channel, y);
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/state_layout.h"
+#include "kernels/gpu/gate_math.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn::gpu {
+
+struct ConvGeometry {
+  DeviceBatch batch;
+  float* conv;          // slot 0's columns
+  int64_t slot_floats;  // from slot to slot
+  int32_t columns;      // P
+  int32_t channels;     // C
+  int32_t width;        // W
+  int32_t tile_tokens;  // >= W - 1
+};
+
+// One sequence as a thread sees it: pointers are at its first channel.
+struct ConvSequence {
+  const float* x;    // the call's first token
+  int64_t x_stride;  // floats from token to token
+  float* ring;       // column 0; not the sequence's own where not live
+  int32_t channels;  // floats from column to column
+  int32_t columns;
+  int32_t first;  // column of the call's first token
+  int32_t length;
+  bool live;  // false for padding: its outputs are zero, its slot is not touched
+};
+
+inline ConvGeometry MakeConvGeometry(const StatePoolView& pool, const DeviceBatch& batch) {
+  const LayerDims& dims = pool.layout.dims();
+  return {.batch = batch,
+          .conv = pool.data + pool.layout.conv_offset(),
+          .slot_floats = pool.layout.slot_floats(),
+          .columns = pool.layout.conv_columns(),
+          .channels = static_cast<int32_t>(dims.conv_channels()),
+          .width = dims.conv_width,
+          .tile_tokens = 0};
+}
+
+// The grid for `blocks_x` blocks of channels, and the geometry's tile: short ones where the device would else have
+// little to do, for a tile's tokens come one after the other. Where sequences alone fill the device several times
+// over, a block takes several of them and loads its taps once.
+inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& geometry) {
+  constexpr int32_t kShortestTile = 4;
+  constexpr int32_t kLongestTile = 16;
+  constexpr int64_t kMostTiles = 32768;
+  const DeviceBatch& batch = geometry.batch;
+  const int64_t plenty = int64_t{stream.processors} * 16;
+  int32_t tile = kShortestTile;
+  while (tile < geometry.width - 1) tile *= 2;
+  while (tile < kLongestTile && blocks_x * CeilDivide(batch.tokens, tile) > plenty) tile *= 2;
+  geometry.tile_tokens = tile;
+  if (batch.tokens == 0) return {0, 1, 1};
+  const int64_t all_tiles = CeilDivide(batch.max_length, tile);
+  const int64_t tiles = all_tiles < kMostTiles ? all_tiles : kMostTiles;
+  const int64_t groups = CeilDivide(plenty, blocks_x * tiles);
+  return {blocks_x, tiles, batch.sequences < groups ? batch.sequences : groups};
+}
+
+// `x` at the thread's channel of the packed batch's first token; `channel` counts ring channels.
+__device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_t sequence, const float* x,
+                                                   int64_t x_stride, int32_t channel) {
+  const int32_t begin = g.batch.cu_seqlens[sequence];
+  const int32_t slot = g.batch.slots[sequence];
+  ConvSequence s{.x = x + begin * x_stride,
+                 .x_stride = x_stride,
+                 .ring = g.conv + (slot < 0 ? 0 : slot) * g.slot_floats + channel,
+                 .channels = g.channels,
+                 .columns = g.columns,
+                 .first = 0,
+                 .length = g.batch.cu_seqlens[sequence + 1] - begin,
+                 .live = slot >= 0};
+  if (s.live) {
+    const int64_t count = g.batch.token_counts[sequence];
+    // A 64-bit remainder costs hundreds of cycles.
+    s.first = count <= 0x7fffffff
+                  ? static_cast<int32_t>(static_cast<uint32_t>(count) % static_cast<uint32_t>(g.columns))
+                  : static_cast<int32_t>(count % g.columns);
+  }
+  return s;
+}
+
+// The channels of token `t`, counted from the call's first; t > -P.
+__device__ __forceinline__ const float* TokenInput(const ConvSequence& s, int32_t t) {
+  if (t >= 0) return s.x + t * s.x_stride;
+  const int32_t column = s.first + t;
+  return s.ring + int64_t{column < 0 ? column + s.columns : column} * s.channels;
+}
+
+// Four channels of width 4: the taps of each, and the inputs of the three tokens before the next.
+struct ConvWindow4 {
+  Vec4 taps_x, taps_y, taps_z, taps_w;
+  Vec4 oldest, older, newest;
+
+  __device__ __forceinline__ void LoadTaps(const float* weight) {
+    taps_x = Load4(weight);
+    taps_y = Load4(weight + 4);
+    taps_z = Load4(weight + 8);
+    taps_w = Load4(weight + 12);
+  }
+  // For the token `begin`.
+  __device__ __forceinline__ void LoadHistory(const ConvSequence& s, int32_t begin) {
+    oldest = Load4(TokenInput(s, begin - 3));
+    older = Load4(TokenInput(s, begin - 2));
+    newest = Load4(TokenInput(s, begin - 1));
+  }
+  __device__ __forceinline__ Vec4 Step(const Vec4& x) {
+    const Vec4 y{Channel(taps_x, oldest.x, older.x, newest.x, x.x), Channel(taps_y, oldest.y, older.y, newest.y, x.y),
+                 Channel(taps_z, oldest.z, older.z, newest.z, x.z), Channel(taps_w, oldest.w, older.w, newest.w, x.w)};
+    oldest = older;
+    older = newest;
+    newest = x;
+    return y;
+  }
+  __device__ __forceinline__ static float Channel(const Vec4& taps, float x0, float x1, float x2, float x3) {
+    return Silu(fmaf(taps.w, x3, fmaf(taps.z, x2, fmaf(taps.y, x1, taps.x * x0))));
+  }
+};
+
+// Token `t` of the sequence's channel `offset`, counted from its first, for any width; `taps` is the channel's.
+__device__ __forceinline__ float ConvolveToken(const ConvSequence& s, int32_t offset, const float* taps, int32_t width,
+                                               int32_t t) {
+  float sum = taps[0] * TokenInput(s, t - width + 1)[offset];
+#pragma unroll 1
+  for (int32_t w = 1; w < width; ++w) sum = fmaf(taps[w], TokenInput(s, t - width + 1 + w)[offset], sum);
+  return Silu(sum);
+}
+
+// Leaves the newest min(T, P) inputs in the ring, of four channels or of one, from the sequence's channel `offset`.
+template <bool kVector>
+__device__ __forceinline__ void AdvanceRing(const ConvSequence& s, int32_t offset) {
+#pragma unroll 1
+  for (int32_t t = s.length > s.columns ? s.length - s.columns : 0; t < s.length; ++t) {
+    float* column = s.ring + int64_t{(s.first + t) % s.columns} * s.channels + offset;
+    if constexpr (kVector) {
+      Store4(column, Load4(s.x + t * s.x_stride + offset));
+    } else {
+      *column = s.x[t * s.x_stride + offset];
+    }
+  }
+}
+
+// Tokens [begin, end) of four channels, width 4.
+__device__ __forceinline__ void ConvolveTile4(const ConvSequence& s, ConvWindow4& window, int32_t begin, int32_t end,
+                                              float* y, int32_t y_stride) {
+  if (!s.live) {
+    for (int32_t t = begin; t < end; ++t) Store4(y + int64_t{t} * y_stride, {0.0f, 0.0f, 0.0f, 0.0f});
+    return;
+  }
+  Vec4 x = Load4(TokenInput(s, begin));
+  window.LoadHistory(s, begin);
+  for (int32_t t = begin; t < end; ++t) {
+    const Vec4 next = Load4(TokenInput(s, t + 1 < end ? t + 1 : t));
+    Store4(y + int64_t{t} * y_stride, window.Step(x));
+    x = next;
+  }
+}
+
+// Channels [channel, channel + 4) of this block's sequences and tiles, into y [tokens, C]. Channel c of a token's row
+// is element map(c) of x, [tokens, x_stride]. kVector: width 4, neighbours stay neighbours, all aligned to 16 bytes.
+template <bool kVector, typename Map>
+__device__ __forceinline__ void ConvolveChannels(const ConvGeometry& g, const float* x, int64_t x_stride,
+                                                 const Map& map, const float* weight, int32_t channel, float* y) {
+  const int32_t step = static_cast<int32_t>(gridDim.y) * g.tile_tokens;
+  const int32_t first_tile = static_cast<int32_t>(blockIdx.y) * g.tile_tokens;
+  const int32_t sequences_step = static_cast<int32_t>(gridDim.z);
+  if constexpr (kVector) {
+    ConvWindow4 window;
+    window.LoadTaps(weight + int64_t{channel} * 4);
+    for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += sequences_step) {
+      const ConvSequence s = SequenceAt(g, i, x + map(channel), x_stride, channel);
+      float* rows = y + int64_t{g.batch.cu_seqlens[i]} * g.channels + channel;
+      for (int32_t begin = first_tile; begin < s.length; begin += step) {
+        const int32_t end = begin + g.tile_tokens < s.length ? begin + g.tile_tokens : s.length;
+        ConvolveTile4(s, window, begin, end, rows, g.channels);
+        if (begin == 0 && s.live) AdvanceRing<true>(s, 0);
+      }
+    }
+    return;
+  }
+  for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += sequences_step) {
+#pragma unroll 1
+    for (int32_t c = channel; c < channel + 4; ++c) {
+      if (c >= g.channels) continue;
+      const ConvSequence s = SequenceAt(g, i, x + map(c), x_stride, c);
+      const float* taps = weight + int64_t{c} * g.width;
+      float* rows = y + int64_t{g.batch.cu_seqlens[i]} * g.channels + c;
+#pragma unroll 1
+      for (int32_t begin = first_tile; begin < s.length; begin += step) {
+        const int32_t end = begin + g.tile_tokens < s.length ? begin + g.tile_tokens : s.length;
+#pragma unroll 1
+        for (int32_t t = begin; t < end; ++t) {
+          rows[int64_t{t} * g.channels] = s.live ? ConvolveToken(s, 0, taps, g.width, t) : 0.0f;
+        }
+        if (begin == 0 && s.live) AdvanceRing<false>(s, 0);
+      }
+    }
+  }
+}
+
+}  // namespace gdn::gpu

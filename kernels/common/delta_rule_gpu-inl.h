@@ -1,0 +1,260 @@
+// What the GPU forms of the delta rule share: their arguments, and how a column of the state lies across lanes.
+//
+// On the GPU the base is [HV][V][K]: a value column's K elements are contiguous. 16 lanes hold a column, kElements
+// each: element 64 i + 4 lane + c is x[4 i + c] of its lane, zero past K. The choice of lanes and the order of sums are
+// the same for every wave width, batch and path, so that bits are.
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   float k[kElements];
+//   LoadFragment<kElements, kExact>(row, lane, p.key_dim, k);
+//   const float dot = GroupSum<kColumnLanes, kWave>(Dot(k, s[c]));
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/delta_rule.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/wave.h"
+
+namespace gdn::gpu {
+
+inline constexpr int kColumnLanes = 16;
+inline constexpr int kDeltaRuleThreads = 256;
+inline constexpr int kDeltaRuleGroups = kDeltaRuleThreads / kColumnLanes;  // columns at work at a time
+
+// Where the parts of a slot lie; floats.
+struct StateOffsets {
+  int64_t slot_floats, base, log_k, log_u, log_g, conv, conv_floats;
+};
+
+// DeltaRuleParams in device terms.
+struct DeltaRuleArgs {
+  float* pool;
+  StateOffsets at;
+  const int32_t* cu_seqlens;
+  const int32_t* slots;
+  const float* q;
+  const float* k;
+  const float* v;
+  const float* g;
+  const float* beta;
+  float* output;
+  int64_t q_stride, k_stride, v_stride;
+  int32_t key_heads, value_heads, group, key_dim, value_dim;
+  int32_t column_blocks;  // blocks of value columns a head is cut into
+};
+
+inline StateOffsets OffsetsOf(const StateLayout& layout) {
+  return {layout.slot_floats(),
+          layout.base_offset(),
+          layout.log_k_offset(),
+          layout.log_u_offset(),
+          layout.log_g_offset(),
+          layout.conv_offset(),
+          layout.conv_columns() * layout.dims().conv_channels()};
+}
+
+inline DeltaRuleArgs MakeDeltaRuleArgs(const DeltaRuleParams& params, const DeviceBatch& batch, int block_columns) {
+  const LayerDims& dims = params.pool.layout.dims();
+  DeltaRuleArgs args;
+  args.pool = params.pool.data;
+  args.at = OffsetsOf(params.pool.layout);
+  args.cu_seqlens = batch.cu_seqlens;
+  args.slots = batch.slots;
+  args.q = params.q;
+  args.k = params.k;
+  args.v = params.v;
+  args.g = params.g;
+  args.beta = params.beta;
+  args.output = params.output;
+  args.q_stride = params.q_stride;
+  args.k_stride = params.k_stride;
+  args.v_stride = params.v_stride;
+  args.key_heads = dims.key_heads;
+  args.value_heads = dims.value_heads;
+  args.group = dims.group();
+  args.key_dim = dims.key_dim;
+  args.value_dim = dims.value_dim;
+  args.column_blocks = static_cast<int32_t>(CeilDivide(dims.value_dim, block_columns));
+  return args;
+}
+
+inline bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// Whether every fragment is whole and 16-byte aligned: K fills the lanes and V the blocks. Else elements are guarded
+// one by one, with the same bits.
+inline bool ExactColumns(const StatePoolView& pool, int elements, int block_columns) {
+  const LayerDims& dims = pool.layout.dims();
+  return dims.key_dim == kColumnLanes * elements && dims.value_dim % block_columns == 0 && Aligned16(pool.data);
+}
+inline bool ExactRule(const DeltaRuleParams& params, int elements, int block_columns) {
+  return ExactColumns(params.pool, elements, block_columns) && Aligned16(params.q) && Aligned16(params.k) &&
+         Aligned16(params.v) && params.q_stride % 4 == 0 && params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
+}
+
+// function(std::integral_constant<int, n>) for the smallest n of 4, 8, .. kMost with 16 n >= K; n is a lane's elements.
+template <int kMost, int kElements = 4, typename Function>
+absl::Status WithElements(int32_t key_dim, Function&& function) {
+  if constexpr (kElements < kMost) {
+    if (key_dim > kColumnLanes * kElements) {
+      return WithElements<kMost, 2 * kElements>(key_dim, std::forward<Function>(function));
+    }
+  }
+  return function(std::integral_constant<int, kElements>());
+}
+
+// Which block of columns of which head of which sequence a block works on; columns are innermost, so that blocks that
+// read the same keys run side by side.
+struct BlockTask {
+  int32_t sequence, head, key_head, column_block;
+};
+__device__ __forceinline__ BlockTask TaskOf(const DeltaRuleArgs& p) {
+  const uint32_t block = blockIdx.x;
+  const uint32_t row = block / static_cast<uint32_t>(p.column_blocks);
+  const uint32_t sequence = row / static_cast<uint32_t>(p.value_heads);
+  BlockTask task;
+  task.column_block = static_cast<int32_t>(block - row * p.column_blocks);
+  task.sequence = static_cast<int32_t>(sequence);
+  task.head = static_cast<int32_t>(row - sequence * p.value_heads);
+  task.key_head = task.head / p.group;
+  return task;
+}
+
+// Whether all lanes' x[i] .. x[i + 3] are below K: a question to the whole block, so that only the row's last vectors
+// need guards of lanes, whose masks would fill the scalar registers. As kElements is the smallest that holds K, it is
+// never asked of the first half.
+template <int kElements>
+__device__ __forceinline__ bool Whole(int i, int key_dim) {
+  return (kElements > 4 && i < kElements / 2) || (i + 4) * kColumnLanes <= key_dim;
+}
+
+template <int kElements, bool kExact>
+__device__ __forceinline__ void LoadFragment(const float* row, int lane, int key_dim, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    if constexpr (kExact) {
+      const Vec4 v = Load4(row + at);
+      x[i] = v.x;
+      x[i + 1] = v.y;
+      x[i + 2] = v.z;
+      x[i + 3] = v.w;
+    } else if (Whole<kElements>(i, key_dim)) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[i + c] = row[at + c];
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float inside = row[min(at + c, key_dim - 1)];
+        x[i + c] = at + c < key_dim ? inside : 0.0f;
+      }
+    }
+  }
+}
+
+template <int kElements, bool kExact>
+__device__ __forceinline__ void StoreFragment(float* row, int lane, int key_dim, const float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    if constexpr (kExact) {
+      Store4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
+    } else if (Whole<kElements>(i, key_dim)) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) row[at + c] = x[i + c];
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (at + c < key_dim) row[at + c] = x[i + c];
+      }
+    }
+  }
+}
+
+// base[offset] of a uniform base. A 32-bit byte offset costs a lane one register where an address of its own costs two.
+__device__ __forceinline__ const float* At(const float* base, uint32_t offset) {
+  return reinterpret_cast<const float*>(reinterpret_cast<const char*>(base) + offset * uint32_t{sizeof(float)});
+}
+__device__ __forceinline__ float* At(float* base, uint32_t offset) {
+  return reinterpret_cast<float*>(reinterpret_cast<char*>(base) + offset * uint32_t{sizeof(float)});
+}
+
+// The next kElements of a row that may hold fewer than that, or more.
+template <int kElements, bool kExact>
+__device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, float (&x)[kElements]) {
+  if constexpr (kExact) {
+    LoadFragment<kElements, true>(row, lane, left, x);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int at = i / 4 * 4 * kColumnLanes + lane * 4 + i % 4;
+      x[i] = at < left ? row[at] : 0.0f;
+    }
+  }
+}
+
+// kColumns columns of the base from `columns` on, of which `count` exist; the others are zero.
+template <int kElements, int kColumns, bool kExact>
+__device__ __forceinline__ void LoadState(const float* columns, int count, int lane, int key_dim,
+                                          float (&s)[kColumns][kElements]) {
+  const int64_t stride = kExact ? kColumnLanes * kElements : key_dim;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (kExact || c < count) {
+      LoadFragment<kElements, kExact>(columns + c * stride, lane, key_dim, s[c]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) s[c][i] = 0.0f;
+    }
+  }
+}
+template <int kElements, int kColumns, bool kExact>
+__device__ __forceinline__ void StoreState(float* columns, int count, int lane, int key_dim,
+                                           const float (&s)[kColumns][kElements]) {
+  const int64_t stride = kExact ? kColumnLanes * kElements : key_dim;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (kExact || c < count) StoreFragment<kElements, kExact>(columns + c * stride, lane, key_dim, s[c]);
+  }
+}
+
+// kColumns adjacent values, of which `count` exist; the others are zero.
+template <int kColumns, bool kExact>
+__device__ __forceinline__ void LoadColumns(const float* from, int count, float (&x)[kColumns]) {
+  if constexpr (kExact && kColumns % 4 == 0) {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 4) {
+      const Vec4 v = Load4(from + c);
+      x[c] = v.x;
+      x[c + 1] = v.y;
+      x[c + 2] = v.z;
+      x[c + 3] = v.w;
+    }
+  } else {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) x[c] = kExact || c < count ? from[c] : 0.0f;
+  }
+}
+
+// This lane's part of a dot product, in four sums.
+template <int kElements>
+__device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&b)[kElements]) {
+  float sum[4] = {a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]};
+#pragma unroll
+  for (int i = 4; i < kElements; ++i) sum[i & 3] = fmaf(a[i], b[i], sum[i & 3]);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// Output rows of a padding sequence: zeros in the block's columns.
+__device__ __forceinline__ void ZeroOutput(const DeltaRuleArgs& p, const BlockTask& task, int block_columns,
+                                           int64_t first, int64_t end) {
+  const int column = task.column_block * block_columns;
+  const int columns = min(block_columns, p.value_dim - column);
+  for (int64_t i = threadIdx.x; i < (end - first) * columns; i += kDeltaRuleThreads) {
+    const int64_t row = (first + i / columns) * p.value_heads + task.head;
+    p.output[row * p.value_dim + column + i % columns] = 0.0f;
+  }
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,41 @@
+// What the first kernel of the chunked delta rule leaves for the second, a block of floats a (chunk, value head):
+//   t      [C][C]  (I + A)^-1 diag(beta), zero above the diagonal
+//   p      [C][C]  Q K^T e^{G_i-G_j} for j <= i, zero above
+//   grown  [C]     e^{G_i}; past the chunk's tokens that of its last one
+//   tail   [C]     e^{G_C-G_i}
+// Chunk c of a sequence whose first row is r is block r / C + i + c of sequence i: never two alike, and no prefix sum.
+//
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   const float* t = p.workspace + ChunkBlock(first, sequence, chunk, value_heads, head) * ChunkWorkspace::kFloats;
+#pragma once
+
+#include "kernels/common/delta_rule_gpu-inl.h"
+#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+
+namespace gdn::gpu {
+
+struct ChunkWorkspace {
+  static constexpr int kC = kGpuChunkTokens;
+  static constexpr int kT = 0;
+  static constexpr int kP = kC * kC;
+  static constexpr int kGrown = 2 * kC * kC;
+  static constexpr int kTail = kGrown + kC;
+  static constexpr int kFloats = kTail + kC;
+};
+
+__host__ __device__ __forceinline__ int64_t ChunkBlock(int64_t first_row, int32_t sequence, int64_t chunk,
+                                                       int32_t value_heads, int32_t head) {
+  return (first_row / kGpuChunkTokens + sequence + chunk) * value_heads + head;
+}
+
+struct ChunkArgs {
+  DeltaRuleArgs rule;
+  float* workspace;
+  int32_t chunks;  // of the longest sequence
+};
+
+// The first kernel: t, p and the decays of every chunk.
+absl::Status PrepareChunks(const ChunkArgs& args, const DeviceBatch& batch, const Stream& stream);
+
+}  // namespace gdn::gpu

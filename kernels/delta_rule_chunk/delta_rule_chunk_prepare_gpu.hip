@@ -1,0 +1,199 @@
+// What a chunk's tokens are to each other, on the GPU; all chunks at once. With G = cumsum g inside the chunk (double):
+//   A_ij = beta_i (k_i.k_j) e^{G_i-G_j}, j < i      T = (I + A)^-1      P_ij = (q_i.k_j) e^{G_i-G_j}, j <= i
+//
+// Threads: 256 a (chunk, value head), thread (i, j) of 16 x 16 computes entries {i, i + 16} x {j, j + 16} of K K^T and
+// Q K^T. T = [T1 0; -T2 A21 T1, T2]: the two diagonal blocks by substitution, a lane a column, then two products of 16
+// x 16.
+// Resources: 27 KB of LDS, 64 dims of K and Q at a time. A sixth of the chunked path's work, and all of it parallel.
+
+#include "base/status_macros.h"
+#include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
+
+namespace gdn::gpu {
+namespace {
+
+constexpr int kC = kGpuChunkTokens;
+constexpr int kHalf = kC / 2;
+constexpr int kSlab = 64;               // dims in LDS at a time
+constexpr int kSlabStride = kSlab + 4;  // padded, so that a column of rows spreads over the banks
+constexpr int kStride = kC + 4;
+static_assert(kHalf == 16 && kDeltaRuleThreads == kHalf * kHalf);
+
+struct Shared {
+  LdsArray<float, kC * kSlabStride> k;
+  LdsArray<float, kC * kSlabStride> q;
+  LdsArray<float, kC * kStride> a;
+  LdsArray<float, kC * kStride> t;
+  LdsArray<float, kHalf * kHalf> product;  // A21 T1
+  LdsArray<double, kC> sum;                // G
+  LdsArray<float, kC> g;
+  LdsArray<float, kC> beta;  // zero past the chunk's tokens
+};
+
+__device__ __forceinline__ float Dot4(const Vec4& a, const Vec4& b, float sum) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
+// Dims [dim, dim + kSlab) of the chunk's rows; zero past K and past the last row.
+template <bool kExact>
+__device__ __forceinline__ void LoadSlab(const float* from, int64_t stride, int rows, int dim, int key_dim,
+                                         LdsArray<float, kC * kSlabStride>& to) {
+#pragma unroll
+  for (int n = 0; n < kC * kSlab / 4 / kDeltaRuleThreads; ++n) {
+    const int i = n * kDeltaRuleThreads + static_cast<int>(threadIdx.x);
+    const int row = i / (kSlab / 4);
+    const int at = i % (kSlab / 4) * 4;
+    Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
+    const float* source = from + row * stride + dim + at;
+    if (row < rows) {
+      if constexpr (kExact) {
+        x = Load4(source);
+      } else {
+        if (dim + at < key_dim) x.x = source[0];
+        if (dim + at + 1 < key_dim) x.y = source[1];
+        if (dim + at + 2 < key_dim) x.z = source[2];
+        if (dim + at + 3 < key_dim) x.w = source[3];
+      }
+    }
+    to.Store4(row * kSlabStride + at, x);
+  }
+}
+
+// Column `c` of the inverse of I + A's diagonal block `b`.
+__device__ __forceinline__ void SolveColumn(Shared& sh, int b, int c) {
+  float t[kHalf];
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) {
+    float sum[2] = {i == c ? 1.0f : 0.0f, 0.0f};
+#pragma unroll
+    for (int m = 0; m < i; m += 4) {
+      // A is zero from the diagonal on, and so are what t has not reached yet: no guards inside a vector.
+      const Vec4 a = sh.a.Load4((b * kHalf + i) * kStride + b * kHalf + m);
+      sum[0] = fmaf(-a.x, t[m], sum[0]);
+      if (m + 1 < i) sum[1] = fmaf(-a.y, t[m + 1], sum[1]);
+      if (m + 2 < i) sum[0] = fmaf(-a.z, t[m + 2], sum[0]);
+      if (m + 3 < i) sum[1] = fmaf(-a.w, t[m + 3], sum[1]);
+    }
+    t[i] = sum[0] + sum[1];
+  }
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) sh.t[(b * kHalf + i) * kStride + b * kHalf + c] = t[i];
+}
+
+template <bool kExact>
+__global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(ChunkArgs args) {
+  Shared& sh = SharedMemory<Shared>();
+  const DeltaRuleArgs& p = args.rule;
+  const int64_t block = blockIdx.x;
+  const int head = static_cast<int>(block % p.value_heads);
+  const int chunk = static_cast<int>(block / p.value_heads % args.chunks);
+  const int sequence = static_cast<int>(block / p.value_heads / args.chunks);
+  const int64_t first = p.cu_seqlens[sequence];
+  const int64_t start = first + int64_t{chunk} * kC;
+  const int rows = static_cast<int>(min(int64_t{kC}, p.cu_seqlens[sequence + 1] - start));
+  if (rows <= 0 || p.slots[sequence] < 0) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int ti = thread / kHalf;
+  const int tj = thread % kHalf;
+  float* out = args.workspace + ChunkBlock(first, sequence, chunk, p.value_heads, head) * ChunkWorkspace::kFloats;
+
+  if (thread < kC) {
+    sh.g[thread] = thread < rows ? p.g[(start + thread) * p.value_heads + head] : 0.0f;
+    sh.beta[thread] = thread < rows ? p.beta[(start + thread) * p.value_heads + head] : 0.0f;
+  }
+  const int64_t key_offset = int64_t{head / p.group} * p.key_dim;
+  float kk[2][2] = {};
+  float qk[2][2] = {};
+  for (int dim = 0; dim < p.key_dim; dim += kSlab) {
+    if (dim > 0) SyncThreads();
+    LoadSlab<kExact>(p.k + start * p.k_stride + key_offset, p.k_stride, rows, dim, p.key_dim, sh.k);
+    LoadSlab<kExact>(p.q + start * p.q_stride + key_offset, p.q_stride, rows, dim, p.key_dim, sh.q);
+    SyncThreads();
+    if (dim == 0 && thread < kC) {
+      // Every lane sums its own prefix: the serial order's bits in the time of one.
+      double sum = 0.0;
+      for (int j = 0; j < kC; ++j) {
+        const float g = sh.g[j];
+        sum += j <= thread ? static_cast<double>(g) : 0.0;
+      }
+      sh.sum[thread] = sum;
+    }
+#pragma unroll 4
+    for (int d = 0; d < kSlab; d += 4) {
+      const Vec4 ki[2] = {sh.k.Load4(ti * kSlabStride + d), sh.k.Load4((ti + kHalf) * kSlabStride + d)};
+      const Vec4 qi[2] = {sh.q.Load4(ti * kSlabStride + d), sh.q.Load4((ti + kHalf) * kSlabStride + d)};
+      const Vec4 kj[2] = {sh.k.Load4(tj * kSlabStride + d), sh.k.Load4((tj + kHalf) * kSlabStride + d)};
+#pragma unroll
+      for (int a = 0; a < 2; ++a) {
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          kk[a][b] = Dot4(ki[a], kj[b], kk[a][b]);
+          qk[a][b] = Dot4(qi[a], kj[b], qk[a][b]);
+        }
+      }
+    }
+  }
+  SyncThreads();
+
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      const int i = ti + a * kHalf;
+      const int j = tj + b * kHalf;
+      const double gi = sh.sum[i];
+      const double gj = sh.sum[j];
+      const float decay = j <= i ? expf(static_cast<float>(gi - gj)) : 0.0f;
+      const float beta = sh.beta[i];
+      sh.a[i * kStride + j] = j < i ? beta * kk[a][b] * decay : 0.0f;
+      out[ChunkWorkspace::kP + i * kC + j] = j <= i ? qk[a][b] * decay : 0.0f;
+    }
+  }
+  if (thread < kC) {
+    const double sum = sh.sum[thread];
+    const double last = sh.sum[kC - 1];
+    out[ChunkWorkspace::kGrown + thread] = expf(static_cast<float>(sum));
+    out[ChunkWorkspace::kTail + thread] = expf(static_cast<float>(last - sum));
+  }
+  SyncThreads();
+  if (thread < kC) SolveColumn(sh, thread / kHalf, thread % kHalf);
+  SyncThreads();
+
+  float product = 0.0f;
+#pragma unroll
+  for (int m = 0; m < kHalf; ++m) {
+    const float a = sh.a[(kHalf + ti) * kStride + m];
+    const float t = sh.t[m * kStride + tj];
+    product = fmaf(a, t, product);
+  }
+  sh.product[ti * kHalf + tj] = product;
+  SyncThreads();
+  float corner = 0.0f;
+#pragma unroll
+  for (int m = 0; m < kHalf; ++m) {
+    const float t = sh.t[(kHalf + ti) * kStride + kHalf + m];
+    const float x = sh.product[m * kHalf + tj];
+    corner = fmaf(-t, x, corner);
+  }
+  const float beta_left = sh.beta[tj];
+  const float beta_right = sh.beta[kHalf + tj];
+  const float upper = sh.t[ti * kStride + tj];
+  const float lower = sh.t[(kHalf + ti) * kStride + kHalf + tj];
+  out[ti * kC + tj] = upper * beta_left;
+  out[ti * kC + kHalf + tj] = 0.0f;
+  out[(kHalf + ti) * kC + tj] = corner * beta_left;
+  out[(kHalf + ti) * kC + kHalf + tj] = lower * beta_right;
+}
+
+}  // namespace
+
+absl::Status PrepareChunks(const ChunkArgs& args, const DeviceBatch& batch, const Stream& stream) {
+  const DeltaRuleArgs& p = args.rule;
+  const bool exact =
+      p.key_dim % kSlab == 0 && Aligned16(p.q) && Aligned16(p.k) && p.q_stride % 4 == 0 && p.k_stride % 4 == 0;
+  const Grid grid{int64_t{batch.sequences} * args.chunks * p.value_heads};
+  return Launch("delta_rule_prepare", exact ? DeltaRulePrepareKernel<true> : DeltaRulePrepareKernel<false>, grid,
+                kDeltaRuleThreads, stream, args);
+}
+
+}  // namespace gdn::gpu

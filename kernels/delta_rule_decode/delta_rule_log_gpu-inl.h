@@ -1,0 +1,88 @@
+// The decode log on the GPU: decays between its entries, and the fold of a log into columns of the base. Shared by the
+// decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
+//
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   FoldColumns<kElements, kColumns, kExact>(decay, entries, lane, key_dim, key_row, weight_at, u_at, s);
+#pragma once
+
+#include "kernels/common/delta_rule_gpu-inl.h"
+
+namespace gdn::gpu {
+
+// g[after + 1] + .. + g[last], in double and in this order. `low` and `high` bound the loop alike for all lanes:
+// low <= after + 1, last <= high.
+template <typename Array>
+__device__ __forceinline__ double SumBetween(Array& g, int low, int high, int after, int last) {
+  double sum = 0.0;
+  for (int j = low; j <= high; ++j) {
+    const float value = g[j];
+    sum += j > after && j <= last ? static_cast<double>(value) : 0.0;
+  }
+  return sum;
+}
+
+// s <- decay s + sum_e weight_e k_e u_e^T, entry after entry for each element. key_row(e) is k_e, weight_at(e) is
+// exp(G_L - G_e), u_at(e, float (&)[kColumns]) loads u_e of the columns. Long keys are taken 64 elements at a time.
+template <int kElements, int kColumns, bool kExact, typename KeyRow, typename WeightAt, typename UAt>
+__device__ __forceinline__ void FoldColumns(float decay, int entries, int lane, int key_dim, KeyRow key_row,
+                                            WeightAt weight_at, UAt u_at, float (&s)[kColumns][kElements]) {
+  constexpr int kPiece = kElements <= 16 ? kElements : 4;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) s[c][i] *= decay;
+  }
+#pragma unroll
+  for (int piece = 0; piece < kElements; piece += kPiece) {
+#pragma unroll 1
+    for (int e = 0; e < entries; ++e) {
+      float k[kPiece];
+      float u[kColumns];
+      if constexpr (kPiece == kElements) {
+        LoadFragment<kElements, kExact>(key_row(e), lane, key_dim, k);
+      } else {
+        LoadPiece<kPiece, kExact>(key_row(e) + piece * kColumnLanes, lane, key_dim - piece * kColumnLanes, k);
+      }
+      u_at(e, u);
+      const float weight = weight_at(e);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) {
+        const float weighted = weight * k[i];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) s[c][piece + i] = fmaf(weighted, u[c], s[c][piece + i]);
+      }
+    }
+  }
+}
+
+// Columns a group may hold at kElements a lane: 32 registers of state, so that two waves fit a SIMD.
+template <int kElements>
+inline constexpr int kMostColumns = kElements <= 32 ? 32 / kElements : 1;
+
+// The most columns a group, of kMostColumns, a half and a quarter (2 at least where kMostColumns is), that waste no
+// columns and still fill the device: many columns a block share the log's dot products.
+inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Stream& stream) {
+  int columns = most;
+  while (columns > 2 && columns * 4 > most) {
+    const bool wasteful = CeilDivide(value_dim, columns / 2 * kDeltaRuleGroups) % 2 == 1;
+    const bool few = heads * CeilDivide(value_dim, columns * kDeltaRuleGroups) < int64_t{stream.processors} * 2;
+    if (!wasteful && !few) break;
+    columns /= 2;
+  }
+  return columns;
+}
+
+// function(std::integral_constant<int, columns>) for what ChooseColumns returned.
+template <int kMost, typename Function>
+absl::Status WithColumns(int columns, Function&& function) {
+  if constexpr (kMost >= 8) {
+    if (columns == kMost / 4) return function(std::integral_constant<int, kMost / 4>());
+  }
+  if constexpr (kMost >= 4) {
+    if (columns == kMost / 2) return function(std::integral_constant<int, kMost / 2>());
+  }
+  return function(std::integral_constant<int, kMost>());
+}
+
+}  // namespace gdn::gpu

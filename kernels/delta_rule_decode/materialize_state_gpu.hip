@@ -1,0 +1,121 @@
+// Folds logs into bases on the GPU:  S <- e^{G_n} S0 + sum_e e^{G_n-G_e} k_e u_e^T, slot to slot, with the convolution
+// columns.
+//
+// Threads: as the decode kernel: 16 lanes hold kColumns columns, 16 such groups a block of one (entry, value head). A
+// block reads and writes the same columns, so a slot may be folded in place. The convolution columns are split over the
+// blocks.
+// Resources: as the decode kernel, less than 1 KB of LDS. Bound by memory: one read and one write of the base.
+
+#include "base/status_macros.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "kernels/delta_rule_decode/delta_rule_log_gpu-inl.h"
+
+namespace gdn {
+namespace gpu {
+namespace {
+
+constexpr int kMaxLogRows = kLogCapacity + kMaxDraftLimit;
+
+struct MaterializeArgs {
+  DeltaRuleArgs state;  // pool and dims; no tokens
+  const int32_t* src;
+  const int32_t* dst;
+  const int32_t* log_lengths;
+};
+
+struct Shared {
+  LdsArray<float, kMaxLogRows> g;
+  LdsArray<float, kMaxLogRows> weight;  // e^{G_n-G_e}
+  LdsArray<float, 1> decay;             // e^{G_n}
+};
+
+// This block's share of the convolution columns.
+__device__ __forceinline__ void CopyConv(const DeltaRuleArgs& p, const float* from, float* to) {
+  const int64_t blocks = int64_t{p.value_heads} * p.column_blocks;
+  const int64_t block = blockIdx.x % blocks;
+  const int64_t stride = blocks * kDeltaRuleThreads;
+  for (int64_t i = block * kDeltaRuleThreads + threadIdx.x; i < p.at.conv_floats; i += stride) {
+    to[p.at.conv + i] = from != nullptr ? from[p.at.conv + i] : 0.0f;
+  }
+}
+
+template <int kElements, int kColumns, bool kExact>
+__global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(MaterializeArgs args) {
+  constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
+  Shared& sh = SharedMemory<Shared>();
+  const DeltaRuleArgs& p = args.state;
+  const BlockTask task = TaskOf(p);
+  const int source = args.src[task.sequence];
+  const int target = args.dst[task.sequence];
+  const int entries = source < 0 ? 0 : args.log_lengths[task.sequence];
+  if (source == target && entries == 0) return;
+  const float* from = source < 0 ? nullptr : p.pool + source * p.at.slot_floats;
+  float* to = p.pool + target * p.at.slot_floats;
+  if (source != target) CopyConv(p, from, to);
+
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kColumnLanes;
+  const int column = task.column_block * kBlockColumns + thread / kColumnLanes * kColumns;
+  const int count = p.value_dim - column;
+  const int64_t offset = p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
+  float s[kColumns][kElements] = {};
+  if (source >= 0) LoadState<kElements, kColumns, kExact>(from + offset, count, lane, p.key_dim, s);
+  if (entries > 0) {
+    if (thread < entries) sh.g[thread] = from[p.at.log_g + int64_t{thread} * p.value_heads + task.head];
+    SyncThreads();
+    if (thread < entries) {
+      sh.weight[thread] = expf(static_cast<float>(SumBetween(sh.g, 0, entries - 1, thread, entries - 1)));
+    } else if (thread == kMaxLogRows) {
+      sh.decay[0] = expf(static_cast<float>(SumBetween(sh.g, 0, entries - 1, -1, entries - 1)));
+    }
+    SyncThreads();
+    FoldColumns<kElements, kColumns, kExact>(
+        sh.decay[0], entries, lane, p.key_dim,
+        [&](int e) { return from + p.at.log_k + (int64_t{e} * p.key_heads + task.key_head) * p.key_dim; },
+        [&](int e) -> float { return sh.weight[e]; },
+        [&](int e, float(&u)[kColumns]) {
+          const int64_t row = int64_t{e} * p.value_heads + task.head;
+          LoadColumns<kColumns, kExact>(from + p.at.log_u + row * p.value_dim + column, count, u);
+        },
+        s);
+  }
+  StoreState<kElements, kColumns, kExact>(to + offset, count, lane, p.key_dim, s);
+}
+
+template <int kElements, int kColumns>
+absl::Status LaunchMaterialize(const MaterializeArgs& args, const MaterializeStateParams& params,
+                               const Stream& stream) {
+  constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
+  MaterializeArgs cut = args;
+  cut.state.column_blocks = static_cast<int32_t>(CeilDivide(cut.state.value_dim, kBlockColumns));
+  const Grid grid{int64_t{params.count} * cut.state.value_heads * cut.state.column_blocks};
+  const auto kernel = ExactColumns(params.pool, kElements, kBlockColumns)
+                          ? MaterializeStateKernel<kElements, kColumns, true>
+                          : MaterializeStateKernel<kElements, kColumns, false>;
+  return Launch("materialize_state", kernel, grid, kDeltaRuleThreads, stream, cut);
+}
+
+}  // namespace
+}  // namespace gpu
+
+absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,
+                                 const int32_t* device_dst, const int32_t* device_log_lengths,
+                                 const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
+  if (params.count == 0) return absl::OkStatus();
+  const LayerDims& dims = params.pool.layout.dims();
+  DeltaRuleParams state;
+  state.pool = params.pool;
+  const gpu::MaterializeArgs args{gpu::MakeDeltaRuleArgs(state, {}, gpu::kDeltaRuleGroups), device_src, device_dst,
+                                  device_log_lengths};
+  const int64_t heads = int64_t{params.count} * dims.value_heads;
+  return gpu::WithElements<kMaxHeadDim / gpu::kColumnLanes>(dims.key_dim, [&](auto elements) {
+    constexpr int kElements = decltype(elements)::value;
+    constexpr int kMost = gpu::kMostColumns<kElements>;
+    return gpu::WithColumns<kMost>(gpu::ChooseColumns(kMost, heads, dims.value_dim, stream), [&](auto columns) {
+      return gpu::LaunchMaterialize<kElements, decltype(columns)::value>(args, params, stream);
+    });
+  });
+}
+
+}  // namespace gdn

@@ -1,0 +1,90 @@
+// Functions of one element, of two, of an element and its row or column, and conversions between number formats.
+//
+//   unary    y = f(x), f among exp, log, sigmoid, silu, softplus, neg
+//   binary   y = a op b, op among +, -, *, |a - b|, (a - b)^2
+//   scale    y = factor * x
+//   multiply by a vector    y[i][j] = x[i][j] * v[j] (row vector) or x[i][j] * v[i] (column vector)
+//   convert  float32 <-> bfloat16 or float16, to the nearest, ties to even; float16 overflows to infinity
+// sigmoid, silu and softplus are the layer's own (finite wherever the exact result is; softplus(x) = x above 20).
+// Outputs may be the inputs of the same format, not overlap them otherwise.
+// Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
+// memory for the references).
+//
+//   GDN_RETURN_IF_ERROR(UnaryGpu({.op = UnaryOp::kExp, .count = n, .x = x, .y = y}, stream));
+//   GDN_RETURN_IF_ERROR(VectorMultiplyGpu({.vector = VectorKind::kColumn, .rows = c, .cols = k, .x = x, .x_stride = k,
+//                                          .v = beta, .y = y, .y_stride = k}, stream));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn {
+
+enum class UnaryOp : uint8_t { kExp, kLog, kSigmoid, kSilu, kSoftplus, kNeg };
+enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kAbsDiff, kSquaredDiff };
+enum class VectorKind : uint8_t { kRow, kColumn };
+
+struct UnaryParams {
+  UnaryOp op = UnaryOp::kExp;
+  int64_t count = 0;
+  const float* x = nullptr;  // [count]
+  float* y = nullptr;        // [count]
+};
+
+struct BinaryParams {
+  BinaryOp op = BinaryOp::kAdd;
+  int64_t count = 0;
+  const float* a = nullptr;  // [count]
+  const float* b = nullptr;  // [count]
+  float* y = nullptr;        // [count]
+};
+
+struct ScaleParams {
+  int64_t count = 0;
+  float factor = 1.0f;
+  const float* x = nullptr;  // [count]
+  float* y = nullptr;        // [count]
+};
+
+struct VectorMultiplyParams {
+  VectorKind vector = VectorKind::kRow;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const float* x = nullptr;  // [rows, cols], x_stride floats from row to row
+  int64_t x_stride = 0;
+  const float* v = nullptr;  // kRow: [cols]; kColumn: [rows], v_stride floats from one to the next
+  int64_t v_stride = 1;
+  float* y = nullptr;  // [rows, cols], y_stride floats from row to row
+  int64_t y_stride = 0;
+};
+
+struct ConvertParams {
+  DType from = DType::kF32;
+  DType to = DType::kF32;  // one of the two is kF32
+  int64_t count = 0;
+  const void* x = nullptr;  // [count]
+  void* y = nullptr;        // [count]
+};
+
+absl::Status ValidateUnary(const UnaryParams& params);
+absl::Status ValidateBinary(const BinaryParams& params);
+absl::Status ValidateScale(const ScaleParams& params);
+absl::Status ValidateVectorMultiply(const VectorMultiplyParams& params);
+absl::Status ValidateConvert(const ConvertParams& params);
+
+void UnaryReference(const UnaryParams& params);
+void BinaryReference(const BinaryParams& params);
+void ScaleReference(const ScaleParams& params);
+void VectorMultiplyReference(const VectorMultiplyParams& params);
+void ConvertReference(const ConvertParams& params);
+
+absl::Status UnaryGpu(const UnaryParams& params, const gpu::Stream& stream);
+absl::Status BinaryGpu(const BinaryParams& params, const gpu::Stream& stream);
+absl::Status ScaleGpu(const ScaleParams& params, const gpu::Stream& stream);
+absl::Status VectorMultiplyGpu(const VectorMultiplyParams& params, const gpu::Stream& stream);
+absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream);
+
+}  // namespace gdn

@@ -1,0 +1,108 @@
+// Gated RMSNorm on the GPU: y = w x / sqrt(mean x^2 + eps) silu(z), a head at a time.
+//
+// Threads: kHeadLanes a head. A lane owns the same elements in both passes, so y may be x. Resources: registers only;
+// heads of more than kRegisterHeadDim elements, and those whose addresses do not allow 16-byte accesses, are read
+// twice. Bound by memory.
+
+#include "base/status_macros.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+#include "kernels/gpu/alignment.h"
+#include "kernels/gpu/gate_math.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/qk_l2norm/head_norm-inl.h"
+
+namespace gdn {
+namespace gpu {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kHeadsPerBlock = kThreads / kHeadLanes;
+
+__device__ __forceinline__ float RmsFactor(double sum, int dim, float epsilon) {
+  return static_cast<float>(1.0 / sqrt(sum / dim + static_cast<double>(epsilon)));
+}
+
+__device__ __forceinline__ float NormalizeAndGate(float x, float factor, float weight, float z) {
+  return x * factor * weight * Silu(z);
+}
+
+template <int kWave>
+__device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p, bool active, int lane,
+                                                     int64_t offset) {
+  constexpr Vec4 kZero{0.0f, 0.0f, 0.0f, 0.0f};
+  Vec4 x[kHeadVectors];
+  Vec4 z[kHeadVectors];
+  Vec4 w[kHeadVectors];
+  double sum = 0.0;
+#pragma unroll
+  for (int i = 0; i < kHeadVectors; ++i) {
+    const int e = 4 * (lane + kHeadLanes * i);
+    const bool mine = active && e < p.value_dim;
+    x[i] = mine ? Load4(p.x + offset + e) : kZero;
+    z[i] = mine ? Load4(p.z + offset + e) : kZero;
+    w[i] = mine ? Load4(p.weight + e) : kZero;
+  }
+#pragma unroll
+  for (int i = 0; i < kHeadVectors; ++i) sum = AddSquares(sum, x[i]);
+  const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
+#pragma unroll
+  for (int i = 0; i < kHeadVectors; ++i) {
+    const int e = 4 * (lane + kHeadLanes * i);
+    if (!active || e >= p.value_dim) continue;
+    Store4(p.y + offset + e,
+           {NormalizeAndGate(x[i].x, factor, w[i].x, z[i].x), NormalizeAndGate(x[i].y, factor, w[i].y, z[i].y),
+            NormalizeAndGate(x[i].z, factor, w[i].z, z[i].z), NormalizeAndGate(x[i].w, factor, w[i].w, z[i].w)});
+  }
+}
+
+template <int kWave>
+__device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p, bool active, int lane,
+                                                     int64_t offset) {
+  const int dim = active ? p.value_dim : 0;
+  const float* x = p.x + offset;
+  double sum = 0.0;
+  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
+    const int end = first + 4 < dim ? first + 4 : dim;
+    for (int e = first; e < end; ++e) sum = AddSquare(sum, x[e]);
+  }
+  const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
+  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
+    const int end = first + 4 < dim ? first + 4 : dim;
+    for (int e = first; e < end; ++e) {
+      p.y[offset + e] = NormalizeAndGate(x[e], factor, p.weight[e], p.z[offset + e]);
+    }
+  }
+}
+
+template <int kWave, bool kInRegisters>
+__global__ __launch_bounds__(kThreads) void GatedRmsNormKernel(GatedRmsNormParams p) {
+  const int lane = static_cast<int>(threadIdx.x) % kHeadLanes;
+  // Whole blocks stride, so that every lane reaches every reduction.
+  for (int64_t first = int64_t{blockIdx.x} * kHeadsPerBlock; first < p.rows;
+       first += int64_t{gridDim.x} * kHeadsPerBlock) {
+    const int64_t row = first + threadIdx.x / kHeadLanes;
+    const bool active = row < p.rows;
+    const int64_t offset = active ? row * p.value_dim : 0;
+    if constexpr (kInRegisters) {
+      NormalizeInRegisters<kWave>(p, active, lane, offset);
+    } else {
+      NormalizeInTwoPasses<kWave>(p, active, lane, offset);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpu
+
+absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateGatedRmsNorm(params));
+  const bool in_registers = params.value_dim <= gpu::kRegisterHeadDim && params.value_dim % 4 == 0 &&
+                            gpu::Aligned16(params.x, params.z, params.weight, params.y);
+  const int64_t blocks = gpu::StridedBlocks(params.rows, gpu::kHeadsPerBlock, stream);
+  return gpu::WithWaveWidth(stream, "gated_rmsnorm", [&](auto wave) {
+    const auto kernel = in_registers ? gpu::GatedRmsNormKernel<wave(), true> : gpu::GatedRmsNormKernel<wave(), false>;
+    return gpu::Launch("gated_rmsnorm", kernel, {blocks}, gpu::kThreads, stream, params);
+  });
+}
+
+}  // namespace gdn

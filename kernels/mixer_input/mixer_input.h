@@ -1,0 +1,59 @@
+// Everything of a layer between its in-projections and the delta rule, in one call: split, causal conv1d + SiLU, l2norm of q
+// and k, both gates. A GPU does it in one launch; Backend::MixerInput's default calls the operators one by one.
+//
+// Formulas: qkvz_split.h, causal_conv1d.h, qk_l2norm.h, gating.h. The convolution columns in the slots advance as
+// causal_conv1d.h says. Inputs are either projections (qkvz, ba; then z is written) or already split (mixed_qkv, b, a; then
+// z is the caller's).
+// Thread safety: as many calls at a time as touch different slots. Ownership: none.
+//
+//   MixerInputParams p{.pool = pool, .batch = batch, .token_counts = counts, .layout = layout, .qkvz = y, .ba = s, ...};
+//   GDN_RETURN_IF_ERROR(backend.MixerInput(p));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/common/packed_batch.h"
+#include "kernels/common/state_layout.h"
+#include "kernels/gating/gating.h"
+#include "kernels/gpu/stream.h"
+#include "kernels/qkvz_split/qkvz_split.h"
+
+namespace gdn {
+
+struct MixerInputParams {
+  StatePoolView pool;
+  PackedBatch batch;
+  const int64_t* token_counts = nullptr;  // [sequences] host memory
+
+  // From projections: both, or neither.
+  ProjectionLayout layout = ProjectionLayout::kFlat;
+  const float* qkvz = nullptr;     // [tokens, 2 H K + 2 HV V]
+  const float* ba = nullptr;       // [tokens, 2 HV]
+  float* split_scratch = nullptr;  // [tokens, C + 2 HV]; a backend may or may not use it
+  // Already split, where qkvz is not given.
+  const float* mixed_qkv = nullptr;  // [tokens, C]
+  const float* b = nullptr;          // [tokens, HV]
+  const float* a = nullptr;          // [tokens, HV]
+
+  const float* conv_weight = nullptr;  // [C, W]
+  ALogConvention a_log_convention = ALogConvention::kRaw;
+  const float* a_log = nullptr;    // [HV]
+  const float* dt_bias = nullptr;  // [HV]
+  float scale = 1.0f;              // multiplies the normalised q
+
+  float* convolved = nullptr;  // [tokens, C]; of it v, [2 H K, C), is what the delta rule reads. The rest is scratch.
+  float* z = nullptr;          // [tokens, HV, V]; written where qkvz is given
+  float* q = nullptr;          // [tokens, H, K]
+  float* k = nullptr;          // [tokens, H, K]
+  float* g = nullptr;          // [tokens, HV]
+  float* beta = nullptr;       // [tokens, HV]
+};
+
+// INVALID_ARGUMENT where a pointer is missing or the batch is not valid.
+absl::Status ValidateMixerInput(const MixerInputParams& params);
+
+// One launch. `batch` holds params.batch and params.token_counts on the device.
+absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
+
+}  // namespace gdn

@@ -1,0 +1,297 @@
+// From the in-projections to the delta rule in one launch: split, causal conv1d + SiLU, l2norm of q and k, both gates.
+//
+// Threads: a block has one task, by blockIdx.x, for the tiles of tokens in y and the sequences in z:
+//   heads   a q or k head per kHeadLanes lanes: convolve, sum the squares over the lanes, scale
+//   values  four channels of v a thread: convolve
+//   z       four elements a thread: copy (from projections only)
+//   gates   a (token, value head) a thread
+// Bits are the separate operators': the functions are theirs. The ring's columns: conv_channels-inl.h. Resources:
+// registers only; heads beyond kRegisterHeadDim, widths other than 4 and odd sizes go through memory. Bound by launch
+// latency for one token, by memory for many.
+
+#include <cstdint>
+
+#include "base/status_macros.h"
+#include "kernels/causal_conv1d/conv_channels-inl.h"
+#include "kernels/gpu/alignment.h"
+#include "kernels/gpu/gate_math.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/mixer_input/mixer_input.h"
+#include "kernels/qk_l2norm/head_norm-inl.h"
+#include "kernels/qkvz_split/qkvz_index-inl.h"
+
+namespace gdn {
+namespace gpu {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kHeadsPerBlock = kThreads / kHeadLanes;
+constexpr int kChannelsPerBlock = 4 * kThreads;
+
+struct MixerArgs {
+  ConvGeometry geometry;
+  QkvzIndex at;  // the identity on channels where the inputs are already split
+  bool projected;
+  bool negative_exp;
+  // Blocks of each task along x; the gates have one.
+  int32_t head_blocks;
+  int32_t value_blocks;
+  int32_t z_blocks;
+  const float* x;  // qkvz or mixed_qkv
+  int32_t x_stride;
+  const float* b;  // ba or b
+  const float* a;  // ba or a
+  const float* weight;
+  const float* a_log;
+  const float* dt_bias;
+  float scale;
+  float* convolved;
+  float* z;
+  float* q;
+  float* k;
+  float* g;
+  float* beta;
+};
+
+struct MixedChannel {
+  QkvzIndex at;
+  __device__ __forceinline__ int32_t operator()(int32_t channel) const { return at.Mixed(channel); }
+};
+
+// This block's tokens of sequence `i`: body(begin, end) for each tile, counted from the call's first.
+template <typename Body>
+__device__ __forceinline__ void ForEachTile(const ConvGeometry& g, int32_t i, const Body& body) {
+  const int32_t length = g.batch.cu_seqlens[i + 1] - g.batch.cu_seqlens[i];
+  const int32_t step = static_cast<int32_t>(gridDim.y) * g.tile_tokens;
+  for (int32_t begin = static_cast<int32_t>(blockIdx.y) * g.tile_tokens; begin < length; begin += step) {
+    body(begin, begin + g.tile_tokens < length ? begin + g.tile_tokens : length);
+  }
+}
+
+// One head of q or k, kept in registers. Every lane of the block takes part in the sums.
+template <int kWave>
+__device__ __forceinline__ void HeadInRegisters(const MixerArgs& p, int32_t head, bool valid, int lane, float* out,
+                                                float scale) {
+  const ConvGeometry& g = p.geometry;
+  const int32_t dim = p.at.key_dim;
+  const int32_t first_channel = head * dim;
+  const int64_t out_stride = p.at.KeyFeatures();
+  ConvWindow4 window[kHeadVectors];
+#pragma unroll
+  for (int v = 0; v < kHeadVectors; ++v) {
+    const int32_t e = 4 * (lane + kHeadLanes * v);
+    if (valid && e < dim) window[v].LoadTaps(p.weight + (int64_t{first_channel} + e) * 4);
+  }
+  const float* x = p.x + p.at.Mixed(first_channel) + 4 * lane;
+  for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += static_cast<int32_t>(gridDim.z)) {
+    const ConvSequence s = SequenceAt(g, i, x, p.x_stride, first_channel + 4 * lane);
+    const bool live = s.live;
+    float* rows = out + int64_t{g.batch.cu_seqlens[i]} * out_stride;
+    ForEachTile(g, i, [&](int32_t begin, int32_t end) {
+      Vec4 next[kHeadVectors];
+      ConvSequence of_vector[kHeadVectors];
+#pragma unroll
+      for (int v = 0; v < kHeadVectors; ++v) {
+        of_vector[v] = s;
+        of_vector[v].x += 4 * kHeadLanes * v;
+        of_vector[v].ring += 4 * kHeadLanes * v;
+        if (!live || !valid || 4 * (lane + kHeadLanes * v) >= dim) continue;
+        next[v] = Load4(TokenInput(of_vector[v], begin));
+        window[v].LoadHistory(of_vector[v], begin);
+      }
+      for (int32_t t = begin; t < end; ++t) {
+        Vec4 y[kHeadVectors];
+        double sum = 0.0;
+#pragma unroll
+        for (int v = 0; v < kHeadVectors; ++v) {
+          y[v] = {0.0f, 0.0f, 0.0f, 0.0f};
+          if (live && valid && 4 * (lane + kHeadLanes * v) < dim) {
+            const Vec4 now = next[v];
+            next[v] = Load4(TokenInput(of_vector[v], t + 1 < end ? t + 1 : t));
+            y[v] = window[v].Step(now);
+          }
+          sum = AddSquares(sum, y[v]);
+        }
+        const float factor = L2NormFactor(HeadSum<kWave>(sum), scale);
+#pragma unroll
+        for (int v = 0; v < kHeadVectors; ++v) {
+          const int32_t e = 4 * (lane + kHeadLanes * v);
+          if (valid && e < dim) Store4(rows + t * out_stride + e, Scale4(y[v], factor));
+        }
+      }
+      if (begin != 0 || !live) return;
+#pragma unroll
+      for (int v = 0; v < kHeadVectors; ++v) {
+        if (valid && 4 * (lane + kHeadLanes * v) < dim) AdvanceRing<true>(s, 4 * kHeadLanes * v);
+      }
+    });
+  }
+}
+
+// body(e) for the elements of a head that are this lane's. Trip counts are the block's.
+template <typename Body>
+__device__ __forceinline__ void ForEachElement(int32_t dim, bool valid, int lane, const Body& body) {
+#pragma unroll 1
+  for (int32_t first = 0; first < dim; first += 4 * kHeadLanes) {
+#pragma unroll 1
+    for (int32_t j = 0; j < 4; ++j) {
+      const int32_t e = first + 4 * lane + j;
+      if (valid && e < dim) body(e);
+    }
+  }
+}
+
+// One head of any size and width; what is not yet scaled waits in the output.
+template <int kWave>
+__device__ __forceinline__ void HeadThroughMemory(const MixerArgs& p, int32_t head, bool valid, int lane, float* out,
+                                                  float scale) {
+  const ConvGeometry& g = p.geometry;
+  const int32_t dim = p.at.key_dim;
+  const float* x = p.x + p.at.Mixed(head * dim);
+  for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += static_cast<int32_t>(gridDim.z)) {
+    const ConvSequence s = SequenceAt(g, i, x, p.x_stride, head * dim);
+    float* rows = out + int64_t{g.batch.cu_seqlens[i]} * p.at.KeyFeatures();
+    ForEachTile(g, i, [&](int32_t begin, int32_t end) {
+#pragma unroll 1
+      for (int32_t t = begin; t < end; ++t) {
+        float* row = rows + int64_t{t} * p.at.KeyFeatures();
+        double sum = 0.0;
+        ForEachElement(dim, valid, lane, [&](int32_t e) {
+          const float y = s.live ? ConvolveToken(s, e, p.weight + int64_t{head * dim + e} * g.width, g.width, t) : 0.0f;
+          row[e] = y;
+          sum = AddSquare(sum, y);
+        });
+        const float factor = L2NormFactor(HeadSum<kWave>(sum), scale);
+        ForEachElement(dim, valid, lane, [&](int32_t e) { row[e] = row[e] * factor; });
+      }
+      if (begin != 0 || !s.live) return;
+      ForEachElement(dim, valid, lane, [&](int32_t e) { AdvanceRing<false>(s, e); });
+    });
+  }
+}
+
+// Elements [element, element + 4) of z.
+template <bool kVector>
+__device__ __forceinline__ void CopyZ(const MixerArgs& p, int32_t element) {
+  const ConvGeometry& g = p.geometry;
+  const int32_t features = p.at.ValueFeatures();
+  const int32_t last = element + 4 < features ? element + 4 : features;
+  for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += static_cast<int32_t>(gridDim.z)) {
+    ForEachTile(g, i, [&](int32_t begin, int32_t end) {
+      for (int32_t t = begin; t < end; ++t) {
+        const int64_t row = int64_t{g.batch.cu_seqlens[i]} + t;
+        const float* from = p.x + row * p.x_stride;
+        float* to = p.z + row * features;
+        if constexpr (kVector) {
+          Store4(to + element, Load4(from + p.at.Z(element)));
+        } else {
+#pragma unroll 1
+          for (int32_t e = element; e < last; ++e) to[e] = from[p.at.Z(e)];
+        }
+      }
+    });
+  }
+}
+
+__device__ __forceinline__ void Gates(const MixerArgs& p) {
+  const ConvGeometry& g = p.geometry;
+  const int32_t heads = p.at.value_heads;
+  for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += static_cast<int32_t>(gridDim.z)) {
+    ForEachTile(g, i, [&](int32_t begin, int32_t end) {
+      const int32_t count = (end - begin) * heads;
+#pragma unroll 1
+      for (int32_t j = static_cast<int32_t>(threadIdx.x); j < count; j += kThreads) {
+        const int32_t head = j % heads;
+        const int64_t row = int64_t{g.batch.cu_seqlens[i]} + begin + j / heads;
+        const float b = p.projected ? p.b[row * 2 * heads + p.at.B(head)] : p.b[row * heads + head];
+        const float a = p.projected ? p.a[row * 2 * heads + p.at.A(head)] : p.a[row * heads + head];
+        p.g[row * heads + head] = LogDecay(a, p.a_log[head], p.dt_bias[head], p.negative_exp);
+        p.beta[row * heads + head] = Sigmoid(b);
+      }
+    });
+  }
+}
+
+template <int kWave, bool kVector, bool kInRegisters>
+__global__ __launch_bounds__(kThreads) void MixerInputKernel(MixerArgs p) {
+  const int thread = static_cast<int>(threadIdx.x);
+  int32_t block = static_cast<int32_t>(blockIdx.x);
+  if (block < p.head_blocks) {
+    const int lane = thread % kHeadLanes;
+    const int32_t index = block * kHeadsPerBlock + thread / kHeadLanes;  // q heads, then k heads
+    const bool valid = index < 2 * p.at.key_heads;
+    const int32_t head = valid ? index : 0;
+    const bool is_query = head < p.at.key_heads;
+    float* out = is_query ? p.q + head * p.at.key_dim : p.k + (head - p.at.key_heads) * p.at.key_dim;
+    const float scale = is_query ? p.scale : 1.0f;
+    if constexpr (kInRegisters) {
+      HeadInRegisters<kWave>(p, head, valid, lane, out, scale);
+    } else {
+      HeadThroughMemory<kWave>(p, head, valid, lane, out, scale);
+    }
+    return;
+  }
+  block -= p.head_blocks;
+  if (block < p.value_blocks) {
+    const int32_t channel = 2 * p.at.KeyFeatures() + block * kChannelsPerBlock + 4 * thread;
+    if (channel >= p.geometry.channels) return;
+    ConvolveChannels<kVector>(p.geometry, p.x, p.x_stride, MixedChannel{p.at}, p.weight, channel, p.convolved);
+    return;
+  }
+  block -= p.value_blocks;
+  if (block < p.z_blocks) {
+    const int32_t element = block * kChannelsPerBlock + 4 * thread;
+    if (element < p.at.ValueFeatures()) CopyZ<kVector>(p, element);
+    return;
+  }
+  Gates(p);
+}
+
+MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
+  const LayerDims& dims = params.pool.layout.dims();
+  const bool projected = params.qkvz != nullptr;
+  const int32_t values = static_cast<int32_t>(dims.value_features());
+  return {.geometry = MakeConvGeometry(params.pool, batch),
+          .at = MakeQkvzIndex(dims, projected ? params.layout : ProjectionLayout::kFlat),
+          .projected = projected,
+          .negative_exp = params.a_log_convention == ALogConvention::kNegativeExp,
+          .head_blocks = static_cast<int32_t>(CeilDivide(2 * dims.key_heads, kHeadsPerBlock)),
+          .value_blocks = static_cast<int32_t>(CeilDivide(values, kChannelsPerBlock)),
+          .z_blocks = projected ? static_cast<int32_t>(CeilDivide(values, kChannelsPerBlock)) : 0,
+          .x = projected ? params.qkvz : params.mixed_qkv,
+          .x_stride = static_cast<int32_t>(dims.conv_channels()) + (projected ? values : 0),
+          .b = projected ? params.ba : params.b,
+          .a = projected ? params.ba : params.a,
+          .weight = params.conv_weight,
+          .a_log = params.a_log,
+          .dt_bias = params.dt_bias,
+          .scale = params.scale,
+          .convolved = params.convolved,
+          .z = params.z,
+          .q = params.q,
+          .k = params.k,
+          .g = params.g,
+          .beta = params.beta};
+}
+
+}  // namespace
+}  // namespace gpu
+
+absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
+  const LayerDims& dims = params.pool.layout.dims();
+  gpu::MixerArgs args = gpu::MakeArgs(params, batch);
+  const bool vector = dims.conv_width == 4 && dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
+                      gpu::Aligned16(params.pool.data, args.x, args.weight, args.convolved, args.z, args.q, args.k);
+  const bool in_registers = vector && dims.key_dim <= gpu::kRegisterHeadDim;
+  const int64_t blocks = int64_t{args.head_blocks} + args.value_blocks + args.z_blocks + 1;
+  const gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
+  return gpu::WithWaveWidth(stream, "mixer_input", [&](auto wave) {
+    const auto kernel = in_registers ? gpu::MixerInputKernel<wave(), true, true>
+                        : vector     ? gpu::MixerInputKernel<wave(), true, false>
+                                     : gpu::MixerInputKernel<wave(), false, false>;
+    return gpu::Launch("mixer_input", kernel, grid, gpu::kThreads, stream, args);
+  });
+}
+
+}  // namespace gdn

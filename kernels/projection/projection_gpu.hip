@@ -1,0 +1,98 @@
+// Projections on the GPU: which path, and the arguments of both.
+//
+// The kernels: projection_row_stable_gpu.hip, projection_gemm_gpu.hip.
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "kernels/gpu/alignment.h"
+#include "kernels/gpu/launch.h"
+#include "kernels/projection/projection.h"
+#include "kernels/projection/projection_args.h"
+
+namespace gdn {
+namespace gpu {
+
+ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile) {
+  const ProjectionParams& first = params[0];
+  ProjectionArgs args{};
+  args.x = first.x;
+  args.x_stride = first.x_stride;
+  args.rows = first.rows;
+  args.features = static_cast<int32_t>(first.weight.cols);
+  args.x_vector = first.x_stride % 4 == 0 && first.weight.cols % 4 == 0 && Aligned16(first.x);
+  size_t used = 0;
+  for (const ProjectionParams& p : params) {
+    if (p.weight.rows == 0) continue;
+    args.matrices[used++] = {.weight = p.weight.data,
+                             .y = p.y,
+                             .y_stride = p.y_stride,
+                             .outputs = static_cast<int32_t>(p.weight.rows),
+                             .first_tile = args.output_tiles,
+                             .dtype = p.weight.dtype};
+    args.output_tiles += static_cast<int32_t>(CeilDivide(p.weight.rows, outputs_per_tile));
+  }
+  for (; used < kMaxProjectionsPerLaunch; ++used) args.matrices[used].first_tile = args.output_tiles;
+  return args;
+}
+
+bool WeightsAllowVectors(absl::Span<const ProjectionParams> params) {
+  if (params[0].weight.cols % 8 != 0) return false;
+  for (const ProjectionParams& p : params) {
+    if (p.weight.rows > 0 && !Aligned16(p.weight.data)) return false;
+  }
+  return true;
+}
+
+}  // namespace gpu
+
+namespace {
+
+absl::Status Mismatch(size_t index, absl::string_view field) {
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+      absl::StrCat("Projections: ", field, " of matrix ", index,
+                   " differs from the first's; matrices of one call share x, rows, x_stride, path and cols"),
+      {{"field", std::string(field)}});
+}
+
+absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
+  if (params.empty() || params.size() > size_t{kMaxProjectionsPerLaunch}) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+        absl::StrCat("Projections: ", params.size(), " matrices; expected 1 to ", kMaxProjectionsPerLaunch),
+        {{"field", "params"}});
+  }
+  constexpr int64_t kMaxFeatures = 0x7fffffff;
+  const ProjectionParams& first = params[0];
+  for (size_t i = 0; i < params.size(); ++i) {
+    const ProjectionParams& p = params[i];
+    GDN_RETURN_IF_ERROR(ValidateProjection(p));
+    if (p.weight.rows > kMaxFeatures || p.weight.cols > kMaxFeatures) return Mismatch(i, "weight");
+    if (p.rows != first.rows) return Mismatch(i, "rows");
+    if (p.x != first.x) return Mismatch(i, "x");
+    if (p.x_stride != first.x_stride) return Mismatch(i, "x_stride");
+    if (p.path != first.path) return Mismatch(i, "path");
+    if (p.weight.cols != first.weight.cols) return Mismatch(i, "weight.cols");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateTogether(params));
+  bool any = false;
+  for (const ProjectionParams& p : params) any = any || (p.rows > 0 && p.weight.rows > 0);
+  if (!any) return absl::OkStatus();
+  const bool gemm = params[0].path == ProjectionPath::kSequenceGemm && params[0].rows >= gpu::kGemmFromRows;
+  return gemm ? gpu::LaunchSequenceGemm(params, stream) : gpu::LaunchRowStable(params, stream);
+}
+
+absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream) {
+  return ProjectionsGpu(absl::MakeConstSpan(&params, 1), stream);
+}
+
+}  // namespace gdn

@@ -1,0 +1,100 @@
+// Device code: eight neighbouring weights of a matrix, loaded raw and widened to float32 exactly.
+//
+// Loading and widening are apart so that many loads can be on their way before the first is used.
+// Thread safety: pure functions.
+//
+//   const Bf16Weights::Raw raw = LoadEight<Bf16Weights>(row + f, cols - f, vector);
+//   float w[8];  Bf16Weights::Widen(raw, w);
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/gpu/device.h"
+
+namespace gdn::gpu {
+
+inline constexpr int kWeightVector = 8;
+
+// Two elements of 16 bits in each float's bits.
+struct PackedHalves {
+  Vec4 bits;
+};
+
+struct Bf16Weights {
+  using Element = uint16_t;
+  using Raw = PackedHalves;
+  __device__ __forceinline__ static Raw Load(const Element* p) { return {Load4(reinterpret_cast<const float*>(p))}; }
+  __device__ __forceinline__ static Raw Pack(const Element (&e)[kWeightVector]) {
+    return {{BitsToFloat(e[0] | uint32_t{e[1]} << 16), BitsToFloat(e[2] | uint32_t{e[3]} << 16),
+             BitsToFloat(e[4] | uint32_t{e[5]} << 16), BitsToFloat(e[6] | uint32_t{e[7]} << 16)}};
+  }
+  __device__ __forceinline__ static void WidenPair(float pair, float* w) {
+    const uint32_t bits = FloatToBits(pair);
+    w[0] = BitsToFloat(bits << 16);
+    w[1] = BitsToFloat(bits & 0xffff0000u);
+  }
+  __device__ __forceinline__ static void Widen(const Raw& raw, float (&w)[kWeightVector]) {
+    WidenPair(raw.bits.x, w);
+    WidenPair(raw.bits.y, w + 2);
+    WidenPair(raw.bits.z, w + 4);
+    WidenPair(raw.bits.w, w + 6);
+  }
+};
+
+struct F16Weights {
+  using Element = uint16_t;
+  using Raw = PackedHalves;
+  __device__ __forceinline__ static Raw Load(const Element* p) { return Bf16Weights::Load(p); }
+  __device__ __forceinline__ static Raw Pack(const Element (&e)[kWeightVector]) { return Bf16Weights::Pack(e); }
+  __device__ __forceinline__ static void WidenPair(float pair, float* w) {
+    const uint32_t bits = FloatToBits(pair);
+    w[0] = FromF16(static_cast<uint16_t>(bits));
+    w[1] = FromF16(static_cast<uint16_t>(bits >> 16));
+  }
+  __device__ __forceinline__ static void Widen(const Raw& raw, float (&w)[kWeightVector]) {
+    WidenPair(raw.bits.x, w);
+    WidenPair(raw.bits.y, w + 2);
+    WidenPair(raw.bits.z, w + 4);
+    WidenPair(raw.bits.w, w + 6);
+  }
+};
+
+struct F32Weights {
+  using Element = float;
+  struct Raw {
+    Vec4 low;
+    Vec4 high;
+  };
+  __device__ __forceinline__ static Raw Load(const Element* p) { return {Load4(p), Load4(p + 4)}; }
+  __device__ __forceinline__ static Raw Pack(const Element (&e)[kWeightVector]) {
+    return {{e[0], e[1], e[2], e[3]}, {e[4], e[5], e[6], e[7]}};
+  }
+  __device__ __forceinline__ static void Widen(const Raw& raw, float (&w)[kWeightVector]) {
+    w[0] = raw.low.x;
+    w[1] = raw.low.y;
+    w[2] = raw.low.z;
+    w[3] = raw.low.w;
+    w[4] = raw.high.x;
+    w[5] = raw.high.y;
+    w[6] = raw.high.z;
+    w[7] = raw.high.w;
+  }
+};
+
+// Elements p[0 .. 8); those from `count` on are zero, and not read. kVector: p is aligned to 16 bytes and rows have a
+// multiple of eight elements.
+template <typename Weights, bool kVector>
+__device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weights::Element* p, int64_t count) {
+  if constexpr (kVector) {
+    if (count >= kWeightVector) return Weights::Load(p);
+    return {};
+  } else {
+    typename Weights::Element e[kWeightVector];
+#pragma unroll
+    for (int i = 0; i < kWeightVector; ++i) e[i] = i < count ? p[i] : typename Weights::Element{};
+    return Weights::Pack(e);
+  }
+}
+
+}  // namespace gdn::gpu

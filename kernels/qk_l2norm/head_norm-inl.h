@@ -1,0 +1,45 @@
+// Device code: the norm of a head that kHeadLanes lanes hold together, for q and k and for the gated RMSNorm.
+//
+// Element e belongs to lane e / 4 % kHeadLanes of its group. Sums are in double, as no square of a float32 overflows
+// there, in one order: a lane's elements from the first to the last, then the lanes' butterfly.
+// Thread safety: pure functions; wave.h's rules hold for HeadSum (every lane of the wave takes part).
+//
+//   double sum = 0.0;
+//   for (...) sum = AddSquare(sum, x[e]);
+//   const float factor = L2NormFactor(HeadSum<kWave>(sum), scale);
+#pragma once
+
+#include "kernels/gpu/wave.h"
+#include "kernels/qk_l2norm/qk_l2norm.h"
+
+namespace gdn::gpu {
+
+inline constexpr int kHeadLanes = 32;
+
+// A head of up to this many elements stays in its lanes' registers, kHeadVectors vectors each.
+inline constexpr int kHeadVectors = 1;
+inline constexpr int kRegisterHeadDim = kHeadVectors * kHeadLanes * 4;
+
+__device__ __forceinline__ double AddSquare(double sum, float x) {
+  return fma(static_cast<double>(x), static_cast<double>(x), sum);
+}
+
+__device__ __forceinline__ double AddSquares(double sum, const Vec4& x) {
+  return AddSquare(AddSquare(AddSquare(AddSquare(sum, x.x), x.y), x.z), x.w);
+}
+
+template <int kWave>
+__device__ __forceinline__ double HeadSum(double sum) {
+  return GroupSum<kHeadLanes, kWave>(sum);
+}
+
+// What each element of a head is multiplied with.
+__device__ __forceinline__ float L2NormFactor(double sum, float scale) {
+  return static_cast<float>(static_cast<double>(scale) / sqrt(sum + static_cast<double>(kL2NormEpsilon)));
+}
+
+__device__ __forceinline__ Vec4 Scale4(const Vec4& x, float factor) {
+  return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,44 @@
+// One number of many: sums, largest elements, and both over the differences of two tensors.
+//
+//   kSum          sum x              kMax         max x
+//   kAbsDiffSum   sum |x - y|        kAbsDiffMax  max |x - y|
+//   kSquaredDiff  sum (x - y)^2
+// Two passes over blocks of a fixed number of elements, summed in double, so a result depends on the inputs alone, not on
+// the device. A NaN makes the result NaN, maxima too. Of nothing: a sum is 0, a maximum -infinity.
+// Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are backend
+// memory (host memory for the reference, which needs no workspace).
+//
+//   GDN_ASSIGN_OR_RETURN(DeviceBuffer work, DeviceBuffer::Make(backend, ReduceWorkspaceBytes(n)));
+//   GDN_RETURN_IF_ERROR(ReduceGpu({.op = ReduceOp::kAbsDiffMax, .count = n, .x = x, .y = y, .result = result,
+//                                  .workspace = static_cast<double*>(work.data())}, stream));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn {
+
+enum class ReduceOp : uint8_t { kSum, kMax, kAbsDiffSum, kAbsDiffMax, kSquaredDiff };
+
+// Elements that the first pass makes one number of.
+inline constexpr int64_t kReduceBlockElements = 4096;
+
+struct ReduceParams {
+  ReduceOp op = ReduceOp::kSum;
+  int64_t count = 0;
+  const float* x = nullptr;     // [count]
+  const float* y = nullptr;     // [count], for the differences
+  float* result = nullptr;      // [1]
+  double* workspace = nullptr;  // ReduceWorkspaceBytes(count), 8-byte aligned
+};
+
+size_t ReduceWorkspaceBytes(int64_t count);
+
+absl::Status ValidateReduce(const ReduceParams& params);
+void ReduceReference(const ReduceParams& params);
+absl::Status ReduceGpu(const ReduceParams& params, const gpu::Stream& stream);
+
+}  // namespace gdn

@@ -1,0 +1,51 @@
+// Unit lower triangular systems of a chunk's size, many at a time, A strictly lower: (I + A)^-1, and X of (I - A) X = B.
+//
+//   (I + A)^-1      16x16 diagonal blocks T_bb by substitution, then merged up, 16 to 32 to 64, by products:
+//                     T_21 = -T_22 A_21 T_11
+//   (I - A) X = B   16 rows at a time: X_b = B_b + sum_{c<b} A_bc X_c, then substitution within the block
+// The diagonal and what is above it are never read, so they may hold anything; in a written inverse the diagonal is
+// exactly 1 and what is above it exactly 0. A matrix's bits do not depend on its companions in the batch.
+// Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
+// memory for the references).
+//
+//   GDN_RETURN_IF_ERROR(UnitLowerInverseGpu({.batch = chunks * heads, .size = 64, .a = a, .inverse = a}, stream));
+//   GDN_RETURN_IF_ERROR(CausalSolveGpu({.batch = 3, .size = 64, .columns = 128, .a = a, .b = b, .x = x}, stream));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn {
+
+// Largest matrix; also the largest chunk.
+inline constexpr int32_t kMaxTriangularSize = 64;
+
+struct UnitLowerInverseParams {
+  int64_t batch = 0;
+  int32_t size = 0;          // n, 1 .. 64; computed as the next of 16, 32, 64
+  const float* a = nullptr;  // [batch, n, n], strictly lower part
+  float* inverse = nullptr;  // [batch, n, n]; may be `a`: in place
+};
+
+struct CausalSolveParams {
+  int64_t batch = 0;
+  int32_t size = 0;          // n, 1 .. 64
+  int32_t columns = 0;       // of B and X, 1 or more
+  const float* a = nullptr;  // [batch, n, n], strictly lower part
+  const float* b = nullptr;  // [batch, n, columns]
+  float* x = nullptr;        // [batch, n, columns]; may be `b`: in place
+};
+
+absl::Status ValidateUnitLowerInverse(const UnitLowerInverseParams& params);
+absl::Status ValidateCausalSolve(const CausalSolveParams& params);
+
+// Substitution row by row, in double.
+void UnitLowerInverseReference(const UnitLowerInverseParams& params);
+void CausalSolveReference(const CausalSolveParams& params);
+
+absl::Status UnitLowerInverseGpu(const UnitLowerInverseParams& params, const gpu::Stream& stream);
+absl::Status CausalSolveGpu(const CausalSolveParams& params, const gpu::Stream& stream);
+
+}  // namespace gdn

@@ -52,11 +52,18 @@ ABSL_FLAG(std::vector<std::string>, model, {},
 ABSL_FLAG(std::string, listen, "127.0.0.1:50061",
           "Address to listen on, HOST:PORT; port 0 takes a free one. Use 0.0.0.0:PORT to serve other machines.");
 ABSL_FLAG(std::string, port_file, "", "Write the bound port number to this file once the server is ready.");
-ABSL_FLAG(std::string, backend, "cpu",
-          "Where layers are computed: cpu; or null, which computes nothing and is for measuring the service itself.");
+ABSL_FLAG(
+    std::string, backend, "auto",
+    "Where layers are computed: gpu, cpu, or auto: the GPU where a usable one is found, else the CPU (the log says "
+    "which, and why). null computes nothing and is for measuring the service itself.");
+ABSL_FLAG(int32_t, gpu_device, 0, "Which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
 ABSL_FLAG(int32_t, threads, 0, "Worker threads of the CPU backend; 0: one for each processor available.");
 ABSL_FLAG(gdn::ByteCount, state_bytes, gdn::ByteCount{},
-          "Memory for session states, for example 8GiB; 0: half of the memory. Committed as it is used.");
+          "Device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is used), or "
+          "three quarters of what is free on a GPU once the models are loaded.");
+ABSL_FLAG(int32_t, state_slots, 0,
+          "Instead of --state-bytes: room for this many layer states of the largest model (a session needs one a "
+          "Gated DeltaNet layer).");
 ABSL_FLAG(int32_t, max_draft, 8, "Tokens that a session may bring to one Decode row, 1 .. 64.");
 ABSL_FLAG(int32_t, max_batch, 512, "Sessions in one Decode call, and rows merged into one batch, 1 .. 65536.");
 ABSL_FLAG(gdn::ByteCount, max_message_bytes, gdn::ByteCount{int64_t{64} << 20},
@@ -129,8 +136,16 @@ absl::Status CheckOptions(const ServerOptions& options) {
   if (options.listen.rfind(':') == std::string::npos) {
     return absl::InvalidArgumentError(StrCat("--listen is '", options.listen, "', expected HOST:PORT"));
   }
-  if (options.backend != "cpu" && options.backend != "null") {
-    return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected cpu or null"));
+  if (options.backend != "auto" && options.backend != "gpu" && options.backend != "cpu" && options.backend != "null") {
+    return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null"));
+  }
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("state-slots", options.state_slots, 0, std::numeric_limits<int32_t>::max()));
+  if (options.state_slots > 0 && options.state_bytes > 0) {
+    return absl::InvalidArgumentError("--state-slots and --state-bytes are both given, expected one of them");
+  }
+  if (options.state_slots > 0 && options.models.empty()) {
+    return absl::InvalidArgumentError("--state-slots counts states of a --model and none is given; use --state-bytes");
   }
   return absl::OkStatus();
 }
@@ -170,6 +185,8 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.backend = absl::GetFlag(FLAGS_backend);
   options.threads = absl::GetFlag(FLAGS_threads);
+  options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
+  options.state_slots = absl::GetFlag(FLAGS_state_slots);
   options.state_bytes = absl::GetFlag(FLAGS_state_bytes).bytes;
   options.limits.max_draft = absl::GetFlag(FLAGS_max_draft);
   options.limits.max_batch = absl::GetFlag(FLAGS_max_batch);

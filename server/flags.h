@@ -23,7 +23,9 @@ struct ServerOptions {
   std::string port_file;
   std::string backend;
   int32_t threads = 0;
-  int64_t state_bytes = 0;  // 0: half of the device's memory
+  int32_t gpu_device = 0;
+  int64_t state_bytes = 0;  // 0: by the device's memory
+  int32_t state_slots = 0;  // instead of state_bytes, where not 0
   StepLimits limits;
   int32_t max_queued_steps = 0;
   absl::Duration drain_timeout;

@@ -13,11 +13,12 @@
 
 #include <spdlog/spdlog.h>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/null/null_backend.h"
+#include "server/backend_choice.h"
 #include "server/flags.h"
 #include "server/model/loaded_model.h"
 #include "server/rpc/server.h"
@@ -29,11 +30,6 @@
 namespace gdn {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const ServerOptions& options) {
-  if (options.backend == "null") return MakeNullBackend();
-  return MakeCpuBackend({.threads = options.threads});
-}
-
 ServedModel Describe(const LoadedModel& model) {
   return {.name = model.name(),
           .family = model.config().family,
@@ -43,6 +39,28 @@ ServedModel Describe(const LoadedModel& model) {
           .fingerprint = model.fingerprint(),
           .layers = model.layers()};
 }
+
+// Turns the server's health when the device is lost, at whatever time that is.
+class FailureReporter {
+ public:
+  void Watch(RpcServer* server) {
+    absl::MutexLock lock(&mu_);
+    server_ = server;
+    if (failed_ && server_ != nullptr) server_->ReportNotServing();
+  }
+  void Report(const absl::Status& status) {
+    spdlog::critical("the device failed; steps are refused until the server is restarted: {}",
+                     std::string(status.message()));
+    absl::MutexLock lock(&mu_);
+    failed_ = true;
+    if (server_ != nullptr) server_->ReportNotServing();
+  }
+
+ private:
+  absl::Mutex mu_;
+  RpcServer* server_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+};
 
 // Written whole or not at all: a reader that sees the file sees the number.
 absl::Status WritePortFile(const std::string& path, int port) {
@@ -71,12 +89,11 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
 }
 
 absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
-  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, MakeBackend(options));
-  const int64_t state_bytes = options.state_bytes > 0 ? options.state_bytes : backend->info().memory_bytes / 2;
-  LogConfiguration(options, backend->info(), state_bytes);
+  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, ChooseBackend(options));
 
   std::vector<LoadedModel> loaded;
   ModelCatalog catalog;
+  int64_t slot_bytes = 0;
   for (const auto& [name, directory] : options.models) {
     const absl::Time begin = absl::Now();
     GDN_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(*backend, name, directory));
@@ -84,13 +101,20 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
                  name, model.config().family, LayerDimsToString(model.config().dims), model.layers().size(),
                  model.config().num_layers, DTypeName(model.weight_dtype()), model.fingerprint(),
                  absl::FormatDuration(absl::Now() - begin));
+    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(model.config().dims, options.limits.max_draft));
+    slot_bytes = std::max(slot_bytes, layout.slot_bytes());
     catalog.emplace(name, Describe(model));
     loaded.push_back(std::move(model));
   }
+  const int64_t state_bytes = StateBudgetBytes(options, *backend, slot_bytes);
+  LogConfiguration(options, backend->info(), state_bytes);
 
   StateStore store(*backend, {.budget_bytes = state_bytes, .max_draft = options.limits.max_draft});
   SessionManager sessions(store);
-  Batcher batcher(*backend, {.max_queued_steps = options.max_queued_steps, .max_batch_rows = options.limits.max_batch});
+  FailureReporter failure;
+  Batcher batcher(*backend, {.max_queued_steps = options.max_queued_steps,
+                             .max_batch_rows = options.limits.max_batch,
+                             .on_device_failure = [&failure](const absl::Status& status) { failure.Report(status); }});
   const ServiceContext context{.models = catalog,
                                .sessions = sessions,
                                .store = store,
@@ -100,6 +124,7 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
                                .limits = options.limits,
                                .max_queued_steps = options.max_queued_steps};
   GDN_ASSIGN_OR_RETURN(const std::unique_ptr<RpcServer> server, RpcServer::Start(context, options.listen));
+  failure.Watch(server.get());
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
   std::cout << "gdn_server listening on " << host << ":" << server->port() << std::endl;
   if (!options.port_file.empty()) GDN_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
@@ -107,6 +132,7 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   int signal = 0;
   sigwait(&signals, &signal);
   spdlog::info("signal {}: draining, at most {}", signal, absl::FormatDuration(options.drain_timeout));
+  failure.Watch(nullptr);
   const bool drained = server->Stop(options.drain_timeout);
   if (!drained) spdlog::warn("some steps had not ended when the drain timeout passed");
   spdlog::info("stopped");

@@ -155,6 +155,13 @@ absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<in
   return Scatter(rows, step);
 }
 
+absl::Status BatchExecutor::NoteFailure(absl::Status status) {
+  if (status.ok()) return status;
+  if (device_status_.ok() && ErrorReason(status) == reason::kDeviceFailed) device_status_ = status;
+  if (on_failure_) on_failure_(status);
+  return status;
+}
+
 void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
   const absl::Time begin = absl::Now();
   std::vector<RowSpan> rows;
@@ -172,7 +179,8 @@ void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
     }
   }
   std::vector<int32_t> log_lengths;
-  const absl::Status status = rows.empty() ? absl::OkStatus() : RunDecode(rows, log_lengths);
+  absl::Status status = device_status_;
+  if (status.ok() && !rows.empty()) status = NoteFailure(RunDecode(rows, log_lengths));
   const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
   for (size_t i = 0; i < rows.size(); ++i) {
     StepRow& row = *rows[i].row;
@@ -230,9 +238,10 @@ void BatchExecutor::PrefillSegment() {
   const absl::Time begin = absl::Now();
   absl::Status status;
   if (row.tokens > 0) {
-    if (prefill.next == 0) status = BeginPrefill(prefill);
+    status = device_status_;
+    if (status.ok() && prefill.next == 0) status = NoteFailure(BeginPrefill(prefill));
     const int32_t tokens = std::min(row.tokens - prefill.next, kPrefillSegmentTokens);
-    if (status.ok()) status = RunPrefillSegment(prefill, tokens);
+    if (status.ok()) status = NoteFailure(RunPrefillSegment(prefill, tokens));
     prefill.next += tokens;
   }
   prefill.compute_time_us += absl::ToInt64Microseconds(absl::Now() - begin);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,7 +24,9 @@ bool CanRunTogether(const StepJob& a, const StepJob& b);
 
 class BatchExecutor {
  public:
-  explicit BatchExecutor(Backend& backend) : backend_(backend), runner_(backend) {}
+  // `on_failure` hears of every step that fails, before its call does, and keeps what it needs.
+  BatchExecutor(Backend& backend, std::function<void(const absl::Status&)> on_failure)
+      : backend_(backend), on_failure_(std::move(on_failure)), runner_(backend) {}
 
   // Runs the rows of all jobs, which CanRunTogether, and calls their done().
   void Decode(const std::vector<StepJobPtr>& jobs);
@@ -59,7 +62,12 @@ class BatchExecutor {
   // Copies the output back to the rows, in their dtype.
   absl::Status Scatter(const std::vector<RowSpan>& rows, const LayerStep& step);
 
+  // The status that a failed device left, so that nothing is computed on states that are not known to be whole.
+  absl::Status NoteFailure(absl::Status status);
+
   Backend& backend_;
+  const std::function<void(const absl::Status&)> on_failure_;
+  absl::Status device_status_;
   GdnLayerRunner runner_;
   DeviceBuffer staging_;
   std::vector<float> host_staging_;  // used only where the host cannot reach backend memory

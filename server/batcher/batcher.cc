@@ -9,7 +9,10 @@
 namespace gdn {
 
 Batcher::Batcher(Backend& backend, const BatcherOptions& options)
-    : backend_(backend), options_(options), executor_(backend), engine_([this] { EngineLoop(); }) {}
+    : backend_(backend),
+      options_(options),
+      executor_(backend, [this](const absl::Status& status) { NoteDeviceFailure(status); }),
+      engine_([this] { EngineLoop(); }) {}
 
 Batcher::~Batcher() {
   {
@@ -21,6 +24,7 @@ Batcher::~Batcher() {
 
 absl::Status Batcher::Submit(StepJobPtr job) {
   absl::MutexLock lock(&mu_);
+  if (!device_status_.ok()) return device_status_;
   if (draining_ || stop_) {
     return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                      "the server is shutting down and takes no new steps; send this one to another server");
@@ -45,6 +49,21 @@ bool Batcher::Drain(absl::Duration timeout) {
   draining_ = true;
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return IdleLocked(); };
   return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+}
+
+void Batcher::NoteDeviceFailure(const absl::Status& status) {
+  if (ErrorReason(status) != reason::kDeviceFailed) return;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!device_status_.ok()) return;
+    device_status_ = status;
+  }
+  if (options_.on_device_failure) options_.on_device_failure(status);
+}
+
+absl::Status Batcher::device_status() const {
+  absl::MutexLock lock(&mu_);
+  return device_status_;
 }
 
 size_t Batcher::queued_steps() const {
@@ -91,8 +110,12 @@ void Batcher::EngineLoop() {
     }
     if (!decodes.empty()) executor_.Decode(decodes);
     for (Task& task : tasks) {
-      absl::Status status = task.run(backend_);
-      if (absl::Status sync = backend_.Synchronize(); status.ok()) status = std::move(sync);
+      absl::Status status = device_status();
+      if (status.ok()) {
+        status = task.run(backend_);
+        if (absl::Status sync = backend_.Synchronize(); status.ok()) status = std::move(sync);
+        NoteDeviceFailure(status);
+      }
       task.run = nullptr;  // the session it holds is let go before anybody hears of the end
       task.done(std::move(status));
     }

@@ -30,6 +30,9 @@ namespace gdn {
 struct BatcherOptions {
   int32_t max_queued_steps = 4096;  // jobs that may wait
   int32_t max_batch_rows = 512;     // rows merged into one decode batch (a single job may be larger)
+  // Called once, on the engine's thread, when the device fails (DEVICE_FAILED). Everything after that is refused with the
+  // same status: what the device's states hold is no longer known.
+  std::function<void(const absl::Status&)> on_device_failure = {};
 };
 
 class Batcher {
@@ -39,7 +42,8 @@ class Batcher {
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // job->done is called exactly once where this is OK. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING).
+  // job->done is called exactly once where this is OK. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING,
+  // DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job);
 
   // Runs `task` on the engine's thread between batches; `done` gets its status there.
@@ -57,6 +61,9 @@ class Batcher {
   };
 
   void EngineLoop();
+  // Takes note of a failed device, the first time one is seen.
+  void NoteDeviceFailure(const absl::Status& status);
+  absl::Status device_status() const;
   bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves the first waiting decode job and those that can run with it out of the queue.
   std::vector<StepJobPtr> TakeDecodeBatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -72,6 +79,7 @@ class Batcher {
   bool working_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status device_status_ ABSL_GUARDED_BY(mu_);  // what the device failed with, for good
 
   std::thread engine_;  // last: it uses all of the above
 };

@@ -44,6 +44,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
 
 RpcServer::~RpcServer() { Stop(absl::ZeroDuration()); }
 
+void RpcServer::ReportNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
+
 bool RpcServer::Stop(absl::Duration timeout) {
   if (server_ == nullptr) return true;
   const absl::Time end = absl::Now() + timeout;

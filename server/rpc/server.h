@@ -26,6 +26,8 @@ class RpcServer {
   ~RpcServer();
 
   int port() const { return port_; }
+  // Health turns NOT_SERVING; calls are still answered. Safe from any thread until Stop.
+  void ReportNotServing();
   // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. True where all of them
   // ended.
   bool Stop(absl::Duration timeout);

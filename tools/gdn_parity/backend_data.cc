@@ -22,10 +22,24 @@ absl::StatusOr<float*> BackendData::Upload(const std::vector<float>& values) {
 
 absl::StatusOr<float*> BackendData::Zeros(int64_t count) { return Upload(std::vector<float>(count)); }
 
+absl::StatusOr<void*> BackendData::PoisonedBytes(size_t count) {
+  const std::vector<unsigned char> bytes(count, 0xff);
+  return UploadBytes(bytes.data(), bytes.size());
+}
+
+absl::StatusOr<float*> BackendData::Poisoned(int64_t count) {
+  GDN_ASSIGN_OR_RETURN(void* data, PoisonedBytes(count * sizeof(float)));
+  return static_cast<float*>(data);
+}
+
+absl::Status BackendData::DownloadBytes(void* host, const void* device, size_t count) {
+  GDN_RETURN_IF_ERROR(backend_.CopyOut(host, device, count));
+  return backend_.Synchronize();
+}
+
 absl::StatusOr<std::vector<float>> BackendData::Download(const float* device, int64_t count) {
   std::vector<float> values(count);
-  GDN_RETURN_IF_ERROR(backend_.CopyOut(values.data(), device, values.size() * sizeof(float)));
-  GDN_RETURN_IF_ERROR(backend_.Synchronize());
+  GDN_RETURN_IF_ERROR(DownloadBytes(values.data(), device, values.size() * sizeof(float)));
   return values;
 }
 

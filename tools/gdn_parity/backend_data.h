@@ -26,8 +26,13 @@ class BackendData {
   absl::StatusOr<float*> Upload(const std::vector<float>& values);
   absl::StatusOr<void*> UploadBytes(const void* bytes, size_t count);
   absl::StatusOr<float*> Zeros(int64_t count);
-  // Waits for the backend first.
+  // For outputs: what a kernel leaves out compares as infinitely far. All bits set, a NaN in every floating-point format
+  // and -1 in every integer.
+  absl::StatusOr<float*> Poisoned(int64_t count);
+  absl::StatusOr<void*> PoisonedBytes(size_t count);
+  // Wait for the backend first.
   absl::StatusOr<std::vector<float>> Download(const float* device, int64_t count);
+  absl::Status DownloadBytes(void* host, const void* device, size_t count);
 
  private:
   Backend& backend_;

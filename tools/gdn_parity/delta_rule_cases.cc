@@ -1,8 +1,6 @@
 // Suite "delta_rule": every form of the recurrence against the token-by-token reference, outputs and final states.
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -31,17 +29,6 @@ LayerDims Dims(const Shape& shape) {
           .value_dim = shape.value_dim};
 }
 
-// Unit vectors times `scale`.
-std::vector<float> RandomDirections(int64_t count, int32_t dim, float scale, RandomTensor& random) {
-  std::vector<float> x = random.Normal(count * dim);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto begin = x.begin() + i * dim;
-    const float norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0f));
-    std::for_each(begin, begin + dim, [=](float& value) { value *= scale / norm; });
-  }
-  return x;
-}
-
 // One call of a form on the device and of the reference on the host, with fresh random inputs.
 absl::Status Step(Form form, const Shape& shape, const OwnedBatch& batch, const StatePair& state,
                   std::vector<int32_t>& log_lengths, Backend& backend, RandomTensor& random, OutputPair& outputs) {
@@ -49,8 +36,8 @@ absl::Status Step(Form form, const Shape& shape, const OwnedBatch& batch, const 
   const LayerDims dims = Dims(shape);
   const int64_t tokens = batch.tokens();
   const float scale = 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
-  const std::vector<float> q = RandomDirections(tokens * dims.key_heads, dims.key_dim, scale, random);
-  const std::vector<float> k = RandomDirections(tokens * dims.key_heads, dims.key_dim, 1.0f, random);
+  const std::vector<float> q = random.Directions(tokens * dims.key_heads, dims.key_dim, scale);
+  const std::vector<float> k = random.Directions(tokens * dims.key_heads, dims.key_dim, 1.0f);
   const std::vector<float> v = random.Normal(tokens * dims.value_features());
   const std::vector<float> g = random.Uniform(tokens * dims.value_heads, shape.strongest, 0.0f);
   const std::vector<float> beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
@@ -74,7 +61,7 @@ absl::Status Step(Form form, const Shape& shape, const OwnedBatch& batch, const 
   GDN_ASSIGN_OR_RETURN(rule.v, data.Upload(v));
   GDN_ASSIGN_OR_RETURN(rule.g, data.Upload(g));
   GDN_ASSIGN_OR_RETURN(rule.beta, data.Upload(beta));
-  GDN_ASSIGN_OR_RETURN(rule.output, data.Zeros(expected.size()));
+  GDN_ASSIGN_OR_RETURN(rule.output, data.Poisoned(expected.size()));
   switch (form) {
     case Form::kScan:
       GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule));
@@ -119,7 +106,7 @@ absl::StatusOr<Difference> RunMaterialize(const Shape& shape, int32_t log_length
   GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, /*slots=*/2, kMaxDraft));
   SlotImage image;
   image.base = random.Normal(dims.state_elements());
-  image.log_k = RandomDirections(int64_t{log_length} * dims.key_heads, dims.key_dim, 1.0f, random);
+  image.log_k = random.Directions(int64_t{log_length} * dims.key_heads, dims.key_dim, 1.0f);
   image.log_u = random.Normal(log_length * dims.value_features());
   image.log_g = random.Uniform(int64_t{log_length} * dims.value_heads, shape.strongest, 0.0f);
   GDN_RETURN_IF_ERROR(state.Write(0, 0, image));

@@ -136,7 +136,7 @@ absl::StatusOr<Difference> RunLayer(const LayerCase& c, Backend& backend, Random
     for (const InputTensor& input : inputs) {
       GDN_ASSIGN_OR_RETURN(step.*input.member, data.Upload(input.values));
     }
-    GDN_ASSIGN_OR_RETURN(step.output, data.Zeros(expected.size()));
+    GDN_ASSIGN_OR_RETURN(step.output, data.Poisoned(expected.size()));
     GDN_RETURN_IF_ERROR(call == 0 ? runner.Prefill(step) : runner.Decode(step, log_lengths.data()));
     GDN_ASSIGN_OR_RETURN(const std::vector<float> actual, data.Download(step.output, expected.size()));
     outputs.Append(actual, expected);

@@ -37,7 +37,10 @@ absl::StatusOr<Difference> RunProjection(const ProjectionCase& c, Backend& backe
   const std::vector<float> w = random.Normal(c.outputs * c.features);
   std::vector<char> stored(w.size() * DTypeSize(c.dtype));
   ConvertFromFloat(w.data(), w.size(), c.dtype, stored.data());
-  std::vector<float> expected(c.rows * y_stride);
+  // Between the rows of y lies what the projection must leave alone.
+  std::vector<float> expected(c.rows * y_stride, 0.5f);
+  std::vector<float> poisoned = expected;
+  for (int64_t row = 0; row < c.rows; ++row) std::fill_n(poisoned.begin() + row * y_stride, c.outputs, NAN);
   ProjectionParams params{.path = c.path,
                           .rows = c.rows,
                           .x = x.data(),
@@ -48,7 +51,7 @@ absl::StatusOr<Difference> RunProjection(const ProjectionCase& c, Backend& backe
   ProjectionReference(params);
   GDN_ASSIGN_OR_RETURN(params.x, data.Upload(x));
   GDN_ASSIGN_OR_RETURN(params.weight.data, data.UploadBytes(stored.data(), stored.size()));
-  GDN_ASSIGN_OR_RETURN(params.y, data.Zeros(c.rows * y_stride));
+  GDN_ASSIGN_OR_RETURN(params.y, data.Upload(poisoned));
   GDN_RETURN_IF_ERROR(backend.Projection(params));
   return CompareDevice(data, params.y, expected);
 }
@@ -87,10 +90,10 @@ absl::StatusOr<Difference> RunSplit(ProjectionLayout layout, const LayerDims& di
   QkvzSplitReference(params);
   GDN_ASSIGN_OR_RETURN(params.qkvz, data.Upload(qkvz));
   GDN_ASSIGN_OR_RETURN(params.ba, data.Upload(ba));
-  GDN_ASSIGN_OR_RETURN(params.mixed_qkv, data.Zeros(mixed.size()));
-  GDN_ASSIGN_OR_RETURN(params.z, data.Zeros(z.size()));
-  GDN_ASSIGN_OR_RETURN(params.b, data.Zeros(b.size()));
-  GDN_ASSIGN_OR_RETURN(params.a, data.Zeros(a.size()));
+  GDN_ASSIGN_OR_RETURN(params.mixed_qkv, data.Poisoned(mixed.size()));
+  GDN_ASSIGN_OR_RETURN(params.z, data.Poisoned(z.size()));
+  GDN_ASSIGN_OR_RETURN(params.b, data.Poisoned(b.size()));
+  GDN_ASSIGN_OR_RETURN(params.a, data.Poisoned(a.size()));
   GDN_RETURN_IF_ERROR(backend.QkvzSplit(params));
   GDN_ASSIGN_OR_RETURN(Difference difference, CompareDevice(data, params.mixed_qkv, mixed));
   GDN_ASSIGN_OR_RETURN(const Difference of_z, CompareDevice(data, params.z, z));
@@ -144,7 +147,7 @@ absl::StatusOr<Difference> RunConv(int32_t width, const std::vector<int32_t>& le
     params.pool = state.device();
     params.weight = device_weight;
     GDN_ASSIGN_OR_RETURN(params.x, data.Upload(x));
-    GDN_ASSIGN_OR_RETURN(params.y, data.Zeros(x.size()));
+    GDN_ASSIGN_OR_RETURN(params.y, data.Poisoned(x.size()));
     GDN_RETURN_IF_ERROR(backend.CausalConv1d(params));
     GDN_ASSIGN_OR_RETURN(const std::vector<float> actual,
                          data.Download(params.y, static_cast<int64_t>(expected.size())));
@@ -200,8 +203,8 @@ absl::StatusOr<Difference> RunGating(ALogConvention convention, float spread, Ba
   GDN_ASSIGN_OR_RETURN(params.b, data.Upload(b));
   GDN_ASSIGN_OR_RETURN(params.a_log, data.Upload(a_log));
   GDN_ASSIGN_OR_RETURN(params.dt_bias, data.Upload(dt_bias));
-  GDN_ASSIGN_OR_RETURN(params.g, data.Zeros(g.size()));
-  GDN_ASSIGN_OR_RETURN(params.beta, data.Zeros(beta.size()));
+  GDN_ASSIGN_OR_RETURN(params.g, data.Poisoned(g.size()));
+  GDN_ASSIGN_OR_RETURN(params.beta, data.Poisoned(beta.size()));
   GDN_RETURN_IF_ERROR(backend.Gating(params));
   GDN_ASSIGN_OR_RETURN(Difference difference, CompareDevice(data, params.g, g));
   GDN_ASSIGN_OR_RETURN(const Difference of_beta, CompareDevice(data, params.beta, beta));
@@ -242,8 +245,8 @@ absl::StatusOr<Difference> RunL2Norm(int32_t key_dim, bool normalize, Backend& b
   QkL2NormReference(params);
   GDN_ASSIGN_OR_RETURN(params.q, data.Upload(x));
   params.k = params.q + kHeads * key_dim;
-  GDN_ASSIGN_OR_RETURN(params.q_out, data.Zeros(q.size()));
-  GDN_ASSIGN_OR_RETURN(params.k_out, data.Zeros(k.size()));
+  GDN_ASSIGN_OR_RETURN(params.q_out, data.Poisoned(q.size()));
+  GDN_ASSIGN_OR_RETURN(params.k_out, data.Poisoned(k.size()));
   GDN_RETURN_IF_ERROR(backend.QkL2Norm(params));
   GDN_ASSIGN_OR_RETURN(Difference difference, CompareDevice(data, params.q_out, q));
   GDN_ASSIGN_OR_RETURN(const Difference of_k, CompareDevice(data, params.k_out, k));
@@ -264,7 +267,7 @@ absl::StatusOr<Difference> RunRmsNorm(int32_t value_dim, float spread, Backend& 
   GDN_ASSIGN_OR_RETURN(params.x, data.Upload(x));
   GDN_ASSIGN_OR_RETURN(params.z, data.Upload(z));
   GDN_ASSIGN_OR_RETURN(params.weight, data.Upload(weight));
-  GDN_ASSIGN_OR_RETURN(params.y, data.Zeros(y.size()));
+  GDN_ASSIGN_OR_RETURN(params.y, data.Poisoned(y.size()));
   GDN_RETURN_IF_ERROR(backend.GatedRmsNorm(params));
   return CompareDevice(data, params.y, y);
 }

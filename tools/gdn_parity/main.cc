@@ -1,7 +1,9 @@
 // gdn_parity: every operator against its float64 reference, on random inputs.
 
+#include <algorithm>
 #include <cstdint>
-#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -15,13 +17,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "tools/gdn_parity/dump.h"
 #include "tools/gdn_parity/report.h"
 
-ABSL_FLAG(std::string, backend, "cpu", "Backend to compare with the references.");
+ABSL_FLAG(
+    std::string, backend, "cpu",
+    "Backend to compare with the references: cpu, and what the GPU sources were built for: gpu, or host for the SIMT "
+    "executor.");
+ABSL_FLAG(int, device, 0, "Device of the GPU backend, among those that HIP_VISIBLE_DEVICES leaves.");
+ABSL_FLAG(int, wave_width, 0, "Lanes of a wave on --backend=host: 64 or 32; 0: as GDN_HOST_WAVE_WIDTH says, else 64.");
 ABSL_FLAG(int, threads, 0, "Threads of the CPU backend; 0: one for each processor.");
-ABSL_FLAG(std::string, suite, "", "Run this suite only: layer_ops, delta_rule or layer.");
+ABSL_FLAG(std::string, suite, "", "Run this suite only (see --list).");
 ABSL_FLAG(std::string, test, "", "Run this test only (see --list).");
+ABSL_FLAG(int, phase, 0, "Run this phase of suite phases only: 1 to 8; 0: all.");
 ABSL_FLAG(uint64_t, seed, 1, "Seed of the random inputs.");
+ABSL_FLAG(std::string, dump, "",
+          "Existing directory to write each row's inputs and outputs to, for scripts/check_parity_dump.py.");
 ABSL_FLAG(bool, list, false, "Print suites and tests, run nothing.");
 
 namespace gdn::parity {
@@ -34,7 +46,8 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>()>
 
 // The backends of this build.
 std::map<std::string, BackendFactory> BackendFactories() {
-  return {{"cpu", [] { return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads)}); }}};
+  return {{"cpu", [] { return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads)}); }},
+          {std::string(GpuBackendName()), [] { return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device)}); }}};
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeNamedBackend(const std::string& name) {
@@ -50,24 +63,53 @@ int UsageError(const absl::Status& status) {
   return kExitUsage;
 }
 
+// --wave-width is --wave_width.
+void NormalizeFlagNames(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (argv[i][0] != '-') continue;
+    char* name = argv[i] + std::strspn(argv[i], "-");
+    std::replace(name, name + std::strcspn(name, "="), '-', '_');
+  }
+}
+
+// For backends made from here on.
+absl::Status ChooseWaveWidth(int lanes) {
+  if (lanes == 0) return absl::OkStatus();
+  if (lanes != 32 && lanes != 64) {
+    return absl::InvalidArgumentError(absl::StrCat("--wave_width is ", lanes, "; expected 64 or 32"));
+  }
+  if (absl::GetFlag(FLAGS_backend) != "host") {
+    return absl::InvalidArgumentError("--wave_width is for --backend=host; a GPU's waves are as wide as they are");
+  }
+  setenv("GDN_HOST_WAVE_WIDTH", absl::StrCat(lanes).c_str(), /*overwrite=*/1);
+  return absl::OkStatus();
+}
+
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "compares every operator of a backend with its float64 reference, on random inputs.\n"
-      "  gdn_parity --backend=cpu [--suite S] [--test NAME] [--seed N] [--list]\n"
-      "Prints a row a case (relative norm error is what is held against the tolerance) and \"N passed, M failed\".\n"
-      "Exit status: 0 all passed, 1 some failed, 2 no such suite, test or backend.");
+      "  gdn_parity --backend=cpu [--suite S] [--test NAME] [--phase N] [--seed N] [--list]\n"
+      "Prints a row a case, with max|d|/max|reference| and the relative norm error, each beside its tolerance, and "
+      "\"N passed, M failed, S not offered by this backend\".\n"
+      "Exit status: 0 all passed, 1 some failed, 2 no such suite, test, phase or backend.");
+  NormalizeFlagNames(argc, argv);
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1)
     return UsageError(absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[1], "'")));
 
-  const auto cases = SelectCases(AllCases(), absl::GetFlag(FLAGS_suite), absl::GetFlag(FLAGS_test));
+  const auto cases =
+      SelectCases(AllCases(), absl::GetFlag(FLAGS_suite), absl::GetFlag(FLAGS_test), absl::GetFlag(FLAGS_phase));
   if (!cases.ok()) return UsageError(cases.status());
   if (absl::GetFlag(FLAGS_list)) {
     ListCases(*cases, std::cout);
     return 0;
   }
+  if (const absl::Status status = ChooseWaveWidth(absl::GetFlag(FLAGS_wave_width)); !status.ok()) {
+    return UsageError(status);
+  }
   const auto backend = MakeNamedBackend(absl::GetFlag(FLAGS_backend));
   if (!backend.ok()) return UsageError(backend.status());
+  SetDumpDirectory(absl::GetFlag(FLAGS_dump));
   return RunCases(*cases, **backend, absl::GetFlag(FLAGS_seed), std::cout).failed == 0 ? 0 : kExitFailed;
 }
 

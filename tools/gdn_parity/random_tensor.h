@@ -6,7 +6,10 @@
 //   std::vector<float> x = random.Normal(rows * features);
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -24,6 +27,17 @@ class RandomTensor {
   std::vector<float> Uniform(int64_t count, float low, float high) {
     std::uniform_real_distribution<float> distribution(low, high);
     return Draw(count, distribution);
+  }
+
+  // `count` vectors of `dim`, each of this length.
+  std::vector<float> Directions(int64_t count, int32_t dim, float length) {
+    std::vector<float> x = Normal(count * dim);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto begin = x.begin() + i * dim;
+      const float norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0f));
+      std::for_each(begin, begin + dim, [=](float& value) { value *= length / norm; });
+    }
+    return x;
   }
 
  private:

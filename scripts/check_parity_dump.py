@@ -1,0 +1,398 @@
+#!/usr/bin/env python3
+"""Checks what `gdn_parity --dump DIR` wrote, with NumPy in float64, from the formulas of the layer alone.
+
+  scripts/check_parity_dump.py DIR
+
+Every file holds one call of an operator: inputs, attributes, and the outputs of the backend under test. The operator is
+computed anew here, in its plainest form (one token at a time where it has tokens), and compared by relative norm error
+and by max|d|/max|reference| with the row's own tolerance. Prints a line a kind of operator. Exit status: 0 all agree;
+1 some do not, a kind of operator is not known here, or there are no files; 2 usage.
+"""
+
+import json
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+DTYPES = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64}
+
+
+def read_safetensors(path):
+    """The metadata and the tensors of a safetensors file, as float64."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        raw = np.frombuffer(data[8 + length + begin : 8 + length + end], dtype=DTYPES[entry["dtype"]])
+        tensors[name] = raw.reshape(entry["shape"]).astype(np.float64)
+    return metadata, tensors
+
+
+class Row:
+    """A dumped call: row.x is input "x", row["chunk"] an attribute."""
+
+    def __init__(self, metadata, tensors):
+        self.metadata = metadata
+        self.inputs = {name[3:]: value for name, value in tensors.items() if name.startswith("in.")}
+        self.outputs = {name[4:]: value for name, value in tensors.items() if name.startswith("out.")}
+
+    def __getattr__(self, name):
+        try:
+            return self.inputs[name]
+        except KeyError:
+            raise AttributeError(f"the file has no input {name}") from None
+
+    def __getitem__(self, name):
+        return self.metadata[name]
+
+    def spans(self):
+        """First and last token of every sequence."""
+        cu = self.cu_seqlens.astype(int)
+        return list(zip(cu[:-1], cu[1:]))
+
+    def chunks(self):
+        """(sequence, first, last) of every chunk; chunks begin anew with each sequence."""
+        size = int(self["chunk_tokens"])
+        return [
+            (i, first, min(first + size, end))
+            for i, (begin, end) in enumerate(self.spans())
+            for first in range(begin, end, size)
+        ]
+
+    def decay_sums(self):
+        """Stored as a pair of float32."""
+        return self.g_sum + self.inputs["g_sum.low"]
+
+
+def sigmoid(x):
+    return np.where(x >= 0, 1.0, np.exp(-np.abs(x))) / (1.0 + np.exp(-np.abs(x)))
+
+
+def softplus(x):
+    return np.where(x > 20.0, x, np.log1p(np.exp(np.minimum(x, 20.0))))
+
+
+def l2norm(x, epsilon=1e-6):
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + epsilon)
+
+
+def log_decay(a, a_log, dt_bias, convention):
+    rate = a_log if convention == "negative_exp" else -np.exp(a_log)
+    return rate * softplus(a + dt_bias)
+
+
+def recurrence(q, k, v, g, beta, state):
+    """One token after another, all heads at once: q, k [T, H, K], v [T, HV, V], g, beta [T, HV], state [HV, K, V]."""
+    group = v.shape[1] // q.shape[1]
+    output = np.zeros(v.shape)
+    for t in range(v.shape[0]):
+        k_t = np.repeat(k[t], group, axis=0)
+        q_t = np.repeat(q[t], group, axis=0)
+        state = np.exp(g[t])[:, None, None] * state
+        u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k_t))
+        state = state + k_t[:, :, None] * u[:, None, :]
+        output[t] = np.einsum("hkv,hk->hv", state, q_t)
+    return output, state
+
+
+def unary(row):
+    functions = {
+        "exp": np.exp,
+        "log": np.log,
+        "sigmoid": sigmoid,
+        "silu": lambda x: x * sigmoid(x),
+        "softplus": softplus,
+        "neg": np.negative,
+        "scale": lambda x: x * float(row["factor"]),
+    }
+    return {"y": functions[row["f"]](row.x)}
+
+
+def binary(row):
+    a, b = row.a, row.b
+    results = {"add": a + b, "sub": a - b, "mul": a * b, "abs_diff": np.abs(a - b), "squared_diff": (a - b) ** 2}
+    return {"y": results[row["f"]]}
+
+
+def reduce(row):
+    x, y = row.x, row.y
+    results = {
+        "sum": x.sum(),
+        "max": x.max(),
+        "abs_diff_sum": np.abs(x - y).sum(),
+        "abs_diff_max": np.abs(x - y).max(),
+        "squared_diff_sum": ((x - y) ** 2).sum(),
+    }
+    return {"result": np.array([results[row["f"]]])}
+
+
+def bf16_round_trip(row):
+    """Eight bits of significand, to nearest, ties to even: each number scaled to a whole number of its last place."""
+    exponent = np.frexp(row.x)[1]
+    unit = np.ldexp(1.0, exponent - 8)
+    return {"y": np.rint(row.x / unit) * unit}
+
+
+def vector_multiply(row):
+    return {"y": row.x * (row.v[None, :] if row["vector"] == "row" else row.v[:, None])}
+
+
+def l2norm_forward(row):
+    return {"y": l2norm(row.x, float(row["epsilon"]))}
+
+
+def l2norm_backward(row):
+    r = 1.0 / np.sqrt((row.x**2).sum(-1, keepdims=True) + float(row["epsilon"]))
+    return {"dx": r * row.dy - row.x * r**3 * (row.dy * row.x).sum(-1, keepdims=True)}
+
+
+def qk_l2norm(row):
+    return {"q": l2norm(row.q) * float(row["scale"]), "k": l2norm(row.k)}
+
+
+def cumsum(row):
+    chunk = int(row["chunk"]) or row.x.shape[0]
+    return {"y": np.concatenate([row.x[i : i + chunk].cumsum(0) for i in range(0, row.x.shape[0], chunk)])}
+
+
+def varlen_index(row):
+    lengths = np.diff(row.cu_seqlens).astype(int)
+    chunks = -(-lengths // int(row["chunk"]))
+    results = {
+        "lengths": lengths,
+        "position_ids": np.concatenate([np.arange(n) for n in lengths]),
+        "sequence_ids": np.repeat(np.arange(len(lengths)), lengths),
+        "chunk_offsets": np.concatenate([[0], chunks.cumsum()]),
+    }
+    return {"index": results[row["f"]].astype(np.float64)}
+
+
+def qkvz_split(row):
+    heads, value_heads = int(row["key_heads"]), int(row["value_heads"])
+    key_dim, value_dim = int(row["key_dim"]), int(row["value_dim"])
+    rows, group = row.qkvz.shape[0], value_heads // heads
+    if row["layout"] == "flat":
+        keys, values = heads * key_dim, value_heads * value_dim
+        mixed, z = np.split(row.qkvz, [2 * keys + values], axis=1)
+        b, a = np.split(row.ba, 2, axis=1)
+        return {"mixed_qkv": mixed, "z": z, "b": b, "a": a}
+    cuts = np.cumsum([key_dim, key_dim, group * value_dim])
+    q, k, v, z = np.split(row.qkvz.reshape(rows, heads, -1), cuts, axis=2)
+    b, a = np.split(row.ba.reshape(rows, heads, 2 * group), 2, axis=2)
+    flat = [x.reshape(rows, -1) for x in (q, k, v, z, b, a)]
+    return {"mixed_qkv": np.concatenate(flat[:3], axis=1), "z": flat[3], "b": flat[4], "a": flat[5]}
+
+
+def causal_conv1d(row):
+    width = row.weight.shape[1]
+    y, columns = np.zeros(row.x.shape), []
+    for i, (begin, end) in enumerate(row.spans()):
+        seen = np.concatenate([row.columns[i].T, row.x[begin:end]])
+        for t in range(begin, end):
+            total = np.einsum("wc,cw->c", seen[t - begin : t - begin + width], row.weight)
+            y[t] = total * sigmoid(total)
+        columns.append(seen[len(seen) - width + 1 :].T)
+    return {"y": y, "columns": np.stack(columns)}
+
+
+def gating(row):
+    return {"g": log_decay(row.a, row.a_log, row.dt_bias, row["convention"]), "beta": sigmoid(row.b)}
+
+
+def delta_rule(row):
+    output, states = np.zeros(row.v.shape), []
+    for i, (begin, end) in enumerate(row.spans()):
+        part = slice(begin, end)
+        output[part], state = recurrence(
+            row.q[part], row.k[part], row.v[part], row.g[part], row.beta[part], row.initial_state[i]
+        )
+        states.append(state)
+    return {"output": output, "final_state": np.stack(states)}
+
+
+def sigmoid_gating_recurrent(row):
+    """Each row is a sequence's one token."""
+    g = log_decay(row.a, row.a_log, row.dt_bias, "raw")
+    q, k, beta = l2norm(row.q) * float(row["scale"]), l2norm(row.k), sigmoid(row.b)
+    results = [
+        recurrence(q[i : i + 1], k[i : i + 1], row.v[i : i + 1], g[i : i + 1], beta[i : i + 1], row.initial_state[i])
+        for i in range(len(q))
+    ]
+    return {"output": np.concatenate([r[0] for r in results]), "final_state": np.stack([r[1] for r in results])}
+
+
+def sums_in_chunks(row):
+    sums = np.zeros(row.g.shape)
+    for _, first, last in row.chunks():
+        sums[first:last] = row.g[first:last].cumsum(0)
+    return sums
+
+
+def scores(row, left, right, weight, g_sum, diagonal):
+    """[chunks, HV, C, C]: weight_i (left_i . right_j) e^{G_i - G_j}, j < i or j <= i."""
+    value_heads = g_sum.shape[1]
+    group = value_heads // left.shape[1]
+    size = int(row["chunk_tokens"])
+    out = np.zeros((len(row.chunks()), value_heads, size, size))
+    for c, (_, first, last) in enumerate(row.chunks()):
+        for i in range(first, last):
+            for j in range(first, i + diagonal):
+                dots = np.repeat((left[i] * right[j]).sum(-1), group)
+                out[c, :, i - first, j - first] = weight[i] * dots * np.exp(g_sum[i] - g_sum[j])
+    return out
+
+
+def chunk_decay_sums(row):
+    return {"g_sum": sums_in_chunks(row)}
+
+
+def cumsum_kkt(row):
+    sums = sums_in_chunks(row)
+    return {"g_sum": sums, "a": scores(row, row.k, row.k, row.beta, sums, 0)}
+
+
+def chunk_kkt(row):
+    sums = row.decay_sums() if row["decays"] == "1" else np.zeros(row.beta.shape)
+    return {"a": scores(row, row.k, row.k, row.beta, sums, 0)}
+
+
+def unit_lower_inverse(row):
+    size = row.a.shape[-1]
+    return {"a": np.linalg.inv(np.eye(size) + np.tril(row.a, -1))}
+
+
+def causal_solve(row):
+    size = row.a.shape[-1]
+    return {"x": np.linalg.solve(np.eye(size) - np.tril(row.a, -1), row.b)}
+
+
+def wy(row):
+    sums, group = row.decay_sums(), row.v.shape[1] // row.k.shape[1]
+    w = np.zeros((row.k.shape[0], row.v.shape[1], row.k.shape[2]))
+    u = np.zeros(row.v.shape)
+    for c, (_, first, last) in enumerate(row.chunks()):
+        n, part = last - first, slice(first, last)
+        k = np.repeat(row.k[part], group, axis=1) * (row.beta[part] * np.exp(sums[part]))[:, :, None]
+        t = row.t[c, :, :n, :n]
+        w[part] = np.einsum("hij,jhk->ihk", t, k)
+        u[part] = np.einsum("hij,jhv->ihv", t, row.v[part] * row.beta[part][:, :, None])
+    return {"w": w, "u": u}
+
+
+def chunk_state(row):
+    sums, group = row.decay_sums(), row.u.shape[1] // row.k.shape[1]
+    states, h, v_new = row.initial_state.copy(), [], np.zeros(row.u.shape)
+    for sequence, first, last in row.chunks():
+        part, state = slice(first, last), states[sequence]
+        h.append(state.copy())
+        v_new[part] = row.u[part] - np.einsum("ihk,hkv->ihv", row.w[part], state)
+        k = np.repeat(row.k[part], group, axis=1) * np.exp(sums[last - 1] - sums[part])[:, :, None]
+        states[sequence] = np.exp(sums[last - 1])[:, None, None] * state + np.einsum("ihk,ihv->hkv", k, v_new[part])
+    return {"h": np.stack(h), "v_new": v_new, "final_state": states}
+
+
+def chunk_output(row):
+    sums, group = row.decay_sums(), row.v_new.shape[1] // row.q.shape[1]
+    output = np.zeros(row.v_new.shape)
+    for c, (_, first, last) in enumerate(row.chunks()):
+        n, part = last - first, slice(first, last)
+        q = np.repeat(row.q[part], group, axis=1) * np.exp(sums[part])[:, :, None]
+        output[part] = np.einsum("ihk,hkv->ihv", q, row.h[c])
+        output[part] += np.einsum("hij,jhv->ihv", row.attention[c, :, :n, :n], row.v_new[part])
+    return {"output": output}
+
+
+OPERATORS = {
+    "unary": unary,
+    "binary": binary,
+    "reduce": reduce,
+    "bf16_round_trip": bf16_round_trip,
+    "vector_multiply": vector_multiply,
+    "l2norm": l2norm_forward,
+    "l2norm_backward": l2norm_backward,
+    "qk_l2norm": qk_l2norm,
+    "cumsum": cumsum,
+    "varlen_index": varlen_index,
+    "qkvz_split": qkvz_split,
+    "causal_conv1d": causal_conv1d,
+    "gating": gating,
+    "delta_rule": delta_rule,
+    "sigmoid_gating_recurrent": sigmoid_gating_recurrent,
+    "chunk_decay_sums": chunk_decay_sums,
+    "cumsum_kkt": cumsum_kkt,
+    "chunk_kkt": chunk_kkt,
+    "unit_lower_inverse": unit_lower_inverse,
+    "causal_solve": causal_solve,
+    "wy": wy,
+    "chunk_state": chunk_state,
+    "chunk_output": chunk_output,
+}
+
+
+def measure(actual, expected):
+    """Relative norm error and max|d|/max|reference|; absolute against an all-zero reference."""
+    if actual.shape != expected.shape or not np.isfinite(actual).all():
+        return np.inf, np.inf
+    if actual.size == 0:
+        return 0.0, 0.0
+    difference = actual - expected
+    norm, largest = np.linalg.norm(expected), np.abs(expected).max()
+    scale = (norm, largest) if largest > 0 else (1.0, 1.0)
+    return np.linalg.norm(difference) / scale[0], np.abs(difference).max() / scale[1]
+
+
+def check_file(path):
+    """The kind of operator, its two errors and a complaint, empty where all agree."""
+    metadata, tensors = read_safetensors(path)
+    kind = metadata.get("op", "")
+    name = f"{path.name} ({metadata.get('suite')} {metadata.get('test')}, {metadata.get('shape')})"
+    if kind not in OPERATORS:
+        return kind or "?", (np.inf, np.inf), f"{name}: no formula here for operator '{kind}'"
+    row = Row(metadata, tensors)
+    if not row.outputs:
+        return kind, (np.inf, np.inf), f"{name}: no outputs"
+    expected = OPERATORS[kind](row)
+    tolerance = float(row["tolerance"])
+    worst, complaints = (0.0, 0.0), []
+    for output, actual in row.outputs.items():
+        if output not in expected:
+            complaints.append(f"{name}: no formula here for output '{output}'")
+            continue
+        errors = measure(actual, expected[output])
+        worst = (max(worst[0], errors[0]), max(worst[1], errors[1]))
+        if not max(errors) <= tolerance:
+            complaints.append(f"{name}: {output} is off by {errors[0]:.3e} (norm), {errors[1]:.3e} (max)")
+    return kind, worst, "\n".join(complaints)
+
+
+def main(arguments):
+    if len(arguments) != 1:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    files = sorted(pathlib.Path(arguments[0]).glob("*.safetensors"))
+    if not files:
+        print(f"check_parity_dump: no .safetensors files in {arguments[0]}", file=sys.stderr)
+        return 1
+    table, complaints = {}, []
+    for path in files:
+        kind, errors, complaint = check_file(path)
+        count, norm, largest, failed = table.get(kind, (0, 0.0, 0.0, 0))
+        table[kind] = (count + 1, max(norm, errors[0]), max(largest, errors[1]), failed + bool(complaint))
+        if complaint:
+            complaints.append(complaint)
+    print(f"{'operator':<26}{'files':>6}{'rel. norm':>12}{'max|d|/|r|':>12}  result")
+    for kind, (count, norm, largest, failed) in sorted(table.items()):
+        print(f"{kind:<26}{count:>6}{norm:>12.3e}{largest:>12.3e}  {'FAIL' if failed else 'ok'}")
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    print(f"{len(files)} files, {len(complaints)} do not agree")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+// A chunk of the gated delta rule put together from primitive launches (products, masks, vector multiplies, the triangular
+// inverse), one step of the literature at a time: slow, and each step can be looked at. What the fused kernels do in one.
+//
+//   A = tril(beta_i (k_i . k_j) e^{G_i - G_j}, -1);   T = (I + A)^-1;   P = tril(Q K^T e^{G_i - G_j})
+//   U = T (beta (V - e^G K S));   O = e^G Q S + P U;   S <- e^{G_C} S + (e^{G_C - G} K)^T U
+// (source: Yang et al., "Gated Delta Networks", arXiv:2412.06464, section 3.3)
+// Thread safety: for one thread. Ownership: frees its backend memory on destruction; the backend must outlive it.
+//
+//   GDN_ASSIGN_OR_RETURN(ChunkByPrimitives steps, ChunkByPrimitives::Make(backend, chunk, key_dim, value_dim));
+//   GDN_RETURN_IF_ERROR(steps.Run(chunk, state, output));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/gpu/stream.h"
+#include "tools/gdn_parity/backend_data.h"
+
+namespace gdn::parity {
+
+// Consecutive tokens of one head, in backend memory. Strides: floats from one token to the next.
+struct ChunkView {
+  int64_t tokens = 0;
+  const float* q = nullptr;  // [tokens, K], already scaled
+  const float* k = nullptr;  // [tokens, K]
+  int64_t key_stride = 0;
+  const float* v = nullptr;     // [tokens, V]
+  int64_t value_stride = 0;     // also of the output
+  const float* g = nullptr;     // [tokens], log decay
+  const float* beta = nullptr;  // [tokens]
+  int64_t gate_stride = 0;
+};
+
+// Each step uses what the steps before it left here.
+class ChunkByPrimitives {
+ public:
+  // For chunks of up to `tokens` (at most 64). Fails on a backend that has no GPU stream.
+  static absl::StatusOr<ChunkByPrimitives> Make(Backend& backend, int64_t tokens, int64_t key_dim, int64_t value_dim);
+
+  absl::Status DecayMask(const ChunkView& chunk);
+  absl::Status AttentionMatrix(const ChunkView& chunk);  // A
+  absl::Status Inverse(const ChunkView& chunk);          // T
+  absl::Status Scores(const ChunkView& chunk);           // P
+  // U, for the state before the chunk; null: a state of zeros.
+  absl::Status Updates(const ChunkView& chunk, const float* state);
+  absl::Status OutputWithState(const ChunkView& chunk, const float* state, float* output);
+  absl::Status UpdateState(const ChunkView& chunk, float* state);  // [K, V]
+
+  // All of them.
+  absl::Status Run(const ChunkView& chunk, float* state, float* output);
+
+  // [tokens of the last chunk, ...], dense.
+  const float* mask() const { return mask_; }
+  const float* attention() const { return attention_; }
+  const float* inverse() const { return inverse_; }
+  const float* scores() const { return scores_; }
+  const float* updates() const { return updates_; }
+
+ private:
+  explicit ChunkByPrimitives(Backend& backend) : data_(backend) {}
+  // out = q or k times a factor for each token.
+  absl::Status ScaleRows(const ChunkView& chunk, const float* rows, const float* factors, int64_t factor_stride,
+                         float* out);
+
+  BackendData data_;
+  gpu::Stream stream_;
+  int64_t key_dim_ = 0;
+  int64_t value_dim_ = 0;
+  float* mask_ = nullptr;
+  float* from_start_ = nullptr;  // e^G
+  float* to_end_ = nullptr;      // e^{G_C - G}
+  float* attention_ = nullptr;
+  float* inverse_ = nullptr;
+  float* scores_ = nullptr;
+  float* scaled_rows_ = nullptr;  // [tokens, K]
+  float* residuals_ = nullptr;    // [tokens, V], beta (V - e^G K S)
+  float* updates_ = nullptr;      // [tokens, V]
+};
+
+}  // namespace gdn::parity

@@ -1,0 +1,275 @@
+#include "tools/gdn_parity/delta_rule_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/delta_rule_stages/delta_rule_stages.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "tools/gdn_parity/backend_data.h"
+#include "tools/gdn_parity/dump.h"
+
+namespace gdn::parity {
+namespace {
+
+constexpr int32_t kMaxDraft = 8;
+constexpr int32_t kStageChunk = 64;
+
+void Normalize(std::vector<float>& x, int32_t dim, float scale) {
+  for (size_t i = 0; i < x.size(); i += dim) {
+    const auto begin = x.begin() + static_cast<int64_t>(i);
+    const double norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0));
+    std::for_each(begin, begin + dim, [=](float& value) { value *= static_cast<float>(scale / norm); });
+  }
+}
+
+// Rows `which` of a [tokens, row] tensor, in that order.
+std::vector<float> Gather(const std::vector<float>& x, int64_t row, const std::vector<int64_t>& which) {
+  std::vector<float> rows;
+  for (const int64_t i : which) rows.insert(rows.end(), x.begin() + i * row, x.begin() + (i + 1) * row);
+  return rows;
+}
+
+struct DeviceRule {
+  DeltaRuleParams params;
+  int64_t outputs = 0;
+};
+
+// The problem's tokens `which`, uploaded.
+absl::StatusOr<DeviceRule> UploadTokens(const DeltaRuleProblem& problem, const std::vector<int64_t>& which,
+                                        const OwnedBatch& batch, const StatePoolView& pool, BackendData& data) {
+  const LayerDims& dims = problem.dims;
+  DeviceRule rule{.params = {.pool = pool,
+                             .batch = batch.view(),
+                             .q_stride = dims.key_features(),
+                             .k_stride = dims.key_features(),
+                             .v_stride = dims.value_features()},
+                  .outputs = static_cast<int64_t>(which.size()) * dims.value_features()};
+  GDN_ASSIGN_OR_RETURN(rule.params.q, data.Upload(Gather(problem.q, dims.key_features(), which)));
+  GDN_ASSIGN_OR_RETURN(rule.params.k, data.Upload(Gather(problem.k, dims.key_features(), which)));
+  GDN_ASSIGN_OR_RETURN(rule.params.v, data.Upload(Gather(problem.v, dims.value_features(), which)));
+  GDN_ASSIGN_OR_RETURN(rule.params.g, data.Upload(Gather(problem.g, dims.value_heads, which)));
+  GDN_ASSIGN_OR_RETURN(rule.params.beta, data.Upload(Gather(problem.beta, dims.value_heads, which)));
+  GDN_ASSIGN_OR_RETURN(rule.params.output, data.Poisoned(rule.outputs));
+  return rule;
+}
+
+// A call of `form` on the whole problem, or (kDecode) one call a token.
+absl::StatusOr<std::vector<float>> RunCalls(DeltaRuleForm form, const DeltaRuleProblem& problem,
+                                            const StatePoolView& pool, std::vector<int32_t>& log_lengths,
+                                            Backend& backend) {
+  const OwnedBatch whole(problem.lengths);
+  if (form != DeltaRuleForm::kDecode) {
+    BackendData data(backend);
+    std::vector<int64_t> all(whole.tokens());
+    std::iota(all.begin(), all.end(), 0);
+    GDN_ASSIGN_OR_RETURN(const DeviceRule rule, UploadTokens(problem, all, whole, pool, data));
+    switch (form) {
+      case DeltaRuleForm::kScan:
+        GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule.params));
+        break;
+      case DeltaRuleForm::kChunk:
+        GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(rule.params));
+        break;
+      default:
+        GDN_RETURN_IF_ERROR(backend.DeltaRuleDecode({.rule = rule.params, .log_lengths = log_lengths.data()}));
+    }
+    return data.Download(rule.params.output, rule.outputs);
+  }
+  const int64_t row = problem.dims.value_features();
+  std::vector<float> output(whole.tokens() * row);
+  const int32_t longest = *std::max_element(problem.lengths.begin(), problem.lengths.end());
+  for (int32_t step = 0; step < longest; ++step) {
+    BackendData data(backend);
+    std::vector<int32_t> lengths(problem.lengths.size());
+    std::vector<int64_t> which;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      if (problem.lengths[i] <= step) continue;
+      lengths[i] = 1;
+      which.push_back(whole.cu_seqlens[i] + step);
+    }
+    const OwnedBatch batch(lengths);
+    GDN_ASSIGN_OR_RETURN(const DeviceRule rule, UploadTokens(problem, which, batch, pool, data));
+    GDN_RETURN_IF_ERROR(backend.DeltaRuleDecode({.rule = rule.params, .log_lengths = log_lengths.data()}));
+    GDN_ASSIGN_OR_RETURN(const std::vector<float> rows, data.Download(rule.params.output, rule.outputs));
+    for (size_t i = 0; i < which.size(); ++i) {
+      std::copy_n(rows.begin() + static_cast<int64_t>(i) * row, row, output.begin() + which[i] * row);
+    }
+  }
+  return output;
+}
+
+absl::StatusOr<DeltaRuleResult> RunStages(const DeltaRuleProblem& problem, Backend& backend) {
+  GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(backend));
+  const LayerDims& dims = problem.dims;
+  BackendData data(backend);
+  const OwnedBatch batch(problem.lengths);
+  std::vector<int32_t> offsets{0};
+  for (const int32_t length : problem.lengths)
+    offsets.push_back(offsets.back() + (length + kStageChunk - 1) / kStageChunk);
+  DeltaRuleStagesParams p{.batch = {.dims = dims,
+                                    .chunk_tokens = kStageChunk,
+                                    .sequences = static_cast<int32_t>(problem.sequences()),
+                                    .tokens = batch.tokens(),
+                                    .chunks = offsets.back()},
+                          .q_stride = dims.key_features(),
+                          .k_stride = dims.key_features(),
+                          .v_stride = dims.value_features()};
+  const size_t index_bytes = offsets.size() * sizeof(int32_t);
+  GDN_ASSIGN_OR_RETURN(void* cu_seqlens, data.UploadBytes(batch.cu_seqlens.data(), index_bytes));
+  GDN_ASSIGN_OR_RETURN(void* chunk_offsets, data.UploadBytes(offsets.data(), index_bytes));
+  p.batch.cu_seqlens = static_cast<int32_t*>(cu_seqlens);
+  p.batch.chunk_offsets = static_cast<int32_t*>(chunk_offsets);
+  GDN_ASSIGN_OR_RETURN(p.q, data.Upload(problem.q));
+  GDN_ASSIGN_OR_RETURN(p.k, data.Upload(problem.k));
+  GDN_ASSIGN_OR_RETURN(p.v, data.Upload(problem.v));
+  GDN_ASSIGN_OR_RETURN(p.g, data.Upload(problem.g));
+  GDN_ASSIGN_OR_RETURN(p.beta, data.Upload(problem.beta));
+  GDN_ASSIGN_OR_RETURN(p.initial_state, data.Upload(problem.initial));
+  const int64_t matrices = int64_t{p.batch.chunks} * dims.value_heads;
+  GDN_ASSIGN_OR_RETURN(void* g_sum, data.PoisonedBytes(problem.g.size() * sizeof(double)));
+  p.g_sum = static_cast<double*>(g_sum);
+  GDN_ASSIGN_OR_RETURN(p.t, data.Poisoned(matrices * kStageChunk * kStageChunk));
+  GDN_ASSIGN_OR_RETURN(p.attention, data.Poisoned(matrices * kStageChunk * kStageChunk));
+  GDN_ASSIGN_OR_RETURN(p.w, data.Poisoned(p.batch.tokens * int64_t{dims.value_heads} * dims.key_dim));
+  GDN_ASSIGN_OR_RETURN(p.v_new, data.Poisoned(static_cast<int64_t>(problem.v.size())));
+  GDN_ASSIGN_OR_RETURN(p.h, data.Poisoned(matrices * dims.key_dim * dims.value_dim));
+  GDN_ASSIGN_OR_RETURN(p.output, data.Poisoned(static_cast<int64_t>(problem.v.size())));
+  GDN_ASSIGN_OR_RETURN(p.final_state, data.Poisoned(static_cast<int64_t>(problem.initial.size())));
+  GDN_RETURN_IF_ERROR(DeltaRuleStagesGpu(p, stream));
+  DeltaRuleResult result;
+  GDN_ASSIGN_OR_RETURN(result.output, data.Download(p.output, static_cast<int64_t>(problem.v.size())));
+  GDN_ASSIGN_OR_RETURN(result.states, data.Download(p.final_state, static_cast<int64_t>(problem.initial.size())));
+  return result;
+}
+
+}  // namespace
+
+int64_t DeltaRuleProblem::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+
+DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_t>& lengths,
+                                 const DeltaRuleInputs& inputs, RandomTensor& random) {
+  DeltaRuleProblem problem{.dims = dims, .lengths = lengths};
+  const int64_t tokens = problem.tokens();
+  problem.q = random.Normal(tokens * dims.key_features());
+  problem.k = random.Normal(tokens * dims.key_features());
+  if (inputs.key_correlation > 0.0f) {
+    const std::vector<float> common = random.Normal(dims.key_dim);
+    for (size_t i = 0; i < problem.k.size(); ++i) {
+      problem.k[i] =
+          inputs.key_correlation * common[i % common.size()] + (1.0f - inputs.key_correlation) * problem.k[i];
+    }
+  }
+  Normalize(problem.q, dims.key_dim, inputs.scale != 0.0f ? inputs.scale : 1.0f / std::sqrt(float(dims.key_dim)));
+  Normalize(problem.k, dims.key_dim, 1.0f);
+  problem.v = random.Normal(tokens * dims.value_features());
+  problem.g = random.Uniform(tokens * dims.value_heads, inputs.strongest, inputs.weakest);
+  problem.beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
+  problem.initial.resize(problem.sequences() * dims.state_elements());
+  if (inputs.state_deviation > 0.0f) {
+    problem.initial = random.Normal(static_cast<int64_t>(problem.initial.size()), inputs.state_deviation);
+  }
+  return problem;
+}
+
+DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem) {
+  const LayerDims& dims = problem.dims;
+  const OwnedBatch batch(problem.lengths);
+  const StateLayout layout = StateLayout::Make(dims, kMaxDraft).value();
+  std::vector<float> slots(problem.sequences() * layout.slot_floats());
+  const StatePoolView pool{layout, slots.data(), static_cast<int32_t>(problem.sequences())};
+  for (int32_t i = 0; i < pool.slot_count; ++i) {
+    std::copy_n(problem.initial.begin() + i * dims.state_elements(), dims.state_elements(),
+                pool.slot(i) + layout.base_offset());
+  }
+  DeltaRuleResult result{.output = std::vector<float>(problem.v.size())};
+  DeltaRuleScanReference({.pool = pool,
+                          .batch = batch.view(),
+                          .q = problem.q.data(),
+                          .k = problem.k.data(),
+                          .v = problem.v.data(),
+                          .g = problem.g.data(),
+                          .beta = problem.beta.data(),
+                          .q_stride = dims.key_features(),
+                          .k_stride = dims.key_features(),
+                          .v_stride = dims.value_features(),
+                          .output = result.output.data()});
+  for (int32_t i = 0; i < pool.slot_count; ++i) {
+    const float* base = pool.slot(i) + layout.base_offset();
+    result.states.insert(result.states.end(), base, base + dims.state_elements());
+  }
+  return result;
+}
+
+absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
+  if (form == DeltaRuleForm::kStages) return RunStages(problem, backend);
+  const LayerDims& dims = problem.dims;
+  const int32_t sequences = static_cast<int32_t>(problem.sequences());
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, sequences, kMaxDraft));
+  for (int32_t i = 0; i < sequences; ++i) {
+    const auto begin = problem.initial.begin() + i * dims.state_elements();
+    SlotImage image;
+    image.base.assign(begin, begin + dims.state_elements());
+    GDN_RETURN_IF_ERROR(state.Write(i, 0, image));
+  }
+  std::vector<int32_t> log_lengths(sequences, 0);
+  DeltaRuleResult result;
+  GDN_ASSIGN_OR_RETURN(result.output, RunCalls(form, problem, state.device(), log_lengths, backend));
+  GDN_RETURN_IF_ERROR(state.FoldDevice(log_lengths));
+  for (int32_t i = 0; i < sequences; ++i) {
+    GDN_ASSIGN_OR_RETURN(const SlotImage image, backend.ReadSlot(state.device(), i, /*log_length=*/0, 0));
+    result.states.insert(result.states.end(), image.base.begin(), image.base.end());
+  }
+  return result;
+}
+
+absl::StatusOr<Difference> CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
+  const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
+  GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));
+  GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
+  Difference difference = Compare(actual.output, expected.output);
+  difference.Merge(Compare(actual.states, expected.states));
+  return difference;
+}
+
+absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result) {
+  if (!Dumping()) return absl::OkStatus();
+  const LayerDims& dims = problem.dims;
+  const OwnedBatch batch(problem.lengths);
+  const int64_t tokens = problem.tokens();
+  const std::vector<int64_t> gates{tokens, dims.value_heads};
+  const std::vector<int64_t> keys{tokens, dims.key_heads, dims.key_dim};
+  const std::vector<int64_t> values{tokens, dims.value_heads, dims.value_dim};
+  const std::vector<int64_t> states{problem.sequences(), dims.value_heads, dims.key_dim, dims.value_dim};
+  return Dump("delta_rule", {},
+              {{"in.cu_seqlens", {problem.sequences() + 1}, {batch.cu_seqlens.begin(), batch.cu_seqlens.end()}},
+               {"in.q", keys, problem.q},
+               {"in.k", keys, problem.k},
+               {"in.v", values, problem.v},
+               {"in.g", gates, problem.g},
+               {"in.beta", gates, problem.beta},
+               {"in.initial_state", states, problem.initial},
+               {"out.output", values, result.output},
+               {"out.final_state", states, result.states}});
+}
+
+const char* DeltaRuleFormName(DeltaRuleForm form) {
+  switch (form) {
+    case DeltaRuleForm::kScan:
+      return "scan";
+    case DeltaRuleForm::kChunk:
+      return "chunk";
+    case DeltaRuleForm::kDecode:
+      return "decode";
+    case DeltaRuleForm::kDraft:
+      return "draft";
+    case DeltaRuleForm::kStages:
+      return "stages";
+  }
+  return "";
+}
+
+}  // namespace gdn::parity

@@ -1,0 +1,38 @@
+// Which of other people's shapes the host executor and the double references can afford, and what stands in for the
+// rest.
+//
+// Thread safety: pure functions.
+//
+//   if (StateUpdates(dims, lengths) > kHostBudget) { ReduceShape(dims, lengths); }
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "base/layer_dims.h"
+
+namespace gdn::parity {
+
+// Elements of S that a problem updates; the host executor does a few million a second.
+inline constexpr int64_t kHostBudget = 600'000;
+
+inline int64_t StateUpdates(const LayerDims& dims, const std::vector<int32_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) * dims.state_elements();
+}
+
+// Fewer heads of the same grouping first, then shorter and fewer sequences, never other head dimensions.
+inline void ReduceShape(LayerDims& dims, std::vector<int32_t>& lengths) {
+  const int32_t group = dims.group();
+  while (dims.key_heads > 1 && StateUpdates(dims, lengths) > kHostBudget) {
+    dims.key_heads /= 2;
+    dims.value_heads = dims.key_heads * group;
+  }
+  while (lengths.size() > 3 && StateUpdates(dims, lengths) > kHostBudget) lengths.resize((lengths.size() + 1) / 2);
+  while (*std::max_element(lengths.begin(), lengths.end()) > 1 && StateUpdates(dims, lengths) > kHostBudget) {
+    for (int32_t& length : lengths) length = (length + 1) / 2;
+  }
+}
+
+}  // namespace gdn::parity

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "tools/gdn_bench/cache_size.h"
 #include "tools/gdn_bench/kernel_case.h"
 
 namespace gdn::bench {
@@ -14,7 +13,6 @@ namespace {
 
 constexpr uint32_t kSeed = 20240607;
 constexpr int64_t kBlock = int64_t{1} << 20;  // numbers drawn; longer buffers repeat them
-constexpr int64_t kLargestRotation = int64_t{768} << 20;
 constexpr int32_t kMaxDraft = 8;
 
 // Small against the states that decode steps build up, so that rotating slots stay in the range of normal numbers.
@@ -31,8 +29,6 @@ LayerDims BenchLayerDims() {
   dims.hidden_size = 2048;
   return dims;
 }
-
-int64_t RotationBytes() { return std::min(kColdFactor * LastLevelCacheBytes(), kLargestRotation); }
 
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
                                                            DType dtype) {

@@ -18,8 +18,9 @@
 
 ABSL_FLAG(std::string, json, "",
           "write the results as JSON to this file; without a value or as '-': to stdout, the table to stderr");
-ABSL_FLAG(std::string, backend, "cpu", "kernel: the backend to time: cpu");
-ABSL_FLAG(int, threads, 0, "kernel: worker threads; 0: one for each processor this process may run on");
+ABSL_FLAG(std::string, backend, "cpu", "kernel: the backend to time: cpu, or gpu");
+ABSL_FLAG(int, gpu_device, 0, "kernel: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
+ABSL_FLAG(int, threads, 0, "kernel: worker threads of the CPU; 0: one for each processor this process may run on");
 ABSL_FLAG(std::string, filter, "", "kernel: only cases whose name holds a match of this regular expression");
 ABSL_FLAG(bool, list, false, "kernel: print the names of the cases and exit");
 ABSL_FLAG(int, repeat, 15, "kernel: rounds of a case, each beside the machine's limits; medians are over rounds");
@@ -40,7 +41,8 @@ namespace {
 
 constexpr char kUsage[] =
     "measures Gated DeltaNet kernels and the service around them, as ratios to limits taken in the same run.\n\n"
-    "  gdn_bench kernel [--filter=REGEX] [--json[=FILE]]   operators and layers against memory bandwidth and "
+    "  gdn_bench kernel [--backend=gpu] [--filter=REGEX] [--json[=FILE]]\n"
+    "                                                      operators and layers against memory bandwidth and "
     "multiply-add peak\n"
     "  gdn_bench rpc [--sessions=B] [--json[=FILE]]        Decode of gdn_server with a null backend against an echo "
     "service\n"
@@ -114,6 +116,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   }
   line.kernel = {.backend = absl::GetFlag(FLAGS_backend),
                  .threads = absl::GetFlag(FLAGS_threads),
+                 .gpu_device = absl::GetFlag(FLAGS_gpu_device),
                  .filter = absl::GetFlag(FLAGS_filter),
                  .measure = {.repeat = absl::GetFlag(FLAGS_repeat), .min_time_s = absl::GetFlag(FLAGS_min_time)}};
   line.rpc.sessions = absl::GetFlag(FLAGS_sessions);

@@ -4,21 +4,28 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
-#include <memory>
 #include <regex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "tools/gdn_bench/cache_size.h"
+#include "base/string_cat.h"
+#include "kernels/gpu/gpu_backend.h"
 #include "tools/gdn_bench/kernel_case.h"
+#include "tools/gdn_bench/machine.h"
 
 namespace gdn::bench {
 namespace {
 
-absl::StatusOr<std::vector<KernelCase>> SelectCases(const std::string& filter) {
+absl::StatusOr<CaseList> CaseListOf(const std::string& backend) {
+  if (backend == "cpu") return CaseList::kCpu;
+  if (backend == GpuBackendName()) return CaseList::kGpu;
+  return absl::InvalidArgumentError(
+      StrCat("--backend='", backend, "' is not a backend of this build; use cpu or ", GpuBackendName()));
+}
+
+absl::StatusOr<std::vector<KernelCase>> SelectCases(CaseList list, const std::string& filter) {
   std::regex pattern;
   try {
     pattern = std::regex(filter);
@@ -26,21 +33,15 @@ absl::StatusOr<std::vector<KernelCase>> SelectCases(const std::string& filter) {
     return absl::InvalidArgumentError(
         absl::StrCat("--filter='", filter, "' is not a regular expression: ", error.what()));
   }
-  std::vector<KernelCase> all = OperatorCases();
+  std::vector<KernelCase> all = OperatorCases(list);
   for (auto* more : {&ProjectionCases, &LayerCases}) {
-    std::vector<KernelCase> cases = (*more)();
+    std::vector<KernelCase> cases = (*more)(list);
     std::move(cases.begin(), cases.end(), std::back_inserter(all));
   }
   std::vector<KernelCase> selected;
   std::copy_if(all.begin(), all.end(), std::back_inserter(selected),
                [&pattern](const KernelCase& c) { return std::regex_search(c.name, pattern); });
   return selected;
-}
-
-absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const KernelBenchOptions& options) {
-  if (options.backend == "cpu") return MakeCpuBackend({.threads = options.threads});
-  return absl::InvalidArgumentError(
-      absl::StrCat("--backend='", options.backend, "' is not a backend of this build; use cpu"));
 }
 
 double LoadAverage() {
@@ -50,8 +51,9 @@ double LoadAverage() {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> KernelCaseNames(const std::string& filter) {
-  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(filter));
+absl::StatusOr<std::vector<std::string>> KernelCaseNames(const KernelBenchOptions& options) {
+  GDN_ASSIGN_OR_RETURN(const CaseList list, CaseListOf(options.backend));
+  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(list, options.filter));
   std::vector<std::string> names;
   for (const KernelCase& c : cases) names.push_back(c.name);
   return names;
@@ -65,24 +67,26 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min_time must be 0 to 60 seconds, not ", options.measure.min_time_s));
   }
-  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(options.filter));
+  GDN_ASSIGN_OR_RETURN(const CaseList list, CaseListOf(options.backend));
+  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(list, options.filter));
   if (cases.empty()) {
     return absl::NotFoundError(absl::StrCat("no case matches --filter='", options.filter, "'; --list shows them all"));
   }
   const double load_average = LoadAverage();
-  GDN_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, MakeBackend(options));
-  GDN_ASSIGN_OR_RETURN(auto limits, MachineLimits::Make(std::max(1, backend->info().threads)));
-  KernelReport report{.backend = backend->info(),
-                      .last_level_cache_bytes = LastLevelCacheBytes(),
+  GDN_ASSIGN_OR_RETURN(Machine machine,
+                       list == CaseList::kGpu ? MakeGpuMachine(options.gpu_device) : MakeCpuMachine(options.threads));
+  KernelReport report{.backend = machine.backend->info(),
+                      .device = machine.device,
+                      .last_level_cache_bytes = machine.last_level_cache_bytes,
                       .load_average = load_average,
                       .options = options,
                       .cases = {}};
   for (size_t i = 0; i < cases.size(); ++i) {
     const KernelCase& c = cases[i];
     std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), c.name.c_str());
-    absl::StatusOr<PreparedCase> prepared = c.prepare(*backend);
+    absl::StatusOr<PreparedCase> prepared = c.prepare(machine.setting());
     if (!prepared.ok()) return WithPrefix(prepared.status(), c.name);
-    absl::StatusOr<CaseResult> result = MeasureCase(c.name, *prepared, *limits, options.measure);
+    absl::StatusOr<CaseResult> result = MeasureCase(c.name, *prepared, machine, options.measure);
     if (!result.ok()) return WithPrefix(result.status(), c.name);
     report.cases.push_back(*std::move(result));
   }

@@ -3,8 +3,10 @@
 // Thread safety: plain values; a prepared case is for one thread. Ownership: `run` keeps alive whatever memory it works
 // on.
 //
-//   for (const KernelCase& c : AllKernelCases()) { GDN_ASSIGN_OR_RETURN(PreparedCase p, c.prepare(backend)); ...
-//   p.run(); }
+//   for (const KernelCase& c : OperatorCases(CaseList::kCpu)) {
+//     GDN_ASSIGN_OR_RETURN(PreparedCase p, c.prepare(machine.setting()));
+//     GDN_RETURN_IF_ERROR(p.run());  // and backend.Synchronize()
+//   }
 #pragma once
 
 #include <cstdint>
@@ -26,25 +28,36 @@ struct PreparedCase {
   Cost cost;                     // of one step
   int64_t steps = 1;             // of one run(): once around the slots or weights it rotates over
   double working_set_bytes = 0;  // what one run() touches
+  // Issues the work and returns; waiting for it is the caller's. Host arrays that change from run to run come round
+  // after L (kLogCapacity) of them.
   std::function<absl::Status()> run;
+};
+
+// Where a case is prepared. The backend must outlive the prepared case.
+struct CaseSetting {
+  Backend& backend;
+  int64_t rotation_bytes = 0;  // that a memory-bound case takes turns over, so that none of it is found in a cache
 };
 
 struct KernelCase {
   std::string name;  // "decode_deferred/B=8"
-  std::function<absl::StatusOr<PreparedCase>(Backend&)> prepare;
+  std::function<absl::StatusOr<PreparedCase>(const CaseSetting&)> prepare;
 };
 
 // Dimensions of a Qwen3-Next layer: H = 16, HV = 32, K = V = 128, and for the layer W = 4, D = 2048.
 LayerDims BenchOperatorDims();
 LayerDims BenchLayerDims();
 
-// decode_deferred, decode_in_place, prefill_scan, prefill_chunk; projection_*; layer_*: in the order they are reported.
-std::vector<KernelCase> OperatorCases();
-std::vector<KernelCase> ProjectionCases();
-std::vector<KernelCase> LayerCases();
+// A GPU's list has the batches that it takes to fill one.
+enum class CaseList { kCpu, kGpu };
 
-// Bytes that a memory-bound case rotates over: kColdFactor last-level caches, at most 768 MiB.
-int64_t RotationBytes();
+// decode_deferred, decode_in_place, prefill_scan, prefill_chunk; projection_*; layer_*: in the order they are reported.
+std::vector<KernelCase> OperatorCases(CaseList list);
+std::vector<KernelCase> ProjectionCases(CaseList list);
+std::vector<KernelCase> LayerCases(CaseList list);
+
+// What memory-bound cases rotate over is kColdFactor last-level caches, and at most this.
+inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 
 // Backend memory filled with `count` numbers in [low, high), rounded to `dtype`; the same ones on every run. Memory
 // that was never written would be read from one cached page of zeros.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "kernels/layer/gdn_layer.h"
 #include "kernels/layer/layer_weights.h"
@@ -18,7 +19,8 @@
 namespace gdn::bench {
 namespace {
 
-constexpr int32_t kDecodeBatches[] = {1, 8, 32};
+constexpr int32_t kCpuDecodeBatches[] = {1, 8, 32};
+constexpr int32_t kGpuDecodeBatches[] = {1, 8, 32, 128};
 constexpr int32_t kPrefillLengths[] = {512, 2048};
 constexpr DType kWeightDtype = DType::kBF16;
 
@@ -67,9 +69,10 @@ struct LayerFixture {
   std::shared_ptr<DeviceBuffer> hidden_states;
   std::shared_ptr<DeviceBuffer> output;
   std::vector<int32_t> cu_seqlens;
-  std::vector<int32_t> slots;         // [layers, batch]
-  std::vector<int32_t> log_lengths;   // [layers, batch]
-  std::vector<int64_t> token_counts;  // [layers, batch]
+  std::vector<int32_t> slots;               // [layers, batch]
+  std::vector<int32_t> log_lengths;         // [layers, batch]
+  std::vector<int64_t> first_token_counts;  // [layers, batch], of a run
+  std::vector<int64_t> token_counts;        // [layers, batch]
   int32_t batch = 0;
   std::unique_ptr<GdnLayerRunner> runner;
 
@@ -85,21 +88,20 @@ struct LayerFixture {
     return step;
   }
 
-  // L tokens, so that every session's log is folded once.
-  absl::Status RunDecode(Backend& backend) {
+  // L tokens, so that every session's log is folded once. Each run begins at the same counts, so that it is the same work
+  // again, to the last index array.
+  absl::Status RunDecode() {
+    token_counts = first_token_counts;
     for (int32_t token = 0; token < kLogCapacity; ++token) {
       for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
         GDN_RETURN_IF_ERROR(runner->Decode(Step(layer), log_lengths.data() + layer * batch));
         for (int32_t i = 0; i < batch; ++i) ++token_counts[layer * batch + i];
       }
     }
-    return backend.Synchronize();
+    return absl::OkStatus();
   }
 
-  absl::Status RunPrefill(Backend& backend) {
-    GDN_RETURN_IF_ERROR(runner->Prefill(Step(0)));
-    return backend.Synchronize();
-  }
+  absl::Status RunPrefill() { return runner->Prefill(Step(0)); }
 };
 
 absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(Backend& backend, int64_t layers, int32_t batch,
@@ -124,23 +126,23 @@ double LayerWeightBytes(const LayerDims& dims) {
   return static_cast<double>(ProjectionElements(dims)) * static_cast<double>(DTypeSize(kWeightDtype));
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerDecode(Backend& backend, int32_t batch) {
+absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, int32_t batch) {
   const LayerDims dims = BenchLayerDims();
   const double state_bytes = sizeof(float) * static_cast<double>(dims.state_elements());
   const double layer_bytes = LayerWeightBytes(dims) + batch * state_bytes;
   const int64_t layers =
-      std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(RotationBytes()) / layer_bytes)));
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, layers, batch, /*tokens_each=*/1));
+      std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(setting.rotation_bytes) / layer_bytes)));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting.backend, layers, batch, /*tokens_each=*/1));
   const int64_t slots = layers * batch;
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t log_length = static_cast<int32_t>(slot * kLogCapacity / slots);
     fixture->log_lengths.push_back(log_length);
-    fixture->token_counts.push_back(log_length);
+    fixture->first_token_counts.push_back(log_length);
   }
   return PreparedCase{.cost = LayerDecodeCost(dims, kWeightDtype, batch),
                       .steps = layers * kLogCapacity,
                       .working_set_bytes = static_cast<double>(layers) * layer_bytes,
-                      .run = [fixture, &backend] { return fixture->RunDecode(backend); }};
+                      .run = [fixture] { return fixture->RunDecode(); }};
 }
 
 absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t tokens) {
@@ -149,22 +151,24 @@ absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t token
   fixture->token_counts = {0};
   const Cost cost = LayerPrefillCost(dims, kWeightDtype, tokens);
   return PreparedCase{
-      .cost = cost, .steps = 1, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture, &backend] {
-        return fixture->RunPrefill(backend);
+      .cost = cost, .steps = 1, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
+        return fixture->RunPrefill();
       }};
 }
 
 }  // namespace
 
-std::vector<KernelCase> LayerCases() {
+std::vector<KernelCase> LayerCases(CaseList list) {
+  const auto batches =
+      list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
   std::vector<KernelCase> cases;
-  for (const int32_t batch : kDecodeBatches) {
+  for (const int32_t batch : batches) {
     cases.push_back({absl::StrCat("layer_decode/BF16/B=", batch),
-                     [batch](Backend& backend) { return PrepareLayerDecode(backend, batch); }});
+                     [batch](const CaseSetting& setting) { return PrepareLayerDecode(setting, batch); }});
   }
   for (const int32_t tokens : kPrefillLengths) {
     cases.push_back({absl::StrCat("layer_prefill/BF16/T=", tokens),
-                     [tokens](Backend& backend) { return PrepareLayerPrefill(backend, tokens); }});
+                     [tokens](const CaseSetting& setting) { return PrepareLayerPrefill(setting.backend, tokens); }});
   }
   return cases;
 }

@@ -1,23 +1,19 @@
-// How fast this machine can move bytes and multiply, measured again whenever it is asked, so that a kernel's time can
-// stand beside a limit taken at the same moment.
+// How fast a machine can move bytes and multiply, measured again whenever it is asked, so that a kernel's time can stand
+// beside a limit taken at the same moment. On a CPU: cpu_limits.h; on a GPU: gpu_limits.h.
 //
-// Thread safety: one thread at a time. Ownership: owns its threads and two buffers well above the last-level cache.
+// Thread safety: one thread at a time. Ownership: an implementation owns buffers well above the last-level cache.
 //
-//   GDN_ASSIGN_OR_RETURN(auto limits, MachineLimits::Make(threads));
-//   MachineRates rates = limits->Measure();
+//   GDN_ASSIGN_OR_RETURN(auto limits, MakeCpuLimits(threads));
+//   GDN_ASSIGN_OR_RETURN(MachineRates rates, limits->Measure());
 #pragma once
 
-#include <cstddef>
-#include <memory>
-
 #include "absl/status/statusor.h"
-#include "base/thread_pool.h"
 
 namespace gdn::bench {
 
 struct MachineRates {
   double read_bytes_per_s = 0;    // reading only
-  double copy_bytes_per_s = 0;    // non-temporal copy; bytes read plus bytes written
+  double copy_bytes_per_s = 0;    // from one buffer to another; bytes read plus bytes written
   double update_bytes_per_s = 0;  // in place; bytes read plus bytes written
   double flops_per_s = 0;         // float32 multiply-adds, two operations each
 
@@ -29,28 +25,15 @@ struct MachineRates {
 
 class MachineLimits {
  public:
-  // `threads` as the kernels use. RESOURCE_EXHAUSTED where the buffers cannot be had; INTERNAL where the multiply-add
-  // loop does not give the right number or does not take twice as long for twice the work (so a compiler cannot have
-  // removed it).
-  static absl::StatusOr<std::unique_ptr<MachineLimits>> Make(int threads);
-  ~MachineLimits();
+  virtual ~MachineLimits() = default;
   MachineLimits(const MachineLimits&) = delete;
   MachineLimits& operator=(const MachineLimits&) = delete;
 
-  // One pass of each loop: tens of milliseconds.
-  MachineRates Measure();
+  // One pass of each loop: milliseconds on a GPU, tens of them on a CPU. Errors of the device.
+  virtual absl::StatusOr<MachineRates> Measure() = 0;
 
-  size_t buffer_bytes() const { return buffer_bytes_; }
-
- private:
-  MachineLimits(int threads, size_t buffer_bytes);
-  absl::Status CheckMultiplyAdds();
-  double MultiplyAddSeconds(int64_t iterations_per_task);
-
-  ThreadPool pool_;
-  const size_t buffer_bytes_;
-  float* first_ = nullptr;
-  float* second_ = nullptr;
+ protected:
+  MachineLimits() = default;
 };
 
 }  // namespace gdn::bench

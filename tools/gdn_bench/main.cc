@@ -26,7 +26,7 @@ absl::Status Run(const CommandLine& line) {
     return Publish(RpcTable(report), RpcJson(report), line.json);
   }
   if (line.list) {
-    GDN_ASSIGN_OR_RETURN(const auto names, KernelCaseNames(line.kernel.filter));
+    GDN_ASSIGN_OR_RETURN(const auto names, KernelCaseNames(line.kernel));
     for (const std::string& name : names) std::printf("%s\n", name.c_str());
     return absl::OkStatus();
   }

@@ -2,48 +2,53 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "tools/gdn_bench/cache_size.h"
-#include "tools/gdn_bench/clock.h"
 
 namespace gdn::bench {
 namespace {
 
-constexpr int64_t kMostRuns = 1'000'000;
+constexpr int64_t kMostRepetitions = 1'000'000;
+constexpr int64_t kLaunchShare = 4;  // direct launches take longer and are for comparison only
 
-absl::StatusOr<double> TimeRuns(const PreparedCase& prepared, int64_t runs) {
-  const double start = NowSeconds();
-  for (int64_t run = 0; run < runs; ++run) GDN_RETURN_IF_ERROR(prepared.run());
-  return NowSeconds() - start;
-}
-
-// Runs a round needs to last min_time_s; the estimate also warms the case up.
-absl::StatusOr<int64_t> ChooseRuns(const PreparedCase& prepared, double min_time_s) {
-  GDN_RETURN_IF_ERROR(prepared.run());
-  int64_t runs = 1;
+// Repetitions a round needs to last min_time_s.
+absl::StatusOr<int64_t> ChooseRepetitions(TimedCase& timed, double min_time_s) {
+  int64_t repetitions = 1;
   while (true) {
-    GDN_ASSIGN_OR_RETURN(const double seconds, TimeRuns(prepared, runs));
-    if (seconds >= min_time_s || runs >= kMostRuns) return runs;
-    const double wanted = std::ceil(1.1 * static_cast<double>(runs) * min_time_s / std::max(seconds, 1e-9));
-    runs = std::clamp(static_cast<int64_t>(wanted), runs + 1, std::min(10 * runs + 1, kMostRuns));
+    GDN_ASSIGN_OR_RETURN(const double seconds, timed.Time(repetitions));
+    if (seconds >= min_time_s || repetitions >= kMostRepetitions) return repetitions;
+    const double wanted = std::ceil(1.1 * static_cast<double>(repetitions) * min_time_s / std::max(seconds, 1e-9));
+    repetitions =
+        std::clamp(static_cast<int64_t>(wanted), repetitions + 1, std::min(10 * repetitions + 1, kMostRepetitions));
   }
 }
 
 }  // namespace
 
-absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, MachineLimits& limits,
+absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options) {
-  GDN_ASSIGN_OR_RETURN(const int64_t runs, ChooseRuns(prepared, options.min_time_s));
-  const double steps = static_cast<double>(runs * prepared.steps);
-  std::vector<double> step_s, limit_s, fraction, read, copy, update, flops;
+  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<TimedCase> timed, machine.timer->Load(prepared));
+  GDN_ASSIGN_OR_RETURN(const int64_t repetitions, ChooseRepetitions(*timed, options.min_time_s));
+  const auto steps_of = [&](int64_t count) { return static_cast<double>(count * timed->steps_per_repetition()); };
+  const int64_t launched = std::max<int64_t>(1, repetitions / kLaunchShare);
+  std::vector<double> step_s, launch_s, limit_s, fraction, read, copy, update, flops;
   for (int round = 0; round < options.repeat; ++round) {
     MachineRates rates;
-    if (round % 2 == 0) rates = limits.Measure();
-    GDN_ASSIGN_OR_RETURN(const double seconds, TimeRuns(prepared, runs));
-    if (round % 2 != 0) rates = limits.Measure();
-    step_s.push_back(seconds / steps);
+    if (round % 2 == 0) {
+      GDN_ASSIGN_OR_RETURN(rates, machine.limits->Measure());
+    }
+    GDN_ASSIGN_OR_RETURN(const double seconds, timed->Time(repetitions));
+    if (round % 2 != 0) {
+      GDN_ASSIGN_OR_RETURN(rates, machine.limits->Measure());
+    }
+    step_s.push_back(seconds / steps_of(repetitions));
+    if (timed->method() != TimingMethod::kCalls) {
+      GDN_ASSIGN_OR_RETURN(const double launch_seconds, timed->TimeLaunches(launched));
+      launch_s.push_back(launch_seconds / steps_of(launched));
+    }
     limit_s.push_back(LimitOf(prepared.cost, rates).seconds);
     fraction.push_back(limit_s.back() / step_s.back());
     read.push_back(rates.read_bytes_per_s);
@@ -55,8 +60,10 @@ absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCa
   result.name = name;
   result.cost = prepared.cost;
   result.working_set_bytes = prepared.working_set_bytes;
-  result.cold = prepared.working_set_bytes >= static_cast<double>(kColdFactor * LastLevelCacheBytes());
-  result.steps_per_round = runs * prepared.steps;
+  result.cold = prepared.working_set_bytes >= static_cast<double>(kColdFactor * machine.last_level_cache_bytes);
+  result.steps_per_round = repetitions * timed->steps_per_repetition();
+  result.method = timed->method();
+  result.launch_s = Summarize(launch_s);
   result.step_s = Summarize(step_s);
   result.limit_s = Summarize(limit_s);
   result.fraction_of_limit = Summarize(fraction);

@@ -4,8 +4,7 @@
 // and divides one by the other there: what a neighbour or a clock does to the machine, it does to both. Reported are
 // medians over rounds. Thread safety: one thread at a time.
 //
-//   GDN_ASSIGN_OR_RETURN(CaseResult r, MeasureCase("decode_deferred/B=8", prepared, limits, {.repeat = 15, .min_time_s
-//   = 0.05}));
+//   GDN_ASSIGN_OR_RETURN(CaseResult r, MeasureCase("decode_deferred/B=8", prepared, machine, {.repeat = 15}));
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "tools/gdn_bench/kernel_case.h"
-#include "tools/gdn_bench/machine_limits.h"
+#include "tools/gdn_bench/machine.h"
 #include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
@@ -30,7 +29,9 @@ struct CaseResult {
   bool cold = false;          // the working set is at least kColdFactor last-level caches
   bool memory_bound = false;  // by the median rates
   int64_t steps_per_round = 0;
+  TimingMethod method = TimingMethod::kCalls;
   Summary step_s;             // seconds a step
+  Summary launch_s;           // the same, launched one by one and timed by the host's clock; of no count for calls
   Summary limit_s;            // seconds a step would take at the limit
   Summary fraction_of_limit;  // limit / time of the same round
   Summary read_bytes_per_s;
@@ -40,7 +41,7 @@ struct CaseResult {
 };
 
 // Errors of the case's run().
-absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, MachineLimits& limits,
+absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options);
 
 }  // namespace gdn::bench

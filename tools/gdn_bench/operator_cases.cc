@@ -9,14 +9,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/kernel_case.h"
 
 namespace gdn::bench {
 namespace {
 
-constexpr int32_t kDecodeBatches[] = {1, 8, 32, 128};
-constexpr int32_t kPrefillLengths[] = {64, 512, 1024, 4096};
+constexpr int32_t kCpuDecodeBatches[] = {1, 8, 32, 128};
+constexpr int32_t kGpuDecodeBatches[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+constexpr int32_t kCpuPrefillLengths[] = {64, 512, 1024, 4096};
+constexpr int32_t kGpuPrefillLengths[] = {64, 128, 512, 1024, 4096};
 constexpr int32_t kDecodeInputRows = 1024;  // steps take different rows, so that no state settles on one key
 constexpr float kLargestLogDecay = -0.001f;
 constexpr float kSmallestLogDecay = -0.1f;
@@ -87,15 +90,16 @@ struct DecodeFixture {
         GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule));
       }
     }
-    return backend.Synchronize();
+    return absl::OkStatus();
   }
 };
 
-absl::StatusOr<PreparedCase> PrepareDecode(Backend& backend, DecodeForm form, int32_t batch) {
+absl::StatusOr<PreparedCase> PrepareDecode(const CaseSetting& setting, DecodeForm form, int32_t batch) {
+  Backend& backend = setting.backend;
   const LayerDims dims = BenchOperatorDims();
   const int64_t state_bytes = dims.state_elements() * static_cast<int64_t>(sizeof(float));
   // Whole turns of L slots, so that folds spread evenly.
-  const int64_t cold_groups = (RotationBytes() + batch * state_bytes - 1) / (batch * state_bytes);
+  const int64_t cold_groups = (setting.rotation_bytes + batch * state_bytes - 1) / (batch * state_bytes);
   auto fixture = std::make_shared<DecodeFixture>();
   fixture->form = form;
   fixture->batch = batch;
@@ -132,35 +136,38 @@ absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, PrefillForm form, 
   };
   auto fixture = std::make_shared<Fixture>(Fixture{std::move(pool), std::move(inputs), {0, tokens}});
   const Cost cost = PrefillCost(dims, tokens);
-  return PreparedCase{.cost = cost,
-                      .steps = 1,
-                      .working_set_bytes = cost.bytes_read + cost.bytes_written,
-                      .run = [fixture, form, &backend]() -> absl::Status {
-                        const PackedBatch batch{
-                            .sequences = 1, .cu_seqlens = fixture->cu_seqlens, .slots = &fixture->slot};
-                        const DeltaRuleParams params = fixture->inputs.Params(fixture->pool.view, batch, 0);
-                        GDN_RETURN_IF_ERROR(form == PrefillForm::kScan ? backend.DeltaRuleScan(params)
-                                                                       : backend.DeltaRuleChunk(params));
-                        return backend.Synchronize();
-                      }};
+  return PreparedCase{
+      .cost = cost,
+      .steps = 1,
+      .working_set_bytes = cost.bytes_read + cost.bytes_written,
+      .run = [fixture, form, &backend]() -> absl::Status {
+        const PackedBatch batch{.sequences = 1, .cu_seqlens = fixture->cu_seqlens, .slots = &fixture->slot};
+        const DeltaRuleParams params = fixture->inputs.Params(fixture->pool.view, batch, 0);
+        return form == PrefillForm::kScan ? backend.DeltaRuleScan(params) : backend.DeltaRuleChunk(params);
+      }};
 }
 
 }  // namespace
 
-std::vector<KernelCase> OperatorCases() {
+std::vector<KernelCase> OperatorCases(CaseList list) {
+  const bool gpu = list == CaseList::kGpu;
+  const auto batches = gpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
+  const auto lengths = gpu ? absl::MakeConstSpan(kGpuPrefillLengths) : absl::MakeConstSpan(kCpuPrefillLengths);
   std::vector<KernelCase> cases;
   for (const auto& [form, name] :
        {std::pair(DecodeForm::kDeferred, "decode_deferred"), std::pair(DecodeForm::kInPlace, "decode_in_place")}) {
-    for (const int32_t batch : kDecodeBatches) {
-      cases.push_back({absl::StrCat(name, "/B=", batch),
-                       [form = form, batch](Backend& backend) { return PrepareDecode(backend, form, batch); }});
+    for (const int32_t batch : batches) {
+      cases.push_back({absl::StrCat(name, "/B=", batch), [form = form, batch](const CaseSetting& setting) {
+                         return PrepareDecode(setting, form, batch);
+                       }});
     }
   }
   for (const auto& [form, name] :
        {std::pair(PrefillForm::kScan, "prefill_scan"), std::pair(PrefillForm::kChunk, "prefill_chunk")}) {
-    for (const int32_t tokens : kPrefillLengths) {
-      cases.push_back({absl::StrCat(name, "/T=", tokens),
-                       [form = form, tokens](Backend& backend) { return PreparePrefill(backend, form, tokens); }});
+    for (const int32_t tokens : lengths) {
+      cases.push_back({absl::StrCat(name, "/T=", tokens), [form = form, tokens](const CaseSetting& setting) {
+                         return PreparePrefill(setting.backend, form, tokens);
+                       }});
     }
   }
   return cases;

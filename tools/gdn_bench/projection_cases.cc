@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "kernels/layer/gdn_layer.h"
 #include "tools/gdn_bench/kernel_case.h"
@@ -15,7 +16,8 @@
 namespace gdn::bench {
 namespace {
 
-constexpr int64_t kDecodeRows[] = {1, 8, 32};
+constexpr int64_t kCpuDecodeRows[] = {1, 8, 32};
+constexpr int64_t kGpuDecodeRows[] = {1, 8, 32, 128};
 
 struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> weights;  // [copies, C, D]
@@ -23,14 +25,17 @@ struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> y;        // [rows, C]
 };
 
-absl::StatusOr<PreparedCase> PrepareProjection(Backend& backend, ProjectionPath path, DType dtype, int64_t rows) {
+absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, ProjectionPath path, DType dtype,
+                                               int64_t rows) {
+  Backend& backend = setting.backend;
   const LayerDims dims = BenchLayerDims();
   const int64_t out = dims.conv_channels();
   const int64_t in = dims.hidden_size;
   const int64_t matrix_bytes = out * in * static_cast<int64_t>(DTypeSize(dtype));
   // A model's layers have weights of their own, so a layer finds none of its own in the cache. A GEMM of many rows
   // reuses each weight enough not to care.
-  const int64_t copies = path == ProjectionPath::kRowStable ? (RotationBytes() + matrix_bytes - 1) / matrix_bytes : 1;
+  const int64_t copies =
+      path == ProjectionPath::kRowStable ? (setting.rotation_bytes + matrix_bytes - 1) / matrix_bytes : 1;
   auto fixture = std::make_shared<ProjectionFixture>();
   const float range = std::sqrt(3.0f / static_cast<float>(in));
   GDN_ASSIGN_OR_RETURN(fixture->weights, RandomBuffer(backend, copies * out * in, -range, range, dtype));
@@ -52,20 +57,22 @@ absl::StatusOr<PreparedCase> PrepareProjection(Backend& backend, ProjectionPath 
                                                   .y = fixture->y->floats(),
                                                   .y_stride = out}));
         }
-        return backend.Synchronize();
+        return absl::OkStatus();
       }};
 }
 
 }  // namespace
 
-std::vector<KernelCase> ProjectionCases() {
+std::vector<KernelCase> ProjectionCases(CaseList list) {
+  const auto decode_rows =
+      list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeRows) : absl::MakeConstSpan(kCpuDecodeRows);
   std::vector<KernelCase> cases;
   const auto add = [&cases](const char* name, ProjectionPath path, DType dtype, int64_t rows) {
     cases.push_back({absl::StrCat(name, "/", std::string(DTypeName(dtype)), "/rows=", rows),
-                     [=](Backend& backend) { return PrepareProjection(backend, path, dtype, rows); }});
+                     [=](const CaseSetting& setting) { return PrepareProjection(setting, path, dtype, rows); }});
   };
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    for (const int64_t rows : kDecodeRows) add("projection_row_stable", ProjectionPath::kRowStable, dtype, rows);
+    for (const int64_t rows : decode_rows) add("projection_row_stable", ProjectionPath::kRowStable, dtype, rows);
     add("projection_sequence_gemm", ProjectionPath::kSequenceGemm, dtype, kPrefillSegmentTokens);
   }
   return cases;

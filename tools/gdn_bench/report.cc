@@ -20,6 +20,59 @@ Json SummaryJson(const Summary& s, double unit) {
   return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
 }
 
+const char* MethodName(TimingMethod method) {
+  switch (method) {
+    case TimingMethod::kCalls:
+      return "calls";
+    case TimingMethod::kLaunches:
+      return "launches";
+    case TimingMethod::kGraph:
+      return "graph";
+  }
+  return "";
+}
+
+Json DeviceJson(const gpu::DeviceInfo& device) {
+  return {{"name", device.name},
+          {"architecture", device.architecture},
+          {"vendor", device.vendor},
+          {"runtime_version", device.runtime_version},
+          {"driver_version", device.driver_version},
+          {"wave_width", device.wave_width},
+          {"processors", device.processors},
+          {"clock_khz", device.clock_khz},
+          {"memory_clock_khz", device.memory_clock_khz},
+          {"memory_bus_bits", device.memory_bus_bits},
+          {"total_bytes", device.total_bytes},
+          {"l2_bytes", device.l2_bytes}};
+}
+
+// The lines above the table.
+std::string KernelHeading(const KernelReport& report) {
+  std::string heading = absl::StrFormat("backend %s, %s, ", report.backend.name, report.backend.device);
+  if (report.device.has_value()) {
+    const gpu::DeviceInfo& d = *report.device;
+    absl::StrAppendFormat(
+        &heading,
+        "numerics %s\n%s runtime %d, driver %d; %d processors, waves of %d, at most %d MHz; memory at "
+        "most %d MHz on %d bits, %.1f GiB\n",
+        report.backend.numerics_id, d.vendor, d.runtime_version, d.driver_version, d.processors, d.wave_width,
+        d.clock_khz / 1000, d.memory_clock_khz / 1000, d.memory_bus_bits,
+        static_cast<double>(d.total_bytes) / (1 << 30));
+  } else {
+    absl::StrAppendFormat(&heading, "%d threads, numerics %s\n", report.backend.threads, report.backend.numerics_id);
+  }
+  absl::StrAppendFormat(&heading,
+                        "last-level cache %.0f MiB; %d rounds a case, medians; limits re-measured in every round\n\n",
+                        static_cast<double>(report.last_level_cache_bytes) / (1 << 20), report.options.measure.repeat);
+  if (report.load_average > kBusyLoad) {
+    absl::StrAppendFormat(
+        &heading, "load average %.1f at start: other programs share the processors, figures are not to be kept\n\n",
+        report.load_average);
+  }
+  return heading;
+}
+
 Json LimitsJson(const CaseResult& c) {
   return {{"read_gb_s", SummaryJson(c.read_bytes_per_s, 1 / kGiga)},
           {"copy_gb_s", SummaryJson(c.copy_bytes_per_s, 1 / kGiga)},
@@ -29,22 +82,23 @@ Json LimitsJson(const CaseResult& c) {
 
 Json CaseJson(const CaseResult& c) {
   const double bytes = c.cost.bytes_read + c.cost.bytes_written;
-  return {{"name", c.name},
-          {"time_us", SummaryJson(c.step_s, kMicro)},
-          {"limit_us", SummaryJson(c.limit_s, kMicro)},
-          {"fraction_of_limit", SummaryJson(c.fraction_of_limit, 1)},
-          {"bound", c.memory_bound ? "memory" : "arithmetic"},
-          {"cold", c.cold},
-          {"tokens", c.cost.tokens},
-          {"tokens_per_s", static_cast<double>(c.cost.tokens) / c.step_s.median},
-          {"bytes_read", c.cost.bytes_read},
-          {"bytes_written", c.cost.bytes_written},
-          {"flops", c.cost.flops},
-          {"gb_s", bytes / c.step_s.median / kGiga},
-          {"gflop_s", c.cost.flops / c.step_s.median / kGiga},
-          {"working_set_bytes", c.working_set_bytes},
-          {"steps_per_round", c.steps_per_round},
-          {"limits", LimitsJson(c)}};
+  Json json = {{"name", c.name}, {"timed_by", MethodName(c.method)}, {"time_us", SummaryJson(c.step_s, kMicro)}};
+  if (c.method != TimingMethod::kCalls) json["launch_us"] = SummaryJson(c.launch_s, kMicro);
+  json.update(Json{{"limit_us", SummaryJson(c.limit_s, kMicro)},
+                   {"fraction_of_limit", SummaryJson(c.fraction_of_limit, 1)},
+                   {"bound", c.memory_bound ? "memory" : "arithmetic"},
+                   {"cold", c.cold},
+                   {"tokens", c.cost.tokens},
+                   {"tokens_per_s", static_cast<double>(c.cost.tokens) / c.step_s.median},
+                   {"bytes_read", c.cost.bytes_read},
+                   {"bytes_written", c.cost.bytes_written},
+                   {"flops", c.cost.flops},
+                   {"gb_s", bytes / c.step_s.median / kGiga},
+                   {"gflop_s", c.cost.flops / c.step_s.median / kGiga},
+                   {"working_set_bytes", c.working_set_bytes},
+                   {"steps_per_round", c.steps_per_round},
+                   {"limits", LimitsJson(c)}});
+  return json;
 }
 
 Json LatencyJson(const SideResult& side) {
@@ -57,24 +111,18 @@ Json LatencyJson(const SideResult& side) {
 }  // namespace
 
 std::string KernelTable(const KernelReport& report) {
-  std::string table = absl::StrFormat("backend %s, %s, %d threads, numerics %s\n", report.backend.name,
-                                      report.backend.device, report.backend.threads, report.backend.numerics_id);
-  absl::StrAppendFormat(&table,
-                        "last-level cache %.0f MiB; %d rounds a case, medians; limits re-measured in every round\n\n",
-                        static_cast<double>(report.last_level_cache_bytes) / (1 << 20), report.options.measure.repeat);
-  if (report.load_average > kBusyLoad) {
-    absl::StrAppendFormat(
-        &table, "load average %.1f at start: other programs share the processors, figures are not to be kept\n\n",
-        report.load_average);
-  }
-  absl::StrAppendFormat(&table, "%-38s %11s %23s %9s %9s %11s %-10s %8s %15s\n", "case", "time us", "p10 .. p90",
-                        "GB/s", "GFLOP/s", "tokens/s", "bound", "of limit", "p10 .. p90");
+  std::string table = KernelHeading(report);
+  const bool launches = report.device.has_value();  // have a column of their own
+  absl::StrAppendFormat(&table, "%-38s %11s %23s%s %9s %9s %11s %-10s %8s %15s\n", "case", "time us", "p10 .. p90",
+                        launches ? "   launch us" : "", "GB/s", "GFLOP/s", "tokens/s", "bound", "of limit",
+                        "p10 .. p90");
   bool any_warm = false;
   for (const CaseResult& c : report.cases) {
     const bool warm = c.memory_bound && !c.cold;
     any_warm |= warm;
-    absl::StrAppendFormat(&table, "%-38s %11.1f %10.1f .. %9.1f %9.2f %9.2f %11.0f %-10s %8.2f %6.2f .. %5.2f%s\n",
+    absl::StrAppendFormat(&table, "%-38s %11.1f %10.1f .. %9.1f%s %9.2f %9.2f %11.0f %-10s %8.2f %6.2f .. %5.2f%s\n",
                           c.name, c.step_s.median * kMicro, c.step_s.p10 * kMicro, c.step_s.p90 * kMicro,
+                          launches ? absl::StrFormat(" %11.1f", c.launch_s.median * kMicro) : "",
                           (c.cost.bytes_read + c.cost.bytes_written) / c.step_s.median / kGiga,
                           c.cost.flops / c.step_s.median / kGiga, static_cast<double>(c.cost.tokens) / c.step_s.median,
                           c.memory_bound ? "memory" : "arithmetic", c.fraction_of_limit.median, c.fraction_of_limit.p10,
@@ -84,6 +132,10 @@ std::string KernelTable(const KernelReport& report) {
     absl::StrAppend(&table, "* working set below 4 last-level caches: part of it may have come from a cache\n");
   if (!report.cases.empty()) {
     const CaseResult& c = report.cases.back();
+    if (launches) {
+      absl::StrAppendFormat(&table, "time: %s, by events; launch: the same work launched anew, by the host's clock\n",
+                            c.method == TimingMethod::kGraph ? "a recorded graph, replayed" : "launches");
+    }
     absl::StrAppendFormat(
         &table, "\nlimits beside %s: read %.1f GB/s, copy %.1f GB/s, update in place %.1f GB/s, %.1f GFLOP/s\n", c.name,
         c.read_bytes_per_s.median / kGiga, c.copy_bytes_per_s.median / kGiga, c.update_bytes_per_s.median / kGiga,
@@ -95,17 +147,19 @@ std::string KernelTable(const KernelReport& report) {
 Json KernelJson(const KernelReport& report) {
   Json cases = Json::array();
   for (const CaseResult& c : report.cases) cases.push_back(CaseJson(c));
-  return {{"command", "kernel"},
-          {"backend",
-           {{"name", report.backend.name},
-            {"device", report.backend.device},
-            {"numerics_id", report.backend.numerics_id},
-            {"threads", report.backend.threads}}},
-          {"last_level_cache_bytes", report.last_level_cache_bytes},
-          {"load_average", report.load_average},
-          {"repeat", report.options.measure.repeat},
-          {"min_time_s", report.options.measure.min_time_s},
-          {"cases", std::move(cases)}};
+  Json json = {{"command", "kernel"},
+               {"backend",
+                {{"name", report.backend.name},
+                 {"device", report.backend.device},
+                 {"numerics_id", report.backend.numerics_id},
+                 {"threads", report.backend.threads}}}};
+  if (report.device.has_value()) json["gpu"] = DeviceJson(*report.device);
+  json.update(Json{{"last_level_cache_bytes", report.last_level_cache_bytes},
+                   {"load_average", report.load_average},
+                   {"repeat", report.options.measure.repeat},
+                   {"min_time_s", report.options.measure.min_time_s},
+                   {"cases", std::move(cases)}});
+  return json;
 }
 
 std::string RpcTable(const RpcReport& report) {

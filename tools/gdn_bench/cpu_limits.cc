@@ -1,4 +1,4 @@
-#include "tools/gdn_bench/machine_limits.h"
+#include "tools/gdn_bench/cpu_limits.h"
 
 #include <sys/mman.h>
 
@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/thread_pool.h"
 #include "tools/gdn_bench/cache_size.h"
 #include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/machine_kernels.h"
@@ -48,35 +49,44 @@ void Keep(float result) {
   static_cast<void>(kept);
 }
 
-}  // namespace
+class CpuLimits final : public MachineLimits {
+ public:
+  CpuLimits(int threads, size_t buffer_bytes)
+      : pool_(threads),
+        buffer_bytes_(buffer_bytes),
+        first_(MapBuffer(buffer_bytes)),
+        second_(MapBuffer(buffer_bytes)) {}
+  ~CpuLimits() override {
+    if (first_ != nullptr) munmap(first_, buffer_bytes_);
+    if (second_ != nullptr) munmap(second_, buffer_bytes_);
+  }
 
-MachineLimits::MachineLimits(int threads, size_t buffer_bytes)
-    : pool_(threads), buffer_bytes_(buffer_bytes), first_(MapBuffer(buffer_bytes)), second_(MapBuffer(buffer_bytes)) {}
+  absl::Status Prepare();
+  absl::StatusOr<MachineRates> Measure() override;
 
-MachineLimits::~MachineLimits() {
-  if (first_ != nullptr) munmap(first_, buffer_bytes_);
-  if (second_ != nullptr) munmap(second_, buffer_bytes_);
-}
+ private:
+  absl::Status CheckMultiplyAdds();
+  double MultiplyAddSeconds(int64_t iterations_per_task);
 
-absl::StatusOr<std::unique_ptr<MachineLimits>> MachineLimits::Make(int threads) {
-  if (threads < 1)
-    return absl::InvalidArgumentError(absl::StrCat("machine limits need at least 1 thread, not ", threads));
-  size_t bytes = std::clamp(static_cast<size_t>(kColdFactor * LastLevelCacheBytes()), kSmallestBuffer, kLargestBuffer);
-  bytes -= bytes % kSliceBytes;
-  auto limits = std::unique_ptr<MachineLimits>(new MachineLimits(threads, bytes));
-  if (limits->first_ == nullptr || limits->second_ == nullptr) {
+  ThreadPool pool_;
+  const size_t buffer_bytes_;
+  float* const first_;
+  float* const second_;
+};
+
+absl::Status CpuLimits::Prepare() {
+  if (first_ == nullptr || second_ == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map two buffers of ", bytes, " bytes to measure bandwidth"));
+        absl::StrCat("cannot map two buffers of ", buffer_bytes_, " bytes to measure bandwidth"));
   }
   // Untouched anonymous pages all read from one page of zeros, which would sit in the cache.
-  std::fill_n(limits->first_, bytes / sizeof(float), 1.0f);
-  std::fill_n(limits->second_, bytes / sizeof(float), 1.0f);
-  GDN_RETURN_IF_ERROR(limits->CheckMultiplyAdds());
-  limits->Measure();  // brings threads and clocks up
-  return limits;
+  std::fill_n(first_, buffer_bytes_ / sizeof(float), 1.0f);
+  std::fill_n(second_, buffer_bytes_ / sizeof(float), 1.0f);
+  GDN_RETURN_IF_ERROR(CheckMultiplyAdds());
+  return Measure().status();  // brings threads and clocks up
 }
 
-double MachineLimits::MultiplyAddSeconds(int64_t iterations_per_task) {
+double CpuLimits::MultiplyAddSeconds(int64_t iterations_per_task) {
   const float multiplier = kMultiplier;
   const float addend = kAddend;
   const double start = NowSeconds();
@@ -85,7 +95,7 @@ double MachineLimits::MultiplyAddSeconds(int64_t iterations_per_task) {
   return NowSeconds() - start;
 }
 
-absl::Status MachineLimits::CheckMultiplyAdds() {
+absl::Status CpuLimits::CheckMultiplyAdds() {
   for (const auto& [iterations, expected] :
        {std::pair(int64_t{3}, 2.0f + 5.5f / 8), std::pair(kMultiplyAddIterations, 2.0f)}) {
     const float result = MultiplyAdds(iterations, kMultiplier, kAddend);
@@ -105,7 +115,7 @@ absl::Status MachineLimits::CheckMultiplyAdds() {
                                           " times as long, not about 2: the machine is too busy to be measured"));
 }
 
-MachineRates MachineLimits::Measure() {
+absl::StatusOr<MachineRates> CpuLimits::Measure() {
   const int64_t slices = static_cast<int64_t>(buffer_bytes_ / kSliceBytes);
   const double bytes = static_cast<double>(buffer_bytes_);
   MachineRates rates;
@@ -134,6 +144,18 @@ MachineRates MachineLimits::Measure() {
       static_cast<double>(pool_.threads() * kTasksPerThread * kMultiplyAddIterations * FlopsPerIteration());
   rates.flops_per_s = flops / MultiplyAddSeconds(kMultiplyAddIterations);
   return rates;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MachineLimits>> MakeCpuLimits(int threads) {
+  if (threads < 1)
+    return absl::InvalidArgumentError(absl::StrCat("machine limits need at least 1 thread, not ", threads));
+  size_t bytes = std::clamp(static_cast<size_t>(kColdFactor * LastLevelCacheBytes()), kSmallestBuffer, kLargestBuffer);
+  bytes -= bytes % kSliceBytes;
+  auto limits = std::make_unique<CpuLimits>(threads, bytes);
+  GDN_RETURN_IF_ERROR(limits->Prepare());
+  return limits;
 }
 
 }  // namespace gdn::bench

@@ -1,0 +1,45 @@
+// The limits of a GPU: streams of 16-byte accesses over buffers of 1 GiB (or an eighth of the free memory), and
+// multiply-adds in registers, timed by events. memcpy is not among them: it can be well below a copy kernel.
+//
+// Thread safety: one thread at a time; launches go to the stream. Ownership: MakeGpuLimits's owns its device memory and must
+// not outlive the stream. Launchers work on the caller's device memory; lengths are multiples of kGpuTileFloats, pointers
+// aligned to 16 bytes.
+//
+//   GDN_ASSIGN_OR_RETURN(auto limits, MakeGpuLimits(device_info, stream));
+//   GDN_ASSIGN_OR_RETURN(MachineRates rates, limits->Measure());
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/gpu/runtime.h"
+#include "kernels/gpu/stream.h"
+#include "tools/gdn_bench/machine_limits.h"
+
+namespace gdn::bench {
+
+// INTERNAL where a loop does not give the right numbers, or twice the multiply-adds do not take about twice as long (not
+// asked of the host executor). Errors of the device.
+absl::StatusOr<std::unique_ptr<MachineLimits>> MakeGpuLimits(const gpu::DeviceInfo& device, const gpu::Stream& stream);
+
+// Floats that a block moves at once.
+inline constexpr int64_t kGpuTileFloats = 256 * 4 * 4;
+// Threads that StreamReadGpu and MultiplyAddsGpu launch at the most.
+int64_t GpuLimitThreads(const gpu::Stream& stream);
+
+absl::Status StreamFillGpu(float* data, int64_t floats, float value, const gpu::Stream& stream);
+absl::Status StreamCopyGpu(const float* src, float* dst, int64_t floats, const gpu::Stream& stream);
+absl::Status StreamUpdateGpu(float* data, int64_t floats, float factor, const gpu::Stream& stream);
+// sums[t] = what thread t read, for t < GpuLimitThreads(); threads without a tile write 0.
+absl::Status StreamReadGpu(const float* data, int64_t floats, float* sums, const gpu::Stream& stream);
+
+// In each of GpuLimitThreads() threads `rounds` x kGpuStepsPerRound times x <- x * multiplier + addend, on
+// kGpuAccumulators accumulators of which the j-th starts at the fixed point f = addend / (1 - multiplier) plus j. means[t] =
+// f + mean(j) * multiplier^steps.
+inline constexpr int kGpuAccumulators = 8;
+inline constexpr int kGpuStepsPerRound = 16;
+absl::Status MultiplyAddsGpu(int64_t rounds, float multiplier, float addend, float* means, const gpu::Stream& stream);
+
+}  // namespace gdn::bench

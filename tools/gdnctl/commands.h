@@ -16,5 +16,7 @@ std::vector<Command> SessionCommands();  // sessions, sessions create | show | d
 std::vector<Command> StepCommands();     // prefill, decode
 std::vector<Command> StateCommands();    // state export | import
 std::vector<Command> ReplayCommands();   // replay
+std::vector<Command> HealthCommands();   // health
+std::vector<Command> DoctorCommands();   // doctor
 
 }  // namespace gdn

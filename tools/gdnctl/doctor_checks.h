@@ -1,0 +1,62 @@
+// What the facts of a node mean for the GPU backend: a list of checks, each with what was found and what to do.
+//
+// A check passes where at least one GPU passes it and all checks before it, so a second, unsupported card does no harm.
+// Thread safety: free functions of their arguments. Ownership: plain values.
+//
+//   const std::vector<Check> checks = CheckNode(facts, runtime, {.architectures = {"gfx906"}});
+//   return Usable(checks) ? 0 : 1;
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/gdnctl/doctor_node.h"
+#include "tools/gdnctl/doctor_runtime.h"
+
+namespace gdn::doctor {
+
+enum class Verdict {
+  kOk,
+  kNote,     // worth knowing; hinders nothing
+  kUnknown,  // cannot be told before something above is mended
+  kMissing,
+};
+std::string_view VerdictName(Verdict verdict);  // "ok", "note", "unknown", "missing"
+
+struct Check {
+  std::string name;  // "driver", "/dev/kfd", ...
+  Verdict verdict = Verdict::kOk;
+  std::string found;  // what is there, or is not
+  std::string to_do;  // for kMissing always, for kNote sometimes
+};
+
+struct Environment {
+  std::optional<std::string> hip_visible_devices;
+  std::optional<std::string> rocr_visible_devices;
+  std::optional<std::string> hsa_override_gfx_version;
+};
+Environment ProcessEnvironment();
+
+struct Requirements {
+  std::vector<std::string> architectures = {"gfx906"};  // that kernels are built for
+  bool gpu_build = true;                                // whether this build has them at all
+  int64_t memory_bytes = int64_t{4} << 30;              // free on one GPU: a model's GDN weights and session states
+};
+
+std::vector<Check> CheckNode(const NodeFacts& facts, const HipRuntime& runtime, const Environment& environment,
+                             const Requirements& requirements);
+
+// No check is missing or unknown.
+bool Usable(const std::vector<Check>& checks);
+
+// "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
+std::string Summary(const std::vector<Check>& checks);
+
+// The GPUs left over by a *_VISIBLE_DEVICES value: numbers among `gpus` or "GPU-<unique id in hexadecimal>", separated by
+// commas; the list ends at the first entry that names none, as the runtimes do.
+std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
+
+}  // namespace gdn::doctor

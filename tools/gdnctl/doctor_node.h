@@ -1,0 +1,89 @@
+// What a node has for the GPU backend: driver, device files, cards and GPUs, as the kernel shows them under /sys and /dev.
+//
+// Only reads; every path is under `root`, so a test plants a tree. What cannot be read is absent from the facts, never
+// an error: the checks (doctor_checks.h) say what its absence means.
+// Thread safety: free functions. Ownership: plain values.
+//
+//   const NodeFacts facts = ReadNode({.root = "/", .identity = ProcessIdentity()});
+//   for (const GpuNode& gpu : facts.gpus) absl::PrintF("%s\n", gpu.gfx);  // "gfx906"
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace gdn::doctor {
+
+// Who wants to use the devices.
+struct Identity {
+  uid_t uid = 0;
+  std::set<gid_t> groups;  // primary and supplementary
+};
+Identity ProcessIdentity();
+
+struct NodeOptions {
+  std::string root = "/";
+  Identity identity;
+  // errno of opening a device file for reading and writing, 0 where it opens. Default: opens it.
+  std::function<int(const std::string& path)> open_device = nullptr;
+};
+
+struct DeviceFile {
+  std::string path;  // as on the node, without the root: "/dev/kfd"
+  bool exists = false;
+  uid_t owner = 0;
+  gid_t group = 0;
+  mode_t mode = 0;         // permission bits
+  bool permitted = false;  // by owner, group and mode for the identity
+  int open_error = 0;      // where permitted: errno of opening it, 0 where it opens
+  bool usable() const { return exists && permitted && open_error == 0; }
+};
+
+// An AMD display or accelerator function on the PCI bus.
+struct PciCard {
+  std::string address;  // "0000:03:00.0"
+  uint32_t device_id = 0;
+  std::string driver = {};  // "amdgpu", "vfio-pci"; empty: none is bound
+};
+
+// A GPU of the KFD topology.
+struct GpuNode {
+  int kfd_node = 0;
+  std::string gfx;           // "gfx906"
+  int64_t memory_bytes = 0;  // of the device's own memory banks
+  int64_t used_bytes = -1;   // -1: the driver does not say
+  std::string pci_address;   // "0000:03:00.0"
+  uint32_t device_id = 0;    // of PCI
+  std::string link;          // "8.0 GT/s PCIe x16"; may be empty
+  int render_minor = -1;     // /dev/dri/renderD<minor>
+  uint64_t unique_id = 0;    // 0: none
+  const DeviceFile* render_node(const std::vector<DeviceFile>& files) const;
+};
+
+struct NodeFacts {
+  std::string kernel_release;
+  bool driver_loaded = false;
+  std::string driver_version;  // of an out-of-tree driver; the kernel's own has none
+  std::vector<PciCard> cards;
+  DeviceFile kfd;
+  std::vector<DeviceFile> render_files;
+  bool topology_exists = false;
+  int unreadable_nodes = 0;  // of the topology: a container may not read nodes whose devices it does not have
+  std::vector<GpuNode> gpus;
+  Identity identity;
+  std::map<gid_t, std::string> group_names;
+};
+
+NodeFacts ReadNode(const NodeOptions& options);
+
+// "gfx906" for 90006, "gfx90a" for 90010: major, minor and stepping, two decimal digits each, written in hexadecimal.
+std::string GfxName(uint32_t gfx_target_version);
+// "Instinct MI50 / MI60" for the ids this product is made for; empty for others.
+std::string CardName(uint32_t pci_device_id);
+
+}  // namespace gdn::doctor

@@ -6,15 +6,12 @@
 #include <cstring>
 
 #include "absl/synchronization/mutex.h"
-#include "kernels/cpu/cpu_backend.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 
-std::vector<std::string> TestBackends() { return {"cpu"}; }
-
-TestServer::TestServer(const TestServerOptions& options, const std::string& backend) {
-  EXPECT_EQ(backend, "cpu");
-  backend_ = MakeCpuBackend({.threads = options.threads}).value();
+TestServer::TestServer(const TestServerOptions& options) {
+  backend_ = MakeTestBackend(options.threads);
   for (const auto& [name, directory] : options.models) {
     auto model = LoadModel(*backend_, name, directory);
     EXPECT_TRUE(model.ok()) << model.status();

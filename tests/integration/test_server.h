@@ -1,4 +1,4 @@
-// A whole server in this process: backend, models, engine, gRPC on a free loopback port, and a stub to call it.
+// A whole server in this process: backend (tests/support/test_backend.h), models, engine, gRPC on a free loopback port, and a stub to call it.
 //
 // Thread safety: construct and destroy on one thread; the stub and the parts are safe from any. Ownership: owns
 // everything.
@@ -30,12 +30,9 @@ struct TestServerOptions {
   int threads = 2;
 };
 
-// The backends that this build can test: "cpu", and others where the build has them.
-std::vector<std::string> TestBackends();
-
 class TestServer {
  public:
-  explicit TestServer(const TestServerOptions& options = {}, const std::string& backend = "cpu");
+  explicit TestServer(const TestServerOptions& options = {});
   ~TestServer();
 
   v1::GdnService::Stub& stub() { return *stub_; }

@@ -9,11 +9,11 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/model/loaded_model.h"
 #include "tests/model/test_checkpoint.h"
 #include "tests/support/compare.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -112,9 +112,7 @@ std::vector<float> NewestColumns(const std::vector<float>& conv, int32_t sequenc
 class GoldenLayers : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    auto backend = MakeCpuBackend({});
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
+    backend_ = MakeTestBackend(/*threads=*/0);
     auto model = LoadModel(*backend_, GetParam(), GoldenFolder(GetParam()));
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = std::make_unique<LoadedModel>(*std::move(model));

@@ -256,6 +256,53 @@ TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
   EXPECT_TRUE(job->status().ok()) << job->status();
 }
 
+TEST_F(BatcherTest, ALostDeviceIsReportedOnceAndNothingIsComputedOnItsStatesAgain) {
+  std::atomic<int> reports{0};
+  Batcher batcher(backend_, {.on_device_failure = [&reports](const absl::Status& status) {
+                    EXPECT_EQ(ErrorReason(status), reason::kDeviceFailed);
+                    ++reports;
+                  }});
+  const auto session = MakeSession();
+  const auto other = MakeSession();
+  EngineGate gate;
+  gate.Post(batcher);
+  gate.reached.wait();
+  // The first step meets the failure; the others were already waiting.
+  backend_.FailNext(MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "the device fell off the bus"));
+  auto failing = MakeJob({session}, 2, /*prefill=*/false);
+  auto waiting = MakeJob({other}, 40, /*prefill=*/true);
+  ASSERT_TRUE(batcher.Submit(failing->job).ok());
+  ASSERT_TRUE(batcher.Submit(waiting->job).ok());
+  gate.open.count_down();
+  failing->done.wait();
+  waiting->done.wait();
+  for (const auto* job : {failing.get(), waiting.get()}) {
+    EXPECT_EQ(job->status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ErrorReason(job->status()), reason::kDeviceFailed);
+  }
+  EXPECT_EQ(TokenCount(*session), 0);
+  EXPECT_EQ(TokenCount(*other), 0);
+  EXPECT_THAT(backend_.events(), ElementsAre("decode done", "prefill done")) << "no kernel ran";
+
+  auto late = Decode({other});
+  EXPECT_EQ(ErrorReason(batcher.Submit(late->job)), reason::kDeviceFailed);
+  late->job->done = nullptr;
+  std::latch ended{1};
+  bool ran = false;
+  batcher.Post(
+      [&ran](Backend&) {
+        ran = true;
+        return absl::OkStatus();
+      },
+      [&ended](const absl::Status& status) {
+        EXPECT_EQ(ErrorReason(status), reason::kDeviceFailed) << "a state that may be torn is not exported";
+        ended.count_down();
+      });
+  ended.wait();
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(reports, 1);
+}
+
 TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
   Batcher batcher(backend_, {});
   const auto session = MakeSession();

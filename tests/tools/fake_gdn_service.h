@@ -45,7 +45,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // What to do wrong.
   struct Faults {
     float output_error = 0;            // added to the outputs of `faulty_call`
-    std::string faulty_call = "";      // "Prefill", "StreamPrefill", "Decode" or "StreamDecode"
+    std::string faulty_call = {};      // "Prefill", "StreamPrefill", "Decode" or "StreamDecode"
     bool fail_stream_segment = false;  // every third message of a StreamPrefill fails by itself
     float exported_state_error = 0;    // added to every element of exported recurrent states
     bool refuse_decode = false;        // Decode answers SESSION_BUSY

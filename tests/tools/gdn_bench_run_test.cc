@@ -19,9 +19,9 @@ struct Outcome {
   std::string out;  // stdout, or with 2>&1 both
 };
 
-Outcome RunGdnBench(const std::string& arguments) {
+Outcome RunProgram(const std::string& program, const std::string& arguments) {
   Outcome outcome;
-  FILE* pipe = popen((std::string(GDN_BINARY_DIR "/bin/gdn_bench ") + arguments).c_str(), "r");
+  FILE* pipe = popen((GDN_BINARY_DIR "/bin/" + program + " " + arguments).c_str(), "r");
   if (pipe == nullptr) return outcome;
   char buffer[4096];
   for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.out.append(buffer, n);
@@ -29,6 +29,8 @@ Outcome RunGdnBench(const std::string& arguments) {
   if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
   return outcome;
 }
+
+Outcome RunGdnBench(const std::string& arguments) { return RunProgram("gdn_bench", arguments); }
 
 void ExpectSummary(const Json& summary, int64_t count) {
   EXPECT_GT(summary.at("median").get<double>(), 0);
@@ -49,6 +51,7 @@ TEST(GdnBenchKernel, JsonHoldsWhatTheDocumentationSays) {
   EXPECT_NE(json.at("backend").at("numerics_id"), "");
   EXPECT_GT(json.at("last_level_cache_bytes").get<int64_t>(), 0);
   EXPECT_GE(json.at("load_average").get<double>(), 0);
+  EXPECT_FALSE(json.contains("gpu"));
   ASSERT_EQ(json.at("cases").size(), 2u);
   EXPECT_EQ(json.at("cases")[0].at("name"), "decode_deferred/B=1");
   EXPECT_EQ(json.at("cases")[1].at("name"), "prefill_chunk/T=64");
@@ -59,6 +62,8 @@ TEST(GdnBenchKernel, JsonHoldsWhatTheDocumentationSays) {
       ExpectSummary(c.at("limits").at(key), 2);
     }
     EXPECT_TRUE(c.at("bound") == "memory" || c.at("bound") == "arithmetic");
+    EXPECT_EQ(c.at("timed_by"), "calls");
+    EXPECT_FALSE(c.contains("launch_us"));
     EXPECT_TRUE(c.at("cold").is_boolean());
     for (const char* key : {"tokens", "tokens_per_s", "bytes_read", "bytes_written", "flops", "gb_s", "gflop_s",
                             "working_set_bytes", "steps_per_round"}) {
@@ -74,6 +79,43 @@ TEST(GdnBenchKernel, ListsItsCases) {
             "layer_decode/BF16/B=1\nlayer_decode/BF16/B=8\nlayer_decode/BF16/B=32\n"
             "layer_prefill/BF16/T=512\nlayer_prefill/BF16/T=2048\n");
 }
+
+#ifdef GDN_HAS_BENCH_HOST
+TEST(GdnBenchKernel, MeasuresTheHostExecutorAsAGpu) {
+  const std::string filter = "--filter '^decode_deferred/B=1$'";
+  const Outcome outcome =
+      RunProgram("gdn_bench_host", "kernel --backend=host " + filter + " --repeat=1 --min-time=0 --json");
+  ASSERT_EQ(outcome.exit_code, 0);
+  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  EXPECT_EQ(json.at("backend").at("name"), "host");
+  EXPECT_EQ(json.at("gpu").at("vendor"), "host");
+  for (const char* key : {"wave_width", "processors", "total_bytes", "l2_bytes"}) {
+    EXPECT_GT(json.at("gpu").at(key).get<int64_t>(), 0) << key;
+  }
+  for (const char* key : {"name", "architecture", "runtime_version", "driver_version", "clock_khz", "memory_clock_khz",
+                          "memory_bus_bits"}) {
+    EXPECT_TRUE(json.at("gpu").contains(key)) << key;
+  }
+  EXPECT_EQ(json.at("last_level_cache_bytes"), json.at("gpu").at("l2_bytes"));
+  ASSERT_EQ(json.at("cases").size(), 1u);
+  const Json& c = json.at("cases")[0];
+  EXPECT_EQ(c.at("timed_by"), "launches");
+  for (const char* key : {"time_us", "launch_us", "limit_us", "fraction_of_limit"}) ExpectSummary(c.at(key), 1);
+  for (const char* key : {"read_gb_s", "copy_gb_s", "update_gb_s", "fma_gflop_s"}) {
+    ExpectSummary(c.at("limits").at(key), 1);
+  }
+  EXPECT_EQ(c.at("steps_per_round").get<int64_t>() % 16, 0);  // a turn of log lengths
+}
+
+TEST(GdnBenchKernel, SaysThatABuildHasNoGpuKernels) {
+  const Outcome outcome = RunGdnBench("kernel --backend=gpu --filter decode 2>&1");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("no GPU kernels"));
+  EXPECT_THAT(outcome.out, HasSubstr("--backend=cpu"));
+  EXPECT_EQ(RunGdnBench("kernel --backend=host --filter decode 2>&1").exit_code, 1);
+}
+#endif
 
 TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
   const Outcome outcome =

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/common/state_layout.h"
+#include "kernels/gpu/gpu_backend.h"
 #include "tools/gdn_bench/child_process.h"
 #include "tools/gdn_bench/cost.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/machine.h"
 #include "tools/gdn_bench/measure.h"
 #include "tools/gdn_bench/statistics.h"
 
@@ -23,6 +26,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(Percentile, InterpolatesBetweenTheNearestRanks) {
   const std::vector<double> values = {40, 10, 30, 20};
@@ -98,21 +102,36 @@ TEST(NormalizeArguments, AcceptsDashesAndAJsonFlagWithoutAValue) {
 }
 
 TEST(KernelBench, RefusesWhatItCannotRun) {
-  EXPECT_EQ(KernelCaseNames("(").status().code(), absl::StatusCode::kInvalidArgument);
   KernelBenchOptions options;
+  options.filter = "(";
+  EXPECT_EQ(KernelCaseNames(options).status().code(), absl::StatusCode::kInvalidArgument);
   options.filter = "no such case";
   EXPECT_EQ(RunKernelBench(options).status().code(), absl::StatusCode::kNotFound);
   options.filter = "decode";
   options.backend = "abacus";
   EXPECT_THAT(std::string(RunKernelBench(options).status().message()), HasSubstr("abacus"));
+  EXPECT_EQ(KernelCaseNames(options).status().code(), absl::StatusCode::kInvalidArgument);
   options = {};
   options.measure.repeat = 0;
   EXPECT_EQ(RunKernelBench(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(KernelBench, GivesAGpuTheBatchesThatFillOne) {
+  KernelBenchOptions options;
+  options.filter = "/(B=512|T=128)$";
+  auto names = KernelCaseNames(options);
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_THAT(*names, IsEmpty());
+  options.backend = std::string(GpuBackendName());
+  names = KernelCaseNames(options);
+  ASSERT_TRUE(names.ok()) << names.status();
+  EXPECT_THAT(*names, ElementsAre("decode_deferred/B=512", "decode_in_place/B=512", "prefill_scan/T=128",
+                                  "prefill_chunk/T=128"));
+}
+
 TEST(MeasureCase, RunsEveryRoundAndDividesByItsSteps) {
-  auto limits = MachineLimits::Make(1);
-  ASSERT_TRUE(limits.ok()) << limits.status();
+  auto machine = MakeCpuMachine(1);
+  ASSERT_TRUE(machine.ok()) << machine.status();
   int64_t runs = 0;
   const PreparedCase prepared{
       .cost = {.bytes_read = 1e6, .flops = 1}, .steps = 10, .working_set_bytes = 1, .run = [&runs] {
@@ -120,7 +139,7 @@ TEST(MeasureCase, RunsEveryRoundAndDividesByItsSteps) {
         absl::SleepFor(absl::Milliseconds(1));
         return absl::OkStatus();
       }};
-  const auto result = MeasureCase("sleep", prepared, **limits, {.repeat = 3, .min_time_s = 0.004});
+  const auto result = MeasureCase("sleep", prepared, *machine, {.repeat = 3, .min_time_s = 0.004});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->step_s.count, 3);
   EXPECT_GE(result->step_s.median, 1e-4);  // a sleep is never shorter than asked for
@@ -129,14 +148,51 @@ TEST(MeasureCase, RunsEveryRoundAndDividesByItsSteps) {
   EXPECT_TRUE(result->memory_bound);
   EXPECT_FALSE(result->cold);
   EXPECT_GT(result->fraction_of_limit.median, 0);
+  EXPECT_EQ(result->method, TimingMethod::kCalls);
+  EXPECT_EQ(result->launch_s.count, 0);
+}
+
+// Ten runs to a repetition; a repetition lasts 2 ms, and 6 ms where it is launched anew.
+class PretendedGraph final : public TimedCase {
+ public:
+  TimingMethod method() const override { return TimingMethod::kGraph; }
+  int64_t steps_per_repetition() const override { return 10; }
+  absl::StatusOr<double> Time(int64_t repetitions) override { return 2e-3 * static_cast<double>(repetitions); }
+  absl::StatusOr<double> TimeLaunches(int64_t repetitions) override {
+    launched += repetitions;
+    return 6e-3 * static_cast<double>(repetitions);
+  }
+  static inline int64_t launched = 0;
+};
+
+class PretendedTimer final : public CaseTimer {
+ public:
+  absl::StatusOr<std::unique_ptr<TimedCase>> Load(const PreparedCase& prepared) override {
+    return std::make_unique<PretendedGraph>();
+  }
+};
+
+TEST(MeasureCase, ReportsDirectLaunchesBesideAGraph) {
+  auto machine = MakeCpuMachine(1);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  machine->timer = std::make_unique<PretendedTimer>();
+  const PreparedCase prepared{.cost = {.bytes_read = 1, .flops = 1}, .run = [] { return absl::OkStatus(); }};
+  const auto result = MeasureCase("graph", prepared, *machine, {.repeat = 3, .min_time_s = 0.04});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->method, TimingMethod::kGraph);
+  EXPECT_GE(result->steps_per_round, 200);  // 20 repetitions of 2 ms
+  EXPECT_DOUBLE_EQ(result->step_s.median, 2e-4);
+  EXPECT_DOUBLE_EQ(result->launch_s.median, 6e-4);
+  EXPECT_EQ(result->launch_s.count, 3);
+  EXPECT_LT(PretendedGraph::launched * 10, 3 * result->steps_per_round);  // for comparison: fewer are enough
 }
 
 TEST(MeasureCase, ReturnsTheCasesError) {
-  auto limits = MachineLimits::Make(1);
-  ASSERT_TRUE(limits.ok()) << limits.status();
+  auto machine = MakeCpuMachine(1);
+  ASSERT_TRUE(machine.ok()) << machine.status();
   PreparedCase prepared;
   prepared.run = [] { return absl::DataLossError("broken"); };
-  EXPECT_EQ(MeasureCase("broken", prepared, **limits, {}).status(), absl::DataLossError("broken"));
+  EXPECT_EQ(MeasureCase("broken", prepared, *machine, {}).status(), absl::DataLossError("broken"));
 }
 
 // A shell that writes its pid and then lasts, having run `prelude` first.

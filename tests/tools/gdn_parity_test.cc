@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "gmock/gmock.h"
@@ -51,9 +54,37 @@ TEST(Parity, ACaseThatReturnsAnErrorFails) {
 TEST(Parity, EveryCaseFailsOnABackendThatComputesNothing) {
   const auto backend = MakeNullBackend();
   for (const ParityCase& c : AllCases()) {
+    if (c.gpu_only) continue;
     std::ostringstream out;
-    EXPECT_EQ(RunCases({c}, *backend, 1, out).failed, 1) << out.str();
+    const Summary summary = RunCases({c}, *backend, 1, out);
+    EXPECT_EQ(summary.failed + summary.not_offered, 1) << out.str();
   }
+}
+
+// One far off among many that are right: the norm does not see it, the largest difference does.
+TEST(Parity, BothMeasuresAreHeldAgainstTheirTolerances) {
+  const auto backend = MakeBackend();
+  ParityCase outlier = FaultyCase(1e-3f);
+  outlier.tolerance = 1.0;
+  std::ostringstream out;
+  EXPECT_EQ(RunCases({outlier}, *backend, 1, out).failed, 1);
+  outlier.max_tolerance = 1.0;
+  EXPECT_EQ(RunCases({outlier}, *backend, 1, out).failed, 0);
+  outlier.tolerance = 1e-6;
+  EXPECT_EQ(RunCases({outlier}, *backend, 1, out).failed, 1);
+}
+
+TEST(Parity, CasesThatLaunchKernelsAreNotOfferedByABackendWithoutAStreamAndCountedApart) {
+  const auto backend = MakeBackend();
+  ParityCase launching = FaultyCase(0.0f);
+  launching.gpu_only = true;
+  std::ostringstream out;
+  const Summary summary = RunCases({launching, FaultyCase(0.0f)}, *backend, 1, out);
+  EXPECT_EQ(summary.passed, 1);
+  EXPECT_EQ(summary.failed, 0);
+  EXPECT_EQ(summary.not_offered, 1);
+  EXPECT_THAT(out.str(), HasSubstr("not offered: "));
+  EXPECT_THAT(out.str(), HasSubstr("1 passed, 0 failed, 1 not offered by this backend"));
 }
 
 TEST(Parity, EveryCasePassesOnTheCpu) {
@@ -61,7 +92,46 @@ TEST(Parity, EveryCasePassesOnTheCpu) {
   std::ostringstream out;
   const Summary summary = RunCases(AllCases(), *backend, /*seed=*/20, out);
   EXPECT_EQ(summary.failed, 0) << out.str();
-  EXPECT_EQ(summary.passed, static_cast<int>(AllCases().size()));
+  const std::vector<ParityCase> cases = AllCases();
+  const auto offered = [](const ParityCase& c) { return !c.gpu_only && !c.large && c.out_of_scope.empty(); };
+  EXPECT_EQ(summary.passed, std::count_if(cases.begin(), cases.end(), offered));
+  EXPECT_EQ(summary.passed + summary.not_offered, static_cast<int>(cases.size()));
+}
+
+TEST(Parity, TheOperatorsOfTheBackendInterfaceAreAllOfferedByTheCpu) {
+  for (const ParityCase& c : AllCases()) {
+    if (c.suite == "layer_ops" || c.suite == "delta_rule" || c.suite == "layer") {
+      EXPECT_FALSE(c.gpu_only) << c.test;
+    }
+  }
+}
+
+TEST(Parity, ThePhasesAreTwentySixTestsInEightPhases) {
+  const std::map<int, std::set<std::string>> expected = {
+      {1, {"sigmoid", "exp", "mul", "cumsum"}},
+      {2, {"tril", "causal_mask", "eye", "solve_tri_small", "solve_tri_64"}},
+      {3, {"gemm_nt_naive_small", "gemm_nt_naive_64", "gemm_tn_naive", "gemm_nt_tiled", "gemm_nt_tiled_128"}},
+      {4, {"decay_mask_small", "decay_mask_64"}},
+      {5, {"attn_matrix_small", "attn_matrix_64"}},
+      {6, {"attn_pre_computation", "solve_causal_identity", "intra_chunk_small", "intra_chunk"}},
+      {7, {"state_update", "output_with_state"}},
+      {8, {"deltanet_single_chunk", "deltanet_full"}}};
+  std::map<int, std::set<std::string>> listed;
+  for (const ParityCase& c : AllCases()) {
+    EXPECT_EQ(c.phase != 0, c.suite == "phases") << c.test;
+    if (c.phase != 0) listed[c.phase].insert(c.test);
+  }
+  EXPECT_EQ(listed, expected);
+}
+
+TEST(Parity, APhaseIsChosenByItsNumber) {
+  const auto third = SelectCases(AllCases(), "", "", 3);
+  ASSERT_TRUE(third.ok());
+  for (const ParityCase& c : *third) EXPECT_EQ(c.phase, 3);
+  const auto ninth = SelectCases(AllCases(), "phases", "", 9);
+  EXPECT_EQ(ninth.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(ninth.status().message()), HasSubstr("1, 2, 3, 4, 5, 6, 7, 8"));
+  EXPECT_FALSE(SelectCases(AllCases(), "layer", "", 3).ok());
 }
 
 // The narrower instruction sets have tails and register tiles of their own, and run nowhere else on a wide machine.
@@ -93,7 +163,9 @@ TEST(Parity, ACasesInputsDoNotDependOnWhatElseRuns) {
 TEST(Parity, UnknownNamesAreAnsweredWithThoseThereAre) {
   const auto suite = SelectCases(AllCases(), "kernels", "");
   EXPECT_EQ(suite.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(suite.status().message()), HasSubstr("delta_rule, layer, layer_ops"));
+  for (const char* name : {"delta_rule", "layer", "layer_ops", "phases"}) {
+    EXPECT_THAT(std::string(suite.status().message()), HasSubstr(name));
+  }
   const auto test = SelectCases(AllCases(), "delta_rule", "gating_a_log");
   EXPECT_EQ(test.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(test.status().message()), HasSubstr("deferred_decode"));

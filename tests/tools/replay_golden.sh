@@ -38,6 +38,7 @@ fi
 target=127.0.0.1:$(<"$work/port")
 
 failed=0
+[[ $("$gdnctl" health --target="$target" gdn.v1.GdnService) == SERVING ]] || { echo "not serving" >&2; failed=1; }
 for dir in "$@"; do
   "$gdnctl" replay --target="$target" --model="$(basename "$dir")" --io="$dir/io.safetensors" --tolerance=1e-5 || failed=1
 done

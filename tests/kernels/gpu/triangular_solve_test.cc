@@ -1,0 +1,181 @@
+// Unit lower triangular inverses and causal solves on the GPU sources.
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/triangular_solve/triangular_solve.h"
+#include "tests/kernels/gpu/gpu_fixture.h"
+#include "tests/support/compare.h"
+#include "tests/support/random.h"
+
+namespace gdn {
+namespace {
+
+constexpr double kSumTolerance = 1e-5;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr int32_t kSizes[] = {1, 5, 16, 17, 24, 32, 33, 48, 63, 64};
+
+// A is strictly lower; NaN elsewhere shows who reads it.
+std::vector<float> StrictlyLower(int64_t batch, int32_t size, std::vector<float> a) {
+  for (int64_t i = 0; i < batch * size; ++i) {
+    for (int64_t j = i % size; j < size; ++j) a[i * size + j] = kNan;
+  }
+  return a;
+}
+
+std::vector<float> Inverse(GpuDevice& device, int64_t batch, int32_t size, const std::vector<float>& a, bool in_place) {
+  float* device_a = device.Upload(a);
+  float* inverse = in_place ? device_a : device.Poisoned(static_cast<int64_t>(a.size()));
+  const absl::Status status =
+      UnitLowerInverseGpu({.batch = batch, .size = size, .a = device_a, .inverse = inverse}, device.stream());
+  EXPECT_TRUE(status.ok()) << status;
+  return device.Download(inverse, static_cast<int64_t>(a.size()));
+}
+
+std::vector<float> InverseReference(int64_t batch, int32_t size, const std::vector<float>& a) {
+  std::vector<float> inverse(a.size());
+  UnitLowerInverseReference({.batch = batch, .size = size, .a = a.data(), .inverse = inverse.data()});
+  return inverse;
+}
+
+TEST(UnitLowerInverse, MatchesTheReferenceForEverySizeInPlaceAndApart) {
+  OnEveryWave([](GpuDevice& device) {
+    Random random(1);
+    for (const int32_t size : kSizes) {
+      for (const int64_t batch : {1, 3, 9}) {
+        const std::vector<float> a = StrictlyLower(batch, size, random.Normal(batch * size * size, 0.3f));
+        const std::vector<float> expected = InverseReference(batch, size, a);
+        const std::vector<float> apart = Inverse(device, batch, size, a, /*in_place=*/false);
+        EXPECT_LE(RelativeNormError(apart, expected), kSumTolerance) << "size " << size << " batch " << batch;
+        EXPECT_TRUE(BitEqual(Inverse(device, batch, size, a, /*in_place=*/true), apart)) << "size " << size;
+      }
+    }
+  });
+}
+
+TEST(UnitLowerInverse, KeepsTheUnitDiagonalAndZerosAboveIt) {
+  OnEveryWave([](GpuDevice& device) {
+    Random random(2);
+    for (const int32_t size : kSizes) {
+      const std::vector<float> inverse =
+          Inverse(device, 2, size, StrictlyLower(2, size, random.Normal(2 * size * size)), /*in_place=*/true);
+      for (int64_t row = 0; row < 2 * size; ++row) {
+        EXPECT_EQ(inverse[row * size + row % size], 1.0f) << "size " << size << " row " << row;
+        for (int64_t column = row % size + 1; column < size; ++column) {
+          EXPECT_EQ(inverse[row * size + column], 0.0f) << "size " << size << " row " << row;
+        }
+      }
+    }
+  });
+}
+
+TEST(UnitLowerInverse, OfNothingIsTheIdentity) {
+  OnEveryWave([](GpuDevice& device) {
+    for (const int32_t size : {16, 32, 64}) {
+      const std::vector<float> inverse = Inverse(device, 1, size, std::vector<float>(size * size), /*in_place=*/false);
+      for (int32_t i = 0; i < size * size; ++i) ASSERT_EQ(inverse[i], i / size == i % size ? 1.0f : 0.0f);
+    }
+  });
+}
+
+// Keys that all point one way make every entry of A the same; the inverse is 1, -beta, -beta (1 - beta), ...
+TEST(UnitLowerInverse, HoldsForCorrelatedKeys) {
+  OnEveryWave([](GpuDevice& device) {
+    for (const int32_t size : {16, 32, 64}) {
+      for (const float beta : {0.5f, 0.999f, 1.0f, 2.0f}) {
+        const std::vector<float> a = StrictlyLower(1, size, std::vector<float>(size * size, beta));
+        const std::vector<float> inverse = Inverse(device, 1, size, a, /*in_place=*/true);
+        EXPECT_LE(RelativeNormError(inverse, InverseReference(1, size, a)), kSumTolerance)
+            << "size " << size << " beta " << beta;
+        EXPECT_NEAR(inverse[2 * size], -beta * (1.0f - beta), 1e-6f);
+      }
+    }
+  });
+}
+
+TEST(UnitLowerInverse, AMatrixKeepsItsBitsInAnyBatch) {
+  OnEveryWave([](GpuDevice& device) {
+    Random random(3);
+    for (const int32_t size : {16, 32, 64}) {
+      const int64_t elements = int64_t{size} * size;
+      const std::vector<float> a = random.Normal(7 * elements, 0.3f);
+      const std::vector<float> together = Inverse(device, 7, size, a, /*in_place=*/false);
+      for (int64_t i = 0; i < 7; ++i) {
+        const std::vector<float> one(a.begin() + i * elements, a.begin() + (i + 1) * elements);
+        const std::vector<float> of_all(together.begin() + i * elements, together.begin() + (i + 1) * elements);
+        EXPECT_TRUE(BitEqual(Inverse(device, 1, size, one, /*in_place=*/false), of_all)) << size << " " << i;
+      }
+    }
+  });
+}
+
+TEST(UnitLowerInverse, ANanStaysInItsMatrix) {
+  OnEveryWave([](GpuDevice& device) {
+    Random random(4);
+    std::vector<float> a = random.Normal(4 * 16 * 16, 0.3f);
+    a[16 * 16 + 3 * 16 + 1] = kNan;  // of the second matrix
+    const std::vector<float> inverse = Inverse(device, 4, 16, a, /*in_place=*/true);
+    EXPECT_FALSE(AllFinite(absl::MakeConstSpan(inverse).subspan(256, 256)));
+    EXPECT_TRUE(AllFinite(absl::MakeConstSpan(inverse).subspan(0, 256)));
+    EXPECT_TRUE(AllFinite(absl::MakeConstSpan(inverse).subspan(512, 512)));
+  });
+}
+
+TEST(CausalSolve, MatchesTheReferenceForEverySizeAndAnyColumns) {
+  OnEveryWave([](GpuDevice& device) {
+    Random random(5);
+    for (const int32_t size : kSizes) {
+      for (const int32_t columns : {1, 31, 32, 40, 100}) {
+        constexpr int64_t kBatch = 3;
+        const std::vector<float> a = StrictlyLower(kBatch, size, random.Normal(kBatch * size * size, 0.2f));
+        const std::vector<float> b = random.Normal(kBatch * size * columns);
+        std::vector<float> expected(b.size());
+        CausalSolveReference({kBatch, size, columns, a.data(), b.data(), expected.data()});
+        const float* device_a = device.Upload(a);
+        float* x = device.Poisoned(static_cast<int64_t>(b.size()));
+        ASSERT_OK(CausalSolveGpu({kBatch, size, columns, device_a, device.Upload(b), x}, device.stream()));
+        const std::vector<float> apart = device.Download(x, static_cast<int64_t>(b.size()));
+        EXPECT_LE(RelativeNormError(apart, expected), kSumTolerance) << "size " << size << " columns " << columns;
+        float* in_place = device.Upload(b);
+        ASSERT_OK(CausalSolveGpu({kBatch, size, columns, device_a, in_place, in_place}, device.stream()));
+        EXPECT_TRUE(BitEqual(device.Download(in_place, static_cast<int64_t>(b.size())), apart));
+      }
+    }
+  });
+}
+
+TEST(CausalSolve, InvertsWhatTheInverseInverts) {
+  OnEveryWave([](GpuDevice& device) {
+    Random random(6);
+    constexpr int32_t kSize = 64;
+    const std::vector<float> a = random.Normal(kSize * kSize, 0.1f);
+    std::vector<float> minus_a(a);
+    for (float& value : minus_a) value = -value;
+    std::vector<float> identity(kSize * kSize);
+    for (int32_t i = 0; i < kSize; ++i) identity[i * kSize + i] = 1.0f;
+    float* x = device.Poisoned(kSize * kSize);
+    ASSERT_OK(CausalSolveGpu({1, kSize, kSize, device.Upload(a), device.Upload(identity), x}, device.stream()));
+    EXPECT_LE(RelativeNormError(device.Download(x, kSize * kSize), Inverse(device, 1, kSize, minus_a, false)),
+              kSumTolerance);
+  });
+}
+
+TEST(TriangularSolve, TakesAnEmptyBatchAndRefusesWhatBreaksTheContract) {
+  OnEveryWave([](GpuDevice& device) {
+    EXPECT_TRUE(UnitLowerInverseGpu({.batch = 0, .size = 64}, device.stream()).ok());
+    EXPECT_TRUE(CausalSolveGpu({.batch = 0, .size = 64, .columns = 1}, device.stream()).ok());
+    EXPECT_EQ(UnitLowerInverseGpu({.batch = 1, .size = 65}, device.stream()).code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(UnitLowerInverseGpu({.batch = 1, .size = 16}, device.stream()).code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(CausalSolveGpu({.batch = 1, .size = 16, .columns = 0}, device.stream()).code(),
+              absl::StatusCode::kInvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace gdn

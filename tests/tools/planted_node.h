@@ -1,0 +1,53 @@
+// A folder that looks like a node's /sys, /dev, /proc and /etc, for tests of `gdnctl doctor`.
+//
+// Thread safety: for one thread. Ownership: removes its folder in the end.
+//
+//   PlantedNode node;                 // an MI50 that lacks nothing
+//   node.Remove("dev/kfd");
+//   const NodeFacts facts = ReadNode({.root = node.root(), .identity = {.uid = 1000, .groups = {1000}}});
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gdn::doctor {
+
+inline constexpr int64_t kMi50Bytes = int64_t{16} << 30;
+
+struct PlantedGpu {
+  int kfd_node = 1;
+  uint32_t gfx_target_version = 90006;
+  uint32_t pci_device = 0x66a1;
+  int bus = 3;  // 0000:03:00.0
+  int render_minor = 128;
+  int64_t memory_bytes = kMi50Bytes;
+  int64_t used_bytes = int64_t{16} << 20;
+  uint64_t unique_id = 0x1122334455667788;
+};
+
+class PlantedNode {
+ public:
+  // The driver, one processor, one GPU, device files that anyone may open, groups and a HIP runtime.
+  explicit PlantedNode(const PlantedGpu& gpu = {});
+  ~PlantedNode();
+  PlantedNode(const PlantedNode&) = delete;
+  PlantedNode& operator=(const PlantedNode&) = delete;
+
+  const std::string& root() const { return root_; }
+
+  // Paths are relative to the root; missing folders are made.
+  void Write(const std::string& path, const std::string& text);
+  void Link(const std::string& path, const std::string& target);
+  void Remove(const std::string& path);
+  void SetMode(const std::string& path, unsigned mode);
+  // The group of a device file; of those the test's process may give away, its own is always one.
+  uint32_t GroupOf(const std::string& path) const;
+
+  // Another GPU beside the first: topology, PCI function and render node.
+  void AddGpu(const PlantedGpu& gpu);
+
+ private:
+  std::string root_;
+};
+
+}  // namespace gdn::doctor

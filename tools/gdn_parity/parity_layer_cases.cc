@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "kernels/sigmoid_gating_recurrent/sigmoid_gating_recurrent.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/conv_rows.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
@@ -202,8 +204,26 @@ Result SigmoidGatingRecurrent(Backend& backend, RandomTensor& random) {
   GDN_ASSIGN_OR_RETURN(rule.output, row.Out("output", values, output));
   row.Given("initial_state", states, initial);
   GDN_RETURN_IF_ERROR(backend.QkL2Norm(norm));
-  GDN_RETURN_IF_ERROR(backend.Gating(gating));
-  GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule));
+  if (const absl::StatusOr<gpu::Stream> stream = GpuStreamOf(backend); stream.ok()) {
+    // Gates and step are one launch there.
+    GDN_ASSIGN_OR_RETURN(const void* cu_seqlens,
+                         row.data().UploadBytes(batch.cu_seqlens.data(), batch.cu_seqlens.size() * sizeof(int32_t)));
+    GDN_ASSIGN_OR_RETURN(const void* slots,
+                         row.data().UploadBytes(batch.slots.data(), batch.slots.size() * sizeof(int32_t)));
+    const gpu::DeviceBatch device{.sequences = kSequences,
+                                  .tokens = kSequences,
+                                  .max_length = 1,
+                                  .cu_seqlens = static_cast<const int32_t*>(cu_seqlens),
+                                  .slots = static_cast<const int32_t*>(slots)};
+    rule.g = nullptr;
+    rule.beta = nullptr;
+    GDN_RETURN_IF_ERROR(SigmoidGatingRecurrentGpu(
+        {.rule = rule, .a = gating.a, .b = gating.b, .a_log = gating.a_log, .dt_bias = gating.dt_bias}, device,
+        *stream));
+  } else {
+    GDN_RETURN_IF_ERROR(backend.Gating(gating));
+    GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule));
+  }
 
   std::vector<float> actual_states, expected_states;
   for (int32_t i = 0; i < kSequences; ++i) {

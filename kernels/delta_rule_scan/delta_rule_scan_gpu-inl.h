@@ -1,0 +1,147 @@
+// The token-by-token delta rule in device code, with the two gates from wherever `Gates` has them. Used by delta_rule_scan,
+// which reads them, and sigmoid_gating_recurrent, which computes them.
+//
+//   struct Gates { __device__ float LogDecayOf(int64_t at, int head) const; __device__ float BetaOf(int64_t at) const; };
+// `at` is token * HV + head. Thread mapping, resources and bound: delta_rule_scan_gpu.hip.
+//
+//   return ScanWithGates("delta_rule_scan", params, StoredGates{params.g, params.beta}, batch, stream);
+#pragma once
+
+#include "kernels/common/delta_rule_gpu-inl.h"
+#include "kernels/delta_rule_scan/delta_rule_scan.h"
+
+namespace gdn {
+namespace gpu {
+namespace {
+
+// What a token brings to a group. Beyond K = 256 there are no registers to load the next token's ahead.
+template <int kElements, int kColumns>
+struct Token {
+  float q[kElements];
+  float k[kElements];
+  float v[kColumns];
+  float g, beta;
+};
+
+template <int kElements, int kColumns, bool kExact, typename Gates>
+__device__ __forceinline__ void LoadToken(const DeltaRuleArgs& p, const Gates& gates, const BlockTask& task,
+                                          int64_t row, int column, int lane, Token<kElements, kColumns>& token) {
+  const int64_t key_offset = int64_t{task.key_head} * p.key_dim;
+  // A row is never negative, but the compiler does not know, and so does not keep the guards' masks from token to
+  // token: there are more of them than scalar registers.
+  const int key_dim = kExact || row >= 0 ? p.key_dim : 0;
+  LoadFragment<kElements, kExact>(p.k + row * p.k_stride + key_offset, lane, key_dim, token.k);
+  LoadFragment<kElements, kExact>(p.q + row * p.q_stride + key_offset, lane, key_dim, token.q);
+  LoadColumns<kColumns, kExact>(p.v + row * p.v_stride + int64_t{task.head} * p.value_dim + column,
+                                p.value_dim - column, token.v);
+  const int64_t at = row * p.value_heads + task.head;
+  token.g = gates.LogDecayOf(at, task.head);
+  token.beta = gates.BetaOf(at);
+}
+
+// Returns the output of column `lane` to that lane.
+template <int kWave, int kElements, int kColumns>
+__device__ __forceinline__ float Step(const Token<kElements, kColumns>& token, int lane,
+                                      float (&s)[kColumns][kElements]) {
+  const float decay = expf(token.g);
+  const float kq = GroupSum<kColumnLanes, kWave>(Dot(token.k, token.q));
+  float u[kColumns];
+  float mine = 0.0f;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const float sk = GroupSum<kColumnLanes, kWave>(Dot(s[c], token.k));
+    const float sq = GroupSum<kColumnLanes, kWave>(Dot(s[c], token.q));
+    u[c] = token.beta * fmaf(-decay, sk, token.v[c]);
+    const float o = fmaf(kq, u[c], decay * sq);
+    if (lane == c) mine = o;
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) s[c][i] = fmaf(token.k[i], u[c], decay * s[c][i]);
+  }
+  return mine;
+}
+
+template <int kWave, int kElements, int kColumns, bool kExact, typename Gates>
+__global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleScanKernel(DeltaRuleArgs p, Gates gates) {
+  constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
+  const BlockTask task = TaskOf(p);
+  const int64_t first = p.cu_seqlens[task.sequence];
+  const int64_t end = p.cu_seqlens[task.sequence + 1];
+  const int slot = p.slots[task.sequence];
+  if (first == end) return;
+  if (slot < 0) {
+    ZeroOutput(p, task, kBlockColumns, first, end);
+    return;
+  }
+  const int lane = static_cast<int>(threadIdx.x) % kColumnLanes;
+  const int group = static_cast<int>(threadIdx.x) / kColumnLanes;
+  // Groups past V compute on zeros and store nothing.
+  const int column = task.column_block * kBlockColumns + group * kColumns;
+  const int count = p.value_dim - column;
+  float* columns =
+      p.pool + slot * p.at.slot_floats + p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
+  float s[kColumns][kElements];
+  LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
+
+  constexpr bool kAhead = kElements <= 16;
+  Token<kElements, kColumns> token;
+  if constexpr (kAhead) LoadToken<kElements, kColumns, kExact>(p, gates, task, first, column, lane, token);
+  for (int64_t row = first; row < end; ++row) {
+    Token<kElements, kColumns> next;
+    if constexpr (kAhead) {
+      LoadToken<kElements, kColumns, kExact>(p, gates, task, row + 1 < end ? row + 1 : row, column, lane, next);
+    } else {
+      LoadToken<kElements, kColumns, kExact>(p, gates, task, row, column, lane, token);
+    }
+    const float o = Step<kWave, kElements, kColumns>(token, lane, s);
+    if (lane < kColumns && lane < count) {
+      p.output[(row * p.value_heads + task.head) * p.value_dim + column + lane] = o;
+    }
+    if constexpr (kAhead) token = next;
+  }
+  StoreState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
+}
+
+template <int kWave, int kElements, int kColumns, typename Gates>
+absl::Status LaunchScan(const char* name, const DeltaRuleParams& params, const Gates& gates, const DeviceBatch& batch,
+                        const Stream& stream) {
+  constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
+  const DeltaRuleArgs args = MakeDeltaRuleArgs(params, batch, kBlockColumns);
+  const Grid grid{int64_t{batch.sequences} * args.value_heads * args.column_blocks};
+  return ExactRule(params, kElements, kBlockColumns)
+             ? Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, true, Gates>, grid, kDeltaRuleThreads,
+                      stream, args, gates)
+             : Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, false, Gates>, grid, kDeltaRuleThreads,
+                      stream, args, gates);
+}
+
+// `params` have been validated; its g and beta are not looked at.
+template <typename Gates>
+absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
+                           const DeviceBatch& batch, const Stream& stream) {
+  if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
+  const LayerDims& dims = params.pool.layout.dims();
+  // Four columns a group do the least work a column, once they fill the device.
+  const int64_t wide_blocks =
+      int64_t{batch.sequences} * dims.value_heads * CeilDivide(dims.value_dim, 4 * kDeltaRuleGroups);
+  const bool wide = wide_blocks >= int64_t{stream.processors} * 4;
+  return WithWaveWidth(stream, name, [&](auto wave) {
+    return WithElements<kMaxHeadDim / kColumnLanes>(dims.key_dim, [&](auto elements) {
+      constexpr int kWave = decltype(wave)::value;
+      constexpr int kElements = decltype(elements)::value;
+      if constexpr (kElements <= 8) {
+        if (wide) return LaunchScan<kWave, kElements, 4>(name, params, gates, batch, stream);
+        return LaunchScan<kWave, kElements, 2>(name, params, gates, batch, stream);
+      } else {
+        constexpr int kColumns = kElements == 16 ? 2 : 1;
+        return LaunchScan<kWave, kElements, kColumns>(name, params, gates, batch, stream);
+      }
+    });
+  });
+}
+
+}  // namespace
+}  // namespace gpu
+}  // namespace gdn

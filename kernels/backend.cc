@@ -1,8 +1,51 @@
 #include "kernels/backend.h"
 
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/status_macros.h"
 
 namespace gdn {
+
+namespace {
+
+constexpr size_t kCacheLine = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
+
+absl::Status Backend::Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {
+  // A copy into fresh memory spends most of its time on page faults; large pages make them few.
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  void* data = nullptr;
+  if (posix_memalign(&data, alignment, bytes) != 0) {
+    return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+                     absl::StrCat("the host has no ", bytes, " bytes for a copy of a state"));
+  }
+  if (alignment == kHugePage) madvise(data, bytes, MADV_HUGEPAGE);  // a hint
+  return data;
+}
+
+void Backend::FreeHost(void* data, size_t /*bytes*/) { std::free(data); }
+
+absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) {
+  if (bytes > 0) std::memcpy(host, device, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) {
+  if (bytes > 0) std::memcpy(device, host, bytes);
+  return absl::OkStatus();
+}
 
 absl::Status Backend::Projections(absl::Span<const ProjectionParams> params) {
   for (const ProjectionParams& projection : params) GDN_RETURN_IF_ERROR(Projection(projection));
@@ -75,6 +118,25 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 
 DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) backend_->Free(data_, bytes_);
+}
+
+absl::StatusOr<HostBuffer> HostBuffer::Make(Backend& backend, size_t bytes) {
+  HostBuffer buffer;
+  GDN_ASSIGN_OR_RETURN(buffer.data_, backend.AllocateHost(bytes));
+  buffer.backend_ = &backend;
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  std::swap(backend_, other.backend_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+HostBuffer::~HostBuffer() {
+  if (data_ != nullptr) backend_->FreeHost(data_, bytes_);
 }
 
 }  // namespace gdn

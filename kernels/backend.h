@@ -1,8 +1,8 @@
 // The seam between the layer and the hardware: memory, and one call an operator.
 //
-// Thread safety: info(), Allocate and Free from any thread. Operators and copies are ordered within the calling thread
-// and may run behind it; Synchronize() waits for that thread's work and reports its first failure. One thread at a time
-// may issue operators.
+// Thread safety: info(), Allocate, Free, the host memory and the transfers from any thread. Operators and copies are
+// ordered within the calling thread and may run behind it; Synchronize() waits for that thread's work and reports its
+// first failure. One thread at a time may issue operators.
 // Ownership: the backend must outlive every DeviceBuffer and pool made from it.
 //
 //   GDN_ASSIGN_OR_RETURN(DeviceBuffer x, DeviceBuffer::Make(backend, bytes));
@@ -42,6 +42,7 @@ struct BackendInfo {
   int64_t memory_bytes = 0;     // memory of the device
   bool unified_memory = false;  // backend memory can be read and written by the host directly
   bool lazy_memory = false;     // memory is committed as it is touched
+  bool transposed_base = false; // slots keep the base as [HV, V, K]
 };
 
 class Backend {
@@ -56,8 +57,20 @@ class Backend {
   virtual absl::Status CopyIn(void* device, const void* host, size_t bytes) = 0;
   virtual absl::Status CopyOut(void* host, const void* device, size_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
+  // Within backend memory, in the order of operators and copies. The ranges do not overlap.
+  virtual absl::Status Copy(void* to, const void* from, size_t bytes);
   // Memory that Allocate could still give now; info().memory_bytes where that is not known.
   virtual int64_t FreeMemoryBytes() { return info().memory_bytes; }
+
+  // Host memory for transfers, page-locked where that makes them faster; 64-byte aligned, its contents undefined.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
+  virtual absl::StatusOr<void*> AllocateHost(size_t bytes);
+  virtual void FreeHost(void* data, size_t bytes);
+  // Moves states beside the operators: from any thread, several at a time, complete on return. Not ordered with operators
+  // and copies: the caller sees to it that none of those which touch the device range is under way. Any host memory will
+  // do; AllocateHost's is the fastest. The defaults are for unified memory.
+  virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
+  virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 
   // Slots. ZeroSlot makes a slot fresh. ReadSlot and WriteSlot convert between the slot and wire order and complete
   // before they return; `token_count` places the convolution columns.
@@ -67,12 +80,6 @@ class Backend {
   // INVALID_ARGUMENT where the image's sizes do not fit the layout.
   virtual absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
                                  const SlotImage& image) = 0;
-
-  // Says that the operators to come are one step of these sequences, so that a device can fetch the index arrays at once.
-  // A hint: operators take their own params' arrays as the truth. `log_lengths` may be null.
-  virtual absl::Status PrepareStep(const PackedBatch& batch, const int64_t* token_counts, const int32_t* log_lengths) {
-    return absl::OkStatus();
-  }
 
   virtual absl::Status Projection(const ProjectionParams& params) = 0;
   virtual absl::Status QkvzSplit(const QkvzSplitParams& params) = 0;
@@ -102,6 +109,25 @@ class DeviceBuffer {
   ~DeviceBuffer();
 
   void* data() const { return data_; }
+  float* floats() const { return static_cast<float*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Host memory for transfers with an owner.
+class HostBuffer {
+ public:
+  static absl::StatusOr<HostBuffer> Make(Backend& backend, size_t bytes);
+
+  HostBuffer() = default;
+  HostBuffer(HostBuffer&& other) noexcept { *this = std::move(other); }
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  ~HostBuffer();
+
   float* floats() const { return static_cast<float*>(data_); }
   size_t bytes() const { return bytes_; }
 

@@ -37,8 +37,9 @@ class CpuBackend final : public Backend {
 
   absl::StatusOr<void*> Allocate(size_t bytes) override { return HostAllocate(bytes); }
   void Free(void* data, size_t bytes) override { HostFree(data, bytes); }
-  absl::Status CopyIn(void* device, const void* host, size_t bytes) override { return Copy(device, host, bytes); }
-  absl::Status CopyOut(void* host, const void* device, size_t bytes) override { return Copy(host, device, bytes); }
+  absl::Status CopyIn(void* device, const void* host, size_t bytes) override { return Move(device, host, bytes); }
+  absl::Status CopyOut(void* host, const void* device, size_t bytes) override { return Move(host, device, bytes); }
+  absl::Status Copy(void* to, const void* from, size_t bytes) override { return Move(to, from, bytes); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
@@ -68,7 +69,7 @@ class CpuBackend final : public Backend {
   absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormCpu(params, pool_); }
 
  private:
-  static absl::Status Copy(void* dst, const void* src, size_t bytes) {
+  static absl::Status Move(void* dst, const void* src, size_t bytes) {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", dst));
     GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", src));

@@ -28,6 +28,26 @@ absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params) {
           absl::StrCat("log_lengths[", i, "] is ", params.log_lengths[i], "; expected 0 to ", kLogCapacity - 1));
     }
   }
+  return ValidateBaseSlots(params.rule.pool, batch, params.base_slots);
+}
+
+absl::Status ValidateBaseSlots(const StatePoolView& pool, const PackedBatch& batch, const int32_t* base_slots) {
+  if (base_slots == nullptr) return absl::OkStatus();
+  std::vector<int32_t> own(batch.slots, batch.slots + batch.sequences);
+  std::sort(own.begin(), own.end());
+  for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (batch.slots[i] < 0) continue;
+    if (base_slots[i] < 0 || base_slots[i] >= pool.slot_count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("base_slots[", i, "] is ", base_slots[i], "; expected a slot, 0 to ", pool.slot_count - 1));
+    }
+    // Sequences run at the same time: a base that one may fold over, no other may read.
+    if (base_slots[i] != batch.slots[i] && std::binary_search(own.begin(), own.end(), base_slots[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("base_slots[", i, "] = ", base_slots[i],
+                                                     " is another sequence's slot; expected a base that no sequence "
+                                                     "of the call writes, or one call for each of the two"));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -48,6 +68,10 @@ absl::Status ValidateMaterializeState(const MaterializeStateParams& params) {
     return absl::InvalidArgumentError(
         absl::StrCat("slot ", *twice, " is in dst more than once; expected distinct slots"));
   }
+  // Entries run at the same time: what one writes, no other may read.
+  const auto another_writes = [&](int32_t i, int32_t slot) {
+    return slot != params.dst[i] && std::binary_search(written.begin(), written.end(), slot);
+  };
   for (int32_t i = 0; i < params.count; ++i) {
     if (params.dst[i] < 0 || params.dst[i] >= slots) {
       return absl::InvalidArgumentError(
@@ -58,9 +82,16 @@ absl::Status ValidateMaterializeState(const MaterializeStateParams& params) {
       return absl::InvalidArgumentError(absl::StrCat("src[", i, "] is ", params.src[i], "; expected a slot, 0 to ",
                                                      slots - 1, ", or a negative number for a fresh state"));
     }
-    // Entries run at the same time: what one writes, no other may read.
-    if (params.src[i] != params.dst[i] && std::binary_search(written.begin(), written.end(), params.src[i])) {
+    if (another_writes(i, params.src[i])) {
       return absl::InvalidArgumentError(absl::StrCat("src[", i, "] = ", params.src[i],
+                                                     " is another entry's dst; expected one call for each of the two"));
+    }
+    if (params.src_bases != nullptr && (params.src_bases[i] < 0 || params.src_bases[i] >= slots)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("src_bases[", i, "] is ", params.src_bases[i], "; expected a slot, 0 to ", slots - 1));
+    }
+    if (params.src_bases != nullptr && another_writes(i, params.src_bases[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("src_bases[", i, "] = ", params.src_bases[i],
                                                      " is another entry's dst; expected one call for each of the two"));
     }
     if (params.log_lengths[i] < 0 || params.log_lengths[i] > params.pool.layout.log_rows()) {

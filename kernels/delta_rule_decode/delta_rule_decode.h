@@ -21,6 +21,13 @@ namespace gdn {
 struct DeltaRuleDecodeParams {
   DeltaRuleParams rule;            // each length <= layout.max_draft()
   int32_t* log_lengths = nullptr;  // [sequences] host memory, in: entries in use, < L; out: after the call
+  // [sequences] host memory: the slot each base is read from, nobody else's in `batch.slots`; nullptr: `batch.slots`. Log
+  // and convolution columns are always those of `batch.slots`, and so is the base that a fold writes.
+  const int32_t* base_slots = nullptr;
+  // The tokens may yet be dropped: nothing that was there before is overwritten. Bases stay as they are, and the call's T
+  // entries follow the log's, past L where need be (log_lengths come out as length + T). Outputs, and the entries' bits,
+  // are those of a call that folds.
+  bool draft = false;
 };
 
 // Folds the logs of `src` slots into the bases of `dst` slots, and copies the convolution columns; dst logs count as
@@ -32,9 +39,12 @@ struct MaterializeStateParams {
   const int32_t* src = nullptr;          // [count] host memory
   const int32_t* dst = nullptr;          // [count] host memory, distinct, >= 0
   const int32_t* log_lengths = nullptr;  // [count] host memory, entries in use in src
+  const int32_t* src_bases = nullptr;    // [count] host memory, the slots that hold the sources' bases; nullptr: src
 };
 
 absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params);
+// The part of it that is about `base_slots`, which may be null. The batch is valid.
+absl::Status ValidateBaseSlots(const StatePoolView& pool, const PackedBatch& batch, const int32_t* base_slots);
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
 
 // Double-precision references on host memory; stored values (log, base) are rounded to float32 as the fast path's are.
@@ -45,12 +55,14 @@ absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool&
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
 
 // Bases are [HV][V][K] in device memory; index arrays are needed twice: params' on the host, the others on the device,
-// with the same values. The host's log_lengths are those after the call as soon as it returns; the device's stay as they
-// are. One launch for a token a sequence, two for more.
-absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch,
+// with the same values, null where params' are. The host's log_lengths are those after the call as soon as it returns; the
+// device's stay as they are. One launch for a token a sequence or a draft, two for more.
+// workspace: device memory of DeltaRuleDecodeGpuWorkspaceFloats, which is 0 but for drafts with K above 256.
+int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params);
+absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                 const gpu::Stream& stream);
 absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,
                                  const int32_t* device_dst, const int32_t* device_log_lengths,
-                                 const gpu::Stream& stream);
+                                 const int32_t* device_src_bases, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -1,7 +1,8 @@
 // A task owns one value head of one sequence and walks its tokens; the base is read in place, in tiles of value columns
 // whose sums stay in registers. Up to four tokens between two folds share one pass over the base: each keeps sums of
 // its own, added up in the same order, so the bits are those of one token at a time. Log keys are shared by the value
-// heads of a group, so tasks only read them; the new ones are copied to the log once all tasks are done.
+// heads of a group, so tasks only read them; the new ones are copied to the log once all tasks are done. A draft folds into
+// the worker's scratch and goes on from there, its later entries in the rows after the L folded ones.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_decode/delta_rule_decode_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -12,34 +13,22 @@
 #include "base/status_macros.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/common/decay-inl.h"
 #include "kernels/common/padding_rows.h"
 #include "kernels/common/worker_scratch.h"
+#include "kernels/delta_rule_decode/decode_log-inl.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
-#include "kernels/small_gemm/small_gemm-inl.h"
+#include "kernels/delta_rule_decode/fold_scratch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 namespace {
 
-using OneLaneTag = hn::CappedTag<float, 1>;  // for the columns that do not fill a vector
-
-constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
 constexpr int kMaxBlockTokens = 4;
 // Asked for before the head's dot products are computed, so that the base is on its way by then.
 constexpr int64_t kPrefetchFloats = 1024;
 // Vectors of columns in a tile times tokens of a block: there are two sums for each.
 constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
-
-// The log of one head.
-struct HeadLog {
-  int32_t entries = 0;
-  const float* keys[kMaxLogRows];  // [K] each
-  double sums[kMaxLogRows];        // G: running sums of g since the base
-  const float* u = nullptr;        // entry i at u + i * u_stride, [V]
-  int64_t u_stride = 0;
-};
 
 // Tokens that share a pass over the base, with everything that does not depend on the column.
 struct TokenBlock {
@@ -155,56 +144,6 @@ HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, co
   DecodeTiles<kTokens, kMaxTileSums / kTokens>(block, dims, base, log_u, u_stride, 0);
 }
 
-// Tile of rows [row, row + kRows) and kVectors vectors of columns of a fold.
-template <int kRows, int kVectors, class D>
-HWY_INLINE void FoldTile(D d, float decay, int64_t entries, const float* keys, int64_t key_dim, const float* u,
-                         int64_t value_dim, const float* from, float* to) {
-  hn::Vec<D> acc[kRows][kVectors];
-  LoadScaledTile(d, decay, from, value_dim, acc);
-  MultiplyAccumulate(d, entries, keys, /*a_row=*/1, /*a_column=*/key_dim, u, value_dim, acc);
-  StoreTile(d, acc, to, value_dim);
-}
-
-// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], maybe the same. scratch: entries * (K + V).
-HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const float* from, float* to, float* scratch) {
-  const FloatTag d;
-  const int64_t K = dims.key_dim;
-  const int64_t V = dims.value_dim;
-  if (log.entries == 0) {
-    if (from != to) std::memcpy(to, from, static_cast<size_t>(K * V) * sizeof(float));
-    return;
-  }
-  const double newest = log.sums[log.entries - 1];
-  HWY_ALIGN float factors[PaddedFactors(kMaxLogRows)];
-  ExpDifferences(d, newest, log.sums, log.entries, factors);
-  HWY_ALIGN float decay[PaddedFactors(1)];
-  ExpSums(d, &newest, 1, decay);
-
-  float* keys = scratch;                 // [entries, K], each times its factor
-  float* u = scratch + log.entries * K;  // [entries, V]; gathered, for in the slot all rows share their cache sets
-  for (int32_t e = 0; e < log.entries; ++e) {
-    for (int64_t i = 0; i < K; ++i) keys[e * K + i] = factors[e] * log.keys[e][i];
-    std::memcpy(u + e * V, log.u + e * log.u_stride, static_cast<size_t>(V) * sizeof(float));
-  }
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  ForRowTiles(K, [&](auto tile, int64_t row) HWY_ATTR {
-    constexpr int kRows = decltype(tile)::value;
-    int64_t column = 0;
-    const auto at = [&](const float* matrix) { return matrix + row * V + column; };
-    for (; column + kTileVectors * lanes <= V; column += kTileVectors * lanes) {
-      FoldTile<kRows, kTileVectors>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from),
-                                    to + row * V + column);
-    }
-    for (; column + lanes <= V; column += lanes) {
-      FoldTile<kRows, 1>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from), to + row * V + column);
-    }
-    for (; column < V; ++column) {
-      FoldTile<kRows, 1>(OneLaneTag(), decay[0], log.entries, keys + row, K, u + column, V, at(from),
-                         to + row * V + column);
-    }
-  });
-}
-
 // Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
 HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, HeadLog& log,
                              float* log_g, TokenBlock& block) {
@@ -242,7 +181,7 @@ HWY_INLINE void PrefetchRow(const float* row, int64_t floats) {
   for (int64_t i = 0; i < floats; i += kLine) hwy::Prefetch(row + i);
 }
 
-// All tokens of one value head of one sequence.
+// All tokens of one value head of one sequence. scratch: FoldScratchFloats of L entries, then K V for a draft.
 void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t hv, float* scratch) {
   const DeltaRuleParams& rule = params.rule;
   const int32_t slot = rule.batch.slots[sequence];
@@ -252,26 +191,23 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
 
   const StateLayout& layout = rule.pool.layout;
   const LayerDims& dims = layout.dims();
+  const int64_t base_offset = layout.base_offset() + hv * dims.key_dim * dims.value_dim;
   float* data = rule.pool.slot(slot);
-  float* base = data + layout.base_offset() + hv * dims.key_dim * dims.value_dim;
+  const float* base = rule.pool.slot(params.base_slots == nullptr ? slot : params.base_slots[sequence]) + base_offset;
+  float* folded = params.draft ? scratch + FoldScratchFloats(dims, kLogCapacity) : data + base_offset;
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
   float* log_u = data + layout.log_u_offset() + hv * dims.value_dim;
   float* log_g = data + layout.log_g_offset() + hv;
   const int64_t u_stride = dims.value_features();
+  const int32_t entries = params.log_lengths[sequence];
 
-  HeadLog log;
-  log.u = log_u;
-  log.u_stride = u_stride;
   PrefetchRow(base, std::min(kPrefetchFloats, int64_t{dims.key_dim} * dims.value_dim));
-  for (int32_t e = 0; e < params.log_lengths[sequence]; ++e) {
+  for (int32_t e = 0; e < entries; ++e) {
     PrefetchRow(log_k + e * dims.key_features(), dims.key_dim);
     PrefetchRow(log_u + e * u_stride, dims.value_dim);
   }
-  for (; log.entries < params.log_lengths[sequence]; ++log.entries) {
-    const int32_t e = log.entries;
-    log.keys[e] = log_k + e * dims.key_features();
-    log.sums[e] = (e > 0 ? log.sums[e - 1] : 0.0) + double{log_g[e * dims.value_heads]};
-  }
+  HeadLog log;
+  OpenLog(layout, data, hv, entries, log);
   TokenBlock block;
   while (token < end) {
     const int64_t most = std::min<int64_t>({end - token, kLogCapacity - log.entries, kMaxBlockTokens});
@@ -290,8 +226,14 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
     }
     token += count;
     if (log.entries == kLogCapacity) {
-      FoldHead(log, dims, base, base, scratch);
+      FoldHead(log, dims, base, folded, scratch);
+      base = folded;
       log.entries = 0;
+      if (params.draft) {
+        log_u += kLogCapacity * u_stride;
+        log_g += int64_t{kLogCapacity} * dims.value_heads;
+        log.u = log_u;
+      }
     }
   }
 }
@@ -300,35 +242,6 @@ void DecodeTasks(const DeltaRuleDecodeParams& params, ThreadPool& pool, const Wo
   const int64_t heads = params.rule.pool.layout.dims().value_heads;
   pool.ParallelFor(params.rule.batch.sequences * heads, [&](int64_t index, int worker) {
     DecodeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
-  });
-}
-
-void MaterializeHead(const MaterializeStateParams& params, int32_t index, int64_t hv, float* scratch) {
-  const StateLayout& layout = params.pool.layout;
-  const LayerDims& dims = layout.dims();
-  const int64_t offset = layout.base_offset() + hv * dims.key_dim * dims.value_dim;
-  float* to = params.pool.slot(params.dst[index]) + offset;
-  if (params.src[index] < 0) {
-    std::memset(to, 0, static_cast<size_t>(dims.key_dim) * dims.value_dim * sizeof(float));
-    return;
-  }
-  const float* data = params.pool.slot(params.src[index]);
-  const float* log_g = data + layout.log_g_offset() + hv;
-  HeadLog log;
-  log.u = data + layout.log_u_offset() + hv * dims.value_dim;
-  log.u_stride = dims.value_features();
-  for (; log.entries < params.log_lengths[index]; ++log.entries) {
-    const int32_t e = log.entries;
-    log.keys[e] = data + layout.log_k_offset() + e * dims.key_features() + hv / dims.group() * dims.key_dim;
-    log.sums[e] = (e > 0 ? log.sums[e - 1] : 0.0) + double{log_g[e * dims.value_heads]};
-  }
-  FoldHead(log, dims, data + offset, to, scratch);
-}
-
-void MaterializeTasks(const MaterializeStateParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
-  const int64_t heads = params.pool.layout.dims().value_heads;
-  pool.ParallelFor(params.count * heads, [&](int64_t index, int worker) {
-    MaterializeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
   });
 }
 
@@ -341,7 +254,8 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 namespace {
 
-// Moves each sequence's log on to its state after the call: the keys of the tokens since the last fold, and the length.
+// Moves each sequence's log on to its state after the call: the keys of the tokens since the last fold, or all of a draft,
+// and the length.
 void AppendKeys(const DeltaRuleDecodeParams& params) {
   const DeltaRuleParams& rule = params.rule;
   const StateLayout& layout = rule.pool.layout;
@@ -350,7 +264,8 @@ void AppendKeys(const DeltaRuleDecodeParams& params) {
     const int32_t slot = rule.batch.slots[i];
     const int32_t tokens = rule.batch.length(i);
     if (slot < 0 || tokens == 0) continue;
-    const int32_t entries = (params.log_lengths[i] + tokens) % kLogCapacity;
+    const int32_t reached = params.log_lengths[i] + tokens;
+    const int32_t entries = params.draft ? reached : reached % kLogCapacity;
     const int32_t added = std::min(entries, tokens);
     float* log_k = rule.pool.slot(slot) + layout.log_k_offset();
     for (int32_t a = 0; a < added; ++a) {
@@ -365,38 +280,17 @@ void AppendKeys(const DeltaRuleDecodeParams& params) {
 }  // namespace
 
 HWY_EXPORT(DecodeTasks);
-HWY_EXPORT(MaterializeTasks);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (params.rule.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.rule);
   const LayerDims& dims = params.rule.pool.layout.dims();
+  const int64_t draft_floats = params.draft ? int64_t{dims.key_dim} * dims.value_dim : 0;
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), int64_t{kLogCapacity} * (dims.key_dim + dims.value_dim)));
+                       WorkerScratch::Make(pool.threads(), FoldScratchFloats(dims, kLogCapacity) + draft_floats));
   HWY_DYNAMIC_DISPATCH(DecodeTasks)(params, pool, scratch);
   AppendKeys(params);
-  return absl::OkStatus();
-}
-
-absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool) {
-  GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
-  const StateLayout& layout = params.pool.layout;
-  const LayerDims& dims = layout.dims();
-  GDN_ASSIGN_OR_RETURN(
-      const WorkerScratch scratch,
-      WorkerScratch::Make(pool.threads(), int64_t{layout.log_rows()} * (dims.key_dim + dims.value_dim)));
-  HWY_DYNAMIC_DISPATCH(MaterializeTasks)(params, pool, scratch);
-
-  const size_t conv_bytes = static_cast<size_t>(layout.conv_columns() * dims.conv_channels()) * sizeof(float);
-  for (int32_t i = 0; i < params.count && conv_bytes > 0; ++i) {
-    float* to = params.pool.slot(params.dst[i]) + layout.conv_offset();
-    if (params.src[i] < 0) {
-      std::memset(to, 0, conv_bytes);
-    } else if (params.src[i] != params.dst[i]) {
-      std::memcpy(to, params.pool.slot(params.src[i]) + layout.conv_offset(), conv_bytes);
-    }
-  }
   return absl::OkStatus();
 }
 

@@ -13,9 +13,12 @@
 // n mod L of the log holds token n; folds fall after n = L - 1, 2 L - 1, ..
 // Across blocks: rows of log_u are written by the block that owns their columns. Rows of log_k and log_g are read by
 // every block of a head, so here only rows that no block reads are written, by one block each: those of the tokens
-// before the first fold. A second kernel writes the rows of the tokens after it.
-// Resources: at most 128 VGPRs, 93 for a token at K = 128, 225 for K = 1024; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0 is K V floats
+// before the first fold. A second kernel writes the rows of the tokens after it. A draft has all rows to itself: token n
+// goes to row n, past L where need be, and folds stay in the registers, or in the workspace where K is in memory.
+// Resources: at most 128 VGPRs, 87 for a token at K = 128, 225 for K = 1024; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0 is K V floats
 // a head, all else a tenth.
+
+#include <limits>
 
 #include "base/status_macros.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
@@ -31,6 +34,9 @@ static_assert(kLogCapacity == kDeltaRuleGroups, "a group computes one log entry'
 struct DecodeArgs {
   DeltaRuleArgs rule;
   const int32_t* log_lengths;  // [sequences], before the call
+  const int32_t* base_slots;   // [sequences], where bases are read
+  float* unwritten;            // [sequences, HV, V, K], the folded bases of a draft whose columns stay in memory
+  int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or everything for a draft
 };
 
 template <int kBlockColumns>
@@ -49,31 +55,6 @@ __device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const flo
   const int64_t offset = int64_t{task.key_head} * p.key_dim;
   return n < log_length ? slot + p.at.log_k + int64_t{n} * p.key_heads * p.key_dim + offset
                         : p.k + (first + n - log_length) * p.k_stride + offset;
-}
-
-// Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves a
-// lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend on
-// kValues.
-template <int kValues, int kWave, int kMask = kColumnLanes / 2>
-__device__ __forceinline__ float SumOfLane(const float (&x)[kValues], int lane) {
-  if constexpr (kMask == 0) {
-    static_assert(kValues == 1);
-    return x[0];
-  } else if constexpr (kValues == 1) {
-    const float sum[1] = {x[0] + ButterflyPartner<kMask, kWave>(x[0])};
-    return SumOfLane<1, kWave, kMask / 2>(sum, lane);
-  } else {
-    constexpr int kHalf = kValues / 2;
-    const bool upper = (lane & kMask) != 0;
-    float sums[kHalf];
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float passed = upper ? x[i] : x[i + kHalf];
-      const float kept = upper ? x[i + kHalf] : x[i];
-      sums[i] = kept + ButterflyPartner<kMask, kWave>(passed);
-    }
-    return SumOfLane<kHalf, kWave, kMask / 2>(sums, lane);
-  }
 }
 
 // Columns of more than 256 elements that do not fill the lanes stay in memory, and each token reads them: the guards of
@@ -97,6 +78,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
   const int tokens = static_cast<int>(p.cu_seqlens[task.sequence + 1] - first);
   const int slot_index = p.slots[task.sequence];
   const int log_length = args.log_lengths[task.sequence];
+  const int base_slot = args.base_slots[task.sequence];
   if (tokens == 0) return;
   if (slot_index < 0) {
     ZeroOutput(p, task, kBlockColumns, first, first + tokens);
@@ -108,7 +90,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
   const int column = task.column_block * kBlockColumns + group * kColumns;
   const int count = p.value_dim - column;
   float* slot = p.pool + slot_index * p.at.slot_floats;
-  float* columns = slot + p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
+  const int64_t column_offset = (int64_t{task.head} * p.value_dim + column) * p.key_dim;
+  const float* columns = p.pool + base_slot * p.at.slot_floats + p.at.base + column_offset;
   float* log_u = slot + p.at.log_u + int64_t{task.head} * p.value_dim + column;
   float* log_g = slot + p.at.log_g + task.head;
   const int64_t u_stride = int64_t{p.value_heads} * p.value_dim;
@@ -237,7 +220,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
     const float now = beta * (v - (reads ? other : sum));
     if (at % kShare == 0 && own < count) {
       float* to = reads ? p.output + (row * p.value_heads + task.head) * p.value_dim + column + own
-                        : log_u + entry * u_stride + own;
+                        : log_u + (n & args.row_mask) * u_stride + own;
       *to = reads ? fmaf(self, now, sum) : now;
     }
     if (!kOneToken || entry == kLogCapacity - 1) {
@@ -248,7 +231,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
         for (int c = 0; c < kColumns; ++c) u[c] = sh.u[entry * kBlockColumns + group * kColumns + c];
       }
     }
-    if (n < kLogCapacity && task.column_block == 0 && group == kDeltaRuleGroups - 1) {
+    if (n <= args.row_mask && task.column_block == 0 && group == kDeltaRuleGroups - 1) {
       if (lane == entry) log_g[int64_t{n} * p.value_heads] = g;
       if (task.head == task.key_head * p.group) {
         float* log_k = slot + p.at.log_k + int64_t{n} * p.key_heads * p.key_dim + int64_t{task.key_head} * p.key_dim;
@@ -271,17 +254,22 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
       WaveBarrier();
       if constexpr (kStateInMemory) {
         // FoldColumns an element at a time.
+        float* folded = args.unwritten == nullptr
+                            ? slot + p.at.base
+                            : args.unwritten + task.sequence * (int64_t{p.value_heads} * p.value_dim * p.key_dim);
+        folded += column_offset;
 #pragma unroll 1
         for (int i = lane; i < (count > 0 ? key_dim : 0); i += kColumnLanes) {
-          float folded = columns[i] * decay;
+          float element = columns[i] * decay;
 #pragma unroll 4
           for (int e = 0; e < kLogCapacity; ++e) {
-            const float weight = sh.weight[buffer + e];
+            const float entry_weight = sh.weight[buffer + e];
             const float entry_u = sh.u[e * kBlockColumns + group];
-            folded = fmaf(weight * KeyRow(p, slot, task, first_row, log_length, since + e)[i], entry_u, folded);
+            element = fmaf(entry_weight * KeyRow(p, slot, task, first_row, log_length, since + e)[i], entry_u, element);
           }
-          columns[i] = folded;
+          folded[i] = element;
         }
+        columns = folded;
         SyncThreads();  // other lanes read what this one wrote
       } else {
         FoldColumns<kElements, kColumns, kExact>(
@@ -293,7 +281,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
               for (int c = 0; c < kColumns; ++c) entry_u[c] = sh.u[e * kBlockColumns + group * kColumns + c];
             },
             s);
-        StoreState<kElements, kColumns, kExact>(columns, count, lane, key_dim, s);
+        if (args.row_mask == kLogCapacity - 1) {
+          StoreState<kElements, kColumns, kExact>(slot + p.at.base + column_offset, count, lane, key_dim, s);
+        }
       }
     }
   }
@@ -323,54 +313,71 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void AppendFoldedLogKernel(Decod
 }
 
 template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken>
-absl::Status LaunchDecode(const DeltaRuleParams& rule, const DeviceBatch& batch, const Stream& stream) {
+absl::Status LaunchDecode(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                          const Stream& stream) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
-  const DecodeArgs args{MakeDeltaRuleArgs(rule, batch, kBlockColumns), batch.log_lengths};
+  const bool unwritten = params.draft && kInMemory<kElements, kExact>;
+  const DecodeArgs args{MakeDeltaRuleArgs(params.rule, batch, kBlockColumns), batch.log_lengths,
+                        batch.base_slots != nullptr ? batch.base_slots : batch.slots, unwritten ? workspace : nullptr,
+                        params.draft ? std::numeric_limits<int32_t>::max() : kLogCapacity - 1};
   const Grid grid{int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks};
   GDN_RETURN_IF_ERROR(Launch("delta_rule_decode", DeltaRuleDecodeKernel<kWave, kElements, kColumns, kExact, kOneToken>,
                              grid, kDeltaRuleThreads, stream, args));
-  // One token never comes after a fold of its own call.
-  if (batch.max_length <= 1) return absl::OkStatus();
+  // One token never comes after a fold of its own call, and a draft's have been written.
+  if (batch.max_length <= 1 || params.draft) return absl::OkStatus();
   return Launch("delta_rule_append_folded_log", AppendFoldedLogKernel, {batch.sequences}, kDeltaRuleThreads, stream,
                 args);
 }
 
 // Shapes that do not fill the lanes are guarded element by element, in the narrowest blocks.
 template <int kWave, int kElements>
-absl::Status LaunchDecodeOf(const DeltaRuleParams& rule, const DeviceBatch& batch, const Stream& stream) {
+absl::Status LaunchDecodeOf(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                            const Stream& stream) {
   constexpr int kMost = kMostColumns<kElements>;
+  const DeltaRuleParams& rule = params.rule;
   const LayerDims& dims = rule.pool.layout.dims();
   const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
   const int columns = ChooseColumns(kMost, heads, dims.value_dim, stream);
   if (!ExactRule(rule, kElements, kDeltaRuleGroups * columns)) {
     constexpr int kGuarded = kInMemory<kElements, false> ? 32 : kElements;
-    return LaunchDecode < kWave, kGuarded, kElements <= 8 ? 2 : 1, false, false > (rule, batch, stream);
+    return LaunchDecode < kWave, kGuarded, kElements <= 8 ? 2 : 1, false, false > (params, batch, workspace, stream);
   }
   return WithColumns<kMost>(columns, [&](auto chosen) {
     constexpr int kColumns = decltype(chosen)::value;
     if constexpr (kElements <= 16) {
-      if (batch.max_length <= 1) return LaunchDecode<kWave, kElements, kColumns, true, true>(rule, batch, stream);
+      if (batch.max_length <= 1) {
+        return LaunchDecode<kWave, kElements, kColumns, true, true>(params, batch, workspace, stream);
+      }
     }
-    return LaunchDecode<kWave, kElements, kColumns, true, false>(rule, batch, stream);
+    return LaunchDecode<kWave, kElements, kColumns, true, false>(params, batch, workspace, stream);
   });
 }
 
 }  // namespace
 }  // namespace gpu
 
-absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch,
+int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params) {
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  // Columns of more than 16 elements a lane may be in memory.
+  if (!params.draft || dims.key_dim <= 16 * gpu::kColumnLanes) return 0;
+  return params.rule.batch.sequences * dims.state_elements();
+}
+
+absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                 const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(gpu::WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
     return gpu::WithElements<kMaxHeadDim / gpu::kColumnLanes>(
         params.rule.pool.layout.dims().key_dim, [&](auto elements) {
-          return gpu::LaunchDecodeOf<decltype(wave)::value, decltype(elements)::value>(params.rule, batch, stream);
+          return gpu::LaunchDecodeOf<decltype(wave)::value, decltype(elements)::value>(params, batch, workspace,
+                                                                                       stream);
         });
   }));
   for (int32_t i = 0; i < params.rule.batch.sequences; ++i) {
     if (params.rule.batch.slots[i] < 0) continue;
-    params.log_lengths[i] = (params.log_lengths[i] + params.rule.batch.length(i)) % kLogCapacity;
+    const int32_t reached = params.log_lengths[i] + params.rule.batch.length(i);
+    params.log_lengths[i] = params.draft ? reached : reached % kLogCapacity;
   }
   return absl::OkStatus();
 }

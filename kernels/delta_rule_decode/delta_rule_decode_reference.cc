@@ -2,30 +2,35 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/common/padding_rows.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 namespace gdn {
 namespace {
 
-// Where the parts of one value head lie in a slot.
+// Where the parts of one value head lie.
 struct HeadView {
-  float* base;   // [K, V]
-  float* log_k;  // entry i at + i * k_stride, [K]
-  float* log_u;  // entry i at + i * u_stride, [V]
-  float* log_g;  // entry i at + i * g_stride
+  const float* base;  // [K, V]
+  float* log_k;       // entry i at + i * k_stride, [K]
+  float* log_u;       // entry i at + i * u_stride, [V]
+  float* log_g;       // entry i at + i * g_stride
   int64_t k_stride;
   int64_t u_stride;
   int64_t g_stride;
 };
 
-HeadView ViewHead(const StatePoolView& pool, int32_t slot, int32_t hv) {
+float* BasesOf(const StatePoolView& pool, int32_t slot) { return pool.slot(slot) + pool.layout.base_offset(); }
+
+// Head `hv` of the `bases` [HV, K, V], with the log of `slot` from row `first` on.
+HeadView ViewHead(const StatePoolView& pool, const float* bases, int32_t slot, int32_t first, int32_t hv) {
   const StateLayout& layout = pool.layout;
   const LayerDims& dims = layout.dims();
   float* data = pool.slot(slot);
-  return {.base = data + layout.base_offset() + int64_t{hv} * dims.key_dim * dims.value_dim,
-          .log_k = data + layout.log_k_offset() + int64_t{hv / dims.group()} * dims.key_dim,
-          .log_u = data + layout.log_u_offset() + int64_t{hv} * dims.value_dim,
-          .log_g = data + layout.log_g_offset() + hv,
+  const int64_t key_head = hv / dims.group();
+  return {.base = bases + int64_t{hv} * dims.key_dim * dims.value_dim,
+          .log_k = data + layout.log_k_offset() + first * dims.key_features() + key_head * dims.key_dim,
+          .log_u = data + layout.log_u_offset() + first * dims.value_features() + int64_t{hv} * dims.value_dim,
+          .log_g = data + layout.log_g_offset() + int64_t{first} * dims.value_heads + hv,
           .k_stride = dims.key_features(),
           .u_stride = dims.value_features(),
           .g_stride = dims.value_heads};
@@ -68,47 +73,61 @@ std::vector<double> Read(const HeadView& head, const LayerDims& dims, int32_t en
   return sum;
 }
 
+// Appends row `t` of the call to the head's log as entry `entries`, and fills in its output.
+void DecodeToken(const DeltaRuleParams& rule, const HeadView& head, int32_t hv, int64_t t, int32_t entries) {
+  const LayerDims& dims = rule.pool.layout.dims();
+  const int64_t key_offset = int64_t{hv / dims.group()} * dims.key_dim;
+  const float* q = rule.q + t * rule.q_stride + key_offset;
+  const float* k = rule.k + t * rule.k_stride + key_offset;
+  const float* v = rule.v + t * rule.v_stride + int64_t{hv} * dims.value_dim;
+  const int64_t head_row = t * dims.value_heads + hv;
+  std::copy(k, k + dims.key_dim, head.log_k + entries * head.k_stride);
+  head.log_g[entries * head.g_stride] = rule.g[head_row];
+  double total = 0.0;
+  for (int32_t e = 0; e <= entries; ++e) total += head.log_g[e * head.g_stride];
+  const std::vector<double> prediction = Read(head, dims, entries, total, k);
+  float* u = head.log_u + entries * head.u_stride;
+  for (int32_t j = 0; j < dims.value_dim; ++j) {
+    u[j] = static_cast<float>(rule.beta[head_row] * (v[j] - prediction[j]));
+  }
+  const std::vector<double> o = Read(head, dims, entries + 1, total, q);
+  for (int32_t j = 0; j < dims.value_dim; ++j) {
+    rule.output[head_row * dims.value_dim + j] = static_cast<float>(o[j]);
+  }
+}
+
+void DecodeSequence(const DeltaRuleDecodeParams& params, int32_t sequence) {
+  const DeltaRuleParams& rule = params.rule;
+  const LayerDims& dims = rule.pool.layout.dims();
+  const int32_t slot = rule.batch.slots[sequence];
+  const float* bases = BasesOf(rule.pool, params.base_slots == nullptr ? slot : params.base_slots[sequence]);
+  std::vector<float> unwritten(params.draft ? dims.state_elements() : 0);  // a draft's folded bases
+  float* folded = params.draft ? unwritten.data() : BasesOf(rule.pool, slot);
+  int32_t first = 0;  // row of the log's first entry
+  int32_t entries = params.log_lengths[sequence];
+  for (int64_t t = rule.batch.cu_seqlens[sequence]; t < rule.batch.cu_seqlens[sequence + 1]; ++t) {
+    for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
+      DecodeToken(rule, ViewHead(rule.pool, bases, slot, first, hv), hv, t, entries);
+    }
+    if (++entries < kLogCapacity) continue;
+    for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
+      Fold(ViewHead(rule.pool, bases, slot, first, hv), dims, entries,
+           folded + int64_t{hv} * dims.key_dim * dims.value_dim);
+    }
+    bases = folded;
+    entries = 0;
+    if (params.draft) first += kLogCapacity;
+  }
+  params.log_lengths[sequence] = first + entries;
+}
+
 }  // namespace
 
 void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params) {
-  const DeltaRuleParams& rule = params.rule;
-  const LayerDims& dims = rule.pool.layout.dims();
-  for (int32_t sequence = 0; sequence < rule.batch.sequences; ++sequence) {
-    const int32_t slot = rule.batch.slots[sequence];
-    for (int64_t t = rule.batch.cu_seqlens[sequence]; t < rule.batch.cu_seqlens[sequence + 1]; ++t) {
-      float* output = rule.output + t * dims.value_features();
-      if (slot < 0) {
-        std::fill(output, output + dims.value_features(), 0.0f);
-        continue;
-      }
-      int32_t& entries = params.log_lengths[sequence];
-      for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-        const HeadView head = ViewHead(rule.pool, slot, hv);
-        const int64_t key_offset = int64_t{hv / dims.group()} * dims.key_dim;
-        const float* q = rule.q + t * rule.q_stride + key_offset;
-        const float* k = rule.k + t * rule.k_stride + key_offset;
-        const float* v = rule.v + t * rule.v_stride + int64_t{hv} * dims.value_dim;
-        const int64_t head_row = t * dims.value_heads + hv;
-        std::copy(k, k + dims.key_dim, head.log_k + entries * head.k_stride);
-        head.log_g[entries * head.g_stride] = rule.g[head_row];
-        double total = 0.0;
-        for (int32_t e = 0; e <= entries; ++e) total += head.log_g[e * head.g_stride];
-        const std::vector<double> prediction = Read(head, dims, entries, total, k);
-        float* u = head.log_u + entries * head.u_stride;
-        for (int32_t j = 0; j < dims.value_dim; ++j) {
-          u[j] = static_cast<float>(rule.beta[head_row] * (v[j] - prediction[j]));
-        }
-        const std::vector<double> o = Read(head, dims, entries + 1, total, q);
-        for (int32_t j = 0; j < dims.value_dim; ++j)
-          output[int64_t{hv} * dims.value_dim + j] = static_cast<float>(o[j]);
-      }
-      if (++entries < kLogCapacity) continue;
-      for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-        const HeadView head = ViewHead(rule.pool, slot, hv);
-        Fold(head, dims, entries, head.base);
-      }
-      entries = 0;
-    }
+  const PackedBatch& batch = params.rule.batch;
+  ZeroPaddingRows(params.rule);
+  for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (batch.slots[i] >= 0) DecodeSequence(params, i);
   }
 }
 
@@ -123,9 +142,10 @@ void MaterializeStateReference(const MaterializeStateParams& params) {
       std::fill_n(dst + layout.conv_offset(), conv_floats, 0.0f);
       continue;
     }
+    const float* bases = BasesOf(params.pool, params.src_bases == nullptr ? params.src[i] : params.src_bases[i]);
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-      const HeadView from = ViewHead(params.pool, params.src[i], hv);
-      Fold(from, dims, params.log_lengths[i], ViewHead(params.pool, params.dst[i], hv).base);
+      Fold(ViewHead(params.pool, bases, params.src[i], /*first=*/0, hv), dims, params.log_lengths[i],
+           dst + layout.base_offset() + int64_t{hv} * dims.key_dim * dims.value_dim);
     }
     const float* src = params.pool.slot(params.src[i]);
     if (src != dst) std::copy_n(src + layout.conv_offset(), conv_floats, dst + layout.conv_offset());

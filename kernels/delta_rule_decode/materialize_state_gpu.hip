@@ -21,6 +21,7 @@ struct MaterializeArgs {
   const int32_t* src;
   const int32_t* dst;
   const int32_t* log_lengths;
+  const int32_t* src_bases;
 };
 
 struct Shared {
@@ -48,7 +49,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(Mate
   const int source = args.src[task.sequence];
   const int target = args.dst[task.sequence];
   const int entries = source < 0 ? 0 : args.log_lengths[task.sequence];
-  if (source == target && entries == 0) return;
+  const int base = source < 0 ? target : args.src_bases[task.sequence];
+  if (source == target && base == target && entries == 0) return;
   const float* from = source < 0 ? nullptr : p.pool + source * p.at.slot_floats;
   float* to = p.pool + target * p.at.slot_floats;
   if (source != target) CopyConv(p, from, to);
@@ -59,7 +61,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(Mate
   const int count = p.value_dim - column;
   const int64_t offset = p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
   float s[kColumns][kElements] = {};
-  if (source >= 0) LoadState<kElements, kColumns, kExact>(from + offset, count, lane, p.key_dim, s);
+  if (source >= 0) {
+    LoadState<kElements, kColumns, kExact>(p.pool + base * p.at.slot_floats + offset, count, lane, p.key_dim, s);
+  }
   if (entries > 0) {
     if (thread < entries) sh.g[thread] = from[p.at.log_g + int64_t{thread} * p.value_heads + task.head];
     SyncThreads();
@@ -100,14 +104,14 @@ absl::Status LaunchMaterialize(const MaterializeArgs& args, const MaterializeSta
 
 absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,
                                  const int32_t* device_dst, const int32_t* device_log_lengths,
-                                 const gpu::Stream& stream) {
+                                 const int32_t* device_src_bases, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
   if (params.count == 0) return absl::OkStatus();
   const LayerDims& dims = params.pool.layout.dims();
   DeltaRuleParams state;
   state.pool = params.pool;
   const gpu::MaterializeArgs args{gpu::MakeDeltaRuleArgs(state, {}, gpu::kDeltaRuleGroups), device_src, device_dst,
-                                  device_log_lengths};
+                                  device_log_lengths, device_src_bases != nullptr ? device_src_bases : device_src};
   const int64_t heads = int64_t{params.count} * dims.value_heads;
   return gpu::WithElements<kMaxHeadDim / gpu::kColumnLanes>(dims.key_dim, [&](auto elements) {
     constexpr int kElements = decltype(elements)::value;

@@ -12,6 +12,7 @@
 #include "kernels/fill/fill.h"
 #include "kernels/gpu/gpu_slots.h"
 #include "kernels/gpu/gpu_staging.h"
+#include "kernels/gpu/gpu_transfers.h"
 #include "kernels/gpu/index_staging.h"
 #include "kernels/gpu/runtime.h"
 
@@ -28,12 +29,13 @@ constexpr int kKernelVersion = 2;
 class GpuBackend final : public Backend {
  public:
   GpuBackend(int device, const gpu::DeviceInfo& info, const gpu::Stream& stream, gpu::PinnedRing ring)
-      : device_(device), stream_(stream), ring_(std::move(ring)), indices_(stream) {
+      : device_(device), stream_(stream), transfers_(device), ring_(std::move(ring)), indices_(stream) {
     info_.name = std::string(GpuBackendName());
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-k",
                                      kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
     info_.memory_bytes = info.free_bytes;
+    info_.transposed_base = true;
   }
 
   ~GpuBackend() override {
@@ -71,9 +73,33 @@ class GpuBackend final : public Backend {
     return ring_.CopyOut(host, device, bytes);
   }
   absl::Status Synchronize() override { return gpu::SynchronizeStream(stream_); }
+  absl::Status Copy(void* to, const void* from, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", to));
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", from));
+    return gpu::CopyOnDevice(to, from, bytes, stream_);
+  }
   int64_t FreeMemoryBytes() override {
     const absl::StatusOr<gpu::DeviceInfo> info = gpu::DescribeDevice(device_);
     return info.ok() ? info->free_bytes : 0;
+  }
+
+  absl::StatusOr<void*> AllocateHost(size_t bytes) override {
+    GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
+    return gpu::PinnedMalloc(bytes);
+  }
+  void FreeHost(void* data, size_t bytes) override { gpu::PinnedFree(data); }
+  absl::Status TransferOut(void* host, const void* device, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", host));
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "source", device));
+    return transfers_.Out(host, device, bytes);
+  }
+  absl::Status TransferIn(void* device, const void* host, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", device));
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "source", host));
+    return transfers_.In(device, host, bytes);
   }
 
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {
@@ -87,10 +113,6 @@ class GpuBackend final : public Backend {
   absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
                          const SlotImage& image) override {
     return gpu::WriteDeviceSlot(ring_, pool, slot, token_count, image);
-  }
-
-  absl::Status PrepareStep(const PackedBatch& batch, const int64_t* token_counts, const int32_t* log_lengths) override {
-    return indices_.Batch(ring_, batch, token_counts, log_lengths).status();
   }
 
   absl::Status Projection(const ProjectionParams& params) override { return ProjectionGpu(params, stream_); }
@@ -117,15 +139,18 @@ class GpuBackend final : public Backend {
   absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
     GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
-                         indices_.Batch(ring_, params.rule.batch, nullptr, params.log_lengths));
-    return DeltaRuleDecodeGpu(params, batch, stream_);
+                         indices_.Batch(ring_, params.rule.batch, nullptr, params.log_lengths, params.base_slots));
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleDecodeGpuWorkspaceFloats(params)));
+    return DeltaRuleDecodeGpu(params, batch, workspace_, stream_);
   }
   absl::Status MaterializeState(const MaterializeStateParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
     if (params.count == 0) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const int32_t* arrays,
-                         indices_.Triple(ring_, params.count, params.src, params.dst, params.log_lengths));
-    return MaterializeStateGpu(params, arrays, arrays + params.count, arrays + 2 * params.count, stream_);
+    std::vector<const int32_t*> arrays = {params.src, params.dst, params.log_lengths};
+    if (params.src_bases != nullptr) arrays.push_back(params.src_bases);
+    GDN_ASSIGN_OR_RETURN(const int32_t* device, indices_.Arrays(ring_, params.count, arrays));
+    const auto at = [&](int32_t array) { return device + int64_t{array} * params.count; };
+    return MaterializeStateGpu(params, at(0), at(1), at(2), params.src_bases != nullptr ? at(3) : nullptr, stream_);
   }
   absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormGpu(params, stream_); }
 
@@ -156,6 +181,8 @@ class GpuBackend final : public Backend {
   const int device_;
   const gpu::Stream stream_;
   BackendInfo info_;
+
+  gpu::GpuTransfers transfers_;  // own synchronisation
 
   // Of the one thread that issues operators.
   gpu::PinnedRing ring_;

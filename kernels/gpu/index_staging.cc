@@ -52,40 +52,40 @@ absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, std::string co
 }
 
 absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
-                                                const int32_t* log_lengths) {
+                                                const int32_t* log_lengths, const int32_t* base_slots) {
   const auto sequences = static_cast<size_t>(batch.sequences);
   DeviceBatch device;
   device.sequences = batch.sequences;
   device.tokens = batch.tokens();
   for (int32_t i = 0; i < batch.sequences; ++i) device.max_length = std::max(device.max_length, batch.length(i));
 
-  // cu_seqlens and slots; then log lengths where there are any. Token counts have a place of their own: they move with
-  // every step, while the same sequences come again.
+  // cu_seqlens and slots have a place of their own: token counts and log lengths move with every step, while the same
+  // sequences come again.
   std::string content;
   Append(content, batch.cu_seqlens, sequences + 1);
   Append(content, batch.slots, sequences);
   GDN_ASSIGN_OR_RETURN(const char* indices, Place(ring, std::move(content)));
   device.cu_seqlens = reinterpret_cast<const int32_t*>(indices);
   device.slots = device.cu_seqlens + sequences + 1;
-  if (token_counts != nullptr) {
-    std::string counts;
-    Append(counts, token_counts, sequences);
-    GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, std::move(counts)));
-    device.token_counts = reinterpret_cast<const int64_t*>(placed);
-  }
-  if (log_lengths != nullptr) {
-    std::string logs;
-    Append(logs, log_lengths, sequences);
-    GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, std::move(logs)));
-    device.log_lengths = reinterpret_cast<const int32_t*>(placed);
-  }
+  // Values of each sequence, where there are any.
+  const auto place = [&](auto* values, auto** placed) -> absl::Status {
+    if (values == nullptr) return absl::OkStatus();
+    std::string bytes;
+    Append(bytes, values, sequences);
+    GDN_ASSIGN_OR_RETURN(const char* at, Place(ring, std::move(bytes)));
+    *placed = reinterpret_cast<decltype(values)>(at);
+    return absl::OkStatus();
+  };
+  GDN_RETURN_IF_ERROR(place(token_counts, &device.token_counts));
+  GDN_RETURN_IF_ERROR(place(log_lengths, &device.log_lengths));
+  GDN_RETURN_IF_ERROR(place(base_slots, &device.base_slots));
   return device;
 }
 
-absl::StatusOr<const int32_t*> IndexStaging::Triple(PinnedRing& ring, int32_t count, const int32_t* a, const int32_t* b,
-                                                    const int32_t* c) {
+absl::StatusOr<const int32_t*> IndexStaging::Arrays(PinnedRing& ring, int32_t count,
+                                                    absl::Span<const int32_t* const> arrays) {
   std::string content;
-  for (const int32_t* values : {a, b, c}) Append(content, values, static_cast<size_t>(count));
+  for (const int32_t* values : arrays) Append(content, values, static_cast<size_t>(count));
   GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, std::move(content)));
   return reinterpret_cast<const int32_t*>(placed);
 }

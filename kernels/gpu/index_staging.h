@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/common/packed_batch.h"
 #include "kernels/gpu/gpu_staging.h"
 #include "kernels/gpu/stream.h"
@@ -23,13 +24,12 @@ class IndexStaging {
   IndexStaging(const IndexStaging&) = delete;
   ~IndexStaging();
 
-  // `token_counts` and `log_lengths` may be null.
+  // All but the batch may be null.
   absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
-                                    const int32_t* log_lengths);
+                                    const int32_t* log_lengths, const int32_t* base_slots = nullptr);
 
-  // Three arrays of `count`, end to end.
-  absl::StatusOr<const int32_t*> Triple(PinnedRing& ring, int32_t count, const int32_t* a, const int32_t* b,
-                                        const int32_t* c);
+  // Arrays of `count`, end to end.
+  absl::StatusOr<const int32_t*> Arrays(PinnedRing& ring, int32_t count, absl::Span<const int32_t* const> arrays);
 
  private:
   // Where `content` is on the device, uploading it unless it is there already.

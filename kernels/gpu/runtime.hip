@@ -37,7 +37,7 @@ absl::Status RuntimeStatus(int code, const char* call) {
                    " (", GDN_GPU_API(GetErrorString)(error), ")");
   if (error == kErrorOutOfMemory) {
     return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
-                     absl::StrCat(what, "; lower --state-slots or --state-bytes, or free the device"),
+                     absl::StrCat(what, "; lower --state-slots or --device-state-bytes, or free the device"),
                      {{"call", call}});
   }
   if (error == GDN_GPU_API(ErrorNoDevice) || error == GDN_GPU_API(ErrorInvalidDevice) ||

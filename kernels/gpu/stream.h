@@ -25,6 +25,7 @@ struct DeviceBatch {
   const int32_t* slots = nullptr;         // [sequences]; negative = padding
   const int64_t* token_counts = nullptr;  // [sequences], or null where the operator does not need them
   const int32_t* log_lengths = nullptr;   // [sequences], or null where the operator does not need them
+  const int32_t* base_slots = nullptr;    // [sequences], or null where each base is in its sequence's slot
 };
 
 }  // namespace gdn::gpu

@@ -35,18 +35,6 @@ __device__ __forceinline__ float ButterflyPartner(float x) {
   if constexpr (kMask == 32) return Bpermute<kWave>(LaneId<kWave>() ^ 32, x);
 }
 
-template <int kLanes, int kWave>
-__device__ __forceinline__ float GroupSum(float x) {
-  static_assert(kLanes <= kWave);
-  if constexpr (kLanes >= 2) x += ButterflyPartner<1, kWave>(x);
-  if constexpr (kLanes >= 4) x += ButterflyPartner<2, kWave>(x);
-  if constexpr (kLanes >= 8) x += ButterflyPartner<4, kWave>(x);
-  if constexpr (kLanes >= 16) x += ButterflyPartner<8, kWave>(x);
-  if constexpr (kLanes >= 32) x += ButterflyPartner<16, kWave>(x);
-  if constexpr (kLanes >= 64) x += ButterflyPartner<32, kWave>(x);
-  return x;
-}
-
 // The same of a double, moved as two halves.
 template <int kMask, int kWave>
 __device__ __forceinline__ double ButterflyPartner(double x) {
@@ -58,29 +46,27 @@ __device__ __forceinline__ double ButterflyPartner(double x) {
   return x;
 }
 
-template <int kLanes, int kWave>
-__device__ __forceinline__ double GroupSum(double x) {
+// combine() of all lanes' x, in pairs of lanes kMask = 1, 2, 4, .. apart; combine is commutative.
+template <int kLanes, int kWave, int kMask = 1, typename T, typename Combine>
+__device__ __forceinline__ T GroupReduce(T x, Combine combine) {
   static_assert(kLanes <= kWave);
-  if constexpr (kLanes >= 2) x += ButterflyPartner<1, kWave>(x);
-  if constexpr (kLanes >= 4) x += ButterflyPartner<2, kWave>(x);
-  if constexpr (kLanes >= 8) x += ButterflyPartner<4, kWave>(x);
-  if constexpr (kLanes >= 16) x += ButterflyPartner<8, kWave>(x);
-  if constexpr (kLanes >= 32) x += ButterflyPartner<16, kWave>(x);
-  if constexpr (kLanes >= 64) x += ButterflyPartner<32, kWave>(x);
-  return x;
+  if constexpr (kMask < kLanes) {
+    return GroupReduce<kLanes, kWave, 2 * kMask>(combine(x, ButterflyPartner<kMask, kWave>(x)), combine);
+  } else {
+    return x;
+  }
+}
+
+// Of floats or doubles.
+template <int kLanes, int kWave, typename T>
+__device__ __forceinline__ T GroupSum(T x) {
+  return GroupReduce<kLanes, kWave>(x, [](T a, T b) { return a + b; });
 }
 
 // fmaxf: a NaN loses against any number.
 template <int kLanes, int kWave>
 __device__ __forceinline__ float GroupMax(float x) {
-  static_assert(kLanes <= kWave);
-  if constexpr (kLanes >= 2) x = fmaxf(x, ButterflyPartner<1, kWave>(x));
-  if constexpr (kLanes >= 4) x = fmaxf(x, ButterflyPartner<2, kWave>(x));
-  if constexpr (kLanes >= 8) x = fmaxf(x, ButterflyPartner<4, kWave>(x));
-  if constexpr (kLanes >= 16) x = fmaxf(x, ButterflyPartner<8, kWave>(x));
-  if constexpr (kLanes >= 32) x = fmaxf(x, ButterflyPartner<16, kWave>(x));
-  if constexpr (kLanes >= 64) x = fmaxf(x, ButterflyPartner<32, kWave>(x));
-  return x;
+  return GroupReduce<kLanes, kWave>(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
 // Sum over the lanes up to and including this one.

@@ -56,7 +56,7 @@ struct GdnLayerRunner::Mixer {
 };
 
 absl::Status GdnLayerRunner::Prefill(const LayerStep& step) {
-  GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  GDN_RETURN_IF_ERROR(ValidatePrefillStep(step));
   for (int32_t i = 0; i < step.batch.sequences; ++i) {
     const int32_t length = step.batch.length(i);
     if (length == 0) continue;
@@ -88,7 +88,6 @@ absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths)
 }
 
 absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
-  GDN_RETURN_IF_ERROR(backend_.PrepareStep(step.batch, step.token_counts, log_lengths));
   switch (step.kind) {
     case InputKind::kHiddenStates:
       return RunHiddenStates(step, log_lengths);
@@ -130,7 +129,7 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& step, int32_t* log_le
     rule.q = q;
     rule.k = k;
   }
-  return DeltaRule(rule, log_lengths);
+  return DeltaRule(step, rule, log_lengths);
 }
 
 absl::Status GdnLayerRunner::RunProjected(const LayerStep& step, int32_t* log_lengths) {
@@ -211,7 +210,8 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                            .k = mixer.k,
                                            .g = mixer.g,
                                            .beta = mixer.beta}));
-  GDN_RETURN_IF_ERROR(DeltaRule({.pool = step.pool,
+  GDN_RETURN_IF_ERROR(DeltaRule(step,
+                                {.pool = step.pool,
                                  .batch = step.batch,
                                  .q = mixer.q,
                                  .k = mixer.k,
@@ -232,8 +232,11 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .y = mixer.output});
 }
 
-absl::Status GdnLayerRunner::DeltaRule(const DeltaRuleParams& rule, int32_t* log_lengths) {
-  if (log_lengths != nullptr) return backend_.DeltaRuleDecode({.rule = rule, .log_lengths = log_lengths});
+absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths) {
+  if (log_lengths != nullptr) {
+    return backend_.DeltaRuleDecode(
+        {.rule = rule, .log_lengths = log_lengths, .base_slots = step.base_slots, .draft = step.draft});
+  }
   // A prefill segment: one sequence, so this looks at nobody else's length.
   return rule.batch.tokens() >= kChunkedFromTokens ? backend_.DeltaRuleChunk(rule) : backend_.DeltaRuleScan(rule);
 }

@@ -27,6 +27,9 @@ struct LayerStep {
   PackedBatch batch;
   const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step
   InputKind kind = InputKind::kHiddenStates;
+  // Decode only; see DeltaRuleDecodeParams.
+  const int32_t* base_slots = nullptr;  // [sequences] host
+  bool draft = false;
 
   const float* hidden_states = nullptr;  // [tokens, D]
   const float* mixed_qkv = nullptr;      // [tokens, C]
@@ -47,6 +50,7 @@ struct LayerStep {
 // INVALID_ARGUMENT naming what is missing, out of range or at odds with the pool. The runner calls these before it
 // touches anything.
 absl::Status ValidateLayerStep(const LayerStep& step);
+absl::Status ValidatePrefillStep(const LayerStep& step);
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths);
 
 // Tokens after which a prefill call is cut into another segment; a multiple of kChunkTokens. Bounds the workspace.
@@ -74,7 +78,7 @@ class GdnLayerRunner {
   absl::Status RunHiddenStates(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunProjected(const LayerStep& step, int32_t* log_lengths);
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
-  absl::Status DeltaRule(const DeltaRuleParams& rule, int32_t* log_lengths);
+  absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
 
   // Gives each part its number of floats, 64-byte aligned; what an earlier call gave is void.

@@ -71,6 +71,15 @@ absl::Status ValidateLayerStep(const LayerStep& step) {
   return absl::OkStatus();
 }
 
+absl::Status ValidatePrefillStep(const LayerStep& step) {
+  GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  if (step.base_slots == nullptr && !step.draft) return absl::OkStatus();
+  return InvalidStep(
+      reason::kStateMismatch,
+      "a prefill was given base_slots or draft, which are for decodes; fold the state into the slot first "
+      "(MaterializeState)");
+}
+
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
   if (step.batch.sequences == 0) return absl::OkStatus();
@@ -86,7 +95,7 @@ absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_length
     GDN_RETURN_IF_ERROR(
         RequireRange(kOp, absl::StrCat("log_lengths[", i, "]"), log_lengths[i], 0, int64_t{kLogCapacity} - 1));
   }
-  return absl::OkStatus();
+  return ValidateBaseSlots(step.pool, step.batch, step.base_slots);
 }
 
 }  // namespace gdn

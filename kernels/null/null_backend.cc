@@ -53,10 +53,12 @@ class NullBackend final : public Backend {
   absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return ValidateDeltaRule(params); }
   absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
-    // The one thing a caller counts on: logs grow, and are empty after every fold.
+    // The one thing a caller counts on: logs grow, and are empty after every fold, which a draft does not do.
     const PackedBatch& batch = params.rule.batch;
     for (int32_t i = 0; i < batch.sequences; ++i) {
-      if (batch.slots[i] >= 0) params.log_lengths[i] = (params.log_lengths[i] + batch.length(i)) % kLogCapacity;
+      if (batch.slots[i] < 0) continue;
+      const int32_t reached = params.log_lengths[i] + batch.length(i);
+      params.log_lengths[i] = params.draft ? reached : reached % kLogCapacity;
     }
     return absl::OkStatus();
   }

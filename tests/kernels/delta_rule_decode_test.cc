@@ -1,4 +1,4 @@
-// The decode path: the log, its folds, several tokens a call, ragged batches, and MaterializeState.
+// The decode path: the log, its folds, several tokens a call, ragged batches.
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/decode_session.h"
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 
@@ -19,39 +20,6 @@ using ::testing::HasSubstr;
 
 constexpr double kPromise = 1e-5;  // the service's: float32 against float64
 constexpr double kDecodeTolerance = 1e-6;
-constexpr double kReferenceTolerance = 5e-7;  // the reference rounds u and each folded base to float32
-
-// One session's decode calls on one slot.
-class Session {
- public:
-  Session(HostStatePool& pool, int32_t slot, int32_t log_length = 0)
-      : pool_(pool), slot_(slot), log_length_(log_length) {}
-
-  std::vector<float> Decode(const DeltaRuleInputs& inputs, ThreadPool& threads) {
-    const std::vector<int32_t> offsets = {0, static_cast<int32_t>(inputs.tokens)};
-    std::vector<float> output(inputs.v.size(), 1234.5f);
-    const DeltaRuleParams rule = MakeDeltaRuleParams(
-        inputs, pool_.view(), {.sequences = 1, .cu_seqlens = offsets.data(), .slots = &slot_}, output);
-    const absl::Status status = DeltaRuleDecodeCpu({.rule = rule, .log_lengths = &log_length_}, threads);
-    EXPECT_TRUE(status.ok()) << status;
-    return output;
-  }
-
-  void Fold(ThreadPool& threads) {
-    const MaterializeStateParams params{
-        .pool = pool_.view(), .count = 1, .src = &slot_, .dst = &slot_, .log_lengths = &log_length_};
-    const absl::Status status = MaterializeStateCpu(params, threads);
-    EXPECT_TRUE(status.ok()) << status;
-    log_length_ = 0;
-  }
-
-  int32_t log_length() const { return log_length_; }
-
- private:
-  HostStatePool& pool_;
-  int32_t slot_;
-  int32_t log_length_;
-};
 
 TEST(DeltaRuleDecode, MatchesDoubleOverTenThousandSteps) {
   Random random(1);
@@ -273,135 +241,6 @@ TEST(DeltaRuleDecode, RefusesLongSequencesAndFullLogs) {
     EXPECT_EQ(log_length, bad);
   }
   EXPECT_EQ(RelativeNormError(pool.slot(0), std::vector<float>(pool.slot(0).size(), 0.0f)), 0.0);
-}
-
-// A pool whose slots 0 and 1 hold random states and logs of 3 and 16 entries, with convolution columns.
-class MaterializeState : public ::testing::Test {
- protected:
-  MaterializeState() : pool_(Dims(), 5), expected_(Dims(), 5) {
-    Random random(9);
-    for (int32_t s = 0; s < 5; ++s) {
-      const std::vector<float> noise = random.Normal(pool_.view().layout.slot_floats(), 0.5f);
-      std::copy(noise.begin(), noise.end(), pool_.slot(s).begin());
-      const StateLayout& layout = pool_.view().layout;
-      const absl::Span<float> g = pool_.slot(s).subspan(layout.log_g_offset(), layout.log_rows() * Dims().value_heads);
-      for (float& value : g) value = -std::abs(value);
-      std::copy(pool_.slot(s).begin(), pool_.slot(s).end(), expected_.slot(s).begin());
-    }
-  }
-
-  static LayerDims Dims() {
-    LayerDims dims = OperatorDims(2, 4, 13, 22);
-    dims.conv_width = 4;
-    dims.hidden_size = 32;
-    return dims;
-  }
-
-  void Run(const std::vector<int32_t>& src, const std::vector<int32_t>& dst, const std::vector<int32_t>& log_lengths) {
-    const int32_t count = static_cast<int32_t>(src.size());
-    const auto params = [&](const HostStatePool& pool) {
-      return MaterializeStateParams{
-          .pool = pool.view(), .count = count, .src = src.data(), .dst = dst.data(), .log_lengths = log_lengths.data()};
-    };
-    MaterializeStateReference(params(expected_));
-    const absl::Status status = MaterializeStateCpu(params(pool_), threads_);
-    ASSERT_TRUE(status.ok()) << status;
-    for (int32_t s = 0; s < 5; ++s) {
-      EXPECT_LE(RelativeNormError(pool_.slot(s), expected_.slot(s)), kReferenceTolerance) << "slot " << s;
-    }
-  }
-
-  absl::Span<float> Conv(int32_t slot) {
-    const StateLayout& layout = pool_.view().layout;
-    return pool_.slot(slot).subspan(layout.conv_offset(), layout.conv_columns() * Dims().conv_channels());
-  }
-
-  ThreadPool threads_{2};
-  HostStatePool pool_;
-  HostStatePool expected_;
-};
-
-TEST_F(MaterializeState, FoldsTheLogIntoAnotherSlotAndCopiesTheConvolutionColumns) {
-  const std::vector<float> source(pool_.slot(0).begin(), pool_.slot(0).end());
-  Run({0, 1}, {3, 4}, {3, kLogCapacity});
-  EXPECT_TRUE(BitEqual(pool_.slot(0), source)) << "the source has changed";
-  EXPECT_TRUE(BitEqual(Conv(3), Conv(0)));
-  EXPECT_TRUE(BitEqual(Conv(4), Conv(1)));
-  EXPECT_FALSE(BitEqual(pool_.base(3), pool_.base(0)));
-}
-
-TEST_F(MaterializeState, FoldsInPlaceToTheBitsOfAFoldElsewhere) {
-  Run({0}, {2}, {5});
-  Run({0}, {0}, {5});
-  EXPECT_TRUE(BitEqual(pool_.base(0), pool_.base(2)));
-  EXPECT_TRUE(BitEqual(Conv(0), Conv(2)));
-}
-
-TEST_F(MaterializeState, CopiesABaseWithoutALogToTheBit) {
-  Run({1}, {2}, {0});
-  EXPECT_TRUE(BitEqual(pool_.base(2), pool_.base(1)));
-  EXPECT_TRUE(BitEqual(Conv(2), Conv(1)));
-}
-
-TEST_F(MaterializeState, MakesFreshStatesFromNegativeSources) {
-  Run({-1, 0}, {2, 3}, {77, 4});
-  EXPECT_TRUE(BitEqual(pool_.base(2), std::vector<float>(pool_.base(2).size(), 0.0f)));
-  EXPECT_TRUE(BitEqual(Conv(2), std::vector<float>(Conv(2).size(), 0.0f)));
-}
-
-TEST_F(MaterializeState, ForksOneSourceToManySlots) {
-  Run({1, 1, 1}, {2, 3, 4}, {7, 7, 7});
-  EXPECT_TRUE(BitEqual(pool_.base(2), pool_.base(3)));
-  EXPECT_TRUE(BitEqual(pool_.base(2), pool_.base(4)));
-}
-
-TEST_F(MaterializeState, GivesTheBitsOfADecodeFold) {
-  Random random(10);
-  const DeltaRuleInputs inputs = RandomDeltaRuleInputs(Dims(), kLogCapacity, random);
-  Session session(pool_, 0);
-  session.Decode(Slice(inputs, 0, 8), threads_);
-  session.Decode(Slice(inputs, 8, 15), threads_);
-  // The same sixteenth token, once folded by decode and once by hand after it has been put in the log.
-  std::copy(pool_.slot(0).begin(), pool_.slot(0).end(), pool_.slot(2).begin());
-  session.Decode(Slice(inputs, 15, 16), threads_);
-  ASSERT_EQ(session.log_length(), 0);
-  const StateLayout& layout = pool_.view().layout;
-  const auto copy_entry = [&](int64_t offset, int64_t row) {
-    const auto from = pool_.slot(0).subspan(offset + 15 * row, row);
-    std::copy(from.begin(), from.end(), pool_.slot(2).begin() + offset + 15 * row);
-  };
-  copy_entry(layout.log_u_offset(), Dims().value_features());
-  copy_entry(layout.log_g_offset(), Dims().value_heads);
-  std::copy_n(inputs.k.begin() + 15 * Dims().key_features(), Dims().key_features(),
-              pool_.slot(2).begin() + layout.log_k_offset() + 15 * Dims().key_features());
-  const int32_t slot = 2;
-  const int32_t log_length = kLogCapacity;
-  ASSERT_TRUE(MaterializeStateCpu(
-                  {.pool = pool_.view(), .count = 1, .src = &slot, .dst = &slot, .log_lengths = &log_length}, threads_)
-                  .ok());
-  EXPECT_TRUE(BitEqual(pool_.base(0), pool_.base(2)));
-}
-
-TEST_F(MaterializeState, RefusesSlotsThatDoNotFit) {
-  const auto check = [&](std::vector<int32_t> src, std::vector<int32_t> dst, std::vector<int32_t> lengths,
-                         const char* part) {
-    const absl::Status status = MaterializeStateCpu({.pool = pool_.view(),
-                                                     .count = static_cast<int32_t>(src.size()),
-                                                     .src = src.data(),
-                                                     .dst = dst.data(),
-                                                     .log_lengths = lengths.data()},
-                                                    threads_);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
-  };
-  check({0}, {5}, {0}, "dst[0]");
-  check({0}, {-1}, {0}, "dst[0]");
-  check({5}, {0}, {0}, "src[0]");
-  check({0, 1}, {2, 2}, {0, 0}, "slot 2");
-  check({0, 1}, {1, 2}, {0, 0}, "src[1]");
-  check({0}, {1}, {-1}, "log_lengths[0]");
-  check({0}, {1}, {pool_.view().layout.log_rows() + 1}, "log_lengths[0]");
-  for (int32_t s = 0; s < 5; ++s) EXPECT_TRUE(BitEqual(pool_.slot(s), expected_.slot(s)));
 }
 
 }  // namespace

@@ -46,8 +46,9 @@ std::vector<float> LayerProblem::Prefill(GdnLayerRunner& runner, const std::vect
   return packed.y;
 }
 
-std::vector<float> LayerProblem::Decode(GdnLayerRunner& runner, std::vector<Rows>& rows) {
+std::vector<float> LayerProblem::Decode(GdnLayerRunner& runner, std::vector<Rows>& rows, bool draft) {
   PackedRows packed(rows, weights_, pool_.view());
+  packed.step.draft = draft;
   const absl::Status status = runner.Decode(packed.step, packed.log_lengths.data());
   EXPECT_TRUE(status.ok()) << status;
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -1,12 +1,16 @@
 // Suite "cache": what a session's state is carried through. S is the state's side, K = V.
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
+#include "kernels/layer/accept_draft.h"
+#include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/conv_rows.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
 #include "tools/gdn_parity/parity_case.h"
@@ -15,6 +19,7 @@ namespace gdn::parity {
 namespace {
 
 constexpr char kSuite[] = "cache";
+constexpr int32_t kMaxDraft = 24;
 
 using Result = absl::StatusOr<Difference>;
 
@@ -93,6 +98,105 @@ Result Bf16State(int32_t side, int32_t steps, Backend& backend, RandomTensor& ra
   return difference;
 }
 
+// One decode call of the whole problem, sequence i on slot i.
+absl::StatusOr<std::vector<float>> DecodeCall(const DeltaRuleProblem& problem, const StatePoolView& pool,
+                                              const int32_t* base_slots, bool draft, std::vector<int32_t>& log_lengths,
+                                              Backend& backend) {
+  const LayerDims& dims = problem.dims;
+  const OwnedBatch batch(problem.lengths);
+  const int64_t outputs = static_cast<int64_t>(problem.v.size());
+  BackendData data(backend);
+  DeltaRuleDecodeParams params{.rule = {.pool = pool,
+                                        .batch = batch.view(),
+                                        .q_stride = dims.key_features(),
+                                        .k_stride = dims.key_features(),
+                                        .v_stride = dims.value_features()},
+                               .log_lengths = log_lengths.data(),
+                               .base_slots = base_slots,
+                               .draft = draft};
+  GDN_ASSIGN_OR_RETURN(params.rule.q, data.Upload(problem.q));
+  GDN_ASSIGN_OR_RETURN(params.rule.k, data.Upload(problem.k));
+  GDN_ASSIGN_OR_RETURN(params.rule.v, data.Upload(problem.v));
+  GDN_ASSIGN_OR_RETURN(params.rule.g, data.Upload(problem.g));
+  GDN_ASSIGN_OR_RETURN(params.rule.beta, data.Upload(problem.beta));
+  GDN_ASSIGN_OR_RETURN(params.rule.output, data.Poisoned(outputs));
+  GDN_RETURN_IF_ERROR(backend.DeltaRuleDecode(params));
+  return data.Download(params.rule.output, outputs);
+}
+
+// Outputs and the folded states of slots 0 .. against the reference's.
+Result CompareFolded(const DeltaRuleProblem& problem, const StatePoolView& pool, DeltaRuleResult actual,
+                     Backend& backend) {
+  for (int32_t i = 0; i < static_cast<int32_t>(problem.sequences()); ++i) {
+    GDN_ASSIGN_OR_RETURN(const SlotImage image, backend.ReadSlot(pool, i, /*log_length=*/0, 0));
+    actual.states.insert(actual.states.end(), image.base.begin(), image.base.end());
+  }
+  const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
+  GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
+  Difference difference = Compare(actual.output, expected.output);
+  difference.Merge(Compare(actual.states, expected.states));
+  return difference;
+}
+
+SlotImage BaseImage(std::vector<float> base) {
+  SlotImage image;
+  image.base = std::move(base);
+  return image;
+}
+
+// Forks of one state, decoded in one call over its base; those past L fold into slots of their own.
+Result Forks(int32_t side, const std::vector<int32_t>& lengths, Backend& backend, RandomTensor& random) {
+  const int32_t forks = static_cast<int32_t>(lengths.size());
+  DeltaRuleProblem problem = RandomDeltaRule(SquareDims(side), lengths, {.strongest = -0.2f}, random);
+  const int64_t elements = problem.dims.state_elements();
+  for (int32_t i = 1; i < forks; ++i) {
+    std::copy_n(problem.initial.begin(), elements, problem.initial.begin() + i * elements);
+  }
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, problem.dims, forks + 1, kMaxDraft));
+  const int32_t shared = forks;
+  GDN_RETURN_IF_ERROR(state.Write(shared, 0, BaseImage({problem.initial.begin(), problem.initial.begin() + elements})));
+  std::vector<int32_t> slots(forks), bases(forks, shared), log_lengths(forks, 0);
+  std::iota(slots.begin(), slots.end(), 0);
+  DeltaRuleResult actual;
+  GDN_ASSIGN_OR_RETURN(actual.output,
+                       DecodeCall(problem, state.device(), bases.data(), /*draft=*/false, log_lengths, backend));
+  for (int32_t i = 0; i < forks; ++i) {
+    if (lengths[i] >= kLogCapacity) bases[i] = i;
+  }
+  GDN_RETURN_IF_ERROR(backend.MaterializeState({.pool = state.device(),
+                                                .count = forks,
+                                                .src = slots.data(),
+                                                .dst = slots.data(),
+                                                .log_lengths = log_lengths.data(),
+                                                .src_bases = bases.data()}));
+  return CompareFolded(problem, state.device(), std::move(actual), backend);
+}
+
+// Plain decodes, a draft of other tokens that is dropped, then the rest as a draft that is accepted.
+Result Drafts(int32_t side, int32_t before, int32_t tokens, Backend& backend, RandomTensor& random) {
+  const DeltaRuleProblem whole = RandomDeltaRule(SquareDims(side), {before + tokens}, {.strongest = -0.2f}, random);
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, whole.dims, 1, kMaxDraft));
+  const StatePoolView& pool = state.device();
+  GDN_RETURN_IF_ERROR(state.Write(0, 0, BaseImage(whole.initial)));
+  std::vector<int32_t> log_lengths = {0};
+  DeltaRuleResult actual;
+  const auto decode = [&](const DeltaRuleProblem& part, bool draft) {
+    return DecodeCall(part, pool, /*base_slots=*/nullptr, draft, log_lengths, backend);
+  };
+  GDN_ASSIGN_OR_RETURN(actual.output, decode(Part(whole, 0, before, {}), /*draft=*/false));
+  const int32_t kept = log_lengths[0];
+  GDN_RETURN_IF_ERROR(decode(RandomDeltaRule(whole.dims, {tokens}, {}, random), /*draft=*/true).status());
+  log_lengths[0] = kept;
+  GDN_ASSIGN_OR_RETURN(const std::vector<float> drafted,
+                       decode(Part(whole, before, before + tokens, {}), /*draft=*/true));
+  actual.output.insert(actual.output.end(), drafted.begin(), drafted.end());
+  const int32_t slot = 0;
+  GDN_RETURN_IF_ERROR(
+      FoldAccepted(backend, {.pool = pool, .count = 1, .slots = &slot, .log_lengths = log_lengths.data()}));
+  GDN_RETURN_IF_ERROR(state.FoldDevice(log_lengths));
+  return CompareFolded(whole, pool, std::move(actual), backend);
+}
+
 void Add(const char* test, const std::string& shape, double tolerance,
          std::function<Result(Backend&, RandomTensor&)> run, std::vector<ParityCase>& cases) {
   ParityCase c{kSuite, test, shape, tolerance, std::move(run)};
@@ -124,6 +228,20 @@ void AddCacheCases(std::vector<ParityCase>& cases) {
           [=](Backend& backend, RandomTensor& random) {
             return CompareDeltaRule(form, RandomDeltaRule(SquareDims(side), {7}, {.state_deviation = 0.0f}, random),
                                     backend);
+          },
+          cases);
+    }
+    Add(
+        "fork_over_a_shared_base", absl::StrCat(name, " T=5,16,1,24 in one call"), kPipelineTolerance,
+        [=](Backend& backend, RandomTensor& random) {
+          return Forks(side, {5, 16, 1, 24}, backend, random);
+        },
+        cases);
+    for (const auto& [before, tokens] : {std::pair{3, 5}, std::pair{15, 1}, std::pair{9, 24}}) {
+      Add(
+          "draft_dropped_and_accepted", absl::StrCat(name, " T=", before, "+", tokens), kPipelineTolerance,
+          [=, before = before, tokens = tokens](Backend& backend, RandomTensor& random) {
+            return Drafts(side, before, tokens, backend, random);
           },
           cases);
     }

@@ -87,7 +87,8 @@ class GpuProblem {
 
   absl::Status Decode(GpuPool& pool, int32_t* log_lengths) {
     const std::vector<int32_t> before(log_lengths, log_lengths + slots_.size());
-    return DeltaRuleDecodeGpu({.rule = Params(pool), .log_lengths = log_lengths}, Device(before.data()), stream_);
+    return DeltaRuleDecodeGpu({.rule = Params(pool), .log_lengths = log_lengths}, Device(before.data()), nullptr,
+                              stream_);
   }
 
  private:
@@ -137,7 +138,7 @@ class GpuProblem {
                                 .src = slots.data(),
                                 .dst = slots.data(),
                                 .log_lengths = lengths.data()},
-                               slots.data(), slots.data(), lengths.data(), stream_);
+                               slots.data(), slots.data(), lengths.data(), nullptr, stream_);
   }
 
   DeltaRuleInputs inputs_;

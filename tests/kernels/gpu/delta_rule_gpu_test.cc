@@ -218,11 +218,11 @@ TEST_P(DeltaRuleGpu, DecodeMatchesItsReferenceAndMaterializes) {
   const int32_t lengths[] = {13, 0};
   std::fill(pool.slot(2).begin(), pool.slot(2).end(), 7.0f);
   MaterializeStateParams params{.pool = pool.view(), .count = 2, .src = src, .dst = dst, .log_lengths = lengths};
-  ASSERT_TRUE(MaterializeStateGpu(params, src, dst, lengths, stream()).ok());
+  ASSERT_TRUE(MaterializeStateGpu(params, src, dst, lengths, nullptr, stream()).ok());
   const int32_t in_place[] = {1};
   ASSERT_TRUE(
       MaterializeStateGpu({.pool = pool.view(), .count = 1, .src = in_place, .dst = in_place, .log_lengths = lengths},
-                          in_place, in_place, lengths, stream())
+                          in_place, in_place, lengths, nullptr, stream())
           .ok());
   EXPECT_TRUE(BitEqual(pool.Base(0), pool.Base(1)));
   EXPECT_TRUE(BitEqual(pool.Base(2), std::vector<float>(inputs.dims.state_elements(), 0.0f)));
@@ -249,7 +249,7 @@ TEST_P(DeltaRuleGpu, MaterializeHasTheBitsOfTheFoldInsideDecode) {
     const int32_t slot[] = {0};
     const int32_t length[] = {16};
     ASSERT_TRUE(MaterializeStateGpu({.pool = pool.view(), .count = 1, .src = slot, .dst = slot, .log_lengths = length},
-                                    slot, slot, length, stream())
+                                    slot, slot, length, nullptr, stream())
                     .ok());
     EXPECT_TRUE(BitEqual(pool.Base(0), folded));
   }
@@ -272,7 +272,7 @@ TEST_P(DeltaRuleGpu, MaterializeFoldsDraftsBeyondTheCapacityAndCopiesTheConvolut
   const int32_t dst[] = {1};
   const int32_t lengths[] = {32};
   ASSERT_TRUE(MaterializeStateGpu({.pool = pool.view(), .count = 1, .src = src, .dst = dst, .log_lengths = lengths},
-                                  src, dst, lengths, stream())
+                                  src, dst, lengths, nullptr, stream())
                   .ok());
   MaterializeStateReference({.pool = expected.view(), .count = 1, .src = src, .dst = dst, .log_lengths = lengths});
   EXPECT_LE(RelativeNormError(pool.Base(1), expected.base(1)), kTolerance);

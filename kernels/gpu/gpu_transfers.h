@@ -1,0 +1,43 @@
+// Copies of states beside the operators' stream: each has a stream to itself while it runs.
+//
+// Thread safety: any thread, several at a time. Ownership: owns its streams, as many as copies ever ran at a time.
+//
+//   GpuTransfers transfers(device);
+//   GDN_RETURN_IF_ERROR(transfers.Out(host, slot, bytes));  // `host` holds it now
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn::gpu {
+
+class GpuTransfers {
+ public:
+  explicit GpuTransfers(int device) : device_(device) {}
+  GpuTransfers(const GpuTransfers&) = delete;
+  ~GpuTransfers();
+
+  // Complete on return. Fastest where `host` is page-locked.
+  absl::Status Out(void* host, const void* device, size_t bytes);
+  absl::Status In(void* device, const void* host, size_t bytes);
+
+ private:
+  // copy(stream) on a stream that nobody else uses, waited for. Makes the device the calling thread's.
+  template <typename Copy>
+  absl::Status Run(Copy copy);
+  absl::StatusOr<Stream> Take();
+  void Return(const Stream& stream);
+
+  const int device_;
+
+  absl::Mutex mu_;
+  std::vector<Stream> idle_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace gdn::gpu

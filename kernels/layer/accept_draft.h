@@ -1,0 +1,33 @@
+// Brings states whose accepted log entries have passed L, which only drafts let happen, to what plain decodes of the same
+// tokens would have left: the first L entries folded into the base, those after them at the front of the log.
+//
+// Thread safety: as the backend's operators; the work may run behind the caller. Ownership: none.
+//
+//   std::vector<int32_t> log_lengths = {3, 18};  // accepted: 18 of a log's entries, some of them a draft's
+//   GDN_RETURN_IF_ERROR(FoldAccepted(backend, {.pool = pool, .count = 2, .slots = slots, .log_lengths = log_lengths.data(),
+//                                              .folded = folded}));
+//   // log_lengths is now {3, 2} and folded {0, 1}
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+
+namespace gdn {
+
+struct FoldAcceptedParams {
+  StatePoolView pool;
+  int32_t count = 0;
+  // [count] each, host memory.
+  const int32_t* slots = nullptr;       // distinct, >= 0
+  const int32_t* base_slots = nullptr;  // the slots that hold the bases, no other entry's in `slots`; nullptr: slots
+  int32_t* log_lengths = nullptr;       // in: accepted entries, up to the layout's log_rows; out: what is left, < L
+  uint8_t* folded = nullptr;            // out: 1 where the base is in slots[i] now, 0 where nothing moved; may be null
+};
+
+// Entries past the accepted ones are gone; convolution columns stay as they are. Nothing is touched where an argument is
+// refused (INVALID_ARGUMENT).
+absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params);
+
+}  // namespace gdn

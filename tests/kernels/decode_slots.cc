@@ -1,0 +1,157 @@
+#include "tests/kernels/decode_slots.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status_macros.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/gpu/gpu_backend.h"
+#include "tests/model/host_memory_backend.h"
+#include "tools/gdn_parity/backend_data.h"
+
+namespace gdn {
+namespace {
+
+// The operators of the decode path, by their references.
+class ReferenceDecoder final : public HostMemoryBackend {
+ public:
+  ReferenceDecoder() : HostMemoryBackend(/*unified_memory=*/true) {}
+
+  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
+  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                     int64_t token_count) override {
+    return ReadHostSlot(pool, slot, log_length, token_count);
+  }
+  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
+                         const SlotImage& image) override {
+    return WriteHostSlot(pool, slot, token_count, image);
+  }
+  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
+    DeltaRuleDecodeReference(params);
+    return absl::OkStatus();
+  }
+  absl::Status MaterializeState(const MaterializeStateParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
+    MaterializeStateReference(params);
+    return absl::OkStatus();
+  }
+};
+
+#define GDN_EXPECT_OK(expression)                 \
+  do {                                            \
+    const absl::Status gdn_status = (expression); \
+    EXPECT_TRUE(gdn_status.ok()) << gdn_status;   \
+  } while (false)
+
+}  // namespace
+
+void OnEveryGpu(const std::function<void(Backend&)>& test) {
+  const bool on_host = GpuBackendName() == std::string_view("host");
+  for (const char* width : {"64", "32"}) {
+    if (on_host) setenv("GDN_HOST_WAVE_WIDTH", width, /*overwrite=*/1);
+    SCOPED_TRACE(on_host ? std::string("on the executor, waves of ") + width : "on the device");
+    const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackend({});
+    if (!backend.ok() && !on_host) return;  // a build for a device that is not at hand
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    test(**backend);
+    if (!on_host) return;
+  }
+}
+
+void OnEveryDecoder(const std::function<void(Backend&)>& test) {
+  {
+    SCOPED_TRACE("on the cpu");
+    test(**MakeCpuBackend({.threads = 2}));
+  }
+  {
+    SCOPED_TRACE("by the references");
+    ReferenceDecoder reference;
+    test(reference);
+  }
+  OnEveryGpu(test);
+}
+
+DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft)
+    : backend_(backend) {
+  pool_ = {.layout = *StateLayout::Make(dims, max_draft), .data = nullptr, .slot_count = slots};
+  memory_ = *DeviceBuffer::Make(backend, static_cast<size_t>(slots * pool_.layout.slot_bytes()));
+  pool_.data = memory_.floats();
+  for (int32_t slot = 0; slot < slots; ++slot) GDN_EXPECT_OK(backend.ZeroSlot(pool_, slot));
+}
+
+void DecodeSlots::SetBase(int32_t slot, const std::vector<float>& base) {
+  SlotImage image;
+  image.base = base;
+  GDN_EXPECT_OK(backend_.WriteSlot(pool_, slot, /*token_count=*/0, image));
+}
+
+void DecodeSlots::PoisonBase(int32_t slot) {
+  const std::vector<float> poison(pool_.layout.dims().state_elements(), std::numeric_limits<float>::quiet_NaN());
+  GDN_EXPECT_OK(
+      backend_.CopyIn(pool_.slot(slot) + pool_.layout.base_offset(), poison.data(), poison.size() * sizeof(float)));
+}
+
+void DecodeSlots::Copy(int32_t to, int32_t from) {
+  GDN_EXPECT_OK(backend_.Copy(pool_.slot(to), pool_.slot(from), static_cast<size_t>(pool_.layout.slot_bytes())));
+}
+
+SlotImage DecodeSlots::Read(int32_t slot, int32_t log_length) {
+  absl::StatusOr<SlotImage> image = backend_.ReadSlot(pool_, slot, log_length, /*token_count=*/0);
+  GDN_EXPECT_OK(image.status());
+  return image.ok() ? *std::move(image) : SlotImage();
+}
+
+std::vector<float> DecodeSlots::ReadAll(int32_t slot) {
+  std::vector<float> values(pool_.layout.slot_floats());
+  GDN_EXPECT_OK(backend_.CopyOut(values.data(), pool_.slot(slot), values.size() * sizeof(float)));
+  GDN_EXPECT_OK(backend_.Synchronize());
+  return values;
+}
+
+std::vector<float> DecodeSlots::Decode(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
+                                       std::vector<Log>& logs, bool draft) {
+  const std::vector<int32_t> offsets = CumulativeLengths(lengths);
+  std::vector<int32_t> slots, bases, log_lengths;
+  for (const Log& log : logs) {
+    slots.push_back(log.slot);
+    bases.push_back(log.base_slot);
+    log_lengths.push_back(log.length);
+  }
+  parity::BackendData data(backend_);
+  const LayerDims& dims = pool_.layout.dims();
+  float* output = *data.Poisoned(static_cast<int64_t>(inputs.v.size()));
+  DeltaRuleDecodeParams params;
+  params.rule = {
+      .pool = pool_,
+      .batch = {.sequences = static_cast<int32_t>(lengths.size()), .cu_seqlens = offsets.data(), .slots = slots.data()},
+      .q = *data.Upload(inputs.q),
+      .k = *data.Upload(inputs.k),
+      .v = *data.Upload(inputs.v),
+      .g = *data.Upload(inputs.g),
+      .beta = *data.Upload(inputs.beta),
+      .q_stride = dims.key_features(),
+      .k_stride = dims.key_features(),
+      .v_stride = dims.value_features(),
+      .output = output};
+  params.log_lengths = log_lengths.data();
+  params.base_slots = bases == slots ? nullptr : bases.data();
+  params.draft = draft;
+  GDN_EXPECT_OK(backend_.DeltaRuleDecode(params));
+  for (size_t i = 0; i < logs.size(); ++i) logs[i].length = log_lengths[i];
+  return *data.Download(output, static_cast<int64_t>(inputs.v.size()));
+}
+
+std::vector<float> DecodeSlots::Decode(const DeltaRuleInputs& inputs, Log& log, bool draft) {
+  std::vector<Log> logs = {log};
+  std::vector<float> output = Decode(inputs, {static_cast<int32_t>(inputs.tokens)}, logs, draft);
+  log = logs[0];
+  return output;
+}
+
+}  // namespace gdn

@@ -1,0 +1,61 @@
+// Decode calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources and the
+// references in double.
+//
+// Thread safety: for one thread. Ownership: DecodeSlots owns its slots; the backend must outlive it.
+//
+//   OnEveryDecoder([](Backend& backend) {
+//     DecodeSlots slots(backend, dims, /*slots=*/2, /*max_draft=*/8);
+//     std::vector<Log> logs = {{.slot = 0, .base_slot = 1, .length = 3}};
+//     std::vector<float> output = slots.Decode(inputs, {4}, logs, /*draft=*/true);
+//   });
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/backend.h"
+#include "tests/support/delta_rule_problem.h"
+
+namespace gdn {
+
+// A backend after the other. The GPU's sources run on the executor with waves of 64 and of 32 lanes, or on the device where
+// they were built for one and there is one.
+void OnEveryDecoder(const std::function<void(Backend&)>& test);
+void OnEveryGpu(const std::function<void(Backend&)>& test);
+
+// What a session knows of its slot.
+struct Log {
+  int32_t slot = 0;
+  int32_t base_slot = 0;
+  int32_t length = 0;
+};
+
+class DecodeSlots {
+ public:
+  DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft);
+
+  Backend& backend() { return backend_; }
+  const StatePoolView& pool() const { return pool_; }
+
+  // Base [HV, K, V]; all else is zero.
+  void SetBase(int32_t slot, const std::vector<float>& base);
+  // Into the slot's base alone.
+  void PoisonBase(int32_t slot);
+  void Copy(int32_t to, int32_t from);
+  SlotImage Read(int32_t slot, int32_t log_length);
+  std::vector<float> ReadAll(int32_t slot);  // as it lies in memory
+
+  // The sequences' outputs; expects success and moves `logs` on. Bases are named only where one is not its log's slot.
+  std::vector<float> Decode(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths, std::vector<Log>& logs,
+                            bool draft = false);
+  std::vector<float> Decode(const DeltaRuleInputs& inputs, Log& log, bool draft = false);
+
+ private:
+  Backend& backend_;
+  StatePoolView pool_;
+  DeviceBuffer memory_;
+};
+
+}  // namespace gdn

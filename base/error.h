@@ -58,6 +58,11 @@ inline constexpr std::string_view kDeadlineExceeded = "DEADLINE_EXCEEDED";
 inline constexpr std::string_view kInternal = "INTERNAL";
 inline constexpr std::string_view kDeviceFailed = "DEVICE_FAILED";
 inline constexpr std::string_view kDeviceUnsupported = "DEVICE_UNSUPPORTED";
+inline constexpr std::string_view kEpochMismatch = "EPOCH_MISMATCH";
+inline constexpr std::string_view kDraftPending = "DRAFT_PENDING";
+inline constexpr std::string_view kNoDurableTier = "NO_DURABLE_TIER";
+inline constexpr std::string_view kCheckpointNotFound = "CHECKPOINT_NOT_FOUND";
+inline constexpr std::string_view kTierUnavailable = "TIER_UNAVAILABLE";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

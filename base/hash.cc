@@ -35,6 +35,8 @@ Hash128 HashBytes(std::string_view bytes) {
   return {.high = hash.high64, .low = hash.low64};
 }
 
+uint64_t Hash64(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 Hasher::Hasher() : state_(std::make_unique<State>()) {
   if (state_->xxh == nullptr) throw std::bad_alloc();
   XXH3_128bits_reset(state_->xxh);
@@ -61,5 +63,8 @@ Hash128 Hasher::Finish() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
   return {.high = hash.high64, .low = hash.low64};
 }
+
+// Both widths are digests of one state.
+uint64_t Hasher::Finish64() const { return XXH3_64bits_digest(state_->xxh); }
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// XXH3-128 digests, for payload identity, fingerprints and checksums (not for security).
+// XXH3 digests, for payload identity, fingerprints and checksums (not for security).
 //
 // Thread safety: Hasher is for one thread at a time. Ownership: Hasher owns its state.
 //
@@ -25,6 +25,9 @@ struct Hash128 {
 
 Hash128 HashBytes(std::string_view bytes);
 
+// XXH3-64: the checksum of a piece of a stream.
+uint64_t Hash64(std::string_view bytes);
+
 class Hasher {
  public:
   Hasher();
@@ -37,6 +40,7 @@ class Hasher {
   void UpdateField(std::string_view bytes);
   void UpdateInt(int64_t value);
   Hash128 Finish() const;
+  uint64_t Finish64() const;  // Hash64 of the same bytes
 
  private:
   struct State;

@@ -47,7 +47,7 @@ int DTypeBits(std::string_view dtype) {
 
 // JSON keeps the last of two equal keys silently, and its tree costs many times the text: a hostile header is stopped
 // while it is read.
-absl::StatusOr<Json> ParseHeader(std::string_view text) {
+absl::StatusOr<Json> ParseHeaderText(std::string_view text) {
   std::vector<std::set<std::string>> keys;
   std::string problem;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -96,8 +96,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
   const Json& dtype = json["dtype"];
   if (!dtype.is_string()) return DamagedTensor(name, "has a dtype that is not a string");
   entry.dtype = dtype.get_ref<const std::string&>();
-  const uint64_t bits = static_cast<uint64_t>(DTypeBits(entry.dtype));
-  if (bits == 0) return DamagedTensor(name, StrCat("has the unknown dtype '", entry.dtype, "'"));
+  if (DTypeBits(entry.dtype) == 0) return DamagedTensor(name, StrCat("has the unknown dtype '", entry.dtype, "'"));
 
   const Json& shape = json["shape"];
   if (!shape.is_array()) return DamagedTensor(name, "has a shape that is not an array");
@@ -118,17 +117,11 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const Json&
     return DamagedTensor(name, StrCat("ends at byte ", entry.end, ", before it begins at ", entry.begin));
   }
 
-  const auto count = CheckedElementCount(entry.shape);
-  if (!count.ok()) return DamagedTensor(name, StrCat("has too large a shape: ", count.status().message()));
-  const uint64_t elements =
-      static_cast<uint64_t>(*count);  // of 8 bytes at most, so 64 bits hold the bytes but not the bits
-  const uint64_t size = elements / 8 * bits + (elements % 8 * bits + 7) / 8;
-  if (elements % 8 * bits % 8 != 0) {
-    return DamagedTensor(name, StrCat("of dtype ", entry.dtype, " does not end at a whole byte"));
-  }
-  if (entry.end - entry.begin != size) {
+  const auto size = SafetensorsTensorBytes(entry.dtype, entry.shape);
+  if (!size.ok()) return DamagedTensor(name, std::string(size.status().message()));
+  if (entry.end - entry.begin != *size) {
     return DamagedTensor(name, StrCat("has ", entry.end - entry.begin, " bytes; its shape ", ShapeToString(entry.shape),
-                                      " of ", entry.dtype, " needs ", size));
+                                      " of ", entry.dtype, " needs ", *size));
   }
   return entry;
 }
@@ -170,7 +163,20 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   return file;
 }
 
-absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
+absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const std::vector<int64_t>& shape) {
+  const auto bits = static_cast<uint64_t>(DTypeBits(dtype));
+  if (bits == 0) return absl::InvalidArgumentError(StrCat("has the unknown dtype '", dtype, "'"));
+  const auto count = CheckedElementCount(shape);
+  if (!count.ok()) return WithPrefix(count.status(), "has too large a shape");
+  // Of 8 bytes at most, so 64 bits hold the bytes but not the bits.
+  const auto elements = static_cast<uint64_t>(*count);
+  if (elements % 8 * bits % 8 != 0) {
+    return absl::InvalidArgumentError(StrCat("of dtype ", dtype, " does not end at a whole byte"));
+  }
+  return elements / 8 * bits + elements % 8 * bits / 8;
+}
+
+absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes) {
   static_assert(std::endian::native == std::endian::little);
   if (bytes.size() < kPrefixBytes) {
     return Damaged(StrCat("it has ", bytes.size(), " bytes; expected at least the 8 of the header length"));
@@ -182,12 +188,22 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
     return Damaged(StrCat("its header length is ", header_bytes, "; expected at most ", std::min(rest, kMaxHeaderBytes),
                           " (", rest, " bytes follow)"));
   }
-  const std::string_view text = bytes.substr(kPrefixBytes, header_bytes);
+  return kPrefixBytes + header_bytes;
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
+  return ParseHeader(bytes, bytes.size());
+}
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::ParseHeader(std::string_view bytes, uint64_t file_bytes) {
+  GDN_ASSIGN_OR_RETURN(const uint64_t header_end, SafetensorsHeaderEnd(bytes));
+  if (file_bytes < header_end) return Damaged(StrCat("it has ", file_bytes, " bytes; its header ends at ", header_end));
+  const std::string_view text = bytes.substr(kPrefixBytes, header_end - kPrefixBytes);
   if (text.empty() || text.front() != '{') return Damaged("its header does not begin with '{'");
-  GDN_ASSIGN_OR_RETURN(const Json header, ParseHeader(text));
+  GDN_ASSIGN_OR_RETURN(const Json header, ParseHeaderText(text));
 
   SafetensorsFile file;
-  file.data_ = bytes.substr(kPrefixBytes + header_bytes);
+  file.data_ = bytes.substr(header_end);
   for (const auto& [name, value] : header.items()) {
     if (name == kMetadataKey) {
       GDN_ASSIGN_OR_RETURN(file.metadata_, ParseMetadata(value));
@@ -196,21 +212,31 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
     GDN_ASSIGN_OR_RETURN(SafetensorsEntry entry, ParseEntry(name, value));
     file.entries_.emplace(name, std::move(entry));
   }
-  GDN_RETURN_IF_ERROR(CheckCoverage(file.entries_, file.data_.size()));
+  GDN_RETURN_IF_ERROR(CheckCoverage(file.entries_, file_bytes - header_end));
   return file;
 }
 
-absl::StatusOr<TensorView> SafetensorsFile::Tensor(const std::string& name) const {
+absl::StatusOr<std::string_view> SafetensorsFile::Bytes(const std::string& name) const {
   const auto it = entries_.find(name);
   if (it == entries_.end()) {
     return WithMetadata(absl::NotFoundError(StrCat("the file has no tensor '", name, "'")), "tensor", name);
   }
   const SafetensorsEntry& entry = it->second;
+  if (entry.end > data_.size()) {
+    return WithMetadata(absl::FailedPreconditionError(StrCat("only the header was read, and not tensor '", name, "'")),
+                        "tensor", name);
+  }
+  return data_.substr(entry.begin, entry.end - entry.begin);
+}
+
+absl::StatusOr<TensorView> SafetensorsFile::Tensor(const std::string& name) const {
+  GDN_ASSIGN_OR_RETURN(const std::string_view bytes, Bytes(name));
+  const SafetensorsEntry& entry = entries_.at(name);
   const auto dtype = ParseDType(entry.dtype);
   if (!dtype.ok()) {
     return WithMetadata(WithPrefix(dtype.status(), StrCat("tensor '", name, "'")), "tensor", name);
   }
-  return TensorView{*dtype, entry.shape, data_.substr(entry.begin, entry.end - entry.begin)};
+  return TensorView{*dtype, entry.shape, bytes};
 }
 
 absl::StatusOr<std::vector<float>> SafetensorsFile::Floats(const std::string& name,

@@ -39,6 +39,10 @@ class SafetensorsFile {
   // the tensor is named.
   static absl::StatusOr<SafetensorsFile> Parse(std::string_view bytes);
 
+  // As Parse, of a file of `file_bytes` of which `bytes` has the header and perhaps no more. Entries and metadata are
+  // there; Tensor and Floats answer FAILED_PRECONDITION for tensors that `bytes` does not hold.
+  static absl::StatusOr<SafetensorsFile> ParseHeader(std::string_view bytes, uint64_t file_bytes);
+
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool Contains(const std::string& name) const { return entries_.count(name) != 0; }
@@ -46,6 +50,9 @@ class SafetensorsFile {
   // NOT_FOUND where there is no such tensor; INVALID_ARGUMENT (INVALID_TENSOR_DTYPE) for a dtype other than F32, F16,
   // BF16.
   absl::StatusOr<TensorView> Tensor(const std::string& name) const;
+
+  // The tensor's bytes, whatever its dtype. NOT_FOUND where there is no such tensor.
+  absl::StatusOr<std::string_view> Bytes(const std::string& name) const;
 
   // The tensor's elements as float32. Errors as Tensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is
   // given and differs; a dimension of -1 matches any.
@@ -59,13 +66,34 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+// Where the header ends: the 8 bytes of its length and its text are the first that many bytes of the file. DATA_LOSS
+// (INVALID_STATE_FILE) where `bytes` is shorter than that, or the length is beyond the format's bound.
+absl::StatusOr<uint64_t> SafetensorsHeaderEnd(std::string_view bytes);
+
+// Bytes of a tensor. INVALID_ARGUMENT for an unknown dtype, elements that do not fill whole bytes, or a shape that
+// CheckedElementCount refuses.
+absl::StatusOr<uint64_t> SafetensorsTensorBytes(std::string_view dtype, const std::vector<int64_t>& shape);
+
+// A tensor of any of the format's dtypes.
+struct RawTensor {
+  std::string name;
+  std::string dtype;  // "F32", "U8", ...
+  std::vector<int64_t> shape;
+  std::string_view data;
+};
+
+// The header of a file (padded with spaces to 8 bytes) whose tensors' bytes follow in the given order, one after the
+// other: whoever writes the file writes those from where they are. INVALID_ARGUMENT for a duplicate name, text that is not
+// UTF-8, or data whose byte count is not shape x dtype.
+absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tensors,
+                                              const std::map<std::string, std::string>& metadata);
+
 struct NamedTensor {
   std::string name;
   TensorView view;
 };
 
-// The whole file: header (padded with spaces to 8 bytes) and the tensors' bytes, in the given order. INVALID_ARGUMENT
-// for a duplicate name or a view whose byte count is not shape x dtype.
+// The whole file: SafetensorsHeader and the tensors' bytes. Errors as there.
 absl::StatusOr<std::string> SerializeSafetensors(const std::vector<NamedTensor>& tensors,
                                                  const std::map<std::string, std::string>& metadata);
 

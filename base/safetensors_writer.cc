@@ -33,58 +33,69 @@ absl::StatusOr<std::string> MetadataJson(const std::map<std::string, std::string
   return StrCat("\"__metadata__\":{", json, "}");
 }
 
-absl::Status ValidateTensor(const NamedTensor& tensor) {
+absl::Status ValidateTensor(const RawTensor& tensor) {
   if (tensor.name == "__metadata__") {
     return absl::InvalidArgumentError("a tensor may not be named '__metadata__'; that name holds the metadata");
   }
-  const auto count = CheckedElementCount(tensor.view.shape);
-  if (!count.ok()) return WithPrefix(count.status(), StrCat("tensor '", tensor.name, "'"));
-  const uint64_t expected = static_cast<uint64_t>(*count) * DTypeSize(tensor.view.dtype);
-  if (tensor.view.data.size() != expected) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-        StrCat("tensor '", tensor.name, "' has ", tensor.view.data.size(), " bytes; its shape ",
-               ShapeToString(tensor.view.shape), " of ", DTypeName(tensor.view.dtype), " needs ", expected),
-        {{"tensor", tensor.name}});
+  const auto expected = SafetensorsTensorBytes(tensor.dtype, tensor.shape);
+  if (!expected.ok()) return WithPrefix(expected.status(), StrCat("tensor '", tensor.name, "'"));
+  if (tensor.data.size() != *expected) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+                     StrCat("tensor '", tensor.name, "' has ", tensor.data.size(), " bytes; its shape ",
+                            ShapeToString(tensor.shape), " of ", tensor.dtype, " needs ", *expected),
+                     {{"tensor", tensor.name}});
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> SerializeSafetensors(const std::vector<NamedTensor>& tensors,
-                                                 const std::map<std::string, std::string>& metadata) {
+absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tensors,
+                                              const std::map<std::string, std::string>& metadata) {
   static_assert(std::endian::native == std::endian::little);
-  std::string header = "{";
+  uint64_t text_bytes = 0;
+  std::string header(sizeof(text_bytes), '\0');
+  header += "{";
   if (!metadata.empty()) {
     GDN_ASSIGN_OR_RETURN(const std::string json, MetadataJson(metadata));
     header += json;
   }
   std::set<std::string_view> names;
   uint64_t offset = 0;
-  for (const NamedTensor& tensor : tensors) {
+  for (const RawTensor& tensor : tensors) {
     GDN_RETURN_IF_ERROR(ValidateTensor(tensor));
     if (!names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(StrCat("two tensors are named '", tensor.name, "'"));
     }
     GDN_ASSIGN_OR_RETURN(const std::string name, Quoted(tensor.name));
-    const uint64_t end = offset + tensor.view.data.size();
-    StrAppend(&header, header.size() == 1 ? "" : ",", name, ":{\"dtype\":\"", DTypeName(tensor.view.dtype),
-              "\",\"shape\":[", absl::StrJoin(tensor.view.shape, ","), "],\"data_offsets\":[", offset, ",", end, "]}");
+    const uint64_t end = offset + tensor.data.size();
+    StrAppend(&header, header.back() == '{' ? "" : ",", name, ":{\"dtype\":\"", tensor.dtype, "\",\"shape\":[",
+              absl::StrJoin(tensor.shape, ","), "],\"data_offsets\":[", offset, ",", end, "]}");
     offset = end;
   }
   header += "}";
   // Spaces, so that the data begins aligned.
   header.resize((header.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  text_bytes = header.size() - sizeof(text_bytes);
+  std::memcpy(header.data(), &text_bytes, sizeof(text_bytes));
+  return header;
+}
 
-  const uint64_t header_bytes = header.size();
-  char prefix[sizeof(header_bytes)];
-  std::memcpy(prefix, &header_bytes, sizeof(header_bytes));
-  std::string file;
-  file.reserve(sizeof(prefix) + header.size() + offset);
-  file.append(prefix, sizeof(prefix));
-  file += header;
-  for (const NamedTensor& tensor : tensors) file.append(tensor.view.data.data(), tensor.view.data.size());
+absl::StatusOr<std::string> SerializeSafetensors(const std::vector<NamedTensor>& tensors,
+                                                 const std::map<std::string, std::string>& metadata) {
+  std::vector<RawTensor> raw;
+  raw.reserve(tensors.size());
+  size_t data_bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    raw.push_back({.name = tensor.name,
+                   .dtype = std::string(DTypeName(tensor.view.dtype)),
+                   .shape = tensor.view.shape,
+                   .data = tensor.view.data});
+    data_bytes += tensor.view.data.size();
+  }
+  GDN_ASSIGN_OR_RETURN(std::string file, SafetensorsHeader(raw, metadata));
+  file.reserve(file.size() + data_bytes);
+  for (const RawTensor& tensor : raw) file.append(tensor.data.data(), tensor.data.size());
   return file;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -44,6 +45,24 @@ bool AbslParseFlag(absl::string_view text, ByteCount* out, std::string* error) {
 
 std::string AbslUnparseFlag(const ByteCount& count) { return StrCat(count.bytes); }
 
+// The same, or "auto".
+struct OptionalByteCount {
+  std::optional<int64_t> bytes;
+};
+
+bool AbslParseFlag(absl::string_view text, OptionalByteCount* out, std::string* error) {
+  out->bytes = std::nullopt;
+  if (text == "auto") return true;
+  ByteCount count;
+  if (!AbslParseFlag(text, &count, error)) return false;
+  out->bytes = count.bytes;
+  return true;
+}
+
+std::string AbslUnparseFlag(const OptionalByteCount& count) {
+  return count.bytes.has_value() ? StrCat(*count.bytes) : "auto";
+}
+
 }  // namespace gdn
 
 ABSL_FLAG(std::vector<std::string>, model, {},
@@ -58,12 +77,34 @@ ABSL_FLAG(
     "which, and why). null computes nothing and is for measuring the service itself.");
 ABSL_FLAG(int32_t, gpu_device, 0, "Which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
 ABSL_FLAG(int32_t, threads, 0, "Worker threads of the CPU backend; 0: one for each processor available.");
-ABSL_FLAG(gdn::ByteCount, state_bytes, gdn::ByteCount{},
+ABSL_FLAG(gdn::ByteCount, device_state_bytes, gdn::ByteCount{},
           "Device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is used), or "
           "three quarters of what is free on a GPU once the models are loaded.");
 ABSL_FLAG(int32_t, state_slots, 0,
-          "Instead of --state-bytes: room for this many layer states of the largest model (a session needs one a "
+          "Instead of --device-state-bytes: room for this many layer states of the largest model (a session needs one a "
           "Gated DeltaNet layer).");
+ABSL_FLAG(gdn::OptionalByteCount, host_state_bytes, gdn::OptionalByteCount{},
+          "Host memory for the states of sessions that rest, page-locked beside a GPU; 0: none. auto: a quarter of the "
+          "host's memory beside a GPU, none on a CPU.");
+ABSL_FLAG(std::string, disk_dir, "",
+          "Folder for the states of sessions that rest, and for checkpoints: sessions then survive a restart. One server "
+          "a folder.");
+ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
+          "Most that --disk-dir may hold; 0: no limit but the disk's.");
+ABSL_FLAG(std::string, redis, "",
+          "Redis server for states that find no room on the disk, or instead of one: HOST:PORT, unix:/PATH or "
+          "redis://[:PASSWORD@]HOST:PORT/DB.");
+ABSL_FLAG(std::string, redis_prefix, "gdn:",
+          "Of all keys in --redis. One server a prefix: one that is started with another's takes over its sessions.");
+ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
+          "Makes a session durable at least every so many tokens: a crash never loses more (but a single larger call). 0: "
+          "not by tokens. Needs --disk-dir or --redis.");
+ABSL_FLAG(absl::Duration, checkpoint_every, absl::ZeroDuration(),
+          "Makes sessions that have moved durable after this time, for example 30s; 0: not by time.");
+ABSL_FLAG(absl::Duration, session_idle_ttl, absl::ZeroDuration(),
+          "Deletes sessions that no call has named for this long, where they do not say otherwise; 0: never.");
+ABSL_FLAG(gdn::ByteCount, stored_reply_bytes, gdn::ByteCount{int64_t{1} << 30},
+          "Memory for the last replies of all sessions on the device, which answer retries.");
 ABSL_FLAG(int32_t, max_draft, 8, "Tokens that a session may bring to one Decode row, 1 .. 64.");
 ABSL_FLAG(int32_t, max_batch, 512, "Sessions in one Decode call, and rows merged into one batch, 1 .. 65536.");
 ABSL_FLAG(gdn::ByteCount, max_message_bytes, gdn::ByteCount{int64_t{64} << 20},
@@ -83,8 +124,10 @@ namespace {
 constexpr char kUsage[] =
     "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
     "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061\n"
-    "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n\n"
-    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, then the server stops.";
+    "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
+    "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
+    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a place "
+    "for it, then the server stops.";
 
 // Names with - become names with _, and the values of all --model flags become one list.
 std::deque<std::string> NormalizedArguments(int argc, char** argv) {
@@ -141,11 +184,28 @@ absl::Status CheckOptions(const ServerOptions& options) {
   }
   GDN_RETURN_IF_ERROR(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
   GDN_RETURN_IF_ERROR(CheckRange<int32_t>("state-slots", options.state_slots, 0, std::numeric_limits<int32_t>::max()));
-  if (options.state_slots > 0 && options.state_bytes > 0) {
-    return absl::InvalidArgumentError("--state-slots and --state-bytes are both given, expected one of them");
+  if (options.state_slots > 0 && options.device_state_bytes > 0) {
+    return absl::InvalidArgumentError("--state-slots and --device-state-bytes are both given, expected one of them");
   }
   if (options.state_slots > 0 && options.models.empty()) {
-    return absl::InvalidArgumentError("--state-slots counts states of a --model and none is given; use --state-bytes");
+    return absl::InvalidArgumentError(
+        "--state-slots counts states of a --model and none is given; use --device-state-bytes");
+  }
+  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("checkpoint-every-tokens", options.checkpoint_every_tokens, 0,
+                                          std::numeric_limits<int32_t>::max()));
+  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("stored-reply-bytes", options.stored_reply_bytes,
+                                          options.limits.max_stored_reply_bytes, std::numeric_limits<int64_t>::max()));
+  for (const auto& [name, duration] : {std::pair("checkpoint-every", options.checkpoint_every),
+                                       std::pair("session-idle-ttl", options.session_idle_ttl)}) {
+    if (duration >= absl::ZeroDuration()) continue;
+    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0"));
+  }
+  const bool checkpoints = options.checkpoint_every_tokens > 0 || options.checkpoint_every > absl::ZeroDuration();
+  if (checkpoints && options.disk_dir.empty() && options.redis.empty()) {
+    return absl::InvalidArgumentError("checkpoints need a place to be kept in: give --disk-dir or --redis as well");
+  }
+  if (options.disk_state_bytes > 0 && options.disk_dir.empty()) {
+    return absl::InvalidArgumentError("--disk-state-bytes limits --disk-dir, which is not given");
   }
   return absl::OkStatus();
 }
@@ -187,7 +247,16 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
   options.state_slots = absl::GetFlag(FLAGS_state_slots);
-  options.state_bytes = absl::GetFlag(FLAGS_state_bytes).bytes;
+  options.device_state_bytes = absl::GetFlag(FLAGS_device_state_bytes).bytes;
+  options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;
+  options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
+  options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
+  options.redis = absl::GetFlag(FLAGS_redis);
+  options.redis_prefix = absl::GetFlag(FLAGS_redis_prefix);
+  options.checkpoint_every_tokens = absl::GetFlag(FLAGS_checkpoint_every_tokens);
+  options.checkpoint_every = absl::GetFlag(FLAGS_checkpoint_every);
+  options.session_idle_ttl = absl::GetFlag(FLAGS_session_idle_ttl);
+  options.stored_reply_bytes = absl::GetFlag(FLAGS_stored_reply_bytes).bytes;
   options.limits.max_draft = absl::GetFlag(FLAGS_max_draft);
   options.limits.max_batch = absl::GetFlag(FLAGS_max_batch);
   options.limits.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;

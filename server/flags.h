@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,8 +25,17 @@ struct ServerOptions {
   std::string backend;
   int32_t threads = 0;
   int32_t gpu_device = 0;
-  int64_t state_bytes = 0;  // 0: by the device's memory
-  int32_t state_slots = 0;  // instead of state_bytes, where not 0
+  int64_t device_state_bytes = 0;            // 0: by the device's memory
+  int32_t state_slots = 0;                   // instead of device_state_bytes, where not 0
+  std::optional<int64_t> host_state_bytes;  // nothing: by the backend and the host's memory
+  std::string disk_dir;
+  int64_t disk_state_bytes = 0;
+  std::string redis;
+  std::string redis_prefix;
+  int64_t checkpoint_every_tokens = 0;
+  absl::Duration checkpoint_every;
+  absl::Duration session_idle_ttl;
+  int64_t stored_reply_bytes = 0;
   StepLimits limits;
   int32_t max_queued_steps = 0;
   absl::Duration drain_timeout;

@@ -2,18 +2,21 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <spdlog/spdlog.h>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
@@ -22,6 +25,9 @@
 #include "server/flags.h"
 #include "server/model/loaded_model.h"
 #include "server/rpc/server.h"
+#include "server/rpc/session_calls.h"
+#include "server/session/state_service.h"
+#include "server/validation/names.h"
 
 #ifndef GDN_VERSION
 #error "GDN_VERSION comes from CMake"
@@ -74,18 +80,49 @@ absl::Status WritePortFile(const std::string& path, int port) {
   return absl::OkStatus();
 }
 
-void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, int64_t state_bytes) {
+// What `auto` stands for: beside a GPU the host's memory is mostly idle; the CPU's states are in it already.
+int64_t HostBudgetBytes(const ServerOptions& options, const BackendInfo& backend) {
+  if (options.host_state_bytes.has_value()) return *options.host_state_bytes;
+  if (backend.unified_memory) return 0;
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 4;
+}
+
+StateServiceOptions StateOptions(const ServerOptions& options, Backend& backend, int64_t slot_bytes) {
+  return {.device_bytes = StateBudgetBytes(options, backend, slot_bytes),
+          .max_draft = options.limits.max_draft,
+          .stored_reply_bytes = options.stored_reply_bytes,
+          .host_bytes = HostBudgetBytes(options, backend.info()),
+          .disk_dir = options.disk_dir,
+          .disk_bytes = options.disk_state_bytes,
+          .redis = options.redis,
+          .redis_prefix = options.redis_prefix,
+          .policy = {.every_tokens = options.checkpoint_every_tokens,
+                     .every = options.checkpoint_every > absl::ZeroDuration() ? options.checkpoint_every
+                                                                              : absl::InfiniteDuration()}};
+}
+
+absl::StatusOr<Recovered> RecoverSessions(const ServiceContext& context, StateService& states) {
+  return states.Recover([&context](const std::string& model) -> std::optional<SessionSpec> {
+    absl::StatusOr<SessionSpec> spec = SpecOfModel(context, ModelName(model));
+    return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;
+  });
+}
+
+void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, const StateServiceOptions& states) {
   std::vector<std::string> models;
   for (const auto& [name, directory] : options.models) models.push_back(StrCat(name, "=", directory));
   spdlog::info("gdn_server {} backend={} device=\"{}\" numerics_id={} threads={}", GDN_VERSION, backend.name,
                backend.device, backend.numerics_id, backend.threads);
   spdlog::info(
-      "config listen={} models=[{}] state_bytes={} max_draft={} max_batch={} max_message_bytes={} "
-      "max_stored_reply_bytes={} "
-      "max_queued_steps={} drain_timeout={} log_format={} log_level={}",
-      options.listen, absl::StrJoin(models, ", "), state_bytes, options.limits.max_draft, options.limits.max_batch,
-      options.limits.max_message_bytes, options.limits.max_stored_reply_bytes, options.max_queued_steps,
-      absl::FormatDuration(options.drain_timeout), options.logging.format, options.logging.level);
+      "config listen={} models=[{}] device_state_bytes={} host_state_bytes={} disk_dir={} redis={} "
+      "checkpoint_every_tokens={} checkpoint_every={} max_draft={} max_batch={} max_message_bytes={} "
+      "max_stored_reply_bytes={} stored_reply_bytes={} max_queued_steps={} drain_timeout={} log_format={} log_level={}",
+      options.listen, absl::StrJoin(models, ", "), states.device_bytes, states.host_bytes,
+      options.disk_dir.empty() ? "none" : options.disk_dir, options.redis.empty() ? "none" : "set",
+      options.checkpoint_every_tokens, absl::FormatDuration(options.checkpoint_every), options.limits.max_draft,
+      options.limits.max_batch, options.limits.max_message_bytes, options.limits.max_stored_reply_bytes,
+      options.stored_reply_bytes, options.max_queued_steps, absl::FormatDuration(options.drain_timeout),
+      options.logging.format, options.logging.level);
 }
 
 absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
@@ -106,23 +143,36 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
     catalog.emplace(name, Describe(model));
     loaded.push_back(std::move(model));
   }
-  const int64_t state_bytes = StateBudgetBytes(options, *backend, slot_bytes);
-  LogConfiguration(options, backend->info(), state_bytes);
+  const StateServiceOptions state_options = StateOptions(options, *backend, slot_bytes);
+  LogConfiguration(options, backend->info(), state_options);
 
-  StateStore store(*backend, {.budget_bytes = state_bytes, .max_draft = options.limits.max_draft});
-  SessionManager sessions(store);
+  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<StateService> states, StateService::Make(*backend, state_options));
   FailureReporter failure;
   Batcher batcher(*backend, {.max_queued_steps = options.max_queued_steps,
                              .max_batch_rows = options.limits.max_batch,
                              .on_device_failure = [&failure](const absl::Status& status) { failure.Report(status); }});
-  const ServiceContext context{.models = catalog,
-                               .sessions = sessions,
-                               .store = store,
-                               .batcher = batcher,
-                               .backend = backend->info(),
-                               .version = GDN_VERSION,
-                               .limits = options.limits,
-                               .max_queued_steps = options.max_queued_steps};
+  states->BindDevice([&batcher] { return batcher.device_status(); },
+                     [&batcher](const absl::Status& status) { batcher.NoteDeviceFailure(status); });
+  ServiceContext context{
+      .models = catalog,
+      .sessions = states->sessions(),
+      .store = states->store(),
+      .residency = states->residency(),
+      .checkpointer = states->checkpointer(),
+      .environment = states->environment(),
+      .batcher = batcher,
+      .backend = backend->info(),
+      .version = GDN_VERSION,
+      .limits = options.limits,
+      .max_queued_steps = options.max_queued_steps,
+      .session_idle_ttl =
+          options.session_idle_ttl > absl::ZeroDuration() ? options.session_idle_ttl : absl::InfiniteDuration()};
+  const auto unbind = absl::MakeCleanup([&states] { states->BindDevice(nullptr, nullptr); });  // before the batcher goes
+  GDN_ASSIGN_OR_RETURN(const Recovered recovered, RecoverSessions(context, *states));
+  context.recovered_sessions = recovered.sessions;
+  if (recovered.sessions + recovered.passed_over > 0) {
+    spdlog::info("sessions recovered={} passed_over={}", recovered.sessions, recovered.passed_over);
+  }
   GDN_ASSIGN_OR_RETURN(const std::unique_ptr<RpcServer> server, RpcServer::Start(context, options.listen));
   failure.Watch(server.get());
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
@@ -135,6 +185,7 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   failure.Watch(nullptr);
   const bool drained = server->Stop(options.drain_timeout);
   if (!drained) spdlog::warn("some steps had not ended when the drain timeout passed");
+  if (!states->Drain()) spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
   spdlog::info("stopped");
   return absl::OkStatus();
 }

@@ -1,63 +1,107 @@
-// A session's states as a safetensors file, and back.
+// State files: a session's states as a safetensors file, and back. docs/state-files.md describes the format.
 //
-// Tensors, for each layer L that has seen a token or a state, all F32:
-//   layer.L.conv_state       [C, W - 1]   model sessions; pre-convolution inputs, newest last
-//   layer.L.recurrent_state  [HV, K, V]   with an empty log; else only where it was asked for
-//   layer.L.base_state       [HV, K, V]   with a log, and then these three as well:
-//   layer.L.log_k            [n, H, K]
-//   layer.L.log_u            [n, HV, V]
-//   layer.L.log_g            [n, HV]
-// so a session restored under an equal numerics_id continues bit for bit. __metadata__ has
-//   format            "gdn.state"
-//   format_version    "1"
-//   dims              JSON {"key_heads": 16, "value_heads": 32, "key_dim": 128, "value_dim": 128, "conv_width": 4,
-//                     "hidden_size": 2048}
-//   layer_count       above every layer index the session has, seen or not
-//   model_fingerprint, numerics_id  of the writer; may be left out by other tools
-//   log_capacity      needed where a layer has a log
-//   layer.L           JSON {"token_count": n, "log_length": n, "input_kind": "hidden_states"}; only the first is needed
-// Thread safety: free functions on values.
+// A file is made as pieces, most of them views of the image, so that writing it copies nothing. Every tensor has an
+// XXH3-128 checksum in the metadata, and so has the header: any byte that is cut or changed is found before anything is
+// made of the file.
+// A delta leaves out the base states that its reader has from an earlier file; MergeDelta puts the two together.
+// Thread safety: free functions on values; a SnapshotFile is constant. Ownership: a SnapshotFile keeps its image alive; a
+// StateFile borrows the bytes.
 //
-//   GDN_ASSIGN_OR_RETURN(std::string file, EncodeSnapshot(snapshot));
-//   GDN_ASSIGN_OR_RETURN(Snapshot again, DecodeSnapshot(file));
+//   GDN_ASSIGN_OR_RETURN(SnapshotFile file, EncodeSnapshot(image, {}));
+//   for (std::string_view piece : file.pieces()) write(piece);
+//   GDN_ASSIGN_OR_RETURN(StateFile again, ParseStateFile(bytes));
+//   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(again, layout, /*transposed_base=*/false, memory));
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/layer_dims.h"
-#include "kernels/backend.h"
+#include "base/dtype.h"
+#include "state_store/session_image.h"
+#include "state_store/slot_codec.h"
 
 namespace gdn {
 
-struct LayerSnapshot {
-  int32_t layer = 0;
-  int64_t token_count = 0;
-  int32_t log_length = 0;
-  InputKind input_kind = InputKind::kNone;
-  SlotImage image;                     // base and log
-  std::vector<float> recurrent_state;  // [HV, K, V] with the log folded in, to be written beside a log; may be empty.
-                                       // Never read back: image.base always is
+struct SnapshotOptions {
+  bool include_recurrent_state = false;       // beside a log: the base with the accepted log folded in
+  DType recurrent_state_dtype = DType::kF32;  // of those; kF32 or kBF16
+  bool include_owner = false;                 // principal, id, affinity, lifetimes: for a tier's own files
+  // "": a full file. Else a delta to that one: without the bases of layers with has_base == false, and without those whose
+  // base_version is the layer's in known_bases.
+  std::string base_snapshot_id = {};
+  BaseVersions known_bases = {};
 };
 
-struct Snapshot {
-  LayerDims dims;
-  std::string model_fingerprint;  // "" for an operator session
-  std::string numerics_id;
-  int32_t layer_count = 0;            // above every layer index the session has, seen or not
-  std::vector<LayerSnapshot> layers;  // those with token_count > 0 or a state, ascending
+class SnapshotFile {
+ public:
+  const std::vector<std::string_view>& pieces() const { return pieces_; }
+  int64_t bytes() const { return bytes_; }
+  const std::string& snapshot_id() const { return snapshot_id_; }  // 32 hexadecimal digits; no two files share one
+
+ private:
+  friend absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr, const SnapshotOptions&);
+  SessionImagePtr image_;
+  std::vector<std::shared_ptr<const void>> owned_;  // what the pieces need beside the image
+  std::vector<std::string_view> pieces_;
+  int64_t bytes_ = 0;
+  std::string snapshot_id_;
 };
 
 // INVALID_ARGUMENT where the parts do not fit each other.
-absl::StatusOr<std::string> EncodeSnapshot(const Snapshot& snapshot);
+absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const SnapshotOptions& options);
 
-// DATA_LOSS (INVALID_STATE_FILE), naming the tensor or field, where the file is cut, damaged or inconsistent in itself.
-// A layer with only `layer.L.recurrent_state` (and, in a model session, conv_state) is a base with no log.
+struct StateFileLayer {
+  int32_t layer = 0;
+  SlotExtent extent;
+  InputKind kind = InputKind::kNone;
+  bool has_base = true;  // false in a delta
+  SlotView view;         // into the file's bytes, or into `converted`; recurrent_state as base where the log is empty
+  StoredReplyPtr reply;
+};
+
+// A parsed and verified file.
+struct StateFile {
+  // Fields of the owner are empty where the file names none, and so are `layers`: those of the session, where the layers
+  // below are those with a state.
+  SessionHeader header;
+  std::string numerics_id;
+  int32_t layer_count = 0;   // above every layer index the session has, seen or not
+  int32_t log_capacity = 0;  // L of the writer; 0 where the file does not say
+  std::string snapshot_id;
+  std::string base_snapshot_id;  // "": a full file
+  absl::Time created;
+  bool has_owner = false;
+  std::vector<StateFileLayer> layers;                                // ascending
+  std::vector<std::shared_ptr<const std::vector<float>>> converted;  // what is not aligned F32 in the file
+};
+
+// DATA_LOSS (INVALID_STATE_FILE: tensor), naming the tensor, or "header", where the file is cut, damaged or inconsistent in
+// itself. A file of another tool needs only format, format_version "1", dims, layer_count and token counts, and may have no
+// checksums; a layer with only `layer.L.recurrent_state` (and, in a model session, conv_state) is a base with no log.
 // A log of another log_capacity is not taken over: the recurrent_state beside it is then the base, and without one the
-// answer is FAILED_PRECONDITION (STATE_MISMATCH).
-absl::StatusOr<Snapshot> DecodeSnapshot(std::string_view file);
+// answer is FAILED_PRECONDITION (STATE_MISMATCH); so it is for a log as long as log_capacity. `bytes` must outlive the
+// result.
+absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes);
+
+// Only the header is read and verified: for listings. `bytes` may end where the header does; `file_bytes` is the whole
+// file's size, which must be what the header says. Views are empty.
+absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
+
+// The file's states in slots of `layout`, whose dims must be the file's. FAILED_PRECONDITION (STATE_MISMATCH) where a draft
+// is longer than the layout's, or for a delta.
+absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout, bool transposed_base,
+                                       HostMemory& memory);
+
+// Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION (STATE_MISMATCH)
+// where it is a delta to another file.
+absl::Status CompleteDelta(const StateFile& full, StateFile& delta);
+
+// The full file that `delta` stands for, given the full file it is a delta to: tensors and metadata are the delta's, and
+// the bases it leaves out the full file's. FAILED_PRECONDITION (STATE_MISMATCH) where it is a delta to another.
+absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view delta);
 
 }  // namespace gdn

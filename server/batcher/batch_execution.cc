@@ -51,16 +51,17 @@ LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
   return step;
 }
 
-void CommitRow(const StepJob& job, StepRow& row, const LayerProgress& after, int64_t compute_time_us) {
-  StepReplyPtr reply;
+void CommitRow(const StepJob& job, StepRow& row, const StepOutcome& outcome, int64_t compute_time_us) {
+  std::shared_ptr<StoredReply> reply;
   if (row.keep_reply) {
     const size_t bytes = static_cast<size_t>(row.tokens * job.output_features) * DTypeSize(job.output_dtype);
-    reply = std::make_shared<const StepReply>(StepReply{.output = std::string(row.output, bytes),
-                                                        .token_count = after.token_count,
-                                                        .compute_time_us = compute_time_us});
+    reply = std::make_shared<StoredReply>();
+    reply->output.assign(row.output, bytes);
+    reply->token_count = outcome.after.token_count;
+    reply->compute_time_us = compute_time_us;
   }
-  row.token_count = after.token_count;
-  row.lease.Commit(after, std::move(reply));
+  row.token_count = outcome.after.token_count;
+  row.lease.Commit(outcome, std::move(reply));
 }
 
 // The callback may own the job's owner: it is moved out so that no cycle keeps them alive.
@@ -75,7 +76,7 @@ void FailRow(StepRow& row, const absl::Status& status) {
 
 bool CanRunTogether(const StepJob& a, const StepJob& b) {
   return a.weights == b.weights && a.kind == b.kind && a.scale == b.scale && a.use_qk_l2norm == b.use_qk_l2norm &&
-         a.rows.front().lease.slots().pool() == b.rows.front().lease.slots().pool();
+         a.draft == b.draft && a.rows.front().lease.pool() == b.rows.front().lease.pool();
 }
 
 absl::Status BatchExecutor::Gather(const std::vector<RowSpan>& rows, LayerStep* step) {
@@ -134,24 +135,53 @@ absl::Status BatchExecutor::Scatter(const std::vector<RowSpan>& rows, const Laye
   return absl::OkStatus();
 }
 
-absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<int32_t>& log_lengths) {
-  const StatePoolView& pool = rows.front().row->lease.slots().view();
+absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease) {
+  GDN_ASSIGN_OR_RETURN(const StepSlots slots, lease.PrepareDecode());
+  const StatePoolView& pool = lease.pool()->view();
+  if (slots.zero) GDN_RETURN_IF_ERROR(backend.ZeroSlot(pool, slots.slot));
+  if (slots.copy_tail_from >= 0) {
+    // Log and convolution columns lie behind the base.
+    const int64_t tail = pool.layout.log_k_offset();
+    GDN_RETURN_IF_ERROR(backend.Copy(pool.slot(slots.slot) + tail, pool.slot(slots.copy_tail_from) + tail,
+                                     static_cast<size_t>(pool.layout.slot_floats() - tail) * sizeof(float)));
+  }
+  return slots;
+}
+
+absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<StepOutcome>& outcomes) {
+  const StepJob& shape = *rows.front().job;
+  const StatePoolView pool = rows.front().row->lease.pool()->view();
   std::vector<int32_t> cu_seqlens = {0};
-  std::vector<int32_t> slots;
+  std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<int64_t> token_counts;
   for (RowSpan& span : rows) {
     StepLease& lease = span.row->lease;
-    if (lease.fresh()) GDN_RETURN_IF_ERROR(backend_.ZeroSlot(pool, lease.TakeSlot()));
+    GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend_, lease));
     cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
-    slots.push_back(lease.slot());
+    slots.push_back(where.slot);
+    base_slots.push_back(where.base_slot);
     token_counts.push_back(lease.before().token_count);
     log_lengths.push_back(lease.before().log_length);
+    // A new state's base is its own from the start; another's once the log is full, which a draft's never is.
+    const bool folds = !shape.draft && log_lengths.back() + span.tokens >= kLogCapacity;
+    outcomes.push_back({.after = lease.before(), .base_written = where.zero || folds});
   }
-  LayerStep step = MakeStep(*rows.front().job, pool);
+  LayerStep step = MakeStep(shape, pool);
   step.batch = {.sequences = static_cast<int32_t>(rows.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
+  if (base_slots != slots) step.base_slots = base_slots.data();
+  step.draft = shape.draft;
   GDN_RETURN_IF_ERROR(Gather(rows, &step));
   GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    LayerProgress& after = outcomes[i].after;
+    if (shape.draft) {
+      after.draft_length = rows[i].tokens;
+    } else {
+      after.token_count += rows[i].tokens;
+      after.log_length = log_lengths[i];
+    }
+  }
   return Scatter(rows, step);
 }
 
@@ -172,22 +202,20 @@ void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
       if (!stopped.ok() && row.lease.TryCancel()) {
         row.status = stopped;
       } else if (row.tokens == 0) {
-        CommitRow(*job, row, row.lease.before(), 0);
+        CommitRow(*job, row, {.after = row.lease.before()}, 0);
       } else {
         rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
       }
     }
   }
-  std::vector<int32_t> log_lengths;
+  std::vector<StepOutcome> outcomes;
   absl::Status status = device_status_;
-  if (status.ok() && !rows.empty()) status = NoteFailure(RunDecode(rows, log_lengths));
+  if (status.ok() && !rows.empty()) status = NoteFailure(RunDecode(rows, outcomes));
   const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
   for (size_t i = 0; i < rows.size(); ++i) {
     StepRow& row = *rows[i].row;
     if (status.ok()) {
-      const LayerProgress after{.token_count = row.lease.before().token_count + row.tokens,
-                                .log_length = log_lengths[i]};
-      CommitRow(*rows[i].job, row, after, compute_time_us);
+      CommitRow(*rows[i].job, row, outcomes[i], compute_time_us);
     } else {
       FailRow(row, status);
     }
@@ -202,24 +230,23 @@ void BatchExecutor::StartPrefill(StepJobPtr job) { prefill_.emplace().job = std:
 
 absl::Status BatchExecutor::BeginPrefill(PrefillProgress& prefill) {
   StepLease& lease = prefill.job->rows.front().lease;
-  int32_t source = -1;
-  if (lease.fresh()) {
-    prefill.slot = lease.TakeSlot();
-  } else {
-    source = lease.slot();
-    GDN_ASSIGN_OR_RETURN(prefill.aside, lease.slots().TakeSpare());
-    prefill.slot = prefill.aside.index();
-  }
+  const int32_t source = lease.slot();
+  const int32_t source_base = source < 0 ? -1 : lease.base_slot();
+  GDN_ASSIGN_OR_RETURN(prefill.slot, lease.PrepareAside());
   const int32_t log_length = lease.before().log_length;
-  return backend_.MaterializeState(
-      {.pool = lease.slots().view(), .count = 1, .src = &source, .dst = &prefill.slot, .log_lengths = &log_length});
+  return backend_.MaterializeState({.pool = lease.pool()->view(),
+                                    .count = 1,
+                                    .src = &source,
+                                    .dst = &prefill.slot,
+                                    .log_lengths = &log_length,
+                                    .src_bases = source == source_base ? nullptr : &source_base});
 }
 
 absl::Status BatchExecutor::RunPrefillSegment(PrefillProgress& prefill, int32_t tokens) {
   StepRow& row = prefill.job->rows.front();
   const std::array<int32_t, 2> cu_seqlens = {0, tokens};
   const int64_t token_count = row.lease.before().token_count + prefill.next;
-  LayerStep step = MakeStep(*prefill.job, row.lease.slots().view());
+  LayerStep step = MakeStep(*prefill.job, row.lease.pool()->view());
   step.batch = {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = &prefill.slot};
   step.token_counts = &token_count;
   const std::vector<RowSpan> rows = {{.job = prefill.job.get(), .row = &row, .first = prefill.next, .tokens = tokens}};
@@ -256,13 +283,12 @@ void BatchExecutor::EndPrefill(const absl::Status& status) {
   if (!status.ok()) {
     FailRow(row, status);
   } else if (row.tokens == 0) {
-    CommitRow(*prefill.job, row, row.lease.before(), 0);
+    CommitRow(*prefill.job, row, {.after = row.lease.before()}, 0);
   } else {
-    const LayerProgress after{.token_count = row.lease.before().token_count + row.tokens, .log_length = 0};
-    if (prefill.aside.valid()) row.lease.SwapSlot(std::move(prefill.aside));
-    CommitRow(*prefill.job, row, after, prefill.compute_time_us);
+    const StepOutcome outcome{.after = {.token_count = row.lease.before().token_count + row.tokens},
+                              .base_written = true};
+    CommitRow(*prefill.job, row, outcome, prefill.compute_time_us);
   }
-  prefill.aside.Release();
   CallDone(*prefill.job);
 }
 

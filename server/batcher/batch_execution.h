@@ -22,6 +22,10 @@ namespace gdn {
 // Whether two decode jobs can run as one batch.
 bool CanRunTogether(const StepJob& a, const StepJob& b);
 
+// Where the lease's step works, with what has to be there before it: a new state zeroed, or the log and the convolution
+// columns of a shared one.
+absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
+
 class BatchExecutor {
  public:
   // `on_failure` hears of every step that fails, before its call does, and keeps what it needs.
@@ -40,9 +44,8 @@ class BatchExecutor {
  private:
   struct PrefillProgress {
     StepJobPtr job;
-    int32_t next = 0;  // token of the call that the next segment begins with
-    SlotLease aside;   // where the new state is written, unless the layer was fresh
-    int32_t slot = -1;
+    int32_t next = 0;   // token of the call that the next segment begins with
+    int32_t slot = -1;  // where the new state is written
     int64_t compute_time_us = 0;
   };
   struct RowSpan {
@@ -55,7 +58,7 @@ class BatchExecutor {
   absl::Status BeginPrefill(PrefillProgress& prefill);
   absl::Status RunPrefillSegment(PrefillProgress& prefill, int32_t tokens);
   void EndPrefill(const absl::Status& status);
-  absl::Status RunDecode(std::vector<RowSpan>& rows, std::vector<int32_t>& log_lengths);
+  absl::Status RunDecode(std::vector<RowSpan>& rows, std::vector<StepOutcome>& outcomes);
   // Copies the spans' inputs, end to end and as float32, into backend memory and points `step` at them and at room for
   // the output.
   absl::Status Gather(const std::vector<RowSpan>& rows, LayerStep* step);

@@ -66,6 +66,11 @@ absl::Status Batcher::device_status() const {
   return device_status_;
 }
 
+bool Batcher::draining() const {
+  absl::MutexLock lock(&mu_);
+  return draining_;
+}
+
 size_t Batcher::queued_steps() const {
   absl::MutexLock lock(&mu_);
   return decodes_.size() + prefills_.size();

@@ -30,7 +30,7 @@ namespace gdn {
 struct BatcherOptions {
   int32_t max_queued_steps = 4096;  // jobs that may wait
   int32_t max_batch_rows = 512;     // rows merged into one decode batch (a single job may be larger)
-  // Called once, on the engine's thread, when the device fails (DEVICE_FAILED). Everything after that is refused with the
+  // Called once, when the device fails (DEVICE_FAILED). Everything after that is refused with the
   // same status: what the device's states hold is no longer known.
   std::function<void(const absl::Status&)> on_device_failure = {};
 };
@@ -51,6 +51,12 @@ class Batcher {
 
   // Refuses new steps from now on and waits until the submitted ones are done, at most `timeout`. True where all are.
   bool Drain(absl::Duration timeout);
+  bool draining() const;
+
+  // Takes note of a device that failed under somebody else's hands, as of one that failed under a step's.
+  void NoteDeviceFailure(const absl::Status& status);
+  // OK, or what the device failed with, for good.
+  absl::Status device_status() const;
 
   size_t queued_steps() const;  // jobs that wait; the batch and the prefill in progress are not among them
 
@@ -61,9 +67,6 @@ class Batcher {
   };
 
   void EngineLoop();
-  // Takes note of a failed device, the first time one is seen.
-  void NoteDeviceFailure(const absl::Status& status);
-  absl::Status device_status() const;
   bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves the first waiting decode job and those that can run with it out of the queue.
   std::vector<StepJobPtr> TakeDecodeBatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

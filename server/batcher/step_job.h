@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "base/dtype.h"
 #include "kernels/layer/layer_weights.h"
-#include "server/session/session.h"
+#include "server/session/step_lease.h"
 
 namespace gdn {
 
@@ -44,6 +44,7 @@ struct StepRow {
 };
 
 struct StepJob {
+  bool draft = false;                     // decode only: the tokens wait to be accepted
   bool prefill = false;                   // one row, any number of tokens; else decode, up to max_draft tokens a row
   const LayerWeights* weights = nullptr;  // nullptr for an operator session
   InputKind kind = InputKind::kHiddenStates;

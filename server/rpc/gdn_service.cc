@@ -4,6 +4,7 @@
 #include "server/rpc/principal.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
+#include "server/rpc/state_calls.h"
 #include "server/rpc/state_transfer.h"
 #include "server/rpc/step_reactors.h"
 
@@ -14,6 +15,10 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* call, const abs
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
+}
+
+CallDone FinishWith(grpc::ServerUnaryReactor* reactor) {
+  return [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); };
 }
 
 }  // namespace
@@ -41,8 +46,7 @@ grpc::ServerUnaryReactor* GdnServiceImpl::CreateSession(grpc::CallbackServerCont
                                                         const v1::CreateSessionRequest* request,
                                                         v1::CreateSessionResponse* response) {
   grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  gdn::CreateSession(context_, PrincipalOf(*call), *request, response,
-                     [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); });
+  gdn::CreateSession(context_, PrincipalOf(*call), DeadlineOf(*call), *request, response, FinishWith(reactor));
   return reactor;
 }
 
@@ -61,17 +65,62 @@ grpc::ServerUnaryReactor* GdnServiceImpl::ListSessions(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* GdnServiceImpl::DeleteSession(grpc::CallbackServerContext* call,
                                                         const v1::DeleteSessionRequest* request,
                                                         v1::DeleteSessionResponse* /*response*/) {
-  return FinishNow(call, gdn::DeleteSession(context_, PrincipalOf(*call), *request));
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  gdn::DeleteSession(context_, PrincipalOf(*call), *request, FinishWith(reactor));
+  return reactor;
 }
 
-grpc::ServerWriteReactor<v1::ExportStateResponse>* GdnServiceImpl::ExportState(grpc::CallbackServerContext* call,
-                                                                               const v1::ExportStateRequest* request) {
+grpc::ServerUnaryReactor* GdnServiceImpl::ForkSession(grpc::CallbackServerContext* call,
+                                                      const v1::ForkSessionRequest* request,
+                                                      v1::ForkSessionResponse* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  gdn::ForkSession(context_, PrincipalOf(*call), DeadlineOf(*call), *request, response, FinishWith(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* GdnServiceImpl::CheckpointSession(grpc::CallbackServerContext* call,
+                                                            const v1::CheckpointSessionRequest* request,
+                                                            v1::CheckpointSessionResponse* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  gdn::CheckpointSession(context_, PrincipalOf(*call), *request, response, FinishWith(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* GdnServiceImpl::RestoreCheckpoint(grpc::CallbackServerContext* call,
+                                                            const v1::RestoreCheckpointRequest* request,
+                                                            v1::RestoreCheckpointResponse* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  gdn::RestoreCheckpoint(context_, PrincipalOf(*call), *request, response, FinishWith(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* GdnServiceImpl::AcceptTokens(grpc::CallbackServerContext* call,
+                                                       const v1::AcceptTokensRequest* request,
+                                                       v1::AcceptTokensResponse* response) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
+  gdn::AcceptTokens(context_, PrincipalOf(*call), DeadlineOf(*call), *request, response, FinishWith(reactor));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* GdnServiceImpl::PrefetchSessions(grpc::CallbackServerContext* call,
+                                                           const v1::PrefetchSessionsRequest* request,
+                                                           v1::PrefetchSessionsResponse* response) {
+  return FinishNow(call, gdn::PrefetchSessions(context_, PrincipalOf(*call), *request, response));
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GdnServiceImpl::ExportState(grpc::CallbackServerContext* call,
+                                                                        const grpc::ByteBuffer* request) {
   return NewExportReactor(context_, call, request);
 }
 
-grpc::ServerReadReactor<v1::ImportStateRequest>* GdnServiceImpl::ImportState(grpc::CallbackServerContext* call,
-                                                                             v1::ImportStateResponse* response) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* GdnServiceImpl::ImportState(grpc::CallbackServerContext* call,
+                                                                       grpc::ByteBuffer* response) {
   return NewImportReactor(context_, call, response);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GdnServiceImpl::WatchState(grpc::CallbackServerContext* call,
+                                                                       const grpc::ByteBuffer* request) {
+  return NewWatchReactor(context_, call, request);
 }
 
 grpc::ServerUnaryReactor* GdnServiceImpl::Prefill(grpc::CallbackServerContext* call, const v1::PrefillRequest* request,

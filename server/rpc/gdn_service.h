@@ -11,7 +11,12 @@
 
 namespace gdn {
 
-class GdnServiceImpl final : public v1::GdnService::CallbackService {
+// The callback API, with the methods that move state files as raw bytes (state_transfer.h).
+using GdnServiceMethods = v1::GdnService::WithRawCallbackMethod_ExportState<
+    v1::GdnService::WithRawCallbackMethod_ImportState<
+        v1::GdnService::WithRawCallbackMethod_WatchState<v1::GdnService::CallbackService>>>;
+
+class GdnServiceImpl final : public GdnServiceMethods {
  public:
   explicit GdnServiceImpl(const ServiceContext& context) : context_(context) {}
 
@@ -29,10 +34,25 @@ class GdnServiceImpl final : public v1::GdnService::CallbackService {
                                          v1::ListSessionsResponse* response) override;
   grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* call, const v1::DeleteSessionRequest* request,
                                           v1::DeleteSessionResponse* response) override;
-  grpc::ServerWriteReactor<v1::ExportStateResponse>* ExportState(grpc::CallbackServerContext* call,
-                                                                 const v1::ExportStateRequest* request) override;
-  grpc::ServerReadReactor<v1::ImportStateRequest>* ImportState(grpc::CallbackServerContext* call,
-                                                               v1::ImportStateResponse* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(grpc::CallbackServerContext* call,
+                                                          const grpc::ByteBuffer* request) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ImportState(grpc::CallbackServerContext* call,
+                                                         grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchState(grpc::CallbackServerContext* call,
+                                                         const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* call, const v1::ForkSessionRequest* request,
+                                        v1::ForkSessionResponse* response) override;
+  grpc::ServerUnaryReactor* CheckpointSession(grpc::CallbackServerContext* call,
+                                              const v1::CheckpointSessionRequest* request,
+                                              v1::CheckpointSessionResponse* response) override;
+  grpc::ServerUnaryReactor* RestoreCheckpoint(grpc::CallbackServerContext* call,
+                                              const v1::RestoreCheckpointRequest* request,
+                                              v1::RestoreCheckpointResponse* response) override;
+  grpc::ServerUnaryReactor* AcceptTokens(grpc::CallbackServerContext* call, const v1::AcceptTokensRequest* request,
+                                         v1::AcceptTokensResponse* response) override;
+  grpc::ServerUnaryReactor* PrefetchSessions(grpc::CallbackServerContext* call,
+                                             const v1::PrefetchSessionsRequest* request,
+                                             v1::PrefetchSessionsResponse* response) override;
   grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext* call, const v1::PrefillRequest* request,
                                     v1::PrefillResponse* response) override;
   grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* StreamPrefill(

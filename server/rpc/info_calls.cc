@@ -32,6 +32,18 @@ void FillModel(const ServiceContext& context, const ServedModel& model, v1::Mode
   }
 }
 
+void FillTier(const TierUsage& usage, v1::TierInfo* out) {
+  out->set_name(usage.name);
+  out->set_limit_bytes(usage.limit_bytes);
+  out->set_used_bytes(usage.used_bytes);
+  out->set_sessions(usage.sessions);
+  out->set_stores(usage.stores);
+  out->set_loads(usage.loads);
+  out->set_failures(usage.failures);
+  out->set_stored_bytes(usage.stored_bytes);
+  out->set_loaded_bytes(usage.loaded_bytes);
+}
+
 }  // namespace
 
 void FillServerInfo(const ServiceContext& context, v1::GetServerInfoResponse* response) {
@@ -49,6 +61,24 @@ void FillServerInfo(const ServiceContext& context, v1::GetServerInfoResponse* re
   limits->set_max_queued_steps(context.max_queued_steps);
   response->set_state_bytes_used(context.store.used_bytes());
   response->set_session_count(static_cast<int64_t>(context.sessions.size()));
+  limits->set_stored_reply_bytes(context.environment.reply_limit());
+  const ResidencyCounters moves = context.residency.counters();
+  FillTier({.name = "device",
+            .limit_bytes = context.store.options().budget_bytes,
+            .used_bytes = context.store.used_bytes(),
+            .sessions = context.residency.resident_sessions(),
+            .stores = moves.returns,
+            .loads = moves.evictions,
+            .failures = moves.failures,
+            .stored_bytes = moves.returned_bytes,
+            .loaded_bytes = moves.evicted_bytes},
+           response->add_tiers());
+  for (const TierUsage& usage : context.residency.tiers().usage()) FillTier(usage, response->add_tiers());
+  response->set_checkpoints(context.checkpointer.made());
+  response->set_checkpoint_failures(context.checkpointer.failed());
+  response->set_recovered_sessions(context.recovered_sessions);
+  response->set_expired_sessions(context.sessions.expired());
+  response->set_stored_reply_bytes(context.environment.reply_bytes());
 }
 
 void ListModels(const ServiceContext& context, v1::ListModelsResponse* response) {

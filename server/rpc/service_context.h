@@ -12,6 +12,8 @@
 
 #include "server/batcher/batcher.h"
 #include "server/batcher/served_model.h"
+#include "server/session/checkpointer.h"
+#include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "server/validation/step_input.h"
 
@@ -21,11 +23,16 @@ struct ServiceContext {
   const ModelCatalog& models;
   SessionManager& sessions;
   StateStore& store;
+  Residency& residency;
+  Checkpointer& checkpointer;
+  SessionEnvironment& environment;
   Batcher& batcher;
   const BackendInfo& backend;
   std::string version;
   StepLimits limits;
   int32_t max_queued_steps = 0;
+  absl::Duration session_idle_ttl = absl::InfiniteDuration();  // of sessions that do not say
+  int64_t recovered_sessions = 0;
 };
 
 }  // namespace gdn

@@ -14,6 +14,7 @@
 #include "server/rpc/info_calls.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
+#include "state_store/slot_codec.h"
 
 namespace gdn {
 namespace {
@@ -35,23 +36,44 @@ v1::InputKind ToProto(InputKind kind) {
   }
 }
 
-// Initial states as the snapshot they amount to: what is not given is zero.
-Snapshot ToSnapshot(std::vector<CheckedInitialState> states, const SessionSpec& spec) {
-  Snapshot snapshot;
-  snapshot.dims = spec.dims;
-  snapshot.model_fingerprint = spec.fingerprint;
+// Initial states as the image they amount to: what is not given is zero.
+absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vector<CheckedInitialState> states,
+                                        const SessionSpec& spec) {
+  auto image = std::make_shared<SessionImage>();
+  GDN_ASSIGN_OR_RETURN(image->layout, StateLayout::Make(spec.dims, context.limits.max_draft));
+  image->transposed_base = context.backend.transposed_base;
+  image->numerics_id = context.backend.numerics_id;
   for (CheckedInitialState& state : states) {
-    LayerSnapshot& layer = snapshot.layers.emplace_back();
+    LayerImage& layer = image->layers.emplace_back();
     layer.layer = state.layer;
-    layer.token_count = state.token_count;
-    layer.image.base = std::move(state.recurrent_state);
-    layer.image.base.resize(static_cast<size_t>(spec.dims.state_elements()));
-    if (spec.dims.has_layer()) {
-      layer.image.conv = std::move(state.conv_state);
-      layer.image.conv.resize(static_cast<size_t>(spec.dims.conv_channels() * (spec.dims.conv_width - 1)));
-    }
+    layer.extent.token_count = state.token_count;
+    state.recurrent_state.resize(static_cast<size_t>(spec.dims.state_elements()));
+    const int64_t conv = spec.dims.has_layer() ? spec.dims.conv_channels() * (spec.dims.conv_width - 1) : 0;
+    state.conv_state.resize(static_cast<size_t>(conv));
+    SlotView view;
+    view.base = state.recurrent_state;
+    view.conv = state.conv_state;
+    GDN_ASSIGN_OR_RETURN(layer.slot,
+                         context.residency.memory().Take(static_cast<size_t>(image->layout.slot_bytes())));
+    GDN_RETURN_IF_ERROR(
+        FillSlot(image->layout, image->transposed_base, layer.extent, view, layer.slot.floats()));
   }
-  return snapshot;
+  return image;
+}
+
+v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
+  if (session.resident()) return v1::STATE_TIER_DEVICE;
+  const std::string place = context.residency.tiers().PlaceOf(session.key());
+  if (place == "host") return v1::STATE_TIER_HOST;
+  if (place == "disk") return v1::STATE_TIER_DISK;
+  if (place == "redis") return v1::STATE_TIER_REDIS;
+  return v1::STATE_TIER_UNSPECIFIED;  // on its way
+}
+
+void FillDuration(absl::Duration duration, google::protobuf::Duration* out) {
+  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
+  out->set_seconds(nanos / 1'000'000'000);
+  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
 }
 
 absl::StatusOr<SessionSpec> SpecOf(const ServiceContext& context, const v1::CreateSessionRequest& request) {
@@ -75,20 +97,38 @@ absl::Status SpecMissing() {
 
 absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& name) {
   GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(context, name));
-  SessionSpec spec{.model = model->name, .dims = model->dims, .layers = {}, .fingerprint = model->fingerprint};
+  SessionSpec spec{.model = model->name, .dims = model->dims, .layers = {}, .fingerprint = model->fingerprint, .family = model->family};
   for (const auto& [index, weights] : model->layers) spec.layers.push_back(index);
   return spec;
 }
 
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec) {
   GDN_ASSIGN_OR_RETURN(const OperatorDims op, CheckOperatorSpec(spec));
-  SessionSpec result{.model = "", .dims = op.dims, .layers = {}, .fingerprint = ""};
+  SessionSpec result{.model = "", .dims = op.dims, .layers = {}, .fingerprint = "", .family = ""};
   result.layers.resize(static_cast<size_t>(op.layer_count));
   std::iota(result.layers.begin(), result.layers.end(), 0);
   return result;
 }
 
-void FillSession(const Session& session, v1::Session* out) {
+void FillTime(absl::Time time, google::protobuf::Timestamp* out) {
+  const int64_t nanos = absl::ToUnixNanos(time);
+  out->set_seconds(nanos / 1'000'000'000);
+  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+}
+
+void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out) {
+  for (const LayerInfo& info : layers) {
+    v1::LayerState* layer = out->Add();
+    layer->set_layer(info.layer);
+    layer->set_token_count(info.progress.token_count);
+    layer->set_log_length(info.progress.log_length);
+    layer->set_draft_length(info.progress.draft_length);
+    layer->set_input_kind(ToProto(info.kind));
+    layer->set_durable_token_count(info.durable_token_count);
+  }
+}
+
+void FillSession(const ServiceContext& context, const Session& session, v1::Session* out) {
   out->set_name(SessionName(session.id()));
   const SessionSpec& spec = session.spec();
   if (spec.model.empty()) {
@@ -102,17 +142,18 @@ void FillSession(const Session& session, v1::Session* out) {
     out->set_model(ModelName(spec.model));
   }
   out->set_affinity(session.affinity());
-  for (const LayerInfo& info : session.Layers()) {
-    v1::LayerState* layer = out->add_layers();
-    layer->set_layer(info.layer);
-    layer->set_token_count(info.progress.token_count);
-    layer->set_log_length(info.progress.log_length);
-    layer->set_input_kind(ToProto(info.kind));
+  FillLayers(session.Layers(), out->mutable_layers());
+  FillTime(session.create_time(), out->mutable_create_time());
+  if (const auto layout = StateLayout::Make(spec.dims, context.limits.max_draft); layout.ok()) {
+    out->set_state_bytes(layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()));
   }
-  const int64_t nanos = absl::ToUnixNanos(session.create_time());
-  out->mutable_create_time()->set_seconds(nanos / 1'000'000'000);
-  out->mutable_create_time()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-  out->set_state_bytes(session.slots().bytes());
+  out->set_epoch(session.epoch());
+  out->set_tier(TierOf(context, session));
+  if (session.idle_ttl() < absl::InfiniteDuration()) FillDuration(session.idle_ttl(), out->mutable_idle_ttl());
+  if (session.max_lifetime() < absl::InfiniteDuration()) {
+    FillDuration(session.max_lifetime(), out->mutable_max_lifetime());
+  }
+  if (session.durable_time() > absl::InfinitePast()) FillTime(session.durable_time(), out->mutable_durable_time());
 }
 
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const std::string& principal,
@@ -121,58 +162,71 @@ absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& conte
   return context.sessions.Find(principal, id);
 }
 
-void CreateFromSnapshot(const ServiceContext& context, SessionCreation creation, Snapshot snapshot, v1::Session* out,
-                        CallDone done) {
+void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
+                    v1::Session* out, CallDone done) {
+  SessionLease lease = std::move(creation.lease());
   // std::function wants copyable captures; the creation is not.
   auto shared = std::make_shared<SessionCreation>(std::move(creation));
-  auto finish = [shared, out, done = std::move(done)](absl::Status status) mutable {
+  auto placed = [&context, shared, out, done = std::move(done)](absl::StatusOr<SessionLease> made) mutable {
+    absl::Status status = made.status();
     if (status.ok()) {
-      const Session& made = *shared->session();
+      const Session& session = *shared->session();
       shared->Publish();
-      FillSession(made, out);
-      spdlog::info("session created id={} model={} layers={} state_bytes={}", made.id(),
-                   made.spec().model.empty() ? "(operator)" : made.spec().model, made.spec().layers.size(),
-                   made.slots().bytes());
+      made->Release();
+      // It may come with states that are worth a checkpoint at once.
+      if (context.environment.on_progress) context.environment.on_progress(shared->session());
+      FillSession(context, session, out);
+      spdlog::info("session created id={} model={} layers={} state_bytes={}", session.id(),
+                   session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
+                   out->state_bytes());
     }
     shared.reset();  // before anybody hears of it: a session that is then deleted frees its states at once
-    done(std::move(status));
+    std::exchange(done, nullptr)(std::move(status));
   };
-  if (snapshot.layers.empty()) return finish(absl::OkStatus());
-  auto restore = [session = shared->session(), snapshot = std::move(snapshot)](Backend& backend) {
-    GDN_ASSIGN_OR_RETURN(SessionLease lease, session->LockAll());
-    return RestoreSession(backend, snapshot, lease);
-  };
-  context.batcher.Post(std::move(restore), std::move(finish));
+  context.residency.Place(std::move(lease), std::move(image), deadline, std::move(placed));
 }
 
-void CreateSession(const ServiceContext& context, const std::string& principal, const v1::CreateSessionRequest& request,
-                   v1::CreateSessionResponse* response, CallDone done) {
-  const auto begin = [&]() -> absl::StatusOr<std::pair<SessionCreation, Snapshot>> {
+void CreateSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                   const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response, CallDone done) {
+  const auto begin = [&]() -> absl::StatusOr<std::pair<SessionCreation, SessionImagePtr>> {
     GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
     GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
     GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
     GDN_ASSIGN_OR_RETURN(SessionSpec spec, SpecOf(context, request));
+    GDN_ASSIGN_OR_RETURN(const absl::Duration idle_ttl,
+                         CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
+    GDN_ASSIGN_OR_RETURN(const absl::Duration max_lifetime,
+                         CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
     GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
-    Snapshot snapshot = ToSnapshot(std::move(states), spec);
-    GDN_ASSIGN_OR_RETURN(SessionCreation creation,
-                         context.sessions.Begin(principal, request.session_id(), std::move(spec), request.affinity(),
-                                                HashCreateRequest(request)));
-    return std::pair(std::move(creation), std::move(snapshot));
+    SessionInit init{.principal = principal,
+                     .id = request.session_id(),
+                     .spec = spec,
+                     .affinity = request.affinity(),
+                     .request = HashCreateRequest(request),
+                     .idle_ttl = request.has_idle_ttl() ? idle_ttl : context.session_idle_ttl,
+                     .max_lifetime = max_lifetime};
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
+    SessionImagePtr image;
+    if (creation.pending()) {
+      GDN_ASSIGN_OR_RETURN(image, ToImage(context, std::move(states), spec));
+    }
+    return std::pair(std::move(creation), std::move(image));
   };
   auto begun = begin();
   if (!begun.ok()) return done(begun.status());
-  auto& [creation, snapshot] = *begun;
+  auto& [creation, image] = *begun;
   if (!creation.pending()) {
-    FillSession(*creation.session(), response->mutable_session());
+    FillSession(context, *creation.session(), response->mutable_session());
     return done(absl::OkStatus());
   }
-  CreateFromSnapshot(context, std::move(creation), std::move(snapshot), response->mutable_session(), std::move(done));
+  FinishCreation(context, std::move(creation), std::move(image), deadline, response->mutable_session(),
+                 std::move(done));
 }
 
 absl::Status GetSession(const ServiceContext& context, const std::string& principal,
                         const v1::GetSessionRequest& request, v1::GetSessionResponse* response) {
   GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context, principal, request.name()));
-  FillSession(*session, response->mutable_session());
+  FillSession(context, *session, response->mutable_session());
   return absl::OkStatus();
 }
 
@@ -196,19 +250,21 @@ absl::Status ListSessions(const ServiceContext& context, const std::string& prin
   // One more than the page tells whether there is another.
   const auto sessions = context.sessions.List(principal, std::string(after), static_cast<size_t>(wanted) + 1);
   const size_t shown = std::min(sessions.size(), static_cast<size_t>(wanted));
-  for (size_t i = 0; i < shown; ++i) FillSession(*sessions[i], response->add_sessions());
+  for (size_t i = 0; i < shown; ++i) FillSession(context, *sessions[i], response->add_sessions());
   if (sessions.size() > shown) {
     response->set_next_page_token(StrCat(kPageTokenPrefix, sessions[shown - 1]->id()));
   }
   return absl::OkStatus();
 }
 
-absl::Status DeleteSession(const ServiceContext& context, const std::string& principal,
-                           const v1::DeleteSessionRequest& request) {
-  GDN_ASSIGN_OR_RETURN(const std::string id, ParseSessionName(request.name()));
-  GDN_RETURN_IF_ERROR(context.sessions.Delete(principal, id));
-  spdlog::info("session deleted id={}", id);
-  return absl::OkStatus();
+void DeleteSession(const ServiceContext& context, const std::string& principal, const v1::DeleteSessionRequest& request,
+                   CallDone done) {
+  const absl::StatusOr<std::string> id = ParseSessionName(request.name());
+  if (!id.ok()) return done(id.status());
+  context.sessions.Delete(principal, *id, [id = *id, done = std::move(done)](absl::Status status) {
+    if (status.ok()) spdlog::info("session deleted id={}", id);
+    done(std::move(status));
+  });
 }
 
 }  // namespace gdn

@@ -1,9 +1,8 @@
 // CreateSession, GetSession, ListSessions, DeleteSession, and what import shares with creation.
 //
-// Thread safety: free functions; `done` is called once, maybe from the engine's thread, maybe before the function
-// returns. Requests and responses must live until then.
+// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests and responses must live until then.
 //
-//   CreateSession(context, principal, request, response, [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
+//   CreateSession(context, principal, deadline, request, response, [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
 #pragma once
 
 #include <functional>
@@ -13,22 +12,23 @@
 #include "absl/status/status.h"
 #include "gdn/v1/session.pb.h"
 #include "server/rpc/service_context.h"
-#include "server/session/session_state.h"
 
 namespace gdn {
 
 using CallDone = std::function<void(absl::Status)>;
 
-void CreateSession(const ServiceContext& context, const std::string& principal, const v1::CreateSessionRequest& request,
-                   v1::CreateSessionResponse* response, CallDone done);
+void CreateSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                   const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response, CallDone done);
 absl::Status GetSession(const ServiceContext& context, const std::string& principal,
                         const v1::GetSessionRequest& request, v1::GetSessionResponse* response);
 absl::Status ListSessions(const ServiceContext& context, const std::string& principal,
                           const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response);
-absl::Status DeleteSession(const ServiceContext& context, const std::string& principal,
-                           const v1::DeleteSessionRequest& request);
+void DeleteSession(const ServiceContext& context, const std::string& principal, const v1::DeleteSessionRequest& request,
+                   CallDone done);
 
-void FillSession(const Session& session, v1::Session* out);
+void FillSession(const ServiceContext& context, const Session& session, v1::Session* out);
+void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
+void FillTime(absl::Time time, google::protobuf::Timestamp* out);
 
 // The session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const std::string& principal,
@@ -40,9 +40,8 @@ absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
 absl::Status SpecMissing();
 
-// Makes the session on the engine's thread with `snapshot` in it (its layers may be none), publishes it and fills
-// `out`.
-void CreateFromSnapshot(const ServiceContext& context, SessionCreation creation, Snapshot snapshot, v1::Session* out,
-                        CallDone done);
+// Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills `out`.
+void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
+                    v1::Session* out, CallDone done);
 
 }  // namespace gdn

@@ -1,22 +1,27 @@
-// ExportState and ImportState: a session's states as a safetensors file, in pieces.
+// ExportState, ImportState and WatchState: a session's states as safetensors files, in pieces.
 //
+// They are served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the
+// messages of session.proto and state.proto.
 // Thread safety and ownership: as step_reactors.h.
 //
 //   return NewExportReactor(context, callback_context, request);
 #pragma once
 
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include "gdn/v1/session.pb.h"
 #include "server/rpc/service_context.h"
 
 namespace gdn {
 
-grpc::ServerWriteReactor<v1::ExportStateResponse>* NewExportReactor(const ServiceContext& context,
-                                                                    grpc::CallbackServerContext* call,
-                                                                    const v1::ExportStateRequest* request);
-grpc::ServerReadReactor<v1::ImportStateRequest>* NewImportReactor(const ServiceContext& context,
-                                                                  grpc::CallbackServerContext* call,
-                                                                  v1::ImportStateResponse* response);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
+                                                             grpc::CallbackServerContext* call,
+                                                             const grpc::ByteBuffer* request);
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            grpc::ByteBuffer* response);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            const grpc::ByteBuffer* request);
 
 }  // namespace gdn

@@ -21,6 +21,8 @@ absl::Status StepCall::RowError(size_t index, const absl::Status& status) const 
 }
 
 void StepCall::Cancel() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
   if (job_ != nullptr) job_->Cancel();
 }
 
@@ -67,13 +69,17 @@ absl::Status StepCall::CheckSameSpec() const {
 int64_t StepCall::TokenCount(const Row& row) const {
   if (row.status.ok()) return row.token_count;
   if (row.session == nullptr) return 0;
-  for (const LayerInfo& info : row.session->Layers()) {
-    if (info.layer == input_.layer) return info.progress.token_count;
-  }
-  return 0;
+  const auto info = row.session->LayerAt(input_.layer);
+  return info.ok() ? info->progress.token_count : 0;
 }
 
-void StepCall::CopyReply(size_t index, const StepReply& reply) {
+int64_t StepCall::DurableTokenCount(const Row& row) const {
+  if (row.session == nullptr) return 0;
+  const auto info = row.session->LayerAt(input_.layer);
+  return info.ok() ? info->durable_token_count : 0;
+}
+
+void StepCall::CopyReply(size_t index, const StoredReply& reply) {
   std::memcpy(output_ + index * row_stride_, reply.output.data(), std::min(reply.output.size(), row_stride_));
   rows_[index].token_count = reply.token_count;
   int64_t seen = compute_time_us_.load();
@@ -88,8 +94,14 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
                       .kind = input_.kind,
                       .request_id = std::string(input_.request_id),
                       .payload = {},
+                      .reply_bytes = 0,
+                      .epoch = row.epoch,
                       .expected_token_count = row.expected_token_count};
-  if (!request.request_id.empty()) request.payload = HashRow(input_, row_number);
+  if (!request.request_id.empty()) {
+    request.payload = HashRow(input_, row_number);
+    request.reply_bytes = int64_t{input_.lengths[index]} * input_.output_features *
+                          static_cast<int64_t>(DTypeSize(input_.output_dtype));
+  }
   waiting_.fetch_add(1);  // for the callback, which may come before Admit returns
   auto on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
     if (reply.ok()) {
@@ -99,7 +111,7 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
     }
     self->Release();
   };
-  absl::StatusOr<Admission> admission = row.session->Admit(request, std::move(on_joined));
+  absl::StatusOr<Admission> admission = row.session->Admit(row.pin, request, std::move(on_joined));
   if (admission.ok() && admission->joined) return absl::OkStatus();
   waiting_.fetch_sub(1);
   GDN_RETURN_IF_ERROR(admission.status());
@@ -129,8 +141,38 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
   output->mutable_data()->resize(row_stride_ * rows_.size());
   output_ = output->mutable_data()->data();
 
+  deadline_ = deadline;
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!rows_[i].status.ok()) continue;
+    pinned_rows_.push_back(i);
+    sessions.push_back(rows_[i].session);
+  }
+  if (sessions.empty()) return absl::OkStatus();
+  waiting_.fetch_add(1);
+  context_.residency.Pin(std::move(sessions), deadline, [self = shared_from_this()](Residency::PinResults pins) {
+    self->Pinned(std::move(pins));
+  });
+  return absl::OkStatus();
+}
+
+void StepCall::Pinned(Residency::PinResults pins) {
+  absl::Status status;
+  for (size_t i = 0; i < pins.size(); ++i) {
+    Row& row = rows_[pinned_rows_[i]];
+    row.status = pins[i].status();
+    if (pins[i].ok()) row.pin = *std::move(pins[i]);
+    if (!row.status.ok() && !partial_ok_ && status.ok()) status = RowError(pinned_rows_[i], row.status);
+  }
+  if (status.ok()) status = Proceed();
+  if (!status.ok()) error_ = std::move(status);
+  Release();
+}
+
+absl::Status StepCall::Proceed() {
   auto job = std::make_shared<StepJob>();
   job->kind = input_.kind;
+  job->draft = input_.draft;
   job->field_count = static_cast<int>(input_.fields.size());
   for (size_t f = 0; f < input_.fields.size(); ++f) {
     job->fields[f] = {.dtype = input_.fields[f].view.dtype, .features = input_.fields[f].features};
@@ -139,13 +181,13 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
   job->use_qk_l2norm = input_.use_qk_l2norm;
   job->output_dtype = input_.output_dtype;
   job->output_features = input_.output_features;
-  job->deadline = deadline;
+  job->deadline = deadline_;
   if (const SessionSpec& spec = *Spec(); !spec.model.empty()) {
     const auto& layers = context_.models.at(spec.model).layers;
     // Admission has the better error for a layer that is not there.
     if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
   }
-  for (size_t i = 0; i < rows_.size(); ++i) {
+  for (const size_t i : pinned_rows_) {
     if (!rows_[i].status.ok()) continue;
     const absl::Status admitted = AdmitRow(i, *job);
     if (admitted.ok()) continue;  // a joined row's status is now the other call's to write
@@ -155,11 +197,16 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
   if (job->rows.empty()) return absl::OkStatus();
   job->prefill = prefill_;
   job->done = [self = shared_from_this()] { self->JobDone(); };
-  job_ = job;
+  {
+    absl::MutexLock lock(&mu_);
+    job_ = job;
+    if (cancelled_) job->Cancel();
+  }
   waiting_.fetch_add(1);
   if (absl::Status status = context_.batcher.Submit(job); !status.ok()) {
     waiting_.fetch_sub(1);
     job->done = nullptr;  // breaks the cycle; its leases die with it
+    absl::MutexLock lock(&mu_);
     job_ = nullptr;
     return status;
   }
@@ -167,12 +214,17 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
 }
 
 void StepCall::JobDone() {
+  StepJobPtr job;
+  {
+    absl::MutexLock lock(&mu_);
+    job = job_;
+  }
   for (size_t i = 0; i < job_rows_.size(); ++i) {
     Row& row = rows_[job_rows_[i]];
-    row.status = job_->rows[i].status;
-    row.token_count = job_->rows[i].token_count;
+    row.status = job->rows[i].status;
+    row.token_count = job->rows[i].token_count;
   }
-  compute_time_us_.store(std::max(compute_time_us_.load(), job_->compute_time_us));
+  compute_time_us_.store(std::max(compute_time_us_.load(), job->compute_time_us));
   Release();
 }
 
@@ -201,19 +253,22 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std:
   call->prefill_ = true;
   call->finish_ = [response](StepCall& self) {
     response->set_token_count(self.rows_.front().token_count);
+    response->set_durable_token_count(self.DurableTokenCount(self.rows_.front()));
     response->set_compute_time_us(self.compute_time_us_.load());
   };
-  call->error_ = [&]() -> absl::Status {
+  absl::Status status = [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
     StepCall::Row& row = call->rows_.emplace_back();
     row.name = request.session();
     if (request.has_expected_token_count()) row.expected_token_count = request.expected_token_count();
+    if (request.has_session_epoch()) row.epoch = request.session_epoch();
     GDN_RETURN_IF_ERROR(call->FindRows(principal));
     GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
     GDN_ASSIGN_OR_RETURN(call->input_, CheckPrefillInput(request, row.session->spec().dims, context.limits));
     return call->Run(deadline, response->mutable_output());
   }();
+  if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();
   return call;
 }
@@ -226,11 +281,12 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::
   call->finish_ = [response](StepCall& self) {
     for (const StepCall::Row& row : self.rows_) {
       response->add_token_counts(self.TokenCount(row));
+      response->add_durable_token_counts(self.DurableTokenCount(row));
       if (self.partial_ok_) *response->add_row_statuses() = ToRpcStatus(row.status);
     }
     response->set_compute_time_us(self.compute_time_us_.load());
   };
-  call->error_ = [&]() -> absl::Status {
+  absl::Status status = [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
     GDN_RETURN_IF_ERROR(CheckBatchSize(request.sessions_size(), context.limits));
@@ -242,8 +298,12 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::
     for (int i = 0; i < request.expected_token_counts_size(); ++i) {
       call->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);
     }
+    for (int i = 0; i < request.session_epochs_size(); ++i) {
+      call->rows_[static_cast<size_t>(i)].epoch = request.session_epochs(i);
+    }
     return call->Run(deadline, response->mutable_output());
   }();
+  if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();
   return call;
 }

@@ -1,7 +1,8 @@
 // One Prefill or Decode: found sessions, checked input, admitted rows, the job, the reply.
 //
-// Order: everything about the request's form is checked first, then the rows' values, then every row is admitted, and
-// only then does anything go to the engine. Without partial_ok one bad row refuses all of them.
+// Order: everything about the request's form is checked first, then the rows' values; then the sessions are pinned, which
+// brings back those whose states are in a lower tier; then every row is admitted, and only then does anything go to the
+// engine. Without partial_ok one bad row refuses all of them.
 // Thread safety: `done` is called once, maybe from the engine's thread, maybe before the function returns; Cancel from
 // any thread.
 // Ownership: request and response are the caller's and must live until `done` was called.
@@ -17,7 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gdn/v1/step.pb.h"
 #include "server/batcher/step_job.h"
@@ -41,8 +44,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   struct Row {
     std::string name;                  // "sessions/ID"
     std::shared_ptr<Session> session;  // nullptr where it was not found
+    SessionPin pin;
     absl::Status status;
     int64_t token_count = 0;
+    std::optional<int64_t> epoch;
     std::optional<int64_t> expected_token_count;
   };
   using FinishReply = std::function<void(StepCall&)>;
@@ -52,15 +57,19 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   absl::Status FindRows(const std::string& principal);
   const SessionSpec* Spec() const;  // of the first row that was found
   absl::Status CheckSameSpec() const;
-  // Checks values, admits, and submits. `output` is where the reply's tensor goes.
+  // Checks values and pins. `output` is where the reply's tensor goes.
   absl::Status Run(absl::Time deadline, v1::Tensor* output);
+  void Pinned(Residency::PinResults pins);
+  // Admits and submits.
+  absl::Status Proceed();
   absl::Status AdmitRow(size_t index, StepJob& job);
   absl::Status FirstError() const;
   // `status` with the row's session named.
   absl::Status RowError(size_t index, const absl::Status& status) const;
   // After the step; where the row failed, what its layer has seen all the same, or 0 where it has no session.
   int64_t TokenCount(const Row& row) const;
-  void CopyReply(size_t index, const StepReply& reply);
+  int64_t DurableTokenCount(const Row& row) const;
+  void CopyReply(size_t index, const StoredReply& reply);
   void JobDone();
   void Release();  // one of the things the call waits for has happened
 
@@ -71,14 +80,18 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   bool prefill_ = false;
 
   std::vector<Row> rows_;
+  std::vector<size_t> pinned_rows_;  // rows_ index of each session that is being pinned
+  absl::Time deadline_;
   CheckedInput input_;
   char* output_ = nullptr;
   size_t row_stride_ = 0;  // bytes of a row in the reply, padding included
-  StepJobPtr job_;
+  absl::Mutex mu_;
+  StepJobPtr job_ ABSL_GUARDED_BY(mu_);
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<size_t> job_rows_;  // rows_ index of each of the job's rows
   std::atomic<int64_t> compute_time_us_{0};
-  std::atomic<int> waiting_{1};  // the job, joined rows, and the starting function itself
-  absl::Status error_;           // of the whole call; set before the starting function releases
+  std::atomic<int> waiting_{1};  // the pins, the job, joined rows, and the starting function itself
+  absl::Status error_;           // of the whole call; set by whoever finds it, before releasing
 };
 
 std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std::string& principal, absl::Time deadline,

@@ -1,16 +1,18 @@
 // A session: one recurrent state, token count and input kind for each Gated DeltaNet layer, and the rules of its steps.
 //
 // A step is admitted, computed by whoever holds its StepLease, and committed; a lease that dies uncommitted leaves the
-// state as it was.
-// Admission looks at the request id first (a stored reply is returned, a call in flight is joined), then at the
-// expected token count, then at whether another step of the layer is running.
-// Thread safety: safe from any thread; the slot's contents belong to the holder of the StepLease. Ownership: sessions
-// are shared; a lease keeps its session alive.
+// state as it was. Admission looks at the request id first (a stored reply is returned, a call in flight is joined), then
+// at the epoch, the expected token count, at whether another step of the layer is running, and at a pending draft.
+// States are on the device (resident) or parked in a lower tier. Steps need a SessionPin, which keeps them on the device;
+// copies, moves and forks need a SessionLease, which keeps steps out (session_lease.h).
+// Thread safety: safe from any thread; the slots' contents belong to the holder of the StepLease or SessionLease.
+// Ownership: sessions are shared; leases and pins keep their session alive.
 //
-//   GDN_ASSIGN_OR_RETURN(Admission admission, session->Admit(request, on_joined));
-//   if (admission.lease.valid()) { ...compute...; admission.lease.Commit({.token_count = n, .log_length = l}, reply); }
+//   GDN_ASSIGN_OR_RETURN(Admission admission, session->Admit(pin, request, on_joined));
+//   if (admission.lease.valid()) { ...compute...; admission.lease.Commit(outcome, reply); }
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,10 +23,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
+#include "server/session/session_environment.h"
+#include "server/session/session_gate.h"
+#include "state_store/session_image.h"
 #include "state_store/state_store.h"
+#include "state_store/state_tier.h"
 
 namespace gdn {
 
@@ -34,164 +41,194 @@ struct SessionSpec {
   LayerDims dims;
   std::vector<int32_t> layers;  // ascending: a model's GDN layers, or 0 .. n - 1
   std::string fingerprint;      // of the model; "" for an operator session
+  std::string family;           // of the model; "" for an operator session
 
   friend bool operator==(const SessionSpec&, const SessionSpec&) = default;
 };
 
-// A session's part of a reply, as it is kept for a retry.
-struct StepReply {
-  std::string output;  // the session's rows, dense, in the reply's dtype
-  int64_t token_count = 0;
-  int64_t compute_time_us = 0;
+// What a session is made with.
+struct SessionInit {
+  std::string principal = {};
+  std::string id;
+  SessionSpec spec;
+  std::string affinity;  // "": the id
+  Hash128 request = {};  // of the call that made it
+  absl::Duration idle_ttl = absl::InfiniteDuration();
+  absl::Duration max_lifetime = absl::InfiniteDuration();
+  int64_t epoch = 1;
+  absl::Time create_time = absl::Now();
 };
-using StepReplyPtr = std::shared_ptr<const StepReply>;
+
+using StepReplyPtr = StoredReplyPtr;
 using StepReplyCallback = std::function<void(absl::StatusOr<StepReplyPtr>)>;
 
 struct StepRequest {
   int32_t layer = 0;
   InputKind kind = InputKind::kHiddenStates;
-  std::string request_id;  // "": none
-  Hash128 payload;         // looked at only with a request id
-  std::optional<int64_t> expected_token_count;
+  std::string request_id = {};  // "": none
+  Hash128 payload = {};         // looked at only with a request id
+  int64_t reply_bytes = 0;      // what a stored reply will take
+  std::optional<int64_t> epoch = std::nullopt;
+  std::optional<int64_t> expected_token_count = std::nullopt;
 };
 
-// A layer's state as a step moves it.
-struct LayerProgress {
-  int64_t token_count = 0;
-  int32_t log_length = 0;
-};
+using LayerProgress = SlotExtent;
 
 struct LayerInfo {
   int32_t layer = 0;
   LayerProgress progress;
   InputKind kind = InputKind::kNone;
+  int64_t durable_token_count = 0;
   int32_t waiting_calls = 0;  // for the step in flight: the call that computes it and those that have joined it
 };
 
 class Session;
+class StepLease;
+class SessionLease;
 
-// The right to advance one layer. Dies uncommitted: the state stays, and joined calls are told to try again.
-class StepLease {
+// A call's hold on a session: its states stay on the device.
+class SessionPin {
  public:
-  StepLease() = default;
-  StepLease(StepLease&& other) noexcept { *this = std::move(other); }
-  StepLease& operator=(StepLease&& other) noexcept;
-  ~StepLease() { Abandon(); }
+  SessionPin() = default;
+  SessionPin(SessionPin&& other) noexcept = default;
+  SessionPin& operator=(SessionPin&& other) noexcept;
+  ~SessionPin() { Release(); }
 
   bool valid() const { return session_ != nullptr; }
-  const Session& session() const { return *session_; }
-  int32_t layer() const;
-  const LayerProgress& before() const { return before_; }
-  bool fresh() const { return slot_ == nullptr || !slot_->valid(); }  // no slot yet: the state is all zero
-  int32_t slot() const { return slot_->index(); }
-  const SlotReservation& slots() const;
-
-  // For in-place work on a fresh layer: takes the layer's own slot, whose contents are undefined.
-  int32_t TakeSlot();
-  // Puts a slot written aside in the place of the layer's. Call directly before Commit.
-  void SwapSlot(SlotLease aside);
-  // The step happened. With a request id the reply is kept, and joined calls get it.
-  void Commit(const LayerProgress& after, StepReplyPtr reply);
-  // Gives the lease back unless another call has joined it, which then wants the result: true where it was given back.
-  bool TryCancel();
-
- private:
-  friend class Session;
-  void Abandon();
-  void ReturnTakenSlot();
-
-  std::shared_ptr<Session> session_;
-  size_t index_ = 0;           // of the layer in the session's spec
-  SlotLease* slot_ = nullptr;  // the layer's; ours while we hold the lease
-  LayerProgress before_;
-  InputKind kind_ = InputKind::kNone;
-  bool took_slot_ = false;  // a lease that dies must leave a fresh layer fresh
-};
-
-// Exactly one of the three: a lease to compute with, a stored reply, or joined (the callback will be called once).
-struct Admission {
-  StepLease lease;
-  StepReplyPtr stored;
-  bool joined = false;
-};
-
-// All layers at once, for export and deletion. No step is admitted while it lives.
-class SessionLease {
- public:
-  SessionLease() = default;
-  SessionLease(SessionLease&& other) noexcept { *this = std::move(other); }
-  SessionLease& operator=(SessionLease&& other) noexcept;
-  ~SessionLease();
-
   Session& session() const { return *session_; }
-  // Slot of the index-th layer, -1 where it is fresh.
-  int32_t slot(size_t index) const;
-  // The index-th layer's own slot, taken where it is fresh. For a session that is being made.
-  int32_t TakeSlot(size_t index);
-  // Sets what a state that was put in place stands for.
-  void SetLayer(size_t index, const LayerProgress& progress, InputKind kind);
+  SessionPin Another() const;
+  void Release();
 
  private:
   friend class Session;
+  friend class SessionLease;
+  explicit SessionPin(std::shared_ptr<Session> session) : session_(std::move(session)) {}
   std::shared_ptr<Session> session_;
 };
+
+struct Admission;
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(std::string id, SessionSpec spec, std::string affinity, SlotReservation slots);
+  // One claim a layer: on the device, with nothing seen. No claims: parked, and `progress` (parallel to spec.layers) says
+  // what the parked states are.
+  Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment);
+  Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment);
+  ~Session();
 
-  const std::string& id() const { return id_; }
-  const SessionSpec& spec() const { return spec_; }
-  const std::string& affinity() const { return affinity_; }
-  absl::Time create_time() const { return create_time_; }
-  const SlotReservation& slots() const { return slots_; }
+  const std::string& principal() const { return init_.principal; }
+  const std::string& id() const { return init_.id; }
+  const SessionSpec& spec() const { return init_.spec; }
+  const std::string& affinity() const { return init_.affinity; }
+  absl::Time create_time() const { return init_.create_time; }
+  absl::Duration idle_ttl() const { return init_.idle_ttl; }
+  absl::Duration max_lifetime() const { return init_.max_lifetime; }
+  const Hash128& request() const { return init_.request; }
+  StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }
+  SessionGate& gate() { return gate_; }
 
-  // INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED), FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL),
-  // ABORTED (TOKEN_COUNT_MISMATCH, SESSION_BUSY), NOT_FOUND (SESSION_NOT_FOUND) once deleted. `on_joined` is called
-  // only where the admission says joined; from the thread that ends the other call.
-  absl::StatusOr<Admission> Admit(const StepRequest& request, StepReplyCallback on_joined);
+  enum class PinOutcome { kPinned, kNotResident, kWait };
+  // kWait: the gate is closed for now (SessionGate::WhenPinnable tells when to try again).
+  PinOutcome TryPin(SessionPin* pin);
+  // Invalid where somebody is in the way.
+  SessionLease TryLock();
+  // Calls `granted` as SessionGate::Lock does.
+  void Lock(std::function<void(SessionLease)> granted);
 
-  // ABORTED (SESSION_BUSY) while any step is in flight.
-  absl::StatusOr<SessionLease> LockAll();
-  // No step is admitted any more. ABORTED (SESSION_BUSY) while one is in flight.
-  absl::Status MarkDeleted();
+  // `pin` is of this session. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED), FAILED_PRECONDITION
+  // (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_BUSY),
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply, NOT_FOUND (SESSION_NOT_FOUND) once
+  // deleted. `on_joined` is called only where the admission says joined; from the thread that ends the other call.
+  absl::StatusOr<Admission> Admit(const SessionPin& pin, const StepRequest& request, StepReplyCallback on_joined);
+
+  struct AcceptRequest {
+    int32_t accepted_tokens = 0;
+    std::string request_id = {};  // "": none
+    std::optional<int64_t> epoch = std::nullopt;
+  };
+  // Leases on the layers with a pending draft; none where the call was done before (same request id). INVALID_ARGUMENT
+  // (TOO_MANY_TOKENS, REQUEST_ID_REUSED), ABORTED (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND (SESSION_NOT_FOUND).
+  absl::StatusOr<std::vector<StepLease>> AdmitAccept(const SessionPin& pin, const AcceptRequest& request);
+  // All of those leases are committed.
+  void NoteAccepted(const AcceptRequest& request);
 
   std::vector<LayerInfo> Layers() const;
   // INVALID_ARGUMENT (LAYER_NOT_GDN).
   absl::StatusOr<size_t> LayerIndex(int32_t layer) const;
+  absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
+
+  bool resident() const;
+  absl::Status CheckAlive() const;  // NOT_FOUND (SESSION_NOT_FOUND) once deleted
+  int64_t epoch() const;
+  absl::Time durable_time() const;      // InfinitePast: never
+  absl::Time last_used() const { return absl::FromUnixNanos(last_used_.load(std::memory_order_relaxed)); }
+  void Touch() { last_used_.store(absl::ToUnixNanos(absl::Now()), std::memory_order_relaxed); }
+
+  // A copy that has the first `changes` commits (SessionLease::changes) is durable; `counts` is parallel to spec.layers.
+  void NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, absl::Time when);
+
+  // What steps have done since the states were last made durable.
+  struct Undurable {
+    bool any = false;
+    int64_t tokens = 0;   // of the layer that has moved most
+    absl::Time since;     // of the last durable copy, or of the session's making
+  };
+  Undurable undurable() const;
 
  private:
+  friend class SessionPin;
   friend class StepLease;
   friend class SessionLease;
 
   struct Layer {
-    SlotLease slot;
+    // Where the state is on the device. Forks share `slot` until one of them writes; it then takes a slot of its own by
+    // its `claim`, with a copy of the log and the convolution columns, and reads the base from `shared_base` until it
+    // folds. A fresh layer has no slot, and a claim. Changed by whoever holds the layer's StepLease or the SessionLease.
+    SlotRef slot;
+    SlotRef shared_base;
+    SlotClaim claim;
+    BaseVersion base_version = 0;
+
     LayerProgress progress;
     InputKind kind = InputKind::kNone;
+    int64_t durable_token_count = 0;
     bool busy = false;
     // The step in flight, while busy.
     std::string flight_id;
     Hash128 flight_payload;
     std::vector<StepReplyCallback> joined;
     // The last step that had a request id.
-    std::string reply_id;
-    Hash128 reply_payload;
     StepReplyPtr reply;
   };
 
+  absl::Status NotFound() const;
   absl::Status BusyError(int32_t layer) const;
+  absl::Status CheckEpoch(const std::optional<int64_t>& epoch, int64_t token_count) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckKind(const StepRequest& request, const Layer& layer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the request was seen before: its stored reply, or joined.
+  absl::StatusOr<bool> FindReply(const StepRequest& request, StepReplyCallback& on_joined, Layer& layer,
+                                 Admission& admission) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetReply(Layer& layer, StepReplyPtr reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Counts, kinds and replies become the image's.
+  void Apply(const SessionImage& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Undurable UndurableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const std::string id_;
-  const SessionSpec spec_;
-  const std::string affinity_;
-  const absl::Time create_time_;
-  const SlotReservation slots_;  // before layers_: their leases return to its pool
+  const SessionInit init_;
+  SessionEnvironment* const environment_;
+  SessionGate gate_;
+  std::atomic<int64_t> last_used_{0};  // nanoseconds since the epoch
 
   mutable absl::Mutex mu_;
-  std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec_.layers; the vector's size is constant
-  bool locked_ ABSL_GUARDED_BY(mu_) = false;        // by a SessionLease
+  std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant
+  bool resident_ ABSL_GUARDED_BY(mu_) = false;
   bool deleted_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 1;          // its making, and commits
+  uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // those that the newest durable copy has
+  absl::Time durable_time_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  std::string accept_request_id_ ABSL_GUARDED_BY(mu_);
+  int32_t accepted_tokens_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace gdn

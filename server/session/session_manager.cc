@@ -14,51 +14,82 @@ absl::Status NotFound(const std::string& id) {
                    {{"session", StrCat("sessions/", id)}});
 }
 
+absl::Status Busy(const std::string& id, std::string_view why) {
+  return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy, StrCat("sessions/", id, " ", why, "; try again"),
+                   {{"session", StrCat("sessions/", id)}});
+}
+
+bool IsExpired(const Session& session, absl::Time now) {
+  return now - session.last_used() > session.idle_ttl() || now - session.create_time() > session.max_lifetime();
+}
+
 }  // namespace
 
 SessionCreation::~SessionCreation() {
   if (manager_ == nullptr) return;
-  absl::MutexLock lock(&manager_->mu_);
-  manager_->sessions_.erase(key_);
+  {
+    absl::MutexLock lock(&manager_->mu_);
+    manager_->sessions_.erase(key_);
+  }
+  manager_->residency_.Forget(*session_);
 }
 
 void SessionCreation::Publish() {
   if (manager_ == nullptr) return;
   absl::MutexLock lock(&manager_->mu_);
-  manager_->sessions_.at(key_).published = true;
+  SessionManager::Entry& entry = manager_->sessions_.at(key_);
+  entry.session = session_;
+  entry.phase = SessionManager::Phase::kPublished;
   manager_ = nullptr;
 }
 
-absl::StatusOr<SessionCreation> SessionManager::Begin(const std::string& principal, std::string id, SessionSpec spec,
-                                                      std::string affinity, const Hash128& request) {
-  if (id.empty()) id = RandomId();
-  const Key key(principal, id);
+absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
+  if (init.id.empty()) init.id = RandomId();
+  if (init.affinity.empty()) init.affinity = init.id;
+  const Key key(init.principal, init.id);
   absl::MutexLock lock(&mu_);
   if (const auto it = sessions_.find(key); it != sessions_.end()) {
-    if (!it->second.published) {
-      return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy,
-                       StrCat("sessions/", id, " is being made by another call; try again"),
-                       {{"session", StrCat("sessions/", id)}});
+    switch (it->second.phase) {
+      case Phase::kMaking:
+        return Busy(init.id, "is being made by another call");
+      case Phase::kEnding:
+        return Busy(init.id, "is being deleted");
+      case Phase::kPublished:
+        break;
     }
-    if (it->second.request != request) {
+    if (it->second.session->request() != init.request) {
       return MakeError(
           absl::StatusCode::kAlreadyExists, reason::kSessionExists,
-          StrCat("sessions/", id, " exists and was made by a different request; choose another id or delete it"),
-          {{"session", StrCat("sessions/", id)}});
+          StrCat("sessions/", init.id, " exists and was made by a different request; choose another id or delete it"),
+          {{"session", StrCat("sessions/", init.id)}});
     }
-    return SessionCreation(nullptr, key, it->second.session);
+    return SessionCreation(nullptr, key, it->second.session, SessionLease());
   }
-  GDN_ASSIGN_OR_RETURN(SlotReservation slots, store_.Reserve(spec.dims, static_cast<int32_t>(spec.layers.size())));
-  auto session = std::make_shared<Session>(id, std::move(spec), std::move(affinity), std::move(slots));
-  sessions_.emplace(key, Entry{.session = session, .request = request});
-  return SessionCreation(this, key, std::move(session));
+  const size_t layers = init.spec.layers.size();
+  auto session = std::make_shared<Session>(std::move(init), std::vector<LayerInfo>(layers), &environment_);
+  sessions_.emplace(key, Entry{.session = session});
+  SessionLease lease = session->TryLock();
+  return SessionCreation(this, key, std::move(session), std::move(lease));
+}
+
+void SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
+                           bool epoch_is_stored) {
+  const Key key(init.principal, init.id);
+  std::vector<int64_t> counts;
+  for (const LayerInfo& layer : layers) counts.push_back(layer.progress.token_count);
+  auto session = std::make_shared<Session>(std::move(init), std::move(layers), &environment_);
+  // A new session has one change: its making.
+  session->NoteDurable(/*changes=*/epoch_is_stored ? 1 : 0, counts, durable_time);
+  absl::MutexLock lock(&mu_);
+  sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished});
 }
 
 absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(const std::string& principal,
                                                               const std::string& id) const {
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(Key(principal, id));
-  if (it == sessions_.end() || !it->second.published) return NotFound(id);
+  if (it == sessions_.end() || it->second.phase != Phase::kPublished) return NotFound(id);
+  it->second.session->Touch();
   return it->second.session;
 }
 
@@ -68,20 +99,63 @@ std::vector<std::shared_ptr<Session>> SessionManager::List(const std::string& pr
   absl::MutexLock lock(&mu_);
   for (auto it = sessions_.upper_bound(Key(principal, after));
        it != sessions_.end() && it->first.first == principal && sessions.size() < limit; ++it) {
-    if (it->second.published) sessions.push_back(it->second.session);
+    if (it->second.phase == Phase::kPublished) sessions.push_back(it->second.session);
   }
   return sessions;
 }
 
-absl::Status SessionManager::Delete(const std::string& principal, const std::string& id) {
-  std::shared_ptr<Session> session;  // freed after the lock: returning many slots takes time
+std::vector<std::shared_ptr<Session>> SessionManager::All() const {
+  std::vector<std::shared_ptr<Session>> sessions;
   absl::MutexLock lock(&mu_);
-  const auto it = sessions_.find(Key(principal, id));
-  if (it == sessions_.end() || !it->second.published) return NotFound(id);
-  GDN_RETURN_IF_ERROR(it->second.session->MarkDeleted());
-  session = std::move(it->second.session);
-  sessions_.erase(it);
-  return absl::OkStatus();
+  for (const auto& [key, entry] : sessions_) {
+    if (entry.phase == Phase::kPublished) sessions.push_back(entry.session);
+  }
+  return sessions;
+}
+
+bool SessionManager::BeginEnd(const Key& key, const std::shared_ptr<Session>& session) {
+  absl::MutexLock lock(&mu_);
+  const auto it = sessions_.find(key);
+  if (it == sessions_.end() || it->second.session != session || it->second.phase != Phase::kPublished) return false;
+  it->second.phase = Phase::kEnding;
+  return true;
+}
+
+void SessionManager::End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done) {
+  session->Lock([this, done = std::move(done)](SessionLease lease) {
+    const std::shared_ptr<Session> ended = lease.session();
+    lease.MarkDeleted();
+    residency_.Forget(*ended);
+    auto finish = [this, ended, done, shared = std::make_shared<SessionLease>(std::move(lease))] {
+      // What a tier could not erase it tries again later: the session itself is gone for good.
+      if (!residency_.tiers().empty()) residency_.tiers().Erase(ended->key()).IgnoreError();
+      {
+        absl::MutexLock lock(&mu_);
+        sessions_.erase(Key(ended->principal(), ended->id()));
+      }
+      shared->Release();
+      done(absl::OkStatus());
+    };
+    residency_.tiers().empty() ? finish() : residency_.io().Post(finish);
+  });
+}
+
+void SessionManager::Delete(const std::string& principal, const std::string& id,
+                            std::function<void(absl::Status)> done) {
+  auto session = Find(principal, id);
+  if (!session.ok()) return done(session.status());
+  if ((*session)->gate().pins() > 0) return done(Busy(id, "has a step in flight, which ends first"));
+  if (!BeginEnd(Key(principal, id), *session)) return done(NotFound(id));
+  End(*session, std::move(done));
+}
+
+void SessionManager::DeleteExpired(absl::Time now) {
+  for (const std::shared_ptr<Session>& session : All()) {
+    if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
+    if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;
+    expired_.fetch_add(1, std::memory_order_relaxed);
+    End(session, [](const absl::Status&) {});
+  }
 }
 
 size_t SessionManager::size() const {

@@ -4,10 +4,12 @@
 // id.
 // Thread safety: safe from any thread. Ownership: sessions are shared; a deleted one lives until its last lease ends.
 //
-//   GDN_ASSIGN_OR_RETURN(auto creation, manager.Begin(principal, "a", spec, "", hash));
-//   if (creation.pending()) { ...fill initial states...; session = creation.Publish(); }
+//   GDN_ASSIGN_OR_RETURN(auto creation, manager.Begin(init));
+//   if (creation.pending()) { ...put states in by creation.lease()...; creation.Publish(); }
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,48 +19,58 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/session/residency.h"
 #include "server/session/session.h"
+#include "server/session/session_lease.h"
 
 namespace gdn {
 
 class SessionManager;
 
-// A session in the making: not to be found by others until it is published; given up on destruction.
+// A session in the making: locked, without states, and not to be found by others until it is published; given up on
+// destruction.
 class SessionCreation {
  public:
   SessionCreation(SessionCreation&& other) noexcept
       : manager_(std::exchange(other.manager_, nullptr)),
         key_(std::move(other.key_)),
-        session_(std::move(other.session_)) {}
+        session_(std::move(other.session_)),
+        lease_(std::move(other.lease_)) {}
   SessionCreation& operator=(SessionCreation&&) = delete;
   ~SessionCreation();
 
   bool pending() const { return manager_ != nullptr; }  // false: the session was there already, by the same request
   const std::shared_ptr<Session>& session() const { return session_; }
+  SessionLease& lease() { return lease_; }
+  // Puts another session, of the same key, in the place of the one begun: a fork.
+  void Replace(std::shared_ptr<Session> session) { session_ = std::move(session); }
   void Publish();
 
  private:
   friend class SessionManager;
   using Key = std::pair<std::string, std::string>;
-  SessionCreation(SessionManager* manager, Key key, std::shared_ptr<Session> session)
-      : manager_(manager), key_(std::move(key)), session_(std::move(session)) {}
+  SessionCreation(SessionManager* manager, Key key, std::shared_ptr<Session> session, SessionLease lease)
+      : manager_(manager), key_(std::move(key)), session_(std::move(session)), lease_(std::move(lease)) {}
 
   SessionManager* manager_;
   Key key_;
   std::shared_ptr<Session> session_;
+  SessionLease lease_;
 };
 
 class SessionManager {
  public:
-  explicit SessionManager(StateStore& store) : store_(store) {}
+  SessionManager(Residency& residency, SessionEnvironment& environment)
+      : residency_(residency), environment_(environment) {}
   SessionManager(const SessionManager&) = delete;
   SessionManager& operator=(const SessionManager&) = delete;
 
-  // Reserves the session's states. An empty id becomes 128 random bits. `request` identifies the creating request: the
-  // same again finds the session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id
-  // is in the making; errors of StateStore::Reserve.
-  absl::StatusOr<SessionCreation> Begin(const std::string& principal, std::string id, SessionSpec spec,
-                                        std::string affinity, const Hash128& request);
+  // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the session,
+  // another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or ended.
+  absl::StatusOr<SessionCreation> Begin(SessionInit init);
+  // A session whose states are parked already, found when the server started. Nothing where its id is taken.
+  // `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until it is stored again.
+  void Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time, bool epoch_is_stored = true);
 
   // NOT_FOUND (SESSION_NOT_FOUND).
   absl::StatusOr<std::shared_ptr<Session>> Find(const std::string& principal, const std::string& id) const;
@@ -66,22 +78,34 @@ class SessionManager {
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
                                              size_t limit) const;
+  // Of all principals.
+  std::vector<std::shared_ptr<Session>> All() const;
 
-  // NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY).
-  absl::Status Delete(const std::string& principal, const std::string& id);
+  // Ends the session and erases its states from every tier; `done` comes when they are gone. NOT_FOUND
+  // (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs.
+  void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
+  // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
+  void DeleteExpired(absl::Time now);
 
   size_t size() const;  // of all principals
+  int64_t expired() const { return expired_; }
 
  private:
   friend class SessionCreation;
   using Key = SessionCreation::Key;
+  enum class Phase { kMaking, kPublished, kEnding };
   struct Entry {
     std::shared_ptr<Session> session;
-    Hash128 request;
-    bool published = false;
+    Phase phase = Phase::kMaking;
   };
 
-  StateStore& store_;
+  // False where somebody else ends it already.
+  bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
+  void End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done);
+
+  Residency& residency_;
+  SessionEnvironment& environment_;
+  std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;
   std::map<Key, Entry> sessions_ ABSL_GUARDED_BY(mu_);
 };

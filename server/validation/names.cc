@@ -63,6 +63,8 @@ absl::StatusOr<std::string> ParseModelName(std::string_view name) { return Parse
 absl::Status CheckSessionId(std::string_view id) { return CheckId("session_id", id, kMaxSessionIdLength); }
 absl::Status CheckRequestId(std::string_view id) { return CheckId("request_id", id, kMaxRequestIdLength); }
 
+absl::Status CheckCheckpointId(std::string_view id) { return CheckId("checkpoint_id", id, kMaxSessionIdLength); }
+
 absl::Status CheckAffinity(std::string_view affinity) {
   const bool printable = std::all_of(affinity.begin(), affinity.end(),
                                      [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });

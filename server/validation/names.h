@@ -27,6 +27,7 @@ absl::StatusOr<std::string> ParseModelName(std::string_view name);
 // Each also accepts "". INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckSessionId(std::string_view id);
 absl::Status CheckRequestId(std::string_view id);
+absl::Status CheckCheckpointId(std::string_view id);
 absl::Status CheckAffinity(std::string_view affinity);
 
 }  // namespace gdn

@@ -80,6 +80,18 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
   return checked;
 }
 
+absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
+                                               const google::protobuf::Duration& value) {
+  if (!set) return absl::InfiniteDuration();
+  const absl::Duration duration = absl::Seconds(value.seconds()) + absl::Nanoseconds(value.nanos());
+  if (duration <= absl::ZeroDuration()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     StrCat(field, " is ", absl::ToDoubleSeconds(duration), " s, expected more than 0, or none"),
+                     {{"field", std::string(field)}});
+  }
+  return duration;
+}
+
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
   Hasher hasher;
   hasher.UpdateField(request.model());
@@ -90,6 +102,10 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
     hasher.UpdateInt(value);
   }
   hasher.UpdateField(request.affinity());
+  for (const google::protobuf::Duration* ttl : {&request.idle_ttl(), &request.max_lifetime()}) {
+    hasher.UpdateInt(ttl->seconds());
+    hasher.UpdateInt(ttl->nanos());
+  }
   for (const v1::InitialState& state : request.initial_states()) {
     hasher.UpdateInt(state.layer());
     hasher.UpdateInt(state.token_count());

@@ -11,8 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "base/hash.h"
+#include "absl/time/time.h"
 #include "base/layer_dims.h"
 #include "gdn/v1/session.pb.h"
+#include "google/protobuf/duration.pb.h"
 
 namespace gdn {
 
@@ -37,7 +39,11 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     const google::protobuf::RepeatedPtrField<v1::InitialState>& states, const LayerDims& dims,
     const std::vector<int32_t>& layers);
 
-// The identity of a creating request: equal for equal spec, affinity and initial states.
+// A time to live: infinite where `set` is false. INVALID_ARGUMENT (INVALID_SPEC: field) where it is not above 0.
+absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
+                                               const google::protobuf::Duration& value);
+
+// The identity of a creating request: equal for equal spec, affinity, times to live and initial states.
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
 
 }  // namespace gdn

@@ -159,6 +159,10 @@ absl::Status CheckLengths(const v1::DecodeRequest& request, CheckedInput& input)
     return InvalidLengths("expected_token_counts",
                           StrCat("expected_token_counts has ", counts, " entries, expected none or ", input.batch));
   }
+  if (const int epochs = request.session_epochs_size(); epochs != 0 && epochs != input.batch) {
+    return InvalidLengths("session_epochs",
+                          StrCat("session_epochs has ", epochs, " entries, expected none or ", input.batch));
+  }
   return absl::OkStatus();
 }
 
@@ -196,6 +200,7 @@ absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, 
         StrCat(input.tokens, " tokens a row, Decode takes 1 .. ", limits.max_draft, "; use Prefill for more"),
         {{"found", StrCat(input.tokens)}, {"expected", StrCat("1 .. ", limits.max_draft)}});
   }
+  input.draft = request.draft();
   GDN_RETURN_IF_ERROR(CheckLengths(request, input));
   GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
   return input;
@@ -221,7 +226,7 @@ Hash128 HashRow(const CheckedInput& input, int64_t row) {
   Hasher hasher;
   const int64_t length = input.lengths[static_cast<size_t>(row)];
   for (const int64_t value : {static_cast<int64_t>(input.kind), int64_t{input.layer}, length,
-                              static_cast<int64_t>(input.output_dtype), int64_t{input.use_qk_l2norm}}) {
+                              static_cast<int64_t>(input.output_dtype), int64_t{input.use_qk_l2norm}, int64_t{input.draft}}) {
     hasher.UpdateInt(value);
   }
   hasher.UpdateField({reinterpret_cast<const char*>(&input.scale), sizeof(input.scale)});

@@ -45,6 +45,7 @@ struct CheckedInput {
   bool use_qk_l2norm = false;        // delta_rule
   float max_beta = 1.0f;             // delta_rule
   bool allow_non_finite = false;
+  bool draft = false;  // decode only
   DType output_dtype = DType::kF32;
   std::vector<int64_t> output_shape;  // of the whole reply
   int64_t output_features = 0;        // elements of one token

@@ -64,11 +64,11 @@ ALLOWED = {
     "server/session": {"state_store"},
     "server/batcher": {"server/session", "kernels/layer"},
     "server/validation": {"proto"},
-    "server/rpc": {"proto", "server/validation", "server/session", "server/batcher"},
+    "server/rpc": {"proto", "server/validation", "server/session", "server/batcher", "state_store"},
     "server/main": {"*"},
     "client": {"proto"},
     "tools/gdnctl": {"client"},
-    "tools/gdn_bench": {"client"} | ALL_KERNELS,
+    "tools/gdn_bench": {"client", "server/session", "state_store"} | ALL_KERNELS,
     "tools/gdn_parity": {"client"} | ALL_KERNELS,
     "tests": {"*"},
 }

@@ -11,6 +11,21 @@ TEST(Hash, MatchesThePublishedDigestOfTheEmptyString) {
   EXPECT_EQ(HashBytes("").ToHex(), "99aa06d3014798d86001c324468d497f");  // XXH3-128 of "", seed 0
 }
 
+TEST(Hash64, MatchesThePublishedDigests) {
+  EXPECT_EQ(Hash64(""), 0x2d06800538d394c2u);  // XXH3-64, seed 0
+  EXPECT_EQ(Hash64("abc"), 0x78af5f94892f3950u);
+}
+
+TEST(Hash64, ChangesWithEveryByte) {
+  std::string bytes(300, 'x');
+  const uint64_t before = Hash64(bytes);
+  for (char& byte : bytes) {
+    byte ^= 1;
+    EXPECT_NE(Hash64(bytes), before);
+    byte ^= 1;
+  }
+}
+
 TEST(Hash, StreamingEqualsOneShotForEverySplit) {
   std::string bytes(1000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 7);
@@ -29,6 +44,16 @@ TEST(Hash, FinishDoesNotEndTheStream) {
   EXPECT_EQ(hasher.Finish(), HashBytes("ab"));
   hasher.Update("c");
   EXPECT_EQ(hasher.Finish(), HashBytes("abc"));
+}
+
+TEST(Hash, TheShortDigestOfPiecesIsThatOfTheWhole) {
+  const std::string bytes(5000, 'x');
+  for (const size_t cut : {size_t{0}, size_t{1}, size_t{240}, size_t{256}, size_t{4999}}) {
+    Hasher hasher;
+    hasher.Update(std::string_view(bytes).substr(0, cut));
+    hasher.Update(std::string_view(bytes).substr(cut));
+    EXPECT_EQ(hasher.Finish64(), Hash64(bytes)) << cut;
+  }
 }
 
 TEST(Hash, FieldsDoNotRunIntoEachOther) {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/integration/test_server.h"
+#include "tests/integration/service_helpers.h"
 
 namespace gdn {
 namespace {
@@ -100,23 +100,7 @@ class BadInput : public testing::Test {
   }
 
   // All that a session is: its counts and its state's bytes.
-  std::string Fingerprint(const std::string& id) {
-    grpc::ClientContext context;
-    v1::ExportStateRequest request;
-    request.set_name("sessions/" + id);
-    auto reader = server_.stub().ExportState(&context, request);
-    std::string bytes;
-    v1::ExportStateResponse piece;
-    while (reader->Read(&piece)) bytes += piece.data();
-    EXPECT_TRUE(reader->Finish().ok());
-    EXPECT_FALSE(bytes.empty());
-    grpc::ClientContext get_context;
-    v1::GetSessionRequest get;
-    get.set_name("sessions/" + id);
-    v1::GetSessionResponse got;
-    EXPECT_TRUE(server_.stub().GetSession(&get_context, get, &got).ok());
-    return bytes + got.SerializeAsString();
-  }
+  std::string Fingerprint(const std::string& id) { return Caller(server_).State(id); }
   std::string AllFingerprints() { return Fingerprint("m1") + Fingerprint("m2") + Fingerprint("op"); }
 
   TestServer server_;
@@ -258,6 +242,12 @@ std::vector<Case> Cases() {
       {"token count mismatch of one row", nullptr,
        D([](DR& r) { r.add_expected_token_counts(5), r.add_expected_token_counts(6); }), grpc::StatusCode::ABORTED,
        "TOKEN_COUNT_MISMATCH", ""},
+      {"epochs of another size", nullptr, D([](DR& r) { r.add_session_epochs(1); }), kInvalid, "INVALID_LENGTHS",
+       "session_epochs"},
+      {"another epoch", P([](PR& r) { r.set_session_epoch(2); }), nullptr, grpc::StatusCode::ABORTED, "EPOCH_MISMATCH",
+       ""},
+      {"another epoch of one row", nullptr, D([](DR& r) { r.add_session_epochs(1), r.add_session_epochs(0); }),
+       grpc::StatusCode::ABORTED, "EPOCH_MISMATCH", ""},
       {"request id with a space", P([](PR& r) { r.set_request_id("a b"); }), nullptr, kInvalid, "INVALID_NAME",
        "request_id"},
       {"request id too long", P([](PR& r) { r.set_request_id(std::string(65, 'a')); }), nullptr, kInvalid,
@@ -378,8 +368,7 @@ TEST_F(BadInput, BusySessionIsRefusedAndTheRunningStepIsNotDisturbed) {
   EngineBlocker blocker(server_.batcher());
   grpc::Status running;
   std::thread other([&] { running = Prefill(HiddenPrefill("sessions/m1", 2)); });
-  const auto session = server_.sessions().Find("", "m1").value();
-  while (session->LockAll().ok()) std::this_thread::yield();  // until the other call has been admitted
+  EXPECT_TRUE(WaitForCalls(server_, "m1", /*layer=*/0, /*calls=*/1));
   const grpc::Status status = Decode(HiddenDecode());
   EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_EQ(ErrorInfoOf(status).reason(), "SESSION_BUSY");
@@ -387,26 +376,8 @@ TEST_F(BadInput, BusySessionIsRefusedAndTheRunningStepIsNotDisturbed) {
   blocker.Release();
   other.join();
   EXPECT_TRUE(running.ok()) << running.error_message();
-  EXPECT_EQ(session->Layers()[0].progress.token_count, 7);
+  EXPECT_EQ(Caller(server_).TokenCount("m1", 0), 7);
   EXPECT_EQ(Fingerprint("m2"), before);
-}
-
-TEST_F(BadInput, CancelledCallMovesNoState) {
-  const std::string before = AllFingerprints();
-  {
-    EngineBlocker blocker(server_.batcher());
-    grpc::ClientContext context;
-    std::thread canceller([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      context.TryCancel();
-    });
-    v1::DecodeResponse response;
-    const grpc::Status status = server_.stub().Decode(&context, HiddenDecode(), &response);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
-    canceller.join();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the server hears of it while the step still waits
-  }
-  EXPECT_EQ(AllFingerprints(), before);
 }
 
 // Reflection serves what the program has linked in; a file without messages is easily dropped.

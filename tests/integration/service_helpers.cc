@@ -49,18 +49,6 @@ std::vector<int64_t> Joined(std::vector<int64_t> leading, std::initializer_list<
   return leading;
 }
 
-bool Poll(const std::function<bool()>& condition, const char* what) {
-  const absl::Time end = absl::Now() + kPatience;
-  while (!condition()) {
-    if (absl::Now() > end) {
-      ADD_FAILURE() << "waited in vain for " << what;
-      return false;
-    }
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
-
 }  // namespace
 
 Tokens Tokens::Slice(int64_t first, int64_t count) const {
@@ -163,138 +151,16 @@ std::string RowBytes(const v1::Tensor& tensor, int64_t row) {
   return tensor.data().substr(static_cast<size_t>(row) * bytes, bytes);
 }
 
-std::unique_ptr<grpc::ClientContext> Caller::NewContext() const {
-  auto context = std::make_unique<grpc::ClientContext>();
-  if (!authorization_.empty()) context->AddMetadata("authorization", authorization_);
-  return context;
-}
-
-Outcome<v1::Session> Caller::Create(const v1::CreateSessionRequest& request) const {
-  Outcome<v1::Session> outcome;
-  v1::CreateSessionResponse response;
-  outcome.status = server_.stub().CreateSession(NewContext().get(), request, &response);
-  outcome.reply = response.session();
-  return outcome;
-}
-
-Outcome<v1::Session> Caller::Create(const std::string& id, const std::string& model) const {
-  v1::CreateSessionRequest request;
-  request.set_session_id(id);
-  request.set_model("models/" + model);
-  return Create(request);
-}
-
-Outcome<v1::Session> Caller::CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const {
-  v1::CreateSessionRequest request;
-  request.set_session_id(id);
-  *request.mutable_operator_() = spec;
-  return Create(request);
-}
-
-Outcome<v1::Session> Caller::Get(const std::string& id) const {
-  Outcome<v1::Session> outcome;
-  v1::GetSessionRequest request;
-  request.set_name("sessions/" + id);
-  v1::GetSessionResponse response;
-  outcome.status = server_.stub().GetSession(NewContext().get(), request, &response);
-  outcome.reply = response.session();
-  return outcome;
-}
-
-Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string& page_token) const {
-  Outcome<v1::ListSessionsResponse> outcome;
-  v1::ListSessionsRequest request;
-  request.set_page_size(page_size);
-  request.set_page_token(page_token);
-  outcome.status = server_.stub().ListSessions(NewContext().get(), request, &outcome.reply);
-  return outcome;
-}
-
-Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id) const {
-  Outcome<v1::DeleteSessionResponse> outcome;
-  v1::DeleteSessionRequest request;
-  request.set_name("sessions/" + id);
-  outcome.status = server_.stub().DeleteSession(NewContext().get(), request, &outcome.reply);
-  return outcome;
-}
-
-Outcome<v1::GetServerInfoResponse> Caller::Info() const {
-  Outcome<v1::GetServerInfoResponse> outcome;
-  outcome.status = server_.stub().GetServerInfo(NewContext().get(), v1::GetServerInfoRequest(), &outcome.reply);
-  return outcome;
-}
-
-Outcome<v1::PrefillResponse> Caller::Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const {
-  Outcome<v1::PrefillResponse> outcome;
-  outcome.status = server_.stub().Prefill(&context, request, &outcome.reply);
-  return outcome;
-}
-
-Outcome<v1::PrefillResponse> Caller::Prefill(const v1::PrefillRequest& request) const {
-  return Prefill(*NewContext(), request);
-}
-
-Outcome<v1::DecodeResponse> Caller::Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const {
-  Outcome<v1::DecodeResponse> outcome;
-  outcome.status = server_.stub().Decode(&context, request, &outcome.reply);
-  return outcome;
-}
-
-Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) const {
-  return Decode(*NewContext(), request);
-}
-
-Outcome<std::string> Caller::Export(const std::string& id, bool include_recurrent_state) const {
-  Outcome<std::string> outcome;
-  v1::ExportStateRequest request;
-  request.set_name("sessions/" + id);
-  request.set_include_recurrent_state(include_recurrent_state);
-  const auto context = NewContext();
-  const auto reader = server_.stub().ExportState(context.get(), request);
-  v1::ExportStateResponse piece;
-  while (reader->Read(&piece)) outcome.reply += piece.data();
-  outcome.status = reader->Finish();
-  return outcome;
-}
-
-Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target, const std::string& file,
-                                    size_t piece_bytes) const {
-  Outcome<v1::Session> outcome;
-  const auto context = NewContext();
-  v1::ImportStateResponse response;
-  const auto writer = server_.stub().ImportState(context.get(), &response);
-  v1::ImportStateRequest request;
-  *request.mutable_target() = target;
-  bool open = writer->Write(request);
-  for (size_t sent = 0; open && sent < file.size(); sent += piece_bytes) {
-    request.set_data(file.substr(sent, piece_bytes));
-    open = writer->Write(request);
+bool WaitUntil(const std::function<bool()>& condition, const char* what) {
+  const absl::Time end = absl::Now() + kPatience;
+  while (!condition()) {
+    if (absl::Now() > end) {
+      ADD_FAILURE() << "waited in vain for " << what;
+      return false;
+    }
+    absl::SleepFor(absl::Milliseconds(1));
   }
-  writer->WritesDone();
-  outcome.status = writer->Finish();
-  outcome.reply = response.session();
-  return outcome;
-}
-
-Outcome<v1::Session> Caller::Import(const std::string& id, const std::string& model, const std::string& file) const {
-  v1::ImportStateRequest::Target target;
-  target.set_session_id(id);
-  target.set_model("models/" + model);
-  return Import(target, file);
-}
-
-int64_t Caller::TokenCount(const std::string& id, int layer) const {
-  const v1::Session session = Get(id).reply;
-  for (const v1::LayerState& state : session.layers()) {
-    if (state.layer() == layer) return state.token_count();
-  }
-  return -1;
-}
-
-std::string Caller::State(const std::string& id) const {
-  const Outcome<std::string> exported = Export(id);
-  EXPECT_TRUE(exported.ok()) << exported.status.error_message();
-  return exported.reply;
+  return true;
 }
 
 bool WaitForCalls(TestServer& server, const std::string& id, int layer, int calls) {
@@ -309,11 +175,11 @@ bool WaitForCalls(TestServer& server, const std::string& id, int layer, int call
     }
     return false;
   };
-  return Poll(there, "calls to wait for a step");
+  return WaitUntil(there, "calls to wait for a step");
 }
 
 bool WaitForQueuedSteps(TestServer& server, size_t steps) {
-  return Poll([&] { return server.batcher().queued_steps() == steps; }, "steps to be queued");
+  return WaitUntil([&] { return server.batcher().queued_steps() == steps; }, "steps to be queued");
 }
 
 void CancelAndSettle(const Caller& caller, grpc::ClientContext& context) {

@@ -11,6 +11,7 @@
 #include <grpcpp/client_context.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -97,10 +98,20 @@ class Caller {
   Outcome<v1::Session> Import(const v1::ImportStateRequest::Target& target, const std::string& file,
                               size_t piece_bytes = 1000) const;
   Outcome<v1::Session> Import(const std::string& id, const std::string& model, const std::string& file) const;
+  Outcome<v1::ForkSessionResponse> Fork(const v1::ForkSessionRequest& request) const;
+  Outcome<v1::ForkSessionResponse> Fork(const std::string& id, const std::vector<std::string>& children) const;
+  Outcome<v1::AcceptTokensResponse> Accept(const v1::AcceptTokensRequest& request) const;
+  // The first `accepted` tokens of one session's draft.
+  Outcome<v1::AcceptTokensResponse> Accept(const std::string& id, int32_t accepted) const;
+  Outcome<v1::Checkpoint> Checkpoint(const std::string& id, const std::string& checkpoint_id = "") const;
+  Outcome<v1::Session> Restore(const std::string& id, const std::string& checkpoint_id = "") const;
+  Outcome<v1::PrefetchSessionsResponse> Prefetch(const std::vector<std::string>& ids) const;
 
   // Tokens that the layer has seen; -1 where there is no such session or layer.
   int64_t TokenCount(const std::string& id, int layer) const;
-  // The exported file: equal files are equal states, counts and logs included. Empty, and a failed test, on an error.
+  // All that decides what the session's next steps give, as text to compare: every layer's counts, log, draft and kind,
+  // and shapes and digests of the state tensors that ExportState sends. Stored replies, epoch and times are left out. Empty, and a failed
+  // test, on an error.
   std::string State(const std::string& id) const;
 
   TestServer& server() const { return server_; }
@@ -109,6 +120,9 @@ class Caller {
   TestServer& server_;
   const std::string authorization_;
 };
+
+// Polls until `condition` holds. False, and a failed test that says `what` was waited for, where it never does.
+bool WaitUntil(const std::function<bool()>& condition, const char* what);
 
 // Waits until `calls` calls wait for the step in flight of an anonymous caller's (session, layer): the one that
 // computes it and those that have joined. False, and a failed test, where that does not come about.

@@ -191,7 +191,7 @@ TEST_F(Sessions, AnOperatorSessionHasAsManyLayersAsAskedFor) {
 TEST_F(Sessions, InitialStatesContinueWhereTheyWereTaken) {
   ASSERT_TRUE(caller_.Create("a", "next").ok());
   ASSERT_TRUE(caller_.Prefill(PrefillOf("a", 0, inputs_.Slice(0, 30))).ok());
-  const std::string exported = caller_.State("a");
+  const std::string exported = caller_.Export("a").reply;
   const SafetensorsFile file = SafetensorsFile::Parse(exported).value();
   const std::vector<float> recurrent = file.Floats("layer.0.recurrent_state").value();
   const std::vector<float> conv = file.Floats("layer.0.conv_state").value();

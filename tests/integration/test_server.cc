@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "absl/synchronization/mutex.h"
+#include "server/rpc/session_calls.h"
+#include "server/validation/names.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -24,19 +26,37 @@ TestServer::TestServer(const TestServerOptions& options) {
                                        .layers = model->layers()});
     loaded_.push_back(*std::move(model));
   }
-  store_ = std::make_unique<StateStore>(
-      *backend_, StateStoreOptions{.budget_bytes = options.state_bytes, .max_draft = options.limits.max_draft});
-  sessions_ = std::make_unique<SessionManager>(*store_);
+  auto states = StateService::Make(*backend_, {.device_bytes = options.state_bytes,
+                                               .max_draft = options.limits.max_draft,
+                                               .stored_reply_bytes = options.stored_reply_bytes,
+                                               .host_bytes = options.host_bytes,
+                                               .disk_dir = options.disk_dir,
+                                               .redis = options.redis,
+                                               .policy = options.policy,
+                                               .housekeeping = options.housekeeping});
+  EXPECT_TRUE(states.ok()) << states.status();
+  states_ = *std::move(states);
   batcher_ = std::make_unique<Batcher>(*backend_, BatcherOptions{.max_queued_steps = options.max_queued_steps,
                                                                  .max_batch_rows = options.limits.max_batch});
+  states_->BindDevice([this] { return batcher_->device_status(); },
+                      [this](const absl::Status& status) { batcher_->NoteDeviceFailure(status); });
   context_.reset(new ServiceContext{.models = catalog_,
-                                    .sessions = *sessions_,
-                                    .store = *store_,
+                                    .sessions = states_->sessions(),
+                                    .store = states_->store(),
+                                    .residency = states_->residency(),
+                                    .checkpointer = states_->checkpointer(),
+                                    .environment = states_->environment(),
                                     .batcher = *batcher_,
                                     .backend = backend_->info(),
                                     .version = "test",
                                     .limits = options.limits,
                                     .max_queued_steps = options.max_queued_steps});
+  const auto recovered = states_->Recover([this](const std::string& model) -> std::optional<SessionSpec> {
+    auto spec = SpecOfModel(*context_, ModelName(model));
+    return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;
+  });
+  EXPECT_TRUE(recovered.ok()) << recovered.status();
+  context_->recovered_sessions = recovered->sessions;
   server_ = RpcServer::Start(*context_, "127.0.0.1:0").value();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
@@ -45,7 +65,15 @@ TestServer::TestServer(const TestServerOptions& options) {
   stub_ = v1::GdnService::NewStub(channel_);
 }
 
-TestServer::~TestServer() = default;
+TestServer::~TestServer() {
+  server_ = nullptr;
+  states_->BindDevice(nullptr, nullptr);
+}
+
+bool TestServer::Drain() {
+  server_->Stop(absl::Seconds(10));
+  return states_->Drain();
+}
 
 std::string TestServer::address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
 

@@ -19,12 +19,19 @@
 #include "google/rpc/error_details.pb.h"
 #include "server/model/loaded_model.h"
 #include "server/rpc/server.h"
+#include "server/session/state_service.h"
 
 namespace gdn {
 
 struct TestServerOptions {
   std::vector<std::pair<std::string, std::string>> models;  // name, folder
   int64_t state_bytes = int64_t{256} << 20;
+  int64_t host_bytes = 0;
+  std::string disk_dir = {};
+  std::string redis = {};
+  CheckpointPolicy policy = {};
+  int64_t stored_reply_bytes = int64_t{1} << 30;
+  absl::Duration housekeeping = absl::Milliseconds(20);
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   int threads = 2;
@@ -40,16 +47,18 @@ class TestServer {
   std::string address() const;
   Batcher& batcher() { return *batcher_; }
   RpcServer& server() { return *server_; }
-  SessionManager& sessions() { return *sessions_; }
-  StateStore& store() { return *store_; }
+  SessionManager& sessions() { return states_->sessions(); }
+  StateStore& store() { return states_->store(); }
+  StateService& states() { return *states_; }
+  // As main does on SIGTERM.
+  bool Drain();
   Backend& backend() { return *backend_; }
 
  private:
   std::unique_ptr<Backend> backend_;
   std::vector<LoadedModel> loaded_;
   ModelCatalog catalog_;
-  std::unique_ptr<StateStore> store_;
-  std::unique_ptr<SessionManager> sessions_;
+  std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> server_;

@@ -58,9 +58,8 @@ class BatcherTest : public ::testing::Test {
     test->output.resize(sessions.size() * static_cast<size_t>(tokens * dims.value_features()));
     for (size_t i = 0; i < sessions.size(); ++i) {
       StepRow& row = job.rows.emplace_back();
-      auto admission = sessions[i]->Admit(PlainStep(), nullptr);
-      EXPECT_TRUE(admission.ok()) << admission.status();
-      row.lease = std::move(admission->lease);
+      row.lease = AdmitStep(sessions[i]);
+      EXPECT_TRUE(row.lease.valid());
       row.tokens = tokens;
       row.inputs.fill(reinterpret_cast<const char*>(test->input.data()));
       row.output =
@@ -232,7 +231,7 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
   EXPECT_EQ(TokenCount(*sessions[2]), 1);
   for (const size_t i : {0, 1, 3}) {
     EXPECT_EQ(TokenCount(*sessions[i]), 0);
-    EXPECT_TRUE(sessions[i]->Admit(PlainStep(), nullptr)->lease.fresh());
+    EXPECT_TRUE(AdmitStep(sessions[i]).fresh());
   }
 }
 
@@ -246,9 +245,9 @@ TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
     job->done.wait();
     EXPECT_EQ(job->status().code(), absl::StatusCode::kInternal);
     EXPECT_EQ(TokenCount(*session), 0);
-    const auto admission = session->Admit(PlainStep(), nullptr);
-    ASSERT_TRUE(admission.ok()) << admission.status();
-    EXPECT_TRUE(admission->lease.fresh());
+    const StepLease lease = AdmitStep(session);
+    ASSERT_TRUE(lease.valid());
+    EXPECT_TRUE(lease.fresh());
   }
   auto job = Decode({session});
   ASSERT_TRUE(batcher.Submit(job->job).ok());

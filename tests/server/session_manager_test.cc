@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
-#include "tests/server/session_test_support.h"
+#include "server/session/housekeeper.h"
+#include "tests/server/tiered_world.h"
 
 namespace gdn {
 namespace {
@@ -17,14 +19,25 @@ using ::testing::MatchesRegex;
 
 class SessionManagerTest : public ::testing::Test {
  protected:
+  static SessionInit Init(const std::string& id, const std::string& principal = "", const std::string& request = "r") {
+    return {.principal = principal,
+            .id = id,
+            .spec = OperatorSessionSpec(2),
+            .affinity = {},
+            .request = HashBytes(request)};
+  }
   absl::StatusOr<SessionCreation> Begin(const std::string& id, const std::string& principal = "",
                                         const std::string& request = "r") {
-    return manager_.Begin(principal, id, OperatorSessionSpec(), /*affinity=*/"", HashBytes(request));
+    return manager_.Begin(Init(id, principal, request));
   }
   void Make(const std::string& id, const std::string& principal = "") {
-    auto creation = Begin(id, principal);
-    ASSERT_TRUE(creation.ok()) << creation.status();
-    creation->Publish();
+    const auto session = world_.TryMake(Init(id, principal));
+    ASSERT_TRUE(session.ok()) << session.status();
+  }
+  absl::Status Delete(const std::string& id, const std::string& principal = "") {
+    Answer<absl::Status> deleted;
+    manager_.Delete(principal, id, deleted.callback());
+    return deleted.Wait();
   }
   std::vector<std::string> List(const std::string& principal, const std::string& after, size_t limit) {
     std::vector<std::string> ids;
@@ -32,8 +45,8 @@ class SessionManagerTest : public ::testing::Test {
     return ids;
   }
 
-  SessionWorld world_;
-  SessionManager manager_{world_.store};
+  TieredWorld world_{{.device_sessions = 100, .host = false}};
+  SessionManager& manager_ = world_.manager;
 };
 
 TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
@@ -41,8 +54,10 @@ TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
     auto creation = Begin("a");
     ASSERT_TRUE(creation.ok());
     EXPECT_TRUE(creation->pending());
+    EXPECT_TRUE(creation->lease().valid());
+    EXPECT_FALSE(creation->lease().resident());
     EXPECT_EQ(ErrorReason(manager_.Find("", "a").status()), reason::kSessionNotFound);
-    EXPECT_EQ(ErrorReason(manager_.Delete("", "a")), reason::kSessionNotFound);
+    EXPECT_EQ(ErrorReason(Delete("a")), reason::kSessionNotFound);
     EXPECT_THAT(List("", "", 10), ElementsAre());
     const auto second = Begin("a");
     EXPECT_EQ(second.status().code(), absl::StatusCode::kAborted);
@@ -52,17 +67,24 @@ TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
   }
   ASSERT_TRUE(manager_.Find("", "a").ok());
   EXPECT_EQ((*manager_.Find("", "a"))->id(), "a");
+  EXPECT_EQ((*manager_.Find("", "a"))->affinity(), "a") << "where the caller names none";
 }
 
 TEST_F(SessionManagerTest, AnAbandonedCreationLeavesNothing) {
   {
     auto creation = Begin("a");
     ASSERT_TRUE(creation.ok());
+    Answer<absl::StatusOr<SessionLease>> placed;
+    world_.residency.Place(std::move(creation->lease()), std::make_shared<SessionImage>(), absl::InfiniteFuture(),
+                           placed.callback());
+    ASSERT_TRUE(placed.Wait().ok());
     const SessionCreation moved = *std::move(creation);
     EXPECT_GT(world_.store.used_bytes(), 0);
     EXPECT_EQ(manager_.size(), 1u);
+    EXPECT_EQ(world_.residency.resident_sessions(), 1);
   }
   EXPECT_EQ(world_.store.used_bytes(), 0);
+  EXPECT_EQ(world_.residency.resident_sessions(), 0);
   EXPECT_EQ(manager_.size(), 0u);
   EXPECT_TRUE(Begin("a").ok());
 }
@@ -96,10 +118,10 @@ TEST_F(SessionManagerTest, EveryPrincipalHasIdsOfItsOwn) {
   Make("a", "one");
   EXPECT_EQ(manager_.Find("two", "a").status(), manager_.Find("three", "a").status());
   EXPECT_EQ(ErrorReason(manager_.Find("two", "a").status()), reason::kSessionNotFound);
-  EXPECT_EQ(ErrorReason(manager_.Delete("two", "a")), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(Delete("a", "two")), reason::kSessionNotFound);
   Make("a", "two");
   EXPECT_NE(*manager_.Find("one", "a"), *manager_.Find("two", "a"));
-  EXPECT_TRUE(manager_.Delete("two", "a").ok());
+  EXPECT_TRUE(Delete("a", "two").ok());
   EXPECT_TRUE(manager_.Find("one", "a").ok());
 }
 
@@ -113,31 +135,169 @@ TEST_F(SessionManagerTest, ListsAscendFromTheIdAfter) {
   EXPECT_THAT(List("one", "bb", 10), ElementsAre("c", "d"));
   EXPECT_THAT(List("one", "d", 10), ElementsAre());
   EXPECT_THAT(List("nobody", "", 10), ElementsAre());
+  EXPECT_EQ(manager_.All().size(), 6u);
 }
 
 TEST_F(SessionManagerTest, ABusySessionIsNotDeleted) {
   Make("a");
-  auto session = *manager_.Find("", "a");
+  const auto session = *manager_.Find("", "a");
   {
-    const auto admission = session->Admit(PlainStep(), nullptr);
-    ASSERT_TRUE(admission.ok());
-    EXPECT_EQ(ErrorReason(manager_.Delete("", "a")), reason::kSessionBusy);
+    const StepLease step = AdmitStep(session);
+    ASSERT_TRUE(step.valid());
+    EXPECT_EQ(ErrorReason(Delete("a")), reason::kSessionBusy);
     EXPECT_TRUE(manager_.Find("", "a").ok());
   }
-  EXPECT_TRUE(manager_.Delete("", "a").ok());
-  EXPECT_EQ(ErrorReason(manager_.Delete("", "a")), reason::kSessionNotFound);
+  EXPECT_TRUE(Delete("a").ok());
+  EXPECT_EQ(ErrorReason(Delete("a")), reason::kSessionNotFound);
   EXPECT_EQ(manager_.size(), 0u);
-  EXPECT_GT(world_.store.used_bytes(), 0) << "whoever still holds it";
-  session.reset();
-  EXPECT_EQ(world_.store.used_bytes(), 0);
+  EXPECT_EQ(world_.store.used_bytes(), 0) << "whoever still holds the session has no state";
+  EXPECT_EQ(ErrorReason(world_.PinOne(session).status()), reason::kSessionNotFound);
 }
 
-TEST_F(SessionManagerTest, NoRoomMakesNoSession) {
-  StateStore empty(*world_.backend, {.budget_bytes = 100, .max_draft = 8});
-  SessionManager manager(empty);
-  const auto refused = manager.Begin("", "a", OperatorSessionSpec(), "", HashBytes("r"));
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
-  EXPECT_EQ(manager.size(), 0u);
+TEST_F(SessionManagerTest, AnAdoptedSessionIsParkedAndDurable) {
+  const absl::Time when = absl::Now();
+  SessionInit init = Init("a");
+  init.epoch = 5;
+  init.idle_ttl = absl::Hours(1);
+  manager_.Adopt(
+      init, {{.layer = 0, .progress = {.token_count = 9, .log_length = 9}, .kind = InputKind::kDeltaRule}, {}}, when);
+  const auto session = manager_.Find("", "a");
+  ASSERT_TRUE(session.ok());
+  EXPECT_FALSE((*session)->resident());
+  EXPECT_EQ((*session)->epoch(), 5);
+  EXPECT_EQ((*session)->durable_time(), when);
+  EXPECT_EQ((*session)->Layers()[0].progress.token_count, 9);
+  EXPECT_FALSE((*session)->undurable().any);
+  manager_.Adopt(Init("a"), std::vector<LayerInfo>(2), when);
+  EXPECT_EQ((*manager_.Find("", "a"))->epoch(), 5) << "an id that is taken stays whose it is";
+}
+
+class SessionEndTest : public ::testing::Test {
+ protected:
+  // Erased everywhere, and the id free for another.
+  void ExpectGone(const std::string& id) {
+    EXPECT_EQ(world_.tiers.PlaceOf(Key(id)), "");
+    EXPECT_TRUE(absl::IsNotFound(world_.tiers.Fetch(Key(id)).status()));
+    for (const auto& [key, version] : world_.disk.versions()) EXPECT_NE(key.id, id);
+    EXPECT_FALSE(world_.manager.Find("", id).ok());
+    const auto again = world_.TryMake(world_.Init(id));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ((*again)->Layers()[0].progress.token_count, 0);
+    EXPECT_EQ(*world_.Read(*again), 0.0f);
+  }
+
+  TieredWorld world_{{.device_sessions = 1, .disk = true}};
+};
+
+TEST_F(SessionEndTest, AParkedSessionIsErasedFromEveryTier) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  ASSERT_TRUE(world_.Checkpoint(a, "named").ok());
+  const auto b = world_.Make("b");
+  EXPECT_EQ(world_.tiers.PlaceOf(Key("a")), "host");
+  EXPECT_EQ(world_.disk.versions().size(), 2u);
+  EXPECT_TRUE(world_.Delete("a").ok());
+  ExpectGone("a");
+}
+
+TEST_F(SessionEndTest, ALockedSessionEndsWhenItIsLetGo) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  SessionLease lease = a->TryLock();
+  Answer<absl::Status> deleted;
+  world_.manager.Delete("", "a", deleted.callback());
+  EXPECT_FALSE(deleted.given());
+  EXPECT_EQ(ErrorReason(world_.manager.Find("", "a").status()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(world_.manager.Begin(world_.Init("a")).status()), reason::kSessionBusy);
+  EXPECT_EQ(ErrorReason(world_.Delete("a")), reason::kSessionNotFound) << "it ends once";
+  lease.Release();
+  EXPECT_TRUE(deleted.Wait().ok());
+  ExpectGone("a");
+}
+
+TEST_F(SessionEndTest, ASessionThatIsBeingCheckpointedEndsAfterwards) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  absl::Notification writing, go_on;
+  world_.disk.OnStore([&](const StateKey&) {
+    writing.Notify();
+    go_on.WaitForNotification();
+  });
+  Answer<absl::StatusOr<CheckpointResult>> made;
+  world_.checkpointer.Checkpoint(a, "", made.callback());
+  writing.WaitForNotification();
+  Answer<absl::Status> deleted;
+  world_.manager.Delete("", "a", deleted.callback());
+  EXPECT_FALSE(deleted.given());
+  world_.disk.OnStore(nullptr);
+  go_on.Notify();
+  EXPECT_TRUE(deleted.Wait().ok());
+  EXPECT_TRUE(made.Wait().ok());
+  ExpectGone("a");
+}
+
+TEST_F(SessionEndTest, CallsThatWaitForAnEndedSessionAreTold) {
+  const auto a = world_.Make("a");
+  SessionLease lease = a->TryLock();
+  Answer<Residency::PinResults> pins;
+  world_.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  Answer<absl::StatusOr<SessionLease>> locked;
+  Answer<absl::Status> deleted;
+  world_.manager.Delete("", "a", deleted.callback());
+  world_.residency.LockResident(a, absl::InfiniteFuture(), locked.callback());
+  lease.Release();
+  EXPECT_TRUE(deleted.Wait().ok());
+  EXPECT_EQ(ErrorReason(pins.Wait()[0].status()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(locked.Wait().status()), reason::kSessionNotFound);
+}
+
+TEST_F(SessionEndTest, SessionsWhoseTimeIsOverEndOnce) {
+  SessionInit idle = world_.Init("idle");
+  idle.idle_ttl = absl::Hours(1);
+  SessionInit old = world_.Init("old");
+  old.max_lifetime = absl::Hours(2);
+  ASSERT_TRUE(world_.TryMake(idle).ok());
+  ASSERT_TRUE(world_.TryMake(old).ok());
+  world_.Make("eternal");
+  world_.manager.DeleteExpired(absl::Now() + absl::Minutes(59));
+  EXPECT_EQ(world_.manager.expired(), 0);
+  const auto session = world_.manager.Find("", "idle");
+  {
+    const auto pin = world_.PinOne(*session);
+    world_.manager.DeleteExpired(absl::Now() + absl::Hours(1) + absl::Minutes(1));
+    EXPECT_EQ(world_.manager.expired(), 0) << "not while a call uses it";
+  }
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { world_.manager.DeleteExpired(absl::Now() + absl::Hours(3)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  world_.residency.io().Drain();
+  EXPECT_EQ(world_.manager.expired(), 2);
+  EXPECT_EQ(world_.manager.size(), 1u);
+  ExpectGone("idle");
+  ExpectGone("old");
+}
+
+TEST_F(SessionEndTest, UseKeepsASessionAlive) {
+  SessionInit init = world_.Init("a");
+  init.idle_ttl = absl::Hours(1);
+  const auto session = world_.TryMake(init);
+  ASSERT_TRUE(session.ok());
+  const absl::Time before = (*session)->last_used();
+  ASSERT_TRUE(world_.Read(*session).ok());
+  EXPECT_GT((*session)->last_used(), before);
+}
+
+TEST_F(SessionEndTest, TheHousekeeperEndsThemByItself) {
+  SessionInit init = world_.Init("a");
+  init.max_lifetime = absl::Nanoseconds(1);
+  ASSERT_TRUE(world_.TryMake(init).ok());
+  world_.Make("eternal");
+  const Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.residency, absl::Milliseconds(1));
+  while (world_.manager.size() > 1) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(world_.manager.expired(), 1);
 }
 
 }  // namespace

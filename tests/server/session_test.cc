@@ -21,37 +21,48 @@ StepRequest Request(std::string request_id = "", std::string payload = "p",
           .kind = InputKind::kDeltaRule,
           .request_id = std::move(request_id),
           .payload = HashBytes(payload),
+          .reply_bytes = 8,
           .expected_token_count = expected};
 }
 
-StepReplyPtr Reply(const std::string& output) {
-  return std::make_shared<const StepReply>(StepReply{.output = output, .token_count = 0, .compute_time_us = 0});
+std::shared_ptr<StoredReply> Reply(const std::string& output) {
+  auto reply = std::make_shared<StoredReply>();
+  reply->output = output;
+  return reply;
 }
 
-void NotJoined(absl::StatusOr<StepReplyPtr>) { ADD_FAILURE() << "this call joined nothing"; }
+void NotJoined(const absl::StatusOr<StepReplyPtr>&) { ADD_FAILURE() << "this call joined nothing"; }
 
 class SessionTest : public ::testing::Test {
  protected:
+  absl::StatusOr<Admission> TryAdmit(const StepRequest& request, StepReplyCallback on_joined = NotJoined) {
+    const SessionPin pin = PinOf(session_);
+    EXPECT_TRUE(pin.valid());
+    return session_->Admit(pin, request, std::move(on_joined));
+  }
   StepLease Admit(const StepRequest& request) {
-    auto admission = session_->Admit(request, NotJoined);
+    auto admission = TryAdmit(request);
     EXPECT_TRUE(admission.ok()) << admission.status();
     EXPECT_TRUE(admission->lease.valid());
     return std::move(admission->lease);
   }
   // Admits, computes nothing and commits.
-  void Step(const StepRequest& request, const LayerProgress& after, StepReplyPtr reply = nullptr) {
-    StepLease lease = Admit(request);
-    lease.TakeSlot();
-    lease.Commit(after, std::move(reply));
+  void Step(const StepRequest& request, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
+    Finish(Admit(request), after, std::move(reply));
   }
-  std::string Reason(const StepRequest& request) { return ErrorReason(session_->Admit(request, NotJoined).status()); }
+  static void Finish(StepLease lease, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
+    const auto slots = lease.PrepareDecode();
+    ASSERT_TRUE(slots.ok()) << slots.status();
+    lease.Commit({.after = after, .base_written = slots->zero}, std::move(reply));
+  }
+  std::string Reason(const StepRequest& request) { return ErrorReason(TryAdmit(request).status()); }
+  void MarkDeleted() { session_->TryLock().MarkDeleted(); }
 
-  SessionWorld world_;
+  SessionWorld world_{int64_t{1} << 22, /*reply_bytes=*/100};
   std::shared_ptr<Session> session_ = world_.MakeSession(OperatorSessionSpec(2));
 };
 
-TEST_F(SessionTest, BeginsFreshWithItsIdAsAffinity) {
-  EXPECT_EQ(session_->affinity(), "a");
+TEST_F(SessionTest, BeginsFresh) {
   for (const LayerInfo& info : session_->Layers()) {
     EXPECT_EQ(info.progress.token_count, 0);
     EXPECT_EQ(info.kind, InputKind::kNone);
@@ -59,7 +70,9 @@ TEST_F(SessionTest, BeginsFreshWithItsIdAsAffinity) {
   }
   const StepLease lease = Admit(Request());
   EXPECT_TRUE(lease.fresh());
+  EXPECT_EQ(lease.slot(), -1);
   EXPECT_EQ(lease.before().token_count, 0);
+  EXPECT_EQ(lease.pool()->view().layout.dims(), session_->spec().dims);
 }
 
 TEST_F(SessionTest, ACommitMovesItsLayerAndNoOther) {
@@ -78,12 +91,11 @@ TEST_F(SessionTest, ACommitMovesItsLayerAndNoOther) {
 TEST_F(SessionTest, AnAbandonedLeaseLeavesTheStateAndAFreshLayerFresh) {
   {
     StepLease lease = Admit(Request("r"));
-    EXPECT_GE(lease.TakeSlot(), 0);
-    EXPECT_FALSE(lease.fresh());
+    EXPECT_TRUE(lease.PrepareDecode().ok());
   }
   EXPECT_TRUE(Admit(Request()).fresh()) << "the slot it took is given back";
   EXPECT_EQ(session_->Layers()[0].kind, InputKind::kNone);
-  Step(Request("r"), {.token_count = 1, .log_length = 0}, Reply("x"));  // the id was not used up
+  Step(Request("r"), {.token_count = 1}, Reply("x"));  // the id was not used up
   { StepLease lease = Admit(Request()); }
   EXPECT_FALSE(Admit(Request()).fresh()) << "a slot with a state in it stays";
   EXPECT_EQ(session_->Layers()[0].progress.token_count, 1);
@@ -94,45 +106,34 @@ TEST_F(SessionTest, AMovedLeaseIsTheSameRight) {
   StepLease moved = std::move(lease);
   EXPECT_FALSE(lease.valid());
   EXPECT_EQ(Reason(Request()), reason::kSessionBusy);
-  StepLease other_layer = std::move(session_->Admit(PlainStep(1), NotJoined)->lease);
-  moved = std::move(other_layer);  // abandons what it had
+  moved = AdmitStep(session_, PlainStep(1));  // abandons what it had
   EXPECT_EQ(moved.layer(), 1);
   EXPECT_TRUE(Admit(Request()).valid());
-}
-
-TEST_F(SessionTest, ASwappedInSlotIsTheLayersOwn) {
-  Step(Request(), {.token_count = 1, .log_length = 0});
-  StepLease lease = Admit(Request());
-  SlotLease aside = *lease.slots().TakeSpare();
-  const int32_t index = aside.index();
-  lease.SwapSlot(std::move(aside));
-  lease.Commit({.token_count = 2, .log_length = 0}, nullptr);
-  EXPECT_EQ(Admit(Request()).slot(), index);
 }
 
 TEST_F(SessionTest, ALayerTakesOneStepAtATime) {
   const StepLease lease = Admit(Request("r"));
   EXPECT_EQ(session_->Layers()[0].waiting_calls, 1);
-  const auto refused = session_->Admit(Request(), NotJoined);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kSessionBusy);
+  EXPECT_EQ(TryAdmit(Request()).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Reason(Request()), reason::kSessionBusy);
   EXPECT_EQ(Reason(Request("other")), reason::kSessionBusy);
-  EXPECT_TRUE(session_->Admit(PlainStep(1), NotJoined).ok()) << "layers are independent";
+  EXPECT_TRUE(TryAdmit(PlainStep(1)).ok()) << "layers are independent";
 }
 
 TEST_F(SessionTest, TheLastReplyWithAnIdIsStored) {
   Step(Request("r"), {.token_count = 1, .log_length = 1}, Reply("one"));
   Step(Request(), {.token_count = 2, .log_length = 2});
   for (int i = 0; i < 2; ++i) {
-    const auto again = session_->Admit(Request("r", "p", /*expected=*/0), NotJoined);
+    const auto again = TryAdmit(Request("r", "p", /*expected=*/0));
     ASSERT_TRUE(again.ok()) << "the id comes before the count: " << again.status();
     ASSERT_NE(again->stored, nullptr);
     EXPECT_EQ(again->stored->output, "one");
+    EXPECT_EQ(again->stored->request_id, "r");
     EXPECT_FALSE(again->lease.valid());
   }
   {
     const StepLease busy = Admit(Request());
-    EXPECT_NE(session_->Admit(Request("r"), NotJoined)->stored, nullptr) << "nothing has to run for it";
+    EXPECT_NE(TryAdmit(Request("r"))->stored, nullptr) << "nothing has to run for it";
   }
   Step(Request("s"), {.token_count = 3, .log_length = 3}, Reply("two"));
   EXPECT_TRUE(Admit(Request("r")).valid()) << "only the last one is kept";
@@ -145,20 +146,50 @@ TEST_F(SessionTest, AnIdBelongsToOnePayload) {
     EXPECT_EQ(Reason(Request("r", "q")), reason::kRequestIdReused);
   }
   Step(Request("r", "p"), {.token_count = 1, .log_length = 1}, Reply("one"));
-  const auto refused = session_->Admit(Request("r", "q", /*expected=*/7), NotJoined);
+  const auto refused = TryAdmit(Request("r", "q", /*expected=*/7));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ErrorReason(refused.status()), reason::kRequestIdReused) << "before the count is looked at";
 }
 
-TEST_F(SessionTest, TheCountIsCheckedBeforeBusyAndKind) {
-  Step(Request(), {.token_count = 4, .log_length = 4});
-  const StepLease lease = Admit(Request("", "p", /*expected=*/4));
-  const auto refused = session_->Admit(Request("", "p", /*expected=*/3), NotJoined);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kTokenCountMismatch);
-  EXPECT_EQ(ErrorMetadata(refused.status()).at("token_count"), "4");
-  EXPECT_EQ(ErrorMetadata(refused.status()).at("expected"), "3");
-  EXPECT_EQ(Reason(Request("", "p", /*expected=*/4)), reason::kSessionBusy);
+// Every reason to refuse a step at once, taken away one after the other in the order in which they are looked at.
+TEST_F(SessionTest, LooksAtIdThenEpochThenCountThenBusyThenDraftThenKind) {
+  session_ = world_.MakeSession(ModelSessionSpec());
+  StepRequest first = PlainStep(1);
+  first.kind = InputKind::kHiddenStates;
+  first.request_id = "r";
+  Step(first, {.token_count = 4, .log_length = 4, .draft_length = 2}, Reply("one"));
+  {
+    StepRequest request = first;
+    request.epoch = 9;
+    EXPECT_NE(TryAdmit(request)->stored, nullptr) << "a stored reply is one in any epoch";
+    request.request_id = "s";
+    request.expected_token_count = 3;
+    request.kind = InputKind::kProjected;
+    const absl::Status epoch = TryAdmit(request).status();
+    EXPECT_EQ(epoch.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(ErrorReason(epoch), reason::kEpochMismatch);
+    EXPECT_EQ(ErrorMetadata(epoch).at("epoch"), "1");
+    EXPECT_EQ(ErrorMetadata(epoch).at("expected"), "9");
+    EXPECT_EQ(ErrorMetadata(epoch).at("token_count"), "4");
+    request.epoch = 1;
+    const absl::Status count = TryAdmit(request).status();
+    EXPECT_EQ(count.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(ErrorReason(count), reason::kTokenCountMismatch);
+    EXPECT_EQ(ErrorMetadata(count).at("token_count"), "4");
+    EXPECT_EQ(ErrorMetadata(count).at("expected"), "3");
+    request.expected_token_count = 4;
+    const absl::Status draft = TryAdmit(request).status();
+    EXPECT_EQ(draft.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ErrorReason(draft), reason::kDraftPending);
+    EXPECT_EQ(ErrorMetadata(draft).at("draft_length"), "2");
+    auto accept = session_->AdmitAccept(PinOf(session_), {.accepted_tokens = 0});
+    ASSERT_TRUE(accept.ok());
+    EXPECT_EQ(Reason(request), reason::kSessionBusy) << "the draft is being settled";
+    Finish(std::move(accept->front()), {.token_count = 4, .log_length = 4});
+    EXPECT_EQ(Reason(request), reason::kInputKindMismatch);
+    request.kind = InputKind::kHiddenStates;
+    EXPECT_TRUE(TryAdmit(request)->lease.valid());
+  }
 }
 
 TEST_F(SessionTest, JoinedCallsGetTheReplyOfTheStepInFlight) {
@@ -166,14 +197,13 @@ TEST_F(SessionTest, JoinedCallsGetTheReplyOfTheStepInFlight) {
   std::vector<std::string> outputs;
   for (int i = 0; i < 3; ++i) {
     const auto admission =
-        session_->Admit(Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { outputs.push_back((*reply)->output); });
+        TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>& reply) { outputs.push_back((*reply)->output); });
     ASSERT_TRUE(admission.ok() && admission->joined);
     EXPECT_FALSE(admission->lease.valid());
   }
   EXPECT_EQ(session_->Layers()[0].waiting_calls, 4);
   EXPECT_TRUE(outputs.empty());
-  lease.TakeSlot();
-  lease.Commit({.token_count = 1, .log_length = 1}, Reply("one"));
+  Finish(std::move(lease), {.token_count = 1, .log_length = 1}, Reply("one"));
   EXPECT_EQ(outputs, std::vector<std::string>(3, "one"));
   EXPECT_EQ(session_->Layers()[0].waiting_calls, 0);
 }
@@ -183,7 +213,7 @@ TEST_F(SessionTest, JoinedCallsOfAFailedStepAreToldToTryAgain) {
   {
     const StepLease lease = Admit(Request("r"));
     ASSERT_TRUE(
-        session_->Admit(Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { told = reply.status(); })->joined);
+        TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>& reply) { told = reply.status(); })->joined);
   }
   EXPECT_EQ(ErrorReason(told), reason::kSessionBusy);
   EXPECT_TRUE(Admit(Request("r")).valid());
@@ -191,7 +221,7 @@ TEST_F(SessionTest, JoinedCallsOfAFailedStepAreToldToTryAgain) {
 
 TEST_F(SessionTest, AJoinedStepIsNotCancelled) {
   StepLease alone = Admit(Request("r"));
-  alone.TakeSlot();
+  EXPECT_TRUE(alone.PrepareDecode().ok());
   EXPECT_TRUE(alone.TryCancel());
   EXPECT_FALSE(alone.valid());
   EXPECT_TRUE(Admit(Request()).fresh());
@@ -199,65 +229,104 @@ TEST_F(SessionTest, AJoinedStepIsNotCancelled) {
   StepLease wanted = Admit(Request("r"));
   std::string output;
   ASSERT_TRUE(
-      session_->Admit(Request("r"), [&](absl::StatusOr<StepReplyPtr> reply) { output = (*reply)->output; })->joined);
+      TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>& reply) { output = (*reply)->output; })->joined);
   EXPECT_FALSE(wanted.TryCancel());
   ASSERT_TRUE(wanted.valid());
-  wanted.TakeSlot();
-  wanted.Commit({.token_count = 1, .log_length = 1}, Reply("one"));
+  Finish(std::move(wanted), {.token_count = 1, .log_length = 1}, Reply("one"));
   EXPECT_EQ(output, "one");
 }
 
 TEST_F(SessionTest, ACallbackMayCallTheSessionAgain) {
   StepLease lease = Admit(Request("r"));
   bool admitted = false;
-  ASSERT_TRUE(
-      session_
-          ->Admit(Request("r"),
-                  [&](const absl::StatusOr<StepReplyPtr>&) { admitted = session_->Admit(Request(), NotJoined).ok(); })
-          ->joined);
-  lease.TakeSlot();
-  lease.Commit({.token_count = 1, .log_length = 1}, Reply("one"));
+  ASSERT_TRUE(TryAdmit(Request("r"), [&](const absl::StatusOr<StepReplyPtr>&) {
+                admitted = TryAdmit(Request()).ok();
+              })->joined);
+  Finish(std::move(lease), {.token_count = 1, .log_length = 1}, Reply("one"));
   EXPECT_TRUE(admitted) << "no lock is held while callbacks run";
 }
 
-TEST_F(SessionTest, AllLayersAreLockedTogetherOrNotAtAll) {
-  {
-    const StepLease step = std::move(session_->Admit(PlainStep(1), NotJoined)->lease);
-    EXPECT_EQ(ErrorReason(session_->LockAll().status()), reason::kSessionBusy);
-    EXPECT_EQ(ErrorReason(session_->MarkDeleted()), reason::kSessionBusy);
-  }
-  {
-    auto all = session_->LockAll();
-    ASSERT_TRUE(all.ok());
-    EXPECT_EQ(all->slot(0), -1);
-    EXPECT_EQ(Reason(Request()), reason::kSessionBusy);
-    EXPECT_EQ(ErrorReason(session_->LockAll().status()), reason::kSessionBusy);
-    EXPECT_EQ(ErrorReason(session_->MarkDeleted()), reason::kSessionBusy);
-    const int32_t slot = all->TakeSlot(1);
-    EXPECT_EQ(all->TakeSlot(1), slot);
-    all->SetLayer(1, {.token_count = 9, .log_length = 3}, InputKind::kDeltaRule);
-    SessionLease moved = *std::move(all);
-    EXPECT_EQ(moved.slot(1), slot);
-  }
-  EXPECT_EQ(session_->Layers()[1].progress.token_count, 9);
-  EXPECT_TRUE(Admit(Request()).valid());
+TEST_F(SessionTest, ProgressIsHeardOfAfterEveryCommit) {
+  std::vector<int64_t> counts;
+  world_.environment.on_progress = [&](const std::shared_ptr<Session>& session) {
+    counts.push_back(session->Layers()[0].progress.token_count);
+  };
+  Step(Request(), {.token_count = 3});
+  { const StepLease abandoned = Admit(Request()); }
+  Step(Request(), {.token_count = 4});
+  EXPECT_EQ(counts, (std::vector<int64_t>{3, 4}));
 }
 
-TEST_F(SessionTest, ADeletedOneTakesNoSteps) {
+TEST_F(SessionTest, StoredRepliesCountAgainstTheirBudget) {
+  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+  StepRequest large = Request("r");
+  large.reply_bytes = 101;
+  const absl::Status refused = TryAdmit(large).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(refused), reason::kStateBudgetExhausted);
+  EXPECT_EQ(ErrorMetadata(refused).at("needed"), "101");
+  EXPECT_EQ(ErrorMetadata(refused).at("available"), "100");
+  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+  EXPECT_TRUE(Admit(Request()).valid()) << "a refused step leaves the layer free";
+
+  large.request_id.clear();
+  EXPECT_TRUE(Admit(large).valid()) << "nothing is kept of a step without an id";
+  large = Request("r");
+  large.reply_bytes = 60;
+  {
+    const StepLease lease = Admit(large);
+    EXPECT_EQ(world_.environment.reply_bytes(), 60);
+    StepRequest other = large;
+    other.layer = 1;
+    EXPECT_EQ(Reason(other), reason::kStateBudgetExhausted);
+  }
+  EXPECT_EQ(world_.environment.reply_bytes(), 0) << "given back by the lease that was dropped";
+  StepLease cancelled = Admit(large);
+  EXPECT_TRUE(cancelled.TryCancel());
+  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+
+  Finish(Admit(large), {.token_count = 1}, Reply(std::string(50, 'x')));
+  EXPECT_EQ(world_.environment.reply_bytes(), 50) << "what it takes, not what it might have taken";
+  Finish(Admit(Request("s")), {.token_count = 2}, Reply("12345"));
+  EXPECT_EQ(world_.environment.reply_bytes(), 5) << "the new reply takes the place of the old";
+  session_.reset();
+  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+}
+
+TEST_F(SessionTest, ADeletedOneTakesNoStepsAndGivesUpWhatItHas) {
   Step(Request("r"), {.token_count = 1, .log_length = 1}, Reply("one"));
-  ASSERT_TRUE(session_->MarkDeleted().ok());
-  EXPECT_EQ(Reason(Request()), reason::kSessionNotFound);
-  EXPECT_EQ(Reason(Request("r")), reason::kSessionNotFound);
+  SessionPin pin;
+  MarkDeleted();
+  EXPECT_EQ(session_->TryPin(&pin), Session::PinOutcome::kNotResident);
+  EXPECT_FALSE(pin.valid());
+  EXPECT_EQ(ErrorReason(session_->CheckAlive()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(session_->Admit(pin, Request("r"), NotJoined).status()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(session_->AdmitAccept(pin, {}).status()), reason::kSessionNotFound);
+  EXPECT_EQ(world_.store.used_bytes(), 0);
+  EXPECT_EQ(world_.environment.reply_bytes(), 0);
 }
 
-TEST_F(SessionTest, ALeaseKeepsItsSessionAlive) {
+TEST_F(SessionTest, ALeaseKeepsItsSessionAliveAndPinned) {
   StepLease lease = Admit(Request());
-  lease.TakeSlot();
+  EXPECT_FALSE(session_->TryLock().valid());
   session_.reset();
   EXPECT_GT(world_.store.used_bytes(), 0);
   EXPECT_EQ(lease.session().id(), "a");
-  lease.Commit({.token_count = 1, .log_length = 1}, nullptr);
+  Finish(std::move(lease), {.token_count = 1, .log_length = 1});
   EXPECT_EQ(world_.store.used_bytes(), 0);
+}
+
+TEST_F(SessionTest, ALockedSessionMakesPinsWait) {
+  SessionLease lease = session_->TryLock();
+  ASSERT_TRUE(lease.valid());
+  SessionPin pin;
+  EXPECT_EQ(session_->TryPin(&pin), Session::PinOutcome::kWait);
+  SessionLease moved = std::move(lease);
+  EXPECT_EQ(session_->TryPin(&pin), Session::PinOutcome::kWait);
+  SessionPin from_lock = std::move(moved).IntoPin();
+  EXPECT_TRUE(from_lock.valid());
+  EXPECT_EQ(session_->TryPin(&pin), Session::PinOutcome::kPinned);
+  EXPECT_FALSE(session_->TryLock().valid());
 }
 
 TEST_F(SessionTest, LayersAreTheSpecsAndKindsAreFixed) {
@@ -272,18 +341,109 @@ TEST_F(SessionTest, LayersAreTheSpecsAndKindsAreFixed) {
 
   session_ = world_.MakeSession(ModelSessionSpec());
   request.layer = 0;
-  const auto refused = session_->Admit(request, NotJoined);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kLayerNotGdn);
-  EXPECT_EQ(ErrorMetadata(refused.status()).at("expected"), "1,2,5");
+  const absl::Status refused = TryAdmit(request).status();
+  EXPECT_EQ(ErrorReason(refused), reason::kLayerNotGdn);
+  EXPECT_EQ(ErrorMetadata(refused).at("expected"), "1,2,5");
   request.layer = 5;
   EXPECT_EQ(*session_->LayerIndex(5), 2u);
   Step(request, {.token_count = 1, .log_length = 1});
   request.kind = InputKind::kProjected;
-  const auto mismatch = session_->Admit(request, NotJoined);
-  EXPECT_EQ(mismatch.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(mismatch.status()), reason::kInputKindMismatch);
+  const absl::Status mismatch = TryAdmit(request).status();
+  EXPECT_EQ(mismatch.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(mismatch), reason::kInputKindMismatch);
   request.layer = 1;
   EXPECT_TRUE(Admit(request).valid()) << "another layer may take another kind";
+}
+
+TEST_F(SessionTest, TellsHowMuchOfItIsNotDurable) {
+  EXPECT_TRUE(session_->undurable().any) << "its making";
+  session_->NoteDurable(session_->TryLock().changes(), {0, 0}, session_->create_time());
+  EXPECT_FALSE(session_->undurable().any);
+  EXPECT_EQ(session_->undurable().since, session_->create_time());
+  Step(Request(), {.token_count = 7});
+  Step(PlainStep(1), {.token_count = 3});
+  EXPECT_TRUE(session_->undurable().any);
+  EXPECT_EQ(session_->undurable().tokens, 7) << "of the layer that has moved most";
+  const uint64_t changes = session_->TryLock().changes();
+  Step(PlainStep(1), {.token_count = 5});
+  const absl::Time when = absl::Now();
+  session_->NoteDurable(changes, {7, 3}, when);
+  EXPECT_TRUE(session_->undurable().any) << "a step was taken since that copy";
+  EXPECT_EQ(session_->undurable().tokens, 2);
+  EXPECT_EQ(session_->undurable().since, when);
+  EXPECT_EQ(session_->durable_time(), when);
+  EXPECT_EQ(session_->Layers()[0].durable_token_count, 7);
+  session_->NoteDurable(session_->TryLock().changes(), {7, 5}, when);
+  EXPECT_FALSE(session_->undurable().any);
+}
+
+class SessionAcceptTest : public SessionTest {
+ protected:
+  using AcceptRequest = Session::AcceptRequest;
+
+  absl::StatusOr<std::vector<StepLease>> Accept(const AcceptRequest& request) {
+    return session_->AdmitAccept(PinOf(session_), request);
+  }
+  std::string Reason(const AcceptRequest& request) { return ErrorReason(Accept(request).status()); }
+  void Draft(int32_t layer, int32_t length) {
+    Step(PlainStep(layer), {.token_count = 3, .log_length = 3, .draft_length = length});
+  }
+};
+
+TEST_F(SessionAcceptTest, GivesALeaseOnEveryLayerWithADraft) {
+  session_ = world_.MakeSession(OperatorSessionSpec(3));
+  Draft(0, 4);
+  Draft(2, 2);
+  auto leases = Accept({.accepted_tokens = 2, .request_id = "a"});
+  ASSERT_TRUE(leases.ok()) << leases.status();
+  ASSERT_EQ(leases->size(), 2u);
+  EXPECT_EQ((*leases)[0].layer(), 0);
+  EXPECT_EQ((*leases)[1].layer(), 2);
+  EXPECT_EQ((*leases)[0].before().draft_length, 4);
+  EXPECT_EQ(Reason({.accepted_tokens = 2}), reason::kSessionBusy);
+  EXPECT_TRUE(Admit(PlainStep(1)).valid()) << "a layer without a draft goes on";
+  for (StepLease& lease : *leases) Finish(std::move(lease), {.token_count = 5, .log_length = 5});
+  session_->NoteAccepted({.accepted_tokens = 2, .request_id = "a"});
+  EXPECT_EQ(session_->Layers()[0].progress.token_count, 5);
+  EXPECT_EQ(session_->Layers()[0].kind, InputKind::kDeltaRule);
+  EXPECT_TRUE(Admit(PlainStep(0)).valid());
+
+  const auto again = Accept({.accepted_tokens = 2, .request_id = "a"});
+  ASSERT_TRUE(again.ok()) << "done before";
+  EXPECT_TRUE(again->empty());
+  EXPECT_EQ(Reason({.accepted_tokens = 1, .request_id = "a"}), reason::kRequestIdReused);
+}
+
+TEST_F(SessionAcceptTest, AcceptsNoMoreThanTheDraft) {
+  EXPECT_EQ(Reason({.accepted_tokens = 1}), reason::kTooManyTokens) << "there is none";
+  EXPECT_TRUE(Accept({.accepted_tokens = 0})->empty()) << "nothing of nothing is nothing to do";
+  Draft(0, 4);
+  Draft(1, 2);
+  const absl::Status refused = Accept({.accepted_tokens = 3}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(refused), reason::kTooManyTokens);
+  EXPECT_EQ(ErrorMetadata(refused).at("layer"), "1");
+  EXPECT_EQ(ErrorMetadata(refused).at("expected"), "2");
+  EXPECT_EQ(Accept({.accepted_tokens = 2})->size(), 2u) << "a refusal takes no layer";
+}
+
+TEST_F(SessionAcceptTest, ChecksTheEpochAfterTheIdAndRefusesABusySession) {
+  Draft(0, 2);
+  session_->TryLock().SetEpoch(4);
+  const absl::Status refused = Accept({.accepted_tokens = 3, .epoch = 3}).status();
+  EXPECT_EQ(ErrorReason(refused), reason::kEpochMismatch);
+  EXPECT_EQ(ErrorMetadata(refused).at("epoch"), "4");
+  {
+    const StepLease busy = Admit(PlainStep(1));
+    EXPECT_EQ(Reason({.accepted_tokens = 1, .epoch = 4}), reason::kSessionBusy) << "no step may see half of it";
+  }
+  {
+    auto leases = Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 4});
+    ASSERT_TRUE(leases.ok());
+  }
+  EXPECT_EQ(session_->Layers()[0].progress.draft_length, 2) << "dropped leases leave the draft";
+  session_->NoteAccepted({.accepted_tokens = 1, .request_id = "a"});
+  EXPECT_TRUE(Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 3})->empty());
 }
 
 }  // namespace

@@ -1,17 +1,27 @@
-// Sessions for unit tests: a null backend, a store, and specs of a small model and a small operator.
+// Sessions for unit tests: a null backend, a store, specs of a small model and a small operator, and steps that write
+// numbers which can be found again.
 //
-// Thread safety: for one thread to make. Ownership: owns all; sessions must go first.
+// Thread safety: for one thread to make; Decode and Prefill as the leases they are given. Ownership: owns all; sessions
+// must go first.
 //
 //   SessionWorld world;
 //   auto session = world.MakeSession(OperatorSessionSpec(2));
+//   ASSERT_TRUE(Decode(world.Admit(session), {.tail = 7}).ok());
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/status_macros.h"
 #include "kernels/null/null_backend.h"
 #include "server/session/session.h"
+#include "server/session/session_lease.h"
+#include "server/session/step_lease.h"
 
 namespace gdn {
 
@@ -40,14 +50,121 @@ inline StepRequest PlainStep(int32_t layer = 0) {
   return request;
 }
 
+// A state whose base is one number everywhere, and whose log and convolution columns are another. A fresh one is {0, 0}.
+struct Contents {
+  float base = 0.0f;
+  float tail = 0.0f;
+
+  friend bool operator==(const Contents&, const Contents&) = default;
+};
+
+inline void FillBase(const StatePoolView& pool, int32_t slot, float value) {
+  std::fill_n(pool.slot(slot), pool.layout.log_k_offset(), value);
+}
+
+inline void FillTail(const StatePoolView& pool, int32_t slot, float value) {
+  std::fill(pool.slot(slot) + pool.layout.log_k_offset(), pool.slot(slot) + pool.layout.slot_floats(), value);
+}
+
+// NaN, which equals nothing, where a section is not one number.
+inline Contents ReadContents(const StatePoolView& pool, int32_t slot, int32_t base_slot) {
+  const auto only = [](const float* begin, const float* end) {
+    const bool same = std::all_of(begin, end, [begin](float value) { return value == *begin; });
+    return same ? *begin : std::numeric_limits<float>::quiet_NaN();
+  };
+  const int64_t tail = pool.layout.log_k_offset();
+  return {.base = only(pool.slot(base_slot), pool.slot(base_slot) + tail),
+          .tail = only(pool.slot(slot) + tail, pool.slot(slot) + pool.layout.slot_floats())};
+}
+
+inline Contents ReadContents(const StepLease& lease) {
+  if (lease.fresh()) return {};
+  return ReadContents(lease.pool()->view(), lease.slot(), lease.base_slot());
+}
+
+inline Contents ReadContents(const SessionLease& lease, size_t index) {
+  const LayerSlots slots = lease.slots(index);
+  return slots.slot < 0 ? Contents() : ReadContents(*slots.pool, slots.slot, slots.base_slot);
+}
+
+// One token: a new tail, and with `fold` a new base.
+inline absl::Status Decode(StepLease lease, const Contents& to, bool fold = false,
+                           std::shared_ptr<StoredReply> reply = nullptr) {
+  const LayerProgress before = lease.before();
+  GDN_ASSIGN_OR_RETURN(const StepSlots slots, lease.PrepareDecode());
+  const StatePoolView& pool = lease.pool()->view();
+  if (slots.zero) {
+    FillBase(pool, slots.slot, 0.0f);
+    FillTail(pool, slots.slot, 0.0f);
+  }
+  if (slots.copy_tail_from >= 0) {
+    const int64_t tail = pool.layout.log_k_offset();
+    std::copy(pool.slot(slots.copy_tail_from) + tail, pool.slot(slots.copy_tail_from) + pool.layout.slot_floats(),
+              pool.slot(slots.slot) + tail);
+  }
+  FillTail(pool, slots.slot, to.tail);
+  if (fold) FillBase(pool, slots.slot, to.base);
+  lease.Commit({.after = {.token_count = before.token_count + 1, .log_length = fold ? 0 : before.log_length + 1},
+                .base_written = fold || slots.zero},
+               std::move(reply));
+  return absl::OkStatus();
+}
+
+// A prefill of some tokens, written aside.
+inline absl::Status Prefill(StepLease lease, const Contents& to, int64_t tokens = 1) {
+  const LayerProgress before = lease.before();
+  GDN_ASSIGN_OR_RETURN(const int32_t slot, lease.PrepareAside());
+  const StatePoolView& pool = lease.pool()->view();
+  FillBase(pool, slot, to.base);
+  FillTail(pool, slot, to.tail);
+  lease.Commit({.after = {.token_count = before.token_count + tokens}, .base_written = true}, nullptr);
+  return absl::OkStatus();
+}
+
+inline SessionPin PinOf(const std::shared_ptr<Session>& session) {
+  SessionPin pin;
+  session->TryPin(&pin);
+  return pin;
+}
+
+// Invalid where the step is not admitted.
+inline StepLease AdmitStep(const std::shared_ptr<Session>& session, const StepRequest& request = PlainStep()) {
+  const SessionPin pin = PinOf(session);
+  if (!pin.valid()) return StepLease();
+  auto admission = session->Admit(pin, request, nullptr);
+  return admission.ok() ? std::move(admission->lease) : StepLease();
+}
+
 struct SessionWorld {
+  explicit SessionWorld(int64_t budget_bytes = int64_t{1} << 22, int64_t reply_bytes = int64_t{1} << 20)
+      : store(*backend, {.budget_bytes = budget_bytes, .max_draft = 8}), environment(reply_bytes) {}
+
+  static int64_t SlotBytes(const SessionSpec& spec) { return StateLayout::Make(spec.dims, 8)->slot_bytes(); }
+
   std::shared_ptr<Session> MakeSession(SessionSpec spec, const std::string& id = "a") {
-    SlotReservation slots = store.Reserve(spec.dims, static_cast<int32_t>(spec.layers.size())).value();
-    return std::make_shared<Session>(id, std::move(spec), /*affinity=*/"", std::move(slots));
+    auto claims = store.Reserve(spec.dims, static_cast<int32_t>(spec.layers.size())).value();
+    return std::make_shared<Session>(SessionInit{.id = id, .spec = std::move(spec), .affinity = id}, std::move(claims),
+                                     &environment);
   }
 
+  // A fork of the locked session.
+  absl::StatusOr<std::shared_ptr<Session>> Fork(SessionLease& lease, const std::string& id) {
+    const SessionSpec& spec = lease.session()->spec();
+    const auto pool = PoolOf(lease);
+    const auto reserve = [&](int32_t count) {
+      return pool != nullptr ? store.ReserveIn(pool, count) : store.Reserve(spec.dims, count);
+    };
+    GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, reserve(static_cast<int32_t>(spec.layers.size())));
+    GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> own, reserve(lease.claims_to_share()));
+    return lease.Fork({.id = id, .spec = spec, .affinity = id}, std::move(claims), std::move(own));
+  }
+
+  // Of the sessions made here, which have one pool.
+  static std::shared_ptr<StatePool> PoolOf(const SessionLease& lease) { return lease.pool(); }
+
   std::unique_ptr<Backend> backend = MakeNullBackend();
-  StateStore store{*backend, {.budget_bytes = int64_t{1} << 22, .max_draft = 8}};
+  StateStore store;
+  SessionEnvironment environment;
 };
 
 }  // namespace gdn

@@ -21,34 +21,37 @@ const LayerDims kOtherDims{.key_heads = 1, .value_heads = 1, .key_dim = 4, .valu
 
 class StateStoreTest : public ::testing::Test {
  protected:
+  using Claims = std::vector<SlotClaim>;
+
   static int64_t SlotBytes(const LayerDims& dims = kDims) { return StateLayout::Make(dims, 8)->slot_bytes(); }
+  Claims Reserve(int32_t count, const LayerDims& dims = kDims) { return store_.Reserve(dims, count).value(); }
 
   const std::unique_ptr<Backend> backend_ = MakeNullBackend();
   StateStore store_{*backend_, {.budget_bytes = 10 * SlotBytes() + 1, .max_draft = 8}};
 };
 
-TEST_F(StateStoreTest, ReservationsCountAgainstTheBudgetUntilTheyEnd) {
+TEST_F(StateStoreTest, ClaimsCountAgainstTheBudgetUntilTheyEnd) {
   EXPECT_EQ(store_.used_bytes(), 0);
   {
-    auto first = store_.Reserve(kDims, 6);
-    ASSERT_TRUE(first.ok()) << first.status();
-    EXPECT_EQ(first->count(), 6);
-    EXPECT_EQ(first->bytes(), 6 * SlotBytes());
+    Claims first = Reserve(6);
+    EXPECT_EQ(first.size(), 6u);
     EXPECT_EQ(store_.used_bytes(), 6 * SlotBytes());
-    auto second = store_.Reserve(kDims, 4);
-    ASSERT_TRUE(second.ok());
+    Claims second = Reserve(4);
     EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes());
 
-    SlotReservation moved = *std::move(first);
+    SlotClaim moved = std::move(first[0]);
+    EXPECT_FALSE(first[0].valid());
     EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes()) << "a move is no end";
-    moved = *std::move(second);
+    first.clear();
+    EXPECT_EQ(store_.used_bytes(), 5 * SlotBytes());
+    moved = SlotClaim();
     EXPECT_EQ(store_.used_bytes(), 4 * SlotBytes()) << "assignment ends what was there";
   }
   EXPECT_EQ(store_.used_bytes(), 0);
 }
 
 TEST_F(StateStoreTest, AnOverdraftIsRefusedAndTakesNothing) {
-  const auto held = store_.Reserve(kDims, 6);
+  const Claims held = Reserve(6);
   const auto refused = store_.Reserve(kDims, 5);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
@@ -66,145 +69,190 @@ TEST_F(StateStoreTest, BadDimensionsAreRefused) {
 }
 
 TEST_F(StateStoreTest, TheWholeBudgetCanBeTakenWithSparesBesides) {
-  auto a = store_.Reserve(kDims, 7);
-  auto b = store_.Reserve(kDims, 3);
-  ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_EQ(a->pool(), b->pool()) << "one layout, one pool";
-  std::vector<SlotLease> leases;
-  for (int i = 0; i < 7; ++i) leases.push_back(a->Take());
-  for (int i = 0; i < 3; ++i) leases.push_back(b->Take());
-  for (int i = 0; i < 2; ++i) leases.push_back(*b->TakeSpare());
+  Claims a = Reserve(7);
+  Claims b = Reserve(3);
+  const std::shared_ptr<StatePool> pool = a[0].pool();
+  EXPECT_EQ(b[0].pool(), pool) << "one layout, one pool";
+  std::vector<SlotRef> slots;
+  for (SlotClaim& claim : a) slots.push_back(std::move(claim).Take());
+  for (SlotClaim& claim : b) slots.push_back(std::move(claim).Take());
+  for (int i = 0; i < StatePool::kSpareSlots; ++i) slots.push_back(pool->TakeSpare().value());
   std::set<int32_t> indices;
-  for (const SlotLease& lease : leases) {
-    EXPECT_TRUE(lease.valid());
-    EXPECT_GE(lease.index(), 0);
-    EXPECT_LT(lease.index(), a->view().slot_count);
-    indices.insert(lease.index());
-    a->view().slot(lease.index())[0] = 1.0f;
-    a->view().slot(lease.index())[a->view().layout.slot_floats() - 1] = 1.0f;
+  for (const SlotRef& slot : slots) {
+    ASSERT_TRUE(slot.valid());
+    ASSERT_GE(slot.index(), 0);
+    ASSERT_LT(slot.index(), pool->view().slot_count);
+    indices.insert(slot.index());
+    pool->view().slot(slot.index())[0] = 1.0f;
+    pool->view().slot(slot.index())[pool->view().layout.slot_floats() - 1] = 1.0f;
   }
-  EXPECT_EQ(indices.size(), leases.size()) << "every slot is somebody's own";
+  EXPECT_EQ(indices.size(), slots.size()) << "every slot is somebody's own";
+  EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes()) << "spares are nobody's budget";
 }
 
-TEST_F(StateStoreTest, ReturnedSlotsAreTakenAgain) {
-  const auto slots = store_.Reserve(kDims, 10);
-  std::set<int32_t> indices;
+TEST_F(StateStoreTest, ASlotReturnsWithItsLastShareAndItsBudgetWithIt) {
+  SlotRef first = std::move(Reserve(1)[0]).Take();
+  EXPECT_TRUE(first.exclusive());
+  SlotRef second = first;
+  SlotRef third = second;
+  EXPECT_EQ(second, first);
+  EXPECT_FALSE(first.exclusive());
+  first = SlotRef();
+  EXPECT_FALSE(second.exclusive());
+  second = std::move(third);
+  EXPECT_TRUE(second.exclusive());
+  EXPECT_FALSE(third.valid());
+  EXPECT_EQ(third.index(), -1);
+  EXPECT_EQ(store_.used_bytes(), SlotBytes()) << "one slot, however many share it";
+  second = second;
+  EXPECT_TRUE(second.exclusive()) << "assigned to itself, it is what it was";
+  const int32_t index = second.index();
+  second = SlotRef();
+  EXPECT_EQ(store_.used_bytes(), 0);
+  EXPECT_EQ(std::move(Reserve(1)[0]).Take().index(), index) << "returned slots are taken again";
+}
+
+TEST_F(StateStoreTest, ASlotThatIsNotWantedBecomesTheClaimAgain) {
+  Claims claims = Reserve(10);
   for (int round = 0; round < 50; ++round) {
-    std::vector<SlotLease> leases;
-    for (int i = 0; i < 10; ++i) {
-      leases.push_back(slots->Take());
-      indices.insert(leases.back().index());
-    }
+    SlotRef slot = std::move(claims[3]).Take();
+    EXPECT_FALSE(claims[3].valid());
+    EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes());
+    claims[3] = SlotClaim::Return(std::move(slot));
+    ASSERT_TRUE(claims[3].valid());
+    EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes());
   }
-  EXPECT_LE(indices.size(), 10u);
-}
-
-TEST_F(StateStoreTest, ALeaseThatWasMovedFromOrReleasedHoldsNothing) {
-  const auto slots = store_.Reserve(kDims, 2);
-  SlotLease lease = slots->Take();
-  const int32_t index = lease.index();
-  SlotLease moved = std::move(lease);
-  EXPECT_FALSE(lease.valid());
-  EXPECT_EQ(lease.index(), -1);
-  EXPECT_EQ(moved.index(), index);
-  moved.Release();
-  moved.Release();
-  EXPECT_FALSE(moved.valid());
-  EXPECT_EQ(slots->Take().index(), index);
+  std::set<int32_t> indices;
+  std::vector<SlotRef> slots;
+  for (SlotClaim& claim : claims) indices.insert(slots.emplace_back(std::move(claim).Take()).index());
+  EXPECT_EQ(indices.size(), 10u);
+  EXPECT_FALSE(store_.Reserve(kDims, 1).ok());
 }
 
 TEST_F(StateStoreTest, SparesAreFewAndComeBack) {
-  const auto slots = store_.Reserve(kDims, 1);
-  auto first = slots->TakeSpare();
-  auto second = slots->TakeSpare();
+  const Claims claims = Reserve(1);
+  auto first = claims[0].pool()->TakeSpare();
+  auto second = claims[0].pool()->TakeSpare();
   ASSERT_TRUE(first.ok() && second.ok());
-  const auto third = slots->TakeSpare();
+  const auto third = claims[0].pool()->TakeSpare();
   EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(third.status()), reason::kStateBudgetExhausted);
-  first->Release();
-  EXPECT_TRUE(slots->TakeSpare().ok());
+  *first = SlotRef();
+  EXPECT_TRUE(claims[0].pool()->TakeSpare().ok());
   EXPECT_EQ(store_.used_bytes(), SlotBytes()) << "spares are nobody's budget";
 }
 
-TEST_F(StateStoreTest, ASwapPutsTheSpareInPlaceAndReturnsTheOldSlotAsTheSpare) {
-  const auto slots = store_.Reserve(kDims, 1);
-  SlotLease taken = slots->Take();
-  const int32_t old_index = taken.index();
+TEST_F(StateStoreTest, AnExchangeMovesTheClaimToTheSpare) {
+  SlotRef slot = std::move(Reserve(1)[0]).Take();
+  const std::shared_ptr<StatePool> pool = slot.pool();
   for (int round = 0; round < 20; ++round) {  // a spare that was not given back would be missed at the third
-    auto spare = slots->TakeSpare();
+    auto spare = pool->TakeSpare();
     ASSERT_TRUE(spare.ok()) << spare.status();
-    const int32_t spare_index = spare->index();
-    SlotReservation::Swap(taken, *std::move(spare));
-    EXPECT_EQ(taken.index(), spare_index);
+    const int32_t index = spare->index();
+    pool->ExchangeSpare(slot, *spare);
+    slot = *std::move(spare);
+    EXPECT_EQ(slot.index(), index);
+    EXPECT_EQ(store_.used_bytes(), SlotBytes());
   }
-  auto first = slots->TakeSpare();
-  auto second = slots->TakeSpare();
+  auto first = pool->TakeSpare();
+  auto second = pool->TakeSpare();
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_NE(first->index(), taken.index());
-  EXPECT_NE(second->index(), taken.index());
-  first->Release();
-  second->Release();
-  taken.Release();
-  EXPECT_GE(old_index, 0);
-  const SlotLease again = slots->Take();  // and the reservation's one slot is free again
-  EXPECT_TRUE(again.valid());
+  EXPECT_NE(first->index(), slot.index());
+  EXPECT_NE(second->index(), slot.index());
+  slot = SlotRef();
+  EXPECT_EQ(store_.used_bytes(), 0) << "the claim went with the slot that had it";
+  *first = SlotRef();
+  *second = SlotRef();
+  EXPECT_EQ(store_.used_bytes(), 0);
+}
+
+TEST_F(StateStoreTest, AReturnedSpareIsNoClaim) {
+  const Claims claims = Reserve(1);
+  EXPECT_FALSE(SlotClaim::Return(claims[0].pool()->TakeSpare().value()).valid());
+  EXPECT_EQ(store_.used_bytes(), SlotBytes());
+  const auto first = claims[0].pool()->TakeSpare();
+  EXPECT_TRUE(claims[0].pool()->TakeSpare().ok());
+}
+
+TEST_F(StateStoreTest, ClaimsBesideOthersAreOfTheirPool) {
+  const Claims first = Reserve(4);
+  {
+    const auto beside = store_.ReserveIn(first[0].pool(), 6);
+    ASSERT_TRUE(beside.ok()) << beside.status();
+    for (const SlotClaim& claim : *beside) EXPECT_EQ(claim.pool(), first[0].pool());
+    EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes());
+    const auto refused = store_.ReserveIn(first[0].pool(), 1);
+    EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
+    EXPECT_EQ(ErrorMetadata(refused.status()).at("available"), "1");
+  }
+  EXPECT_EQ(store_.used_bytes(), 4 * SlotBytes());
+  const auto none = store_.ReserveIn(first[0].pool(), 0);
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->empty());
 }
 
 TEST_F(StateStoreTest, LayoutsHavePoolsOfTheirOwnUnderOneBudget) {
-  const auto a = store_.Reserve(kDims, 9);
-  const auto b = store_.Reserve(kOtherDims, 1);
-  ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_NE(a->pool(), b->pool());
-  EXPECT_EQ(b->view().layout.dims(), kOtherDims);
+  const Claims a = Reserve(9);
+  const Claims b = Reserve(1, kOtherDims);
+  EXPECT_NE(a[0].pool(), b[0].pool());
+  EXPECT_EQ(b[0].pool()->view().layout.dims(), kOtherDims);
   EXPECT_EQ(store_.used_bytes(), 9 * SlotBytes() + SlotBytes(kOtherDims));
   EXPECT_FALSE(store_.Reserve(kDims, 1).ok());
 }
 
-TEST_F(StateStoreTest, APoolGoesWithItsLastReservationAndLease) {
+TEST_F(StateStoreTest, APoolGoesWithItsLastClaimAndShare) {
   std::weak_ptr<StatePool> pool;
-  SlotLease lease;
+  SlotRef share;
   {
-    const auto slots = store_.Reserve(kDims, 1);
-    pool = slots->pool();
-    lease = slots->Take();
+    Claims claims = Reserve(2);
+    pool = claims[0].pool();
+    share = std::move(claims[0]).Take();
   }
-  EXPECT_EQ(store_.used_bytes(), 0);
-  EXPECT_FALSE(pool.expired()) << "the lease still has its slot";
-  lease.Release();
+  EXPECT_EQ(store_.used_bytes(), SlotBytes()) << "the slot is still there";
+  EXPECT_FALSE(pool.expired());
+  share = SlotRef();
   EXPECT_TRUE(pool.expired());
-  EXPECT_TRUE(store_.Reserve(kDims, 1).ok());
+  EXPECT_EQ(store_.used_bytes(), 0);
+  EXPECT_TRUE(store_.Reserve(kDims, 10).ok());
 }
 
 TEST_F(StateStoreTest, ManyThreadsShareItAndLeaveNothingBehind) {
   constexpr int kThreads = 4;
+  SlotRef everybodys = std::move(Reserve(1)[0]).Take();
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([this, i] {
-      for (int round = 0; round < 200; ++round) {
-        auto slots = store_.Reserve(i % 2 == 0 ? kDims : kOtherDims, 2);
-        ASSERT_TRUE(slots.ok()) << slots.status();
-        SlotLease lease = slots->Take();
-        const SlotLease other = slots->Take();
-        ASSERT_NE(lease.index(), other.index());
-        slots->view().slot(lease.index())[0] = static_cast<float>(i);
-        if (auto spare = slots->TakeSpare(); spare.ok()) SlotReservation::Swap(lease, *std::move(spare));
+    threads.emplace_back([this, i, everybodys] {
+      for (int round = 0; round < 500; ++round) {
+        const SlotRef share = everybodys;
+        auto claims = store_.Reserve(i % 2 == 0 ? kDims : kOtherDims, 2);
+        ASSERT_TRUE(claims.ok()) << claims.status();
+        const std::shared_ptr<StatePool> pool = claims->front().pool();
+        SlotRef slot = std::move(claims->front()).Take();
+        const SlotRef other = std::move(claims->back()).Take();
+        ASSERT_NE(slot.index(), other.index());
+        pool->view().slot(slot.index())[0] = static_cast<float>(i);
+        if (auto spare = pool->TakeSpare(); spare.ok()) {
+          pool->ExchangeSpare(slot, *spare);
+          slot = *std::move(spare);
+        }
+        pool->view().slot(slot.index())[0] = static_cast<float>(i);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(everybodys.exclusive());
+  EXPECT_EQ(store_.used_bytes(), SlotBytes());
+  everybodys = SlotRef();
   EXPECT_EQ(store_.used_bytes(), 0);
 }
 
 using StateStoreDeathTest = StateStoreTest;
 
-TEST_F(StateStoreDeathTest, ABrokenReservationEndsTheProcessBeforeMemoryIsOverrun) {
+TEST_F(StateStoreDeathTest, ASlotThatTwoShareIsNotGivenBack) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  StateStore one(*backend_, {.budget_bytes = SlotBytes(), .max_draft = 8});
-  const auto slots = one.Reserve(kDims, 1);
-  const SlotLease own = slots->Take();
-  const SlotLease first_spare = *slots->TakeSpare();
-  const SlotLease second_spare = *slots->TakeSpare();
-  EXPECT_DEATH((void)slots->Take(), "");
+  SlotRef slot = std::move(Reserve(1)[0]).Take();
+  const SlotRef other = slot;
+  EXPECT_DEATH((void)SlotClaim::Return(std::move(slot)), "");
 }
 
 }  // namespace

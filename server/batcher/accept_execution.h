@@ -1,0 +1,29 @@
+// Accepting drafts: the first tokens of a pending draft become the session's, the others are forgotten.
+//
+// Most acceptances only move counts. Where the log is full with them, its first L entries are folded, on the engine's
+// thread.
+// Thread safety: safe from any thread. Ownership: takes the leases.
+//
+//   AcceptDrafts(batcher, std::move(rows), [] { ... }, [](absl::Status status) { ... });
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "server/batcher/batcher.h"
+#include "server/session/step_lease.h"
+
+namespace gdn {
+
+struct AcceptRow {
+  StepLease lease;  // on a layer with a draft
+  int32_t accepted_tokens = 0;
+};
+
+// All rows or none, but for a device that fails. `committing` comes once nothing can fail any more, before the first lease is
+// committed; `done` once they are committed or given back, maybe before the function returns.
+void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing,
+                  std::function<void(absl::Status)> done);
+
+}  // namespace gdn

@@ -1,0 +1,142 @@
+// AcceptTokens.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/batcher/accept_execution.h"
+#include "server/rpc/rpc_status.h"
+#include "server/rpc/state_calls.h"
+#include "server/validation/names.h"
+
+namespace gdn {
+namespace {
+
+struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
+  struct Row {
+    std::string name;
+    Session::AcceptRequest request;
+    std::shared_ptr<Session> session;
+    SessionPin pin;
+    absl::Status status;
+    bool taken = false;  // its leases are with the engine
+  };
+
+  AcceptCall(const ServiceContext& service, v1::AcceptTokensResponse* reply, CallDone when_done)
+      : context(service), response(reply), done(std::move(when_done)) {}
+
+  absl::Status RowError(size_t index) const {
+    return WithMetadata(WithPrefix(rows[index].status, StrCat("row ", index, " (", rows[index].name, ")")), "session",
+                        rows[index].name);
+  }
+  // The first bad row's error, where one refuses the call.
+  absl::Status Refusal() const {
+    for (size_t i = 0; i < rows.size() && !partial_ok; ++i) {
+      if (!rows[i].status.ok()) return RowError(i);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Begin(const std::string& principal, const v1::AcceptTokensRequest& request) {
+    GDN_RETURN_IF_ERROR(CheckBatchSize(request.acceptances_size(), context.limits));
+    GDN_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+    partial_ok = request.partial_ok();
+    absl::flat_hash_set<std::string> names;
+    for (const v1::DraftAcceptance& acceptance : request.acceptances()) {
+      Row& row = rows.emplace_back();
+      row.name = acceptance.session();
+      row.request.accepted_tokens = acceptance.accepted_tokens();
+      row.request.request_id = request.request_id();
+      if (acceptance.has_session_epoch()) row.request.epoch = acceptance.session_epoch();
+      if (!names.insert(row.name).second) {
+        return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
+                         StrCat("row ", rows.size() - 1, " names ", row.name, " a second time"),
+                         {{"session", row.name}});
+      }
+      auto session = FindSession(context, principal, row.name);
+      row.status = session.status();
+      if (session.ok()) row.session = *std::move(session);
+      if (row.status.ok() && row.request.accepted_tokens < 0) {
+        row.status = MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                               StrCat("accepted_tokens is ", row.request.accepted_tokens, ", expected 0 or more"),
+                               {{"found", StrCat(row.request.accepted_tokens)}});
+      }
+    }
+    return Refusal();
+  }
+
+  void Pin(absl::Time deadline) {
+    std::vector<std::shared_ptr<Session>> sessions;
+    for (const Row& row : rows) {
+      if (row.status.ok()) sessions.push_back(row.session);
+    }
+    if (sessions.empty()) return Finish(absl::OkStatus());
+    context.residency.Pin(std::move(sessions), deadline, [self = shared_from_this()](Residency::PinResults pins) {
+      size_t next = 0;
+      for (Row& row : self->rows) {
+        if (!row.status.ok()) continue;
+        row.status = pins[next].status();
+        if (row.status.ok()) row.pin = *std::move(pins[next]);
+        ++next;
+      }
+      self->Accept();
+    });
+  }
+
+  void Accept() {
+    if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));
+    std::vector<AcceptRow> work;
+    for (Row& row : rows) {
+      if (!row.status.ok()) continue;
+      auto leases = row.session->AdmitAccept(row.pin, row.request);
+      row.status = leases.status();
+      if (!leases.ok()) continue;
+      row.taken = !leases->empty();
+      for (StepLease& lease : *leases) {
+        work.push_back({.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens});
+      }
+    }
+    if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));  // the leases die
+    const auto self = shared_from_this();
+    const auto committing = [self] {  // first: a retry must find either the draft or the record
+      for (Row& row : self->rows) {
+        if (row.taken) row.session->NoteAccepted(row.request);
+      }
+    };
+    AcceptDrafts(context.batcher, std::move(work), committing,
+                 [self](absl::Status status) { self->Finish(std::move(status)); });
+  }
+
+  void Finish(absl::Status status) {
+    if (status.ok()) {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        v1::SessionTokenCounts* counts = response->add_counts();
+        counts->set_session(rows[i].name);
+        if (rows[i].status.ok()) FillLayers(rows[i].session->Layers(), counts->mutable_layers());
+        if (partial_ok) *response->add_row_statuses() = ToRpcStatus(rows[i].status.ok() ? rows[i].status : RowError(i));
+      }
+    }
+    rows.clear();
+    done(std::move(status));
+  }
+
+  const ServiceContext& context;
+  v1::AcceptTokensResponse* const response;
+  CallDone done;
+  bool partial_ok = false;
+  std::vector<Row> rows;
+};
+
+}  // namespace
+
+void AcceptTokens(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                  const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response, CallDone done) {
+  auto call = std::make_shared<AcceptCall>(context, response, std::move(done));
+  if (absl::Status status = call->Begin(principal, request); !status.ok()) return call->Finish(std::move(status));
+  call->Pin(deadline);
+}
+
+}  // namespace gdn

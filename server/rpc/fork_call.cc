@@ -1,0 +1,151 @@
+// ForkSession.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/rpc/state_calls.h"
+#include "server/validation/names.h"
+#include "server/validation/session_spec.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kMostChildren = 256;
+
+// One call, from its begun children to their publication.
+struct ForkWork {
+  const ServiceContext& context;
+  std::shared_ptr<Session> parent;
+  SessionLease lease;
+  std::vector<SessionInit> inits;
+  std::vector<SessionCreation> creations;  // parallel to inits
+  v1::ForkSessionResponse* response;
+  CallDone done;
+
+  // The children that are not there yet.
+  int32_t pending() const {
+    int32_t count = 0;
+    for (const SessionCreation& creation : creations) count += creation.pending() ? 1 : 0;
+    return count;
+  }
+
+  void Finish(absl::Status status) {
+    if (status.ok()) {
+      for (const SessionCreation& creation : creations) {
+        FillSession(context, *creation.session(), response->add_sessions());
+      }
+      spdlog::info("session forked id={} children={}", parent->id(), creations.size());
+    }
+    creations.clear();
+    lease.Release();
+    done(std::move(status));
+  }
+
+  // The parent is locked and on the device, and `claims` are enough for everybody.
+  void Fork(std::vector<SlotClaim> claims) {
+    const auto take = [&claims](size_t count) {
+      std::vector<SlotClaim> taken(std::make_move_iterator(claims.end() - static_cast<std::ptrdiff_t>(count)),
+                                   std::make_move_iterator(claims.end()));
+      claims.resize(claims.size() - count);
+      return taken;
+    };
+    const size_t layers = parent->spec().layers.size();
+    for (size_t i = 0; i < creations.size(); ++i) {
+      if (!creations[i].pending()) continue;
+      auto own = take(static_cast<size_t>(lease.claims_to_share()));
+      std::shared_ptr<Session> child = lease.Fork(inits[i], take(layers), std::move(own));
+      context.residency.Track(child);
+      creations[i].Replace(std::move(child));
+    }
+    for (SessionCreation& creation : creations) creation.Publish();
+    lease.Release();
+    for (const SessionCreation& creation : creations) {
+      if (context.environment.on_progress) context.environment.on_progress(creation.session());
+    }
+    Finish(absl::OkStatus());
+  }
+};
+
+absl::Status CheckIds(const v1::ForkSessionRequest& request) {
+  if (request.session_ids_size() < 1 || request.session_ids_size() > kMostChildren) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     StrCat("session_ids has ", request.session_ids_size(), " entries, expected 1 .. ", kMostChildren),
+                     {{"field", "session_ids"}});
+  }
+  absl::flat_hash_set<std::string> ids;
+  for (const std::string& id : request.session_ids()) {
+    GDN_RETURN_IF_ERROR(CheckSessionId(id));
+    if (id.empty() || ids.insert(id).second) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
+                     StrCat("session_ids names '", id, "' twice; give each child an id of its own"),
+                     {{"session", SessionName(id)}});
+  }
+  return absl::OkStatus();
+}
+
+Hash128 HashForkRequest(const v1::ForkSessionRequest& request) {
+  Hasher hasher;
+  hasher.UpdateField("fork");
+  hasher.UpdateField(request.SerializeAsString());
+  return hasher.Finish();
+}
+
+absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work) {
+  GDN_RETURN_IF_ERROR(CheckIds(request));
+  GDN_ASSIGN_OR_RETURN(const absl::Duration idle_ttl,
+                       CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
+  GDN_ASSIGN_OR_RETURN(const absl::Duration max_lifetime,
+                       CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
+  const Hash128 hash = HashForkRequest(request);
+  for (const std::string& id : request.session_ids()) {
+    SessionInit init{.principal = work.parent->principal(),
+                     .id = id,
+                     .spec = work.parent->spec(),
+                     .affinity = work.parent->affinity(),
+                     .request = hash,
+                     .idle_ttl = request.has_idle_ttl() ? idle_ttl : work.context.session_idle_ttl,
+                     .max_lifetime = max_lifetime};
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, work.context.sessions.Begin(init));
+    init.id = creation.session()->id();
+    work.inits.push_back(std::move(init));
+    work.creations.push_back(std::move(creation));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void ForkSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                 const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response, CallDone done) {
+  auto parent = FindSession(context, principal, request.name());
+  if (!parent.ok()) return done(parent.status());
+  std::shared_ptr<ForkWork> work(new ForkWork{.context = context,
+                                              .parent = *std::move(parent),
+                                              .lease = {},
+                                              .inits = {},
+                                              .creations = {},
+                                              .response = response,
+                                              .done = std::move(done)});
+  if (absl::Status status = BeginChildren(request, *work); !status.ok()) return work->Finish(std::move(status));
+  if (work->pending() == 0) return work->Finish(absl::OkStatus());
+  context.residency.LockResident(work->parent, deadline, [work, deadline](absl::StatusOr<SessionLease> lease) {
+    if (!lease.ok()) return work->Finish(lease.status());
+    work->lease = *std::move(lease);
+    const SessionSpec& spec = work->parent->spec();
+    const auto layers = static_cast<int32_t>(spec.layers.size());
+    work->context.residency.Reserve(spec.dims, work->lease.pool(),
+                                    work->pending() * layers + work->lease.claims_to_share(), deadline,
+                                    [work](absl::StatusOr<std::vector<SlotClaim>> claims) {
+                                      if (!claims.ok()) return work->Finish(claims.status());
+                                      work->Fork(*std::move(claims));
+                                    });
+  });
+}
+
+}  // namespace gdn

@@ -1,0 +1,242 @@
+// ImportState: a session made from a file.
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/rpc/principal.h"
+#include "server/rpc/raw_message.h"
+#include "server/rpc/rpc_status.h"
+#include "server/rpc/session_calls.h"
+#include "server/rpc/state_pieces.h"
+#include "server/rpc/state_transfer.h"
+#include "server/session/state_copy.h"
+#include "server/validation/names.h"
+#include "server/validation/session_spec.h"
+
+namespace gdn {
+namespace {
+
+constexpr size_t kMessagesAhead = 2;  // that wait while one is worked on
+// Of a file's header, and of it for each layer.
+constexpr int64_t kMostHeaderBytes = int64_t{1} << 20;
+constexpr int64_t kMostHeaderLayerBytes = int64_t{16} << 10;
+
+absl::Status BadMessage(std::string_view field, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
+}
+
+absl::Status DamagedFile(const std::string& message) {
+  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile, message, {{"tensor", "header"}});
+}
+
+absl::Status ClientGone() {
+  return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled,
+                   "the client has gone before the import ended; no session was made");
+}
+
+absl::Status Exists(const std::string& id) {
+  return MakeError(absl::StatusCode::kAlreadyExists, reason::kSessionExists,
+                   StrCat(SessionName(id), " exists; choose another id"), {{"session", SessionName(id)}});
+}
+
+absl::Status CheckFits(const StateFile& file, const SessionSpec& spec) {
+  std::vector<int32_t> layers;
+  for (const StateFileLayer& layer : file.layers) layers.push_back(layer.layer);
+  return CheckStateFits(file.header, layers, spec);
+}
+
+// Messages are read by gRPC's threads while the one before is worked on by the IO threads.
+class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  ImportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer* response)
+      : context_(context), call_(call), response_(response) {
+    StartRead(&reading_);
+  }
+
+  void OnReadDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mu_);
+      read_under_way_ = false;
+      ok ? arrived_.push_back(std::exchange(reading_, grpc::ByteBuffer())) : void(ended_ = true);
+      ReadOn();
+      if (std::exchange(working_, true)) return;
+    }
+    context_.residency.io().Post([this] { Work(); });
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (read_under_way_ || ended_ || failed_ || arrived_.size() >= kMessagesAhead) return;
+    read_under_way_ = true;
+    StartRead(&reading_);
+  }
+
+  void Work() {
+    for (;;) {
+      grpc::ByteBuffer message;
+      {
+        absl::MutexLock lock(&mu_);
+        if (arrived_.empty()) {
+          if (ended_) break;
+          working_ = false;
+          return;
+        }
+        message.Swap(&arrived_.front());
+        arrived_.pop_front();
+        ReadOn();
+      }
+      if (absl::Status status = Take(message); !status.ok()) {
+        {
+          absl::MutexLock lock(&mu_);
+          failed_ = true;
+        }
+        return Finish(ToGrpcStatus(status));
+      }
+    }
+    if (absl::Status status = Import(); !status.ok()) Finish(ToGrpcStatus(status));
+  }
+
+  // Checks the target at once, so that a file for nobody is not sent in vain.
+  absl::Status TakeTarget(v1::ImportStateRequest::Target target) {
+    target_ = std::move(target);
+    GDN_RETURN_IF_ERROR(CheckSessionId(target_.session_id()));
+    GDN_RETURN_IF_ERROR(CheckAffinity(target_.affinity()));
+    if (target_.total_bytes() < 0)
+      return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
+    switch (target_.spec_case()) {
+      case v1::ImportStateRequest::Target::kModel: {
+        GDN_ASSIGN_OR_RETURN(init_.spec, SpecOfModel(context_, target_.model()));
+        break;
+      }
+      case v1::ImportStateRequest::Target::kOperator: {
+        GDN_ASSIGN_OR_RETURN(init_.spec, SpecOfOperator(target_.operator_()));
+        break;
+      }
+      default:
+        return SpecMissing();
+    }
+    GDN_ASSIGN_OR_RETURN(init_.idle_ttl, CheckTimeToLive("idle_ttl", target_.has_idle_ttl(), target_.idle_ttl()));
+    if (!target_.has_idle_ttl()) init_.idle_ttl = context_.session_idle_ttl;
+    GDN_ASSIGN_OR_RETURN(init_.max_lifetime,
+                         CheckTimeToLive("max_lifetime", target_.has_max_lifetime(), target_.max_lifetime()));
+    init_.principal = PrincipalOf(*call_);
+    init_.id = target_.session_id();
+    init_.affinity = target_.affinity();
+    if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
+    GDN_ASSIGN_OR_RETURN(layout_, StateLayout::Make(init_.spec.dims, context_.limits.max_draft));
+    // A file holds at most the slots, the folded states beside them, a stored reply of each, and a header.
+    const int64_t layer_bytes =
+        2 * layout_.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
+    const auto layers = static_cast<int64_t>(init_.spec.layers.size());
+    file_.emplace(context_.residency.memory(), layers * layer_bytes + kMostHeaderBytes, target_.total_bytes());
+    return file_->CheckTotal();
+  }
+
+  absl::Status Take(grpc::ByteBuffer& bytes) {
+    const bool first = !file_.has_value();
+    GDN_ASSIGN_OR_RETURN(ImportMessage message,
+                         ReadImportMessage(bytes, [this, first](size_t size) -> absl::StatusOr<char*> {
+                           if (!first) return file_->Room(size);
+                           return BadMessage("target", "the first message must carry target, the later ones data");
+                         }));
+    bytes.Clear();
+    if (first) {
+      if (message.payload == ImportMessage::Payload::kTarget) return TakeTarget(std::move(message.target));
+      return BadMessage("target", "the first message must carry target, the later ones data");
+    }
+    if (message.payload != ImportMessage::Payload::kData) {
+      return BadMessage("data", "target was sent already; every message after the first must carry data");
+    }
+    if (message.checksum.has_value() && *message.checksum != Hash64(message.data)) {
+      return DamagedFile(StrCat("the ", message.data.size(), " bytes from byte ", file_->bytes().size(),
+                                " of the state file on were damaged on their way; send it again"));
+    }
+    file_->Add(message.data.size());
+    if (!file_->HeaderArrived() || file_->total_bytes() == 0) return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const StateFile header, ParseStateFileHeader(file_->bytes(), file_->total_bytes()));
+    return CheckFits(header, init_.spec);
+  }
+
+  // The file is whole. Where this is OK, the session's coming to the device ends the call.
+  absl::Status Import() {
+    if (call_->IsCancelled()) return ClientGone();
+    if (!file_.has_value()) return BadMessage("target", "the stream was empty; send target, then the file's bytes");
+    const std::string_view bytes = file_->bytes();
+    if (file_->total_bytes() > 0 && bytes.size() != static_cast<size_t>(file_->total_bytes())) {
+      return DamagedFile(StrCat("the state file ended after ", bytes.size(), " of ", file_->total_bytes(), " bytes"));
+    }
+    GDN_ASSIGN_OR_RETURN(const StateFile file, ParseStateFile(bytes));
+    GDN_RETURN_IF_ERROR(CheckFits(file, init_.spec));
+    init_.epoch = file.header.epoch;
+    Hasher request;
+    request.UpdateField("import");
+    request.UpdateField(file.snapshot_id);
+    init_.request = request.Finish();
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, context_.sessions.Begin(init_));
+    if (!creation.pending()) return Exists(init_.id);
+    creation_.emplace(std::move(creation));
+    GDN_ASSIGN_OR_RETURN(SessionImage image,
+                         ReadImage(file, layout_, context_.backend.transposed_base, context_.residency.memory()));
+    file_.reset();
+    context_.residency.Place(
+        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), DeadlineOf(*call_),
+        [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
+    return absl::OkStatus();
+  }
+
+  absl::Status Publish(absl::StatusOr<SessionLease> lease) {
+    SessionCreation creation = *std::exchange(creation_, std::nullopt);  // given up here, where it is not published
+    GDN_RETURN_IF_ERROR(lease.status());
+    if (call_->IsCancelled()) return ClientGone();
+    const Session& session = *lease->session();
+    creation.Publish();
+    v1::ImportStateResponse response;
+    FillSession(context_, session, response.mutable_session());
+    *response_ = SerializeMessage(response);
+    spdlog::info("session imported id={} model={} layers={} state_bytes={}", session.id(),
+                 session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
+                 response.session().state_bytes());
+    return absl::OkStatus();
+  }
+
+  const ServiceContext& context_;
+  grpc::CallbackServerContext* const call_;
+  grpc::ByteBuffer* const response_;
+
+  // Worked with by one task at a time.
+  v1::ImportStateRequest::Target target_;
+  SessionInit init_;
+  StateLayout layout_;
+  std::optional<IncomingFile> file_;
+  std::optional<SessionCreation> creation_;
+
+  grpc::ByteBuffer reading_;  // the read's that is under way
+  absl::Mutex mu_;
+  std::deque<grpc::ByteBuffer> arrived_ ABSL_GUARDED_BY(mu_);
+  bool read_under_way_ ABSL_GUARDED_BY(mu_) = true;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+  bool working_ ABSL_GUARDED_BY(mu_) = false;  // stays so once the call has been answered
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            grpc::ByteBuffer* response) {
+  return new ImportReactor(context, call, response);
+}
+
+}  // namespace gdn

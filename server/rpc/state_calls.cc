@@ -1,0 +1,68 @@
+#include "server/rpc/state_calls.h"
+
+#include <utility>
+#include <vector>
+
+#include <spdlog/spdlog.h>
+
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/validation/names.h"
+
+namespace gdn {
+
+void CheckpointSession(const ServiceContext& context, const std::string& principal,
+                       const v1::CheckpointSessionRequest& request, v1::CheckpointSessionResponse* response,
+                       CallDone done) {
+  const auto session = FindSession(context, principal, request.name());
+  if (!session.ok()) return done(session.status());
+  if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
+  context.checkpointer.Checkpoint(
+      *session, request.checkpoint_id(),
+      [response, id = request.checkpoint_id(), done = std::move(done)](absl::StatusOr<CheckpointResult> result) {
+        if (!result.ok()) return done(result.status());
+        v1::Checkpoint* checkpoint = response->mutable_checkpoint();
+        checkpoint->set_checkpoint_id(id);
+        checkpoint->set_epoch(result->epoch);
+        FillTime(result->when, checkpoint->mutable_create_time());
+        FillLayers(result->layers, checkpoint->mutable_layers());
+        checkpoint->set_written_bytes(result->stored.written_bytes);
+        checkpoint->set_incremental(result->stored.incremental);
+        done(absl::OkStatus());
+      });
+}
+
+void RestoreCheckpoint(const ServiceContext& context, const std::string& principal,
+                       const v1::RestoreCheckpointRequest& request, v1::RestoreCheckpointResponse* response,
+                       CallDone done) {
+  auto session = FindSession(context, principal, request.name());
+  if (!session.ok()) return done(session.status());
+  if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
+  context.checkpointer.Restore(
+      *session, request.checkpoint_id(),
+      [&context, session = *session, response, done = std::move(done)](absl::Status status) {
+        if (status.ok()) {
+          FillSession(context, *session, response->mutable_session());
+          spdlog::info("session restored id={} epoch={}", session->id(), session->epoch());
+        }
+        done(std::move(status));
+      });
+}
+
+absl::Status PrefetchSessions(const ServiceContext& context, const std::string& principal,
+                              const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response) {
+  GDN_RETURN_IF_ERROR(CheckBatchSize(request.names_size(), context.limits));
+  for (const std::string& name : request.names()) {
+    GDN_ASSIGN_OR_RETURN(const std::string id, ParseSessionName(name));
+    const auto session = context.sessions.Find(principal, id);
+    if (!session.ok()) continue;
+    if (context.residency.Prefetch(*session)) {
+      response->set_started(response->started() + 1);
+    } else {
+      response->set_resident(response->resident() + 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,100 @@
+// State files as messages: cut into pieces on their way out, put together on their way in. Neither copies a file's bytes
+// into or out of protobuf strings: a piece that leaves borrows them from the file, one that arrives is copied once, to its
+// place.
+//
+// Thread safety: for one thread at a time. Ownership: messages keep the SnapshotFile that they borrow from alive; an
+// IncomingFile's HostMemory must outlive it.
+//
+//   FilePieces pieces(file, [](const PieceTail& tail) { return ...the other fields, serialized...; });
+//   while (!pieces.done()) Write(pieces.Next());
+//   IncomingFile incoming(memory, max_bytes);
+//   GDN_ASSIGN_OR_RETURN(ImportMessage message, ReadImportMessage(buffer, [&](size_t n) { return incoming.Room(n); }));
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "gdn/v1/session.pb.h"
+#include "state_store/host_memory.h"
+#include "state_store/snapshot.h"
+
+namespace gdn {
+
+struct PieceTail {
+  int64_t offset = 0;
+  int64_t total_bytes = 0;
+  uint64_t checksum = 0;
+};
+
+// The messages of one file; `data` is field 1 of each, `tail` makes the rest.
+class FilePieces {
+ public:
+  using TailFn = std::function<std::string(const PieceTail&)>;
+
+  FilePieces() = default;
+  FilePieces(SnapshotFile file, TailFn tail);
+
+  bool done() const { return file_ == nullptr || offset_ == file_->bytes(); }
+  grpc::ByteBuffer Next();
+
+ private:
+  std::shared_ptr<const SnapshotFile> file_;
+  TailFn tail_;
+  size_t part_ = 0;     // of file_->pieces(): where the next message begins
+  size_t in_part_ = 0;  // bytes into it
+  int64_t offset_ = 0;  // in the file
+};
+
+struct ImportMessage {
+  enum class Payload { kNone, kTarget, kData };
+  Payload payload = Payload::kNone;
+  v1::ImportStateRequest::Target target;
+  std::string_view data;
+  std::optional<uint64_t> checksum;
+};
+
+// An ImportStateRequest whose data goes to where `place` says, which is asked with its size before a byte is copied; its
+// errors are returned. INVALID_ARGUMENT (INVALID_SPEC) where the bytes are no such message.
+absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
+                                                absl::FunctionRef<absl::StatusOr<char*>(size_t)> place);
+
+// A file as it arrives, in one piece of memory.
+class IncomingFile {
+ public:
+  // total_bytes 0: not known.
+  IncomingFile(HostMemory& memory, int64_t max_bytes, int64_t total_bytes)
+      : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes) {}
+
+  // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) where total_bytes is more than the target's states can fill.
+  absl::Status CheckTotal() const;
+
+  // Room for the next `bytes`, which count once they are added. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), DATA_LOSS
+  // (INVALID_STATE_FILE) beyond total_bytes, errors of HostMemory::Take.
+  absl::StatusOr<char*> Room(size_t bytes);
+  void Add(size_t bytes) { size_ += bytes; }
+
+  std::string_view bytes() const { return {data(), size_}; }
+  int64_t total_bytes() const { return total_bytes_; }
+  // The file's header has come, which lies before all else; once.
+  bool HeaderArrived();
+
+ private:
+  char* data() const { return block_.valid() ? reinterpret_cast<char*>(block_.floats()) : nullptr; }
+
+  HostMemory& memory_;
+  const int64_t max_bytes_;
+  const int64_t total_bytes_;
+  HostBlock block_;
+  size_t size_ = 0;
+  bool header_arrived_ = false;
+};
+
+}  // namespace gdn

@@ -1,0 +1,204 @@
+// WatchState: a session's states now, and again as it advances.
+#include <grpcpp/alarm.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "gdn/v1/state.pb.h"
+#include "server/rpc/file_reactor.h"
+#include "server/rpc/principal.h"
+#include "server/rpc/raw_message.h"
+#include "server/rpc/rpc_status.h"
+#include "server/rpc/session_calls.h"
+#include "server/rpc/state_transfer.h"
+
+namespace gdn {
+namespace {
+
+// How often a session is looked at: soon after it has moved, less often while it rests.
+constexpr absl::Duration kShortestLook = absl::Milliseconds(2);
+constexpr absl::Duration kLongestLook = absl::Milliseconds(20);
+
+struct WatchPlan {
+  int64_t every_tokens = 0;  // 0: not by tokens
+  absl::Duration every = absl::InfiniteDuration();
+};
+
+absl::Status BadPlan(std::string_view field, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
+}
+
+absl::StatusOr<WatchPlan> PlanOf(const v1::WatchStateRequest& request) {
+  WatchPlan plan{.every_tokens = request.every_tokens()};
+  if (plan.every_tokens < 0) {
+    return BadPlan("every_tokens",
+                   StrCat("every_tokens is ", plan.every_tokens, ", expected at least 1, or 0 for none"));
+  }
+  if (request.has_every()) {
+    plan.every = absl::Seconds(request.every().seconds()) + absl::Nanoseconds(request.every().nanos());
+    if (plan.every <= absl::ZeroDuration()) {
+      return BadPlan("every", StrCat("every is ", absl::FormatDuration(plan.every), ", expected more than 0"));
+    }
+  } else if (plan.every_tokens == 0) {
+    return BadPlan("every", "neither every_tokens nor every is set; say when a snapshot is wanted");
+  }
+  return plan;
+}
+
+// What a session has come to: compared with what the last snapshot holds.
+struct Progress {
+  int64_t epoch = 0;
+  std::vector<LayerProgress> layers;
+
+  static Progress Of(int64_t epoch, const std::vector<LayerInfo>& infos) {
+    Progress progress{.epoch = epoch, .layers = {}};
+    for (const LayerInfo& info : infos) progress.layers.push_back(info.progress);
+    return progress;
+  }
+  bool MovedFrom(const Progress& last) const { return epoch != last.epoch || layers != last.layers; }
+  int64_t TokensFrom(const Progress& last) const {
+    int64_t most = 0;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      most = std::max<int64_t>(most, std::abs(layers[i].token_count - last.layers[i].token_count));
+    }
+    return most;
+  }
+};
+
+class WatchReactor final : public FileReactor {
+ public:
+  WatchReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
+      : context_(context), call_(call) {
+    const absl::Status status = Begin(*message);
+    status.ok() ? Capture() : End(status);
+  }
+
+ private:
+  absl::Status Begin(const grpc::ByteBuffer& message) {
+    GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
+    GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
+    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, PrincipalOf(*call_), request.name()));
+    return absl::OkStatus();
+  }
+
+  void End(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
+
+  // One of these at a time, each leading to the next: capture, send, wait.
+  void Capture() {
+    const auto known = [this] { return refresh_ ? BaseVersions() : full_bases_; };
+    context_.checkpointer.Capture(session_, known, [this](absl::StatusOr<CapturedState> captured) {
+      if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
+    });
+  }
+
+  absl::Status Encode(absl::StatusOr<CapturedState> captured) {
+    GDN_RETURN_IF_ERROR(captured.status());
+    captured->held.Release();  // what is sent is a copy
+    GDN_RETURN_IF_ERROR(CheckWanted());
+    const SessionImagePtr image = std::move(captured->image);
+    last_ = Progress::Of(image->header.epoch, captured->layers);
+    last_time_ = captured->when;
+
+    const auto has_known_base = [this](const LayerImage& layer) {
+      const auto known = full_bases_.find(layer.layer);
+      return known != full_bases_.end() && known->second == layer.base_version;
+    };
+    const bool delta = !refresh_ && std::any_of(image->layers.begin(), image->layers.end(), has_known_base);
+    SnapshotOptions options;
+    if (delta) {
+      options.base_snapshot_id = full_id_;
+      options.known_bases = full_bases_;
+    }
+    GDN_ASSIGN_OR_RETURN(SnapshotFile file, EncodeSnapshot(image, options));
+    if (delta) {
+      // Once most bases are others, a full file now makes the deltas after it small again.
+      refresh_ = 2 * file.bytes() > full_bytes_;
+    } else {
+      refresh_ = false;
+      full_id_ = file.snapshot_id();
+      full_bytes_ = file.bytes();
+      full_bases_.clear();
+      for (const LayerImage& layer : image->layers) {
+        if (layer.base_version != 0) full_bases_[layer.layer] = layer.base_version;
+      }
+    }
+    Send(FilePieces(std::move(file), [sequence = sequence_++, delta](const PieceTail& tail) {
+      v1::WatchStateResponse rest;
+      rest.set_offset(tail.offset);
+      rest.set_total_bytes(tail.total_bytes);
+      rest.set_checksum(tail.checksum);
+      rest.set_sequence(sequence);
+      rest.set_delta(delta);
+      return rest.SerializeAsString();
+    }));
+    return absl::OkStatus();
+  }
+
+  void OnFileSent() override {
+    look_after_ = kShortestLook;
+    Wait();
+  }
+
+  void Wait() {
+    alarm_ = std::make_unique<grpc::Alarm>();
+    alarm_->Set(absl::ToChronoTime(absl::Now() + look_after_), [this](bool /*ok*/) { Look(); });
+  }
+
+  // OK where the stream goes on.
+  absl::Status CheckWanted() const {
+    if (call_->IsCancelled()) {
+      return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
+    }
+    if (context_.batcher.draining()) {
+      return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
+                       "the server is shutting down; watch the session where it goes on");
+    }
+    return session_->CheckAlive();
+  }
+
+  void Look() {
+    if (absl::Status status = CheckWanted(); !status.ok()) return End(status);
+    const Progress now = Progress::Of(session_->epoch(), session_->Layers());
+    const bool moved = now.MovedFrom(last_);
+    const bool by_tokens =
+        plan_.every_tokens > 0 && (now.epoch != last_.epoch || now.TokensFrom(last_) >= plan_.every_tokens);
+    if (by_tokens || (moved && absl::Now() - last_time_ >= plan_.every)) return Capture();
+    look_after_ = now.MovedFrom(seen_) ? kShortestLook : std::min(2 * look_after_, kLongestLook);
+    seen_ = now;
+    Wait();
+  }
+
+  const ServiceContext& context_;
+  grpc::CallbackServerContext* const call_;
+  WatchPlan plan_;
+  std::shared_ptr<Session> session_;
+  std::unique_ptr<grpc::Alarm> alarm_;  // a new one each time: it is still running when the next is set
+  absl::Duration look_after_ = kShortestLook;
+  int64_t sequence_ = 0;
+  // The last snapshot, and what was there when last looked at.
+  Progress last_;
+  absl::Time last_time_;
+  Progress seen_;
+  // The last full file.
+  std::string full_id_;
+  int64_t full_bytes_ = 0;
+  BaseVersions full_bases_;
+  bool refresh_ = false;  // the next is to be full
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            const grpc::ByteBuffer* request) {
+  return new WatchReactor(context, call, request);
+}
+
+}  // namespace gdn

@@ -1,0 +1,283 @@
+#include "server/session/checkpointer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/session/state_copy.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kMostCopies = 4;
+constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk does not empty itself at once
+
+absl::Status NoDurableTier() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier,
+                   "this server keeps no checkpoints; start it with --disk-dir or --redis");
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(Residency& residency, const CheckpointPolicy& policy)
+    : residency_(residency), policy_(policy), background_({.threads = 1, .background = true}) {}
+
+Checkpointer::~Checkpointer() {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return open_ == 0 && active_ == 0 && waiting_.empty();
+    };
+    mu_.Await(absl::Condition(&idle));
+  }
+  background_.Drain();
+}
+
+std::shared_ptr<void> Checkpointer::Open() {
+  absl::MutexLock lock(&mu_);
+  ++open_;
+  return {nullptr, [this](void*) {
+            absl::MutexLock closing(&mu_);
+            --open_;
+          }};
+}
+
+void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
+                           CapturedDone done) {
+  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) {
+    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
+    auto shared = std::make_shared<SessionLease>(std::move(lease));
+    residency_.io().Post([this, open, known, done, shared] {
+      const std::shared_ptr<Session> locked = shared->session();
+      if (absl::Status status = residency_.device_status(); !status.ok()) return done(std::move(status));
+      absl::StatusOr<SessionImagePtr> image;
+      if (shared->resident()) {
+        image = CopyOut(residency_.backend(), residency_.memory(), *shared, known ? known() : BaseVersions());
+        residency_.NoteFailure(image.status()).IgnoreError();
+      } else {
+        image = residency_.tiers().Fetch(locked->key());
+        // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
+        if (image.ok() && (*image)->header.epoch != locked->epoch()) {
+          std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
+        }
+      }
+      if (!image.ok()) return done(image.status());
+      CapturedState captured;
+      captured.image = *std::move(image);
+      captured.changes = shared->changes();
+      captured.layers = locked->Layers();
+      captured.when = absl::Now();
+      shared->Hold();
+      captured.held = std::move(*shared);
+      done(std::move(captured));
+    });
+  });
+}
+
+void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done) {
+  const std::shared_ptr<Session> session = captured.held.session();
+  StateKey key = session->key();
+  key.checkpoint = checkpoint_id;
+  absl::StatusOr<StoreResult> stored = residency_.tiers().Checkpoint(key, captured.image);
+  (stored.ok() ? made_ : failed_).fetch_add(1, std::memory_order_relaxed);
+  if (!stored.ok()) {
+    captured.held.Release();
+    return done(stored.status());
+  }
+  if (checkpoint_id.empty()) {
+    std::vector<int64_t> counts;
+    for (const LayerInfo& layer : captured.layers) counts.push_back(layer.progress.token_count);
+    session->NoteDurable(captured.changes, counts, captured.when);
+  }
+  CheckpointResult result{.stored = *stored,
+                          .epoch = captured.image->header.epoch,
+                          .layers = std::move(captured.layers),
+                          .when = captured.when};
+  for (LayerInfo& layer : result.layers) layer.durable_token_count = layer.progress.token_count;
+  captured.image = nullptr;
+  captured.held.Release();
+  done(std::move(result));
+}
+
+void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
+                              CheckpointDone done) {
+  StateTier* durable = residency_.tiers().durable();
+  if (durable == nullptr) return done(NoDurableTier());
+  const StateKey key = session->key();
+  // A named checkpoint stands for itself, so it holds everything.
+  std::function<BaseVersions()> known;
+  if (checkpoint_id.empty()) known = [durable, key] { return durable->KnownBases(key); };
+  Capture(session, std::move(known), [this, checkpoint_id, done](absl::StatusOr<CapturedState> captured) {
+    if (!captured.ok()) return done(captured.status());
+    Write(*std::move(captured), checkpoint_id, done);
+  });
+}
+
+void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
+                           std::function<void(absl::Status)> done) {
+  if (residency_.tiers().durable() == nullptr) return done(NoDurableTier());
+  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) {
+    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
+    auto shared = std::make_shared<SessionLease>(std::move(lease));
+    residency_.io().Post(
+        [this, open, checkpoint_id, done, shared] { RestoreLocked(std::move(*shared), checkpoint_id, done); });
+  });
+}
+
+void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
+                                 const std::function<void(absl::Status)>& done) {
+  const std::shared_ptr<Session> session = lease.session();
+  TierStack& tiers = residency_.tiers();
+  StateKey key = session->key();
+  const auto restore = [&]() -> absl::Status {
+    key.checkpoint = checkpoint_id;
+    // The stack would give a state that rests in host memory, which is newer than the newest checkpoint.
+    const bool in_memory = checkpoint_id.empty() && !lease.resident() && tiers.PlaceOf(key) == "host";
+    absl::StatusOr<SessionImagePtr> image = in_memory ? tiers.durable()->Load(key) : tiers.Fetch(key);
+    key.checkpoint.clear();
+    if (absl::IsNotFound(image.status())) {
+      return MakeError(absl::StatusCode::kNotFound, reason::kCheckpointNotFound,
+                       checkpoint_id.empty()
+                           ? StrCat("sessions/", session->id(), " has no checkpoint yet; call CheckpointSession first")
+                           : StrCat("sessions/", session->id(), " has no checkpoint '", checkpoint_id, "'"),
+                       {{"session", StrCat("sessions/", session->id())}, {"checkpoint", checkpoint_id}});
+    }
+    GDN_RETURN_IF_ERROR(image.status());
+    std::vector<int32_t> layers;
+    for (const LayerImage& layer : (*image)->layers) layers.push_back(layer.layer);
+    GDN_RETURN_IF_ERROR(CheckStateFits((*image)->header, layers, session->spec()));
+    // Just loaded, so nobody else has it yet.
+    std::const_pointer_cast<SessionImage>(*image)->header.epoch = session->epoch() + 1;
+    // Durable as restored before it is restored: a crash must not bring back what was rolled back.
+    GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
+    if (lease.resident()) {
+      lease.Unload();
+      residency_.Forget(*session);
+    }
+    tiers.Release(key);
+    tiers.Adopt(key, *tiers.durable(), (*image)->bytes());
+    lease.InstallParked(**image);
+    lease.SetEpoch((*image)->header.epoch);
+    session->NoteDurable(lease.changes(), lease.counts(), absl::Now());
+    return absl::OkStatus();
+  };
+  absl::Status status = restore();
+  lease.Release();
+  done(std::move(status));
+}
+
+bool Checkpointer::IsScheduled(const Session& session) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = scheduled_.find(&session);
+  return it != scheduled_.end() && it->second == absl::InfiniteFuture();
+}
+
+bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
+  if (residency_.tiers().durable() == nullptr) return false;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = scheduled_.find(session.get());
+    if (it != scheduled_.end() && it->second > absl::Now()) return false;
+    scheduled_[session.get()] = absl::InfiniteFuture();
+    waiting_.push_back(session);
+  }
+  Pump();
+  return true;
+}
+
+void Checkpointer::Pump() {
+  for (;;) {
+    std::shared_ptr<Session> session;
+    {
+      absl::MutexLock lock(&mu_);
+      if (waiting_.empty() || active_ == kMostCopies) return;
+      ++active_;
+      session = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    StateTier* durable = residency_.tiers().durable();
+    const auto known = [durable, key = session->key()] { return durable->KnownBases(key); };
+    Capture(session, known, [this, session](absl::StatusOr<CapturedState> captured) {
+      if (!captured.ok()) return ScheduledDone(session, captured.status());
+      auto shared = std::make_shared<CapturedState>(*std::move(captured));
+      background_.Post([this, session, shared] {
+        Write(std::move(*shared), /*checkpoint_id=*/"",
+              [this, session](const absl::StatusOr<CheckpointResult>& result) {
+                ScheduledDone(session, result.status());
+              });
+      });
+    });
+  }
+}
+
+void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status) {
+  const bool failed = !status.ok() && !absl::IsNotFound(status);  // a session that has ended needs none
+  {
+    absl::MutexLock lock(&mu_);
+    --active_;
+    if (failed) {
+      scheduled_[session.get()] = absl::Now() + kRetryAfter;
+    } else {
+      scheduled_.erase(session.get());
+    }
+  }
+  if (failed) {
+    spdlog::warn("checkpoint of session id={} failed, its last one is whole: {}", session->id(),
+                 std::string(status.message()));
+  }
+  session->gate().SetHeldBack(false);
+  if (!failed) NoteProgress(session);
+  Pump();
+}
+
+void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {
+  if (policy_.every_tokens == 0) return;
+  const int64_t tokens = session->undurable().tokens;
+  if (tokens < std::max<int64_t>(policy_.every_tokens / 2, 1)) return;
+  Schedule(session);
+  if (tokens < policy_.every_tokens || !IsScheduled(*session)) return;
+  session->gate().SetHeldBack(true);
+  // It may have ended in between, and then nobody else lets the steps go on.
+  if (!IsScheduled(*session)) session->gate().SetHeldBack(false);
+}
+
+void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now) {
+  {
+    absl::MutexLock lock(&mu_);
+    std::erase_if(scheduled_, [now](const auto& entry) { return entry.second <= now; });
+  }
+  if (policy_.every == absl::InfiniteDuration()) return;
+  for (const std::shared_ptr<Session>& session : sessions) {
+    const Session::Undurable undurable = session->undurable();
+    if (undurable.any && now - undurable.since >= policy_.every) Schedule(session);
+  }
+}
+
+int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions) {
+  std::vector<std::shared_ptr<Session>> moved;
+  for (const auto& session : sessions) {
+    if (session->undurable().any) moved.push_back(session);
+  }
+  std::atomic<int64_t> failures{0};
+  absl::BlockingCounter left(static_cast<int>(moved.size()));
+  for (const auto& session : moved) {
+    Checkpoint(session, "", [&failures, &left, &session](const absl::StatusOr<CheckpointResult>& result) {
+      if (!result.ok() && !absl::IsNotFound(result.status())) {
+        failures.fetch_add(1);
+        spdlog::warn("session id={} could not be made durable: {}", session->id(),
+                     std::string(result.status().message()));
+      }
+      left.DecrementCount();
+    });
+  }
+  left.Wait();
+  return failures;
+}
+
+}  // namespace gdn

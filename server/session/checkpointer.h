@@ -1,0 +1,112 @@
+// Durable copies of sessions: when they are made, and how a session goes back to one.
+//
+// A checkpoint locks the session for as long as its states are copied to host memory; the copy is written to the durable
+// tier while steps go on. With a policy by tokens, no session is ever further from its last durable copy than that many
+// tokens (or the one call that is larger): a checkpoint begins at half of them, and steps wait where it has not ended by
+// then. A checkpoint that failed holds nobody back: it is tried again later.
+// Thread safety: all methods from any thread; callbacks come from any thread. Ownership: what it is made with must outlive
+// it; on destruction what was begun is finished.
+//
+//   Checkpointer checkpointer(residency, {.every_tokens = 256});
+//   environment.on_progress = [&](const auto& session) { checkpointer.NoteProgress(session); };
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/task_queue.h"
+#include "server/session/residency.h"
+#include "state_store/state_tier.h"
+
+namespace gdn {
+
+struct CheckpointPolicy {
+  int64_t every_tokens = 0;                          // 0: not by tokens
+  absl::Duration every = absl::InfiniteDuration();  // since the last, where the session has moved
+};
+
+// A consistent copy of a session's states.
+struct CapturedState {
+  SessionImagePtr image;
+  SessionLease held;  // keeps other copies and moves of the session away until it dies; steps go on
+  uint64_t changes = 0;
+  std::vector<LayerInfo> layers;
+  absl::Time when;
+};
+
+struct CheckpointResult {
+  StoreResult stored;
+  int64_t epoch = 0;
+  std::vector<LayerInfo> layers;
+  absl::Time when;
+};
+
+class Checkpointer {
+ public:
+  using CapturedDone = std::function<void(absl::StatusOr<CapturedState>)>;
+  using CheckpointDone = std::function<void(absl::StatusOr<CheckpointResult>)>;
+
+  Checkpointer(Residency& residency, const CheckpointPolicy& policy);
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // Copies the states from wherever they are. `known` is asked once the session is locked.
+  void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done);
+
+  // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::Checkpoint.
+  void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
+  // The session goes back, under the next epoch; its states then come from the durable tier. NOT_FOUND
+  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), errors of the tier; nothing has changed
+  // then.
+  void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
+               std::function<void(absl::Status)> done);
+
+  // By the policy: after a step, and for all sessions now and then.
+  void NoteProgress(const std::shared_ptr<Session>& session);
+  void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now);
+  // Makes all of them durable as they are, and waits for it. How many could not be.
+  int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions);
+
+  const CheckpointPolicy& policy() const { return policy_; }
+  int64_t made() const { return made_; }
+  int64_t failed() const { return failed_; }
+
+ private:
+  void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
+  void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
+                     const std::function<void(absl::Status)>& done);
+  // False where one is under way, or failed a moment ago.
+  bool Schedule(const std::shared_ptr<Session>& session);
+  // Begins the next scheduled ones; few at a time, for each holds a copy of its session.
+  void Pump();
+  void ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status);
+  bool IsScheduled(const Session& session) const;
+  // Keeps the destructor waiting for as long as it lives.
+  std::shared_ptr<void> Open();
+
+  Residency& residency_;
+  const CheckpointPolicy policy_;
+  std::atomic<int64_t> made_{0}, failed_{0};
+
+  mutable absl::Mutex mu_;
+  // Sessions whose checkpoint is under way (InfiniteFuture), or not to be tried before.
+  std::unordered_map<const Session*, absl::Time> scheduled_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
+  int active_ ABSL_GUARDED_BY(mu_) = 0;                                // scheduled, begun
+  int open_ ABSL_GUARDED_BY(mu_) = 0;                                  // calls that have not been answered
+
+  TaskQueue background_;  // last: its tasks use all of the above
+};
+
+}  // namespace gdn

@@ -1,0 +1,23 @@
+#include "server/session/housekeeper.h"
+
+#include "absl/time/clock.h"
+
+namespace gdn {
+
+Housekeeper::Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency,
+                         absl::Duration interval)
+    : thread_([this, &sessions, &checkpointer, &residency, interval] {
+        while (!stop_.WaitForNotificationWithTimeout(interval)) {
+          const absl::Time now = absl::Now();
+          sessions.DeleteExpired(now);
+          checkpointer.Sweep(sessions.All(), now);
+          if (residency.tiers().WantsTrim()) residency.tiers().Trim();
+        }
+      }) {}
+
+Housekeeper::~Housekeeper() {
+  stop_.Notify();
+  thread_.join();
+}
+
+}  // namespace gdn

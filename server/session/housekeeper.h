@@ -1,0 +1,30 @@
+// What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room in the host
+// tier.
+//
+// Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
+//
+//   Housekeeper housekeeper(manager, checkpointer, residency, absl::Milliseconds(200));
+#pragma once
+
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "server/session/checkpointer.h"
+#include "server/session/session_manager.h"
+
+namespace gdn {
+
+class Housekeeper {
+ public:
+  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, absl::Duration interval);
+  ~Housekeeper();
+  Housekeeper(const Housekeeper&) = delete;
+  Housekeeper& operator=(const Housekeeper&) = delete;
+
+ private:
+  absl::Notification stop_;
+  std::thread thread_;
+};
+
+}  // namespace gdn

@@ -1,0 +1,89 @@
+#include "server/session/recovery.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/session/state_copy.h"
+
+namespace gdn {
+namespace {
+
+// The spec that the stored session fits, or why there is none.
+absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfModelFn& spec_of) {
+  const SessionHeader& header = stored.header;
+  SessionSpec spec{.model = "", .dims = header.dims, .layers = header.layers, .fingerprint = "", .family = ""};
+  if (!header.model.empty()) {
+    std::optional<SessionSpec> served = spec_of(header.model);
+    if (!served.has_value()) return absl::NotFoundError(StrCat("models/", header.model, " is not served"));
+    spec = *std::move(served);
+  }
+  std::vector<int32_t> layers;
+  for (const auto& [layer, extent] : stored.layers) layers.push_back(layer);
+  GDN_RETURN_IF_ERROR(CheckStateFits(header, layers, spec));
+  return spec;
+}
+
+std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec) {
+  std::vector<LayerInfo> infos;
+  for (const int32_t layer : spec.layers) {
+    LayerInfo& info = infos.emplace_back();
+    info.layer = layer;
+    const auto it = std::find_if(stored.layers.begin(), stored.layers.end(),
+                                 [layer](const auto& entry) { return entry.first == layer; });
+    if (it == stored.layers.end()) continue;
+    info.progress = it->second;
+    info.kind = stored.kinds[static_cast<size_t>(it - stored.layers.begin())];
+    info.durable_token_count = info.progress.token_count;
+  }
+  return infos;
+}
+
+}  // namespace
+
+absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
+                                          SessionManager& sessions, const SpecOfModelFn& spec_of,
+                                          std::optional<int64_t> first_epoch) {
+  std::map<StateKey, std::pair<StoredSession, StateTier*>> newest;
+  for (StateTier* tier : durable) {
+    GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
+    for (StoredSession& session : stored) {
+      if (!session.key.checkpoint.empty()) continue;  // found again by name
+      const auto it = newest.find(session.key);
+      if (it != newest.end() && it->second.first.stored_at >= session.stored_at) continue;
+      const StateKey key = session.key;
+      newest.insert_or_assign(key, std::pair(std::move(session), tier));
+    }
+  }
+  Recovered recovered;
+  for (const auto& [key, found] : newest) {
+    const auto& [stored, tier] = found;
+    absl::StatusOr<SessionSpec> spec = SpecOf(stored, spec_of);
+    if (!spec.ok()) {
+      ++recovered.passed_over;
+      spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(spec.status().message()));
+      continue;
+    }
+    std::vector<LayerInfo> layers = LayersOf(stored, *spec);
+    const SessionHeader& header = stored.header;
+    sessions.Adopt({.principal = key.principal,
+                    .id = key.id,
+                    .spec = *std::move(spec),
+                    .affinity = header.affinity,
+                    .request = header.request,
+                    .idle_ttl = header.idle_ttl,
+                    .max_lifetime = header.max_lifetime,
+                    .epoch = first_epoch.has_value() ? std::max(*first_epoch, header.epoch + 1) : header.epoch,
+                    .create_time = header.create_time},
+                   std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
+    tiers.Adopt(key, *tier, stored.bytes);
+    ++recovered.sessions;
+  }
+  return recovered;
+}
+
+}  // namespace gdn

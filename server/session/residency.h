@@ -1,0 +1,137 @@
+// Which sessions' states are on the device: brings them there when a call needs them, and moves the least recently used
+// ones down to make room.
+//
+// A call pins all of its sessions or none. Where one is parked, the call waits: its states are fetched from their tier by
+// the IO threads and put on the device by the residency thread, which serves one call after the other and so cannot be
+// caught between two calls that each have half of what they need. A session that is pinned or locked is never moved.
+// Thread safety: all methods from any thread; callbacks come from any thread, maybe before the method returns. Ownership:
+// what the options name must outlive it; on destruction everything that was asked for is answered first.
+//
+//   residency.Pin({a, b}, deadline, [](std::vector<absl::StatusOr<SessionPin>> pins) { ... });
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/task_queue.h"
+#include "server/session/session_lease.h"
+#include "state_store/tier_stack.h"
+
+namespace gdn {
+
+struct ResidencyOptions {
+  Backend& backend;
+  StateStore& store;
+  TierStack& tiers;
+  HostMemory& memory;
+  // OK, or why nothing may be copied from or to the device any more.
+  std::function<absl::Status()> device_status = {};
+  // Hears of transfers that failed.
+  std::function<void(const absl::Status&)> on_failure = {};
+};
+
+struct ResidencyCounters {
+  int64_t evictions = 0;
+  int64_t returns = 0;
+  int64_t evicted_bytes = 0;
+  int64_t returned_bytes = 0;
+  int64_t failures = 0;
+};
+
+class Residency {
+ public:
+  using PinResults = std::vector<absl::StatusOr<SessionPin>>;  // parallel to the sessions asked for
+  using PinsDone = std::function<void(PinResults)>;
+  using LeaseDone = std::function<void(absl::StatusOr<SessionLease>)>;
+  using ClaimsDone = std::function<void(absl::StatusOr<std::vector<SlotClaim>>)>;
+
+  explicit Residency(const ResidencyOptions& options);
+  ~Residency();
+  Residency(const Residency&) = delete;
+  Residency& operator=(const Residency&) = delete;
+
+  // Errors, each of its session: NOT_FOUND once deleted, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room,
+  // DEADLINE_EXCEEDED, and those of TierStack::Fetch.
+  void Pin(std::vector<std::shared_ptr<Session>> sessions, absl::Time deadline, PinsDone done);
+  // Locked, and on the device.
+  void LockResident(const std::shared_ptr<Session>& session, absl::Time deadline, LeaseDone done);
+  // Puts the image's states on the device, for a session that has none there; moves others down for room.
+  void Place(SessionLease lease, SessionImagePtr image, absl::Time deadline, LeaseDone done);
+  // Claims beside the session's own slots, or for one that is to be made (`pool` nullptr). Moves others down for room.
+  void Reserve(const LayerDims& dims, std::shared_ptr<StatePool> pool, int32_t count, absl::Time deadline,
+               ClaimsDone done);
+  // Brings the session back without a call that waits for it. True where it was under way or begun.
+  bool Prefetch(const std::shared_ptr<Session>& session);
+
+  // The session is on the device and may be moved from now on; nothing is to be known of it any more.
+  void Track(const std::shared_ptr<Session>& session);
+  void Forget(const Session& session);
+
+  // Copies of the session's states, wherever they are, are made on the IO threads.
+  TaskQueue& io() { return io_; }
+  Backend& backend() { return options_.backend; }
+  HostMemory& memory() { return options_.memory; }
+  TierStack& tiers() { return options_.tiers; }
+  absl::Status device_status() const { return options_.device_status ? options_.device_status() : absl::OkStatus(); }
+  // Passes a transfer's failure on.
+  absl::Status NoteFailure(absl::Status status);
+  ResidencyCounters counters() const;
+  int64_t resident_sessions() const;
+
+ private:
+  struct Arrival {
+    size_t index = 0;  // of the request's sessions
+    SessionLease lease;
+    SessionImagePtr image;
+  };
+  struct Request {
+    std::vector<std::shared_ptr<Session>> sessions;
+    absl::Time deadline;
+    PinsDone done;          // one of these three is set
+    LeaseDone lease_done;
+    ClaimsDone claims_done;
+    LayerDims dims;  // claims_done
+    std::shared_ptr<StatePool> pool;
+    int32_t count = 0;
+    std::vector<Arrival> arrivals;
+    std::vector<absl::Status> errors;  // parallel to sessions
+  };
+  using RequestPtr = std::shared_ptr<Request>;
+
+  void TryAll(const RequestPtr& request);
+  void Bring(const RequestPtr& request, const std::vector<size_t>& missing);
+  void Again(const RequestPtr& request, const std::shared_ptr<Session>& blocked);
+  void Enqueue(RequestPtr request);
+  void Loop();
+  void Serve(const RequestPtr& request);
+  void ServePins(const RequestPtr& request);
+  absl::Status Arrive(Arrival& arrival, absl::Time deadline);
+  absl::StatusOr<std::vector<SlotClaim>> MakeRoom(const LayerDims& dims, const std::shared_ptr<StatePool>& pool,
+                                                  int32_t count, absl::Time deadline);
+  // Moves the least recently used session that can be moved. NOT_FOUND where there is none.
+  absl::Status EvictOne();
+  absl::Status Evict(SessionLease& lease);
+
+  const ResidencyOptions options_;
+  std::atomic<int64_t> evictions_{0}, returns_{0}, evicted_bytes_{0}, returned_bytes_{0}, failures_{0};
+
+  mutable absl::Mutex mu_;
+  std::unordered_map<const Session*, std::weak_ptr<Session>> resident_ ABSL_GUARDED_BY(mu_);
+  std::deque<RequestPtr> requests_ ABSL_GUARDED_BY(mu_);
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+
+  TaskQueue io_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace gdn

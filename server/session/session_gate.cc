@@ -1,0 +1,143 @@
+#include "server/session/session_gate.h"
+
+#include <utility>
+
+namespace gdn {
+namespace {
+
+void Run(const std::vector<SessionGate::Callback>& callbacks) {
+  for (const SessionGate::Callback& callback : callbacks) callback();
+}
+
+}  // namespace
+
+bool SessionGate::PinnableLocked() const {
+  if (locked_ || held_back_) return false;
+  return held_ || lock_waiters_.empty();  // a lock that waits for a hold to end would only make steps wait with it
+}
+
+std::vector<SessionGate::Callback> SessionGate::TakeRunnableLocked() {
+  std::vector<Callback> runnable;
+  if (!locked_ && !held_ && pins_ == 0 && !lock_waiters_.empty()) {
+    locked_ = true;
+    runnable.push_back(std::move(lock_waiters_.front()));
+    lock_waiters_.pop_front();
+  } else if (PinnableLocked()) {
+    runnable.swap(pin_waiters_);
+  }
+  return runnable;
+}
+
+bool SessionGate::TryPin() {
+  absl::MutexLock lock(&mu_);
+  if (!PinnableLocked()) return false;
+  ++pins_;
+  return true;
+}
+
+void SessionGate::PinAgain() {
+  absl::MutexLock lock(&mu_);
+  ++pins_;
+}
+
+void SessionGate::Unpin() {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    --pins_;
+    runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+void SessionGate::WhenPinnable(Callback retry) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!PinnableLocked()) {
+      pin_waiters_.push_back(std::move(retry));
+      return;
+    }
+  }
+  retry();
+}
+
+bool SessionGate::TryLock() {
+  absl::MutexLock lock(&mu_);
+  if (locked_ || held_ || pins_ > 0 || !lock_waiters_.empty()) return false;
+  locked_ = true;
+  return true;
+}
+
+void SessionGate::Lock(Callback granted) {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    lock_waiters_.push_back(std::move(granted));
+    if (!locked_ && !held_ && pins_ == 0) runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+void SessionGate::Unlock() {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    locked_ = false;
+    runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+void SessionGate::LockToPin() {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    locked_ = false;
+    ++pins_;
+    runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+void SessionGate::Hold() {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    locked_ = false;
+    held_ = true;
+    runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+void SessionGate::ReleaseHold() {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    held_ = false;
+    runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+void SessionGate::SetHeldBack(bool held_back) {
+  std::vector<Callback> runnable;
+  {
+    absl::MutexLock lock(&mu_);
+    held_back_ = held_back;
+    runnable = TakeRunnableLocked();
+  }
+  Run(runnable);
+}
+
+bool SessionGate::held() const {
+  absl::MutexLock lock(&mu_);
+  return held_;
+}
+
+int32_t SessionGate::pins() const {
+  absl::MutexLock lock(&mu_);
+  return pins_;
+}
+
+}  // namespace gdn

@@ -1,0 +1,199 @@
+#include "server/session/session_lease.h"
+
+#include <algorithm>
+
+namespace gdn {
+
+SessionLease Session::TryLock() { return gate_.TryLock() ? SessionLease(shared_from_this()) : SessionLease(); }
+
+void Session::Lock(std::function<void(SessionLease)> granted) {
+  gate_.Lock([self = shared_from_this(), granted = std::move(granted)] { granted(SessionLease(self)); });
+}
+
+SessionLease& SessionLease::operator=(SessionLease&& other) noexcept {
+  if (this != &other) {
+    Release();
+    session_ = std::move(other.session_);
+    held_ = std::exchange(other.held_, false);
+  }
+  return *this;
+}
+
+void SessionLease::Release() {
+  const std::shared_ptr<Session> session = std::move(session_);
+  if (session == nullptr) return;
+  std::exchange(held_, false) ? session->gate().ReleaseHold() : session->gate().Unlock();
+}
+
+void SessionLease::Hold() {
+  held_ = true;
+  session_->gate().Hold();
+}
+
+SessionPin SessionLease::IntoPin() && {
+  std::shared_ptr<Session> session = std::move(session_);
+  session->gate().LockToPin();
+  return SessionPin(std::move(session));
+}
+
+LayerSlots SessionLease::slots(size_t index) const {
+  absl::MutexLock lock(&session_->mu_);
+  const Session::Layer& layer = session_->layers_[index];
+  if (!layer.slot.valid()) return {};
+  return {.slot = layer.slot.index(),
+          .base_slot = layer.shared_base.valid() ? layer.shared_base.index() : layer.slot.index(),
+          .pool = &layer.slot.view()};
+}
+
+std::shared_ptr<StatePool> SessionLease::pool() const {
+  absl::MutexLock lock(&session_->mu_);
+  for (const Session::Layer& layer : session_->layers_) {
+    if (layer.slot.valid()) return layer.slot.pool();
+    if (layer.claim.valid()) return layer.claim.pool();
+  }
+  return nullptr;
+}
+
+SessionImage SessionLease::Describe(const std::string& numerics_id) const {
+  const SessionInit& init = session_->init_;
+  SessionImage image;
+  image.numerics_id = numerics_id;
+  image.header = {.principal = init.principal,
+                  .id = init.id,
+                  .affinity = init.affinity,
+                  .model = init.spec.model,
+                  .family = init.spec.family,
+                  .fingerprint = init.spec.fingerprint,
+                  .dims = init.spec.dims,
+                  .layers = init.spec.layers,
+                  .request = init.request,
+                  .epoch = 0,
+                  .create_time = init.create_time,
+                  .idle_ttl = init.idle_ttl,
+                  .max_lifetime = init.max_lifetime,
+                  .accept_request_id = {},
+                  .accepted_tokens = 0};
+  absl::MutexLock lock(&session_->mu_);
+  image.header.epoch = session_->epoch_;
+  image.header.accept_request_id = session_->accept_request_id_;
+  image.header.accepted_tokens = session_->accepted_tokens_;
+  for (size_t i = 0; i < session_->layers_.size(); ++i) {
+    const Session::Layer& layer = session_->layers_[i];
+    if (!layer.slot.valid()) continue;
+    LayerImage& out = image.layers.emplace_back();
+    out.layer = init.spec.layers[i];
+    out.extent = layer.progress;
+    out.kind = layer.kind;
+    out.base_version = layer.base_version;
+    out.reply = layer.reply;
+  }
+  return image;
+}
+
+uint64_t SessionLease::changes() const {
+  absl::MutexLock lock(&session_->mu_);
+  return session_->changes_;
+}
+
+std::vector<int64_t> SessionLease::counts() const {
+  absl::MutexLock lock(&session_->mu_);
+  std::vector<int64_t> counts;
+  for (const Session::Layer& layer : session_->layers_) counts.push_back(layer.progress.token_count);
+  return counts;
+}
+
+void SessionLease::Unload() {
+  // Freed without the session's lock: giving up slots takes the pool's.
+  std::vector<SlotRef> slots;
+  std::vector<SlotClaim> claims;
+  absl::MutexLock lock(&session_->mu_);
+  for (Session::Layer& layer : session_->layers_) {
+    slots.push_back(std::move(layer.slot));
+    slots.push_back(std::move(layer.shared_base));
+    claims.push_back(std::move(layer.claim));
+    layer.slot = SlotRef();
+    layer.shared_base = SlotRef();
+    session_->SetReply(layer, nullptr);
+  }
+  session_->resident_ = false;
+}
+
+void SessionLease::Install(const SessionImage& image, std::vector<SlotRef> slots, std::vector<SlotClaim> claims) {
+  absl::MutexLock lock(&session_->mu_);
+  size_t next_claim = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < session_->layers_.size(); ++i) {
+    Session::Layer& layer = session_->layers_[i];
+    if (next < image.layers.size() && image.layers[next].layer == session_->init_.spec.layers[i]) {
+      layer.slot = std::move(slots[next]);
+      layer.base_version = image.layers[next].base_version;
+      if (layer.base_version == 0) layer.base_version = session_->environment_->NextBaseVersion();
+      ++next;
+    } else if (next_claim < claims.size()) {
+      layer.claim = std::move(claims[next_claim++]);
+    }
+  }
+  session_->resident_ = true;
+  session_->Apply(image);
+}
+
+void SessionLease::InstallParked(const SessionImage& image) {
+  absl::MutexLock lock(&session_->mu_);
+  session_->Apply(image);
+  for (Session::Layer& layer : session_->layers_) session_->SetReply(layer, nullptr);
+}
+
+void Session::Apply(const SessionImage& image) {
+  size_t next = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    const bool there = next < image.layers.size() && image.layers[next].layer == init_.spec.layers[i];
+    const LayerImage* from = there ? &image.layers[next++] : nullptr;
+    layer.progress = there ? from->extent : LayerProgress();
+    layer.kind = there ? from->kind : InputKind::kNone;
+    SetReply(layer, there ? from->reply : nullptr);
+  }
+  accept_request_id_ = image.header.accept_request_id;
+  accepted_tokens_ = image.header.accepted_tokens;
+}
+
+void SessionLease::SetEpoch(int64_t epoch) {
+  absl::MutexLock lock(&session_->mu_);
+  session_->epoch_ = epoch;
+}
+
+int32_t SessionLease::claims_to_share() const {
+  absl::MutexLock lock(&session_->mu_);
+  return static_cast<int32_t>(
+      std::count_if(session_->layers_.begin(), session_->layers_.end(),
+                    [](const Session::Layer& layer) { return layer.slot.valid() && !layer.claim.valid(); }));
+}
+
+std::shared_ptr<Session> SessionLease::Fork(SessionInit init, std::vector<SlotClaim> claims,
+                                            std::vector<SlotClaim> own) {
+  auto child = std::make_shared<Session>(std::move(init), std::move(claims), session_->environment_);
+  absl::MutexLock lock(&session_->mu_);
+  absl::MutexLock child_lock(&child->mu_);
+  size_t next = 0;
+  for (size_t i = 0; i < session_->layers_.size(); ++i) {
+    Session::Layer& from = session_->layers_[i];
+    Session::Layer& to = child->layers_[i];
+    to.progress = from.progress;
+    to.kind = from.kind;
+    if (!from.slot.valid()) continue;
+    to.slot = from.slot;
+    to.shared_base = from.shared_base;
+    to.base_version = from.base_version;
+    if (!from.claim.valid()) from.claim = std::move(own[next++]);
+  }
+  ++child->changes_;
+  return child;
+}
+
+void SessionLease::MarkDeleted() {
+  Unload();
+  absl::MutexLock lock(&session_->mu_);
+  session_->deleted_ = true;
+}
+
+}  // namespace gdn

@@ -1,0 +1,127 @@
+#include "server/session/state_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "state_store/disk_tier.h"
+#include "state_store/host_tier.h"
+#include "state_store/redis_tier.h"
+
+namespace gdn {
+namespace {
+
+// Copies under way are kept for the next ones, beside what the host tier frees.
+constexpr int64_t kCopyBytes = int64_t{256} << 20;
+// Epochs of one incarnation, which RestoreCheckpoint counts through.
+constexpr int kEpochBits = 20;
+
+}  // namespace
+
+StateService::StateService(Backend& backend, const StateServiceOptions& options)
+    : store_(backend, {.budget_bytes = options.device_bytes, .max_draft = options.max_draft}),
+      memory_(backend, kCopyBytes + options.host_bytes / 4),
+      environment_(options.stored_reply_bytes) {}
+
+absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend,
+                                                                 const StateServiceOptions& options) {
+  std::unique_ptr<StateService> service(new StateService(backend, options));
+  GDN_RETURN_IF_ERROR(service->OpenTiers(backend, options));
+  StateService& self = *service;
+  self.residency_ = std::make_unique<Residency>(ResidencyOptions{
+      .backend = backend,
+      .store = self.store_,
+      .tiers = *self.tiers_,
+      .memory = self.memory_,
+      .device_status =
+          [&self] {
+            absl::MutexLock lock(&self.device_mu_);
+            return self.device_status_ ? self.device_status_() : absl::OkStatus();
+          },
+      .on_failure =
+          [&self](const absl::Status& status) {
+            absl::MutexLock lock(&self.device_mu_);
+            if (self.on_device_failure_) self.on_device_failure_(status);
+          }});
+  self.checkpointer_ = std::make_unique<Checkpointer>(*self.residency_, options.policy);
+  self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
+    self.checkpointer_->NoteProgress(session);
+  };
+  self.sessions_ = std::make_unique<SessionManager>(*self.residency_, self.environment_);
+  self.housekeeper_ =
+      std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, options.housekeeping);
+  return service;
+}
+
+StateService::~StateService() {
+  housekeeper_ = nullptr;
+  checkpointer_ = nullptr;
+  residency_ = nullptr;
+  sessions_ = nullptr;  // the last holds on slots
+}
+
+absl::Status StateService::OpenTiers(Backend& backend, const StateServiceOptions& options) {
+  std::vector<StateTier*> tiers;
+  if (options.host_bytes > 0) {
+    host_ = std::make_unique<HostTier>(options.host_bytes);
+    tiers.push_back(host_.get());
+  }
+  if (!options.disk_dir.empty()) {
+    GDN_ASSIGN_OR_RETURN(disk_, DiskTier::Open({.directory = options.disk_dir,
+                                                .limit_bytes = options.disk_bytes,
+                                                .max_draft = options.max_draft,
+                                                .transposed_base = backend.info().transposed_base},
+                                               memory_));
+    tiers.push_back(disk_.get());
+  }
+  if (!options.redis.empty()) {
+    RedisTierOptions redis;
+    redis.endpoint = options.redis;
+    redis.prefix = options.redis_prefix;
+    redis.max_draft = options.max_draft;
+    redis.transposed_base = backend.info().transposed_base;
+    GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
+    tiers.push_back(redis_.get());
+  }
+  tiers_ = std::make_unique<TierStack>(std::move(tiers));
+  return absl::OkStatus();
+}
+
+void StateService::BindDevice(std::function<absl::Status()> status,
+                              std::function<void(const absl::Status&)> on_failure) {
+  absl::MutexLock lock(&device_mu_);
+  device_status_ = std::move(status);
+  on_device_failure_ = std::move(on_failure);
+}
+
+absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
+  std::vector<StateTier*> durable;
+  if (disk_ != nullptr) durable.push_back(disk_.get());
+  if (redis_ != nullptr) durable.push_back(redis_.get());
+  if (durable.empty()) return Recovered();
+  int64_t incarnation = 0;
+  for (StateTier* tier : durable) {
+    GDN_ASSIGN_OR_RETURN(const int64_t starts, tier->NextIncarnation());
+    incarnation = std::max(incarnation, starts);
+  }
+  // Without the note of an orderly end, clients may have had answers to steps that are lost.
+  bool orderly = false;
+  if (disk_ != nullptr) {
+    GDN_ASSIGN_OR_RETURN(const std::optional<int64_t> marker, disk_->TakeCleanMarker());
+    orderly = marker.has_value();
+  }
+  std::optional<int64_t> first_epoch;
+  if (!orderly) first_epoch = incarnation << kEpochBits;
+  return RecoverSessions(*tiers_, durable, *sessions_, spec_of, first_epoch);
+}
+
+bool StateService::Drain() {
+  housekeeper_ = nullptr;  // nothing new
+  if (tiers_->durable() == nullptr) return true;
+  const int64_t failures = checkpointer_->CheckpointAll(sessions_->All());
+  if (failures > 0) return false;
+  return disk_ == nullptr || disk_->WriteCleanMarker(static_cast<int64_t>(sessions_->size())).ok();
+}
+
+}  // namespace gdn

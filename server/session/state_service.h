@@ -1,0 +1,87 @@
+// Everything that keeps sessions and their states, put together: the device's pools, the tiers below, moves, checkpoints,
+// housekeeping.
+//
+// Thread safety: the parts are safe from any thread; Make, BindDevice, Recover and Drain are for the thread that owns it.
+// Ownership: owns the parts; the backend must outlive it. Nothing may use a session when it is destroyed.
+//
+//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make(backend, {.device_bytes = bytes, .disk_dir = "/var/lib/gdn"}));
+//   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/session/checkpointer.h"
+#include "server/session/housekeeper.h"
+#include "server/session/recovery.h"
+#include "server/session/residency.h"
+#include "server/session/session_manager.h"
+#include "state_store/disk_tier.h"
+#include "state_store/state_store.h"
+#include "state_store/tier_stack.h"
+
+namespace gdn {
+
+struct StateServiceOptions {
+  int64_t device_bytes = 0;
+  int32_t max_draft = 8;
+  int64_t stored_reply_bytes = int64_t{1} << 30;
+  int64_t host_bytes = 0;  // 0: no host tier
+  std::string disk_dir;    // "": no disk tier
+  int64_t disk_bytes = 0;  // 0: no limit but the disk's
+  std::string redis;       // "host:port", "unix:/path" or "redis://.."; "": none
+  std::string redis_prefix = "gdn:";  // of all keys; one server a prefix
+  CheckpointPolicy policy;
+  absl::Duration housekeeping = absl::Milliseconds(200);
+};
+
+class StateService {
+ public:
+  // Errors of opening the tiers, which name the flag.
+  static absl::StatusOr<std::unique_ptr<StateService>> Make(Backend& backend, const StateServiceOptions& options);
+  ~StateService();
+
+  // What to ask before a transfer, and whom to tell of one that failed.
+  void BindDevice(std::function<absl::Status()> status, std::function<void(const absl::Status&)> on_failure);
+  // Sessions that an earlier process left behind.
+  absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
+  // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step may
+  // run any more. False where a session could not be made durable.
+  bool Drain();
+
+  StateStore& store() { return store_; }
+  TierStack& tiers() { return *tiers_; }
+  SessionEnvironment& environment() { return environment_; }
+  Residency& residency() { return *residency_; }
+  Checkpointer& checkpointer() { return *checkpointer_; }
+  SessionManager& sessions() { return *sessions_; }
+
+ private:
+  StateService(Backend& backend, const StateServiceOptions& options);
+  absl::Status OpenTiers(Backend& backend, const StateServiceOptions& options);
+
+  absl::Mutex device_mu_;
+  std::function<absl::Status()> device_status_ ABSL_GUARDED_BY(device_mu_);
+  std::function<void(const absl::Status&)> on_device_failure_ ABSL_GUARDED_BY(device_mu_);
+
+  // Each uses those before it.
+  StateStore store_;
+  HostMemory memory_;
+  std::unique_ptr<StateTier> host_;
+  std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<StateTier> redis_;
+  std::unique_ptr<TierStack> tiers_;
+  SessionEnvironment environment_;
+  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<SessionManager> sessions_;
+  std::unique_ptr<Housekeeper> housekeeper_;
+};
+
+}  // namespace gdn

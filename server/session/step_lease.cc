@@ -1,0 +1,145 @@
+#include "server/session/step_lease.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+absl::Status NoClaim(const Session& session, int32_t layer) {
+  return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                   StrCat("sessions/", session.id(), " layer ", layer,
+                          " shares its state and has no slot set aside to write to; the state did not move"));
+}
+
+}  // namespace
+
+StepLease& StepLease::operator=(StepLease&& other) noexcept {
+  if (this != &other) {
+    Abandon();
+    pin_ = std::move(other.pin_);
+    index_ = other.index_;
+    layer_ = std::exchange(other.layer_, nullptr);
+    before_ = other.before_;
+    kind_ = other.kind_;
+    reply_charge_ = std::exchange(other.reply_charge_, 0);
+    taken_ = std::move(other.taken_);
+    spare_ = std::exchange(other.spare_, false);
+  }
+  return *this;
+}
+
+int32_t StepLease::layer() const { return session().spec().layers[index_]; }
+
+absl::StatusOr<StepSlots> StepLease::PrepareDecode() {
+  StepSlots slots;
+  if (!fresh() && layer_->slot.exclusive()) {
+    slots.slot = slot();
+    slots.base_slot = base_slot();
+    return slots;
+  }
+  if (!layer_->claim.valid()) return NoClaim(session(), layer());
+  taken_ = std::move(layer_->claim).Take();
+  slots.slot = taken_.index();
+  slots.zero = fresh();
+  slots.base_slot = slots.zero ? slots.slot : base_slot();
+  slots.copy_tail_from = slots.zero ? -1 : slot();
+  return slots;
+}
+
+absl::StatusOr<int32_t> StepLease::PrepareAside() {
+  if (!fresh() && layer_->slot.exclusive()) {
+    GDN_ASSIGN_OR_RETURN(taken_, layer_->slot.pool()->TakeSpare());
+    spare_ = true;
+  } else if (layer_->claim.valid()) {
+    taken_ = std::move(layer_->claim).Take();
+  } else {
+    return NoClaim(session(), layer());
+  }
+  return taken_.index();
+}
+
+void StepLease::ReturnTakenSlot() {
+  if (!taken_.valid()) return;
+  if (std::exchange(spare_, false)) {
+    taken_ = SlotRef();
+  } else {
+    layer_->claim = SlotClaim::Return(std::exchange(taken_, SlotRef()));
+  }
+}
+
+void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply) {
+  const std::shared_ptr<Session> session = pin_.session().shared_from_this();
+  std::vector<StepReplyCallback> joined;
+  StepReplyPtr kept;
+  // Freed without the lock: returning slots takes other locks.
+  SlotRef old_slot, old_base;
+  SlotClaim surplus;
+  if (taken_.valid()) {
+    if (std::exchange(spare_, false)) layer_->slot.pool()->ExchangeSpare(layer_->slot, taken_);
+    old_slot = std::exchange(layer_->slot, std::exchange(taken_, SlotRef()));
+    if (!outcome.base_written && !layer_->shared_base.valid()) layer_->shared_base = std::move(old_slot);
+  }
+  if (outcome.base_written) old_base = std::exchange(layer_->shared_base, SlotRef());
+  // A claim is for leaving a shared slot, and there is none any more.
+  if (layer_->claim.valid() && !fresh() && layer_->slot.exclusive()) surplus = std::move(layer_->claim);
+  {
+    absl::MutexLock lock(&session->mu_);
+    Session::Layer& layer = *layer_;
+    if (outcome.base_written) layer.base_version = session->environment_->NextBaseVersion();
+    layer.progress = outcome.after;
+    if (kind_ != InputKind::kNone) layer.kind = kind_;
+    layer.busy = false;
+    ++session->changes_;
+    if (!layer.flight_id.empty()) {
+      reply->request_id = std::exchange(layer.flight_id, {});
+      reply->payload = layer.flight_payload;
+      kept = std::move(reply);
+      session->SetReply(layer, kept);
+    }
+    joined.swap(layer.joined);
+  }
+  session->environment_->Discharge(std::exchange(reply_charge_, 0));
+  layer_ = nullptr;
+  pin_.Release();
+  for (auto& callback : joined) callback(kept);
+  if (session->environment_->on_progress) session->environment_->on_progress(session);
+}
+
+bool StepLease::TryCancel() {
+  {
+    Session& session = pin_.session();
+    absl::MutexLock lock(&session.mu_);
+    if (!layer_->joined.empty()) return false;
+    ReturnTakenSlot();
+    layer_->busy = false;
+    layer_->flight_id.clear();
+    session.environment_->Discharge(std::exchange(reply_charge_, 0));
+  }
+  layer_ = nullptr;
+  pin_.Release();
+  return true;
+}
+
+void StepLease::Abandon() {
+  if (!valid()) return;
+  std::vector<StepReplyCallback> joined;
+  Session& session = pin_.session();
+  const absl::Status status = session.BusyError(layer());
+  {
+    absl::MutexLock lock(&session.mu_);
+    ReturnTakenSlot();
+    layer_->busy = false;
+    layer_->flight_id.clear();
+    joined.swap(layer_->joined);
+    session.environment_->Discharge(std::exchange(reply_charge_, 0));
+  }
+  layer_ = nullptr;
+  pin_.Release();
+  for (auto& callback : joined) callback(status);
+}
+
+}  // namespace gdn

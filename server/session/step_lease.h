@@ -1,0 +1,89 @@
+// The right to advance one layer of a session by one step.
+//
+// The lease says where the step reads and writes: a slot that forks share is never written; the lease takes a slot of its
+// own first, which was claimed when the fork was made. Nothing of it is the session's until Commit.
+// Thread safety: for one thread at a time. Ownership: pins its session. A lease that dies uncommitted leaves the state as
+// it was, and joined calls are told to try again.
+//
+//   GDN_ASSIGN_OR_RETURN(StepSlots slots, lease.PrepareDecode());
+//   if (slots.copy_tail_from >= 0) ...copy log and convolution columns...
+//   lease.Commit({.after = progress, .base_written = folded}, reply);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/session/session.h"
+
+namespace gdn {
+
+// Where a decode step works.
+struct StepSlots {
+  int32_t slot = -1;            // log and convolution columns; a fold writes the base here
+  int32_t base_slot = -1;       // where the base is read
+  int32_t copy_tail_from = -1;  // >= 0: the slot is new, and its log and convolution columns are this slot's
+  bool zero = false;            // the slot is new, and the state all zero
+};
+
+struct StepOutcome {
+  LayerProgress after;
+  bool base_written = false;  // the base is the step's slot's own now
+};
+
+class StepLease {
+ public:
+  StepLease() = default;
+  StepLease(StepLease&& other) noexcept { *this = std::move(other); }
+  StepLease& operator=(StepLease&& other) noexcept;
+  ~StepLease() { Abandon(); }
+
+  bool valid() const { return pin_.valid(); }
+  const Session& session() const { return pin_.session(); }
+  int32_t layer() const;
+  const LayerProgress& before() const { return before_; }
+  bool fresh() const { return !layer_->slot.valid(); }  // no slot yet: the state is all zero
+  // All of the layer's slots, present and to come, are of this pool.
+  const std::shared_ptr<StatePool>& pool() const {
+    if (taken_.valid()) return taken_.pool();  // a fresh layer's claim is this slot now
+    return fresh() ? layer_->claim.pool() : layer_->slot.pool();
+  }
+
+  // For work in place. INTERNAL where a slot is shared and none is claimed: a defect.
+  absl::StatusOr<StepSlots> PrepareDecode();
+  // For work aside: a slot to write the whole state to. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares are
+  // out.
+  absl::StatusOr<int32_t> PrepareAside();
+  // What a step aside reads; -1 where the layer is fresh.
+  int32_t slot() const { return layer_->slot.index(); }
+  int32_t base_slot() const { return layer_->shared_base.valid() ? layer_->shared_base.index() : slot(); }
+
+  // The step happened. With a request id the reply is kept, and joined calls get it.
+  void Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply);
+  // Gives the lease back unless another call has joined it, which then wants the result: true where it was given back.
+  bool TryCancel();
+
+ private:
+  friend class Session;
+  void Abandon();
+  void ReturnTakenSlot();  // to where it came from
+
+  SessionPin pin_;
+  size_t index_ = 0;                // of the layer in the session's spec
+  Session::Layer* layer_ = nullptr;  // ours while we hold the lease
+  LayerProgress before_;
+  InputKind kind_ = InputKind::kNone;
+  int64_t reply_charge_ = 0;  // bytes set aside for the stored reply
+  SlotRef taken_;             // what Commit puts in the slot's place
+  bool spare_ = false;        // taken_ is a spare
+};
+
+// Exactly one of the three: a lease to compute with, a stored reply, or joined (the callback will be called once).
+struct Admission {
+  StepLease lease;
+  StepReplyPtr stored;
+  bool joined = false;
+};
+
+}  // namespace gdn

@@ -1,0 +1,73 @@
+// Files that are what they were or what they become, and never something between, whatever fails in the meantime.
+//
+// Errors: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the disk is full, UNAVAILABLE (TIER_UNAVAILABLE: tier, path)
+// for any other failure, with the system's own words.
+// Thread safety: free functions; calls that name the same file are the caller's to order. Ownership: a FileBuffer owns.
+//
+//   GDN_RETURN_IF_ERROR(MakeFolder("/state/sessions"));
+//   GDN_RETURN_IF_ERROR(ReplaceFile("/state/sessions", "a.safetensors", pieces).status);
+//   GDN_ASSIGN_OR_RETURN(FileBuffer again, ReadFile("/state/sessions/a.safetensors", FileBuffer()));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gdn {
+
+inline constexpr std::string_view kTemporarySuffix = ".tmp";
+
+absl::Status IoError(int error, std::string_view action, const std::string& path);
+
+// Memory that a file is read into, page-aligned; it can be used again, for fresh memory costs more than the copy into it.
+class FileBuffer {
+ public:
+  std::string_view bytes() const { return {static_cast<const char*>(data_.get()), size_}; }
+  size_t capacity() const { return capacity_; }
+
+  // Makes room for `size` bytes, whose contents are undefined. RESOURCE_EXHAUSTED where there is no memory.
+  absl::Status Resize(size_t size);
+  char* data() { return static_cast<char*>(data_.get()); }
+
+ private:
+  struct Free {
+    void operator()(void* data) const;
+  };
+  std::unique_ptr<void, Free> data_;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+};
+
+// NOT_FOUND where there is no such file. `buffer` is where it is read to. A file and not a mapping: one that shrinks while
+// it is read is cut short, and no SIGBUS.
+absl::StatusOr<FileBuffer> ReadFile(const std::string& path, FileBuffer buffer);
+// As much of it as a safetensors header takes, as its first 8 bytes tell; all of it where those make no sense.
+struct FileHead {
+  std::string bytes;
+  int64_t file_bytes = 0;
+};
+absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path);
+
+struct ReplaceResult {
+  absl::Status status;
+  // The new file stands under its name, though `status` may say that it is not known to outlive a crash of the machine.
+  bool replaced = false;
+};
+// Writes the pieces to a temporary name in `folder`, and renames it to `name` once the disk has it. Where that fails, the
+// old file is untouched and the temporary one is gone.
+ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
+                          const std::vector<std::string_view>& pieces);
+
+absl::Status SyncFolder(const std::string& folder);
+// Makes the folder, whose parent exists, unless it is there. Not durable before SyncFolder of the parent.
+absl::Status MakeFolder(const std::string& folder);
+// OK where there is none. Not durable before SyncFolder.
+absl::Status RemoveFile(const std::string& path);
+
+}  // namespace gdn

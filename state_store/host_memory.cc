@@ -1,0 +1,42 @@
+#include "state_store/host_memory.h"
+
+#include "base/status_macros.h"
+
+namespace gdn {
+
+HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
+  if (this != &other) {
+    Release();
+    memory_ = std::exchange(other.memory_, nullptr);
+    buffer_ = std::move(other.buffer_);
+  }
+  return *this;
+}
+
+void HostBlock::Release() {
+  if (memory_ != nullptr) std::exchange(memory_, nullptr)->Return(std::move(buffer_));
+}
+
+absl::StatusOr<HostBlock> HostMemory::Take(size_t bytes) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (const auto it = free_.find(bytes); it != free_.end() && !it->second.empty()) {
+      HostBuffer buffer = std::move(it->second.back());
+      it->second.pop_back();
+      kept_bytes_ -= static_cast<int64_t>(bytes);
+      return HostBlock(this, std::move(buffer));
+    }
+  }
+  GDN_ASSIGN_OR_RETURN(HostBuffer buffer, HostBuffer::Make(backend_, bytes));
+  return HostBlock(this, std::move(buffer));
+}
+
+void HostMemory::Return(HostBuffer buffer) {
+  absl::MutexLock lock(&mu_);
+  const auto bytes = static_cast<int64_t>(buffer.bytes());
+  if (kept_bytes_ + bytes > keep_bytes_) return;  // freed once the lock is let go: `buffer` outlives it
+  kept_bytes_ += bytes;
+  free_[buffer.bytes()].push_back(std::move(buffer));
+}
+
+}  // namespace gdn

@@ -1,0 +1,65 @@
+// Host memory for copies of slots: blocks of a few sizes, used again, for fresh memory costs more than the copy into it.
+//
+// Thread safety: safe from any thread. Ownership: a block returns to its HostMemory, which must outlive it.
+//
+//   HostMemory memory(backend, /*keep_bytes=*/int64_t{1} << 30);
+//   GDN_ASSIGN_OR_RETURN(HostBlock block, memory.Take(layout.slot_bytes()));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/backend.h"
+
+namespace gdn {
+
+class HostMemory;
+
+class HostBlock {
+ public:
+  HostBlock() = default;
+  HostBlock(HostBlock&& other) noexcept { *this = std::move(other); }
+  HostBlock& operator=(HostBlock&& other) noexcept;
+  ~HostBlock() { Release(); }
+
+  bool valid() const { return memory_ != nullptr; }
+  float* floats() const { return buffer_.floats(); }
+  size_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  friend class HostMemory;
+  HostBlock(HostMemory* memory, HostBuffer buffer) : memory_(memory), buffer_(std::move(buffer)) {}
+  void Release();
+
+  HostMemory* memory_ = nullptr;
+  HostBuffer buffer_;
+};
+
+class HostMemory {
+ public:
+  // Keeps at most `keep_bytes` of blocks that nobody uses.
+  HostMemory(Backend& backend, int64_t keep_bytes) : backend_(backend), keep_bytes_(keep_bytes) {}
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+
+  // Contents are undefined. Errors of Backend::AllocateHost.
+  absl::StatusOr<HostBlock> Take(size_t bytes);
+
+ private:
+  friend class HostBlock;
+  void Return(HostBuffer buffer);
+
+  Backend& backend_;
+  const int64_t keep_bytes_;
+  absl::Mutex mu_;
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // by size
+};
+
+}  // namespace gdn

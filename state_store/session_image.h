@@ -1,0 +1,89 @@
+// A session's states in host memory: what tiers keep, and what state files are written from and read into.
+//
+// Slots are copied as the backend keeps them, so that a session that comes back costs a copy and no conversion;
+// slot_codec.h turns them to wire order.
+// Thread safety: constant once shared. Ownership: owns its blocks; the HostMemory must outlive it.
+//
+//   auto image = std::make_shared<SessionImage>();  // filled, then kept as a SessionImagePtr
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/hash.h"
+#include "base/layer_dims.h"
+#include "kernels/backend.h"
+#include "state_store/host_memory.h"
+
+namespace gdn {
+
+// The last step of a (session, layer) that had a request id, with the session's part of its reply.
+struct StoredReply {
+  std::string request_id;
+  Hash128 payload;     // of everything the reply follows from
+  std::string output;  // the session's rows, dense, in the reply's dtype
+  int64_t token_count = 0;
+  int64_t compute_time_us = 0;
+};
+using StoredReplyPtr = std::shared_ptr<const StoredReply>;
+
+// How much of a slot counts.
+struct SlotExtent {
+  int64_t token_count = 0;
+  int32_t log_length = 0;    // entries of the log in use, < L
+  int32_t draft_length = 0;  // entries after those, and convolution columns from token_count on, that wait to be accepted
+
+  friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
+};
+
+// Names a base state's bits in this process: it changes whenever a base is written. 0: none.
+using BaseVersion = uint64_t;
+using BaseVersions = std::map<int32_t, BaseVersion>;  // by layer
+
+struct LayerImage {
+  int32_t layer = 0;
+  SlotExtent extent;
+  InputKind kind = InputKind::kNone;
+  BaseVersion base_version = 0;
+  bool has_base = true;  // false: the slot's base was not copied, for whoever takes the image has it (base_version)
+  HostBlock slot;        // layout.slot_floats()
+  StoredReplyPtr reply;  // may be nullptr
+};
+
+// What a session is, beside its states.
+struct SessionHeader {
+  std::string principal;
+  std::string id;
+  std::string affinity;
+  std::string model;            // without "models/"; "" for an operator session
+  std::string family;           // the model's; ""
+  std::string fingerprint;      // the model's; ""
+  LayerDims dims;
+  std::vector<int32_t> layers;  // all of the session's, ascending
+  Hash128 request;              // of the call that made it
+  int64_t epoch = 1;
+  absl::Time create_time;
+  absl::Duration idle_ttl = absl::InfiniteDuration();
+  absl::Duration max_lifetime = absl::InfiniteDuration();
+  // The last AcceptTokens that had a request id.
+  std::string accept_request_id;
+  int32_t accepted_tokens = 0;
+};
+
+struct SessionImage {
+  SessionHeader header;
+  std::string numerics_id;  // of the backend that computed it
+  StateLayout layout;
+  bool transposed_base = false;
+  std::vector<LayerImage> layers;  // those that have a state, ascending
+
+  // Of slots and replies: what the image counts for in a budget.
+  int64_t bytes() const;
+};
+using SessionImagePtr = std::shared_ptr<const SessionImage>;
+
+}  // namespace gdn

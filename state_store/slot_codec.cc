@@ -1,0 +1,142 @@
+#include "state_store/slot_codec.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+// Rows and columns of a block whose lines, of both matrices, stay in the first cache.
+constexpr int64_t kBlock = 16;
+
+// to [columns, rows] = from [rows, columns], transposed.
+void Transpose(const float* from, int64_t rows, int64_t columns, float* to) {
+  for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
+    const int64_t c1 = std::min(c0 + kBlock, columns);
+    for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
+      const int64_t r1 = std::min(r0 + kBlock, rows);
+      for (int64_t c = c0; c < c1; ++c) {
+        for (int64_t r = r0; r < r1; ++r) to[c * rows + r] = from[r * columns + c];
+      }
+    }
+  }
+}
+
+void TransposeHeads(const float* from, int64_t heads, int64_t rows, int64_t columns, float* to) {
+  const int64_t head = rows * columns;
+  for (int64_t hv = 0; hv < heads; ++hv) Transpose(from + hv * head, rows, columns, to + hv * head);
+}
+
+// The ring row of token `token`, which is negative for what stands before a session's first.
+int64_t RingRow(const StateLayout& layout, int64_t token) {
+  const int64_t rows = layout.conv_columns();
+  return (token % rows + rows) % rows;
+}
+
+// A wire tensor [C, tokens] whose column j is the ring row of token first + j.
+template <typename Move>
+void ForEachConvElement(const StateLayout& layout, int64_t first, int64_t tokens, Move move) {
+  const int64_t channels = layout.dims().conv_channels();
+  for (int64_t j = 0; j < tokens; ++j) {
+    const int64_t row = layout.conv_offset() + RingRow(layout, first + j) * channels;
+    for (int64_t c = 0; c < channels; ++c) move(row + c, c * tokens + j);
+  }
+}
+
+absl::Status RequireSize(std::string_view part, size_t size, int64_t expected) {
+  if (size == static_cast<size_t>(expected)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
+                   StrCat(part, " has ", size, " elements; the layout and the counts take ", expected),
+                   {{"field", std::string(part)}});
+}
+
+absl::Status Validate(const StateLayout& layout, const SlotExtent& extent, const SlotView& view) {
+  const LayerDims& dims = layout.dims();
+  if (extent.draft_length > layout.max_draft()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
+                     StrCat("a draft of ", extent.draft_length, " tokens is pending; this server keeps at most ",
+                            layout.max_draft(), " (--max-draft). Accept or drop it where the state is from"),
+                     {{"field", "draft_length"}});
+  }
+  const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
+  if (extent.log_length < 0 || extent.draft_length < 0 || extent.token_count < 0 || entries > layout.log_rows()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
+                     StrCat("a slot has ", layout.log_rows(), " log entries; ", extent.log_length, " in use and ",
+                            extent.draft_length, " of a draft do not fit"),
+                     {{"field", "log_length"}});
+  }
+  if (!view.base.empty()) GDN_RETURN_IF_ERROR(RequireSize("base", view.base.size(), dims.state_elements()));
+  GDN_RETURN_IF_ERROR(RequireSize("log_k", view.log_k.size(), entries * dims.key_features()));
+  GDN_RETURN_IF_ERROR(RequireSize("log_u", view.log_u.size(), entries * dims.value_features()));
+  GDN_RETURN_IF_ERROR(RequireSize("log_g", view.log_g.size(), entries * dims.value_heads));
+  const bool ring = dims.conv_width > 0;
+  GDN_RETURN_IF_ERROR(RequireSize("conv", view.conv.size(), ring ? dims.conv_channels() * (dims.conv_width - 1) : 0));
+  return RequireSize("draft_conv", view.draft_conv.size(), ring ? dims.conv_channels() * extent.draft_length : 0);
+}
+
+}  // namespace
+
+SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
+                  std::vector<float>& scratch) {
+  const LayerDims& dims = layout.dims();
+  const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
+  const int64_t kept = dims.conv_width > 0 ? dims.conv_width - 1 : 0;
+  const int64_t drafted = dims.conv_width > 0 ? extent.draft_length : 0;
+  const auto section = [slot](int64_t offset, int64_t count) {
+    return absl::Span<const float>(slot + offset, static_cast<size_t>(count));
+  };
+  SlotView view{.base = section(layout.base_offset(), dims.state_elements()),
+                .log_k = section(layout.log_k_offset(), entries * dims.key_features()),
+                .log_u = section(layout.log_u_offset(), entries * dims.value_features()),
+                .log_g = section(layout.log_g_offset(), entries * dims.value_heads),
+                .conv = {},
+                .draft_conv = {}};
+  const int64_t turned = transposed_base ? dims.state_elements() : 0;
+  scratch.resize(static_cast<size_t>(turned + (kept + drafted) * dims.conv_channels()));
+  float* free = scratch.data();
+  if (transposed_base) {
+    TransposeHeads(slot + layout.base_offset(), dims.value_heads, dims.value_dim, dims.key_dim, free);
+    view.base = {free, static_cast<size_t>(turned)};
+    free += turned;
+  }
+  const auto columns = [&](int64_t first, int64_t tokens) {
+    const absl::Span<const float> part(free, static_cast<size_t>(tokens * dims.conv_channels()));
+    ForEachConvElement(layout, first, tokens, [slot, free](int64_t ring, int64_t wire) { free[wire] = slot[ring]; });
+    free += part.size();
+    return part;
+  };
+  if (kept > 0) view.conv = columns(extent.token_count - kept, kept);
+  if (drafted > 0) view.draft_conv = columns(extent.token_count, drafted);
+  return view;
+}
+
+absl::Status FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
+                      float* slot) {
+  GDN_RETURN_IF_ERROR(Validate(layout, extent, view));
+  const LayerDims& dims = layout.dims();
+  float* base = slot + layout.base_offset();
+  if (view.base.empty()) {
+    std::fill_n(base, dims.state_elements(), 0.0f);
+  } else if (transposed_base) {
+    TransposeHeads(view.base.data(), dims.value_heads, dims.key_dim, dims.value_dim, base);
+  } else {
+    std::copy(view.base.begin(), view.base.end(), base);
+  }
+  std::fill(base + dims.state_elements(), slot + layout.slot_floats(), 0.0f);
+  std::copy(view.log_k.begin(), view.log_k.end(), slot + layout.log_k_offset());
+  std::copy(view.log_u.begin(), view.log_u.end(), slot + layout.log_u_offset());
+  std::copy(view.log_g.begin(), view.log_g.end(), slot + layout.log_g_offset());
+  if (dims.conv_width == 0) return absl::OkStatus();
+  const auto columns = [&layout, slot](absl::Span<const float> part, int64_t first, int64_t tokens) {
+    ForEachConvElement(layout, first, tokens, [part, slot](int64_t ring, int64_t wire) { slot[ring] = part[wire]; });
+  };
+  columns(view.conv, extent.token_count - (dims.conv_width - 1), dims.conv_width - 1);
+  columns(view.draft_conv, extent.token_count, extent.draft_length);
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

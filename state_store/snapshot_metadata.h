@@ -1,0 +1,98 @@
+// The text of a state file's __metadata__, and back; the names and shapes of its tensors. For snapshot_*.cc alone.
+//
+// Thread safety: free functions on values.
+//
+//   GDN_ASSIGN_OR_RETURN(metadata["dims"], DimsText(dims));
+//   GDN_ASSIGN_OR_RETURN(LayerDims dims, ParseDims(metadata.at("dims")));
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/hash.h"
+#include "base/safetensors.h"
+#include "state_store/session_image.h"
+
+namespace gdn::state_file {
+
+using Metadata = std::map<std::string, std::string>;
+using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
+
+inline constexpr std::string_view kFormat = "gdn.state";
+inline constexpr std::string_view kFormatVersion = "2";  // checksums of everything
+inline constexpr std::string_view kFormatVersionPlain = "1";
+inline constexpr std::string_view kLayerPrefix = "layer.";
+inline constexpr std::string_view kHeader = "header";  // the "tensor" of an error that is not about one
+inline constexpr int32_t kMaxLayerCount = 4096;
+
+inline constexpr std::string_view kConvState = "conv_state";
+inline constexpr std::string_view kRecurrentState = "recurrent_state";
+inline constexpr std::string_view kBaseState = "base_state";
+inline constexpr std::string_view kLogK = "log_k";
+inline constexpr std::string_view kLogU = "log_u";
+inline constexpr std::string_view kLogG = "log_g";
+inline constexpr std::string_view kDraftConvState = "draft_conv_state";
+inline constexpr std::string_view kReply = "reply";
+// In the order of the file.
+inline constexpr std::array<std::string_view, 8> kParts = {kConvState, kDraftConvState, kRecurrentState, kBaseState,
+                                                           kLogK,      kLogU,           kLogG,           kReply};
+
+std::string TensorName(int32_t layer, std::string_view part);  // "layer.3.log_k"
+
+// The shapes of a layer's tensors.
+struct Shapes {
+  Shapes(const LayerDims& dims, const SlotExtent& extent);
+
+  std::vector<int64_t> conv;        // [C, W - 1]
+  std::vector<int64_t> draft_conv;  // [C, d]
+  std::vector<int64_t> state;       // [HV, K, V]
+  std::vector<int64_t> log_k;       // [n, H, K]
+  std::vector<int64_t> log_u;       // [n, HV, V]
+  std::vector<int64_t> log_g;       // [n, HV]
+};
+
+// DATA_LOSS (INVALID_STATE_FILE: tensor).
+absl::Status Damaged(std::string_view message, std::string_view tensor = kHeader);
+absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected);
+
+absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key);
+std::string OptionalText(const Metadata& metadata, const std::string& key);
+// A decimal number in its only spelling: no sign, no space, no leading zero.
+std::optional<int32_t> ParseIndex(std::string_view text);
+std::optional<int64_t> ParseInt(std::string_view text);
+
+std::string DimsText(const LayerDims& dims);
+absl::StatusOr<LayerDims> ParseDims(const std::string& text);
+
+// What "layer.L" says.
+struct LayerEntry {
+  SlotExtent extent;
+  InputKind kind = InputKind::kNone;
+  bool has_base = true;
+  std::optional<StoredReply> reply;  // without its output
+};
+// INVALID_ARGUMENT where a request id is not UTF-8.
+absl::StatusOr<std::string> LayerText(const LayerEntry& entry);
+absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string& text);
+
+// "accept": of header.accept_*. "owner": of what only the session's own server needs.
+absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
+absl::Status ParseAccept(const std::string& text, SessionHeader& header);
+absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
+absl::Status ParseOwner(const std::string& text, SessionHeader& header);
+
+// The header of a version 2 file with these tensors, whose checksums are given: the 8 bytes of its length and its text.
+absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
+                                         const Checksums& checksums);
+// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text, for
+// nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
+absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes);
+absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
+
+}  // namespace gdn::state_file

@@ -1,0 +1,88 @@
+// A place where sessions' states rest when they are not on the device: host memory, disk, a shared store.
+//
+// Thread safety: all methods from any thread; calls of one key are made one at a time. They may block on the disk or the
+// network. Ownership: images are shared and never changed.
+//
+//   GDN_RETURN_IF_ERROR(tier.Store({.principal = "", .id = "chat-1"}, image).status());
+//   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, tier.Load({.principal = "", .id = "chat-1"}));
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "state_store/session_image.h"
+
+namespace gdn {
+
+struct StateKey {
+  std::string principal;   // hexadecimal digits, or "" for anonymous callers
+  std::string id;          // a session id: 1 .. 128 of [A-Za-z0-9._~-]
+  std::string checkpoint;  // "": the session itself; else a checkpoint id of the same characters
+
+  friend bool operator==(const StateKey&, const StateKey&) = default;
+  friend auto operator<=>(const StateKey&, const StateKey&) = default;
+  std::string ToString() const;  // "sessions/ID", for messages
+};
+
+struct StoreResult {
+  int64_t written_bytes = 0;
+  bool incremental = false;  // only what changed since the Store before was written
+};
+
+// What a durable tier has of a session, as found by List.
+struct StoredSession {
+  StateKey key;
+  SessionHeader header;
+  std::vector<std::pair<int32_t, SlotExtent>> layers;
+  std::vector<InputKind> kinds;  // parallel to layers
+  absl::Time stored_at;
+  int64_t bytes = 0;
+};
+
+struct TierUsage {
+  std::string name;
+  int64_t limit_bytes = 0;  // 0: none
+  int64_t used_bytes = 0;
+  int64_t sessions = 0;
+  int64_t stores = 0;
+  int64_t loads = 0;
+  int64_t failures = 0;  // of both
+  int64_t stored_bytes = 0;
+  int64_t loaded_bytes = 0;
+};
+
+class StateTier {
+ public:
+  virtual ~StateTier() = default;
+  virtual std::string_view name() const = 0;  // "host", "disk", "redis"
+  virtual bool durable() const = 0;           // outlives the process
+
+  // Replaces what the key had, once the new state is whole: a reader finds the old or the new, also after a crash at any
+  // moment. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room, UNAVAILABLE (TIER_UNAVAILABLE) where it
+  // cannot be reached or written; the old state is still there then.
+  virtual absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) = 0;
+  // NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE: tensor) where what is there is damaged.
+  virtual absl::StatusOr<SessionImagePtr> Load(const StateKey& key) = 0;
+  // OK where there is nothing.
+  virtual absl::Status Erase(const StateKey& key) = 0;
+  // Erases the session and all its checkpoints.
+  virtual absl::Status EraseAll(const StateKey& key) = 0;
+
+  // Bases that the next Store of the key need not hold (LayerImage::has_base), for they are in what is there.
+  virtual BaseVersions KnownBases(const StateKey& /*key*/) const { return {}; }
+  // Everything that is there, named checkpoints included; what is damaged is logged, counted and passed over. For durable
+  // tiers, when a server starts.
+  virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
+
+  // Counts the starts of servers on a durable store: higher than any before, and durable. UNIMPLEMENTED elsewhere.
+  virtual absl::StatusOr<int64_t> NextIncarnation();
+
+  virtual TierUsage usage() const = 0;
+};
+
+}  // namespace gdn

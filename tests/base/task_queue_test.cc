@@ -1,0 +1,86 @@
+#include "base/task_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gdn {
+namespace {
+
+TEST(TaskQueue, RunsTasksInTheOrderTheyWerePostedWithOneThread) {
+  std::vector<int> ran;
+  {
+    TaskQueue queue({.threads = 1});
+    for (int i = 0; i < 1000; ++i) queue.Post([&ran, i] { ran.push_back(i); });
+  }
+  std::vector<int> expected(1000);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(ran, expected) << "destruction runs what was posted";
+}
+
+TEST(TaskQueue, RunsAsManyTasksAtATimeAsItHasThreads) {
+  constexpr int kThreads = 3;
+  TaskQueue queue({.threads = kThreads});
+  std::latch all(kThreads);
+  for (int i = 0; i < kThreads; ++i) queue.Post([&all] { all.arrive_and_wait(); });
+  queue.Drain();  // which it reaches only if they ran side by side
+  EXPECT_TRUE(all.try_wait());
+}
+
+TEST(TaskQueue, DrainWaitsForWhatTasksPostToo) {
+  TaskQueue queue({.threads = 2});
+  std::atomic<int> ran{0};
+  const std::function<void(int)> chain = [&](int left) {
+    ran.fetch_add(1);
+    if (left > 0) queue.Post([&chain, left] { chain(left - 1); });
+  };
+  queue.Post([&chain] { chain(99); });
+  queue.Drain();
+  EXPECT_EQ(ran, 100);
+  queue.Drain();  // with nothing to wait for
+}
+
+TEST(TaskQueue, DestructionRunsWhatTasksPostToo) {
+  std::atomic<int> ran{0};
+  {
+    TaskQueue queue({.threads = 2});
+    queue.Post([&] {
+      ran.fetch_add(1);
+      queue.Post([&] { ran.fetch_add(1); });
+    });
+  }
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(TaskQueue, LetsGoOfWhatATaskHoldsBeforeItCountsAsDone) {
+  TaskQueue queue({.threads = 1, .background = true});
+  auto held = std::make_shared<int>(7);
+  const std::weak_ptr<int> seen = held;
+  queue.Post([held = std::move(held)] {});
+  queue.Drain();
+  EXPECT_TRUE(seen.expired());
+}
+
+TEST(TaskQueue, TakesTasksFromManyThreads) {
+  TaskQueue queue({.threads = 2});
+  std::atomic<int> ran{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 500; ++n) queue.Post([&ran] { ran.fetch_add(1); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  queue.Drain();
+  EXPECT_EQ(ran, 2000);
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,220 @@
+// The calls of service_helpers.h's Caller.
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/hash.h"
+#include "base/safetensors.h"
+#include "tests/integration/service_helpers.h"
+
+namespace gdn {
+
+std::unique_ptr<grpc::ClientContext> Caller::NewContext() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  if (!authorization_.empty()) context->AddMetadata("authorization", authorization_);
+  return context;
+}
+
+Outcome<v1::Session> Caller::Create(const v1::CreateSessionRequest& request) const {
+  Outcome<v1::Session> outcome;
+  v1::CreateSessionResponse response;
+  outcome.status = server_.stub().CreateSession(NewContext().get(), request, &response);
+  outcome.reply = response.session();
+  return outcome;
+}
+
+Outcome<v1::Session> Caller::Create(const std::string& id, const std::string& model) const {
+  v1::CreateSessionRequest request;
+  request.set_session_id(id);
+  request.set_model("models/" + model);
+  return Create(request);
+}
+
+Outcome<v1::Session> Caller::CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const {
+  v1::CreateSessionRequest request;
+  request.set_session_id(id);
+  *request.mutable_operator_() = spec;
+  return Create(request);
+}
+
+Outcome<v1::Session> Caller::Get(const std::string& id) const {
+  Outcome<v1::Session> outcome;
+  v1::GetSessionRequest request;
+  request.set_name("sessions/" + id);
+  v1::GetSessionResponse response;
+  outcome.status = server_.stub().GetSession(NewContext().get(), request, &response);
+  outcome.reply = response.session();
+  return outcome;
+}
+
+Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string& page_token) const {
+  Outcome<v1::ListSessionsResponse> outcome;
+  v1::ListSessionsRequest request;
+  request.set_page_size(page_size);
+  request.set_page_token(page_token);
+  outcome.status = server_.stub().ListSessions(NewContext().get(), request, &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id) const {
+  Outcome<v1::DeleteSessionResponse> outcome;
+  v1::DeleteSessionRequest request;
+  request.set_name("sessions/" + id);
+  outcome.status = server_.stub().DeleteSession(NewContext().get(), request, &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::GetServerInfoResponse> Caller::Info() const {
+  Outcome<v1::GetServerInfoResponse> outcome;
+  outcome.status = server_.stub().GetServerInfo(NewContext().get(), v1::GetServerInfoRequest(), &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::PrefillResponse> Caller::Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const {
+  Outcome<v1::PrefillResponse> outcome;
+  outcome.status = server_.stub().Prefill(&context, request, &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::PrefillResponse> Caller::Prefill(const v1::PrefillRequest& request) const {
+  return Prefill(*NewContext(), request);
+}
+
+Outcome<v1::DecodeResponse> Caller::Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const {
+  Outcome<v1::DecodeResponse> outcome;
+  outcome.status = server_.stub().Decode(&context, request, &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) const {
+  return Decode(*NewContext(), request);
+}
+
+Outcome<std::string> Caller::Export(const std::string& id, bool include_recurrent_state) const {
+  Outcome<std::string> outcome;
+  v1::ExportStateRequest request;
+  request.set_name("sessions/" + id);
+  request.set_include_recurrent_state(include_recurrent_state);
+  const auto context = NewContext();
+  const auto reader = server_.stub().ExportState(context.get(), request);
+  v1::ExportStateResponse piece;
+  while (reader->Read(&piece)) outcome.reply += piece.data();
+  outcome.status = reader->Finish();
+  return outcome;
+}
+
+Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target, const std::string& file,
+                                    size_t piece_bytes) const {
+  Outcome<v1::Session> outcome;
+  const auto context = NewContext();
+  v1::ImportStateResponse response;
+  const auto writer = server_.stub().ImportState(context.get(), &response);
+  v1::ImportStateRequest request;
+  *request.mutable_target() = target;
+  bool open = writer->Write(request);
+  for (size_t sent = 0; open && sent < file.size(); sent += piece_bytes) {
+    request.set_data(file.substr(sent, piece_bytes));
+    open = writer->Write(request);
+  }
+  writer->WritesDone();
+  outcome.status = writer->Finish();
+  outcome.reply = response.session();
+  return outcome;
+}
+
+Outcome<v1::Session> Caller::Import(const std::string& id, const std::string& model, const std::string& file) const {
+  v1::ImportStateRequest::Target target;
+  target.set_session_id(id);
+  target.set_model("models/" + model);
+  return Import(target, file);
+}
+
+int64_t Caller::TokenCount(const std::string& id, int layer) const {
+  const v1::Session session = Get(id).reply;
+  for (const v1::LayerState& state : session.layers()) {
+    if (state.layer() == layer) return state.token_count();
+  }
+  return -1;
+}
+
+Outcome<v1::ForkSessionResponse> Caller::Fork(const v1::ForkSessionRequest& request) const {
+  Outcome<v1::ForkSessionResponse> outcome;
+  outcome.status = server_.stub().ForkSession(NewContext().get(), request, &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::ForkSessionResponse> Caller::Fork(const std::string& id, const std::vector<std::string>& children) const {
+  v1::ForkSessionRequest request;
+  request.set_name("sessions/" + id);
+  for (const std::string& child : children) request.add_session_ids(child);
+  return Fork(request);
+}
+
+Outcome<v1::AcceptTokensResponse> Caller::Accept(const v1::AcceptTokensRequest& request) const {
+  Outcome<v1::AcceptTokensResponse> outcome;
+  outcome.status = server_.stub().AcceptTokens(NewContext().get(), request, &outcome.reply);
+  return outcome;
+}
+
+Outcome<v1::AcceptTokensResponse> Caller::Accept(const std::string& id, int32_t accepted) const {
+  v1::AcceptTokensRequest request;
+  v1::DraftAcceptance* acceptance = request.add_acceptances();
+  acceptance->set_session("sessions/" + id);
+  acceptance->set_accepted_tokens(accepted);
+  return Accept(request);
+}
+
+Outcome<v1::Checkpoint> Caller::Checkpoint(const std::string& id, const std::string& checkpoint_id) const {
+  Outcome<v1::Checkpoint> outcome;
+  v1::CheckpointSessionRequest request;
+  request.set_name("sessions/" + id);
+  request.set_checkpoint_id(checkpoint_id);
+  v1::CheckpointSessionResponse response;
+  outcome.status = server_.stub().CheckpointSession(NewContext().get(), request, &response);
+  outcome.reply = response.checkpoint();
+  return outcome;
+}
+
+Outcome<v1::Session> Caller::Restore(const std::string& id, const std::string& checkpoint_id) const {
+  Outcome<v1::Session> outcome;
+  v1::RestoreCheckpointRequest request;
+  request.set_name("sessions/" + id);
+  request.set_checkpoint_id(checkpoint_id);
+  v1::RestoreCheckpointResponse response;
+  outcome.status = server_.stub().RestoreCheckpoint(NewContext().get(), request, &response);
+  outcome.reply = response.session();
+  return outcome;
+}
+
+Outcome<v1::PrefetchSessionsResponse> Caller::Prefetch(const std::vector<std::string>& ids) const {
+  Outcome<v1::PrefetchSessionsResponse> outcome;
+  v1::PrefetchSessionsRequest request;
+  for (const std::string& id : ids) request.add_names("sessions/" + id);
+  outcome.status = server_.stub().PrefetchSessions(NewContext().get(), request, &outcome.reply);
+  return outcome;
+}
+
+std::string Caller::State(const std::string& id) const {
+  const Outcome<std::string> exported = Export(id);
+  const Outcome<v1::Session> session = Get(id);
+  EXPECT_TRUE(exported.ok()) << exported.status.error_message();
+  EXPECT_TRUE(session.ok()) << session.status.error_message();
+  if (!exported.ok() || !session.ok()) return "";
+  std::string state;
+  for (const v1::LayerState& layer : session.reply.layers()) {
+    absl::StrAppend(&state, "layer.", layer.layer(), " tokens=", layer.token_count(), " log=", layer.log_length(),
+                    " draft=", layer.draft_length(), " kind=", static_cast<int>(layer.input_kind()), "\n");
+  }
+  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Parse(exported.reply);
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return "";
+  for (const auto& [name, entry] : file->entries()) {
+    if (absl::EndsWith(name, ".reply")) continue;
+    absl::StrAppend(&state, name, " [", absl::StrJoin(entry.shape, ","), "] ",
+                    HashBytes(file->Bytes(name).value()).ToHex(), "\n");
+  }
+  return state;
+}
+
+}  // namespace gdn

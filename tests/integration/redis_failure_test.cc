@@ -1,0 +1,139 @@
+// A Redis server that is killed while sessions move to and from it, and comes back.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "tests/integration/service_helpers.h"
+#include "tests/integration/token_feed.h"
+#include "tests/state_store/redis_server_fixture.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kSessions = 4;
+
+class RedisFailure : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
+  }
+  static std::vector<std::string> Ids() {
+    std::vector<std::string> ids;
+    for (int i = 0; i < kSessions; ++i) ids.push_back("s" + std::to_string(i));
+    return ids;
+  }
+  void CreateAll(const Caller& caller) {
+    for (const std::string& id : Ids()) {
+      ASSERT_TRUE(feed_.Create(caller, id).ok());
+      ASSERT_TRUE(caller.Prefill(feed_.Prefill(id, {0, 3})).ok());
+    }
+  }
+
+  const TokenFeed feed_ = TokenFeed::Operator(1);
+};
+
+TEST_F(RedisFailure, MidTransferGivesClearErrorsAndNoSessionStepsOnAPartialState) {
+  RedisServer redis({.append_only = true});
+  redis.Start();
+  TestServer big_server;
+  const Caller big(big_server);
+  const int64_t bytes = big.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
+  TestServerOptions options;
+  options.state_bytes = bytes + bytes / 2;  // one at a time: every step of another session is a store and a load
+  options.redis = redis.endpoint();
+  TestServer server(options);
+  const Caller caller(server);
+  CreateAll(caller);
+  CreateAll(big);
+
+  const std::vector<std::string> ids = Ids();
+  std::vector<int64_t> next(ids.size(), 3);
+  std::atomic<int64_t> steps{0};
+  std::atomic<bool> stop{false};
+  std::atomic<bool> killed{false};
+  std::thread killer([&] {  // while the main thread's calls are under way
+    for (int round = 0; round < 3; ++round) {
+      const int64_t seen = steps;
+      while (!stop && steps < seen + 17) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (stop) return;
+      redis.Kill();
+      killed = true;
+      while (!stop && killed) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  const auto end_killer = absl::MakeCleanup([&] {
+    stop = true;
+    if (killer.joinable()) killer.join();
+  });
+  int64_t refused = 0;
+  for (int round = 0; round < 40; ++round) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const TokenRange token = {next[i], 1};
+      v1::DecodeRequest request = feed_.Decode({ids[i]}, token);
+      request.add_expected_token_counts(next[i]);
+      request.set_request_id(ids[i] + "." + std::to_string(next[i]));
+      bool done = false;
+      while (!done) {
+        const auto reply = caller.Decode(request);
+        ++steps;
+        done = reply.ok();
+        if (done) {
+          ASSERT_EQ(reply.reply.output().data(), feed_.DecodeAll(big, ids[i], token)) << ids[i];
+          continue;
+        }
+        ASSERT_EQ(reply.status.error_code(), grpc::StatusCode::UNAVAILABLE) << reply.status.error_message();
+        ASSERT_EQ(reply.reason(), "TIER_UNAVAILABLE") << reply.status.error_message();
+        ASSERT_EQ(reply.metadata("tier"), "redis");
+        ASSERT_TRUE(HasRetryInfo(reply.status));
+        if (++refused % 5 == 0 && killed) {
+          redis.Start();
+          killed = false;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      ++next[i];
+    }
+  }
+  stop = true;
+  killer.join();
+  EXPECT_GE(refused, 15) << "every kill was seen";
+  EXPECT_GT(TierNamed(caller, "redis").failures(), 0);
+  for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big.State(id)) << id;
+}
+
+TEST_F(RedisFailure, LeavesSessionsOnTheDeviceAlone) {
+  RedisServer redis({.append_only = true});
+  redis.Start();
+  TestServer big_server;
+  const Caller big(big_server);
+  const int64_t bytes = big.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
+  TestServerOptions options;
+  options.state_bytes = 2 * bytes + bytes / 2;
+  options.redis = redis.endpoint();
+  TestServer server(options);
+  const Caller caller(server);
+  CreateAll(caller);
+  CreateAll(big);
+  redis.Kill();
+  for (const std::string id : {"s2", "s3"}) {  // the two that are on the device
+    EXPECT_EQ(feed_.DecodeAll(caller, id, {20, 5}), feed_.DecodeAll(big, id, {20, 5}));
+  }
+  const auto away = caller.Decode(feed_.Decode({"s0"}, TokenRange{20, 1}));
+  EXPECT_EQ(away.status.error_code(), grpc::StatusCode::UNAVAILABLE) << away.status.error_message();
+  EXPECT_EQ(away.reason(), "TIER_UNAVAILABLE");
+  EXPECT_FALSE(feed_.Create(caller, "later").ok()) << "there is nowhere for another to go";
+  EXPECT_EQ(caller.Get("s2").reply.tier(), v1::STATE_TIER_DEVICE);
+  redis.Start();
+  const auto back = [&] { return caller.Decode(feed_.Decode({"s0"}, TokenRange{20, 1})).ok(); };
+  EXPECT_TRUE(WaitUntil(back, "the session to come back from redis"));
+  feed_.DecodeAll(big, "s0", {20, 1});
+  for (const std::string& id : Ids()) EXPECT_EQ(caller.State(id), big.State(id)) << id;
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,176 @@
+// A reply that is lost after its step was committed: the retry gets the same bytes, and the state has moved once.
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <string>
+
+#include "tests/integration/service_helpers.h"
+#include "tests/integration/token_feed.h"
+#include "tests/support/tcp_proxy.h"
+
+namespace gdn {
+namespace {
+
+constexpr TokenRange kPrompt = {0, 9};
+
+class ReplyLost : public ::testing::Test {
+ protected:
+  ReplyLost() {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // the test decides when to try again
+    channel_ = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(proxy_.port()),
+                                         grpc::InsecureChannelCredentials(), arguments);
+    stub_ = v1::GdnService::NewStub(channel_);
+  }
+  void SetUp() override {
+    for (const char* id : {"a", "plain"}) {
+      ASSERT_TRUE(feed_.Create(caller_, id).ok());
+      ASSERT_TRUE(caller_.Prefill(feed_.Prefill(id, kPrompt)).ok());
+    }
+    Connect();
+  }
+  // A call that goes through, so that the next one does not wait for a connection.
+  void Connect() {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::GetServerInfoResponse info;
+    ASSERT_TRUE(stub_->GetServerInfo(&context, v1::GetServerInfoRequest(), &info).ok());
+  }
+  int64_t Count() const { return caller_.TokenCount("a", 0); }
+
+  // Runs `call` through the proxy with its reply dropped; once `committed` holds the connection breaks.
+  template <typename Call, typename Committed>
+  grpc::Status LoseReply(const Call& call, const Committed& committed) {
+    const int64_t dropped = proxy_.dropped_bytes();
+    proxy_.DropReplies();
+    auto answer = std::async(std::launch::async, call);
+    EXPECT_TRUE(WaitUntil(committed, "the step to be committed"));
+    EXPECT_TRUE(WaitUntil([&] { return proxy_.dropped_bytes() > dropped; }, "the reply to be dropped"));
+    proxy_.CloseConnections();
+    return answer.get();
+  }
+
+  TestServer server_;
+  const Caller caller_{server_};
+  const TokenFeed feed_ = TokenFeed::Operator(1);
+  TcpProxy proxy_{server_.server().port()};
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::GdnService::Stub> stub_;
+};
+
+TEST_F(ReplyLost, OfADecodeComesAgainByItsRequestId) {
+  for (int64_t step = 0; step < 20; ++step) {  // over a fold
+    const TokenRange token = {kPrompt.count + step, 1};
+    v1::DecodeRequest request = feed_.Decode({"a"}, token);
+    request.set_request_id("s" + std::to_string(step));
+    const auto call = [&] {
+      grpc::ClientContext context;
+      v1::DecodeResponse response;
+      return stub_->Decode(&context, request, &response);
+    };
+    const grpc::Status lost = LoseReply(call, [&] { return Count() == token.first + 1; });
+    EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+    const auto retry = caller_.Decode(request);
+    ASSERT_TRUE(retry.ok()) << retry.status.error_message();
+    EXPECT_EQ(retry.reply.output().data(), feed_.DecodeAll(caller_, "plain", token));
+    EXPECT_EQ(retry.reply.token_counts(0), token.first + 1);
+    ASSERT_NO_FATAL_FAILURE(Connect());
+  }
+  EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
+}
+
+TEST_F(ReplyLost, OfAPrefillComesAgainByItsRequestId) {
+  const TokenRange range = {kPrompt.count, 50};
+  v1::PrefillRequest request = feed_.Prefill("a", range);
+  request.set_request_id("p");
+  const auto call = [&] {
+    grpc::ClientContext context;
+    v1::PrefillResponse response;
+    return stub_->Prefill(&context, request, &response);
+  };
+  const grpc::Status lost = LoseReply(call, [&] { return Count() == range.first + range.count; });
+  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  const auto retry = caller_.Prefill(request);
+  ASSERT_TRUE(retry.ok()) << retry.status.error_message();
+  EXPECT_EQ(retry.reply.output().data(), caller_.Prefill(feed_.Prefill("plain", range)).reply.output().data());
+  EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
+}
+
+TEST_F(ReplyLost, OfAnAcceptanceComesAgainByItsRequestId) {
+  ASSERT_TRUE(caller_.Decode(feed_.Draft({"a"}, {TokenRange{kPrompt.count, 8}})).ok());
+  v1::AcceptTokensRequest request;
+  request.add_acceptances()->set_session("sessions/a");
+  request.mutable_acceptances(0)->set_accepted_tokens(5);
+  request.set_request_id("v");
+  const auto call = [&] {
+    grpc::ClientContext context;
+    v1::AcceptTokensResponse response;
+    return stub_->AcceptTokens(&context, request, &response);
+  };
+  const grpc::Status lost = LoseReply(call, [&] { return Count() == kPrompt.count + 5; });
+  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  const auto retry = caller_.Accept(request);
+  ASSERT_TRUE(retry.ok()) << retry.status.error_message();
+  EXPECT_EQ(retry.reply.counts(0).layers(0).token_count(), kPrompt.count + 5);
+  feed_.DecodeAll(caller_, "plain", {kPrompt.count, 5});
+  EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
+}
+
+TEST_F(ReplyLost, OfAForkComesAgainByTheSameRequest) {
+  v1::ForkSessionRequest request;
+  request.set_name("sessions/a");
+  for (const char* id : {"x", "y"}) request.add_session_ids(id);
+  const auto call = [&] {
+    grpc::ClientContext context;
+    v1::ForkSessionResponse response;
+    return stub_->ForkSession(&context, request, &response);
+  };
+  const grpc::Status lost = LoseReply(call, [&] { return caller_.Get("y").ok(); });
+  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  const auto retry = caller_.Fork(request);
+  ASSERT_TRUE(retry.ok()) << retry.status.error_message();
+  EXPECT_EQ(retry.reply.sessions_size(), 2);
+  EXPECT_EQ(caller_.Info().reply.session_count(), 4);
+  EXPECT_EQ(caller_.State("x"), caller_.State("a"));
+}
+
+TEST_F(ReplyLost, OnAStreamComesAgainOnTheNext) {
+  const TokenRange token = {kPrompt.count, 1};
+  v1::StreamDecodeRequest request;
+  *request.mutable_step() = feed_.Decode({"a"}, token);
+  request.mutable_step()->set_request_id("s");
+  const auto call = [&] {
+    grpc::ClientContext context;
+    const auto stream = stub_->StreamDecode(&context);
+    v1::StreamDecodeResponse response;
+    EXPECT_TRUE(stream->Write(request));
+    EXPECT_FALSE(stream->Read(&response)) << "the reply was to be lost";
+    return stream->Finish();
+  };
+  const grpc::Status lost = LoseReply(call, [&] { return Count() == token.first + 1; });
+  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const auto stream = stub_->StreamDecode(&context);
+  v1::StreamDecodeResponse again;
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&again));
+  ASSERT_EQ(again.status().code(), 0) << again.status().message();
+  EXPECT_EQ(again.result().output().data(), feed_.DecodeAll(caller_, "plain", token));
+  *request.mutable_step() = feed_.Decode({"a"}, TokenRange{token.first + 1, 1});
+  request.mutable_step()->set_request_id("t");
+  v1::StreamDecodeResponse next;
+  ASSERT_TRUE(stream->Write(request) && stream->Read(&next));
+  EXPECT_EQ(next.result().output().data(), feed_.DecodeAll(caller_, "plain", {token.first + 1, 1}));
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
+}
+
+}  // namespace
+}  // namespace gdn

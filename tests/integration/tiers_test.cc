@@ -1,0 +1,327 @@
+// Tiers: sessions that leave the device for want of room and come back when they are needed, bit for bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/service_helpers.h"
+#include "tests/integration/token_feed.h"
+#include "tests/state_store/redis_server_fixture.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kLayers = 2;
+
+std::vector<std::string> Ids(int count) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < count; ++i) ids.push_back("s" + std::to_string(i));
+  return ids;
+}
+
+// Bytes of state of an operator session.
+int64_t SessionBytes(int layers = kLayers) {
+  TestServer server;
+  return Caller(server).CreateOperator("probe", SmallOperator(layers)).reply.state_bytes();
+}
+
+class Tiers : public ::testing::Test {
+ protected:
+  // A server that has room for `sessions` on the device.
+  TestServerOptions WithRoomFor(double sessions) const {
+    TestServerOptions options;
+    options.state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes_));
+    return options;
+  }
+  int64_t Tokens(size_t who) const { return 20 * static_cast<int64_t>(who); }  // where its own tokens begin
+
+  void CreateAll(const Caller& caller, const std::vector<std::string>& ids) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ASSERT_TRUE(feed_.Create(caller, ids[i]).ok());
+      for (int layer = 0; layer < kLayers; ++layer) {
+        const auto prompt = caller.Prefill(feed_.Prefill(ids[i], {Tokens(i), 3}, layer));
+        ASSERT_TRUE(prompt.ok()) << ids[i] << ": " << prompt.status.error_message();
+      }
+    }
+  }
+  // A round of one token for each session, one after the other.
+  std::string Round(const Caller& caller, const std::vector<std::string>& ids, int round) {
+    std::string outputs;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      outputs += feed_.DecodeAll(caller, ids[i], {Tokens(i) + 3 + round, 1}, round % kLayers);
+    }
+    return outputs;
+  }
+  void ExpectSame(const Caller& small, const std::vector<std::string>& ids, int rounds) {
+    CreateAll(big_, ids);
+    CreateAll(small, ids);
+    for (int round = 0; round < rounds; ++round) {
+      ASSERT_EQ(Round(small, ids, round), Round(big_, ids, round)) << "round " << round;
+    }
+    for (const std::string& id : ids) EXPECT_EQ(small.State(id), big_.State(id)) << id;
+  }
+
+  const int64_t bytes_ = SessionBytes();
+  const TokenFeed feed_ = TokenFeed::Operator(kLayers);
+  TestServer big_server_;
+  const Caller big_{big_server_};
+};
+
+TEST_F(Tiers, HostMemoryGivesBackEverySessionToTheBit) {
+  TestServerOptions options = WithRoomFor(2.5);
+  options.host_bytes = 100 * bytes_;
+  TestServer server(options);
+  const Caller caller(server);
+  ExpectSame(caller, Ids(6), 36);  // over a fold of both layers
+  EXPECT_GT(TierNamed(caller, "host").stores(), 36);
+  EXPECT_GT(TierNamed(caller, "host").loads(), 36);
+  EXPECT_EQ(TierNamed(caller, "host").failures(), 0);
+  EXPECT_LE(TierNamed(caller, "device").used_bytes(), options.state_bytes);
+}
+
+TEST_F(Tiers, TheDiskGivesBackEverySessionToTheBit) {
+  const ScratchFolder folder;
+  TestServerOptions options = WithRoomFor(2.5);
+  options.disk_dir = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  ExpectSame(caller, Ids(4), 20);
+  EXPECT_GT(TierNamed(caller, "disk").stores(), 20);
+  EXPECT_GT(TierNamed(caller, "disk").loads(), 20);
+  EXPECT_EQ(TierNamed(caller, "disk").failures(), 0);
+}
+
+TEST_F(Tiers, RedisGivesBackEverySessionToTheBit) {
+  if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
+  RedisServer redis;
+  redis.Start();
+  TestServerOptions options = WithRoomFor(2.5);
+  options.redis = redis.endpoint();
+  TestServer server(options);
+  const Caller caller(server);
+  ExpectSame(caller, Ids(4), 20);
+  EXPECT_GT(TierNamed(caller, "redis").stores(), 20);
+  EXPECT_GT(TierNamed(caller, "redis").loads(), 20);
+}
+
+TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
+  const ScratchFolder folder;
+  TestServerOptions options = WithRoomFor(4.5);
+  options.host_bytes = 3 * bytes_ + bytes_ / 2;
+  options.disk_dir = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  const std::vector<std::string> ids = Ids(12);
+  CreateAll(caller, ids);
+  CreateAll(big_, ids);
+  std::vector<int> tiers;
+  for (const std::string& id : ids) tiers.push_back(caller.Get(id).reply.tier());
+  for (const v1::StateTier tier : {v1::STATE_TIER_DEVICE, v1::STATE_TIER_HOST, v1::STATE_TIER_DISK}) {
+    EXPECT_GT(std::count(tiers.begin(), tiers.end(), tier), 0) << v1::StateTier_Name(tier);
+  }
+  for (int round = 0; round < 6; ++round) {
+    // One of the oldest, which is lowest, two from between, the newest.
+    const std::vector<std::string> batch = {ids[static_cast<size_t>(round)], ids[6], ids[8], ids[11]};
+    const auto here = caller.Decode(feed_.Decode(batch, TokenRange{300 + round, 1}));
+    ASSERT_TRUE(here.ok()) << here.status.error_message();
+    EXPECT_EQ(here.reply.output().data(),
+              big_.Decode(feed_.Decode(batch, TokenRange{300 + round, 1})).reply.output().data());
+  }
+  for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big_.State(id));
+}
+
+TEST_F(Tiers, APrefetchedSessionIsOnTheDevice) {
+  TestServerOptions options = WithRoomFor(2.5);
+  options.host_bytes = 100 * bytes_;
+  TestServer server(options);
+  const Caller caller(server);
+  CreateAll(caller, Ids(4));
+  EXPECT_EQ(caller.Get("s0").reply.tier(), v1::STATE_TIER_HOST);
+  const auto hint = caller.Prefetch({"s0", "s3", "unknown"});
+  ASSERT_TRUE(hint.ok()) << hint.status.error_message();
+  EXPECT_EQ(hint.reply.started(), 1);
+  EXPECT_EQ(hint.reply.resident(), 1);
+  EXPECT_TRUE(WaitUntil([&] { return caller.Get("s0").reply.tier() == v1::STATE_TIER_DEVICE; }, "the prefetch"));
+}
+
+TEST_F(Tiers, ABatchThatCannotFitIsRefusedAndNothingMoves) {
+  TestServerOptions options = WithRoomFor(2.5);
+  options.host_bytes = 100 * bytes_;
+  TestServer server(options);
+  const Caller caller(server);
+  const std::vector<std::string> ids = Ids(4);
+  CreateAll(caller, ids);
+  std::vector<std::string> states;
+  for (const std::string& id : ids) states.push_back(caller.State(id));
+  const auto refused = caller.Decode(feed_.Decode(ids, TokenRange{300, 1}));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.reason(), "STATE_BUDGET_EXHAUSTED");
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(caller.State(ids[i]), states[i]);
+  EXPECT_TRUE(caller.Decode(feed_.Decode({"s0", "s2"}, TokenRange{300, 1})).ok()) << "two fit";
+}
+
+TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
+  TestServerOptions options = WithRoomFor(2.5);
+  options.host_bytes = 3 * bytes_ + bytes_ / 2;
+  TestServer server(options);
+  const Caller caller(server);
+  std::vector<std::string> ids;
+  grpc::Status refused;
+  for (const std::string& id : Ids(20)) {
+    const auto made = feed_.Create(caller, id);
+    refused = made.status;
+    if (!made.ok()) break;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      ASSERT_TRUE(caller.Prefill(feed_.Prefill(id, {Tokens(ids.size()), 3}, layer)).ok());
+    }
+    ids.push_back(id);
+  }
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ErrorInfoOf(refused).reason(), "STATE_BUDGET_EXHAUSTED");
+  EXPECT_TRUE(HasRetryInfo(refused));
+  EXPECT_GE(ids.size(), 5u);
+  EXPECT_EQ(caller.Info().reply.session_count(), static_cast<int64_t>(ids.size()));
+  CreateAll(big_, ids);
+  for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
+  // Those on the device step; and room is there again once one has ended.
+  const TokenRange next = {300, 1};
+  EXPECT_EQ(caller.Decode(feed_.Decode({ids.back()}, next)).reply.output().data(),
+            big_.Decode(feed_.Decode({ids.back()}, next)).reply.output().data());
+  ASSERT_TRUE(caller.Delete(ids.front()).ok());
+  EXPECT_TRUE(feed_.Create(caller, "later").ok());
+}
+
+TEST_F(Tiers, SessionsWhoseTimeIsOverEndOnceAndLeaveNothing) {
+  const ScratchFolder folder;
+  TestServerOptions options = WithRoomFor(2.5);
+  options.disk_dir = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  for (const std::string& id : Ids(6)) {
+    v1::CreateSessionRequest request = feed_.Creation(id);
+    auto* ttl = id == "s1" || id == "s4" ? request.mutable_max_lifetime() : request.mutable_idle_ttl();
+    id == "s0" ? ttl->set_seconds(3600) : ttl->set_nanos(300'000'000);
+    ASSERT_TRUE(caller.Create(request).ok());
+    const auto prompt = caller.Prefill(feed_.Prefill(id, {0, 3}));
+    EXPECT_TRUE(prompt.ok() || prompt.reason() == "SESSION_NOT_FOUND") << "on a slow machine its time is over by now";
+  }
+  EXPECT_TRUE(WaitUntil([&] { return caller.Info().reply.session_count() == 1; }, "five sessions to end"));
+  EXPECT_EQ(caller.Info().reply.expired_sessions(), 5);
+  EXPECT_EQ(caller.Get("s3").reason(), "SESSION_NOT_FOUND");
+  EXPECT_TRUE(caller.Get("s0").ok());
+  EXPECT_LE(folder.Files(".safetensors").size(), 2u) << "of s0 only";
+  ASSERT_TRUE(caller.Delete("s0").ok());
+  EXPECT_TRUE(folder.Files(".safetensors").empty());
+  EXPECT_EQ(caller.Info().reply.state_bytes_used(), 0);
+  EXPECT_EQ(caller.Info().reply.expired_sessions(), 5) << "a deleted one did not expire";
+}
+
+TEST_F(Tiers, AParkedSessionIsDeletedWithItsFiles) {
+  const ScratchFolder folder;
+  TestServerOptions options = WithRoomFor(1.5);
+  options.disk_dir = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  CreateAll(caller, {"s0", "s1"});
+  EXPECT_EQ(caller.Get("s0").reply.tier(), v1::STATE_TIER_DISK);
+  EXPECT_FALSE(folder.Files("s-s0/state.safetensors").empty());
+  ASSERT_TRUE(caller.Delete("s0").ok());
+  EXPECT_TRUE(folder.Files("s-s0/state.safetensors").empty());
+  EXPECT_EQ(caller.Get("s0").reason(), "SESSION_NOT_FOUND");
+  EXPECT_TRUE(feed_.Create(caller, "s0").ok());
+  EXPECT_EQ(caller.TokenCount("s0", 0), 0);
+}
+
+TEST_F(Tiers, ADamagedFileIsDataLossOfItsSessionAlone) {
+  const ScratchFolder folder;
+  TestServerOptions options = WithRoomFor(1.5);
+  options.disk_dir = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  CreateAll(caller, Ids(3));
+  CreateAll(big_, Ids(3));
+  const std::vector<std::string> files = folder.Files("s-s0/state.safetensors");
+  ASSERT_EQ(files.size(), 1u);
+  const auto bytes = static_cast<std::streamoff>(std::filesystem::file_size(files[0]));
+  std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(bytes - 5);
+  const auto flipped = static_cast<char>(file.get() ^ 0x20);
+  file.seekp(bytes - 5);
+  file.put(flipped);
+  file.close();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto lost = caller.Decode(feed_.Decode({"s0"}, TokenRange{300, 1}));
+    EXPECT_EQ(lost.status.error_code(), grpc::StatusCode::DATA_LOSS) << lost.status.error_message();
+    EXPECT_EQ(lost.reason(), "INVALID_STATE_FILE");
+    EXPECT_NE(lost.metadata("tensor").find("layer.1."), std::string::npos) << lost.metadata("tensor");
+  }
+  for (const std::string id : {"s1", "s2"}) {
+    EXPECT_EQ(feed_.DecodeAll(caller, id, {300, 1}), feed_.DecodeAll(big_, id, {300, 1}));
+    EXPECT_EQ(caller.State(id), big_.State(id));
+  }
+  EXPECT_TRUE(caller.Delete("s0").ok());
+}
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoll(value);
+}
+
+// Many more sessions than the device has room for; GDN_MANY_SESSIONS and GDN_MANY_ROOM say how many.
+TEST(ManySessions, AreEachCorrectAfterEvictionAndReturn) {
+  const int sessions = static_cast<int>(FromEnvironment("GDN_MANY_SESSIONS", 300));
+  const int64_t room = FromEnvironment("GDN_MANY_ROOM", 10);
+  const int64_t bytes = SessionBytes(1);
+  const TokenFeed feed = TokenFeed::Operator(1);
+  const ScratchFolder folder;
+  TestServerOptions options;
+  options.state_bytes = room * bytes + bytes / 2;
+  options.host_bytes = sessions / 2 * bytes;
+  options.disk_dir = folder.path();
+  TestServer server(options);
+  const Caller caller(server);
+  // Session i takes tokens from i % 100 on; so one that was never moved stands for many.
+  constexpr int kKinds = 100;
+  TestServer reference_server;
+  const Caller reference(reference_server);
+  const std::vector<std::string> ids = Ids(sessions);
+  const auto first = [&](int i) { return static_cast<int64_t>(i % kKinds); };
+  std::vector<std::vector<std::string>> expected(2);
+  std::vector<std::string> states;
+  for (int i = 0; i < std::min(sessions, kKinds); ++i) {
+    const std::string& id = ids[static_cast<size_t>(i)];
+    ASSERT_TRUE(feed.Create(reference, id).ok());
+    for (int64_t round = 0; round < 2; ++round) {
+      expected[static_cast<size_t>(round)].push_back(
+          feed.DecodeAll(reference, id, {first(i) + 10 * round, 1 + 9 * round}));
+    }
+    states.push_back(reference.State(id));
+  }
+  for (int64_t round = 0; round < 2; ++round) {
+    for (int i = 0; i < sessions; ++i) {
+      const std::string& id = ids[static_cast<size_t>(i)];
+      if (round == 0) {
+        ASSERT_TRUE(feed.Create(caller, id).ok());
+      }
+      ASSERT_EQ(feed.DecodeAll(caller, id, {first(i) + 10 * round, 1 + 9 * round}),
+                expected[static_cast<size_t>(round)][static_cast<size_t>(i % kKinds)])
+          << id;
+    }
+  }
+  for (int i = 0; i < sessions; ++i) {
+    ASSERT_EQ(caller.State(ids[static_cast<size_t>(i)]), states[static_cast<size_t>(i % kKinds)]) << i;
+  }
+  const v1::TierInfo disk = TierNamed(caller, "disk");
+  EXPECT_GT(disk.stores(), 0);
+  EXPECT_GT(disk.loads(), 0);
+  EXPECT_EQ(disk.failures(), 0);
+  RecordProperty("disk_loads", std::to_string(disk.loads()));
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,303 @@
+#include "server/session/checkpointer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/string_cat.h"
+#include "tests/server/tiered_world.h"
+
+namespace gdn {
+namespace {
+
+class CheckpointerTest : public ::testing::Test {
+ protected:
+  static std::vector<int64_t> Counts(const Session& session) {
+    std::vector<int64_t> counts;
+    for (const LayerInfo& layer : session.Layers()) counts.push_back(layer.progress.token_count);
+    return counts;
+  }
+
+  TieredWorld world_{{.device_sessions = 2, .disk = true}};
+};
+
+TEST_F(CheckpointerTest, WithoutADurableTierNothingIsPromised) {
+  TieredWorld world({.policy = {.every_tokens = 1, .every = absl::Seconds(1)}});
+  const auto a = world.Make("a");
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(world.Write(a, 1).ok()) << "and nobody waits";
+  const absl::Status refused = world.Checkpoint(a).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(refused), reason::kNoDurableTier);
+  EXPECT_EQ(ErrorReason(world.Restore(a)), reason::kNoDurableTier);
+  EXPECT_EQ(world.checkpointer.made(), 0);
+}
+
+TEST_F(CheckpointerTest, ACheckpointTellsWhatItHasAndTheSessionGoesOn) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto made = world_.Checkpoint(a);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->epoch, 1);
+  ASSERT_EQ(made->layers.size(), 2u);
+  EXPECT_EQ(made->layers[0].progress.token_count, 1);
+  EXPECT_EQ(made->layers[0].durable_token_count, 1);
+  EXPECT_GT(made->stored.written_bytes, 0);
+  EXPECT_FALSE(a->undurable().any);
+  EXPECT_EQ(a->durable_time(), made->when);
+  ASSERT_TRUE(world_.Write(a, 2).ok());
+  EXPECT_TRUE(a->undurable().any);
+  EXPECT_EQ(a->undurable().tokens, 1);
+  EXPECT_EQ(*world_.Read(a), 2);
+  EXPECT_EQ(world_.checkpointer.made(), 1);
+}
+
+TEST_F(CheckpointerTest, StepsGoOnWhileTheCopyIsWrittenAndAreNotInIt) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  absl::Notification writing, go_on;
+  world_.disk.OnStore([&](const StateKey&) {
+    writing.Notify();
+    go_on.WaitForNotification();
+  });
+  Answer<absl::StatusOr<CheckpointResult>> made;
+  world_.checkpointer.Checkpoint(a, "", made.callback());
+  writing.WaitForNotification();
+  ASSERT_TRUE(world_.Write(a, 2).ok());
+  EXPECT_EQ(a->undurable().tokens, 2);
+  go_on.Notify();
+  ASSERT_TRUE(made.Wait().ok());
+  EXPECT_EQ(a->undurable().tokens, 1);
+  EXPECT_TRUE(a->undurable().any);
+  world_.disk.OnStore(nullptr);
+  ASSERT_TRUE(world_.Restore(a).ok());
+  EXPECT_EQ(*world_.Read(a), 1);
+}
+
+TEST_F(CheckpointerTest, ARestoreTakesStateCountsAndRepliesBackUnderTheNextEpoch) {
+  const auto a = world_.Make("a");
+  const auto step = [&](const std::string& request_id, float mark) {
+    StepRequest request = PlainStep(0);
+    request.request_id = request_id;
+    auto reply = std::make_shared<StoredReply>();
+    reply->output = request_id;
+    return Decode(AdmitStep(a, request), {.base = mark, .tail = mark}, /*fold=*/true, reply);
+  };
+  ASSERT_TRUE(step("r1", 1).ok());
+  a->NoteAccepted({.accepted_tokens = 1, .request_id = "a1"});
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  ASSERT_TRUE(step("r2", 2).ok());
+  a->NoteAccepted({.accepted_tokens = 2, .request_id = "a2"});
+  ASSERT_TRUE(Decode(AdmitStep(a, PlainStep(1)), {.tail = 3}).ok());
+
+  ASSERT_TRUE(world_.Restore(a).ok());
+  EXPECT_EQ(a->epoch(), 2);
+  EXPECT_EQ(Counts(*a), (std::vector<int64_t>{1, 0}));
+  EXPECT_FALSE(a->undurable().any);
+  EXPECT_FALSE(a->resident());
+  EXPECT_EQ(world_.store.used_bytes(), 0);
+  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+  const auto pin = world_.PinOne(a);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  StepRequest request = PlainStep(0);
+  request.epoch = 1;
+  EXPECT_EQ(ErrorReason(a->Admit(*pin, request, nullptr).status()), reason::kEpochMismatch);
+  request.request_id = "r1";
+  const auto stored = a->Admit(*pin, request, nullptr);
+  ASSERT_TRUE(stored.ok() && stored->stored != nullptr);
+  EXPECT_EQ(stored->stored->output, "r1");
+  request.request_id = "r2";
+  request.epoch = 2;
+  EXPECT_TRUE(a->Admit(*pin, request, nullptr)->lease.valid()) << "that step was lost";
+  EXPECT_EQ(ReadContents(AdmitStep(a)), (Contents{1, 1}));
+  EXPECT_TRUE(AdmitStep(a, PlainStep(1)).fresh());
+  EXPECT_TRUE(a->AdmitAccept(*pin, {.accepted_tokens = 1, .request_id = "a1"})->empty());
+  EXPECT_FALSE(a->AdmitAccept(*pin, {.accepted_tokens = 2, .request_id = "a2"}).ok());
+}
+
+TEST_F(CheckpointerTest, NamedCheckpointsStandForThemselves) {
+  const auto a = world_.Make("a");
+  for (const float mark : {1.0f, 2.0f, 3.0f}) {
+    ASSERT_TRUE(world_.Write(a, mark).ok());
+    ASSERT_TRUE(world_.Checkpoint(a, StrCat("at-", static_cast<int>(mark))).ok());
+  }
+  EXPECT_TRUE(a->undurable().any) << "a crash leads to the newest one without a name, and there is none";
+  ASSERT_TRUE(world_.Restore(a, "at-2").ok());
+  EXPECT_EQ(*world_.Read(a), 2);
+  EXPECT_EQ(Counts(*a), (std::vector<int64_t>{2, 2}));
+  ASSERT_TRUE(world_.Write(a, 9).ok());
+  ASSERT_TRUE(world_.Restore(a).ok());
+  EXPECT_EQ(*world_.Read(a), 2) << "a restore is durable as restored";
+  ASSERT_TRUE(world_.Restore(a, "at-3").ok());
+  EXPECT_EQ(*world_.Read(a), 3);
+  EXPECT_EQ(a->epoch(), 4);
+}
+
+TEST_F(CheckpointerTest, ACheckpointThatIsNotThereChangesNothing) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  for (const std::string id : {"", "named"}) {
+    const absl::Status refused = world_.Restore(a, id);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(ErrorReason(refused), reason::kCheckpointNotFound);
+    EXPECT_EQ(ErrorMetadata(refused).at("checkpoint"), id);
+  }
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  ASSERT_TRUE(world_.Write(a, 2).ok());
+  world_.disk.FailLoads(Unavailable("disk"));
+  EXPECT_EQ(ErrorReason(world_.Restore(a)), reason::kTierUnavailable);
+  world_.disk.FailLoads(absl::OkStatus());
+  world_.disk.FailStores(Unavailable("disk"));
+  EXPECT_EQ(ErrorReason(world_.Restore(a)), reason::kTierUnavailable) << "it could not be made durable as restored";
+  world_.disk.FailStores(absl::OkStatus());
+  EXPECT_EQ(a->epoch(), 1);
+  EXPECT_EQ(*world_.Read(a), 2);
+  EXPECT_EQ(Counts(*a), (std::vector<int64_t>{2, 2}));
+}
+
+TEST_F(CheckpointerTest, AParkedSessionIsCheckpointedAndRestoredWhereItIs) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  ASSERT_TRUE(world_.Write(a, 2).ok());
+  world_.Make("b");
+  world_.Make("c");
+  EXPECT_EQ(world_.tiers.PlaceOf(a->key()), "host");
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  EXPECT_EQ(world_.tiers.PlaceOf(a->key()), "host");
+  EXPECT_FALSE(a->undurable().any);
+  ASSERT_TRUE(world_.Checkpoint(a, "two").ok());
+  ASSERT_TRUE(world_.Write(a, 3).ok());
+  ASSERT_TRUE(world_.Restore(a).ok());
+  EXPECT_EQ(world_.tiers.PlaceOf(a->key()), "disk");
+  EXPECT_EQ(*world_.Read(a), 2);
+  EXPECT_FALSE(world_.disk.overlapped());
+}
+
+TEST_F(CheckpointerTest, NoSessionIsFurtherFromItsLastCopyThanThePolicySays) {
+  constexpr int64_t kEvery = 6;
+  TieredWorld world({.device_sessions = 2, .disk = true, .policy = {.every_tokens = kEvery}});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  for (int i = 1; i <= 150; ++i) {
+    const auto& session = i % 3 == 0 ? b : a;
+    const auto pin = world.PinOne(session);
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    ASSERT_LT(session->undurable().tokens, kEvery) << "a step was let in that it should have kept waiting";
+    ASSERT_TRUE(Decode(std::move(session->Admit(*pin, PlainStep(), nullptr)->lease), {.tail = 1}).ok());
+  }
+  EXPECT_GE(world.checkpointer.made(), 150 / (2 * kEvery));
+  EXPECT_EQ(world.checkpointer.failed(), 0);
+}
+
+TEST_F(CheckpointerTest, StepsWaitForASlowCheckpointAndThenGoOn) {
+  absl::Notification go_on;
+  TieredWorld world({.device_sessions = 2, .disk = true, .policy = {.every_tokens = 4}});
+  const auto a = world.Make("a");
+  const auto neighbour = world.Make("b");
+  world.disk.OnStore([&](const StateKey&) { go_on.WaitForNotification(); });
+  for (int i = 1; i <= 4; ++i) ASSERT_TRUE(world.Write(a, static_cast<float>(i)).ok());
+  Answer<Residency::PinResults> pins;
+  world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  EXPECT_FALSE(pins.given());
+  EXPECT_TRUE(world.Write(neighbour, 1).ok()) << "its neighbour has moved one token";
+  go_on.Notify();
+  ASSERT_TRUE(pins.Wait()[0].ok());
+  EXPECT_LT(a->undurable().tokens, 4);
+  EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 4);
+}
+
+TEST_F(CheckpointerTest, ATierThatFailsHoldsNobodyBack) {
+  TieredWorld world({.device_sessions = 2, .disk = true, .policy = {.every_tokens = 2}});
+  world.disk.FailStores(Unavailable("disk"));
+  const auto a = world.Make("a");
+  for (int i = 1; i <= 50; ++i) ASSERT_TRUE(world.Write(a, static_cast<float>(i)).ok());
+  EXPECT_GE(world.checkpointer.failed(), 1);
+  EXPECT_EQ(world.checkpointer.made(), 0);
+  EXPECT_GT(a->undurable().tokens, 2);
+}
+
+TEST_F(CheckpointerTest, WhatHasMovedIsMadeDurableAfterItsTime) {
+  TieredWorld world({.device_sessions = 3, .disk = true, .policy = {.every = absl::Hours(1)}});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(59));
+  EXPECT_EQ(world.disk.store_calls(), 0);
+  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(61));
+  while (a->undurable().any || b->undurable().any) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(world.disk.store_calls(), 2) << "a new session is made durable, though it has seen nothing";
+  ASSERT_TRUE(world.Write(a, 1).ok());
+  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(61));
+  while (a->undurable().any) absl::SleepFor(absl::Milliseconds(1));
+  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(122));
+  EXPECT_EQ(world.disk.store_calls(), 3) << "neither that which has not moved nor that which is durable";
+}
+
+TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < 5; ++i) {
+    sessions.push_back(world_.Make(std::to_string(i)));
+    if (i == 0) continue;
+    ASSERT_TRUE(world_.Write(sessions.back(), 1).ok());
+  }
+  world_.disk.FailStores(Unavailable("disk"));
+  EXPECT_EQ(world_.checkpointer.CheckpointAll(sessions), 5);
+  world_.disk.FailStores(absl::OkStatus());
+  EXPECT_EQ(world_.checkpointer.CheckpointAll(sessions), 0);
+  EXPECT_EQ(world_.checkpointer.made(), 5);
+  EXPECT_EQ(world_.checkpointer.CheckpointAll(sessions), 0);
+  EXPECT_EQ(world_.checkpointer.made(), 5) << "what is durable is not written again";
+}
+
+TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 4).ok());
+  auto image = CopyOut(*world_.backend, world_.memory, a->TryLock(), {});
+  ASSERT_TRUE(image.ok());
+  auto creation = world_.manager.Begin(world_.Init("b"));
+  Answer<absl::StatusOr<SessionLease>> placed;
+  world_.residency.Place(std::move(creation->lease()), *image, absl::InfiniteFuture(), placed.callback());
+  ASSERT_TRUE(placed.Wait().ok()) << placed.Wait().status();
+  creation->Publish();
+  placed.Wait()->Release();
+  const auto b = creation->session();
+  EXPECT_EQ(*world_.Read(b), 4);
+  EXPECT_TRUE(b->undurable().any);
+  EXPECT_EQ(world_.checkpointer.CheckpointAll({b}), 0);
+  EXPECT_EQ(world_.checkpointer.made(), 1);
+}
+
+TEST_F(CheckpointerTest, ADamagedOrForeignCheckpointIsRefused) {
+  const auto a = world_.Make("a");
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  world_.disk.Damage(a->key());
+  EXPECT_EQ(world_.Restore(a).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(*world_.Read(a), 1);
+  auto foreign = std::make_shared<SessionImage>();
+  foreign->header.dims = ModelSessionSpec().dims;
+  foreign->header.fingerprint = "f";
+  ASSERT_TRUE(world_.disk.Store(Key("a", "foreign"), foreign).ok());
+  EXPECT_EQ(ErrorReason(world_.Restore(a, "foreign")), reason::kStateMismatch);
+  EXPECT_EQ(a->epoch(), 1);
+}
+
+TEST(CheckpointerEnd, WhatWasBegunIsAnsweredBeforeItIsGone) {
+  std::atomic<int> answered{0};
+  {
+    TieredWorld world({.device_sessions = 4, .disk = true, .policy = {.every_tokens = 2}});
+    for (int i = 0; i < 20; ++i) {
+      const auto session = world.Make(std::to_string(i));
+      ASSERT_TRUE(world.Write(session, 1).ok());
+      world.checkpointer.Checkpoint(
+          session, "", [&](const absl::StatusOr<CheckpointResult>& made) { answered += made.ok() ? 1 : 100; });
+    }
+  }
+  EXPECT_EQ(answered, 20);
+}
+
+}  // namespace
+}  // namespace gdn

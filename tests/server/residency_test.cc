@@ -1,0 +1,396 @@
+#include "server/session/residency.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/tiered_world.h"
+
+namespace gdn {
+namespace {
+
+std::string Place(const TieredWorld& world, const std::shared_ptr<Session>& session) {
+  return session->resident() ? "device" : world.tiers.PlaceOf(session->key());
+}
+
+TEST(Residency, SessionsThatGaveWayComeBackAsTheyWere) {
+  TieredWorld world({.device_sessions = 2});
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < 7; ++i) {
+    sessions.push_back(world.Make(std::to_string(i)));
+    ASSERT_TRUE(world.Write(sessions.back(), static_cast<float>(i + 1)).ok());
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      const auto mark = world.Read(sessions[i]);
+      ASSERT_TRUE(mark.ok()) << mark.status();
+      EXPECT_EQ(*mark, static_cast<float>(i + 1));
+      EXPECT_EQ(sessions[i]->Layers()[1].progress.token_count, 1);
+      EXPECT_LE(world.store.used_bytes(), 2 * world.SessionBytes());
+    }
+  }
+  const ResidencyCounters counters = world.residency.counters();
+  EXPECT_GE(counters.evictions, 20);
+  EXPECT_EQ(counters.failures, 0);
+  EXPECT_EQ(world.residency.resident_sessions(), 2);
+  EXPECT_EQ(world.host.usage().sessions, 5);
+}
+
+TEST(Residency, TheLeastRecentlyUsedOneGivesWay) {
+  TieredWorld world({.device_sessions = 3});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  const auto c = world.Make("c");
+  ASSERT_TRUE(world.Read(a).ok());
+  const auto d = world.Make("d");
+  EXPECT_EQ(Place(world, b), "host");
+  ASSERT_TRUE(world.Read(c).ok());
+  ASSERT_TRUE(world.Read(b).ok());
+  EXPECT_EQ(Place(world, a), "host");
+  EXPECT_EQ(Place(world, b), "device");
+  EXPECT_EQ(Place(world, c), "device");
+  EXPECT_EQ(Place(world, d), "device");
+}
+
+TEST(Residency, PinnedAndLockedSessionsStayWhereTheyAre) {
+  TieredWorld world({.device_sessions = 3});
+  const auto pinned = world.Make("pinned");
+  const auto locked = world.Make("locked");
+  ASSERT_TRUE(world.Write(pinned, 1).ok());
+  ASSERT_TRUE(world.Write(locked, 2).ok());
+  const auto pin = world.PinOne(pinned);
+  ASSERT_TRUE(pin.ok());
+  SessionLease lease = locked->TryLock();
+  ASSERT_TRUE(lease.valid());
+  for (int i = 0; i < 5; ++i) world.Make(std::to_string(i));
+  EXPECT_EQ(Place(world, pinned), "device");
+  EXPECT_EQ(Place(world, locked), "device");
+  lease.Hold();
+  world.Make("next");
+  EXPECT_EQ(Place(world, locked), "device") << "a copy of it is being written";
+  EXPECT_EQ(*TieredWorld::Read(*pin), 1);
+}
+
+TEST(Residency, ACallOfMoreThanFitsIsRefusedAtOnceAndOthersGoOn) {
+  TieredWorld world({.device_sessions = 2});
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < 3; ++i) {
+    sessions.push_back(world.Make(std::to_string(i)));
+    ASSERT_TRUE(world.Write(sessions.back(), static_cast<float>(i + 1)).ok());
+  }
+  // One that waited for room would find that its deadline has passed.
+  for (const auto& order : {std::vector{0, 1, 2}, std::vector{2, 0, 1}, std::vector{1, 2, 0}}) {
+    std::vector<std::shared_ptr<Session>> call;
+    for (const int i : order) call.push_back(sessions[static_cast<size_t>(i)]);
+    const auto pins = world.Pin(call, absl::Now() + absl::Seconds(9));
+    int refused = 0;
+    for (const auto& pin : pins) {
+      if (pin.ok()) continue;
+      ++refused;
+      EXPECT_EQ(pin.status().code(), absl::StatusCode::kResourceExhausted) << pin.status();
+      EXPECT_EQ(ErrorReason(pin.status()), reason::kStateBudgetExhausted);
+    }
+    EXPECT_EQ(refused, 1);
+  }
+  for (size_t i = 0; i < sessions.size(); ++i) EXPECT_EQ(*world.Read(sessions[i]), static_cast<float>(i + 1));
+}
+
+TEST(Residency, ASessionThatCanNeverFitIsRefused) {
+  TieredWorld world({.layers = 2, .device_sessions = 2});
+  const auto a = world.Make("a");
+  SessionInit init = world.Init("large");
+  init.spec = OperatorSessionSpec(5);
+  const auto refused = world.TryMake(init);
+  EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
+  EXPECT_EQ(world.manager.size(), 1u);
+  EXPECT_EQ(Place(world, a), "device") << "nobody gives way for nothing";
+}
+
+TEST(Residency, CallsThatEachNeedMostOfTheDeviceTakeTurns) {
+  TieredWorld world({.device_sessions = 3});
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < 4; ++i) sessions.push_back(world.Make(std::to_string(i)));
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      // Each leaves another one out; all overlap.
+      std::vector<std::shared_ptr<Session>> call;
+      for (size_t i = 1; i < 4; ++i) call.push_back(sessions[(t + i) % 4]);
+      for (int round = 0; round < 50; ++round) {
+        for (const auto& pin : world.Pin(call)) failures += pin.ok() ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+}
+
+TEST(Residency, AVictimThatNoTierTakesStaysUsable) {
+  TieredWorld world({.device_sessions = 1, .host = false, .disk = true});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 7).ok());
+  world.disk.FailStores(Unavailable("disk"));
+  const auto refused = world.TryMake(world.Init("b"));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(refused.status()), reason::kTierUnavailable);
+  EXPECT_EQ(Place(world, a), "device");
+  EXPECT_EQ(*world.Read(a), 7);
+  ASSERT_TRUE(world.Write(a, 8).ok());
+  world.disk.FailStores(absl::OkStatus());
+  const auto b = world.TryMake(world.Init("b"));
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ(Place(world, a), "disk");
+  EXPECT_EQ(*world.Read(a), 8);
+}
+
+TEST(Residency, FullTiersRefuseANewcomerAndLeaveTheOthers) {
+  TieredWorld world({.device_sessions = 1, .host_bytes = 1});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 7).ok());
+  const auto refused = world.TryMake(world.Init("b"));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
+  EXPECT_EQ(world.manager.size(), 1u);
+  EXPECT_EQ(*world.Read(a), 7);
+}
+
+TEST(Residency, AStateThatCannotBeReadFailsItsOwnRowAlone) {
+  TieredWorld world({.device_sessions = 2, .host = false, .disk = true});
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < 4; ++i) {
+    sessions.push_back(world.Make(std::to_string(i)));
+    ASSERT_TRUE(world.Write(sessions.back(), static_cast<float>(i + 1)).ok());
+  }
+  world.disk.Damage(sessions[0]->key());
+  for (int i = 0; i < 3; ++i) {
+    const auto pins = world.Pin({sessions[0], sessions[1]});
+    EXPECT_EQ(pins[0].status().code(), absl::StatusCode::kDataLoss);
+    ASSERT_TRUE(pins[1].ok()) << pins[1].status();
+    EXPECT_EQ(*TieredWorld::Read(*pins[1]), 2);
+  }
+  EXPECT_FALSE(sessions[0]->resident());
+  EXPECT_TRUE(world.Delete("0").ok()) << "it can still be ended";
+  EXPECT_GE(world.residency.counters().failures, 3);
+}
+
+TEST(Residency, NothingIsCopiedOnceTheDeviceHasFailed) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  const absl::Status failed = MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "gone");
+  world.FailDevice(failed);
+  EXPECT_EQ(ErrorReason(world.Pin({a})[0].status()), reason::kDeviceFailed);
+  EXPECT_EQ(Place(world, a), "host");
+  EXPECT_EQ(Place(world, b), "device");
+  EXPECT_TRUE(world.Delete("a").ok());
+  EXPECT_TRUE(world.Delete("b").ok());
+}
+
+TEST(Residency, ACallWhoseDeadlineHasPassedDoesNotMoveStates) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  const auto late = world.Pin({a}, absl::Now() - absl::Seconds(1));
+  EXPECT_EQ(late[0].status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ErrorReason(late[0].status()), reason::kDeadlineExceeded);
+  EXPECT_EQ(Place(world, b), "device");
+  EXPECT_TRUE(world.Pin({b}, absl::Now() - absl::Seconds(1))[0].ok()) << "what is there needs no time";
+}
+
+TEST(Residency, AWaitForRoomEndsWithTheDeadline) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  const auto pin = world.PinOne(b);
+  const auto late = world.Pin({a}, absl::Now() + absl::Milliseconds(20));
+  EXPECT_EQ(late[0].status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(TieredWorld::Read(*pin).ok());
+}
+
+TEST(Residency, APrefetchBringsASessionBackAndPinsNothing) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 3).ok());
+  const auto b = world.Make("b");
+  EXPECT_FALSE(world.residency.Prefetch(b));
+  EXPECT_TRUE(world.residency.Prefetch(a));
+  while (!a->resident()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(*world.Read(a), 3);
+  ASSERT_TRUE(world.Read(b).ok());
+  EXPECT_EQ(Place(world, a), "host");
+}
+
+TEST(Residency, ALockBringsTheSessionBackAndKeepsCallsWaiting) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 3).ok());
+  const auto b = world.Make("b");
+  Answer<absl::StatusOr<SessionLease>> locked;
+  world.residency.LockResident(a, absl::InfiniteFuture(), locked.callback());
+  ASSERT_TRUE(locked.Wait().ok());
+  SessionLease lease = *std::move(locked.Wait());
+  EXPECT_TRUE(lease.resident());
+  EXPECT_EQ(ReadContents(lease, 1), TieredWorld::MarkOf(3, 1));
+  Answer<Residency::PinResults> pins;
+  world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  EXPECT_FALSE(pins.given());
+  lease.Release();
+  EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
+}
+
+TEST(Residency, AParkedSessionThatIsBeingCopiedComesBackOnceItIs) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 3).ok());
+  const auto b = world.Make("b");
+  Answer<absl::StatusOr<CapturedState>> captured;
+  world.checkpointer.Capture(a, nullptr, captured.callback());
+  ASSERT_TRUE(captured.Wait().ok());
+  EXPECT_EQ((*captured.Wait()).image->layers.size(), 2u);
+  Answer<Residency::PinResults> pins;
+  world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  world.residency.io().Drain();
+  EXPECT_FALSE(pins.given()) << "and waits without keeping the IO threads busy";
+  (*captured.Wait()).held.Release();
+  EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
+}
+
+TEST(Residency, ClaimsAreMadeRoomFor) {
+  TieredWorld world({.device_sessions = 2});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  const auto pin = world.PinOne(b);
+  {
+    Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+    world.residency.Reserve(world.spec.dims, nullptr, 2, absl::InfiniteFuture(), claims.callback());
+    ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
+    EXPECT_EQ((*claims.Wait()).size(), 2u);
+    EXPECT_EQ(Place(world, a), "host");
+    EXPECT_EQ(Place(world, b), "device");
+  }
+  Answer<absl::StatusOr<std::vector<SlotClaim>>> beside;
+  world.residency.Reserve(world.spec.dims, AdmitStep(b).pool(), 2, absl::InfiniteFuture(), beside.callback());
+  ASSERT_TRUE(beside.Wait().ok()) << beside.Wait().status();
+  EXPECT_EQ((*beside.Wait())[0].pool(), AdmitStep(b).pool());
+}
+
+TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
+  TieredWorld world({.device_sessions = 4});
+  const auto parent = world.Make("p");
+  ASSERT_TRUE(world.Write(parent, 5).ok());
+  std::shared_ptr<Session> child;
+  {
+    auto creation = world.manager.Begin(world.Init("c"));
+    ASSERT_TRUE(creation.ok());
+    SessionLease lease = parent->TryLock();
+    child = world.Fork(lease, "c").value();
+    world.residency.Track(child);
+    creation->Replace(child);
+    creation->Publish();
+  }
+  {
+    const auto pin = world.PinOne(child);
+    ASSERT_TRUE(Decode(std::move(child->Admit(*pin, PlainStep(0), nullptr)->lease), {.tail = 9}).ok());
+  }
+  for (int i = 0; i < 8; ++i) world.Make(std::to_string(i));
+  EXPECT_EQ(Place(world, parent), "host");
+  EXPECT_EQ(Place(world, child), "host");
+  EXPECT_EQ(*world.Read(parent), 5);
+  const auto pin = world.PinOne(child);
+  ASSERT_TRUE(pin.ok()) << pin.status();
+  const Contents own{.base = TieredWorld::MarkOf(5, 0).base, .tail = 9};
+  EXPECT_EQ(ReadContents(AdmitStep(child, PlainStep(0))), own) << "the shared base came with its own log";
+  EXPECT_EQ(ReadContents(AdmitStep(child, PlainStep(1))), TieredWorld::MarkOf(5, 1));
+}
+
+TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
+  TieredWorld world;
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 5).ok());
+  SessionLease lease = a->TryLock();
+  const auto whole = CopyOut(*world.backend, world.memory, lease, {});
+  ASSERT_TRUE(whole.ok());
+  const BaseVersions known{{0, (*whole)->layers[0].base_version}, {1, (*whole)->layers[1].base_version + 1}};
+  const auto part = CopyOut(*world.backend, world.memory, lease, known);
+  ASSERT_TRUE(part.ok());
+  EXPECT_FALSE((*part)->layers[0].has_base);
+  EXPECT_TRUE((*part)->layers[1].has_base) << "another version is not the same base";
+  const int64_t tail = (*part)->layout.log_k_offset();
+  EXPECT_EQ((*part)->layers[0].slot.floats()[tail], TieredWorld::MarkOf(5, 0).tail);
+
+  lease.Unload();
+  EXPECT_EQ(world.store.used_bytes(), 0);
+  const auto refused = CopyIn(*world.backend, **part, world.store.Reserve(world.spec.dims, 2).value(), lease);
+  EXPECT_EQ(ErrorReason(refused), reason::kInternal);
+  EXPECT_FALSE(lease.resident());
+  EXPECT_EQ(world.store.used_bytes(), 0) << "an error takes nothing";
+  ASSERT_TRUE(CopyIn(*world.backend, **whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
+  EXPECT_EQ(ReadContents(lease, 0), TieredWorld::MarkOf(5, 0));
+  EXPECT_EQ(lease.Describe("").layers[0].base_version, (*whole)->layers[0].base_version)
+      << "the same bits, the same name";
+}
+
+TEST(StateCopy, LayersWithoutAStateTakeClaimsAndNoCopy) {
+  TieredWorld world({.layers = 3, .device_sessions = 1});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(Decode(AdmitStep(a, PlainStep(1)), {.base = 4, .tail = 4}, /*fold=*/true).ok());
+  const auto b = world.Make("b");
+  EXPECT_EQ(Place(world, a), "host");
+  const auto pin = world.PinOne(a);
+  ASSERT_TRUE(pin.ok());
+  EXPECT_TRUE(AdmitStep(a, PlainStep(0)).fresh());
+  EXPECT_EQ(ReadContents(AdmitStep(a, PlainStep(1))), (Contents{4, 4}));
+  for (int layer = 0; layer < 3; ++layer) {
+    EXPECT_TRUE(Decode(AdmitStep(a, PlainStep(layer)), {.base = 5, .tail = 5}, /*fold=*/true).ok());
+  }
+}
+
+TEST(StateCopy, RepliesTravelWithTheSession) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  StepRequest request = PlainStep(1);
+  request.request_id = "r";
+  request.payload = HashBytes("p");
+  auto reply = std::make_shared<StoredReply>();
+  reply->output = "kept";
+  ASSERT_TRUE(Decode(AdmitStep(a, request), {.tail = 1}, false, reply).ok());
+  EXPECT_EQ(world.environment.reply_bytes(), 4);
+  const auto b = world.Make("b");
+  EXPECT_EQ(Place(world, a), "host");
+  EXPECT_EQ(world.environment.reply_bytes(), 0) << "it counts where it is";
+  const auto pin = world.PinOne(a);
+  const auto again = a->Admit(*pin, request, nullptr);
+  ASSERT_TRUE(again.ok() && again->stored != nullptr);
+  EXPECT_EQ(again->stored->output, "kept");
+  EXPECT_EQ(world.environment.reply_bytes(), 4);
+}
+
+TEST(StateCopy, AStateOfSomethingElseDoesNotFit) {
+  const SessionSpec spec = ModelSessionSpec();
+  SessionHeader header;
+  header.fingerprint = spec.fingerprint;
+  header.dims = spec.dims;
+  EXPECT_TRUE(CheckStateFits(header, {1, 5}, spec).ok());
+  const auto field = [&](const SessionHeader& found, const std::vector<int32_t>& layers) {
+    const absl::Status status = CheckStateFits(found, layers, spec);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+    return ErrorMetadata(status)["field"];
+  };
+  EXPECT_EQ(field(header, {1, 3}), "layer");
+  SessionHeader other = header;
+  other.fingerprint = "g";
+  EXPECT_EQ(field(other, {1}), "model_fingerprint");
+  other = header;
+  other.dims.value_dim = 16;
+  EXPECT_EQ(field(other, {1}), "dims");
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,182 @@
+// Sessions with tiers below the device: everything that a server has of them, with a host tier and a disk that a test can
+// make fail.
+//
+// Thread safety: the helpers may be called from many threads; they wait for the answer. Ownership: owns all; sessions and
+// pins must go first.
+//
+//   TieredWorld world({.device_sessions = 2});
+//   auto session = world.Make("a");
+//   world.Write(session, 7);
+//   EXPECT_EQ(world.Read(session), 7);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "base/error.h"
+#include "server/session/checkpointer.h"
+#include "server/session/residency.h"
+#include "server/session/session_manager.h"
+#include "server/session/state_copy.h"
+#include "state_store/host_tier.h"
+#include "tests/server/session_test_support.h"
+#include "tests/state_store/fake_tier.h"
+
+namespace gdn {
+
+struct TieredWorldOptions {
+  int layers = 2;
+  int64_t device_sessions = 2;  // that find room at the same time
+  bool host = true;
+  int64_t host_bytes = 0;  // 0: no limit
+  bool disk = false;
+  int64_t disk_bytes = 0;
+  CheckpointPolicy policy = {};
+};
+
+// Waits for the one answer of an asynchronous call.
+template <typename T>
+class Answer {
+ public:
+  auto callback() {
+    return [this](T value) {
+      value_ = std::make_unique<T>(std::move(value));
+      given_.Notify();
+    };
+  }
+  bool given() const { return given_.HasBeenNotified(); }
+  T& Wait() {
+    given_.WaitForNotification();
+    return *value_;
+  }
+
+ private:
+  std::unique_ptr<T> value_;
+  absl::Notification given_;
+};
+
+struct TieredWorld : SessionWorld {
+  explicit TieredWorld(const TieredWorldOptions& options = {})
+      : SessionWorld(options.device_sessions * options.layers * SlotBytes(OperatorSessionSpec())),
+        spec(OperatorSessionSpec(options.layers)),
+        host(options.host_bytes),
+        disk("disk", /*durable=*/true, options.disk_bytes),
+        tiers(Tiers(options), {.retry_after = absl::ZeroDuration()}),
+        residency({.backend = *backend,
+                   .store = store,
+                   .tiers = tiers,
+                   .memory = memory,
+                   .device_status =
+                       [this] {
+                         absl::MutexLock lock(&mu);
+                         return device_status;
+                       }}),
+        checkpointer(residency, options.policy),
+        manager(residency, environment) {
+    environment.on_progress = [this](const std::shared_ptr<Session>& session) { checkpointer.NoteProgress(session); };
+  }
+
+  std::vector<StateTier*> Tiers(const TieredWorldOptions& options) {
+    std::vector<StateTier*> chosen;
+    if (options.host) chosen.push_back(&host);
+    if (options.disk) chosen.push_back(&disk);
+    return chosen;
+  }
+
+  int64_t SessionBytes() const { return SlotBytes(spec) * static_cast<int64_t>(spec.layers.size()); }
+
+  SessionInit Init(const std::string& id) const {
+    return {.id = id, .spec = spec, .affinity = id, .request = HashBytes("r")};
+  }
+
+  absl::StatusOr<std::shared_ptr<Session>> TryMake(SessionInit init, absl::Time deadline = absl::InfiniteFuture()) {
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, manager.Begin(std::move(init)));
+    Answer<absl::StatusOr<SessionLease>> placed;
+    residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), deadline, placed.callback());
+    GDN_RETURN_IF_ERROR(placed.Wait().status());
+    creation.Publish();
+    return creation.session();
+  }
+  std::shared_ptr<Session> Make(const std::string& id) { return TryMake(Init(id)).value(); }
+
+  Residency::PinResults Pin(std::vector<std::shared_ptr<Session>> sessions,
+                            absl::Time deadline = absl::InfiniteFuture()) {
+    Answer<Residency::PinResults> pins;
+    residency.Pin(std::move(sessions), deadline, pins.callback());
+    return std::move(pins.Wait());
+  }
+  absl::StatusOr<SessionPin> PinOne(const std::shared_ptr<Session>& session) { return std::move(Pin({session})[0]); }
+
+  // One token of every layer, which makes `mark` (and the layer) of the whole state.
+  static absl::Status Write(const SessionPin& pin, float mark) {
+    const std::vector<int32_t>& layers = pin.session().spec().layers;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      GDN_ASSIGN_OR_RETURN(Admission admission, pin.session().Admit(pin, PlainStep(layers[i]), nullptr));
+      GDN_RETURN_IF_ERROR(Decode(std::move(admission.lease), MarkOf(mark, i), /*fold=*/true));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Write(const std::shared_ptr<Session>& session, float mark) {
+    GDN_ASSIGN_OR_RETURN(const SessionPin pin, PinOne(session));
+    return Write(pin, mark);
+  }
+  static Contents MarkOf(float mark, size_t layer) {
+    return {.base = mark + static_cast<float>(layer) / 8, .tail = -mark - static_cast<float>(layer) / 8};
+  }
+  // The mark, or an error where the state is not of one Write.
+  static absl::StatusOr<float> Read(const SessionPin& pin) {
+    const std::vector<int32_t>& layers = pin.session().spec().layers;
+    float mark = 0.0f;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      GDN_ASSIGN_OR_RETURN(const Admission admission, pin.session().Admit(pin, PlainStep(layers[i]), nullptr));
+      const Contents contents = ReadContents(admission.lease);
+      if (i == 0) mark = contents.base;
+      const Contents expected = mark == 0.0f ? Contents() : MarkOf(mark, i);
+      if (!(contents == expected)) return absl::InternalError("the state is not of one step");
+    }
+    return mark;
+  }
+  absl::StatusOr<float> Read(const std::shared_ptr<Session>& session) {
+    GDN_ASSIGN_OR_RETURN(const SessionPin pin, PinOne(session));
+    return Read(pin);
+  }
+
+  absl::Status Delete(const std::string& id) {
+    Answer<absl::Status> deleted;
+    manager.Delete("", id, deleted.callback());
+    return deleted.Wait();
+  }
+  absl::StatusOr<CheckpointResult> Checkpoint(const std::shared_ptr<Session>& session, const std::string& id = "") {
+    Answer<absl::StatusOr<CheckpointResult>> result;
+    checkpointer.Checkpoint(session, id, result.callback());
+    return std::move(result.Wait());
+  }
+  absl::Status Restore(const std::shared_ptr<Session>& session, const std::string& id = "") {
+    Answer<absl::Status> result;
+    checkpointer.Restore(session, id, result.callback());
+    return result.Wait();
+  }
+
+  void FailDevice(absl::Status status) {
+    absl::MutexLock lock(&mu);
+    device_status = std::move(status);
+  }
+
+  const SessionSpec spec;
+  absl::Mutex mu;
+  absl::Status device_status ABSL_GUARDED_BY(mu);
+  HostMemory memory{*backend, /*keep_bytes=*/0};
+  HostTier host;
+  FakeTier disk;
+  TierStack tiers;
+  Residency residency;
+  Checkpointer checkpointer;
+  SessionManager manager;
+};
+
+}  // namespace gdn

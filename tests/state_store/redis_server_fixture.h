@@ -1,0 +1,54 @@
+// A real redis-server for a test, on a socket and with data in a temporary folder; it can be killed and started again.
+//
+// Thread safety: Kill from any thread, the rest from one, with which the server ends. Ownership: the server ends and the folder goes with the object.
+//
+//   if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
+//   RedisServer server({.append_only = true});
+//   server.Start();
+//   server.Kill();   // SIGKILL
+//   server.Start();  // with what it had
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+namespace gdn {
+
+struct RedisServerOptions {
+  bool append_only = false;            // what it acknowledged is there after Kill and Start; else it starts empty
+  bool tcp = false;                    // a free port of the loopback address instead of a socket
+  std::vector<std::string> arguments;  // further ones
+};
+
+class RedisServer {
+ public:
+  static bool Installed();
+
+  explicit RedisServer(RedisServerOptions options = {});
+  ~RedisServer();
+  RedisServer(const RedisServer&) = delete;
+  RedisServer& operator=(const RedisServer&) = delete;
+
+  // Returns once it answers; ends the program where it does not within a minute.
+  void Start();
+  // Ends the process at once. The process is collected by the next Start, or by the destructor.
+  void Kill();
+
+  std::string endpoint() const;
+  // Sends one command and returns its reply as text: strings and errors as they are, numbers in decimal, arrays line by
+  // line, "(nil)".
+  std::string Command(const std::vector<std::string>& arguments) const;
+
+ private:
+  void Collect();
+
+  const RedisServerOptions options_;
+  std::string folder_;
+  int port_ = 0;
+  std::atomic<pid_t> process_ = 0;
+};
+
+}  // namespace gdn

@@ -1,0 +1,147 @@
+#include "state_store/slot_codec.h"
+
+#include <numeric>
+
+#include "base/error.h"
+#include "gtest/gtest.h"
+#include "kernels/common/slot_image.h"
+#include "tests/state_store/test_image.h"
+#include "tests/support/compare.h"
+
+namespace gdn {
+namespace {
+
+StateLayout Layout(const LayerDims& dims, int32_t max_draft) { return StateLayout::Make(dims, max_draft).value(); }
+
+// A head count, dimensions and widths that fit no block of a transpose.
+constexpr LayerDims kOddDims{
+    .key_heads = 3, .value_heads = 6, .key_dim = 33, .value_dim = 19, .conv_width = 3, .hidden_size = 8};
+
+TEST(SlotCodec, AgreesWithTheBackendsSlotsInWireOrder) {
+  Random random(3);
+  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims}) {
+    for (const int64_t token_count : {0, 1, 2, 5, 11, 12, 1000}) {
+      const StateLayout layout = Layout(dims, 8);
+      std::vector<float> slot = random.Normal(layout.slot_floats());
+      const SlotExtent extent{.token_count = token_count, .log_length = token_count > 3 ? 3 : 0};
+      const StatePoolView pool{.layout = layout, .data = slot.data(), .slot_count = 1};
+      const SlotImage expected = ReadHostSlot(pool, 0, extent.log_length, token_count).value();
+      std::vector<float> scratch;
+      const SlotView view = ViewSlot(layout, /*transposed_base=*/false, slot.data(), extent, scratch);
+      EXPECT_TRUE(BitEqual(view.base, expected.base));
+      EXPECT_TRUE(BitEqual(view.log_k, expected.log_k));
+      EXPECT_TRUE(BitEqual(view.log_u, expected.log_u));
+      EXPECT_TRUE(BitEqual(view.log_g, expected.log_g));
+      EXPECT_TRUE(BitEqual(view.conv, expected.conv)) << token_count;
+      EXPECT_EQ(view.base.data(), slot.data()) << "wire order is not copied";
+
+      std::vector<float> filled(slot.size(), -1.0f), written(slot.size(), -2.0f);
+      ASSERT_TRUE(FillSlot(layout, false, extent, view, filled.data()).ok());
+      const StatePoolView other{.layout = layout, .data = written.data(), .slot_count = 1};
+      ASSERT_TRUE(WriteHostSlot(other, 0, token_count, expected).ok());
+      EXPECT_TRUE(BitEqual(filled, written));
+    }
+  }
+}
+
+TEST(SlotCodec, TurnsTransposedBasesToWireOrder) {
+  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims}) {
+    const StateLayout layout = Layout(dims, 1);
+    std::vector<float> slot(static_cast<size_t>(layout.slot_floats()));
+    std::iota(slot.begin(), slot.end(), 1.0f);
+    std::vector<float> scratch;
+    const SlotView view = ViewSlot(layout, /*transposed_base=*/true, slot.data(), {}, scratch);
+    for (int64_t hv = 0; hv < dims.value_heads; ++hv) {
+      for (int64_t k = 0; k < dims.key_dim; ++k) {
+        for (int64_t v = 0; v < dims.value_dim; ++v) {
+          ASSERT_EQ(view.base[static_cast<size_t>((hv * dims.key_dim + k) * dims.value_dim + v)],
+                    slot[static_cast<size_t>((hv * dims.value_dim + v) * dims.key_dim + k)]);
+        }
+      }
+    }
+    std::vector<float> again(slot.size());
+    ASSERT_TRUE(FillSlot(layout, true, {}, view, again.data()).ok());
+    EXPECT_TRUE(BitEqual(absl::MakeSpan(again).subspan(0, dims.state_elements()),
+                         absl::MakeSpan(slot).subspan(0, dims.state_elements())));
+  }
+}
+
+TEST(SlotCodec, ConvColumnsOfADraftAreThoseFromTheTokenCountOn) {
+  const StateLayout layout = Layout(kModelDims, 5);
+  const int64_t columns = layout.conv_columns();
+  const int64_t channels = kModelDims.conv_channels();
+  for (const int64_t token_count : {7, 8, 9, 100}) {
+    std::vector<float> slot(static_cast<size_t>(layout.slot_floats()));
+    // The ring as if each token's inputs were its number and the channel.
+    for (int64_t t = token_count - 3; t < token_count + 4; ++t) {
+      for (int64_t c = 0; c < channels; ++c) {
+        slot[static_cast<size_t>(layout.conv_offset() + t % columns * channels + c)] = static_cast<float>(1000 * t + c);
+      }
+    }
+    std::vector<float> scratch;
+    const SlotView view =
+        ViewSlot(layout, false, slot.data(), {.token_count = token_count, .draft_length = 4}, scratch);
+    ASSERT_EQ(view.conv.size(), static_cast<size_t>(3 * channels));
+    ASSERT_EQ(view.draft_conv.size(), static_cast<size_t>(4 * channels));
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t j = 0; j < 3; ++j) {
+        EXPECT_EQ(view.conv[static_cast<size_t>(c * 3 + j)], static_cast<float>(1000 * (token_count - 3 + j) + c));
+      }
+      for (int64_t j = 0; j < 4; ++j) {
+        EXPECT_EQ(view.draft_conv[static_cast<size_t>(c * 4 + j)], static_cast<float>(1000 * (token_count + j) + c));
+      }
+    }
+  }
+}
+
+TEST(SlotCodec, PartsSurviveASlotOfAnyLayout) {
+  Random random(8);
+  const SlotExtent extent{.token_count = 29, .log_length = 15, .draft_length = 4};
+  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims}) {
+    const TestLayer layer = MakeLayer(dims, 0, extent, random);
+    for (const int32_t max_draft : {4, 9, 64}) {
+      for (const bool transposed : {false, true}) {
+        const StateLayout layout = Layout(dims, max_draft);
+        std::vector<float> slot(static_cast<size_t>(layout.slot_floats()), -1.0f);
+        ASSERT_TRUE(FillSlot(layout, transposed, extent, layer.view(), slot.data()).ok());
+        std::vector<float> scratch;
+        const SlotView view = ViewSlot(layout, transposed, slot.data(), extent, scratch);
+        EXPECT_TRUE(BitEqual(view.base, layer.base));
+        EXPECT_TRUE(BitEqual(view.log_k, layer.log_k));
+        EXPECT_TRUE(BitEqual(view.log_u, layer.log_u));
+        EXPECT_TRUE(BitEqual(view.log_g, layer.log_g));
+        EXPECT_TRUE(BitEqual(view.conv, layer.conv));
+        EXPECT_TRUE(BitEqual(view.draft_conv, layer.draft_conv));
+      }
+    }
+  }
+}
+
+TEST(SlotCodec, RefusesWhatDoesNotFit) {
+  Random random(8);
+  const StateLayout layout = Layout(kModelDims, 4);
+  std::vector<float> slot(static_cast<size_t>(layout.slot_floats()));
+  const TestLayer layer = MakeLayer(kModelDims, 0, {.token_count = 9, .log_length = 3, .draft_length = 5}, random);
+  const absl::Status longer = FillSlot(layout, false, layer.extent, layer.view(), slot.data());
+  EXPECT_EQ(longer.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(longer), reason::kStateMismatch);
+
+  const SlotExtent extent{.token_count = 9, .log_length = 3, .draft_length = 1};
+  const TestLayer good = MakeLayer(kModelDims, 0, extent, random);
+  ASSERT_TRUE(FillSlot(layout, false, extent, good.view(), slot.data()).ok());
+  for (absl::Span<const float> SlotView::*part : {&SlotView::base, &SlotView::log_k, &SlotView::log_u, &SlotView::log_g,
+                                                  &SlotView::conv, &SlotView::draft_conv}) {
+    SlotView view = good.view();
+    (view.*part).remove_suffix(1);
+    const absl::Status status = FillSlot(layout, false, extent, view, slot.data());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+  }
+  SlotView without = good.view();
+  without.base = {};
+  EXPECT_TRUE(FillSlot(layout, false, extent, without, slot.data()).ok());
+  EXPECT_TRUE(std::all_of(slot.begin(), slot.begin() + kModelDims.state_elements(), [](float x) { return x == 0.0f; }));
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,188 @@
+#include "tests/state_store/test_image.h"
+
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "kernels/null/null_backend.h"
+#include "tests/support/compare.h"
+
+namespace gdn {
+
+TestMemory::TestMemory() : backend(MakeNullBackend()), host(*backend, /*keep_bytes=*/int64_t{1} << 24) {}
+
+SlotView TestLayer::view() const {
+  return {.base = base, .log_k = log_k, .log_u = log_u, .log_g = log_g, .conv = conv, .draft_conv = draft_conv};
+}
+
+TestLayer MakeLayer(const LayerDims& dims, int32_t layer, const SlotExtent& extent, Random& random) {
+  const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
+  TestLayer made;
+  made.layer = layer;
+  made.extent = extent;
+  made.kind = dims.has_layer() ? InputKind::kHiddenStates : InputKind::kDeltaRule;
+  made.base = random.Normal(dims.state_elements());
+  made.log_k = random.Normal(entries * dims.key_features());
+  made.log_u = random.Normal(entries * dims.value_features());
+  made.log_g = random.Uniform(entries * dims.value_heads, -3.0f, 0.0f);
+  if (dims.conv_width > 0) {
+    made.conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1));
+    made.draft_conv = random.Normal(dims.conv_channels() * extent.draft_length);
+  }
+  return made;
+}
+
+StoredReplyPtr MakeReply(std::string request_id, std::string output) {
+  return std::make_shared<const StoredReply>(StoredReply{.request_id = std::move(request_id),
+                                                         .payload = {.high = 0x0123456789abcdef, .low = 42},
+                                                         .output = std::move(output),
+                                                         .token_count = 41,
+                                                         .compute_time_us = 1234});
+}
+
+TestSession MakeModelSession(uint64_t seed) {
+  Random random(seed);
+  TestSession session;
+  SessionHeader& header = session.header;
+  header.principal = "ab12";
+  header.id = "chat-1";
+  header.affinity = "node~7";
+  header.model = "qwen";
+  header.family = "qwen3_next";
+  header.fingerprint = "0123456789abcdef0123456789abcdef";
+  header.dims = kModelDims;
+  for (int32_t layer = 0; layer < 12; ++layer) header.layers.push_back(layer);
+  header.request = {.high = 7, .low = 0xfedcba9876543210};
+  header.epoch = 3;
+  header.create_time = absl::FromUnixMillis(1'700'000'000'123);
+  header.idle_ttl = absl::Seconds(90);
+  header.accept_request_id = "accept \"1\"";
+  header.accepted_tokens = 2;
+  session.layers.push_back(MakeLayer(kModelDims, 0, {.token_count = 37}, random));
+  session.layers.push_back(MakeLayer(kModelDims, 2, {.token_count = 41, .log_length = 4}, random));
+  session.layers.push_back(
+      MakeLayer(kModelDims, 11, {.token_count = int64_t{1} << 40, .log_length = 15, .draft_length = 3}, random));
+  session.layers[1].reply = MakeReply("step-41", std::string("\x00\x01reply\xff", 8));
+  session.layers[2].reply = MakeReply("step-1", "");
+  return session;
+}
+
+TestSession MakeOperatorSession(uint64_t seed) {
+  Random random(seed);
+  TestSession session;
+  session.header.id = "op";
+  session.header.dims = kOperatorDims;
+  session.header.layers = {0};
+  session.layers.push_back(MakeLayer(kOperatorDims, 0, {.token_count = 9, .log_length = 3, .draft_length = 2}, random));
+  return session;
+}
+
+SessionImagePtr MakeImage(const TestSession& session, HostMemory& memory, const TestImageOptions& options) {
+  auto image = std::make_shared<SessionImage>();
+  image->header = session.header;
+  image->numerics_id = session.numerics_id;
+  image->layout = StateLayout::Make(session.header.dims, options.max_draft).value();
+  image->transposed_base = options.transposed_base;
+  for (const TestLayer& layer : session.layers) {
+    LayerImage& made = image->layers.emplace_back();
+    made.layer = layer.layer;
+    made.extent = layer.extent;
+    made.kind = layer.kind;
+    made.base_version = layer.base_version;
+    made.has_base = layer.has_base;
+    made.reply = layer.reply;
+    made.slot = memory.Take(static_cast<size_t>(image->layout.slot_bytes())).value();
+    const absl::Status status =
+        FillSlot(image->layout, options.transposed_base, layer.extent, layer.view(), made.slot.floats());
+    EXPECT_TRUE(status.ok()) << status;
+    // What is not copied is not known either.
+    if (!layer.has_base) std::fill_n(made.slot.floats(), session.header.dims.state_elements(), -77.0f);
+  }
+  return image;
+}
+
+TestSession TakeApart(const SessionImage& image) {
+  TestSession session;
+  session.header = image.header;
+  session.numerics_id = image.numerics_id;
+  for (const LayerImage& layer : image.layers) {
+    std::vector<float> scratch;
+    const SlotView view = ViewSlot(image.layout, image.transposed_base, layer.slot.floats(), layer.extent, scratch);
+    const auto copy = [](absl::Span<const float> part) { return std::vector<float>(part.begin(), part.end()); };
+    session.layers.push_back({.layer = layer.layer,
+                              .extent = layer.extent,
+                              .kind = layer.kind,
+                              .base_version = layer.base_version,
+                              .has_base = layer.has_base,
+                              .base = copy(view.base),
+                              .log_k = copy(view.log_k),
+                              .log_u = copy(view.log_u),
+                              .log_g = copy(view.log_g),
+                              .conv = copy(view.conv),
+                              .draft_conv = copy(view.draft_conv),
+                              .reply = layer.reply});
+  }
+  return session;
+}
+
+namespace {
+
+bool SameLayer(const TestLayer& a, const TestLayer& b) {
+  const bool replies = a.reply == nullptr || b.reply == nullptr
+                           ? a.reply == b.reply
+                           : a.reply->request_id == b.reply->request_id && a.reply->payload == b.reply->payload &&
+                                 a.reply->output == b.reply->output && a.reply->token_count == b.reply->token_count &&
+                                 a.reply->compute_time_us == b.reply->compute_time_us;
+  return replies && a.layer == b.layer && a.extent == b.extent && a.kind == b.kind && BitEqual(a.base, b.base) &&
+         BitEqual(a.log_k, b.log_k) && BitEqual(a.log_u, b.log_u) && BitEqual(a.log_g, b.log_g) &&
+         BitEqual(a.conv, b.conv) && BitEqual(a.draft_conv, b.draft_conv);
+}
+
+}  // namespace
+
+bool SameStates(const TestSession& a, const TestSession& b) {
+  if (a.layers.size() != b.layers.size()) return false;
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    if (!SameLayer(a.layers[i], b.layers[i])) return false;
+  }
+  return a.header.epoch == b.header.epoch && a.header.accept_request_id == b.header.accept_request_id;
+}
+
+void ExpectSame(const TestSession& a, const TestSession& b, bool owner) {
+  EXPECT_EQ(a.numerics_id, b.numerics_id);
+  EXPECT_EQ(a.header.model, b.header.model);
+  EXPECT_EQ(a.header.family, b.header.family);
+  EXPECT_EQ(a.header.fingerprint, b.header.fingerprint);
+  EXPECT_EQ(a.header.dims, b.header.dims);
+  EXPECT_EQ(a.header.epoch, b.header.epoch);
+  EXPECT_EQ(a.header.accept_request_id, b.header.accept_request_id);
+  EXPECT_EQ(a.header.accepted_tokens, b.header.accepted_tokens);
+  if (owner) {
+    EXPECT_EQ(a.header.principal, b.header.principal);
+    EXPECT_EQ(a.header.id, b.header.id);
+    EXPECT_EQ(a.header.affinity, b.header.affinity);
+    EXPECT_EQ(a.header.layers, b.header.layers);
+    EXPECT_EQ(a.header.request, b.header.request);
+    EXPECT_EQ(a.header.create_time, b.header.create_time);
+    EXPECT_EQ(a.header.idle_ttl, b.header.idle_ttl);
+    EXPECT_EQ(a.header.max_lifetime, b.header.max_lifetime);
+  }
+  ASSERT_EQ(a.layers.size(), b.layers.size());
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    EXPECT_TRUE(SameLayer(a.layers[i], b.layers[i])) << "layer " << a.layers[i].layer;
+  }
+}
+
+std::string FileBytes(const SnapshotFile& file) {
+  std::string bytes;
+  for (const std::string_view piece : file.pieces()) bytes += piece;
+  EXPECT_EQ(static_cast<int64_t>(bytes.size()), file.bytes());
+  return bytes;
+}
+
+std::string Encode(const TestSession& session, HostMemory& memory, const SnapshotOptions& options) {
+  const auto file = EncodeSnapshot(MakeImage(session, memory), options);
+  EXPECT_TRUE(file.ok()) << file.status();
+  return FileBytes(*file);
+}
+
+}  // namespace gdn

@@ -1,0 +1,72 @@
+// Session images for tests: made from parts in wire order, and taken apart again.
+//
+// Thread safety: free functions; a TestMemory as HostMemory. Ownership: images borrow the TestMemory.
+//
+//   TestMemory memory;
+//   const TestSession session = MakeModelSession();
+//   SessionImagePtr image = MakeImage(session, memory.host, {.max_draft = 4, .transposed_base = true});
+//   ExpectSame(TakeApart(*image), session);
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "state_store/session_image.h"
+#include "state_store/slot_codec.h"
+#include "state_store/snapshot.h"
+#include "tests/support/random.h"
+
+namespace gdn {
+
+struct TestMemory {
+  TestMemory();
+  std::unique_ptr<Backend> backend;
+  HostMemory host;
+};
+
+struct TestLayer {
+  int32_t layer = 0;
+  SlotExtent extent;
+  InputKind kind = InputKind::kDeltaRule;
+  BaseVersion base_version = 0;
+  bool has_base = true;
+  std::vector<float> base, log_k, log_u, log_g, conv, draft_conv;  // as SlotView's
+  StoredReplyPtr reply;
+
+  SlotView view() const;
+};
+
+struct TestSession {
+  SessionHeader header;
+  std::string numerics_id = "cpu/\"avx2\"/1";
+  std::vector<TestLayer> layers;
+};
+
+inline constexpr LayerDims kModelDims{
+    .key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5, .conv_width = 4, .hidden_size = 16};
+inline constexpr LayerDims kOperatorDims{.key_heads = 1, .value_heads = 3, .key_dim = 4, .value_dim = 7};
+
+TestLayer MakeLayer(const LayerDims& dims, int32_t layer, const SlotExtent& extent, Random& random);
+StoredReplyPtr MakeReply(std::string request_id, std::string output);
+
+// 12 layers, of which 0, 2 and 11 have states: no log, a log, a log and a draft. Layers 2 and 11 have a stored reply.
+TestSession MakeModelSession(uint64_t seed = 5);
+TestSession MakeOperatorSession(uint64_t seed = 9);
+
+struct TestImageOptions {
+  int32_t max_draft = 8;
+  bool transposed_base = false;
+};
+SessionImagePtr MakeImage(const TestSession& session, HostMemory& memory, const TestImageOptions& options = {});
+TestSession TakeApart(const SessionImage& image);
+
+// Everything but base versions and has_base; the owner's fields only where `owner`.
+void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
+bool SameStates(const TestSession& a, const TestSession& b);
+
+std::string FileBytes(const SnapshotFile& file);
+std::string Encode(const TestSession& session, HostMemory& memory, const SnapshotOptions& options = {});
+
+}  // namespace gdn

@@ -1,6 +1,7 @@
 #include "client/cpp/client.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,7 @@ namespace gdn {
 namespace {
 
 constexpr int kListPageSize = 1000;
+constexpr int kFirstReconnectBackoffMs = 50;
 
 // gRPC aborts the process on metadata it cannot send, so it must not get that far.
 absl::Status AddMetadata(grpc::ClientContext* context, const char* key, const std::string& value) {
@@ -24,11 +26,6 @@ absl::Status AddMetadata(grpc::ClientContext* context, const char* key, const st
   }
   context->AddMetadata(key, value);
   return absl::OkStatus();
-}
-
-absl::Status BadExport(std::string_view what) {
-  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                   StrCat("the exported state is not whole: ", what, "; export it again"));
 }
 
 }  // namespace
@@ -42,6 +39,11 @@ std::unique_ptr<Client> Client::Connect(const std::string& target,
                                         ClientOptions options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.max_receive_message_bytes);
+  // gRPC's own maximum is two minutes: long after a restarted server is back.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectBackoffMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(options.max_reconnect_backoff),
+                                                        kFirstReconnectBackoffMs, 3'600'000)));
   return std::make_unique<Client>(v1::GdnService::NewStub(grpc::CreateCustomChannel(target, credentials, arguments)),
                                   std::move(options));
 }
@@ -118,69 +120,35 @@ absl::Status Client::DeleteSession(const std::string& name, const CallOptions& c
   return Call(&Stub::DeleteSession, request, call).status();
 }
 
-absl::Status Client::ExportState(const v1::ExportStateRequest& request,
-                                 absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call) {
-  grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
-  const auto reader = stub_->ExportState(&context, request);
-
-  absl::Status status;
-  int64_t received = 0;
-  std::optional<int64_t> total;
-  v1::ExportStateResponse piece;
-  while (status.ok() && reader->Read(&piece)) {
-    if (piece.offset() != received) {
-      status = BadExport(StrCat("a piece begins at byte ", piece.offset(), ", expected ", received));
-    } else if (total.has_value() && piece.total_bytes() != *total) {
-      status = BadExport(StrCat("its size changed from ", *total, " to ", piece.total_bytes(), " bytes"));
-    } else {
-      total = piece.total_bytes();
-      received += static_cast<int64_t>(piece.data().size());
-      status = received <= *total ? sink(piece.data()) : BadExport(StrCat("more bytes than the announced ", *total));
-    }
-  }
-  if (!status.ok()) {
-    context.TryCancel();
-    (void)reader->Finish();
-    return status;
-  }
-  GDN_RETURN_IF_ERROR(StatusFromGrpc(reader->Finish()));
-  if (!total.has_value()) return BadExport("no piece came");
-  if (received != *total) return BadExport(StrCat(received, " of ", *total, " bytes came"));
-  return absl::OkStatus();
+absl::StatusOr<std::vector<v1::Session>> Client::ForkSession(const v1::ForkSessionRequest& request,
+                                                             const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(v1::ForkSessionResponse response, Call(&Stub::ForkSession, request, call));
+  return std::vector<v1::Session>(std::make_move_iterator(response.mutable_sessions()->begin()),
+                                  std::make_move_iterator(response.mutable_sessions()->end()));
 }
 
-absl::StatusOr<std::string> Client::ExportState(const v1::ExportStateRequest& request, const CallOptions& call) {
-  std::string file;
-  GDN_RETURN_IF_ERROR(ExportState(
-      request,
-      [&file](std::string_view piece) {
-        file.append(piece);
-        return absl::OkStatus();
-      },
-      call));
-  return file;
+absl::StatusOr<v1::Checkpoint> Client::CheckpointSession(const v1::CheckpointSessionRequest& request,
+                                                         const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(v1::CheckpointSessionResponse response, Call(&Stub::CheckpointSession, request, call));
+  return std::move(*response.mutable_checkpoint());
 }
 
-absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
-                                                const CallOptions& call) {
-  grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
-  v1::ImportStateResponse response;
-  const auto writer = stub_->ImportState(&context, &response);
-
-  v1::ImportStateRequest message;
-  *message.mutable_target() = target;
-  // A failed write means that the server has already answered; Finish() has the answer.
-  bool open = writer->Write(message);
-  for (size_t offset = 0; open && offset < file.size(); offset += kImportChunkBytes) {
-    const std::string_view piece = file.substr(offset, kImportChunkBytes);
-    message.set_data(piece.data(), piece.size());
-    open = writer->Write(message);
-  }
-  if (open) writer->WritesDone();
-  GDN_RETURN_IF_ERROR(StatusFromGrpc(writer->Finish()));
+absl::StatusOr<v1::Session> Client::RestoreCheckpoint(const v1::RestoreCheckpointRequest& request,
+                                                      const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(v1::RestoreCheckpointResponse response, Call(&Stub::RestoreCheckpoint, request, call));
   return std::move(*response.mutable_session());
+}
+
+absl::StatusOr<v1::AcceptTokensResponse> Client::AcceptTokens(const v1::AcceptTokensRequest& request,
+                                                              const CallOptions& call) {
+  return Call(&Stub::AcceptTokens, request, call);
+}
+
+absl::StatusOr<v1::PrefetchSessionsResponse> Client::PrefetchSessions(const std::vector<std::string>& names,
+                                                                      const CallOptions& call) {
+  v1::PrefetchSessionsRequest request;
+  for (const std::string& name : names) request.add_names(name);
+  return Call(&Stub::PrefetchSessions, request, call);
 }
 
 absl::StatusOr<v1::PrefillResponse> Client::Prefill(const v1::PrefillRequest& request, const CallOptions& call) {

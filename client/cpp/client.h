@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +22,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cpp/state_watch.h"
 #include "client/cpp/stream.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "grpcpp/channel.h"
@@ -31,15 +34,21 @@ struct ClientOptions {
   absl::Duration default_timeout = absl::Seconds(60);  // of each call but step streams; InfiniteDuration: no deadline
   std::string token;                                   // sent as it is in `authorization` metadata; "": none
   int max_receive_message_bytes = -1;                  // -1: no limit
+  absl::Duration max_reconnect_backoff = absl::Seconds(1);  // between attempts to reach a server that is not there
 };
 
+// Told of a state file's transfer after each piece; total_bytes is 0 where it is not known.
+using TransferProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
 struct CallOptions {
-  std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; for step streams: no deadline
+  std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; for step streams and WatchState:
+                                          // no deadline
   std::string affinity;                   // sent as `x-gdn-affinity` for routing; "": none
+  TransferProgress progress = nullptr;    // of ExportState and ImportState
 };
 
 // Bytes of a state file in one ImportState message.
-inline constexpr size_t kImportChunkBytes = size_t{1} << 20;
+inline constexpr size_t kImportChunkBytes = size_t{2} << 20;
 
 class Client {
  public:
@@ -66,16 +75,35 @@ class Client {
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
 
-  // The state file, in pieces to `sink` in order, or as one string. DATA_LOSS where pieces are missing, out of order or
-  // not as many bytes as announced; `sink` may have been given the pieces before that. An error of `sink` ends the call
-  // and is returned.
+  // The state file, in pieces to `sink` in order, or as one string. Every piece's checksum is verified before `sink`
+  // sees it. DATA_LOSS (INVALID_STATE_FILE) where pieces are damaged, missing, out of order or not as many bytes as
+  // announced; `sink` may have been given the pieces before that. An error of `sink` ends the call and is returned.
   absl::Status ExportState(const v1::ExportStateRequest& request,
                            absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call = {});
   absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});
 
-  // Makes a session from a state file, sent in pieces of kImportChunkBytes.
+  // Makes a session from a state file, sent with checksums in pieces of kImportChunkBytes. target.total_bytes is set
+  // from the file. The second form asks `source` for the next bytes, at most as many as its argument says; none: the end.
+  // An error of `source` ends the call, makes no session and is returned.
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
                                           const CallOptions& call = {});
+  absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target,
+                                          absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,
+                                          const CallOptions& call = {});
+
+  // A session's snapshots as it advances; see state_watch.h.
+  absl::StatusOr<StateWatch> WatchState(const v1::WatchStateRequest& request, const CallOptions& call = {});
+
+  absl::StatusOr<std::vector<v1::Session>> ForkSession(const v1::ForkSessionRequest& request,
+                                                       const CallOptions& call = {});
+  absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
+                                                   const CallOptions& call = {});
+  absl::StatusOr<v1::Session> RestoreCheckpoint(const v1::RestoreCheckpointRequest& request,
+                                                const CallOptions& call = {});
+  absl::StatusOr<v1::AcceptTokensResponse> AcceptTokens(const v1::AcceptTokensRequest& request,
+                                                        const CallOptions& call = {});
+  absl::StatusOr<v1::PrefetchSessionsResponse> PrefetchSessions(const std::vector<std::string>& names,
+                                                                const CallOptions& call = {});
 
   absl::StatusOr<v1::PrefillResponse> Prefill(const v1::PrefillRequest& request, const CallOptions& call = {});
   absl::StatusOr<v1::DecodeResponse> Decode(const v1::DecodeRequest& request, const CallOptions& call = {});

@@ -25,9 +25,6 @@ using ::testing::NiceMock;
 using ::testing::Return;
 using ::testing::SetArgPointee;
 
-using ExportReader = NiceMock<grpc::testing::MockClientReader<v1::ExportStateResponse>>;
-using ImportWriter = NiceMock<grpc::testing::MockClientWriter<v1::ImportStateRequest>>;
-
 grpc::Status ServerError(grpc::StatusCode code, const std::string& reason) {
   google::rpc::Status details;
   details.set_code(code);
@@ -47,28 +44,9 @@ class ClientTest : public ::testing::Test {
     client_ = std::make_unique<Client>(std::move(stub), std::move(options));
   }
 
-  // A reader that gives `pieces` and ends with `status`. The client owns it once it is asked for.
-  void ExpectExport(const std::vector<v1::ExportStateResponse>& pieces, const grpc::Status& status = grpc::Status::OK) {
-    auto* const reader = new ExportReader;
-    EXPECT_CALL(*stub_, ExportStateRaw(_, _)).WillOnce(Return(reader));
-    auto& reads = EXPECT_CALL(*reader, Read(_));
-    reads.Times(::testing::AtMost(static_cast<int>(pieces.size()) + 1));
-    for (const auto& piece : pieces) reads.WillOnce(DoAll(SetArgPointee<0>(piece), Return(true)));
-    reads.WillRepeatedly(Return(false));
-    EXPECT_CALL(*reader, Finish()).WillOnce(Return(status));
-  }
-
   NiceMock<v1::MockGdnServiceStub>* stub_;  // owned by client_
   std::unique_ptr<Client> client_;
 };
-
-v1::ExportStateResponse Piece(const std::string& data, int64_t offset, int64_t total_bytes) {
-  v1::ExportStateResponse piece;
-  piece.set_data(data);
-  piece.set_offset(offset);
-  piece.set_total_bytes(total_bytes);
-  return piece;
-}
 
 TEST_F(ClientTest, GivesTheServersReply) {
   v1::PrefillResponse response;
@@ -168,92 +146,50 @@ TEST_F(ClientTest, DoesNotListForeverWhenThePageTokenRepeats) {
   EXPECT_EQ(client_->ListSessions().status().code(), absl::StatusCode::kInternal);
 }
 
-TEST_F(ClientTest, ExportsAWholeFile) {
-  ExpectExport({Piece("abc", 0, 8), Piece("", 3, 8), Piece("defgh", 3, 8)});
-  const auto file = client_->ExportState(v1::ExportStateRequest());
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(*file, "abcdefgh");
-}
-
-TEST_F(ClientTest, RefusesAnExportWithAHole) {
-  ExpectExport({Piece("abc", 0, 8), Piece("gh", 6, 8)});
-  const absl::Status status = client_->ExportState(v1::ExportStateRequest()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("begins at byte 6, expected 3"));
-}
-
-TEST_F(ClientTest, RefusesAnExportThatIsCut) {
-  ExpectExport({Piece("abc", 0, 8)});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("3 of 8 bytes"));
-  ExpectExport({});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("no piece"));
-}
-
-TEST_F(ClientTest, RefusesAnExportOfAnotherSizeThanAnnounced) {
-  ExpectExport({Piece("abc", 0, 2)});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("more bytes"));
-  ExpectExport({Piece("abc", 0, 8), Piece("def", 3, 6)});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("from 8 to 6"));
-}
-
-TEST_F(ClientTest, ReportsTheServersErrorOverAShortExport) {
-  ExpectExport({Piece("abc", 0, 8)}, ServerError(grpc::StatusCode::ABORTED, "SESSION_BUSY"));
-  EXPECT_EQ(ErrorReason(client_->ExportState(v1::ExportStateRequest()).status()), reason::kSessionBusy);
-}
-
-TEST_F(ClientTest, EndsAnExportWhoseSinkFails) {
-  ExpectExport({Piece("abc", 0, 8), Piece("defgh", 3, 8)}, grpc::Status::CANCELLED);
-  int calls = 0;
-  const absl::Status status = client_->ExportState(v1::ExportStateRequest(), [&calls](std::string_view) {
-    ++calls;
-    return absl::ResourceExhaustedError("disk full");
+TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
+  EXPECT_CALL(*stub_, ForkSession(_, _, _)).WillOnce([](auto*, const v1::ForkSessionRequest& request, auto* out) {
+    EXPECT_EQ(request.name(), "sessions/a");
+    for (const auto& id : request.session_ids()) out->add_sessions()->set_name("sessions/" + id);
+    return grpc::Status::OK;
   });
-  EXPECT_EQ(status, absl::ResourceExhaustedError("disk full"));
-  EXPECT_EQ(calls, 1);
-}
-
-TEST_F(ClientTest, ImportsTheTargetFirstAndThenTheFileInPieces) {
-  std::string file(2 * kImportChunkBytes + 17, '\0');
-  for (size_t i = 0; i < file.size(); ++i) file[i] = static_cast<char>(i * 2654435761u >> 24);
-  auto* const writer = new ImportWriter;
-  EXPECT_CALL(*stub_, ImportStateRaw(_, _)).WillOnce([&](auto*, v1::ImportStateResponse* response) {
-    response->mutable_session()->set_name("sessions/new");
-    return writer;
+  EXPECT_CALL(*stub_, CheckpointSession(_, _, _))
+      .WillOnce([](auto*, const v1::CheckpointSessionRequest& request, auto* out) {
+        out->mutable_checkpoint()->set_checkpoint_id(request.checkpoint_id());
+        return grpc::Status::OK;
+      });
+  EXPECT_CALL(*stub_, RestoreCheckpoint(_, _, _))
+      .WillOnce([](auto*, const v1::RestoreCheckpointRequest& request, auto* out) {
+        out->mutable_session()->set_name(request.name());
+        out->mutable_session()->set_epoch(2);
+        return grpc::Status::OK;
+      });
+  EXPECT_CALL(*stub_, AcceptTokens(_, _, _)).WillOnce([](auto*, const v1::AcceptTokensRequest& request, auto* out) {
+    out->add_counts()->set_session(request.acceptances(0).session());
+    return grpc::Status::OK;
   });
-  std::vector<v1::ImportStateRequest> sent;
-  EXPECT_CALL(*writer, Write(_, _)).WillRepeatedly([&](const v1::ImportStateRequest& request, auto) {
-    sent.push_back(request);
-    return true;
-  });
-  EXPECT_CALL(*writer, WritesDone()).WillOnce(Return(true));
-  EXPECT_CALL(*writer, Finish()).WillOnce(Return(grpc::Status::OK));
-
-  v1::ImportStateRequest::Target target;
-  target.set_session_id("new");
-  const auto session = client_->ImportState(target, file);
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ(session->name(), "sessions/new");
-  ASSERT_EQ(sent.size(), 4);
-  EXPECT_EQ(sent[0].target().session_id(), "new");
-  std::string joined;
-  for (size_t i = 1; i < sent.size(); ++i) {
-    ASSERT_TRUE(sent[i].has_data());
-    EXPECT_LE(sent[i].data().size(), kImportChunkBytes);
-    joined += sent[i].data();
-  }
-  EXPECT_TRUE(joined == file);
-}
-
-TEST_F(ClientTest, ReportsWhyAnImportWasCutOff) {
-  auto* const writer = new ImportWriter;
-  EXPECT_CALL(*stub_, ImportStateRaw(_, _)).WillOnce(Return(writer));
-  EXPECT_CALL(*writer, Write(_, _)).WillOnce(Return(true)).WillOnce(Return(false));
-  EXPECT_CALL(*writer, Finish()).WillOnce(Return(ServerError(grpc::StatusCode::ALREADY_EXISTS, "SESSION_EXISTS")));
-  const absl::Status status =
-      client_->ImportState(v1::ImportStateRequest::Target(), std::string(4 * kImportChunkBytes, 'x')).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(ErrorReason(status), reason::kSessionExists);
+  EXPECT_CALL(*stub_, PrefetchSessions(_, _, _))
+      .WillOnce([](auto*, const v1::PrefetchSessionsRequest& request, auto* out) {
+        out->set_started(request.names_size());
+        return grpc::Status::OK;
+      });
+  v1::ForkSessionRequest fork;
+  fork.set_name("sessions/a");
+  fork.add_session_ids("b");
+  fork.add_session_ids("c");
+  const auto children = client_->ForkSession(fork);
+  ASSERT_TRUE(children.ok()) << children.status();
+  ASSERT_EQ(children->size(), 2u);
+  EXPECT_EQ((*children)[1].name(), "sessions/c");
+  v1::CheckpointSessionRequest checkpoint;
+  checkpoint.set_checkpoint_id("before");
+  EXPECT_EQ(client_->CheckpointSession(checkpoint)->checkpoint_id(), "before");
+  v1::RestoreCheckpointRequest restore;
+  restore.set_name("sessions/a");
+  EXPECT_EQ(client_->RestoreCheckpoint(restore)->epoch(), 2);
+  v1::AcceptTokensRequest accept;
+  accept.add_acceptances()->set_session("sessions/a");
+  EXPECT_EQ(client_->AcceptTokens(accept)->counts(0).session(), "sessions/a");
+  EXPECT_EQ(client_->PrefetchSessions({"sessions/a", "sessions/b"})->started(), 2);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/safetensors.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
 #include "grpcpp/security/server_credentials.h"
@@ -13,17 +12,12 @@ namespace gdn {
 namespace {
 
 constexpr int64_t kMaxStoredReplyBytes = 64 * kToyHidden * 4;  // replies of more than 64 tokens are not kept
-constexpr size_t kExportPieceBytes = 100;                      // so that even small files come in pieces
 
 google::rpc::Status ToRpc(const grpc::Status& status) {
   google::rpc::Status rpc;
   rpc.set_code(status.error_code());
   rpc.set_message(status.error_message());
   return rpc;
-}
-
-std::string_view Bytes(const std::vector<float>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
 }  // namespace
@@ -67,6 +61,11 @@ grpc::Status FakeGdnService::GetServerInfo(grpc::ServerContext*, const v1::GetSe
   response->set_version("0.0.0-fake");
   response->set_backend("cpu");
   response->mutable_limits()->set_max_stored_reply_bytes(kMaxStoredReplyBytes);
+  v1::TierInfo* const disk = response->add_tiers();
+  disk->set_name("disk");
+  disk->set_sessions(3);
+  disk->set_used_bytes(64 << 20);
+  response->set_recovered_sessions(2);
   return grpc::Status::OK;
 }
 
@@ -77,7 +76,18 @@ grpc::Status FakeGdnService::GetModel(grpc::ServerContext*, const v1::GetModelRe
   model->set_name(request->name());
   model->set_num_layers(3);
   model->mutable_dims()->set_hidden_size(kToyHidden);
+  model->set_fingerprint(kToyFingerprint);
   for (const int32_t layer : kToyLayers) model->add_gdn_layers(layer);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeGdnService::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
+                                        v1::ListModelsResponse* response) {
+  v1::GetModelRequest request;
+  request.set_name("models/toy");
+  v1::GetModelResponse model;
+  (void)GetModel(context, &request, &model);
+  *response->add_models() = model.model();
   return grpc::Status::OK;
 }
 
@@ -99,42 +109,6 @@ grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::Delet
   absl::MutexLock lock(&mu_);
   return sessions_.erase(request->name()) != 0 ? grpc::Status::OK
                                                : grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
-}
-
-grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
-                                         grpc::ServerWriter<v1::ExportStateResponse>* writer) {
-  std::vector<std::pair<std::string, std::vector<float>>> values;
-  std::vector<NamedTensor> tensors;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto session = sessions_.find(request->name());
-    if (session == sessions_.end()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
-    for (const auto& [layer, state] : session->second) {
-      std::vector<float> sum(state.sum.begin(), state.sum.end());
-      for (float& element : sum) element += faults_.exported_state_error;
-      std::vector<float> newest;
-      for (const auto& channel : state.newest) newest.insert(newest.end(), channel.begin(), channel.end());
-      values.emplace_back(StrCat("layer.", layer, ".recurrent_state"), std::move(sum));
-      values.emplace_back(StrCat("layer.", layer, ".conv_state"), std::move(newest));
-    }
-  }
-  for (const auto& [name, floats] : values) {
-    const bool conv = floats.size() != kToyHidden;
-    tensors.push_back(
-        {name,
-         {DType::kF32,
-          conv ? std::vector<int64_t>{kToyHidden, kToyConvColumns} : std::vector<int64_t>{1, kToyHidden, 1},
-          Bytes(floats)}});
-  }
-  const std::string file = *SerializeSafetensors(tensors, {});
-  for (size_t offset = 0; offset < file.size(); offset += kExportPieceBytes) {
-    v1::ExportStateResponse piece;
-    piece.set_data(file.substr(offset, kExportPieceBytes));
-    piece.set_offset(static_cast<int64_t>(offset));
-    piece.set_total_bytes(static_cast<int64_t>(file.size()));
-    writer->Write(piece);
-  }
-  return grpc::Status::OK;
 }
 
 grpc::Status FakeGdnService::Advance(const std::string& call, const std::string& session, int32_t layer,

@@ -112,7 +112,8 @@ TEST_F(CommandLine, HelpsOnStdout) {
 }
 
 TEST_F(CommandLine, EveryCommandHasFlagsThatExistAndHelp) {
-  for (const auto& group : {InfoCommands(), SessionCommands(), StepCommands(), StateCommands(), ReplayCommands()}) {
+  for (const auto& group : {InfoCommands(), SessionCommands(), StepCommands(), StateCommands(), StatePointCommands(),
+                            StateViewCommands(), ReplayCommands()}) {
     for (const Command& command : group) {
       std::vector<std::string> arguments;
       std::istringstream words{std::string(command.name)};
@@ -144,7 +145,10 @@ TEST_F(CommandLine, SaysWhereNoServerAnswers) {
 TEST_F(CommandLine, ShowsTheServer) {
   FakeGdnService service;
   const LoopbackServer server(&service);
-  EXPECT_THAT(Run({"info", "--target=" + server.target()}, InfoCommands()).out, HasSubstr("gdn_server 0.0.0-fake"));
+  const Outcome info = Run({"info", "--target=" + server.target()}, InfoCommands());
+  EXPECT_THAT(info.out, HasSubstr("gdn_server 0.0.0-fake"));
+  EXPECT_THAT(info.out, HasSubstr("tier         disk    3 sessions, 64.0 MiB; 0 stores"));
+  EXPECT_THAT(info.out, HasSubstr("2 sessions recovered"));
   EXPECT_THAT(Run({"info", "--json", "--target=" + server.target()}, InfoCommands()).out,
               HasSubstr("\"version\": \"0.0.0-fake\""));
 }

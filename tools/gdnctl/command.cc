@@ -47,7 +47,7 @@ void AppendFlag(std::string_view name, std::string* text) {
 
 std::string Usage(const std::vector<Command>& commands) {
   std::string text = StrCat("Usage: gdnctl COMMAND [--flag=value ...]\n\n", kIntroduction, "\nCommands:\n");
-  for (const Command& command : commands) absl::StrAppendFormat(&text, "  %-16s %s\n", command.name, command.summary);
+  for (const Command& command : commands) absl::StrAppendFormat(&text, "  %-18s %s\n", command.name, command.summary);
   text += "\nFlags of every command:\n";
   for (const std::string_view flag : kCommonFlags) AppendFlag(flag, &text);
   return StrCat(text, "\n'gdnctl COMMAND --help' tells more. ", kExitCodes);

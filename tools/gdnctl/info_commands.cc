@@ -28,6 +28,17 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
       "limits       %s a message, %d sessions and %d draft tokens a Decode, %d queued steps, %s a stored reply\n",
       FormatBytes(limits.max_message_bytes()), limits.max_batch(), limits.max_draft(), limits.max_queued_steps(),
       FormatBytes(limits.max_stored_reply_bytes()));
+  for (const v1::TierInfo& tier : info.tiers()) {
+    absl::PrintF("tier         %-7s %d sessions, %s", tier.name(), tier.sessions(), FormatBytes(tier.used_bytes()));
+    if (tier.limit_bytes() > 0) absl::PrintF(" of %s", FormatBytes(tier.limit_bytes()));
+    absl::PrintF("; %d stores (%s), %d loads (%s), %d failures\n", tier.stores(), FormatBytes(tier.stored_bytes()),
+                 tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
+  }
+  if (info.tiers_size() > 0) {
+    absl::PrintF("since start  %d checkpoints (%d failed), %d sessions recovered, %d expired, %s of stored replies\n",
+                 info.checkpoints(), info.checkpoint_failures(), info.recovered_sessions(), info.expired_sessions(),
+                 FormatBytes(info.stored_reply_bytes()));
+  }
   return kExitOk;
 }
 

@@ -1,7 +1,10 @@
 #include "tools/gdnctl/output_file.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <utility>
+
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -24,7 +27,10 @@ absl::Status OutputFile::Append(std::string_view bytes) {
 }
 
 absl::Status OutputFile::Commit() {
-  if (std::fclose(file_.release()) == 0 && std::rename(partial().c_str(), path_.c_str()) == 0) return absl::OkStatus();
+  // On the disk before it has its name: a name of an empty file is what a crash would leave otherwise.
+  const bool written = std::fflush(file_.get()) == 0 && fsync(fileno(file_.get())) == 0;
+  if (std::fclose(file_.release()) == 0 && written && std::rename(partial().c_str(), path_.c_str()) == 0)
+    return absl::OkStatus();
   absl::Status status = absl::ErrnoToStatus(errno, StrCat("cannot write '", path_, "'"));
   std::remove(partial().c_str());
   return status;

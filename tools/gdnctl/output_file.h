@@ -24,7 +24,7 @@ class OutputFile {
   ~OutputFile();
 
   absl::Status Append(std::string_view bytes);
-  // Closes it and gives it its name; an existing file is replaced.
+  // Flushes it to the disk, closes it and gives it its name; an existing file is replaced.
   absl::Status Commit();
 
  private:

@@ -2,11 +2,45 @@
 
 #include <cstdio>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/string_cat.h"
 #include "google/protobuf/util/json_util.h"
+#include "tools/gdnctl/command.h"
 
 namespace gdn {
+namespace {
+
+std::string_view KindName(v1::InputKind kind) {
+  switch (kind) {
+    case v1::INPUT_KIND_HIDDEN_STATES:
+      return "hidden_states";
+    case v1::INPUT_KIND_PROJECTED:
+      return "projected";
+    case v1::INPUT_KIND_DELTA_RULE:
+      return "delta_rule";
+    default:
+      return "no step yet";
+  }
+}
+
+std::string_view TierName(v1::StateTier tier) {
+  switch (tier) {
+    case v1::STATE_TIER_DEVICE:
+      return "on the device";
+    case v1::STATE_TIER_HOST:
+      return "in host memory";
+    case v1::STATE_TIER_DISK:
+      return "on the disk";
+    case v1::STATE_TIER_REDIS:
+      return "in Redis";
+    default:
+      return "in no tier that is known here";
+  }
+}
+
+}  // namespace
 
 absl::Status PrintJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
@@ -18,6 +52,26 @@ absl::Status PrintJson(const google::protobuf::Message& message) {
   if (!status.ok()) return absl::InternalError(StrCat("cannot print as JSON: ", status.ToString()));
   absl::PrintF("%s", json);
   return absl::OkStatus();
+}
+
+absl::Status PrintSession(const v1::Session& session) {
+  if (absl::GetFlag(FLAGS_json)) return PrintJson(session);
+  absl::PrintF("%s\n  of         %s\n  affinity   %s\n  created    %s\n  state      %s, %s\n  epoch      %d\n",
+               session.name(), FormatSpec(session), session.affinity(), FormatTimestamp(session.create_time()),
+               FormatBytes(session.state_bytes()), TierName(session.tier()), session.epoch());
+  if (session.has_durable_time()) absl::PrintF("  durable    %s\n", FormatTimestamp(session.durable_time()));
+  for (const v1::LayerState& layer : session.layers()) {
+    absl::PrintF("  layer %-4d %d tokens, %d of them in the log, %s", layer.layer(), layer.token_count(),
+                 layer.log_length(), KindName(layer.input_kind()));
+    if (layer.draft_length() > 0) absl::PrintF(", a draft of %d", layer.draft_length());
+    if (session.has_durable_time()) absl::PrintF(", %d durable", layer.durable_token_count());
+    absl::PrintF("\n");
+  }
+  return absl::OkStatus();
+}
+
+std::string FormatTimestamp(const google::protobuf::Timestamp& time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(time.seconds()), absl::UTCTimeZone());
 }
 
 std::string FormatBytes(int64_t bytes) {

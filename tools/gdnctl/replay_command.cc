@@ -18,7 +18,7 @@ ABSL_DECLARE_FLAG(std::string, model);
 ABSL_FLAG(std::string, io, "", "Recorded layer inputs and outputs: an io.safetensors of reference vectors.");
 ABSL_FLAG(double, tolerance, 1e-5, "Largest relative error (Euclidean norm) that passes.");
 ABSL_FLAG(std::string, dtype, "F32", "Send the inputs as F32, F16 or BF16; the outputs are always F32.");
-ABSL_FLAG(bool, progress, false, "Show progress on stderr even where that is no terminal.");
+ABSL_DECLARE_FLAG(bool, progress);
 
 namespace gdn {
 namespace {

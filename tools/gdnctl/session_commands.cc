@@ -3,7 +3,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
@@ -16,35 +15,6 @@ ABSL_FLAG(std::string, affinity, "", "Routing key; sessions decoded in one call 
 
 namespace gdn {
 namespace {
-
-std::string CreateTime(const v1::Session& session) {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(session.create_time().seconds()),
-                          absl::UTCTimeZone());
-}
-
-std::string_view KindName(v1::InputKind kind) {
-  switch (kind) {
-    case v1::INPUT_KIND_HIDDEN_STATES:
-      return "hidden_states";
-    case v1::INPUT_KIND_PROJECTED:
-      return "projected";
-    case v1::INPUT_KIND_DELTA_RULE:
-      return "delta_rule";
-    default:
-      return "no step yet";
-  }
-}
-
-absl::Status PrintSession(const v1::Session& session) {
-  if (absl::GetFlag(FLAGS_json)) return PrintJson(session);
-  absl::PrintF("%s\n  of         %s\n  affinity   %s\n  created    %s\n  state      %s\n", session.name(),
-               FormatSpec(session), session.affinity(), CreateTime(session), FormatBytes(session.state_bytes()));
-  for (const v1::LayerState& layer : session.layers()) {
-    absl::PrintF("  layer %-4d %d tokens, %d of them in the log, %s\n", layer.layer(), layer.token_count(),
-                 layer.log_length(), KindName(layer.input_kind()));
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<int> RunList(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> sessions, ConnectByFlags()->ListSessions());
@@ -59,7 +29,7 @@ absl::StatusOr<int> RunList(const std::vector<std::string>&) {
     int64_t tokens = 0;  // layers of a sequence may be apart by a step
     for (const v1::LayerState& layer : session.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
     absl::PrintF("%-44s %-32s %10d %12s  %s\n", session.name(), FormatSpec(session), tokens,
-                 FormatBytes(session.state_bytes()), CreateTime(session));
+                 FormatBytes(session.state_bytes()), FormatTimestamp(session.create_time()));
   }
   return kExitOk;
 }

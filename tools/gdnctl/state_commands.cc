@@ -4,11 +4,16 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "base/dtype.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "client/cpp/tensor_codec.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
+#include "tools/gdnctl/progress.h"
+#include "tools/gdnctl/state_file.h"
 
 ABSL_DECLARE_FLAG(std::vector<std::string>, session);
 ABSL_DECLARE_FLAG(std::string, in);
@@ -19,6 +24,8 @@ ABSL_DECLARE_FLAG(std::string, id);
 ABSL_DECLARE_FLAG(std::string, affinity);
 ABSL_FLAG(bool, include_recurrent_state, false,
           "Also write each layer's state with its log folded in, for other readers.");
+ABSL_FLAG(std::string, recurrent_state_dtype, "",
+          "Element type of those: F32 or BF16. Sets --include-recurrent-state.");
 
 namespace gdn {
 namespace {
@@ -30,12 +37,26 @@ absl::StatusOr<int> RunExport(const std::vector<std::string>&) {
   v1::ExportStateRequest request;
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), SessionName(sessions[0]));
   request.set_include_recurrent_state(absl::GetFlag(FLAGS_include_recurrent_state));
+  if (const std::string name = absl::GetFlag(FLAGS_recurrent_state_dtype); !name.empty()) {
+    const absl::StatusOr<DType> dtype = ParseDType(name);
+    if (!dtype.ok()) return UsageError(StrCat("--recurrent-state-dtype: ", dtype.status().message()));
+    request.set_include_recurrent_state(true);
+    request.set_recurrent_state_dtype(ToProtoDType(*dtype));
+  }
   GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(absl::GetFlag(FLAGS_out)));
   int64_t bytes = 0;
-  GDN_RETURN_IF_ERROR(ConnectByFlags()->ExportState(request, [&](std::string_view piece) {
-    bytes += static_cast<int64_t>(piece.size());
-    return file.Append(piece);
-  }));
+  {
+    ProgressBar bar("export");
+    CallOptions call;
+    call.progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
+    GDN_RETURN_IF_ERROR(ConnectByFlags()->ExportState(
+        request,
+        [&](std::string_view piece) {
+          bytes += static_cast<int64_t>(piece.size());
+          return file.Append(piece);
+        },
+        call));
+  }
   GDN_RETURN_IF_ERROR(file.Commit());
   absl::PrintF("%s: %s in '%s'\n", request.name(), FormatBytes(bytes), absl::GetFlag(FLAGS_out));
   return kExitOk;
@@ -45,18 +66,32 @@ absl::StatusOr<int> RunImport(const std::vector<std::string>&) {
   const std::string model = absl::GetFlag(FLAGS_model);
   const std::vector<std::string> spec = absl::GetFlag(FLAGS_operator);
   if (absl::GetFlag(FLAGS_in).empty()) return UsageError("--in is needed");
-  if (model.empty() == spec.empty()) return UsageError("one of --model and --operator is needed");
+  if (!model.empty() && !spec.empty()) return UsageError("--model and --operator are both given, expected one of them");
+  const std::unique_ptr<Client> client = ConnectByFlags();
+  GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(absl::GetFlag(FLAGS_in)));
   v1::ImportStateRequest::Target target;
   if (!model.empty()) {
     GDN_ASSIGN_OR_RETURN(*target.mutable_model(), ModelName(model));
-  } else {
+  } else if (!spec.empty()) {
     GDN_ASSIGN_OR_RETURN(*target.mutable_operator_(), ParseOperatorSpec(spec));
+  } else {
+    GDN_ASSIGN_OR_RETURN(const StateFileReport report, InspectStateFile(file.bytes()));
+    std::vector<v1::Model> models;
+    if (report.dims.conv_width() > 0) {
+      GDN_ASSIGN_OR_RETURN(models, client->ListModels());
+    }
+    GDN_RETURN_IF_ERROR(SetTargetSpec(report, models, &target));
   }
   target.set_session_id(absl::GetFlag(FLAGS_id));
   target.set_affinity(absl::GetFlag(FLAGS_affinity));
-  GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(absl::GetFlag(FLAGS_in)));
-  const CallOptions call{.timeout = {}, .affinity = target.affinity()};
-  GDN_ASSIGN_OR_RETURN(const v1::Session session, ConnectByFlags()->ImportState(target, file.bytes(), call));
+  v1::Session session;
+  {
+    ProgressBar bar("import");
+    CallOptions call;
+    call.affinity = target.affinity();
+    call.progress = [&bar](int64_t done, int64_t total) { bar.Show(done, total); };
+    GDN_ASSIGN_OR_RETURN(session, client->ImportState(target, file.bytes(), call));
+  }
   absl::PrintF("%s: %s of state from '%s'\n", session.name(), FormatBytes(session.state_bytes()),
                absl::GetFlag(FLAGS_in));
   return kExitOk;
@@ -69,13 +104,17 @@ std::vector<Command> StateCommands() {
            .arguments = "",
            .summary = "Write a session's states to a safetensors file",
            .details = "Example: gdnctl state export --session chat-1 --out chat-1.safetensors\n",
-           .flags = {"session", "out", "include_recurrent_state"},
+           .flags = {"session", "out", "include_recurrent_state", "recurrent_state_dtype", "progress"},
            .run = RunExport},
           {.name = "state import",
            .arguments = "",
            .summary = "Make a session from such a file",
-           .details = "Example: gdnctl state import --in chat-1.safetensors --model qwen --id chat-2\n",
-           .flags = {"in", "model", "operator", "id", "affinity"},
+           .details = "Without --model and --operator the file says what it is of: the model is the one with its\n"
+                      "fingerprint. A session moves between two servers like this:\n"
+                      "  gdnctl state export --target A:50061 --session chat --out chat.safetensors\n"
+                      "  gdnctl state import --target B:50061 --in chat.safetensors --id chat\n"
+                      "  gdnctl sessions delete --target A:50061 chat\n",
+           .flags = {"in", "model", "operator", "id", "affinity", "progress"},
            .run = RunImport}};
 }
 

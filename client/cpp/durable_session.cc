@@ -1,0 +1,381 @@
+#include "client/cpp/durable_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+// What the caller asked for: the request without what this side fills in.
+Hash128 IdentityOf(StepRequest request) {
+  std::visit(
+      [](auto& step) {
+        step.clear_request_id();
+        if constexpr (std::is_same_v<std::decay_t<decltype(step)>, v1::PrefillRequest>) {
+          step.clear_session();
+          step.clear_session_epoch();
+          step.clear_expected_token_count();
+        } else {
+          step.clear_sessions();
+          step.clear_session_epochs();
+          step.clear_expected_token_counts();
+          step.clear_partial_ok();
+        }
+      },
+      request);
+  Hasher hasher;
+  hasher.UpdateInt(static_cast<int64_t>(request.index()));
+  hasher.UpdateField(std::visit([](const auto& step) { return step.SerializeAsString(); }, request));
+  return hasher.Finish();
+}
+
+Hash128 IdentityOfAccept(int32_t accepted_tokens) {
+  Hasher hasher;
+  hasher.UpdateField("accept");
+  hasher.UpdateInt(accepted_tokens);
+  return hasher.Finish();
+}
+
+absl::Status NoSuchLayer(const std::string& session, int32_t layer) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                   StrCat(session, " has no layer ", layer, "; expected one of its GDN layers"),
+                   {{"session", session}, {"layer", StrCat(layer)}});
+}
+
+}  // namespace
+
+DurableSession::DurableSession(Client& client, DurableSessionOptions options)
+    : client_(client), options_(options), id_prefix_(RandomId()) {}
+
+absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& client, v1::CreateSessionRequest request,
+                                                                       DurableSessionOptions options) {
+  // Chosen here, so that a lost reply does not leave a session that nobody knows.
+  if (request.session_id().empty()) request.set_session_id(RandomId());
+  std::unique_ptr<DurableSession> session(new DurableSession(client, options));
+  for (const v1::InitialState& state : request.initial_states()) {
+    session->initial_counts_[state.layer()] = state.token_count();
+  }
+  Backoff backoff = session->NewBackoff();
+  session->session_.set_affinity(request.affinity());
+  GDN_ASSIGN_OR_RETURN(v1::Session made, session->Retried(backoff, [&](const CallOptions& call) {
+    return client.CreateSession(request, call);
+  }));
+  session->create_ = std::move(request);
+  GDN_RETURN_IF_ERROR(session->Adopt(std::move(made), backoff));
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Attach(Client& client, const std::string& name,
+                                                                       DurableSessionOptions options) {
+  std::unique_ptr<DurableSession> session(new DurableSession(client, options));
+  Backoff backoff = session->NewBackoff();
+  GDN_ASSIGN_OR_RETURN(v1::Session found, session->Retried(backoff, [&](const CallOptions& call) {
+    return client.GetSession(name, call);
+  }));
+  GDN_RETURN_IF_ERROR(session->Adopt(std::move(found), backoff));
+  return session;
+}
+
+template <typename Call>
+auto DurableSession::Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions())) {
+  for (;;) {
+    auto result = call(TryOptions(backoff));
+    if (result.ok() || !WorthAnotherTry(result.status())) return result;
+    GDN_RETURN_IF_ERROR(backoff.Wait(result.status()));
+    ++stats_.retries;
+  }
+}
+
+absl::Status DurableSession::Adopt(v1::Session session, Backoff& backoff) {
+  GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info,
+                       Retried(backoff, [this](const CallOptions& call) { return client_.GetServerInfo(call); }));
+  numerics_id_ = info.numerics_id();
+  session_ = std::move(session);
+  epoch_ = session_.epoch();
+  for (const v1::LayerState& layer : session_.layers()) {
+    if (layer.draft_length() > 0) {
+      return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
+                       StrCat(session_.name(), " layer ", layer.layer(), " has a draft of ", layer.draft_length(),
+                              " tokens; accept or drop it first, as its inputs are not known here"),
+                       {{"session", session_.name()},
+                        {"layer", StrCat(layer.layer())},
+                        {"draft_length", StrCat(layer.draft_length())}});
+    }
+    layers_.emplace(layer.layer(), LayerSteps(layer.layer(), layer.token_count()));
+    checkpointed_counts_[layer.layer()] = layer.durable_token_count();
+  }
+  return absl::OkStatus();
+}
+
+Backoff DurableSession::NewBackoff() const {
+  return Backoff({.first = options_.first_backoff,
+                  .longest = options_.longest_backoff,
+                  .deadline = absl::Now() + options_.overall_timeout});
+}
+
+std::string DurableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
+
+CallOptions DurableSession::TryOptions(const Backoff& backoff) const {
+  const absl::Duration left = std::max(backoff.deadline() - absl::Now(), absl::Milliseconds(1));
+  return {.timeout = std::min(options_.try_timeout, left), .affinity = session_.affinity()};
+}
+
+int64_t DurableSession::token_count(int32_t layer) const {
+  const auto found = layers_.find(layer);
+  return found == layers_.end() ? -1 : found->second.token_count();
+}
+
+int64_t DurableSession::kept_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [layer, steps] : layers_) bytes += steps.bytes();
+  return bytes;
+}
+
+absl::Status DurableSession::Begin(CallInFlight call, Backoff& backoff) {
+  if (in_flight_.has_value()) {
+    if (in_flight_->identity == call.identity) return absl::OkStatus();
+    return absl::FailedPreconditionError(AbslView(StrCat("the call before on ", name(),
+                                                         " ended without an answer and may have been applied; "
+                                                         "repeat it before another one")));
+  }
+  GDN_RETURN_IF_ERROR(KeepWithinLimits(backoff));
+  call.request_id = NewRequestId();
+  in_flight_ = std::move(call);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request, const std::string& request_id,
+                                                           int64_t token_count, const Backoff& backoff) {
+  Reply reply;
+  if (auto* const prefill = std::get_if<v1::PrefillRequest>(&request)) {
+    prefill->set_session(name());
+    prefill->set_session_epoch(epoch_);
+    prefill->set_expected_token_count(token_count);
+    prefill->set_request_id(request_id);
+    GDN_ASSIGN_OR_RETURN(v1::PrefillResponse response, client_.Prefill(*prefill, TryOptions(backoff)));
+    reply.token_count = response.token_count();
+    reply.durable_token_count = response.durable_token_count();
+    reply.output = HashBytes(response.output().data());
+    reply.message = std::move(response);
+    return reply;
+  }
+  v1::DecodeRequest& decode = std::get<v1::DecodeRequest>(request);
+  decode.clear_sessions();
+  decode.add_sessions(name());
+  decode.clear_session_epochs();
+  decode.add_session_epochs(epoch_);
+  decode.clear_expected_token_counts();
+  decode.add_expected_token_counts(token_count);
+  decode.set_partial_ok(false);
+  decode.set_request_id(request_id);
+  GDN_ASSIGN_OR_RETURN(v1::DecodeResponse response, client_.Decode(decode, TryOptions(backoff)));
+  if (response.token_counts_size() != 1) {
+    return MakeError(
+        absl::StatusCode::kInternal, reason::kInternal,
+        StrCat("a Decode of one session was answered with ", response.token_counts_size(), " token counts"));
+  }
+  reply.token_count = response.token_counts(0);
+  reply.durable_token_count = response.durable_token_counts_size() == 1 ? response.durable_token_counts(0) : 0;
+  reply.output = HashBytes(response.output().data());
+  reply.message = std::move(response);
+  return reply;
+}
+
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accepted_tokens,
+                                                                  const std::string& request_id,
+                                                                  const Backoff& backoff) {
+  v1::AcceptTokensRequest request;
+  v1::DraftAcceptance* const acceptance = request.add_acceptances();
+  acceptance->set_session(name());
+  acceptance->set_accepted_tokens(accepted_tokens);
+  acceptance->set_session_epoch(epoch_);
+  request.set_request_id(request_id);
+  GDN_ASSIGN_OR_RETURN(v1::AcceptTokensResponse response, client_.AcceptTokens(request, TryOptions(backoff)));
+  if (response.counts_size() != 1) {
+    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                     StrCat("AcceptTokens of one session was answered with ", response.counts_size(), " entries"));
+  }
+  return std::move(*response.mutable_counts(0));
+}
+
+absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest request) {
+  const auto found = layers_.find(StepLayer(request));
+  if (found == layers_.end()) return NoSuchLayer(name(), StepLayer(request));
+  if (found->second.draft().has_value() && !in_flight_.has_value()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
+                     StrCat(name(), " layer ", StepLayer(request), " has a draft; AcceptTokens comes first"),
+                     {{"session", name()}, {"layer", StrCat(StepLayer(request))}});
+  }
+  Backoff backoff = NewBackoff();
+  CallInFlight call;
+  call.identity = IdentityOf(request);
+  call.what = std::move(request);
+  GDN_RETURN_IF_ERROR(Begin(std::move(call), backoff));
+  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
+  for (;;) {
+    StepRequest& sent = std::get<StepRequest>(in_flight_->what);
+    const absl::StatusOr<Reply> reply = Send(sent, in_flight_->request_id, found->second.token_count(), backoff);
+    if (reply.ok()) {
+      CallInFlight done = *std::move(in_flight_);
+      in_flight_.reset();
+      GDN_RETURN_IF_ERROR(Commit(std::move(std::get<StepRequest>(done.what)), *reply));
+      return reply;
+    }
+    if (in_flight_->applied && ErrorReason(reply.status()) == reason::kTokenCountMismatch) {
+      return MakeError(absl::StatusCode::kDataLoss, reason::kTokenCountMismatch,
+                       StrCat(name(), " layer ", found->first, " has taken the step after token ",
+                              found->second.token_count(), ", and its reply is no longer stored"),
+                       {{"session", name()}, {"layer", StrCat(found->first)}});
+    }
+    if (!WorthAnotherTry(reply.status()) && !SessionHasMoved(reply.status())) {
+      in_flight_.reset();
+      return reply.status();
+    }
+    GDN_RETURN_IF_ERROR(Recover(reply.status(), backoff));
+  }
+}
+
+absl::Status DurableSession::Commit(StepRequest request, const Reply& reply) {
+  LayerSteps& layer = layers_.at(StepLayer(request));
+  const bool draft = IsDraft(request);
+  KeptStep step{.request = std::move(request),
+                .before = layer.token_count(),
+                .tokens = reply.token_count - layer.token_count(),
+                .output = reply.output};
+  if (step.tokens < 0 || (draft && step.tokens != 0)) {
+    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                     StrCat(name(), " layer ", layer.layer(), " had seen ", step.before, " tokens before the step and ",
+                            reply.token_count, " after it"));
+  }
+  if (draft) {
+    if (StepTokens(step.request) > 0) layer.AddDraft(std::move(step));
+  } else {
+    layer.Add(std::move(step));
+  }
+  layer.Trim(reply.durable_token_count);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::PrefillResponse> DurableSession::Prefill(v1::PrefillRequest request) {
+  GDN_ASSIGN_OR_RETURN(Reply reply, RunStep(std::move(request)));
+  return std::get<v1::PrefillResponse>(std::move(reply.message));
+}
+
+absl::StatusOr<v1::DecodeResponse> DurableSession::Decode(v1::DecodeRequest request) {
+  GDN_ASSIGN_OR_RETURN(Reply reply, RunStep(std::move(request)));
+  return std::get<v1::DecodeResponse>(std::move(reply.message));
+}
+
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t accepted_tokens) {
+  for (auto& [index, layer] : layers_) {
+    const int64_t draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : accepted_tokens;
+    if (accepted_tokens >= 0 && accepted_tokens <= draft) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                     StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft, 0),
+                            ", the draft of layer ", index),
+                     {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
+  }
+  Backoff backoff = NewBackoff();
+  CallInFlight call;
+  call.what = AcceptCall{accepted_tokens};
+  call.identity = IdentityOfAccept(accepted_tokens);
+  GDN_RETURN_IF_ERROR(Begin(std::move(call), backoff));
+  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
+  for (;;) {
+    const auto counts = SendAccept(accepted_tokens, in_flight_->request_id, backoff);
+    if (counts.ok()) {
+      in_flight_.reset();
+      for (const v1::LayerState& state : counts->layers()) {
+        const auto found = layers_.find(state.layer());
+        if (found == layers_.end()) continue;
+        found->second.AcceptDraft(accepted_tokens);
+        if (found->second.token_count() != state.token_count()) {
+          return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                           StrCat(name(), " layer ", state.layer(), " has seen ", state.token_count(),
+                                  " tokens after AcceptTokens, expected ", found->second.token_count()));
+        }
+        found->second.Trim(state.durable_token_count());
+      }
+      return counts;
+    }
+    if (!WorthAnotherTry(counts.status()) && !SessionHasMoved(counts.status())) {
+      in_flight_.reset();
+      return counts.status();
+    }
+    GDN_RETURN_IF_ERROR(Recover(counts.status(), backoff));
+  }
+}
+
+absl::StatusOr<v1::Checkpoint> DurableSession::CheckpointWith(const std::string& checkpoint_id, Backoff& backoff) {
+  v1::CheckpointSessionRequest request;
+  request.set_name(name());
+  request.set_checkpoint_id(checkpoint_id);
+  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
+  for (;;) {
+    const absl::StatusOr<v1::Checkpoint> made = client_.CheckpointSession(request, TryOptions(backoff));
+    if (!made.ok()) {
+      if (!WorthAnotherTry(made.status()) && !SessionHasMoved(made.status())) return made.status();
+      GDN_RETURN_IF_ERROR(Recover(made.status(), backoff));
+      continue;
+    }
+    if (made->epoch() != epoch_) {  // a checkpoint of what a crash has left; the steps it lacks come back first
+      GDN_RETURN_IF_ERROR(Recover(absl::AbortedError("the checkpoint is of another epoch"), backoff));
+      continue;
+    }
+    for (const v1::LayerState& state : made->layers()) {
+      const auto found = layers_.find(state.layer());
+      if (found == layers_.end()) continue;
+      found->second.Trim(state.token_count());
+      checkpointed_counts_[state.layer()] = state.token_count();
+    }
+    return made;
+  }
+}
+
+absl::StatusOr<v1::Checkpoint> DurableSession::Checkpoint(const std::string& checkpoint_id) {
+  if (in_flight_.has_value()) {
+    return absl::FailedPreconditionError(
+        AbslView(StrCat("the call before on ", name(), " ended without an answer; repeat it before a checkpoint")));
+  }
+  Backoff backoff = NewBackoff();
+  return CheckpointWith(checkpoint_id, backoff);
+}
+
+absl::Status DurableSession::KeepWithinLimits(Backoff& backoff) {
+  const int64_t kept = kept_bytes();
+  bool due = kept > options_.max_kept_bytes;
+  for (auto& [index, layer] : layers_) {
+    due |= options_.checkpoint_every_tokens > 0 &&
+           layer.token_count() - checkpointed_counts_[index] >= options_.checkpoint_every_tokens;
+  }
+  if (!due) return absl::OkStatus();
+  const absl::Status status = CheckpointWith("", backoff).status();
+  if (kept <= options_.max_kept_bytes || (status.ok() && kept_bytes() <= options_.max_kept_bytes)) return status;
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, status.ok() ? std::string(reason::kDraftPending) : ErrorReason(status),
+      StrCat("the inputs kept for a replay of ", name(), " have ", kept, " bytes, the limit is ",
+             options_.max_kept_bytes, ", and a checkpoint did not free them",
+             status.ok()
+                 ? "; accept the draft, or raise max_kept_bytes"
+                 : StrCat(": ", status.message(), "; start the server with --disk-dir, or raise max_kept_bytes")),
+      {{"session", name()}});
+}
+
+absl::Status DurableSession::Delete() {
+  Backoff backoff = NewBackoff();
+  for (;;) {
+    const absl::Status status = client_.DeleteSession(name(), TryOptions(backoff));
+    if (status.ok() || ErrorReason(status) == reason::kSessionNotFound) return absl::OkStatus();
+    if (!WorthAnotherTry(status)) return status;
+    GDN_RETURN_IF_ERROR(backoff.Wait(status));
+    ++stats_.retries;
+  }
+}
+
+}  // namespace gdn

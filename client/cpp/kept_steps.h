@@ -1,0 +1,74 @@
+// The steps of a session that its server may lose: as they were sent, and how they were answered.
+//
+// Thread safety: for one thread at a time. Ownership: keeps the requests it is given.
+//
+//   LayerSteps layer(/*layer=*/0, session_layer.token_count());
+//   layer.Add({.request = request, .before = 0, .tokens = 12, .output = HashBytes(reply.output().data())});
+//   layer.Trim(reply.durable_token_count());
+//   if (auto first = layer.StepAt(count)) for (size_t i = *first; i < layer.steps().size(); ++i) Send(layer.steps()[i]);
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <variant>
+
+#include "base/hash.h"
+#include "gdn/v1/service.pb.h"
+
+namespace gdn {
+
+using StepRequest = std::variant<v1::PrefillRequest, v1::DecodeRequest>;  // a DecodeRequest of one row
+
+int32_t StepLayer(const StepRequest& request);
+bool IsDraft(const StepRequest& request);
+// Tokens that the request brings; 0 where its input has no shape to tell (the server will refuse it).
+int64_t StepTokens(const StepRequest& request);
+
+struct KeptStep {
+  StepRequest request;
+  int64_t before = 0;   // tokens that the layer had seen
+  int64_t tokens = 0;   // by which its count moved; of a draft: those that were accepted
+  Hash128 output = {};  // of the first reply's bytes
+  int64_t bytes = 0;    // of the request, when it was kept
+
+  int64_t after() const { return before + tokens; }
+};
+
+// One layer's, in order and without gaps.
+class LayerSteps {
+ public:
+  LayerSteps(int32_t layer, int64_t token_count) : layer_(layer), begin_(token_count), count_(token_count) {}
+
+  int32_t layer() const { return layer_; }
+  // The steps from this count on are kept, up to token_count(), what the layer has seen.
+  int64_t begin() const { return begin_; }
+  int64_t token_count() const { return count_; }
+  const std::deque<KeptStep>& steps() const { return steps_; }
+  std::deque<KeptStep>& steps() { return steps_; }
+  // A draft that was answered and waits to be accepted.
+  const std::optional<KeptStep>& draft() const { return draft_; }
+  std::optional<KeptStep>& draft() { return draft_; }
+  int64_t bytes() const { return bytes_; }
+
+  // step.before must be token_count(). A step without tokens changes no state and is not kept.
+  void Add(KeptStep step);
+  // There must be no draft yet.
+  void AddDraft(KeptStep draft);
+  // The draft becomes a step of its first `tokens` tokens; with 0 it is forgotten. Without a draft nothing happens.
+  void AcceptDraft(int64_t tokens);
+  // Forgets the steps that a durable copy of `token_count` tokens has in it.
+  void Trim(int64_t token_count);
+  // Which step begins at `token_count`; steps().size() for token_count(). nullopt where no step does.
+  std::optional<size_t> StepAt(int64_t token_count) const;
+
+ private:
+  int32_t layer_;
+  int64_t begin_;
+  int64_t count_;
+  int64_t bytes_ = 0;
+  std::deque<KeptStep> steps_;
+  std::optional<KeptStep> draft_;
+};
+
+}  // namespace gdn

@@ -1,0 +1,75 @@
+// A session's snapshots as it advances: WatchState from the client's side.
+//
+// Thread safety: one thread reads; Cancel may be called from any other. Ownership: the watch owns its call, and must not
+// outlive the Client that opened it; it holds one snapshot's bytes while they arrive. Destroying it ends the call.
+//
+//   GDN_ASSIGN_OR_RETURN(StateWatch watch, client.WatchState(request));  // request.set_every_tokens(64)
+//   for (;;) {
+//     GDN_ASSIGN_OR_RETURN(StateSnapshot snapshot, watch.Next());
+//     GDN_RETURN_IF_ERROR(Keep(snapshot));
+//   }
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "gdn/v1/service.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/sync_stream.h"
+
+namespace gdn {
+
+// One whole, verified file.
+struct StateSnapshot {
+  int64_t sequence = 0;  // snapshots of the stream before this one
+  bool delta = false;    // to the last snapshot of this stream that is none
+  std::string file;
+};
+
+// Puts the pieces of one state file in order and checks them: offset, size, checksum.
+class StatePieces {
+ public:
+  // DATA_LOSS (INVALID_STATE_FILE) where the piece is damaged or does not follow the ones before.
+  absl::Status Add(std::string_view data, int64_t offset, int64_t total_bytes, uint64_t checksum);
+
+  bool begun() const { return total_.has_value(); }
+  bool whole() const { return total_.has_value() && received_ == *total_; }
+  int64_t received_bytes() const { return received_; }
+  int64_t total_bytes() const { return total_.value_or(0); }
+
+ private:
+  int64_t received_ = 0;
+  std::optional<int64_t> total_;
+};
+
+class StateWatch {
+ public:
+  using Reader = grpc::ClientReaderInterface<v1::WatchStateResponse>;
+
+  StateWatch(std::unique_ptr<grpc::ClientContext> context, std::unique_ptr<Reader> reader);
+  StateWatch(StateWatch&& other) noexcept = default;
+  StateWatch& operator=(StateWatch&&) = delete;
+  ~StateWatch();
+
+  // Waits for the next snapshot. The call's error once it has ended (NOT_FOUND when the session has, CANCELLED after
+  // Cancel), DATA_LOSS (INVALID_STATE_FILE) for pieces that are damaged or out of order; that ends the call. Later calls
+  // give the same error.
+  absl::StatusOr<StateSnapshot> Next();
+
+  // Ends the call; a Next() in progress returns.
+  void Cancel();
+
+ private:
+  absl::Status End(absl::Status status);
+
+  std::unique_ptr<grpc::ClientContext> context_;  // null after a move
+  std::unique_ptr<Reader> reader_;
+  int64_t next_sequence_ = 0;
+  std::optional<absl::Status> final_status_;  // set once the call is over
+};
+
+}  // namespace gdn

@@ -1,0 +1,129 @@
+// What tests of DurableSession share: inputs, a session on a CrashingService, and comparisons with an undisturbed run.
+//
+// Thread safety: for one thread. Ownership: the fixture owns its service, client and session.
+//
+//   TEST_F(Durable, GoesOnAfterACrash) {
+//     const Truth truth = Undisturbed(1, [this] { RunPlain(1, 3); });
+//     Start({});
+//     service_->Plan(2, Fault::kCrashAfter);
+//     RunPlain(1, 3);
+//     ExpectLike(truth);
+//   }
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/string_cat.h"
+#include "client/cpp/durable_session.h"
+#include "gtest/gtest.h"
+#include "tests/client/crashing_service.h"
+#include "tests/support/random.h"
+
+namespace gdn {
+
+inline constexpr char kId[] = "chat";
+inline constexpr char kName[] = "sessions/chat";
+
+inline v1::Tensor Input(std::vector<int64_t> leading, uint64_t seed) {
+  v1::Tensor tensor;
+  int64_t tokens = 1;
+  for (const int64_t dim : leading) {
+    tensor.add_shape(dim);
+    tokens *= dim;
+  }
+  tensor.add_shape(kCrashingChannels);
+  tensor.set_dtype(v1::DTYPE_F32);
+  Random random(seed);
+  for (int64_t i = 0; i < tokens; ++i) {
+    const uint64_t token = random.Next();
+    tensor.mutable_data()->append(reinterpret_cast<const char*>(&token), sizeof(token));
+  }
+  return tensor;
+}
+
+inline v1::PrefillRequest PrefillOf(int32_t layer, int64_t tokens, uint64_t seed) {
+  v1::PrefillRequest request;
+  request.set_layer(layer);
+  *request.mutable_hidden_states()->mutable_hidden_states() = Input({tokens}, seed);
+  return request;
+}
+
+inline v1::DecodeRequest DecodeOf(int32_t layer, uint64_t seed, int64_t tokens = 1, bool draft = false) {
+  v1::DecodeRequest request;
+  request.set_layer(layer);
+  request.set_draft(draft);
+  *request.mutable_hidden_states()->mutable_hidden_states() = Input({1, tokens}, seed);
+  return request;
+}
+
+inline DurableSessionOptions Quick() {
+  return {.try_timeout = absl::Seconds(60),
+          .overall_timeout = absl::Seconds(300),
+          .first_backoff = absl::Microseconds(1),
+          .longest_backoff = absl::Microseconds(100)};
+}
+
+class Durable : public ::testing::Test {
+ protected:
+  void Start(CrashingService::Options options, DurableSessionOptions durable = Quick()) {
+    session_.reset();
+    client_.reset();
+    service_ = std::make_unique<CrashingService>(options);
+    client_ = service_->Connect();
+    v1::CreateSessionRequest create;
+    create.set_session_id(kId);
+    create.set_model("models/any");
+    auto session = DurableSession::Create(*client_, create, durable);
+    ASSERT_TRUE(session.ok()) << session.status();
+    session_ = *std::move(session);
+    outputs_.clear();
+  }
+
+  // One step, whose output is kept for comparisons.
+  absl::Status Prefill(int32_t layer, int64_t tokens, uint64_t seed) {
+    const auto reply = session_->Prefill(PrefillOf(layer, tokens, seed));
+    if (reply.ok()) outputs_.push_back(reply->output().data());
+    return reply.status();
+  }
+  absl::Status Decode(int32_t layer, uint64_t seed, int64_t tokens = 1, bool draft = false) {
+    const auto reply = session_->Decode(DecodeOf(layer, seed, tokens, draft));
+    if (reply.ok()) outputs_.push_back(reply->output().data());
+    return reply.status();
+  }
+
+  // A prefill and `steps` decodes of every layer.
+  void RunPlain(int layers, int steps) {
+    for (int32_t layer = 0; layer < layers; ++layer) ASSERT_EQ(Prefill(layer, 5, 100 + layer), absl::OkStatus());
+    for (int step = 0; step < steps; ++step) {
+      for (int32_t layer = 0; layer < layers; ++layer) {
+        ASSERT_EQ(Decode(layer, 1000 + step * layers + layer), absl::OkStatus()) << "step " << step;
+      }
+    }
+  }
+
+  // What `run` answers and leaves behind where nothing fails.
+  struct Truth {
+    std::vector<std::string> outputs;
+    std::string states;
+  };
+  Truth Undisturbed(int layers, const std::function<void()>& run) {
+    Start({.layers = layers});
+    run();
+    return {outputs_, service_->States(kName)};
+  }
+  void ExpectLike(const Truth& truth) {
+    EXPECT_TRUE(outputs_ == truth.outputs) << outputs_.size() << " of " << truth.outputs.size() << " outputs";
+    EXPECT_EQ(service_->States(kName), truth.states);
+  }
+
+  std::unique_ptr<CrashingService> service_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<DurableSession> session_;
+  std::vector<std::string> outputs_;
+};
+
+}  // namespace gdn

@@ -1,0 +1,286 @@
+// gdnctl's commands on session states.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/safetensors.h"
+#include "base/string_cat.h"
+#include "client/cpp/tensor_codec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/fake_gdn_service.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/progress.h"
+#include "tools/gdnctl/state_file.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content.str();
+}
+
+void WriteFile(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+// A state file of one operator layer with a log, as docs/state-files.md describes it.
+std::string StateFileBytes() {
+  const std::vector<float> state = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> log = {7, 8};
+  const auto bytes = [](const std::vector<float>& values) {
+    return std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  };
+  const std::string zeros(32, '0');
+  const std::string checksums = StrCat("{\"layer.1.base_state\":\"", HashBytes(bytes(state)).ToHex(),
+                                       "\",\"layer.1.log_g\":\"", HashBytes(bytes(log)).ToHex(), "\"}");
+  std::string file = *SerializeSafetensors(
+      {{"layer.1.base_state", {DType::kF32, {1, 2, 3}, bytes(state)}},
+       {"layer.1.log_g", {DType::kF32, {2, 1}, bytes(log)}}},
+      {{"format", "gdn.state"},
+       {"format_version", "2"},
+       {"dims", R"({"key_heads":1,"value_heads":1,"key_dim":2,"value_dim":3,"conv_width":0,"hidden_size":0})"},
+       {"layer_count", "2"},
+       {"epoch", "3"},
+       {"snapshot_id", "aaaa"},
+       {"layer.1", R"({"token_count":40,"log_length":2,"draft_length":1,"input_kind":"delta_rule","base":"here",)"
+                   R"("reply":{"request_id":"step-39"}})"},
+       {"checksums", checksums},
+       {"header_checksum", zeros}});
+  const size_t header_bytes = file.size() - sizeof(float) * (state.size() + log.size());
+  const std::string digits = HashBytes(file.substr(0, header_bytes)).ToHex();
+  return file.replace(file.find(zeros), zeros.size(), digits);
+}
+
+TEST(InspectStateFile, ReadsWhatTheHeaderSaysAndChecksEveryByte) {
+  const auto report = InspectStateFile(StateFileBytes());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->header_checked);
+  EXPECT_EQ(report->tensors_checked, 2);
+  EXPECT_EQ(report->dims.value_dim(), 3);
+  EXPECT_EQ(report->Text("epoch"), "3");
+  ASSERT_EQ(report->layers.size(), 1u);
+  const StateFileReport::Layer& layer = report->layers[0];
+  EXPECT_EQ(layer.layer, 1);
+  EXPECT_EQ(layer.token_count, 40);
+  EXPECT_EQ(layer.log_length, 2);
+  EXPECT_EQ(layer.draft_length, 1);
+  EXPECT_EQ(layer.reply_request_id, "step-39");
+  EXPECT_THAT(layer.parts, ElementsAre("base_state", "log_g"));
+  EXPECT_EQ(layer.bytes, 32);
+}
+
+TEST(InspectStateFile, FindsEveryFlippedByteAndEveryCut) {
+  const std::string good = StateFileBytes();
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string damaged = good;
+    damaged[i] ^= 0x10;
+    EXPECT_EQ(InspectStateFile(damaged).status().code(), absl::StatusCode::kDataLoss) << "byte " << i;
+    EXPECT_EQ(InspectStateFile(good.substr(0, i)).status().code(), absl::StatusCode::kDataLoss) << "cut at " << i;
+  }
+}
+
+TEST(InspectStateFile, NamesTheTensorThatIsDamaged) {
+  std::string damaged = StateFileBytes();
+  damaged.back() ^= 1;
+  const absl::Status status = InspectStateFile(damaged).status();
+  EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile);
+  EXPECT_EQ(ErrorMetadata(status)["tensor"], "layer.1.log_g");
+}
+
+TEST(SetTargetSpec, TakesTheOperatorOrTheModelOfTheFile) {
+  StateFileReport report = *InspectStateFile(StateFileBytes());
+  v1::ImportStateRequest::Target target;
+  ASSERT_TRUE(SetTargetSpec(report, {}, &target).ok());
+  EXPECT_EQ(target.operator_().key_dim(), 2);
+  EXPECT_EQ(target.operator_().layer_count(), 2);
+
+  report.dims.set_conv_width(4);
+  report.metadata["model"] = "b";
+  report.metadata["model_fingerprint"] = "same";
+  std::vector<v1::Model> models(3);
+  models[0].set_name("models/a");
+  models[0].set_fingerprint("same");
+  models[1].set_name("models/b");
+  models[1].set_fingerprint("same");
+  models[2].set_name("models/c");
+  models[2].set_fingerprint("other");
+  target.Clear();
+  ASSERT_TRUE(SetTargetSpec(report, models, &target).ok());
+  EXPECT_EQ(target.model(), "models/b");
+  report.metadata["model_fingerprint"] = "unknown";
+  target.Clear();
+  EXPECT_EQ(ErrorReason(SetTargetSpec(report, models, &target)), reason::kStateMismatch);
+}
+
+TEST(FormatProgress, ShowsShareRateAndTimeLeft) {
+  EXPECT_EQ(FormatProgress("export", 32 << 20, 64 << 20, absl::Seconds(2)),
+            "export  [============>           ]  50%  32.0 MiB of 64.0 MiB  16.0 MiB/s  2s left");
+  EXPECT_EQ(FormatProgress("import", 10, 10, absl::Seconds(1)),
+            "import  [========================] 100%  10 B of 10 B  10 B/s");
+  EXPECT_EQ(FormatProgress("watch", 2048, 0, absl::Seconds(1)), "watch  2.0 KiB  2.0 KiB/s");
+}
+
+struct Outcome {
+  int exit_code;
+  std::string out, err;
+};
+
+class StateCommandLine : public ::testing::Test {
+ protected:
+  StateCommandLine() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+  }
+
+  void SetUp() override {
+    const auto client = Client::Connect(server_.target());
+    v1::CreateSessionRequest create;
+    create.set_session_id("chat");
+    create.set_model("models/toy");
+    ASSERT_TRUE(client->CreateSession(create).ok());
+    Step(*client, 3);
+  }
+
+  void Step(Client& client, int tokens) {
+    v1::PrefillRequest prefill;
+    prefill.set_session("sessions/chat");
+    *prefill.mutable_hidden_states()->mutable_hidden_states() =
+        *MakeTensor(std::vector<float>(static_cast<size_t>(tokens) * kToyHidden, 1.5f), {tokens, kToyHidden});
+    ASSERT_TRUE(client.Prefill(prefill).ok());
+  }
+
+  Outcome Run(std::vector<std::string> arguments, const std::string& target = "") {
+    std::vector<Command> commands;
+    for (const auto& group : {StateCommands(), StatePointCommands(), StateViewCommands(), SessionCommands()}) {
+      commands.insert(commands.end(), group.begin(), group.end());
+    }
+    const absl::FlagSaver saver;
+    arguments.push_back("--target=" + (target.empty() ? server_.target() : target));
+    ::testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStderr();
+    const int exit_code = RunCommandLine(commands, arguments);
+    std::fflush(stdout);
+    return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  }
+
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    return names;
+  }
+
+  const std::string folder_ = StrCat(::testing::TempDir(), "/gdnctl_state_test.", getpid());  // tests run side by side
+  const std::string file_ = folder_ + "/chat.safetensors";
+  FakeGdnService service_;
+  LoopbackServer server_{&service_};
+};
+
+TEST_F(StateCommandLine, MovesASessionBetweenTwoServersInThreeCommands) {
+  FakeGdnService other;
+  const LoopbackServer other_server(&other);
+  Outcome outcome = Run({"state", "export", "--session", "chat", "--out", file_});
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_EQ(outcome.err, "");  // no bar where stderr is no terminal
+  outcome = Run({"state", "import", "--in", file_, "--id", "chat"}, other_server.target());
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  ASSERT_EQ(Run({"sessions", "delete", "chat"}).exit_code, kExitOk);
+  EXPECT_EQ(other.token_count("sessions/chat", 0), 3);
+  EXPECT_EQ(service_.token_count("sessions/chat", 0), -1);
+}
+
+TEST_F(StateCommandLine, ShowsProgressWhereAsked) {
+  const Outcome outcome = Run({"state", "export", "--session", "chat", "--out", file_, "--progress"});
+  EXPECT_THAT(outcome.err, HasSubstr("export  ["));
+  EXPECT_THAT(outcome.err, HasSubstr("100%"));
+}
+
+TEST_F(StateCommandLine, LeavesNoFileOfADamagedExport) {
+  FakeGdnService damaged({.damaged_pieces = true});
+  const LoopbackServer server(&damaged);
+  ASSERT_EQ(Run({"sessions", "create", "--model=toy", "--id=chat"}, server.target()).exit_code, kExitOk);
+  const Outcome outcome = Run({"state", "export", "--session=chat", "--out", file_}, server.target());
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("DATA_LOSS (INVALID_STATE_FILE)"));
+  EXPECT_THAT(Files(), ElementsAre());
+}
+
+TEST_F(StateCommandLine, ForksASession) {
+  const Outcome outcome = Run({"state", "fork", "--session=chat", "a", "b"});
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_EQ(outcome.out, "sessions/a from sessions/chat\nsessions/b from sessions/chat\n");
+  EXPECT_EQ(service_.token_count("sessions/b", 0), 3);
+  EXPECT_THAT(Run({"state", "fork", "--session=chat"}).out, HasSubstr("made-by-the-server"));
+}
+
+TEST_F(StateCommandLine, GoesBackToACheckpoint) {
+  ASSERT_THAT(Run({"state", "checkpoint", "--session=chat", "--checkpoint=three"}).out,
+              HasSubstr("layer 0    3 tokens"));
+  Step(*Client::Connect(server_.target()), 2);
+  EXPECT_EQ(service_.token_count("sessions/chat", 0), 5);
+  const Outcome outcome = Run({"state", "restore", "--session=chat", "--checkpoint=three"});
+  EXPECT_THAT(outcome.out, HasSubstr("epoch 2"));
+  EXPECT_EQ(service_.token_count("sessions/chat", 0), 3);
+  EXPECT_EQ(Run({"state", "restore", "--session=chat", "--checkpoint=four"}).exit_code, kExitFailed);
+}
+
+TEST_F(StateCommandLine, InspectsFilesAndSessions) {
+  WriteFile(file_, StateFileBytes());
+  Outcome outcome = Run({"state", "inspect", file_});
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("header ok, 2 of 2 tensors ok"));
+  EXPECT_THAT(outcome.out, HasSubstr("layer 1    40 tokens, 2 of them in the log, a draft of 1, delta_rule"));
+  EXPECT_THAT(Run({"state", "inspect", "--json", file_}).out, HasSubstr("\"token_count\": 40"));
+  std::string damaged = StateFileBytes();
+  damaged.back() ^= 1;
+  WriteFile(file_, damaged);
+  outcome = Run({"state", "inspect", file_});
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("layer.1.log_g"));
+  ASSERT_EQ(Run({"state", "checkpoint", "--session=chat"}).exit_code, kExitOk);
+  outcome = Run({"state", "inspect", "--session=chat"});
+  EXPECT_THAT(outcome.out, HasSubstr("in host memory"));
+  EXPECT_THAT(outcome.out, HasSubstr("epoch      1"));
+  EXPECT_THAT(outcome.out, HasSubstr("3 durable"));
+  EXPECT_EQ(Run({"state", "inspect"}).exit_code, kExitUsage);
+}
+
+TEST_F(StateCommandLine, WatchesASessionAndKeepsWhatTheNewestSnapshotNeeds) {
+  Outcome outcome = Run({"state", "watch", "--session=chat", "--out", folder_, "--every-tokens=4", "--count=3"});
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(Files(), UnorderedElementsAre("full-000000.safetensors", "delta-000002.safetensors"));
+  EXPECT_EQ(ReadFile(folder_ + "/delta-000002.safetensors"), "delta 2");
+  std::filesystem::remove_all(folder_);
+  outcome = Run({"state", "watch", "--session=chat", "--out", folder_, "--every=1s"});  // until the session ends
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("NOT_FOUND"));
+  EXPECT_THAT(Files(), UnorderedElementsAre("full-000003.safetensors"));
+  std::filesystem::remove_all(folder_);
+  (void)Run({"state", "watch", "--session=chat", "--out", folder_, "--every=1s", "--keep-all"});
+  EXPECT_EQ(Files().size(), 4u);
+  EXPECT_EQ(Run({"state", "watch", "--session=chat", "--out", folder_}).exit_code, kExitUsage);
+}
+
+TEST_F(StateCommandLine, PrefetchesSessions) {
+  EXPECT_THAT(Run({"sessions", "prefetch", "chat", "other"}).out, HasSubstr("2 on their way"));
+  EXPECT_THAT(service_.prefetched(), ElementsAre("sessions/chat", "sessions/other"));
+  EXPECT_THAT(Run({"sessions", "show", "chat"}).out, Not(HasSubstr("durable")));
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,171 @@
+#include "tools/gdnctl/state_file.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/safetensors.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kLayerPrefix = "layer.";
+constexpr std::string_view kChecksumKey = "\"header_checksum\":\"";
+constexpr size_t kChecksumDigits = 32;
+
+absl::Status Damaged(std::string_view tensor, std::string_view what) {
+  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile, StrCat("not a whole state file: ", what),
+                   {{"tensor", std::string(tensor)}});
+}
+
+Json ParseObject(const std::string& text) {
+  Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+int64_t Integer(const Json& json, const char* field) {
+  const auto found = json.find(field);
+  return found != json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
+}
+
+std::string Text(const Json& json, const char* field) {
+  const auto found = json.find(field);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// Whether the header has a checksum; an error where it is not the header's. The file's parser has passed `bytes`, so the
+// header is whole.
+absl::StatusOr<bool> CheckHeader(std::string_view bytes) {
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(bytes[static_cast<size_t>(i)]);
+  std::string header(bytes.substr(0, 8 + length));
+  const size_t key = header.find(kChecksumKey);
+  if (key == std::string::npos) return false;
+  const size_t digits = key + kChecksumKey.size();
+  if (digits + kChecksumDigits > header.size()) return Damaged("header", "the header's checksum is cut");
+  const std::string written = header.substr(digits, kChecksumDigits);
+  header.replace(digits, kChecksumDigits, kChecksumDigits, '0');
+  if (const std::string found = HashBytes(header).ToHex(); found != written) {
+    return Damaged("header", StrCat("the header's checksum is ", found, ", expected ", written));
+  }
+  return true;
+}
+
+absl::StatusOr<int> CheckTensors(const SafetensorsFile& file) {
+  const auto text = file.metadata().find("checksums");
+  if (text == file.metadata().end()) return 0;
+  const Json checksums = ParseObject(text->second);
+  for (const auto& [name, entry] : file.entries()) {
+    GDN_ASSIGN_OR_RETURN(const std::string_view tensor, file.Bytes(name));
+    const std::string written = Text(checksums, name.c_str());
+    if (const std::string found = HashBytes(tensor).ToHex(); found != written) {
+      return Damaged(name, StrCat("the checksum of '", name, "' is ", found, ", expected ",
+                                  written.empty() ? "one in the header" : written));
+    }
+  }
+  if (checksums.size() != file.entries().size()) {
+    return Damaged("header", StrCat("it has ", file.entries().size(), " tensors and ", checksums.size(), " checksums"));
+  }
+  return static_cast<int>(file.entries().size());
+}
+
+void ReadDims(const std::string& text, v1::LayerDims* dims) {
+  const Json json = ParseObject(text);
+  dims->set_key_heads(static_cast<int32_t>(Integer(json, "key_heads")));
+  dims->set_value_heads(static_cast<int32_t>(Integer(json, "value_heads")));
+  dims->set_key_dim(static_cast<int32_t>(Integer(json, "key_dim")));
+  dims->set_value_dim(static_cast<int32_t>(Integer(json, "value_dim")));
+  dims->set_conv_width(static_cast<int32_t>(Integer(json, "conv_width")));
+  dims->set_hidden_size(static_cast<int32_t>(Integer(json, "hidden_size")));
+}
+
+StateFileReport::Layer ReadLayer(int32_t index, const std::string& text, const SafetensorsFile& file) {
+  const Json json = ParseObject(text);
+  StateFileReport::Layer layer{.layer = index,
+                               .token_count = Integer(json, "token_count"),
+                               .log_length = Integer(json, "log_length"),
+                               .draft_length = Integer(json, "draft_length"),
+                               .input_kind = Text(json, "input_kind"),
+                               .has_base = Text(json, "base") != "left_out",
+                               .reply_request_id = {},
+                               .parts = {}};
+  if (json.contains("reply")) layer.reply_request_id = Text(json["reply"], "request_id");
+  const std::string prefix = StrCat(kLayerPrefix, index, ".");
+  for (const auto& [name, entry] : file.entries()) {
+    if (name.compare(0, prefix.size(), prefix) != 0) continue;
+    layer.parts.push_back(name.substr(prefix.size()));
+    layer.bytes += static_cast<int64_t>(entry.end - entry.begin);
+  }
+  return layer;
+}
+
+}  // namespace
+
+std::string StateFileReport::Text(const std::string& key) const {
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? std::string() : found->second;
+}
+
+absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes) {
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Parse(bytes));
+  StateFileReport report;
+  report.metadata = file.metadata();
+  report.bytes = static_cast<int64_t>(bytes.size());
+  report.tensors = static_cast<int>(file.entries().size());
+  if (report.Text("format") != "gdn.state") {
+    return Damaged("header", StrCat("its format is '", report.Text("format"), "', expected 'gdn.state'"));
+  }
+  GDN_ASSIGN_OR_RETURN(report.header_checked, CheckHeader(bytes));
+  if (!report.header_checked && report.Text("format_version") != "1") {
+    return Damaged("header", "it has no checksum, which files of its version have");
+  }
+  GDN_ASSIGN_OR_RETURN(report.tensors_checked, CheckTensors(file));
+  ReadDims(report.Text("dims"), &report.dims);
+  if (!absl::SimpleAtoi(report.Text("layer_count"), &report.layer_count)) {
+    return Damaged("header", "it does not say its layer_count");
+  }
+  for (const auto& [key, text] : report.metadata) {
+    int32_t index = 0;
+    if (key.compare(0, kLayerPrefix.size(), kLayerPrefix) == 0 &&
+        absl::SimpleAtoi(key.substr(kLayerPrefix.size()), &index)) {
+      report.layers.push_back(ReadLayer(index, text, file));
+    }
+  }
+  std::sort(report.layers.begin(), report.layers.end(), [](const auto& a, const auto& b) { return a.layer < b.layer; });
+  return report;
+}
+
+absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Model>& models,
+                           v1::ImportStateRequest::Target* target) {
+  if (file.dims.conv_width() == 0) {
+    v1::OperatorSpec* const spec = target->mutable_operator_();
+    spec->set_key_heads(file.dims.key_heads());
+    spec->set_value_heads(file.dims.value_heads());
+    spec->set_key_dim(file.dims.key_dim());
+    spec->set_value_dim(file.dims.value_dim());
+    spec->set_layer_count(file.layer_count);
+    return absl::OkStatus();
+  }
+  const std::string fingerprint = file.Text("model_fingerprint");
+  const std::string name = StrCat("models/", file.Text("model"));
+  for (const v1::Model& model : models) {
+    if (model.fingerprint() == fingerprint && (target->model().empty() || model.name() == name)) {
+      target->set_model(model.name());
+    }
+  }
+  if (!target->model().empty()) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
+      StrCat("the server has no model with the file's fingerprint ", fingerprint, " (",
+             file.Text("model").empty() ? "no name" : name, "); serve that checkpoint there, or name one with --model"),
+      {{"field", "model_fingerprint"}, {"expected", fingerprint}});
+}
+
+}  // namespace gdn

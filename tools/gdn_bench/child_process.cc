@@ -106,10 +106,15 @@ absl::StatusOr<TemporaryFolder> TemporaryFolder::Make() {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
   if (error) return absl::UnavailableError(absl::StrCat("no temporary folder: ", error.message()));
-  std::string path = (parent / "gdn_bench.XXXXXX").string();
+  return MakeIn(parent.string());
+}
+
+absl::StatusOr<TemporaryFolder> TemporaryFolder::MakeIn(const std::string& parent) {
+  std::error_code ignored;
+  std::filesystem::create_directories(parent, ignored);
+  std::string path = (std::filesystem::path(parent) / "gdn_bench.XXXXXX").string();
   if (mkdtemp(path.data()) == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot make a folder in '", parent.string(), "': ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("cannot make a folder in '", parent, "': ", std::strerror(errno)));
   }
   return TemporaryFolder(std::move(path));
 }

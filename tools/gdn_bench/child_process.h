@@ -44,10 +44,12 @@ class ChildProcess {
   std::string log_file_;
 };
 
-// A folder under the system's temporary one, removed with its contents on destruction.
+// A folder of its own, Make's under the system's temporary one, removed with its contents on destruction.
 class TemporaryFolder {
  public:
   static absl::StatusOr<TemporaryFolder> Make();
+  // Under `parent`, which is made where it is not there.
+  static absl::StatusOr<TemporaryFolder> MakeIn(const std::string& parent);
   TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
   TemporaryFolder& operator=(TemporaryFolder&&) = delete;
   ~TemporaryFolder();

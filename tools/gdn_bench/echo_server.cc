@@ -1,11 +1,14 @@
 #include "tools/gdn_bench/echo_server.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <string>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cpp/client.h"
 #include "grpcpp/server.h"
@@ -13,6 +16,45 @@
 
 namespace gdn::bench {
 namespace {
+
+constexpr size_t kPieceBytes = size_t{2} << 20;  // as gdn_server's
+
+// As many bytes as the request's name says, in pieces, the ordinary way.
+class Source final : public grpc::ServerWriteReactor<v1::ExportStateResponse> {
+ public:
+  explicit Source(const v1::ExportStateRequest& request) : bytes_(kPieceBytes, 'x') {
+    if (absl::SimpleAtoi(request.name(), &left_)) {
+      SendNext();
+    } else {
+      Finish({grpc::StatusCode::INVALID_ARGUMENT, "the name is no number of bytes"});
+    }
+  }
+  void OnWriteDone(bool ok) override { ok ? SendNext() : Finish(grpc::Status::CANCELLED); }
+  void OnDone() override { delete this; }
+
+ private:
+  void SendNext() {
+    if (left_ == 0) return Finish(grpc::Status::OK);
+    const size_t size = std::min(left_, bytes_.size());
+    left_ -= size;
+    piece_.set_data(bytes_.data(), size);
+    StartWrite(&piece_);
+  }
+
+  const std::string bytes_;
+  size_t left_ = 0;
+  v1::ExportStateResponse piece_;
+};
+
+class Sink final : public grpc::ServerReadReactor<v1::ImportStateRequest> {
+ public:
+  Sink() { StartRead(&piece_); }
+  void OnReadDone(bool ok) override { ok ? StartRead(&piece_) : Finish(grpc::Status::OK); }
+  void OnDone() override { delete this; }
+
+ private:
+  v1::ImportStateRequest piece_;
+};
 
 class EchoService final : public v1::GdnService::CallbackService {
  public:
@@ -23,6 +65,14 @@ class EchoService final : public v1::GdnService::CallbackService {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
+  }
+  grpc::ServerWriteReactor<v1::ExportStateResponse>* ExportState(grpc::CallbackServerContext* /*context*/,
+                                                                 const v1::ExportStateRequest* request) override {
+    return new Source(*request);
+  }
+  grpc::ServerReadReactor<v1::ImportStateRequest>* ImportState(grpc::CallbackServerContext* /*context*/,
+                                                               v1::ImportStateResponse* /*response*/) override {
+    return new Sink;
   }
 };
 

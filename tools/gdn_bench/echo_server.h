@@ -1,4 +1,5 @@
-// The measure for the service: a gRPC server of the same API whose Decode answers at once with its own input's tensor.
+// The measures for the service: a gRPC server of the same API whose Decode answers at once with its own input's tensor,
+// and whose streams of state files carry bytes that come from nowhere and go nowhere.
 //
 // It uses the same callback API, messages and transport as gdn_server, parses the same request and returns as many
 // bytes; it looks up no session, validates nothing and computes nothing. What gdn_server takes longer is the price of

@@ -23,7 +23,8 @@ ABSL_FLAG(int, gpu_device, 0, "kernel: which GPU, counted among those that HIP_V
 ABSL_FLAG(int, threads, 0, "kernel: worker threads of the CPU; 0: one for each processor this process may run on");
 ABSL_FLAG(std::string, filter, "", "kernel: only cases whose name holds a match of this regular expression");
 ABSL_FLAG(bool, list, false, "kernel: print the names of the cases and exit");
-ABSL_FLAG(int, repeat, 15, "kernel: rounds of a case, each beside the machine's limits; medians are over rounds");
+ABSL_FLAG(int, repeat, 15,
+          "kernel, state: rounds of a case, each beside its limits or measure; medians are over rounds");
 ABSL_FLAG(double, min_time, 0.05, "kernel: seconds that a case runs in a round, at the least");
 ABSL_FLAG(int, sessions, 8, "rpc: sessions in a Decode call (B)");
 ABSL_FLAG(int, tokens, 1, "rpc: tokens of each session in a call (T)");
@@ -33,7 +34,13 @@ ABSL_FLAG(int, calls, 4000, "rpc: calls to each server at each concurrency");
 ABSL_FLAG(std::string, concurrency, "1,4", "rpc: numbers of workers with a connection each, separated by commas");
 ABSL_FLAG(bool, request_ids, false, "rpc: send a new request_id with each call, as a client that retries does");
 ABSL_FLAG(double, time_limit, 60, "rpc: seconds for each concurrency; then the calls made so far are reported");
-ABSL_FLAG(std::string, server, "", "rpc: path of gdn_server; default: the one beside this program");
+ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved, with a state of 2 MiB each");
+ABSL_FLAG(int, forks, 200, "state: forks of each shape");
+ABSL_FLAG(int, pause_phases, 20, "state: phases of a neighbour's calls with checkpoints, and as many without");
+ABSL_FLAG(int, pause_calls, 200, "state: the neighbour's Decode calls in a phase");
+ABSL_FLAG(std::string, folder, "", "state: folder on the disk to measure; default: the system's for temporary files");
+ABSL_FLAG(bool, quick, false, "state: a small session and few rounds, to see that everything works; figures mean little");
+ABSL_FLAG(std::string, server, "", "rpc, state: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
 
 namespace gdn::bench {
@@ -46,7 +53,10 @@ constexpr char kUsage[] =
     "multiply-add peak\n"
     "  gdn_bench rpc [--sessions=B] [--json[=FILE]]        Decode of gdn_server with a null backend against an echo "
     "service\n"
-    "  gdn_bench echo_server --port_file=FILE              that echo service, alone\n\n"
+    "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
+    "sessions\n"
+    "                                                      against plain copies of the same bytes\n"
+    "  gdn_bench echo_server --port_file=FILE              the plain servers of both, alone\n\n"
     "docs/benchmarks.md says what is measured and how to read it.";
 
 absl::StatusOr<std::string> SelfPath() {
@@ -102,11 +112,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
 
   CommandLine line;
   if (rest.size() != 2)
-    return absl::InvalidArgumentError("expected one command: gdn_bench kernel | rpc; --help shows the flags");
+    return absl::InvalidArgumentError("expected one command: gdn_bench kernel | rpc | state; --help shows the flags");
   line.command = rest[1];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  if (line.command != "kernel" && line.command != "rpc" && line.command != "echo_server") {
-    return absl::InvalidArgumentError(absl::StrCat("unknown command '", rest[1], "'; expected kernel or rpc"));
+  if (line.command != "kernel" && line.command != "rpc" && line.command != "state" && line.command != "echo_server") {
+    return absl::InvalidArgumentError(absl::StrCat("unknown command '", rest[1], "'; expected kernel, rpc or state"));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);
@@ -131,6 +141,21 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   line.rpc.server = absl::GetFlag(FLAGS_server);
   if (line.rpc.server.empty())
     line.rpc.server = (std::filesystem::path(line.rpc.self).parent_path() / "gdn_server").string();
+  line.state = {.layers = absl::GetFlag(FLAGS_layers),
+                .repeat = absl::GetFlag(FLAGS_repeat),
+                .forks = absl::GetFlag(FLAGS_forks),
+                .pause_phases = absl::GetFlag(FLAGS_pause_phases),
+                .pause_calls = absl::GetFlag(FLAGS_pause_calls),
+                .folder = absl::GetFlag(FLAGS_folder),
+                .server = line.rpc.server,
+                .self = line.rpc.self};
+  if (absl::GetFlag(FLAGS_quick)) {
+    line.state.layers = 2;
+    line.state.repeat = 2;
+    line.state.forks = 3;
+    line.state.pause_phases = 1;
+    line.state.pause_calls = 5;
+  }
   return line;
 }
 

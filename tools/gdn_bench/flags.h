@@ -11,13 +11,15 @@
 #include "absl/status/statusor.h"
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/rpc_bench.h"
+#include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
 
 struct CommandLine {
-  std::string command;  // "kernel", "rpc" or "echo_server"
+  std::string command;  // "kernel", "rpc", "state" or "echo_server"
   KernelBenchOptions kernel;
   RpcBenchOptions rpc;
+  StateBenchOptions state;
   bool list = false;
   std::string json;  // path; "-": stdout; "": none
   std::string port_file;

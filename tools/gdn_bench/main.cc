@@ -10,6 +10,7 @@
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/report.h"
 #include "tools/gdn_bench/rpc_bench.h"
+#include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
 namespace {
@@ -24,6 +25,10 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "rpc") {
     GDN_ASSIGN_OR_RETURN(const RpcReport report, RunRpcBench(line.rpc));
     return Publish(RpcTable(report), RpcJson(report), line.json);
+  }
+  if (line.command == "state") {
+    GDN_ASSIGN_OR_RETURN(const StateReport report, RunStateBench(line.state));
+    return Publish(StateTable(report), StateJson(report), line.json);
   }
   if (line.list) {
     GDN_ASSIGN_OR_RETURN(const auto names, KernelCaseNames(line.kernel));

@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/rpc_bench.h"
+#include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
 
@@ -20,6 +21,9 @@ nlohmann::ordered_json KernelJson(const KernelReport& report);
 
 std::string RpcTable(const RpcReport& report);
 nlohmann::ordered_json RpcJson(const RpcReport& report);
+
+std::string StateTable(const StateReport& report);
+nlohmann::ordered_json StateJson(const StateReport& report);
 
 // Indented, with a newline at the end. Path "-" is stdout. UNAVAILABLE where the file cannot be written.
 absl::Status WriteJson(const nlohmann::ordered_json& json, const std::string& path);

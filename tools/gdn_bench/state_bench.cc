@@ -1,0 +1,90 @@
+#include "tools/gdn_bench/state_bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "tools/gdn_bench/child_process.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr absl::Duration kStartTimeout = absl::Seconds(60);
+
+absl::Status CheckRange(const char* flag, int value, int low, int high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ", low, " to ", high, ", not ", value));
+}
+
+absl::Status Validate(const StateBenchOptions& o) {
+  GDN_RETURN_IF_ERROR(CheckRange("layers", o.layers, 1, 128));
+  GDN_RETURN_IF_ERROR(CheckRange("repeat", o.repeat, 1, 10000));
+  GDN_RETURN_IF_ERROR(CheckRange("forks", o.forks, 1, 100000));
+  GDN_RETURN_IF_ERROR(CheckRange("pause_phases", o.pause_phases, 1, 10000));
+  return CheckRange("pause_calls", o.pause_calls, 1, 1000000);
+}
+
+}  // namespace
+
+absl::StatusOr<RateResult> MeasureRate(std::string_view name, std::string_view measure, int64_t bytes, int repeat,
+                                       const TimedFn& thing, const TimedFn& plain) {
+  std::fprintf(stderr, "%s: %d rounds beside %s\n", std::string(name).c_str(), repeat, std::string(measure).c_str());
+  std::vector<double> rates, plain_rates, ratios;
+  for (int round = -1; round < repeat; ++round) {
+    double seconds = 0;
+    double plain_seconds = 0;
+    for (const bool take_thing : {round % 2 == 0, round % 2 != 0}) {
+      GDN_ASSIGN_OR_RETURN((take_thing ? seconds : plain_seconds), (take_thing ? thing : plain)());
+    }
+    if (round < 0) continue;
+    rates.push_back(static_cast<double>(bytes) / seconds);
+    plain_rates.push_back(static_cast<double>(bytes) / plain_seconds);
+    ratios.push_back(plain_seconds / seconds);
+  }
+  return RateResult{.name = std::string(name),
+                    .measure = std::string(measure),
+                    .bytes = bytes,
+                    .bytes_per_s = Summarize(rates),
+                    .measure_bytes_per_s = Summarize(plain_rates),
+                    .ratio = Summarize(ratios)};
+}
+
+absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options) {
+  GDN_RETURN_IF_ERROR(Validate(options));
+  StateReport report{.options = options, .state_bytes = 0, .load_average = 0, .rates = {}, .forks = {}, .pauses = {}};
+  if (getloadavg(&report.load_average, 1) != 1) report.load_average = 0;
+  GDN_ASSIGN_OR_RETURN(const TemporaryFolder scratch, TemporaryFolder::Make());
+  std::optional<TemporaryFolder> disk;
+  if (!options.folder.empty()) {
+    GDN_ASSIGN_OR_RETURN(TemporaryFolder made, TemporaryFolder::MakeIn(options.folder));
+    disk.emplace(std::move(made));
+  }
+  const std::string folder = disk.has_value() ? disk->path() : scratch.path();
+  {
+    const std::string gdn_port = scratch.path() + "/gdn.port";
+    const std::string echo_port = scratch.path() + "/echo.port";
+    GDN_ASSIGN_OR_RETURN(ChildProcess gdn_server, ChildProcess::Start({options.server, "--listen=127.0.0.1:0",
+                                                                       absl::StrCat("--disk_dir=", folder, "/server"),
+                                                                       absl::StrCat("--port_file=", gdn_port)},
+                                                                      scratch.path() + "/gdn.log"));
+    GDN_ASSIGN_OR_RETURN(ChildProcess echo_server,
+                         ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", echo_port)},
+                                             scratch.path() + "/echo.log"));
+    GDN_ASSIGN_OR_RETURN(const int gdn_at, gdn_server.WaitForPort(gdn_port, kStartTimeout));
+    GDN_ASSIGN_OR_RETURN(const int echo_at, echo_server.WaitForPort(echo_port, kStartTimeout));
+    const StateTargets targets{.gdn = absl::StrCat("127.0.0.1:", gdn_at), .echo = absl::StrCat("127.0.0.1:", echo_at)};
+    GDN_RETURN_IF_ERROR(MeasureTransfers(options, targets, report));
+    GDN_RETURN_IF_ERROR(MeasureForks(options, targets, report));
+    GDN_RETURN_IF_ERROR(MeasurePauses(options, targets, report));
+  }
+  // After the children have ended: their processors and memory are not to be shared.
+  GDN_RETURN_IF_ERROR(MeasureTiers(options, folder, report));
+  return report;
+}
+
+}  // namespace gdn::bench

@@ -1,0 +1,86 @@
+// `gdn_bench state`: what it costs to move a session's states, as ratios to plain copies of the same bytes.
+//
+// Transfers run against a gdn_server in a child process and a plain gRPC stream in another; moves between tiers run in this
+// process, through the code that the server moves sessions with. Every measurement stands beside its measure: rounds of
+// the two alternate. Thread safety: one thread.
+//
+//   GDN_ASSIGN_OR_RETURN(StateReport report, RunStateBench({.server = "/path/gdn_server", .self = "/path/gdn_bench"}));
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/gdn_bench/statistics.h"
+
+namespace gdn::bench {
+
+struct StateBenchOptions {
+  int layers = 36;        // of a session; H = 16, HV = 32, K = V = 128
+  int repeat = 15;        // rounds of a transfer or move
+  int forks = 200;        // of each shape
+  int pause_phases = 20;  // with checkpoints, and as many without
+  int pause_calls = 200;  // Decode calls of the neighbour in a phase
+  std::string folder;     // for the disk tier's files; "": a temporary one
+  std::string server;     // path of gdn_server
+  std::string self;       // path of this program, which is also the plain stream's server
+};
+
+// One thing beside its measure.
+struct RateResult {
+  std::string name;     // "export"
+  std::string measure;  // "grpc_stream"
+  int64_t bytes = 0;    // of a round
+  Summary bytes_per_s;
+  Summary measure_bytes_per_s;
+  Summary ratio;  // of adjacent rounds: the thing's rate / its measure's
+};
+
+struct ForkResult {
+  std::string name;  // "fork_rpc", "fork_session"
+  int layers = 0;
+  Summary many_s;  // of a session of `layers`
+  Summary one_s;   // of one of a single layer
+  Summary ratio;   // of adjacent ones: many / one
+};
+
+struct PauseResult {
+  std::string name;  // "pause_full", "pause_changes"
+  int64_t checkpoints = 0;
+  int64_t calls = 0;                        // of the neighbour, with checkpoints and as many without
+  double p50_s = 0, p99_s = 0;              // with
+  double plain_p50_s = 0, plain_p99_s = 0;  // without
+  double p50_ratio = 0, p99_ratio = 0;
+};
+
+struct StateReport {
+  StateBenchOptions options;
+  int64_t state_bytes = 0;  // of the session's slots
+  double load_average = 0;  // of the minute before
+  std::vector<RateResult> rates;
+  std::vector<ForkResult> forks;
+  std::vector<PauseResult> pauses;
+};
+
+// INVALID_ARGUMENT for an option out of range; errors of the children and of the first call or move that fails.
+absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options);
+
+// The parts of it.
+struct StateTargets {
+  std::string gdn;   // gdn_server with --disk-dir
+  std::string echo;  // gdn_bench echo_server
+};
+absl::Status MeasureTransfers(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
+absl::Status MeasureTiers(const StateBenchOptions& options, const std::string& folder, StateReport& report);
+absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
+absl::Status MeasurePauses(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
+
+// Runs the two in turn, `repeat` times after one round to warm up; each returns the seconds it took.
+using TimedFn = std::function<absl::StatusOr<double>()>;
+absl::StatusOr<RateResult> MeasureRate(std::string_view name, std::string_view measure, int64_t bytes, int repeat,
+                                       const TimedFn& thing, const TimedFn& plain);
+
+}  // namespace gdn::bench

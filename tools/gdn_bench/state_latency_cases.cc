@@ -1,0 +1,152 @@
+// What others feel of forks and checkpoints, over RPC.
+#include <atomic>
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "tools/gdn_bench/clock.h"
+#include "tools/gdn_bench/rpc_load.h"
+#include "tools/gdn_bench/state_bench.h"
+#include "tools/gdn_bench/state_sessions.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr int kWarmUpCalls = 50;
+
+absl::StatusOr<double> TimeFork(Client& client, const std::string& parent) {
+  v1::ForkSessionRequest request;
+  request.set_name(absl::StrCat("sessions/", parent));
+  request.add_session_ids("fork");
+  const double start = NowSeconds();
+  GDN_RETURN_IF_ERROR(WithPrefix(client.ForkSession(request).status(), "ForkSession"));
+  const double seconds = NowSeconds() - start;
+  GDN_RETURN_IF_ERROR(WithPrefix(client.DeleteSession("sessions/fork"), "DeleteSession"));
+  return seconds;
+}
+
+// Makes checkpoints of a session one after the other, from construction to Stop.
+class Checkpoints {
+ public:
+  Checkpoints(const std::string& target, const std::string& session, std::string checkpoint_id)
+      : client_(ConnectAlone(target)), checkpoint_id_(std::move(checkpoint_id)), step_(StepOf(session, 0)) {
+    thread_ = std::thread([this, session] { Run(session); });
+  }
+  ~Checkpoints() { Stop().IgnoreError(); }
+
+  absl::Status Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+    return status_;
+  }
+  int64_t made() const { return made_; }
+
+ private:
+  void Run(const std::string& session) {
+    v1::CheckpointSessionRequest request;
+    request.set_name(absl::StrCat("sessions/", session));
+    request.set_checkpoint_id(checkpoint_id_);
+    while (!stop_ && status_.ok()) {
+      // So that there is something new to make durable.
+      status_ = WithPrefix(client_->Decode(step_).status(), "Decode");
+      if (status_.ok()) status_ = WithPrefix(client_->CheckpointSession(request).status(), "CheckpointSession");
+      if (status_.ok()) ++made_;
+    }
+  }
+
+  const std::unique_ptr<Client> client_;
+  const std::string checkpoint_id_;
+  const v1::DecodeRequest step_;
+  std::atomic<bool> stop_{false};
+  absl::Status status_;
+  int64_t made_ = 0;
+  std::thread thread_;
+};
+
+absl::Status DecodeCalls(Client& client, const v1::DecodeRequest& step, int calls, std::vector<double>& latencies) {
+  for (int call = 0; call < calls; ++call) {
+    const double start = NowSeconds();
+    GDN_RETURN_IF_ERROR(WithPrefix(client.Decode(step).status(), "Decode"));
+    latencies.push_back(NowSeconds() - start);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const StateTargets& targets,
+                                         const std::string& name, const std::string& checkpoint_id) {
+  std::fprintf(stderr, "%s: %d phases of %d calls, with checkpoints and without\n", name.c_str(), options.pause_phases,
+               options.pause_calls);
+  const auto client = ConnectAlone(targets.gdn);
+  const v1::DecodeRequest step = StepOf("neighbour", 0);
+  std::vector<double> with, without;
+  PauseResult result{.name = name};
+  for (int phase = 0; phase < options.pause_phases; ++phase) {
+    for (const bool checkpoints : {phase % 2 == 0, phase % 2 != 0}) {
+      if (!checkpoints) {
+        GDN_RETURN_IF_ERROR(DecodeCalls(*client, step, options.pause_calls, without));
+        continue;
+      }
+      Checkpoints making(targets.gdn, "big", checkpoint_id);
+      GDN_RETURN_IF_ERROR(DecodeCalls(*client, step, options.pause_calls, with));
+      GDN_RETURN_IF_ERROR(making.Stop());
+      result.checkpoints += making.made();
+    }
+  }
+  result.calls = static_cast<int64_t>(with.size());
+  result.p50_s = Percentile(with, 0.5);
+  result.p99_s = Percentile(with, 0.99);
+  result.plain_p50_s = Percentile(without, 0.5);
+  result.plain_p99_s = Percentile(without, 0.99);
+  result.p50_ratio = result.p50_s / result.plain_p50_s;
+  result.p99_ratio = result.p99_s / result.plain_p99_s;
+  return result;
+}
+
+}  // namespace
+
+absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& targets, StateReport& report) {
+  std::fprintf(stderr, "fork_rpc: %d of each shape\n", options.forks);
+  const auto client = ConnectAlone(targets.gdn);
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "many", options.layers));
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "one", 1));
+  std::vector<double> many, one, ratios;
+  for (int fork = -5; fork < options.forks; ++fork) {
+    double many_s = 0;
+    double one_s = 0;
+    for (const bool take_many : {fork % 2 == 0, fork % 2 != 0}) {
+      GDN_ASSIGN_OR_RETURN((take_many ? many_s : one_s), TimeFork(*client, take_many ? "many" : "one"));
+    }
+    if (fork < 0) continue;
+    many.push_back(many_s);
+    one.push_back(one_s);
+    ratios.push_back(many_s / one_s);
+  }
+  report.forks.push_back({.name = "fork_rpc",
+                          .layers = options.layers,
+                          .many_s = Summarize(many),
+                          .one_s = Summarize(one),
+                          .ratio = Summarize(ratios)});
+  GDN_RETURN_IF_ERROR(client->DeleteSession("sessions/many"));
+  return client->DeleteSession("sessions/one");
+}
+
+absl::Status MeasurePauses(const StateBenchOptions& options, const StateTargets& targets, StateReport& report) {
+  const auto client = ConnectAlone(targets.gdn);
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "big", options.layers));
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "neighbour", 1));
+  std::vector<double> warm_up;
+  GDN_RETURN_IF_ERROR(DecodeCalls(*client, StepOf("neighbour", 0), kWarmUpCalls, warm_up));
+  // A named checkpoint holds everything; the newest one, what changed since the one before.
+  for (const auto& [name, checkpoint_id] : {std::pair("pause_full", "whole"), std::pair("pause_changes", "")}) {
+    GDN_ASSIGN_OR_RETURN(PauseResult result, MeasurePause(options, targets, name, checkpoint_id));
+    report.pauses.push_back(std::move(result));
+  }
+  GDN_RETURN_IF_ERROR(client->DeleteSession("sessions/big"));
+  return client->DeleteSession("sessions/neighbour");
+}
+
+}  // namespace gdn::bench

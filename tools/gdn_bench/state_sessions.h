@@ -1,0 +1,24 @@
+// Operator sessions with states worth moving, for `gdn_bench state`.
+//
+// Thread safety: free functions. Ownership: the client is the caller's.
+//
+//   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "a", /*layers=*/36));
+//   v1::DecodeRequest step = StepOf("a", /*layer=*/0);
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/cpp/client.h"
+
+namespace gdn::bench {
+
+v1::OperatorSpec BenchOperatorSpec(int layers);
+
+// One token for one layer.
+v1::DecodeRequest StepOf(const std::string& id, int layer);
+
+// Every layer has a base, and a log of a few tokens.
+absl::Status MakeBusySession(Client& client, const std::string& id, int layers);
+
+}  // namespace gdn::bench

@@ -1,0 +1,286 @@
+// Moves of a session between the device and the tiers below, and forks, in this process: the server's own code without
+// gRPC around it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "server/session/state_service.h"
+#include "state_store/host_memory.h"
+#include "tools/gdn_bench/clock.h"
+#include "tools/gdn_bench/kernel_case.h"
+#include "tools/gdn_bench/state_bench.h"
+
+namespace gdn::bench {
+namespace {
+
+constexpr int32_t kMaxDraft = 8;
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+constexpr int64_t kKeepBytes = int64_t{1} << 30;
+
+// Waits for the answer of a call that gives it to a callback.
+template <typename Result, typename Begin>
+Result Await(const Begin& begin) {
+  absl::Notification answered;
+  std::unique_ptr<Result> result;
+  begin([&](Result answer) {
+    result = std::make_unique<Result>(std::move(answer));
+    answered.Notify();
+  });
+  answered.WaitForNotification();
+  return std::move(*result);
+}
+
+// A state service of a CPU backend with a session's states to make sessions of.
+struct Bed {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<HostMemory> memory;
+  SessionSpec spec;
+  SessionImagePtr image;
+  std::unique_ptr<StateService> states;  // last: uses the backend
+
+  int32_t layers() const { return static_cast<int32_t>(spec.layers.size()); }
+
+  static absl::StatusOr<std::unique_ptr<Bed>> Make(int layers, int sessions, int64_t host_bytes,
+                                                   const std::string& disk_dir) {
+    auto bed = std::make_unique<Bed>();
+    GDN_ASSIGN_OR_RETURN(bed->backend, MakeCpuBackend({}));
+    bed->memory = std::make_unique<HostMemory>(*bed->backend, kKeepBytes);
+    bed->spec.dims = BenchOperatorDims();
+    bed->spec.layers.resize(static_cast<size_t>(layers));
+    std::iota(bed->spec.layers.begin(), bed->spec.layers.end(), 0);
+    GDN_RETURN_IF_ERROR(bed->MakeImage());
+    StateServiceOptions options;
+    options.device_bytes = bed->image->layout.slot_bytes() * layers * sessions;
+    options.max_draft = kMaxDraft;
+    options.host_bytes = host_bytes;
+    options.disk_dir = disk_dir;
+    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make(*bed->backend, options));
+    return bed;
+  }
+
+  absl::Status MakeImage() {
+    auto made = std::make_shared<SessionImage>();
+    made->header.dims = spec.dims;
+    made->header.layers = spec.layers;
+    made->numerics_id = backend->info().numerics_id;
+    made->transposed_base = backend->info().transposed_base;
+    GDN_ASSIGN_OR_RETURN(made->layout, StateLayout::Make(spec.dims, kMaxDraft));
+    const auto bytes = static_cast<size_t>(made->layout.slot_bytes());
+    GDN_ASSIGN_OR_RETURN(const auto numbers, RandomBuffer(*backend, made->layout.slot_floats(), -1, 1));
+    for (const int32_t layer : spec.layers) {
+      LayerImage& out = made->layers.emplace_back();
+      out.layer = layer;
+      out.extent = {.token_count = 8, .log_length = 4};
+      out.kind = InputKind::kDeltaRule;
+      GDN_ASSIGN_OR_RETURN(out.slot, memory->Take(bytes));
+      std::memcpy(out.slot.floats(), numbers->data(), bytes);
+    }
+    image = std::move(made);
+    return absl::OkStatus();
+  }
+
+  // A session on the device with the image's states.
+  absl::StatusOr<std::shared_ptr<Session>> MakeSession(const std::string& id) {
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation, states->sessions().Begin({.id = id, .spec = spec, .affinity = {}, .request = {}}));
+    auto lease = Await<absl::StatusOr<SessionLease>>([&](auto done) {
+      states->residency().Place(std::move(creation.lease()), image, absl::InfiniteFuture(), std::move(done));
+    });
+    GDN_RETURN_IF_ERROR(lease.status());
+    creation.Publish();
+    return lease->session();
+  }
+  absl::Status Delete(const std::string& id) {
+    return Await<absl::Status>([&](auto done) { states->sessions().Delete(/*principal=*/"", id, std::move(done)); });
+  }
+  // Takes the room of a whole session, so that the one that is there goes.
+  absl::StatusOr<double> Spill() {
+    const double start = NowSeconds();
+    const auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
+      states->residency().Reserve(spec.dims, /*pool=*/nullptr, layers(), absl::InfiniteFuture(), std::move(done));
+    });
+    const double seconds = NowSeconds() - start;
+    GDN_RETURN_IF_ERROR(claims.status());
+    return seconds;
+  }
+  absl::StatusOr<double> Return(const std::shared_ptr<Session>& session) {
+    const double start = NowSeconds();
+    const auto pins = Await<Residency::PinResults>(
+        [&](auto done) { states->residency().Pin({session}, absl::InfiniteFuture(), std::move(done)); });
+    const double seconds = NowSeconds() - start;
+    GDN_RETURN_IF_ERROR(pins.front().status());
+    return seconds;
+  }
+};
+
+// The seconds that dd takes.
+absl::StatusOr<double> RunDd(const std::string& from, const std::string& to, int64_t mebibytes, bool sync) {
+  const std::string of = absl::StrCat("of=", to), in = absl::StrCat("if=", from),
+                    count = absl::StrCat("count=", mebibytes);
+  const char* const arguments[] = {
+      "dd", in.c_str(), of.c_str(), "bs=1M", count.c_str(), "status=none", sync ? "conv=fsync" : nullptr, nullptr};
+  const double start = NowSeconds();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    execvp("dd", const_cast<char* const*>(arguments));
+    _exit(127);
+  }
+  if (pid < 0) return absl::UnavailableError(absl::StrCat("cannot fork: ", std::strerror(errno)));
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  const double seconds = NowSeconds() - start;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return seconds;
+  return absl::UnavailableError(absl::StrCat("dd from ", from, " to ", to, " failed"));
+}
+
+absl::Status MeasureHostTier(const StateBenchOptions& options, StateReport& report) {
+  GDN_ASSIGN_OR_RETURN(const auto bed, Bed::Make(options.layers, 1, kKeepBytes, /*disk_dir=*/""));
+  const int64_t bytes = bed->image->bytes();
+  report.state_bytes = bytes;
+  GDN_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, bed->MakeSession("a"));
+
+  // The same bytes, in the same portions, between memory that has been written before.
+  const StateLayout& layout = bed->image->layout;
+  GDN_ASSIGN_OR_RETURN(const auto from, RandomBuffer(*bed->backend, layout.slot_floats() * options.layers, -1, 1));
+  GDN_ASSIGN_OR_RETURN(const auto to, RandomBuffer(*bed->backend, layout.slot_floats() * options.layers, -1, 1));
+  const auto copy = [&]() -> absl::StatusOr<double> {
+    const double start = NowSeconds();
+    for (int layer = 0; layer < options.layers; ++layer) {
+      std::memcpy(to->floats() + layer * layout.slot_floats(), from->floats() + layer * layout.slot_floats(),
+                  static_cast<size_t>(layout.slot_bytes()));
+    }
+    return NowSeconds() - start;
+  };
+  const auto spill = [&]() -> absl::StatusOr<double> {
+    GDN_RETURN_IF_ERROR(bed->Return(session).status());
+    return bed->Spill();
+  };
+  const auto back = [&]() -> absl::StatusOr<double> {
+    GDN_RETURN_IF_ERROR(bed->Spill().status());
+    return bed->Return(session);
+  };
+  GDN_ASSIGN_OR_RETURN(RateResult spilled, MeasureRate("spill_host", "memcpy", bytes, options.repeat, spill, copy));
+  report.rates.push_back(std::move(spilled));
+  GDN_ASSIGN_OR_RETURN(RateResult returned, MeasureRate("return_host", "memcpy", bytes, options.repeat, back, copy));
+  report.rates.push_back(std::move(returned));
+  return absl::OkStatus();
+}
+
+absl::Status MeasureDiskTier(const StateBenchOptions& options, const std::string& folder, StateReport& report) {
+  GDN_ASSIGN_OR_RETURN(const auto bed, Bed::Make(options.layers, 1, /*host_bytes=*/0, folder + "/tier"));
+  const int64_t mebibytes = bed->image->bytes() / kMebibyte;
+  const std::string plain = folder + "/plain";
+  const auto remove_plain = absl::MakeCleanup([&plain] {
+    std::error_code ignored;
+    std::filesystem::remove(plain, ignored);
+  });
+  // A new session each time: one that has not moved since it was last stored is not written again.
+  int64_t made = 0;
+  std::string id;
+  std::shared_ptr<Session> session;
+  const auto renew = [&]() -> absl::Status {
+    if (!id.empty()) GDN_RETURN_IF_ERROR(bed->Delete(id));
+    id = absl::StrCat("s", made++);
+    GDN_ASSIGN_OR_RETURN(session, bed->MakeSession(id));
+    return absl::OkStatus();
+  };
+  const auto spill = [&]() -> absl::StatusOr<double> {
+    GDN_RETURN_IF_ERROR(renew());
+    return bed->Spill();
+  };
+  const auto back = [&]() -> absl::StatusOr<double> {
+    GDN_RETURN_IF_ERROR(renew());
+    GDN_RETURN_IF_ERROR(bed->Spill().status());
+    return bed->Return(session);
+  };
+  const auto write = [&]() -> absl::StatusOr<double> {
+    std::error_code ignored;
+    std::filesystem::remove(plain, ignored);
+    return RunDd("/dev/zero", plain, mebibytes, /*sync=*/true);
+  };
+  const auto read = [&] { return RunDd(plain, "/dev/null", mebibytes, /*sync=*/false); };
+  const int64_t bytes = mebibytes * kMebibyte;  // of both, but for a last part of a mebibyte
+  GDN_ASSIGN_OR_RETURN(RateResult spilled, MeasureRate("spill_disk", "dd_fsync", bytes, options.repeat, spill, write));
+  report.rates.push_back(std::move(spilled));
+  GDN_ASSIGN_OR_RETURN(RateResult returned, MeasureRate("return_disk", "dd_read", bytes, options.repeat, back, read));
+  report.rates.push_back(std::move(returned));
+  return absl::OkStatus();
+}
+
+// As ForkSession does it.
+absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent) {
+  Residency& residency = bed.states->residency();
+  const double start = NowSeconds();
+  SessionInit init{.id = "fork", .spec = parent->spec(), .affinity = {}, .request = {}};
+  GDN_ASSIGN_OR_RETURN(SessionCreation creation, bed.states->sessions().Begin(init));
+  auto lease = Await<absl::StatusOr<SessionLease>>(
+      [&](auto done) { residency.LockResident(parent, absl::InfiniteFuture(), std::move(done)); });
+  GDN_RETURN_IF_ERROR(lease.status());
+  const int32_t own = lease->claims_to_share();
+  auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
+    residency.Reserve(parent->spec().dims, lease->pool(), bed.layers() + own, absl::InfiniteFuture(), std::move(done));
+  });
+  GDN_RETURN_IF_ERROR(claims.status());
+  std::vector<SlotClaim> of_child(std::make_move_iterator(claims->begin() + own),
+                                  std::make_move_iterator(claims->end()));
+  claims->resize(static_cast<size_t>(own));
+  std::shared_ptr<Session> child = lease->Fork(std::move(init), std::move(of_child), *std::move(claims));
+  residency.Track(child);
+  creation.Replace(std::move(child));
+  creation.Publish();
+  lease->Release();
+  const double seconds = NowSeconds() - start;
+  GDN_RETURN_IF_ERROR(bed.Delete("fork"));
+  return seconds;
+}
+
+absl::Status MeasureSessionForks(const StateBenchOptions& options, StateReport& report) {
+  std::fprintf(stderr, "fork_session: %d of each shape\n", options.forks);
+  GDN_ASSIGN_OR_RETURN(const auto many_bed, Bed::Make(options.layers, 3, 0, ""));
+  GDN_ASSIGN_OR_RETURN(const auto one_bed, Bed::Make(1, 3, 0, ""));
+  GDN_ASSIGN_OR_RETURN(const auto many, many_bed->MakeSession("a"));
+  GDN_ASSIGN_OR_RETURN(const auto one, one_bed->MakeSession("a"));
+  std::vector<double> many_times, one_times, ratios;
+  for (int fork = -5; fork < options.forks; ++fork) {
+    double many_s = 0;
+    double one_s = 0;
+    for (const bool take_many : {fork % 2 == 0, fork % 2 != 0}) {
+      GDN_ASSIGN_OR_RETURN((take_many ? many_s : one_s),
+                           TimeFork(take_many ? *many_bed : *one_bed, take_many ? many : one));
+    }
+    if (fork < 0) continue;
+    many_times.push_back(many_s);
+    one_times.push_back(one_s);
+    ratios.push_back(many_s / one_s);
+  }
+  report.forks.push_back({.name = "fork_session",
+                          .layers = options.layers,
+                          .many_s = Summarize(many_times),
+                          .one_s = Summarize(one_times),
+                          .ratio = Summarize(ratios)});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MeasureTiers(const StateBenchOptions& options, const std::string& folder, StateReport& report) {
+  GDN_RETURN_IF_ERROR(MeasureHostTier(options, report));
+  GDN_RETURN_IF_ERROR(MeasureDiskTier(options, folder, report));
+  return MeasureSessionForks(options, report);
+}
+
+}  // namespace gdn::bench

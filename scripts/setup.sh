@@ -17,9 +17,9 @@ build_packages=(
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libc-ares-dev libre2-dev libssl-dev zlib1g-dev
   # Libraries.
-  libdnnl-dev libhwy-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
+  libdnnl-dev libhiredis-dev libhwy-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
   # Tests and benchmarks.
-  libbenchmark-dev libboost-context-dev libgmock-dev libgtest-dev python3-numpy
+  fiu-utils libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev python3-numpy redis-server
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# The long forms of the tests that break things: crashes, races, torn files, a shared store that dies, many sessions. Each
+# prints its figures; exits 0 only if nothing was lost. docs/reliability.md has those of the last run.
+#
+#   scripts/soak.sh [crash|race|many|disk|redis ...]      (default: all)
+#
+# Environment: CRASH_ROUNDS (200 kills), RACE_ROUNDS (100000, under ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000
+# sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis fault tests, 20), JOBS.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0; fi
+parts=("$@")
+(( ${#parts[@]} > 0 )) || parts=(crash race many disk redis)
+for part in "${parts[@]}"; do
+  case "${part}" in crash | race | many | disk | redis) ;; *) die "unknown part '${part}'; see --help" ;; esac
+done
+
+cd "${repo_root}"
+scripts/setup.sh
+wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
+
+# build PRESET TARGETS...
+build() {
+  local preset="$1"
+  shift
+  note "building ${preset}: $*"
+  cmake --preset "${preset}" >/dev/null
+  cmake --build --preset "${preset}" --parallel "$(default_jobs)" --target "$@"
+}
+
+failed=()
+# run NAME COMMAND...
+run() {
+  local name="$1" begin="${SECONDS}"
+  shift
+  note "${name}: $*"
+  if "$@"; then
+    echo "soak: ${name}: passed in $(( SECONDS - begin )) s"
+  else
+    echo "soak: ${name}: FAILED after $(( SECONDS - begin )) s"
+    failed+=("${name}")
+  fi
+}
+
+targets=()
+if wants crash; then targets+=(gdn_server crash_soak); fi
+if wants many; then targets+=(state_service_test); fi
+if wants disk; then targets+=(snapshot_test disk_tier_test); fi
+if wants redis; then targets+=(redis_tier_test); fi
+if (( ${#targets[@]} > 0 )); then build cpu "${targets[@]}"; fi
+bin="${repo_root}/build/cpu/bin"
+
+if wants crash; then
+  run crash "${bin}/crash_soak" --server="${bin}/gdn_server" --model=tests/golden/qwen3_next_1 \
+    --rounds="${CRASH_ROUNDS:-200}"
+fi
+if wants race; then
+  build tsan session_race_test
+  # ThreadSanitizer's shadow memory collides with the high mapping randomisation of newer kernels.
+  runner=()
+  if setarch "$(uname -m)" -R true 2>/dev/null; then runner=(setarch "$(uname -m)" -R); fi
+  run race "${runner[@]}" env GDN_RACE_ROUNDS="${RACE_ROUNDS:-100000}" \
+    TSAN_OPTIONS="suppressions=${repo_root}/tests/tsan.supp:second_deadlock_stack=1:ignore_noninstrumented_modules=1" build/tsan/bin/session_race_test
+fi
+if wants many; then
+  run many env GDN_MANY_SESSIONS="${MANY_SESSIONS:-10000}" GDN_MANY_ROOM="${MANY_ROOM:-100}" \
+    "${bin}/state_service_test" --gtest_filter='*Many*Sessions*'
+fi
+if wants disk; then
+  run disk "${bin}/disk_tier_test" --gtest_repeat="${STORE_ROUNDS:-20}" --gtest_break_on_failure
+fi
+if wants redis; then
+  run redis "${bin}/redis_tier_test" --gtest_repeat="${STORE_ROUNDS:-20}" --gtest_break_on_failure
+fi
+
+if (( ${#failed[@]} > 0 )); then die "failed: ${failed[*]}"; fi
+echo "soak: all passed: ${parts[*]}; ${SECONDS} s"

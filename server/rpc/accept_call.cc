@@ -1,5 +1,6 @@
 // AcceptTokens.
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -68,10 +69,17 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
     return Refusal();
   }
 
-  void Pin(absl::Time deadline) {
+  // Once no row, from the first-th on, would take its session too far from its last checkpoint.
+  void Pin(absl::Time deadline, size_t first = 0) {
     std::vector<std::shared_ptr<Session>> sessions;
-    for (const Row& row : rows) {
-      if (row.status.ok()) sessions.push_back(row.session);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Row& row = rows[i];
+      if (!row.status.ok()) continue;
+      const auto again = [self = shared_from_this(), deadline, i] { self->Pin(deadline, i); };
+      if (i >= first && !context.checkpointer.WaitForRoom(row.session, std::nullopt, row.request.accepted_tokens, again)) {
+        return;
+      }
+      sessions.push_back(row.session);
     }
     if (sessions.empty()) return Finish(absl::OkStatus());
     context.residency.Pin(std::move(sessions), deadline, [self = shared_from_this()](Residency::PinResults pins) {

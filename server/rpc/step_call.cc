@@ -142,18 +142,27 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
   output_ = output->mutable_data()->data();
 
   deadline_ = deadline;
-  std::vector<std::shared_ptr<Session>> sessions;
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (!rows_[i].status.ok()) continue;
-    pinned_rows_.push_back(i);
-    sessions.push_back(rows_[i].session);
+    if (rows_[i].status.ok()) pinned_rows_.push_back(i);
   }
-  if (sessions.empty()) return absl::OkStatus();
+  if (pinned_rows_.empty()) return absl::OkStatus();
   waiting_.fetch_add(1);
-  context_.residency.Pin(std::move(sessions), deadline, [self = shared_from_this()](Residency::PinResults pins) {
+  Pin(/*first=*/0);
+  return absl::OkStatus();
+}
+
+void StepCall::Pin(size_t first) {
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (size_t i = 0; i < pinned_rows_.size(); ++i) {
+    const size_t row = pinned_rows_[i];
+    const int64_t tokens = input_.draft ? 0 : input_.lengths[row];  // a draft counts when it is accepted
+    const auto again = [self = shared_from_this(), i] { self->Pin(i); };
+    if (i >= first && !context_.checkpointer.WaitForRoom(rows_[row].session, input_.layer, tokens, again)) return;
+    sessions.push_back(rows_[row].session);
+  }
+  context_.residency.Pin(std::move(sessions), deadline_, [self = shared_from_this()](Residency::PinResults pins) {
     self->Pinned(std::move(pins));
   });
-  return absl::OkStatus();
 }
 
 void StepCall::Pinned(Residency::PinResults pins) {

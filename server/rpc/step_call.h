@@ -59,6 +59,8 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   absl::Status CheckSameSpec() const;
   // Checks values and pins. `output` is where the reply's tensor goes.
   absl::Status Run(absl::Time deadline, v1::Tensor* output);
+  // Pins once no row, from the first-th of pinned_rows_ on, would take its session too far from its last checkpoint.
+  void Pin(size_t first);
   void Pinned(Residency::PinResults pins);
   // Admits and submits.
   absl::Status Proceed();

@@ -187,8 +187,13 @@ bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
     scheduled_[session.get()] = absl::InfiniteFuture();
     waiting_.push_back(session);
   }
-  Pump();
+  PumpLater();
   return true;
+}
+
+// Not at once: one may end before its beginning has returned, and so on for thousands.
+void Checkpointer::PumpLater() {
+  residency_.io().Post([this, open = Open()] { Pump(); });
 }
 
 void Checkpointer::Pump() {
@@ -218,9 +223,15 @@ void Checkpointer::Pump() {
 
 void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status) {
   const bool failed = !status.ok() && !absl::IsNotFound(status);  // a session that has ended needs none
+  const std::shared_ptr<void> open = Open();
+  std::vector<std::function<void()>> ready;
   {
     absl::MutexLock lock(&mu_);
     --active_;
+    if (const auto it = wait_for_room_.find(session.get()); it != wait_for_room_.end()) {
+      ready = std::move(it->second);
+      wait_for_room_.erase(it);
+    }
     if (failed) {
       scheduled_[session.get()] = absl::Now() + kRetryAfter;
     } else {
@@ -233,7 +244,34 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
   }
   session->gate().SetHeldBack(false);
   if (!failed) NoteProgress(session);
-  Pump();
+  for (std::function<void()>& callback : ready) residency_.io().Post(std::move(callback));
+  PumpLater();
+}
+
+bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const {
+  for (const LayerInfo& info : session.Layers()) {
+    if (layer.has_value() ? info.layer != *layer : info.progress.draft_length == 0) continue;
+    const int64_t undurable = info.progress.token_count - info.durable_token_count;
+    // A call that is larger than the interval has to be taken somewhere: right behind a durable copy.
+    if (undurable > 0 && undurable + tokens > policy_.every_tokens) return false;
+  }
+  return true;
+}
+
+bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
+                               std::function<void()> ready) {
+  if (policy_.every_tokens == 0 || residency_.tiers().durable() == nullptr) return true;
+  if (HasRoom(*session, layer, tokens)) return true;
+  Schedule(session);
+  absl::MutexLock lock(&mu_);
+  const auto it = scheduled_.find(session.get());
+  if (it == scheduled_.end()) {  // it has ended meanwhile
+    residency_.io().Post(std::move(ready));
+    return false;
+  }
+  if (it->second != absl::InfiniteFuture()) return true;  // it failed a moment ago
+  wait_for_room_[session.get()].push_back(std::move(ready));
+  return false;
 }
 
 void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {

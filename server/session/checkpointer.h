@@ -1,9 +1,9 @@
 // Durable copies of sessions: when they are made, and how a session goes back to one.
 //
 // A checkpoint locks the session for as long as its states are copied to host memory; the copy is written to the durable
-// tier while steps go on. With a policy by tokens, no session is ever further from its last durable copy than that many
-// tokens (or the one call that is larger): a checkpoint begins at half of them, and steps wait where it has not ended by
-// then. A checkpoint that failed holds nobody back: it is tried again later.
+// tier while steps go on. With a policy by tokens, no layer is ever further from its last durable copy than that many
+// tokens (or the one call that is larger): a checkpoint begins at half of them, and a step that would go beyond waits until
+// it has ended (WaitForRoom). A checkpoint that failed holds nobody back: it is tried again later.
 // Thread safety: all methods from any thread; callbacks come from any thread. Ownership: what it is made with must outlive
 // it; on destruction what was begun is finished.
 //
@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -72,6 +73,11 @@ class Checkpointer {
   void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                std::function<void(absl::Status)> done);
 
+  // Whether a step of so many tokens keeps to the policy: of `layer`, or of every layer with a draft where it is nothing.
+  // True where nothing can be made durable now. Else a checkpoint is under way, and `ready` is called once it has ended: ask
+  // again then.
+  bool WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
+                   std::function<void()> ready);
   // By the policy: after a step, and for all sessions now and then.
   void NoteProgress(const std::shared_ptr<Session>& session);
   void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now);
@@ -88,8 +94,10 @@ class Checkpointer {
                      const std::function<void(absl::Status)>& done);
   // False where one is under way, or failed a moment ago.
   bool Schedule(const std::shared_ptr<Session>& session);
-  // Begins the next scheduled ones; few at a time, for each holds a copy of its session.
+  bool HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const;
+  // Begins the next scheduled ones, on an IO thread; few at a time, for each holds a copy of its session.
   void Pump();
+  void PumpLater();
   void ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status);
   bool IsScheduled(const Session& session) const;
   // Keeps the destructor waiting for as long as it lives.
@@ -102,6 +110,7 @@ class Checkpointer {
   mutable absl::Mutex mu_;
   // Sessions whose checkpoint is under way (InfiniteFuture), or not to be tried before.
   std::unordered_map<const Session*, absl::Time> scheduled_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<const Session*, std::vector<std::function<void()>>> wait_for_room_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
   int active_ ABSL_GUARDED_BY(mu_) = 0;                                // scheduled, begun
   int open_ ABSL_GUARDED_BY(mu_) = 0;                                  // calls that have not been answered

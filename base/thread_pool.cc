@@ -149,4 +149,12 @@ void ThreadPool::WorkerLoop(int worker) {
   }
 }
 
+void ForEachIndex(ThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body) {
+  if (pool != nullptr && count > 1) {
+    pool->ParallelFor(count, [&body](int64_t index, int /*worker*/) { body(index); });
+    return;
+  }
+  for (int64_t index = 0; index < count; ++index) body(index);
+}
+
 }  // namespace gdn

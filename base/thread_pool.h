@@ -59,4 +59,7 @@ class ThreadPool {
   bool stop_ = false;             // guarded by mu_
 };
 
+// Runs body(index) for every index in [0, count): on the pool's threads, or one after the other where there is none.
+void ForEachIndex(ThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body);
+
 }  // namespace gdn

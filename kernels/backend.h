@@ -35,14 +35,14 @@
 namespace gdn {
 
 struct BackendInfo {
-  std::string name;             // "cpu", "gpu", "host", "null"
-  std::string device;           // for people: the processor's or card's name
-  std::string numerics_id;      // equal ids promise equal bits: backend, instruction set, kernel version, L, C
-  int32_t threads = 0;          // worker threads of a CPU backend; 0 elsewhere
-  int64_t memory_bytes = 0;     // memory of the device
-  bool unified_memory = false;  // backend memory can be read and written by the host directly
-  bool lazy_memory = false;     // memory is committed as it is touched
-  bool transposed_base = false; // slots keep the base as [HV, V, K]
+  std::string name;              // "cpu", "gpu", "host", "null"
+  std::string device;            // for people: the processor's or card's name
+  std::string numerics_id;       // equal ids promise equal bits: backend, instruction set, kernel version, L, C
+  int32_t threads = 0;           // worker threads of a CPU backend; 0 elsewhere
+  int64_t memory_bytes = 0;      // memory of the device
+  bool unified_memory = false;   // backend memory can be read and written by the host directly
+  bool lazy_memory = false;      // memory is committed as it is touched
+  bool transposed_base = false;  // slots keep the base as [HV, V, K]
 };
 
 class Backend {

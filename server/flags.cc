@@ -80,15 +80,17 @@ ABSL_FLAG(int32_t, threads, 0, "Worker threads of the CPU backend; 0: one for ea
 ABSL_FLAG(gdn::ByteCount, device_state_bytes, gdn::ByteCount{},
           "Device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is used), or "
           "three quarters of what is free on a GPU once the models are loaded.");
-ABSL_FLAG(int32_t, state_slots, 0,
-          "Instead of --device-state-bytes: room for this many layer states of the largest model (a session needs one a "
-          "Gated DeltaNet layer).");
+ABSL_FLAG(
+    int32_t, state_slots, 0,
+    "Instead of --device-state-bytes: room for this many layer states of the largest model (a session needs one a "
+    "Gated DeltaNet layer).");
 ABSL_FLAG(gdn::OptionalByteCount, host_state_bytes, gdn::OptionalByteCount{},
           "Host memory for the states of sessions that rest, page-locked beside a GPU; 0: none. auto: a quarter of the "
           "host's memory beside a GPU, none on a CPU.");
-ABSL_FLAG(std::string, disk_dir, "",
-          "Folder for the states of sessions that rest, and for checkpoints: sessions then survive a restart. One server "
-          "a folder.");
+ABSL_FLAG(
+    std::string, disk_dir, "",
+    "Folder for the states of sessions that rest, and for checkpoints: sessions then survive a restart. One server "
+    "a folder.");
 ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
           "Most that --disk-dir may hold; 0: no limit but the disk's.");
 ABSL_FLAG(std::string, redis, "",
@@ -96,9 +98,10 @@ ABSL_FLAG(std::string, redis, "",
           "redis://[:PASSWORD@]HOST:PORT/DB.");
 ABSL_FLAG(std::string, redis_prefix, "gdn:",
           "Of all keys in --redis. One server a prefix: one that is started with another's takes over its sessions.");
-ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
-          "Makes a session durable at least every so many tokens: a crash never loses more (but a single larger call). 0: "
-          "not by tokens. Needs --disk-dir or --redis.");
+ABSL_FLAG(
+    int32_t, checkpoint_every_tokens, 0,
+    "Makes a session durable at least every so many tokens: a crash never loses more (but a single larger call). 0: "
+    "not by tokens. Needs --disk-dir or --redis.");
 ABSL_FLAG(absl::Duration, checkpoint_every, absl::ZeroDuration(),
           "Makes sessions that have moved durable after this time, for example 30s; 0: not by time.");
 ABSL_FLAG(absl::Duration, session_idle_ttl, absl::ZeroDuration(),
@@ -126,7 +129,8 @@ constexpr char kUsage[] =
     "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061\n"
     "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
     "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
-    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a place "
+    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a "
+    "place "
     "for it, then the server stops.";
 
 // Names with - become names with _, and the values of all --model flags become one list.

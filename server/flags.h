@@ -25,8 +25,8 @@ struct ServerOptions {
   std::string backend;
   int32_t threads = 0;
   int32_t gpu_device = 0;
-  int64_t device_state_bytes = 0;            // 0: by the device's memory
-  int32_t state_slots = 0;                   // instead of device_state_bytes, where not 0
+  int64_t device_state_bytes = 0;           // 0: by the device's memory
+  int32_t state_slots = 0;                  // instead of device_state_bytes, where not 0
   std::optional<int64_t> host_state_bytes;  // nothing: by the backend and the host's memory
   std::string disk_dir;
   int64_t disk_state_bytes = 0;

@@ -153,21 +153,22 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
                              .on_device_failure = [&failure](const absl::Status& status) { failure.Report(status); }});
   states->BindDevice([&batcher] { return batcher.device_status(); },
                      [&batcher](const absl::Status& status) { batcher.NoteDeviceFailure(status); });
-  ServiceContext context{
-      .models = catalog,
-      .sessions = states->sessions(),
-      .store = states->store(),
-      .residency = states->residency(),
-      .checkpointer = states->checkpointer(),
-      .environment = states->environment(),
-      .batcher = batcher,
-      .backend = backend->info(),
-      .version = GDN_VERSION,
-      .limits = options.limits,
-      .max_queued_steps = options.max_queued_steps,
-      .session_idle_ttl =
-          options.session_idle_ttl > absl::ZeroDuration() ? options.session_idle_ttl : absl::InfiniteDuration()};
-  const auto unbind = absl::MakeCleanup([&states] { states->BindDevice(nullptr, nullptr); });  // before the batcher goes
+  ServiceContext context{.models = catalog,
+                         .sessions = states->sessions(),
+                         .store = states->store(),
+                         .residency = states->residency(),
+                         .checkpointer = states->checkpointer(),
+                         .environment = states->environment(),
+                         .batcher = batcher,
+                         .backend = backend->info(),
+                         .version = GDN_VERSION,
+                         .limits = options.limits,
+                         .max_queued_steps = options.max_queued_steps,
+                         .session_idle_ttl = options.session_idle_ttl > absl::ZeroDuration()
+                                                 ? options.session_idle_ttl
+                                                 : absl::InfiniteDuration()};
+  const auto unbind =
+      absl::MakeCleanup([&states] { states->BindDevice(nullptr, nullptr); });  // before the batcher goes
   GDN_ASSIGN_OR_RETURN(const Recovered recovered, RecoverSessions(context, *states));
   context.recovered_sessions = recovered.sessions;
   if (recovered.sessions + recovered.passed_over > 0) {
@@ -185,7 +186,8 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   failure.Watch(nullptr);
   const bool drained = server->Stop(options.drain_timeout);
   if (!drained) spdlog::warn("some steps had not ended when the drain timeout passed");
-  if (!states->Drain()) spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
+  if (!states->Drain())
+    spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
   spdlog::info("stopped");
   return absl::OkStatus();
 }

@@ -124,8 +124,8 @@ absl::StatusOr<StoreResult> DiskTier::StoreFiles(const StateKey& key, const Sess
           {{"field", "has_base"}});
     }
   }
-  const bool incremental = !entry.snapshot_id.empty() && !entry.rewrite &&
-                           IsDeltaWorthwhile(*image, entry.bases, entry.full_bytes);
+  const bool incremental =
+      !entry.snapshot_id.empty() && !entry.rewrite && IsDeltaWorthwhile(*image, entry.bases, entry.full_bytes);
   return incremental ? StoreDelta(key, image, entry) : StoreFull(key, image, entry);
 }
 

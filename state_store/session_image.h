@@ -34,8 +34,9 @@ using StoredReplyPtr = std::shared_ptr<const StoredReply>;
 // How much of a slot counts.
 struct SlotExtent {
   int64_t token_count = 0;
-  int32_t log_length = 0;    // entries of the log in use, < L
-  int32_t draft_length = 0;  // entries after those, and convolution columns from token_count on, that wait to be accepted
+  int32_t log_length = 0;  // entries of the log in use, < L
+  int32_t draft_length =
+      0;  // entries after those, and convolution columns from token_count on, that wait to be accepted
 
   friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
 };
@@ -59,9 +60,9 @@ struct SessionHeader {
   std::string principal;
   std::string id;
   std::string affinity;
-  std::string model;            // without "models/"; "" for an operator session
-  std::string family;           // the model's; ""
-  std::string fingerprint;      // the model's; ""
+  std::string model;        // without "models/"; "" for an operator session
+  std::string family;       // the model's; ""
+  std::string fingerprint;  // the model's; ""
   LayerDims dims;
   std::vector<int32_t> layers;  // all of the session's, ascending
   Hash128 request;              // of the call that made it

@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/thread_pool.h"
 #include "state_store/session_image.h"
 #include "state_store/slot_codec.h"
 
@@ -85,7 +86,8 @@ struct StateFile {
 // A log of another log_capacity is not taken over: the recurrent_state beside it is then the base, and without one the
 // answer is FAILED_PRECONDITION (STATE_MISMATCH); so it is for a log as long as log_capacity. `bytes` must outlive the
 // result.
-absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes);
+// Checksums are computed on `pool`, where there is one.
+absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, ThreadPool* pool = nullptr);
 
 // Only the header is read and verified: for listings. `bytes` may end where the header does; `file_bytes` is the whole
 // file's size, which must be what the header says. Views are empty.
@@ -94,7 +96,7 @@ absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t f
 // The file's states in slots of `layout`, whose dims must be the file's. FAILED_PRECONDITION (STATE_MISMATCH) where a draft
 // is longer than the layout's, or for a delta.
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout, bool transposed_base,
-                                       HostMemory& memory);
+                                       HostMemory& memory, ThreadPool* pool = nullptr);
 
 // Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION (STATE_MISMATCH)
 // where it is a delta to another file.

@@ -48,7 +48,7 @@ absl::Status NoBase(int32_t layer) {
 }  // namespace
 
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout, bool transposed_base,
-                                       HostMemory& memory) {
+                                       HostMemory& memory, ThreadPool* pool) {
   if (file.header.dims != layout.dims()) {
     return Mismatch("dims", StrCat("the state file's dimensions are ", LayerDimsToString(file.header.dims),
                                    "; expected ", LayerDimsToString(layout.dims())));
@@ -64,15 +64,20 @@ absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout&
       return Mismatch("base_snapshot_id", StrCat("the state file is a delta to snapshot ", file.base_snapshot_id,
                                                  ": layer ", layer.layer, " has no base. Merge it with that one"));
     }
-    GDN_ASSIGN_OR_RETURN(HostBlock slot, memory.Take(static_cast<size_t>(layout.slot_bytes())));
-    GDN_RETURN_IF_ERROR(FillSlot(layout, transposed_base, layer.extent, layer.view, slot.floats()));
     LayerImage& read = image.layers.emplace_back();
     read.layer = layer.layer;
     read.extent = layer.extent;
     read.kind = layer.kind;
-    read.slot = std::move(slot);
     read.reply = layer.reply;
+    GDN_ASSIGN_OR_RETURN(read.slot, memory.Take(static_cast<size_t>(layout.slot_bytes())));
   }
+  std::vector<absl::Status> filled(file.layers.size());
+  ForEachIndex(pool, static_cast<int64_t>(file.layers.size()), [&](int64_t i) {
+    const auto index = static_cast<size_t>(i);
+    filled[index] = FillSlot(layout, transposed_base, file.layers[index].extent, file.layers[index].view,
+                             image.layers[index].slot.floats());
+  });
+  for (const absl::Status& status : filled) GDN_RETURN_IF_ERROR(status);
   return image;
 }
 

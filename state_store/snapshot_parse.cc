@@ -40,7 +40,7 @@ absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file
 }
 
 // With `data`, each tensor's bytes against its checksum.
-absl::Status CheckTensors(const SafetensorsFile& file, bool data) {
+absl::Status CheckTensors(const SafetensorsFile& file, bool data, ThreadPool* pool) {
   if (file.metadata().count("checksums") == 0) return absl::OkStatus();
   GDN_ASSIGN_OR_RETURN(const Checksums checksums, ParseChecksums(file.metadata().at("checksums")));
   for (const auto& [name, checksum] : checksums) {
@@ -48,6 +48,11 @@ absl::Status CheckTensors(const SafetensorsFile& file, bool data) {
       return Damaged(StrCat("it has a checksum of tensor '", name, "' but no such tensor"), name);
   }
   const bool all = file.metadata().at("format_version") == kFormatVersion;
+  struct Sealed {
+    std::string name, expected, found;
+    std::string_view bytes;
+  };
+  std::vector<Sealed> tensors;
   for (const auto& [name, entry] : file.entries()) {
     const auto expected = checksums.find(name);
     if (expected == checksums.end()) {
@@ -56,10 +61,17 @@ absl::Status CheckTensors(const SafetensorsFile& file, bool data) {
     }
     if (!data) continue;
     GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file.Bytes(name));
-    if (const std::string found = HashBytes(bytes).ToHex(); found != expected->second) {
-      return Damaged(StrCat("tensor '", name, "' is damaged: its checksum is ", found, "; expected ", expected->second),
-                     name);
-    }
+    tensors.push_back({.name = name, .expected = expected->second, .found = {}, .bytes = bytes});
+  }
+  ForEachIndex(pool, static_cast<int64_t>(tensors.size()), [&tensors](int64_t i) {
+    Sealed& tensor = tensors[static_cast<size_t>(i)];
+    tensor.found = HashBytes(tensor.bytes).ToHex();
+  });
+  for (const Sealed& tensor : tensors) {
+    if (tensor.found == tensor.expected) continue;
+    return Damaged(
+        StrCat("tensor '", tensor.name, "' is damaged: its checksum is ", tensor.found, "; expected ", tensor.expected),
+        tensor.name);
   }
   return absl::OkStatus();
 }
@@ -283,9 +295,9 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateFile> Parse(std::string_view bytes, uint64_t file_bytes, bool data) {
+absl::StatusOr<StateFile> Parse(std::string_view bytes, uint64_t file_bytes, bool data, ThreadPool* pool) {
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, OpenHeader(bytes, file_bytes));
-  GDN_RETURN_IF_ERROR(CheckTensors(file, data));
+  GDN_RETURN_IF_ERROR(CheckTensors(file, data, pool));
   StateFile result;
   GDN_RETURN_IF_ERROR(ReadSession(file.metadata(), result));
   GDN_ASSIGN_OR_RETURN(const auto layers, ParseLayers(file, result.layer_count));
@@ -308,10 +320,12 @@ absl::StatusOr<StateFile> Parse(std::string_view bytes, uint64_t file_bytes, boo
 
 }  // namespace
 
-absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes) { return Parse(bytes, bytes.size(), /*data=*/true); }
+absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, ThreadPool* pool) {
+  return Parse(bytes, bytes.size(), /*data=*/true, pool);
+}
 
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes) {
-  return Parse(bytes, static_cast<uint64_t>(file_bytes), /*data=*/false);
+  return Parse(bytes, static_cast<uint64_t>(file_bytes), /*data=*/false, /*pool=*/nullptr);
 }
 
 }  // namespace gdn

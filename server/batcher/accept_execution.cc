@@ -50,7 +50,8 @@ void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<v
     std::vector<StepOutcome> outcomes;  // of folded
   };
   auto work = std::make_shared<Work>();
-  for (AcceptRow& row : rows) (AcceptedLog(row) < kLogCapacity ? work->counted : work->folded).push_back(std::move(row));
+  for (AcceptRow& row : rows)
+    (AcceptedLog(row) < kLogCapacity ? work->counted : work->folded).push_back(std::move(row));
   const auto commit_counted = [committing = std::move(committing)](Work& w) {
     committing();
     for (AcceptRow& row : w.counted) row.lease.Commit({.after = After(row, AcceptedLog(row))}, nullptr);

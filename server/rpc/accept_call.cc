@@ -76,7 +76,8 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       const Row& row = rows[i];
       if (!row.status.ok()) continue;
       const auto again = [self = shared_from_this(), deadline, i] { self->Pin(deadline, i); };
-      if (i >= first && !context.checkpointer.WaitForRoom(row.session, std::nullopt, row.request.accepted_tokens, again)) {
+      if (i >= first &&
+          !context.checkpointer.WaitForRoom(row.session, std::nullopt, row.request.accepted_tokens, again)) {
         return;
       }
       sessions.push_back(row.session);

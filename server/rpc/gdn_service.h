@@ -12,8 +12,8 @@
 namespace gdn {
 
 // The callback API, with the methods that move state files as raw bytes (state_transfer.h).
-using GdnServiceMethods = v1::GdnService::WithRawCallbackMethod_ExportState<
-    v1::GdnService::WithRawCallbackMethod_ImportState<
+using GdnServiceMethods =
+    v1::GdnService::WithRawCallbackMethod_ExportState<v1::GdnService::WithRawCallbackMethod_ImportState<
         v1::GdnService::WithRawCallbackMethod_WatchState<v1::GdnService::CallbackService>>>;
 
 class GdnServiceImpl final : public GdnServiceMethods {

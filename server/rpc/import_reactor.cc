@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/thread_pool.h"
 #include "server/rpc/principal.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/rpc_status.h"
@@ -177,7 +179,9 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     if (file_->total_bytes() > 0 && bytes.size() != static_cast<size_t>(file_->total_bytes())) {
       return DamagedFile(StrCat("the state file ended after ", bytes.size(), " of ", file_->total_bytes(), " bytes"));
     }
-    GDN_ASSIGN_OR_RETURN(const StateFile file, ParseStateFile(bytes));
+    // The stream is over, so its threads' processors are free.
+    ThreadPool pool(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u)));
+    GDN_ASSIGN_OR_RETURN(const StateFile file, ParseStateFile(bytes, &pool));
     GDN_RETURN_IF_ERROR(CheckFits(file, init_.spec));
     init_.epoch = file.header.epoch;
     Hasher request;
@@ -187,8 +191,8 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context_.sessions.Begin(init_));
     if (!creation.pending()) return Exists(init_.id);
     creation_.emplace(std::move(creation));
-    GDN_ASSIGN_OR_RETURN(SessionImage image,
-                         ReadImage(file, layout_, context_.backend.transposed_base, context_.residency.memory()));
+    GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, context_.backend.transposed_base,
+                                                       context_.residency.memory(), &pool));
     file_.reset();
     context_.residency.Place(
         std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), DeadlineOf(*call_),

@@ -53,10 +53,8 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vect
     SlotView view;
     view.base = state.recurrent_state;
     view.conv = state.conv_state;
-    GDN_ASSIGN_OR_RETURN(layer.slot,
-                         context.residency.memory().Take(static_cast<size_t>(image->layout.slot_bytes())));
-    GDN_RETURN_IF_ERROR(
-        FillSlot(image->layout, image->transposed_base, layer.extent, view, layer.slot.floats()));
+    GDN_ASSIGN_OR_RETURN(layer.slot, context.residency.memory().Take(static_cast<size_t>(image->layout.slot_bytes())));
+    GDN_RETURN_IF_ERROR(FillSlot(image->layout, image->transposed_base, layer.extent, view, layer.slot.floats()));
   }
   return image;
 }
@@ -97,7 +95,11 @@ absl::Status SpecMissing() {
 
 absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& name) {
   GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(context, name));
-  SessionSpec spec{.model = model->name, .dims = model->dims, .layers = {}, .fingerprint = model->fingerprint, .family = model->family};
+  SessionSpec spec{.model = model->name,
+                   .dims = model->dims,
+                   .layers = {},
+                   .fingerprint = model->fingerprint,
+                   .family = model->family};
   for (const auto& [index, weights] : model->layers) spec.layers.push_back(index);
   return spec;
 }

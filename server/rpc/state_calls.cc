@@ -38,15 +38,14 @@ void RestoreCheckpoint(const ServiceContext& context, const std::string& princip
   auto session = FindSession(context, principal, request.name());
   if (!session.ok()) return done(session.status());
   if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
-  context.checkpointer.Restore(
-      *session, request.checkpoint_id(),
-      [&context, session = *session, response, done = std::move(done)](absl::Status status) {
-        if (status.ok()) {
-          FillSession(context, *session, response->mutable_session());
-          spdlog::info("session restored id={} epoch={}", session->id(), session->epoch());
-        }
-        done(std::move(status));
-      });
+  context.checkpointer.Restore(*session, request.checkpoint_id(),
+                               [&context, session = *session, response, done = std::move(done)](absl::Status status) {
+                                 if (status.ok()) {
+                                   FillSession(context, *session, response->mutable_session());
+                                   spdlog::info("session restored id={} epoch={}", session->id(), session->epoch());
+                                 }
+                                 done(std::move(status));
+                               });
 }
 
 absl::Status PrefetchSessions(const ServiceContext& context, const std::string& principal,

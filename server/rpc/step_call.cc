@@ -99,8 +99,8 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
                       .expected_token_count = row.expected_token_count};
   if (!request.request_id.empty()) {
     request.payload = HashRow(input_, row_number);
-    request.reply_bytes = int64_t{input_.lengths[index]} * input_.output_features *
-                          static_cast<int64_t>(DTypeSize(input_.output_dtype));
+    request.reply_bytes =
+        int64_t{input_.lengths[index]} * input_.output_features * static_cast<int64_t>(DTypeSize(input_.output_dtype));
   }
   waiting_.fetch_add(1);  // for the callback, which may come before Admit returns
   auto on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
@@ -160,9 +160,8 @@ void StepCall::Pin(size_t first) {
     if (i >= first && !context_.checkpointer.WaitForRoom(rows_[row].session, input_.layer, tokens, again)) return;
     sessions.push_back(rows_[row].session);
   }
-  context_.residency.Pin(std::move(sessions), deadline_, [self = shared_from_this()](Residency::PinResults pins) {
-    self->Pinned(std::move(pins));
-  });
+  context_.residency.Pin(std::move(sessions), deadline_,
+                         [self = shared_from_this()](Residency::PinResults pins) { self->Pinned(std::move(pins)); });
 }
 
 void StepCall::Pinned(Residency::PinResults pins) {

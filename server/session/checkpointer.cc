@@ -31,9 +31,8 @@ Checkpointer::Checkpointer(Residency& residency, const CheckpointPolicy& policy)
 Checkpointer::~Checkpointer() {
   {
     absl::MutexLock lock(&mu_);
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return open_ == 0 && active_ == 0 && waiting_.empty();
-    };
+    const auto idle = [this]()
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0 && active_ == 0 && waiting_.empty(); };
     mu_.Await(absl::Condition(&idle));
   }
   background_.Drain();

@@ -32,7 +32,7 @@
 namespace gdn {
 
 struct CheckpointPolicy {
-  int64_t every_tokens = 0;                          // 0: not by tokens
+  int64_t every_tokens = 0;                         // 0: not by tokens
   absl::Duration every = absl::InfiniteDuration();  // since the last, where the session has moved
 };
 

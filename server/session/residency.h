@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/task_queue.h"
+#include "base/thread_pool.h"
 #include "server/session/session_lease.h"
 #include "state_store/tier_stack.h"
 
@@ -97,7 +98,7 @@ class Residency {
   struct Request {
     std::vector<std::shared_ptr<Session>> sessions;
     absl::Time deadline;
-    PinsDone done;          // one of these three is set
+    PinsDone done;  // one of these three is set
     LeaseDone lease_done;
     ClaimsDone claims_done;
     LayerDims dims;  // claims_done
@@ -130,6 +131,7 @@ class Residency {
   std::deque<RequestPtr> requests_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
+  ThreadPool copiers_;  // the residency thread's
   TaskQueue io_;
   std::thread thread_;  // last: it uses all of the above
 };

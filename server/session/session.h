@@ -160,7 +160,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool resident() const;
   absl::Status CheckAlive() const;  // NOT_FOUND (SESSION_NOT_FOUND) once deleted
   int64_t epoch() const;
-  absl::Time durable_time() const;      // InfinitePast: never
+  absl::Time durable_time() const;  // InfinitePast: never
   absl::Time last_used() const { return absl::FromUnixNanos(last_used_.load(std::memory_order_relaxed)); }
   void Touch() { last_used_.store(absl::ToUnixNanos(absl::Now()), std::memory_order_relaxed); }
 
@@ -170,8 +170,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // What steps have done since the states were last made durable.
   struct Undurable {
     bool any = false;
-    int64_t tokens = 0;   // of the layer that has moved most
-    absl::Time since;     // of the last durable copy, or of the session's making
+    int64_t tokens = 0;  // of the layer that has moved most
+    absl::Time since;    // of the last durable copy, or of the session's making
   };
   Undurable undurable() const;
 

@@ -33,10 +33,9 @@ absl::StatusOr<size_t> Session::LayerIndex(int32_t layer) const {
   const auto it = std::lower_bound(layers.begin(), layers.end(), layer);
   if (it == layers.end() || *it != layer) {
     const std::string expected = absl::StrJoin(layers, ",");
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
-        StrCat("layer ", layer, " is not a Gated DeltaNet layer of ", NameOf(id()), "; it has ", expected),
-        {{"session", NameOf(id())}, {"layer", StrCat(layer)}, {"expected", expected}});
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                     StrCat("layer ", layer, " is not a Gated DeltaNet layer of ", NameOf(id()), "; it has ", expected),
+                     {{"session", NameOf(id())}, {"layer", StrCat(layer)}, {"expected", expected}});
   }
   return static_cast<size_t>(it - layers.begin());
 }
@@ -123,12 +122,13 @@ absl::StatusOr<Admission> Session::Admit(const SessionPin& pin, const StepReques
   }
   GDN_RETURN_IF_ERROR(CheckKind(request, layer));
   if (!request.request_id.empty() && !environment_->TryCharge(request.reply_bytes)) {
-    return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
-                     StrCat("stored replies fill their ", environment_->reply_limit(),
-                            " bytes, so this step's could not be kept for a retry; try again when sessions have ended or "
-                            "rested, or raise --stored-reply-bytes"),
-                     {{"needed", StrCat(request.reply_bytes)},
-                      {"available", StrCat(environment_->reply_limit() - environment_->reply_bytes())}});
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+        StrCat("stored replies fill their ", environment_->reply_limit(),
+               " bytes, so this step's could not be kept for a retry; try again when sessions have ended or "
+               "rested, or raise --stored-reply-bytes"),
+        {{"needed", StrCat(request.reply_bytes)},
+         {"available", StrCat(environment_->reply_limit() - environment_->reply_bytes())}});
   }
   layer.busy = true;
   layer.flight_id = request.request_id;
@@ -160,13 +160,14 @@ absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pi
     if (layer.busy) return BusyError(spec().layers[i]);
     const int32_t draft = layer.progress.draft_length;
     if (draft > 0 && request.accepted_tokens > draft) {
-      return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-                       StrCat(NameOf(id()), " layer ", spec().layers[i], " has a draft of ", draft, " tokens, of which ",
-                              request.accepted_tokens, " cannot be accepted; expected 0 .. ", draft),
-                       {{"session", NameOf(id())},
-                        {"layer", StrCat(spec().layers[i])},
-                        {"found", StrCat(request.accepted_tokens)},
-                        {"expected", StrCat(draft)}});
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+          StrCat(NameOf(id()), " layer ", spec().layers[i], " has a draft of ", draft, " tokens, of which ",
+                 request.accepted_tokens, " cannot be accepted; expected 0 .. ", draft),
+          {{"session", NameOf(id())},
+           {"layer", StrCat(spec().layers[i])},
+           {"found", StrCat(request.accepted_tokens)},
+           {"expected", StrCat(draft)}});
     }
   }
   std::vector<StepLease> leases;

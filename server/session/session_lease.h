@@ -43,7 +43,7 @@ class SessionLease {
   std::shared_ptr<StatePool> pool() const;  // of the layers' slots and claims; nullptr where there are none
   // Header and layers that have a state, without slots.
   SessionImage Describe(const std::string& numerics_id) const;
-  uint64_t changes() const;            // commits so far
+  uint64_t changes() const;             // commits so far
   std::vector<int64_t> counts() const;  // token counts, parallel to spec.layers
 
   // The states leave the device: slots and claims are given up. The image of them has been put elsewhere.

@@ -26,7 +26,8 @@ absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, co
   if (const auto pool = lease.pool(); pool != nullptr) image->layout = pool->view().layout;
   const std::vector<int32_t>& layers = lease.session()->spec().layers;
   for (LayerImage& layer : image->layers) {
-    const auto index = static_cast<size_t>(std::lower_bound(layers.begin(), layers.end(), layer.layer) - layers.begin());
+    const auto index =
+        static_cast<size_t>(std::lower_bound(layers.begin(), layers.end(), layer.layer) - layers.begin());
     const LayerSlots slots = lease.slots(index);
     const StateLayout& layout = slots.pool->layout;
     const auto it = known.find(layer.layer);
@@ -47,7 +48,8 @@ absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, co
   return image;
 }
 
-absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease) {
+absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease,
+                    ThreadPool* pool) {
   const std::vector<int32_t>& layers = lease.session()->spec().layers;
   std::vector<SlotRef> slots;
   std::vector<SlotClaim> left;
@@ -64,10 +66,16 @@ absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<Slo
       return MakeError(absl::StatusCode::kInternal, reason::kInternal,
                        StrCat("a state of sessions/", lease.session()->id(), " is not in this server's layout"));
     }
-    GDN_RETURN_IF_ERROR(backend.TransferIn(view.slot(slot.index()), layer.slot.floats(),
-                                           static_cast<size_t>(view.layout.slot_bytes())));
     slots.push_back(std::move(slot));
   }
+  std::vector<absl::Status> copied(slots.size());
+  ForEachIndex(pool, static_cast<int64_t>(slots.size()), [&](int64_t i) {
+    const SlotRef& slot = slots[static_cast<size_t>(i)];
+    copied[static_cast<size_t>(i)] =
+        backend.TransferIn(slot.view().slot(slot.index()), image.layers[static_cast<size_t>(i)].slot.floats(),
+                           static_cast<size_t>(slot.view().layout.slot_bytes()));
+  });
+  for (const absl::Status& status : copied) GDN_RETURN_IF_ERROR(status);
   lease.Install(image, std::move(slots), std::move(left));
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/thread_pool.h"
 #include "server/session/session_lease.h"
 #include "state_store/host_memory.h"
 
@@ -19,7 +20,9 @@ absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, co
                                         const BaseVersions& known);
 
 // Makes the session resident with the image's states. `claims`: one a layer of the session. An error leaves it as it was.
-absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease);
+// Copies run on `pool`, where there is one.
+absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease,
+                    ThreadPool* pool = nullptr);
 
 // FAILED_PRECONDITION (STATE_MISMATCH: field, found, expected) where the state is of another model, other dims or other
 // layers than `spec`.

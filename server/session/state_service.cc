@@ -24,26 +24,27 @@ StateService::StateService(Backend& backend, const StateServiceOptions& options)
       memory_(backend, kCopyBytes + options.host_bytes / 4),
       environment_(options.stored_reply_bytes) {}
 
-absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend,
-                                                                 const StateServiceOptions& options) {
+absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, const StateServiceOptions& options) {
   std::unique_ptr<StateService> service(new StateService(backend, options));
   GDN_RETURN_IF_ERROR(service->OpenTiers(backend, options));
   StateService& self = *service;
-  self.residency_ = std::make_unique<Residency>(ResidencyOptions{
-      .backend = backend,
-      .store = self.store_,
-      .tiers = *self.tiers_,
-      .memory = self.memory_,
-      .device_status =
-          [&self] {
-            absl::MutexLock lock(&self.device_mu_);
-            return self.device_status_ ? self.device_status_() : absl::OkStatus();
-          },
-      .on_failure =
-          [&self](const absl::Status& status) {
-            absl::MutexLock lock(&self.device_mu_);
-            if (self.on_device_failure_) self.on_device_failure_(status);
-          }});
+  self.residency_ = std::make_unique<Residency>(ResidencyOptions{.backend = backend,
+                                                                 .store = self.store_,
+                                                                 .tiers = *self.tiers_,
+                                                                 .memory = self.memory_,
+                                                                 .device_status =
+                                                                     [&self] {
+                                                                       absl::MutexLock lock(&self.device_mu_);
+                                                                       return self.device_status_
+                                                                                  ? self.device_status_()
+                                                                                  : absl::OkStatus();
+                                                                     },
+                                                                 .on_failure =
+                                                                     [&self](const absl::Status& status) {
+                                                                       absl::MutexLock lock(&self.device_mu_);
+                                                                       if (self.on_device_failure_)
+                                                                         self.on_device_failure_(status);
+                                                                     }});
   self.checkpointer_ = std::make_unique<Checkpointer>(*self.residency_, options.policy);
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);

@@ -32,10 +32,10 @@ struct StateServiceOptions {
   int64_t device_bytes = 0;
   int32_t max_draft = 8;
   int64_t stored_reply_bytes = int64_t{1} << 30;
-  int64_t host_bytes = 0;  // 0: no host tier
-  std::string disk_dir;    // "": no disk tier
-  int64_t disk_bytes = 0;  // 0: no limit but the disk's
-  std::string redis;       // "host:port", "unix:/path" or "redis://.."; "": none
+  int64_t host_bytes = 0;             // 0: no host tier
+  std::string disk_dir;               // "": no disk tier
+  int64_t disk_bytes = 0;             // 0: no limit but the disk's
+  std::string redis;                  // "host:port", "unix:/path" or "redis://.."; "": none
   std::string redis_prefix = "gdn:";  // of all keys; one server a prefix
   CheckpointPolicy policy;
   absl::Duration housekeeping = absl::Milliseconds(200);

@@ -70,7 +70,7 @@ class StepLease {
   void ReturnTakenSlot();  // to where it came from
 
   SessionPin pin_;
-  size_t index_ = 0;                // of the layer in the session's spec
+  size_t index_ = 0;                 // of the layer in the session's spec
   Session::Layer* layer_ = nullptr;  // ours while we hold the lease
   LayerProgress before_;
   InputKind kind_ = InputKind::kNone;

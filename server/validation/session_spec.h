@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/hash.h"
 #include "absl/time/time.h"
+#include "base/hash.h"
 #include "base/layer_dims.h"
 #include "gdn/v1/session.pb.h"
 #include "google/protobuf/duration.pb.h"

@@ -225,8 +225,9 @@ absl::Status CheckRowValues(const CheckedInput& input, int64_t row) {
 Hash128 HashRow(const CheckedInput& input, int64_t row) {
   Hasher hasher;
   const int64_t length = input.lengths[static_cast<size_t>(row)];
-  for (const int64_t value : {static_cast<int64_t>(input.kind), int64_t{input.layer}, length,
-                              static_cast<int64_t>(input.output_dtype), int64_t{input.use_qk_l2norm}, int64_t{input.draft}}) {
+  for (const int64_t value :
+       {static_cast<int64_t>(input.kind), int64_t{input.layer}, length, static_cast<int64_t>(input.output_dtype),
+        int64_t{input.use_qk_l2norm}, int64_t{input.draft}}) {
     hasher.UpdateInt(value);
   }
   hasher.UpdateField({reinterpret_cast<const char*>(&input.scale), sizeof(input.scale)});

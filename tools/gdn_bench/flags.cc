@@ -39,7 +39,8 @@ ABSL_FLAG(int, forks, 200, "state: forks of each shape");
 ABSL_FLAG(int, pause_phases, 20, "state: phases of a neighbour's calls with checkpoints, and as many without");
 ABSL_FLAG(int, pause_calls, 200, "state: the neighbour's Decode calls in a phase");
 ABSL_FLAG(std::string, folder, "", "state: folder on the disk to measure; default: the system's for temporary files");
-ABSL_FLAG(bool, quick, false, "state: a small session and few rounds, to see that everything works; figures mean little");
+ABSL_FLAG(bool, quick, false,
+          "state: a small session and few rounds, to see that everything works; figures mean little");
 ABSL_FLAG(std::string, server, "", "rpc, state: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
 

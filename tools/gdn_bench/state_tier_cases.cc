@@ -96,7 +96,8 @@ struct Bed {
 
   // A session on the device with the image's states.
   absl::StatusOr<std::shared_ptr<Session>> MakeSession(const std::string& id) {
-    GDN_ASSIGN_OR_RETURN(SessionCreation creation, states->sessions().Begin({.id = id, .spec = spec, .affinity = {}, .request = {}}));
+    GDN_ASSIGN_OR_RETURN(SessionCreation creation,
+                         states->sessions().Begin({.id = id, .spec = spec, .affinity = {}, .request = {}}));
     auto lease = Await<absl::StatusOr<SessionLease>>([&](auto done) {
       states->residency().Place(std::move(creation.lease()), image, absl::InfiniteFuture(), std::move(done));
     });

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kIoThreads = 2;
 // How long a call waits for others to let go of the states that are in the way of its own.
-constexpr absl::Duration kRoomPatience = absl::Seconds(10);
+constexpr absl::Duration kRoomPatience = absl::Seconds(1);  // others wait behind it
 constexpr absl::Duration kRoomPoll = absl::Milliseconds(2);
 
 // One core does not fill the memory's bandwidth; more than a few leave none for the engine.

@@ -242,7 +242,7 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
                  std::string(status.message()));
   }
   session->gate().SetHeldBack(false);
-  if (!failed) NoteProgress(session);
+  if (status.ok()) NoteProgress(session);  // one that has ended has nothing left to make durable
   for (std::function<void()>& callback : ready) residency_.io().Post(std::move(callback));
   PumpLater();
 }

@@ -24,7 +24,7 @@
 namespace gdn {
 
 struct TestServerOptions {
-  std::vector<std::pair<std::string, std::string>> models;  // name, folder
+  std::vector<std::pair<std::string, std::string>> models = {};  // name, folder
   int64_t state_bytes = int64_t{256} << 20;
   int64_t host_bytes = 0;
   std::string disk_dir = {};

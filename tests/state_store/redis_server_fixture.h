@@ -18,9 +18,9 @@
 namespace gdn {
 
 struct RedisServerOptions {
-  bool append_only = false;            // what it acknowledged is there after Kill and Start; else it starts empty
-  bool tcp = false;                    // a free port of the loopback address instead of a socket
-  std::vector<std::string> arguments;  // further ones
+  bool append_only = false;                 // what it acknowledged is there after Kill and Start; else it starts empty
+  bool tcp = false;                         // a free port of the loopback address instead of a socket
+  std::vector<std::string> arguments = {};  // further ones
 };
 
 class RedisServer {

@@ -70,7 +70,14 @@ class StateWatching : public ::testing::Test {
     return 0;
   }
 
+  // More than one Decode takes come as a prefill: one call, so that no snapshot falls between.
   void Decode(int layer, int64_t tokens) {
+    if (tokens > StepLimits().max_draft) {
+      const auto prefilled = caller_.Prefill(PrefillOf("a", layer, inputs_.Slice(taken_, tokens)));
+      EXPECT_TRUE(prefilled.ok()) << prefilled.status.error_message();
+      taken_ += tokens;
+      return;
+    }
     const auto reply = caller_.Decode(DecodeOf({"a"}, layer, {inputs_.Slice(taken_, tokens)}));
     EXPECT_TRUE(reply.ok()) << reply.status.error_message();
     taken_ += tokens;

@@ -61,24 +61,27 @@ void Session::SetReply(Layer& layer, StepReplyPtr reply) {
   if (layer.reply != nullptr) environment_->Charge(static_cast<int64_t>(layer.reply->output.size()));
 }
 
+LayerInfo Session::InfoLocked(size_t index) const {
+  const Layer& layer = layers_[index];
+  return {.layer = init_.spec.layers[index],
+          .progress = layer.progress,
+          .kind = layer.kind,
+          .durable_token_count = layer.durable_token_count,
+          .waiting_calls = layer.busy ? 1 + static_cast<int32_t>(layer.joined.size()) : 0};
+}
+
 std::vector<LayerInfo> Session::Layers() const {
   absl::MutexLock lock(&mu_);
   std::vector<LayerInfo> infos;
   infos.reserve(layers_.size());
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    infos.push_back({.layer = init_.spec.layers[i],
-                     .progress = layer.progress,
-                     .kind = layer.kind,
-                     .durable_token_count = layer.durable_token_count,
-                     .waiting_calls = layer.busy ? 1 + static_cast<int32_t>(layer.joined.size()) : 0});
-  }
+  for (size_t i = 0; i < layers_.size(); ++i) infos.push_back(InfoLocked(i));
   return infos;
 }
 
 absl::StatusOr<LayerInfo> Session::LayerAt(int32_t layer) const {
   GDN_ASSIGN_OR_RETURN(const size_t index, LayerIndex(layer));
-  return Layers()[index];
+  absl::MutexLock lock(&mu_);
+  return InfoLocked(index);
 }
 
 bool Session::resident() const {

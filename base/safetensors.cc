@@ -197,7 +197,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::string_view bytes) {
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::ParseHeader(std::string_view bytes, uint64_t file_bytes) {
   GDN_ASSIGN_OR_RETURN(const uint64_t header_end, SafetensorsHeaderEnd(bytes));
-  if (file_bytes < header_end) return Damaged(StrCat("it has ", file_bytes, " bytes; its header ends at ", header_end));
+  if (file_bytes > 0 && file_bytes < header_end)
+    return Damaged(StrCat("it has ", file_bytes, " bytes; its header ends at ", header_end));
   const std::string_view text = bytes.substr(kPrefixBytes, header_end - kPrefixBytes);
   if (text.empty() || text.front() != '{') return Damaged("its header does not begin with '{'");
   GDN_ASSIGN_OR_RETURN(const Json header, ParseHeaderText(text));
@@ -212,7 +213,12 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::ParseHeader(std::string_view by
     GDN_ASSIGN_OR_RETURN(SafetensorsEntry entry, ParseEntry(name, value));
     file.entries_.emplace(name, std::move(entry));
   }
-  GDN_RETURN_IF_ERROR(CheckCoverage(file.entries_, file_bytes - header_end));
+  file.header_bytes_ = header_end;
+  if (file_bytes > 0) file.data_bytes_ = file_bytes - header_end;
+  for (const auto& [name, entry] : file.entries_) {
+    if (file_bytes == 0) file.data_bytes_ = std::max(file.data_bytes_, entry.end);
+  }
+  GDN_RETURN_IF_ERROR(CheckCoverage(file.entries_, file.data_bytes_));
   return file;
 }
 

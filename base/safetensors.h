@@ -39,9 +39,14 @@ class SafetensorsFile {
   // the tensor is named.
   static absl::StatusOr<SafetensorsFile> Parse(std::string_view bytes);
 
-  // As Parse, of a file of `file_bytes` of which `bytes` has the header and perhaps no more. Entries and metadata are
-  // there; Tensor and Floats answer FAILED_PRECONDITION for tensors that `bytes` does not hold.
+  // As Parse, of a file of `file_bytes` of which `bytes` has the header and perhaps no more; 0: as many as the header says.
+  // Entries and metadata are there; Tensor and Floats answer FAILED_PRECONDITION for tensors that `bytes` does not hold.
   static absl::StatusOr<SafetensorsFile> ParseHeader(std::string_view bytes, uint64_t file_bytes);
+
+  // More of the file has come: `bytes` begins with what was parsed, wherever it lies now.
+  void Extend(std::string_view bytes) { data_ = bytes.substr(header_bytes_); }
+  uint64_t header_bytes() const { return header_bytes_; }  // where the tensors' bytes begin
+  uint64_t data_bytes() const { return data_bytes_; }      // of all tensors
 
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -62,6 +67,8 @@ class SafetensorsFile {
  private:
   std::optional<MappedFile> file_;
   std::string_view data_;
+  uint64_t header_bytes_ = 0;
+  uint64_t data_bytes_ = 0;
   std::map<std::string, SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };

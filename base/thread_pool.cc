@@ -149,10 +149,11 @@ void ThreadPool::WorkerLoop(int worker) {
   }
 }
 
-void ForEachIndex(ThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body) {
+void ForEachIndex(SharedThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body) {
   if (pool != nullptr && count > 1) {
-    pool->ParallelFor(count, [&body](int64_t index, int /*worker*/) { body(index); });
-    return;
+    if (const std::unique_lock lock(pool->mu_, std::try_to_lock); lock.owns_lock()) {
+      return pool->pool_.ParallelFor(count, [&body](int64_t index, int /*worker*/) { body(index); });
+    }
   }
   for (int64_t index = 0; index < count; ++index) body(index);
 }

@@ -59,7 +59,18 @@ class ThreadPool {
   bool stop_ = false;             // guarded by mu_
 };
 
+// A pool for callers of many threads: one loop at a time has the workers, a loop beside it runs in its caller alone.
+class SharedThreadPool {
+ public:
+  explicit SharedThreadPool(int threads) : pool_(threads) {}
+
+ private:
+  friend void ForEachIndex(SharedThreadPool*, int64_t, absl::FunctionRef<void(int64_t)>);
+  std::mutex mu_;  // of whoever has the workers
+  ThreadPool pool_;
+};
+
 // Runs body(index) for every index in [0, count): on the pool's threads, or one after the other where there is none.
-void ForEachIndex(ThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body);
+void ForEachIndex(SharedThreadPool* pool, int64_t count, absl::FunctionRef<void(int64_t)> body);
 
 }  // namespace gdn

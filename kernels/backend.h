@@ -98,15 +98,31 @@ class Backend {
   virtual absl::Status MixerInput(const MixerInputParams& params);
 };
 
-// Backend memory with an owner.
-class DeviceBuffer {
+// Memory of a backend with an owner: Allocate's, or AllocateHost's.
+template <absl::StatusOr<void*> (Backend::*kAllocate)(size_t), void (Backend::*kFree)(void*, size_t)>
+class OwnedBuffer {
  public:
-  static absl::StatusOr<DeviceBuffer> Make(Backend& backend, size_t bytes);
+  static absl::StatusOr<OwnedBuffer> Make(Backend& backend, size_t bytes) {
+    absl::StatusOr<void*> data = (backend.*kAllocate)(bytes);
+    if (!data.ok()) return data.status();
+    OwnedBuffer buffer;
+    buffer.backend_ = &backend;
+    buffer.data_ = *data;
+    buffer.bytes_ = bytes;
+    return buffer;
+  }
 
-  DeviceBuffer() = default;
-  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
-  ~DeviceBuffer();
+  OwnedBuffer() = default;
+  OwnedBuffer(OwnedBuffer&& other) noexcept { *this = std::move(other); }
+  OwnedBuffer& operator=(OwnedBuffer&& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~OwnedBuffer() {
+    if (data_ != nullptr) (backend_->*kFree)(data_, bytes_);
+  }
 
   void* data() const { return data_; }
   float* floats() const { return static_cast<float*>(data_); }
@@ -118,23 +134,7 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
-// Host memory for transfers with an owner.
-class HostBuffer {
- public:
-  static absl::StatusOr<HostBuffer> Make(Backend& backend, size_t bytes);
-
-  HostBuffer() = default;
-  HostBuffer(HostBuffer&& other) noexcept { *this = std::move(other); }
-  HostBuffer& operator=(HostBuffer&& other) noexcept;
-  ~HostBuffer();
-
-  float* floats() const { return static_cast<float*>(data_); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  Backend* backend_ = nullptr;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
+using DeviceBuffer = OwnedBuffer<&Backend::Allocate, &Backend::Free>;
+using HostBuffer = OwnedBuffer<&Backend::AllocateHost, &Backend::FreeHost>;
 
 }  // namespace gdn

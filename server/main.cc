@@ -1,5 +1,6 @@
 // Wiring: flags, backend, models, sessions, engine, server, signals.
 
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -192,7 +193,17 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   return absl::OkStatus();
 }
 
+// Messages of megabytes come and go: memory that is given back after each is taken anew page by page, which costs more than
+// the copy into it.
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+#endif
+}
+
 int Main(int argc, char** argv) {
+  KeepFreedMemory();
   // Blocked before any thread is made, so that only sigwait sees them.
   sigset_t signals;
   sigemptyset(&signals);

@@ -17,9 +17,9 @@ constexpr char kIncarnationFile[] = "incarnation";
 absl::StatusOr<int64_t> DiskTier::NextIncarnation() {
   const std::string path = StrCat(options_.directory, "/", kIncarnationFile);
   int64_t incarnation = 0;
-  const absl::StatusOr<FileBuffer> file = ReadFile(path, FileBuffer());
+  const absl::StatusOr<std::string> file = ReadSmallFile(path);
   if (file.ok()) {
-    if (!absl::SimpleAtoi(AbslView(file->bytes()), &incarnation) || incarnation < 0) {
+    if (!absl::SimpleAtoi(AbslView(*file), &incarnation) || incarnation < 0) {
       return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
                        StrCat("'", path, "' holds no number of starts; write one there that is higher than any before"),
                        {{"tier", "disk"}, {"path", path}});

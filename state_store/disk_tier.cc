@@ -19,9 +19,6 @@ constexpr std::string_view kFullName = "state.safetensors";
 constexpr std::string_view kDeltaName = "state.delta.safetensors";
 constexpr size_t kMaxId = 128;
 constexpr int64_t kDeltaShare = 2;
-// Of memory for reading files, kept between calls.
-constexpr size_t kKeptBuffers = 2;
-constexpr size_t kMaxKeptBuffer = size_t{256} << 20;
 
 bool IsId(const std::string& id) {
   return !id.empty() && id.size() <= kMaxId && std::all_of(id.begin(), id.end(), [](char c) {
@@ -157,9 +154,8 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
                          EncodeSnapshot(image, {.include_owner = true, .base_snapshot_id = entry.snapshot_id}));
     std::string delta;
     for (const std::string_view piece : encoded.pieces()) delta += piece;
-    GDN_ASSIGN_OR_RETURN(FileBuffer full, ReadFile(FullPath(key), TakeBuffer()));
-    auto whole = MergeDelta(full.bytes(), delta);
-    ReturnBuffer(std::move(full));
+    GDN_ASSIGN_OR_RETURN(const FileInMemory full, Read(FullPath(key)));
+    auto whole = MergeDelta(full.bytes, delta);
     if (!whole.ok()) return WithPrefix(whole.status(), FullPath(key));
     merged = *std::move(whole);
     GDN_ASSIGN_OR_RETURN(const StateFile header, ParseStateFileHeader(merged, static_cast<int64_t>(merged.size())));
@@ -232,23 +228,36 @@ absl::StatusOr<SessionImagePtr> DiskTier::Load(const StateKey& key) {
   return image;
 }
 
+absl::StatusOr<DiskTier::FileInMemory> DiskTier::Read(const std::string& path) {
+  FileInMemory file;
+  const auto room = [this, &file](size_t bytes) -> absl::StatusOr<char*> {
+    GDN_ASSIGN_OR_RETURN(file.block, memory_.TakeForFile(bytes));
+    return file.block.chars();
+  };
+  GDN_ASSIGN_OR_RETURN(file.bytes, ReadFile(path, room, options_.pool));
+  return file;
+}
+
 absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t& bytes) {
   GDN_RETURN_IF_ERROR(ValidateKey(key));
   const Entry entry = Find(key);
-  GDN_ASSIGN_OR_RETURN(FileBuffer full_bytes, ReadFile(FullPath(key), TakeBuffer()));
-  auto full = ParseStateFile(full_bytes.bytes());
+  struct Files {
+    FileInMemory full, delta;
+  };
+  const auto files = std::make_shared<Files>();
+  GDN_ASSIGN_OR_RETURN(files->full, Read(FullPath(key)));
+  auto full = ParseStateFile(files->full.bytes, options_.pool);
   if (!full.ok()) return WithPrefix(full.status(), FullPath(key));
   StateFile* state = &*full;
   BaseVersions bases = full->snapshot_id == entry.snapshot_id ? entry.bases : BaseVersions();
 
-  FileBuffer delta_bytes;
   absl::StatusOr<StateFile> delta = StateFile();
   if (key.checkpoint.empty()) {
-    auto read = ReadFile(DeltaPath(key), TakeBuffer());
+    auto read = Read(DeltaPath(key));
     if (!read.ok() && !absl::IsNotFound(read.status())) return read.status();
     if (read.ok()) {
-      delta_bytes = *std::move(read);
-      delta = ParseStateFile(delta_bytes.bytes());
+      files->delta = *std::move(read);
+      delta = ParseStateFile(files->delta.bytes);
       if (!delta.ok()) return WithPrefix(delta.status(), DeltaPath(key));
     }
   }
@@ -264,13 +273,11 @@ absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t
   }
   if (const absl::Status status = CheckOwner(key, *state); !status.ok()) return WithPrefix(status, FullPath(key));
   GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(state->header.dims, options_.max_draft));
-  GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*state, layout, options_.transposed_base, memory_));
+  GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*state, layout, files));
   for (LayerImage& layer : image.layers) {
     if (const auto known = bases.find(layer.layer); known != bases.end()) layer.base_version = known->second;
   }
-  bytes = static_cast<int64_t>(full_bytes.bytes().size() + delta_bytes.bytes().size());
-  ReturnBuffer(std::move(full_bytes));
-  ReturnBuffer(std::move(delta_bytes));
+  bytes = static_cast<int64_t>(files->full.bytes.size() + files->delta.bytes.size());
   return std::make_shared<const SessionImage>(std::move(image));
 }
 
@@ -355,20 +362,6 @@ absl::Status DiskTier::Counted(absl::Status status) {
   absl::MutexLock lock(&mu_);
   ++usage_.failures;
   return status;
-}
-
-FileBuffer DiskTier::TakeBuffer() {
-  absl::MutexLock lock(&mu_);
-  if (buffers_.empty()) return FileBuffer();
-  FileBuffer buffer = std::move(buffers_.back());
-  buffers_.pop_back();
-  return buffer;
-}
-
-void DiskTier::ReturnBuffer(FileBuffer buffer) {
-  if (buffer.capacity() == 0 || buffer.capacity() > kMaxKeptBuffer) return;
-  absl::MutexLock lock(&mu_);
-  if (buffers_.size() < kKeptBuffers) buffers_.push_back(std::move(buffer));
 }
 
 }  // namespace gdn

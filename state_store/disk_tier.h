@@ -30,6 +30,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/thread_pool.h"
 #include "state_store/durable_file.h"
 #include "state_store/host_memory.h"
 #include "state_store/state_tier.h"
@@ -38,9 +39,9 @@ namespace gdn {
 
 struct DiskTierOptions {
   std::string directory;
-  int64_t limit_bytes = 0;       // of all files; 0: none
-  int32_t max_draft = 1;         // of the slots that Load makes
-  bool transposed_base = false;  // likewise
+  int64_t limit_bytes = 0;           // of all files; 0: none
+  int32_t max_draft = 1;             // of the slots that Load makes
+  SharedThreadPool* pool = nullptr;  // to read and verify on
 };
 
 class DiskTier final : public StateTier {
@@ -93,6 +94,11 @@ class DiskTier final : public StateTier {
     int64_t delta_bytes = 0;
   };
 
+  struct FileInMemory {
+    HostBlock block;
+    std::string_view bytes;
+  };
+
   DiskTier(const DiskTierOptions& options, HostMemory& memory, int lock_fd);
 
   std::string SessionsFolder() const;
@@ -120,8 +126,7 @@ class DiskTier final : public StateTier {
   absl::StatusOr<SessionImagePtr> LoadFiles(const StateKey& key, int64_t& bytes);
   absl::Status EraseFiles(const StateKey& key, bool all);
 
-  FileBuffer TakeBuffer() ABSL_LOCKS_EXCLUDED(mu_);
-  void ReturnBuffer(FileBuffer buffer) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<FileInMemory> Read(const std::string& path);
 
   // Constant after construction.
   const DiskTierOptions options_;
@@ -131,7 +136,6 @@ class DiskTier final : public StateTier {
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // known to outlive a crash of the machine
-  std::vector<FileBuffer> buffers_ ABSL_GUARDED_BY(mu_);
   TierUsage usage_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -200,11 +200,11 @@ absl::Status DiskTier::WriteCleanMarker(int64_t sessions) {
 
 absl::StatusOr<std::optional<int64_t>> DiskTier::TakeCleanMarker() {
   const std::string path = StrCat(options_.directory, "/", kCleanName);
-  const auto file = ReadFile(path, FileBuffer());
+  const auto file = ReadSmallFile(path);
   if (absl::IsNotFound(file.status())) return std::optional<int64_t>();
   GDN_RETURN_IF_ERROR(file.status());
   int64_t sessions = 0;
-  const bool valid = absl::SimpleAtoi(AbslView(file->bytes()), &sessions) && sessions >= 0;
+  const bool valid = absl::SimpleAtoi(AbslView(*file), &sessions) && sessions >= 0;
   GDN_RETURN_IF_ERROR(RemoveFile(path));
   GDN_RETURN_IF_ERROR(SyncFolder(options_.directory));
   return valid ? std::optional<int64_t>(sessions) : std::nullopt;

@@ -1,14 +1,12 @@
 #include "state_store/durable_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -25,7 +23,6 @@ namespace {
 // What one call writes or reads at most. Writing to the disk begins after each, so that fsync finds little left to do.
 constexpr size_t kChunkBytes = size_t{8} << 20;
 constexpr size_t kMaxPieces = 64;  // of one call; the system takes 1024
-constexpr size_t kBufferAlignment = size_t{2} << 20;
 constexpr size_t kHeadBytes = size_t{64} << 10;
 
 // Calls again what a signal interrupted.
@@ -115,27 +112,9 @@ absl::Status IoError(int error, std::string_view action, const std::string& path
                    {{"tier", "disk"}, {"path", path}});
 }
 
-void FileBuffer::Free::operator()(void* data) const { std::free(data); }
-
-absl::Status FileBuffer::Resize(size_t size) {
-  if (size > capacity_) {
-    const size_t capacity = (size + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-    data_.reset();
-    capacity_ = size_ = 0;
-    void* data = nullptr;
-    if (posix_memalign(&data, kBufferAlignment, capacity) != 0) {
-      return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
-                       StrCat("the host has no ", capacity, " bytes to read a state file into"));
-    }
-    data_.reset(data);
-    capacity_ = capacity;
-    madvise(data, capacity, MADV_HUGEPAGE);  // a hint: fewer page faults
-  }
-  size_ = size;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<FileBuffer> ReadFile(const std::string& path, FileBuffer buffer) {
+absl::StatusOr<std::string_view> ReadFile(const std::string& path,
+                                          absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
+                                          SharedThreadPool* pool) {
   const File file(path, O_RDONLY);
   if (!file.ok()) {
     if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
@@ -143,11 +122,36 @@ absl::StatusOr<FileBuffer> ReadFile(const std::string& path, FileBuffer buffer) 
   }
   struct stat info;
   if (fstat(file.fd(), &info) != 0) return IoError(errno, "stat", path);
-  GDN_RETURN_IF_ERROR(buffer.Resize(static_cast<size_t>(info.st_size)));
-  const ssize_t got = ReadAt(file.fd(), buffer.data(), static_cast<size_t>(info.st_size), 0);
-  if (got < 0) return IoError(errno, "read", path);
-  GDN_RETURN_IF_ERROR(buffer.Resize(static_cast<size_t>(got)));
-  return buffer;
+  const auto size = static_cast<size_t>(info.st_size);
+  GDN_ASSIGN_OR_RETURN(char* const to, room(size));
+  struct Part {
+    size_t got = 0;
+    int error = 0;
+  };
+  std::vector<Part> parts((size + kChunkBytes - 1) / kChunkBytes);
+  ForEachIndex(pool, static_cast<int64_t>(parts.size()), [&](int64_t i) {
+    const size_t begin = static_cast<size_t>(i) * kChunkBytes;
+    const ssize_t got = ReadAt(file.fd(), to + begin, std::min(kChunkBytes, size - begin), static_cast<off_t>(begin));
+    parts[static_cast<size_t>(i)] = {.got = static_cast<size_t>(std::max<ssize_t>(got, 0)),
+                                     .error = got < 0 ? errno : 0};
+  });
+  size_t whole = 0;
+  for (const Part& part : parts) {
+    if (part.error != 0) return IoError(part.error, "read", path);
+    whole += part.got;
+    if (part.got < kChunkBytes) break;  // the last, or where it was cut short
+  }
+  return std::string_view(to, whole);
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  std::string bytes;
+  GDN_ASSIGN_OR_RETURN(const std::string_view read, ReadFile(path, [&bytes](size_t size) -> absl::StatusOr<char*> {
+                         bytes.resize(size);
+                         return bytes.data();
+                       }));
+  bytes.resize(read.size());
+  return bytes;
 }
 
 absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path) {

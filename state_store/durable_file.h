@@ -2,22 +2,23 @@
 //
 // Errors: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the disk is full, UNAVAILABLE (TIER_UNAVAILABLE: tier, path)
 // for any other failure, with the system's own words.
-// Thread safety: free functions; calls that name the same file are the caller's to order. Ownership: a FileBuffer owns.
+// Thread safety: free functions; calls that name the same file are the caller's to order. Ownership: values.
 //
 //   GDN_RETURN_IF_ERROR(MakeFolder("/state/sessions"));
 //   GDN_RETURN_IF_ERROR(ReplaceFile("/state/sessions", "a.safetensors", pieces).status);
-//   GDN_ASSIGN_OR_RETURN(FileBuffer again, ReadFile("/state/sessions/a.safetensors", FileBuffer()));
+//   GDN_ASSIGN_OR_RETURN(std::string again, ReadSmallFile("/state/sessions/a.safetensors"));
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/thread_pool.h"
 
 namespace gdn {
 
@@ -25,28 +26,13 @@ inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
 absl::Status IoError(int error, std::string_view action, const std::string& path);
 
-// Memory that a file is read into, page-aligned; it can be used again, for fresh memory costs more than the copy into it.
-class FileBuffer {
- public:
-  std::string_view bytes() const { return {static_cast<const char*>(data_.get()), size_}; }
-  size_t capacity() const { return capacity_; }
-
-  // Makes room for `size` bytes, whose contents are undefined. RESOURCE_EXHAUSTED where there is no memory.
-  absl::Status Resize(size_t size);
-  char* data() { return static_cast<char*>(data_.get()); }
-
- private:
-  struct Free {
-    void operator()(void* data) const;
-  };
-  std::unique_ptr<void, Free> data_;
-  size_t size_ = 0;
-  size_t capacity_ = 0;
-};
-
-// NOT_FOUND where there is no such file. `buffer` is where it is read to. A file and not a mapping: one that shrinks while
-// it is read is cut short, and no SIGBUS.
-absl::StatusOr<FileBuffer> ReadFile(const std::string& path, FileBuffer buffer);
+// NOT_FOUND where there is no such file. `room` gives the memory that it is read to, of so many bytes. A file and not a
+// mapping: one that shrinks while it is read is cut short, and no SIGBUS. Its parts are read on `pool`, where there is one.
+absl::StatusOr<std::string_view> ReadFile(const std::string& path,
+                                          absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
+                                          SharedThreadPool* pool = nullptr);
+// The same for one that is small.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
 // As much of it as a safetensors header takes, as its first 8 bytes tell; all of it where those make no sense.
 struct FileHead {
   std::string bytes;

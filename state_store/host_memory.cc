@@ -3,6 +3,12 @@
 #include "base/status_macros.h"
 
 namespace gdn {
+namespace {
+
+constexpr size_t kFileStep = size_t{16} << 20;
+constexpr size_t kSmallFileStep = size_t{64} << 10;
+
+}  // namespace
 
 HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
   if (this != &other) {
@@ -29,6 +35,11 @@ absl::StatusOr<HostBlock> HostMemory::Take(size_t bytes) {
   }
   GDN_ASSIGN_OR_RETURN(HostBuffer buffer, HostBuffer::Make(backend_, bytes));
   return HostBlock(this, std::move(buffer));
+}
+
+absl::StatusOr<HostBlock> HostMemory::TakeForFile(size_t bytes) {
+  const size_t step = bytes < kFileStep ? kSmallFileStep : kFileStep;
+  return Take((bytes + step - 1) / step * step);
 }
 
 void HostMemory::Return(HostBuffer buffer) {

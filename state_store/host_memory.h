@@ -30,6 +30,7 @@ class HostBlock {
 
   bool valid() const { return memory_ != nullptr; }
   float* floats() const { return buffer_.floats(); }
+  char* chars() const { return static_cast<char*>(buffer_.data()); }
   size_t bytes() const { return buffer_.bytes(); }
 
  private:
@@ -50,6 +51,8 @@ class HostMemory {
 
   // Contents are undefined. Errors of Backend::AllocateHost.
   absl::StatusOr<HostBlock> Take(size_t bytes);
+  // A little more, so that files of about one size use the same blocks again.
+  absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
 
  private:
   friend class HostBlock;

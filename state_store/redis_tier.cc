@@ -241,13 +241,10 @@ absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKe
 absl::StatusOr<SessionImage> RedisTier::LoadImage(RedisConnection& redis, const StateKey& key, int64_t& bytes) const {
   for (int attempt = 0;; ++attempt) {
     GDN_ASSIGN_OR_RETURN(const RedisManifest manifest, ReadManifest(redis, key));
-    const std::unique_ptr<char[]> file(new (std::nothrow) char[static_cast<size_t>(manifest.bytes)]);
-    if (file == nullptr) {
-      return RedisError(pool_.endpoint(), absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
-                        StrCat("no host memory for the ", manifest.bytes, " bytes of ", key.ToString()));
-    }
-    const std::string_view view(file.get(), static_cast<size_t>(manifest.bytes));
-    GDN_ASSIGN_OR_RETURN(const bool whole, ReadChunks(redis, key, manifest, file.get()));
+    const auto file = std::make_shared<HostBlock>();
+    GDN_ASSIGN_OR_RETURN(*file, memory_.TakeForFile(static_cast<size_t>(manifest.bytes)));
+    const std::string_view view(file->chars(), static_cast<size_t>(manifest.bytes));
+    GDN_ASSIGN_OR_RETURN(const bool whole, ReadChunks(redis, key, manifest, file->chars()));
     if (!whole || HashBytes(view).ToHex() != manifest.xxh3) {
       // A Store at the same time takes the chunks away; what the manifest then names is whole.
       if (attempt == 0) continue;
@@ -257,7 +254,7 @@ absl::StatusOr<SessionImage> RedisTier::LoadImage(RedisConnection& redis, const 
     if (!parsed.ok()) return WithPrefix(parsed.status(), StrCat("redis at ", endpoint(), ": ", key.ToString()));
     GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(parsed->header.dims, options_.max_draft));
     bytes = manifest.bytes;
-    return ReadImage(*parsed, layout, options_.transposed_base, memory_);
+    return ReadImage(*parsed, layout, file);
   }
 }
 

@@ -7,7 +7,7 @@
 // Chunks expire while they are written. One script then lifts that, sets the manifest and drops the chunks of the one
 // before, atomically: a reader finds the old file or the new one, never a manifest whose chunks may go, and a writer that
 // dies leaves nothing behind for long. How much of it outlives the Redis server is for that server's settings to say
-// (appendonly).
+// (appendonly, appendfsync).
 // Thread safety: safe from any thread, a connection each. Ownership: the HostMemory must outlive it and the images.
 //
 //   GDN_ASSIGN_OR_RETURN(auto redis, RedisTier::Make({.endpoint = "10.0.0.7:6379", .max_draft = 8}, memory));
@@ -34,8 +34,8 @@
 namespace gdn {
 
 struct RedisTierOptions {
-  std::string endpoint;         // as ParseRedisEndpoint takes it
-  std::string password;         // instead of one in the endpoint; "": that, or none
+  std::string endpoint = {};    // as ParseRedisEndpoint takes it
+  std::string password = {};    // instead of one in the endpoint; "": that, or none
   std::string prefix = "gdn:";  // of all keys; tiers of different prefixes do not see each other
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration command_timeout = absl::Seconds(5);  // without any progress
@@ -44,7 +44,6 @@ struct RedisTierOptions {
   int64_t window_bytes = int64_t{16} << 20;  // sent or asked for ahead of the replies
   // The layout that loaded images are in.
   int32_t max_draft = 8;
-  bool transposed_base = false;
 };
 
 class RedisTier final : public StateTier {

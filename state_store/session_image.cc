@@ -3,9 +3,8 @@
 namespace gdn {
 
 int64_t SessionImage::bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = layers.empty() ? 0 : static_cast<int64_t>(layers.size()) * layout.slot_bytes();
   for (const LayerImage& image : layers) {
-    bytes += static_cast<int64_t>(image.slot.bytes());
     if (image.reply != nullptr) bytes += static_cast<int64_t>(image.reply->output.size());
   }
   return bytes;

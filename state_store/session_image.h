@@ -1,7 +1,8 @@
 // A session's states in host memory: what tiers keep, and what state files are written from and read into.
 //
-// Slots are copied as the backend keeps them, so that a session that comes back costs a copy and no conversion;
-// slot_codec.h turns them to wire order.
+// What was copied from the device is as the backend keeps it, so that a session that comes back costs a copy and no
+// conversion; what was read from a file stays where it was read to, in wire order, and is turned on its way to the device.
+// slot_codec.h knows both orders.
 // Thread safety: constant once shared. Ownership: owns its blocks; the HostMemory must outlive it.
 //
 //   auto image = std::make_shared<SessionImage>();  // filled, then kept as a SessionImagePtr
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
 #include "kernels/backend.h"
@@ -41,6 +43,16 @@ struct SlotExtent {
   friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
 };
 
+// The parts of a slot that count, in wire order. n = log_length + draft_length entries, d = draft_length columns.
+struct SlotView {
+  absl::Span<const float> base;        // [HV, K, V]; empty: left out
+  absl::Span<const float> log_k;       // [n, H, K]
+  absl::Span<const float> log_u;       // [n, HV, V]
+  absl::Span<const float> log_g;       // [n, HV]
+  absl::Span<const float> conv;        // [C, W - 1], newest last; empty for a bare operator
+  absl::Span<const float> draft_conv;  // [C, d], oldest first
+};
+
 // Names a base state's bits in this process: it changes whenever a base is written. 0: none.
 using BaseVersion = uint64_t;
 using BaseVersions = std::map<int32_t, BaseVersion>;  // by layer
@@ -51,7 +63,8 @@ struct LayerImage {
   InputKind kind = InputKind::kNone;
   BaseVersion base_version = 0;
   bool has_base = true;  // false: the slot's base was not copied, for whoever takes the image has it (base_version)
-  HostBlock slot;        // layout.slot_floats()
+  HostBlock slot;        // layout.slot_floats(), as the backend keeps them; or, where it is not valid,
+  SlotView wire;         // in memory that the image's owner keeps, with a base
   StoredReplyPtr reply;  // may be nullptr
 };
 
@@ -79,10 +92,11 @@ struct SessionImage {
   SessionHeader header;
   std::string numerics_id;  // of the backend that computed it
   StateLayout layout;
-  bool transposed_base = false;
-  std::vector<LayerImage> layers;  // those that have a state, ascending
+  bool transposed_base = false;       // of slots
+  std::vector<LayerImage> layers;     // those that have a state, ascending
+  std::shared_ptr<const void> owner;  // of what `wire` views
 
-  // Of slots and replies: what the image counts for in a budget.
+  // Of slots, which those in wire order are once they are on a device, and replies: what the image counts for in a budget.
   int64_t bytes() const;
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;

@@ -54,7 +54,9 @@ absl::Status RequireSize(std::string_view part, size_t size, int64_t expected) {
                    {{"field", std::string(part)}});
 }
 
-absl::Status Validate(const StateLayout& layout, const SlotExtent& extent, const SlotView& view) {
+}  // namespace
+
+absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view) {
   const LayerDims& dims = layout.dims();
   if (extent.draft_length > layout.max_draft()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
@@ -77,8 +79,6 @@ absl::Status Validate(const StateLayout& layout, const SlotExtent& extent, const
   GDN_RETURN_IF_ERROR(RequireSize("conv", view.conv.size(), ring ? dims.conv_channels() * (dims.conv_width - 1) : 0));
   return RequireSize("draft_conv", view.draft_conv.size(), ring ? dims.conv_channels() * extent.draft_length : 0);
 }
-
-}  // namespace
 
 SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
                   std::vector<float>& scratch) {
@@ -114,9 +114,8 @@ SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* 
   return view;
 }
 
-absl::Status FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
-                      float* slot) {
-  GDN_RETURN_IF_ERROR(Validate(layout, extent, view));
+void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
+              float* slot) {
   const LayerDims& dims = layout.dims();
   float* base = slot + layout.base_offset();
   if (view.base.empty()) {
@@ -130,13 +129,17 @@ absl::Status FillSlot(const StateLayout& layout, bool transposed_base, const Slo
   std::copy(view.log_k.begin(), view.log_k.end(), slot + layout.log_k_offset());
   std::copy(view.log_u.begin(), view.log_u.end(), slot + layout.log_u_offset());
   std::copy(view.log_g.begin(), view.log_g.end(), slot + layout.log_g_offset());
-  if (dims.conv_width == 0) return absl::OkStatus();
+  if (dims.conv_width == 0) return;
   const auto columns = [&layout, slot](absl::Span<const float> part, int64_t first, int64_t tokens) {
     ForEachConvElement(layout, first, tokens, [part, slot](int64_t ring, int64_t wire) { slot[ring] = part[wire]; });
   };
   columns(view.conv, extent.token_count - (dims.conv_width - 1), dims.conv_width - 1);
   columns(view.draft_conv, extent.token_count, extent.draft_length);
-  return absl::OkStatus();
+}
+
+SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch) {
+  if (!layer.slot.valid()) return layer.wire;
+  return ViewSlot(image.layout, base && image.transposed_base, layer.slot.floats(), layer.extent, scratch);
 }
 
 }  // namespace gdn

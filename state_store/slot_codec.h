@@ -4,7 +4,8 @@
 //
 //   std::vector<float> scratch;
 //   SlotView view = ViewSlot(layout, /*transposed_base=*/false, block.floats(), extent, scratch);
-//   GDN_RETURN_IF_ERROR(FillSlot(layout, /*transposed_base=*/true, extent, view, other.floats()));
+//   GDN_RETURN_IF_ERROR(CheckSlotView(layout, extent, view));
+//   FillSlot(layout, /*transposed_base=*/true, extent, view, other.floats());
 #pragma once
 
 #include <vector>
@@ -16,23 +17,20 @@
 
 namespace gdn {
 
-// n = log_length + draft_length entries, d = draft_length columns.
-struct SlotView {
-  absl::Span<const float> base;        // [HV, K, V]; empty: left out
-  absl::Span<const float> log_k;       // [n, H, K]
-  absl::Span<const float> log_u;       // [n, HV, V]
-  absl::Span<const float> log_g;       // [n, HV]
-  absl::Span<const float> conv;        // [C, W - 1], newest last; empty for a bare operator
-  absl::Span<const float> draft_conv;  // [C, d], oldest first
-};
-
 // Views into `slot` (layout.slot_floats()) where it is in wire order, and into `scratch` elsewhere.
 SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
                   std::vector<float>& scratch);
 
-// Writes the whole slot; what the view does not say is zero. FAILED_PRECONDITION (STATE_MISMATCH) where the draft is longer
-// than layout.max_draft(), INVALID_ARGUMENT (STATE_MISMATCH) where the view's sizes do not fit layout and extent.
-absl::Status FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
-                      float* slot);
+// FAILED_PRECONDITION (STATE_MISMATCH) where the draft is longer than layout.max_draft(), INVALID_ARGUMENT (STATE_MISMATCH)
+// where the view's sizes do not fit layout and extent.
+absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view);
+
+// Writes the whole slot; what the view does not say is zero. The view has been checked.
+void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
+              float* slot);
+
+// A layer of an image in wire order: views into the image, and into `scratch` elsewhere. Without `base` that part is left as
+// it is, whatever its order.
+SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

@@ -10,17 +10,19 @@
 //   GDN_ASSIGN_OR_RETURN(SnapshotFile file, EncodeSnapshot(image, {}));
 //   for (std::string_view piece : file.pieces()) write(piece);
 //   GDN_ASSIGN_OR_RETURN(StateFile again, ParseStateFile(bytes));
-//   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(again, layout, /*transposed_base=*/false, memory));
+//   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(again, layout, owner_of_bytes));
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/safetensors.h"
 #include "base/thread_pool.h"
 #include "state_store/session_image.h"
 #include "state_store/slot_codec.h"
@@ -44,7 +46,7 @@ class SnapshotFile {
   const std::string& snapshot_id() const { return snapshot_id_; }  // 32 hexadecimal digits; no two files share one
 
  private:
-  friend absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr, const SnapshotOptions&);
+  friend absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr, const SnapshotOptions&, SharedThreadPool*);
   SessionImagePtr image_;
   std::vector<std::shared_ptr<const void>> owned_;  // what the pieces need beside the image
   std::vector<std::string_view> pieces_;
@@ -53,7 +55,9 @@ class SnapshotFile {
 };
 
 // INVALID_ARGUMENT where the parts do not fit each other.
-absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const SnapshotOptions& options);
+// Checksums are computed on `pool`, where there is one.
+absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const SnapshotOptions& options,
+                                            SharedThreadPool* pool = nullptr);
 
 struct StateFileLayer {
   int32_t layer = 0;
@@ -87,16 +91,45 @@ struct StateFile {
 // answer is FAILED_PRECONDITION (STATE_MISMATCH); so it is for a log as long as log_capacity. `bytes` must outlive the
 // result.
 // Checksums are computed on `pool`, where there is one.
-absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, ThreadPool* pool = nullptr);
+absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPool* pool = nullptr);
 
 // Only the header is read and verified: for listings. `bytes` may end where the header does; `file_bytes` is the whole
 // file's size, which must be what the header says. Views are empty.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
-// The file's states in slots of `layout`, whose dims must be the file's. FAILED_PRECONDITION (STATE_MISMATCH) where a draft
-// is longer than the layout's, or for a delta.
-absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout, bool transposed_base,
-                                       HostMemory& memory, ThreadPool* pool = nullptr);
+// Verifies a file while it arrives, so that little is left to do when its last byte is there. For one thread at a time.
+class ArrivingStateFile {
+ public:
+  // `bytes` have the whole header; file_bytes as for ParseStateFileHeader, or 0 where only the header knows. Errors as
+  // there.
+  static absl::StatusOr<ArrivingStateFile> Open(std::string_view bytes, int64_t file_bytes);
+
+  const StateFile& header() const { return header_; }  // as of ParseStateFileHeader
+  int64_t file_bytes() const { return static_cast<int64_t>(file_.header_bytes() + file_.data_bytes()); }
+  // Checks the tensors that have become whole. `bytes` is the file so far. Errors as of ParseStateFile.
+  absl::Status Check(std::string_view bytes, SharedThreadPool* pool = nullptr);
+  // `bytes` is the whole file. Errors as of ParseStateFile.
+  absl::StatusOr<StateFile> Finish(std::string_view bytes);
+
+ private:
+  struct Sealed {
+    std::string name;
+    std::string checksum;
+    uint64_t end = 0;  // in the file
+  };
+
+  explicit ArrivingStateFile(SafetensorsFile file) : file_(std::move(file)) {}
+
+  SafetensorsFile file_;
+  StateFile header_;
+  std::vector<Sealed> tensors_;  // in the order of the file
+  size_t checked_ = 0;           // of them
+};
+
+// The file's states as an image in wire order; nothing is copied. `layout`'s dims must be the file's; `owner` keeps the
+// bytes of the file alive. FAILED_PRECONDITION (STATE_MISMATCH) where a draft is longer than the layout's, or for a delta.
+absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
+                                       std::shared_ptr<const void> owner);
 
 // Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION (STATE_MISMATCH)
 // where it is a delta to another file.

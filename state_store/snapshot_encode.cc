@@ -20,10 +20,10 @@ std::string_view Bytes(absl::Span<const float> values) {
 }
 
 // The base with the accepted log folded in, in wire order.
-absl::StatusOr<std::shared_ptr<std::vector<float>>> Materialize(const StateLayout& layout, const SlotExtent& extent,
-                                                                const SlotView& view) {
+std::shared_ptr<std::vector<float>> Materialize(const StateLayout& layout, const SlotExtent& extent,
+                                                const SlotView& view) {
   auto slot = std::make_shared<std::vector<float>>(layout.slot_floats());
-  GDN_RETURN_IF_ERROR(FillSlot(layout, /*transposed_base=*/false, extent, view, slot->data()));
+  FillSlot(layout, /*transposed_base=*/false, extent, view, slot->data());
   const int32_t index = 0;
   MaterializeStateReference({.pool = {.layout = layout, .data = slot->data(), .slot_count = 1},
                              .count = 1,
@@ -53,6 +53,7 @@ absl::Status ValidateLayer(const SessionImage& image, const LayerImage& layer, i
     return Unfit(layer.layer,
                  StrCat("has a draft of ", extent.draft_length, "; expected 0 to ", image.layout.max_draft()));
   }
+  if (!layer.slot.valid()) return CheckSlotView(image.layout, extent, layer.wire);
   if (layer.slot.bytes() != static_cast<size_t>(image.layout.slot_bytes())) {
     return Unfit(layer.layer,
                  StrCat("has a slot of ", layer.slot.bytes(), " bytes; the layout's has ", image.layout.slot_bytes()));
@@ -77,17 +78,14 @@ class FileParts {
     LayerEntry entry{.extent = extent, .kind = layer.kind, .has_base = has_base, .reply = std::nullopt};
 
     auto scratch = std::make_shared<std::vector<float>>();
-    // A base that nobody reads is not turned to wire order.
-    const bool turn = image_.transposed_base && (has_base || fold);
-    const SlotView view = ViewSlot(image_.layout, turn, layer.slot.floats(), extent, *scratch);
+    const SlotView view = ViewLayer(image_, layer, /*base=*/has_base || fold, *scratch);
     owned_.push_back(std::move(scratch));
     const Shapes shapes(dims, extent);
     if (dims.conv_width > 0) AddFloats(layer.layer, kConvState, shapes.conv, view.conv);
     if (!view.draft_conv.empty()) AddFloats(layer.layer, kDraftConvState, shapes.draft_conv, view.draft_conv);
     const bool has_log = extent.log_length + extent.draft_length > 0;
     if (fold) {
-      GDN_ASSIGN_OR_RETURN(auto state, Materialize(image_.layout, extent, view));
-      AddConverted(layer.layer, shapes.state, std::move(state));
+      AddConverted(layer.layer, shapes.state, Materialize(image_.layout, extent, view));
     }
     if (has_base) AddFloats(layer.layer, has_log ? kBaseState : kRecurrentState, shapes.state, view.base);
     if (has_log) {
@@ -106,7 +104,15 @@ class FileParts {
 
   Metadata& metadata() { return metadata_; }
   const std::vector<RawTensor>& tensors() const { return tensors_; }
-  const Checksums& checksums() const { return checksums_; }
+  Checksums MakeChecksums(SharedThreadPool* pool) const {
+    std::vector<std::string> made(tensors_.size());
+    ForEachIndex(pool, static_cast<int64_t>(made.size()), [&](int64_t i) {
+      made[static_cast<size_t>(i)] = HashBytes(tensors_[static_cast<size_t>(i)].data).ToHex();
+    });
+    Checksums checksums;
+    for (size_t i = 0; i < made.size(); ++i) checksums[tensors_[i].name] = std::move(made[i]);
+    return checksums;
+  }
   std::vector<std::shared_ptr<const void>>& owned() { return owned_; }
 
  private:
@@ -117,7 +123,6 @@ class FileParts {
   }
 
   void Append(std::string name, std::string_view dtype, std::vector<int64_t> shape, std::string_view data) {
-    checksums_[name] = HashBytes(data).ToHex();
     tensors_.push_back({.name = std::move(name), .dtype = std::string(dtype), .shape = std::move(shape), .data = data});
   }
   void AddFloats(int32_t layer, std::string_view part, const std::vector<int64_t>& shape,
@@ -142,7 +147,6 @@ class FileParts {
   const SnapshotOptions& options_;
   Metadata metadata_;
   std::vector<RawTensor> tensors_;
-  Checksums checksums_;
   std::vector<std::shared_ptr<const void>> owned_;
 };
 
@@ -175,7 +179,8 @@ absl::Status AddHeader(const SessionImage& image, const SnapshotOptions& options
 
 }  // namespace
 
-absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const SnapshotOptions& options) {
+absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const SnapshotOptions& options,
+                                            SharedThreadPool* pool) {
   GDN_RETURN_IF_ERROR(ValidateLayerDims(image->header.dims));
   if (image->header.dims != image->layout.dims()) {
     return absl::InvalidArgumentError(StrCat("the session's dimensions are ", LayerDimsToString(image->header.dims),
@@ -196,7 +201,7 @@ absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const Snapsho
   SnapshotFile file;
   file.snapshot_id_ = RandomId();
   parts.metadata()["snapshot_id"] = file.snapshot_id_;
-  GDN_ASSIGN_OR_RETURN(std::string header, SealedHeader(parts.tensors(), parts.metadata(), parts.checksums()));
+  GDN_ASSIGN_OR_RETURN(std::string header, SealedHeader(parts.tensors(), parts.metadata(), parts.MakeChecksums(pool)));
   const auto text = std::make_shared<const std::string>(std::move(header));
   file.pieces_.push_back(*text);
   for (const RawTensor& tensor : parts.tensors()) {

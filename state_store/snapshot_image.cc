@@ -47,37 +47,33 @@ absl::Status NoBase(int32_t layer) {
 
 }  // namespace
 
-absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout, bool transposed_base,
-                                       HostMemory& memory, ThreadPool* pool) {
+absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
+                                       std::shared_ptr<const void> owner) {
   if (file.header.dims != layout.dims()) {
     return Mismatch("dims", StrCat("the state file's dimensions are ", LayerDimsToString(file.header.dims),
                                    "; expected ", LayerDimsToString(layout.dims())));
   }
-  SessionImage image{.header = file.header,
-                     .numerics_id = file.numerics_id,
-                     .layout = layout,
-                     .transposed_base = transposed_base,
-                     .layers = {}};
+  SessionImage image{
+      .header = file.header, .numerics_id = file.numerics_id, .layout = layout, .layers = {}, .owner = nullptr};
   image.layers.reserve(file.layers.size());
   for (const StateFileLayer& layer : file.layers) {
     if (!layer.has_base) {
       return Mismatch("base_snapshot_id", StrCat("the state file is a delta to snapshot ", file.base_snapshot_id,
                                                  ": layer ", layer.layer, " has no base. Merge it with that one"));
     }
+    GDN_RETURN_IF_ERROR(CheckSlotView(layout, layer.extent, layer.view));
     LayerImage& read = image.layers.emplace_back();
     read.layer = layer.layer;
     read.extent = layer.extent;
     read.kind = layer.kind;
+    read.wire = layer.view;
     read.reply = layer.reply;
-    GDN_ASSIGN_OR_RETURN(read.slot, memory.Take(static_cast<size_t>(layout.slot_bytes())));
   }
-  std::vector<absl::Status> filled(file.layers.size());
-  ForEachIndex(pool, static_cast<int64_t>(file.layers.size()), [&](int64_t i) {
-    const auto index = static_cast<size_t>(i);
-    filled[index] = FillSlot(layout, transposed_base, file.layers[index].extent, file.layers[index].view,
-                             image.layers[index].slot.floats());
-  });
-  for (const absl::Status& status : filled) GDN_RETURN_IF_ERROR(status);
+  struct Owner {
+    std::shared_ptr<const void> bytes;
+    std::vector<std::shared_ptr<const std::vector<float>>> converted;
+  };
+  image.owner = std::make_shared<const Owner>(Owner{std::move(owner), file.converted});
   return image;
 }
 

@@ -39,41 +39,19 @@ absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file
   return file;
 }
 
-// With `data`, each tensor's bytes against its checksum.
-absl::Status CheckTensors(const SafetensorsFile& file, bool data, ThreadPool* pool) {
-  if (file.metadata().count("checksums") == 0) return absl::OkStatus();
-  GDN_ASSIGN_OR_RETURN(const Checksums checksums, ParseChecksums(file.metadata().at("checksums")));
+// That the checksums and the tensors name each other.
+absl::StatusOr<Checksums> ReadChecksums(const SafetensorsFile& file) {
+  if (file.metadata().count("checksums") == 0) return Checksums();
+  GDN_ASSIGN_OR_RETURN(Checksums checksums, ParseChecksums(file.metadata().at("checksums")));
   for (const auto& [name, checksum] : checksums) {
     if (!file.Contains(name))
       return Damaged(StrCat("it has a checksum of tensor '", name, "' but no such tensor"), name);
   }
-  const bool all = file.metadata().at("format_version") == kFormatVersion;
-  struct Sealed {
-    std::string name, expected, found;
-    std::string_view bytes;
-  };
-  std::vector<Sealed> tensors;
+  if (file.metadata().at("format_version") != kFormatVersion) return checksums;
   for (const auto& [name, entry] : file.entries()) {
-    const auto expected = checksums.find(name);
-    if (expected == checksums.end()) {
-      if (all) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
-      continue;
-    }
-    if (!data) continue;
-    GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file.Bytes(name));
-    tensors.push_back({.name = name, .expected = expected->second, .found = {}, .bytes = bytes});
+    if (checksums.count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
   }
-  ForEachIndex(pool, static_cast<int64_t>(tensors.size()), [&tensors](int64_t i) {
-    Sealed& tensor = tensors[static_cast<size_t>(i)];
-    tensor.found = HashBytes(tensor.bytes).ToHex();
-  });
-  for (const Sealed& tensor : tensors) {
-    if (tensor.found == tensor.expected) continue;
-    return Damaged(
-        StrCat("tensor '", tensor.name, "' is damaged: its checksum is ", tensor.found, "; expected ", tensor.expected),
-        tensor.name);
-  }
-  return absl::OkStatus();
+  return checksums;
 }
 
 // The layers by the metadata, and each tensor accounted for by one of them.
@@ -295,9 +273,8 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StateFile> Parse(std::string_view bytes, uint64_t file_bytes, bool data, ThreadPool* pool) {
-  GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, OpenHeader(bytes, file_bytes));
-  GDN_RETURN_IF_ERROR(CheckTensors(file, data, pool));
+// Without `data`, of the header alone.
+absl::StatusOr<StateFile> ReadLayers(const SafetensorsFile& file, bool data) {
   StateFile result;
   GDN_RETURN_IF_ERROR(ReadSession(file.metadata(), result));
   GDN_ASSIGN_OR_RETURN(const auto layers, ParseLayers(file, result.layer_count));
@@ -320,12 +297,58 @@ absl::StatusOr<StateFile> Parse(std::string_view bytes, uint64_t file_bytes, boo
 
 }  // namespace
 
-absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, ThreadPool* pool) {
-  return Parse(bytes, bytes.size(), /*data=*/true, pool);
+absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes) {
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, OpenHeader(bytes, static_cast<uint64_t>(file_bytes)));
+  GDN_RETURN_IF_ERROR(ReadChecksums(file).status());
+  return ReadLayers(file, /*data=*/false);
 }
 
-absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes) {
-  return Parse(bytes, static_cast<uint64_t>(file_bytes), /*data=*/false, /*pool=*/nullptr);
+absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPool* pool) {
+  GDN_ASSIGN_OR_RETURN(ArrivingStateFile file, ArrivingStateFile::Open(bytes, static_cast<int64_t>(bytes.size())));
+  GDN_RETURN_IF_ERROR(file.Check(bytes, pool));
+  return file.Finish(bytes);
+}
+
+absl::StatusOr<ArrivingStateFile> ArrivingStateFile::Open(std::string_view bytes, int64_t file_bytes) {
+  GDN_ASSIGN_OR_RETURN(SafetensorsFile file, OpenHeader(bytes, static_cast<uint64_t>(file_bytes)));
+  GDN_ASSIGN_OR_RETURN(Checksums checksums, ReadChecksums(file));
+  ArrivingStateFile result(std::move(file));
+  GDN_ASSIGN_OR_RETURN(result.header_, ReadLayers(result.file_, /*data=*/false));
+  for (auto& [name, checksum] : checksums) {
+    const uint64_t end = result.file_.header_bytes() + result.file_.entries().at(name).end;
+    result.tensors_.push_back({.name = name, .checksum = std::move(checksum), .end = end});
+  }
+  std::sort(result.tensors_.begin(), result.tensors_.end(),
+            [](const Sealed& a, const Sealed& b) { return a.end < b.end; });
+  return result;
+}
+
+absl::Status ArrivingStateFile::Check(std::string_view bytes, SharedThreadPool* pool) {
+  file_.Extend(bytes);
+  const size_t first = checked_;
+  while (checked_ < tensors_.size() && tensors_[checked_].end <= bytes.size()) ++checked_;
+  std::vector<std::string> found(checked_ - first);
+  ForEachIndex(pool, static_cast<int64_t>(found.size()), [&](int64_t i) {
+    const auto index = static_cast<size_t>(i);
+    found[index] = HashBytes(*file_.Bytes(tensors_[first + index].name)).ToHex();
+  });
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Sealed& tensor = tensors_[first + i];
+    if (found[i] == tensor.checksum) continue;
+    checked_ = first + i;
+    return Damaged(
+        StrCat("tensor '", tensor.name, "' is damaged: its checksum is ", found[i], "; expected ", tensor.checksum),
+        tensor.name);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateFile> ArrivingStateFile::Finish(std::string_view bytes) {
+  if (static_cast<int64_t>(bytes.size()) != file_bytes()) {
+    return Damaged(StrCat("it has ", bytes.size(), " bytes; its header says ", file_bytes()));
+  }
+  GDN_RETURN_IF_ERROR(Check(bytes));
+  return ReadLayers(file_, /*data=*/true);
 }
 
 }  // namespace gdn

@@ -26,18 +26,17 @@ absl::StatusOr<std::vector<SlotClaim>> StateStore::Reserve(const LayerDims& dims
     const int64_t needed = count * layout.slot_bytes();
     const int64_t available = options_.budget_bytes - used_bytes_;
     if (needed > available) return NoRoom(needed, available, "");
-    std::erase_if(pools_, [](const std::weak_ptr<StatePool>& weak) { return weak.expired(); });
-    int64_t allocated = 0;
-    for (const auto& weak : pools_) {
-      auto candidate = weak.lock();
-      if (candidate == nullptr) continue;
-      allocated += (candidate->view().slot_count - StatePool::kSpareSlots) * candidate->view().layout.slot_bytes();
-      if (candidate->view().layout == layout && candidate->TryClaim(count)) {
-        pool = std::move(candidate);
-        break;
-      }
+    for (const std::shared_ptr<StatePool>& candidate : pools_) {
+      if (candidate->view().layout != layout || !candidate->TryClaim(count)) continue;
+      pool = candidate;
+      break;
     }
     if (pool == nullptr) {
+      std::erase_if(pools_, [](const std::shared_ptr<StatePool>& idle) { return idle.use_count() == 1; });
+      int64_t allocated = 0;
+      for (const std::shared_ptr<StatePool>& other : pools_) {
+        allocated += (other->view().slot_count - StatePool::kSpareSlots) * other->view().layout.slot_bytes();
+      }
       GDN_ASSIGN_OR_RETURN(pool, MakePool(layout, count, allocated));
       pools_.push_back(pool);
     }

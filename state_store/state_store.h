@@ -3,8 +3,8 @@
 // A session claims its slots when it is made and takes them one by one as layers are first used, so a step never fails
 // for want of memory. Slots are shared between forks and freed with their last share. A pool also has a few spare slots
 // outside any claim, for prefills that write aside and swap.
-// Thread safety: all classes are safe from any thread. Ownership: a pool lives as long as a claim or share of it; the
-// store and the backend must outlive all of them.
+// Thread safety: all classes are safe from any thread. Ownership: a pool lives as long as a claim or share of it, and
+// beyond that until its memory is wanted; the store and the backend must outlive all of them.
 //
 //   StateStore store(backend, {.budget_bytes = int64_t{8} << 30, .max_draft = 8});
 //   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, store.Reserve(dims, /*count=*/36));
@@ -147,7 +147,8 @@ class StateStore {
   const StateStoreOptions options_;
   mutable absl::Mutex mu_;
   int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::weak_ptr<StatePool>> pools_ ABSL_GUARDED_BY(mu_);
+  // One that nobody uses stays until another is to be made: fresh memory costs more than most copies into it.
+  std::vector<std::shared_ptr<StatePool>> pools_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace gdn

@@ -44,9 +44,11 @@ std::unique_ptr<Client> Client::Connect(const std::string& target,
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
                    static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(options.max_reconnect_backoff),
                                                         kFirstReconnectBackoffMs, 3'600'000)));
-  return std::make_unique<Client>(v1::GdnService::NewStub(grpc::CreateCustomChannel(target, credentials, arguments)),
-                                  std::move(options));
+  return std::make_unique<Client>(grpc::CreateCustomChannel(target, credentials, arguments), std::move(options));
 }
+
+Client::Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options)
+    : channel_(channel), stub_(v1::GdnService::NewStub(channel)), options_(std::move(options)) {}
 
 Client::Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options)
     : stub_(std::move(stub)), options_(std::move(options)) {}

@@ -58,7 +58,9 @@ class Client {
                                          const std::shared_ptr<grpc::ChannelCredentials>& credentials,
                                          ClientOptions options = {});
 
-  // For tests (v1::MockGdnServiceStub) and for callers with a channel of their own.
+  // For callers with a channel of their own.
+  explicit Client(const std::shared_ptr<grpc::ChannelInterface>& channel, ClientOptions options = {});
+  // For tests (v1::MockGdnServiceStub); without ImportState, which answers FAILED_PRECONDITION.
   explicit Client(std::unique_ptr<v1::GdnService::StubInterface> stub, ClientOptions options = {});
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -121,6 +123,7 @@ class Client {
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, const CallOptions& call);
 
+  const std::shared_ptr<grpc::ChannelInterface> channel_;  // nullptr in tests with a stub of their own
   const std::unique_ptr<Stub> stub_;
   const ClientOptions options_;
 };

@@ -1,4 +1,10 @@
 // The client's transfers of state files.
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -8,13 +14,32 @@
 #include "base/string_cat.h"
 #include "client/cpp/client.h"
 #include "client/cpp/rpc_status.h"
+#include "client/cpp/upload.h"
 
 namespace gdn {
 namespace {
 
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedOutputStream;
+
+constexpr char kImportMethod[] = "/gdn.v1.GdnService/ImportState";
+
 absl::Status BadExport(std::string_view what) {
   return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
                    StrCat("the exported state is not whole: ", what, "; export it again"));
+}
+
+// Of ImportState: `data` and its checksum. The one copy of the bytes is the one that gRPC sends.
+grpc::ByteBuffer DataMessage(std::string_view data) {
+  uint8_t head[16];
+  uint8_t* end = WireFormatLite::WriteTagToArray(v1::ImportStateRequest::kDataFieldNumber,
+                                                 WireFormatLite::WIRETYPE_LENGTH_DELIMITED, head);
+  end = CodedOutputStream::WriteVarint64ToArray(data.size(), end);
+  v1::ImportStateRequest rest;
+  rest.set_checksum(Hash64(data));
+  const grpc::Slice slices[] = {
+      {head, static_cast<size_t>(end - head)}, {data.data(), data.size()}, grpc::Slice(rest.SerializeAsString())};
+  return {slices, std::size(slices)};
 }
 
 }  // namespace
@@ -74,34 +99,35 @@ absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Ta
 absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Target& target,
                                                 absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,
                                                 const CallOptions& call) {
+  if (channel_ == nullptr)
+    return absl::FailedPreconditionError("ImportState needs a client that was made of a channel");
   grpc::ClientContext context;
   GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
-  v1::ImportStateResponse response;
-  const auto writer = stub_->ImportState(&context, &response);
+  Upload upload(channel_, kImportMethod, &context);
 
-  v1::ImportStateRequest message;
-  *message.mutable_target() = target;
-  // A failed write means that the server has already answered; Finish() has the answer.
-  bool open = writer->Write(message);
+  v1::ImportStateRequest first;
+  *first.mutable_target() = target;
+  const grpc::Slice message(first.SerializeAsString());
+  bool open = upload.Write({&message, 1});
   for (int64_t sent = 0; open;) {
     absl::StatusOr<std::string_view> piece = source(kImportChunkBytes);
     if (!piece.ok()) {
       // Cancelled and not ended: the server must not take what it has for the whole file.
       context.TryCancel();
-      (void)writer->Finish();
+      (void)upload.Finish();
       return piece.status();
     }
     if (piece->empty()) break;
-    message.set_data(piece->data(), piece->size());
-    message.set_checksum(Hash64(*piece));
-    open = writer->Write(message);
+    open = upload.Write(DataMessage(*piece));
     if (!open) break;
     sent += static_cast<int64_t>(piece->size());
     if (call.progress) call.progress(sent, target.total_bytes());
   }
-  if (open) writer->WritesDone();
-  GDN_RETURN_IF_ERROR(StatusFromGrpc(writer->Finish()));
-  return std::move(*response.mutable_session());
+  GDN_ASSIGN_OR_RETURN(grpc::ByteBuffer answer, upload.Finish());
+  v1::ImportStateResponse response;
+  grpc::ProtoBufferReader reader(&answer);
+  if (answer.Valid() && response.ParseFromZeroCopyStream(&reader)) return std::move(*response.mutable_session());
+  return absl::InternalError("the server's answer is no ImportStateResponse");
 }
 
 absl::StatusOr<StateWatch> Client::WatchState(const v1::WatchStateRequest& request, const CallOptions& call) {

@@ -43,16 +43,16 @@ std::string Tail(const PieceTail& tail) {
 class ExportReactor final : public FileReactor {
  public:
   ExportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
-      : call_(call) {
-    if (absl::Status status = Begin(context, *message); !status.ok()) Finish(ToGrpcStatus(status));
+      : context_(context), call_(call) {
+    if (absl::Status status = Begin(*message); !status.ok()) Finish(ToGrpcStatus(status));
   }
 
  private:
-  absl::Status Begin(const ServiceContext& context, const grpc::ByteBuffer& message) {
+  absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context, PrincipalOf(*call_), request.name()));
-    context.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
+    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, PrincipalOf(*call_), request.name()));
+    context_.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
     });
     return absl::OkStatus();
@@ -64,13 +64,15 @@ class ExportReactor final : public FileReactor {
     if (call_->IsCancelled()) {
       return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
     }
-    GDN_ASSIGN_OR_RETURN(SnapshotFile file, EncodeSnapshot(std::move(captured->image), options_));
+    GDN_ASSIGN_OR_RETURN(SnapshotFile file,
+                         EncodeSnapshot(std::move(captured->image), options_, context_.residency.copiers()));
     Send(FilePieces(std::move(file), Tail));
     return absl::OkStatus();
   }
 
   void OnFileSent() override { Finish(grpc::Status::OK); }
 
+  const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   SnapshotOptions options_;
 };

@@ -1,9 +1,7 @@
 // ImportState: a session made from a file.
-#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,9 +11,9 @@
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/thread_pool.h"
 #include "server/rpc/principal.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/rpc_status.h"
@@ -166,9 +164,14 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
                                 " of the state file on were damaged on their way; send it again"));
     }
     file_->Add(message.data.size());
-    if (!file_->HeaderArrived() || file_->total_bytes() == 0) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const StateFile header, ParseStateFileHeader(file_->bytes(), file_->total_bytes()));
-    return CheckFits(header, init_.spec);
+    if (!state_.has_value()) {
+      if (!SafetensorsHeaderEnd(file_->bytes()).ok()) return absl::OkStatus();  // it has not come yet
+      GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
+      GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec));
+      GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
+      state_.emplace(std::move(state));
+    }
+    return state_->Check(file_->bytes());
   }
 
   // The file is whole. Where this is OK, the session's coming to the device ends the call.
@@ -179,10 +182,8 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     if (file_->total_bytes() > 0 && bytes.size() != static_cast<size_t>(file_->total_bytes())) {
       return DamagedFile(StrCat("the state file ended after ", bytes.size(), " of ", file_->total_bytes(), " bytes"));
     }
-    // The stream is over, so its threads' processors are free.
-    ThreadPool pool(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u)));
-    GDN_ASSIGN_OR_RETURN(const StateFile file, ParseStateFile(bytes, &pool));
-    GDN_RETURN_IF_ERROR(CheckFits(file, init_.spec));
+    if (!state_.has_value()) return ParseStateFile(bytes).status();  // which says what is wrong with its header
+    GDN_ASSIGN_OR_RETURN(const StateFile file, state_->Finish(bytes));
     init_.epoch = file.header.epoch;
     Hasher request;
     request.UpdateField("import");
@@ -191,9 +192,8 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context_.sessions.Begin(init_));
     if (!creation.pending()) return Exists(init_.id);
     creation_.emplace(std::move(creation));
-    GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, context_.backend.transposed_base,
-                                                       context_.residency.memory(), &pool));
-    file_.reset();
+    const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
+    GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner));
     context_.residency.Place(
         std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), DeadlineOf(*call_),
         [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
@@ -224,6 +224,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   SessionInit init_;
   StateLayout layout_;
   std::optional<IncomingFile> file_;
+  std::optional<ArrivingStateFile> state_;  // once its header has come
   std::optional<SessionCreation> creation_;
 
   grpc::ByteBuffer reading_;  // the read's that is under way

@@ -41,20 +41,19 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vect
                                         const SessionSpec& spec) {
   auto image = std::make_shared<SessionImage>();
   GDN_ASSIGN_OR_RETURN(image->layout, StateLayout::Make(spec.dims, context.limits.max_draft));
-  image->transposed_base = context.backend.transposed_base;
   image->numerics_id = context.backend.numerics_id;
-  for (CheckedInitialState& state : states) {
+  const auto owner = std::make_shared<std::vector<CheckedInitialState>>(std::move(states));
+  image->owner = owner;
+  for (CheckedInitialState& state : *owner) {
     LayerImage& layer = image->layers.emplace_back();
     layer.layer = state.layer;
     layer.extent.token_count = state.token_count;
     state.recurrent_state.resize(static_cast<size_t>(spec.dims.state_elements()));
     const int64_t conv = spec.dims.has_layer() ? spec.dims.conv_channels() * (spec.dims.conv_width - 1) : 0;
     state.conv_state.resize(static_cast<size_t>(conv));
-    SlotView view;
-    view.base = state.recurrent_state;
-    view.conv = state.conv_state;
-    GDN_ASSIGN_OR_RETURN(layer.slot, context.residency.memory().Take(static_cast<size_t>(image->layout.slot_bytes())));
-    GDN_RETURN_IF_ERROR(FillSlot(image->layout, image->transposed_base, layer.extent, view, layer.slot.floats()));
+    layer.wire.base = state.recurrent_state;
+    layer.wire.conv = state.conv_state;
+    GDN_RETURN_IF_ERROR(CheckSlotView(image->layout, layer.extent, layer.wire));
   }
   return image;
 }

@@ -25,9 +25,6 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
 constexpr int64_t kPieceBytes = int64_t{2} << 20;
-// Memory comes in these steps, so that files of about one size use the same blocks again.
-constexpr size_t kBlockStep = size_t{16} << 20;
-constexpr size_t kSmallBlockStep = size_t{64} << 10;
 
 static_assert(v1::ExportStateResponse::kDataFieldNumber == 1 && v1::WatchStateResponse::kDataFieldNumber == 1);
 constexpr uint32_t kDataTag = WireFormatLite::MakeTag(1, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
@@ -41,11 +38,6 @@ grpc::Slice Borrow(std::string_view bytes, const std::shared_ptr<const SnapshotF
 absl::Status NoMessage() {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                    "the message is no ImportStateRequest; send target first, then data", {{"field", "payload"}});
-}
-
-size_t RoundUp(size_t bytes) {
-  const size_t step = bytes < kBlockStep ? kSmallBlockStep : kBlockStep;
-  return (bytes + step - 1) / step * step;
 }
 
 }  // namespace
@@ -135,17 +127,23 @@ absl::StatusOr<char*> IncomingFile::Room(size_t bytes) {
   if (!block_.valid() || wanted > block_.bytes()) {
     const size_t size = total_bytes_ > 0 ? static_cast<size_t>(total_bytes_)
                                          : std::min(std::max(wanted, 2 * size_), static_cast<size_t>(max_bytes_));
-    GDN_ASSIGN_OR_RETURN(HostBlock block, memory_.Take(RoundUp(size)));
-    if (size_ > 0) std::memcpy(block.floats(), data(), size_);
-    block_ = std::move(block);
+    GDN_RETURN_IF_ERROR(Grow(size));
   }
   return data() + size_;
 }
 
-bool IncomingFile::HeaderArrived() {
-  if (header_arrived_) return false;
-  header_arrived_ = SafetensorsHeaderEnd(bytes()).ok();
-  return header_arrived_;
+absl::Status IncomingFile::Expect(int64_t file_bytes) {
+  total_bytes_ = file_bytes;
+  GDN_RETURN_IF_ERROR(CheckTotal());
+  if (static_cast<size_t>(file_bytes) <= block_.bytes()) return absl::OkStatus();
+  return Grow(static_cast<size_t>(file_bytes));
+}
+
+absl::Status IncomingFile::Grow(size_t bytes) {
+  GDN_ASSIGN_OR_RETURN(HostBlock block, memory_.TakeForFile(bytes));
+  if (size_ > 0) std::memcpy(block.chars(), data(), size_);
+  block_ = std::move(block);
+  return absl::OkStatus();
 }
 
 }  // namespace gdn

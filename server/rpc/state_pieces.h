@@ -83,18 +83,20 @@ class IncomingFile {
 
   std::string_view bytes() const { return {data(), size_}; }
   int64_t total_bytes() const { return total_bytes_; }
-  // The file's header has come, which lies before all else; once.
-  bool HeaderArrived();
+  // What the file's header says of its size, as total_bytes; the bytes lie in their place from now on. Errors as CheckTotal
+  // and Room.
+  absl::Status Expect(int64_t file_bytes);
 
  private:
-  char* data() const { return block_.valid() ? reinterpret_cast<char*>(block_.floats()) : nullptr; }
+  char* data() const { return block_.valid() ? block_.chars() : nullptr; }
+
+  absl::Status Grow(size_t bytes);
 
   HostMemory& memory_;
   const int64_t max_bytes_;
-  const int64_t total_bytes_;
+  int64_t total_bytes_;
   HostBlock block_;
   size_t size_ = 0;
-  bool header_arrived_ = false;
 };
 
 }  // namespace gdn

@@ -57,7 +57,8 @@ void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::functio
       if (absl::Status status = residency_.device_status(); !status.ok()) return done(std::move(status));
       absl::StatusOr<SessionImagePtr> image;
       if (shared->resident()) {
-        image = CopyOut(residency_.backend(), residency_.memory(), *shared, known ? known() : BaseVersions());
+        image = CopyOut(residency_.backend(), residency_.memory(), *shared, known ? known() : BaseVersions(),
+                        residency_.copiers());
         residency_.NoteFailure(image.status()).IgnoreError();
       } else {
         image = residency_.tiers().Fetch(locked->key());

@@ -18,9 +18,6 @@ constexpr int kIoThreads = 2;
 constexpr absl::Duration kRoomPatience = absl::Seconds(1);  // others wait behind it
 constexpr absl::Duration kRoomPoll = absl::Milliseconds(2);
 
-// One core does not fill the memory's bandwidth; more than a few leave none for the engine.
-int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u)); }
-
 absl::Status DeadlinePassed() {
   return MakeError(absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded,
                    "the deadline passed while the session's states were brought back to the device; they did not move");
@@ -43,7 +40,7 @@ int64_t DeviceBytes(const StateStore& store, const Session& session) {
 }  // namespace
 
 Residency::Residency(const ResidencyOptions& options)
-    : options_(options), copiers_(CopyThreads()), io_({.threads = kIoThreads}), thread_([this] { Loop(); }) {}
+    : options_(options), io_({.threads = kIoThreads}), thread_([this] { Loop(); }) {}
 
 Residency::~Residency() {
   io_.Drain();  // what it fetches goes to the thread
@@ -272,8 +269,8 @@ absl::Status Residency::Arrive(Arrival& arrival, absl::Time deadline) {
   const SessionSpec& spec = session->spec();
   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims,
                        MakeRoom(spec.dims, /*pool=*/nullptr, static_cast<int32_t>(spec.layers.size()), deadline));
-  GDN_RETURN_IF_ERROR(
-      NoteFailure(CopyIn(options_.backend, *arrival.image, std::move(claims), arrival.lease, &copiers_)));
+  GDN_RETURN_IF_ERROR(NoteFailure(
+      CopyIn(options_.backend, options_.memory, *arrival.image, std::move(claims), arrival.lease, options_.copiers)));
   returns_.fetch_add(1, std::memory_order_relaxed);
   returned_bytes_.fetch_add(arrival.image->bytes(), std::memory_order_relaxed);
   arrival.image = nullptr;
@@ -326,7 +323,8 @@ absl::Status Residency::EvictOne() {
 absl::Status Residency::Evict(SessionLease& lease) {
   const std::shared_ptr<Session> session = lease.session();
   GDN_RETURN_IF_ERROR(device_status());
-  absl::StatusOr<SessionImagePtr> image = CopyOut(options_.backend, options_.memory, lease, /*known=*/{});
+  absl::StatusOr<SessionImagePtr> image =
+      CopyOut(options_.backend, options_.memory, lease, /*known=*/{}, options_.copiers);
   GDN_RETURN_IF_ERROR(NoteFailure(image.status()));
   GDN_RETURN_IF_ERROR(options_.tiers.Park(session->key(), *image));
   const std::string place = options_.tiers.PlaceOf(session->key());

@@ -35,6 +35,7 @@ struct ResidencyOptions {
   StateStore& store;
   TierStack& tiers;
   HostMemory& memory;
+  SharedThreadPool* copiers = nullptr;  // threads to copy on
   // OK, or why nothing may be copied from or to the device any more.
   std::function<absl::Status()> device_status = {};
   // Hears of transfers that failed.
@@ -83,6 +84,7 @@ class Residency {
   Backend& backend() { return options_.backend; }
   HostMemory& memory() { return options_.memory; }
   TierStack& tiers() { return options_.tiers; }
+  SharedThreadPool* copiers() { return options_.copiers; }
   absl::Status device_status() const { return options_.device_status ? options_.device_status() : absl::OkStatus(); }
   // Passes a transfer's failure on.
   absl::Status NoteFailure(absl::Status status);
@@ -131,7 +133,6 @@ class Residency {
   std::deque<RequestPtr> requests_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  ThreadPool copiers_;  // the residency thread's
   TaskQueue io_;
   std::thread thread_;  // last: it uses all of the above
 };

@@ -4,9 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "state_store/slot_codec.h"
 
 namespace gdn {
 namespace {
@@ -17,39 +19,50 @@ absl::Status Mismatch(std::string_view field, const std::string& found, const st
                    {{"field", std::string(field)}, {"found", found}, {"expected", expected}});
 }
 
+// The first error of the copies, all of which are made.
+absl::Status CopyEach(SharedThreadPool* pool, size_t count, absl::FunctionRef<absl::Status(size_t)> copy) {
+  std::vector<absl::Status> copied(count);
+  ForEachIndex(pool, static_cast<int64_t>(count),
+               [&](int64_t i) { copied[static_cast<size_t>(i)] = copy(static_cast<size_t>(i)); });
+  for (const absl::Status& status : copied) GDN_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, const SessionLease& lease,
-                                        const BaseVersions& known) {
+                                        const BaseVersions& known, SharedThreadPool* pool) {
   auto image = std::make_shared<SessionImage>(lease.Describe(backend.info().numerics_id));
   image->transposed_base = backend.info().transposed_base;
-  if (const auto pool = lease.pool(); pool != nullptr) image->layout = pool->view().layout;
+  if (const auto slots = lease.pool(); slots != nullptr) image->layout = slots->view().layout;
   const std::vector<int32_t>& layers = lease.session()->spec().layers;
+  std::vector<LayerSlots> slots;
   for (LayerImage& layer : image->layers) {
     const auto index =
         static_cast<size_t>(std::lower_bound(layers.begin(), layers.end(), layer.layer) - layers.begin());
-    const LayerSlots slots = lease.slots(index);
-    const StateLayout& layout = slots.pool->layout;
+    slots.push_back(lease.slots(index));
     const auto it = known.find(layer.layer);
     layer.has_base = it == known.end() || it->second != layer.base_version;
-    GDN_ASSIGN_OR_RETURN(layer.slot, memory.Take(static_cast<size_t>(layout.slot_bytes())));
-    const int64_t tail = layout.log_k_offset();  // the base comes first, all else behind it
-    const auto copy = [&](int32_t slot, int64_t from, int64_t to) {
-      return backend.TransferOut(layer.slot.floats() + from, slots.pool->slot(slot) + from,
-                                 static_cast<size_t>(to - from) * sizeof(float));
-    };
-    if (layer.has_base && slots.base_slot == slots.slot) {
-      GDN_RETURN_IF_ERROR(copy(slots.slot, 0, layout.slot_floats()));
-      continue;
-    }
-    if (layer.has_base) GDN_RETURN_IF_ERROR(copy(slots.base_slot, 0, tail));
-    GDN_RETURN_IF_ERROR(copy(slots.slot, tail, layout.slot_floats()));
+    GDN_ASSIGN_OR_RETURN(layer.slot, memory.Take(static_cast<size_t>(image->layout.slot_bytes())));
   }
+  const auto copy = [&](const LayerImage& layer, const LayerSlots& from) -> absl::Status {
+    const StateLayout& layout = from.pool->layout;
+    const int64_t tail = layout.log_k_offset();  // the base comes first, all else behind it
+    const auto part = [&](int32_t slot, int64_t begin, int64_t end) {
+      return backend.TransferOut(layer.slot.floats() + begin, from.pool->slot(slot) + begin,
+                                 static_cast<size_t>(end - begin) * sizeof(float));
+    };
+    if (layer.has_base && from.base_slot == from.slot) return part(from.slot, 0, layout.slot_floats());
+    if (layer.has_base) GDN_RETURN_IF_ERROR(part(from.base_slot, 0, tail));
+    return part(from.slot, tail, layout.slot_floats());
+  };
+  GDN_RETURN_IF_ERROR(CopyEach(pool, slots.size(), [&](size_t i) { return copy(image->layers[i], slots[i]); }));
   return image;
 }
 
-absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease,
-                    ThreadPool* pool) {
+absl::Status CopyIn(Backend& backend, HostMemory& memory, const SessionImage& image, std::vector<SlotClaim> claims,
+                    SessionLease& lease, SharedThreadPool* pool) {
+  const BackendInfo& info = backend.info();
   const std::vector<int32_t>& layers = lease.session()->spec().layers;
   std::vector<SlotRef> slots;
   std::vector<SlotClaim> left;
@@ -61,21 +74,28 @@ absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<Slo
     }
     const LayerImage& layer = image.layers[next++];
     SlotRef slot = std::move(claims[i]).Take();
-    const StatePoolView& view = slot.view();
-    if (view.layout != image.layout || image.transposed_base != backend.info().transposed_base || !layer.has_base) {
+    const bool copied = layer.slot.valid();
+    if (slot.view().layout != image.layout || !layer.has_base ||
+        (copied && image.transposed_base != info.transposed_base)) {
       return MakeError(absl::StatusCode::kInternal, reason::kInternal,
                        StrCat("a state of sessions/", lease.session()->id(), " is not in this server's layout"));
     }
     slots.push_back(std::move(slot));
   }
-  std::vector<absl::Status> copied(slots.size());
-  ForEachIndex(pool, static_cast<int64_t>(slots.size()), [&](int64_t i) {
-    const SlotRef& slot = slots[static_cast<size_t>(i)];
-    copied[static_cast<size_t>(i)] =
-        backend.TransferIn(slot.view().slot(slot.index()), image.layers[static_cast<size_t>(i)].slot.floats(),
-                           static_cast<size_t>(slot.view().layout.slot_bytes()));
-  });
-  for (const absl::Status& status : copied) GDN_RETURN_IF_ERROR(status);
+  const auto copy = [&](const LayerImage& layer, const SlotRef& slot) -> absl::Status {
+    const StateLayout& layout = slot.view().layout;
+    float* const device = slot.view().slot(slot.index());
+    const auto bytes = static_cast<size_t>(layout.slot_bytes());
+    if (layer.slot.valid()) return backend.TransferIn(device, layer.slot.floats(), bytes);
+    if (info.unified_memory) {
+      FillSlot(layout, info.transposed_base, layer.extent, layer.wire, device);
+      return absl::OkStatus();
+    }
+    GDN_ASSIGN_OR_RETURN(const HostBlock block, memory.Take(bytes));
+    FillSlot(layout, info.transposed_base, layer.extent, layer.wire, block.floats());
+    return backend.TransferIn(device, block.floats(), bytes);
+  };
+  GDN_RETURN_IF_ERROR(CopyEach(pool, slots.size(), [&](size_t i) { return copy(image.layers[i], slots[i]); }));
   lease.Install(image, std::move(slots), std::move(left));
   return absl::OkStatus();
 }

@@ -3,7 +3,7 @@
 // Thread safety: any thread; the lease keeps steps out. Ownership: images own their memory.
 //
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr image, CopyOut(backend, memory, lease, /*known=*/{}));
-//   GDN_RETURN_IF_ERROR(CopyIn(backend, *image, std::move(claims), lease));
+//   GDN_RETURN_IF_ERROR(CopyIn(backend, memory, *image, std::move(claims), lease));
 #pragma once
 
 #include <vector>
@@ -15,14 +15,15 @@
 
 namespace gdn {
 
-// The states of a resident session. Bases that `known` has in the same version are left out (LayerImage::has_base).
+// The states of a resident session. Bases that `known` has in the same version are left out (LayerImage::has_base). Copies
+// run on `pool`, where there is one.
 absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, const SessionLease& lease,
-                                        const BaseVersions& known);
+                                        const BaseVersions& known, SharedThreadPool* pool = nullptr);
 
 // Makes the session resident with the image's states. `claims`: one a layer of the session. An error leaves it as it was.
-// Copies run on `pool`, where there is one.
-absl::Status CopyIn(Backend& backend, const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease,
-                    ThreadPool* pool = nullptr);
+// Copies run on `pool`, where there is one; those of layers in wire order pass through `memory` on their way to a device.
+absl::Status CopyIn(Backend& backend, HostMemory& memory, const SessionImage& image, std::vector<SlotClaim> claims,
+                    SessionLease& lease, SharedThreadPool* pool = nullptr);
 
 // FAILED_PRECONDITION (STATE_MISMATCH: field, found, expected) where the state is of another model, other dims or other
 // layers than `spec`.

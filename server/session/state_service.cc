@@ -17,11 +17,15 @@ constexpr int64_t kCopyBytes = int64_t{256} << 20;
 // Epochs of one incarnation, which RestoreCheckpoint counts through.
 constexpr int kEpochBits = 20;
 
+// One core does not fill the memory's bandwidth; more than a few leave none for the engine.
+int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 4u)); }
+
 }  // namespace
 
 StateService::StateService(Backend& backend, const StateServiceOptions& options)
     : store_(backend, {.budget_bytes = options.device_bytes, .max_draft = options.max_draft}),
       memory_(backend, kCopyBytes + options.host_bytes / 4),
+      copiers_(CopyThreads()),
       environment_(options.stored_reply_bytes) {}
 
 absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, const StateServiceOptions& options) {
@@ -32,6 +36,7 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
                                                                  .store = self.store_,
                                                                  .tiers = *self.tiers_,
                                                                  .memory = self.memory_,
+                                                                 .copiers = &self.copiers_,
                                                                  .device_status =
                                                                      [&self] {
                                                                        absl::MutexLock lock(&self.device_mu_);
@@ -72,7 +77,7 @@ absl::Status StateService::OpenTiers(Backend& backend, const StateServiceOptions
     GDN_ASSIGN_OR_RETURN(disk_, DiskTier::Open({.directory = options.disk_dir,
                                                 .limit_bytes = options.disk_bytes,
                                                 .max_draft = options.max_draft,
-                                                .transposed_base = backend.info().transposed_base},
+                                                .pool = &copiers_},
                                                memory_));
     tiers.push_back(disk_.get());
   }
@@ -81,7 +86,6 @@ absl::Status StateService::OpenTiers(Backend& backend, const StateServiceOptions
     redis.endpoint = options.redis;
     redis.prefix = options.redis_prefix;
     redis.max_draft = options.max_draft;
-    redis.transposed_base = backend.info().transposed_base;
     GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
     tiers.push_back(redis_.get());
   }

@@ -73,6 +73,7 @@ class StateService {
   // Each uses those before it.
   StateStore store_;
   HostMemory memory_;
+  SharedThreadPool copiers_;
   std::unique_ptr<StateTier> host_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<StateTier> redis_;

@@ -56,9 +56,7 @@ CrashingService::CrashingService(Options options) : options_(options) {
 
 CrashingService::~CrashingService() { server_->Shutdown(); }
 
-std::unique_ptr<Client> CrashingService::Connect() {
-  return std::make_unique<Client>(v1::GdnService::NewStub(server_->InProcessChannel({})));
-}
+std::unique_ptr<Client> CrashingService::Connect() { return std::make_unique<Client>(server_->InProcessChannel({})); }
 
 void CrashingService::Plan(int call, Fault fault) {
   absl::MutexLock lock(&mu_);

@@ -1,14 +1,19 @@
 // ExportState and ImportState from the client's side.
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "client/cpp/client.h"
 #include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
 
@@ -25,7 +30,6 @@ using ::testing::Return;
 using ::testing::SetArgPointee;
 
 using ExportReader = NiceMock<grpc::testing::MockClientReader<v1::ExportStateResponse>>;
-using ImportWriter = NiceMock<grpc::testing::MockClientWriter<v1::ImportStateRequest>>;
 
 class StateTransfer : public ::testing::Test {
  protected:
@@ -44,20 +48,6 @@ class StateTransfer : public ::testing::Test {
     for (const auto& piece : pieces) reads.WillOnce(DoAll(SetArgPointee<0>(piece), Return(true)));
     reads.WillRepeatedly(Return(false));
     EXPECT_CALL(*reader, Finish()).WillOnce(Return(status));
-  }
-
-  // A writer that keeps what it is sent.
-  ImportWriter* ExpectImport(std::vector<v1::ImportStateRequest>* sent) {
-    auto* const writer = new ImportWriter;
-    EXPECT_CALL(*stub_, ImportStateRaw(_, _)).WillOnce([writer](auto*, v1::ImportStateResponse* response) {
-      response->mutable_session()->set_name("sessions/new");
-      return writer;
-    });
-    EXPECT_CALL(*writer, Write(_, _)).WillRepeatedly([sent](const v1::ImportStateRequest& request, auto) {
-      sent->push_back(request);
-      return true;
-    });
-    return writer;
   }
 
   NiceMock<v1::MockGdnServiceStub>* stub_;  // owned by client_
@@ -147,13 +137,59 @@ TEST_F(StateTransfer, TellsOfTheProgressOfAnExport) {
   EXPECT_THAT(steps, ElementsAre(Pair(3, 8), Pair(8, 8)));
 }
 
-TEST_F(StateTransfer, ImportsTheTargetFirstAndThenTheFileInPieces) {
-  const std::string file = Bytes(2 * kImportChunkBytes + 17);
-  std::vector<v1::ImportStateRequest> sent;
-  ImportWriter* const writer = ExpectImport(&sent);
-  EXPECT_CALL(*writer, WritesDone()).WillOnce(Return(true));
-  EXPECT_CALL(*writer, Finish()).WillOnce(Return(grpc::Status::OK));
+// Keeps what it is sent, and answers after `answer_after` messages or the last.
+class ImportService final : public v1::GdnService::Service {
+ public:
+  grpc::Status ImportState(grpc::ServerContext* context, grpc::ServerReader<v1::ImportStateRequest>* reader,
+                           v1::ImportStateResponse* response) override {
+    absl::MutexLock lock(&mu_);
+    v1::ImportStateRequest request;
+    while (static_cast<int>(sent_.size()) < answer_after && reader->Read(&request)) sent_.push_back(request);
+    cancelled_ = context->IsCancelled();
+    response->mutable_session()->set_name("sessions/new");
+    over_ = true;
+    return answer;
+  }
 
+  // Once it has answered.
+  std::vector<v1::ImportStateRequest> sent() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&over_));
+    return sent_;
+  }
+  bool cancelled() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&over_));
+    return cancelled_;
+  }
+
+  int answer_after = std::numeric_limits<int>::max();
+  grpc::Status answer;
+
+ private:
+  absl::Mutex mu_;
+  std::vector<v1::ImportStateRequest> sent_ ABSL_GUARDED_BY(mu_);
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool over_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class StateImport : public ::testing::Test {
+ protected:
+  StateImport() {
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    client_ = std::make_unique<Client>(server_->InProcessChannel({}));
+  }
+
+  ImportService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(StateImport, SendsTheTargetFirstAndThenTheFileInPieces) {
+  const std::string file = Bytes(2 * kImportChunkBytes + 17);
   v1::ImportStateRequest::Target target;
   target.set_session_id("new");
   std::vector<std::pair<int64_t, int64_t>> steps;
@@ -162,6 +198,7 @@ TEST_F(StateTransfer, ImportsTheTargetFirstAndThenTheFileInPieces) {
   const auto session = client_->ImportState(target, file, call);
   ASSERT_TRUE(session.ok()) << session.status();
   EXPECT_EQ(session->name(), "sessions/new");
+  const std::vector<v1::ImportStateRequest> sent = service_.sent();
   ASSERT_EQ(sent.size(), 4u);
   EXPECT_EQ(sent[0].target().session_id(), "new");
   EXPECT_EQ(sent[0].target().total_bytes(), static_cast<int64_t>(file.size()));
@@ -180,11 +217,7 @@ TEST_F(StateTransfer, ImportsTheTargetFirstAndThenTheFileInPieces) {
   EXPECT_THAT(steps, ElementsAre(Pair(chunk, size), Pair(2 * chunk, size), Pair(size, size)));
 }
 
-TEST_F(StateTransfer, CancelsAnImportWhoseSourceFails) {
-  std::vector<v1::ImportStateRequest> sent;
-  ImportWriter* const writer = ExpectImport(&sent);
-  EXPECT_CALL(*writer, WritesDone()).Times(0);
-  EXPECT_CALL(*writer, Finish()).WillOnce(Return(grpc::Status::CANCELLED));
+TEST_F(StateImport, IsCancelledWhereItsSourceFails) {
   int calls = 0;
   const auto source = [&calls](size_t bytes) -> absl::StatusOr<std::string_view> {
     if (++calls == 2) return absl::DataLossError("the disk is broken");
@@ -192,17 +225,26 @@ TEST_F(StateTransfer, CancelsAnImportWhoseSourceFails) {
   };
   EXPECT_EQ(client_->ImportState(v1::ImportStateRequest::Target(), source).status(),
             absl::DataLossError("the disk is broken"));
-  EXPECT_EQ(sent.size(), 2u);
+  EXPECT_TRUE(service_.cancelled()) << "the server must not take what it has for the whole file";
 }
 
-TEST_F(StateTransfer, ReportsWhyAnImportWasCutOff) {
-  auto* const writer = new ImportWriter;
-  EXPECT_CALL(*stub_, ImportStateRaw(_, _)).WillOnce(Return(writer));
-  EXPECT_CALL(*writer, Write(_, _)).WillOnce(Return(true)).WillOnce(Return(false));
-  EXPECT_CALL(*writer, Finish()).WillOnce(Return(grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken")));
+TEST_F(StateImport, ReportsWhyItWasCutOff) {
+  service_.answer_after = 1;
+  service_.answer = grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken");
   const absl::Status status =
       client_->ImportState(v1::ImportStateRequest::Target(), std::string(4 * kImportChunkBytes, 'x')).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(StateImport, FailsWhereNoServerIs) {
+  const auto nowhere = Client::Connect("unix:/nonexistent/socket");
+  const absl::Status status = nowhere->ImportState(v1::ImportStateRequest::Target(), std::string(64, 'x')).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST_F(StateTransfer, ImportNeedsAChannel) {
+  EXPECT_EQ(client_->ImportState(v1::ImportStateRequest::Target(), "x").status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

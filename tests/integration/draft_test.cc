@@ -48,7 +48,7 @@ class Draft : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Draft, ::testing::Values("operator", "model"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& kind) { return std::string(kind.param); });
 
 // Every draft length and every verdict, from every log offset: all in one batch, so rows are of different lengths and one
 // AcceptTokens has many sessions.

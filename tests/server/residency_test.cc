@@ -326,11 +326,13 @@ TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
 
   lease.Unload();
   EXPECT_EQ(world.store.used_bytes(), 0);
-  const auto refused = CopyIn(*world.backend, **part, world.store.Reserve(world.spec.dims, 2).value(), lease);
+  const auto refused =
+      CopyIn(*world.backend, world.memory, **part, world.store.Reserve(world.spec.dims, 2).value(), lease);
   EXPECT_EQ(ErrorReason(refused), reason::kInternal);
   EXPECT_FALSE(lease.resident());
   EXPECT_EQ(world.store.used_bytes(), 0) << "an error takes nothing";
-  ASSERT_TRUE(CopyIn(*world.backend, **whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
+  ASSERT_TRUE(
+      CopyIn(*world.backend, world.memory, **whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
   EXPECT_EQ(ReadContents(lease, 0), TieredWorld::MarkOf(5, 0));
   EXPECT_EQ(lease.Describe("").layers[0].base_version, (*whole)->layers[0].base_version)
       << "the same bits, the same name";

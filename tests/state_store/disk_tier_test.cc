@@ -53,11 +53,9 @@ class DiskTierTest : public ::testing::Test {
 
   void Open(int64_t limit_bytes = 0, const std::string& folder = "") {
     tier_.reset();
-    auto tier = DiskTier::Open({.directory = folder.empty() ? folder_.path() + "/tier" : folder,
-                                .limit_bytes = limit_bytes,
-                                .max_draft = 8,
-                                .transposed_base = true},
-                               memory_.host);
+    auto tier = DiskTier::Open(
+        {.directory = folder.empty() ? folder_.path() + "/tier" : folder, .limit_bytes = limit_bytes, .max_draft = 8},
+        memory_.host);
     ASSERT_TRUE(tier.ok()) << tier.status();
     tier_ = *std::move(tier);
   }
@@ -67,7 +65,6 @@ class DiskTierTest : public ::testing::Test {
   void ExpectStored(const StateKey& key, const TestSession& session) {
     const auto image = tier_->Load(key);
     ASSERT_TRUE(image.ok()) << image.status();
-    EXPECT_TRUE((*image)->transposed_base);
     ExpectSame(TakeApart(**image), session, /*owner=*/true);
   }
   std::set<std::string> Files() const {

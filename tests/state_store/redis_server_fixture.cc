@@ -92,6 +92,8 @@ void RedisServer::Start() {
                                         options_.append_only ? "yes" : "no",
                                         "--daemonize",
                                         "no"};
+  // By default Redis answers before it writes while a sync is under way, for up to two seconds.
+  if (options_.append_only) arguments.insert(arguments.end(), {"--appendfsync", "always"});
   if (options_.tcp) {
     arguments.insert(arguments.end(), {"--bind", "127.0.0.1"});
   } else {

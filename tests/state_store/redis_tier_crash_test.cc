@@ -140,7 +140,9 @@ TEST_F(RedisTierCrash, FindsNoneOrAWholeStateWhenTheServerComesBackEmpty) {
     } else {
       EXPECT_TRUE(absl::IsUnavailable(loaded.status()) || absl::IsNotFound(loaded.status())) << loaded.status();
     }
-    if (!stored.ok()) EXPECT_TRUE(absl::IsUnavailable(stored)) << stored;
+    if (!stored.ok()) {
+      EXPECT_TRUE(absl::IsUnavailable(stored)) << stored;
+    }
     const absl::StatusOr<SessionImagePtr> after = tier->Load(kKey);
     if (after.ok()) {
       EXPECT_EQ(StateOf(**after), 1);

@@ -62,8 +62,8 @@ TEST_F(RedisTierTest, GivesBackWhatWasStoredBitForBit) {
     ExpectLoads(*tier, kOther, MakeOperatorSession(3));
 
     // Another server finds them, in the layout of its own.
-    const auto transposed = Connect(server, {.max_draft = 3, .transposed_base = true});
-    ExpectLoads(*transposed, kKey, MakeModelSession(1));
+    const auto another = Connect(server, {.max_draft = 3});
+    ExpectLoads(*another, kKey, MakeModelSession(1));
   }
 }
 

@@ -36,7 +36,7 @@ TEST(SlotCodec, AgreesWithTheBackendsSlotsInWireOrder) {
       EXPECT_EQ(view.base.data(), slot.data()) << "wire order is not copied";
 
       std::vector<float> filled(slot.size(), -1.0f), written(slot.size(), -2.0f);
-      ASSERT_TRUE(FillSlot(layout, false, extent, view, filled.data()).ok());
+      FillSlot(layout, false, extent, view, filled.data());
       const StatePoolView other{.layout = layout, .data = written.data(), .slot_count = 1};
       ASSERT_TRUE(WriteHostSlot(other, 0, token_count, expected).ok());
       EXPECT_TRUE(BitEqual(filled, written));
@@ -60,7 +60,7 @@ TEST(SlotCodec, TurnsTransposedBasesToWireOrder) {
       }
     }
     std::vector<float> again(slot.size());
-    ASSERT_TRUE(FillSlot(layout, true, {}, view, again.data()).ok());
+    FillSlot(layout, true, {}, view, again.data());
     EXPECT_TRUE(BitEqual(absl::MakeSpan(again).subspan(0, dims.state_elements()),
                          absl::MakeSpan(slot).subspan(0, dims.state_elements())));
   }
@@ -103,7 +103,8 @@ TEST(SlotCodec, PartsSurviveASlotOfAnyLayout) {
       for (const bool transposed : {false, true}) {
         const StateLayout layout = Layout(dims, max_draft);
         std::vector<float> slot(static_cast<size_t>(layout.slot_floats()), -1.0f);
-        ASSERT_TRUE(FillSlot(layout, transposed, extent, layer.view(), slot.data()).ok());
+        ASSERT_TRUE(CheckSlotView(layout, extent, layer.view()).ok());
+        FillSlot(layout, transposed, extent, layer.view(), slot.data());
         std::vector<float> scratch;
         const SlotView view = ViewSlot(layout, transposed, slot.data(), extent, scratch);
         EXPECT_TRUE(BitEqual(view.base, layer.base));
@@ -120,26 +121,27 @@ TEST(SlotCodec, PartsSurviveASlotOfAnyLayout) {
 TEST(SlotCodec, RefusesWhatDoesNotFit) {
   Random random(8);
   const StateLayout layout = Layout(kModelDims, 4);
-  std::vector<float> slot(static_cast<size_t>(layout.slot_floats()));
   const TestLayer layer = MakeLayer(kModelDims, 0, {.token_count = 9, .log_length = 3, .draft_length = 5}, random);
-  const absl::Status longer = FillSlot(layout, false, layer.extent, layer.view(), slot.data());
+  const absl::Status longer = CheckSlotView(layout, layer.extent, layer.view());
   EXPECT_EQ(longer.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(longer), reason::kStateMismatch);
 
   const SlotExtent extent{.token_count = 9, .log_length = 3, .draft_length = 1};
   const TestLayer good = MakeLayer(kModelDims, 0, extent, random);
-  ASSERT_TRUE(FillSlot(layout, false, extent, good.view(), slot.data()).ok());
+  ASSERT_TRUE(CheckSlotView(layout, extent, good.view()).ok());
   for (absl::Span<const float> SlotView::*part : {&SlotView::base, &SlotView::log_k, &SlotView::log_u, &SlotView::log_g,
                                                   &SlotView::conv, &SlotView::draft_conv}) {
     SlotView view = good.view();
     (view.*part).remove_suffix(1);
-    const absl::Status status = FillSlot(layout, false, extent, view, slot.data());
+    const absl::Status status = CheckSlotView(layout, extent, view);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
   }
   SlotView without = good.view();
   without.base = {};
-  EXPECT_TRUE(FillSlot(layout, false, extent, without, slot.data()).ok());
+  EXPECT_TRUE(CheckSlotView(layout, extent, without).ok());
+  std::vector<float> slot(static_cast<size_t>(layout.slot_floats()), 1.0f);
+  FillSlot(layout, false, extent, without, slot.data());
   EXPECT_TRUE(std::all_of(slot.begin(), slot.begin() + kModelDims.state_elements(), [](float x) { return x == 0.0f; }));
 }
 

@@ -40,7 +40,7 @@ class SnapshotDelta : public ::testing::Test {
   }
 
   TestSession Read(const StateFile& file) {
-    return TakeApart(*ReadImage(file, StateLayout::Make(kModelDims, 8).value(), true, memory_.host));
+    return TakeApart(*ReadImage(file, StateLayout::Make(kModelDims, 8).value(), /*owner=*/nullptr));
   }
 
   TestMemory memory_;
@@ -94,7 +94,7 @@ TEST_F(SnapshotDelta, CompletedItIsReadWithoutACopy) {
   const auto full = ParseStateFile(full_);
   auto delta = ParseStateFile(delta_);
   ASSERT_TRUE(full.ok() && delta.ok()) << full.status() << delta.status();
-  const absl::Status alone = ReadImage(*delta, StateLayout::Make(kModelDims, 8).value(), false, memory_.host).status();
+  const absl::Status alone = ReadImage(*delta, StateLayout::Make(kModelDims, 8).value(), /*owner=*/nullptr).status();
   EXPECT_EQ(ErrorReason(alone), reason::kStateMismatch) << alone;
   ASSERT_TRUE(CompleteDelta(*full, *delta).ok());
   ExpectSame(Read(*delta), after_);

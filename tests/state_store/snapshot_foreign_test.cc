@@ -64,8 +64,7 @@ class ForeignSnapshot : public ::testing::Test {
   TestSession Read(const std::string& bytes) {
     const auto file = ParseStateFile(bytes);
     EXPECT_TRUE(file.ok()) << file.status();
-    const auto image =
-        ReadImage(*file, StateLayout::Make(file->header.dims, 8).value(), /*transposed_base=*/false, memory_.host);
+    const auto image = ReadImage(*file, StateLayout::Make(file->header.dims, 8).value(), /*owner=*/nullptr);
     EXPECT_TRUE(image.ok()) << image.status();
     return TakeApart(*image);
   }

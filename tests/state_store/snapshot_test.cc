@@ -23,11 +23,11 @@ using ::testing::HasSubstr;
 
 class Snapshot : public ::testing::Test {
  protected:
-  absl::StatusOr<SessionImage> Read(const std::string& bytes, const TestImageOptions& options = {}) {
-    const auto file = ParseStateFile(bytes);
+  absl::StatusOr<SessionImage> Read(const std::string& bytes, int32_t max_draft = 8) {
+    const auto owner = std::make_shared<const std::string>(bytes);
+    const auto file = ParseStateFile(*owner);
     if (!file.ok()) return file.status();
-    return ReadImage(*file, StateLayout::Make(file->header.dims, options.max_draft).value(), options.transposed_base,
-                     memory_.host);
+    return ReadImage(*file, StateLayout::Make(file->header.dims, max_draft).value(), owner);
   }
 
   TestMemory memory_;
@@ -46,10 +46,15 @@ TEST_F(Snapshot, SessionsRoundTripBitForBitBetweenAnyLayouts) {
       ASSERT_TRUE(file.ok()) << file.status();
       const std::string bytes = FileBytes(*file);
       for (const TestImageOptions& to : {TestImageOptions{8, false}, TestImageOptions{64, true}}) {
-        const auto image = Read(bytes, to);
+        auto image = Read(bytes, to.max_draft);
         ASSERT_TRUE(image.ok()) << image.status();
-        EXPECT_EQ(image->transposed_base, to.transposed_base);
         ExpectSame(TakeApart(*image), session);
+        ExpectSame(TakeApart(*MakeImage(TakeApart(*image), memory_.host, to)), session);
+        // What was read is written again as well as what was copied from a device.
+        image->header.layers = session.header.layers;
+        const auto again = EncodeSnapshot(std::make_shared<const SessionImage>(*std::move(image)), {});
+        ASSERT_TRUE(again.ok()) << again.status();
+        ExpectSame(TakeApart(*Read(FileBytes(*again))), session);
       }
     }
   }
@@ -94,7 +99,7 @@ TEST_F(Snapshot, ADraftWithoutALogRoundTrips) {
   const std::string bytes = Encode(session, memory_.host, {.include_recurrent_state = true});
   EXPECT_FALSE(SafetensorsFile::Parse(bytes)->Contains("layer.3.recurrent_state")) << "the base is that";
   ExpectSame(TakeApart(*Read(bytes)), session);
-  const absl::Status status = Read(bytes, {.max_draft = 7}).status();
+  const absl::Status status = Read(bytes, /*max_draft=*/7).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
 }
@@ -229,6 +234,42 @@ TEST_F(Snapshot, TheHeaderAloneTellsWhatTheFileHolds) {
   }
 }
 
+TEST_F(Snapshot, AFileIsVerifiedAsItArrives) {
+  const TestSession session = MakeModelSession();
+  const std::string bytes = Encode(session, memory_.host);
+  const uint64_t header_end = *SafetensorsHeaderEnd(bytes);
+  const std::string_view all = bytes;
+  for (const int64_t file_bytes : {int64_t{0}, static_cast<int64_t>(bytes.size())}) {
+    auto file = ArrivingStateFile::Open(all.substr(0, header_end + 3), file_bytes);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->file_bytes(), static_cast<int64_t>(bytes.size()));
+    EXPECT_EQ(file->header().layers.size(), 3u);
+    for (size_t size = header_end; size < bytes.size(); size += 37) ASSERT_TRUE(file->Check(all.substr(0, size)).ok());
+    const auto cut = file->Finish(all.substr(0, bytes.size() - 1));
+    EXPECT_EQ(cut.status().code(), absl::StatusCode::kDataLoss);
+    const auto whole = file->Finish(bytes);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    ExpectSame(TakeApart(*ReadImage(*whole, StateLayout::Make(kModelDims, 8).value(), nullptr)), session);
+  }
+}
+
+TEST_F(Snapshot, DamageIsToldWhenItsTensorIsWhole) {
+  std::string bytes = Encode(MakeModelSession(), memory_.host);
+  const auto raw = SafetensorsFile::Parse(bytes);
+  ASSERT_TRUE(raw.ok());
+  const std::string name = "layer.2.log_k";
+  const auto& [dtype, shape, begin, end] = raw->entries().at(name);
+  bytes[raw->header_bytes() + begin] ^= 0x10;
+  const std::string_view all = bytes;
+  auto file = ArrivingStateFile::Open(bytes, 0);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(file->Check(all.substr(0, raw->header_bytes() + end - 1)).ok());
+  const absl::Status damaged = file->Check(all.substr(0, raw->header_bytes() + end));
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ErrorMetadata(damaged)["tensor"], name);
+  EXPECT_EQ(file->Finish(bytes).status(), damaged);
+}
+
 TEST_F(Snapshot, EncodeRefusesPartsThatDoNotFit) {
   const auto make = [this] {
     return std::const_pointer_cast<SessionImage>(MakeImage(MakeModelSession(), memory_.host));
@@ -260,7 +301,7 @@ TEST_F(Snapshot, EncodeRefusesPartsThatDoNotFit) {
 TEST_F(Snapshot, ReadingRefusesAnotherShape) {
   const std::string bytes = Encode(MakeModelSession(), memory_.host);
   const absl::Status status =
-      ReadImage(*ParseStateFile(bytes), StateLayout::Make(kOperatorDims, 8).value(), false, memory_.host).status();
+      ReadImage(*ParseStateFile(bytes), StateLayout::Make(kOperatorDims, 8).value(), /*owner=*/nullptr).status();
   EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
   EXPECT_EQ(ErrorMetadata(status)["field"], "dims");
 }

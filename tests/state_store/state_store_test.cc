@@ -200,7 +200,7 @@ TEST_F(StateStoreTest, LayoutsHavePoolsOfTheirOwnUnderOneBudget) {
   EXPECT_FALSE(store_.Reserve(kDims, 1).ok());
 }
 
-TEST_F(StateStoreTest, APoolGoesWithItsLastClaimAndShare) {
+TEST_F(StateStoreTest, AnUnusedPoolStaysUntilAnotherIsMade) {
   std::weak_ptr<StatePool> pool;
   SlotRef share;
   {
@@ -209,11 +209,12 @@ TEST_F(StateStoreTest, APoolGoesWithItsLastClaimAndShare) {
     share = std::move(claims[0]).Take();
   }
   EXPECT_EQ(store_.used_bytes(), SlotBytes()) << "the slot is still there";
-  EXPECT_FALSE(pool.expired());
   share = SlotRef();
-  EXPECT_TRUE(pool.expired());
   EXPECT_EQ(store_.used_bytes(), 0);
-  EXPECT_TRUE(store_.Reserve(kDims, 10).ok());
+  EXPECT_FALSE(pool.expired());
+  EXPECT_EQ(Reserve(10)[0].pool(), pool.lock()) << "its memory is used again";
+  const Claims other = Reserve(1, kOtherDims);
+  EXPECT_TRUE(pool.expired()) << "another layout wants its memory";
 }
 
 TEST_F(StateStoreTest, ManyThreadsShareItAndLeaveNothingBehind) {

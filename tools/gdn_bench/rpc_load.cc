@@ -27,7 +27,7 @@ std::unique_ptr<Client> ConnectAlone(const std::string& target) {
   auto channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
   ClientOptions options;
   options.default_timeout = kCallTimeout;
-  return std::make_unique<Client>(v1::GdnService::NewStub(channel), options);
+  return std::make_unique<Client>(channel, options);
 }
 
 RpcLoad::RpcLoad(const std::string& target, std::vector<v1::DecodeRequest> requests, bool request_ids)

@@ -10,7 +10,7 @@ namespace gdn {
 
 TaskQueue::TaskQueue(const TaskQueueOptions& options) {
   for (int i = 0; i < options.threads; ++i) {
-    threads_.emplace_back([this, background = options.background] { Loop(background); });
+    threads_.emplace_back([this, niceness = options.niceness] { Loop(niceness); });
   }
 }
 
@@ -33,9 +33,9 @@ void TaskQueue::Drain() {
   mu_.Await(absl::Condition(&idle));
 }
 
-void TaskQueue::Loop(bool background) {
+void TaskQueue::Loop(int niceness) {
   // Linux gives threads a priority of their own. Refused only where the process may not lower itself: not a reason to fail.
-  if (background) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
+  if (niceness > 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), niceness);
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !tasks_.empty(); };
   for (;;) {
     Task task;

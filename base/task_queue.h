@@ -19,7 +19,7 @@ namespace gdn {
 
 struct TaskQueueOptions {
   int threads = 1;
-  bool background = false;  // gives way to every other thread of the machine that has work
+  int niceness = 0;  // 0 to 19: the larger, the more they give way to other threads that have work
 };
 
 class TaskQueue {
@@ -36,7 +36,7 @@ class TaskQueue {
   void Drain();
 
  private:
-  void Loop(bool background);
+  void Loop(int niceness);
 
   absl::Mutex mu_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);

@@ -20,8 +20,9 @@
 namespace gdn {
 namespace {
 
-// What one call writes or reads at most. Writing to the disk begins after each, so that fsync finds little left to do.
-constexpr size_t kChunkBytes = size_t{8} << 20;
+// What one call writes or reads at most: a thread in the kernel lets others in only after it. Writing to the disk begins after
+// each, so that fsync finds little left to do.
+constexpr size_t kChunkBytes = size_t{256} << 10;
 constexpr size_t kMaxPieces = 64;  // of one call; the system takes 1024
 constexpr size_t kHeadBytes = size_t{64} << 10;
 
@@ -99,6 +100,17 @@ int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
   return 0;
 }
 
+// Of a file that was to be opened for reading.
+absl::StatusOr<int64_t> SizeOf(const File& file, const std::string& path) {
+  if (!file.ok()) {
+    if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
+    return IoError(errno, "open", path);
+  }
+  struct stat info;
+  if (fstat(file.fd(), &info) != 0) return IoError(errno, "stat", path);
+  return info.st_size;
+}
+
 }  // namespace
 
 absl::Status IoError(int error, std::string_view action, const std::string& path) {
@@ -116,13 +128,8 @@ absl::StatusOr<std::string_view> ReadFile(const std::string& path,
                                           absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
                                           SharedThreadPool* pool) {
   const File file(path, O_RDONLY);
-  if (!file.ok()) {
-    if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
-    return IoError(errno, "open", path);
-  }
-  struct stat info;
-  if (fstat(file.fd(), &info) != 0) return IoError(errno, "stat", path);
-  const auto size = static_cast<size_t>(info.st_size);
+  GDN_ASSIGN_OR_RETURN(const int64_t file_bytes, SizeOf(file, path));
+  const auto size = static_cast<size_t>(file_bytes);
   GDN_ASSIGN_OR_RETURN(char* const to, room(size));
   struct Part {
     size_t got = 0;
@@ -156,13 +163,8 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
 
 absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path) {
   const File file(path, O_RDONLY);
-  if (!file.ok()) {
-    if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
-    return IoError(errno, "open", path);
-  }
-  struct stat info;
-  if (fstat(file.fd(), &info) != 0) return IoError(errno, "stat", path);
-  FileHead head{.bytes = {}, .file_bytes = info.st_size};
+  GDN_ASSIGN_OR_RETURN(const int64_t file_bytes, SizeOf(file, path));
+  FileHead head{.bytes = {}, .file_bytes = file_bytes};
   const auto read = [&](size_t size) -> absl::Status {
     head.bytes.resize(size);
     const ssize_t got = ReadAt(file.fd(), head.bytes.data(), size, 0);
@@ -170,12 +172,11 @@ absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path) {
     head.bytes.resize(static_cast<size_t>(got));
     return absl::OkStatus();
   };
-  const auto file_bytes = static_cast<uint64_t>(info.st_size);
-  GDN_RETURN_IF_ERROR(read(std::min<uint64_t>(file_bytes, kHeadBytes)));
+  GDN_RETURN_IF_ERROR(read(std::min(static_cast<size_t>(file_bytes), kHeadBytes)));
   uint64_t header_bytes = 0;
   if (head.bytes.size() < sizeof(header_bytes)) return head;
   std::memcpy(&header_bytes, head.bytes.data(), sizeof(header_bytes));
-  if (header_bytes > file_bytes - sizeof(header_bytes)) return head;  // the parser says so
+  if (header_bytes > static_cast<uint64_t>(file_bytes) - sizeof(header_bytes)) return head;  // the parser says so
   if (sizeof(header_bytes) + header_bytes > head.bytes.size()) {
     GDN_RETURN_IF_ERROR(read(sizeof(header_bytes) + header_bytes));
   }

@@ -14,11 +14,6 @@ namespace {
 
 using namespace state_file;  // NOLINT: the other half of this file
 
-absl::Status Mismatch(std::string_view field, std::string_view message) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch, message,
-                   {{"field", std::string(field)}});
-}
-
 absl::Status CheckBaseOf(const StateFile& full, const StateFile& delta) {
   if (!full.base_snapshot_id.empty()) {
     return Mismatch("base_snapshot_id", StrCat("snapshot ", full.snapshot_id, " is itself a delta, to ",

@@ -115,6 +115,11 @@ absl::Status Damaged(std::string_view message, std::string_view tensor) {
                    {{"tensor", std::string(tensor)}});
 }
 
+absl::Status Mismatch(std::string_view field, std::string_view message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch, message,
+                   {{"field", std::string(field)}});
+}
+
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected) {
   return Damaged(StrCat("its __metadata__ entry '", key, "' is '", value, "'; expected ", expected));
 }

@@ -59,6 +59,8 @@ struct Shapes {
 
 // DATA_LOSS (INVALID_STATE_FILE: tensor).
 absl::Status Damaged(std::string_view message, std::string_view tensor = kHeader);
+// FAILED_PRECONDITION (STATE_MISMATCH: field).
+absl::Status Mismatch(std::string_view field, std::string_view message);
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected);
 
 absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key);

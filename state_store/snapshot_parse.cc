@@ -12,11 +12,6 @@ namespace {
 
 using namespace state_file;  // NOLINT: the other half of this file
 
-absl::Status Mismatch(std::string_view field, std::string_view message) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch, message,
-                   {{"field", std::string(field)}});
-}
-
 // The header, before anything that it says is looked at: its checksum, then the format's own rules, then the version.
 absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file_bytes) {
   GDN_ASSIGN_OR_RETURN(const bool sealed, CheckHeaderChecksum(bytes));

@@ -43,15 +43,22 @@ void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes)
   if (key.checkpoint.empty()) SetPlace(key, entry, t, bytes);
 }
 
-absl::StatusOr<SessionImagePtr> TierStack::Fetch(const StateKey& key) {
+absl::StatusOr<SessionImagePtr> TierStack::Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
+
+absl::StatusOr<SessionImagePtr> TierStack::FetchCheckpoint(const StateKey& key) {
+  return FetchFrom(key, /*parked=*/false);
+}
+
+absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool parked) {
   Owner owner(*this, key);
   size_t from = kNowhere;
   {
     absl::MutexLock lock(&mu_);
     if (const auto it = entries_.find(key); it != entries_.end()) {
       Entry& entry = it->second;
-      from = entry.place != kNowhere ? entry.place : entry.checkpoint;
-      if (entry.place != kNowhere) {
+      parked = parked && entry.place != kNowhere;
+      from = parked ? entry.place : entry.checkpoint;
+      if (parked) {
         std::list<StateKey>& used = levels_[entry.place].used;
         used.splice(used.end(), used, entry.used);
       }
@@ -80,29 +87,6 @@ absl::StatusOr<SessionImagePtr> TierStack::Fetch(const StateKey& key) {
     if (absl::IsNotFound(error)) error = std::move(status);
   }
   return error;
-}
-
-void TierStack::Promote(const StateKey& key) {
-  if (tiers_.empty() || tiers_[0]->durable()) return;
-  size_t from = kNowhere;
-  int64_t bytes = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = entries_.find(key);
-    if (it == entries_.end() || it->second.place == kNowhere || it->second.place == 0) return;
-    from = it->second.place;
-    bytes = it->second.bytes;
-    const TierUsage host = tiers_[0]->usage();
-    if (host.limit_bytes > 0 && host.limit_bytes - host.used_bytes < bytes) return;
-    if (!TryAcquire(key)) return;
-  }
-  Owner owner(*this, key, Owner::kAcquired);
-  const absl::StatusOr<SessionImagePtr> image = LoadFrom(from, key);
-  if (!image.ok() || !tiers_[0]->Store(key, *image).ok()) return;
-  absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
-  entry.copies |= 1;
-  SetPlace(key, entry, 0, (*image)->bytes());
 }
 
 void TierStack::Release(const StateKey& key) {
@@ -198,8 +182,6 @@ std::string TierStack::PlaceOf(const StateKey& key) const {
   if (it == entries_.end() || it->second.place == kNowhere) return "";
   return std::string(tiers_[it->second.place]->name());
 }
-
-bool TierStack::HasRoom(int64_t bytes) const { return HasRoomFrom(0, bytes); }
 
 std::vector<TierUsage> TierStack::usage() const {
   std::vector<TierUsage> usage;

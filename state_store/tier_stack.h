@@ -60,8 +60,8 @@ class TierStack {
   // The state, from wherever it is; it stays there. Of a session on the device, and of a named checkpoint: its copy in a
   // durable tier. Errors of StateTier::Load.
   absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key);
-  // Moves a state in a slow tier to the first one, where that is host memory and has room; a hint.
-  void Promote(const StateKey& key);
+  // The newest copy in a durable tier, though a newer state may rest in host memory. Errors as of Fetch.
+  absl::StatusOr<SessionImagePtr> FetchCheckpoint(const StateKey& key);
   // The session is on the device again. Its copy in a tier that is not durable goes; a durable one stays as its newest
   // checkpoint.
   void Release(const StateKey& key);
@@ -79,8 +79,6 @@ class TierStack {
 
   // "host", "disk", "redis"; "" where the state is not parked.
   std::string PlaceOf(const StateKey& key) const;
-  // Whether a state of this size would find room by moving others down.
-  bool HasRoom(int64_t bytes) const;
   std::vector<TierUsage> usage() const;
 
  private:
@@ -113,6 +111,8 @@ class TierStack {
   // Those that take a key and an image are called by the session's owner; the others by any thread.
   absl::StatusOr<StoreResult> StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image);
   absl::Status StoreFrom(size_t first, const StateKey& key, const SessionImagePtr& image);
+  // `parked`: from where it rests, if it does; else its checkpoint.
+  absl::StatusOr<SessionImagePtr> FetchFrom(const StateKey& key, bool parked);
   absl::StatusOr<SessionImagePtr> LoadFrom(size_t tier, const StateKey& key);
   void EraseCopies(const StateKey& key, uint32_t tiers);
   absl::Status EraseOwed(size_t tier, const StateKey& key);

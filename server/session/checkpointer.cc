@@ -16,6 +16,7 @@ namespace gdn {
 namespace {
 
 constexpr int kMostCopies = 4;
+constexpr int kThreads = 2;
 constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk does not empty itself at once
 
 absl::Status NoDurableTier() {
@@ -26,7 +27,10 @@ absl::Status NoDurableTier() {
 }  // namespace
 
 Checkpointer::Checkpointer(Residency& residency, const CheckpointPolicy& policy)
-    : residency_(residency), policy_(policy), background_({.threads = 1, .background = true}) {}
+    : residency_(residency),
+      policy_(policy),
+      copies_({.threads = kThreads, .niceness = 5}),
+      writes_({.threads = kThreads, .niceness = 10}) {}
 
 Checkpointer::~Checkpointer() {
   {
@@ -35,7 +39,8 @@ Checkpointer::~Checkpointer() {
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0 && active_ == 0 && waiting_.empty(); };
     mu_.Await(absl::Condition(&idle));
   }
-  background_.Drain();
+  copies_.Drain();
+  writes_.Drain();
 }
 
 std::shared_ptr<void> Checkpointer::Open() {
@@ -49,35 +54,40 @@ std::shared_ptr<void> Checkpointer::Open() {
 
 void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
                            CapturedDone done) {
-  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) {
-    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
-    auto shared = std::make_shared<SessionLease>(std::move(lease));
-    residency_.io().Post([this, open, known, done, shared] {
-      const std::shared_ptr<Session> locked = shared->session();
-      if (absl::Status status = residency_.device_status(); !status.ok()) return done(std::move(status));
-      absl::StatusOr<SessionImagePtr> image;
-      if (shared->resident()) {
-        image = CopyOut(residency_.backend(), residency_.memory(), *shared, known ? known() : BaseVersions(),
-                        residency_.copiers());
-        residency_.NoteFailure(image.status()).IgnoreError();
-      } else {
-        image = residency_.tiers().Fetch(locked->key());
-        // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
-        if (image.ok() && (*image)->header.epoch != locked->epoch()) {
-          std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
-        }
-      }
-      if (!image.ok()) return done(image.status());
-      CapturedState captured;
-      captured.image = *std::move(image);
-      captured.changes = shared->changes();
-      captured.layers = locked->Layers();
-      captured.when = absl::Now();
-      shared->Hold();
-      captured.held = std::move(*shared);
-      done(std::move(captured));
-    });
-  });
+  CaptureOn(residency_.io(), residency_.copiers(), session, std::move(known), std::move(done));
+}
+
+void Checkpointer::CaptureOn(TaskQueue& queue, SharedThreadPool* pool, const std::shared_ptr<Session>& session,
+                             std::function<BaseVersions()> known, CapturedDone done) {
+  session->Lock(
+      [this, &queue, pool, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) {
+        if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
+        auto shared = std::make_shared<SessionLease>(std::move(lease));
+        queue.Post([this, pool, open, known, done, shared] {
+          const std::shared_ptr<Session> locked = shared->session();
+          if (absl::Status status = residency_.device_status(); !status.ok()) return done(std::move(status));
+          absl::StatusOr<SessionImagePtr> image;
+          if (shared->resident()) {
+            image = CopyOut(residency_.backend(), residency_.memory(), *shared, known ? known() : BaseVersions(), pool);
+            residency_.NoteFailure(image.status()).IgnoreError();
+          } else {
+            image = residency_.tiers().Fetch(locked->key());
+            // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
+            if (image.ok() && (*image)->header.epoch != locked->epoch()) {
+              std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
+            }
+          }
+          if (!image.ok()) return done(image.status());
+          CapturedState captured;
+          captured.image = *std::move(image);
+          captured.changes = shared->changes();
+          captured.layers = locked->Layers();
+          captured.when = absl::Now();
+          shared->Hold();
+          captured.held = std::move(*shared);
+          done(std::move(captured));
+        });
+      });
 }
 
 void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done) {
@@ -107,16 +117,25 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
 
 void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                               CheckpointDone done) {
-  StateTier* durable = residency_.tiers().durable();
-  if (durable == nullptr) return done(NoDurableTier());
-  const StateKey key = session->key();
+  if (residency_.tiers().durable() == nullptr) return done(NoDurableTier());
+  CaptureAndWrite(session, checkpoint_id, std::move(done));
+}
+
+void Checkpointer::CaptureAndWrite(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
+                                   CheckpointDone done) {
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
-  if (checkpoint_id.empty()) known = [durable, key] { return durable->KnownBases(key); };
-  Capture(session, std::move(known), [this, checkpoint_id, done](absl::StatusOr<CapturedState> captured) {
-    if (!captured.ok()) return done(captured.status());
-    Write(*std::move(captured), checkpoint_id, done);
-  });
+  if (checkpoint_id.empty()) {
+    known = [durable = residency_.tiers().durable(), key = session->key()] { return durable->KnownBases(key); };
+  }
+  CaptureOn(copies_, /*pool=*/nullptr, session, std::move(known),
+            [this, checkpoint_id, done = std::move(done)](absl::StatusOr<CapturedState> captured) {
+              if (!captured.ok()) return done(captured.status());
+              auto shared = std::make_shared<CapturedState>(*std::move(captured));
+              writes_.Post([this, open = Open(), checkpoint_id, done, shared] {
+                Write(std::move(*shared), checkpoint_id, done);
+              });
+            });
 }
 
 void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
@@ -137,9 +156,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
   StateKey key = session->key();
   const auto restore = [&]() -> absl::Status {
     key.checkpoint = checkpoint_id;
-    // The stack would give a state that rests in host memory, which is newer than the newest checkpoint.
-    const bool in_memory = checkpoint_id.empty() && !lease.resident() && tiers.PlaceOf(key) == "host";
-    absl::StatusOr<SessionImagePtr> image = in_memory ? tiers.durable()->Load(key) : tiers.Fetch(key);
+    absl::StatusOr<SessionImagePtr> image = tiers.FetchCheckpoint(key);
     key.checkpoint.clear();
     if (absl::IsNotFound(image.status())) {
       return MakeError(absl::StatusCode::kNotFound, reason::kCheckpointNotFound,
@@ -206,17 +223,8 @@ void Checkpointer::Pump() {
       session = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    StateTier* durable = residency_.tiers().durable();
-    const auto known = [durable, key = session->key()] { return durable->KnownBases(key); };
-    Capture(session, known, [this, session](absl::StatusOr<CapturedState> captured) {
-      if (!captured.ok()) return ScheduledDone(session, captured.status());
-      auto shared = std::make_shared<CapturedState>(*std::move(captured));
-      background_.Post([this, session, shared] {
-        Write(std::move(*shared), /*checkpoint_id=*/"",
-              [this, session](const absl::StatusOr<CheckpointResult>& result) {
-                ScheduledDone(session, result.status());
-              });
-      });
+    CaptureAndWrite(session, /*checkpoint_id=*/"", [this, session](const absl::StatusOr<CheckpointResult>& result) {
+      ScheduledDone(session, result.status());
     });
   }
 }
@@ -249,13 +257,18 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
 }
 
 bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const {
-  for (const LayerInfo& info : session.Layers()) {
-    if (layer.has_value() ? info.layer != *layer : info.progress.draft_length == 0) continue;
+  const auto fits = [&](const LayerInfo& info) {
     const int64_t undurable = info.progress.token_count - info.durable_token_count;
     // A call that is larger than the interval has to be taken somewhere: right behind a durable copy.
-    if (undurable > 0 && undurable + tokens > policy_.every_tokens) return false;
+    return undurable <= 0 || undurable + tokens <= policy_.every_tokens;
+  };
+  if (layer.has_value()) {
+    const absl::StatusOr<LayerInfo> info = session.LayerAt(*layer);
+    return !info.ok() || fits(*info);
   }
-  return true;
+  const std::vector<LayerInfo> layers = session.Layers();
+  return std::all_of(layers.begin(), layers.end(),
+                     [&](const LayerInfo& info) { return info.progress.draft_length == 0 || fits(info); });
 }
 
 bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,

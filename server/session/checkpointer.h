@@ -62,7 +62,7 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Copies the states from wherever they are. `known` is asked once the session is locked.
+  // Copies the states from wherever they are, for a call that waits for them. `known` is asked once the session is locked.
   void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done);
 
   // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::Checkpoint.
@@ -89,6 +89,10 @@ class Checkpointer {
   int64_t failed() const { return failed_; }
 
  private:
+  // On `queue`'s threads, and those of `pool` where there is one.
+  void CaptureOn(TaskQueue& queue, SharedThreadPool* pool, const std::shared_ptr<Session>& session,
+                 std::function<BaseVersions()> known, CapturedDone done);
+  void CaptureAndWrite(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                      const std::function<void(absl::Status)>& done);
@@ -115,7 +119,10 @@ class Checkpointer {
   int active_ ABSL_GUARDED_BY(mu_) = 0;                                // scheduled, begun
   int open_ ABSL_GUARDED_BY(mu_) = 0;                                  // calls that have not been answered
 
-  TaskQueue background_;  // last: its tasks use all of the above
+  // Last: their tasks use all of the above. Checkpoints give way to steps; copies less so, for they keep their session
+  // locked.
+  TaskQueue copies_;
+  TaskQueue writes_;
 };
 
 }  // namespace gdn

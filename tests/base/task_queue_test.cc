@@ -60,7 +60,7 @@ TEST(TaskQueue, DestructionRunsWhatTasksPostToo) {
 }
 
 TEST(TaskQueue, LetsGoOfWhatATaskHoldsBeforeItCountsAsDone) {
-  TaskQueue queue({.threads = 1, .background = true});
+  TaskQueue queue({.threads = 1, .niceness = 19});
   auto held = std::make_shared<int>(7);
   const std::weak_ptr<int> seen = held;
   queue.Post([held = std::move(held)] {});

@@ -82,9 +82,17 @@ class Caller {
         expected = {.version = expected.version};
         first_of_life_[key] = expected.version + 1;
         break;
-      case 6:
-        stack_.Promote(key);
+      case 6: {
+        const absl::StatusOr<SessionImagePtr> image = stack_.FetchCheckpoint(key);
+        if (image.ok()) {
+          EXPECT_GE(VersionOf(*image), expected.checkpoint);  // newer where a parked state was moved down
+          EXPECT_LE(VersionOf(*image), expected.version);
+        } else {
+          EXPECT_TRUE(absl::IsNotFound(image.status()) || (may_fail_ && absl::IsUnavailable(image.status())))
+              << image.status();
+        }
         break;
+      }
       default:
         Check(key, expected);
         stack_.Trim();

@@ -2,7 +2,6 @@
 
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,7 +54,6 @@ TEST_F(TierStackTest, ChainsMovesThroughAllTiersUntilTheLastIsFull) {
               ElementsAre(Pair(Key("0"), 0), Pair(Key("1"), 1), Pair(Key("2"), 2), Pair(Key("3"), 3)));
   EXPECT_THAT(disk_.versions(), ElementsAre(Pair(Key("4"), 4), Pair(Key("5"), 5), Pair(Key("6"), 6)));
   EXPECT_THAT(host_.versions(), ElementsAre(Pair(Key("7"), 7), Pair(Key("8"), 8)));
-  EXPECT_FALSE(stack_.HasRoom(100));
 
   const absl::Status full = stack_.Park(Key("9"), MakeVersion(9));
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
@@ -66,7 +64,6 @@ TEST_F(TierStackTest, ChainsMovesThroughAllTiersUntilTheLastIsFull) {
   EXPECT_EQ(stack_.PlaceOf(Key("9")), "");
 
   EXPECT_TRUE(stack_.Erase(Key("2")).ok());
-  EXPECT_TRUE(stack_.HasRoom(100));
   Park("9", 9);
   EXPECT_EQ(Fetch(Key("9")), 9);
 }
@@ -130,7 +127,6 @@ TEST_F(TierStackTest, LeavesAnUnreachableTierAloneForAWhile) {
     EXPECT_EQ(ErrorMetadata(status)["tier"], "disk");
   }
   EXPECT_EQ(disk_.store_calls(), 1);
-  EXPECT_FALSE(stack.HasRoom(1));
   // It answers again, to a call that has no other place to go.
   ASSERT_TRUE(disk_.Store(Key("d"), MakeVersion(4)).status() == Unavailable("disk"));
   disk_.FailStores(absl::OkStatus());
@@ -145,7 +141,6 @@ TEST_F(TierStackTest, DoesNotWriteEveryStateToATierThatIsFullWithoutALimit) {
   redis.FailStores(absl::ResourceExhaustedError("OOM"));
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(absl::IsResourceExhausted(stack.Park(Key("a"), MakeVersion(1))));
   EXPECT_EQ(redis.store_calls(), 1);
-  EXPECT_FALSE(stack.HasRoom(1));
 }
 
 TEST_F(TierStackTest, MovesAnotherStateWhereOneIsDamaged) {
@@ -288,21 +283,16 @@ TEST_F(TierStackTest, TrimMakesRoomInHostMemoryAheadOfTime) {
   EXPECT_FALSE(stack.WantsTrim());  // nothing below takes states now
 }
 
-TEST_F(TierStackTest, PromoteBringsAStateBackToHostMemoryWhereThereIsRoom) {
-  for (const char* id : {"a", "b"}) {
-    ASSERT_TRUE(disk_.Store(Key(id), MakeVersion(1)).ok());
-    stack_.Adopt(Key(id), disk_, 100);
-  }
-  EXPECT_EQ(stack_.PlaceOf(Key("a")), "disk");
-  Park("c", 3);
-  stack_.Promote(Key("a"));
-  stack_.Promote(Key("b"));
-  stack_.Promote(Key("not there"));
+TEST_F(TierStackTest, FetchCheckpointLooksBehindANewerStateInHostMemory) {
+  ASSERT_TRUE(stack_.Checkpoint(Key("a"), MakeVersion(1)).ok());
+  Park("a", 2);
+  EXPECT_EQ(Fetch(Key("a")), 2);
+  const auto checkpoint = stack_.FetchCheckpoint(Key("a"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(VersionOf(*checkpoint), 1);
   EXPECT_EQ(stack_.PlaceOf(Key("a")), "host");
-  EXPECT_EQ(stack_.PlaceOf(Key("b")), "disk");  // moving others down for a hint would cost more than it gives
-  EXPECT_EQ(stack_.PlaceOf(Key("c")), "host");
-  EXPECT_EQ(Fetch(Key("a")), 1);
-  EXPECT_EQ(disk_.versions().count(Key("a")), 1u);  // still its checkpoint
+  Park("b", 1);
+  EXPECT_TRUE(absl::IsNotFound(stack_.FetchCheckpoint(Key("b")).status()));
 }
 
 TEST_F(TierStackTest, AdoptsTheNewerOfTwoCopiesLast) {
@@ -334,19 +324,13 @@ TEST_F(TierStackTest, KeepsAnImageWithoutBasesToTheTierThatHasThem) {
 TEST_F(TierStackTest, CallsOfASessionWaitForItsMove) {
   Park("a", 1);
   Park("b", 2);
-  absl::Notification moving;
-  absl::Notification go_on;
-  disk_.OnStore([&](const StateKey& key) {
-    if (key != Key("a")) return;
-    moving.Notify();
-    go_on.WaitForNotification();
-  });
+  HeldStore move(disk_, Key("a"));
   std::thread park([&] { Park("c", 3); });
-  moving.WaitForNotification();
+  move.Await();
   int64_t fetched = 0;
   std::thread fetch([&] { fetched = Fetch(Key("a")); });
   EXPECT_EQ(Fetch(Key("b")), 2);  // others do not wait
-  go_on.Notify();
+  move.Release();
   fetch.join();
   park.join();
   EXPECT_EQ(fetched, 1);

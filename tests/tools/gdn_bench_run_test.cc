@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -145,6 +146,39 @@ TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
     ExpectSummary(result.at("ratio").at("p50"), 1);
     EXPECT_GT(result.at("ratio").at("p99").get<double>(), 0);
     ExpectSummary(result.at("ratio").at("calls_per_s"), 1);
+  }
+}
+
+TEST(GdnBenchState, JsonHoldsWhatTheDocumentationSays) {
+  const Outcome outcome = RunGdnBench("state --layers 2 --repeat 2 --forks 3 --pause_phases 1 --pause_calls 4 --json");
+  ASSERT_EQ(outcome.exit_code, 0);
+  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  EXPECT_EQ(json.at("command"), "state");
+  EXPECT_EQ(json.at("layers"), 2);
+  EXPECT_GT(json.at("state_bytes").get<int64_t>(), 2 * (int64_t{2} << 20));
+  std::map<std::string, std::string> measures;
+  for (const Json& rate : json.at("rates")) {
+    SCOPED_TRACE(rate.dump());
+    measures[rate.at("name")] = rate.at("measure");
+    EXPECT_GT(rate.at("bytes").get<int64_t>(), int64_t{2} << 20);
+    for (const char* field : {"gb_s", "measure_gb_s", "ratio"}) ExpectSummary(rate.at(field), 2);
+  }
+  EXPECT_EQ(measures, (std::map<std::string, std::string>{{"export", "grpc_stream"},
+                                                          {"import", "grpc_stream"},
+                                                          {"spill_host", "memcpy"},
+                                                          {"return_host", "memcpy"},
+                                                          {"spill_disk", "dd_fsync"},
+                                                          {"return_disk", "dd_read"}}));
+  ASSERT_EQ(json.at("forks").size(), 2u);
+  for (const Json& fork : json.at("forks")) {
+    for (const char* field : {"time_us", "one_layer_us", "ratio"}) ExpectSummary(fork.at(field), 3);
+  }
+  ASSERT_EQ(json.at("pauses").size(), 2u);
+  for (const Json& pause : json.at("pauses")) {
+    EXPECT_EQ(pause.at("calls"), 4);
+    EXPECT_GT(pause.at("checkpoints").get<int64_t>(), 0);
+    EXPECT_GT(pause.at("ratio").at("p99").get<double>(), 0);
   }
 }
 

@@ -12,14 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kGiga = 1e9;
-constexpr double kMicro = 1e6;
-constexpr double kBusyLoad = 0.5;
-
-Json SummaryJson(const Summary& s, double unit) {
-  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
-}
-
 const char* MethodName(TimingMethod method) {
   switch (method) {
     case TimingMethod::kCalls:
@@ -109,6 +101,10 @@ Json LatencyJson(const SideResult& side) {
 }
 
 }  // namespace
+
+nlohmann::ordered_json SummaryJson(const Summary& s, double unit) {
+  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
+}
 
 std::string KernelTable(const KernelReport& report) {
   std::string table = KernelHeading(report);

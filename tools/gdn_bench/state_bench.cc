@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -29,28 +30,52 @@ absl::Status Validate(const StateBenchOptions& o) {
   return CheckRange("pause_calls", o.pause_calls, 1, 1000000);
 }
 
+// Whoever was first in one round is second in the next.
+absl::Status TakeTurns(int warm_up, int rounds, const TimedFn& a, const TimedFn& b,
+                       absl::FunctionRef<void(double, double)> record) {
+  for (int round = -warm_up; round < rounds; ++round) {
+    double a_seconds = 0;
+    double b_seconds = 0;
+    for (const bool take_a : {round % 2 == 0, round % 2 != 0}) {
+      GDN_ASSIGN_OR_RETURN((take_a ? a_seconds : b_seconds), (take_a ? a : b)());
+    }
+    if (round >= 0) record(a_seconds, b_seconds);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<RateResult> MeasureRate(std::string_view name, std::string_view measure, int64_t bytes, int repeat,
                                        const TimedFn& thing, const TimedFn& plain) {
   std::fprintf(stderr, "%s: %d rounds beside %s\n", std::string(name).c_str(), repeat, std::string(measure).c_str());
   std::vector<double> rates, plain_rates, ratios;
-  for (int round = -1; round < repeat; ++round) {
-    double seconds = 0;
-    double plain_seconds = 0;
-    for (const bool take_thing : {round % 2 == 0, round % 2 != 0}) {
-      GDN_ASSIGN_OR_RETURN((take_thing ? seconds : plain_seconds), (take_thing ? thing : plain)());
-    }
-    if (round < 0) continue;
+  GDN_RETURN_IF_ERROR(TakeTurns(/*warm_up=*/1, repeat, thing, plain, [&](double seconds, double plain_seconds) {
     rates.push_back(static_cast<double>(bytes) / seconds);
     plain_rates.push_back(static_cast<double>(bytes) / plain_seconds);
     ratios.push_back(plain_seconds / seconds);
-  }
+  }));
   return RateResult{.name = std::string(name),
                     .measure = std::string(measure),
                     .bytes = bytes,
                     .bytes_per_s = Summarize(rates),
                     .measure_bytes_per_s = Summarize(plain_rates),
+                    .ratio = Summarize(ratios)};
+}
+
+absl::StatusOr<ForkResult> MeasureFork(std::string_view name, int layers, int forks, const TimedFn& many,
+                                       const TimedFn& one) {
+  std::fprintf(stderr, "%s: %d of each shape\n", std::string(name).c_str(), forks);
+  std::vector<double> many_times, one_times, ratios;
+  GDN_RETURN_IF_ERROR(TakeTurns(/*warm_up=*/5, forks, many, one, [&](double many_s, double one_s) {
+    many_times.push_back(many_s);
+    one_times.push_back(one_s);
+    ratios.push_back(many_s / one_s);
+  }));
+  return ForkResult{.name = std::string(name),
+                    .layers = layers,
+                    .many_s = Summarize(many_times),
+                    .one_s = Summarize(one_times),
                     .ratio = Summarize(ratios)};
 }
 

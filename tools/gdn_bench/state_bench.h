@@ -78,8 +78,14 @@ absl::Status MeasureTiers(const StateBenchOptions& options, const std::string& f
 absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
 absl::Status MeasurePauses(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
 
-// Runs the two in turn, `repeat` times after one round to warm up; each returns the seconds it took.
+// Returns the seconds that it took.
 using TimedFn = std::function<absl::StatusOr<double>()>;
+
+// Forks of a session of `layers` and of one of a single layer, in turn, after a few to warm up.
+absl::StatusOr<ForkResult> MeasureFork(std::string_view name, int layers, int forks, const TimedFn& many,
+                                       const TimedFn& one);
+
+// Runs the two in turn, `repeat` times after one round to warm up.
 absl::StatusOr<RateResult> MeasureRate(std::string_view name, std::string_view measure, int64_t bytes, int repeat,
                                        const TimedFn& thing, const TimedFn& plain);
 

@@ -109,27 +109,14 @@ absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const
 }  // namespace
 
 absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& targets, StateReport& report) {
-  std::fprintf(stderr, "fork_rpc: %d of each shape\n", options.forks);
   const auto client = ConnectAlone(targets.gdn);
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "many", options.layers));
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "one", 1));
-  std::vector<double> many, one, ratios;
-  for (int fork = -5; fork < options.forks; ++fork) {
-    double many_s = 0;
-    double one_s = 0;
-    for (const bool take_many : {fork % 2 == 0, fork % 2 != 0}) {
-      GDN_ASSIGN_OR_RETURN((take_many ? many_s : one_s), TimeFork(*client, take_many ? "many" : "one"));
-    }
-    if (fork < 0) continue;
-    many.push_back(many_s);
-    one.push_back(one_s);
-    ratios.push_back(many_s / one_s);
-  }
-  report.forks.push_back({.name = "fork_rpc",
-                          .layers = options.layers,
-                          .many_s = Summarize(many),
-                          .one_s = Summarize(one),
-                          .ratio = Summarize(ratios)});
+  GDN_ASSIGN_OR_RETURN(ForkResult result,
+                       MeasureFork(
+                           "fork_rpc", options.layers, options.forks, [&] { return TimeFork(*client, "many"); },
+                           [&] { return TimeFork(*client, "one"); }));
+  report.forks.push_back(std::move(result));
   GDN_RETURN_IF_ERROR(client->DeleteSession("sessions/many"));
   return client->DeleteSession("sessions/one");
 }

@@ -7,14 +7,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kGiga = 1e9;
-constexpr double kMicro = 1e6;
-constexpr double kBusyLoad = 0.5;
-
-Json SummaryJson(const Summary& s, double unit) {
-  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
-}
-
 }  // namespace
 
 std::string StateTable(const StateReport& report) {

@@ -250,29 +250,15 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
 }
 
 absl::Status MeasureSessionForks(const StateBenchOptions& options, StateReport& report) {
-  std::fprintf(stderr, "fork_session: %d of each shape\n", options.forks);
   GDN_ASSIGN_OR_RETURN(const auto many_bed, Bed::Make(options.layers, 3, 0, ""));
   GDN_ASSIGN_OR_RETURN(const auto one_bed, Bed::Make(1, 3, 0, ""));
   GDN_ASSIGN_OR_RETURN(const auto many, many_bed->MakeSession("a"));
   GDN_ASSIGN_OR_RETURN(const auto one, one_bed->MakeSession("a"));
-  std::vector<double> many_times, one_times, ratios;
-  for (int fork = -5; fork < options.forks; ++fork) {
-    double many_s = 0;
-    double one_s = 0;
-    for (const bool take_many : {fork % 2 == 0, fork % 2 != 0}) {
-      GDN_ASSIGN_OR_RETURN((take_many ? many_s : one_s),
-                           TimeFork(take_many ? *many_bed : *one_bed, take_many ? many : one));
-    }
-    if (fork < 0) continue;
-    many_times.push_back(many_s);
-    one_times.push_back(one_s);
-    ratios.push_back(many_s / one_s);
-  }
-  report.forks.push_back({.name = "fork_session",
-                          .layers = options.layers,
-                          .many_s = Summarize(many_times),
-                          .one_s = Summarize(one_times),
-                          .ratio = Summarize(ratios)});
+  GDN_ASSIGN_OR_RETURN(ForkResult result,
+                       MeasureFork(
+                           "fork_session", options.layers, options.forks, [&] { return TimeFork(*many_bed, many); },
+                           [&] { return TimeFork(*one_bed, one); }));
+  report.forks.push_back(std::move(result));
   return absl::OkStatus();
 }
 

@@ -7,8 +7,7 @@
 
 namespace gdn {
 
-Upload::Upload(std::shared_ptr<grpc::ChannelInterface> channel, const std::string& method,
-               grpc::ClientContext* context)
+Upload::Upload(std::shared_ptr<grpc::ChannelInterface> channel, const std::string& method, grpc::ClientContext* context)
     : stub_(std::move(channel)) {
   stub_.PrepareBidiStreamingCall(context, method, {}, this);
   StartRead(&answer_);

@@ -66,20 +66,31 @@ class FileParts {
  public:
   FileParts(const SessionImage& image, const SnapshotOptions& options) : image_(image), options_(options) {}
 
-  absl::Status Add(const LayerImage& layer) {
+  // Turns every layer to wire order: the most work there is, where the backend keeps another.
+  void View(SharedThreadPool* pool) {
+    views_.resize(image_.layers.size());
+    ForEachIndex(pool, static_cast<int64_t>(views_.size()), [this](int64_t i) {
+      const LayerImage& layer = image_.layers[static_cast<size_t>(i)];
+      const auto scratch = std::make_shared<std::vector<float>>();
+      views_[static_cast<size_t>(i)] = {
+          .view = ViewLayer(image_, layer, /*base=*/HasBase(layer) || IsFolded(layer), *scratch), .scratch = scratch};
+    });
+  }
+
+  absl::Status Add(size_t index) {
+    const LayerImage& layer = image_.layers[index];
     const LayerDims& dims = image_.layout.dims();
     const SlotExtent& extent = layer.extent;
     const bool has_base = HasBase(layer);
     if (!has_base && options_.base_snapshot_id.empty()) {
       return Unfit(layer.layer, "has no base; only a delta may leave it out");
     }
-    const bool fold = options_.include_recurrent_state && extent.log_length > 0;
+    const bool fold = IsFolded(layer);
     if (fold && !layer.has_base) return Unfit(layer.layer, "has no base to make a recurrent_state of");
     LayerEntry entry{.extent = extent, .kind = layer.kind, .has_base = has_base, .reply = std::nullopt};
 
-    auto scratch = std::make_shared<std::vector<float>>();
-    const SlotView view = ViewLayer(image_, layer, /*base=*/has_base || fold, *scratch);
-    owned_.push_back(std::move(scratch));
+    const SlotView& view = views_[index].view;
+    owned_.push_back(views_[index].scratch);
     const Shapes shapes(dims, extent);
     if (dims.conv_width > 0) AddFloats(layer.layer, kConvState, shapes.conv, view.conv);
     if (!view.draft_conv.empty()) AddFloats(layer.layer, kDraftConvState, shapes.draft_conv, view.draft_conv);
@@ -116,6 +127,14 @@ class FileParts {
   std::vector<std::shared_ptr<const void>>& owned() { return owned_; }
 
  private:
+  struct LayerView {
+    SlotView view;
+    std::shared_ptr<const std::vector<float>> scratch;
+  };
+
+  bool IsFolded(const LayerImage& layer) const {
+    return options_.include_recurrent_state && layer.extent.log_length > 0;
+  }
   bool HasBase(const LayerImage& layer) const {
     if (!layer.has_base || options_.base_snapshot_id.empty()) return layer.has_base;
     const auto known = options_.known_bases.find(layer.layer);
@@ -146,6 +165,7 @@ class FileParts {
   const SessionImage& image_;
   const SnapshotOptions& options_;
   Metadata metadata_;
+  std::vector<LayerView> views_;
   std::vector<RawTensor> tensors_;
   std::vector<std::shared_ptr<const void>> owned_;
 };
@@ -196,8 +216,9 @@ absl::StatusOr<SnapshotFile> EncodeSnapshot(SessionImagePtr image, const Snapsho
   for (const LayerImage& layer : image->layers) {
     GDN_RETURN_IF_ERROR(ValidateLayer(*image, layer, previous));
     previous = layer.layer;
-    GDN_RETURN_IF_ERROR(parts.Add(layer));
   }
+  parts.View(pool);
+  for (size_t i = 0; i < image->layers.size(); ++i) GDN_RETURN_IF_ERROR(parts.Add(i));
   SnapshotFile file;
   file.snapshot_id_ = RandomId();
   parts.metadata()["snapshot_id"] = file.snapshot_id_;

@@ -194,11 +194,22 @@ def bad_requests(service, checks):
         checks.equal("its details name the reason SESSION_NOT_FOUND", b"SESSION_NOT_FOUND" in details, True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def first_session(service, checks):
+    random = np.random.default_rng(7)
+    models = service.ListModels().models
+    if models:
+        model_session(service, models[0], random, checks)
+    else:
+        print("The server has no models; only the bare operator is tried.")
+    operator_session(service, random, checks)
+    bad_requests(service, checks)
+
+
+def run(name, description, body):
+    """Runs body(service, checks) with the server that --target names, and returns the exit code."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="127.0.0.1:50061", help="host:port of the server (default: %(default)s)")
     arguments = parser.parse_args()
-    random = np.random.default_rng(7)
     checks = Checks()
     options = [("grpc.max_receive_message_length", -1)]
     try:
@@ -207,22 +218,16 @@ def main():
             service = Service(channel)
             info = service.GetServerInfo()
             print("gdn_server %s at %s, backend %s on %s" % (info.version, arguments.target, info.backend, info.device))
-            models = service.ListModels().models
-            if models:
-                model_session(service, models[0], random, checks)
-            else:
-                print("The server has no models; only the bare operator is tried.")
-            operator_session(service, random, checks)
-            bad_requests(service, checks)
+            body(service, checks)
     except grpc.FutureTimeoutError:
         print("no server answers at %s" % arguments.target, file=sys.stderr)
         return 1
     except grpc.RpcError as error:
         print("%s: %s" % (error.code().name, error.details()), file=sys.stderr)
         return 1
-    print("\nfirst session %s" % ("ok" if checks.ok else "FAILED"))
+    print("\n%s %s" % (name, "ok" if checks.ok else "FAILED"))
     return 0 if checks.ok else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("first session", __doc__, first_session))

@@ -7,13 +7,12 @@ goes back to a checkpoint and takes the same tokens again. Every answer is compa
 Exit code: 0 if all are equal, 1 otherwise.
 """
 
-import argparse
 import sys
 
 import grpc
 import numpy as np
 
-from first_session import Checks, Service, to_array
+from first_session import run, to_array
 
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 4, 32, 16
 PROMPT_TOKENS, DRAFT_TOKENS, ACCEPTED_TOKENS = 50, 4, 2
@@ -93,36 +92,20 @@ def rollback(service, session, tokens, checks):
     checks.equal("the same tokens give the same outputs again", np.array_equal(first, again), True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="127.0.0.1:50061", help="host:port of the server (default: %(default)s)")
-    arguments = parser.parse_args()
+def fork_and_rollback(service, checks):
     random = np.random.default_rng(11)
     tokens, other = Tokens(PROMPT_TOKENS + 20, random), Tokens(2, random)
-    checks = Checks()
+    spec = service.message(
+        "OperatorSpec", key_heads=KEY_HEADS, value_heads=VALUE_HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM
+    )
+    session = service.CreateSession(operator=spec).session.name
     try:
-        with grpc.insecure_channel(arguments.target) as channel:
-            grpc.channel_ready_future(channel).result(timeout=20)
-            service = Service(channel)
-            spec = service.message(
-                "OperatorSpec", key_heads=KEY_HEADS, value_heads=VALUE_HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM
-            )
-            session = service.CreateSession(operator=spec).session.name
-            try:
-                service.Prefill(session=session, layer=0, delta_rule=tokens.prefill(service, 0, PROMPT_TOKENS))
-                forks(service, session, tokens, other, checks)
-                rollback(service, session, tokens, checks)
-            finally:
-                service.DeleteSession(name=session)
-    except grpc.FutureTimeoutError:
-        print("no server answers at %s" % arguments.target, file=sys.stderr)
-        return 1
-    except grpc.RpcError as error:
-        print("%s: %s" % (error.code().name, error.details()), file=sys.stderr)
-        return 1
-    print("\nfork and rollback %s" % ("ok" if checks.ok else "FAILED"))
-    return 0 if checks.ok else 1
+        service.Prefill(session=session, layer=0, delta_rule=tokens.prefill(service, 0, PROMPT_TOKENS))
+        forks(service, session, tokens, other, checks)
+        rollback(service, session, tokens, checks)
+    finally:
+        service.DeleteSession(name=session)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("fork and rollback", __doc__, fork_and_rollback))

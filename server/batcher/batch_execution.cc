@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,7 +77,7 @@ void FailRow(StepRow& row, const absl::Status& status) {
 
 bool CanRunTogether(const StepJob& a, const StepJob& b) {
   return a.weights == b.weights && a.kind == b.kind && a.scale == b.scale && a.use_qk_l2norm == b.use_qk_l2norm &&
-         a.draft == b.draft && a.rows.front().lease.pool() == b.rows.front().lease.pool();
+         a.draft == b.draft && a.rows.front().lease.pool()->view().layout == b.rows.front().lease.pool()->view().layout;
 }
 
 absl::Status BatchExecutor::Gather(const std::vector<RowSpan>& rows, LayerStep* step) {
@@ -194,7 +195,13 @@ absl::Status BatchExecutor::NoteFailure(absl::Status status) {
 
 void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
   const absl::Time begin = absl::Now();
-  std::vector<RowSpan> rows;
+  // A launch takes slots of one pool; sessions of one layout may be in several.
+  struct Launch {
+    std::vector<RowSpan> rows;
+    std::vector<StepOutcome> outcomes;
+    absl::Status status;
+  };
+  std::map<const StatePool*, Launch> launches;
   for (const StepJobPtr& job : jobs) {
     const absl::Status stopped = Stopped(*job);
     for (StepRow& row : job->rows) {
@@ -204,20 +211,24 @@ void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
       } else if (row.tokens == 0) {
         CommitRow(*job, row, {.after = row.lease.before()}, 0);
       } else {
-        rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
+        launches[row.lease.pool().get()].rows.push_back(
+            {.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
       }
     }
   }
-  std::vector<StepOutcome> outcomes;
-  absl::Status status = device_status_;
-  if (status.ok() && !rows.empty()) status = NoteFailure(RunDecode(rows, outcomes));
+  for (auto& [pool, launch] : launches) {
+    launch.status = device_status_;
+    if (launch.status.ok()) launch.status = NoteFailure(RunDecode(launch.rows, launch.outcomes));
+  }
   const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    StepRow& row = *rows[i].row;
-    if (status.ok()) {
-      CommitRow(*rows[i].job, row, outcomes[i], compute_time_us);
-    } else {
-      FailRow(row, status);
+  for (auto& [pool, launch] : launches) {
+    for (size_t i = 0; i < launch.rows.size(); ++i) {
+      StepRow& row = *launch.rows[i].row;
+      if (launch.status.ok()) {
+        CommitRow(*launch.rows[i].job, row, launch.outcomes[i], compute_time_us);
+      } else {
+        FailRow(row, launch.status);
+      }
     }
   }
   for (const StepJobPtr& job : jobs) {

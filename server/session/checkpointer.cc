@@ -189,12 +189,6 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
   done(std::move(status));
 }
 
-bool Checkpointer::IsScheduled(const Session& session) const {
-  absl::MutexLock lock(&mu_);
-  const auto it = scheduled_.find(&session);
-  return it != scheduled_.end() && it->second == absl::InfiniteFuture();
-}
-
 bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
   if (residency_.tiers().durable() == nullptr) return false;
   {
@@ -250,7 +244,6 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
     spdlog::warn("checkpoint of session id={} failed, its last one is whole: {}", session->id(),
                  std::string(status.message()));
   }
-  session->gate().SetHeldBack(false);
   if (status.ok()) NoteProgress(session);  // one that has ended has nothing left to make durable
   for (std::function<void()>& callback : ready) residency_.io().Post(std::move(callback));
   PumpLater();
@@ -289,13 +282,7 @@ bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::opt
 
 void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {
   if (policy_.every_tokens == 0) return;
-  const int64_t tokens = session->undurable().tokens;
-  if (tokens < std::max<int64_t>(policy_.every_tokens / 2, 1)) return;
-  Schedule(session);
-  if (tokens < policy_.every_tokens || !IsScheduled(*session)) return;
-  session->gate().SetHeldBack(true);
-  // It may have ended in between, and then nobody else lets the steps go on.
-  if (!IsScheduled(*session)) session->gate().SetHeldBack(false);
+  if (session->undurable().tokens >= std::max<int64_t>(policy_.every_tokens / 2, 1)) Schedule(session);
 }
 
 void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now) {

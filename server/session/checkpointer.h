@@ -103,7 +103,6 @@ class Checkpointer {
   void Pump();
   void PumpLater();
   void ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status);
-  bool IsScheduled(const Session& session) const;
   // Keeps the destructor waiting for as long as it lives.
   std::shared_ptr<void> Open();
 

@@ -43,13 +43,24 @@ Residency::Residency(const ResidencyOptions& options)
     : options_(options), io_({.threads = kIoThreads}), thread_([this] { Loop(); }) {}
 
 Residency::~Residency() {
-  io_.Drain();  // what it fetches goes to the thread
   {
     absl::MutexLock lock(&mu_);
+    const auto answered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_requests_ == 0; };
+    mu_.Await(absl::Condition(&answered));
     stop_ = true;
   }
   thread_.join();
   io_.Drain();
+}
+
+Residency::Request::Request(Residency& to) : residency(to) {
+  absl::MutexLock lock(&residency.mu_);
+  ++residency.open_requests_;
+}
+
+Residency::Request::~Request() {
+  absl::MutexLock lock(&residency.mu_);
+  --residency.open_requests_;
 }
 
 absl::Status Residency::NoteFailure(absl::Status status) {
@@ -89,7 +100,7 @@ void Residency::Enqueue(RequestPtr request) {
 }
 
 void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, absl::Time deadline, PinsDone done) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<Request>(*this);
   request->sessions = std::move(sessions);
   request->deadline = deadline;
   request->done = std::move(done);
@@ -146,14 +157,19 @@ void Residency::Bring(const RequestPtr& request, const std::vector<size_t>& miss
 }
 
 void Residency::LockResident(const std::shared_ptr<Session>& session, absl::Time deadline, LeaseDone done) {
-  session->Lock([this, deadline, done = std::move(done)](SessionLease lease) {
-    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
-    if (lease.resident()) return done(std::move(lease));
-    auto shared = std::make_shared<SessionLease>(std::move(lease));
-    io_.Post([this, deadline, done, shared] {
-      absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(shared->session()->key());
-      if (!image.ok()) return done(image.status());
-      Place(std::move(*shared), *std::move(image), deadline, done);
+  auto request = std::make_shared<Request>(*this);
+  request->deadline = deadline;
+  request->lease_done = std::move(done);
+  session->Lock([this, request](SessionLease lease) {
+    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return request->lease_done(std::move(alive));
+    if (lease.resident()) return request->lease_done(std::move(lease));
+    request->arrivals.push_back({.index = 0, .lease = std::move(lease), .image = nullptr});
+    io_.Post([this, request] {
+      Arrival& arrival = request->arrivals.front();
+      absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(arrival.lease.session()->key());
+      if (!image.ok()) return request->lease_done(image.status());
+      arrival.image = *std::move(image);
+      Enqueue(request);
     });
   });
 }
@@ -170,7 +186,7 @@ void Residency::Place(SessionLease lease, SessionImagePtr image, absl::Time dead
     }
     if (options_.tiers.empty() || !absl::IsResourceExhausted(claims.status())) return done(claims.status());
   }
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<Request>(*this);
   request->deadline = deadline;
   request->lease_done = std::move(done);
   request->arrivals.push_back({.index = 0, .lease = std::move(lease), .image = std::move(image)});
@@ -183,7 +199,7 @@ void Residency::Reserve(const LayerDims& dims, std::shared_ptr<StatePool> pool, 
   if (claims.ok() || options_.tiers.empty() || !absl::IsResourceExhausted(claims.status())) {
     return done(std::move(claims));
   }
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<Request>(*this);
   request->deadline = deadline;
   request->claims_done = std::move(done);
   request->dims = dims;
@@ -311,11 +327,13 @@ absl::Status Residency::EvictOne() {
       }
     }
   }
-  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [used, session] : candidates) {
-    SessionLease lease = session->TryLock();
-    if (!lease.valid() || !lease.resident()) continue;
-    return Evict(lease);
+  // A heap and no sort: the first few of thousands are looked at.
+  const auto later = [](const auto& a, const auto& b) { return a.first > b.first; };
+  std::make_heap(candidates.begin(), candidates.end(), later);
+  for (; !candidates.empty(); candidates.pop_back()) {
+    std::pop_heap(candidates.begin(), candidates.end(), later);
+    SessionLease lease = candidates.back().second->TryLock();
+    if (lease.valid() && lease.resident()) return Evict(lease);
   }
   return absl::NotFoundError("no session can be moved");
 }

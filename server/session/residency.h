@@ -98,6 +98,9 @@ class Residency {
     SessionImagePtr image;
   };
   struct Request {
+    explicit Request(Residency& residency);
+    ~Request();
+    Residency& residency;
     std::vector<std::shared_ptr<Session>> sessions;
     absl::Time deadline;
     PinsDone done;  // one of these three is set
@@ -131,6 +134,7 @@ class Residency {
   mutable absl::Mutex mu_;
   std::unordered_map<const Session*, std::weak_ptr<Session>> resident_ ABSL_GUARDED_BY(mu_);
   std::deque<RequestPtr> requests_ ABSL_GUARDED_BY(mu_);
+  int open_requests_ ABSL_GUARDED_BY(mu_) = 0;  // not answered yet, wherever they wait
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
   TaskQueue io_;

@@ -12,7 +12,7 @@ void Run(const std::vector<SessionGate::Callback>& callbacks) {
 }  // namespace
 
 bool SessionGate::PinnableLocked() const {
-  if (locked_ || held_back_) return false;
+  if (locked_) return false;
   return held_ || lock_waiters_.empty();  // a lock that waits for a hold to end would only make steps wait with it
 }
 
@@ -115,16 +115,6 @@ void SessionGate::ReleaseHold() {
   {
     absl::MutexLock lock(&mu_);
     held_ = false;
-    runnable = TakeRunnableLocked();
-  }
-  Run(runnable);
-}
-
-void SessionGate::SetHeldBack(bool held_back) {
-  std::vector<Callback> runnable;
-  {
-    absl::MutexLock lock(&mu_);
-    held_back_ = held_back;
     runnable = TakeRunnableLocked();
   }
   Run(runnable);

@@ -24,7 +24,7 @@ class SessionGate {
  public:
   using Callback = std::function<void()>;
 
-  // False where it is locked, a lock waits for the pins to go, or steps are held back.
+  // False where it is locked, or a lock waits for the pins to go.
   bool TryPin();
   // For a caller that has a pin already; never waits for anybody.
   void PinAgain();
@@ -43,9 +43,6 @@ class SessionGate {
   void Hold();
   void ReleaseHold();
 
-  // Steps wait (TryPin is false) while this is true.
-  void SetHeldBack(bool held_back);
-
   int32_t pins() const;
   bool held() const;
 
@@ -58,7 +55,6 @@ class SessionGate {
   int32_t pins_ ABSL_GUARDED_BY(mu_) = 0;
   bool locked_ ABSL_GUARDED_BY(mu_) = false;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
-  bool held_back_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<Callback> lock_waiters_ ABSL_GUARDED_BY(mu_);
   std::vector<Callback> pin_waiters_ ABSL_GUARDED_BY(mu_);
 };

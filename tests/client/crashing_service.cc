@@ -117,6 +117,19 @@ std::optional<Fault> CrashingService::TakeFault() {
   return fault;
 }
 
+std::optional<grpc::Status> CrashingService::FailBefore(std::optional<Fault> fault, std::string_view refusal) {
+  if (fault == Fault::kUnavailable) return ConnectionBroken();
+  if (fault == Fault::kRefuse) return Error(grpc::StatusCode::INVALID_ARGUMENT, refusal, "refused");
+  if (fault != Fault::kCrashBefore) return std::nullopt;
+  CrashLocked();
+  return ConnectionBroken();
+}
+
+grpc::Status CrashingService::FailAfter(Fault fault) {
+  if (fault == Fault::kCrashAfter) CrashLocked();
+  return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
+}
+
 void CrashingService::CrashLocked() {
   for (auto it = sessions_.begin(); it != sessions_.end();) {
     Session& session = it->second;
@@ -251,20 +264,14 @@ template <typename Reply>
 grpc::Status CrashingService::RunStep(const Step& step, Reply* reply) {
   absl::MutexLock lock(&mu_);
   const std::optional<Fault> fault = TakeFault();
-  if (fault == Fault::kUnavailable) return ConnectionBroken();
-  if (fault == Fault::kRefuse) return Error(grpc::StatusCode::INVALID_ARGUMENT, reason::kNonFiniteInput, "refused");
-  if (fault == Fault::kCrashBefore) {
-    CrashLocked();
-    return ConnectionBroken();
-  }
+  if (const auto failed = FailBefore(fault, reason::kNonFiniteInput)) return *failed;
   grpc::Status status = Apply(step, reply);
   if (!status.ok() || !fault.has_value()) return status;
   if (fault == Fault::kOtherBytes) {
     reply->mutable_output()->mutable_data()->front() ^= 1;
     return status;
   }
-  if (fault == Fault::kCrashAfter) CrashLocked();
-  return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
+  return FailAfter(*fault);
 }
 
 grpc::Status CrashingService::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
@@ -326,16 +333,10 @@ grpc::Status CrashingService::AcceptTokens(grpc::ServerContext*, const v1::Accep
                                            v1::AcceptTokensResponse* response) {
   absl::MutexLock lock(&mu_);
   const std::optional<Fault> fault = TakeFault();
-  if (fault == Fault::kUnavailable) return ConnectionBroken();
-  if (fault == Fault::kRefuse) return Error(grpc::StatusCode::INVALID_ARGUMENT, reason::kInvalidSpec, "refused");
-  if (fault == Fault::kCrashBefore) {
-    CrashLocked();
-    return ConnectionBroken();
-  }
+  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   grpc::Status status = Accept(*request, response);
   if (!status.ok() || !fault.has_value() || fault == Fault::kOtherBytes) return status;
-  if (fault == Fault::kCrashAfter) CrashLocked();
-  return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
+  return FailAfter(*fault);
 }
 
 grpc::Status CrashingService::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -112,6 +113,11 @@ class CrashingService final : public v1::GdnService::Service {
   };
 
   std::optional<Fault> TakeFault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the fault answers in place of the call, where it leaves the call undone; `refusal` is the reason of kRefuse.
+  std::optional<grpc::Status> FailBefore(std::optional<Fault> fault, std::string_view refusal)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What it answers once the call is done.
+  grpc::Status FailAfter(Fault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Fill(const std::string& name, const Session& session, v1::Session* out) const;

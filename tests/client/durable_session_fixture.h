@@ -60,6 +60,10 @@ inline v1::DecodeRequest DecodeOf(int32_t layer, uint64_t seed, int64_t tokens =
   return request;
 }
 
+// Those that a DurableSession hides.
+inline constexpr Fault kHiddenFaults[] = {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate, Fault::kCrashBefore,
+                                          Fault::kCrashAfter};
+
 inline DurableSessionOptions Quick() {
   return {.try_timeout = absl::Seconds(60),
           .overall_timeout = absl::Seconds(300),
@@ -114,6 +118,20 @@ class Durable : public ::testing::Test {
     Start({.layers = layers});
     run();
     return {outputs_, service_->States(kName)};
+  }
+  // run(every) on two layers with each fault at each of the first `calls` calls, each time on a new service that saves
+  // after `every` tokens.
+  void ForEachFault(int calls, const std::vector<int64_t>& checkpoint_every, const std::function<void(int64_t)>& run) {
+    for (const Fault fault : kHiddenFaults) {
+      for (const int64_t every : checkpoint_every) {
+        for (int call = 0; call < calls; ++call) {
+          SCOPED_TRACE(StrCat("fault ", static_cast<int>(fault), ", call ", call, ", checkpoint every ", every));
+          Start({.layers = 2, .checkpoint_every_tokens = every});
+          service_->Plan(call, fault);
+          run(every);
+        }
+      }
+    }
   }
   void ExpectLike(const Truth& truth) {
     EXPECT_TRUE(outputs_ == truth.outputs) << outputs_.size() << " of " << truth.outputs.size() << " outputs";

@@ -14,6 +14,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
+void ExpectDataLoss(const absl::Status& status, const std::string& part) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+}
+
 TEST_F(Durable, ReportsOtherBytesInAReplay) {
   Start({});
   RunPlain(1, 3);
@@ -61,35 +66,27 @@ TEST_F(Durable, SaysSoWhenTheSessionIsGoneAndItsInputs) {
   RunPlain(1, 3);
   ASSERT_TRUE(session_->Checkpoint().ok());
   ASSERT_TRUE(client_->DeleteSession(kName).ok());
-  const absl::Status status = Decode(0, 7);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("only the inputs from token 8 on are kept"));
+  ExpectDataLoss(Decode(0, 7), "only the inputs from token 8 on are kept");
 }
 
 TEST_F(Durable, SaysSoWhenSomebodyElseMovedTheSession) {
   Start({});
   RunPlain(1, 3);
   service_->MoveLayer(kName, 0, 2);
-  const absl::Status status = Decode(0, 7);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("somebody else"));
+  ExpectDataLoss(Decode(0, 7), "somebody else");
 }
 
 TEST_F(Durable, SaysSoWhenTheCountIsNoCallBoundary) {
   Start({.checkpoint_every_tokens = 100});
   RunPlain(1, 3);
   service_->MoveLayer(kName, 0, -6);  // inside the prefill of 5
-  const absl::Status status = Decode(0, 7);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no step of here ended there"));
+  ExpectDataLoss(Decode(0, 7), "no step of here ended there");
 }
 
 TEST_F(Durable, SaysSoWhenTheReplyOfAnAppliedStepIsNoLongerStored) {
   Start({.forget_stored_replies = true});
   service_->Plan(0, Fault::kLoseReply);
-  const absl::Status status = Decode(0, 7);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no longer stored"));
+  ExpectDataLoss(Decode(0, 7), "no longer stored");
 }
 
 TEST_F(Durable, SaysSoWhenTheServerCameBackFromAnOlderCopyThanItSaid) {
@@ -98,9 +95,7 @@ TEST_F(Durable, SaysSoWhenTheServerCameBackFromAnOlderCopyThanItSaid) {
   ASSERT_TRUE(session_->Checkpoint().ok());
   ASSERT_EQ(Decode(0, 7), absl::OkStatus());
   service_->MoveLayer(kName, 0, -3);
-  const absl::Status status = Decode(0, 8);
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("kept from token 8 on"));
+  ExpectDataLoss(Decode(0, 8), "kept from token 8 on");
 }
 
 TEST_F(Durable, GivesUpWhenTheTimeIsOverAndFinishesTheSameCallLater) {

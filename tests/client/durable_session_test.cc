@@ -24,22 +24,14 @@ TEST_F(Durable, AnswersEachStepOnceWhereNothingFails) {
 
 TEST_F(Durable, GivesTheUninterruptedOutputsWhateverFailsAtWhicheverCall) {
   const Truth truth = Undisturbed(2, [this] { RunPlain(2, 6); });
-  for (const Fault fault :
-       {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate, Fault::kCrashBefore, Fault::kCrashAfter}) {
-    for (const int64_t every : {0, 1, 4, 100}) {
-      for (int call = 0; call < 14; ++call) {
-        SCOPED_TRACE(StrCat("fault ", static_cast<int>(fault), ", call ", call, ", checkpoint every ", every));
-        Start({.layers = 2, .checkpoint_every_tokens = every});
-        service_->Plan(call, fault);
-        RunPlain(2, 6);
-        ExpectLike(truth);
-        EXPECT_GT(session_->stats().retries, 0);
-        if (every > 0) {
-          EXPECT_LE(session_->stats().max_lost_tokens, std::max<int64_t>(every, 5));
-        }
-      }
+  ForEachFault(/*calls=*/14, /*checkpoint_every=*/{0, 1, 4, 100}, [&](int64_t every) {
+    RunPlain(2, 6);
+    ExpectLike(truth);
+    EXPECT_GT(session_->stats().retries, 0);
+    if (every > 0) {
+      EXPECT_LE(session_->stats().max_lost_tokens, std::max<int64_t>(every, 5));
     }
-  }
+  });
 }
 
 TEST_F(Durable, TakesAStoredReplyWhenTheReplyWasLost) {
@@ -114,8 +106,7 @@ TEST_F(Durable, SurvivesCrashesInARow) {
 
 TEST_F(Durable, GoesOnFromWhereAReplayBroke) {
   const Truth truth = Undisturbed(2, [this] { RunPlain(2, 6); });
-  for (const Fault fault :
-       {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate, Fault::kCrashBefore, Fault::kCrashAfter}) {
+  for (const Fault fault : kHiddenFaults) {
     for (const int64_t every : {0, 2, 100}) {
       SCOPED_TRACE(StrCat("fault ", static_cast<int>(fault), ", checkpoint every ", every));
       Start({.layers = 2, .checkpoint_every_tokens = every});
@@ -175,18 +166,10 @@ class DurableDrafts : public Durable {
 
 TEST_F(DurableDrafts, AreTakenAndAcceptedOnceWhateverFailsAtWhicheverCall) {
   const Truth truth = Undisturbed(2, [this] { RunDrafts(); });
-  for (const Fault fault :
-       {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate, Fault::kCrashBefore, Fault::kCrashAfter}) {
-    for (const int64_t every : {0, 1, 3, 100}) {
-      for (int call = 0; call < 18; ++call) {
-        SCOPED_TRACE(StrCat("fault ", static_cast<int>(fault), ", call ", call, ", checkpoint every ", every));
-        Start({.layers = 2, .checkpoint_every_tokens = every});
-        service_->Plan(call, fault);
-        RunDrafts();
-        ExpectLike(truth);
-      }
-    }
-  }
+  ForEachFault(/*calls=*/18, /*checkpoint_every=*/{0, 1, 3, 100}, [&](int64_t) {
+    RunDrafts();
+    ExpectLike(truth);
+  });
 }
 
 TEST_F(DurableDrafts, ComeBackPendingFromACheckpointThatHasThem) {

@@ -52,135 +52,113 @@ class BadStateInput : public ::testing::Test {
            std::to_string(info.checkpoints());
   }
 
-  template <typename Change>
-  Case Fork(const std::string& name, Change change, grpc::StatusCode code, const std::string& reason,
-            const std::string& field = "") const {
-    return {"fork: " + name,
-            [this, change] {
-              v1::ForkSessionRequest request;
-              request.set_name("sessions/a");
-              request.add_session_ids("child");
-              change(request);
-              return caller_.Fork(request).status;
-            },
-            code, reason, field};
+  // For each kind of request: one that is good (a watch still needs its policy), and its call.
+  void MakeGood(v1::ForkSessionRequest& request) const {
+    request.set_name("sessions/a");
+    request.add_session_ids("child");
   }
-  template <typename Change>
-  Case Accept(const std::string& name, Change change, grpc::StatusCode code, const std::string& reason,
-              const std::string& field = "") const {
-    return {"accept: " + name,
-            [this, change] {
-              v1::AcceptTokensRequest request;
-              request.add_acceptances()->set_session("sessions/b");
-              request.mutable_acceptances(0)->set_accepted_tokens(1);
-              change(request);
-              return caller_.Accept(request).status;
-            },
-            code, reason, field};
+  grpc::Status Call(const v1::ForkSessionRequest& request) const { return caller_.Fork(request).status; }
+  void MakeGood(v1::AcceptTokensRequest& request) const {
+    request.add_acceptances()->set_session("sessions/b");
+    request.mutable_acceptances(0)->set_accepted_tokens(1);
   }
-  template <typename Change>
-  Case Watch(const std::string& name, Change change, grpc::StatusCode code, const std::string& reason,
-             const std::string& field = "") const {
-    return {"watch: " + name,
-            [this, change] {
-              v1::WatchStateRequest request;
-              request.set_name("sessions/a");
-              change(request);
-              const auto context = caller_.NewContext();
-              const auto stream = server_.stub().WatchState(context.get(), request);
-              v1::WatchStateResponse piece;
-              EXPECT_FALSE(stream->Read(&piece));
-              return stream->Finish();
-            },
-            code, reason, field};
+  grpc::Status Call(const v1::AcceptTokensRequest& request) const { return caller_.Accept(request).status; }
+  void MakeGood(v1::WatchStateRequest& request) const { request.set_name("sessions/a"); }
+  grpc::Status Call(const v1::WatchStateRequest& request) const {
+    const auto context = caller_.NewContext();
+    const auto stream = server_.stub().WatchState(context.get(), request);
+    v1::WatchStateResponse piece;
+    EXPECT_FALSE(stream->Read(&piece));
+    return stream->Finish();
   }
-  template <typename Change>
-  Case Create(const std::string& name, Change change, const std::string& field) const {
-    return {"create: " + name,
-            [this, change] {
-              v1::CreateSessionRequest request = feed_.Creation("new");
-              change(request);
-              return caller_.Create(request).status;
-            },
-            kInvalid, "INVALID_SPEC", field};
+  void MakeGood(v1::CreateSessionRequest& request) const { request = feed_.Creation("new"); }
+  grpc::Status Call(const v1::CreateSessionRequest& request) const { return caller_.Create(request).status; }
+  void MakeGood(v1::ImportStateRequest::Target& target) const {
+    target.set_session_id("new");
+    *target.mutable_operator_() = SmallOperator(2);
   }
-  template <typename Change>
-  Case Import(const std::string& name, Change change, const std::string& field) const {
-    return {"import: " + name,
-            [this, change] {
-              v1::ImportStateRequest::Target target;
-              target.set_session_id("new");
-              *target.mutable_operator_() = SmallOperator(2);
-              change(target);
-              return caller_.Import(target, caller_.Export("a").reply).status;
-            },
-            kInvalid, "INVALID_SPEC", field};
+  grpc::Status Call(const v1::ImportStateRequest::Target& target) const {
+    return caller_.Import(target, caller_.Export("a").reply).status;
+  }
+
+  // The call of a request that `change` has made bad.
+  template <typename Request, typename Change>
+  Case Bad(const std::string& name, Change change, grpc::StatusCode code, const std::string& reason,
+           const std::string& field = "") const {
+    Request request;
+    MakeGood(request);
+    change(request);
+    return {name, [this, request] { return Call(request); }, code, reason, field};
   }
 
   std::vector<Case> ForkCases() const {
     using R = v1::ForkSessionRequest;
     return {
-        Fork(
-            "no prefix", [](R& r) { r.set_name("a"); }, kInvalid, "INVALID_NAME", "session"),
-        Fork(
-            "unknown", [](R& r) { r.set_name("sessions/none"); }, kNotFound, "SESSION_NOT_FOUND"),
-        Fork(
-            "no children", [](R& r) { r.clear_session_ids(); }, kInvalid, "INVALID_SPEC", "session_ids"),
-        Fork(
-            "too many children",
+        Bad<R>(
+            "fork: no prefix", [](R& r) { r.set_name("a"); }, kInvalid, "INVALID_NAME", "session"),
+        Bad<R>(
+            "fork: unknown", [](R& r) { r.set_name("sessions/none"); }, kNotFound, "SESSION_NOT_FOUND"),
+        Bad<R>(
+            "fork: no children", [](R& r) { r.clear_session_ids(); }, kInvalid, "INVALID_SPEC", "session_ids"),
+        Bad<R>(
+            "fork: too many children",
             [](R& r) {
               for (int i = 0; i < 256; ++i) r.add_session_ids("");
             },
             kInvalid, "INVALID_SPEC", "session_ids"),
-        Fork(
-            "bad id", [](R& r) { r.add_session_ids("x y"); }, kInvalid, "INVALID_NAME", "session_id"),
-        Fork(
-            "long id", [](R& r) { r.add_session_ids(std::string(129, 'x')); }, kInvalid, "INVALID_NAME", "session_id"),
-        Fork(
-            "an id twice", [](R& r) { r.add_session_ids("child"); }, kInvalid, "DUPLICATE_SESSION"),
-        Fork(
-            "its own id", [](R& r) { r.add_session_ids("a"); }, grpc::StatusCode::ALREADY_EXISTS, "SESSION_EXISTS"),
-        Fork(
-            "no idle time", [](R& r) { r.mutable_idle_ttl(); }, kInvalid, "INVALID_SPEC", "idle_ttl"),
-        Fork(
-            "negative lifetime", [](R& r) { r.mutable_max_lifetime()->set_seconds(-1); }, kInvalid, "INVALID_SPEC",
-            "max_lifetime"),
+        Bad<R>(
+            "fork: bad id", [](R& r) { r.add_session_ids("x y"); }, kInvalid, "INVALID_NAME", "session_id"),
+        Bad<R>(
+            "fork: long id", [](R& r) { r.add_session_ids(std::string(129, 'x')); }, kInvalid, "INVALID_NAME",
+            "session_id"),
+        Bad<R>(
+            "fork: an id twice", [](R& r) { r.add_session_ids("child"); }, kInvalid, "DUPLICATE_SESSION"),
+        Bad<R>(
+            "fork: its own id", [](R& r) { r.add_session_ids("a"); }, grpc::StatusCode::ALREADY_EXISTS,
+            "SESSION_EXISTS"),
+        Bad<R>(
+            "fork: no idle time", [](R& r) { r.mutable_idle_ttl(); }, kInvalid, "INVALID_SPEC", "idle_ttl"),
+        Bad<R>(
+            "fork: negative lifetime", [](R& r) { r.mutable_max_lifetime()->set_seconds(-1); }, kInvalid,
+            "INVALID_SPEC", "max_lifetime"),
     };
   }
   std::vector<Case> AcceptCases() const {
     using R = v1::AcceptTokensRequest;
     return {
-        Accept(
-            "nothing", [](R& r) { r.clear_acceptances(); }, kInvalid, "BATCH_TOO_LARGE"),
-        Accept(
-            "too many sessions",
+        Bad<R>(
+            "accept: nothing", [](R& r) { r.clear_acceptances(); }, kInvalid, "BATCH_TOO_LARGE"),
+        Bad<R>(
+            "accept: too many sessions",
             [](R& r) {
               for (int i = 0; i < kMaxBatch; ++i) r.add_acceptances()->set_session("sessions/" + std::to_string(i));
             },
             kInvalid, "BATCH_TOO_LARGE"),
-        Accept(
-            "no prefix", [](R& r) { r.mutable_acceptances(0)->set_session("b"); }, kInvalid, "INVALID_NAME", "session"),
-        Accept(
-            "unknown", [](R& r) { r.mutable_acceptances(0)->set_session("sessions/none"); }, kNotFound,
+        Bad<R>(
+            "accept: no prefix", [](R& r) { r.mutable_acceptances(0)->set_session("b"); }, kInvalid, "INVALID_NAME",
+            "session"),
+        Bad<R>(
+            "accept: unknown", [](R& r) { r.mutable_acceptances(0)->set_session("sessions/none"); }, kNotFound,
             "SESSION_NOT_FOUND"),
-        Accept(
-            "twice", [](R& r) { r.add_acceptances()->set_session("sessions/b"); }, kInvalid, "DUPLICATE_SESSION"),
-        Accept(
-            "more than the draft", [](R& r) { r.mutable_acceptances(0)->set_accepted_tokens(4); }, kInvalid,
+        Bad<R>(
+            "accept: twice", [](R& r) { r.add_acceptances()->set_session("sessions/b"); }, kInvalid,
+            "DUPLICATE_SESSION"),
+        Bad<R>(
+            "accept: more than the draft", [](R& r) { r.mutable_acceptances(0)->set_accepted_tokens(4); }, kInvalid,
             "TOO_MANY_TOKENS"),
-        Accept(
-            "fewer than none", [](R& r) { r.mutable_acceptances(0)->set_accepted_tokens(-1); }, kInvalid,
+        Bad<R>(
+            "accept: fewer than none", [](R& r) { r.mutable_acceptances(0)->set_accepted_tokens(-1); }, kInvalid,
             "TOO_MANY_TOKENS"),
-        Accept(
-            "without a draft", [](R& r) { r.mutable_acceptances(0)->set_session("sessions/a"); }, kInvalid,
+        Bad<R>(
+            "accept: without a draft", [](R& r) { r.mutable_acceptances(0)->set_session("sessions/a"); }, kInvalid,
             "TOO_MANY_TOKENS"),
-        Accept(
-            "another epoch", [](R& r) { r.mutable_acceptances(0)->set_session_epoch(9); }, grpc::StatusCode::ABORTED,
-            "EPOCH_MISMATCH"),
-        Accept(
-            "bad request id", [](R& r) { r.set_request_id("a b"); }, kInvalid, "INVALID_NAME", "request_id"),
-        Accept(
-            "one bad row",
+        Bad<R>(
+            "accept: another epoch", [](R& r) { r.mutable_acceptances(0)->set_session_epoch(9); },
+            grpc::StatusCode::ABORTED, "EPOCH_MISMATCH"),
+        Bad<R>(
+            "accept: bad request id", [](R& r) { r.set_request_id("a b"); }, kInvalid, "INVALID_NAME", "request_id"),
+        Bad<R>(
+            "accept: one bad row",
             [](R& r) {
               r.add_acceptances()->set_session("sessions/a");
               r.mutable_acceptances(1)->set_accepted_tokens(1);
@@ -191,17 +169,18 @@ class BadStateInput : public ::testing::Test {
   std::vector<Case> WatchCases() const {
     using R = v1::WatchStateRequest;
     return {
-        Watch(
-            "no policy", [](R&) {}, kInvalid, "INVALID_SPEC", "every"),
-        Watch(
-            "negative tokens", [](R& r) { r.set_every_tokens(-1); }, kInvalid, "INVALID_SPEC", "every_tokens"),
-        Watch(
-            "no time", [](R& r) { r.mutable_every(); }, kInvalid, "INVALID_SPEC", "every"),
-        Watch(
-            "unknown", [](R& r) { r.set_every_tokens(1), r.set_name("sessions/none"); }, kNotFound,
+        Bad<R>(
+            "watch: no policy", [](R&) {}, kInvalid, "INVALID_SPEC", "every"),
+        Bad<R>(
+            "watch: negative tokens", [](R& r) { r.set_every_tokens(-1); }, kInvalid, "INVALID_SPEC", "every_tokens"),
+        Bad<R>(
+            "watch: no time", [](R& r) { r.mutable_every(); }, kInvalid, "INVALID_SPEC", "every"),
+        Bad<R>(
+            "watch: unknown", [](R& r) { r.set_every_tokens(1), r.set_name("sessions/none"); }, kNotFound,
             "SESSION_NOT_FOUND"),
-        Watch(
-            "no prefix", [](R& r) { r.set_every_tokens(1), r.set_name("a"); }, kInvalid, "INVALID_NAME", "session"),
+        Bad<R>(
+            "watch: no prefix", [](R& r) { r.set_every_tokens(1), r.set_name("a"); }, kInvalid, "INVALID_NAME",
+            "session"),
     };
   }
   std::vector<Case> OtherCases() const {
@@ -239,16 +218,18 @@ class BadStateInput : public ::testing::Test {
          "SESSION_NOT_FOUND", ""},
         {"export: in half precision", [export_of] { return export_of("sessions/a", v1::DTYPE_F16); }, kInvalid,
          "INVALID_TENSOR_DTYPE", ""},
-        Create(
-            "no idle time", [](auto& r) { r.mutable_idle_ttl(); }, "idle_ttl"),
-        Create(
-            "negative lifetime", [](auto& r) { r.mutable_max_lifetime()->set_nanos(-1); }, "max_lifetime"),
-        Import(
-            "no idle time", [](auto& r) { r.mutable_idle_ttl(); }, "idle_ttl"),
-        Import(
-            "negative lifetime", [](auto& r) { r.mutable_max_lifetime()->set_seconds(-5); }, "max_lifetime"),
-        Import(
-            "negative size", [](auto& r) { r.set_total_bytes(-1); }, "total_bytes"),
+        Bad<v1::CreateSessionRequest>(
+            "create: no idle time", [](auto& r) { r.mutable_idle_ttl(); }, kInvalid, "INVALID_SPEC", "idle_ttl"),
+        Bad<v1::CreateSessionRequest>(
+            "create: negative lifetime", [](auto& r) { r.mutable_max_lifetime()->set_nanos(-1); }, kInvalid,
+            "INVALID_SPEC", "max_lifetime"),
+        Bad<v1::ImportStateRequest::Target>(
+            "import: no idle time", [](auto& r) { r.mutable_idle_ttl(); }, kInvalid, "INVALID_SPEC", "idle_ttl"),
+        Bad<v1::ImportStateRequest::Target>(
+            "import: negative lifetime", [](auto& r) { r.mutable_max_lifetime()->set_seconds(-5); }, kInvalid,
+            "INVALID_SPEC", "max_lifetime"),
+        Bad<v1::ImportStateRequest::Target>(
+            "import: negative size", [](auto& r) { r.set_total_bytes(-1); }, kInvalid, "INVALID_SPEC", "total_bytes"),
     };
   }
 

@@ -9,6 +9,31 @@
 #include "tests/integration/service_helpers.h"
 
 namespace gdn {
+namespace {
+
+using Stub = v1::GdnService::Stub;
+
+// One call of a unary method.
+template <typename Request, typename Response>
+Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request,
+                       grpc::ClientContext& context) {
+  Outcome<Response> outcome;
+  outcome.status = (caller.server().stub().*method)(&context, request, &outcome.reply);
+  return outcome;
+}
+
+template <typename Request, typename Response>
+Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> method, const Request& request) {
+  return Call(caller, method, request, *caller.NewContext());
+}
+
+// The one field of a response that callers look at.
+template <typename Response, typename Field>
+Outcome<Field> FieldOf(const Outcome<Response>& called, const Field& (Response::*field)() const) {
+  return {called.status, (called.reply.*field)()};
+}
+
+}  // namespace
 
 std::unique_ptr<grpc::ClientContext> Caller::NewContext() const {
   auto context = std::make_unique<grpc::ClientContext>();
@@ -17,11 +42,7 @@ std::unique_ptr<grpc::ClientContext> Caller::NewContext() const {
 }
 
 Outcome<v1::Session> Caller::Create(const v1::CreateSessionRequest& request) const {
-  Outcome<v1::Session> outcome;
-  v1::CreateSessionResponse response;
-  outcome.status = server_.stub().CreateSession(NewContext().get(), request, &response);
-  outcome.reply = response.session();
-  return outcome;
+  return FieldOf(Call(*this, &Stub::CreateSession, request), &v1::CreateSessionResponse::session);
 }
 
 Outcome<v1::Session> Caller::Create(const std::string& id, const std::string& model) const {
@@ -39,42 +60,30 @@ Outcome<v1::Session> Caller::CreateOperator(const std::string& id, const v1::Ope
 }
 
 Outcome<v1::Session> Caller::Get(const std::string& id) const {
-  Outcome<v1::Session> outcome;
   v1::GetSessionRequest request;
   request.set_name("sessions/" + id);
-  v1::GetSessionResponse response;
-  outcome.status = server_.stub().GetSession(NewContext().get(), request, &response);
-  outcome.reply = response.session();
-  return outcome;
+  return FieldOf(Call(*this, &Stub::GetSession, request), &v1::GetSessionResponse::session);
 }
 
 Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string& page_token) const {
-  Outcome<v1::ListSessionsResponse> outcome;
   v1::ListSessionsRequest request;
   request.set_page_size(page_size);
   request.set_page_token(page_token);
-  outcome.status = server_.stub().ListSessions(NewContext().get(), request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::ListSessions, request);
 }
 
 Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id) const {
-  Outcome<v1::DeleteSessionResponse> outcome;
   v1::DeleteSessionRequest request;
   request.set_name("sessions/" + id);
-  outcome.status = server_.stub().DeleteSession(NewContext().get(), request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::DeleteSession, request);
 }
 
 Outcome<v1::GetServerInfoResponse> Caller::Info() const {
-  Outcome<v1::GetServerInfoResponse> outcome;
-  outcome.status = server_.stub().GetServerInfo(NewContext().get(), v1::GetServerInfoRequest(), &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::GetServerInfo, v1::GetServerInfoRequest());
 }
 
 Outcome<v1::PrefillResponse> Caller::Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const {
-  Outcome<v1::PrefillResponse> outcome;
-  outcome.status = server_.stub().Prefill(&context, request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::Prefill, request, context);
 }
 
 Outcome<v1::PrefillResponse> Caller::Prefill(const v1::PrefillRequest& request) const {
@@ -82,9 +91,7 @@ Outcome<v1::PrefillResponse> Caller::Prefill(const v1::PrefillRequest& request) 
 }
 
 Outcome<v1::DecodeResponse> Caller::Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const {
-  Outcome<v1::DecodeResponse> outcome;
-  outcome.status = server_.stub().Decode(&context, request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::Decode, request, context);
 }
 
 Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) const {
@@ -139,9 +146,7 @@ int64_t Caller::TokenCount(const std::string& id, int layer) const {
 }
 
 Outcome<v1::ForkSessionResponse> Caller::Fork(const v1::ForkSessionRequest& request) const {
-  Outcome<v1::ForkSessionResponse> outcome;
-  outcome.status = server_.stub().ForkSession(NewContext().get(), request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::ForkSession, request);
 }
 
 Outcome<v1::ForkSessionResponse> Caller::Fork(const std::string& id, const std::vector<std::string>& children) const {
@@ -152,9 +157,7 @@ Outcome<v1::ForkSessionResponse> Caller::Fork(const std::string& id, const std::
 }
 
 Outcome<v1::AcceptTokensResponse> Caller::Accept(const v1::AcceptTokensRequest& request) const {
-  Outcome<v1::AcceptTokensResponse> outcome;
-  outcome.status = server_.stub().AcceptTokens(NewContext().get(), request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::AcceptTokens, request);
 }
 
 Outcome<v1::AcceptTokensResponse> Caller::Accept(const std::string& id, int32_t accepted) const {
@@ -166,33 +169,23 @@ Outcome<v1::AcceptTokensResponse> Caller::Accept(const std::string& id, int32_t 
 }
 
 Outcome<v1::Checkpoint> Caller::Checkpoint(const std::string& id, const std::string& checkpoint_id) const {
-  Outcome<v1::Checkpoint> outcome;
   v1::CheckpointSessionRequest request;
   request.set_name("sessions/" + id);
   request.set_checkpoint_id(checkpoint_id);
-  v1::CheckpointSessionResponse response;
-  outcome.status = server_.stub().CheckpointSession(NewContext().get(), request, &response);
-  outcome.reply = response.checkpoint();
-  return outcome;
+  return FieldOf(Call(*this, &Stub::CheckpointSession, request), &v1::CheckpointSessionResponse::checkpoint);
 }
 
 Outcome<v1::Session> Caller::Restore(const std::string& id, const std::string& checkpoint_id) const {
-  Outcome<v1::Session> outcome;
   v1::RestoreCheckpointRequest request;
   request.set_name("sessions/" + id);
   request.set_checkpoint_id(checkpoint_id);
-  v1::RestoreCheckpointResponse response;
-  outcome.status = server_.stub().RestoreCheckpoint(NewContext().get(), request, &response);
-  outcome.reply = response.session();
-  return outcome;
+  return FieldOf(Call(*this, &Stub::RestoreCheckpoint, request), &v1::RestoreCheckpointResponse::session);
 }
 
 Outcome<v1::PrefetchSessionsResponse> Caller::Prefetch(const std::vector<std::string>& ids) const {
-  Outcome<v1::PrefetchSessionsResponse> outcome;
   v1::PrefetchSessionsRequest request;
   for (const std::string& id : ids) request.add_names("sessions/" + id);
-  outcome.status = server_.stub().PrefetchSessions(NewContext().get(), request, &outcome.reply);
-  return outcome;
+  return Call(*this, &Stub::PrefetchSessions, request);
 }
 
 std::string Caller::State(const std::string& id) const {

@@ -21,38 +21,37 @@ class RedisFailure : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
+    redis_.Start();
   }
-  static std::vector<std::string> Ids() {
-    std::vector<std::string> ids;
-    for (int i = 0; i < kSessions; ++i) ids.push_back("s" + std::to_string(i));
-    return ids;
+  // A server over redis that has room for `sessions` on the device.
+  TestServerOptions WithRoomFor(double sessions) const {
+    const int64_t bytes = big_.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
+    TestServerOptions options;
+    options.state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes));
+    options.redis = redis_.endpoint();
+    return options;
   }
   void CreateAll(const Caller& caller) {
-    for (const std::string& id : Ids()) {
+    for (const std::string& id : ids_) {
       ASSERT_TRUE(feed_.Create(caller, id).ok());
       ASSERT_TRUE(caller.Prefill(feed_.Prefill(id, {0, 3})).ok());
     }
   }
 
+  const std::vector<std::string> ids_ = SessionIds(kSessions);
   const TokenFeed feed_ = TokenFeed::Operator(1);
+  RedisServer redis_{{.append_only = true}};
+  TestServer big_server_;
+  const Caller big_{big_server_};
 };
 
 TEST_F(RedisFailure, MidTransferGivesClearErrorsAndNoSessionStepsOnAPartialState) {
-  RedisServer redis({.append_only = true});
-  redis.Start();
-  TestServer big_server;
-  const Caller big(big_server);
-  const int64_t bytes = big.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
-  TestServerOptions options;
-  options.state_bytes = bytes + bytes / 2;  // one at a time: every step of another session is a store and a load
-  options.redis = redis.endpoint();
-  TestServer server(options);
+  TestServer server(WithRoomFor(1.5));  // one at a time: every step of another session is a store and a load
   const Caller caller(server);
   CreateAll(caller);
-  CreateAll(big);
+  CreateAll(big_);
 
-  const std::vector<std::string> ids = Ids();
-  std::vector<int64_t> next(ids.size(), 3);
+  std::vector<int64_t> next(ids_.size(), 3);
   std::atomic<int64_t> steps{0};
   std::atomic<bool> stop{false};
   std::atomic<bool> killed{false};
@@ -61,7 +60,7 @@ TEST_F(RedisFailure, MidTransferGivesClearErrorsAndNoSessionStepsOnAPartialState
       const int64_t seen = steps;
       while (!stop && steps < seen + 17) std::this_thread::sleep_for(std::chrono::microseconds(100));
       if (stop) return;
-      redis.Kill();
+      redis_.Kill();
       killed = true;
       while (!stop && killed) std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
@@ -72,18 +71,18 @@ TEST_F(RedisFailure, MidTransferGivesClearErrorsAndNoSessionStepsOnAPartialState
   });
   int64_t refused = 0;
   for (int round = 0; round < 40; ++round) {
-    for (size_t i = 0; i < ids.size(); ++i) {
+    for (size_t i = 0; i < ids_.size(); ++i) {
       const TokenRange token = {next[i], 1};
-      v1::DecodeRequest request = feed_.Decode({ids[i]}, token);
+      v1::DecodeRequest request = feed_.Decode({ids_[i]}, token);
       request.add_expected_token_counts(next[i]);
-      request.set_request_id(ids[i] + "." + std::to_string(next[i]));
+      request.set_request_id(ids_[i] + "." + std::to_string(next[i]));
       bool done = false;
       while (!done) {
         const auto reply = caller.Decode(request);
         ++steps;
         done = reply.ok();
         if (done) {
-          ASSERT_EQ(reply.reply.output().data(), feed_.DecodeAll(big, ids[i], token)) << ids[i];
+          ASSERT_EQ(reply.reply.output().data(), feed_.DecodeAll(big_, ids_[i], token)) << ids_[i];
           continue;
         }
         ASSERT_EQ(reply.status.error_code(), grpc::StatusCode::UNAVAILABLE) << reply.status.error_message();
@@ -91,7 +90,7 @@ TEST_F(RedisFailure, MidTransferGivesClearErrorsAndNoSessionStepsOnAPartialState
         ASSERT_EQ(reply.metadata("tier"), "redis");
         ASSERT_TRUE(HasRetryInfo(reply.status));
         if (++refused % 5 == 0 && killed) {
-          redis.Start();
+          redis_.Start();
           killed = false;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -103,36 +102,28 @@ TEST_F(RedisFailure, MidTransferGivesClearErrorsAndNoSessionStepsOnAPartialState
   killer.join();
   EXPECT_GE(refused, 15) << "every kill was seen";
   EXPECT_GT(TierNamed(caller, "redis").failures(), 0);
-  for (const std::string& id : ids) EXPECT_EQ(caller.State(id), big.State(id)) << id;
+  for (const std::string& id : ids_) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
 }
 
 TEST_F(RedisFailure, LeavesSessionsOnTheDeviceAlone) {
-  RedisServer redis({.append_only = true});
-  redis.Start();
-  TestServer big_server;
-  const Caller big(big_server);
-  const int64_t bytes = big.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
-  TestServerOptions options;
-  options.state_bytes = 2 * bytes + bytes / 2;
-  options.redis = redis.endpoint();
-  TestServer server(options);
+  TestServer server(WithRoomFor(2.5));
   const Caller caller(server);
   CreateAll(caller);
-  CreateAll(big);
-  redis.Kill();
+  CreateAll(big_);
+  redis_.Kill();
   for (const std::string id : {"s2", "s3"}) {  // the two that are on the device
-    EXPECT_EQ(feed_.DecodeAll(caller, id, {20, 5}), feed_.DecodeAll(big, id, {20, 5}));
+    EXPECT_EQ(feed_.DecodeAll(caller, id, {20, 5}), feed_.DecodeAll(big_, id, {20, 5}));
   }
   const auto away = caller.Decode(feed_.Decode({"s0"}, TokenRange{20, 1}));
   EXPECT_EQ(away.status.error_code(), grpc::StatusCode::UNAVAILABLE) << away.status.error_message();
   EXPECT_EQ(away.reason(), "TIER_UNAVAILABLE");
   EXPECT_FALSE(feed_.Create(caller, "later").ok()) << "there is nowhere for another to go";
   EXPECT_EQ(caller.Get("s2").reply.tier(), v1::STATE_TIER_DEVICE);
-  redis.Start();
+  redis_.Start();
   const auto back = [&] { return caller.Decode(feed_.Decode({"s0"}, TokenRange{20, 1})).ok(); };
   EXPECT_TRUE(WaitUntil(back, "the session to come back from redis"));
-  feed_.DecodeAll(big, "s0", {20, 1});
-  for (const std::string& id : Ids()) EXPECT_EQ(caller.State(id), big.State(id)) << id;
+  feed_.DecodeAll(big_, "s0", {20, 1});
+  for (const std::string& id : ids_) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
 }
 
 }  // namespace

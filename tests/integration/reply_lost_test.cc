@@ -45,14 +45,25 @@ class ReplyLost : public ::testing::Test {
 
   // Runs `call` through the proxy with its reply dropped; once `committed` holds the connection breaks.
   template <typename Call, typename Committed>
-  grpc::Status LoseReply(const Call& call, const Committed& committed) {
+  void LoseReply(const Call& call, const Committed& committed) {
     const int64_t dropped = proxy_.dropped_bytes();
     proxy_.DropReplies();
     auto answer = std::async(std::launch::async, call);
     EXPECT_TRUE(WaitUntil(committed, "the step to be committed"));
     EXPECT_TRUE(WaitUntil([&] { return proxy_.dropped_bytes() > dropped; }, "the reply to be dropped"));
     proxy_.CloseConnections();
-    return answer.get();
+    const grpc::Status lost = answer.get();
+    EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  }
+  // The same for one call of a unary method.
+  template <typename Request, typename Response, typename Committed>
+  void LoseReplyOf(UnaryMethod<Request, Response> method, const Request& request, const Committed& committed) {
+    const auto call = [&] {
+      grpc::ClientContext context;
+      Response response;
+      return (stub_.get()->*method)(&context, request, &response);
+    };
+    LoseReply(call, committed);
   }
 
   TestServer server_;
@@ -68,13 +79,7 @@ TEST_F(ReplyLost, OfADecodeComesAgainByItsRequestId) {
     const TokenRange token = {kPrompt.count + step, 1};
     v1::DecodeRequest request = feed_.Decode({"a"}, token);
     request.set_request_id("s" + std::to_string(step));
-    const auto call = [&] {
-      grpc::ClientContext context;
-      v1::DecodeResponse response;
-      return stub_->Decode(&context, request, &response);
-    };
-    const grpc::Status lost = LoseReply(call, [&] { return Count() == token.first + 1; });
-    EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+    LoseReplyOf(&v1::GdnService::Stub::Decode, request, [&] { return Count() == token.first + 1; });
     const auto retry = caller_.Decode(request);
     ASSERT_TRUE(retry.ok()) << retry.status.error_message();
     EXPECT_EQ(retry.reply.output().data(), feed_.DecodeAll(caller_, "plain", token));
@@ -88,13 +93,7 @@ TEST_F(ReplyLost, OfAPrefillComesAgainByItsRequestId) {
   const TokenRange range = {kPrompt.count, 50};
   v1::PrefillRequest request = feed_.Prefill("a", range);
   request.set_request_id("p");
-  const auto call = [&] {
-    grpc::ClientContext context;
-    v1::PrefillResponse response;
-    return stub_->Prefill(&context, request, &response);
-  };
-  const grpc::Status lost = LoseReply(call, [&] { return Count() == range.first + range.count; });
-  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  LoseReplyOf(&v1::GdnService::Stub::Prefill, request, [&] { return Count() == range.first + range.count; });
   const auto retry = caller_.Prefill(request);
   ASSERT_TRUE(retry.ok()) << retry.status.error_message();
   EXPECT_EQ(retry.reply.output().data(), caller_.Prefill(feed_.Prefill("plain", range)).reply.output().data());
@@ -107,13 +106,7 @@ TEST_F(ReplyLost, OfAnAcceptanceComesAgainByItsRequestId) {
   request.add_acceptances()->set_session("sessions/a");
   request.mutable_acceptances(0)->set_accepted_tokens(5);
   request.set_request_id("v");
-  const auto call = [&] {
-    grpc::ClientContext context;
-    v1::AcceptTokensResponse response;
-    return stub_->AcceptTokens(&context, request, &response);
-  };
-  const grpc::Status lost = LoseReply(call, [&] { return Count() == kPrompt.count + 5; });
-  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  LoseReplyOf(&v1::GdnService::Stub::AcceptTokens, request, [&] { return Count() == kPrompt.count + 5; });
   const auto retry = caller_.Accept(request);
   ASSERT_TRUE(retry.ok()) << retry.status.error_message();
   EXPECT_EQ(retry.reply.counts(0).layers(0).token_count(), kPrompt.count + 5);
@@ -125,13 +118,7 @@ TEST_F(ReplyLost, OfAForkComesAgainByTheSameRequest) {
   v1::ForkSessionRequest request;
   request.set_name("sessions/a");
   for (const char* id : {"x", "y"}) request.add_session_ids(id);
-  const auto call = [&] {
-    grpc::ClientContext context;
-    v1::ForkSessionResponse response;
-    return stub_->ForkSession(&context, request, &response);
-  };
-  const grpc::Status lost = LoseReply(call, [&] { return caller_.Get("y").ok(); });
-  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  LoseReplyOf(&v1::GdnService::Stub::ForkSession, request, [&] { return caller_.Get("y").ok(); });
   const auto retry = caller_.Fork(request);
   ASSERT_TRUE(retry.ok()) << retry.status.error_message();
   EXPECT_EQ(retry.reply.sessions_size(), 2);
@@ -152,8 +139,7 @@ TEST_F(ReplyLost, OnAStreamComesAgainOnTheNext) {
     EXPECT_FALSE(stream->Read(&response)) << "the reply was to be lost";
     return stream->Finish();
   };
-  const grpc::Status lost = LoseReply(call, [&] { return Count() == token.first + 1; });
-  EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+  LoseReply(call, [&] { return Count() == token.first + 1; });
 
   grpc::ClientContext context;
   context.set_wait_for_ready(true);

@@ -39,6 +39,10 @@ struct Outcome {
   }
 };
 
+// A method of the stub that takes one message and answers with one.
+template <typename Request, typename Response>
+using UnaryMethod = grpc::Status (v1::GdnService::Stub::*)(grpc::ClientContext*, const Request&, Response*);
+
 // Tokens of one sequence for one layer: [count, features].
 struct Tokens {
   int64_t features = 0;

@@ -1,111 +1,22 @@
-// ExportState and ImportState: a session goes on elsewhere to the bit, and a bad file makes no session.
-// state_watch_test.cc has WatchState.
+// ExportState and ImportState: a session goes on elsewhere to the bit. state_import_refusal_test.cc has the files that
+// make no session, and state_watch_test.cc WatchState.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/hash.h"
 #include "base/safetensors.h"
-#include "tests/integration/service_helpers.h"
+#include "tests/integration/state_transfer_fixture.h"
 #include "tests/support/compare.h"
 
 namespace gdn {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
-
-constexpr char kSet[] = "qwen3_5_5";
-
-class StateTransfer : public ::testing::Test {
- protected:
-  // A session whose layers are at different points: layer 0 prefilled, layer 1 with a log, layer 2 decoded over a fold.
-  void MakeUneven(const Caller& caller, const std::string& id) {
-    ASSERT_TRUE(caller.Create(id, "m").ok());
-    ASSERT_TRUE(caller.Prefill(PrefillOf(id, 0, inputs_.Slice(0, 37))).ok());
-    ASSERT_TRUE(caller.Prefill(PrefillOf(id, 1, inputs_.Slice(0, 20))).ok());
-    for (int t = 0; t < 5; ++t) ASSERT_TRUE(caller.Decode(DecodeOf({id}, 1, {inputs_.Token(20 + t)})).ok());
-    for (int t = 0; t < 5; ++t) ASSERT_TRUE(caller.Decode(DecodeOf({id}, 2, {inputs_.Slice(4 * t, 4)})).ok());
-  }
-
-  // Decodes across a fold and a prefill of every layer; all outputs.
-  std::vector<std::string> GoOn(const Caller& caller, const std::string& id) {
-    std::vector<std::string> outputs;
-    for (int layer = 0; layer < 3; ++layer) {
-      for (int t = 0; t < 18; ++t) {
-        const auto reply = caller.Decode(DecodeOf({id}, layer, {inputs_.Token(60 + t)}));
-        EXPECT_TRUE(reply.ok()) << reply.status.error_message();
-        outputs.push_back(reply.reply.output().data());
-      }
-      const auto reply = caller.Prefill(PrefillOf(id, layer, inputs_.Slice(80, 40)));
-      EXPECT_TRUE(reply.ok()) << reply.status.error_message();
-      outputs.push_back(reply.reply.output().data());
-    }
-    return outputs;
-  }
-
-  // `file` with other tensors or metadata, as a tool might write it: without checksums.
-  static std::string Rewrite(const std::string& file, const std::map<std::string, std::string>& renamed,
-                             const std::map<std::string, std::string>& changed_metadata) {
-    const SafetensorsFile parsed = SafetensorsFile::Parse(file).value();
-    std::vector<NamedTensor> tensors;
-    for (const auto& [from, to] : renamed) tensors.push_back({to, parsed.Tensor(from).value()});
-    auto metadata = Unsealed(parsed);
-    for (const auto& [key, value] : changed_metadata) metadata[key] = value;
-    return SerializeSafetensors(tensors, metadata).value();
-  }
-
-  static std::map<std::string, std::string> Unsealed(const SafetensorsFile& file) {
-    auto metadata = file.metadata();
-    metadata.erase("checksums");
-    metadata.erase("header_checksum");
-    metadata["format_version"] = "1";
-    return metadata;
-  }
-
-  std::string File(const std::string& id) {
-    const auto exported = caller_.Export(id);
-    EXPECT_TRUE(exported.ok()) << exported.status.error_message();
-    return exported.reply;
-  }
-
-  // Sends the messages, and with `end` says that these were all.
-  Outcome<v1::Session> Send(const std::vector<v1::ImportStateRequest>& messages, bool end = true) {
-    Outcome<v1::Session> outcome;
-    grpc::ClientContext context;
-    v1::ImportStateResponse response;
-    const auto writer = server_.stub().ImportState(&context, &response);
-    for (const auto& message : messages) {
-      if (!writer->Write(message)) break;
-    }
-    if (end) writer->WritesDone();
-    outcome.status = writer->Finish();
-    outcome.reply = response.session();
-    return outcome;
-  }
-  static v1::ImportStateRequest TargetOf(const std::string& id, const std::string& model, int64_t total_bytes = 0) {
-    v1::ImportStateRequest message;
-    message.mutable_target()->set_session_id(id);
-    message.mutable_target()->set_model("models/" + model);
-    message.mutable_target()->set_total_bytes(total_bytes);
-    return message;
-  }
-  static v1::ImportStateRequest DataOf(const std::string& data) {
-    v1::ImportStateRequest message;
-    message.set_data(data);
-    message.set_checksum(Hash64(data));
-    return message;
-  }
-
-  TestServer server_{{.models = {{"m", GoldenPath(kSet)}, {"other", GoldenPath("qwen3_next_5")}}}};
-  const Caller caller_{server_};
-  const Tokens inputs_ = GoldenInputs(kSet, 0);
-};
 
 TEST_F(StateTransfer, ASessionGoesOnInAnotherServerToTheBit) {
   MakeUneven(caller_, "a");
@@ -264,139 +175,6 @@ TEST_F(StateTransfer, TheMaterialisedStateComesInTheDtypeAskedFor) {
   request.set_recurrent_state_dtype(v1::DTYPE_F16);
   const grpc::Status refused = download(&bytes);
   EXPECT_EQ(ErrorInfoOf(refused).reason(), "INVALID_TENSOR_DTYPE");
-}
-
-TEST_F(StateTransfer, ADamagedFileMakesNoSession) {
-  MakeUneven(caller_, "a");
-  const std::string file = File("a");
-  const int64_t used = caller_.Info().reply.state_bytes_used();
-  std::vector<std::string> damaged = {
-      "",
-      file.substr(0, 5),
-      file.substr(0, file.size() / 2),
-      file.substr(0, file.size() - 1),
-      file + "x",
-      std::string(64, '\xff'),
-      Rewrite(file, {{"layer.0.recurrent_state", "layer.0.recurrent_state"}}, {}),
-      Rewrite(file, {}, {{"format", "something else"}}),
-  };
-  // One bit of the header's length, of its text, and of each tensor.
-  const auto flip = [&](size_t at) {
-    damaged.push_back(file);
-    damaged.back()[at] = static_cast<char>(damaged.back()[at] ^ 4);
-  };
-  for (const size_t at : {0, 7, 9, 300}) flip(at);
-  const size_t data = SafetensorsHeaderEnd(file).value();
-  const SafetensorsFile parsed = SafetensorsFile::Parse(file).value();
-  for (const auto& [name, entry] : parsed.entries()) flip(data + (entry.begin + entry.end) / 2);
-  for (size_t i = 0; i < damaged.size(); ++i) {
-    for (const bool sized : {false, true}) {
-      v1::ImportStateRequest::Target target = TargetOf("b", "m").target();
-      if (sized) target.set_total_bytes(static_cast<int64_t>(damaged[i].size()));
-      const auto refused = caller_.Import(target, damaged[i]);
-      EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::DATA_LOSS) << i;
-      EXPECT_EQ(refused.reason(), "INVALID_STATE_FILE") << i;
-      EXPECT_EQ(caller_.Get("b").reason(), "SESSION_NOT_FOUND") << i;
-    }
-  }
-  EXPECT_EQ(caller_.Info().reply.state_bytes_used(), used);
-  EXPECT_TRUE(caller_.Import("b", "m", file).ok()) << "the id is still free";
-}
-
-TEST_F(StateTransfer, PiecesDamagedOnTheirWayMakeNoSession) {
-  MakeUneven(caller_, "a");
-  const std::string file = File("a");
-  const auto size = static_cast<int64_t>(file.size());
-  const v1::ImportStateRequest first = DataOf(file.substr(0, file.size() / 2));
-  const v1::ImportStateRequest second = DataOf(file.substr(file.size() / 2));
-  v1::ImportStateRequest wrong = second;
-  wrong.set_checksum(second.checksum() ^ 1);
-  EXPECT_EQ(Send({TargetOf("b", "m"), first, wrong}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(Send({TargetOf("b", "m"), first}).reason(), "INVALID_STATE_FILE") << "cut, and no size was said";
-  EXPECT_EQ(Send({TargetOf("b", "m", size), first}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(Send({TargetOf("b", "m", size - 1), first, second}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(Send({TargetOf("b", "m", size + 1), first, second}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(caller_.Get("b").reason(), "SESSION_NOT_FOUND");
-  EXPECT_TRUE(Send({TargetOf("b", "m", size), first, second}).ok());
-  EXPECT_EQ(caller_.State("b"), caller_.State("a"));
-}
-
-TEST_F(StateTransfer, AnImportThatIsCancelledMakesNoSession) {
-  MakeUneven(caller_, "a");
-  const std::string file = File("a");
-  grpc::ClientContext context;
-  v1::ImportStateResponse response;
-  const auto writer = server_.stub().ImportState(&context, &response);
-  ASSERT_TRUE(writer->Write(TargetOf("b", "m")));
-  ASSERT_TRUE(writer->Write(DataOf(file.substr(0, file.size() / 2))));
-  CancelAndSettle(caller_, context);
-  EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_EQ(caller_.Get("b").reason(), "SESSION_NOT_FOUND");
-  EXPECT_TRUE(caller_.Import("b", "m", file).ok()) << "the id is still free";
-}
-
-TEST_F(StateTransfer, AnotherModelsFileIsRefusedNamingTheField) {
-  MakeUneven(caller_, "a");
-  const std::string file = File("a");
-  const auto other_model = caller_.Import("b", "other", file);
-  EXPECT_EQ(other_model.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(other_model.reason(), "STATE_MISMATCH");
-  EXPECT_EQ(other_model.metadata("field"), "model_fingerprint");
-  EXPECT_NE(other_model.metadata("found"), other_model.metadata("expected"));
-
-  ASSERT_TRUE(caller_.CreateOperator("op", SmallOperator(2)).ok());
-  const std::string operator_file = File("op");
-  v1::ImportStateRequest::Target target;
-  target.set_session_id("b");
-  *target.mutable_operator_() = SmallOperator(2);
-  EXPECT_TRUE(caller_.Import(target, operator_file).ok());
-  target.set_session_id("c");
-  target.mutable_operator_()->set_value_dim(8);
-  const auto other_dims = caller_.Import(target, operator_file);
-  EXPECT_EQ(other_dims.reason(), "STATE_MISMATCH");
-  EXPECT_EQ(other_dims.metadata("field"), "dims");
-  EXPECT_THAT(other_dims.metadata("expected"), HasSubstr("V=8"));
-  EXPECT_EQ(caller_.Get("c").reason(), "SESSION_NOT_FOUND");
-}
-
-TEST_F(StateTransfer, AFileThatDoesNotFitIsRefusedByItsHeader) {
-  MakeUneven(caller_, "a");
-  const std::string file = File("a");
-  const std::string header = file.substr(0, SafetensorsHeaderEnd(file).value());
-  const auto size = static_cast<int64_t>(file.size());
-  // Nothing but the header is sent, and the stream is left open: the answer does not wait for more.
-  const auto refused = Send({TargetOf("b", "other", size), DataOf(header)}, /*end=*/false);
-  EXPECT_EQ(refused.reason(), "STATE_MISMATCH");
-  EXPECT_EQ(refused.metadata("field"), "model_fingerprint");
-  EXPECT_EQ(Send({TargetOf("b", "m", int64_t{1} << 40)}, /*end=*/false).reason(), "MESSAGE_TOO_LARGE");
-  EXPECT_EQ(Send({TargetOf("a", "m", size)}, /*end=*/false).reason(), "SESSION_EXISTS");
-}
-
-TEST_F(StateTransfer, ImportsThatBreakTheProtocolAreRefused) {
-  MakeUneven(caller_, "a");
-  const v1::ImportStateRequest target = TargetOf("b", "m");
-  v1::ImportStateRequest data, no_spec, bad_size, bad_ttl;
-  data.set_data(File("a"));
-  no_spec.mutable_target()->set_session_id("b");
-  bad_size = TargetOf("b", "m", -1);
-  bad_ttl = target;
-  bad_ttl.mutable_target()->mutable_idle_ttl()->set_seconds(-1);
-  EXPECT_EQ(Send({}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({target, target}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({target, v1::ImportStateRequest()}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({no_spec, data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({bad_size, data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({bad_ttl, data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({TargetOf("b", "none"), data}).reason(), "MODEL_NOT_FOUND");
-  EXPECT_EQ(Send({TargetOf("b b", "m"), data}).reason(), "INVALID_NAME");
-  EXPECT_EQ(Send({TargetOf("a", "m"), data}).reason(), "SESSION_EXISTS");
-  EXPECT_EQ(Send({target}).reason(), "INVALID_STATE_FILE");
-  std::vector<v1::ImportStateRequest> endless = {target};
-  for (int i = 0; i < 80; ++i) endless.push_back(DataOf(std::string(size_t{1} << 18, 'x')));
-  EXPECT_EQ(Send(endless).reason(), "MESSAGE_TOO_LARGE");
-  EXPECT_TRUE(Send({target, data}).ok());
-  EXPECT_EQ(Send({target, data}).status.error_code(), grpc::StatusCode::ALREADY_EXISTS) << "even the same file";
 }
 
 TEST_F(StateTransfer, PiecesAreInOrderAndSayTheWhole) {

@@ -18,12 +18,6 @@ namespace {
 
 constexpr int kLayers = 2;
 
-std::vector<std::string> Ids(int count) {
-  std::vector<std::string> ids;
-  for (int i = 0; i < count; ++i) ids.push_back("s" + std::to_string(i));
-  return ids;
-}
-
 // Bytes of state of an operator session.
 int64_t SessionBytes(int layers = kLayers) {
   TestServer server;
@@ -32,10 +26,21 @@ int64_t SessionBytes(int layers = kLayers) {
 
 class Tiers : public ::testing::Test {
  protected:
-  // A server that has room for `sessions` on the device.
+  int64_t BytesOf(double sessions) const { return static_cast<int64_t>(sessions * static_cast<double>(bytes_)); }
+  // A server that has room for `sessions` on the device; with host memory for further ones, with a disk for all others.
   TestServerOptions WithRoomFor(double sessions) const {
     TestServerOptions options;
-    options.state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes_));
+    options.state_bytes = BytesOf(sessions);
+    return options;
+  }
+  TestServerOptions WithHost(double sessions, double host_sessions = 100) const {
+    TestServerOptions options = WithRoomFor(sessions);
+    options.host_bytes = BytesOf(host_sessions);
+    return options;
+  }
+  TestServerOptions WithDisk(double sessions, const ScratchFolder& folder) const {
+    TestServerOptions options = WithRoomFor(sessions);
+    options.disk_dir = folder.path();
     return options;
   }
   int64_t Tokens(size_t who) const { return 20 * static_cast<int64_t>(who); }  // where its own tokens begin
@@ -66,6 +71,12 @@ class Tiers : public ::testing::Test {
     for (const std::string& id : ids) EXPECT_EQ(small.State(id), big_.State(id)) << id;
   }
 
+  // Sessions left for the tier and came back from it, more than once a round.
+  static void ExpectMoves(const Caller& caller, const std::string& tier, int64_t rounds) {
+    EXPECT_GT(TierNamed(caller, tier).stores(), rounds);
+    EXPECT_GT(TierNamed(caller, tier).loads(), rounds);
+  }
+
   const int64_t bytes_ = SessionBytes();
   const TokenFeed feed_ = TokenFeed::Operator(kLayers);
   TestServer big_server_;
@@ -73,26 +84,21 @@ class Tiers : public ::testing::Test {
 };
 
 TEST_F(Tiers, HostMemoryGivesBackEverySessionToTheBit) {
-  TestServerOptions options = WithRoomFor(2.5);
-  options.host_bytes = 100 * bytes_;
+  const TestServerOptions options = WithHost(2.5);
   TestServer server(options);
   const Caller caller(server);
-  ExpectSame(caller, Ids(6), 36);  // over a fold of both layers
-  EXPECT_GT(TierNamed(caller, "host").stores(), 36);
-  EXPECT_GT(TierNamed(caller, "host").loads(), 36);
+  ExpectSame(caller, SessionIds(6), 36);  // over a fold of both layers
+  ExpectMoves(caller, "host", 36);
   EXPECT_EQ(TierNamed(caller, "host").failures(), 0);
   EXPECT_LE(TierNamed(caller, "device").used_bytes(), options.state_bytes);
 }
 
 TEST_F(Tiers, TheDiskGivesBackEverySessionToTheBit) {
   const ScratchFolder folder;
-  TestServerOptions options = WithRoomFor(2.5);
-  options.disk_dir = folder.path();
-  TestServer server(options);
+  TestServer server(WithDisk(2.5, folder));
   const Caller caller(server);
-  ExpectSame(caller, Ids(4), 20);
-  EXPECT_GT(TierNamed(caller, "disk").stores(), 20);
-  EXPECT_GT(TierNamed(caller, "disk").loads(), 20);
+  ExpectSame(caller, SessionIds(4), 20);
+  ExpectMoves(caller, "disk", 20);
   EXPECT_EQ(TierNamed(caller, "disk").failures(), 0);
 }
 
@@ -104,19 +110,17 @@ TEST_F(Tiers, RedisGivesBackEverySessionToTheBit) {
   options.redis = redis.endpoint();
   TestServer server(options);
   const Caller caller(server);
-  ExpectSame(caller, Ids(4), 20);
-  EXPECT_GT(TierNamed(caller, "redis").stores(), 20);
-  EXPECT_GT(TierNamed(caller, "redis").loads(), 20);
+  ExpectSame(caller, SessionIds(4), 20);
+  ExpectMoves(caller, "redis", 20);
 }
 
 TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
   const ScratchFolder folder;
-  TestServerOptions options = WithRoomFor(4.5);
-  options.host_bytes = 3 * bytes_ + bytes_ / 2;
+  TestServerOptions options = WithHost(4.5, 3.5);
   options.disk_dir = folder.path();
   TestServer server(options);
   const Caller caller(server);
-  const std::vector<std::string> ids = Ids(12);
+  const std::vector<std::string> ids = SessionIds(12);
   CreateAll(caller, ids);
   CreateAll(big_, ids);
   std::vector<int> tiers;
@@ -136,11 +140,9 @@ TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
 }
 
 TEST_F(Tiers, APrefetchedSessionIsOnTheDevice) {
-  TestServerOptions options = WithRoomFor(2.5);
-  options.host_bytes = 100 * bytes_;
-  TestServer server(options);
+  TestServer server(WithHost(2.5));
   const Caller caller(server);
-  CreateAll(caller, Ids(4));
+  CreateAll(caller, SessionIds(4));
   EXPECT_EQ(caller.Get("s0").reply.tier(), v1::STATE_TIER_HOST);
   const auto hint = caller.Prefetch({"s0", "s3", "unknown"});
   ASSERT_TRUE(hint.ok()) << hint.status.error_message();
@@ -150,11 +152,9 @@ TEST_F(Tiers, APrefetchedSessionIsOnTheDevice) {
 }
 
 TEST_F(Tiers, ABatchThatCannotFitIsRefusedAndNothingMoves) {
-  TestServerOptions options = WithRoomFor(2.5);
-  options.host_bytes = 100 * bytes_;
-  TestServer server(options);
+  TestServer server(WithHost(2.5));
   const Caller caller(server);
-  const std::vector<std::string> ids = Ids(4);
+  const std::vector<std::string> ids = SessionIds(4);
   CreateAll(caller, ids);
   std::vector<std::string> states;
   for (const std::string& id : ids) states.push_back(caller.State(id));
@@ -166,13 +166,11 @@ TEST_F(Tiers, ABatchThatCannotFitIsRefusedAndNothingMoves) {
 }
 
 TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
-  TestServerOptions options = WithRoomFor(2.5);
-  options.host_bytes = 3 * bytes_ + bytes_ / 2;
-  TestServer server(options);
+  TestServer server(WithHost(2.5, 3.5));
   const Caller caller(server);
   std::vector<std::string> ids;
   grpc::Status refused;
-  for (const std::string& id : Ids(20)) {
+  for (const std::string& id : SessionIds(20)) {
     const auto made = feed_.Create(caller, id);
     refused = made.status;
     if (!made.ok()) break;
@@ -198,11 +196,9 @@ TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
 
 TEST_F(Tiers, SessionsWhoseTimeIsOverEndOnceAndLeaveNothing) {
   const ScratchFolder folder;
-  TestServerOptions options = WithRoomFor(2.5);
-  options.disk_dir = folder.path();
-  TestServer server(options);
+  TestServer server(WithDisk(2.5, folder));
   const Caller caller(server);
-  for (const std::string& id : Ids(6)) {
+  for (const std::string& id : SessionIds(6)) {
     v1::CreateSessionRequest request = feed_.Creation(id);
     auto* ttl = id == "s1" || id == "s4" ? request.mutable_max_lifetime() : request.mutable_idle_ttl();
     id == "s0" ? ttl->set_seconds(3600) : ttl->set_nanos(300'000'000);
@@ -223,9 +219,7 @@ TEST_F(Tiers, SessionsWhoseTimeIsOverEndOnceAndLeaveNothing) {
 
 TEST_F(Tiers, AParkedSessionIsDeletedWithItsFiles) {
   const ScratchFolder folder;
-  TestServerOptions options = WithRoomFor(1.5);
-  options.disk_dir = folder.path();
-  TestServer server(options);
+  TestServer server(WithDisk(1.5, folder));
   const Caller caller(server);
   CreateAll(caller, {"s0", "s1"});
   EXPECT_EQ(caller.Get("s0").reply.tier(), v1::STATE_TIER_DISK);
@@ -239,12 +233,10 @@ TEST_F(Tiers, AParkedSessionIsDeletedWithItsFiles) {
 
 TEST_F(Tiers, ADamagedFileIsDataLossOfItsSessionAlone) {
   const ScratchFolder folder;
-  TestServerOptions options = WithRoomFor(1.5);
-  options.disk_dir = folder.path();
-  TestServer server(options);
+  TestServer server(WithDisk(1.5, folder));
   const Caller caller(server);
-  CreateAll(caller, Ids(3));
-  CreateAll(big_, Ids(3));
+  CreateAll(caller, SessionIds(3));
+  CreateAll(big_, SessionIds(3));
   const std::vector<std::string> files = folder.Files("s-s0/state.safetensors");
   ASSERT_EQ(files.size(), 1u);
   const auto bytes = static_cast<std::streamoff>(std::filesystem::file_size(files[0]));
@@ -289,7 +281,7 @@ TEST(ManySessions, AreEachCorrectAfterEvictionAndReturn) {
   constexpr int kKinds = 100;
   TestServer reference_server;
   const Caller reference(reference_server);
-  const std::vector<std::string> ids = Ids(sessions);
+  const std::vector<std::string> ids = SessionIds(sessions);
   const auto first = [&](int i) { return static_cast<int64_t>(i % kKinds); };
   std::vector<std::vector<std::string>> expected(2);
   std::vector<std::string> states;

@@ -112,6 +112,12 @@ std::string TokenFeed::DecodeAll(const Caller& caller, const std::string& id, To
   return outputs;
 }
 
+std::vector<std::string> SessionIds(int count) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < count; ++i) ids.push_back("s" + std::to_string(i));
+  return ids;
+}
+
 std::string RowTokens(const v1::Tensor& output, int64_t row, int64_t tokens) {
   const std::string bytes = RowBytes(output, row);
   return bytes.substr(0, bytes.size() / static_cast<size_t>(output.shape(1)) * static_cast<size_t>(tokens));

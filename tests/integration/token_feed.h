@@ -58,6 +58,9 @@ class TokenFeed {
   DeltaRuleInputs inputs_;
 };
 
+// "s0", "s1", ..
+std::vector<std::string> SessionIds(int count);
+
 // The first `tokens` tokens of row `row` of a [B, T, ..] output.
 std::string RowTokens(const v1::Tensor& output, int64_t row, int64_t tokens);
 

@@ -58,21 +58,16 @@ TEST_F(CheckpointerTest, ACheckpointTellsWhatItHasAndTheSessionGoesOn) {
 TEST_F(CheckpointerTest, StepsGoOnWhileTheCopyIsWrittenAndAreNotInIt) {
   const auto a = world_.Make("a");
   ASSERT_TRUE(world_.Write(a, 1).ok());
-  absl::Notification writing, go_on;
-  world_.disk.OnStore([&](const StateKey&) {
-    writing.Notify();
-    go_on.WaitForNotification();
-  });
+  HeldStore store(world_.disk);
   Answer<absl::StatusOr<CheckpointResult>> made;
   world_.checkpointer.Checkpoint(a, "", made.callback());
-  writing.WaitForNotification();
+  store.Await();
   ASSERT_TRUE(world_.Write(a, 2).ok());
   EXPECT_EQ(a->undurable().tokens, 2);
-  go_on.Notify();
+  store.Release();
   ASSERT_TRUE(made.Wait().ok());
   EXPECT_EQ(a->undurable().tokens, 1);
   EXPECT_TRUE(a->undurable().any);
-  world_.disk.OnStore(nullptr);
   ASSERT_TRUE(world_.Restore(a).ok());
   EXPECT_EQ(*world_.Read(a), 1);
 }
@@ -184,6 +179,7 @@ TEST_F(CheckpointerTest, NoSessionIsFurtherFromItsLastCopyThanThePolicySays) {
   const auto b = world.Make("b");
   for (int i = 1; i <= 150; ++i) {
     const auto& session = i % 3 == 0 ? b : a;
+    world.WaitForRoom(session, session->spec().layers[0]);
     const auto pin = world.PinOne(session);
     ASSERT_TRUE(pin.ok()) << pin.status();
     ASSERT_LT(session->undurable().tokens, kEvery) << "a step was let in that it should have kept waiting";
@@ -200,14 +196,15 @@ TEST_F(CheckpointerTest, StepsWaitForASlowCheckpointAndThenGoOn) {
   const auto neighbour = world.Make("b");
   world.disk.OnStore([&](const StateKey&) { go_on.WaitForNotification(); });
   for (int i = 1; i <= 4; ++i) ASSERT_TRUE(world.Write(a, static_cast<float>(i)).ok());
-  Answer<Residency::PinResults> pins;
-  world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
-  EXPECT_FALSE(pins.given());
+  absl::Notification ended;
+  EXPECT_FALSE(world.checkpointer.WaitForRoom(a, a->spec().layers[0], 1, [&ended] { ended.Notify(); }));
   EXPECT_TRUE(world.Write(neighbour, 1).ok()) << "its neighbour has moved one token";
+  EXPECT_FALSE(ended.HasBeenNotified());
   go_on.Notify();
-  ASSERT_TRUE(pins.Wait()[0].ok());
+  ended.WaitForNotification();
+  EXPECT_TRUE(world.checkpointer.WaitForRoom(a, a->spec().layers[0], 1, [] {}));
   EXPECT_LT(a->undurable().tokens, 4);
-  EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 4);
+  EXPECT_EQ(*world.Read(a), 4);
 }
 
 TEST_F(CheckpointerTest, ATierThatFailsHoldsNobodyBack) {

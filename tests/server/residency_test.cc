@@ -18,13 +18,20 @@ std::string Place(const TieredWorld& world, const std::shared_ptr<Session>& sess
   return session->resident() ? "device" : world.tiers.PlaceOf(session->key());
 }
 
+// Sessions "0", "1", .. with the marks 1, 2, ..
+std::vector<std::shared_ptr<Session>> MakeMarked(TieredWorld& world, int count) {
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < count; ++i) {
+    sessions.push_back(world.Make(std::to_string(i)));
+    const absl::Status written = world.Write(sessions.back(), static_cast<float>(i + 1));
+    EXPECT_TRUE(written.ok()) << written;
+  }
+  return sessions;
+}
+
 TEST(Residency, SessionsThatGaveWayComeBackAsTheyWere) {
   TieredWorld world({.device_sessions = 2});
-  std::vector<std::shared_ptr<Session>> sessions;
-  for (int i = 0; i < 7; ++i) {
-    sessions.push_back(world.Make(std::to_string(i)));
-    ASSERT_TRUE(world.Write(sessions.back(), static_cast<float>(i + 1)).ok());
-  }
+  const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 7);
   for (int round = 0; round < 3; ++round) {
     for (size_t i = 0; i < sessions.size(); ++i) {
       const auto mark = world.Read(sessions[i]);
@@ -78,11 +85,7 @@ TEST(Residency, PinnedAndLockedSessionsStayWhereTheyAre) {
 
 TEST(Residency, ACallOfMoreThanFitsIsRefusedAtOnceAndOthersGoOn) {
   TieredWorld world({.device_sessions = 2});
-  std::vector<std::shared_ptr<Session>> sessions;
-  for (int i = 0; i < 3; ++i) {
-    sessions.push_back(world.Make(std::to_string(i)));
-    ASSERT_TRUE(world.Write(sessions.back(), static_cast<float>(i + 1)).ok());
-  }
+  const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 3);
   // One that waited for room would find that its deadline has passed.
   for (const auto& order : {std::vector{0, 1, 2}, std::vector{2, 0, 1}, std::vector{1, 2, 0}}) {
     std::vector<std::shared_ptr<Session>> call;
@@ -162,11 +165,7 @@ TEST(Residency, FullTiersRefuseANewcomerAndLeaveTheOthers) {
 
 TEST(Residency, AStateThatCannotBeReadFailsItsOwnRowAlone) {
   TieredWorld world({.device_sessions = 2, .host = false, .disk = true});
-  std::vector<std::shared_ptr<Session>> sessions;
-  for (int i = 0; i < 4; ++i) {
-    sessions.push_back(world.Make(std::to_string(i)));
-    ASSERT_TRUE(world.Write(sessions.back(), static_cast<float>(i + 1)).ok());
-  }
+  const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 4);
   world.disk.Damage(sessions[0]->key());
   for (int i = 0; i < 3; ++i) {
     const auto pins = world.Pin({sessions[0], sessions[1]});

@@ -129,25 +129,6 @@ TEST_F(SessionGateTest, ALockBecomesAPinWithoutAGap) {
   EXPECT_THAT(heard_, ElementsAre("pin", "lock"));
 }
 
-TEST_F(SessionGateTest, StepsThatAreHeldBackWaitAndLocksDoNot) {
-  ASSERT_TRUE(gate_.TryPin());
-  gate_.SetHeldBack(true);
-  EXPECT_FALSE(gate_.TryPin());
-  gate_.PinAgain();
-  gate_.Unpin();
-  gate_.WhenPinnable(Note("pin"));
-  gate_.Lock(Note("lock"));
-  gate_.Unpin();
-  EXPECT_THAT(heard_, ElementsAre("lock"));
-  gate_.Hold();
-  EXPECT_FALSE(gate_.TryPin());
-  gate_.ReleaseHold();
-  EXPECT_THAT(heard_, ElementsAre("lock"));
-  gate_.SetHeldBack(false);
-  EXPECT_THAT(heard_, ElementsAre("lock", "pin"));
-  EXPECT_TRUE(gate_.TryPin());
-}
-
 TEST_F(SessionGateTest, CallbacksMayUseTheGate) {
   ASSERT_TRUE(gate_.TryPin());
   int locks = 0;
@@ -210,9 +191,6 @@ TEST_F(SessionGateTest, LosesNoWakeupAndExcludesLocksFromPinsUnderManyThreads) {
         const int what = random.NextInt(0, 7);
         if (what < 3) {
           lock(what);
-        } else if (what == 3 && i == 0) {
-          gate_.SetHeldBack(true);
-          gate_.SetHeldBack(false);
         } else {
           pin();
         }

@@ -219,19 +219,14 @@ TEST_F(SessionEndTest, ALockedSessionEndsWhenItIsLetGo) {
 TEST_F(SessionEndTest, ASessionThatIsBeingCheckpointedEndsAfterwards) {
   const auto a = world_.Make("a");
   ASSERT_TRUE(world_.Write(a, 1).ok());
-  absl::Notification writing, go_on;
-  world_.disk.OnStore([&](const StateKey&) {
-    writing.Notify();
-    go_on.WaitForNotification();
-  });
+  HeldStore store(world_.disk);
   Answer<absl::StatusOr<CheckpointResult>> made;
   world_.checkpointer.Checkpoint(a, "", made.callback());
-  writing.WaitForNotification();
+  store.Await();
   Answer<absl::Status> deleted;
   world_.manager.Delete("", "a", deleted.callback());
   EXPECT_FALSE(deleted.given());
-  world_.disk.OnStore(nullptr);
-  go_on.Notify();
+  store.Release();
   EXPECT_TRUE(deleted.Wait().ok());
   EXPECT_TRUE(made.Wait().ok());
   ExpectGone("a");

@@ -4,63 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "tests/server/session_test_support.h"
+#include "tests/server/session_fixture.h"
 
 namespace gdn {
 namespace {
-
-StepRequest Request(std::string request_id = "", std::string payload = "p",
-                    std::optional<int64_t> expected = std::nullopt) {
-  return {.layer = 0,
-          .kind = InputKind::kDeltaRule,
-          .request_id = std::move(request_id),
-          .payload = HashBytes(payload),
-          .reply_bytes = 8,
-          .expected_token_count = expected};
-}
-
-std::shared_ptr<StoredReply> Reply(const std::string& output) {
-  auto reply = std::make_shared<StoredReply>();
-  reply->output = output;
-  return reply;
-}
-
-void NotJoined(const absl::StatusOr<StepReplyPtr>&) { ADD_FAILURE() << "this call joined nothing"; }
-
-class SessionTest : public ::testing::Test {
- protected:
-  absl::StatusOr<Admission> TryAdmit(const StepRequest& request, StepReplyCallback on_joined = NotJoined) {
-    const SessionPin pin = PinOf(session_);
-    EXPECT_TRUE(pin.valid());
-    return session_->Admit(pin, request, std::move(on_joined));
-  }
-  StepLease Admit(const StepRequest& request) {
-    auto admission = TryAdmit(request);
-    EXPECT_TRUE(admission.ok()) << admission.status();
-    EXPECT_TRUE(admission->lease.valid());
-    return std::move(admission->lease);
-  }
-  // Admits, computes nothing and commits.
-  void Step(const StepRequest& request, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
-    Finish(Admit(request), after, std::move(reply));
-  }
-  static void Finish(StepLease lease, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
-    const auto slots = lease.PrepareDecode();
-    ASSERT_TRUE(slots.ok()) << slots.status();
-    lease.Commit({.after = after, .base_written = slots->zero}, std::move(reply));
-  }
-  std::string Reason(const StepRequest& request) { return ErrorReason(TryAdmit(request).status()); }
-  void MarkDeleted() { session_->TryLock().MarkDeleted(); }
-
-  SessionWorld world_{int64_t{1} << 22, /*reply_bytes=*/100};
-  std::shared_ptr<Session> session_ = world_.MakeSession(OperatorSessionSpec(2));
-};
 
 TEST_F(SessionTest, BeginsFresh) {
   for (const LayerInfo& info : session_->Layers()) {
@@ -375,75 +327,6 @@ TEST_F(SessionTest, TellsHowMuchOfItIsNotDurable) {
   EXPECT_EQ(session_->Layers()[0].durable_token_count, 7);
   session_->NoteDurable(session_->TryLock().changes(), {7, 5}, when);
   EXPECT_FALSE(session_->undurable().any);
-}
-
-class SessionAcceptTest : public SessionTest {
- protected:
-  using AcceptRequest = Session::AcceptRequest;
-
-  absl::StatusOr<std::vector<StepLease>> Accept(const AcceptRequest& request) {
-    return session_->AdmitAccept(PinOf(session_), request);
-  }
-  std::string Reason(const AcceptRequest& request) { return ErrorReason(Accept(request).status()); }
-  void Draft(int32_t layer, int32_t length) {
-    Step(PlainStep(layer), {.token_count = 3, .log_length = 3, .draft_length = length});
-  }
-};
-
-TEST_F(SessionAcceptTest, GivesALeaseOnEveryLayerWithADraft) {
-  session_ = world_.MakeSession(OperatorSessionSpec(3));
-  Draft(0, 4);
-  Draft(2, 2);
-  auto leases = Accept({.accepted_tokens = 2, .request_id = "a"});
-  ASSERT_TRUE(leases.ok()) << leases.status();
-  ASSERT_EQ(leases->size(), 2u);
-  EXPECT_EQ((*leases)[0].layer(), 0);
-  EXPECT_EQ((*leases)[1].layer(), 2);
-  EXPECT_EQ((*leases)[0].before().draft_length, 4);
-  EXPECT_EQ(Reason({.accepted_tokens = 2}), reason::kSessionBusy);
-  EXPECT_TRUE(Admit(PlainStep(1)).valid()) << "a layer without a draft goes on";
-  for (StepLease& lease : *leases) Finish(std::move(lease), {.token_count = 5, .log_length = 5});
-  session_->NoteAccepted({.accepted_tokens = 2, .request_id = "a"});
-  EXPECT_EQ(session_->Layers()[0].progress.token_count, 5);
-  EXPECT_EQ(session_->Layers()[0].kind, InputKind::kDeltaRule);
-  EXPECT_TRUE(Admit(PlainStep(0)).valid());
-
-  const auto again = Accept({.accepted_tokens = 2, .request_id = "a"});
-  ASSERT_TRUE(again.ok()) << "done before";
-  EXPECT_TRUE(again->empty());
-  EXPECT_EQ(Reason({.accepted_tokens = 1, .request_id = "a"}), reason::kRequestIdReused);
-}
-
-TEST_F(SessionAcceptTest, AcceptsNoMoreThanTheDraft) {
-  EXPECT_EQ(Reason({.accepted_tokens = 1}), reason::kTooManyTokens) << "there is none";
-  EXPECT_TRUE(Accept({.accepted_tokens = 0})->empty()) << "nothing of nothing is nothing to do";
-  Draft(0, 4);
-  Draft(1, 2);
-  const absl::Status refused = Accept({.accepted_tokens = 3}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(refused), reason::kTooManyTokens);
-  EXPECT_EQ(ErrorMetadata(refused).at("layer"), "1");
-  EXPECT_EQ(ErrorMetadata(refused).at("expected"), "2");
-  EXPECT_EQ(Accept({.accepted_tokens = 2})->size(), 2u) << "a refusal takes no layer";
-}
-
-TEST_F(SessionAcceptTest, ChecksTheEpochAfterTheIdAndRefusesABusySession) {
-  Draft(0, 2);
-  session_->TryLock().SetEpoch(4);
-  const absl::Status refused = Accept({.accepted_tokens = 3, .epoch = 3}).status();
-  EXPECT_EQ(ErrorReason(refused), reason::kEpochMismatch);
-  EXPECT_EQ(ErrorMetadata(refused).at("epoch"), "4");
-  {
-    const StepLease busy = Admit(PlainStep(1));
-    EXPECT_EQ(Reason({.accepted_tokens = 1, .epoch = 4}), reason::kSessionBusy) << "no step may see half of it";
-  }
-  {
-    auto leases = Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 4});
-    ASSERT_TRUE(leases.ok());
-  }
-  EXPECT_EQ(session_->Layers()[0].progress.draft_length, 2) << "dropped leases leave the draft";
-  session_->NoteAccepted({.accepted_tokens = 1, .request_id = "a"});
-  EXPECT_TRUE(Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 3})->empty());
 }
 
 }  // namespace

@@ -118,6 +118,15 @@ struct TieredWorld : SessionWorld {
   }
   absl::StatusOr<SessionPin> PinOne(const std::shared_ptr<Session>& session) { return std::move(Pin({session})[0]); }
 
+  // As a call of one token for `layer` does before it pins.
+  void WaitForRoom(const std::shared_ptr<Session>& session, int32_t layer) {
+    for (;;) {
+      const auto ended = std::make_shared<absl::Notification>();
+      if (checkpointer.WaitForRoom(session, layer, 1, [ended] { ended->Notify(); })) return;
+      ended->WaitForNotification();
+    }
+  }
+
   // One token of every layer, which makes `mark` (and the layer) of the whole state.
   static absl::Status Write(const SessionPin& pin, float mark) {
     const std::vector<int32_t>& layers = pin.session().spec().layers;
@@ -128,6 +137,7 @@ struct TieredWorld : SessionWorld {
     return absl::OkStatus();
   }
   absl::Status Write(const std::shared_ptr<Session>& session, float mark) {
+    for (const int32_t layer : session->spec().layers) WaitForRoom(session, layer);
     GDN_ASSIGN_OR_RETURN(const SessionPin pin, PinOne(session));
     return Write(pin, mark);
   }

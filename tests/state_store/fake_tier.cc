@@ -155,4 +155,18 @@ bool FakeTier::overlapped() const {
   return overlapped_;
 }
 
+HeldStore::HeldStore(FakeTier& tier, std::optional<StateKey> key) : tier_(tier) {
+  tier_.OnStore([events = events_, key = std::move(key)](const StateKey& stored) {
+    if (key.has_value() && stored != *key) return;
+    events->begun.Notify();
+    events->released.WaitForNotification();
+  });
+}
+
+void HeldStore::Release() {
+  if (events_->released.HasBeenNotified()) return;
+  tier_.OnStore(nullptr);
+  events_->released.Notify();
+}
+
 }  // namespace gdn

@@ -9,6 +9,8 @@
 
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "state_store/state_tier.h"
 
 namespace gdn {
@@ -71,6 +74,28 @@ class FakeTier final : public StateTier {
   bool overlapped_ = false;
   absl::Status store_status_, load_status_, erase_status_;
   std::function<void(const StateKey&)> on_store_;
+};
+
+// Keeps a tier's next Store (of `key`, or whichever comes) at its start until Release, or destruction. No second one
+// may come in that time.
+class HeldStore {
+ public:
+  explicit HeldStore(FakeTier& tier, std::optional<StateKey> key = std::nullopt);
+  ~HeldStore() { Release(); }
+  HeldStore(const HeldStore&) = delete;
+  HeldStore& operator=(const HeldStore&) = delete;
+
+  // Returns once the Store has begun.
+  void Await() { events_->begun.WaitForNotification(); }
+  void Release();
+
+ private:
+  struct Events {
+    absl::Notification begun, released;
+  };
+
+  FakeTier& tier_;
+  const std::shared_ptr<Events> events_ = std::make_shared<Events>();  // with the Store, which may end after this
 };
 
 }  // namespace gdn

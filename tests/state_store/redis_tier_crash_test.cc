@@ -41,6 +41,14 @@ class RedisTierCrash : public ::testing::Test {
     return -1;
   }
 
+  // Kills the server at a random moment from now.
+  static std::thread KillSoon(RedisServer& server, std::mt19937& random) {
+    return std::thread([&server, wait = static_cast<int64_t>(random() % kLatestKill)] {
+      absl::SleepFor(absl::Microseconds(wait));
+      server.Kill();
+    });
+  }
+
   TestMemory memory_;
   std::array<TestSession, 3> states_;
 };
@@ -57,10 +65,7 @@ TEST_F(RedisTierCrash, LeavesTheOldOrTheNewStateWhenKilledDuringAStore) {
   for (int round = 0; round < kRounds; ++round) {
     const int next = (stored + 1) % 3;
     const SessionImagePtr image = MakeImage(states_[static_cast<size_t>(next)], memory_.host);
-    std::thread killer([&, wait = static_cast<int64_t>(random() % kLatestKill)] {
-      absl::SleepFor(absl::Microseconds(wait));
-      server.Kill();
-    });
+    std::thread killer = KillSoon(server, random);
     const absl::Status status = tier->Store(kKey, image).status();
     killer.join();
     server.Start();
@@ -91,10 +96,7 @@ TEST_F(RedisTierCrash, LoadsAWholeStateOrNoneWhenKilledDuringALoad) {
   std::mt19937 random(2);
   int failed = 0;
   for (int round = 0; round < kRounds; ++round) {
-    std::thread killer([&, wait = static_cast<int64_t>(random() % kLatestKill)] {
-      absl::SleepFor(absl::Microseconds(wait));
-      server.Kill();
-    });
+    std::thread killer = KillSoon(server, random);
     const absl::StatusOr<SessionImagePtr> image = tier->Load(kKey);
     killer.join();
     if (image.ok()) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -100,7 +101,12 @@ class FakeGdnService final : public v1::GdnService::Service {
 
   // The session's state file. The caller holds mu_.
   std::string StateFile(const Session& session) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The same of the session named so; nullopt without such a session.
+  std::optional<std::string> StateFileOf(const std::string& name) const;
   uint64_t Checksum(std::string_view data) const;
+  // Calls write(piece) for one piece of the file after the other.
+  template <typename Piece, typename Write>
+  void CutInPieces(const std::string& file, const Write& write) const;
   void Describe(const std::string& name, const Session& session, v1::Session* out) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

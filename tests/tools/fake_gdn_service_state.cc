@@ -89,23 +89,30 @@ std::string FakeGdnService::StateFile(const Session& session) const {
   return *SerializeSafetensors(tensors, metadata);
 }
 
-grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
-                                         grpc::ServerWriter<v1::ExportStateResponse>* writer) {
-  std::string file;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto session = sessions_.find(request->name());
-    if (session == sessions_.end()) return NoSession();
-    file = StateFile(session->second);
-  }
+std::optional<std::string> FakeGdnService::StateFileOf(const std::string& name) const {
+  absl::MutexLock lock(&mu_);
+  const auto session = sessions_.find(name);
+  if (session == sessions_.end()) return std::nullopt;
+  return StateFile(session->second);
+}
+
+template <typename Piece, typename Write>
+void FakeGdnService::CutInPieces(const std::string& file, const Write& write) const {
   for (size_t offset = 0; offset < file.size(); offset += kPieceBytes) {
-    v1::ExportStateResponse piece;
+    Piece piece;
     piece.set_data(file.substr(offset, kPieceBytes));
     piece.set_offset(static_cast<int64_t>(offset));
     piece.set_total_bytes(static_cast<int64_t>(file.size()));
     piece.set_checksum(Checksum(piece.data()));
-    writer->Write(piece);
+    write(piece);
   }
+}
+
+grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
+                                         grpc::ServerWriter<v1::ExportStateResponse>* writer) {
+  const std::optional<std::string> file = StateFileOf(request->name());
+  if (!file.has_value()) return NoSession();
+  CutInPieces<v1::ExportStateResponse>(*file, [&](const v1::ExportStateResponse& piece) { writer->Write(piece); });
   return grpc::Status::OK;
 }
 
@@ -146,26 +153,16 @@ grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReade
 
 grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchStateRequest* request,
                                         grpc::ServerWriter<v1::WatchStateResponse>* writer) {
-  std::string file;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto session = sessions_.find(request->name());
-    if (session == sessions_.end()) return NoSession();
-    file = StateFile(session->second);
-  }
+  const std::optional<std::string> file = StateFileOf(request->name());
+  if (!file.has_value()) return NoSession();
   for (int64_t sequence = 0; sequence < 4; ++sequence) {
     const bool delta = sequence == 1 || sequence == 2;
-    const std::string snapshot = delta ? StrCat("delta ", sequence) : file;
-    for (size_t offset = 0; offset < snapshot.size(); offset += kPieceBytes) {
-      v1::WatchStateResponse piece;
-      piece.set_data(snapshot.substr(offset, kPieceBytes));
-      piece.set_offset(static_cast<int64_t>(offset));
-      piece.set_total_bytes(static_cast<int64_t>(snapshot.size()));
-      piece.set_checksum(Checksum(piece.data()));
+    const std::string snapshot = delta ? StrCat("delta ", sequence) : *file;
+    CutInPieces<v1::WatchStateResponse>(snapshot, [&](v1::WatchStateResponse& piece) {
       piece.set_sequence(sequence);
       piece.set_delta(delta);
       writer->Write(piece);
-    }
+    });
   }
   return NoSession();
 }

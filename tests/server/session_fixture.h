@@ -1,0 +1,71 @@
+// What tests of Session share: one session of two operator layers, steps on it that compute nothing, and why they are
+// refused.
+//
+// Thread safety: for one thread. Ownership: the fixture owns its world and its session; leases must go first.
+//
+//   TEST_F(SessionTest, KeepsTheLastReply) {
+//     Step(Request("r"), {.token_count = 1}, Reply("one"));
+//     EXPECT_EQ(TryAdmit(Request("r"))->stored->output, "one");
+//     EXPECT_EQ(Reason(Request("r", "other payload")), reason::kRequestIdReused);
+//   }
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "tests/server/session_test_support.h"
+
+namespace gdn {
+
+class SessionTest : public ::testing::Test {
+ protected:
+  static StepRequest Request(std::string request_id = "", std::string payload = "p",
+                             std::optional<int64_t> expected = std::nullopt) {
+    return {.layer = 0,
+            .kind = InputKind::kDeltaRule,
+            .request_id = std::move(request_id),
+            .payload = HashBytes(payload),
+            .reply_bytes = 8,
+            .expected_token_count = expected};
+  }
+  static std::shared_ptr<StoredReply> Reply(const std::string& output) {
+    auto reply = std::make_shared<StoredReply>();
+    reply->output = output;
+    return reply;
+  }
+  static void NotJoined(const absl::StatusOr<StepReplyPtr>&) { ADD_FAILURE() << "this call joined nothing"; }
+
+  absl::StatusOr<Admission> TryAdmit(const StepRequest& request, StepReplyCallback on_joined = NotJoined) {
+    const SessionPin pin = PinOf(session_);
+    EXPECT_TRUE(pin.valid());
+    return session_->Admit(pin, request, std::move(on_joined));
+  }
+  StepLease Admit(const StepRequest& request) {
+    auto admission = TryAdmit(request);
+    EXPECT_TRUE(admission.ok()) << admission.status();
+    EXPECT_TRUE(admission->lease.valid());
+    return std::move(admission->lease);
+  }
+  // Admits, computes nothing and commits.
+  void Step(const StepRequest& request, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
+    Finish(Admit(request), after, std::move(reply));
+  }
+  static void Finish(StepLease lease, const LayerProgress& after, std::shared_ptr<StoredReply> reply = nullptr) {
+    const auto slots = lease.PrepareDecode();
+    ASSERT_TRUE(slots.ok()) << slots.status();
+    lease.Commit({.after = after, .base_written = slots->zero}, std::move(reply));
+  }
+  std::string Reason(const StepRequest& request) { return ErrorReason(TryAdmit(request).status()); }
+  void MarkDeleted() { session_->TryLock().MarkDeleted(); }
+
+  SessionWorld world_{int64_t{1} << 22, /*reply_bytes=*/100};
+  std::shared_ptr<Session> session_ = world_.MakeSession(OperatorSessionSpec(2));
+};
+
+}  // namespace gdn

@@ -141,7 +141,7 @@ absl::StatusOr<StoreResult> DiskTier::StoreDelta(const StateKey& key, const Sess
   return StoreResult{.written_bytes = delta.bytes(), .incremental = true};
 }
 
-absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const SessionImagePtr& image, Entry entry) {
+absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const SessionImagePtr& image, const Entry& entry) {
   SnapshotFile encoded;
   std::string merged;
   Entry next;

@@ -121,7 +121,7 @@ class DiskTier final : public StateTier {
 
   absl::StatusOr<StoreResult> StoreFiles(const StateKey& key, const SessionImagePtr& image);
   absl::StatusOr<StoreResult> StoreDelta(const StateKey& key, const SessionImagePtr& image, Entry entry);
-  absl::StatusOr<StoreResult> StoreFull(const StateKey& key, const SessionImagePtr& image, Entry entry);
+  absl::StatusOr<StoreResult> StoreFull(const StateKey& key, const SessionImagePtr& image, const Entry& entry);
   ReplaceResult Write(const StateKey& key, const NewFile& file, const std::vector<std::string_view>& pieces);
   absl::StatusOr<SessionImagePtr> LoadFiles(const StateKey& key, int64_t& bytes);
   absl::Status EraseFiles(const StateKey& key, bool all);

@@ -33,7 +33,7 @@ void TransposeHeads(const float* from, int64_t heads, int64_t rows, int64_t colu
 
 // The ring row of token `token`, which is negative for what stands before a session's first.
 int64_t RingRow(const StateLayout& layout, int64_t token) {
-  const int64_t rows = layout.conv_columns();
+  const int64_t rows = layout.conv_columns();  // some, where there is a convolution
   return (token % rows + rows) % rows;
 }
 

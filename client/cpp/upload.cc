@@ -22,7 +22,7 @@ bool Upload::Write(grpc::ByteBuffer message) {
     if (!open_) return false;
     writing_ = true;
   }
-  message_ = std::move(message);
+  message_.Swap(&message);
   StartWrite(&message_);
   return true;
 }

@@ -237,7 +237,7 @@ void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
   }
 }
 
-void BatchExecutor::StartPrefill(StepJobPtr job) { prefill_.emplace().job = std::move(job); }
+void BatchExecutor::StartPrefill(StepJobPtr job) { prefill_ = PrefillProgress{.job = std::move(job)}; }
 
 absl::Status BatchExecutor::BeginPrefill(PrefillProgress& prefill) {
   StepLease& lease = prefill.job->rows.front().lease;

@@ -98,7 +98,7 @@ class Residency {
     SessionImagePtr image;
   };
   struct Request {
-    explicit Request(Residency& residency);
+    explicit Request(Residency& to);
     ~Request();
     Residency& residency;
     std::vector<std::shared_ptr<Session>> sessions;

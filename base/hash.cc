@@ -5,9 +5,11 @@
 #include <xxh_x86dispatch.h>  // takes the widest vectors that the machine has: twice as fast, the same digests
 #endif
 
+#include <algorithm>
 #include <new>
 
 #include "absl/strings/escaping.h"
+#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -34,6 +36,14 @@ std::string Hash128::ToHex() const {
 }
 
 Hash128 HashBytes(std::string_view bytes) {
+  if (bytes.size() > kGiveWayBytes && GivesWay::here()) {
+    Hasher hasher;
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kGiveWayBytes))) {
+      hasher.Update(bytes.substr(0, kGiveWayBytes));
+      GiveWay();
+    }
+    return hasher.Finish();
+  }
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {.high = hash.high64, .low = hash.low64};
 }

@@ -1,16 +1,15 @@
 #include "base/task_queue.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include <optional>
 #include <utility>
+
+#include "base/this_thread.h"
 
 namespace gdn {
 
 TaskQueue::TaskQueue(const TaskQueueOptions& options) {
   for (int i = 0; i < options.threads; ++i) {
-    threads_.emplace_back([this, niceness = options.niceness] { Loop(niceness); });
+    threads_.emplace_back([this, options] { Loop(options); });
   }
 }
 
@@ -33,9 +32,9 @@ void TaskQueue::Drain() {
   mu_.Await(absl::Condition(&idle));
 }
 
-void TaskQueue::Loop(int niceness) {
-  // Linux gives threads a priority of their own. Refused only where the process may not lower itself: not a reason to fail.
-  if (niceness > 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), niceness);
+void TaskQueue::Loop(const TaskQueueOptions& options) {
+  NameThisThread(options.name);
+  LowerThisThread(options.niceness);
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !tasks_.empty(); };
   for (;;) {
     Task task;
@@ -47,8 +46,12 @@ void TaskQueue::Loop(int niceness) {
       tasks_.pop_front();
       ++running_;
     }
-    task();
-    task = nullptr;  // what it holds is let go before it counts as done
+    {
+      std::optional<GivesWay> gives_way;
+      if (options.niceness > 0) gives_way.emplace();
+      task();
+      task = nullptr;  // what it holds is let go before it counts as done
+    }
     absl::MutexLock lock(&mu_);
     --running_;
   }

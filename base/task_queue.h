@@ -3,12 +3,13 @@
 // Thread safety: Post from any thread, also from a task. Ownership: joins its threads on destruction, after running what
 // was posted.
 //
-//   TaskQueue queue({.threads = 2});
+//   TaskQueue queue({.name = "gdn-io", .threads = 2});
 //   queue.Post([] { ... });
 #pragma once
 
 #include <deque>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,8 +19,9 @@
 namespace gdn {
 
 struct TaskQueueOptions {
+  std::string name = "gdn-tasks";  // of its threads; 15 letters
   int threads = 1;
-  int niceness = 0;  // 0 to 19: the larger, the more they give way to other threads that have work
+  int niceness = 0;  // LowerThisThread; above 0 its tasks run in a GivesWay, too
 };
 
 class TaskQueue {
@@ -36,7 +38,7 @@ class TaskQueue {
   void Drain();
 
  private:
-  void Loop(int niceness);
+  void Loop(const TaskQueueOptions& options);
 
   absl::Mutex mu_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);

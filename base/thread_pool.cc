@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
+
+#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -54,11 +57,14 @@ bool MaySpin(int threads) { return threads <= static_cast<int>(std::thread::hard
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, std::string_view name) {
   workers_.reserve(static_cast<size_t>(std::max(threads, 1) - 1));
   may_spin_ = MaySpin(threads);
   for (int worker = 1; worker < threads; ++worker) {
-    workers_.emplace_back([this, worker] { WorkerLoop(worker); });
+    workers_.emplace_back([this, worker, name = std::string(name)] {
+      NameThisThread(name);
+      WorkerLoop(worker);
+    });
   }
 }
 

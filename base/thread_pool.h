@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -20,8 +21,8 @@ namespace gdn {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the calling thread, so threads - 1 workers are started.
-  explicit ThreadPool(int threads);
+  // `threads` >= 1 counts the calling thread, so threads - 1 workers are started. `name`: theirs.
+  explicit ThreadPool(int threads, std::string_view name = "gdn-pool");
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -62,7 +63,7 @@ class ThreadPool {
 // A pool for callers of many threads: one loop at a time has the workers, a loop beside it runs in its caller alone.
 class SharedThreadPool {
  public:
-  explicit SharedThreadPool(int threads) : pool_(threads) {}
+  explicit SharedThreadPool(int threads, std::string_view name = "gdn-pool") : pool_(threads, name) {}
 
  private:
   friend void ForEachIndex(SharedThreadPool*, int64_t, absl::FunctionRef<void(int64_t)>);

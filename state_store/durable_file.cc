@@ -16,6 +16,7 @@
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -66,6 +67,7 @@ ssize_t ReadAt(int fd, char* to, size_t size, off_t offset) {
 
 // 0, or the errno of the call that failed.
 int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
+  const size_t call_bytes = GivesWay::here() ? kGiveWayBytes : kChunkBytes;
   size_t piece = 0;
   size_t within = 0;
   off_t offset = 0;
@@ -75,15 +77,16 @@ int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
     int count = 0;
     size_t bytes = 0;
     for (size_t i = piece, skip = within; i < pieces.size() && count < static_cast<int>(kMaxPieces); ++i, skip = 0) {
-      const size_t part = std::min(pieces[i].size() - skip, kChunkBytes - bytes);
+      const size_t part = std::min(pieces[i].size() - skip, call_bytes - bytes);
       parts[count++] = {.iov_base = const_cast<char*>(pieces[i].data()) + skip, .iov_len = part};
       bytes += part;
-      if (bytes == kChunkBytes) break;
+      if (bytes == call_bytes) break;
     }
     ssize_t written = Retry([&] { return pwritev(fd, parts, count, offset); });
     if (written < 0) return errno;
     if (written == 0 && bytes > 0) return EIO;
     offset += written;
+    GiveWay();
     for (auto left = static_cast<size_t>(written); piece < pieces.size(); ++piece, within = 0) {
       const size_t rest = pieces[piece].size() - within;
       if (left < rest) {
@@ -98,6 +101,16 @@ int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
     }
   }
   return 0;
+}
+
+// Else the system lets go of all of it at once, when the last holder of the file is gone.
+void LetGoOfCache(int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return;
+  for (off_t at = 0; at < info.st_size; at += kChunkBytes) {
+    posix_fadvise(fd, at, kChunkBytes, POSIX_FADV_DONTNEED);
+    GiveWay();
+  }
 }
 
 // Of a file that was to be opened for reading.
@@ -206,8 +219,10 @@ ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
   if (const int error = WritePieces(file.fd(), pieces); error != 0) return {IoError(error, "write", path)};
   if (Retry([&] { return fsync(file.fd()); }) != 0) return {IoError(errno, "sync", path)};
   if (file.Close() != 0) return {IoError(errno, "close", path)};
+  File replaced(path, O_RDONLY);
   if (rename(temporary.c_str(), path.c_str()) != 0) return {IoError(errno, "rename a file to", path)};
   std::move(remove).Cancel();
+  if (replaced.ok()) LetGoOfCache(replaced.fd());
   return {.status = SyncFolder(folder), .replaced = true};
 }
 

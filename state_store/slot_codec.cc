@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -28,7 +29,10 @@ void Transpose(const float* from, int64_t rows, int64_t columns, float* to) {
 
 void TransposeHeads(const float* from, int64_t heads, int64_t rows, int64_t columns, float* to) {
   const int64_t head = rows * columns;
-  for (int64_t hv = 0; hv < heads; ++hv) Transpose(from + hv * head, rows, columns, to + hv * head);
+  for (int64_t hv = 0; hv < heads; ++hv) {
+    Transpose(from + hv * head, rows, columns, to + hv * head);
+    GiveWay();
+  }
 }
 
 // The ring row of token `token`, which is negative for what stands before a session's first.

@@ -22,7 +22,7 @@ constexpr int kKernelVersion = 1;
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : pool_(threads) {
+  explicit CpuBackend(int threads) : pool_(threads, "gdn-cpu") {
     info_.name = "cpu";
     info_.device = ProcessorName();
     info_.numerics_id = absl::StrCat("cpu-", SimdTargetName(), "-", SequenceGemmId(), "-k", kKernelVersion, "-L",

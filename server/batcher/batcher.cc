@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "base/this_thread.h"
 
 namespace gdn {
 
@@ -12,7 +13,10 @@ Batcher::Batcher(Backend& backend, const BatcherOptions& options)
     : backend_(backend),
       options_(options),
       executor_(backend, [this](const absl::Status& status) { NoteDeviceFailure(status); }),
-      engine_([this] { EngineLoop(); }) {}
+      engine_([this] {
+        NameThisThread("gdn-engine");
+        EngineLoop();
+      }) {}
 
 Batcher::~Batcher() {
   {

@@ -29,8 +29,8 @@ absl::Status NoDurableTier() {
 Checkpointer::Checkpointer(Residency& residency, const CheckpointPolicy& policy)
     : residency_(residency),
       policy_(policy),
-      copies_({.threads = kThreads, .niceness = 5}),
-      writes_({.threads = kThreads, .niceness = 10}) {}
+      copies_({.name = "gdn-ckpt-copy", .threads = kThreads, .niceness = 5}),
+      writes_({.name = "gdn-ckpt-write", .threads = kThreads, .niceness = 10}) {}
 
 Checkpointer::~Checkpointer() {
   {
@@ -118,11 +118,6 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
 void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                               CheckpointDone done) {
   if (residency_.tiers().durable() == nullptr) return done(NoDurableTier());
-  CaptureAndWrite(session, checkpoint_id, std::move(done));
-}
-
-void Checkpointer::CaptureAndWrite(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                                   CheckpointDone done) {
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
   if (checkpoint_id.empty()) {
@@ -217,7 +212,7 @@ void Checkpointer::Pump() {
       session = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    CaptureAndWrite(session, /*checkpoint_id=*/"", [this, session](const absl::StatusOr<CheckpointResult>& result) {
+    Checkpoint(session, /*checkpoint_id=*/"", [this, session](const absl::StatusOr<CheckpointResult>& result) {
       ScheduledDone(session, result.status());
     });
   }

@@ -92,7 +92,6 @@ class Checkpointer {
   // On `queue`'s threads, and those of `pool` where there is one.
   void CaptureOn(TaskQueue& queue, SharedThreadPool* pool, const std::shared_ptr<Session>& session,
                  std::function<BaseVersions()> known, CapturedDone done);
-  void CaptureAndWrite(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                      const std::function<void(absl::Status)>& done);

@@ -1,12 +1,14 @@
 #include "server/session/housekeeper.h"
 
 #include "absl/time/clock.h"
+#include "base/this_thread.h"
 
 namespace gdn {
 
 Housekeeper::Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency,
                          absl::Duration interval)
     : thread_([this, &sessions, &checkpointer, &residency, interval] {
+        NameThisThread("gdn-housekeeper");
         while (!stop_.WaitForNotificationWithTimeout(interval)) {
           const absl::Time now = absl::Now();
           sessions.DeleteExpired(now);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/this_thread.h"
 #include "server/session/state_copy.h"
 
 namespace gdn {
@@ -40,7 +41,10 @@ int64_t DeviceBytes(const StateStore& store, const Session& session) {
 }  // namespace
 
 Residency::Residency(const ResidencyOptions& options)
-    : options_(options), io_({.threads = kIoThreads}), thread_([this] { Loop(); }) {}
+    : options_(options), io_({.name = "gdn-state-io", .threads = kIoThreads}), thread_([this] {
+        NameThisThread("gdn-residency");
+        Loop();
+      }) {}
 
 Residency::~Residency() {
   {

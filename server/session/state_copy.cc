@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/this_thread.h"
 #include "state_store/slot_codec.h"
 
 namespace gdn {
@@ -45,12 +46,20 @@ absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, co
     layer.has_base = it == known.end() || it->second != layer.base_version;
     GDN_ASSIGN_OR_RETURN(layer.slot, memory.Take(static_cast<size_t>(image->layout.slot_bytes())));
   }
+  // A device copies by itself, the faster the more there is.
+  const int64_t piece =
+      backend.info().unified_memory ? static_cast<int64_t>(kGiveWayBytes / sizeof(float)) : image->layout.slot_floats();
   const auto copy = [&](const LayerImage& layer, const LayerSlots& from) -> absl::Status {
     const StateLayout& layout = from.pool->layout;
     const int64_t tail = layout.log_k_offset();  // the base comes first, all else behind it
     const auto part = [&](int32_t slot, int64_t begin, int64_t end) {
-      return backend.TransferOut(layer.slot.floats() + begin, from.pool->slot(slot) + begin,
-                                 static_cast<size_t>(end - begin) * sizeof(float));
+      for (int64_t next = begin; begin < end; begin = next) {
+        next = std::min(begin + piece, end);
+        GDN_RETURN_IF_ERROR(backend.TransferOut(layer.slot.floats() + begin, from.pool->slot(slot) + begin,
+                                                static_cast<size_t>(next - begin) * sizeof(float)));
+        GiveWay();
+      }
+      return absl::OkStatus();
     };
     if (layer.has_base && from.base_slot == from.slot) return part(from.slot, 0, layout.slot_floats());
     if (layer.has_base) GDN_RETURN_IF_ERROR(part(from.base_slot, 0, tail));

@@ -25,7 +25,7 @@ int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_con
 StateService::StateService(Backend& backend, const StateServiceOptions& options)
     : store_(backend, {.budget_bytes = options.device_bytes, .max_draft = options.max_draft}),
       memory_(backend, kCopyBytes + options.host_bytes / 4),
-      copiers_(CopyThreads()),
+      copiers_(CopyThreads(), "gdn-copiers"),
       environment_(options.stored_reply_bytes) {}
 
 absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, const StateServiceOptions& options) {

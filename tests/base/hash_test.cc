@@ -1,7 +1,9 @@
 #include "base/hash.h"
 
 #include <string>
+#include <string_view>
 
+#include "base/this_thread.h"
 #include "gtest/gtest.h"
 
 namespace gdn {
@@ -35,6 +37,17 @@ TEST(Hash, StreamingEqualsOneShotForEverySplit) {
     hasher.Update(view.substr(0, split));
     hasher.Update(view.substr(split));
     EXPECT_EQ(hasher.Finish(), HashBytes(view)) << split;
+  }
+}
+
+TEST(Hash, IsTheSameWhereTheThreadGivesWay) {
+  std::string bytes(3 * kGiveWayBytes + 1, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 3);
+  for (const size_t size : {size_t{0}, kGiveWayBytes - 1, kGiveWayBytes, kGiveWayBytes + 1, bytes.size()}) {
+    const std::string_view part(bytes.data(), size);
+    const Hash128 expected = HashBytes(part);
+    const GivesWay gives_way;
+    EXPECT_EQ(HashBytes(part), expected) << size;
   }
 }
 

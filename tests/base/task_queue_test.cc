@@ -1,15 +1,19 @@
 #include "base/task_queue.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <functional>
 #include <latch>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -66,6 +70,27 @@ TEST(TaskQueue, LetsGoOfWhatATaskHoldsBeforeItCountsAsDone) {
   queue.Post([held = std::move(held)] {});
   queue.Drain();
   EXPECT_TRUE(seen.expired());
+}
+
+TEST(TaskQueue, NamesItsThreadsAndGivesWayWhereItsPriorityIsLow) {
+  std::string name(16, '\0');
+  bool gives_way = false;
+  const auto look = [&] {
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    gives_way = GivesWay::here();
+  };
+  {
+    TaskQueue queue({.name = "low", .niceness = 1});
+    queue.Post(look);
+  }
+  EXPECT_STREQ(name.c_str(), "low");
+  EXPECT_TRUE(gives_way);
+  {
+    TaskQueue queue({.name = "normal"});
+    queue.Post(look);
+  }
+  EXPECT_STREQ(name.c_str(), "normal");
+  EXPECT_FALSE(gives_way);
 }
 
 TEST(TaskQueue, TakesTasksFromManyThreads) {

@@ -178,6 +178,7 @@ TEST(GdnBenchState, JsonHoldsWhatTheDocumentationSays) {
   for (const Json& pause : json.at("pauses")) {
     EXPECT_EQ(pause.at("calls"), 4);
     EXPECT_GT(pause.at("checkpoints").get<int64_t>(), 0);
+    EXPECT_GT(pause.at("checkpoint_ms").get<double>(), 0);
     EXPECT_GT(pause.at("ratio").at("p99").get<double>(), 0);
   }
 }

@@ -50,6 +50,7 @@ struct ForkResult {
 struct PauseResult {
   std::string name;  // "pause_full", "pause_changes"
   int64_t checkpoints = 0;
+  double checkpoint_s = 0;                  // of one, on average
   int64_t calls = 0;                        // of the neighbour, with checkpoints and as many without
   double p50_s = 0, p99_s = 0;              // with
   double plain_p50_s = 0, plain_p99_s = 0;  // without

@@ -1,11 +1,13 @@
 // What others feel of forks and checkpoints, over RPC.
-#include <atomic>
 #include <cstdio>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/clock.h"
@@ -29,41 +31,57 @@ absl::StatusOr<double> TimeFork(Client& client, const std::string& parent) {
   return seconds;
 }
 
-// Makes checkpoints of a session one after the other, from construction to Stop.
-class Checkpoints {
+// Decodes with a session and makes a checkpoint of what is new, again and again from construction to Stop. Without
+// checkpoints it lets `pause` pass instead, so that the neighbour has the same steps beside its own.
+class BusySession {
  public:
-  Checkpoints(const std::string& target, const std::string& session, std::string checkpoint_id)
-      : client_(ConnectAlone(target)), checkpoint_id_(std::move(checkpoint_id)), step_(StepOf(session, 0)) {
+  BusySession(const std::string& target, const std::string& session, std::optional<std::string> checkpoint_id,
+              absl::Duration pause)
+      : client_(ConnectAlone(target)),
+        checkpoint_id_(std::move(checkpoint_id)),
+        pause_(pause),
+        step_(StepOf(session, 0)) {
     thread_ = std::thread([this, session] { Run(session); });
   }
-  ~Checkpoints() { Stop().IgnoreError(); }
+  ~BusySession() { Stop().IgnoreError(); }
 
   absl::Status Stop() {
-    stop_ = true;
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable()) {
+      stop_.Notify();
+      thread_.join();
+    }
     return status_;
   }
+  // Of checkpoints; after Stop.
   int64_t made() const { return made_; }
+  absl::Duration took() const { return took_; }
 
  private:
   void Run(const std::string& session) {
     v1::CheckpointSessionRequest request;
     request.set_name(absl::StrCat("sessions/", session));
-    request.set_checkpoint_id(checkpoint_id_);
-    while (!stop_ && status_.ok()) {
-      // So that there is something new to make durable.
+    if (checkpoint_id_.has_value()) request.set_checkpoint_id(*checkpoint_id_);
+    while (!stop_.HasBeenNotified() && status_.ok()) {
       status_ = WithPrefix(client_->Decode(step_).status(), "Decode");
+      if (!checkpoint_id_.has_value()) {
+        stop_.WaitForNotificationWithTimeout(pause_);
+        continue;
+      }
+      const double start = NowSeconds();
       if (status_.ok()) status_ = WithPrefix(client_->CheckpointSession(request).status(), "CheckpointSession");
+      took_ += absl::Seconds(NowSeconds() - start);
       if (status_.ok()) ++made_;
     }
   }
 
   const std::unique_ptr<Client> client_;
-  const std::string checkpoint_id_;
+  const std::optional<std::string> checkpoint_id_;
+  const absl::Duration pause_;
   const v1::DecodeRequest step_;
-  std::atomic<bool> stop_{false};
+  absl::Notification stop_;
   absl::Status status_;
   int64_t made_ = 0;
+  absl::Duration took_;
   std::thread thread_;
 };
 
@@ -84,18 +102,18 @@ absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const
   const v1::DecodeRequest step = StepOf("neighbour", 0);
   std::vector<double> with, without;
   PauseResult result{.name = name};
+  absl::Duration took;
   for (int phase = 0; phase < options.pause_phases; ++phase) {
     for (const bool checkpoints : {phase % 2 == 0, phase % 2 != 0}) {
-      if (!checkpoints) {
-        GDN_RETURN_IF_ERROR(DecodeCalls(*client, step, options.pause_calls, without));
-        continue;
-      }
-      Checkpoints making(targets.gdn, "big", checkpoint_id);
-      GDN_RETURN_IF_ERROR(DecodeCalls(*client, step, options.pause_calls, with));
-      GDN_RETURN_IF_ERROR(making.Stop());
-      result.checkpoints += making.made();
+      const absl::Duration pause = result.checkpoints > 0 ? took / result.checkpoints : absl::ZeroDuration();
+      BusySession busy(targets.gdn, "big", checkpoints ? std::optional(checkpoint_id) : std::nullopt, pause);
+      GDN_RETURN_IF_ERROR(DecodeCalls(*client, step, options.pause_calls, checkpoints ? with : without));
+      GDN_RETURN_IF_ERROR(busy.Stop());
+      result.checkpoints += busy.made();
+      took += busy.took();
     }
   }
+  if (result.checkpoints > 0) result.checkpoint_s = absl::ToDoubleSeconds(took / result.checkpoints);
   result.calls = static_cast<int64_t>(with.size());
   result.p50_s = Percentile(with, 0.5);
   result.p99_s = Percentile(with, 0.99);

@@ -31,12 +31,12 @@ std::string StateTable(const StateReport& report) {
     absl::StrAppendFormat(&table, "%-14s %8d %12.1f %12.1f %8.2f %7.2f .. %5.2f\n", r.name, r.layers,
                           r.many_s.median * kMicro, r.one_s.median * kMicro, r.ratio.median, r.ratio.p10, r.ratio.p90);
   }
-  absl::StrAppendFormat(&table, "\n%-14s %12s %8s %10s %10s %14s %14s %8s %8s\n", "a neighbour's", "checkpoints",
-                        "calls", "p50 us", "p99 us", "without: p50", "p99", "p50 x", "p99 x");
+  absl::StrAppendFormat(&table, "\n%-14s %12s %8s %8s %10s %10s %14s %14s %8s %8s\n", "a neighbour's", "checkpoints",
+                        "ms each", "calls", "p50 us", "p99 us", "without: p50", "p99", "p50 x", "p99 x");
   for (const PauseResult& r : report.pauses) {
-    absl::StrAppendFormat(&table, "%-14s %12d %8d %10.1f %10.1f %14.1f %14.1f %8.2f %8.2f\n", r.name, r.checkpoints,
-                          r.calls, r.p50_s * kMicro, r.p99_s * kMicro, r.plain_p50_s * kMicro, r.plain_p99_s * kMicro,
-                          r.p50_ratio, r.p99_ratio);
+    absl::StrAppendFormat(&table, "%-14s %12d %8.1f %8d %10.1f %10.1f %14.1f %14.1f %8.2f %8.2f\n", r.name,
+                          r.checkpoints, r.checkpoint_s * 1e3, r.calls, r.p50_s * kMicro, r.p99_s * kMicro,
+                          r.plain_p50_s * kMicro, r.plain_p99_s * kMicro, r.p50_ratio, r.p99_ratio);
   }
   return table;
 }
@@ -64,6 +64,7 @@ Json StateJson(const StateReport& report) {
   for (const PauseResult& r : report.pauses) {
     pauses.push_back({{"name", r.name},
                       {"checkpoints", r.checkpoints},
+                      {"checkpoint_ms", r.checkpoint_s * 1e3},
                       {"calls", r.calls},
                       {"with", {{"p50_us", r.p50_s * kMicro}, {"p99_us", r.p99_s * kMicro}}},
                       {"without", {{"p50_us", r.plain_p50_s * kMicro}, {"p99_us", r.plain_p99_s * kMicro}}},

@@ -97,7 +97,7 @@ clang_tidy() {
   cmake --preset cpu >/dev/null || return 1
   cmake --build "${tidy_build}" --parallel "$(default_jobs)" --target gdn_proto >/dev/null || return 1  # generated headers
   echo "${#sources[@]} files"
-  printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(default_jobs)" clang-tidy -p "${tidy_build}" --quiet
+  printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(default_jobs)" clang-tidy -p "${tidy_build}" --quiet --extra-arg=-Wold-style-cast
 }
 
 # Does nothing where the venv was made for these versions.

@@ -38,7 +38,7 @@ void TransposeHeads(const float* from, int64_t heads, int64_t rows, int64_t colu
 // The ring row of token `token`, which is negative for what stands before a session's first.
 int64_t RingRow(const StateLayout& layout, int64_t token) {
   const int64_t rows = layout.conv_columns();  // some, where there is a convolution
-  return (token % rows + rows) % rows;
+  return (token % rows + rows) % rows;         // NOLINT(clang-analyzer-core.DivideZero): only called where there is
 }
 
 // A wire tensor [C, tokens] whose column j is the ring row of token first + j.

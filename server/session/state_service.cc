@@ -30,7 +30,7 @@ StateService::StateService(Backend& backend, const StateServiceOptions& options)
 
 absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, const StateServiceOptions& options) {
   std::unique_ptr<StateService> service(new StateService(backend, options));
-  GDN_RETURN_IF_ERROR(service->OpenTiers(backend, options));
+  GDN_RETURN_IF_ERROR(service->OpenTiers(options));
   StateService& self = *service;
   self.residency_ = std::make_unique<Residency>(ResidencyOptions{.backend = backend,
                                                                  .store = self.store_,
@@ -67,7 +67,7 @@ StateService::~StateService() {
   sessions_ = nullptr;  // the last holds on slots
 }
 
-absl::Status StateService::OpenTiers(Backend& backend, const StateServiceOptions& options) {
+absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
   std::vector<StateTier*> tiers;
   if (options.host_bytes > 0) {
     host_ = std::make_unique<HostTier>(options.host_bytes);

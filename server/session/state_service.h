@@ -64,7 +64,7 @@ class StateService {
 
  private:
   StateService(Backend& backend, const StateServiceOptions& options);
-  absl::Status OpenTiers(Backend& backend, const StateServiceOptions& options);
+  absl::Status OpenTiers(const StateServiceOptions& options);
 
   absl::Mutex device_mu_;
   std::function<absl::Status()> device_status_ ABSL_GUARDED_BY(device_mu_);

@@ -96,9 +96,9 @@ TEST(TaskQueue, NamesItsThreadsAndGivesWayWhereItsPriorityIsLow) {
 TEST(TaskQueue, TakesTasksFromManyThreads) {
   TaskQueue queue({.threads = 2});
   std::atomic<int> ran{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
+  std::vector<std::thread> threads(4);
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
       for (int n = 0; n < 500; ++n) queue.Post([&ran] { ran.fetch_add(1); });
     });
   }

@@ -149,14 +149,13 @@ std::deque<std::string> NormalizedArguments(int argc, char** argv) {
     const size_t name = argument[1] == '-' ? 2 : 1;
     std::replace(argument.begin() + static_cast<std::ptrdiff_t>(name),
                  argument.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
-    if (argument.substr(name, end - name) != "model") {
-      arguments.push_back(std::move(argument));
-    } else if (end < argument.size()) {
+    const bool is_model = argument.substr(name, end - name) == "model";
+    if (is_model && end < argument.size()) {
       models += (models.empty() ? "" : ",") + argument.substr(end + 1);
-    } else if (i + 1 < argc) {
+    } else if (is_model && i + 1 < argc) {
       models += std::string(models.empty() ? "" : ",") + argv[++i];
     } else {
-      arguments.push_back(std::move(argument));  // the parser says that the value is missing
+      arguments.push_back(std::move(argument));  // another, or a --model without a value, of which the parser tells
     }
   }
   if (!models.empty()) arguments.push_back(StrCat("--model=", models));
@@ -226,6 +225,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
 
   static std::deque<std::string> arguments = NormalizedArguments(argc, argv);  // the parser keeps pointers
   std::vector<char*> pointers;
+  pointers.reserve(arguments.size());
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   const std::vector<char*> rest = absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
   if (rest.size() > 1) {

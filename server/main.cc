@@ -2,7 +2,7 @@
 
 #include <malloc.h>
 #include <pthread.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, for sets of signals
 #include <unistd.h>
 
 #include <algorithm>

@@ -98,7 +98,7 @@ absl::Status RedisTier::Damaged(const StateKey& key, std::string_view what) cons
 absl::StatusOr<StoreResult> RedisTier::Store(const StateKey& key, const SessionImagePtr& image) {
   const auto store = [&]() -> absl::StatusOr<int64_t> {
     GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> redis, pool_.Take());
-    const absl::StatusOr<int64_t> bytes = StoreFile(*redis, key, image);
+    absl::StatusOr<int64_t> bytes = StoreFile(*redis, key, image);
     pool_.Return(std::move(redis));
     return bytes;
   };
@@ -268,11 +268,11 @@ absl::Status RedisTier::RunErase(const StateKey& key, bool all) {
     const std::string field = ManifestField(key);
     std::vector<std::string_view> arguments = {"EVAL", kEraseScript, "1", session};
     if (!all) arguments.emplace_back(field);
-    const absl::Status status = redis->Call(arguments).status();
+    absl::Status status = redis->Call(arguments).status();
     pool_.Return(std::move(redis));
     return status;
   };
-  const absl::Status status = erase();
+  absl::Status status = erase();
   absl::MutexLock lock(&mu_);
   Count(status);
   if (!status.ok()) return status;

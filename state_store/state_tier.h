@@ -25,6 +25,7 @@ struct StateKey {
   std::string checkpoint;  // "": the session itself; else a checkpoint id of the same characters
 
   friend bool operator==(const StateKey&, const StateKey&) = default;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
   friend auto operator<=>(const StateKey&, const StateKey&) = default;
   std::string ToString() const;  // "sessions/ID", for messages
 };

@@ -26,7 +26,7 @@ TierStack::TierStack(std::vector<StateTier*> tiers, TierStackOptions options)
   }
 }
 
-absl::Status TierStack::Park(const StateKey& key, SessionImagePtr image) {
+absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) {
   EraseSomeOwed();
   Owner owner(*this, key);
   return StoreFrom(0, key, image);

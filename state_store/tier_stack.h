@@ -53,7 +53,7 @@ class TierStack {
   // tier has room, UNAVAILABLE (TIER_UNAVAILABLE) where one that might have cannot be written, naming it: the caller still
   // has the state then, and what was parked is parked. An image without its bases (LayerImage::has_base) goes to
   // durable(), whose KnownBases() it was made for, or nowhere.
-  absl::Status Park(const StateKey& key, SessionImagePtr image);
+  absl::Status Park(const StateKey& key, const SessionImagePtr& image);
   // Says that a parked state, or a named checkpoint, is in a durable tier, as found by its List. Where two tiers have a
   // key, adopt the newer one last: the other goes once the state is stored again.
   void Adopt(const StateKey& key, const StateTier& tier, int64_t bytes);

@@ -74,7 +74,7 @@ absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const Sessi
   std::string full;
   for (size_t t = first; t < tiers_.size(); ++t) {
     if (!whole && t != durable_) continue;
-    const absl::Status status = StoreAt(t, key, image).status();
+    absl::Status status = StoreAt(t, key, image).status();
     if (status.ok()) {
       uint32_t others = 0;
       {
@@ -129,7 +129,9 @@ absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
     absl::MutexLock lock(&mu_);
     const std::map<StateKey, bool>& all = levels_[tier].owed;
     auto it = all.lower_bound({.principal = key.principal, .id = key.id, .checkpoint = ""});
-    for (; it != all.end() && it->first.principal == key.principal && it->first.id == key.id; ++it) owed.push_back(*it);
+    for (; it != all.end() && it->first.principal == key.principal && it->first.id == key.id; ++it) {
+      owed.emplace_back(*it);
+    }
   }
   for (const auto& [erased, all] : owed) {
     const absl::Status status = all ? tiers_[tier]->EraseAll(erased) : tiers_[tier]->Erase(erased);
@@ -162,7 +164,7 @@ void TierStack::EraseSomeOwed() {
 }
 
 absl::Status TierStack::MakeRoom(size_t tier, int64_t bytes) {
-  const absl::Status none = absl::ResourceExhaustedError("no room can be made");
+  absl::Status none = absl::ResourceExhaustedError("no room can be made");
   const TierUsage usage = tiers_[tier]->usage();
   int64_t missing = bytes;
   if (usage.limit_bytes > 0) {

@@ -220,7 +220,7 @@ absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest reques
   if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
   for (;;) {
     StepRequest& sent = std::get<StepRequest>(in_flight_->what);
-    const absl::StatusOr<Reply> reply = Send(sent, in_flight_->request_id, found->second.token_count(), backoff);
+    absl::StatusOr<Reply> reply = Send(sent, in_flight_->request_id, found->second.token_count(), backoff);
     if (reply.ok()) {
       CallInFlight done = *std::move(in_flight_);
       in_flight_.reset();
@@ -288,7 +288,7 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t acce
   GDN_RETURN_IF_ERROR(Begin(std::move(call), backoff));
   if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
   for (;;) {
-    const auto counts = SendAccept(accepted_tokens, in_flight_->request_id, backoff);
+    auto counts = SendAccept(accepted_tokens, in_flight_->request_id, backoff);
     if (counts.ok()) {
       in_flight_.reset();
       for (const v1::LayerState& state : counts->layers()) {
@@ -318,7 +318,7 @@ absl::StatusOr<v1::Checkpoint> DurableSession::CheckpointWith(const std::string&
   request.set_checkpoint_id(checkpoint_id);
   if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
   for (;;) {
-    const absl::StatusOr<v1::Checkpoint> made = client_.CheckpointSession(request, TryOptions(backoff));
+    absl::StatusOr<v1::Checkpoint> made = client_.CheckpointSession(request, TryOptions(backoff));
     if (!made.ok()) {
       if (!WorthAnotherTry(made.status()) && !SessionHasMoved(made.status())) return made.status();
       GDN_RETURN_IF_ERROR(Recover(made.status(), backoff));
@@ -355,7 +355,7 @@ absl::Status DurableSession::KeepWithinLimits(Backoff& backoff) {
            layer.token_count() - checkpointed_counts_[index] >= options_.checkpoint_every_tokens;
   }
   if (!due) return absl::OkStatus();
-  const absl::Status status = CheckpointWith("", backoff).status();
+  absl::Status status = CheckpointWith("", backoff).status();
   if (kept <= options_.max_kept_bytes || (status.ok() && kept_bytes() <= options_.max_kept_bytes)) return status;
   return MakeError(
       absl::StatusCode::kResourceExhausted, status.ok() ? std::string(reason::kDraftPending) : ErrorReason(status),
@@ -370,7 +370,7 @@ absl::Status DurableSession::KeepWithinLimits(Backoff& backoff) {
 absl::Status DurableSession::Delete() {
   Backoff backoff = NewBackoff();
   for (;;) {
-    const absl::Status status = client_.DeleteSession(name(), TryOptions(backoff));
+    absl::Status status = client_.DeleteSession(name(), TryOptions(backoff));
     if (status.ok() || ErrorReason(status) == reason::kSessionNotFound) return absl::OkStatus();
     if (!WorthAnotherTry(status)) return status;
     GDN_RETURN_IF_ERROR(backoff.Wait(status));

@@ -16,9 +16,8 @@ bool WorthAnotherTry(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:  // by a server that stops: nobody else can cancel these calls
       return true;
-    case absl::StatusCode::kCancelled:
-      return true;  // by a server that stops: nobody else can cancel these calls
     case absl::StatusCode::kAborted:
       return reason == reason::kSessionBusy;
     case absl::StatusCode::kResourceExhausted:

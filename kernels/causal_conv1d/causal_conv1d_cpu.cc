@@ -25,6 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 HWY_INLINE void ConvolveVector(D d, const float* const* rows, const float* taps, int32_t width, int64_t channels,
                                int64_t c, float* y) {
+  // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult): a convolution has a width of 2 at the least
   auto sum = hn::Mul(hn::LoadU(d, taps + c), hn::LoadU(d, rows[0] + c));
   for (int32_t w = 1; w < width; ++w) {
     sum = hn::MulAdd(hn::LoadU(d, taps + w * channels + c), hn::LoadU(d, rows[w] + c), sum);

@@ -205,10 +205,11 @@ Partition ChoosePartition(const LayerDims& dims, int64_t sequences, int64_t pane
   Partition partition{dims.group(), panels};
   while (partition.heads > 1 && sequences * (dims.value_heads / partition.heads) < wanted) {
     do {
-      --partition.heads;
+      --partition.heads;  // down to 1, which divides all
     } while (dims.group() % partition.heads != 0);
   }
   if (threads > 1) {
+    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero)
     const int64_t tasks = sequences * (dims.value_heads / partition.heads);
     const int64_t cuts = std::clamp<int64_t>((wanted + tasks - 1) / tasks, 1, panels);
     partition.panels = (panels + cuts - 1) / cuts;
@@ -255,7 +256,7 @@ void ChunkTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScr
   const int64_t panels = (dims.value_dim + panel_columns - 1) / panel_columns;
   const Partition partition = ChoosePartition(dims, params.batch.sequences, panels, pool.threads());
   const int64_t cuts = (panels + partition.panels - 1) / partition.panels;
-  const int64_t head_groups = dims.value_heads / partition.heads;
+  const int64_t head_groups = dims.value_heads / partition.heads;  // NOLINT(clang-analyzer-core.DivideZero)
   pool.ParallelFor(params.batch.sequences * head_groups * cuts, [&](int64_t index, int worker) {
     const int32_t sequence = static_cast<int32_t>(index / (head_groups * cuts));
     if (params.batch.slots[sequence] < 0) return;

@@ -90,7 +90,7 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   hn::Vec<FloatTag> p[kTileVectors];
   HWY_UNROLL(16)
-  for (int n = 0; n < kTileVectors; ++n) p[n] = hn::Zero(d);
+  for (int n = 0; n < kTileVectors; ++n) p[n] = hn::Zero(d);  // NOLINT(modernize-loop-convert): unrolled by its count
   for (int64_t i = 0; i < task.key_dim; ++i) {
     const hn::Vec<FloatTag> k_i = hn::Set(d, task.k[i]);
     HWY_UNROLL(16)

@@ -55,7 +55,7 @@ class GpuBackend final : public Backend {
     gpu::DeviceFree(data);
     return status;
   }
-  void Free(void* data, size_t bytes) override {
+  void Free(void* data, size_t /*bytes*/) override {
     // Work in flight may still use it, and not every runtime's free waits.
     static_cast<void>(gpu::SynchronizeStream(stream_));
     gpu::DeviceFree(data);
@@ -88,7 +88,7 @@ class GpuBackend final : public Backend {
     GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
     return gpu::PinnedMalloc(bytes);
   }
-  void FreeHost(void* data, size_t bytes) override { gpu::PinnedFree(data); }
+  void FreeHost(void* data, size_t /*bytes*/) override { gpu::PinnedFree(data); }
   absl::Status TransferOut(void* host, const void* device, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", host));

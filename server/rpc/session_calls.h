@@ -36,7 +36,7 @@ absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& conte
 
 // What a request's `spec` says; errors of FindModel and CheckOperatorSpec, INVALID_ARGUMENT (INVALID_SPEC) where none
 // is set.
-absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& model);
+absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& name);
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
 absl::Status SpecMissing();
 

@@ -76,6 +76,7 @@ void SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl
                            bool epoch_is_stored) {
   const Key key(init.principal, init.id);
   std::vector<int64_t> counts;
+  counts.reserve(layers.size());
   for (const LayerInfo& layer : layers) counts.push_back(layer.progress.token_count);
   auto session = std::make_shared<Session>(std::move(init), std::move(layers), &environment_);
   // A new session has one change: its making.

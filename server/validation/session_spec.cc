@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kMaxOperatorLayers = 1024;
 
-absl::Status InvalidSpec(std::string_view field, std::string message) {
+absl::Status InvalidSpec(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
 }
 

@@ -135,7 +135,7 @@ absl::Status CheckStoredReply(const CheckedInput& input, const StepLimits& limit
       {{"found", StrCat(bytes)}, {"expected", StrCat(limits.max_stored_reply_bytes)}});
 }
 
-absl::Status InvalidLengths(std::string_view field, std::string message) {
+absl::Status InvalidLengths(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths, message,
                    {{"field", std::string(field)}});
 }

@@ -238,6 +238,7 @@ grpc::Status CrashingService::Apply(const Step& step, Reply* reply) {
   if (!layer.draft.empty()) return Error(grpc::StatusCode::FAILED_PRECONDITION, reason::kDraftPending, "a draft");
   const std::vector<uint64_t> tokens = TokensOf(*step.input);
   std::vector<uint64_t> output;
+  output.reserve(tokens.size());
   uint64_t state = layer.state;
   for (const uint64_t token : tokens) output.push_back(state = Mix(state, token));
   if (step.draft) {

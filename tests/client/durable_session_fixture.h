@@ -28,7 +28,7 @@ namespace gdn {
 inline constexpr char kId[] = "chat";
 inline constexpr char kName[] = "sessions/chat";
 
-inline v1::Tensor Input(std::vector<int64_t> leading, uint64_t seed) {
+inline v1::Tensor Input(const std::vector<int64_t>& leading, uint64_t seed) {
   v1::Tensor tensor;
   int64_t tokens = 1;
   for (const int64_t dim : leading) {

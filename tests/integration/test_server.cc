@@ -40,17 +40,17 @@ TestServer::TestServer(const TestServerOptions& options) {
                                                                  .max_batch_rows = options.limits.max_batch});
   states_->BindDevice([this] { return batcher_->device_status(); },
                       [this](const absl::Status& status) { batcher_->NoteDeviceFailure(status); });
-  context_.reset(new ServiceContext{.models = catalog_,
-                                    .sessions = states_->sessions(),
-                                    .store = states_->store(),
-                                    .residency = states_->residency(),
-                                    .checkpointer = states_->checkpointer(),
-                                    .environment = states_->environment(),
-                                    .batcher = *batcher_,
-                                    .backend = backend_->info(),
-                                    .version = "test",
-                                    .limits = options.limits,
-                                    .max_queued_steps = options.max_queued_steps});
+  context_ = std::make_unique<ServiceContext>(ServiceContext{.models = catalog_,
+                                                             .sessions = states_->sessions(),
+                                                             .store = states_->store(),
+                                                             .residency = states_->residency(),
+                                                             .checkpointer = states_->checkpointer(),
+                                                             .environment = states_->environment(),
+                                                             .batcher = *batcher_,
+                                                             .backend = backend_->info(),
+                                                             .version = "test",
+                                                             .limits = options.limits,
+                                                             .max_queued_steps = options.max_queued_steps});
   const auto recovered = states_->Recover([this](const std::string& model) -> std::optional<SessionSpec> {
     auto spec = SpecOfModel(*context_, ModelName(model));
     return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;

@@ -130,7 +130,7 @@ TEST(DecodeFork, RefusesBasesThatASequenceOfTheCallMayWrite) {
           .base_slots = bases.data()};
       return backend.DeltaRuleDecode(params);
     };
-    const auto refused = [&](std::vector<int32_t> own, std::vector<int32_t> bases, const char* part) {
+    const auto refused = [&](const std::vector<int32_t>& own, const std::vector<int32_t>& bases, const char* part) {
       const absl::Status status = decode(own, bases);
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(status.message()), HasSubstr(part));

@@ -43,10 +43,10 @@ class ReferenceDecoder final : public HostMemoryBackend {
   }
 };
 
-#define GDN_EXPECT_OK(expression)                 \
-  do {                                            \
-    const absl::Status gdn_status = (expression); \
-    EXPECT_TRUE(gdn_status.ok()) << gdn_status;   \
+#define GDN_EXPECT_OK(expression)                  \
+  do {                                             \
+    const absl::Status& gdn_status = (expression); \
+    EXPECT_TRUE(gdn_status.ok()) << gdn_status;    \
   } while (false)
 
 }  // namespace

@@ -319,11 +319,11 @@ TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
   Batcher batcher(backend_, {});
   std::vector<std::string> order;
   std::latch last{1};
-  batcher.Post([&](Backend&) { return order.push_back("one"), absl::OkStatus(); },
-               [&](const absl::Status& status) { order.push_back(status.ok() ? "ok" : "failed"); });
-  batcher.Post([&](Backend&) { return order.push_back("two"), absl::InternalError("x"); },
+  batcher.Post([&](Backend&) { return order.emplace_back("one"), absl::OkStatus(); },
+               [&](const absl::Status& status) { order.emplace_back(status.ok() ? "ok" : "failed"); });
+  batcher.Post([&](Backend&) { return order.emplace_back("two"), absl::InternalError("x"); },
                [&](const absl::Status& status) {
-                 order.push_back(status.ok() ? "ok" : "failed");
+                 order.emplace_back(status.ok() ? "ok" : "failed");
                  last.count_down();
                });
   last.wait();

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -25,7 +26,7 @@ namespace gdn {
 
 class SessionTest : public ::testing::Test {
  protected:
-  static StepRequest Request(std::string request_id = "", std::string payload = "p",
+  static StepRequest Request(std::string request_id = "", std::string_view payload = "p",
                              std::optional<int64_t> expected = std::nullopt) {
     return {.layer = 0,
             .kind = InputKind::kDeltaRule,

@@ -137,7 +137,7 @@ TEST_F(SessionGateTest, CallbacksMayUseTheGate) {
     gate_.Unlock();
   };
   gate_.Lock(again);
-  gate_.WhenPinnable([&] { heard_.push_back(gate_.TryPin() ? "pinned" : "refused"); });
+  gate_.WhenPinnable([&] { heard_.emplace_back(gate_.TryPin() ? "pinned" : "refused"); });
   gate_.Unpin();
   EXPECT_EQ(locks, 5);
   EXPECT_THAT(heard_, ElementsAre("pinned"));

@@ -27,7 +27,7 @@ v1::OperatorSpec Spec(int h, int hv, int k, int v, int layers = 0) {
   return spec;
 }
 
-v1::Tensor Tensor(std::vector<int64_t> shape, const std::vector<float>& values) {
+v1::Tensor Tensor(const std::vector<int64_t>& shape, const std::vector<float>& values) {
   v1::Tensor tensor;
   tensor.set_dtype(v1::DTYPE_F32);
   for (const int64_t dim : shape) tensor.add_shape(dim);

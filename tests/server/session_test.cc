@@ -56,7 +56,7 @@ TEST_F(SessionTest, AnAbandonedLeaseLeavesTheStateAndAFreshLayerFresh) {
 TEST_F(SessionTest, AMovedLeaseIsTheSameRight) {
   StepLease lease = Admit(Request());
   StepLease moved = std::move(lease);
-  EXPECT_FALSE(lease.valid());
+  EXPECT_FALSE(lease.valid());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): what this is about
   EXPECT_EQ(Reason(Request()), reason::kSessionBusy);
   moved = AdmitStep(session_, PlainStep(1));  // abandons what it had
   EXPECT_EQ(moved.layer(), 1);

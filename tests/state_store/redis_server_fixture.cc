@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
 #include <netinet/in.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's kill
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

@@ -19,7 +19,6 @@ namespace gdn {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class Snapshot : public ::testing::Test {
  protected:

@@ -101,10 +101,11 @@ TEST_F(StateStoreTest, ASlotReturnsWithItsLastShareAndItsBudgetWithIt) {
   EXPECT_FALSE(second.exclusive());
   second = std::move(third);
   EXPECT_TRUE(second.exclusive());
-  EXPECT_FALSE(third.valid());
+  EXPECT_FALSE(third.valid());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): what this is about
   EXPECT_EQ(third.index(), -1);
   EXPECT_EQ(store_.used_bytes(), SlotBytes()) << "one slot, however many share it";
-  second = second;
+  SlotRef& alias = second;
+  second = alias;
   EXPECT_TRUE(second.exclusive()) << "assigned to itself, it is what it was";
   const int32_t index = second.index();
   second = SlotRef();
@@ -224,7 +225,8 @@ TEST_F(StateStoreTest, ManyThreadsShareItAndLeaveNothingBehind) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([this, i, everybodys] {
       for (int round = 0; round < 500; ++round) {
-        const SlotRef share = everybodys;
+        const SlotRef share =
+            everybodys;  // NOLINT(performance-unnecessary-copy-initialization): held as others come and go
         auto claims = store_.Reserve(i % 2 == 0 ? kDims : kOtherDims, 2);
         ASSERT_TRUE(claims.ok()) << claims.status();
         const std::shared_ptr<StatePool> pool = claims->front().pool();

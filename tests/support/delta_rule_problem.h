@@ -52,7 +52,7 @@ class HostStatePool {
   const StatePoolView& view() const { return view_; }
   absl::Span<float> slot(int32_t index);
   absl::Span<float> base(int32_t index);  // [HV, K, V]
-  void SetBase(int32_t index, absl::Span<const float> base);
+  void SetBase(int32_t index, absl::Span<const float> values);
 
  private:
   StatePoolView view_;

@@ -121,7 +121,7 @@ TEST_F(CommandLine, EveryCommandHasFlagsThatExistAndHelp) {
       for (const std::string_view flag : command.flags) {
         ASSERT_NE(absl::FindCommandLineFlag(std::string(flag)), nullptr) << command.name << " --" << flag;
       }
-      arguments.push_back("--help");
+      arguments.emplace_back("--help");
       EXPECT_THAT(Run(arguments, group).out, HasSubstr("gdnctl " + std::string(command.name)));
     }
   }

@@ -84,7 +84,7 @@ std::string WriteIo(const Tensors& tensors, const std::string& name) {
                       content.first,
                       {reinterpret_cast<const char*>(content.second.data()), content.second.size() * sizeof(float)}}});
   }
-  const std::string path = StrCat(::testing::TempDir(), "/", name, ".safetensors");
+  std::string path = StrCat(::testing::TempDir(), "/", name, ".safetensors");
   std::ofstream(path, std::ios::binary) << *SerializeSafetensors(views, {});
   return path;
 }

@@ -1,7 +1,7 @@
 #include "tools/gdn_bench/child_process.h"
 
 #include <fcntl.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's kill
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -92,9 +92,10 @@ class GraphTimer final : public CaseTimer {
       GDN_RETURN_IF_ERROR(timed->Run(1).status());
       return timed;
     }
-    GDN_RETURN_IF_ERROR(timed->Run(kWarmUpRuns / 2).status());
-    GDN_ASSIGN_OR_RETURN(double seconds, timed->Run(kWarmUpRuns / 2));
-    const double run_seconds = std::max(seconds / (kWarmUpRuns / 2), 1e-9);
+    constexpr int kHalf = kWarmUpRuns / 2;
+    GDN_RETURN_IF_ERROR(timed->Run(kHalf).status());
+    GDN_ASSIGN_OR_RETURN(double seconds, timed->Run(kHalf));
+    const double run_seconds = std::max(seconds / kHalf, 1e-9);
     for (; warm_seconds_ < kFirstWarmUpSeconds; warm_seconds_ += seconds) {
       GDN_ASSIGN_OR_RETURN(seconds, timed->Run(kWarmUpRuns));
     }

@@ -57,7 +57,7 @@ absl::StatusOr<StackedWeights> MakeWeights(Backend& backend, const LayerDims& di
     w.dt_bias = w.a_log + dims.value_heads;
     w.norm_weight = w.dt_bias + dims.value_heads;
     GDN_RETURN_IF_ERROR(ValidateLayerWeights(w));
-    stacked.layers.push_back(std::move(w));
+    stacked.layers.push_back(w);
   }
   return stacked;
 }

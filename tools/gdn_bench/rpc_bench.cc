@@ -178,8 +178,8 @@ absl::StatusOr<RpcReport> RunRpcBench(const RpcBenchOptions& options) {
   RpcReport report{.options = options, .request_bytes = 0, .response_bytes = 0, .results = {}};
   for (const int concurrency : options.concurrency) {
     std::fprintf(stderr, "concurrency %d: %d calls to each server\n", concurrency, options.calls);
-    GDN_ASSIGN_OR_RETURN(RpcResult result, MeasureConcurrency(options, targets, concurrency, report));
-    report.results.push_back(std::move(result));
+    GDN_ASSIGN_OR_RETURN(const RpcResult result, MeasureConcurrency(options, targets, concurrency, report));
+    report.results.push_back(result);
   }
   return report;
 }

@@ -17,7 +17,7 @@ constexpr int64_t kPrefillTokens = 4;
 constexpr int kLoggedTokens = 4;
 constexpr uint32_t kSeed = 20240607;
 
-v1::Tensor RandomTensor(std::vector<int64_t> shape, float low, float high) {
+v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high) {
   int64_t count = 1;
   for (const int64_t dim : shape) count *= dim;
   std::mt19937 random(kSeed);

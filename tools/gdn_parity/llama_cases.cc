@@ -193,7 +193,7 @@ Result RunGatedDeltaNet(const LlamaShape& s, DeltaRuleForm form, float strongest
   LlamaResult actual;
   actual.output.resize(expected.output.size());
   std::vector<float> states = TurnStates(s, t.state, /*to_ours=*/true);
-  std::vector<std::vector<float>> newest_last;
+  std::vector<std::vector<float>> snapshots;
   const int32_t kept = static_cast<int32_t>(StatesKept(s));
   for (int32_t begin = 0; begin < s.tokens;) {
     // The first call ends at the oldest state that is wanted; then a token a call.
@@ -203,11 +203,12 @@ Result RunGatedDeltaNet(const LlamaShape& s, DeltaRuleForm form, float strongest
     GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, result));
     PlaceOutput(s, result.output, begin, end, actual.output);
     states = result.states;
-    newest_last.push_back(TurnStates(s, states, /*to_ours=*/false));
+    snapshots.push_back(TurnStates(s, states, /*to_ours=*/false));
     begin = end;
   }
-  for (auto state = newest_last.rbegin(); state != newest_last.rend(); ++state) {
-    actual.states.insert(actual.states.end(), state->begin(), state->end());
+  std::reverse(snapshots.begin(), snapshots.end());  // the newest comes first
+  for (const auto& snapshot : snapshots) {
+    actual.states.insert(actual.states.end(), snapshot.begin(), snapshot.end());
   }
   Difference difference = Compare(actual.output, expected.output);
   difference.Merge(Compare(actual.states, expected.states));

@@ -23,10 +23,10 @@
 #include "kernels/gpu/gpu_backend.h"
 #include "tools/gdn_parity/backend_data.h"
 
-#define ASSERT_OK(expression)                     \
-  do {                                            \
-    const absl::Status gdn_status = (expression); \
-    ASSERT_TRUE(gdn_status.ok()) << gdn_status;   \
+#define ASSERT_OK(expression)                      \
+  do {                                             \
+    const absl::Status& gdn_status = (expression); \
+    ASSERT_TRUE(gdn_status.ok()) << gdn_status;    \
   } while (false)
 
 namespace gdn {

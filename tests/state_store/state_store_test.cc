@@ -225,8 +225,8 @@ TEST_F(StateStoreTest, ManyThreadsShareItAndLeaveNothingBehind) {
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([this, i, everybodys] {
       for (int round = 0; round < 500; ++round) {
-        const SlotRef share =
-            everybodys;  // NOLINT(performance-unnecessary-copy-initialization): held as others come and go
+        // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): held as others come and go
+        const SlotRef share = everybodys;
         auto claims = store_.Reserve(i % 2 == 0 ? kDims : kOtherDims, 2);
         ASSERT_TRUE(claims.ok()) << claims.status();
         const std::shared_ptr<StatePool> pool = claims->front().pool();

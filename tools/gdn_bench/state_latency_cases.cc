@@ -61,7 +61,7 @@ class BusySession {
     v1::CheckpointSessionRequest request;
     request.set_name(absl::StrCat("sessions/", session));
     if (checkpoint_id_.has_value()) request.set_checkpoint_id(*checkpoint_id_);
-    while (!stop_.HasBeenNotified() && status_.ok()) {
+    do {  // once at the least, however short the phase is
       status_ = WithPrefix(client_->Decode(step_).status(), "Decode");
       if (!checkpoint_id_.has_value()) {
         stop_.WaitForNotificationWithTimeout(pause_);
@@ -71,7 +71,7 @@ class BusySession {
       if (status_.ok()) status_ = WithPrefix(client_->CheckpointSession(request).status(), "CheckpointSession");
       took_ += absl::Seconds(NowSeconds() - start);
       if (status_.ok()) ++made_;
-    }
+    } while (!stop_.HasBeenNotified() && status_.ok());
   }
 
   const std::unique_ptr<Client> client_;

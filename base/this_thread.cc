@@ -30,11 +30,7 @@ thread_local Sharing t_sharing;
 }  // namespace
 
 void NameThisThread(std::string_view name) {
-#if defined(__linux__)
   pthread_setname_np(pthread_self(), std::string(name.substr(0, kNameLetters)).c_str());
-#else
-  static_cast<void>(name);
-#endif
 }
 
 void LowerThisThread(int niceness) {

@@ -15,7 +15,7 @@ namespace gdn {
 // Bytes to copy, to hash or to write between two GiveWay: a few microseconds of work.
 inline constexpr size_t kGiveWayBytes = size_t{16} << 10;
 
-// For tools that list threads. Linux keeps the first 15 letters; other systems none.
+// For tools that list threads. The system keeps the first 15 letters.
 void NameThisThread(std::string_view name);
 
 // Its share where others want the processor too. `niceness` 0 to 19: the larger, the smaller; 0 changes nothing.

@@ -105,15 +105,15 @@ absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const
   absl::Duration took;
   for (int phase = 0; phase < options.pause_phases; ++phase) {
     for (const bool checkpoints : {phase % 2 == 0, phase % 2 != 0}) {
-      const absl::Duration pause = result.checkpoints > 0 ? took / result.checkpoints : absl::ZeroDuration();
-      BusySession busy(targets.gdn, "big", checkpoints ? std::optional(checkpoint_id) : std::nullopt, pause);
+      BusySession busy(targets.gdn, "big", checkpoints ? std::optional(checkpoint_id) : std::nullopt,
+                       /*pause=*/absl::Seconds(result.checkpoint_s));
       GDN_RETURN_IF_ERROR(DecodeCalls(*client, step, options.pause_calls, checkpoints ? with : without));
       GDN_RETURN_IF_ERROR(busy.Stop());
       result.checkpoints += busy.made();
       took += busy.took();
+      result.checkpoint_s = absl::ToDoubleSeconds(took / result.checkpoints);  // each phase that has them has some
     }
   }
-  if (result.checkpoints > 0) result.checkpoint_s = absl::ToDoubleSeconds(took / result.checkpoints);
   result.calls = static_cast<int64_t>(with.size());
   result.p50_s = Percentile(with, 0.5);
   result.p99_s = Percentile(with, 0.99);

@@ -91,7 +91,7 @@ def waves_per_simd(row):
 
 def read_objects(build):
     objcopy, readelf = tool("llvm-objcopy"), tool("llvm-readelf")
-    objects = sorted((build / "kernels").glob("*.hip.o"))
+    objects = sorted((build / "kernels").rglob("*.hip.o"))
     if not objects:
         sys.exit(f"gfx906_resources: no *.hip.o in {build}/kernels; build the preset hip-gfx906 first")
     rows = []

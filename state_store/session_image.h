@@ -3,7 +3,7 @@
 // What was copied from the device is as the backend keeps it, so that a session that comes back costs a copy and no
 // conversion; what was read from a file stays where it was read to, in wire order, and is turned on its way to the device.
 // slot_codec.h knows both orders.
-// Thread safety: constant once shared. Ownership: owns its blocks; the HostMemory must outlive it.
+// Thread safety: constant once shared. Ownership: owns its blocks; the HostBlockPool must outlive it.
 //
 //   auto image = std::make_shared<SessionImage>();  // filled, then kept as a SessionImagePtr
 #pragma once
@@ -19,7 +19,7 @@
 #include "base/hash.h"
 #include "base/layer_dims.h"
 #include "kernels/backend.h"
-#include "state_store/host_memory.h"
+#include "state_store/host_block_pool.h"
 
 namespace gdn {
 

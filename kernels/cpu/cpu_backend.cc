@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/common/contract.h"
-#include "kernels/common/host_memory.h"
+#include "kernels/common/reserved_memory.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/simd_target.h"
 #include "kernels/projection/projection_paths.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
-#include "kernels/common/host_memory.h"
+#include "kernels/common/reserved_memory.h"
 
 namespace gdn {
 namespace {

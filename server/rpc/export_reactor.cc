@@ -14,8 +14,8 @@
 namespace gdn {
 namespace {
 
-absl::StatusOr<SnapshotOptions> OptionsOf(const v1::ExportStateRequest& request) {
-  SnapshotOptions options;
+absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request) {
+  StateFileOptions options;
   options.include_recurrent_state = request.include_recurrent_state();
   switch (request.recurrent_state_dtype()) {
     case v1::DTYPE_UNSPECIFIED:
@@ -64,8 +64,8 @@ class ExportReactor final : public FileReactor {
     if (call_->IsCancelled()) {
       return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
     }
-    GDN_ASSIGN_OR_RETURN(SnapshotFile file,
-                         EncodeSnapshot(std::move(captured->image), options_, context_.residency.copiers()));
+    GDN_ASSIGN_OR_RETURN(EncodedStateFile file,
+                         EncodeStateFile(std::move(captured->image), options_, context_.residency.copiers()));
     Send(FilePieces(std::move(file), Tail));
     return absl::OkStatus();
   }
@@ -74,7 +74,7 @@ class ExportReactor final : public FileReactor {
 
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
-  SnapshotOptions options_;
+  StateFileOptions options_;
 };
 
 }  // namespace

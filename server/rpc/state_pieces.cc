@@ -29,10 +29,10 @@ constexpr int64_t kPieceBytes = int64_t{2} << 20;
 static_assert(v1::ExportStateResponse::kDataFieldNumber == 1 && v1::WatchStateResponse::kDataFieldNumber == 1);
 constexpr uint32_t kDataTag = WireFormatLite::MakeTag(1, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 
-grpc::Slice Borrow(std::string_view bytes, const std::shared_ptr<const SnapshotFile>& owner) {
+grpc::Slice Borrow(std::string_view bytes, const std::shared_ptr<const EncodedStateFile>& owner) {
   return {const_cast<char*>(bytes.data()), bytes.size(),
-          [](void* held) { delete static_cast<std::shared_ptr<const SnapshotFile>*>(held); },
-          new std::shared_ptr<const SnapshotFile>(owner)};
+          [](void* held) { delete static_cast<std::shared_ptr<const EncodedStateFile>*>(held); },
+          new std::shared_ptr<const EncodedStateFile>(owner)};
 }
 
 absl::Status NoMessage() {
@@ -42,8 +42,8 @@ absl::Status NoMessage() {
 
 }  // namespace
 
-FilePieces::FilePieces(SnapshotFile file, TailFn tail)
-    : file_(std::make_shared<const SnapshotFile>(std::move(file))), tail_(std::move(tail)) {}
+FilePieces::FilePieces(EncodedStateFile file, TailFn tail)
+    : file_(std::make_shared<const EncodedStateFile>(std::move(file))), tail_(std::move(tail)) {}
 
 grpc::ByteBuffer FilePieces::Next() {
   const int64_t begin = offset_;

@@ -2,8 +2,8 @@
 // into or out of protobuf strings: a piece that leaves borrows them from the file, one that arrives is copied once, to its
 // place.
 //
-// Thread safety: for one thread at a time. Ownership: messages keep the SnapshotFile that they borrow from alive; an
-// IncomingFile's HostMemory must outlive it.
+// Thread safety: for one thread at a time. Ownership: messages keep the EncodedStateFile that they borrow from alive; an
+// IncomingFile's HostBlockPool must outlive it.
 //
 //   FilePieces pieces(file, [](const PieceTail& tail) { return ...the other fields, serialized...; });
 //   while (!pieces.done()) Write(pieces.Next());
@@ -23,8 +23,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "gdn/v1/session.pb.h"
-#include "state_store/host_memory.h"
-#include "state_store/snapshot.h"
+#include "state_store/host_block_pool.h"
+#include "state_store/state_file/state_file.h"
 
 namespace gdn {
 
@@ -40,13 +40,13 @@ class FilePieces {
   using TailFn = std::function<std::string(const PieceTail&)>;
 
   FilePieces() = default;
-  FilePieces(SnapshotFile file, TailFn tail);
+  FilePieces(EncodedStateFile file, TailFn tail);
 
   bool done() const { return file_ == nullptr || offset_ == file_->bytes(); }
   grpc::ByteBuffer Next();
 
  private:
-  std::shared_ptr<const SnapshotFile> file_;
+  std::shared_ptr<const EncodedStateFile> file_;
   TailFn tail_;
   size_t part_ = 0;     // of file_->pieces(): where the next message begins
   size_t in_part_ = 0;  // bytes into it
@@ -70,14 +70,14 @@ absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
 class IncomingFile {
  public:
   // total_bytes 0: not known.
-  IncomingFile(HostMemory& memory, int64_t max_bytes, int64_t total_bytes)
+  IncomingFile(HostBlockPool& memory, int64_t max_bytes, int64_t total_bytes)
       : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes) {}
 
   // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) where total_bytes is more than the target's states can fill.
   absl::Status CheckTotal() const;
 
   // Room for the next `bytes`, which count once they are added. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), DATA_LOSS
-  // (INVALID_STATE_FILE) beyond total_bytes, errors of HostMemory::Take.
+  // (INVALID_STATE_FILE) beyond total_bytes, errors of HostBlockPool::Take.
   absl::StatusOr<char*> Room(size_t bytes);
   void Add(size_t bytes) { size_ += bytes; }
 
@@ -92,7 +92,7 @@ class IncomingFile {
 
   absl::Status Grow(size_t bytes);
 
-  HostMemory& memory_;
+  HostBlockPool& memory_;
   const int64_t max_bytes_;
   int64_t total_bytes_;
   HostBlock block_;

@@ -111,12 +111,12 @@ class WatchReactor final : public FileReactor {
       return known != full_bases_.end() && known->second == layer.base_version;
     };
     const bool delta = !refresh_ && std::any_of(image->layers.begin(), image->layers.end(), has_known_base);
-    SnapshotOptions options;
+    StateFileOptions options;
     if (delta) {
       options.base_snapshot_id = full_id_;
       options.known_bases = full_bases_;
     }
-    GDN_ASSIGN_OR_RETURN(SnapshotFile file, EncodeSnapshot(image, options, context_.residency.copiers()));
+    GDN_ASSIGN_OR_RETURN(EncodedStateFile file, EncodeStateFile(image, options, context_.residency.copiers()));
     if (delta) {
       // Once most bases are others, a full file now makes the deltas after it small again.
       refresh_ = 2 * file.bytes() > full_bytes_;

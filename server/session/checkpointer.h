@@ -27,7 +27,7 @@
 #include "absl/time/time.h"
 #include "base/task_queue.h"
 #include "server/session/residency.h"
-#include "state_store/state_tier.h"
+#include "state_store/tiers/state_tier.h"
 
 namespace gdn {
 

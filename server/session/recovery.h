@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/session/session_manager.h"
-#include "state_store/tier_stack.h"
+#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 

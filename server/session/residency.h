@@ -26,7 +26,7 @@
 #include "base/task_queue.h"
 #include "base/thread_pool.h"
 #include "server/session/session_lease.h"
-#include "state_store/tier_stack.h"
+#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
@@ -34,7 +34,7 @@ struct ResidencyOptions {
   Backend& backend;
   StateStore& store;
   TierStack& tiers;
-  HostMemory& memory;
+  HostBlockPool& memory;
   SharedThreadPool* copiers = nullptr;  // threads to copy on
   // OK, or why nothing may be copied from or to the device any more.
   std::function<absl::Status()> device_status = {};
@@ -82,7 +82,7 @@ class Residency {
   // Copies of the session's states, wherever they are, are made on the IO threads.
   TaskQueue& io() { return io_; }
   Backend& backend() { return options_.backend; }
-  HostMemory& memory() { return options_.memory; }
+  HostBlockPool& memory() { return options_.memory; }
   TierStack& tiers() { return options_.tiers; }
   SharedThreadPool* copiers() { return options_.copiers; }
   absl::Status device_status() const { return options_.device_status ? options_.device_status() : absl::OkStatus(); }

@@ -31,7 +31,7 @@
 #include "server/session/session_gate.h"
 #include "state_store/session_image.h"
 #include "state_store/state_store.h"
-#include "state_store/state_tier.h"
+#include "state_store/tiers/state_tier.h"
 
 namespace gdn {
 

@@ -31,7 +31,7 @@ absl::Status CopyEach(SharedThreadPool* pool, size_t count, absl::FunctionRef<ab
 
 }  // namespace
 
-absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, const SessionLease& lease,
+absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostBlockPool& memory, const SessionLease& lease,
                                         const BaseVersions& known, SharedThreadPool* pool) {
   auto image = std::make_shared<SessionImage>(lease.Describe(backend.info().numerics_id));
   image->transposed_base = backend.info().transposed_base;
@@ -69,7 +69,7 @@ absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, co
   return image;
 }
 
-absl::Status CopyIn(Backend& backend, HostMemory& memory, const SessionImage& image, std::vector<SlotClaim> claims,
+absl::Status CopyIn(Backend& backend, HostBlockPool& memory, const SessionImage& image, std::vector<SlotClaim> claims,
                     SessionLease& lease, SharedThreadPool* pool) {
   const BackendInfo& info = backend.info();
   const std::vector<int32_t>& layers = lease.session()->spec().layers;

@@ -11,18 +11,18 @@
 #include "absl/status/statusor.h"
 #include "base/thread_pool.h"
 #include "server/session/session_lease.h"
-#include "state_store/host_memory.h"
+#include "state_store/host_block_pool.h"
 
 namespace gdn {
 
 // The states of a resident session. Bases that `known` has in the same version are left out (LayerImage::has_base). Copies
 // run on `pool`, where there is one.
-absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostMemory& memory, const SessionLease& lease,
+absl::StatusOr<SessionImagePtr> CopyOut(Backend& backend, HostBlockPool& memory, const SessionLease& lease,
                                         const BaseVersions& known, SharedThreadPool* pool = nullptr);
 
 // Makes the session resident with the image's states. `claims`: one a layer of the session. An error leaves it as it was.
 // Copies run on `pool`, where there is one; those of layers in wire order pass through `memory` on their way to a device.
-absl::Status CopyIn(Backend& backend, HostMemory& memory, const SessionImage& image, std::vector<SlotClaim> claims,
+absl::Status CopyIn(Backend& backend, HostBlockPool& memory, const SessionImage& image, std::vector<SlotClaim> claims,
                     SessionLease& lease, SharedThreadPool* pool = nullptr);
 
 // FAILED_PRECONDITION (STATE_MISMATCH: field, found, expected) where the state is of another model, other dims or other

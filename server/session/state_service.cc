@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "state_store/disk_tier.h"
-#include "state_store/host_tier.h"
-#include "state_store/redis_tier.h"
+#include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/host_tier.h"
+#include "state_store/tiers/redis_tier.h"
 
 namespace gdn {
 namespace {

@@ -22,9 +22,9 @@
 #include "server/session/recovery.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
-#include "state_store/disk_tier.h"
 #include "state_store/state_store.h"
-#include "state_store/tier_stack.h"
+#include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
@@ -72,7 +72,7 @@ class StateService {
 
   // Each uses those before it.
   StateStore store_;
-  HostMemory memory_;
+  HostBlockPool memory_;
   SharedThreadPool copiers_;
   std::unique_ptr<StateTier> host_;
   std::unique_ptr<DiskTier> disk_;

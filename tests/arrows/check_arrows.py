@@ -16,66 +16,73 @@ import tempfile
 
 MAX_LINES = 450
 
-# (path prefix, node), first match wins. A prefix without a trailing slash is matched as the start of a file's name.
+# (folder, node), first match wins. "x/*" stands for every folder below x, "x" for the files in x itself.
 NODES = [
-    ("base/", "base"),
-    ("gdn/v1/", "proto"),
-    ("google/rpc/", "proto"),
-    ("kernels/backend.", "kernels/backend.h"),
-    ("kernels/layer/", "kernels/layer"),
-    ("kernels/cpu/", "kernels/cpu"),
-    ("kernels/gpu/gpu_", "kernels/gpu"),
-    ("kernels/gpu/index_staging.", "kernels/gpu"),
-    ("kernels/gpu/", "kernels/gpu/seam"),  # device code's way to a vendor, which operators use
-    ("kernels/null/", "kernels/null"),
-    ("kernels/", "kernels/operators"),
-    ("state_store/", "state_store"),
-    ("server/rpc/", "server/rpc"),
-    ("server/validation/", "server/validation"),
-    ("server/session/", "server/session"),
-    ("server/batcher/", "server/batcher"),
-    ("server/model/", "server/model"),
-    ("server/observability/", "server/observability"),
-    ("server/main.", "server/main"),
-    ("server/flags.", "server/main"),
-    ("server/backend_choice.", "server/main"),
-    ("client/cpp/", "client"),
-    ("tools/gdnctl/", "tools/gdnctl"),
-    ("tools/gdn_bench/", "tools/gdn_bench"),
-    ("tools/gdn_parity/", "tools/gdn_parity"),
-    ("tests/", "tests"),
+    ("base", "base"),
+    ("gdn/v1", "proto"),
+    ("google/rpc", "proto"),
+    ("kernels", "kernels"),  # backend.h, what the layer and the backends share
+    ("kernels/layer", "kernels/layer"),
+    ("kernels/cpu", "kernels/cpu"),
+    ("kernels/gpu", "kernels/gpu"),  # device code's way to a vendor, which operators use
+    ("kernels/gpu_backend", "kernels/gpu_backend"),
+    ("kernels/null", "kernels/null"),
+    ("kernels/primitives/*", "kernels/primitives"),
+    ("kernels/*", "kernels/operators"),
+    ("state_store", "state_store"),
+    ("state_store/state_file", "state_store/state_file"),
+    ("state_store/tiers", "state_store/tiers"),
+    ("server", "server"),  # the assembly
+    ("server/rpc", "server/rpc"),
+    ("server/validation", "server/validation"),
+    ("server/session", "server/session"),
+    ("server/batcher", "server/batcher"),
+    ("server/model", "server/model"),
+    ("server/observability", "server/observability"),
+    ("client/cpp", "client"),
+    ("tools/gdnctl", "tools/gdnctl"),
+    ("tools/gdn_bench", "tools/gdn_bench"),
+    ("tools/gdn_parity", "tools/gdn_parity"),
+    ("tests/*", "tests"),
 ]
 
 # The arrows, beside those to base and to the node itself. "*": anything.
-ALL_KERNELS = {"kernels/operators", "kernels/gpu/seam", "kernels/backend.h", "kernels/layer", "kernels/cpu", "kernels/gpu", "kernels/null"}
+SERVED_KERNELS = {
+    "kernels", "kernels/operators", "kernels/gpu", "kernels/layer", "kernels/cpu", "kernels/gpu_backend", "kernels/null"
+}
+STATES = {"state_store", "state_store/state_file", "state_store/tiers"}
 ALLOWED = {
     "base": set(),
     "proto": set(),
-    "kernels/gpu/seam": set(),
-    "kernels/operators": {"kernels/gpu/seam"},
-    "kernels/backend.h": {"kernels/operators"},
-    "kernels/layer": {"kernels/backend.h", "kernels/operators"},
-    "kernels/cpu": {"kernels/backend.h", "kernels/operators"},
-    "kernels/gpu": {"kernels/backend.h", "kernels/operators", "kernels/gpu/seam"},
-    "kernels/null": {"kernels/backend.h", "kernels/operators"},
-    "state_store": {"kernels/backend.h"},
+    "kernels/gpu": set(),
+    "kernels/operators": {"kernels/gpu"},
+    "kernels/primitives": {"kernels/operators", "kernels/gpu"},
+    "kernels": {"kernels/operators"},
+    "kernels/layer": {"kernels", "kernels/operators"},
+    "kernels/cpu": {"kernels", "kernels/operators"},
+    "kernels/gpu_backend": {"kernels", "kernels/operators", "kernels/gpu"},
+    "kernels/null": {"kernels", "kernels/operators"},
+    "state_store": {"kernels"},
+    "state_store/state_file": {"state_store", "kernels"},
+    "state_store/tiers": {"state_store", "state_store/state_file"},
     "server/observability": set(),
-    "server/model": {"kernels/layer", "kernels/backend.h"},
-    "server/session": {"state_store"},
+    "server/model": {"kernels/layer", "kernels"},
+    "server/session": STATES,
     "server/batcher": {"server/session", "kernels/layer"},
     "server/validation": {"proto"},
-    "server/rpc": {"proto", "server/validation", "server/session", "server/batcher", "state_store"},
-    "server/main": {"*"},
+    "server/rpc": {"proto", "server/validation", "server/session", "server/batcher"} | STATES,
+    "server": {"proto", "server/rpc", "server/validation", "server/session", "server/batcher", "server/model",
+               "server/observability"} | STATES | SERVED_KERNELS,
     "client": {"proto"},
     "tools/gdnctl": {"client"},
-    "tools/gdn_bench": {"client", "server/session", "state_store"} | ALL_KERNELS,
-    "tools/gdn_parity": {"client"} | ALL_KERNELS,
+    "tools/gdn_bench": {"client", "server/session"} | STATES | SERVED_KERNELS,
+    "tools/gdn_parity": {"client", "kernels/primitives"} | SERVED_KERNELS,
     "tests": {"*"},
 }
 
 # Nodes whose files may include gRPC's and protobuf's own headers.
 SPEAKS_PROTOCOL = {
-    "proto", "server/rpc", "server/validation", "server/main", "client", "tools/gdnctl", "tools/gdn_bench", "tests"
+    "proto", "server/rpc", "server/validation", "server", "client", "tools/gdnctl", "tools/gdn_bench", "tests"
 }
 
 VENDOR_SEAM = "kernels/gpu/device.h"
@@ -91,8 +98,9 @@ CMAKE_GLOB = re.compile(r"\bfile\s*\(\s*GLOB", re.IGNORECASE)
 
 
 def node_of(path):
-    for prefix, node in NODES:
-        if path.startswith(prefix):
+    folder = os.path.dirname(path)
+    for pattern, node in NODES:
+        if folder == pattern or (pattern.endswith("/*") and folder.startswith(pattern[:-1])):
             return node
     return None
 
@@ -177,7 +185,7 @@ PLANTED = [
     ("server/rpc/service.h", '#include <grpcpp/grpcpp.h>\n#include "gdn/v1/step.pb.h"\n', None),
     ("kernels/cpu/cpu_backend.h", '\n#include "kernels/layer/gdn_layer.h"\n',
      'kernels/cpu/cpu_backend.h:2: kernels/cpu -> kernels/layer: "kernels/layer/gdn_layer.h" is not an allowed arrow'),
-    ("base/upward.h", '#include "kernels/backend.h"\n', "base/upward.h:1: base -> kernels/backend.h: "),
+    ("base/upward.h", '#include "kernels/backend.h"\n', "base/upward.h:1: base -> kernels: "),
     ("kernels/gating/gating.cc", '#include "gdn/v1/step.pb.h"\n', "kernels/gating/gating.cc:1: kernels/operators -> proto: "),
     ("kernels/gating/rpc.cc", "#include <grpcpp/grpcpp.h>\n",
      "kernels/gating/rpc.cc:1: kernels/operators -> gRPC or protobuf: "),
@@ -185,7 +193,13 @@ PLANTED = [
      "server/batcher/batcher.cc:1: server/batcher -> kernels/cpu: "),
     ("server/validation/step.cc", '#include "server/session/session.h"\n',
      "server/validation/step.cc:1: server/validation -> server/session: "),
-    ("tools/gdnctl/main.cc", '#include "kernels/backend.h"\n', "tools/gdnctl/main.cc:1: tools/gdnctl -> kernels/backend.h: "),
+    ("tools/gdnctl/main.cc", '#include "kernels/backend.h"\n', "tools/gdnctl/main.cc:1: tools/gdnctl -> kernels: "),
+    ("kernels/primitives/gemm/gemm.h", '#include "kernels/gating/gating.h"\n', None),
+    ("kernels/gpu_backend/gpu_backend.cc", '#include "kernels/primitives/gemm/gemm.h"\n',
+     "kernels/gpu_backend/gpu_backend.cc:1: kernels/gpu_backend -> kernels/primitives: "),
+    ("server/start.cc", '#include "kernels/primitives/gemm/gemm.h"\n', "server/start.cc:1: server -> kernels/primitives: "),
+    ("kernels/gating/gating_cpu.cc", '#include "kernels/primitives/gemm/gemm.h"\n',
+     "kernels/gating/gating_cpu.cc:1: kernels/operators -> kernels/primitives: "),
     ("base/relative.cc", '#include "error.h"\n', 'base/relative.cc:1: "error.h" is relative'),
     ("base/gone.cc", '#include "base/gone.h"\n', 'base/gone.cc:1: "base/gone.h" does not exist'),
     ("misc/stray.cc", "int x;\n", "misc/stray.cc:1: belongs to no node"),

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/transpose/transpose.h"
+#include "kernels/primitives/transpose/transpose.h"
 
 namespace gdn {
 

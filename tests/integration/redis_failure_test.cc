@@ -10,7 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
-#include "tests/state_store/redis_server_fixture.h"
+#include "tests/state_store/tiers/redis_server_fixture.h"
 
 namespace gdn {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "client/cpp/client.h"
-#include "state_store/snapshot.h"
+#include "state_store/state_file/state_file.h"
 #include "tests/integration/service_helpers.h"
 
 namespace gdn {

@@ -11,7 +11,7 @@
 
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
-#include "tests/state_store/redis_server_fixture.h"
+#include "tests/state_store/tiers/redis_server_fixture.h"
 
 namespace gdn {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/common/host_memory.h"
+#include "kernels/common/reserved_memory.h"
 #include "kernels/cpu/processor.h"
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"

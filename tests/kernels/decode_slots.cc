@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tests/model/host_memory_backend.h"
 #include "tools/gdn_parity/backend_data.h"
 

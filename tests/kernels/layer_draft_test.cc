@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/layer/accept_draft.h"
 #include "tests/kernels/decode_slots.h"
 #include "tests/kernels/layer_problem.h"

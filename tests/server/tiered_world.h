@@ -23,9 +23,9 @@
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "server/session/state_copy.h"
-#include "state_store/host_tier.h"
+#include "state_store/tiers/host_tier.h"
 #include "tests/server/session_test_support.h"
-#include "tests/state_store/fake_tier.h"
+#include "tests/state_store/tiers/fake_tier.h"
 
 namespace gdn {
 
@@ -186,7 +186,7 @@ struct TieredWorld : SessionWorld {
   const SessionSpec spec;
   absl::Mutex mu;
   absl::Status device_status ABSL_GUARDED_BY(mu);
-  HostMemory memory{*backend, /*keep_bytes=*/0};
+  HostBlockPool memory{*backend, /*keep_bytes=*/0};
   HostTier host;
   FakeTier disk;
   TierStack tiers;

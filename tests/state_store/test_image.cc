@@ -76,7 +76,7 @@ TestSession MakeOperatorSession(uint64_t seed) {
   return session;
 }
 
-SessionImagePtr MakeImage(const TestSession& session, HostMemory& memory, const TestImageOptions& options) {
+SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& memory, const TestImageOptions& options) {
   auto image = std::make_shared<SessionImage>();
   image->header = session.header;
   image->numerics_id = session.numerics_id;
@@ -170,15 +170,15 @@ void ExpectSame(const TestSession& a, const TestSession& b, bool owner) {
   }
 }
 
-std::string FileBytes(const SnapshotFile& file) {
+std::string FileBytes(const EncodedStateFile& file) {
   std::string bytes;
   for (const std::string_view piece : file.pieces()) bytes += piece;
   EXPECT_EQ(static_cast<int64_t>(bytes.size()), file.bytes());
   return bytes;
 }
 
-std::string Encode(const TestSession& session, HostMemory& memory, const SnapshotOptions& options) {
-  const auto file = EncodeSnapshot(MakeImage(session, memory), options);
+std::string Encode(const TestSession& session, HostBlockPool& memory, const StateFileOptions& options) {
+  const auto file = EncodeStateFile(MakeImage(session, memory), options);
   EXPECT_TRUE(file.ok()) << file.status();
   return FileBytes(*file);
 }

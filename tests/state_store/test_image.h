@@ -1,6 +1,6 @@
 // Session images for tests: made from parts in wire order, and taken apart again.
 //
-// Thread safety: free functions; a TestMemory as HostMemory. Ownership: images borrow the TestMemory.
+// Thread safety: free functions; a TestMemory as HostBlockPool. Ownership: images borrow the TestMemory.
 //
 //   TestMemory memory;
 //   const TestSession session = MakeModelSession();
@@ -15,7 +15,7 @@
 #include "kernels/backend.h"
 #include "state_store/session_image.h"
 #include "state_store/slot_codec.h"
-#include "state_store/snapshot.h"
+#include "state_store/state_file/state_file.h"
 #include "tests/support/random.h"
 
 namespace gdn {
@@ -23,7 +23,7 @@ namespace gdn {
 struct TestMemory {
   TestMemory();
   std::unique_ptr<Backend> backend;
-  HostMemory host;
+  HostBlockPool host;
 };
 
 struct TestLayer {
@@ -59,14 +59,14 @@ struct TestImageOptions {
   int32_t max_draft = 8;
   bool transposed_base = false;
 };
-SessionImagePtr MakeImage(const TestSession& session, HostMemory& memory, const TestImageOptions& options = {});
+SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& memory, const TestImageOptions& options = {});
 TestSession TakeApart(const SessionImage& image);
 
 // Everything but base versions and has_base; the owner's fields only where `owner`.
 void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
 bool SameStates(const TestSession& a, const TestSession& b);
 
-std::string FileBytes(const SnapshotFile& file);
-std::string Encode(const TestSession& session, HostMemory& memory, const SnapshotOptions& options = {});
+std::string FileBytes(const EncodedStateFile& file);
+std::string Encode(const TestSession& session, HostBlockPool& memory, const StateFileOptions& options = {});
 
 }  // namespace gdn

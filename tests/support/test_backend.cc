@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 
 namespace gdn {
 namespace {

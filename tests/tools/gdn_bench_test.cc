@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/common/state_layout.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_bench/child_process.h"
 #include "tools/gdn_bench/cost.h"
 #include "tools/gdn_bench/flags.h"

@@ -7,8 +7,8 @@
 
 #include "base/status_macros.h"
 #include "kernels/common/state_layout.h"
-#include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/runtime.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_bench/cache_size.h"
 #include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/event_pair.h"

@@ -1,6 +1,6 @@
 // MakeGpuMachine in a build without GPU kernels.
 #include "absl/status/status.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_bench/machine.h"
 
 namespace gdn::bench {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_bench/kernel_case.h"
 #include "tools/gdn_bench/machine.h"
 

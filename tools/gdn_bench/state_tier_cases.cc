@@ -20,7 +20,7 @@
 #include "base/status_macros.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "server/session/state_service.h"
-#include "state_store/host_memory.h"
+#include "state_store/host_block_pool.h"
 #include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/kernel_case.h"
 #include "tools/gdn_bench/state_bench.h"
@@ -48,7 +48,7 @@ Result Await(const Begin& begin) {
 // A state service of a CPU backend with a session's states to make sessions of.
 struct Bed {
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<HostMemory> memory;
+  std::unique_ptr<HostBlockPool> memory;
   SessionSpec spec;
   SessionImagePtr image;
   std::unique_ptr<StateService> states;  // last: uses the backend
@@ -59,7 +59,7 @@ struct Bed {
                                                    const std::string& disk_dir) {
     auto bed = std::make_unique<Bed>();
     GDN_ASSIGN_OR_RETURN(bed->backend, MakeCpuBackend({}));
-    bed->memory = std::make_unique<HostMemory>(*bed->backend, kKeepBytes);
+    bed->memory = std::make_unique<HostBlockPool>(*bed->backend, kKeepBytes);
     bed->spec.dims = BenchOperatorDims();
     bed->spec.layers.resize(static_cast<size_t>(layers));
     std::iota(bed->spec.layers.begin(), bed->spec.layers.end(), 0);

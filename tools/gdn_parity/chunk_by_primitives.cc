@@ -1,12 +1,12 @@
 #include "tools/gdn_parity/chunk_by_primitives.h"
 
 #include "base/status_macros.h"
-#include "kernels/decay_mask/decay_mask.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/gemm/gemm.h"
-#include "kernels/gpu/gpu_backend.h"
-#include "kernels/masks/masks.h"
-#include "kernels/triangular_solve/triangular_solve.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/primitives/decay_mask/decay_mask.h"
+#include "kernels/primitives/elementwise/elementwise.h"
+#include "kernels/primitives/gemm/gemm.h"
+#include "kernels/primitives/masks/masks.h"
+#include "kernels/primitives/triangular_solve/triangular_solve.h"
 
 namespace gdn::parity {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "kernels/gpu/gpu_backend.h"
-#include "kernels/transpose/transpose.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/primitives/transpose/transpose.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/dump.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/delta_rule_stages/delta_rule_stages.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/dump.h"
 

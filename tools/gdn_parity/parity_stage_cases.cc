@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/delta_rule_stages/delta_rule_stages.h"
-#include "kernels/gpu/gpu_backend.h"
-#include "kernels/triangular_solve/triangular_solve.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
+#include "kernels/primitives/triangular_solve/triangular_solve.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
 #include "tools/gdn_parity/operator_row.h"

@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cumsum/cumsum.h"
-#include "kernels/decay_mask/decay_mask.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/gemm/gemm.h"
-#include "kernels/gpu/gpu_backend.h"
-#include "kernels/masks/masks.h"
-#include "kernels/triangular_solve/triangular_solve.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/primitives/cumsum/cumsum.h"
+#include "kernels/primitives/decay_mask/decay_mask.h"
+#include "kernels/primitives/elementwise/elementwise.h"
+#include "kernels/primitives/gemm/gemm.h"
+#include "kernels/primitives/masks/masks.h"
+#include "kernels/primitives/triangular_solve/triangular_solve.h"
 #include "tools/gdn_parity/backend_data.h"
 
 namespace gdn::parity {

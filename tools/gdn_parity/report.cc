@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/hash.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_parity/dump.h"
 
 namespace gdn::parity {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/delta_rule_stages/delta_rule_stages.h"
-#include "kernels/triangular_solve/triangular_solve.h"
+#include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
+#include "kernels/primitives/triangular_solve/triangular_solve.h"
 #include "tests/kernels/gpu/gpu_fixture.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/gpu/gpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_parity/backend_data.h"
 
 #define ASSERT_OK(expression)                      \

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/decay_mask/decay_mask.h"
-#include "kernels/gemm/gemm.h"
-#include "kernels/masks/masks.h"
-#include "kernels/transpose/transpose.h"
-#include "kernels/varlen_index/varlen_index.h"
+#include "kernels/primitives/decay_mask/decay_mask.h"
+#include "kernels/primitives/gemm/gemm.h"
+#include "kernels/primitives/masks/masks.h"
+#include "kernels/primitives/transpose/transpose.h"
+#include "kernels/primitives/varlen_index/varlen_index.h"
 #include "tests/kernels/gpu/gpu_fixture.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cumsum/cumsum.h"
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/l2norm/l2norm.h"
-#include "kernels/reduce/reduce.h"
+#include "kernels/primitives/cumsum/cumsum.h"
+#include "kernels/primitives/elementwise/elementwise.h"
+#include "kernels/primitives/l2norm/l2norm.h"
+#include "kernels/primitives/reduce/reduce.h"
 #include "tests/kernels/gpu/gpu_fixture.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"

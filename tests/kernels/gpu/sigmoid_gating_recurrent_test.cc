@@ -1,6 +1,6 @@
 // Gates and step in one launch against the two launches it stands for, and against the float64 reference.
 
-#include "kernels/sigmoid_gating_recurrent/sigmoid_gating_recurrent.h"
+#include "kernels/primitives/sigmoid_gating_recurrent/sigmoid_gating_recurrent.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/triangular_solve/triangular_solve.h"
+#include "kernels/primitives/triangular_solve/triangular_solve.h"
 #include "tests/kernels/gpu/gpu_fixture.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"

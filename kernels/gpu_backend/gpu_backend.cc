@@ -1,0 +1,231 @@
+#include "kernels/gpu_backend/gpu_backend.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "kernels/common/contract.h"
+#include "kernels/fill/fill.h"
+#include "kernels/gpu/runtime.h"
+#include "kernels/gpu_backend/gpu_slots.h"
+#include "kernels/gpu_backend/gpu_staging.h"
+#include "kernels/gpu_backend/gpu_transfers.h"
+#include "kernels/gpu_backend/index_staging.h"
+
+#ifndef GDN_GPU_BACKEND_NAME
+#error "GDN_GPU_BACKEND_NAME comes from CMake"
+#endif
+
+namespace gdn {
+namespace {
+
+// Raised whenever a GPU operator's bits change.
+constexpr int kKernelVersion = 2;
+
+class GpuBackend final : public Backend {
+ public:
+  GpuBackend(int device, const gpu::DeviceInfo& info, const gpu::Stream& stream, gpu::PinnedRing ring)
+      : device_(device), stream_(stream), transfers_(device), ring_(std::move(ring)), indices_(stream) {
+    info_.name = std::string(GpuBackendName());
+    info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
+    info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-k",
+                                     kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
+    info_.memory_bytes = info.free_bytes;
+    info_.transposed_base = true;
+  }
+
+  ~GpuBackend() override {
+    static_cast<void>(gpu::SynchronizeStream(stream_));  // nobody is left to hear of a failure
+    if (workspace_ != nullptr) gpu::DeviceFree(workspace_);
+  }
+
+  const BackendInfo& info() const override { return info_; }
+  const gpu::Stream& stream() const { return stream_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
+    const size_t whole = (bytes + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+    GDN_ASSIGN_OR_RETURN(void* data, gpu::DeviceMalloc(whole));
+    const absl::Status status = FillZeroGpu(data, whole, stream_);
+    if (status.ok()) return data;
+    gpu::DeviceFree(data);
+    return status;
+  }
+  void Free(void* data, size_t /*bytes*/) override {
+    // Work in flight may still use it, and not every runtime's free waits.
+    static_cast<void>(gpu::SynchronizeStream(stream_));
+    gpu::DeviceFree(data);
+  }
+  absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", device));
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", host));
+    return ring_.CopyIn(device, host, bytes);
+  }
+  absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", host));
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", device));
+    return ring_.CopyOut(host, device, bytes);
+  }
+  absl::Status Synchronize() override { return gpu::SynchronizeStream(stream_); }
+  absl::Status Copy(void* to, const void* from, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", to));
+    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", from));
+    return gpu::CopyOnDevice(to, from, bytes, stream_);
+  }
+  int64_t FreeMemoryBytes() override {
+    const absl::StatusOr<gpu::DeviceInfo> info = gpu::DescribeDevice(device_);
+    return info.ok() ? info->free_bytes : 0;
+  }
+
+  absl::StatusOr<void*> AllocateHost(size_t bytes) override {
+    GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
+    return gpu::PinnedMalloc(bytes);
+  }
+  void FreeHost(void* data, size_t /*bytes*/) override { gpu::PinnedFree(data); }
+  absl::Status TransferOut(void* host, const void* device, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", host));
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "source", device));
+    return transfers_.Out(host, device, bytes);
+  }
+  absl::Status TransferIn(void* device, const void* host, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", device));
+    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "source", host));
+    return transfers_.In(device, host, bytes);
+  }
+
+  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {
+    GDN_RETURN_IF_ERROR(ValidateSlot(pool, slot));
+    return FillZeroGpu(pool.slot(slot), static_cast<size_t>(pool.layout.slot_bytes()), stream_);
+  }
+  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                     int64_t token_count) override {
+    return gpu::ReadDeviceSlot(ring_, pool, slot, log_length, token_count);
+  }
+  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
+                         const SlotImage& image) override {
+    return gpu::WriteDeviceSlot(ring_, pool, slot, token_count, image);
+  }
+
+  absl::Status Projection(const ProjectionParams& params) override { return ProjectionGpu(params, stream_); }
+  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return QkvzSplitGpu(params, stream_); }
+  absl::Status CausalConv1d(const CausalConv1dParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateCausalConv1d(params));
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
+                         indices_.Batch(ring_, params.batch, params.token_counts, nullptr));
+    return CausalConv1dGpu(params, batch, stream_);
+  }
+  absl::Status Gating(const GatingParams& params) override { return GatingGpu(params, stream_); }
+  absl::Status QkL2Norm(const QkL2NormParams& params) override { return QkL2NormGpu(params, stream_); }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.batch, nullptr, nullptr));
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleChunkGpuWorkspaceFloats(params)));
+    return DeltaRuleChunkGpu(params, batch, workspace_, stream_);
+  }
+  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.batch, nullptr, nullptr));
+    return DeltaRuleScanGpu(params, batch, stream_);
+  }
+  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
+                         indices_.Batch(ring_, params.rule.batch, nullptr, params.log_lengths, params.base_slots));
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleDecodeGpuWorkspaceFloats(params)));
+    return DeltaRuleDecodeGpu(params, batch, workspace_, stream_);
+  }
+  absl::Status MaterializeState(const MaterializeStateParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
+    if (params.count == 0) return absl::OkStatus();
+    std::vector<const int32_t*> arrays = {params.src, params.dst, params.log_lengths};
+    if (params.src_bases != nullptr) arrays.push_back(params.src_bases);
+    GDN_ASSIGN_OR_RETURN(const int32_t* device, indices_.Arrays(ring_, params.count, arrays));
+    const auto at = [&](int32_t array) { return device + int64_t{array} * params.count; };
+    return MaterializeStateGpu(params, at(0), at(1), at(2), params.src_bases != nullptr ? at(3) : nullptr, stream_);
+  }
+  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormGpu(params, stream_); }
+
+  absl::Status Projections(absl::Span<const ProjectionParams> params) override {
+    return ProjectionsGpu(params, stream_);
+  }
+  absl::Status MixerInput(const MixerInputParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
+    GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
+                         indices_.Batch(ring_, params.batch, params.token_counts, nullptr));
+    return MixerInputGpu(params, batch, stream_);
+  }
+
+ private:
+  absl::Status ReserveWorkspace(int64_t floats) {
+    if (floats <= workspace_floats_) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(gpu::SynchronizeStream(stream_));  // work in flight may still use the old one
+    if (workspace_ != nullptr) gpu::DeviceFree(workspace_);
+    workspace_ = nullptr;
+    workspace_floats_ = 0;
+    GDN_ASSIGN_OR_RETURN(void* data, gpu::DeviceMalloc(static_cast<size_t>(floats) * sizeof(float)));
+    workspace_ = static_cast<float*>(data);
+    workspace_floats_ = floats;
+    return absl::OkStatus();
+  }
+
+  // Constant after construction.
+  const int device_;
+  const gpu::Stream stream_;
+  BackendInfo info_;
+
+  gpu::GpuTransfers transfers_;  // own synchronisation
+
+  // Of the one thread that issues operators.
+  gpu::PinnedRing ring_;
+  gpu::IndexStaging indices_;
+  float* workspace_ = nullptr;
+  int64_t workspace_floats_ = 0;
+};
+
+}  // namespace
+
+std::string_view GpuBackendName() { return GDN_GPU_BACKEND_NAME; }
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions& options) {
+  GDN_ASSIGN_OR_RETURN(const int count, gpu::DeviceCount());
+  if (options.device < 0 || options.device >= count) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+                     absl::StrCat("GPU ", options.device, " was asked for and ", count,
+                                  " can be seen; run 'gdnctl doctor' to see what this machine lacks, look at "
+                                  "HIP_VISIBLE_DEVICES, or use --backend=cpu"),
+                     {{"device", std::to_string(options.device)}, {"count", std::to_string(count)}});
+  }
+  GDN_ASSIGN_OR_RETURN(const gpu::DeviceInfo info, gpu::DescribeDevice(options.device));
+  GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, gpu::MakeStream(options.device));
+  GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(stream));
+  auto backend = std::make_unique<GpuBackend>(options.device, info, stream, std::move(ring));
+  // A device that this build has no code for fails here, by name, and not at a user's first step.
+  GDN_ASSIGN_OR_RETURN(void* probe, backend->Allocate(256));
+  const absl::Status status = backend->Synchronize();
+  backend->Free(probe, 256);
+  if (!status.ok()) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+        absl::StrCat("no kernel of this build runs on ", backend->info().device, ": ", std::string(status.message())),
+        {{"device", backend->info().device}});
+  }
+  return backend;
+}
+
+absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend) {
+  if (auto* gpu_backend = dynamic_cast<GpuBackend*>(&backend); gpu_backend != nullptr) return gpu_backend->stream();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported,
+                   absl::StrCat("backend '", backend.info().name, "' has no GPU stream"),
+                   {{"backend", backend.info().name}});
+}
+
+}  // namespace gdn

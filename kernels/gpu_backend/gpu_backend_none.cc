@@ -1,0 +1,19 @@
+// gpu_backend.h in a build without GPU kernels.
+
+#include "base/error.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+
+namespace gdn {
+
+std::string_view GpuBackendName() { return "gpu"; }
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions& /*options*/) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+                   "this build has no GPU kernels; build with 'cmake --preset hip-gfx906', or use --backend=cpu", {});
+}
+
+absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& /*backend*/) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported, "this build has no GPU kernels", {});
+}
+
+}  // namespace gdn

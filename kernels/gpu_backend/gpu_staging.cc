@@ -1,0 +1,77 @@
+#include "kernels/gpu_backend/gpu_staging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace gdn::gpu {
+namespace {
+
+constexpr size_t kRingBytes = size_t{16} << 20;
+constexpr size_t kPieceBytes = size_t{4} << 20;  // several in flight: the host fills one while another travels
+constexpr size_t kAlignment = 256;
+
+}  // namespace
+
+absl::StatusOr<PinnedRing> PinnedRing::Make(const Stream& stream) {
+  PinnedRing ring(stream);
+  GDN_ASSIGN_OR_RETURN(void* data, PinnedMalloc(kRingBytes));
+  ring.data_ = static_cast<char*>(data);
+  return ring;
+}
+
+PinnedRing::PinnedRing(PinnedRing&& other) noexcept
+    : stream_(other.stream_), data_(std::exchange(other.data_, nullptr)), next_(other.next_) {}
+
+PinnedRing::~PinnedRing() {
+  if (data_ == nullptr) return;
+  static_cast<void>(SynchronizeStream(stream_));  // a failure is reported by whoever works next
+  PinnedFree(data_);
+}
+
+absl::StatusOr<char*> PinnedRing::Take(size_t bytes) {
+  const size_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (next_ + taken > kRingBytes) {
+    // Once round: what was taken before has to have been read.
+    GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));
+    next_ = 0;
+  }
+  char* part = data_ + next_;
+  next_ += taken;
+  return part;
+}
+
+absl::Status PinnedRing::CopyIn(void* device, const void* host, size_t bytes) {
+  const char* from = static_cast<const char*>(host);
+  char* to = static_cast<char*>(device);
+  while (bytes > 0) {
+    const size_t piece = std::min(bytes, kPieceBytes);
+    GDN_ASSIGN_OR_RETURN(char* part, Take(piece));
+    std::memcpy(part, from, piece);
+    GDN_RETURN_IF_ERROR(CopyToDevice(to, part, piece, stream_));
+    from += piece;
+    to += piece;
+    bytes -= piece;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PinnedRing::CopyOut(void* host, const void* device, size_t bytes) {
+  const char* from = static_cast<const char*>(device);
+  char* to = static_cast<char*>(host);
+  do {
+    const size_t piece = std::min(bytes, kPieceBytes);
+    GDN_ASSIGN_OR_RETURN(char* part, Take(piece));
+    GDN_RETURN_IF_ERROR(CopyToHost(part, from, piece, stream_));
+    GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));
+    std::memcpy(to, part, piece);
+    from += piece;
+    to += piece;
+    bytes -= piece;
+  } while (bytes > 0);
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::gpu

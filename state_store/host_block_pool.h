@@ -1,0 +1,68 @@
+// Host memory for copies of slots: blocks of a few sizes, used again, for fresh memory costs more than the copy into it.
+//
+// Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool, which must outlive it.
+//
+//   HostBlockPool memory(backend, /*keep_bytes=*/int64_t{1} << 30);
+//   GDN_ASSIGN_OR_RETURN(HostBlock block, memory.Take(layout.slot_bytes()));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/backend.h"
+
+namespace gdn {
+
+class HostBlockPool;
+
+class HostBlock {
+ public:
+  HostBlock() = default;
+  HostBlock(HostBlock&& other) noexcept { *this = std::move(other); }
+  HostBlock& operator=(HostBlock&& other) noexcept;
+  ~HostBlock() { Release(); }
+
+  bool valid() const { return memory_ != nullptr; }
+  float* floats() const { return buffer_.floats(); }
+  char* chars() const { return static_cast<char*>(buffer_.data()); }
+  size_t bytes() const { return buffer_.bytes(); }
+
+ private:
+  friend class HostBlockPool;
+  HostBlock(HostBlockPool* memory, HostBuffer buffer) : memory_(memory), buffer_(std::move(buffer)) {}
+  void Release();
+
+  HostBlockPool* memory_ = nullptr;
+  HostBuffer buffer_;
+};
+
+class HostBlockPool {
+ public:
+  // Keeps at most `keep_bytes` of blocks that nobody uses.
+  HostBlockPool(Backend& backend, int64_t keep_bytes) : backend_(backend), keep_bytes_(keep_bytes) {}
+  HostBlockPool(const HostBlockPool&) = delete;
+  HostBlockPool& operator=(const HostBlockPool&) = delete;
+
+  // Contents are undefined. Errors of Backend::AllocateHost.
+  absl::StatusOr<HostBlock> Take(size_t bytes);
+  // A little more, so that files of about one size use the same blocks again.
+  absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
+
+ private:
+  friend class HostBlock;
+  void Return(HostBuffer buffer);
+
+  Backend& backend_;
+  const int64_t keep_bytes_;
+  absl::Mutex mu_;
+  int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // by size
+};
+
+}  // namespace gdn

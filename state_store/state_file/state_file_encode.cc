@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "kernels/backend.h"
+#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/state_file_metadata.h"
+
+namespace gdn {
+namespace {
+
+using namespace state_file;  // NOLINT: the other half of this file
+
+std::string_view Bytes(absl::Span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+// The base with the accepted log folded in, in wire order.
+std::shared_ptr<std::vector<float>> Materialize(const StateLayout& layout, const SlotExtent& extent,
+                                                const SlotView& view) {
+  auto slot = std::make_shared<std::vector<float>>(layout.slot_floats());
+  FillSlot(layout, /*transposed_base=*/false, extent, view, slot->data());
+  const int32_t index = 0;
+  MaterializeStateReference({.pool = {.layout = layout, .data = slot->data(), .slot_count = 1},
+                             .count = 1,
+                             .src = &index,
+                             .dst = &index,
+                             .log_lengths = &extent.log_length});
+  slot->resize(layout.dims().state_elements());
+  return slot;
+}
+
+absl::Status Unfit(int32_t layer, std::string_view message) {
+  return absl::InvalidArgumentError(StrCat("layer ", layer, " ", message));
+}
+
+absl::Status ValidateLayer(const SessionImage& image, const LayerImage& layer, int32_t previous) {
+  const std::vector<int32_t>& layers = image.header.layers;
+  const bool known = layers.empty() || std::binary_search(layers.begin(), layers.end(), layer.layer);
+  if (layer.layer <= previous || layer.layer >= kMaxLayerCount || !known) {
+    return Unfit(layer.layer, StrCat("follows layer ", previous, "; expected ascending layers of the session's"));
+  }
+  const SlotExtent& extent = layer.extent;
+  if (extent.log_length < 0 || extent.log_length >= kLogCapacity || extent.token_count < extent.log_length) {
+    return Unfit(layer.layer, StrCat("has ", extent.log_length, " logged of ", extent.token_count,
+                                     " tokens; expected fewer than ", kLogCapacity));
+  }
+  if (extent.draft_length < 0 || extent.draft_length > image.layout.max_draft()) {
+    return Unfit(layer.layer,
+                 StrCat("has a draft of ", extent.draft_length, "; expected 0 to ", image.layout.max_draft()));
+  }
+  if (!layer.slot.valid()) return CheckSlotView(image.layout, extent, layer.wire);
+  if (layer.slot.bytes() != static_cast<size_t>(image.layout.slot_bytes())) {
+    return Unfit(layer.layer,
+                 StrCat("has a slot of ", layer.slot.bytes(), " bytes; the layout's has ", image.layout.slot_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+// Collects a file's tensors, their metadata, and what they borrow.
+class FileParts {
+ public:
+  FileParts(const SessionImage& image, const StateFileOptions& options) : image_(image), options_(options) {}
+
+  // Turns every layer to wire order: the most work there is, where the backend keeps another.
+  void View(SharedThreadPool* pool) {
+    views_.resize(image_.layers.size());
+    ForEachIndex(pool, static_cast<int64_t>(views_.size()), [this](int64_t i) {
+      const LayerImage& layer = image_.layers[static_cast<size_t>(i)];
+      const auto scratch = std::make_shared<std::vector<float>>();
+      views_[static_cast<size_t>(i)] = {
+          .view = ViewLayer(image_, layer, /*base=*/HasBase(layer) || IsFolded(layer), *scratch), .scratch = scratch};
+    });
+  }
+
+  absl::Status Add(size_t index) {
+    const LayerImage& layer = image_.layers[index];
+    const LayerDims& dims = image_.layout.dims();
+    const SlotExtent& extent = layer.extent;
+    const bool has_base = HasBase(layer);
+    if (!has_base && options_.base_snapshot_id.empty()) {
+      return Unfit(layer.layer, "has no base; only a delta may leave it out");
+    }
+    const bool fold = IsFolded(layer);
+    if (fold && !layer.has_base) return Unfit(layer.layer, "has no base to make a recurrent_state of");
+    LayerEntry entry{.extent = extent, .kind = layer.kind, .has_base = has_base, .reply = std::nullopt};
+
+    const SlotView& view = views_[index].view;
+    owned_.push_back(views_[index].scratch);
+    const Shapes shapes(dims, extent);
+    if (dims.conv_width > 0) AddFloats(layer.layer, kConvState, shapes.conv, view.conv);
+    if (!view.draft_conv.empty()) AddFloats(layer.layer, kDraftConvState, shapes.draft_conv, view.draft_conv);
+    const bool has_log = extent.log_length + extent.draft_length > 0;
+    if (fold) {
+      AddConverted(layer.layer, shapes.state, Materialize(image_.layout, extent, view));
+    }
+    if (has_base) AddFloats(layer.layer, has_log ? kBaseState : kRecurrentState, shapes.state, view.base);
+    if (has_log) {
+      AddFloats(layer.layer, kLogK, shapes.log_k, view.log_k);
+      AddFloats(layer.layer, kLogU, shapes.log_u, view.log_u);
+      AddFloats(layer.layer, kLogG, shapes.log_g, view.log_g);
+    }
+    if (layer.reply != nullptr) {
+      entry.reply = *layer.reply;
+      const std::string_view output = layer.reply->output;
+      Append(TensorName(layer.layer, kReply), "U8", {static_cast<int64_t>(output.size())}, output);
+    }
+    GDN_ASSIGN_OR_RETURN(metadata_[StrCat(kLayerPrefix, layer.layer)], LayerText(entry));
+    return absl::OkStatus();
+  }
+
+  Metadata& metadata() { return metadata_; }
+  const std::vector<RawTensor>& tensors() const { return tensors_; }
+  Checksums MakeChecksums(SharedThreadPool* pool) const {
+    std::vector<std::string> made(tensors_.size());
+    ForEachIndex(pool, static_cast<int64_t>(made.size()), [&](int64_t i) {
+      made[static_cast<size_t>(i)] = HashBytes(tensors_[static_cast<size_t>(i)].data).ToHex();
+    });
+    Checksums checksums;
+    for (size_t i = 0; i < made.size(); ++i) checksums[tensors_[i].name] = std::move(made[i]);
+    return checksums;
+  }
+  std::vector<std::shared_ptr<const void>>& owned() { return owned_; }
+
+ private:
+  struct LayerView {
+    SlotView view;
+    std::shared_ptr<const std::vector<float>> scratch;
+  };
+
+  bool IsFolded(const LayerImage& layer) const {
+    return options_.include_recurrent_state && layer.extent.log_length > 0;
+  }
+  bool HasBase(const LayerImage& layer) const {
+    if (!layer.has_base || options_.base_snapshot_id.empty()) return layer.has_base;
+    const auto known = options_.known_bases.find(layer.layer);
+    return layer.base_version == 0 || known == options_.known_bases.end() || known->second != layer.base_version;
+  }
+
+  void Append(std::string name, std::string_view dtype, std::vector<int64_t> shape, std::string_view data) {
+    tensors_.push_back({.name = std::move(name), .dtype = std::string(dtype), .shape = std::move(shape), .data = data});
+  }
+  void AddFloats(int32_t layer, std::string_view part, const std::vector<int64_t>& shape,
+                 absl::Span<const float> values) {
+    Append(TensorName(layer, part), "F32", shape, Bytes(values));
+  }
+  void AddConverted(int32_t layer, const std::vector<int64_t>& shape, std::shared_ptr<std::vector<float>> state) {
+    const DType dtype = options_.recurrent_state_dtype;
+    const std::string name = TensorName(layer, kRecurrentState);
+    if (dtype == DType::kF32) {
+      Append(name, "F32", shape, Bytes(*state));
+      owned_.push_back(std::move(state));
+      return;
+    }
+    auto narrow = std::make_shared<std::string>(state->size() * DTypeSize(dtype), '\0');
+    ConvertFromFloat(state->data(), state->size(), dtype, narrow->data());
+    Append(name, DTypeName(dtype), shape, *narrow);
+    owned_.push_back(std::move(narrow));
+  }
+
+  const SessionImage& image_;
+  const StateFileOptions& options_;
+  Metadata metadata_;
+  std::vector<LayerView> views_;
+  std::vector<RawTensor> tensors_;
+  std::vector<std::shared_ptr<const void>> owned_;
+};
+
+absl::Status AddHeader(const SessionImage& image, const StateFileOptions& options, Metadata& metadata) {
+  const SessionHeader& header = image.header;
+  const int32_t last = std::max(header.layers.empty() ? -1 : header.layers.back(),
+                                image.layers.empty() ? -1 : image.layers.back().layer);
+  if (last < 0 || last >= kMaxLayerCount) {
+    return absl::InvalidArgumentError(
+        StrCat("the session's last layer is ", last, "; expected 0 to ", kMaxLayerCount - 1));
+  }
+  metadata["dims"] = DimsText(header.dims);
+  metadata["layer_count"] = StrCat(last + 1);
+  metadata["model"] = header.model;
+  metadata["family"] = header.family;
+  metadata["model_fingerprint"] = header.fingerprint;
+  metadata["numerics_id"] = image.numerics_id;
+  metadata["log_capacity"] = StrCat(kLogCapacity);
+  metadata["epoch"] = StrCat(header.epoch);
+  metadata["created"] = absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone());
+  if (!options.base_snapshot_id.empty()) metadata["base_snapshot_id"] = options.base_snapshot_id;
+  if (!header.accept_request_id.empty()) {
+    GDN_ASSIGN_OR_RETURN(metadata["accept"], AcceptText(header));
+  }
+  if (options.include_owner) {
+    GDN_ASSIGN_OR_RETURN(metadata["owner"], OwnerText(header));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,
+                                                 SharedThreadPool* pool) {
+  GDN_RETURN_IF_ERROR(ValidateLayerDims(image->header.dims));
+  if (image->header.dims != image->layout.dims()) {
+    return absl::InvalidArgumentError(StrCat("the session's dimensions are ", LayerDimsToString(image->header.dims),
+                                             ", and its slots' ", LayerDimsToString(image->layout.dims())));
+  }
+  if (options.recurrent_state_dtype != DType::kF32 && options.recurrent_state_dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        StrCat("recurrent_state_dtype is ", DTypeName(options.recurrent_state_dtype), "; expected F32 or BF16"));
+  }
+  FileParts parts(*image, options);
+  GDN_RETURN_IF_ERROR(AddHeader(*image, options, parts.metadata()));
+  int32_t previous = -1;
+  for (const LayerImage& layer : image->layers) {
+    GDN_RETURN_IF_ERROR(ValidateLayer(*image, layer, previous));
+    previous = layer.layer;
+  }
+  parts.View(pool);
+  for (size_t i = 0; i < image->layers.size(); ++i) GDN_RETURN_IF_ERROR(parts.Add(i));
+  EncodedStateFile file;
+  file.snapshot_id_ = RandomId();
+  parts.metadata()["snapshot_id"] = file.snapshot_id_;
+  GDN_ASSIGN_OR_RETURN(std::string header, SealedHeader(parts.tensors(), parts.metadata(), parts.MakeChecksums(pool)));
+  const auto text = std::make_shared<const std::string>(std::move(header));
+  file.pieces_.push_back(*text);
+  for (const RawTensor& tensor : parts.tensors()) {
+    if (!tensor.data.empty()) file.pieces_.push_back(tensor.data);
+  }
+  for (const std::string_view piece : file.pieces_) file.bytes_ += static_cast<int64_t>(piece.size());
+  file.owned_ = std::move(parts.owned());
+  file.owned_.push_back(text);
+  file.image_ = std::move(image);
+  return file;
+}
+
+}  // namespace gdn

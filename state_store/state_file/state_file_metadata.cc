@@ -1,0 +1,295 @@
+#include "state_store/state_file/state_file_metadata.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn::state_file {
+namespace {
+
+using Json = nlohmann::json;
+
+// Rows a log can hold under any log_capacity that a writer may have, drafts aside.
+constexpr int32_t kMaxLogLength = kLogCapacity + kMaxDraftLimit;
+
+constexpr std::pair<const char*, int32_t LayerDims::*> kDimFields[] = {
+    {"key_heads", &LayerDims::key_heads},   {"value_heads", &LayerDims::value_heads},
+    {"key_dim", &LayerDims::key_dim},       {"value_dim", &LayerDims::value_dim},
+    {"conv_width", &LayerDims::conv_width}, {"hidden_size", &LayerDims::hidden_size},
+};
+
+absl::StatusOr<std::string> Dump(const Json& json) {
+  try {
+    return json.dump();
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError("a name of the session or a request id is not UTF-8");
+  }
+}
+
+Json Parse(const std::string& text) { return Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false); }
+
+std::optional<int64_t> IntField(const Json& json, const char* field) {
+  if (!json.is_object()) return std::nullopt;
+  const auto it = json.find(field);
+  if (it == json.end() || !it->is_number_unsigned()) return std::nullopt;
+  const uint64_t value = it->get<uint64_t>();
+  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
+std::optional<std::string> TextField(const Json& json, const char* field) {
+  if (!json.is_object()) return std::nullopt;
+  const auto it = json.find(field);
+  if (it == json.end() || !it->is_string()) return std::nullopt;
+  return it->get<std::string>();
+}
+
+std::optional<uint64_t> ParseHex64(std::string_view text) {
+  uint64_t value = 0;
+  for (const char c : text) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (digit < 0) return std::nullopt;
+    value = value << 4 | static_cast<uint64_t>(digit);
+  }
+  return value;
+}
+
+std::optional<Hash128> ParseHash(const std::optional<std::string>& text) {
+  if (!text.has_value() || text->size() != 32) return std::nullopt;
+  const auto high = ParseHex64(std::string_view(*text).substr(0, 16));
+  const auto low = ParseHex64(std::string_view(*text).substr(16));
+  if (!high.has_value() || !low.has_value()) return std::nullopt;
+  return Hash128{.high = *high, .low = *low};
+}
+
+// Seconds; null: without end.
+Json SecondsJson(absl::Duration duration) {
+  return duration == absl::InfiniteDuration() ? Json() : Json(absl::ToDoubleSeconds(duration));
+}
+
+std::optional<absl::Duration> ParseSeconds(const Json& json, const char* field) {
+  const auto it = json.find(field);
+  if (it == json.end()) return std::nullopt;
+  if (it->is_null()) return absl::InfiniteDuration();
+  if (!it->is_number()) return std::nullopt;
+  return absl::Seconds(it->get<double>());
+}
+
+absl::Status ParseReply(const std::string& key, const std::string& text, const Json& json, LayerEntry& entry) {
+  const auto request_id = TextField(json, "request_id");
+  const auto payload = ParseHash(TextField(json, "payload"));
+  const auto token_count = IntField(json, "token_count");
+  const auto compute_time_us = IntField(json, "compute_time_us");
+  if (!request_id || !payload || !token_count || !compute_time_us) {
+    return InvalidEntry(key, text,
+                        "a reply of request_id, payload (32 hexadecimal digits), token_count and compute_time_us");
+  }
+  entry.reply = StoredReply{.request_id = *request_id,
+                            .payload = *payload,
+                            .output = {},
+                            .token_count = *token_count,
+                            .compute_time_us = *compute_time_us};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string TensorName(int32_t layer, std::string_view part) { return StrCat(kLayerPrefix, layer, ".", part); }
+
+Shapes::Shapes(const LayerDims& d, const SlotExtent& extent)
+    : conv{d.conv_channels(), d.conv_width > 0 ? d.conv_width - 1 : 0},
+      draft_conv{d.conv_channels(), extent.draft_length},
+      state{d.value_heads, d.key_dim, d.value_dim},
+      log_k{extent.log_length + extent.draft_length, d.key_heads, d.key_dim},
+      log_u{extent.log_length + extent.draft_length, d.value_heads, d.value_dim},
+      log_g{extent.log_length + extent.draft_length, d.value_heads} {}
+
+absl::Status Damaged(std::string_view message, std::string_view tensor) {
+  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile, StrCat("not a valid state file: ", message),
+                   {{"tensor", std::string(tensor)}});
+}
+
+absl::Status Mismatch(std::string_view field, std::string_view message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch, message,
+                   {{"field", std::string(field)}});
+}
+
+absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected) {
+  return Damaged(StrCat("its __metadata__ entry '", key, "' is '", value, "'; expected ", expected));
+}
+
+absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key) {
+  const auto it = metadata.find(key);
+  if (it == metadata.end()) {
+    return Damaged(StrCat("its __metadata__ has no '", key, "'; expected the metadata that ExportState writes"));
+  }
+  return it->second;
+}
+
+std::string OptionalText(const Metadata& metadata, const std::string& key) {
+  const auto it = metadata.find(key);
+  return it == metadata.end() ? std::string() : it->second;
+}
+
+std::optional<int64_t> ParseInt(std::string_view text) {
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(AbslView(text), &value) || value < 0 || StrCat(value) != text) return std::nullopt;
+  return value;
+}
+
+std::optional<int32_t> ParseIndex(std::string_view text) {
+  const auto value = ParseInt(text);
+  if (!value.has_value() || *value > std::numeric_limits<int32_t>::max()) return std::nullopt;
+  return static_cast<int32_t>(*value);
+}
+
+std::string DimsText(const LayerDims& dims) {
+  Json json = Json::object();
+  for (const auto& [field, member] : kDimFields) json[field] = dims.*member;
+  return json.dump();
+}
+
+absl::StatusOr<LayerDims> ParseDims(const std::string& text) {
+  const Json json = Parse(text);
+  LayerDims dims;
+  for (const auto& [field, member] : kDimFields) {
+    const auto value = IntField(json, field);
+    if (!value.has_value() || *value > std::numeric_limits<int32_t>::max()) {
+      return InvalidEntry("dims", text, StrCat("a JSON object with the non-negative integer '", field, "'"));
+    }
+    dims.*member = static_cast<int32_t>(*value);
+  }
+  if (const absl::Status status = ValidateLayerDims(dims); !status.ok()) {
+    return InvalidEntry("dims", text, StrCat("valid dimensions: ", absl::string_view(status.message())));
+  }
+  return dims;
+}
+
+absl::StatusOr<std::string> LayerText(const LayerEntry& entry) {
+  Json json{{"token_count", entry.extent.token_count},
+            {"log_length", entry.extent.log_length},
+            {"draft_length", entry.extent.draft_length},
+            {"input_kind", std::string(InputKindName(entry.kind))},
+            {"base", entry.has_base ? "here" : "left_out"}};
+  if (entry.reply.has_value()) {
+    json["reply"] = Json{{"request_id", entry.reply->request_id},
+                         {"payload", entry.reply->payload.ToHex()},
+                         {"token_count", entry.reply->token_count},
+                         {"compute_time_us", entry.reply->compute_time_us}};
+  }
+  return Dump(json);
+}
+
+absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string& text) {
+  const Json json = Parse(text);
+  LayerEntry entry;
+  const auto token_count = IntField(json, "token_count");
+  if (!token_count.has_value()) {
+    return InvalidEntry(key, text, "a JSON object with the non-negative integer 'token_count'");
+  }
+  entry.extent.token_count = *token_count;
+  if (json.contains("log_length")) {
+    const auto log_length = IntField(json, "log_length");
+    if (!log_length.has_value() || *log_length > kMaxLogLength || *log_length > *token_count) {
+      return InvalidEntry(key, text, StrCat("a log_length of at most token_count and ", kMaxLogLength));
+    }
+    entry.extent.log_length = static_cast<int32_t>(*log_length);
+  }
+  if (json.contains("draft_length")) {
+    const auto draft_length = IntField(json, "draft_length");
+    if (!draft_length.has_value() || *draft_length > kMaxDraftLimit) {
+      return InvalidEntry(key, text, StrCat("a draft_length of at most ", kMaxDraftLimit));
+    }
+    entry.extent.draft_length = static_cast<int32_t>(*draft_length);
+  }
+  if (json.contains("input_kind")) {
+    const auto name = TextField(json, "input_kind");
+    bool known = false;
+    for (const InputKind kind :
+         {InputKind::kNone, InputKind::kHiddenStates, InputKind::kProjected, InputKind::kDeltaRule}) {
+      if (name != InputKindName(kind)) continue;
+      entry.kind = kind;
+      known = true;
+    }
+    if (!known) return InvalidEntry(key, text, "input_kind to be none, hidden_states, projected or delta_rule");
+  }
+  if (json.contains("base")) {
+    const auto base = TextField(json, "base");
+    if (base != "here" && base != "left_out") return InvalidEntry(key, text, "base to be here or left_out");
+    entry.has_base = base == "here";
+  }
+  if (const auto reply = json.find("reply"); reply != json.end()) {
+    GDN_RETURN_IF_ERROR(ParseReply(key, text, *reply, entry));
+  }
+  return entry;
+}
+
+absl::StatusOr<std::string> AcceptText(const SessionHeader& header) {
+  return Dump(Json{{"request_id", header.accept_request_id}, {"accepted_tokens", header.accepted_tokens}});
+}
+
+absl::Status ParseAccept(const std::string& text, SessionHeader& header) {
+  const Json json = Parse(text);
+  const auto request_id = TextField(json, "request_id");
+  const auto accepted = IntField(json, "accepted_tokens");
+  if (!request_id || !accepted || *accepted > kMaxDraftLimit) {
+    return InvalidEntry("accept", text, "a JSON object with request_id and accepted_tokens");
+  }
+  header.accept_request_id = *request_id;
+  header.accepted_tokens = static_cast<int32_t>(*accepted);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
+  return Dump(Json{{"principal", header.principal},
+                   {"id", header.id},
+                   {"affinity", header.affinity},
+                   {"create_time", absl::FormatTime(absl::RFC3339_full, header.create_time, absl::UTCTimeZone())},
+                   {"idle_ttl_s", SecondsJson(header.idle_ttl)},
+                   {"max_lifetime_s", SecondsJson(header.max_lifetime)},
+                   {"request", header.request.ToHex()},
+                   {"layers", header.layers}});
+}
+
+absl::Status ParseOwner(const std::string& text, SessionHeader& header) {
+  const Json json = Parse(text);
+  const auto invalid = [&text](std::string_view expected) { return InvalidEntry("owner", text, expected); };
+  for (const auto& [field, member] :
+       {std::pair{"principal", &SessionHeader::principal}, std::pair{"id", &SessionHeader::id},
+        std::pair{"affinity", &SessionHeader::affinity}}) {
+    const auto value = TextField(json, field);
+    if (!value.has_value()) return invalid(StrCat("a JSON object with the text '", field, "'"));
+    header.*member = *value;
+  }
+  const auto create_time = TextField(json, "create_time");
+  if (!create_time.has_value() || !absl::ParseTime(absl::RFC3339_full, *create_time, &header.create_time, nullptr)) {
+    return invalid("create_time as RFC 3339");
+  }
+  const auto idle_ttl = ParseSeconds(json, "idle_ttl_s");
+  const auto max_lifetime = ParseSeconds(json, "max_lifetime_s");
+  if (!idle_ttl.has_value() || !max_lifetime.has_value()) return invalid("idle_ttl_s and max_lifetime_s, or null");
+  header.idle_ttl = *idle_ttl;
+  header.max_lifetime = *max_lifetime;
+  const auto request = ParseHash(TextField(json, "request"));
+  if (!request.has_value()) return invalid("request as 32 hexadecimal digits");
+  header.request = *request;
+  const auto layers = json.find("layers");
+  if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");
+  header.layers.clear();
+  for (const Json& layer : *layers) {
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= kMaxLayerCount ||
+        (!header.layers.empty() && layer.get<int32_t>() <= header.layers.back())) {
+      return invalid(StrCat("ascending layers below ", kMaxLayerCount));
+    }
+    header.layers.push_back(layer.get<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::state_file

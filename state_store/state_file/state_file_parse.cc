@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/state_file_metadata.h"
+
+namespace gdn {
+namespace {
+
+using namespace state_file;  // NOLINT: the other half of this file
+
+// The header, before anything that it says is looked at: its checksum, then the format's own rules, then the version.
+absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file_bytes) {
+  GDN_ASSIGN_OR_RETURN(const bool sealed, CheckHeaderChecksum(bytes));
+  auto file = SafetensorsFile::ParseHeader(bytes, file_bytes);
+  if (!file.ok()) {
+    if (ErrorMetadata(file.status()).count("tensor") != 0) return file.status();
+    return WithMetadata(file.status(), "tensor", kHeader);
+  }
+  const Metadata& metadata = file->metadata();
+  GDN_ASSIGN_OR_RETURN(const std::string format, RequiredText(metadata, "format"));
+  if (format != kFormat) return InvalidEntry("format", format, kFormat);
+  GDN_ASSIGN_OR_RETURN(const std::string version, RequiredText(metadata, "format_version"));
+  if (version != kFormatVersion && version != kFormatVersionPlain) {
+    return InvalidEntry("format_version", version, StrCat(kFormatVersionPlain, " or ", kFormatVersion));
+  }
+  if (!sealed && (version == kFormatVersion || metadata.count("header_checksum") != 0)) {
+    return Damaged("it has no header_checksum of 32 hexadecimal digits, written without spaces");
+  }
+  if (version == kFormatVersion) GDN_RETURN_IF_ERROR(RequiredText(metadata, "checksums").status());
+  return file;
+}
+
+// That the checksums and the tensors name each other.
+absl::StatusOr<Checksums> ReadChecksums(const SafetensorsFile& file) {
+  if (file.metadata().count("checksums") == 0) return Checksums();
+  GDN_ASSIGN_OR_RETURN(Checksums checksums, ParseChecksums(file.metadata().at("checksums")));
+  for (const auto& [name, checksum] : checksums) {
+    if (!file.Contains(name))
+      return Damaged(StrCat("it has a checksum of tensor '", name, "' but no such tensor"), name);
+  }
+  if (file.metadata().at("format_version") != kFormatVersion) return checksums;
+  for (const auto& [name, entry] : file.entries()) {
+    if (checksums.count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
+  }
+  return checksums;
+}
+
+// The layers by the metadata, and each tensor accounted for by one of them.
+absl::StatusOr<std::map<int32_t, LayerEntry>> ParseLayers(const SafetensorsFile& file, int32_t layer_count) {
+  std::map<int32_t, LayerEntry> layers;
+  for (const auto& [key, text] : file.metadata()) {
+    if (!std::string_view(key).starts_with(kLayerPrefix)) continue;
+    const auto index = ParseIndex(std::string_view(key).substr(kLayerPrefix.size()));
+    if (!index.has_value() || *index >= layer_count) {
+      return Damaged(
+          StrCat("its __metadata__ entry '", key, "' does not name one of the session's ", layer_count, " layers"));
+    }
+    GDN_ASSIGN_OR_RETURN(layers[*index], ParseLayer(key, text));
+  }
+  for (const auto& [name, entry] : file.entries()) {
+    const std::string_view view = name;
+    const size_t dot = view.find('.', kLayerPrefix.size());
+    const bool known = view.starts_with(kLayerPrefix) && dot != std::string_view::npos &&
+                       std::find(kParts.begin(), kParts.end(), view.substr(dot + 1)) != kParts.end();
+    const auto index = known ? ParseIndex(view.substr(kLayerPrefix.size(), dot - kLayerPrefix.size())) : std::nullopt;
+    if (!index.has_value()) return Damaged(StrCat("tensor '", name, "' is not part of a state"), name);
+    if (layers.count(*index) == 0) {
+      return Damaged(StrCat("tensor '", name, "' has no __metadata__ entry '", kLayerPrefix, *index,
+                            "', which gives its token count"),
+                     name);
+    }
+  }
+  return layers;
+}
+
+// Reads one layer's tensors. Every tensor that is there has its shape checked, read or not.
+class LayerReader {
+ public:
+  // Without `data`, views stay empty.
+  LayerReader(const SafetensorsFile& file, bool data, StateFile& result) : file_(file), data_(data), result_(result) {}
+
+  absl::Status Read(const LayerEntry& entry, StateFileLayer& layer) {
+    const LayerDims& dims = result_.header.dims;
+    const SlotExtent extent = entry.extent;
+    const bool has_log = extent.log_length + extent.draft_length > 0;
+    layer.extent = extent;
+    layer.kind = entry.kind;
+    layer.has_base = entry.has_base;
+    GDN_RETURN_IF_ERROR(CheckParts(layer, has_log));
+    const Shapes shapes(dims, extent);
+    if (dims.conv_width > 0) {
+      GDN_ASSIGN_OR_RETURN(layer.view.conv, Floats(layer.layer, kConvState, shapes.conv));
+      if (extent.draft_length > 0) {
+        GDN_ASSIGN_OR_RETURN(layer.view.draft_conv, Floats(layer.layer, kDraftConvState, shapes.draft_conv));
+      }
+    }
+    absl::Span<const float> recurrent_state;
+    const bool has_recurrent_state = Has(layer.layer, kRecurrentState);
+    if (has_recurrent_state || (entry.has_base && !has_log)) {
+      GDN_ASSIGN_OR_RETURN(recurrent_state, Floats(layer.layer, kRecurrentState, shapes.state));
+    }
+    layer.view.base = recurrent_state;
+    if (has_log) {
+      if (entry.has_base) {
+        GDN_ASSIGN_OR_RETURN(layer.view.base, Floats(layer.layer, kBaseState, shapes.state));
+      }
+      GDN_ASSIGN_OR_RETURN(layer.view.log_k, Floats(layer.layer, kLogK, shapes.log_k));
+      GDN_ASSIGN_OR_RETURN(layer.view.log_u, Floats(layer.layer, kLogU, shapes.log_u));
+      GDN_ASSIGN_OR_RETURN(layer.view.log_g, Floats(layer.layer, kLogG, shapes.log_g));
+    }
+    GDN_RETURN_IF_ERROR(ReadReply(entry, layer));
+    if (extent.log_length == 0) return absl::OkStatus();
+    return CheckLog(layer, has_recurrent_state, recurrent_state);
+  }
+
+ private:
+  bool Has(int32_t layer, std::string_view part) const { return file_.Contains(TensorName(layer, part)); }
+
+  // That those parts are there which the counts speak of, and no others.
+  absl::Status CheckParts(const StateFileLayer& layer, bool has_log) const {
+    const SlotExtent& extent = layer.extent;
+    const auto unexpected = [&](std::string_view part, std::string_view why) {
+      const std::string name = TensorName(layer.layer, part);
+      return Damaged(StrCat("tensor '", name, "' is there, but ", why), name);
+    };
+    if (result_.header.dims.conv_width == 0 && Has(layer.layer, kConvState)) {
+      return unexpected(kConvState, "dims has no convolution");
+    }
+    if (Has(layer.layer, kDraftConvState) && (extent.draft_length == 0 || result_.header.dims.conv_width == 0)) {
+      return unexpected(kDraftConvState, "no draft is pending");
+    }
+    const bool logged = Has(layer.layer, kLogK);
+    for (const std::string_view part : {kLogK, kLogU, kLogG, kBaseState}) {
+      if (part == kBaseState && !layer.has_base) {
+        if (Has(layer.layer, part)) return unexpected(part, "its layer says that its base is left out");
+      } else if (Has(layer.layer, part) != logged) {
+        return Damaged(StrCat("layer ", layer.layer, " has only some of ", kBaseState, ", ", kLogK, ", ", kLogU,
+                              " and ", kLogG, "; expected all of them or none"));
+      }
+    }
+    if (logged != has_log) {
+      return Damaged(StrCat("layer ", layer.layer, " has a log_length of ", extent.log_length,
+                            " and a draft_length of ", extent.draft_length,
+                            logged ? ", and log tensors" : ", but no log tensors"));
+    }
+    if (layer.has_base) return absl::OkStatus();
+    if (Has(layer.layer, kRecurrentState))
+      return unexpected(kRecurrentState, "its layer says that its base is left out");
+    if (result_.base_snapshot_id.empty()) {
+      return Damaged(
+          StrCat("layer ", layer.layer, " has no base, and there is no base_snapshot_id to say where it is"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<absl::Span<const float>> Floats(int32_t layer, std::string_view part,
+                                                 const std::vector<int64_t>& shape) {
+    const std::string name = TensorName(layer, part);
+    const auto it = file_.entries().find(name);
+    if (it == file_.entries().end()) return Damaged(StrCat("the file has no tensor '", name, "'"), name);
+    if (it->second.shape != shape) {
+      return Damaged(StrCat("tensor '", name, "' has shape ", ShapeToString(it->second.shape), "; expected ",
+                            ShapeToString(shape)),
+                     name);
+    }
+    const auto dtype = ParseDType(it->second.dtype);
+    if (!dtype.ok()) return Damaged(StrCat("tensor '", name, "': ", dtype.status().message()), name);
+    if (!data_) return absl::Span<const float>();
+    GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(name));
+    const size_t count = bytes.size() / DTypeSize(*dtype);
+    if (*dtype == DType::kF32 && reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0) {
+      return absl::Span<const float>(reinterpret_cast<const float*>(bytes.data()), count);
+    }
+    auto values = std::make_shared<std::vector<float>>(count);
+    ConvertToFloat(*dtype, bytes.data(), count, values->data());
+    result_.converted.push_back(values);
+    return absl::Span<const float>(*values);
+  }
+
+  absl::Status ReadReply(const LayerEntry& entry, StateFileLayer& layer) const {
+    const std::string name = TensorName(layer.layer, kReply);
+    if (file_.Contains(name) != entry.reply.has_value()) {
+      return Damaged(StrCat("layer ", layer.layer, " has only one of tensor '", name, "' and its reply's metadata"),
+                     name);
+    }
+    if (!entry.reply.has_value()) return absl::OkStatus();
+    const SafetensorsEntry& tensor = file_.entries().at(name);
+    if (tensor.dtype != "U8" || tensor.shape.size() != 1) {
+      return Damaged(StrCat("tensor '", name, "' is ", tensor.dtype, " ", ShapeToString(tensor.shape),
+                            "; expected U8 of one dimension"),
+                     name);
+    }
+    if (!data_) return absl::OkStatus();
+    StoredReply reply = *entry.reply;
+    GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(name));
+    reply.output = bytes;
+    layer.reply = std::make_shared<const StoredReply>(std::move(reply));
+    return absl::OkStatus();
+  }
+
+  // Another log_capacity folds at other tokens: its log cannot go on here, though the state it stands for can, and a draft
+  // after it.
+  absl::Status CheckLog(StateFileLayer& layer, bool has_recurrent_state,
+                        absl::Span<const float> recurrent_state) const {
+    if (result_.log_capacity == kLogCapacity) {
+      if (layer.extent.log_length < kLogCapacity) return absl::OkStatus();
+      return Mismatch("log_length", StrCat("layer ", layer.layer, " has a log_length of ", layer.extent.log_length,
+                                           "; expected less than ", kLogCapacity));
+    }
+    if (!has_recurrent_state) {
+      return Mismatch("log_capacity",
+                      StrCat("the state file's log_capacity is ", result_.log_capacity, " and this server's is ",
+                             kLogCapacity, "; export it with the materialised recurrent_state"));
+    }
+    const LayerDims& dims = result_.header.dims;
+    const auto drop = [&](absl::Span<const float>& log, int64_t features) {
+      log.remove_prefix(std::min(log.size(), static_cast<size_t>(layer.extent.log_length * features)));
+    };
+    drop(layer.view.log_k, dims.key_features());
+    drop(layer.view.log_u, dims.value_features());
+    drop(layer.view.log_g, dims.value_heads);
+    layer.view.base = recurrent_state;
+    layer.extent.log_length = 0;
+    return absl::OkStatus();
+  }
+
+  const SafetensorsFile& file_;
+  const bool data_;
+  StateFile& result_;
+};
+
+absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
+  SessionHeader& header = result.header;
+  GDN_ASSIGN_OR_RETURN(const std::string dims, RequiredText(metadata, "dims"));
+  GDN_ASSIGN_OR_RETURN(header.dims, ParseDims(dims));
+  GDN_ASSIGN_OR_RETURN(const std::string layer_count, RequiredText(metadata, "layer_count"));
+  result.layer_count = ParseIndex(layer_count).value_or(0);
+  if (result.layer_count < 1 || result.layer_count > kMaxLayerCount) {
+    return InvalidEntry("layer_count", layer_count, StrCat("an integer in [1, ", kMaxLayerCount, "]"));
+  }
+  header.model = OptionalText(metadata, "model");
+  header.family = OptionalText(metadata, "family");
+  header.fingerprint = OptionalText(metadata, "model_fingerprint");
+  result.numerics_id = OptionalText(metadata, "numerics_id");
+  result.snapshot_id = OptionalText(metadata, "snapshot_id");
+  result.base_snapshot_id = OptionalText(metadata, "base_snapshot_id");
+  result.log_capacity = ParseIndex(OptionalText(metadata, "log_capacity")).value_or(0);
+  if (const std::string epoch = OptionalText(metadata, "epoch"); !epoch.empty()) {
+    const auto value = ParseInt(epoch);
+    if (!value.has_value() || *value < 1) return InvalidEntry("epoch", epoch, "an integer of at least 1");
+    header.epoch = *value;
+  }
+  if (const std::string created = OptionalText(metadata, "created");
+      !created.empty() && !absl::ParseTime(absl::RFC3339_full, created, &result.created, nullptr)) {
+    return InvalidEntry("created", created, "a time as RFC 3339");
+  }
+  if (const std::string accept = OptionalText(metadata, "accept"); !accept.empty()) {
+    GDN_RETURN_IF_ERROR(ParseAccept(accept, header));
+  }
+  if (const std::string owner = OptionalText(metadata, "owner"); !owner.empty()) {
+    GDN_RETURN_IF_ERROR(ParseOwner(owner, header));
+    result.has_owner = true;
+  }
+  return absl::OkStatus();
+}
+
+// Without `data`, of the header alone.
+absl::StatusOr<StateFile> ReadLayers(const SafetensorsFile& file, bool data) {
+  StateFile result;
+  GDN_RETURN_IF_ERROR(ReadSession(file.metadata(), result));
+  GDN_ASSIGN_OR_RETURN(const auto layers, ParseLayers(file, result.layer_count));
+  LayerReader reader(file, data, result);
+  for (const auto& [index, entry] : layers) {
+    if (entry.extent.log_length > 0 && result.log_capacity == 0) {
+      return InvalidEntry("log_capacity", OptionalText(file.metadata(), "log_capacity"),
+                          StrCat("a positive integer, since layer ", index, " has a log"));
+    }
+    StateFileLayer& layer = result.layers.emplace_back();
+    layer.layer = index;
+    GDN_RETURN_IF_ERROR(reader.Read(entry, layer));
+    const std::vector<int32_t>& owned = result.header.layers;
+    if (result.has_owner && !std::binary_search(owned.begin(), owned.end(), index)) {
+      return Damaged(StrCat("layer ", index, " is not one of the owner's layers"));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes) {
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile file, OpenHeader(bytes, static_cast<uint64_t>(file_bytes)));
+  GDN_RETURN_IF_ERROR(ReadChecksums(file).status());
+  return ReadLayers(file, /*data=*/false);
+}
+
+absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPool* pool) {
+  GDN_ASSIGN_OR_RETURN(ArrivingStateFile file, ArrivingStateFile::Open(bytes, static_cast<int64_t>(bytes.size())));
+  GDN_RETURN_IF_ERROR(file.Check(bytes, pool));
+  return file.Finish(bytes);
+}
+
+absl::StatusOr<ArrivingStateFile> ArrivingStateFile::Open(std::string_view bytes, int64_t file_bytes) {
+  GDN_ASSIGN_OR_RETURN(SafetensorsFile file, OpenHeader(bytes, static_cast<uint64_t>(file_bytes)));
+  GDN_ASSIGN_OR_RETURN(Checksums checksums, ReadChecksums(file));
+  ArrivingStateFile result(std::move(file));
+  GDN_ASSIGN_OR_RETURN(result.header_, ReadLayers(result.file_, /*data=*/false));
+  for (auto& [name, checksum] : checksums) {
+    const uint64_t end = result.file_.header_bytes() + result.file_.entries().at(name).end;
+    result.tensors_.push_back({.name = name, .checksum = std::move(checksum), .end = end});
+  }
+  std::sort(result.tensors_.begin(), result.tensors_.end(),
+            [](const Sealed& a, const Sealed& b) { return a.end < b.end; });
+  return result;
+}
+
+absl::Status ArrivingStateFile::Check(std::string_view bytes, SharedThreadPool* pool) {
+  file_.Extend(bytes);
+  const size_t first = checked_;
+  while (checked_ < tensors_.size() && tensors_[checked_].end <= bytes.size()) ++checked_;
+  std::vector<std::string> found(checked_ - first);
+  ForEachIndex(pool, static_cast<int64_t>(found.size()), [&](int64_t i) {
+    const auto index = static_cast<size_t>(i);
+    found[index] = HashBytes(*file_.Bytes(tensors_[first + index].name)).ToHex();
+  });
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Sealed& tensor = tensors_[first + i];
+    if (found[i] == tensor.checksum) continue;
+    checked_ = first + i;
+    return Damaged(
+        StrCat("tensor '", tensor.name, "' is damaged: its checksum is ", found[i], "; expected ", tensor.checksum),
+        tensor.name);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StateFile> ArrivingStateFile::Finish(std::string_view bytes) {
+  if (static_cast<int64_t>(bytes.size()) != file_bytes()) {
+    return Damaged(StrCat("it has ", bytes.size(), " bytes; its header says ", file_bytes()));
+  }
+  GDN_RETURN_IF_ERROR(Check(bytes));
+  return ReadLayers(file_, /*data=*/true);
+}
+
+}  // namespace gdn

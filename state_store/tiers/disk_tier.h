@@ -1,0 +1,142 @@
+// Sessions' states in a folder of the local disk.
+//
+//   DIR/lock                                       held by the server that uses the folder
+//   DIR/clean                                      the last server ended in order
+//   DIR/incarnation                                how many servers have begun here
+//   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
+//     state.safetensors                            the session
+//     state.delta.safetensors                      what changed since, where most of it did not
+//     checkpoint-CHECKPOINT.safetensors            each named checkpoint
+// docs/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so that a crash at
+// any moment leaves the old or the new one. A delta counts only beside the very file that it is a delta to.
+//
+// Thread safety: as StateTier; List before the first Store. Ownership: the HostBlockPool must outlive it.
+//
+//   GDN_ASSIGN_OR_RETURN(auto tier, DiskTier::Open({.directory = "/var/lib/gdn"}, memory));
+//   GDN_RETURN_IF_ERROR(tier->Store(key, image).status());
+//   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, tier->Load(key));
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "base/thread_pool.h"
+#include "state_store/host_block_pool.h"
+#include "state_store/tiers/durable_file.h"
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+struct DiskTierOptions {
+  std::string directory;
+  int64_t limit_bytes = 0;           // of all files; 0: none
+  int32_t max_draft = 1;             // of the slots that Load makes
+  SharedThreadPool* pool = nullptr;  // to read and verify on
+};
+
+class DiskTier final : public StateTier {
+ public:
+  // Makes the folder where it is not there, takes its lock, accounts for what it holds and removes what was never finished.
+  // UNAVAILABLE (TIER_UNAVAILABLE: path) where it cannot be used, or another process uses it.
+  static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, HostBlockPool& memory);
+  DiskTier(const DiskTier&) = delete;
+  DiskTier& operator=(const DiskTier&) = delete;
+  ~DiskTier() override;
+
+  std::string_view name() const override { return "disk"; }
+  bool durable() const override { return true; }
+  // Named checkpoints are always whole files. INVALID_ARGUMENT (STATE_MISMATCH) where the image has no base that the tier
+  // does not know either.
+  absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
+  // base_version is that of the Store which wrote the base, where this process did.
+  absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
+  absl::Status Erase(const StateKey& key) override;
+  absl::Status EraseAll(const StateKey& key) override;
+  BaseVersions KnownBases(const StateKey& key) const override;
+  absl::StatusOr<std::vector<StoredSession>> List() override;
+  absl::StatusOr<int64_t> NextIncarnation() override;  // DIR/incarnation
+  TierUsage usage() const override;
+
+  // Says that the server ended in order, with so many sessions on disk.
+  absl::Status WriteCleanMarker(int64_t sessions);
+  // What WriteCleanMarker wrote, if the last server came to that; the marker is gone for good on return.
+  absl::StatusOr<std::optional<int64_t>> TakeCleanMarker();
+
+ private:
+  // What is there of a key, and of its whole file what this process knows.
+  struct Entry {
+    int64_t full_bytes = 0;
+    int64_t delta_bytes = 0;
+    std::string snapshot_id;  // of the whole file, where this process wrote it; ""
+    BaseVersions bases;       // in the whole file
+    bool rewrite = false;     // the next Store writes a whole file: the last was not known to be durable
+  };
+  // A file to be written, and what it replaces.
+  struct NewFile {
+    std::string name;
+    int64_t bytes = 0;
+    int64_t replaced_bytes = 0;
+  };
+  // Files of a key, as they lie there; 0 bytes: none.
+  struct Found {
+    StateKey key;
+    int64_t full_bytes = 0;
+    int64_t delta_bytes = 0;
+  };
+
+  struct FileInMemory {
+    HostBlock block;
+    std::string_view bytes;
+  };
+
+  DiskTier(const DiskTierOptions& options, HostBlockPool& memory, int lock_fd);
+
+  std::string SessionsFolder() const;
+  std::string PrincipalFolder(const StateKey& key) const;
+  std::string SessionFolder(const StateKey& key) const;
+  std::string FullPath(const StateKey& key) const;
+  std::string DeltaPath(const StateKey& key) const;
+  // All state files, by key; `remove_leftovers`: temporary ones go.
+  absl::StatusOr<std::vector<Found>> Scan(bool remove_leftovers) const;
+  // What one of them holds; its delta goes where it is one to an earlier file.
+  absl::StatusOr<StoredSession> ReadEntry(const Found& found);
+
+  absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
+  Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
+  void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
+  void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Reserve(const NewFile& file) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Counted(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::StatusOr<StoreResult> StoreFiles(const StateKey& key, const SessionImagePtr& image);
+  absl::StatusOr<StoreResult> StoreDelta(const StateKey& key, const SessionImagePtr& image, Entry entry);
+  absl::StatusOr<StoreResult> StoreFull(const StateKey& key, const SessionImagePtr& image, const Entry& entry);
+  ReplaceResult Write(const StateKey& key, const NewFile& file, const std::vector<std::string_view>& pieces);
+  absl::StatusOr<SessionImagePtr> LoadFiles(const StateKey& key, int64_t& bytes);
+  absl::Status EraseFiles(const StateKey& key, bool all);
+
+  absl::StatusOr<FileInMemory> Read(const std::string& path);
+
+  // Constant after construction.
+  const DiskTierOptions options_;
+  HostBlockPool& memory_;
+  const int lock_fd_;
+
+  mutable absl::Mutex mu_;
+  std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // known to outlive a crash of the machine
+  TierUsage usage_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace gdn

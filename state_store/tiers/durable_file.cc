@@ -1,0 +1,239 @@
+#include "state_store/tiers/durable_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "base/safetensors.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "base/this_thread.h"
+
+namespace gdn {
+namespace {
+
+// What one call writes or reads at most: a thread in the kernel lets others in only after it. Writing to the disk begins after
+// each, so that fsync finds little left to do.
+constexpr size_t kChunkBytes = size_t{256} << 10;
+constexpr size_t kMaxPieces = 64;  // of one call; the system takes 1024
+constexpr size_t kHeadBytes = size_t{64} << 10;
+
+// Calls again what a signal interrupted.
+template <typename Call>
+auto Retry(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// A descriptor that is closed. Close tells of errors that only then come to light (network file systems).
+class File {
+ public:
+  File(const std::string& path, int flags, mode_t mode = 0)
+      : fd_(Retry([&] { return open(path.c_str(), flags | O_CLOEXEC, mode); })) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() { Close(); }
+
+  bool ok() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+  int Close() { return fd_ < 0 ? 0 : close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+// Reads [offset, offset + size) of the file, or up to its end; the bytes read, or -1.
+ssize_t ReadAt(int fd, char* to, size_t size, off_t offset) {
+  size_t done = 0;
+  while (done < size) {
+    const size_t wanted = std::min(size - done, kChunkBytes);
+    const ssize_t got = Retry([&] { return pread(fd, to + done, wanted, offset + static_cast<off_t>(done)); });
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return static_cast<ssize_t>(done);
+}
+
+// 0, or the errno of the call that failed.
+int WritePieces(int fd, const std::vector<std::string_view>& pieces) {
+  const size_t call_bytes = GivesWay::here() ? kGiveWayBytes : kChunkBytes;
+  size_t piece = 0;
+  size_t within = 0;
+  off_t offset = 0;
+  off_t started = 0;  // up to here the disk has been asked to write
+  while (piece < pieces.size()) {
+    iovec parts[kMaxPieces];
+    int count = 0;
+    size_t bytes = 0;
+    for (size_t i = piece, skip = within; i < pieces.size() && count < static_cast<int>(kMaxPieces); ++i, skip = 0) {
+      const size_t part = std::min(pieces[i].size() - skip, call_bytes - bytes);
+      parts[count++] = {.iov_base = const_cast<char*>(pieces[i].data()) + skip, .iov_len = part};
+      bytes += part;
+      if (bytes == call_bytes) break;
+    }
+    ssize_t written = Retry([&] { return pwritev(fd, parts, count, offset); });
+    if (written < 0) return errno;
+    if (written == 0 && bytes > 0) return EIO;
+    offset += written;
+    GiveWay();
+    for (auto left = static_cast<size_t>(written); piece < pieces.size(); ++piece, within = 0) {
+      const size_t rest = pieces[piece].size() - within;
+      if (left < rest) {
+        within += left;
+        break;
+      }
+      left -= rest;
+    }
+    if (offset - started >= static_cast<off_t>(kChunkBytes)) {
+      sync_file_range(fd, started, offset - started, SYNC_FILE_RANGE_WRITE);  // a hint: fsync tells of errors
+      started = offset;
+    }
+  }
+  return 0;
+}
+
+// Else the system lets go of all of it at once, when the last holder of the file is gone.
+void LetGoOfCache(int fd) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return;
+  for (off_t at = 0; at < info.st_size; at += kChunkBytes) {
+    posix_fadvise(fd, at, kChunkBytes, POSIX_FADV_DONTNEED);
+    GiveWay();
+  }
+}
+
+// Of a file that was to be opened for reading.
+absl::StatusOr<int64_t> SizeOf(const File& file, const std::string& path) {
+  if (!file.ok()) {
+    if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
+    return IoError(errno, "open", path);
+  }
+  struct stat info;
+  if (fstat(file.fd(), &info) != 0) return IoError(errno, "stat", path);
+  return info.st_size;
+}
+
+}  // namespace
+
+absl::Status IoError(int error, std::string_view action, const std::string& path) {
+  const std::string message = StrCat("cannot ", action, " '", path, "': ", std::strerror(error));
+  if (error == ENOSPC || error == EDQUOT) {
+    return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+                     StrCat(message, ". Free space there, or give the states another folder (--disk-dir)"),
+                     {{"tier", "disk"}, {"path", path}});
+  }
+  return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable, message,
+                   {{"tier", "disk"}, {"path", path}});
+}
+
+absl::StatusOr<std::string_view> ReadFile(const std::string& path,
+                                          absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
+                                          SharedThreadPool* pool) {
+  const File file(path, O_RDONLY);
+  GDN_ASSIGN_OR_RETURN(const int64_t file_bytes, SizeOf(file, path));
+  const auto size = static_cast<size_t>(file_bytes);
+  GDN_ASSIGN_OR_RETURN(char* const to, room(size));
+  struct Part {
+    size_t got = 0;
+    int error = 0;
+  };
+  std::vector<Part> parts((size + kChunkBytes - 1) / kChunkBytes);
+  ForEachIndex(pool, static_cast<int64_t>(parts.size()), [&](int64_t i) {
+    const size_t begin = static_cast<size_t>(i) * kChunkBytes;
+    const ssize_t got = ReadAt(file.fd(), to + begin, std::min(kChunkBytes, size - begin), static_cast<off_t>(begin));
+    parts[static_cast<size_t>(i)] = {.got = static_cast<size_t>(std::max<ssize_t>(got, 0)),
+                                     .error = got < 0 ? errno : 0};
+  });
+  size_t whole = 0;
+  for (const Part& part : parts) {
+    if (part.error != 0) return IoError(part.error, "read", path);
+    whole += part.got;
+    if (part.got < kChunkBytes) break;  // the last, or where it was cut short
+  }
+  return std::string_view(to, whole);
+}
+
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
+  std::string bytes;
+  GDN_ASSIGN_OR_RETURN(const std::string_view read, ReadFile(path, [&bytes](size_t size) -> absl::StatusOr<char*> {
+                         bytes.resize(size);
+                         return bytes.data();
+                       }));
+  bytes.resize(read.size());
+  return bytes;
+}
+
+absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path) {
+  const File file(path, O_RDONLY);
+  GDN_ASSIGN_OR_RETURN(const int64_t file_bytes, SizeOf(file, path));
+  FileHead head{.bytes = {}, .file_bytes = file_bytes};
+  const auto read = [&](size_t size) -> absl::Status {
+    head.bytes.resize(size);
+    const ssize_t got = ReadAt(file.fd(), head.bytes.data(), size, 0);
+    if (got < 0) return IoError(errno, "read", path);
+    head.bytes.resize(static_cast<size_t>(got));
+    return absl::OkStatus();
+  };
+  GDN_RETURN_IF_ERROR(read(std::min(static_cast<size_t>(file_bytes), kHeadBytes)));
+  uint64_t header_bytes = 0;
+  if (head.bytes.size() < sizeof(header_bytes)) return head;
+  std::memcpy(&header_bytes, head.bytes.data(), sizeof(header_bytes));
+  if (header_bytes > static_cast<uint64_t>(file_bytes) - sizeof(header_bytes)) return head;  // the parser says so
+  if (sizeof(header_bytes) + header_bytes > head.bytes.size()) {
+    GDN_RETURN_IF_ERROR(read(sizeof(header_bytes) + header_bytes));
+  }
+  return head;
+}
+
+absl::Status SyncFolder(const std::string& folder) {
+  const File file(folder, O_RDONLY | O_DIRECTORY);
+  if (!file.ok()) return IoError(errno, "open", folder);
+  if (Retry([&] { return fsync(file.fd()); }) != 0) return IoError(errno, "sync", folder);
+  return absl::OkStatus();
+}
+
+ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
+                          const std::vector<std::string_view>& pieces) {
+  const std::string path = StrCat(folder, "/", name);
+  const std::string temporary = StrCat(path, ".", RandomId(), kTemporarySuffix);
+  File file(temporary, O_WRONLY | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+  if (!file.ok()) return {IoError(errno, "create", temporary)};
+  absl::Cleanup remove = [&temporary] { unlink(temporary.c_str()); };
+  off_t bytes = 0;
+  for (const std::string_view piece : pieces) bytes += static_cast<off_t>(piece.size());
+  // In one run of blocks, and a full disk is found at once. Where the file system cannot, writing tells the same.
+  if (fallocate(file.fd(), 0, 0, bytes) != 0 && (errno == ENOSPC || errno == EDQUOT)) {
+    return {IoError(errno, StrCat("reserve ", bytes, " bytes for"), path)};
+  }
+  if (const int error = WritePieces(file.fd(), pieces); error != 0) return {IoError(error, "write", path)};
+  if (Retry([&] { return fsync(file.fd()); }) != 0) return {IoError(errno, "sync", path)};
+  if (file.Close() != 0) return {IoError(errno, "close", path)};
+  File replaced(path, O_RDONLY);
+  if (rename(temporary.c_str(), path.c_str()) != 0) return {IoError(errno, "rename a file to", path)};
+  std::move(remove).Cancel();
+  if (replaced.ok()) LetGoOfCache(replaced.fd());
+  return {.status = SyncFolder(folder), .replaced = true};
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  if (mkdir(folder.c_str(), S_IRWXU) == 0 || errno == EEXIST) return absl::OkStatus();
+  return IoError(errno, "make the folder", folder);
+}
+
+absl::Status RemoveFile(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return IoError(errno, "remove", path);
+}
+
+}  // namespace gdn

@@ -1,0 +1,223 @@
+#include "state_store/tiers/redis_connection.h"
+
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+
+namespace {
+
+constexpr size_t kReceiveBytes = 256 * 1024;
+// Shorter arguments are copied into the command; an iovec each would cost more.
+constexpr size_t kCopiedArgument = 4096;
+// Beyond these, connections are closed after use.
+constexpr size_t kMaxIdle = 8;
+
+std::string_view View(const redisReply& reply) { return {reply.str == nullptr ? "" : reply.str, reply.len}; }
+
+}  // namespace
+
+absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
+                        std::string_view message) {
+  return MakeError(code, reason, StrCat("redis at ", endpoint.ToString(), ": ", message),
+                   {{"tier", "redis"}, {"endpoint", endpoint.ToString()}});
+}
+
+void RedisReplyDeleter::operator()(redisReply* reply) const { freeReplyObject(reply); }
+
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const RedisEndpoint& endpoint,
+                                                                          absl::Duration connect_timeout,
+                                                                          absl::Duration command_timeout) {
+  const timeval wait = absl::ToTimeval(connect_timeout);
+  redisContext* context = endpoint.unix_path.empty()
+                              ? redisConnectWithTimeout(endpoint.host.c_str(), endpoint.port, wait)
+                              : redisConnectUnixWithTimeout(endpoint.unix_path.c_str(), wait);
+  if (context == nullptr) {
+    return RedisError(endpoint, absl::StatusCode::kUnavailable, reason::kTierUnavailable, "no memory to connect");
+  }
+  std::unique_ptr<RedisConnection> connection(new RedisConnection(context, endpoint, command_timeout));
+  if (context->err != 0) return connection->Fail(StrCat("cannot connect: ", context->errstr));
+  if (redisSetTimeout(context, absl::ToTimeval(command_timeout)) != REDIS_OK) {
+    return connection->Fail(StrCat("cannot set a time limit: ", context->errstr));
+  }
+  if (endpoint.unix_path.empty()) redisEnableKeepAlive(context);
+
+  if (!endpoint.password.empty()) {
+    std::vector<std::string_view> auth = {"AUTH"};
+    if (!endpoint.user.empty()) auth.emplace_back(endpoint.user);
+    auth.emplace_back(endpoint.password);
+    const absl::Status accepted = connection->Call(auth).status();
+    if (!accepted.ok()) return accepted;
+  }
+  if (endpoint.db != 0) GDN_RETURN_IF_ERROR(connection->Call({"SELECT", std::to_string(endpoint.db)}).status());
+  GDN_RETURN_IF_ERROR(connection->Call({"PING"}).status());
+  return connection;
+}
+
+RedisConnection::RedisConnection(redisContext* context, const RedisEndpoint& endpoint, absl::Duration command_timeout)
+    : context_(context), endpoint_(endpoint), command_timeout_(command_timeout) {}
+
+RedisConnection::~RedisConnection() { redisFree(context_); }
+
+absl::Status RedisConnection::Fail(std::string_view what) {
+  failed_ = true;
+  return RedisError(endpoint_, absl::StatusCode::kUnavailable, reason::kTierUnavailable, what);
+}
+
+void RedisConnection::Append(const std::vector<std::string_view>& arguments,
+                             const std::vector<std::string_view>& value) {
+  // RESP: *COUNT, then $LENGTH and the bytes of each argument, all ended by CRLF.
+  std::string text = StrCat("*", arguments.size() + (value.empty() ? 0 : 1), "\r\n");
+  const auto queue_text = [this, &text] {
+    owned_.push_back(std::exchange(text, std::string()));
+    queued_.push_back({owned_.back().data(), owned_.back().size()});
+  };
+  const auto queue = [&](std::string_view bytes) {
+    if (bytes.size() < kCopiedArgument) {
+      text.append(bytes);
+      return;
+    }
+    queue_text();
+    queued_.push_back({const_cast<char*>(bytes.data()), bytes.size()});  // only read
+  };
+  for (std::string_view argument : arguments) {
+    StrAppend(&text, "$", argument.size(), "\r\n");
+    queue(argument);
+    text.append("\r\n");
+  }
+  if (!value.empty()) {
+    size_t size = 0;
+    for (std::string_view piece : value) size += piece.size();
+    StrAppend(&text, "$", size, "\r\n");
+    for (std::string_view piece : value) queue(piece);
+    text.append("\r\n");
+  }
+  queue_text();
+  ++pending_;
+}
+
+absl::Status RedisConnection::Flush() {
+  size_t next = 0;
+  while (!failed_ && next < queued_.size()) {
+    msghdr message{};
+    message.msg_iov = &queued_[next];
+    message.msg_iovlen = std::min<size_t>(queued_.size() - next, IOV_MAX);
+    const ssize_t sent = sendmsg(context_->fd, &message, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return Fail(StrCat("took nothing for ", absl::FormatDuration(command_timeout_)));
+      }
+      return Fail(StrCat("the connection broke while sending: ", std::strerror(errno)));
+    }
+    auto left = static_cast<size_t>(sent);
+    while (next < queued_.size() && left >= queued_[next].iov_len) left -= queued_[next++].iov_len;
+    if (left > 0) {
+      queued_[next].iov_base = static_cast<char*>(queued_[next].iov_base) + left;
+      queued_[next].iov_len -= left;
+    }
+  }
+  queued_.clear();
+  owned_.clear();
+  return failed_ ? Fail("the connection is broken") : absl::OkStatus();
+}
+
+absl::StatusOr<RedisReply> RedisConnection::Receive() {
+  if (failed_) return Fail("the connection is broken");
+  while (true) {
+    void* reply = nullptr;
+    if (redisGetReplyFromReader(context_, &reply) != REDIS_OK) {
+      return Fail(StrCat("an answer that is not Redis': ", context_->errstr));
+    }
+    if (reply != nullptr) {
+      --pending_;
+      return RedisReply(static_cast<redisReply*>(reply));
+    }
+    buffer_.resize(kReceiveBytes);
+    const ssize_t got = recv(context_->fd, buffer_.data(), buffer_.size(), 0);
+    if (got == 0) return Fail("the server closed the connection");
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        return Fail(StrCat("no answer for ", absl::FormatDuration(command_timeout_)));
+      }
+      return Fail(StrCat("the connection broke while receiving: ", std::strerror(errno)));
+    }
+    if (redisReaderFeed(context_->reader, buffer_.data(), static_cast<size_t>(got)) != REDIS_OK) {
+      return Fail(StrCat("an answer that is not Redis': ", context_->reader->errstr));
+    }
+  }
+}
+
+absl::Status RedisConnection::CheckReply(const redisReply& reply) const {
+  if (reply.type != REDIS_REPLY_ERROR) return absl::OkStatus();
+  const std::string_view text = View(reply);
+  if (text.starts_with("OOM")) {
+    return RedisError(endpoint_, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+                      StrCat("its memory is full: raise its maxmemory, or delete sessions (", text, ")"));
+  }
+  std::string_view advice;
+  if (text.starts_with("NOAUTH")) advice = "it wants a password: ";
+  if (text.starts_with("WRONGPASS") || text.starts_with("ERR AUTH") || text.starts_with("ERR invalid password")) {
+    advice = "it refused the password: ";
+  }
+  return RedisError(endpoint_, absl::StatusCode::kUnavailable, reason::kTierUnavailable, StrCat(advice, text));
+}
+
+absl::StatusOr<RedisReply> RedisConnection::Call(const std::vector<std::string_view>& arguments) {
+  Append(arguments);
+  GDN_RETURN_IF_ERROR(Flush());
+  GDN_ASSIGN_OR_RETURN(RedisReply reply, Receive());
+  GDN_RETURN_IF_ERROR(CheckReply(*reply));
+  return reply;
+}
+
+absl::Status RedisConnection::Drain() {
+  absl::Status error;
+  while (pending_ > 0) {
+    GDN_ASSIGN_OR_RETURN(const RedisReply reply, Receive());
+    error.Update(CheckReply(*reply));
+  }
+  return error;
+}
+
+bool RedisConnection::Reusable() const {
+  if (failed_ || pending_ > 0) return false;
+  // Nothing is to be read: a byte, or the end of the stream, would be a server that hung up.
+  pollfd state{.fd = context_->fd, .events = POLLIN, .revents = 0};
+  return poll(&state, 1, 0) == 0;
+}
+
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Take() {
+  while (true) {
+    std::unique_ptr<RedisConnection> connection;
+    {
+      absl::MutexLock lock(&mu_);
+      if (idle_.empty()) break;
+      connection = std::move(idle_.back());
+      idle_.pop_back();
+    }
+    if (connection->Reusable()) return connection;
+  }
+  return RedisConnection::Connect(endpoint_, connect_timeout_, command_timeout_);
+}
+
+void RedisPool::Return(std::unique_ptr<RedisConnection> connection) {
+  if (connection == nullptr || !connection->Reusable()) return;
+  absl::MutexLock lock(&mu_);
+  if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
+}
+
+}  // namespace gdn

@@ -1,0 +1,109 @@
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "state_store/tiers/redis_connection.h"
+
+namespace gdn {
+
+namespace {
+
+// The text may hold a password, so that no message repeats it.
+absl::Status BadEndpoint(std::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                   StrCat("the Redis endpoint ", what,
+                          "; expected HOST:PORT, unix:/PATH or redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]"));
+}
+
+absl::StatusOr<std::string> PercentDecode(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    const std::string_view digits = text.substr(i + 1, 2);
+    if (digits.size() != 2 || !absl::ascii_isxdigit(static_cast<unsigned char>(digits[0])) ||
+        !absl::ascii_isxdigit(static_cast<unsigned char>(digits[1]))) {
+      return BadEndpoint("has a '%' in its user or password that two hexadecimal digits do not follow");
+    }
+    decoded += absl::HexStringToBytes(AbslView(digits));
+    i += 2;
+  }
+  return decoded;
+}
+
+absl::Status ParseHostAndPort(std::string_view text, RedisEndpoint& endpoint) {
+  std::string_view port;
+  bool has_port = false;
+  if (text.starts_with("[")) {
+    const size_t end = text.find(']');
+    if (end == std::string_view::npos) return BadEndpoint("has a '[' without a ']'");
+    endpoint.host = text.substr(1, end - 1);
+    text.remove_prefix(end + 1);
+    has_port = !text.empty();
+    if (has_port && text[0] != ':') return BadEndpoint("has something other than ':' after its ']'");
+    if (has_port) port = text.substr(1);
+  } else {
+    const size_t colon = text.find(':');
+    has_port = colon != std::string_view::npos;
+    endpoint.host = text.substr(0, colon);
+    if (has_port) port = text.substr(colon + 1);
+  }
+  if (endpoint.host.empty()) return BadEndpoint("has no host");
+  if (has_port && (!absl::SimpleAtoi(AbslView(port), &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
+    return BadEndpoint("has a port that is not a number in 1 .. 65535");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string RedisEndpoint::ToString() const {
+  if (!unix_path.empty()) return StrCat("unix:", unix_path);
+  if (host.find(':') != std::string::npos) return StrCat("[", host, "]:", port);
+  return StrCat(host, ":", port);
+}
+
+absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
+  RedisEndpoint endpoint;
+  if (text.starts_with("unix:")) {
+    endpoint.unix_path = text.substr(5);
+    if (!endpoint.unix_path.starts_with("/")) return BadEndpoint("has a socket path that does not begin with '/'");
+    return endpoint;
+  }
+  constexpr std::string_view kScheme = "redis://";
+  if (!text.starts_with(kScheme)) {
+    if (text.find("://") != std::string_view::npos) return BadEndpoint("has a scheme that is not redis://");
+    if (text.find_first_of("@/") != std::string_view::npos) {
+      return BadEndpoint("has a password or database, but does not begin with redis://");
+    }
+    GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
+    return endpoint;
+  }
+  text.remove_prefix(kScheme.size());
+  if (const size_t at = text.rfind('@'); at != std::string_view::npos) {
+    const std::string_view secret = text.substr(0, at);
+    const size_t colon = secret.find(':');
+    if (colon == std::string_view::npos) return BadEndpoint("has no ':' before its password");
+    GDN_ASSIGN_OR_RETURN(endpoint.user, PercentDecode(secret.substr(0, colon)));
+    GDN_ASSIGN_OR_RETURN(endpoint.password, PercentDecode(secret.substr(colon + 1)));
+    if (endpoint.password.empty()) return BadEndpoint("has an empty password");
+    text.remove_prefix(at + 1);
+  }
+  if (const size_t slash = text.find('/'); slash != std::string_view::npos) {
+    const std::string_view db = text.substr(slash + 1);
+    if (!db.empty() && (!absl::SimpleAtoi(AbslView(db), &endpoint.db) || endpoint.db < 0)) {
+      return BadEndpoint("has a database that is not a number");
+    }
+    text = text.substr(0, slash);
+  }
+  GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
+  return endpoint;
+}
+
+}  // namespace gdn

@@ -1,0 +1,139 @@
+// Files that were cut, extended or changed: none of them becomes a state, and the error names the tensor.
+#include <set>
+
+#include "base/error.h"
+#include "base/safetensors.h"
+#include "gtest/gtest.h"
+#include "tests/state_store/test_image.h"
+
+namespace gdn {
+namespace {
+
+class DamagedStateFile : public ::testing::Test {
+ protected:
+  DamagedStateFile() {
+    // Of a size that has 4 KiB boundaries inside tensors.
+    constexpr LayerDims kDims{
+        .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 24, .conv_width = 4, .hidden_size = 16};
+    Random random(5);
+    TestSession session;
+    session.header.dims = kDims;
+    session.header.layers = {0, 1, 2};
+    session.header.id = "s";
+    session.layers = {MakeLayer(kDims, 0, {.token_count = 9}, random),
+                      MakeLayer(kDims, 1, {.token_count = 30, .log_length = 14, .draft_length = 4}, random)};
+    session.layers[1].reply = MakeReply("id", std::string(700, 'r'));
+    bytes_ = Encode(session, memory_.host, {.include_recurrent_state = true, .include_owner = true});
+    file_ = SafetensorsFile::Parse(bytes_).value();
+    header_end_ = *SafetensorsHeaderEnd(bytes_);
+  }
+
+  // The tensor that holds byte `at`, or "header".
+  std::string TensorAt(size_t at) const {
+    for (const auto& [name, entry] : file_->entries()) {
+      if (at >= header_end_ + entry.begin && at < header_end_ + entry.end) return name;
+    }
+    return "header";
+  }
+
+  void ExpectDataLoss(const absl::Status& status, const std::string& what) {
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << what << ": " << status;
+    ASSERT_EQ(ErrorReason(status), reason::kInvalidStateFile) << what;
+    ASSERT_TRUE(file_->Contains(ErrorMetadata(status)["tensor"]) || ErrorMetadata(status)["tensor"] == "header")
+        << what << ": " << ErrorMetadata(status)["tensor"];
+  }
+
+  // Positions around every field of the file: the length, the header's ends, each tensor's ends.
+  std::set<size_t> Boundaries() const {
+    std::set<size_t> marks = {0, 8, header_end_, bytes_.size()};
+    for (const auto& [name, entry] : file_->entries()) {
+      marks.insert(header_end_ + entry.begin);
+      marks.insert(header_end_ + entry.end);
+    }
+    std::set<size_t> positions;
+    for (const size_t mark : marks) {
+      for (size_t at = mark > 3 ? mark - 3 : 0; at <= mark + 3 && at < bytes_.size(); ++at) positions.insert(at);
+    }
+    for (size_t at = 0; at < 72; ++at) positions.insert(at);
+    for (size_t at = header_end_ - 64; at < header_end_ + 64; ++at) positions.insert(at);
+    for (size_t at = 0; at < bytes_.size(); at += 4096) positions.insert(at);
+    return positions;
+  }
+
+  TestMemory memory_;
+  std::string bytes_;
+  std::optional<SafetensorsFile> file_;
+  size_t header_end_ = 0;
+};
+
+TEST_F(DamagedStateFile, EveryTruncationIsDataLoss) {
+  ASSERT_TRUE(ParseStateFile(bytes_).ok());
+  for (const size_t size : Boundaries()) {
+    const absl::Status status = ParseStateFile(std::string_view(bytes_).substr(0, size)).status();
+    ExpectDataLoss(status, "cut at " + std::to_string(size));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(DamagedStateFile, EveryExtensionIsDataLoss) {
+  for (const size_t more : {1, 4, 4096}) {
+    ExpectDataLoss(ParseStateFile(bytes_ + std::string(more, '\0')).status(), "extended by " + std::to_string(more));
+    ExpectDataLoss(ParseStateFile(bytes_ + bytes_.substr(0, more)).status(), "repeated by " + std::to_string(more));
+  }
+}
+
+TEST_F(DamagedStateFile, AThousandFlippedBytesAreDataLossThatNamesTheTensor) {
+  Random random(1000);
+  for (int i = 0; i < 1000; ++i) {
+    std::string flipped = bytes_;
+    const auto at = static_cast<size_t>(random.Next() % bytes_.size());
+    flipped[at] = static_cast<char>(flipped[at] ^ random.NextInt(1, 255));
+    const absl::Status status = ParseStateFile(flipped).status();
+    ExpectDataLoss(status, "byte " + std::to_string(at));
+    if (HasFatalFailure()) return;
+    ASSERT_EQ(ErrorMetadata(status)["tensor"], TensorAt(at)) << "byte " << at;
+  }
+}
+
+TEST_F(DamagedStateFile, EveryFlippedHeaderByteIsDataLoss) {
+  Random random(1001);
+  for (size_t at = 0; at < header_end_; ++at) {
+    std::string flipped = bytes_;
+    flipped[at] = static_cast<char>(flipped[at] ^ (at % 2 == 0 ? 1 << random.NextInt(0, 7) : random.NextInt(1, 255)));
+    const absl::Status status = ParseStateFile(flipped).status();
+    ExpectDataLoss(status, "byte " + std::to_string(at));
+    ASSERT_EQ(ErrorMetadata(status)["tensor"], "header") << "byte " << at << ": " << status;
+    const absl::Status listed =
+        ParseStateFileHeader(std::string_view(flipped).substr(0, header_end_), static_cast<int64_t>(bytes_.size()))
+            .status();
+    ASSERT_EQ(listed.code(), absl::StatusCode::kDataLoss) << "byte " << at;
+  }
+}
+
+TEST_F(DamagedStateFile, FlipsAtEveryBoundaryAreDataLoss) {
+  for (const size_t at : Boundaries()) {
+    std::string flipped = bytes_;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x80);
+    const absl::Status status = ParseStateFile(flipped).status();
+    ExpectDataLoss(status, "byte " + std::to_string(at));
+    if (HasFatalFailure()) return;
+    ASSERT_EQ(ErrorMetadata(status)["tensor"], TensorAt(at)) << "byte " << at;
+  }
+}
+
+TEST_F(DamagedStateFile, ZeroedAndSwappedBlocksAreDataLoss) {
+  for (size_t at = 0; at + 512 <= bytes_.size(); at += 512) {
+    std::string torn = bytes_;
+    torn.replace(at, 512, 512, '\0');
+    if (torn == bytes_) continue;
+    ExpectDataLoss(ParseStateFile(torn).status(), "zeroed from " + std::to_string(at));
+    if (HasFatalFailure()) return;
+  }
+  std::string swapped = bytes_;
+  const size_t first = header_end_ + 512;
+  std::swap_ranges(swapped.begin() + first, swapped.begin() + first + 512, swapped.begin() + first + 1024);
+  ExpectDataLoss(ParseStateFile(swapped).status(), "swapped");
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,311 @@
+// State files as other tools write them, and files that are inconsistent in themselves.
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "base/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/state_store/test_image.h"
+#include "tests/support/compare.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A state file taken apart, to be changed and put together again as version 1, which has no checksums.
+struct Parts {
+  explicit Parts(const std::string& bytes) {
+    const auto file = SafetensorsFile::Parse(bytes);
+    EXPECT_TRUE(file.ok()) << file.status();
+    metadata = file->metadata();
+    metadata["format_version"] = "1";
+    for (const char* key : {"checksums", "header_checksum", "snapshot_id"}) metadata.erase(key);
+    for (const auto& [name, entry] : file->entries()) {
+      tensors[name] = {entry.dtype, entry.shape, std::string(*file->Bytes(name))};
+    }
+  }
+
+  std::string Bytes() const {
+    std::vector<RawTensor> raw;
+    std::string data;
+    for (const auto& [name, tensor] : tensors) {
+      raw.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape, .data = tensor.data});
+      data += tensor.data;
+    }
+    const auto header = SafetensorsHeader(raw, metadata);
+    EXPECT_TRUE(header.ok()) << header.status();
+    return *header + data;
+  }
+
+  void Erase(const std::string& name) { ASSERT_EQ(tensors.erase(name), 1u) << name; }
+  void Put(const std::string& name, std::vector<int64_t> shape) {
+    int64_t count = 1;
+    for (const int64_t dim : shape) count *= dim;
+    const std::vector<float> values(static_cast<size_t>(count), 0.5f);
+    tensors[name] = {"F32", std::move(shape),
+                     std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))};
+  }
+
+  struct Tensor {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::string data;
+  };
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, Tensor> tensors;
+};
+
+class ForeignStateFile : public ::testing::Test {
+ protected:
+  TestSession Read(const std::string& bytes) {
+    const auto file = ParseStateFile(bytes);
+    EXPECT_TRUE(file.ok()) << file.status();
+    const auto image = ReadImage(*file, StateLayout::Make(file->header.dims, 8).value(), /*owner=*/nullptr);
+    EXPECT_TRUE(image.ok()) << image.status();
+    return TakeApart(*image);
+  }
+
+  TestMemory memory_;
+  const TestSession session_ = MakeModelSession();
+  const std::string bytes_ = Encode(session_, memory_.host, {.include_recurrent_state = true});
+};
+
+TEST_F(ForeignStateFile, VersionOneWithoutChecksumsIsRead) { ExpectSame(Read(Parts(bytes_).Bytes()), session_); }
+
+TEST_F(ForeignStateFile, AFileOfAnotherToolNeedsOnlyStateAndTokenCount) {
+  Parts parts(bytes_);
+  std::erase_if(parts.tensors, [](const auto& tensor) { return !tensor.first.starts_with("layer.0."); });
+  std::erase_if(parts.metadata, [](const auto& entry) {
+    return entry.first != "format" && entry.first != "format_version" && entry.first != "dims" &&
+           entry.first != "layer_count";
+  });
+  parts.metadata["layer.0"] = R"({"token_count": 37})";
+  const TestSession read = Read(parts.Bytes());
+  ASSERT_EQ(read.layers.size(), 1u);
+  EXPECT_EQ(read.layers[0].extent, (SlotExtent{.token_count = 37}));
+  EXPECT_EQ(read.layers[0].kind, InputKind::kNone);
+  EXPECT_EQ(read.header.epoch, 1);
+  EXPECT_TRUE(BitEqual(read.layers[0].base, session_.layers[0].base));
+  EXPECT_TRUE(BitEqual(read.layers[0].conv, session_.layers[0].conv));
+}
+
+TEST_F(ForeignStateFile, AHeaderOfAnyLengthIsRead) {
+  const std::string plain = Parts(bytes_).Bytes();
+  for (uint64_t spaces = 0; spaces < 8; ++spaces) {  // other writers do not align the data
+    uint64_t length;
+    std::memcpy(&length, plain.data(), sizeof(length));
+    std::string shifted = plain;
+    shifted.insert(8 + length, spaces, ' ');
+    length += spaces;
+    std::memcpy(shifted.data(), &length, sizeof(length));
+    ExpectSame(Read(shifted), session_);
+  }
+}
+
+TEST_F(ForeignStateFile, HalfPrecisionStatesAreRead) {
+  Parts parts(bytes_);
+  Parts::Tensor& state = parts.tensors.at("layer.0.recurrent_state");
+  std::vector<float> expected;
+  std::string narrow(session_.layers[0].base.size() * 2, '\0');
+  ConvertFromFloat(session_.layers[0].base.data(), session_.layers[0].base.size(), DType::kBF16, narrow.data());
+  for (const float x : session_.layers[0].base) expected.push_back(BF16ToFloat(FloatToBF16(x)));
+  state.dtype = "BF16";
+  state.data = narrow;
+  EXPECT_TRUE(BitEqual(Read(parts.Bytes()).layers[0].base, expected));
+}
+
+TEST_F(ForeignStateFile, ALogOfAnotherCapacityIsReplacedByTheMaterialisedState) {
+  Parts parts(bytes_);
+  parts.metadata["log_capacity"] = "32";
+  std::map<int32_t, std::vector<float>> states;
+  for (const int32_t layer : {2, 11}) {
+    const std::string data = parts.tensors.at("layer." + std::to_string(layer) + ".recurrent_state").data;
+    states[layer].resize(data.size() / sizeof(float));
+    std::memcpy(states[layer].data(), data.data(), data.size());
+  }
+  const TestSession read = Read(parts.Bytes());
+  EXPECT_EQ(read.layers[1].extent, (SlotExtent{.token_count = 41}));
+  EXPECT_TRUE(read.layers[1].log_u.empty());
+  EXPECT_TRUE(BitEqual(read.layers[1].base, states[2]));
+  EXPECT_TRUE(BitEqual(read.layers[1].conv, session_.layers[1].conv));
+  // A draft after the log stays.
+  EXPECT_EQ(read.layers[2].extent, (SlotExtent{.token_count = int64_t{1} << 40, .draft_length = 3}));
+  EXPECT_TRUE(BitEqual(read.layers[2].base, states[11]));
+  const std::vector<float>& log_u = session_.layers[2].log_u;
+  EXPECT_TRUE(BitEqual(read.layers[2].log_u, absl::MakeSpan(log_u).subspan(15 * kModelDims.value_features())));
+  EXPECT_TRUE(BitEqual(read.layers[2].draft_conv, session_.layers[2].draft_conv));
+
+  parts.Erase("layer.2.recurrent_state");
+  const absl::Status status = ParseStateFile(parts.Bytes()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("32"), HasSubstr("recurrent_state")));
+}
+
+TEST_F(ForeignStateFile, ALogThatShouldHaveBeenFoldedIsRefused) {
+  Parts parts(bytes_);
+  parts.metadata["layer.2"] = R"({"token_count":41,"log_length":16})";
+  parts.Erase("layer.2.reply");
+  parts.Put("layer.2.log_k", {16, 2, 6});
+  parts.Put("layer.2.log_u", {16, 4, 5});
+  parts.Put("layer.2.log_g", {16, 4});
+  const absl::Status status = ParseStateFile(parts.Bytes()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("log_length"));
+}
+
+TEST_F(ForeignStateFile, ChecksumsOfVersionOneAreVerifiedWhereTheyAre) {
+  Parts parts(bytes_);
+  parts.metadata["checksums"] = R"({"layer.0.conv_state":"00000000000000000000000000000000"})";
+  const absl::Status status = ParseStateFile(parts.Bytes()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(ErrorMetadata(status)["tensor"], "layer.0.conv_state");
+}
+
+TEST_F(ForeignStateFile, VersionTwoMustHaveAllChecksums) {
+  const std::map<std::string, std::string> original = SafetensorsFile::Parse(bytes_)->metadata();
+  for (const char* missing : {"checksums", "header_checksum"}) {
+    Parts parts(bytes_);
+    parts.metadata = original;
+    parts.metadata.erase(missing);
+    const absl::Status status = ParseStateFile(parts.Bytes()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << missing;
+    EXPECT_EQ(ErrorMetadata(status)["tensor"], "header") << missing;
+  }
+}
+
+TEST_F(ForeignStateFile, RefusesInconsistentFilesByName) {
+  struct Case {
+    std::string what;
+    std::function<void(Parts&)> change;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"no metadata at all", [](Parts& p) { p.metadata.clear(); }, "no 'format'"},
+      {"no format", [](Parts& p) { p.metadata.erase("format"); }, "no 'format'"},
+      {"foreign format", [](Parts& p) { p.metadata["format"] = "pt"; }, "'pt'"},
+      {"no version", [](Parts& p) { p.metadata.erase("format_version"); }, "no 'format_version'"},
+      {"newer version", [](Parts& p) { p.metadata["format_version"] = "3"; }, "expected 1 or 2"},
+      {"no dims", [](Parts& p) { p.metadata.erase("dims"); }, "no 'dims'"},
+      {"dims are not JSON", [](Parts& p) { p.metadata["dims"] = "H=2"; }, "'dims'"},
+      {"dims lack a field", [](Parts& p) { p.metadata["dims"] = R"({"key_heads":2})"; }, "'value_heads'"},
+      {"dims are absurd",
+       [](Parts& p) {
+         p.metadata["dims"] =
+             R"({"key_heads":3,"value_heads":4,"key_dim":6,"value_dim":5,"conv_width":4,"hidden_size":16})";
+       },
+       "multiple of key_heads"},
+      {"dims beyond 32 bits",
+       [](Parts& p) {
+         p.metadata["dims"] =
+             R"({"key_heads":2,"value_heads":4294967300,"key_dim":6,"value_dim":5,"conv_width":4,"hidden_size":16})";
+       },
+       "'value_heads'"},
+      {"no layer count", [](Parts& p) { p.metadata.erase("layer_count"); }, "no 'layer_count'"},
+      {"layer count of zero", [](Parts& p) { p.metadata["layer_count"] = "0"; }, "'layer_count'"},
+      {"layer count too large", [](Parts& p) { p.metadata["layer_count"] = "4097"; }, "'layer_count'"},
+      {"layer count with a sign", [](Parts& p) { p.metadata["layer_count"] = "+12"; }, "'layer_count'"},
+      {"layer beyond the count", [](Parts& p) { p.metadata["layer_count"] = "11"; }, "'layer.11'"},
+      {"layer with leading zero", [](Parts& p) { p.metadata["layer.00"] = R"({"token_count":1})"; }, "'layer.00'"},
+      {"log without capacity", [](Parts& p) { p.metadata.erase("log_capacity"); }, "'log_capacity'"},
+      {"layer entry is not JSON", [](Parts& p) { p.metadata["layer.2"] = "41"; }, "'layer.2'"},
+      {"no token count", [](Parts& p) { p.metadata["layer.0"] = R"({"log_length":0})"; }, "'token_count'"},
+      {"negative token count", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":-1})"; }, "'token_count'"},
+      {"token count beyond 63 bits",
+       [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":18446744073709551615})"; }, "'token_count'"},
+      {"log longer than the tokens", [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":3,"log_length":4})"; },
+       "log_length"},
+      {"log longer than any",
+       [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":4000000000,"log_length":4000000000})"; }, "log_length"},
+      {"draft longer than any", [](Parts& p) { p.metadata["layer.11"] = R"({"token_count":99,"draft_length":65})"; },
+       "draft_length"},
+      {"unknown place of a base", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"base":"gone"})"; },
+       "'layer.0'"},
+      {"base left out of a full file",
+       [](Parts& p) {
+         p.metadata["layer.0"] = R"({"token_count":37,"base":"left_out"})";
+         p.Erase("layer.0.recurrent_state");
+       },
+       "no base_snapshot_id"},
+      {"base left out, but there", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"base":"left_out"})"; },
+       "layer.0.recurrent_state"},
+      {"bad epoch", [](Parts& p) { p.metadata["epoch"] = "0"; }, "'epoch'"},
+      {"bad time", [](Parts& p) { p.metadata["created"] = "yesterday"; }, "'created'"},
+      {"bad accept", [](Parts& p) { p.metadata["accept"] = "{}"; }, "'accept'"},
+      {"bad owner", [](Parts& p) { p.metadata["owner"] = "{}"; }, "'owner'"},
+      {"no draft columns", [](Parts& p) { p.Erase("layer.11.draft_conv_state"); }, "layer.11.draft_conv_state"},
+      {"draft columns without a draft",
+       [](Parts& p) {
+         p.Put("layer.2.draft_conv_state", {44, 1});
+       },
+       "layer.2.draft_conv_state"},
+      {"reply without metadata", [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":41,"log_length":4})"; },
+       "layer.2.reply"},
+      {"unknown input kind", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"input_kind":"tokens"})"; },
+       "input_kind"},
+      {"entry without tensors", [](Parts& p) { p.metadata["layer.5"] = R"({"token_count":1})"; }, "layer.5.conv_state"},
+      {"tensors without entry", [](Parts& p) { p.metadata.erase("layer.0"); }, "'layer.0'"},
+      {"foreign tensor", [](Parts& p) { p.Put("weight", {1}); }, "'weight'"},
+      {"unknown part", [](Parts& p) { p.Put("layer.0.extra", {1}); }, "'layer.0.extra'"},
+      {"misspelt layer",
+       [](Parts& p) {
+         p.Put("layer.02.log_g", {4, 4});
+       },
+       "'layer.02.log_g'"},
+      {"no conv state", [](Parts& p) { p.Erase("layer.0.conv_state"); }, "layer.0.conv_state"},
+      {"no state", [](Parts& p) { p.Erase("layer.0.recurrent_state"); }, "layer.0.recurrent_state"},
+      {"log without base", [](Parts& p) { p.Erase("layer.2.base_state"); }, "layer 2 has only some"},
+      {"base without log_g", [](Parts& p) { p.Erase("layer.2.log_g"); }, "layer 2 has only some"},
+      {"log length of zero with a log", [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":41})"; },
+       "log_length of 0"},
+      {"log length without a log", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"log_length":1})"; },
+       "no log tensors"},
+      {"shorter log",
+       [](Parts& p) {
+         p.Put("layer.2.log_u", {3, 4, 5});
+       },
+       "layer.2.log_u"},
+      {"transposed state",
+       [](Parts& p) {
+         p.Put("layer.0.recurrent_state", {4, 5, 6});
+       },
+       "layer.0.recurrent_state"},
+      {"transposed extra state",
+       [](Parts& p) {
+         p.Put("layer.11.recurrent_state", {4, 5, 6});
+       },
+       "layer.11.recurrent_state"},
+      {"wider conv state",
+       [](Parts& p) {
+         p.Put("layer.0.conv_state", {44, 4});
+       },
+       "layer.0.conv_state"},
+  };
+  for (const Case& c : cases) {
+    Parts parts(bytes_);
+    c.change(parts);
+    const absl::Status status = ParseStateFile(parts.Bytes()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << c.what << ": " << status;
+    EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile) << c.what;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.what;
+    EXPECT_NE(ErrorMetadata(status)["tensor"], "") << c.what;
+    const std::string bytes = parts.Bytes();
+    const absl::Status listed = ParseStateFileHeader(bytes, static_cast<int64_t>(bytes.size())).status();
+    EXPECT_EQ(listed, status) << c.what << ": the header alone tells";
+  }
+}
+
+TEST_F(ForeignStateFile, AnOperatorSessionHasNoConvState) {
+  TestSession session = MakeOperatorSession();
+  Parts parts(Encode(session, memory_.host));
+  parts.Put("layer.0.conv_state", {29, 3});
+  EXPECT_THAT(std::string(ParseStateFile(parts.Bytes()).status().message()), HasSubstr("layer.0.conv_state"));
+}
+
+}  // namespace
+}  // namespace gdn

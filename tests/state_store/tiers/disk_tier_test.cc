@@ -1,0 +1,328 @@
+#include "state_store/tiers/disk_tier.h"
+
+#include <sys/stat.h>
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/error.h"
+#include "base/safetensors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/state_store/temp_folder.h"
+#include "tests/state_store/test_image.h"
+
+namespace gdn {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
+
+// The session with versions of its bases, and `tokens` more in each log.
+TestSession At(uint64_t bases, int32_t tokens, uint64_t seed = 5) {
+  Random random(seed + bases * 1000);
+  TestSession session = MakeModelSession();
+  session.header.epoch = static_cast<int64_t>(bases);
+  for (size_t i = 0; i < session.layers.size(); ++i) {
+    TestLayer& layer = session.layers[i];
+    std::vector<float> base = random.Normal(kModelDims.state_elements());
+    Random log(seed + 31 * static_cast<uint64_t>(tokens) + i);
+    layer = MakeLayer(kModelDims, layer.layer, {.token_count = 100 + tokens, .log_length = tokens}, log);
+    layer.base = base;
+    layer.base_version = bases * 10 + i;
+  }
+  return session;
+}
+
+TestSession WithoutBases(TestSession session) {
+  for (TestLayer& layer : session.layers) layer.has_base = false;
+  return session;
+}
+
+class DiskTierTest : public ::testing::Test {
+ protected:
+  DiskTierTest() { Open(); }
+
+  void Open(int64_t limit_bytes = 0, const std::string& folder = "") {
+    tier_.reset();
+    auto tier = DiskTier::Open(
+        {.directory = folder.empty() ? folder_.path() + "/tier" : folder, .limit_bytes = limit_bytes, .max_draft = 8},
+        memory_.host);
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
+  }
+  absl::StatusOr<StoreResult> Store(const StateKey& key, const TestSession& session) {
+    return tier_->Store(key, MakeImage(session, memory_.host));
+  }
+  void ExpectStored(const StateKey& key, const TestSession& session) {
+    const auto image = tier_->Load(key);
+    ASSERT_TRUE(image.ok()) << image.status();
+    ExpectSame(TakeApart(**image), session, /*owner=*/true);
+  }
+  std::set<std::string> Files() const {
+    std::set<std::string> files;
+    for (const auto& file : fs::recursive_directory_iterator(folder_.path() + "/tier/sessions")) {
+      if (file.is_regular_file()) files.insert(fs::relative(file.path(), folder_.path() + "/tier/sessions").string());
+    }
+    return files;
+  }
+
+  const TempFolder folder_;
+  TestMemory memory_;
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
+  const TestSession model = MakeModelSession();
+  TestSession bare = MakeOperatorSession();
+  const StateKey anonymous{.principal = "", .id = "op", .checkpoint = ""};
+  ASSERT_TRUE(Store(kKey, model).ok());
+  ASSERT_TRUE(Store(anonymous, bare).ok());
+  EXPECT_THAT(Files(), UnorderedElementsAre("ab12/s-chat-1/state.safetensors", "anonymous/s-op/state.safetensors"));
+  ExpectStored(kKey, model);
+  Open();
+  ExpectStored(kKey, model);
+  ExpectStored(anonymous, bare);
+  EXPECT_EQ(tier_->usage().sessions, 2);
+  EXPECT_EQ(tier_->usage().loads, 2);
+  EXPECT_TRUE(absl::IsNotFound(tier_->Load({.principal = "", .id = "chat-1", .checkpoint = ""}).status()));
+}
+
+TEST_F(DiskTierTest, TheFilesAreOrdinarySafetensorsFiles) {
+  ASSERT_TRUE(Store(kKey, MakeModelSession()).ok());
+  const auto file = SafetensorsFile::Open(folder_.path() + "/tier/sessions/ab12/s-chat-1/state.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(file->Contains("layer.2.base_state"));
+}
+
+TEST_F(DiskTierTest, LogsAreWrittenAloneWhileBasesStay) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  const int64_t full = tier_->usage().used_bytes;
+  for (const int32_t tokens : {2, 3}) {
+    const auto result = Store(kKey, tokens == 2 ? At(1, 2) : WithoutBases(At(1, 3)));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->incremental);
+    EXPECT_LT(result->written_bytes, full);
+    EXPECT_EQ(tier_->usage().used_bytes, full + result->written_bytes);
+    ExpectStored(kKey, At(1, tokens));
+    EXPECT_EQ((*tier_->Load(kKey))->layers[1].base_version, 11u);
+  }
+  EXPECT_EQ(Files().size(), 2u);
+  EXPECT_EQ(tier_->KnownBases(kKey), (BaseVersions{{0, 10}, {2, 11}, {11, 12}}));
+  // New bases: a whole file, and no delta.
+  const auto folded = Store(kKey, At(2, 0));
+  EXPECT_FALSE(folded->incremental);
+  EXPECT_EQ(Files().size(), 1u);
+  EXPECT_EQ(tier_->usage().used_bytes, folded->written_bytes);
+  ExpectStored(kKey, At(2, 0));
+  // Of another process nothing is known but the states.
+  ASSERT_TRUE(Store(kKey, At(2, 1)).ok());
+  Open();
+  EXPECT_THAT(tier_->KnownBases(kKey), IsEmpty());
+  ExpectStored(kKey, At(2, 1));
+  EXPECT_EQ((*tier_->Load(kKey))->layers[1].base_version, 0u);
+}
+
+TEST_F(DiskTierTest, BasesThatWereLeftOutAreTakenFromTheFileThatIsReplaced) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  TestSession mixed = At(2, 4);  // two new bases of three: too much for a delta
+  const TestSession before = At(1, 1);
+  mixed.layers[2].base = before.layers[2].base;
+  mixed.layers[2].base_version = before.layers[2].base_version;
+  TestSession partial = mixed;
+  partial.layers[2].has_base = false;
+  const auto result = Store(kKey, partial);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->incremental);
+  ExpectStored(kKey, mixed);
+  EXPECT_TRUE(Store(kKey, WithoutBases(mixed))->incremental);
+  ExpectStored(kKey, mixed);
+}
+
+TEST_F(DiskTierTest, AnImageWithoutABaseThatItDoesNotKnowIsRefusedBeforeAnythingIsWritten) {
+  EXPECT_EQ(Store(kKey, WithoutBases(At(1, 1))).status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  EXPECT_EQ(Store(kKey, WithoutBases(At(2, 1))).status().code(), absl::StatusCode::kInvalidArgument);
+  StateKey checkpoint = kKey;
+  checkpoint.checkpoint = "c";
+  EXPECT_EQ(Store(checkpoint, WithoutBases(At(1, 1))).status().code(), absl::StatusCode::kInvalidArgument);
+  ExpectStored(kKey, At(1, 1));
+  EXPECT_EQ(Files().size(), 1u);
+}
+
+TEST_F(DiskTierTest, CheckpointsLieBesideTheSession) {
+  StateKey first = kKey, second = kKey;
+  first.checkpoint = "a.safetensors";
+  second.checkpoint = "..";
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  ASSERT_TRUE(Store(first, At(1, 2)).ok());
+  ASSERT_TRUE(Store(second, At(1, 3)).ok());
+  EXPECT_FALSE(Store(second, At(1, 4))->incremental);
+  ExpectStored(kKey, At(1, 1));
+  ExpectStored(first, At(1, 2));
+  ExpectStored(second, At(1, 4));
+  Open();
+  EXPECT_EQ(tier_->usage().sessions, 1);
+  ASSERT_TRUE(tier_->Erase(kKey).ok());
+  EXPECT_TRUE(absl::IsNotFound(tier_->Load(kKey).status()));
+  ExpectStored(first, At(1, 2));
+  ASSERT_TRUE(tier_->EraseAll(kKey).ok());
+  EXPECT_TRUE(absl::IsNotFound(tier_->Load(first).status()));
+  EXPECT_THAT(Files(), IsEmpty());
+  EXPECT_FALSE(fs::exists(folder_.path() + "/tier/sessions/ab12/s-chat-1"));
+  EXPECT_EQ(tier_->usage().used_bytes, 0);
+  EXPECT_TRUE(tier_->Erase(kKey).ok());
+  EXPECT_TRUE(tier_->EraseAll(kKey).ok());
+}
+
+TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  ASSERT_TRUE(Store(kKey, At(1, 7)).ok());
+  StateKey checkpoint = kKey;
+  checkpoint.checkpoint = "c";
+  ASSERT_TRUE(Store(checkpoint, At(1, 2)).ok());
+  for (const char* id : {"bad", "foreign"}) {
+    TestSession session = MakeModelSession();
+    session.header.id = id;
+    ASSERT_TRUE(Store({.principal = "ab12", .id = id, .checkpoint = ""}, session).ok());
+  }
+  const std::string sessions = folder_.path() + "/tier/sessions/ab12/";
+  fs::resize_file(sessions + "s-bad/state.safetensors", 100);
+  fs::rename(sessions + "s-foreign", sessions + "s-stolen");
+  std::ofstream(sessions + "s-chat-1/state.safetensors.123.tmp") << "half";
+  Open();
+  const auto list = tier_->List();
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_EQ(list->size(), 2u);
+  EXPECT_EQ((*list)[0].key, kKey);
+  EXPECT_EQ((*list)[0].header.id, "chat-1");
+  EXPECT_EQ((*list)[0].header.idle_ttl, absl::Seconds(90));
+  ASSERT_EQ((*list)[0].layers.size(), 3u);
+  EXPECT_EQ((*list)[0].layers[1], (std::pair<int32_t, SlotExtent>{2, {.token_count = 107, .log_length = 7}}));
+  EXPECT_EQ((*list)[0].kinds[1], InputKind::kHiddenStates);
+  EXPECT_GT((*list)[0].stored_at, absl::UnixEpoch());
+  EXPECT_EQ((*list)[1].key, checkpoint);
+  EXPECT_EQ(tier_->usage().failures, 2);
+  EXPECT_FALSE(fs::exists(sessions + "s-chat-1/state.safetensors.123.tmp"));
+  const absl::Status stolen = tier_->Load({.principal = "ab12", .id = "stolen", .checkpoint = ""}).status();
+  EXPECT_EQ(stolen.code(), absl::StatusCode::kDataLoss) << stolen;
+}
+
+TEST_F(DiskTierTest, ADeltaToAnEarlierFileIsIgnored) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  ASSERT_TRUE(Store(kKey, At(1, 2)).ok());
+  const std::string delta = folder_.path() + "/tier/sessions/ab12/s-chat-1/state.delta.safetensors";
+  fs::copy_file(delta, folder_.path() + "/kept");
+  ASSERT_TRUE(Store(kKey, At(2, 0)).ok());
+  ASSERT_FALSE(fs::exists(delta));
+  fs::copy_file(folder_.path() + "/kept", delta);  // as if the process had ended before it was removed
+  ExpectStored(kKey, At(2, 0));
+  Open();
+  ExpectStored(kKey, At(2, 0));
+  EXPECT_EQ(tier_->List()->size(), 1u);
+  EXPECT_FALSE(fs::exists(delta));
+  EXPECT_EQ(tier_->usage().used_bytes,
+            static_cast<int64_t>(fs::file_size(folder_.path() + "/tier/sessions/ab12/s-chat-1/state.safetensors")));
+}
+
+TEST_F(DiskTierTest, TheBudgetCountsEverything) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  const int64_t one = tier_->usage().used_bytes;
+  Open(2 * one);
+  StateKey other = kKey, third = kKey;
+  other.checkpoint = "c";
+  third.id = "chat-2";
+  ASSERT_TRUE(Store(other, At(1, 1)).ok());
+  TestSession session = At(1, 1);
+  session.header.id = "chat-2";
+  const absl::Status full = Store(third, session).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(full), reason::kStateBudgetExhausted);
+  EXPECT_EQ(Files().size(), 2u);
+  EXPECT_TRUE(Store(kKey, At(2, 1)).ok()) << "what is replaced makes room";
+  ASSERT_TRUE(tier_->Erase(other).ok());
+  EXPECT_TRUE(Store(third, session).ok());
+}
+
+TEST_F(DiskTierTest, TwoServersCannotShareAFolder) {
+  const auto second = DiskTier::Open({.directory = folder_.path() + "/./tier/"}, memory_.host);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(folder_.path() + "/tier"));
+  tier_.reset();
+  EXPECT_TRUE(DiskTier::Open({.directory = folder_.path() + "/./tier/"}, memory_.host).ok());
+  std::ofstream(folder_.path() + "/file") << "x";
+  EXPECT_FALSE(DiskTier::Open({.directory = folder_.path() + "/file"}, memory_.host).ok());
+  EXPECT_FALSE(DiskTier::Open({.directory = ""}, memory_.host).ok());
+}
+
+TEST_F(DiskTierTest, TheCleanMarkerIsTakenOnce) {
+  EXPECT_EQ(*tier_->TakeCleanMarker(), std::nullopt);
+  ASSERT_TRUE(tier_->WriteCleanMarker(7).ok());
+  Open();
+  EXPECT_EQ(*tier_->TakeCleanMarker(), 7);
+  EXPECT_EQ(*tier_->TakeCleanMarker(), std::nullopt);
+}
+
+TEST_F(DiskTierTest, KeysThatAreNoNamesAreRefused) {
+  for (const StateKey& key : {StateKey{"ab", "../x", ""}, StateKey{"../ab", "x", ""}, StateKey{"ab", "", ""},
+                              StateKey{"ab", "x", "a/b"}, StateKey{"ab", std::string(129, 'x'), ""}}) {
+    EXPECT_EQ(Store(key, At(1, 1)).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(tier_->Load(key).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(tier_->EraseAll(key).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(DiskTierTest, AFileSizeLimitLeavesTheOldState) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit low = before;
+  low.rlim_cur = 3000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  const absl::Status status = Store(kKey, At(2, 3)).status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(ErrorReason(status), reason::kTierUnavailable);
+  EXPECT_EQ(ErrorMetadata(status)["tier"], "disk");
+  ExpectStored(kKey, At(1, 1));
+  EXPECT_EQ(Files().size(), 1u);
+  EXPECT_TRUE(Store(kKey, At(2, 3)).ok());
+  ExpectStored(kKey, At(2, 3));
+}
+
+TEST_F(DiskTierTest, AFullDiskLeavesTheOldState) {
+  const std::string mounted = folder_.path() + "/small";
+  fs::create_directory(mounted);
+  if (mount("tmpfs", mounted.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "a file system cannot be mounted here: " << std::strerror(errno);
+  }
+  Open(0, mounted + "/tier");
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  int stored = 0;
+  absl::Status status;
+  for (; stored < 100 && status.ok(); ++stored) {
+    StateKey key = kKey;
+    key.checkpoint = "c" + std::to_string(stored);
+    status = Store(key, At(1, 1)).status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(ErrorReason(status), reason::kStateBudgetExhausted);
+  EXPECT_EQ(Store(kKey, At(2, 2)).status().code(), absl::StatusCode::kResourceExhausted);
+  ExpectStored(kKey, At(1, 1));
+  EXPECT_EQ(tier_->List()->size(), static_cast<size_t>(stored));
+  tier_.reset();
+  EXPECT_EQ(umount2(mounted.c_str(), MNT_DETACH), 0);
+}
+
+}  // namespace
+}  // namespace gdn

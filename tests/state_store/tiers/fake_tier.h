@@ -1,0 +1,101 @@
+// A tier whose room and failures a test sets, and images that say which version of a session they are.
+//
+// Thread safety: safe from any thread. Ownership: shares the images.
+//
+//   FakeTier disk("disk", /*durable=*/true, /*limit_bytes=*/300);
+//   disk.FailStores(Unavailable("disk"));
+//   EXPECT_EQ(VersionOf(*disk.Load(key)), 3);
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+// bytes() == `bytes`.
+SessionImagePtr MakeVersion(int64_t version, int64_t bytes = 100);
+int64_t VersionOf(const SessionImagePtr& image);
+StateKey Key(std::string id, std::string checkpoint = "");
+absl::Status Unavailable(std::string tier);
+
+class FakeTier final : public StateTier {
+ public:
+  FakeTier(std::string name, bool durable, int64_t limit_bytes)
+      : name_(std::move(name)), durable_(durable), limit_bytes_(limit_bytes) {}
+
+  std::string_view name() const override { return name_; }
+  bool durable() const override { return durable_; }
+  absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
+  absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
+  absl::Status Erase(const StateKey& key) override;
+  absl::Status EraseAll(const StateKey& key) override;
+  absl::StatusOr<std::vector<StoredSession>> List() override { return std::vector<StoredSession>(); }
+  TierUsage usage() const override;
+
+  // What calls answer from now on, without doing anything; OK: they work.
+  void FailStores(absl::Status status);
+  void FailLoads(absl::Status status);
+  void FailErasures(absl::Status status);
+  void FailAll(const absl::Status& status);
+  // The answer to a Load of this key.
+  void Damage(const StateKey& key);
+  // Called at the start of each Store, without a lock.
+  void OnStore(std::function<void(const StateKey&)> hook);
+
+  std::map<StateKey, int64_t> versions() const;
+  int64_t store_calls() const;
+  // Whether two calls for one session ever ran at the same time.
+  bool overlapped() const;
+
+ private:
+  class Call;
+
+  const std::string name_;
+  const bool durable_;
+  const int64_t limit_bytes_;
+  mutable absl::Mutex mu_;
+  std::map<StateKey, SessionImagePtr> images_;
+  std::set<StateKey> damaged_;
+  std::set<std::pair<std::string, std::string>> running_;  // principal, id
+  int64_t used_bytes_ = 0;
+  int64_t store_calls_ = 0;
+  bool overlapped_ = false;
+  absl::Status store_status_, load_status_, erase_status_;
+  std::function<void(const StateKey&)> on_store_;
+};
+
+// Keeps a tier's next Store (of `key`, or whichever comes) at its start until Release, or destruction. No second one
+// may come in that time.
+class HeldStore {
+ public:
+  explicit HeldStore(FakeTier& tier, std::optional<StateKey> key = std::nullopt);
+  ~HeldStore() { Release(); }
+  HeldStore(const HeldStore&) = delete;
+  HeldStore& operator=(const HeldStore&) = delete;
+
+  // Returns once the Store has begun.
+  void Await() { events_->begun.WaitForNotification(); }
+  void Release();
+
+ private:
+  struct Events {
+    absl::Notification begun, released;
+  };
+
+  FakeTier& tier_;
+  const std::shared_ptr<Events> events_ = std::make_shared<Events>();  // with the Store, which may end after this
+};
+
+}  // namespace gdn

@@ -1,0 +1,308 @@
+#include "state_store/tiers/redis_tier.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/state_store/test_image.h"
+#include "tests/state_store/tiers/redis_server_fixture.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
+const StateKey kNamed{.principal = "ab12", .id = "chat-1", .checkpoint = "before~lunch"};
+const StateKey kOther{.principal = "", .id = "op", .checkpoint = ""};
+
+class RedisTierTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
+  }
+
+  std::unique_ptr<RedisTier> Connect(const RedisServer& server, RedisTierOptions options = {}) {
+    options.endpoint = server.endpoint();
+    options.chunk_bytes = 1024;   // states of tests are small
+    options.window_bytes = 4096;  // and are to need several windows
+    absl::StatusOr<std::unique_ptr<RedisTier>> tier = RedisTier::Make(std::move(options), memory_.host);
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    return *std::move(tier);
+  }
+  void Store(RedisTier& tier, const StateKey& key, const TestSession& session) {
+    const absl::StatusOr<StoreResult> stored = tier.Store(key, MakeImage(session, memory_.host));
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    EXPECT_GT(stored->written_bytes, 0);
+  }
+  void ExpectLoads(RedisTier& tier, const StateKey& key, const TestSession& session) {
+    const absl::StatusOr<SessionImagePtr> loaded = tier.Load(key);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    ExpectSame(TakeApart(**loaded), session, /*owner=*/true);
+  }
+
+  TestMemory memory_;
+};
+
+TEST_F(RedisTierTest, GivesBackWhatWasStoredBitForBit) {
+  for (const bool tcp : {false, true}) {
+    RedisServer server({.tcp = tcp});
+    server.Start();
+    const auto tier = Connect(server);
+    EXPECT_TRUE(tier->durable());
+    EXPECT_EQ(tier->endpoint(), server.endpoint());
+    Store(*tier, kKey, MakeModelSession(1));
+    Store(*tier, kNamed, MakeModelSession(2));
+    Store(*tier, kOther, MakeOperatorSession(3));
+    ExpectLoads(*tier, kKey, MakeModelSession(1));
+    ExpectLoads(*tier, kNamed, MakeModelSession(2));
+    ExpectLoads(*tier, kOther, MakeOperatorSession(3));
+
+    // Another server finds them, in the layout of its own.
+    const auto another = Connect(server, {.max_draft = 3});
+    ExpectLoads(*another, kKey, MakeModelSession(1));
+  }
+}
+
+TEST_F(RedisTierTest, ReplacesAStateAndLeavesNoOldChunks) {
+  RedisServer server;
+  server.Start();
+  const auto tier = Connect(server);
+  for (uint64_t seed = 1; seed < 6; ++seed) Store(*tier, kKey, MakeModelSession(seed));
+  const int64_t chunks = (tier->usage().used_bytes + 1023) / 1024;
+  EXPECT_GT(chunks, 5);
+  EXPECT_EQ(server.Command({"DBSIZE"}), std::to_string(chunks + 1));
+  ExpectLoads(*tier, kKey, MakeModelSession(5));
+  const std::string names = server.Command({"KEYS", "*"});
+  EXPECT_THAT(names, HasSubstr("gdn:{ab12/chat-1}\n"));
+  // Nothing that the manifest names may expire.
+  EXPECT_THAT(server.Command({"EVAL",
+                              "local n = 0; for _, k in ipairs(redis.call('KEYS', '*')) do"
+                              " if redis.call('TTL', k) ~= -1 then n = n + 1 end end; return n",
+                              "0"}),
+              "0");
+}
+
+TEST_F(RedisTierTest, ErasesAStateOrAllOfASession) {
+  RedisServer server;
+  server.Start();
+  const auto tier = Connect(server);
+  Store(*tier, kKey, MakeModelSession(1));
+  Store(*tier, kNamed, MakeModelSession(2));
+  Store(*tier, kOther, MakeOperatorSession(3));
+  EXPECT_EQ(tier->usage().sessions, 3);
+  EXPECT_TRUE(tier->Erase(kKey).ok());
+  EXPECT_TRUE(tier->Erase(kKey).ok());
+  EXPECT_TRUE(absl::IsNotFound(tier->Load(kKey).status()));
+  EXPECT_EQ(ErrorReason(tier->Load(kKey).status()), reason::kSessionNotFound);
+  ExpectLoads(*tier, kNamed, MakeModelSession(2));
+  Store(*tier, kKey, MakeModelSession(1));
+  EXPECT_TRUE(tier->EraseAll(kKey).ok());
+  EXPECT_EQ(ErrorReason(tier->Load(kNamed).status()), reason::kCheckpointNotFound);
+  ExpectLoads(*tier, kOther, MakeOperatorSession(3));
+  EXPECT_TRUE(tier->EraseAll(kOther).ok());
+  EXPECT_EQ(server.Command({"DBSIZE"}), "0");
+  EXPECT_EQ(tier->usage().sessions, 0);
+  EXPECT_EQ(tier->usage().used_bytes, 0);
+}
+
+TEST_F(RedisTierTest, ListsWhatIsThereAfterARestart) {
+  RedisServer server({.append_only = true});
+  server.Start();
+  int64_t bytes = 0;
+  {
+    const auto tier = Connect(server);
+    Store(*tier, kKey, MakeModelSession(1));
+    bytes = tier->usage().used_bytes;
+    Store(*tier, kNamed, MakeModelSession(2));
+    Store(*tier, kOther, MakeOperatorSession(3));
+  }
+  server.Kill();
+  server.Start();
+  server.Command({"SET", "gdn:{not/ours}", "x"});
+  server.Command({"HSET", "gdn:{ab12/other}", "state", "{\"version\": 1}"});
+  const auto tier = Connect(server);
+  absl::StatusOr<std::vector<StoredSession>> listed = tier->List();
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  std::sort(listed->begin(), listed->end(), [](const auto& a, const auto& b) { return a.key < b.key; });
+  ASSERT_EQ(listed->size(), 3u);
+  EXPECT_EQ((*listed)[0].key, kOther);
+  EXPECT_EQ((*listed)[1].key, kKey);
+  EXPECT_EQ((*listed)[2].key, kNamed);
+  const StoredSession& session = (*listed)[1];
+  const TestSession expected = MakeModelSession(1);
+  EXPECT_EQ(session.bytes, bytes);
+  EXPECT_EQ(session.header.epoch, expected.header.epoch);
+  EXPECT_EQ(session.header.affinity, expected.header.affinity);
+  EXPECT_EQ(session.header.layers, expected.header.layers);
+  ASSERT_EQ(session.layers.size(), expected.layers.size());
+  ASSERT_EQ(session.kinds.size(), expected.layers.size());
+  for (size_t i = 0; i < expected.layers.size(); ++i) {
+    EXPECT_EQ(session.layers[i].first, expected.layers[i].layer);
+    EXPECT_EQ(session.layers[i].second, expected.layers[i].extent);
+    EXPECT_EQ(session.kinds[i], expected.layers[i].kind);
+  }
+  EXPECT_EQ(tier->usage().failures, 1);  // the manifest that is none
+  EXPECT_EQ(tier->usage().sessions, 3);
+  ExpectLoads(*tier, kKey, expected);
+}
+
+TEST_F(RedisTierTest, TiersOfDifferentPrefixesDoNotSeeEachOther) {
+  RedisServer server;
+  server.Start();
+  const auto a = Connect(server, {.prefix = "a:"});
+  const auto b = Connect(server, {.prefix = "a:b:"});
+  Store(*a, kKey, MakeModelSession(1));
+  EXPECT_TRUE(absl::IsNotFound(b->Load(kKey).status()));
+  EXPECT_TRUE(b->List()->empty());
+  Store(*b, kKey, MakeModelSession(2));
+  EXPECT_EQ(a->List()->size(), 1u);
+  EXPECT_TRUE(b->EraseAll(kKey).ok());
+  ExpectLoads(*a, kKey, MakeModelSession(1));
+}
+
+TEST_F(RedisTierTest, SaysWhichStateMissesAChunk) {
+  RedisServer server;
+  server.Start();
+  const auto tier = Connect(server);
+  Store(*tier, kKey, MakeModelSession(1));
+  const std::string manifest = server.Command({"HGET", "gdn:{ab12/chat-1}", "state"});
+  const size_t begin = manifest.find("\"version\":\"") + 11;
+  const std::string chunk = "gdn:{ab12/chat-1}:" + manifest.substr(begin, 32) + ":2";
+  const std::string bytes = server.Command({"GET", chunk});
+  ASSERT_EQ(bytes.size(), 1024u);
+
+  std::string flipped = bytes;
+  flipped[100] ^= 1;
+  for (const std::string& damaged : {flipped, bytes.substr(1), std::string()}) {
+    if (damaged.empty()) {
+      ASSERT_EQ(server.Command({"DEL", chunk}), "1");
+    } else {
+      server.Command({"SET", chunk, damaged});
+    }
+    const absl::Status status = tier->Load(kKey).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile);
+    EXPECT_THAT(status.message(), HasSubstr("chat-1"));
+  }
+  EXPECT_EQ(tier->usage().failures, 3);
+  server.Command({"SET", chunk, bytes});
+  ExpectLoads(*tier, kKey, MakeModelSession(1));
+}
+
+TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
+  RedisServer server({.tcp = true, .arguments = {"--requirepass", "se@cret"}});
+  server.Start();
+  const auto connect = [&](std::string endpoint, std::string password) {
+    return *RedisTier::Make({.endpoint = std::move(endpoint), .password = std::move(password)}, memory_.host);
+  };
+  const auto none = connect(server.endpoint(), "");
+  const absl::Status wanted = none->Load(kKey).status();
+  EXPECT_EQ(wanted.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(wanted), reason::kTierUnavailable);
+  EXPECT_EQ(ErrorMetadata(wanted)["tier"], "redis");
+  EXPECT_THAT(wanted.message(), HasSubstr("wants a password"));
+  EXPECT_EQ(none->usage().failures, 1);
+
+  const absl::Status refused = connect(server.endpoint(), "wr0ng")->Load(kKey).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(refused.message(), HasSubstr("refused the password"));
+  EXPECT_THAT(refused.message(), Not(HasSubstr("wr0ng")));
+
+  EXPECT_TRUE(absl::IsNotFound(connect(server.endpoint(), "se@cret")->Load(kKey).status()));
+  const auto tier = connect("redis://:se%40cret@" + server.endpoint() + "/3", "");
+  Store(*tier, kOther, MakeOperatorSession(1));
+  EXPECT_TRUE(absl::IsNotFound(connect("redis://:se%40cret@" + server.endpoint(), "")->Load(kOther).status()));
+  EXPECT_THAT(tier->endpoint(), Not(HasSubstr("se")));
+}
+
+TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
+  RedisServer server;
+  const auto tier = Connect(server);
+  const absl::Status status = tier->Store(kOther, MakeImage(MakeOperatorSession(1), memory_.host)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(status), reason::kTierUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr(server.endpoint()));
+  EXPECT_TRUE(absl::IsUnavailable(tier->List().status()));
+  EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther)));
+  EXPECT_TRUE(absl::IsUnavailable(tier->EraseAll(kOther)));
+  EXPECT_EQ(tier->usage().failures, 4);
+  server.Start();
+  Store(*tier, kOther, MakeOperatorSession(1));
+  server.Kill();
+  server.Start();  // without its data, and without the connection
+  EXPECT_TRUE(absl::IsNotFound(tier->Load(kOther).status()));
+}
+
+TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
+  RedisServer server({.arguments = {"--maxmemory", "20mb", "--maxmemory-policy", "noeviction"}});
+  server.Start();
+  const auto tier = Connect(server);
+  Store(*tier, kKey, MakeModelSession(1));
+  TestSession large = MakeModelSession(2);
+  auto reply = std::make_shared<StoredReply>(*large.layers[1].reply);
+  reply->output.assign(size_t{30} << 20, 'x');
+  large.layers[1].reply = reply;
+  const absl::Status status = tier->Store(kKey, MakeImage(large, memory_.host)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(ErrorReason(status), reason::kStateBudgetExhausted);
+  ExpectLoads(*tier, kKey, MakeModelSession(1));
+  // What was written of it does not stay.
+  Store(*tier, kKey, MakeModelSession(3));
+  ExpectLoads(*tier, kKey, MakeModelSession(3));
+  EXPECT_TRUE(tier->EraseAll(kKey).ok());
+  EXPECT_EQ(server.Command({"DBSIZE"}), "0");
+}
+
+TEST_F(RedisTierTest, AReaderFindsTheOldOrTheNewStateWhileOneIsStored) {
+  RedisServer server;
+  server.Start();
+  const auto writer = Connect(server);
+  const auto reader = Connect(server);
+  Store(*writer, kKey, MakeModelSession(0));
+  std::atomic<bool> done = false;
+  std::thread thread([&] {
+    for (uint64_t seed = 1; seed <= 100; ++seed) Store(*writer, kKey, MakeModelSession(seed % 2));
+    done = true;
+  });
+  const TestSession states[] = {MakeModelSession(0), MakeModelSession(1)};
+  int loads = 0;
+  while (!done || loads == 0) {
+    const absl::StatusOr<SessionImagePtr> image = reader->Load(kKey);
+    // Two Stores within one Load leave it nothing whole to read; it says so.
+    if (!image.ok()) {
+      EXPECT_TRUE(absl::IsDataLoss(image.status())) << image.status();
+      continue;
+    }
+    ++loads;
+    const TestSession loaded = TakeApart(**image);
+    EXPECT_TRUE(SameStates(loaded, states[0]) || SameStates(loaded, states[1]));
+  }
+  thread.join();
+  ExpectLoads(*reader, kKey, states[0]);
+}
+
+TEST_F(RedisTierTest, RefusesOptionsThatCannotBe) {
+  for (const char* endpoint : {"", ":6379", "host:0", "host:70000", "host:x", "unix:relative", "http://host",
+                               "u:p@host", "redis://host/x", "redis://:%zz@host", "redis://secret@host", "[::1"}) {
+    const absl::Status status = RedisTier::Make({.endpoint = endpoint}, memory_.host).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << endpoint;
+    EXPECT_THAT(status.message(), Not(HasSubstr("secret")));
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(RedisTier::Make({.endpoint = "h", .prefix = "a{b"}, memory_.host).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(RedisTier::Make({.endpoint = "h", .chunk_bytes = 1}, memory_.host).status()));
+  const RedisEndpoint endpoint = *ParseRedisEndpoint("redis://me:p%3Aw@[fe80::1]:7000/4");
+  EXPECT_EQ(endpoint.host, "fe80::1");
+  EXPECT_EQ(endpoint.port, 7000);
+  EXPECT_EQ(endpoint.user, "me");
+  EXPECT_EQ(endpoint.password, "p:w");
+  EXPECT_EQ(endpoint.db, 4);
+  EXPECT_EQ(endpoint.ToString(), "[fe80::1]:7000");
+  EXPECT_EQ(ParseRedisEndpoint("localhost")->port, 6379);
+}
+
+}  // namespace
+}  // namespace gdn

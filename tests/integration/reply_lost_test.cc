@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/support/tcp_proxy.h"
@@ -54,6 +56,9 @@ class ReplyLost : public ::testing::Test {
     proxy_.CloseConnections();
     const grpc::Status lost = answer.get();
     EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
+    // A call may end before its channel hears that the connection is gone. Until then the channel puts the next call on that
+    // connection too, even one that waits for it to be ready, and with retries off that one is lost.
+    EXPECT_TRUE(channel_->WaitForStateChange(GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Minutes(1))));
   }
   // The same for one call of a unary method.
   template <typename Request, typename Response, typename Committed>

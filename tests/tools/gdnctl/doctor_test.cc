@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/tools/planted_node.h"
+#include "tests/tools/gdnctl/planted_node.h"
 #include "tools/gdnctl/command.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/doctor_checks.h"

@@ -20,7 +20,7 @@
 #include "base/string_cat.h"
 #include "client/cpp/durable_session.h"
 #include "gtest/gtest.h"
-#include "tests/client/crashing_service.h"
+#include "tests/client/cpp/crashing_service.h"
 #include "tests/support/random.h"
 
 namespace gdn {

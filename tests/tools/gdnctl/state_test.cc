@@ -16,7 +16,7 @@
 #include "client/cpp/tensor_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/tools/fake_gdn_service.h"
+#include "tests/support/fake_gdn_service.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/progress.h"
 #include "tools/gdnctl/state_file.h"

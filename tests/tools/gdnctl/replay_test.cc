@@ -12,7 +12,7 @@
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/tools/fake_gdn_service.h"
+#include "tests/support/fake_gdn_service.h"
 
 namespace gdn {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/client/crashing_service.h"
+#include "tests/client/cpp/crashing_service.h"
 
 #include <algorithm>
 #include <cstring>

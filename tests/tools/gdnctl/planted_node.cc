@@ -1,4 +1,4 @@
-#include "tests/tools/planted_node.h"
+#include "tests/tools/gdnctl/planted_node.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@ set -euo pipefail
 parity="$1"
 backend="$2"
 shift 2
-check="$(dirname "${BASH_SOURCE[0]}")/../../scripts/check_parity_dump.py"
+check="$(dirname "${BASH_SOURCE[0]}")/../../../scripts/check_parity_dump.py"
 
 # The system's Python has Debian's NumPy (scripts/setup.sh); another one first in PATH may not.
 python=""

@@ -1,4 +1,4 @@
-#include "tests/tools/fake_gdn_service.h"
+#include "tests/support/fake_gdn_service.h"
 
 #include <algorithm>
 #include <chrono>

@@ -10,7 +10,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
-#include "tests/tools/fake_gdn_service.h"
+#include "tests/support/fake_gdn_service.h"
 #include "tools/gdnctl/command.h"
 #include "tools/gdnctl/commands.h"
 

@@ -9,7 +9,7 @@
 #include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/tools/fake_gdn_service.h"
+#include "tests/support/fake_gdn_service.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"

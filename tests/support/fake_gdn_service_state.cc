@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/safetensors.h"
 #include "base/string_cat.h"
-#include "tests/tools/fake_gdn_service.h"
+#include "tests/support/fake_gdn_service.h"
 
 namespace gdn {
 namespace {

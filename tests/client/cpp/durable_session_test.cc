@@ -8,7 +8,7 @@
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/durable_session_fixture.h"
+#include "tests/client/cpp/durable_session_fixture.h"
 
 namespace gdn {
 namespace {

@@ -65,59 +65,76 @@ std::string AbslUnparseFlag(const OptionalByteCount& count) {
 
 }  // namespace gdn
 
-ABSL_FLAG(std::vector<std::string>, model, {},
-          "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. May be "
-          "given several times.");
+// scripts/generate_docs.py writes the tables of docs/operations.md from these definitions, one for each "Group:".
+// Where a help text begins with words in capitals and a colon, they are the name of the flag's value.
+
+// Group: What is served, and where
+ABSL_FLAG(
+    std::vector<std::string>, model, {},
+    "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. Repeat it for "
+    "more models. Without one there are operator sessions only.");
 ABSL_FLAG(std::string, listen, "127.0.0.1:50061",
-          "Address to listen on, HOST:PORT; port 0 takes a free one. Use 0.0.0.0:PORT to serve other machines.");
-ABSL_FLAG(std::string, port_file, "", "Write the bound port number to this file once the server is ready.");
-ABSL_FLAG(
-    std::string, backend, "auto",
-    "Where layers are computed: gpu, cpu, or auto: the GPU where a usable one is found, else the CPU (the log says "
-    "which, and why). null computes nothing and is for measuring the service itself.");
-ABSL_FLAG(int32_t, gpu_device, 0, "Which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
-ABSL_FLAG(int32_t, threads, 0, "Worker threads of the CPU backend; 0: one for each processor available.");
+          "HOST:PORT: address to listen on; port 0 takes a free one. Use 0.0.0.0:PORT to serve other machines.");
+ABSL_FLAG(std::string, port_file, "",
+          "FILE: write the bound port number to this file, in one piece, once the server is ready.");
+
+// Group: Where layers are computed
+ABSL_FLAG(std::string, backend, "auto",
+          "gpu, cpu, or auto: the GPU where a usable one is found, else the CPU (the log says which, and why). null "
+          "computes nothing; it is for measuring the service itself.");
+ABSL_FLAG(int32_t, gpu_device, 0, "N: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
+ABSL_FLAG(int32_t, threads, 0,
+          "N: worker threads of the CPU backend; 0: one for each processor that the process may use.");
+
+// Group: Memory for session states
 ABSL_FLAG(gdn::ByteCount, device_state_bytes, gdn::ByteCount{},
-          "Device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is used), or "
-          "three quarters of what is free on a GPU once the models are loaded.");
-ABSL_FLAG(
-    int32_t, state_slots, 0,
-    "Instead of --device-state-bytes: room for this many layer states of the largest model (a session needs one a "
-    "Gated DeltaNet layer).");
+          "BYTES: device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is "
+          "used), or three quarters of what is free on a GPU once the models are loaded.");
+ABSL_FLAG(int32_t, state_slots, 0,
+          "N: instead of --device-state-bytes: room for this many layer states of the largest --model. A session needs "
+          "one for each Gated DeltaNet layer.");
 ABSL_FLAG(gdn::OptionalByteCount, host_state_bytes, gdn::OptionalByteCount{},
-          "Host memory for the states of sessions that rest, page-locked beside a GPU; 0: none. auto: a quarter of the "
-          "host's memory beside a GPU, none on a CPU.");
-ABSL_FLAG(
-    std::string, disk_dir, "",
-    "Folder for the states of sessions that rest, and for checkpoints: sessions then survive a restart. One server "
-    "a folder.");
+          "BYTES: host memory for the states of idle sessions, page-locked beside a GPU; 0: none. auto: a quarter of "
+          "the host's memory beside a GPU, none on a CPU.");
+ABSL_FLAG(std::string, disk_dir, "",
+          "DIR: folder for the states of idle sessions and for checkpoints: sessions then survive a restart. One "
+          "server a folder.");
 ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
-          "Most that --disk-dir may hold; 0: no limit but the disk's.");
+          "BYTES: most that --disk-dir may hold; 0: no limit but the disk's.");
 ABSL_FLAG(std::string, redis, "",
-          "Redis server for states that find no room on the disk, or instead of one: HOST:PORT, unix:/PATH or "
-          "redis://[:PASSWORD@]HOST:PORT/DB.");
+          "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk: HOST:PORT, unix:/PATH "
+          "or redis://[:PASSWORD@]HOST:PORT/DB. Where states must survive Redis itself, run it with appendonly yes and "
+          "appendfsync always.");
 ABSL_FLAG(std::string, redis_prefix, "gdn:",
-          "Of all keys in --redis. One server a prefix: one that is started with another's takes over its sessions.");
-ABSL_FLAG(
-    int32_t, checkpoint_every_tokens, 0,
-    "Makes a session durable at least every so many tokens: a crash never loses more (but a single larger call). 0: "
-    "not by tokens. Needs --disk-dir or --redis.");
+          "TEXT: what all keys in --redis begin with. One server a prefix: one that is started with another's takes "
+          "over its sessions.");
+
+// Group: Checkpoints and lifetimes
+ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
+          "N: makes a session durable at least every so many tokens: a crash never loses more (but a single larger "
+          "call). 0: not by tokens. Needs --disk-dir or --redis.");
 ABSL_FLAG(absl::Duration, checkpoint_every, absl::ZeroDuration(),
-          "Makes sessions that have moved durable after this time, for example 30s; 0: not by time.");
+          "TIME: makes sessions that have moved durable after this time, for example 30s; 0: not by time. Needs "
+          "--disk-dir or --redis.");
 ABSL_FLAG(absl::Duration, session_idle_ttl, absl::ZeroDuration(),
-          "Deletes sessions that no call has named for this long, where they do not say otherwise; 0: never.");
-ABSL_FLAG(gdn::ByteCount, stored_reply_bytes, gdn::ByteCount{int64_t{1} << 30},
-          "Memory for the last replies of all sessions on the device, which answer retries.");
-ABSL_FLAG(int32_t, max_draft, 8, "Tokens that a session may bring to one Decode row, 1 .. 64.");
-ABSL_FLAG(int32_t, max_batch, 512, "Sessions in one Decode call, and rows merged into one batch, 1 .. 65536.");
+          "TIME: deletes sessions that no call has named for this long, where they do not say otherwise; 0: never.");
+
+// Group: Limits
+ABSL_FLAG(int32_t, max_draft, 8, "N: tokens that a session may bring to one row of a Decode, 1 .. 64.");
+ABSL_FLAG(int32_t, max_batch, 512, "N: sessions in one Decode call, and rows merged into one batch, 1 .. 65536.");
 ABSL_FLAG(gdn::ByteCount, max_message_bytes, gdn::ByteCount{int64_t{64} << 20},
-          "Largest request message, 4KiB .. 1GiB.");
+          "BYTES: largest request message, 4KiB .. 1GiB.");
 ABSL_FLAG(gdn::ByteCount, max_stored_reply_bytes, gdn::ByteCount{int64_t{1} << 20},
-          "Largest reply a session keeps for a retry with the same request_id, at most 64MiB.");
-ABSL_FLAG(int32_t, max_queued_steps, 4096,
-          "Steps that may wait; more are refused with RESOURCE_EXHAUSTED, 1 .. 1000000.");
+          "BYTES: largest reply that is kept for a retry with the same request_id, for each session and layer; at most "
+          "64MiB.");
+ABSL_FLAG(gdn::ByteCount, stored_reply_bytes, gdn::ByteCount{int64_t{1} << 30},
+          "BYTES: memory for the kept replies of all sessions on the device. Above it a step with a request_id is "
+          "refused with STATE_BUDGET_EXHAUSTED.");
+ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
+
+// Group: Shutdown and logs
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
-          "On SIGTERM or SIGINT: how long steps that were accepted may take to end, for example 30s.");
+          "TIME: on SIGTERM or SIGINT: how long steps that were accepted may take to end, for example 30s.");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
 

@@ -1,7 +1,7 @@
 // Statuses that carry a machine-readable reason and metadata beside their message.
 //
 // What: the process-internal form of google.rpc.ErrorInfo. The server turns it into that message on the wire
-// (server/rpc/status.cc), the client turns it back, so a reason survives the trip.
+// (server/rpc/rpc_status.cc), the client turns it back, so a reason survives the trip.
 // Thread safety: free functions, no shared state. Ownership: everything is copied into the status.
 //
 //   return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound,

@@ -11,8 +11,8 @@
 #   --deploy    only the container files, manifests and scripts
 #
 # Runs clang-format, clang-tidy, buf (lint; and breaking changes against the last tag), shellcheck, hadolint, yamllint,
-# kubernetes-validate and the source rules of tests/arrows. Tools come from scripts/setup.sh --lint; what Debian lacks is put in
-# build/venv-lint.
+# kubernetes-validate, the source rules of tests/arrows and the checks of the documents. Tools come from scripts/setup.sh
+# --lint; what Debian lacks is put in build/venv-lint.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -141,6 +141,8 @@ sources_too() {  # what --deploy leaves out
     run "clang-format" clang-format --dry-run -Werror "${cpp_files[@]}"
   fi
   run "source rules" python3 tests/arrows/check_arrows.py
+  run "generated documents" python3 scripts/generate_docs.py --check
+  run "names in documents" python3 tests/docs/check_links.py
   run "buf lint" "${buf}" lint proto
   run "buf breaking" buf_breaking
   if "${tidy}"; then

@@ -4,7 +4,7 @@
   check_arrows.py [ROOT]       check the tree at ROOT (default: the repository this file is in)
   check_arrows.py --self-test  plant one violation of each rule in a small tree and see each reported
 
-Rules: a file includes only files of its own node, of base, and of the nodes its node may look at (ALLOWED); quoted includes name
+Rules: a file includes only files of its own node, of base, and of the nodes its node may look at (NODES); quoted includes name
 a file from the repository's root; gRPC and protobuf stay in the nodes that speak the protocol; vendor `#if`s stay in the GPU
 seam; a C++ file has at most MAX_LINES lines; CMake lists its sources.
 """
@@ -16,69 +16,55 @@ import tempfile
 
 MAX_LINES = 450
 
-# (folder, node), first match wins. "x/*" stands for every folder below x, "x" for the files in x itself.
-NODES = [
-    ("base", "base"),
-    ("gdn/v1", "proto"),
-    ("google/rpc", "proto"),
-    ("kernels", "kernels"),  # backend.h, what the layer and the backends share
-    ("kernels/layer", "kernels/layer"),
-    ("kernels/cpu", "kernels/cpu"),
-    ("kernels/gpu", "kernels/gpu"),  # device code's way to a vendor, which operators use
-    ("kernels/gpu_backend", "kernels/gpu_backend"),
-    ("kernels/null", "kernels/null"),
-    ("kernels/primitives/*", "kernels/primitives"),
-    ("kernels/*", "kernels/operators"),
-    ("state_store", "state_store"),
-    ("state_store/state_file", "state_store/state_file"),
-    ("state_store/tiers", "state_store/tiers"),
-    ("server", "server"),  # the assembly
-    ("server/rpc", "server/rpc"),
-    ("server/validation", "server/validation"),
-    ("server/session", "server/session"),
-    ("server/batcher", "server/batcher"),
-    ("server/model", "server/model"),
-    ("server/observability", "server/observability"),
-    ("client/cpp", "client"),
-    ("tools/gdnctl", "tools/gdnctl"),
-    ("tools/gdn_bench", "tools/gdn_bench"),
-    ("tools/gdn_parity", "tools/gdn_parity"),
-    ("tests/*", "tests"),
-]
+# Named sets of nodes, for the table below.
+STATES = ["state_store", "state_store/state_file", "state_store/tiers"]
+SERVED_KERNELS = ["kernels", "kernels/operators", "kernels/gpu", "kernels/layer", "kernels/cpu", "kernels/gpu_backend",
+                  "kernels/null"]
+SETS = {"the states": STATES, "the served kernels": SERVED_KERNELS}
+ANYTHING = "anything"
 
-# The arrows, beside those to base and to the node itself. "*": anything.
-SERVED_KERNELS = {
-    "kernels", "kernels/operators", "kernels/gpu", "kernels/layer", "kernels/cpu", "kernels/gpu_backend", "kernels/null"
-}
-STATES = {"state_store", "state_store/state_file", "state_store/tiers"}
-ALLOWED = {
-    "base": set(),
-    "proto": set(),
-    "kernels/gpu": set(),
-    "kernels/operators": {"kernels/gpu"},
-    "kernels/primitives": {"kernels/operators", "kernels/gpu"},
-    "kernels": {"kernels/operators"},
-    "kernels/layer": {"kernels", "kernels/operators"},
-    "kernels/cpu": {"kernels", "kernels/operators"},
-    "kernels/gpu_backend": {"kernels", "kernels/operators", "kernels/gpu"},
-    "kernels/null": {"kernels", "kernels/operators"},
-    "state_store": {"kernels"},
-    "state_store/state_file": {"state_store", "kernels"},
-    "state_store/tiers": {"state_store", "state_store/state_file"},
-    "server/observability": set(),
-    "server/model": {"kernels/layer", "kernels"},
-    "server/session": STATES,
-    "server/batcher": {"server/session", "kernels/layer"},
-    "server/validation": {"proto"},
-    "server/rpc": {"proto", "server/validation", "server/session", "server/batcher"} | STATES,
-    "server": {"proto", "server/rpc", "server/validation", "server/session", "server/batcher", "server/model",
-               "server/observability"} | STATES | SERVED_KERNELS,
-    "client": {"proto"},
-    "tools/gdnctl": {"client"},
-    "tools/gdn_bench": {"client", "server/session"} | STATES | SERVED_KERNELS,
-    "tools/gdn_parity": {"client", "kernels/primitives"} | SERVED_KERNELS,
-    "tests": {"*"},
-}
+# The nodes: their folders ("x/*" is every folder below x, "x" the files in x itself; the first match wins), what they are,
+# and which nodes they may include beside `base` and themselves. scripts/generate_docs.py writes the table of ARCHITECTURE.md
+# from this one.
+NODES = [
+    # node, folders, what it is, what it may include
+    ("base", ["base"], "errors with reasons, dtypes, tensor views, safetensors, hashing, threads", []),
+    ("proto", ["gdn/v1", "google/rpc"], "the API's messages, generated from `proto/gdn/v1`", []),
+    ("kernels", ["kernels"], "`backend.h`: what a backend must do, and the operators' parameters", ["kernels/operators"]),
+    ("kernels/layer", ["kernels/layer"], "a whole layer, made of a backend's operators", ["kernels", "kernels/operators"]),
+    ("kernels/cpu", ["kernels/cpu"], "the CPU backend", ["kernels", "kernels/operators"]),
+    ("kernels/gpu", ["kernels/gpu"], "the seam that GPU code is written against; the only place that knows vendors", []),
+    ("kernels/gpu_backend", ["kernels/gpu_backend"], "the GPU backend",
+     ["kernels", "kernels/operators", "kernels/gpu"]),
+    ("kernels/null", ["kernels/null"], "a backend that computes nothing, to measure the service",
+     ["kernels", "kernels/operators"]),
+    ("kernels/primitives", ["kernels/primitives/*"], "operators that are studied and checked, never served",
+     ["kernels/operators", "kernels/gpu"]),
+    ("kernels/operators", ["kernels/*"], "one folder an operator: contract, reference, CPU and GPU version; what they share",
+     ["kernels/gpu"]),
+    ("state_store", ["state_store"], "slots of state in a backend's memory", ["kernels"]),
+    ("state_store/state_file", ["state_store/state_file"], "the file of a session's states", ["state_store", "kernels"]),
+    ("state_store/tiers", ["state_store/tiers"], "host memory, disk and Redis below the device",
+     ["state_store", "state_store/state_file"]),
+    ("server/observability", ["server/observability"], "logs", []),
+    ("server/model", ["server/model"], "reads checkpoints", ["kernels/layer", "kernels"]),
+    ("server/session", ["server/session"], "sessions: who may step, where states are, checkpoints", STATES),
+    ("server/batcher", ["server/batcher"], "the queue of steps and the engine thread", ["server/session", "kernels/layer"]),
+    ("server/validation", ["server/validation"], "checks requests before anything is allocated or moved", ["proto"]),
+    ("server/rpc", ["server/rpc"], "the gRPC calls",
+     ["proto", "server/validation", "server/session", "server/batcher"] + STATES),
+    ("server", ["server"], "flags and the assembly of the parts",
+     ["proto", "server/rpc", "server/validation", "server/session", "server/batcher", "server/model",
+      "server/observability"] + STATES + SERVED_KERNELS),
+    ("client", ["client/cpp"], "the C++ client", ["proto"]),
+    ("tools/gdnctl", ["tools/gdnctl"], "the command line", ["client"]),
+    ("tools/gdn_bench", ["tools/gdn_bench"], "measures", ["client", "server/session"] + STATES + SERVED_KERNELS),
+    ("tools/gdn_parity", ["tools/gdn_parity"], "compares operators with references",
+     ["client", "kernels/primitives"] + SERVED_KERNELS),
+    ("tests", ["tests/*"], "", [ANYTHING]),
+]
+FOLDERS = [(folder, node) for node, folders, _, _ in NODES for folder in folders]
+ALLOWED = {node: set(allowed) for node, _, _, allowed in NODES}
 
 # Nodes whose files may include gRPC's and protobuf's own headers.
 SPEAKS_PROTOCOL = {
@@ -99,7 +85,7 @@ CMAKE_GLOB = re.compile(r"\bfile\s*\(\s*GLOB", re.IGNORECASE)
 
 def node_of(path):
     folder = os.path.dirname(path)
-    for pattern, node in NODES:
+    for pattern, node in FOLDERS:
         if folder == pattern or (pattern.endswith("/*") and folder.startswith(pattern[:-1])):
             return node
     return None
@@ -130,7 +116,7 @@ def check_include(root, top_folders, path, node, quoted, angled):
         if target_node is None:
             return f'"{target}" belongs to no node; add it to NODES in tests/arrows/check_arrows.py'
     allowed = ALLOWED[node]
-    if target_node in (node, "base") or target_node in allowed or "*" in allowed:
+    if target_node in (node, "base") or target_node in allowed or ANYTHING in allowed:
         return None
     return f'{node} -> {target_node}: "{target}" is not an allowed arrow (ARCHITECTURE.md, "Folders and arrows")'
 

@@ -8,11 +8,12 @@
 namespace gdn::parity {
 
 absl::StatusOr<void*> BackendData::UploadBytes(const void* bytes, size_t count) {
-  GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, count));
-  GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), bytes, count));
+  GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, count + shift_bytes_));
+  void* const begin = static_cast<char*>(buffer.data()) + shift_bytes_;
+  GDN_RETURN_IF_ERROR(backend_.CopyIn(begin, bytes, count));
   GDN_RETURN_IF_ERROR(backend_.Synchronize());  // the host bytes are the caller's
   buffers_.push_back(std::move(buffer));
-  return buffers_.back().data();
+  return begin;
 }
 
 absl::StatusOr<float*> BackendData::Upload(const std::vector<float>& values) {

@@ -23,6 +23,8 @@ class BackendData {
   explicit BackendData(Backend& backend) : backend_(backend) {}
 
   Backend& backend() const { return backend_; }
+  // What is allocated from here on begins this far behind an aligned address.
+  void ShiftAllocations(int64_t bytes) { shift_bytes_ = bytes; }
   absl::StatusOr<float*> Upload(const std::vector<float>& values);
   absl::StatusOr<void*> UploadBytes(const void* bytes, size_t count);
   absl::StatusOr<float*> Zeros(int64_t count);
@@ -36,6 +38,7 @@ class BackendData {
 
  private:
   Backend& backend_;
+  int64_t shift_bytes_ = 0;
   std::vector<DeviceBuffer> buffers_;
 };
 

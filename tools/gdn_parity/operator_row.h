@@ -26,23 +26,22 @@ namespace gdn::parity {
 
 class OperatorRow {
  public:
-  // `op` is what check_parity_dump.py knows the operator as.
+  // `op` is what check_parity_dump.py knows the operator as; empty: the call is not dumped.
   OperatorRow(Backend& backend, std::string op, Attributes attributes = {});
 
   BackendData& data() { return data_; }
 
   absl::StatusOr<float*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values);
-  absl::StatusOr<int32_t*> InIndices(const std::string& name, const std::vector<int32_t>& values);
-  absl::StatusOr<double*> InDoubles(const std::string& name, std::vector<int64_t> shape,
-                                    const std::vector<double>& values);
+  absl::StatusOr<int32_t*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<int32_t>& values);
+  absl::StatusOr<double*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<double>& values);
   // An input that is dumped but not uploaded (what a slot holds, say).
   void Given(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values);
 
   // Poisoned memory, so that what the operator leaves out is seen.
   absl::StatusOr<float*> Out(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& expected);
-  absl::StatusOr<int32_t*> OutIndices(const std::string& name, const std::vector<int32_t>& expected);
-  absl::StatusOr<double*> OutDoubles(const std::string& name, std::vector<int64_t> shape,
-                                     const std::vector<double>& expected);
+  absl::StatusOr<int32_t*> Out(const std::string& name, std::vector<int64_t> shape,
+                               const std::vector<int32_t>& expected);
+  absl::StatusOr<double*> Out(const std::string& name, std::vector<int64_t> shape, const std::vector<double>& expected);
   // Memory that the operator reads and overwrites.
   absl::StatusOr<float*> InOut(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values,
                                const std::vector<float>& expected);

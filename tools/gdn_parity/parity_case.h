@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,18 +21,33 @@ namespace gdn::parity {
 // Of Difference::max_relative, for float32 outputs.
 inline constexpr double kMaxRelativeTolerance = 1e-5;
 
+using CaseRunner = std::function<absl::StatusOr<Difference>(Backend&, RandomTensor&)>;
+
 struct ParityCase {
   std::string suite;
   std::string test;
   std::string shape;
   double tolerance = 0.0;  // of Difference::relative_norm
-  std::function<absl::StatusOr<Difference>(Backend&, RandomTensor&)> run;
+  CaseRunner run;
   double max_tolerance = kMaxRelativeTolerance;
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped where there is no such stream
   bool large = false;     // a real model's size: for real devices, skipped elsewhere (a reduced case stands beside it)
   std::string out_of_scope = {};  // why a case of somebody's list is named here and never run
 };
+
+// A row that launches GPU kernels itself; `tolerance` is that of both measures.
+inline ParityCase GpuCase(std::string suite, std::string test, std::string shape, double tolerance, CaseRunner run,
+                          int phase = 0) {
+  return {.suite = std::move(suite),
+          .test = std::move(test),
+          .shape = std::move(shape),
+          .tolerance = tolerance,
+          .run = std::move(run),
+          .max_tolerance = tolerance,
+          .phase = phase,
+          .gpu_only = true};
+}
 
 // Relative norm errors. A permutation is exact; elementwise operators err by a few roundings; the delta rule's forms by
 // what their order of summation costs.
@@ -48,19 +64,27 @@ inline constexpr double kPipelineTolerance = 1e-5;   // several operators on end
 inline constexpr double kBf16Tolerance = 1e-2;       // bf16 inputs and outputs
 inline constexpr double kBf16StateTolerance = 2e-2;  // bf16 state over 256 steps
 
-// Each appends its suite.
-void AddLayerOpsCases(std::vector<ParityCase>& cases);     // "layer_ops"
-void AddDeltaRuleCases(std::vector<ParityCase>& cases);    // "delta_rule"
-void AddLayerCases(std::vector<ParityCase>& cases);        // "layer"
-void AddPhasesCases(std::vector<ParityCase>& cases);       // "phases"
-void AddParityCases(std::vector<ParityCase>& cases);       // "parity", primitives and index helpers
-void AddParityLayerCases(std::vector<ParityCase>& cases);  // "parity", the layer's operators
-void AddStageCases(std::vector<ParityCase>& cases);        // "parity", the stages of the chunked path
-void AddOpsCases(std::vector<ParityCase>& cases);          // "ops"
-void AddCacheCases(std::vector<ParityCase>& cases);        // "cache"
-void AddLlamaCases(std::vector<ParityCase>& cases);        // "llama"
-void AddFlaCases(std::vector<ParityCase>& cases);          // "fla"
+// Suites that are not yet in cases/, a file an operator.
+void AddLayerOpsCases(std::vector<ParityCase>& cases);
+void AddDeltaRuleCases(std::vector<ParityCase>& cases);
+void AddLayerCases(std::vector<ParityCase>& cases);
+void AddPhasesCases(std::vector<ParityCase>& cases);
+void AddParityCases(std::vector<ParityCase>& cases);
+void AddParityLayerCases(std::vector<ParityCase>& cases);
+void AddStageCases(std::vector<ParityCase>& cases);
+void AddOpsCases(std::vector<ParityCase>& cases);
+void AddCacheCases(std::vector<ParityCase>& cases);
+void AddLlamaCases(std::vector<ParityCase>& cases);
+void AddFlaCases(std::vector<ParityCase>& cases);
 
+// A suite's tests as they are listed, separated by spaces; the rows of tests that are joined by '+' are interleaved.
+struct SuiteOrder {
+  std::string suite;
+  std::string tests;
+};
+const std::vector<SuiteOrder>& SuiteOrders();
+
+// The rows of cases/operator_cases.h, in that order; suites and tests without a place of their own come last.
 std::vector<ParityCase> AllCases();
 
 }  // namespace gdn::parity

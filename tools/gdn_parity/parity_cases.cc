@@ -271,8 +271,8 @@ Result RunIndex(const char* name, int32_t* VarlenIndexParams::*made, bool by_tok
       .sequences = sequences, .tokens = batch.tokens(), .chunk = kChunk, .cu_seqlens = batch.cu_seqlens.data()};
   params.*made = expected.data();
   VarlenIndexReference(params);
-  GDN_ASSIGN_OR_RETURN(params.cu_seqlens, row.InIndices("cu_seqlens", batch.cu_seqlens));
-  GDN_ASSIGN_OR_RETURN(params.*made, row.OutIndices("index", expected));
+  GDN_ASSIGN_OR_RETURN(params.cu_seqlens, row.In("cu_seqlens", {sequences + 1}, batch.cu_seqlens));
+  GDN_ASSIGN_OR_RETURN(params.*made, row.Out("index", {static_cast<int64_t>(size)}, expected));
   GDN_RETURN_IF_ERROR(VarlenIndexGpu(params, stream));
   return row.Finish();
 }

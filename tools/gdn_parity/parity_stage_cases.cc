@@ -90,8 +90,10 @@ Stages MakeStages(int32_t chunk_tokens, RandomTensor& random) {
 // The batch with its index arrays on the device.
 absl::StatusOr<ChunkedBatch> UploadBatch(const Stages& s, OperatorRow& row) {
   ChunkedBatch batch = s.batch;
-  GDN_ASSIGN_OR_RETURN(batch.cu_seqlens, row.InIndices("cu_seqlens", s.cu_seqlens));
-  GDN_ASSIGN_OR_RETURN(batch.chunk_offsets, row.InIndices("chunk_offsets", s.chunk_offsets));
+  GDN_ASSIGN_OR_RETURN(batch.cu_seqlens,
+                       row.In("cu_seqlens", {static_cast<int64_t>(s.cu_seqlens.size())}, s.cu_seqlens));
+  GDN_ASSIGN_OR_RETURN(batch.chunk_offsets,
+                       row.In("chunk_offsets", {static_cast<int64_t>(s.chunk_offsets.size())}, s.chunk_offsets));
   return batch;
 }
 
@@ -112,7 +114,7 @@ Result FusedCumsumKkt(bool wants_a, const Stages& s, Backend& backend, const gpu
     p.g_sum = static_cast<double*>(g_sum);
     GDN_ASSIGN_OR_RETURN(p.a, row.Out("a", s.Matrices(), s.a));
   } else {
-    GDN_ASSIGN_OR_RETURN(p.g_sum, row.OutDoubles("g_sum", s.Gates(), s.g_sum));
+    GDN_ASSIGN_OR_RETURN(p.g_sum, row.Out("g_sum", s.Gates(), s.g_sum));
     GDN_ASSIGN_OR_RETURN(p.a, row.data().Poisoned(static_cast<int64_t>(s.a.size())));
   }
   GDN_RETURN_IF_ERROR(CumsumKktGpu(p, stream));
@@ -124,7 +126,7 @@ Result DecaySums(const Stages& s, Backend& backend, const gpu::Stream& stream) {
   ChunkDecaySumsParams p;
   GDN_ASSIGN_OR_RETURN(p.batch, UploadBatch(s, row));
   GDN_ASSIGN_OR_RETURN(p.g, row.In("g", s.Gates(), s.problem.g));
-  GDN_ASSIGN_OR_RETURN(p.g_sum, row.OutDoubles("g_sum", s.Gates(), s.g_sum));
+  GDN_ASSIGN_OR_RETURN(p.g_sum, row.Out("g_sum", s.Gates(), s.g_sum));
   GDN_RETURN_IF_ERROR(ChunkDecaySumsGpu(p, stream));
   return row.Finish();
 }
@@ -143,7 +145,7 @@ Result Kkt(bool decays, const Stages& s, Backend& backend, const gpu::Stream& st
   GDN_ASSIGN_OR_RETURN(p.k, row.In("k", s.Keys(), s.problem.k));
   GDN_ASSIGN_OR_RETURN(p.beta, row.In("beta", s.Gates(), s.problem.beta));
   if (decays) {
-    GDN_ASSIGN_OR_RETURN(p.g_sum, row.InDoubles("g_sum", s.Gates(), s.g_sum));
+    GDN_ASSIGN_OR_RETURN(p.g_sum, row.In("g_sum", s.Gates(), s.g_sum));
   }
   GDN_ASSIGN_OR_RETURN(p.a, row.Out("a", s.Matrices(), expected));
   GDN_RETURN_IF_ERROR(ChunkKktGpu(p, stream));
@@ -167,7 +169,7 @@ Result Wy(const Stages& s, Backend& backend, const gpu::Stream& stream) {
   GDN_ASSIGN_OR_RETURN(p.k, row.In("k", s.Keys(), s.problem.k));
   GDN_ASSIGN_OR_RETURN(p.v, row.In("v", s.Values(), s.problem.v));
   GDN_ASSIGN_OR_RETURN(p.beta, row.In("beta", s.Gates(), s.problem.beta));
-  GDN_ASSIGN_OR_RETURN(p.g_sum, row.InDoubles("g_sum", s.Gates(), s.g_sum));
+  GDN_ASSIGN_OR_RETURN(p.g_sum, row.In("g_sum", s.Gates(), s.g_sum));
   GDN_ASSIGN_OR_RETURN(p.w, row.Out("w", s.Ws(), s.w));
   GDN_ASSIGN_OR_RETURN(p.u, row.Out("u", s.Values(), s.u));
   GDN_RETURN_IF_ERROR(WyGpu(p, stream));
@@ -182,7 +184,7 @@ Result ChunkState(const Stages& s, Backend& backend, const gpu::Stream& stream) 
   GDN_ASSIGN_OR_RETURN(p.k, row.In("k", s.Keys(), s.problem.k));
   GDN_ASSIGN_OR_RETURN(p.w, row.In("w", s.Ws(), s.w));
   GDN_ASSIGN_OR_RETURN(p.u, row.In("u", s.Values(), s.u));
-  GDN_ASSIGN_OR_RETURN(p.g_sum, row.InDoubles("g_sum", s.Gates(), s.g_sum));
+  GDN_ASSIGN_OR_RETURN(p.g_sum, row.In("g_sum", s.Gates(), s.g_sum));
   GDN_ASSIGN_OR_RETURN(p.initial_state, row.In("initial_state", s.States(sequences), s.problem.initial));
   GDN_ASSIGN_OR_RETURN(p.h, row.Out("h", s.States(s.batch.chunks), s.h));
   GDN_ASSIGN_OR_RETURN(p.v_new, row.Out("v_new", s.Values(), s.v_new));
@@ -199,7 +201,7 @@ Result ChunkOutput(const Stages& s, Backend& backend, const gpu::Stream& stream)
   GDN_ASSIGN_OR_RETURN(p.h, row.In("h", s.States(s.batch.chunks), s.h));
   GDN_ASSIGN_OR_RETURN(p.attention, row.In("attention", s.Matrices(), s.attention));
   GDN_ASSIGN_OR_RETURN(p.v_new, row.In("v_new", s.Values(), s.v_new));
-  GDN_ASSIGN_OR_RETURN(p.g_sum, row.InDoubles("g_sum", s.Gates(), s.g_sum));
+  GDN_ASSIGN_OR_RETURN(p.g_sum, row.In("g_sum", s.Gates(), s.g_sum));
   GDN_ASSIGN_OR_RETURN(p.output, row.Out("output", s.Values(), s.output));
   GDN_RETURN_IF_ERROR(ChunkOutputGpu(p, stream));
   return row.Finish();

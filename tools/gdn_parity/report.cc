@@ -46,22 +46,6 @@ std::string NotOffered(const ParityCase& c, const Backend& backend, const absl::
 
 }  // namespace
 
-std::vector<ParityCase> AllCases() {
-  std::vector<ParityCase> cases;
-  AddLayerOpsCases(cases);
-  AddDeltaRuleCases(cases);
-  AddLayerCases(cases);
-  AddParityCases(cases);
-  AddParityLayerCases(cases);
-  AddStageCases(cases);
-  AddPhasesCases(cases);
-  AddOpsCases(cases);
-  AddCacheCases(cases);
-  AddLlamaCases(cases);
-  AddFlaCases(cases);
-  return cases;
-}
-
 absl::StatusOr<std::vector<ParityCase>> SelectCases(const std::vector<ParityCase>& cases, const std::string& suite,
                                                     const std::string& test, int phase) {
   std::vector<ParityCase> in_suite;

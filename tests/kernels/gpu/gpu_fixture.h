@@ -60,13 +60,18 @@ class GpuDevice {
   gpu::Stream stream_;
 };
 
+// The linked GPU backend; on the SIMT executor its waves have so many lanes.
+inline absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackendWithWaves(int lanes) {
+  setenv("GDN_HOST_WAVE_WIDTH", std::to_string(lanes).c_str(), /*overwrite=*/1);
+  return MakeGpuBackend({});
+}
+
 // Skips the test where the GPU sources were built for a device and there is none.
 inline void OnEveryWave(const std::function<void(GpuDevice&)>& test) {
   const bool on_host = GpuBackendName() == std::string_view("host");
-  for (const char* width : {"64", "32"}) {
-    if (on_host) setenv("GDN_HOST_WAVE_WIDTH", width, /*overwrite=*/1);
-    SCOPED_TRACE(std::string("wave width ") + (on_host ? width : "of the device"));
-    const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackend({});
+  for (const int lanes : {64, 32}) {
+    SCOPED_TRACE("wave width " + (on_host ? std::to_string(lanes) : "of the device"));
+    const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackendWithWaves(lanes);
     if (!backend.ok() && !on_host) GTEST_SKIP() << backend.status();
     ASSERT_TRUE(backend.ok()) << backend.status();
     const absl::StatusOr<gpu::Stream> stream = GpuStreamOf(**backend);

@@ -1,0 +1,142 @@
+// An operator on one set of inputs, twice: its reference on the host, and itself on a backend. Params is the operator's
+// own struct of parameters; each tensor is named once, with the member that points at it.
+//
+// Thread safety: for one thread. Ownership: holds the host tensors; the backend's are freed when Run returns.
+//
+//   return OperatorCall<L2NormParams>("l2norm", {{"epsilon", "1e-6"}}, {.rows = rows, .width = width})
+//       .In(&L2NormParams::x, "x", {rows, width}, random.Normal(rows * width))
+//       .Out(&L2NormParams::y, "y", {rows, width})
+//       .Run(backend, L2NormReference, L2NormGpu);
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "kernels/backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "tools/gdn_parity/difference.h"
+#include "tools/gdn_parity/operator_row.h"
+
+namespace gdn::parity {
+
+// `field` says where in Params a tensor is: a pointer to a member, or a function from Params& to a reference.
+template <typename Params>
+class OperatorCall {
+ public:
+  using Shape = std::vector<int64_t>;
+
+  // `op` is what check_parity_dump.py knows the operator as; empty: the call is not dumped.
+  OperatorCall(std::string op, Attributes attributes, Params params)
+      : op_(std::move(op)), attributes_(std::move(attributes)), host_(std::move(params)) {}
+
+  template <typename Field, typename T>
+  OperatorCall& In(Field field, std::string name, Shape shape, std::vector<T> values) {
+    const auto held = Hold(std::move(values));
+    std::invoke(field, host_) = held->data();
+    return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.In(name, shape, *held));
+      return absl::OkStatus();
+    });
+  }
+
+  template <typename Field>
+  OperatorCall& Out(Field field, std::string name, Shape shape) {
+    using T = std::remove_pointer_t<std::remove_reference_t<std::invoke_result_t<Field, Params&>>>;
+    int64_t count = 1;
+    for (const int64_t extent : shape) count *= extent;
+    const auto expected = Hold(std::vector<T>(count));
+    std::invoke(field, host_) = expected->data();
+    return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.Out(name, shape, *expected));
+      return absl::OkStatus();
+    });
+  }
+
+  // Memory that holds `values` before the call: what the operator must leave alone in it is compared too.
+  template <typename Field>
+  OperatorCall& InOut(Field field, std::string name, Shape shape, std::vector<float> values) {
+    const auto expected = Hold(values);
+    const auto held = Hold(std::move(values));
+    std::invoke(field, host_) = expected->data();
+    return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.InOut(name, shape, *held, *expected));
+      return absl::OkStatus();
+    });
+  }
+
+  // On the backend the output takes the input's place. The reference has two tensors.
+  template <typename Input, typename Output>
+  OperatorCall& InPlace(Input input, Output output, std::string name, Shape shape, std::vector<float> values) {
+    const auto held = Hold(values);
+    InOut(output, std::move(name), std::move(shape), std::move(values));
+    std::invoke(input, host_) = held->data();
+    return Bind([=](OperatorRow&, Params& device) {
+      std::invoke(input, device) = std::invoke(output, device);
+      static_cast<void>(held);  // the reference's input
+      return absl::OkStatus();
+    });
+  }
+
+  // Backend memory that is neither compared nor dumped.
+  template <typename Field>
+  OperatorCall& Scratch(Field field, int64_t count) {
+    using T = std::remove_pointer_t<std::remove_reference_t<std::invoke_result_t<Field, Params&>>>;
+    return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(void* bytes, row.data().PoisonedBytes(count * sizeof(T)));
+      std::invoke(field, device) = static_cast<T*>(bytes);
+      return absl::OkStatus();
+    });
+  }
+
+  // Every tensor begins one float behind an aligned address.
+  OperatorCall& Unaligned() {
+    shift_bytes_ = sizeof(float);
+    return *this;
+  }
+
+  // `launch` is an operator's GPU launcher, or a member of Backend.
+  template <typename Reference, typename Launch>
+  absl::StatusOr<Difference> Run(Backend& backend, Reference reference, Launch launch) {
+    reference(host_);
+    OperatorRow row(backend, op_, attributes_);
+    row.data().ShiftAllocations(shift_bytes_);
+    Params device = host_;
+    for (const Binding& binding : bindings_) GDN_RETURN_IF_ERROR(binding(row, device));
+    if constexpr (std::is_invocable_v<Launch, const Params&, const gpu::Stream&>) {
+      GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(backend));
+      GDN_RETURN_IF_ERROR(launch(device, stream));
+    } else {
+      GDN_RETURN_IF_ERROR(std::invoke(launch, backend, device));
+    }
+    return row.Finish();
+  }
+
+ private:
+  using Binding = std::function<absl::Status(OperatorRow&, Params&)>;
+
+  template <typename T>
+  static std::shared_ptr<std::vector<T>> Hold(std::vector<T> values) {
+    return std::make_shared<std::vector<T>>(std::move(values));
+  }
+
+  OperatorCall& Bind(Binding binding) {
+    bindings_.push_back(std::move(binding));
+    return *this;
+  }
+
+  std::string op_;
+  Attributes attributes_;
+  Params host_;
+  std::vector<Binding> bindings_;
+  int64_t shift_bytes_ = 0;
+};
+
+}  // namespace gdn::parity

@@ -59,7 +59,7 @@ NODES = [
     ("client", ["client/cpp"], "the C++ client", ["proto"]),
     ("tools/gdnctl", ["tools/gdnctl"], "the command line", ["client"]),
     ("tools/gdn_bench", ["tools/gdn_bench"], "measures", ["client", "server/session"] + STATES + SERVED_KERNELS),
-    ("tools/gdn_parity", ["tools/gdn_parity"], "compares operators with references",
+    ("tools/gdn_parity", ["tools/gdn_parity", "tools/gdn_parity/cases"], "compares operators with references",
      ["client", "kernels/primitives"] + SERVED_KERNELS),
     ("tests", ["tests/*"], "", [ANYTHING]),
 ]

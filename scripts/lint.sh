@@ -71,33 +71,46 @@ default_base() {
   done
 }
 
-changed_sources() {
+changed_sources() {  # changed_sources PATTERN...
   if "${all}"; then
-    own_files '*.cc'
+    own_files "$@"
     return
   fi
   local since="${base}"
   [[ -n "${since}" ]] || since="$(default_base)"
   if [[ -z "${since}" ]]; then
-    own_files '*.cc' '*.h'
+    own_files "$@"
   else
     {
-      git diff --name-only --diff-filter=d "$(git merge-base "${since}" HEAD)" -- '*.cc' '*.h'
-      git ls-files --others --exclude-standard -- '*.cc' '*.h'
+      git diff --name-only --diff-filter=d "$(git merge-base "${since}" HEAD)" -- "$@"
+      git ls-files --others --exclude-standard -- "$@"
     } | sort -u
   fi
 }
 
+tidy_files() {  # tidy_files OPTIONS... -- FILES...: each file by a clang-tidy of its own
+  local options=()
+  while [[ "$1" != -- ]]; do options+=("$1"); shift; done
+  shift
+  (( $# > 0 )) || return 0
+  printf '%s\0' "$@" | xargs -0 -n 1 -P "$(default_jobs)" clang-tidy -p "${tidy_build}" --quiet "${options[@]}"
+}
+
 clang_tidy() {
-  mapfile -t sources < <(changed_sources)
-  if (( ${#sources[@]} == 0 )); then
+  local sources device_sources rc=0
+  mapfile -t sources < <(changed_sources '*.cc' '*.h')
+  # Device code is the host executor's C++ to this tool: most checks would speak of the executor, not of the kernel.
+  mapfile -t device_sources < <(changed_sources '*.hip')
+  if (( ${#sources[@]} + ${#device_sources[@]} == 0 )); then
     echo "no changed sources"
     return
   fi
   cmake --preset cpu >/dev/null || return 1
   cmake --build "${tidy_build}" --parallel "$(default_jobs)" --target gdn_proto >/dev/null || return 1  # generated headers
-  echo "${#sources[@]} files"
-  printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(default_jobs)" clang-tidy -p "${tidy_build}" --quiet --extra-arg=-Wold-style-cast
+  echo "${#sources[@]} files, ${#device_sources[@]} of device code"
+  tidy_files --extra-arg=-Wold-style-cast -- "${sources[@]}" || rc=1
+  tidy_files --checks='-*,readability-function-size' -- "${device_sources[@]}" || rc=1
+  return "${rc}"
 }
 
 # Does nothing where the venv was made for these versions.

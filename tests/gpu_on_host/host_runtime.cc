@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,12 @@ constexpr size_t kAlignment = 256;  // as a GPU's allocations
 int32_t WaveWidthFromEnvironment() {
   const char* text = std::getenv("GDN_HOST_WAVE_WIDTH");
   return text != nullptr && std::strcmp(text, "32") == 0 ? 32 : 64;
+}
+
+// What launches size their grids by.
+int32_t ProcessorsFromEnvironment() {
+  const char* text = std::getenv("GDN_HOST_PROCESSORS");
+  return text != nullptr ? std::max(1, std::atoi(text)) : 2;
 }
 
 // No rounding up of the size: AddressSanitizer is to see the end.
@@ -42,7 +49,7 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   info.architecture = "host";
   info.vendor = "host";
   info.wave_width = WaveWidthFromEnvironment();
-  info.processors = 2;
+  info.processors = ProcessorsFromEnvironment();
   info.total_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   info.free_bytes = info.total_bytes / 2;
   info.l2_bytes = int64_t{1} << 20;  // small, as work sized by it is emulated
@@ -52,12 +59,17 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
 absl::Status UseDevice(int device) { return absl::OkStatus(); }
 
 absl::StatusOr<Stream> MakeStream(int device) {
-  return Stream{.handle = nullptr, .wave_width = WaveWidthFromEnvironment(), .processors = 2};
+  return Stream{.handle = nullptr, .wave_width = WaveWidthFromEnvironment(), .processors = ProcessorsFromEnvironment()};
 }
 void DestroyStream(const Stream& stream) {}
 absl::Status SynchronizeStream(const Stream& stream) { return absl::OkStatus(); }
 
-absl::StatusOr<void*> DeviceMalloc(size_t bytes) { return Allocate(bytes); }
+// Not a number, so that what nobody wrote shows.
+absl::StatusOr<void*> DeviceMalloc(size_t bytes) {
+  absl::StatusOr<void*> data = Allocate(bytes);
+  if (data.ok()) std::memset(*data, 0xff, bytes);
+  return data;
+}
 void DeviceFree(void* data) { std::free(data); }
 absl::StatusOr<void*> PinnedMalloc(size_t bytes) { return Allocate(bytes); }
 void PinnedFree(void* data) { std::free(data); }

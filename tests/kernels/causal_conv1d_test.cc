@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "kernels/common/slot_image.h"
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/random.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -24,18 +25,18 @@ LayerDims Dims(int32_t width, int32_t key_dim = 9) {
 // A pool, weights and token counts; each Run carries the sequences on.
 class Conv {
  public:
-  explicit Conv(const LayerDims& dims, int32_t slots, int threads = 2)
-      : dims_(dims), pool_(dims, slots, kMaxDraft), counts_(slots, 0), threads_(threads) {
+  Conv(Backend& backend, const LayerDims& dims, int32_t slots)
+      : backend_(backend), dims_(dims), pool_(dims, slots, kMaxDraft), counts_(slots, 0) {
     Random random(13);
     weight_ = random.Normal(dims.conv_channels() * dims.conv_width);
   }
 
   HostStatePool& pool() { return pool_; }
   std::vector<float>& weight() { return weight_; }
-  int64_t count(int32_t slot) const { return counts_[slot]; }
+  std::vector<int64_t>& counts() { return counts_; }
 
   // Each part is [tokens, C] of the slot of its index.
-  std::vector<float> Run(const std::vector<std::vector<float>>& parts, bool reference = false) {
+  std::vector<float> Run(const std::vector<std::vector<float>>& parts) {
     std::vector<int32_t> cu_seqlens{0}, slots;
     std::vector<float> x;
     for (const std::vector<float>& part : parts) {
@@ -43,9 +44,15 @@ class Conv {
       x.insert(x.end(), part.begin(), part.end());
       cu_seqlens.push_back(static_cast<int32_t>(static_cast<int64_t>(x.size()) / dims_.conv_channels()));
     }
-    std::vector<float> y(x.size());
+    std::vector<float> y = Run(cu_seqlens, slots, x, /*reference=*/false);
+    for (size_t i = 0; i < parts.size(); ++i) counts_[i] += cu_seqlens[i + 1] - cu_seqlens[i];
+    return y;
+  }
+  std::vector<float> Run(const std::vector<int32_t>& cu_seqlens, const std::vector<int32_t>& slots,
+                         const std::vector<float>& x, bool reference) {
+    std::vector<float> y(x.size(), -7.0f);
     const CausalConv1dParams params{.pool = pool_.view(),
-                                    .batch = {.sequences = static_cast<int32_t>(parts.size()),
+                                    .batch = {.sequences = static_cast<int32_t>(slots.size()),
                                               .cu_seqlens = cu_seqlens.data(),
                                               .slots = slots.data()},
                                     .token_counts = counts_.data(),
@@ -55,27 +62,31 @@ class Conv {
     if (reference) {
       CausalConv1dReference(params);
     } else {
-      const absl::Status status = CausalConv1dCpu(params, threads_);
+      const absl::Status status = backend_.CausalConv1d(params);
       EXPECT_TRUE(status.ok()) << status;
     }
-    for (size_t i = 0; i < parts.size(); ++i) counts_[i] += cu_seqlens[i + 1] - cu_seqlens[i];
     return y;
   }
+  // The newest columns after `token_count` tokens.
+  std::vector<float> Columns(int64_t token_count) { return ReadHostSlot(pool_.view(), 0, 0, token_count)->conv; }
 
  private:
+  Backend& backend_;
   LayerDims dims_;
   HostStatePool pool_;
   std::vector<float> weight_;
   std::vector<int64_t> counts_;
-  ThreadPool threads_;
 };
+
+class CausalConv1d : public BackendTest {};
+GDN_ON_EVERY_BACKEND(CausalConv1d);
 
 double Silu(double x) { return x / (1.0 + std::exp(-x)); }
 
-TEST(CausalConv1d, WeighsTheCurrentTokenWithTheLastTap) {
+TEST_P(CausalConv1d, WeighsTheCurrentTokenWithTheLastTap) {
   const LayerDims dims{
       .key_heads = 1, .value_heads = 1, .key_dim = 1, .value_dim = 1, .conv_width = 3, .hidden_size = 4};
-  Conv conv(dims, 1);
+  Conv conv(backend(), dims, 1);
   conv.weight() = {1, 10, 100, 0, 0, 1, 0, 0, 1};  // channel 0 tells its taps apart
   const std::vector<float> y = conv.Run({{0.01f, 0, 0, 0.02f, 0, 0, 0.03f, 0, 0}});
   EXPECT_NEAR(y[0], Silu(1.0), 1e-6);
@@ -83,36 +94,17 @@ TEST(CausalConv1d, WeighsTheCurrentTokenWithTheLastTap) {
   EXPECT_NEAR(y[6], Silu(0.01 + 0.2 + 3.0), 1e-6);
 }
 
-TEST(CausalConv1d, MatchesReferenceForAnyWidthAndAnyLengths) {
-  for (int32_t width : {2, 3, 4, 5, 9, 64}) {
-    for (int32_t key_dim : {1, 9, 150}) {  // up to two channel blocks, with odd tails
-      const LayerDims dims = Dims(width, key_dim);
-      Conv actual(dims, 4), expected(dims, 4);
-      Random random(width);
-      const int64_t channels = dims.conv_channels();
-      for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{
-               {1, 0, 2, 70}, {1, 1, 1, 1}, {3, 200, 0, 1}, {0, 0, 0, 0}, {63, 64, 65, 2}, {1, 2, 1, 3}}) {
-        std::vector<std::vector<float>> parts;
-        for (int64_t length : lengths) parts.push_back(random.Normal(length * channels));
-        EXPECT_LE(RelativeNormError(actual.Run(parts), expected.Run(parts, /*reference=*/true)), kTolerance) << width;
-        for (int32_t slot = 0; slot < 4; ++slot) {
-          EXPECT_TRUE(BitEqual(actual.pool().slot(slot), expected.pool().slot(slot))) << width << " slot " << slot;
-        }
-      }
-    }
-  }
-}
-
-TEST(CausalConv1d, AnySplitGivesTheSameBits) {
-  for (int32_t width : {2, 3, 4, 9}) {
+TEST_P(CausalConv1d, AnySplitGivesTheSameBits) {
+  const std::vector<std::unique_ptr<Backend>> others = OthersOfTheSameBits();
+  for (const int32_t width : {2, 3, 4, 9, 20}) {
     const LayerDims dims = Dims(width);
     const int64_t channels = dims.conv_channels();
     Random random(3);
     const std::vector<float> x = random.Normal(100 * channels);
-    Conv whole(dims, 1);
+    Conv whole(backend(), dims, 1);
     const std::vector<float> expected = whole.Run({x});
-    for (int64_t piece : {1, 2, 3, 7, 64, 99}) {
-      Conv split(dims, 1, /*threads=*/1);
+    for (const int64_t piece : {1, 2, 3, 7, 16, 40, 64, 99}) {
+      Conv split(*others[piece % others.size()], dims, 1);
       std::vector<float> actual;
       for (int64_t begin = 0; begin < 100; begin += piece) {
         const int64_t end = std::min<int64_t>(100, begin + piece);
@@ -120,87 +112,68 @@ TEST(CausalConv1d, AnySplitGivesTheSameBits) {
         actual.insert(actual.end(), y.begin(), y.end());
       }
       EXPECT_TRUE(BitEqual(actual, expected)) << "width " << width << " in pieces of " << piece;
-      const SlotImage of_whole = *ReadHostSlot(whole.pool().view(), 0, 0, 100);
-      const SlotImage of_split = *ReadHostSlot(split.pool().view(), 0, 0, 100);
-      EXPECT_TRUE(BitEqual(of_whole.conv, of_split.conv));
+      EXPECT_TRUE(BitEqual(whole.Columns(100), split.Columns(100)));
     }
   }
 }
 
 // A state imported at token count 0 brings columns of tokens before its first.
-TEST(CausalConv1d, ReadsImportedColumnsAtAnyTokenCount) {
+TEST_P(CausalConv1d, ReadsImportedColumnsAtAnyTokenCount) {
   const LayerDims dims = Dims(4);
   const int64_t channels = dims.conv_channels();
   Random random(4);
   const std::vector<float> x = random.Normal(8 * channels);
-  Conv whole(dims, 1);
-  const std::vector<float> expected = whole.Run({x});
-  for (int64_t token_count : {0, 1, 2, 3, 5, 6, 1000003}) {
+  const std::vector<float> expected = Conv(backend(), dims, 1).Run({x});
+  for (const int64_t token_count : {0, 1, 2, 3, 5, 6, 1000003}) {
     SlotImage image;
     image.base.resize(dims.state_elements());
     for (int64_t c = 0; c < channels; ++c) {
       for (int64_t t = 0; t < 3; ++t) image.conv.push_back(x[t * channels + c]);
     }
-    HostStatePool pool(dims, 1, kMaxDraft);
-    ASSERT_TRUE(WriteHostSlot(pool.view(), 0, token_count, image).ok());
-    ThreadPool threads(1);
-    const int32_t cu_seqlens[] = {0, 5};
-    const int32_t slot = 0;
-    std::vector<float> y(5 * channels);
-    ASSERT_TRUE(CausalConv1dCpu({.pool = pool.view(),
-                                 .batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &slot},
-                                 .token_counts = &token_count,
-                                 .x = x.data() + 3 * channels,
-                                 .weight = whole.weight().data(),
-                                 .y = y.data()},
-                                threads)
-                    .ok());
+    Conv imported(backend(), dims, 1);
+    ASSERT_TRUE(WriteHostSlot(imported.pool().view(), 0, token_count, image).ok());
+    imported.counts() = {token_count};
+    const std::vector<float> y = imported.Run({{x.begin() + 3 * channels, x.end()}});
     EXPECT_TRUE(BitEqual(y, absl::MakeSpan(expected).subspan(3 * channels))) << token_count;
   }
 }
 
 // The ring keeps max_draft columns more than the filter needs, so a count that steps back over drafts finds its inputs.
-TEST(CausalConv1d, DroppedDraftsLeaveTheColumnsBeforeThem) {
+TEST_P(CausalConv1d, DroppedDraftsLeaveTheColumnsBeforeThem) {
   const LayerDims dims = Dims(4);
   const int64_t channels = dims.conv_channels();
   Random random(5);
   const std::vector<float> prompt = random.Normal(10 * channels);
-  const std::vector<float> drafts = random.Normal(kMaxDraft * channels);
-  Conv with_drafts(dims, 1), without(dims, 1);
+  Conv with_drafts(backend(), dims, 1), without(backend(), dims, 1);
   with_drafts.Run({prompt});
   without.Run({prompt});
-  with_drafts.Run({drafts});
-  const SlotImage actual = *ReadHostSlot(with_drafts.pool().view(), 0, 0, /*token_count=*/10);
-  const SlotImage expected = *ReadHostSlot(without.pool().view(), 0, 0, /*token_count=*/10);
-  EXPECT_TRUE(BitEqual(actual.conv, expected.conv));
+  with_drafts.Run({random.Normal(kMaxDraft * channels)});
+  EXPECT_TRUE(BitEqual(with_drafts.Columns(10), without.Columns(10)));
 }
 
-TEST(CausalConv1d, PaddingGivesZerosAndTouchesNoState) {
+TEST_P(CausalConv1d, PaddingGivesZerosAndTouchesNoStateBesideLargeCounts) {
   const LayerDims dims = Dims(4);
   const int64_t channels = dims.conv_channels();
-  HostStatePool pool(dims, 1, kMaxDraft);
-  ThreadPool threads(2);
+  Conv actual(backend(), dims, 3), expected(backend(), dims, 3);
   Random random(6);
-  std::vector<float> x = random.Normal(3 * channels), weight = random.Normal(channels * 4), y(3 * channels, 5.0f);
-  std::fill_n(x.begin(), 2 * channels, NAN);
-  const int32_t cu_seqlens[] = {0, 2, 3};
-  const int32_t slots[] = {-1, 0};
-  const int64_t counts[] = {-5, 0};  // a padding sequence's count means nothing
-  ASSERT_TRUE(CausalConv1dCpu({.pool = pool.view(),
-                               .batch = {.sequences = 2, .cu_seqlens = cu_seqlens, .slots = slots},
-                               .token_counts = counts,
-                               .x = x.data(),
-                               .weight = weight.data(),
-                               .y = y.data()},
-                              threads)
-                  .ok());
-  EXPECT_THAT(absl::MakeSpan(y).subspan(0, 2 * channels), testing::Each(0.0f));
-  EXPECT_TRUE(AllFinite(y));
+  const std::vector<float> before = random.Normal(static_cast<int64_t>(actual.pool().slot(0).size()));
+  for (Conv* conv : {&actual, &expected}) {
+    for (int32_t slot = 0; slot < 3; ++slot) std::copy(before.begin(), before.end(), conv->pool().slot(slot).begin());
+    conv->counts() = {int64_t{1} << 40, -5, 5};  // a padding sequence's count means nothing
+  }
+  std::vector<float> x = random.Normal(6 * channels);
+  std::fill_n(x.begin() + 2 * channels, channels, NAN);
+  const std::vector<int32_t> cu_seqlens = {0, 2, 3, 6}, slots = {1, -1, 0};
+  const std::vector<float> y = actual.Run(cu_seqlens, slots, x, /*reference=*/false);
+  EXPECT_LE(RelativeNormError(y, expected.Run(cu_seqlens, slots, x, /*reference=*/true)), kTolerance);
+  EXPECT_THAT(absl::MakeSpan(y).subspan(2 * channels, channels), testing::Each(0.0f));
+  for (int32_t slot = 0; slot < 3; ++slot) EXPECT_TRUE(BitEqual(actual.pool().slot(slot), expected.pool().slot(slot)));
+  EXPECT_TRUE(BitEqual(actual.pool().slot(2), before));
 }
 
-TEST(CausalConv1d, SiluIsFiniteForTheLargestInputs) {
+TEST_P(CausalConv1d, SiluIsFiniteForTheLargestInputs) {
   const LayerDims dims = Dims(2);
-  Conv conv(dims, 1);
+  Conv conv(backend(), dims, 1);
   const int64_t channels = dims.conv_channels();
   std::fill(conv.weight().begin(), conv.weight().end(), 0.0f);
   for (int64_t c = 0; c < channels; ++c) conv.weight()[c * 2 + 1] = 1.0f;
@@ -211,7 +184,7 @@ TEST(CausalConv1d, SiluIsFiniteForTheLargestInputs) {
   for (int64_t c = 0; c < channels; ++c) EXPECT_NEAR(y[c], Silu(x[c]), std::abs(Silu(x[c])) * 1e-6 + 1e-37) << x[c];
 }
 
-TEST(CausalConv1d, BadParamsAreRefusedByName) {
+TEST(CausalConv1dParams, BadParamsAreRefusedByName) {
   const LayerDims dims = Dims(4);
   HostStatePool pool(dims, 1, kMaxDraft);
   float data[256] = {};

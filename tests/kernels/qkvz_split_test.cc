@@ -3,8 +3,7 @@
 #include <numeric>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/support/compare.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -15,73 +14,54 @@ struct Outputs {
   std::vector<float> mixed_qkv, z, b, a;
 };
 
-// Inputs count up from 0 (qkvz) and 1000 (ba), so that every output says where it came from.
-template <typename Operator>
-Outputs Split(ProjectionLayout layout, const LayerDims& dims, int64_t rows, Operator run) {
-  std::vector<float> qkvz(rows * (dims.conv_channels() + dims.value_features())), ba(rows * 2 * dims.value_heads);
-  std::iota(qkvz.begin(), qkvz.end(), 0.0f);
-  std::iota(ba.begin(), ba.end(), 1000.0f);
-  Outputs out{std::vector<float>(rows * dims.conv_channels()), std::vector<float>(rows * dims.value_features()),
-              std::vector<float>(rows * dims.value_heads), std::vector<float>(rows * dims.value_heads)};
-  run(QkvzSplitParams{.layout = layout,
-                      .dims = dims,
-                      .rows = rows,
-                      .qkvz = qkvz.data(),
-                      .ba = ba.data(),
-                      .mixed_qkv = out.mixed_qkv.data(),
-                      .z = out.z.data(),
-                      .b = out.b.data(),
-                      .a = out.a.data()});
-  return out;
-}
-
-Outputs SplitOnCpu(ProjectionLayout layout, const LayerDims& dims, int64_t rows) {
-  ThreadPool pool(3);
-  return Split(layout, dims, rows, [&](const QkvzSplitParams& params) {
-    const absl::Status status = QkvzSplitCpu(params, pool);
+class QkvzSplit : public BackendTest {
+ protected:
+  // Inputs count up from 0 (qkvz) and 1000 (ba), so that every output says where it came from.
+  Outputs Split(ProjectionLayout layout, const LayerDims& dims, int64_t rows) {
+    std::vector<float> qkvz(rows * (dims.conv_channels() + dims.value_features())), ba(rows * 2 * dims.value_heads);
+    std::iota(qkvz.begin(), qkvz.end(), 0.0f);
+    std::iota(ba.begin(), ba.end(), 1000.0f);
+    Outputs out{std::vector<float>(rows * dims.conv_channels()), std::vector<float>(rows * dims.value_features()),
+                std::vector<float>(rows * dims.value_heads), std::vector<float>(rows * dims.value_heads)};
+    const absl::Status status = backend().QkvzSplit({.layout = layout,
+                                                     .dims = dims,
+                                                     .rows = rows,
+                                                     .qkvz = qkvz.data(),
+                                                     .ba = ba.data(),
+                                                     .mixed_qkv = out.mixed_qkv.data(),
+                                                     .z = out.z.data(),
+                                                     .b = out.b.data(),
+                                                     .a = out.a.data()});
     EXPECT_TRUE(status.ok()) << status;
-  });
-}
+    return out;
+  }
+};
+GDN_ON_EVERY_BACKEND(QkvzSplit);
 
 // Two key heads of K = 1, each with two value heads of V = 1.
 constexpr LayerDims kTiny{
     .key_heads = 2, .value_heads = 4, .key_dim = 1, .value_dim = 1, .conv_width = 4, .hidden_size = 8};
 
-TEST(QkvzSplit, InterleavedGathersEachPartFromItsKeyHeads) {
+TEST_P(QkvzSplit, InterleavedGathersEachPartFromItsKeyHeads) {
   // A row is [q0 k0 v0 v1 z0 z1 | q1 k1 v2 v3 z2 z3] and [b0 b1 a0 a1 | b2 b3 a2 a3].
-  const Outputs out = SplitOnCpu(ProjectionLayout::kInterleaved, kTiny, 1);
+  const Outputs out = Split(ProjectionLayout::kInterleaved, kTiny, 1);
   EXPECT_THAT(out.mixed_qkv, ElementsAre(0, 6, 1, 7, 2, 3, 8, 9));
   EXPECT_THAT(out.z, ElementsAre(4, 5, 10, 11));
   EXPECT_THAT(out.b, ElementsAre(1000, 1001, 1004, 1005));
   EXPECT_THAT(out.a, ElementsAre(1002, 1003, 1006, 1007));
 }
 
-TEST(QkvzSplit, FlatCutsTheRowInFour) {
-  const Outputs out = SplitOnCpu(ProjectionLayout::kFlat, kTiny, 1);
+TEST_P(QkvzSplit, FlatCutsTheRowInFour) {
+  const Outputs out = Split(ProjectionLayout::kFlat, kTiny, 1);
   EXPECT_THAT(out.mixed_qkv, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(out.z, ElementsAre(8, 9, 10, 11));
   EXPECT_THAT(out.b, ElementsAre(1000, 1001, 1002, 1003));
   EXPECT_THAT(out.a, ElementsAre(1004, 1005, 1006, 1007));
 }
 
-TEST(QkvzSplit, MatchesReferenceToTheBit) {
-  for (ProjectionLayout layout : {ProjectionLayout::kInterleaved, ProjectionLayout::kFlat}) {
-    for (int32_t group : {1, 2, 3}) {
-      for (int64_t rows : {0, 1, 5, 300}) {
-        const LayerDims dims{
-            .key_heads = 3, .value_heads = 3 * group, .key_dim = 7, .value_dim = 5, .conv_width = 4, .hidden_size = 8};
-        const Outputs actual = SplitOnCpu(layout, dims, rows);
-        const Outputs expected = Split(layout, dims, rows, QkvzSplitReference);
-        EXPECT_TRUE(BitEqual(actual.mixed_qkv, expected.mixed_qkv));
-        EXPECT_TRUE(BitEqual(actual.z, expected.z));
-        EXPECT_TRUE(BitEqual(actual.b, expected.b));
-        EXPECT_TRUE(BitEqual(actual.a, expected.a));
-      }
-    }
-  }
-}
+TEST_P(QkvzSplit, NoRowsAreNoWork) { EXPECT_TRUE(Split(ProjectionLayout::kFlat, kTiny, 0).mixed_qkv.empty()); }
 
-TEST(QkvzSplit, MissingTensorsAndBadDimsAreRefusedByName) {
+TEST(QkvzSplitParams, MissingTensorsAndBadDimsAreRefusedByName) {
   float data[64] = {};
   QkvzSplitParams params{
       .dims = kTiny, .rows = 1, .qkvz = data, .ba = data, .mixed_qkv = data, .z = data, .b = data, .a = nullptr};

@@ -76,7 +76,12 @@ const std::vector<SuiteOrder>& SuiteOrders() {
 
 std::vector<ParityCase> AllCases() {
   std::vector<ParityCase> cases;
-  AddLayerOpsCases(cases);
+  AddProjectionCases(cases);
+  AddQkvzSplitCases(cases);
+  AddCausalConv1dCases(cases);
+  AddGatingCases(cases);
+  AddQkL2NormCases(cases);
+  AddGatedRmsNormCases(cases);
   AddDeltaRuleCases(cases);
   AddLayerCases(cases);
   AddParityCases(cases);

@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "kernels/layer/accept_draft.h"
 #include "tools/gdn_parity/backend_data.h"
-#include "tools/gdn_parity/conv_rows.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
 #include "tools/gdn_parity/parity_case.h"
 
@@ -248,15 +247,6 @@ void AddCacheCases(std::vector<ParityCase>& cases) {
     Add(
         "single_step_on_256_tokens", absl::StrCat(name, " T=256+1"), kPipelineTolerance,
         [=](Backend& backend, RandomTensor& random) { return SingleStep(side, 256, backend, random); }, cases);
-  }
-  for (const int32_t width : {2, 4, 9}) {
-    Add(
-        "conv1d_split", absl::StrCat("C=96 W=", width, " T=1 x12 after a first call"), kSumTolerance,
-        [=](Backend& backend, RandomTensor& random) {
-          return CompareConv({.channels = 96, .width = width, .lengths = {1, 3}, .calls = 12, .fresh = true}, backend,
-                             random);
-        },
-        cases);
   }
   Add(
       "bf16_state", "S=32 T=256x1", kBf16StateTolerance,

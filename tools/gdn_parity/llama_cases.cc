@@ -1,4 +1,4 @@
-// Suite "llama": the shapes of llama.cpp's test-backend-ops cases for GATED_DELTA_NET (scalar gate) and SSM_CONV.
+// Suite "llama": the shapes of llama.cpp's test-backend-ops cases for GATED_DELTA_NET (scalar gate).
 //
 // The adapter between its operator and ours, for S = K = V and r = HV / H:
 //   - its value head h reads key head h % H (tiled), ours h / r (grouped): its head j H + i is our head i r + j, in v,
@@ -9,8 +9,6 @@
 //   - it returns the states after the last min(T, N) tokens, newest first; ours gives the state after a call, so the
 //     call is cut before those tokens.
 // What its answer must be is computed here in its own order, in double.
-// SSM_CONV takes [C, W-1+T] a sequence with the W-1 older inputs in front; ours takes token rows and keeps those inputs
-// in the slot. Ours applies SiLU, so it stands for SSM_CONV followed by SILU.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +17,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tools/gdn_parity/conv_rows.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
 #include "tools/gdn_parity/parity_case.h"
 #include "tools/gdn_parity/shape_budget.h"
@@ -257,22 +254,6 @@ void AddGatedDeltaNet(const LlamaShape& s, std::vector<ParityCase>& cases) {
   add(reduced, absl::StrCat(ShapeName(reduced), " (of T=", s.tokens, " H=", s.heads, ")"), false);
 }
 
-void AddConv(int32_t width, int32_t channels, int32_t tokens, int32_t sequences, std::vector<ParityCase>& cases) {
-  const auto add = [&](int32_t some_channels, const std::string& note, bool large) {
-    const ConvProblem problem{
-        .channels = some_channels, .width = width, .lengths = std::vector<int32_t>(sequences, tokens)};
-    ParityCase c{kSuite, "ssm_conv_silu",
-                 absl::StrCat("W=", width, " C=", some_channels, " T=", tokens, " B=", sequences, note), kSumTolerance,
-                 [problem](Backend& backend, RandomTensor& random) { return CompareConv(problem, backend, random); }};
-    c.large = large;
-    cases.push_back(std::move(c));
-  };
-  constexpr int64_t kHostElements = 100'000;
-  const bool large = int64_t{channels} * tokens * sequences > kHostElements;
-  add(channels, "", large);
-  if (large) add(256, absl::StrCat(" (of C=", channels, ")"), false);
-}
-
 }  // namespace
 
 void AddLlamaCases(std::vector<ParityCase>& cases) {
@@ -327,18 +308,6 @@ void AddLlamaCases(std::vector<ParityCase>& cases) {
       {4, 128, 1024, 1},
   };
   for (const LlamaShape& shape : shapes) AddGatedDeltaNet(shape, cases);
-  for (const int32_t width : {3, 4, 9}) {
-    for (const int32_t channels : {1024, 1536, 2048}) {
-      AddConv(width, channels, 1, 1, cases);
-      AddConv(width, channels, width + 1, 1, cases);
-      AddConv(width, channels, 1, 4, cases);
-      AddConv(width, channels, 64, 1, cases);
-      AddConv(width, channels, 64, 4, cases);
-    }
-  }
-  for (const auto& [channels, tokens] : {std::pair{3328, 512}, std::pair{8192, 934}, std::pair{3328, 1}}) {
-    AddConv(4, channels, tokens, 1, cases);
-  }
 }
 
 }  // namespace gdn::parity

@@ -1,16 +1,12 @@
 // Suite "ops": the layer's operators over the sizes and conventions that models and other implementations use.
 
-#include <cmath>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
-#include "tools/gdn_parity/conv_rows.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
-#include "tools/gdn_parity/operator_row.h"
 #include "tools/gdn_parity/parity_case.h"
 
 namespace gdn::parity {
@@ -19,77 +15,6 @@ namespace {
 constexpr char kSuite[] = "ops";
 
 using Result = absl::StatusOr<Difference>;
-
-void AddConvs(std::vector<ParityCase>& cases) {
-  for (const bool channel_major : {false, true}) {
-    for (const int32_t width : {2, 3, 4, 9}) {
-      // Shorter than the filter, as long, longer; with a carried state and without.
-      for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1}, {width - 1}, {width}, {40, 1, 0, 2}}) {
-        for (const bool fresh : {true, false}) {
-          const ConvProblem problem{.channels = 96,
-                                    .width = width,
-                                    .lengths = lengths,
-                                    .calls = 2,
-                                    .fresh = fresh,
-                                    .channel_major = channel_major};
-          ParityCase c{
-              kSuite, channel_major ? "conv1d_channel_major" : "conv1d_token_major",
-              absl::StrCat("C=96 W=", width, " T=", absl::StrJoin(lengths, ","), fresh ? " fresh" : " carried"),
-              kSumTolerance,
-              [problem](Backend& backend, RandomTensor& random) { return CompareConv(problem, backend, random); }};
-          c.gpu_only = channel_major;  // the transpose is a GPU launch
-          cases.push_back(std::move(c));
-        }
-      }
-    }
-  }
-}
-
-Result RunGating(ALogConvention convention, float spread, Backend& backend, RandomTensor& random) {
-  constexpr int64_t kRows = 33;
-  constexpr int32_t kHeads = 12;
-  const bool raw = convention == ALogConvention::kRaw;
-  OperatorRow row(backend, "gating", {{"convention", raw ? "raw" : "negative_exp"}});
-  const std::vector<float> a = random.Normal(kRows * kHeads, spread);
-  const std::vector<float> b = random.Normal(kRows * kHeads, spread);
-  std::vector<float> a_log = random.Normal(kHeads);
-  if (!raw) {
-    for (float& rate : a_log) rate = -std::exp(rate);
-  }
-  const std::vector<float> dt_bias = random.Normal(kHeads);
-  std::vector<float> g(a.size()), beta(a.size());
-  GatingParams params{.convention = convention,
-                      .value_heads = kHeads,
-                      .rows = kRows,
-                      .a = a.data(),
-                      .b = b.data(),
-                      .a_log = a_log.data(),
-                      .dt_bias = dt_bias.data(),
-                      .g = g.data(),
-                      .beta = beta.data()};
-  GatingReference(params);
-  GDN_ASSIGN_OR_RETURN(params.a, row.In("a", {kRows, kHeads}, a));
-  GDN_ASSIGN_OR_RETURN(params.b, row.In("b", {kRows, kHeads}, b));
-  GDN_ASSIGN_OR_RETURN(params.a_log, row.In("a_log", {kHeads}, a_log));
-  GDN_ASSIGN_OR_RETURN(params.dt_bias, row.In("dt_bias", {kHeads}, dt_bias));
-  GDN_ASSIGN_OR_RETURN(params.g, row.Out("g", {kRows, kHeads}, g));
-  GDN_ASSIGN_OR_RETURN(params.beta, row.Out("beta", {kRows, kHeads}, beta));
-  GDN_RETURN_IF_ERROR(backend.Gating(params));
-  return row.Finish();
-}
-
-void AddGatings(std::vector<ParityCase>& cases) {
-  for (const ALogConvention convention : {ALogConvention::kRaw, ALogConvention::kNegativeExp}) {
-    for (const float spread : {1.0f, 100.0f}) {  // 100: softplus past its overflow, sigmoid at its ends
-      ParityCase c{
-          kSuite, convention == ALogConvention::kRaw ? "gating_a_log" : "gating_ssm_a",
-          absl::StrCat("rows=33 HV=12 |a|~", spread), kElementwiseTolerance,
-          [=](Backend& backend, RandomTensor& random) { return RunGating(convention, spread, backend, random); }};
-      c.max_tolerance = kElementwiseTolerance;
-      cases.push_back(std::move(c));
-    }
-  }
-}
 
 std::vector<float> RoundToBf16(std::vector<float> x) {
   for (float& value : x) value = BF16ToFloat(FloatToBF16(value));
@@ -147,10 +72,6 @@ void AddScans(std::vector<ParityCase>& cases) {
 
 }  // namespace
 
-void AddOpsCases(std::vector<ParityCase>& cases) {
-  AddConvs(cases);
-  AddGatings(cases);
-  AddScans(cases);
-}
+void AddOpsCases(std::vector<ParityCase>& cases) { AddScans(cases); }
 
 }  // namespace gdn::parity

@@ -65,7 +65,6 @@ inline constexpr double kBf16Tolerance = 1e-2;       // bf16 inputs and outputs
 inline constexpr double kBf16StateTolerance = 2e-2;  // bf16 state over 256 steps
 
 // Suites that are not yet in cases/, a file an operator.
-void AddLayerOpsCases(std::vector<ParityCase>& cases);
 void AddDeltaRuleCases(std::vector<ParityCase>& cases);
 void AddLayerCases(std::vector<ParityCase>& cases);
 void AddPhasesCases(std::vector<ParityCase>& cases);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/primitives/cumsum/cumsum.h"
@@ -107,36 +106,6 @@ Result Bf16RoundTrip(Backend& backend, RandomTensor& random) {
       ConvertGpu({.from = DType::kF32, .to = DType::kBF16, .count = kCount, .x = device_x, .y = device_bits}, stream));
   GDN_RETURN_IF_ERROR(
       ConvertGpu({.from = DType::kBF16, .to = DType::kF32, .count = kCount, .x = device_bits, .y = device_y}, stream));
-  return row.Finish();
-}
-
-// The layer's operator: q and k together, q scaled.
-Result L2Normalise(Backend& backend, RandomTensor& random) {
-  constexpr int64_t kRows = 29;
-  constexpr int32_t kHeads = 3;
-  constexpr int32_t kKeyDim = 128;
-  constexpr int64_t kFeatures = kHeads * kKeyDim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(kKeyDim));
-  OperatorRow row(backend, "qk_l2norm", {{"scale", absl::StrFormat("%.9g", scale)}});
-  const std::vector<float> q = random.Normal(kRows * kFeatures);
-  const std::vector<float> k = random.Normal(kRows * kFeatures, 1e-3f);  // where the epsilon shows
-  std::vector<float> q_out(q.size()), k_out(k.size());
-  QkL2NormParams params{.key_heads = kHeads,
-                        .key_dim = kKeyDim,
-                        .rows = kRows,
-                        .scale = scale,
-                        .q = q.data(),
-                        .k = k.data(),
-                        .in_stride = kFeatures,
-                        .q_out = q_out.data(),
-                        .k_out = k_out.data()};
-  QkL2NormReference(params);
-  const std::vector<int64_t> shape{kRows, kHeads, kKeyDim};
-  GDN_ASSIGN_OR_RETURN(params.q, row.In("q", shape, q));
-  GDN_ASSIGN_OR_RETURN(params.k, row.In("k", shape, k));
-  GDN_ASSIGN_OR_RETURN(params.q_out, row.Out("q", shape, q_out));
-  GDN_ASSIGN_OR_RETURN(params.k_out, row.Out("k", shape, k_out));
-  GDN_RETURN_IF_ERROR(backend.QkL2Norm(params));
   return row.Finish();
 }
 
@@ -306,7 +275,6 @@ void AddParityCases(std::vector<ParityCase>& cases) {
   Add("max_reduce", "n=10007", kExact, true, MaxReduce, cases);
   Add("sum_reduce", "n=10007", kSumTolerance, true, SumReduce, cases);
   Add("bf16_round_trip", "n=10007", kExact, true, Bf16RoundTrip, cases);
-  Add("l2_normalise", "rows=29 H=3 K=128", kElementwiseTolerance, false, L2Normalise, cases);
   Add("l2norm_fwd", "rows=37 n=100", kElementwiseTolerance, true, L2NormForward, cases);
   Add("l2norm_bwd", "rows=37 n=100", kSumTolerance, true, L2NormBackward, cases);
   Add("elementwise", "n=10007, 37x100", kElementwiseTolerance, true, Elementwise, cases);

@@ -4,13 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/primitives/sigmoid_gating_recurrent/sigmoid_gating_recurrent.h"
 #include "tools/gdn_parity/backend_data.h"
-#include "tools/gdn_parity/conv_rows.h"
 #include "tools/gdn_parity/delta_rule_rows.h"
 #include "tools/gdn_parity/operator_row.h"
 #include "tools/gdn_parity/parity_case.h"
@@ -21,57 +19,6 @@ namespace {
 constexpr char kSuite[] = "parity";
 
 using Result = absl::StatusOr<Difference>;
-
-Result RunSplit(ProjectionLayout layout, Backend& backend, RandomTensor& random) {
-  constexpr int64_t kRows = 19;
-  const LayerDims dims{
-      .key_heads = 4, .value_heads = 12, .key_dim = 24, .value_dim = 40, .conv_width = 4, .hidden_size = 64};
-  OperatorRow row(backend, "qkvz_split",
-                  {{"layout", layout == ProjectionLayout::kFlat ? "flat" : "interleaved"},
-                   {"key_heads", absl::StrCat(dims.key_heads)},
-                   {"value_heads", absl::StrCat(dims.value_heads)},
-                   {"key_dim", absl::StrCat(dims.key_dim)},
-                   {"value_dim", absl::StrCat(dims.value_dim)}});
-  const int64_t channels = dims.conv_channels();
-  const int64_t values = dims.value_features();
-  const int64_t heads = dims.value_heads;
-  const std::vector<float> qkvz = random.Normal(kRows * (channels + values));
-  const std::vector<float> ba = random.Normal(kRows * 2 * heads);
-  std::vector<float> mixed(kRows * channels), z(kRows * values), b(kRows * heads), a(kRows * heads);
-  QkvzSplitParams params{.layout = layout,
-                         .dims = dims,
-                         .rows = kRows,
-                         .qkvz = qkvz.data(),
-                         .ba = ba.data(),
-                         .mixed_qkv = mixed.data(),
-                         .z = z.data(),
-                         .b = b.data(),
-                         .a = a.data()};
-  QkvzSplitReference(params);
-  GDN_ASSIGN_OR_RETURN(params.qkvz, row.In("qkvz", {kRows, channels + values}, qkvz));
-  GDN_ASSIGN_OR_RETURN(params.ba, row.In("ba", {kRows, 2 * heads}, ba));
-  GDN_ASSIGN_OR_RETURN(params.mixed_qkv, row.Out("mixed_qkv", {kRows, channels}, mixed));
-  GDN_ASSIGN_OR_RETURN(params.z, row.Out("z", {kRows, values}, z));
-  GDN_ASSIGN_OR_RETURN(params.b, row.Out("b", {kRows, heads}, b));
-  GDN_ASSIGN_OR_RETURN(params.a, row.Out("a", {kRows, heads}, a));
-  GDN_RETURN_IF_ERROR(backend.QkvzSplit(params));
-  return row.Finish();
-}
-
-Result Split(Backend& backend, RandomTensor& random) {
-  GDN_ASSIGN_OR_RETURN(Difference worst, RunSplit(ProjectionLayout::kInterleaved, backend, random));
-  GDN_ASSIGN_OR_RETURN(const Difference flat, RunSplit(ProjectionLayout::kFlat, backend, random));
-  worst.Merge(flat);
-  return worst;
-}
-
-Result ConvDecode(Backend& backend, RandomTensor& random) {
-  return CompareConv({.channels = 96, .width = 4, .lengths = {1, 1, 1, 1, 1}, .calls = 6}, backend, random);
-}
-
-Result ConvPrefill(Backend& backend, RandomTensor& random) {
-  return CompareConv({.channels = 96, .width = 4, .lengths = {70, 1, 0, 3}, .calls = 2}, backend, random);
-}
 
 DeltaRuleProblem RecurrentProblem(RandomTensor& random) {
   const LayerDims dims{.key_heads = 2, .value_heads = 4, .key_dim = 64, .value_dim = 40};
@@ -101,31 +48,6 @@ struct Gates {
 Gates RandomGates(int64_t rows, int64_t heads, RandomTensor& random) {
   return {random.Normal(rows * heads, 2.0f), random.Normal(rows * heads, 2.0f), random.Normal(heads),
           random.Normal(heads)};
-}
-
-Result GatingPrefill(Backend& backend, RandomTensor& random) {
-  constexpr int64_t kRows = 100;
-  constexpr int32_t kHeads = 12;
-  OperatorRow row(backend, "gating", {{"convention", "raw"}});
-  const Gates gates = RandomGates(kRows, kHeads, random);
-  std::vector<float> g(kRows * kHeads), beta(kRows * kHeads);
-  GatingParams params{.value_heads = kHeads,
-                      .rows = kRows,
-                      .a = gates.a.data(),
-                      .b = gates.b.data(),
-                      .a_log = gates.a_log.data(),
-                      .dt_bias = gates.dt_bias.data(),
-                      .g = g.data(),
-                      .beta = beta.data()};
-  GatingReference(params);
-  GDN_ASSIGN_OR_RETURN(params.a, row.In("a", {kRows, kHeads}, gates.a));
-  GDN_ASSIGN_OR_RETURN(params.b, row.In("b", {kRows, kHeads}, gates.b));
-  GDN_ASSIGN_OR_RETURN(params.a_log, row.In("a_log", {kHeads}, gates.a_log));
-  GDN_ASSIGN_OR_RETURN(params.dt_bias, row.In("dt_bias", {kHeads}, gates.dt_bias));
-  GDN_ASSIGN_OR_RETURN(params.g, row.Out("g", {kRows, kHeads}, g));
-  GDN_ASSIGN_OR_RETURN(params.beta, row.Out("beta", {kRows, kHeads}, beta));
-  GDN_RETURN_IF_ERROR(backend.Gating(params));
-  return row.Finish();
 }
 
 // From raw q, k, a and b to the step's output and state: l2norm, gates and the recurrence, on the backend throughout.
@@ -247,13 +169,9 @@ void Add(const char* test, const char* shape, double tolerance, Result (*run)(Ba
 
 void AddParityLayerCases(std::vector<ParityCase>& cases) {
   const char recurrent[] = "H=2 HV=4 K=64 V=40 T=20,1,7";
-  Add("qkvzba_split", "rows=19 H=4 HV=12 K=24 V=40, both layouts", kExact, Split, cases);
-  Add("conv1d_decode", "C=96 W=4 T=1 x5, 6 steps", kSumTolerance, ConvDecode, cases);
-  Add("conv1d_prefill", "C=96 W=4 T=70,1,0,3, 2 calls", kSumTolerance, ConvPrefill, cases);
   Add("recurrent_output", recurrent, kSumTolerance, RecurrentOutput, cases);
   Add("recurrent_state", recurrent, kSumTolerance, RecurrentState, cases);
   Add("sigmoid_gating_recurrent", "H=2 HV=4 K=64 V=40 T=1 x5", kPipelineTolerance, SigmoidGatingRecurrent, cases);
-  Add("gating_prefill", "rows=100 HV=12", kElementwiseTolerance, GatingPrefill, cases);
 }
 
 }  // namespace gdn::parity

@@ -1,0 +1,70 @@
+// Rows of gating.
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
+#include "tools/gdn_parity/operator_call.h"
+
+namespace gdn::parity {
+namespace {
+
+struct Shape {
+  ALogConvention convention = ALogConvention::kRaw;
+  int64_t rows = 0;
+  int32_t heads = 0;
+  float spread = 1.0f;  // of a and b; 100 and more: softplus past its overflow, sigmoid at its ends
+};
+
+absl::StatusOr<Difference> Run(const Shape& s, Backend& backend, RandomTensor& random) {
+  const bool raw = s.convention == ALogConvention::kRaw;
+  const std::vector<int64_t> gates{s.rows, s.heads};
+  std::vector<float> a = random.Normal(s.rows * s.heads, s.spread);
+  std::vector<float> b = random.Normal(s.rows * s.heads, s.spread);
+  std::vector<float> a_log = random.Normal(s.heads);
+  if (!raw) {
+    for (float& rate : a_log) rate = -std::exp(rate);
+  }
+  return OperatorCall<GatingParams>("gating", {{"convention", raw ? "raw" : "negative_exp"}},
+                                    {.convention = s.convention, .value_heads = s.heads, .rows = s.rows})
+      .In(&GatingParams::a, "a", gates, std::move(a))
+      .In(&GatingParams::b, "b", gates, std::move(b))
+      .In(&GatingParams::a_log, "a_log", {s.heads}, std::move(a_log))
+      .In(&GatingParams::dt_bias, "dt_bias", {s.heads}, random.Normal(s.heads))
+      .Out(&GatingParams::g, "g", gates)
+      .Out(&GatingParams::beta, "beta", gates)
+      .Run(backend, GatingReference, &Backend::Gating);
+}
+
+}  // namespace
+
+void AddGatingCases(std::vector<ParityCase>& cases) {
+  const auto add = [&cases](const char* suite, const char* test, const Shape& s, const std::string& note,
+                            double max_tolerance) {
+    cases.push_back({suite, test, absl::StrCat("rows=", s.rows, " HV=", s.heads, note), kElementwiseTolerance,
+                     [s](Backend& backend, RandomTensor& random) { return Run(s, backend, random); }, max_tolerance});
+  };
+  struct Sweep {
+    const char* suite;
+    int64_t rows;
+    int32_t heads;
+    std::vector<float> spreads;
+    double max_tolerance;
+  };
+  const Sweep sweeps[] = {{"layer_ops", 65, 12, {1.0f, 200.0f, 1e4f}, kMaxRelativeTolerance},
+                          {"ops", 33, 12, {1.0f, 100.0f}, kElementwiseTolerance},
+                          {"shapes", 100, 7, {0.1f, 1.0f, 10.0f, 200.0f, 1e4f}, kMaxRelativeTolerance},
+                          {"shapes", 67, 5, {30.0f}, kMaxRelativeTolerance}};
+  for (const Sweep& sweep : sweeps) {
+    for (const ALogConvention convention : {ALogConvention::kRaw, ALogConvention::kNegativeExp}) {
+      for (const float spread : sweep.spreads) {
+        add(sweep.suite, convention == ALogConvention::kRaw ? "gating_a_log" : "gating_ssm_a",
+            {convention, sweep.rows, sweep.heads, spread}, absl::StrCat(" |a|~", spread), sweep.max_tolerance);
+      }
+    }
+  }
+  add("parity", "gating_prefill", {.rows = 100, .heads = 12, .spread = 2.0f}, "", kElementwiseTolerance);
+}
+
+}  // namespace gdn::parity

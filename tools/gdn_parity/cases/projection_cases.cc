@@ -1,0 +1,105 @@
+// Rows of projection, for both paths and every dtype of weights.
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/dtype.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
+#include "tools/gdn_parity/operator_call.h"
+
+namespace gdn::parity {
+namespace {
+
+// All combinations of rows and outputs.
+struct Shapes {
+  std::vector<int64_t> rows, outputs;
+  int64_t features = 0;
+  int64_t x_gap = 0, y_gap = 0;  // floats between rows, which a kernel leaves alone
+  int misalign = 0;              // elements that the weights lie past an aligned address
+};
+
+absl::StatusOr<Difference> RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t rows, int64_t outputs,
+                                    Backend& backend, RandomTensor& random) {
+  using Params = ProjectionParams;
+  const int64_t x_stride = s.features + s.x_gap;
+  const int64_t y_stride = outputs + s.y_gap;
+  std::vector<float> x = random.Normal(rows * x_stride);
+  const std::vector<float> w = random.Normal(outputs * s.features);
+  const size_t shift = s.misalign * DTypeSize(dtype);
+  std::vector<char> stored(shift + w.size() * DTypeSize(dtype));
+  ConvertFromFloat(w.data(), w.size(), dtype, stored.data() + shift);
+  std::vector<float> y(rows * y_stride, 0.5f);
+  for (int64_t row = 0; row < rows; ++row) std::fill_n(y.begin() + row * y_stride, outputs, NAN);
+  return OperatorCall<Params>("", {},
+                              {.path = path,
+                               .rows = rows,
+                               .x_stride = x_stride,
+                               .weight = {dtype, stored.data() + shift, outputs, s.features},
+                               .y_stride = y_stride})
+      .In(&Params::x, "x", {rows, x_stride}, std::move(x))
+      .InOut(&Params::y, "y", {rows, y_stride}, std::move(y))
+      .Run(backend, ProjectionReference, [&](Backend& on, Params params) -> absl::Status {
+        BackendData data(on);
+        GDN_ASSIGN_OR_RETURN(const void* weight, data.UploadBytes(stored.data(), stored.size()));
+        params.weight.data = static_cast<const char*>(weight) + shift;
+        return on.Projection(params);
+      });
+}
+
+absl::StatusOr<Difference> Run(ProjectionPath path, DType dtype, const Shapes& s, Backend& backend,
+                               RandomTensor& random) {
+  Difference worst;
+  for (const int64_t rows : s.rows) {
+    for (const int64_t outputs : s.outputs) {
+      GDN_ASSIGN_OR_RETURN(const Difference difference, RunShape(path, dtype, s, rows, outputs, backend, random));
+      worst.Merge(difference);
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+void AddProjectionCases(std::vector<ParityCase>& cases) {
+  const auto add = [&cases](const char* suite, ProjectionPath path, DType dtype, const Shapes& s,
+                            const std::string& note) {
+    const char* name = path == ProjectionPath::kRowStable ? "row_stable" : "sequence_gemm";
+    cases.push_back({suite, absl::StrCat("projection_", name, "_", std::string(DTypeName(dtype))),
+                     absl::StrCat("rows=", absl::StrJoin(s.rows, ","), " W=[", absl::StrJoin(s.outputs, "|"), ",",
+                                  s.features, "]", note),
+                     kProjectionTolerance,
+                     [=](Backend& backend, RandomTensor& random) { return Run(path, dtype, s, backend, random); }});
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const ProjectionPath path : {ProjectionPath::kRowStable, ProjectionPath::kSequenceGemm}) {
+      for (const Shapes& s : {Shapes{{1}, {256}, 512, 3, 5}, Shapes{{9}, {67}, 129, 3, 5},
+                              Shapes{{70}, {300}, 200, 3, 5}, Shapes{{33}, {1}, 7, 3, 5}}) {
+        add("layer_ops", path, dtype, s, "");
+      }
+      // Every tail of rows, outputs and features; no gaps between rows, so that vectors are aligned where they can be.
+      for (const int64_t features : {1, 7, 16, 33, 128}) {
+        add("shapes", path, dtype, {{1, 2, 3, 4, 5, 6, 7, 13, 31, 70}, {1, 3, 4, 37, 300}, features, 2, 3}, " gaps");
+      }
+    }
+    for (const int64_t features : {8, 33, 136, 1100}) {
+      add("shapes", ProjectionPath::kRowStable, dtype, {{1, 2, 3, 8, 11}, {37}, features}, "");
+    }
+    for (const int64_t features : {31, 72}) {
+      add("shapes", ProjectionPath::kSequenceGemm, dtype, {{40, 257}, {1, 130}, features}, "");
+    }
+    for (const int misalign : {0, 1}) {
+      const int64_t gap = 4 - misalign;
+      const std::string note = misalign > 0 ? " gaps, misaligned" : " gaps";
+      add("shapes", ProjectionPath::kRowStable, dtype, {{5}, {21}, 40, gap, gap, misalign}, note);
+      add("shapes", ProjectionPath::kSequenceGemm, dtype, {{256}, {21}, 40, gap, gap, misalign}, note);
+    }
+  }
+  // Enough outputs for two and for four a thread, and x in more than one piece.
+  add("shapes", ProjectionPath::kRowStable, DType::kBF16, {{1, 2, 4, 7}, {60, 300}, 72}, "");
+  add("shapes", ProjectionPath::kRowStable, DType::kBF16, {{1}, {3}, 4232}, "");
+  add("shapes", ProjectionPath::kSequenceGemm, DType::kBF16, {{256}, {8}, 1024}, "");
+}
+
+}  // namespace gdn::parity

@@ -39,8 +39,9 @@ class SafetensorsFile {
   // the tensor is named.
   static absl::StatusOr<SafetensorsFile> Parse(std::string_view bytes);
 
-  // As Parse, of a file of `file_bytes` of which `bytes` has the header and perhaps no more; 0: as many as the header says.
-  // Entries and metadata are there; Tensor and Floats answer FAILED_PRECONDITION for tensors that `bytes` does not hold.
+  // As Parse, of a file of `file_bytes` of which `bytes` has the header and perhaps no more; 0: as many as the header
+  // says. Entries and metadata are there; Tensor and Floats answer FAILED_PRECONDITION for tensors that `bytes` does
+  // not hold.
   static absl::StatusOr<SafetensorsFile> ParseHeader(std::string_view bytes, uint64_t file_bytes);
 
   // More of the file has come: `bytes` begins with what was parsed, wherever it lies now.
@@ -90,8 +91,8 @@ struct RawTensor {
 };
 
 // The header of a file (padded with spaces to 8 bytes) whose tensors' bytes follow in the given order, one after the
-// other: whoever writes the file writes those from where they are. INVALID_ARGUMENT for a duplicate name, text that is not
-// UTF-8, or data whose byte count is not shape x dtype.
+// other: whoever writes the file writes those from where they are. INVALID_ARGUMENT for a duplicate name, text that is
+// not UTF-8, or data whose byte count is not shape x dtype.
 absl::StatusOr<std::string> SafetensorsHeader(const std::vector<RawTensor>& tensors,
                                               const std::map<std::string, std::string>& metadata);
 

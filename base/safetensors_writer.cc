@@ -1,3 +1,5 @@
+// Writing safetensors files; base/safetensors.h has the contract, safetensors.cc reads them.
+
 #include <bit>
 #include <cstring>
 #include <set>

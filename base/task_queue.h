@@ -1,7 +1,7 @@
 // Threads that run tasks in the order they were posted.
 //
-// Thread safety: Post from any thread, also from a task. Ownership: joins its threads on destruction, after running what
-// was posted.
+// Thread safety: Post from any thread, also from a task. Ownership: joins its threads on destruction, after running
+// what was posted.
 //
 //   TaskQueue queue({.name = "gdn-io", .threads = 2});
 //   queue.Post([] { ... });

@@ -34,7 +34,8 @@ void NameThisThread(std::string_view name) {
 }
 
 void LowerThisThread(int niceness) {
-  // Linux gives threads a priority of their own. Refused only where the process may not lower itself: not a reason to fail.
+  // Linux gives threads a priority of their own. Refused only where the process may not lower itself: not a reason to
+  // fail.
   if (niceness > 0) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), niceness);
 }
 

@@ -36,9 +36,9 @@ class GivesWay {
 };
 
 // Lets the threads in that wait for this processor; where none do it is back at once. A low priority is not enough: a
-// scheduler may let whoever runs go on to the end of its slice, which is milliseconds, while one that woke up waits behind
-// it. Keeps about a fifth of the time for this thread, however many the others are. False where it did not let them in: for
-// the sake of that fifth, or without a GivesWay.
+// scheduler may let whoever runs go on to the end of its slice, which is milliseconds, while one that woke up waits
+// behind it. Keeps about a fifth of the time for this thread, however many the others are. False where it did not let
+// them in: for the sake of that fifth, or without a GivesWay.
 bool GiveWay();
 
 }  // namespace gdn

@@ -85,8 +85,8 @@ class Client {
   absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});
 
   // Makes a session from a state file, sent with checksums in pieces of kImportChunkBytes. target.total_bytes is set
-  // from the file. The second form asks `source` for the next bytes, at most as many as its argument says; none: the end.
-  // An error of `source` ends the call, makes no session and is returned.
+  // from the file. The second form asks `source` for the next bytes, at most as many as its argument says; none: the
+  // end. An error of `source` ends the call, makes no session and is returned.
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
                                           const CallOptions& call = {});
   absl::StatusOr<v1::Session> ImportState(const v1::ImportStateRequest::Target& target,

@@ -12,7 +12,7 @@
 //   v1::CreateSessionRequest create;
 //   create.set_model("models/qwen");
 //   GDN_ASSIGN_OR_RETURN(auto session, DurableSession::Create(client, create));
-//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse prompt, session->Prefill(prefill));  // session, epoch, count, id are filled in
+//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse prompt, session->Prefill(prefill));  // fills in session, epoch, count, id
 //   GDN_ASSIGN_OR_RETURN(v1::DecodeResponse token, session->Decode(decode));
 #pragma once
 

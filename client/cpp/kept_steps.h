@@ -5,7 +5,9 @@
 //   LayerSteps layer(/*layer=*/0, session_layer.token_count());
 //   layer.Add({.request = request, .before = 0, .tokens = 12, .output = HashBytes(reply.output().data())});
 //   layer.Trim(reply.durable_token_count());
-//   if (auto first = layer.StepAt(count)) for (size_t i = *first; i < layer.steps().size(); ++i) Send(layer.steps()[i]);
+//   if (auto first = layer.StepAt(count)) {
+//     for (size_t i = *first; i < layer.steps().size(); ++i) Send(layer.steps()[i]);
+//   }
 #pragma once
 
 #include <cstdint>

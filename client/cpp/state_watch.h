@@ -1,7 +1,7 @@
 // A session's snapshots as it advances: WatchState from the client's side.
 //
-// Thread safety: one thread reads; Cancel may be called from any other. Ownership: the watch owns its call, and must not
-// outlive the Client that opened it; it holds one snapshot's bytes while they arrive. Destroying it ends the call.
+// Thread safety: one thread reads; Cancel may be called from any other. Ownership: the watch owns its call, and must
+// not outlive the Client that opened it; it holds one snapshot's bytes while they arrive. Destroying it ends the call.
 //
 //   GDN_ASSIGN_OR_RETURN(StateWatch watch, client.WatchState(request));  // request.set_every_tokens(64)
 //   for (;;) {
@@ -56,8 +56,8 @@ class StateWatch {
   ~StateWatch();
 
   // Waits for the next snapshot. The call's error once it has ended (NOT_FOUND when the session has, CANCELLED after
-  // Cancel), DATA_LOSS (INVALID_STATE_FILE) for pieces that are damaged or out of order; that ends the call. Later calls
-  // give the same error.
+  // Cancel), DATA_LOSS (INVALID_STATE_FILE) for pieces that are damaged or out of order; that ends the call. Later
+  // calls give the same error.
   absl::StatusOr<StateSnapshot> Next();
 
   // Ends the call; a Next() in progress returns.

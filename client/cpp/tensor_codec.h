@@ -2,7 +2,8 @@
 //
 // Thread safety: free functions. Ownership: MakeTensor copies; ViewTensor borrows the tensor's bytes.
 //
-//   GDN_ASSIGN_OR_RETURN(*request.mutable_hidden_states()->mutable_hidden_states(), MakeTensor(x, {tokens, hidden}, DType::kBF16));
+//   GDN_ASSIGN_OR_RETURN(*request.mutable_hidden_states()->mutable_hidden_states(),
+//                        MakeTensor(x, {tokens, hidden}, DType::kBF16));
 //   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, client.Prefill(request));
 //   GDN_ASSIGN_OR_RETURN(std::vector<float> y, TensorToFloats(reply.output(), {{tokens, hidden}}));
 #pragma once

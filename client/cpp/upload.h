@@ -1,5 +1,5 @@
-// A call that sends many messages and gets one answer, as raw bytes: the next message is made while the one before is on its
-// way, and large fields are copied once.
+// A call that sends many messages and gets one answer, as raw bytes: the next message is made while the one before is
+// on its way, and large fields are copied once.
 //
 // Thread safety: for one thread. Ownership: the context must outlive it; it must be finished before it dies.
 //

@@ -1,3 +1,4 @@
+// Writing safetensors files: what is written reads back the same, and what is refused.
 #include <cstring>
 
 #include "base/error.h"

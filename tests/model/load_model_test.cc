@@ -1,3 +1,4 @@
+// Loading whole models: the golden checkpoints, and small ones with one thing wrong.
 #include <cstring>
 #include <filesystem>
 #include <functional>

@@ -1,3 +1,4 @@
+// What changes a model's fingerprint, and what does not.
 #include <set>
 
 #include "gtest/gtest.h"

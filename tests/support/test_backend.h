@@ -1,7 +1,7 @@
 // The backend that this run of a test program is about: $GDN_TEST_BACKEND, "cpu" where that is not set.
 //
-// "host" is the GPU sources on the SIMT executor (waves of $GDN_HOST_WAVE_WIDTH lanes), "gpu" the same on a device; which of
-// the two a build has is decided by its preset. Thread safety: free functions.
+// "host" is the GPU sources on the SIMT executor (waves of $GDN_HOST_WAVE_WIDTH lanes), "gpu" the same on a device;
+// which of the two a build has is decided by its preset. Thread safety: free functions.
 //
 //   std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2);
 //

@@ -1,9 +1,11 @@
-// Lets ThreadSanitizer see how gRPC hands work from one thread to another. Linked into every program of the tsan preset, and into no other.
+// Lets ThreadSanitizer see how gRPC hands work from one thread to another. Linked into every program of the tsan
+// preset, and into no other.
 //
-// Debian's gRPC is built without ThreadSanitizer: a batch of operations is started in one thread and its completion comes in another, in
-// order, but by way of lock-free queues that the sanitizer does not see. Defined here, these functions of the C core take the place of
-// the library's for libgrpc++: what was done before a batch with some tag was started comes before what is done once that tag is out of
-// its completion queue. Nothing else is ordered, so races between handlers, the engine and reactions are still found.
+// Debian's gRPC is built without ThreadSanitizer: a batch of operations is started in one thread and its completion
+// comes in another, in order, but by way of lock-free queues that the sanitizer does not see. Defined here, these
+// functions of the C core take the place of the library's for libgrpc++: what was done before a batch with some tag was
+// started comes before what is done once that tag is out of its completion queue. Nothing else is ordered, so races
+// between handlers, the engine and reactions are still found.
 #include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <sanitizer/tsan_interface.h>

@@ -105,18 +105,21 @@ def words_of(code):
 
 
 def check_page(tree, page):
-    fenced = False
+    fenced, prose = False, []
     for number, line in enumerate(tree.pages[page], 1):
-        if line.startswith("```"):
-            fenced = not fenced
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        prose.append("" if fenced or fence else line)
+        if fence or page == HISTORY:
             continue
-        targets = [] if fenced else [next(filter(None, match)) for match in LINK.findall(line)]
-        code = [] if page == HISTORY else [line] if fenced else CODE.findall(line)
-        found = [check_link(tree, page, target) for target in targets]
-        for piece in code:
-            found += [check_word(tree, page, word) for word in words_of(piece)
-                      if not fenced or PATH.fullmatch(word)]
-        yield from (f"{page}:{number}: {error}" for error in found if error)
+        words = [w for piece in ([line] if fenced else CODE.findall(line)) for w in words_of(piece)]
+        for error in filter(None, (check_word(tree, page, w) for w in words if not fenced or PATH.fullmatch(w))):
+            yield f"{page}:{number}: {error}"
+    text = "\n".join(prose)
+    for match in LINK.finditer(text):  # a link may go over the end of a line
+        error = check_link(tree, page, next(filter(None, match.groups())))
+        if error:
+            yield f"{page}:{text.count(chr(10), 0, match.end()) + 1}: {error}"
 
 
 def check_comments(tree, path):
@@ -148,6 +151,7 @@ PLANTED = [
     ("README.md", "# Top of it\n\n[guide](docs/guide.md#how-it-works) `base/error.h` `error.h` `ErrorTable` `build/cpu/x`\n", None),
     ("docs/dead.md", "[x](gone.md)\n", "docs/dead.md:1: the link gone.md leads nowhere"),
     ("docs/anchor.md", "\n[x](guide.md#gone)\n", "docs/anchor.md:2: docs/guide.md has no heading #gone"),
+    ("docs/over_lines.md", "[x\ny](gone.md)\n", "docs/over_lines.md:2: the link gone.md leads nowhere"),
     ("docs/image.md", '<img alt="x" src="images/gone.svg">\n', "docs/image.md:1: the link images/gone.svg"),
     ("docs/path.md", "`base/gone.h`\n", "docs/path.md:1: there is no base/gone.h"),
     ("docs/command.md", "```\nbase/gone.sh --now\n```\n", "docs/command.md:2: there is no base/gone.sh"),

@@ -1,5 +1,6 @@
+#include "state_store/state_pool.h"
+
 #include <cstdlib>
-#include <string>
 
 #include "base/error.h"
 #include "state_store/state_store.h"

@@ -11,7 +11,7 @@
 namespace gdn {
 namespace {
 
-// Raised when the meaning of the hashed fields changes, so that old snapshots are told apart rather than misread.
+// Raised when the meaning of the hashed fields changes, so that old state files are told apart rather than misread.
 constexpr std::string_view kVersion = "gdn.model.1";
 
 Hash128 HashLayer(const LayerTensors& layer) {

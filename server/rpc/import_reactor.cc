@@ -23,6 +23,8 @@
 #include "server/session/state_copy.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
+#include "state_store/state_file/image.h"
+#include "state_store/state_file/parse.h"
 
 namespace gdn {
 namespace {

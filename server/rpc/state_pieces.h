@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "gdn/v1/session.pb.h"
 #include "state_store/host_block_pool.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/encode.h"
 
 namespace gdn {
 

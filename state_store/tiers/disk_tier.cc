@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/encode.h"
+#include "state_store/state_file/image.h"
+#include "state_store/state_file/parse.h"
 
 namespace gdn {
 namespace {

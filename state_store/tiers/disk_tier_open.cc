@@ -15,7 +15,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "spdlog/spdlog.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/parse.h"
 #include "state_store/tiers/disk_tier.h"
 
 namespace gdn {

@@ -12,7 +12,9 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/encode.h"
+#include "state_store/state_file/image.h"
+#include "state_store/state_file/parse.h"
 #include "state_store/tiers/redis_manifest.h"
 
 namespace gdn {

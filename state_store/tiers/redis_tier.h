@@ -1,6 +1,6 @@
 // The tier in a Redis server: a shared store, from which another server can take a session over.
 //
-// A state is its file (snapshot.h) in chunks, beside a manifest that names them. All of a session's keys share a hash tag,
+// A state is its file (state_file/encode.h) in chunks, beside a manifest that names them. All of a session's keys share a hash tag,
 // so that a cluster keeps them together:
 //   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> manifest, JSON {version, bytes, chunk_bytes, chunks, xxh3}
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/parse.h"
 #include "state_store/tiers/redis_manifest.h"
 #include "state_store/tiers/redis_tier.h"
 

@@ -10,7 +10,8 @@
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "client/cpp/client.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/image.h"
+#include "state_store/state_file/parse.h"
 #include "tests/integration/service_helpers.h"
 
 namespace gdn {

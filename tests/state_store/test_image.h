@@ -14,8 +14,7 @@
 
 #include "kernels/backend.h"
 #include "state_store/session_image.h"
-#include "state_store/slot_codec.h"
-#include "state_store/state_file/state_file.h"
+#include "state_store/state_file/encode.h"
 #include "tests/support/random.h"
 
 namespace gdn {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
+#include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"
 
 namespace gdn {

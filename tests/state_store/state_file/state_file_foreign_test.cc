@@ -7,6 +7,8 @@
 #include "base/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "state_store/state_file/image.h"
+#include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"
 #include "tests/support/compare.h"
 

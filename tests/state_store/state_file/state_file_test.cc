@@ -1,5 +1,4 @@
-#include "state_store/state_file/state_file.h"
-
+// Whole files: what is written is read again, bit for bit, and is named as documented.
 #include <bit>
 #include <cmath>
 #include <functional>
@@ -12,6 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "state_store/state_file/image.h"
+#include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"
 #include "tests/support/compare.h"
 

@@ -1,4 +1,5 @@
-// Of parsed state files: an image, a delta put together with its full file.
+#include "state_store/state_file/image.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -6,8 +7,9 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/state_file.h"
-#include "state_store/state_file/state_file_metadata.h"
+#include "state_store/slot_codec.h"
+#include "state_store/state_file/checksums.h"
+#include "state_store/state_file/metadata.h"
 
 namespace gdn {
 namespace {

@@ -1,4 +1,4 @@
-#include "state_store/state_file/state_file_metadata.h"
+#include "state_store/state_file/metadata.h"
 
 #include <limits>
 #include <utility>

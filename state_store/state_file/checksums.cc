@@ -1,9 +1,9 @@
-// Checksums of a state file's header and tensors.
+#include "state_store/state_file/checksums.h"
+
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
-#include "state_store/state_file/state_file_metadata.h"
 
 namespace gdn::state_file {
 namespace {

@@ -1,11 +1,13 @@
+#include "state_store/state_file/parse.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/state_file.h"
-#include "state_store/state_file/state_file_metadata.h"
+#include "state_store/state_file/checksums.h"
+#include "state_store/state_file/metadata.h"
 
 namespace gdn {
 namespace {

@@ -1,16 +1,9 @@
-// State files: a session's states as a safetensors file, and back. docs/state-files.md describes the format.
+// Reads and verifies state files: whole ones, their headers alone, and those that are still arriving.
 //
-// A file is made as pieces, most of them views of the image, so that writing it copies nothing. Every tensor has an
-// XXH3-128 checksum in the metadata, and so has the header: any byte that is cut or changed is found before anything is
-// made of the file.
-// A delta leaves out the base states that its reader has from an earlier file; MergeDelta puts the two together.
-// Thread safety: free functions on values; a EncodedStateFile is constant. Ownership: a EncodedStateFile keeps its image alive; a
-// StateFile borrows the bytes.
+// Thread safety: free functions on values. Ownership: a StateFile borrows the bytes.
 //
-//   GDN_ASSIGN_OR_RETURN(EncodedStateFile file, EncodeStateFile(image, {}));
-//   for (std::string_view piece : file.pieces()) write(piece);
-//   GDN_ASSIGN_OR_RETURN(StateFile again, ParseStateFile(bytes));
-//   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(again, layout, owner_of_bytes));
+//   GDN_ASSIGN_OR_RETURN(StateFile file, ParseStateFile(bytes));
+//   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout, owner_of_bytes));
 #pragma once
 
 #include <cstdint>
@@ -21,43 +14,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
 #include "base/safetensors.h"
 #include "base/thread_pool.h"
 #include "state_store/session_image.h"
-#include "state_store/slot_codec.h"
 
 namespace gdn {
-
-struct StateFileOptions {
-  bool include_recurrent_state = false;       // beside a log: the base with the accepted log folded in
-  DType recurrent_state_dtype = DType::kF32;  // of those; kF32 or kBF16
-  bool include_owner = false;                 // principal, id, affinity, lifetimes: for a tier's own files
-  // "": a full file. Else a delta to that one: without the bases of layers with has_base == false, and without those whose
-  // base_version is the layer's in known_bases.
-  std::string base_snapshot_id = {};
-  BaseVersions known_bases = {};
-};
-
-class EncodedStateFile {
- public:
-  const std::vector<std::string_view>& pieces() const { return pieces_; }
-  int64_t bytes() const { return bytes_; }
-  const std::string& snapshot_id() const { return snapshot_id_; }  // 32 hexadecimal digits; no two files share one
-
- private:
-  friend absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr, const StateFileOptions&, SharedThreadPool*);
-  SessionImagePtr image_;
-  std::vector<std::shared_ptr<const void>> owned_;  // what the pieces need beside the image
-  std::vector<std::string_view> pieces_;
-  int64_t bytes_ = 0;
-  std::string snapshot_id_;
-};
-
-// INVALID_ARGUMENT where the parts do not fit each other.
-// Checksums are computed on `pool`, where there is one.
-absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,
-                                                 SharedThreadPool* pool = nullptr);
 
 struct StateFileLayer {
   int32_t layer = 0;
@@ -125,18 +86,5 @@ class ArrivingStateFile {
   std::vector<Sealed> tensors_;  // in the order of the file
   size_t checked_ = 0;           // of them
 };
-
-// The file's states as an image in wire order; nothing is copied. `layout`'s dims must be the file's; `owner` keeps the
-// bytes of the file alive. FAILED_PRECONDITION (STATE_MISMATCH) where a draft is longer than the layout's, or for a delta.
-absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
-                                       std::shared_ptr<const void> owner);
-
-// Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION (STATE_MISMATCH)
-// where it is a delta to another file.
-absl::Status CompleteDelta(const StateFile& full, StateFile& delta);
-
-// The full file that `delta` stands for, given the full file it is a delta to: tensors and metadata are the delta's, and
-// the bases it leaves out the full file's. FAILED_PRECONDITION (STATE_MISMATCH) where it is a delta to another.
-absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view delta);
 
 }  // namespace gdn

@@ -1,3 +1,5 @@
+#include "state_store/state_file/encode.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -7,8 +9,9 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "kernels/backend.h"
-#include "state_store/state_file/state_file.h"
-#include "state_store/state_file/state_file_metadata.h"
+#include "state_store/slot_codec.h"
+#include "state_store/state_file/checksums.h"
+#include "state_store/state_file/metadata.h"
 
 namespace gdn {
 namespace {

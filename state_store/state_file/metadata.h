@@ -1,4 +1,4 @@
-// The text of a state file's __metadata__, and back; the names and shapes of its tensors. For snapshot_*.cc alone.
+// The text of a state file's __metadata__, and back; the names and shapes of its tensors. For this folder alone.
 //
 // Thread safety: free functions on values.
 //
@@ -16,13 +16,11 @@
 
 #include "absl/status/statusor.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "state_store/session_image.h"
 
 namespace gdn::state_file {
 
 using Metadata = std::map<std::string, std::string>;
-using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
 
 inline constexpr std::string_view kFormat = "gdn.state";
 inline constexpr std::string_view kFormatVersion = "2";  // checksums of everything
@@ -88,13 +86,5 @@ absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
 absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, SessionHeader& header);
-
-// The header of a version 2 file with these tensors, whose checksums are given: the 8 bytes of its length and its text.
-absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
-                                         const Checksums& checksums);
-// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text, for
-// nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
-absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes);
-absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
 
 }  // namespace gdn::state_file

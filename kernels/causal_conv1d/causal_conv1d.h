@@ -1,6 +1,6 @@
 // Causal depthwise conv1d + SiLU over [q | k | v] channels, with the newest inputs carried in the state slot.
 //
-//   y[t, c] = silu(sum_{w < W} weight[c, w] * x[t - W + 1 + w, c])      x before the call's first row comes from the slot
+//   y[t, c] = silu(sum_{w < W} weight[c, w] * x[t - W + 1 + w, c])    x before the call's first row comes from the slot
 // Prefill and decode are the same call: each sequence first reads the W - 1 columns of tokens n - W + 1 .. n - 1 from
 // its slot's ring (n its token count, zero columns where negative), and leaves the columns of its newest min(T, P) rows
 // there; older columns that the ring still has room for are untouched. The sum's order does not depend on T, so any

@@ -1,7 +1,7 @@
-// The token-by-token delta rule in device code, with the two gates from wherever `Gates` has them. Used by delta_rule_scan,
-// which reads them, and sigmoid_gating_recurrent, which computes them.
+// The token-by-token delta rule in device code, with the two gates from wherever `Gates` has them. Used by
+// delta_rule_scan, which reads them, and sigmoid_gating_recurrent, which computes them.
 //
-//   struct Gates { __device__ float LogDecayOf(int64_t at, int head) const; __device__ float BetaOf(int64_t at) const; };
+//   struct Gates { __device__ float LogDecayOf(int64_t, int head) const; __device__ float BetaOf(int64_t) const; };
 // `at` is token * HV + head. Thread mapping, resources and bound: delta_rule_scan_gpu.hip.
 //
 //   return ScanWithGates("delta_rule_scan", params, StoredGates{params.g, params.beta}, batch, stream);

@@ -1,9 +1,9 @@
 // Per-head gated RMSNorm of the delta rule's output.
 //
-//   y = w * x * rsqrt(mean x^2 + eps) * silu(z)      norm before gate, w as stored (not 1 + w), mean over the V elements of a head
+//   y = w * x * rsqrt(mean x^2 + eps) * silu(z)   norm before gate, w as stored (not 1 + w), mean over a head's V
 // Thread safety: any number of calls at a time. y may alias x.
 //
-//   GDN_RETURN_IF_ERROR(backend.GatedRmsNorm({.value_dim = v, .rows = n * hv, .epsilon = eps, .x = o, .z = z, .weight = w, .y = y}));
+//   GDN_RETURN_IF_ERROR(backend.GatedRmsNorm({.value_dim = v, .rows = n * hv, .x = o, .z = z, .weight = w, .y = y}));
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 // kNegativeExp takes ssm_a = -exp(A_log), as GGUF stores it, in A_log's place. Finite for every finite input.
 // Thread safety: any number of calls at a time.
 //
-//   GDN_RETURN_IF_ERROR(backend.Gating({.value_heads = hv, .rows = n, .a = a, .b = b, .a_log = al, .dt_bias = dt, .g = g, .beta = beta}));
+//   GDN_RETURN_IF_ERROR(backend.Gating({.value_heads = hv, .rows = n, .a = a, .b = b, .a_log = al, ...}));
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The seam between our device code and who compiles it: hipcc for AMD (the product), nvcc for NVIDIA (to run and time the
-// same sources where such a card is at hand), or g++ with the SIMT executor of tests/gpu_on_host (to run them in any CI).
-// The only file with a vendor `#if`.
+// The seam between our device code and who compiles it: hipcc for AMD (the product), nvcc for NVIDIA (to run and time
+// the same sources where such a card is at hand), or g++ with the SIMT executor of tests/gpu_on_host (to run them in
+// any CI). The only file with a vendor `#if`.
 //
 // What a *_gpu.hip file may use, beside C++17 and the CUDA / HIP spellings that all three know (__global__, __device__,
 // __launch_bounds__, threadIdx, blockIdx, blockDim, gridDim):
@@ -9,8 +9,8 @@
 //   cross-lane   wave.h: GroupSum, GroupMax, WavePrefixSum, ... ; the primitives beneath them are vendor_*.h's
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
 //   launching    launch.h
-// Barriers are reached by every lane of the block, cross-lane calls by every lane of the wave: trip counts around them are
-// uniform, lanes with nothing to do take part with a neutral value, and none has returned before.
+// Barriers are reached by every lane of the block, cross-lane calls by every lane of the wave: trip counts around them
+// are uniform, lanes with nothing to do take part with a neutral value, and none has returned before.
 // Multiply-adds are written fmaf(): the compilers are told not to fuse on their own, so a token's bits do not depend on
 // which of several copies of a loop computed it.
 #pragma once

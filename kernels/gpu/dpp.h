@@ -1,5 +1,5 @@
-// Which lane a DPP or ds_swizzle pattern reads, by the "Vega" ISA's definition (data parallel primitives, DS_SWIZZLE_B32).
-// The AMD compiler has the instructions; the other two builds compute the lane from here.
+// Which lane a DPP or ds_swizzle pattern reads, by the "Vega" ISA's definition (data parallel primitives,
+// DS_SWIZZLE_B32). The AMD compiler has the instructions; the other two builds compute the lane from here.
 //
 // Thread safety: pure functions, usable in device code as all constexpr functions are (nvcc: --expt-relaxed-constexpr).
 //

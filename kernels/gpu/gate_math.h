@@ -1,5 +1,5 @@
-// The layer's scalar functions in device code, finite wherever the exact result is. Used by gating, conv1d, the gated norm
-// and the fused forms of them, so that all agree to the bit.
+// The layer's scalar functions in device code, finite wherever the exact result is. Used by gating, conv1d, the gated
+// norm and the fused forms of them, so that all agree to the bit.
 //
 // Thread safety: pure functions.
 //

@@ -1,6 +1,6 @@
 // Launching a kernel: checks, the choice of the wave width, and a Status where a launch fails.
 //
-// Thread safety: as gpu/stream.h. Arguments are copied at the launch; a kernel's parameter struct holds no host pointers.
+// Thread safety: as gpu/stream.h. Arguments are copied at the launch; a kernel's parameters hold no host pointers.
 //
 //   return WithWaveWidth(stream, "gating", [&](auto wave) {
 //     return Launch("gating", GatingKernel<wave()>, {blocks}, kThreads, stream, params);
@@ -28,8 +28,8 @@ struct Grid {
 
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Blocks for `elements` at `per_block` each, at most what fills the device some times over: for kernels that stride over
-// what is left.
+// Blocks for `elements` at `per_block` each, at most what fills the device some times over: for kernels that stride
+// over what is left.
 inline int64_t StridedBlocks(int64_t elements, int64_t per_block, const Stream& stream) {
   const int64_t needed = CeilDivide(elements, per_block);
   const int64_t enough = int64_t{stream.processors} * 16;
@@ -67,8 +67,8 @@ absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& fu
 }
 }  // namespace internal
 
-// function(std::integral_constant<int, width>) for the stream's width. FAILED_PRECONDITION (DEVICE_UNSUPPORTED) where this
-// build has no kernels for it.
+// function(std::integral_constant<int, width>) for the stream's width. FAILED_PRECONDITION (DEVICE_UNSUPPORTED) where
+// this build has no kernels for it.
 template <typename Function>
 absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& function) {
   return internal::WithWaveWidth(stream, name, std::forward<Function>(function), WaveWidths());

@@ -1,5 +1,5 @@
-// Element-wise work on a batch of row-major matrices: one block a tile of 16 x 64 elements, tiles counted in one dimension, so
-// that no matrix is too tall for a grid.
+// Element-wise work on a batch of row-major matrices: one block a tile of 16 x 64 elements, tiles counted in one
+// dimension, so that no matrix is too tall for a grid.
 //
 // Threads: 256, four rows of 64 neighbours at a time. Divisions are once a block.
 //

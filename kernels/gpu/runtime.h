@@ -1,8 +1,8 @@
 // The GPU runtime's calls that the backend needs, without any vendor's header: devices, memory, copies, events, graphs.
 // Implemented by runtime.hip for AMD and NVIDIA, and by tests/gpu_on_host for the host executor.
 //
-// Every call is checked; an error names the call, the device and what to do. Codes: UNAVAILABLE (DEVICE_FAILED) once the
-// device is lost or a kernel failed, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for memory, FAILED_PRECONDITION
+// Every call is checked; an error names the call, the device and what to do. Codes: UNAVAILABLE (DEVICE_FAILED) once
+// the device is lost or a kernel failed, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for memory, FAILED_PRECONDITION
 // (DEVICE_UNSUPPORTED) where no usable device is found.
 // Thread safety: free functions; work on one stream is ordered. Ownership: the caller frees what it makes.
 //

@@ -57,7 +57,7 @@ __device__ __forceinline__ void WaveBarrier() {
   __builtin_amdgcn_wave_barrier();
 }
 
-// Cross-lane moves of 32-bit values. kCtrl, masks and kBoundCtrl as the ISA has them; lanes without a source keep `old`.
+// Cross-lane moves of 32-bit values. kCtrl, masks and kBoundCtrl as the ISA has them; a lane without one keeps `old`.
 template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
 __device__ __forceinline__ float UpdateDpp(float old, float source) {
   return __int_as_float(

@@ -1,8 +1,8 @@
-// Reductions and scans across lanes, from the seam's primitives: DPP within a row of 16 lanes (on gfx906 it fuses into the
-// add), ds_swizzle across rows of a half wave, ds_bpermute across halves.
+// Reductions and scans across lanes, from the seam's primitives: DPP within a row of 16 lanes (on gfx906 it fuses into
+// the add), ds_swizzle across rows of a half wave, ds_bpermute across halves.
 //
-// All take part: every lane of the wave makes the call. Groups are aligned, kLanes a power of two up to kWave; blocks are
-// one-dimensional (threadIdx.x). The order of summation depends on kLanes alone, so it is the same for waves of 32 and 64.
+// All take part: every lane of the wave makes the call. Groups are aligned, kLanes a power of two up to kWave; blocks
+// are one-dimensional. The order of summation depends on kLanes alone: it is the same for waves of 32 and 64.
 //
 //   const float dot = GroupSum<16, kWave>(partial);  // each 16 lanes get their sum, the same bits in all of them
 #pragma once
@@ -22,8 +22,8 @@ __device__ __forceinline__ int WaveId() {
   return static_cast<int>(threadIdx.x) / kWave;
 }
 
-// x of lane ^ kMask, for the steps of a butterfly: kMask 1, 2, 4, 8, 16, 32. For 4 and 8 the mirrored lane of the half row
-// or row, which after the smaller steps holds the same value.
+// x of lane ^ kMask, for the steps of a butterfly: kMask 1, 2, 4, 8, 16, 32. For 4 and 8 the mirrored lane of the half
+// row or row, which after the smaller steps holds the same value.
 template <int kMask, int kWave>
 __device__ __forceinline__ float ButterflyPartner(float x) {
   static_assert(kMask == 1 || kMask == 2 || kMask == 4 || kMask == 8 || kMask == 16 || (kMask == 32 && kWave == 64));

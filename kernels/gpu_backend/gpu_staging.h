@@ -1,5 +1,5 @@
-// Page-locked memory between the host's buffers and the stream: what a caller hands over may be freed at once, and copies
-// still run behind the caller.
+// Page-locked memory between the host's buffers and the stream: what a caller hands over may be freed at once, and
+// copies still run behind the caller.
 //
 // Thread safety: one thread at a time; PinnedRing blocks where the ring is full of copies that have not run yet.
 // Ownership: owns its memory; the stream must outlive it.

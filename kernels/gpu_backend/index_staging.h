@@ -1,7 +1,7 @@
 // The index arrays of steps on the device, sent once: operators that ask for what is already there get it.
 //
-// Thread safety: for the thread that issues operators. Ownership: owns device memory; what it returned may be used by the
-// launches of this call.
+// Thread safety: for the thread that issues operators. Ownership: owns device memory; what it returned may be used by
+// the launches of this call.
 //
 //   GDN_ASSIGN_OR_RETURN(gpu::DeviceBatch batch, indices.Batch(ring, params.batch, params.token_counts, nullptr));
 #pragma once

@@ -1,12 +1,12 @@
-// Brings states whose accepted log entries have passed L, which only drafts let happen, to what plain decodes of the same
-// tokens would have left: the first L entries folded into the base, those after them at the front of the log.
+// Brings states whose accepted log entries have passed L, which only drafts let happen, to what plain decodes of the
+// same tokens would have left: the first L entries folded into the base, those after them at the front of the log.
 //
 // Thread safety: as the backend's operators; the work may run behind the caller. Ownership: none.
 //
-//   std::vector<int32_t> log_lengths = {3, 18};  // accepted: 18 of a log's entries, some of them a draft's
-//   GDN_RETURN_IF_ERROR(FoldAccepted(backend, {.pool = pool, .count = 2, .slots = slots, .log_lengths = log_lengths.data(),
+//   std::vector<int32_t> lengths = {3, 18};  // accepted: 18 of a log's entries, some of them a draft's
+//   GDN_RETURN_IF_ERROR(FoldAccepted(backend, {.pool = pool, .count = 2, .slots = slots, .log_lengths = lengths.data(),
 //                                              .folded = folded}));
-//   // log_lengths is now {3, 2} and folded {0, 1}
+//   // lengths is now {3, 2} and folded {0, 1}
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct FoldAcceptedParams {
   uint8_t* folded = nullptr;            // out: 1 where the base is in slots[i] now, 0 where nothing moved; may be null
 };
 
-// Entries past the accepted ones are gone; convolution columns stay as they are. Nothing is touched where an argument is
-// refused (INVALID_ARGUMENT).
+// Entries past the accepted ones are gone; convolution columns stay as they are. Nothing is touched where an argument
+// is refused (INVALID_ARGUMENT).
 absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params);
 
 }  // namespace gdn

@@ -1,6 +1,6 @@
 // A Gated DeltaNet layer: the operators in order, for each kind of input, as prefill and as decode.
 //
-//   hidden_states -> projections -> split -> conv1d + SiLU -> l2norm, gating -> delta rule -> gated RMSNorm -> out-projection
+//   hidden_states -> projection -> split -> conv1d + SiLU -> l2norm, gates -> delta rule -> gated RMSNorm -> projection
 //   projected     enters at conv1d and leaves after the gated RMSNorm
 //   delta_rule    is the delta rule alone (with q scaled, and q, k normalised on request)
 // Thread safety: a GdnLayerRunner is for one thread. Ownership: it owns its workspace, which grows to the largest call

@@ -1,12 +1,12 @@
-// Everything of a layer between its in-projections and the delta rule, in one call: split, causal conv1d + SiLU, l2norm of q
-// and k, both gates. A GPU does it in one launch; Backend::MixerInput's default calls the operators one by one.
+// Everything of a layer between its in-projections and the delta rule, in one call: split, causal conv1d + SiLU, l2norm
+// of q and k, both gates. A GPU does it in one launch; Backend::MixerInput's default calls the operators one by one.
 //
 // Formulas: qkvz_split.h, causal_conv1d.h, qk_l2norm.h, gating.h. The convolution columns in the slots advance as
-// causal_conv1d.h says. Inputs are either projections (qkvz, ba; then z is written) or already split (mixed_qkv, b, a; then
-// z is the caller's).
+// causal_conv1d.h says. Inputs are either projections (qkvz, ba; then z is written) or already split (mixed_qkv, b, a;
+// then z is the caller's).
 // Thread safety: as many calls at a time as touch different slots. Ownership: none.
 //
-//   MixerInputParams p{.pool = pool, .batch = batch, .token_counts = counts, .layout = layout, .qkvz = y, .ba = s, ...};
+//   MixerInputParams p{.pool = pool, .batch = batch, .token_counts = counts, .layout = layout, .qkvz = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.MixerInput(p));
 #pragma once
 

@@ -2,12 +2,12 @@
 //
 // Thread safety: any number of calls at a time (the thread pool permitting). Ownership: none.
 // Two paths with different orders of summation, so the caller says which:
-//   kRowStable     few rows, bound by reading W. Each output is summed over features in one fixed order, whatever the number of
-//                  rows in the call: batching cannot change a bit. Decode.
-//   kSequenceGemm  the rows of one sequence's prefill, through a library GEMM over fixed tiles; the order may depend on `rows`.
+//   kRowStable     few rows, bound by reading W. Each output is summed over features in one fixed order, however
+//                  many rows the call has: batching cannot change a bit. Decode.
+//   kSequenceGemm  the rows of one sequence's prefill, through a library GEMM over fixed tiles; order may follow rows.
 // Sums are float32; BF16 and F16 weights are widened exactly.
 //
-//   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, .y_stride = w.rows};
+//   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
 #pragma once
 

@@ -4,7 +4,7 @@
 // kFlat (Qwen3.5): qkvz is [q | k | v | z] and ba is [b | a], each over all heads.
 // A permutation: exact to the bit. Thread safety: any number of calls at a time.
 //
-//   GDN_RETURN_IF_ERROR(backend.QkvzSplit({.layout = weights.layout, .dims = dims, .rows = n, .qkvz = y, .ba = s, ...}));
+//   GDN_RETURN_IF_ERROR(backend.QkvzSplit({.layout = weights.layout, .dims = dims, .rows = n, .qkvz = y, ...}));
 #pragma once
 
 #include <cstdint>

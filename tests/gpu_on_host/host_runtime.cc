@@ -1,4 +1,4 @@
-// kernels/gpu/runtime.h on the host executor: device memory is heap memory, everything has happened when a call returns.
+// kernels/gpu/runtime.h on the host executor: device memory is heap memory, all has happened when a call returns.
 
 #include <unistd.h>
 

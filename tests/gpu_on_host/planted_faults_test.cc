@@ -1,5 +1,5 @@
-// Faults planted into a product kernel's own source: the build makes copies of transpose_gpu.hip, one without its barrier and
-// one that reads an element past its tile's row, and the executor must see both.
+// Faults planted into a product kernel's own source: the build makes copies of transpose_gpu.hip, one without its
+// barrier and one that reads an element past its tile's row, and the executor must see both.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
-// device.h on the host: a SIMT executor that runs a kernel one fiber per lane, with real barriers and cross-lane operations.
+// device.h on the host: a SIMT executor that runs a kernel one fiber per lane, with real barriers and cross-lane calls.
 //
-// A block at a time, in a shuffled order; within it waves in an order that is shuffled anew after each barrier (from a fixed
-// seed, so a failure repeats). A launch fails, naming kernel, block and thread, where
+// A block at a time, in a shuffled order; within it waves in an order that is shuffled anew after each barrier (from a
+// fixed seed, so a failure repeats). A launch fails, naming kernel, block and thread, where
 //   - an LDS element is read before it is written, or lies outside its array;
 //   - two lanes touch an LDS element, one of them writing, with no barrier between (WaveBarrier within a wave);
 //   - lanes of a wave meet at different cross-lane calls or barriers, or one has returned;

@@ -3,8 +3,8 @@
 //   y[t][d] = sum of x[s][d] over s <= t,  with `chunk` > 0 over those s <= t of t's chunk of that many tokens
 // features = 1 is the scalar form, with threads along tokens; else threads lie along features too. Summed in double and
 // rounded at the end, so y[t] does not depend on how many tokens follow. y may be x.
-// Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are backend
-// memory (host memory for the reference, which needs no workspace).
+// Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are
+// backend memory (host memory for the reference, which needs no workspace).
 //
 //   GDN_RETURN_IF_ERROR(CumsumGpu({.tokens = t, .features = heads, .chunk = 64, .x = g, .y = sums}, stream));
 //   // Without chunks, or with long ones: .workspace = memory of CumsumWorkspaceBytes(params), where that is not 0.

@@ -1,10 +1,10 @@
 // Running sums along tokens on the GPU, over everything or anew in every chunk.
 //
-// A block of 256 threads is kGroups x kColumns: a thread takes 8 tokens on end of one feature, the groups' sums are scanned
-// in LDS (log2(kGroups) steps), and a chunk's first token cuts the sum off. Scalar: 256 x 1, a tile of 2048 tokens. Vector:
-// 8 x 32, a tile of 64 tokens of 32 features. Where sums reach across tiles: pass 1 writes each tile's last sum, pass 2 (a
-// block for its features, the same scan over tiles) makes of them what precedes each tile, pass 3 scans the tiles on top of
-// that. Resources: 2 KB LDS. Bound by memory: x is read twice where tiles hand on, else once.
+// A block of 256 threads is kGroups x kColumns: a thread takes 8 tokens on end of one feature, the groups' sums are
+// scanned in LDS (log2(kGroups) steps), and a chunk's first token cuts the sum off. Scalar: 256 x 1, a tile of 2048
+// tokens. Vector: 8 x 32, a tile of 64 tokens of 32 features. Where sums reach across tiles: pass 1 writes each tile's
+// last sum, pass 2 (a block for its features, the same scan over tiles) makes of them what precedes each tile, pass 3
+// scans the tiles on top of that. Resources: 2 KB LDS. Bound by memory: x is read twice where tiles hand on, else once.
 
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
@@ -31,8 +31,8 @@ struct Shared {
   LdsArray<double, kThreads> sums;
 };
 
-// Whether a chunk begins at one of items begin .. end - 1, an item being `span` tokens. In 32 bits, for the division's sake;
-// kMaxCumsumTokens leaves room.
+// Whether a chunk begins at one of items begin .. end - 1, an item being `span` tokens. In 32 bits, for the division's
+// sake; kMaxCumsumTokens leaves room.
 __device__ __forceinline__ bool ChunkBegins(int64_t begin, int64_t end, uint32_t span, int64_t chunk) {
   if (chunk == 0) return false;
   const uint32_t tokens = static_cast<uint32_t>(chunk);
@@ -40,8 +40,8 @@ __device__ __forceinline__ bool ChunkBegins(int64_t begin, int64_t end, uint32_t
   return next < static_cast<uint32_t>(end) * span;
 }
 
-// In: a thread's sum since the last chunk began among its items. Out: the sum since the last chunk began up to the end of
-// its items, over all groups of the tile. `first` is the tile's first item.
+// In: a thread's sum since the last chunk began among its items. Out: the sum since the last chunk began up to the end
+// of its items, over all groups of the tile. `first` is the tile's first item.
 template <int kColumns>
 __device__ __forceinline__ double ScanGroups(Shared& s, double sum, int64_t first, uint32_t span, int64_t chunk) {
   const int thread = threadIdx.x;

@@ -1,10 +1,10 @@
-// What the decay does between the tokens of a chunk, given their log decays g <= 0. With G the running sum of g in the chunk,
+// What the decay does between tokens of a chunk, given their log decays g <= 0. With G the chunk's running sum of g,
 //
 //   mask[i][j]   = e^{G_i - G_j} for j <= i, else 0     how much of what token j wrote is left when token i reads
 //   from_start[i] = e^{G_i}                             how much of the state before the chunk is left at token i
 //   to_end[i]     = e^{G_last - G_i}                    how much of what token i wrote is left after the chunk
-// The later minus the earlier: with the sign the other way about, strong decay would be growth. G and the differences are in
-// double, rounded before exp, and never e^{G_i} e^{-G_j}, which is 0 times infinity where the decay is strong.
+// The later minus the earlier: with the sign the other way about, strong decay would be growth. G and the differences
+// are in double, rounded before exp, and never e^{G_i} e^{-G_j}, which is 0 times infinity where the decay is strong.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the reference).
 //

@@ -1,7 +1,7 @@
 // mask[i][j] = e^{G_i - G_j} for j <= i, e^{G_i} and e^{G_last - G_i} on the GPU, G the running sum of g.
 //
-// A block of 256 threads a chunk: thread t sums up to token t (a scan in LDS, in double), then the threads share out the
-// mask's elements, neighbours along a row. Resources: 2 KB LDS. Bound by the exponentials.
+// A block of 256 threads a chunk: thread t sums up to token t (a scan in LDS, in double), then the threads share out
+// the mask's elements, neighbours along a row. Resources: 2 KB LDS. Bound by the exponentials.
 
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"

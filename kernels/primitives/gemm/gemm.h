@@ -4,9 +4,9 @@
 //   kNN   op(A)[i][l] = a[i][l], op(B)[l][j] = b[l][j]
 //   kNT   op(A)[i][l] = a[i][l], op(B)[l][j] = b[j][l]
 //   kTN   op(A)[i][l] = a[l][i], op(B)[l][j] = b[l][j]
-// An element is one chain of fused multiply-adds over l = 0 .. k - 1, in the naive form as in the tiled one: both give the
-// same bits, whatever m, n, the batch and the strides are. With beta = 0, C is not read and may hold anything; with k = 0 the
-// sum is 0. C must not overlap A or B.
+// An element is one chain of fused multiply-adds over l = 0 .. k - 1, in the naive form as in the tiled one: both give
+// the same bits, whatever m, n, the batch and the strides are. With beta = 0, C is not read and may hold anything; with
+// k = 0 the sum is 0. C must not overlap A or B.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the reference).
 //
@@ -31,7 +31,7 @@ struct GemmParams {
   int64_t k = 0;
   float alpha = 1.0f;
   float beta = 0.0f;
-  // Strides: floats from one stored row to the next. Batch strides: from one matrix to the next; 0: all share it (A, B).
+  // Strides: floats from one stored row to the next. Batch strides: from matrix to matrix; 0: all share it (A, B).
   const float* a = nullptr;  // kNN, kNT: [m, k]; kTN: [k, m]
   int64_t a_stride = 0;
   int64_t a_batch_stride = 0;

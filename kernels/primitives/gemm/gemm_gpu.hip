@@ -1,9 +1,10 @@
 // C = alpha op(A) op(B) + beta C on the GPU, naive and tiled, with the same bits.
 //
-// Naive: a thread an element, tiles of 16 x 64 (matrix_tiles.h). Tiled: a block of 256 threads makes 64 x 64 of C, a thread
-// 4 x 4 of them, from slices of 16 along k that lie in LDS k-major, rows of 68 floats, so that every operand read is 16
-// bytes. The next slice is loaded while the present one is used. Loads are 16 bytes where the stored rows are aligned to them
-// and the four elements are there. Resources: 8.7 KB LDS. Bound by arithmetic for k above some tens.
+// Naive: a thread an element, tiles of 16 x 64 (matrix_tiles.h). Tiled: a block of 256 threads makes 64 x 64 of C, a
+// thread 4 x 4 of them, from slices of 16 along k that lie in LDS k-major, rows of 68 floats, so that every operand
+// read is 16 bytes. The next slice is loaded while the present one is used. Loads are 16 bytes where the stored rows
+// are aligned to them and the four elements are there. Resources: 8.7 KB LDS. Bound by arithmetic for k above some
+// tens.
 
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"

@@ -1,8 +1,8 @@
 // l2norm on the GPU: y = x r with r = 1 / sqrt(sum x^2 + eps), and dx = r dy - x r^3 sum(dy x).
 //
-// Threads: 32 lanes a row, 8 rows a block. A lane owns columns 4 (lane + 32 j) .. + 3 and sums them in four accumulators,
-// whether or not they can be loaded 16 bytes at once, so a row's bits do not depend on where it lies. Resources: registers
-// only. Bound by memory; rows of up to a few thousand floats come from the cache the second time.
+// Threads: 32 lanes a row, 8 rows a block. A lane owns columns 4 (lane + 32 j) .. + 3 and sums them in four
+// accumulators, whether or not they can be loaded 16 bytes at once, so a row's bits do not depend on where it lies.
+// Resources: registers only. Bound by memory; rows of up to a few thousand floats come from the cache the second time.
 
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"

@@ -1,7 +1,7 @@
 // Triangular masks and identities, on batches of row-major matrices.
 //
 //   tril            y[i][j] = j <= i + diagonal ? x[i][j] : 0
-//   causal mask     y[i][j] = j < i ? x[i][j] : 0, that is tril with diagonal -1: what a token may read of those before it
+//   causal mask     y[i][j] = j < i ? x[i][j] : 0, tril with diagonal -1: what a token may read of those before it
 //   eye             y[i][j] = i == j
 //   apply identity  y = I + sign x
 // Without x, the masks are of ones: y is the mask itself. What is masked is never used in arithmetic, so it may be NaN.

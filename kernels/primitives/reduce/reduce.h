@@ -3,10 +3,10 @@
 //   kSum          sum x              kMax         max x
 //   kAbsDiffSum   sum |x - y|        kAbsDiffMax  max |x - y|
 //   kSquaredDiff  sum (x - y)^2
-// Two passes over blocks of a fixed number of elements, summed in double, so a result depends on the inputs alone, not on
-// the device. A NaN makes the result NaN, maxima too. Of nothing: a sum is 0, a maximum -infinity.
-// Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are backend
-// memory (host memory for the reference, which needs no workspace).
+// Two passes over blocks of a fixed number of elements, summed in double, so a result depends on the inputs alone, not
+// on the device. A NaN makes the result NaN, maxima too. Of nothing: a sum is 0, a maximum -infinity.
+// Thread safety: any number of calls at a time on different outputs and workspaces. Ownership: none; pointers are
+// backend memory (host memory for the reference, which needs no workspace).
 //
 //   GDN_ASSIGN_OR_RETURN(DeviceBuffer work, DeviceBuffer::Make(backend, ReduceWorkspaceBytes(n)));
 //   GDN_RETURN_IF_ERROR(ReduceGpu({.op = ReduceOp::kAbsDiffMax, .count = n, .x = x, .y = y, .result = result,

@@ -1,7 +1,7 @@
 // Sums and maxima, of x or of |x - y| or (x - y)^2, on the GPU.
 //
-// Pass 1: a block of 256 threads takes 4096 elements, thread t those at t, t + 256, ...; a tree in LDS makes one double of
-// them. Pass 2: one block does the same with those doubles. Resources: 2 KB LDS. Bound by memory.
+// Pass 1: a block of 256 threads takes 4096 elements, thread t those at t, t + 256, ...; a tree in LDS makes one double
+// of them. Pass 2: one block does the same with those doubles. Resources: 2 KB LDS. Bound by memory.
 
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"

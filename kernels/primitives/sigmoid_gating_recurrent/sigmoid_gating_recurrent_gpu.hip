@@ -1,7 +1,7 @@
 // Gates and recurrent step in one launch: delta_rule_scan with g and beta computed where a token is loaded.
 //
-// Thread mapping and bound: delta_rule_scan_gpu.hip. Each of a head's groups computes the gates anew: a few instructions
-// beside the reductions of a token, against two arrays and a launch.
+// Thread mapping and bound: delta_rule_scan_gpu.hip. Each of a head's groups computes the gates anew: a few
+// instructions beside the reductions of a token, against two arrays and a launch.
 
 #include "base/status_macros.h"
 #include "kernels/delta_rule_scan/delta_rule_scan_gpu-inl.h"

@@ -1,8 +1,9 @@
 // y[b][j][i] = x[b][i][j] on the GPU.
 //
-// A block of 256 threads moves a tile of 32 x 32 through LDS, rows of 33 so that a column's elements lie in different banks;
-// both sides are read and written 32 neighbours at a time. Tiles are counted in one dimension (across a row of tiles first),
-// so there are no grid dimensions to confuse and no limit of 65535 on any of them. Resources: 4.1 KB LDS. Bound by memory.
+// A block of 256 threads moves a tile of 32 x 32 through LDS, rows of 33 so that a column's elements lie in different
+// banks; both sides are read and written 32 neighbours at a time. Tiles are counted in one dimension (across a row of
+// tiles first), so there are no grid dimensions to confuse and no limit of 65535 on any of them. Resources: 4.1 KB LDS.
+// Bound by memory.
 
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"

@@ -1,4 +1,4 @@
-// Unit lower triangular systems of a chunk's size, many at a time, A strictly lower: (I + A)^-1, and X of (I - A) X = B.
+// Unit lower triangular systems of a chunk's size, many at a time, A strictly lower: (I + A)^-1, X of (I - A) X = B.
 //
 //   (I + A)^-1      16x16 diagonal blocks T_bb by substitution, then merged up, 16 to 32 to 64, by products:
 //                     T_21 = -T_22 A_21 T_11

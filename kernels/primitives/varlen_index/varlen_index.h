@@ -3,9 +3,9 @@
 //   lengths[i]        cu_seqlens[i + 1] - cu_seqlens[i]
 //   sequence_ids[t]   the sequence that token t belongs to
 //   position_ids[t]   t - cu_seqlens[sequence_ids[t]]
-//   chunk_offsets[i]  sum over s < i of ceil(lengths[s] / chunk): the first chunk of sequence i; the last entry counts all
-// cu_seqlens starts at 0, never falls and ends at `tokens`; it is on the device, so that is not checked. Empty sequences are
-// ordinary.
+//   chunk_offsets[i]  sum over s < i of ceil(lengths[s] / chunk): the first chunk of sequence i; the last entry: all
+// cu_seqlens starts at 0, never falls and ends at `tokens`; it is on the device, so that is not checked. Empty
+// sequences are ordinary.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
 // memory for the reference).
 //

@@ -1,7 +1,8 @@
 // Lengths, sequence ids, position ids and chunk offsets from cu_seqlens on the GPU.
 //
-// Lengths: a thread a sequence. Ids: a thread a token, by binary search in cu_seqlens (in cache). Chunk offsets: one block,
-// 256 sequences at a time, scanned in LDS with what came before carried along. Resources: 1 KB LDS. Bound by latency.
+// Lengths: a thread a sequence. Ids: a thread a token, by binary search in cu_seqlens (in cache). Chunk offsets: one
+// block, 256 sequences at a time, scanned in LDS with what came before carried along. Resources: 1 KB LDS. Bound by
+// latency.
 
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
@@ -22,7 +23,8 @@ __global__ __launch_bounds__(kThreads) void LengthsKernel(VarlenIndexParams p) {
   if (i < p.sequences) p.lengths[i] = p.cu_seqlens[i + 1] - p.cu_seqlens[i];
 }
 
-// The last sequence that begins at or before `token`: with empty ones before it at the same place, the one that holds it.
+// The last sequence that begins at or before `token`: with empty ones before it at the same place, the one that holds
+// it.
 __device__ __forceinline__ int32_t SequenceOf(const VarlenIndexParams& p, int32_t token) {
   int32_t low = 0;
   int32_t high = p.sequences;  // cu_seqlens[low] <= token < cu_seqlens[high]

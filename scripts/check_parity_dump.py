@@ -142,6 +142,39 @@ def vector_multiply(row):
     return {"y": row.x * (row.v[None, :] if row["vector"] == "row" else row.v[:, None])}
 
 
+def transpose(row):
+    return {"y": np.swapaxes(row.x, 1, 2)}
+
+
+def gemm(row):
+    turned = {"nn": "bik,bkj->bij", "nt": "bik,bjk->bij", "tn": "bki,bkj->bij"}
+    return {"c": np.einsum(turned[row["layout"]], row.a, row.b)}
+
+
+def tril(row):
+    """What is masked may be NaN in the input."""
+    kept = np.tri(*row.x.shape[1:], int(row["diagonal"]), dtype=bool)
+    return {"y": np.where(kept, row.x, 0.0)}
+
+
+def eye(row):
+    return {"y": np.broadcast_to(np.eye(*row.outputs["y"].shape[1:]), row.outputs["y"].shape)}
+
+
+def apply_identity(row):
+    return {"y": np.eye(row.x.shape[1]) + float(row["sign"]) * row.x}
+
+
+def decay_mask(row):
+    sums = row.g.cumsum(1)
+    left = np.minimum(sums[:, :, None] - sums[:, None, :], 0.0)
+    return {
+        "mask": np.tril(np.exp(left)),
+        "from_start": np.exp(sums),
+        "to_end": np.exp(sums[:, -1:] - sums),
+    }
+
+
 def l2norm_forward(row):
     return {"y": l2norm(row.x, float(row["epsilon"]))}
 
@@ -157,6 +190,8 @@ def qk_l2norm(row):
 
 def cumsum(row):
     chunk = int(row["chunk"]) or row.x.shape[0]
+    if row.x.shape[0] == 0:
+        return {"y": row.x}
     return {"y": np.concatenate([row.x[i : i + chunk].cumsum(0) for i in range(0, row.x.shape[0], chunk)])}
 
 
@@ -313,6 +348,12 @@ OPERATORS = {
     "reduce": reduce,
     "bf16_round_trip": bf16_round_trip,
     "vector_multiply": vector_multiply,
+    "transpose": transpose,
+    "gemm": gemm,
+    "tril": tril,
+    "eye": eye,
+    "apply_identity": apply_identity,
+    "decay_mask": decay_mask,
     "l2norm": l2norm_forward,
     "l2norm_backward": l2norm_backward,
     "qk_l2norm": qk_l2norm,

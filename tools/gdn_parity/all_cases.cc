@@ -84,7 +84,6 @@ std::vector<ParityCase> AllCases() {
   AddGatedRmsNormCases(cases);
   AddDeltaRuleCases(cases);
   AddLayerCases(cases);
-  AddParityCases(cases);
   AddParityLayerCases(cases);
   AddStageCases(cases);
   AddPhasesCases(cases);
@@ -92,6 +91,16 @@ std::vector<ParityCase> AllCases() {
   AddCacheCases(cases);
   AddLlamaCases(cases);
   AddFlaCases(cases);
+  AddCumsumCases(cases);
+  AddDecayMaskCases(cases);
+  AddElementwiseCases(cases);
+  AddGemmCases(cases);
+  AddL2NormCases(cases);
+  AddMasksCases(cases);
+  AddReduceCases(cases);
+  AddTransposeCases(cases);
+  AddTriangularSolveCases(cases);
+  AddVarlenIndexCases(cases);
   const auto places = Places();
   const auto place = [&places](const ParityCase& c) {
     const auto known = places.find({c.suite, c.test});

@@ -17,6 +17,15 @@ void Difference::Merge(const Difference& other) {
   relative_norm = std::max(relative_norm, other.relative_norm);
 }
 
+absl::StatusOr<Difference> Worst(const std::vector<absl::StatusOr<Difference>>& calls) {
+  Difference worst;
+  for (const absl::StatusOr<Difference>& call : calls) {
+    if (!call.ok()) return call.status();
+    worst.Merge(*call);
+  }
+  return worst;
+}
+
 Difference Compare(absl::Span<const float> actual, absl::Span<const float> expected) {
   const Difference incomparable{kInfinity, kInfinity, kInfinity};
   if (actual.size() != expected.size()) return incomparable;

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 namespace gdn::parity {
@@ -21,6 +22,9 @@ struct Difference {
   // The worse of both, measure by measure.
   void Merge(const Difference& other);
 };
+
+// The worst of the calls that make up a case; the first error, where one failed.
+absl::StatusOr<Difference> Worst(const std::vector<absl::StatusOr<Difference>>& calls);
 
 Difference Compare(absl::Span<const float> actual, absl::Span<const float> expected);
 

@@ -67,30 +67,35 @@ class OperatorCall {
     const auto held = Hold(std::move(values));
     std::invoke(field, host_) = expected->data();
     return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
-      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.InOut(name, shape, *held, *expected));
+      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.InPlace(name, name, shape, *held, *expected));
       return absl::OkStatus();
     });
   }
 
-  // On the backend the output takes the input's place. The reference has two tensors.
+  // On the backend the output takes the input's place; the reference has a tensor for each.
   template <typename Input, typename Output>
-  OperatorCall& InPlace(Input input, Output output, std::string name, Shape shape, std::vector<float> values) {
-    const auto held = Hold(values);
-    InOut(output, std::move(name), std::move(shape), std::move(values));
+  OperatorCall& InPlace(Input input, Output output, std::string in_name, std::string out_name, Shape shape,
+                        std::vector<float> values) {
+    const auto expected = Hold(values);
+    const auto held = Hold(std::move(values));
     std::invoke(input, host_) = held->data();
-    return Bind([=](OperatorRow&, Params& device) {
-      std::invoke(input, device) = std::invoke(output, device);
-      static_cast<void>(held);  // the reference's input
+    std::invoke(output, host_) = expected->data();
+    return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(float* both, row.InPlace(in_name, out_name, shape, *held, *expected));
+      std::invoke(input, device) = both;
+      std::invoke(output, device) = both;
       return absl::OkStatus();
     });
   }
 
-  // Backend memory that is neither compared nor dumped.
+  // Memory that is neither compared nor dumped.
   template <typename Field>
   OperatorCall& Scratch(Field field, int64_t count) {
     using T = std::remove_pointer_t<std::remove_reference_t<std::invoke_result_t<Field, Params&>>>;
+    const auto on_host = Hold(std::vector<T>(count));
+    std::invoke(field, host_) = on_host->data();
     return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
-      GDN_ASSIGN_OR_RETURN(void* bytes, row.data().PoisonedBytes(count * sizeof(T)));
+      GDN_ASSIGN_OR_RETURN(void* bytes, row.data().PoisonedBytes(on_host->size() * sizeof(T)));
       std::invoke(field, device) = static_cast<T*>(bytes);
       return absl::OkStatus();
     });

@@ -77,10 +77,11 @@ absl::StatusOr<double*> OperatorRow::Out(const std::string& name, std::vector<in
   return static_cast<double*>(device);
 }
 
-absl::StatusOr<float*> OperatorRow::InOut(const std::string& name, std::vector<int64_t> shape,
-                                          const std::vector<float>& values, const std::vector<float>& expected) {
-  GDN_ASSIGN_OR_RETURN(float* device, In(name, shape, values));
-  outputs_.push_back({name, std::move(shape), Kind::kFloat, device, expected});
+absl::StatusOr<float*> OperatorRow::InPlace(const std::string& in_name, const std::string& out_name,
+                                            std::vector<int64_t> shape, const std::vector<float>& values,
+                                            const std::vector<float>& expected) {
+  GDN_ASSIGN_OR_RETURN(float* device, In(in_name, shape, values));
+  outputs_.push_back({out_name, std::move(shape), Kind::kFloat, device, expected});
   return device;
 }
 

@@ -43,8 +43,8 @@ class OperatorRow {
                                const std::vector<int32_t>& expected);
   absl::StatusOr<double*> Out(const std::string& name, std::vector<int64_t> shape, const std::vector<double>& expected);
   // Memory that the operator reads and overwrites.
-  absl::StatusOr<float*> InOut(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values,
-                               const std::vector<float>& expected);
+  absl::StatusOr<float*> InPlace(const std::string& in_name, const std::string& out_name, std::vector<int64_t> shape,
+                                 const std::vector<float>& values, const std::vector<float>& expected);
   // A result that was read back already.
   void Result(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& actual,
               const std::vector<float>& expected);

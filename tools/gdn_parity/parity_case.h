@@ -21,7 +21,8 @@ namespace gdn::parity {
 // Of Difference::max_relative, for float32 outputs.
 inline constexpr double kMaxRelativeTolerance = 1e-5;
 
-using CaseRunner = std::function<absl::StatusOr<Difference>(Backend&, RandomTensor&)>;
+using CaseResult = absl::StatusOr<Difference>;
+using CaseRunner = std::function<CaseResult(Backend&, RandomTensor&)>;
 
 struct ParityCase {
   std::string suite;
@@ -68,7 +69,6 @@ inline constexpr double kBf16StateTolerance = 2e-2;  // bf16 state over 256 step
 void AddDeltaRuleCases(std::vector<ParityCase>& cases);
 void AddLayerCases(std::vector<ParityCase>& cases);
 void AddPhasesCases(std::vector<ParityCase>& cases);
-void AddParityCases(std::vector<ParityCase>& cases);
 void AddParityLayerCases(std::vector<ParityCase>& cases);
 void AddStageCases(std::vector<ParityCase>& cases);
 void AddOpsCases(std::vector<ParityCase>& cases);

@@ -154,7 +154,7 @@ Result Kkt(bool decays, const Stages& s, Backend& backend, const gpu::Stream& st
 
 Result SolveInPlace(const Stages& s, Backend& backend, const gpu::Stream& stream) {
   OperatorRow row = StageRow(backend, "unit_lower_inverse", s);
-  GDN_ASSIGN_OR_RETURN(float* a, row.InOut("a", s.Matrices(), s.a, s.t));
+  GDN_ASSIGN_OR_RETURN(float* a, row.InPlace("a", "a", s.Matrices(), s.a, s.t));
   GDN_RETURN_IF_ERROR(UnitLowerInverseGpu(
       {.batch = int64_t{s.batch.chunks} * s.batch.dims.value_heads, .size = s.batch.chunk_tokens, .a = a, .inverse = a},
       stream));
@@ -207,40 +207,6 @@ Result ChunkOutput(const Stages& s, Backend& backend, const gpu::Stream& stream)
   return row.Finish();
 }
 
-// (I + A)^-1 and X of (I - A) X = B.
-Result RunSolve(int32_t size, Backend& backend, RandomTensor& random) {
-  constexpr int64_t kBatch = 5;
-  constexpr int32_t kColumns = 40;
-  GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(backend));
-  // What correlated keys give: every entry of one sign.
-  const std::vector<float> a = random.Uniform(kBatch * size * size, 0.0f, 1.0f);
-  const std::vector<float> b = random.Normal(kBatch * size * kColumns);
-  OperatorRow inverse(backend, "unit_lower_inverse");
-  std::vector<float> expected(a.size());
-  UnitLowerInverseParams p{.batch = kBatch, .size = size, .a = a.data(), .inverse = expected.data()};
-  UnitLowerInverseReference(p);
-  GDN_ASSIGN_OR_RETURN(p.a, inverse.In("a", {kBatch, size, size}, a));
-  GDN_ASSIGN_OR_RETURN(p.inverse, inverse.Out("a", {kBatch, size, size}, expected));
-  GDN_RETURN_IF_ERROR(UnitLowerInverseGpu(p, stream));
-  GDN_ASSIGN_OR_RETURN(Difference worst, inverse.Finish());
-
-  // Small entries: with the sign turned, X grows as a product of (1 + |a|).
-  std::vector<float> small = a;
-  for (float& value : small) value *= 1.0f / static_cast<float>(size);
-  OperatorRow solve(backend, "causal_solve");
-  std::vector<float> x(b.size());
-  CausalSolveParams q{
-      .batch = kBatch, .size = size, .columns = kColumns, .a = small.data(), .b = b.data(), .x = x.data()};
-  CausalSolveReference(q);
-  GDN_ASSIGN_OR_RETURN(q.a, solve.In("a", {kBatch, size, size}, small));
-  GDN_ASSIGN_OR_RETURN(q.b, solve.In("b", {kBatch, size, kColumns}, b));
-  GDN_ASSIGN_OR_RETURN(q.x, solve.Out("x", {kBatch, size, kColumns}, x));
-  GDN_RETURN_IF_ERROR(CausalSolveGpu(q, stream));
-  GDN_ASSIGN_OR_RETURN(const Difference of_solve, solve.Finish());
-  worst.Merge(of_solve);
-  return worst;
-}
-
 void Add(const char* test, const std::string& shape, std::function<Result(Backend&, RandomTensor&)> run,
          std::vector<ParityCase>& cases) {
   ParityCase c{kSuite, test, shape, kSumTolerance, std::move(run)};
@@ -283,14 +249,6 @@ void AddStageCases(std::vector<ParityCase>& cases) {
   AddStage("chunk_w_u", Wy, cases);
   AddStage("chunk_state", ChunkState, cases);
   AddStage("chunk_output", ChunkOutput, cases);
-  for (const int32_t size : {16, 32, 64}) {
-    Add(
-        size == 16   ? "solve_16"
-        : size == 32 ? "solve_32"
-                     : "solve_64",
-        absl::StrCat("batch=5 n=", size, " columns=40"),
-        [size](Backend& backend, RandomTensor& random) { return RunSolve(size, backend, random); }, cases);
-  }
   AddStage("wy_kkt", with(Kkt, false), cases);
 }
 

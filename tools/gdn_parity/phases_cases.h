@@ -3,7 +3,7 @@
 //
 // Thread safety: free functions.
 //
-//   AddPrimitivePhases(cases);
+//
 //   AddChunkPhases(cases);
 #pragma once
 
@@ -28,7 +28,6 @@ inline ParityCase PhaseCase(int phase, std::string test, std::string shape, doub
           .gpu_only = true};
 }
 
-void AddPrimitivePhases(std::vector<ParityCase>& cases);  // 1 .. 4
-void AddChunkPhases(std::vector<ParityCase>& cases);      // 5 .. 8
+void AddChunkPhases(std::vector<ParityCase>& cases);  // 5 .. 8
 
 }  // namespace gdn::parity

@@ -1,4 +1,5 @@
-// Unit lower triangular inverses and causal solves on the GPU sources.
+// What rows of gdn_parity cannot say of unit lower triangular inverses and causal solves: bits, exact parts, values worked
+// out by hand, errors.
 
 #include <cmath>
 #include <cstdint>
@@ -36,22 +37,15 @@ std::vector<float> Inverse(GpuDevice& device, int64_t batch, int32_t size, const
   return device.Download(inverse, static_cast<int64_t>(a.size()));
 }
 
-std::vector<float> InverseReference(int64_t batch, int32_t size, const std::vector<float>& a) {
-  std::vector<float> inverse(a.size());
-  UnitLowerInverseReference({.batch = batch, .size = size, .a = a.data(), .inverse = inverse.data()});
-  return inverse;
-}
-
-TEST(UnitLowerInverse, MatchesTheReferenceForEverySizeInPlaceAndApart) {
+TEST(UnitLowerInverse, InPlaceAndApartGiveTheSameBits) {
   OnEveryWave([](GpuDevice& device) {
     Random random(1);
     for (const int32_t size : kSizes) {
       for (const int64_t batch : {1, 3, 9}) {
         const std::vector<float> a = StrictlyLower(batch, size, random.Normal(batch * size * size, 0.3f));
-        const std::vector<float> expected = InverseReference(batch, size, a);
-        const std::vector<float> apart = Inverse(device, batch, size, a, /*in_place=*/false);
-        EXPECT_LE(RelativeNormError(apart, expected), kSumTolerance) << "size " << size << " batch " << batch;
-        EXPECT_TRUE(BitEqual(Inverse(device, batch, size, a, /*in_place=*/true), apart)) << "size " << size;
+        EXPECT_TRUE(BitEqual(Inverse(device, batch, size, a, /*in_place=*/true),
+                             Inverse(device, batch, size, a, /*in_place=*/false)))
+            << "size " << size;
       }
     }
   });
@@ -89,9 +83,7 @@ TEST(UnitLowerInverse, HoldsForCorrelatedKeys) {
       for (const float beta : {0.5f, 0.999f, 1.0f, 2.0f}) {
         const std::vector<float> a = StrictlyLower(1, size, std::vector<float>(size * size, beta));
         const std::vector<float> inverse = Inverse(device, 1, size, a, /*in_place=*/true);
-        EXPECT_LE(RelativeNormError(inverse, InverseReference(1, size, a)), kSumTolerance)
-            << "size " << size << " beta " << beta;
-        EXPECT_NEAR(inverse[2 * size], -beta * (1.0f - beta), 1e-6f);
+        EXPECT_NEAR(inverse[2 * size], -beta * (1.0f - beta), 1e-6f) << "size " << size << " beta " << beta;
       }
     }
   });
@@ -125,24 +117,19 @@ TEST(UnitLowerInverse, ANanStaysInItsMatrix) {
   });
 }
 
-TEST(CausalSolve, MatchesTheReferenceForEverySizeAndAnyColumns) {
+TEST(CausalSolve, InPlaceAndApartGiveTheSameBits) {
   OnEveryWave([](GpuDevice& device) {
     Random random(5);
     for (const int32_t size : kSizes) {
       for (const int32_t columns : {1, 31, 32, 40, 100}) {
-        constexpr int64_t kBatch = 3;
-        const std::vector<float> a = StrictlyLower(kBatch, size, random.Normal(kBatch * size * size, 0.2f));
-        const std::vector<float> b = random.Normal(kBatch * size * columns);
-        std::vector<float> expected(b.size());
-        CausalSolveReference({kBatch, size, columns, a.data(), b.data(), expected.data()});
-        const float* device_a = device.Upload(a);
-        float* x = device.Poisoned(static_cast<int64_t>(b.size()));
-        ASSERT_OK(CausalSolveGpu({kBatch, size, columns, device_a, device.Upload(b), x}, device.stream()));
-        const std::vector<float> apart = device.Download(x, static_cast<int64_t>(b.size()));
-        EXPECT_LE(RelativeNormError(apart, expected), kSumTolerance) << "size " << size << " columns " << columns;
+        const float* a = device.Upload(StrictlyLower(3, size, random.Normal(3 * size * size, 0.2f)));
+        const std::vector<float> b = random.Normal(3 * size * columns);
+        const int64_t count = static_cast<int64_t>(b.size());
+        float* x = device.Poisoned(count);
+        ASSERT_OK(CausalSolveGpu({3, size, columns, a, device.Upload(b), x}, device.stream()));
         float* in_place = device.Upload(b);
-        ASSERT_OK(CausalSolveGpu({kBatch, size, columns, device_a, in_place, in_place}, device.stream()));
-        EXPECT_TRUE(BitEqual(device.Download(in_place, static_cast<int64_t>(b.size())), apart));
+        ASSERT_OK(CausalSolveGpu({3, size, columns, a, in_place, in_place}, device.stream()));
+        EXPECT_TRUE(BitEqual(device.Download(in_place, count), device.Download(x, count))) << size << " " << columns;
       }
     }
   });

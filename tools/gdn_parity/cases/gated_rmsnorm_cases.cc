@@ -29,7 +29,7 @@ absl::StatusOr<Difference> Run(const Shape& s, Backend& backend, RandomTensor& r
   call.In(&Params::z, "z", shape, std::move(z))
       .In(&Params::weight, "weight", {s.value_dim}, random.Normal(s.value_dim));
   if (s.in_place) {
-    call.InPlace(&Params::x, &Params::y, "y", shape, std::move(x));
+    call.InPlace(&Params::x, &Params::y, "x", "y", shape, std::move(x));
   } else {
     call.In(&Params::x, "x", shape, std::move(x)).Out(&Params::y, "y", shape);
   }

@@ -4,7 +4,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/random_id.h"
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
 
@@ -22,12 +21,6 @@ void WriteTensors(const std::string& path, const std::vector<NamedTensor>& tenso
 }
 
 }  // namespace
-
-TempFolder::TempFolder() : path_(std::filesystem::path(::testing::TempDir()) / ("gdn_" + RandomId())) {
-  std::filesystem::create_directories(path_);
-}
-
-TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
 
 void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);

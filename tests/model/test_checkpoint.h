@@ -1,6 +1,6 @@
 // A checkpoint folder in memory, to be changed and written by a test.
 //
-// Thread safety: a plain value. Ownership: owns its tensors; a TempFolder removes what was written.
+// Thread safety: a plain value. Ownership: owns its tensors.
 //
 //   TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_next_1");
 //   checkpoint.tensors.erase("model.layers.0.linear_attn.A_log");
@@ -14,21 +14,9 @@
 
 #include "base/dtype.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
-
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 void WriteFile(const std::string& path, const std::string& bytes);
 std::string ReadFile(const std::string& path);

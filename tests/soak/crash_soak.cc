@@ -6,12 +6,9 @@
 // (SIGKILL) once a round and started again. Each session, in a thread of its own, takes every step on both, through
 // DurableSession: prefills, decodes and drafts of all layers, made from the seed. Exit code 1 where an answer differs by
 // a bit, a step was applied other than once, or a kill cost a layer more tokens than the checkpoint interval.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -25,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "base/temporary_folder.h"
 #include "client/cpp/durable_session.h"
 #include "client/cpp/tensor_codec.h"
 #include "tests/soak/server_process.h"
@@ -292,16 +290,12 @@ absl::Status RunSoak(const std::string& folder) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-  std::string folder = std::filesystem::temp_directory_path() / "gdn_crash_soak.XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) {
-    std::perror("crash_soak: no temporary folder");
-    return 1;
-  }
-  const absl::Status status = gdn::RunSoak(folder);
-  if (status.ok()) {
-    std::filesystem::remove_all(folder);
-    return 0;
-  }
-  std::cerr << "crash_soak: " << status << "\nThe servers' logs and files are in " << folder << "\n";
+  auto folder = gdn::TemporaryFolder::Make();
+  const absl::Status status = folder.ok() ? gdn::RunSoak(folder->path()) : folder.status();
+  if (status.ok()) return 0;
+  std::cerr << "crash_soak: " << status << "\n";
+  if (!folder.ok()) return 1;
+  std::cerr << "The servers' logs and files are in " << folder->path() << "\n";
+  folder->Keep();
   return 1;
 }

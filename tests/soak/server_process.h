@@ -1,31 +1,27 @@
 // A gdn_server that a test starts, kills and starts again on the same port.
 //
-// Thread safety: one thread at a time. Ownership: the server is killed when its owner goes, and by the kernel when this
-// process dies first.
+// Thread safety: one thread at a time. Ownership: the server is killed when its owner goes, and with this process.
 //
 //   ServerProcess server("build/cpu/bin/gdn_server", {"--disk-dir=/tmp/d"}, folder, "crashing");
 //   GDN_RETURN_IF_ERROR(server.Start());
-//   server.Kill();  // SIGKILL
+//   server.Kill();
 //   GDN_RETURN_IF_ERROR(server.Start());
 #pragma once
 
-#include <sys/types.h>
-
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "base/child_process.h"
 
 namespace gdn {
 
 class ServerProcess {
  public:
   // `folder` is for its port file and its log; `name` tells them apart.
-  ServerProcess(std::string program, std::vector<std::string> flags, std::string folder, std::string name);
-  ServerProcess(const ServerProcess&) = delete;
-  ServerProcess& operator=(const ServerProcess&) = delete;
+  ServerProcess(std::string program, std::vector<std::string> flags, const std::string& folder,
+                const std::string& name);
   ~ServerProcess() { Kill(); }
 
   // Returns when it listens: on a free port the first time, on the same one later. UNAVAILABLE with the end of its log
@@ -33,20 +29,15 @@ class ServerProcess {
   absl::Status Start();
   // SIGKILL, and waits until it is gone.
   void Kill();
-  // SIGTERM, and waits until it has drained.
-  void Stop();
 
   std::string target() const;  // once it has been started
 
  private:
-  void End(int signal);
-  std::string LogTail() const;
-
   const std::string program_;
   const std::vector<std::string> flags_;
   const std::string port_file_;
   const std::string log_file_;
-  pid_t pid_ = -1;
+  std::optional<ChildProcess> process_;
   int port_ = 0;
 };
 

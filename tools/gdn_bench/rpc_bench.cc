@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/temporary_folder.h"
 #include "client/cpp/tensor_codec.h"
-#include "tools/gdn_bench/child_process.h"
 #include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/kernel_case.h"
 #include "tools/gdn_bench/rpc_load.h"
+#include "tools/gdn_bench/server_pair.h"
 #include "tools/gdn_bench/synthetic_checkpoint.h"
 
 namespace gdn::bench {
@@ -23,19 +23,8 @@ constexpr int kMostCalls = 1'000'000;
 constexpr int kMostConcurrency = 64;
 constexpr int kCallsPerBlock = 20;  // of a worker: short, so that both servers meet the same machine
 constexpr int kWarmUpBlocks = 5;
-constexpr absl::Duration kStartTimeout = absl::Seconds(60);
 constexpr uint32_t kSeed = 20240607;
 constexpr char kModel[] = "synthetic";
-
-struct Targets {
-  std::string gdn;
-  std::string echo;
-};
-
-absl::Status CheckRange(const char* flag, double value, double low, double high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ", low, " to ", high, ", not ", value));
-}
 
 absl::Status Validate(const RpcBenchOptions& o) {
   GDN_RETURN_IF_ERROR(CheckRange("sessions", o.sessions, 1, 1024));
@@ -161,24 +150,14 @@ absl::StatusOr<RpcReport> RunRpcBench(const RpcBenchOptions& options) {
   GDN_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::Make());
   GDN_RETURN_IF_ERROR(WriteSyntheticCheckpoint(dims, folder.path()));
 
-  const std::string gdn_port = folder.path() + "/gdn.port";
-  const std::string echo_port = folder.path() + "/echo.port";
   GDN_ASSIGN_OR_RETURN(
-      ChildProcess gdn_server,
-      ChildProcess::Start({options.server, absl::StrCat("--model=", kModel, "=", folder.path()), "--listen=127.0.0.1:0",
-                           "--backend=null", absl::StrCat("--port_file=", gdn_port)},
-                          folder.path() + "/gdn.log"));
-  GDN_ASSIGN_OR_RETURN(ChildProcess echo_server,
-                       ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", echo_port)},
-                                           folder.path() + "/echo.log"));
-  GDN_ASSIGN_OR_RETURN(const int gdn_at, gdn_server.WaitForPort(gdn_port, kStartTimeout));
-  GDN_ASSIGN_OR_RETURN(const int echo_at, echo_server.WaitForPort(echo_port, kStartTimeout));
-  const Targets targets{.gdn = absl::StrCat("127.0.0.1:", gdn_at), .echo = absl::StrCat("127.0.0.1:", echo_at)};
-
+      const ServerPair servers,
+      StartServers(options.server, {absl::StrCat("--model=", kModel, "=", folder.path()), "--backend=null"},
+                   options.self, folder.path()));
   RpcReport report{.options = options, .request_bytes = 0, .response_bytes = 0, .results = {}};
   for (const int concurrency : options.concurrency) {
     std::fprintf(stderr, "concurrency %d: %d calls to each server\n", concurrency, options.calls);
-    GDN_ASSIGN_OR_RETURN(const RpcResult result, MeasureConcurrency(options, targets, concurrency, report));
+    GDN_ASSIGN_OR_RETURN(const RpcResult result, MeasureConcurrency(options, servers.targets, concurrency, report));
     report.results.push_back(result);
   }
   return report;

@@ -8,19 +8,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "tools/gdn_bench/child_process.h"
+#include "base/temporary_folder.h"
 
 namespace gdn::bench {
 namespace {
-
-constexpr absl::Duration kStartTimeout = absl::Seconds(60);
-
-absl::Status CheckRange(const char* flag, int value, int low, int high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be ", low, " to ", high, ", not ", value));
-}
 
 absl::Status Validate(const StateBenchOptions& o) {
   GDN_RETURN_IF_ERROR(CheckRange("layers", o.layers, 1, 128));
@@ -91,21 +83,12 @@ absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options) {
   }
   const std::string folder = disk.has_value() ? disk->path() : scratch.path();
   {
-    const std::string gdn_port = scratch.path() + "/gdn.port";
-    const std::string echo_port = scratch.path() + "/echo.port";
-    GDN_ASSIGN_OR_RETURN(ChildProcess gdn_server, ChildProcess::Start({options.server, "--listen=127.0.0.1:0",
-                                                                       absl::StrCat("--disk_dir=", folder, "/server"),
-                                                                       absl::StrCat("--port_file=", gdn_port)},
-                                                                      scratch.path() + "/gdn.log"));
-    GDN_ASSIGN_OR_RETURN(ChildProcess echo_server,
-                         ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", echo_port)},
-                                             scratch.path() + "/echo.log"));
-    GDN_ASSIGN_OR_RETURN(const int gdn_at, gdn_server.WaitForPort(gdn_port, kStartTimeout));
-    GDN_ASSIGN_OR_RETURN(const int echo_at, echo_server.WaitForPort(echo_port, kStartTimeout));
-    const StateTargets targets{.gdn = absl::StrCat("127.0.0.1:", gdn_at), .echo = absl::StrCat("127.0.0.1:", echo_at)};
-    GDN_RETURN_IF_ERROR(MeasureTransfers(options, targets, report));
-    GDN_RETURN_IF_ERROR(MeasureForks(options, targets, report));
-    GDN_RETURN_IF_ERROR(MeasurePauses(options, targets, report));
+    GDN_ASSIGN_OR_RETURN(
+        const ServerPair servers,
+        StartServers(options.server, {absl::StrCat("--disk_dir=", folder, "/server")}, options.self, scratch.path()));
+    GDN_RETURN_IF_ERROR(MeasureTransfers(options, servers.targets, report));
+    GDN_RETURN_IF_ERROR(MeasureForks(options, servers.targets, report));
+    GDN_RETURN_IF_ERROR(MeasurePauses(options, servers.targets, report));
   }
   // After the children have ended: their processors and memory are not to be shared.
   GDN_RETURN_IF_ERROR(MeasureTiers(options, folder, report));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/gdn_bench/server_pair.h"
 #include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
@@ -69,15 +70,11 @@ struct StateReport {
 // INVALID_ARGUMENT for an option out of range; errors of the children and of the first call or move that fails.
 absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options);
 
-// The parts of it.
-struct StateTargets {
-  std::string gdn;   // gdn_server with --disk-dir
-  std::string echo;  // gdn_bench echo_server
-};
-absl::Status MeasureTransfers(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
+// The parts of it; gdn_server has a --disk-dir.
+absl::Status MeasureTransfers(const StateBenchOptions& options, const Targets& targets, StateReport& report);
 absl::Status MeasureTiers(const StateBenchOptions& options, const std::string& folder, StateReport& report);
-absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
-absl::Status MeasurePauses(const StateBenchOptions& options, const StateTargets& targets, StateReport& report);
+absl::Status MeasureForks(const StateBenchOptions& options, const Targets& targets, StateReport& report);
+absl::Status MeasurePauses(const StateBenchOptions& options, const Targets& targets, StateReport& report);
 
 // Returns the seconds that it took.
 using TimedFn = std::function<absl::StatusOr<double>()>;

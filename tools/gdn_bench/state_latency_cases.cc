@@ -94,7 +94,7 @@ absl::Status DecodeCalls(Client& client, const v1::DecodeRequest& step, int call
   return absl::OkStatus();
 }
 
-absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const StateTargets& targets,
+absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const Targets& targets,
                                          const std::string& name, const std::string& checkpoint_id) {
   std::fprintf(stderr, "%s: %d phases of %d calls, with checkpoints and without\n", name.c_str(), options.pause_phases,
                options.pause_calls);
@@ -126,7 +126,7 @@ absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const
 
 }  // namespace
 
-absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& targets, StateReport& report) {
+absl::Status MeasureForks(const StateBenchOptions& options, const Targets& targets, StateReport& report) {
   const auto client = ConnectAlone(targets.gdn);
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "many", options.layers));
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "one", 1));
@@ -139,7 +139,7 @@ absl::Status MeasureForks(const StateBenchOptions& options, const StateTargets& 
   return client->DeleteSession("sessions/one");
 }
 
-absl::Status MeasurePauses(const StateBenchOptions& options, const StateTargets& targets, StateReport& report) {
+absl::Status MeasurePauses(const StateBenchOptions& options, const Targets& targets, StateReport& report) {
   const auto client = ConnectAlone(targets.gdn);
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "big", options.layers));
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "neighbour", 1));

@@ -1,9 +1,5 @@
 // Moves of a session between the device and the tiers below, and forks, in this process: the server's own code without
 // gRPC around it.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/child_process.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -130,21 +127,14 @@ struct Bed {
 
 // The seconds that dd takes.
 absl::StatusOr<double> RunDd(const std::string& from, const std::string& to, int64_t mebibytes, bool sync) {
-  const std::string of = absl::StrCat("of=", to), in = absl::StrCat("if=", from),
-                    count = absl::StrCat("count=", mebibytes);
-  const char* const arguments[] = {
-      "dd", in.c_str(), of.c_str(), "bs=1M", count.c_str(), "status=none", sync ? "conv=fsync" : nullptr, nullptr};
+  std::vector<std::string> argv = {"dd",    absl::StrCat("if=", from),         absl::StrCat("of=", to),
+                                   "bs=1M", absl::StrCat("count=", mebibytes), "status=none"};
+  if (sync) argv.push_back("conv=fsync");
   const double start = NowSeconds();
-  const pid_t pid = fork();
-  if (pid == 0) {
-    execvp("dd", const_cast<char* const*>(arguments));
-    _exit(127);
-  }
-  if (pid < 0) return absl::UnavailableError(absl::StrCat("cannot fork: ", std::strerror(errno)));
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  GDN_ASSIGN_OR_RETURN(ChildProcess dd, ChildProcess::Start(std::move(argv), /*log_file=*/""));
+  const int exit_code = dd.Wait();
   const double seconds = NowSeconds() - start;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return seconds;
+  if (exit_code == 0) return seconds;
   return absl::UnavailableError(absl::StrCat("dd from ", from, " to ", to, " failed"));
 }
 

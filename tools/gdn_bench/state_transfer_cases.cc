@@ -62,7 +62,7 @@ absl::StatusOr<double> PlainUpload(v1::GdnService::Stub& stub, const std::string
 
 }  // namespace
 
-absl::Status MeasureTransfers(const StateBenchOptions& options, const StateTargets& targets, StateReport& report) {
+absl::Status MeasureTransfers(const StateBenchOptions& options, const Targets& targets, StateReport& report) {
   const auto client = ConnectAlone(targets.gdn);
   const auto plain = ConnectPlain(targets.echo);
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, kExported, options.layers));

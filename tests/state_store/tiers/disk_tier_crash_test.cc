@@ -15,8 +15,8 @@
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
 #include "state_store/tiers/disk_tier.h"
-#include "tests/state_store/temp_folder.h"
 #include "tests/state_store/test_image.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {

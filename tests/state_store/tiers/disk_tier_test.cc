@@ -13,8 +13,8 @@
 #include "base/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/state_store/temp_folder.h"
 #include "tests/state_store/test_image.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {

@@ -1,20 +1,15 @@
 #include "tests/state_store/tiers/redis_server_fixture.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <hiredis/hiredis.h>
 #include <netinet/in.h>
-#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's kill
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace gdn {
@@ -65,25 +60,16 @@ bool RedisServer::Installed() {
   return false;
 }
 
-RedisServer::RedisServer(RedisServerOptions options) : options_(std::move(options)) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "gdn-redis-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) Die("no temporary folder");
-  folder_ = pattern;
-  if (options_.tcp) port_ = FreePort();
-}
+RedisServer::RedisServer(RedisServerOptions options)
+    : options_(std::move(options)), port_(options_.tcp ? FreePort() : 0) {}
 
-RedisServer::~RedisServer() {
-  Kill();
-  Collect();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
-}
+RedisServer::~RedisServer() { Kill(); }
 
 void RedisServer::Start() {
-  Collect();
+  process_.reset();
   std::vector<std::string> arguments = {"redis-server",
                                         "--dir",
-                                        folder_,
+                                        folder_.path(),
                                         "--save",
                                         "",
                                         "--port",
@@ -97,50 +83,33 @@ void RedisServer::Start() {
   if (options_.tcp) {
     arguments.insert(arguments.end(), {"--bind", "127.0.0.1"});
   } else {
-    arguments.insert(arguments.end(), {"--unixsocket", folder_ + "/socket"});
+    arguments.insert(arguments.end(), {"--unixsocket", folder_.path() + "/socket"});
   }
   arguments.insert(arguments.end(), options_.arguments.begin(), options_.arguments.end());
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  const std::string log = folder_ + "/log";
-  const pid_t process = fork();
-  if (process < 0) Die("no process");
-  if (process == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // no server outlives its test
-    const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    dup2(out, STDOUT_FILENO);
-    dup2(out, STDERR_FILENO);
-    execvp(argv[0], argv.data());
-    _exit(127);
-  }
-  process_ = process;
-  const absl::Time give_up = absl::Now() + absl::Minutes(1);
-  while (true) {
-    const std::string answer = Command({"PING"});
-    if (answer == "PONG" || answer.starts_with("NOAUTH")) return;
-    int status = 0;
-    if (waitpid(process, &status, WNOHANG) == process) Die("it ended at once; see " + log);
-    if (absl::Now() > give_up) Die("it does not answer: " + answer);
-    absl::SleepFor(absl::Milliseconds(2));
+  auto started = ChildProcess::Start(std::move(arguments), folder_.path() + "/log");
+  if (!started.ok()) Die(started.status().ToString());
+  process_.emplace(*std::move(started));
+  std::string answer;
+  const auto answers = [&] {
+    answer = Command({"PING"});
+    return answer == "PONG" || answer.starts_with("NOAUTH");
+  };
+  if (const absl::Status up = process_->WaitUntil(answers, absl::Minutes(1)); !up.ok()) {
+    Die(up.ToString() + "; it answered: " + answer);
   }
 }
 
 void RedisServer::Kill() {
-  if (const pid_t process = process_; process > 0) kill(process, SIGKILL);
-}
-
-void RedisServer::Collect() {
-  if (const pid_t process = process_.exchange(0); process > 0) waitpid(process, nullptr, 0);
+  if (process_.has_value()) process_->Signal(SIGKILL);
 }
 
 std::string RedisServer::endpoint() const {
-  return options_.tcp ? "127.0.0.1:" + std::to_string(port_) : "unix:" + folder_ + "/socket";
+  return options_.tcp ? "127.0.0.1:" + std::to_string(port_) : "unix:" + folder_.path() + "/socket";
 }
 
 std::string RedisServer::Command(const std::vector<std::string>& arguments) const {
   redisContext* context =
-      options_.tcp ? redisConnect("127.0.0.1", port_) : redisConnectUnix((folder_ + "/socket").c_str());
+      options_.tcp ? redisConnect("127.0.0.1", port_) : redisConnectUnix((folder_.path() + "/socket").c_str());
   if (context == nullptr) return "(no memory)";
   std::string answer = context->errstr;
   if (context->err == 0) {

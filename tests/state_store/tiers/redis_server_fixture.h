@@ -9,11 +9,12 @@
 //   server.Start();  // with what it had
 #pragma once
 
-#include <sys/types.h>
-
-#include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "base/child_process.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 
@@ -43,12 +44,10 @@ class RedisServer {
   std::string Command(const std::vector<std::string>& arguments) const;
 
  private:
-  void Collect();
-
   const RedisServerOptions options_;
-  std::string folder_;
-  int port_ = 0;
-  std::atomic<pid_t> process_ = 0;
+  const TempFolder folder_;
+  const int port_;
+  std::optional<ChildProcess> process_;
 };
 
 }  // namespace gdn

@@ -1,19 +1,13 @@
-#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's kill
-
-#include <cerrno>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/layer_dims.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tools/gdn_bench/child_process.h"
 #include "tools/gdn_bench/cost.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
@@ -193,44 +187,6 @@ TEST(MeasureCase, ReturnsTheCasesError) {
   PreparedCase prepared;
   prepared.run = [] { return absl::DataLossError("broken"); };
   EXPECT_EQ(MeasureCase("broken", prepared, *machine, {}).status(), absl::DataLossError("broken"));
-}
-
-// A shell that writes its pid and then lasts, having run `prelude` first.
-absl::StatusOr<ChildProcess> StartShell(const TemporaryFolder& folder, const std::string& prelude, pid_t* pid) {
-  const std::string pid_file = folder.path() + "/pid";
-  auto child = ChildProcess::Start(
-      {"/bin/sh", "-c", prelude + " echo $$ > " + pid_file + "; while :; do sleep 0.05; done"}, folder.path() + "/log");
-  for (*pid = 0; child.ok() && *pid == 0; absl::SleepFor(absl::Milliseconds(5))) std::ifstream(pid_file) >> *pid;
-  return child;
-}
-
-TEST(ChildProcess, IsGoneOnceItsOwnerIs) {
-  for (const std::string prelude : {"", "trap '' TERM;"}) {
-    const auto folder = TemporaryFolder::Make();
-    ASSERT_TRUE(folder.ok()) << folder.status();
-    pid_t pid = 0;
-    {
-      const auto child = StartShell(*folder, prelude, &pid);
-      ASSERT_TRUE(child.ok()) << child.status();
-      EXPECT_EQ(kill(pid, 0), 0);
-    }
-    EXPECT_EQ(kill(pid, 0), -1) << "with prelude '" << prelude << "'";
-    EXPECT_EQ(errno, ESRCH);
-  }
-}
-
-TEST(ChildProcess, ThatExitsBeforeItListensIsReportedWithItsOutput) {
-  const auto folder = TemporaryFolder::Make();
-  ASSERT_TRUE(folder.ok()) << folder.status();
-  auto child = ChildProcess::Start({"/bin/sh", "-c", "echo no such model; exit 3"}, folder->path() + "/log");
-  ASSERT_TRUE(child.ok()) << child.status();
-  const auto port = child->WaitForPort(folder->path() + "/port", absl::Seconds(30));
-  EXPECT_EQ(port.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(port.status().message()), HasSubstr("no such model"));
-}
-
-TEST(ChildProcess, ThatCannotBeExecutedIsNotFound) {
-  EXPECT_EQ(ChildProcess::Start({"/no/such/program"}, "/dev/null").status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

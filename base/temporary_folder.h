@@ -1,0 +1,36 @@
+// A folder of its own, removed with its contents on destruction.
+//
+// Thread safety: constant once made. Ownership: owns the folder; movable.
+//
+//   GDN_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::Make());
+//   std::ofstream(folder.path() + "/file") << "text";
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace gdn {
+
+class TemporaryFolder {
+ public:
+  // Under the system's folder for temporary files.
+  static absl::StatusOr<TemporaryFolder> Make();
+  // Under `parent`, which is made where it is not there.
+  static absl::StatusOr<TemporaryFolder> MakeIn(const std::string& parent);
+
+  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+  ~TemporaryFolder();
+
+  const std::string& path() const { return path_; }
+  // Leaves the folder where it is.
+  void Keep() { path_.clear(); }
+
+ private:
+  explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+}  // namespace gdn

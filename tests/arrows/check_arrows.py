@@ -57,7 +57,7 @@ NODES = [
      ["proto", "server/rpc", "server/validation", "server/session", "server/batcher", "server/model",
       "server/observability"] + STATES + SERVED_KERNELS),
     ("client", ["client/cpp"], "the C++ client", ["proto"]),
-    ("tools/gdnctl", ["tools/gdnctl"], "the command line", ["client"]),
+    ("tools/gdnctl", ["tools/gdnctl", "tools/gdnctl/*"], "the command line", ["client"]),
     ("tools/gdn_bench", ["tools/gdn_bench"], "measures", ["client", "server/session"] + STATES + SERVED_KERNELS),
     ("tools/gdn_parity", ["tools/gdn_parity", "tools/gdn_parity/cases"], "compares operators with references",
      ["client", "kernels/primitives"] + SERVED_KERNELS),

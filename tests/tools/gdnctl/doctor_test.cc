@@ -12,7 +12,7 @@
 #include "tests/tools/gdnctl/planted_node.h"
 #include "tools/gdnctl/command.h"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/doctor_checks.h"
+#include "tools/gdnctl/doctor/checks.h"
 
 namespace gdn::doctor {
 namespace {

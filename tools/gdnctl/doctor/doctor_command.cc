@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "tools/gdnctl/commands.h"
-#include "tools/gdnctl/doctor_checks.h"
+#include "tools/gdnctl/doctor/checks.h"
 
 ABSL_FLAG(std::string, root, "/", "Look at the node whose /sys, /dev, /proc and /etc are under this folder.");
 ABSL_FLAG(double, need, 4.0,

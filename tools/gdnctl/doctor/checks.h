@@ -11,10 +11,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "tools/gdnctl/doctor_node.h"
-#include "tools/gdnctl/doctor_runtime.h"
+#include "tools/gdnctl/doctor/hip_runtime.h"
+#include "tools/gdnctl/doctor/node.h"
 
 namespace gdn::doctor {
 
@@ -58,5 +59,40 @@ std::string Summary(const std::vector<Check>& checks);
 // The GPUs left over by a *_VISIBLE_DEVICES value: numbers among `gpus` or "GPU-<unique id in hexadecimal>", separated by
 // commas; the list ends at the first entry that names none, as the runtimes do.
 std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
+
+// For the checks alone, each in the .cc that is named after what it looks at.
+
+// What a check looks at: all that was read, and the GPUs that every check before it let pass.
+using Gpus = std::vector<const GpuNode*>;
+struct Node {
+  const NodeFacts& facts;
+  const HipRuntime& runtime;
+  const Environment& environment;
+  const Requirements& requirements;
+  Gpus gpus;
+};
+
+// Findings; CheckNode adds the name.
+inline Check Ok(std::string found) { return {"", Verdict::kOk, std::move(found), ""}; }
+inline Check Note(std::string found, std::string to_do) {
+  return {"", Verdict::kNote, std::move(found), std::move(to_do)};
+}
+inline Check Unknown() { return {"", Verdict::kUnknown, "cannot be told before the above is mended", ""}; }
+inline Check Missing(std::string found, std::string to_do) {
+  return {"", Verdict::kMissing, std::move(found), std::move(to_do)};
+}
+
+std::optional<Check> CheckCard(Node& node);  // driver_check.cc
+std::optional<Check> CheckDriver(Node& node);
+std::optional<Check> CheckKfd(Node& node);  // devices_check.cc
+std::optional<Check> CheckTopology(Node& node);
+std::optional<Check> CheckRenderNodes(Node& node);
+std::optional<Check> CheckVisible(Node& node);  // gpus_check.cc
+std::optional<Check> CheckOverride(Node& node);
+std::optional<Check> CheckArchitecture(Node& node);
+std::optional<Check> CheckMemory(Node& node);
+std::optional<Check> CheckRuntime(Node& node);  // runtime_check.cc
+std::optional<Check> CheckRuntimeDevices(Node& node);
+std::optional<Check> CheckBuild(Node& node);
 
 }  // namespace gdn::doctor

@@ -1,4 +1,4 @@
-#include "tools/gdnctl/doctor_runtime.h"
+#include "tools/gdnctl/doctor/hip_runtime.h"
 
 #include <dlfcn.h>
 

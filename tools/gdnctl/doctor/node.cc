@@ -1,4 +1,4 @@
-#include "tools/gdnctl/doctor_node.h"
+#include "tools/gdnctl/doctor/node.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 // What a node has for the GPU backend: driver, device files, cards and GPUs, as the kernel shows them under /sys and /dev.
 //
 // Only reads; every path is under `root`, so a test plants a tree. What cannot be read is absent from the facts, never
-// an error: the checks (doctor_checks.h) say what its absence means.
+// an error: the checks (checks.h) say what its absence means.
 // Thread safety: free functions. Ownership: plain values.
 //
 //   const NodeFacts facts = ReadNode({.root = "/", .identity = ProcessIdentity()});

@@ -1,65 +1,38 @@
 #include "tests/support/fake_gdn_service.h"
 
-#include <algorithm>
 #include <chrono>
+#include <utility>
 
+#include "base/hash.h"
 #include "base/string_cat.h"
-#include "client/cpp/tensor_codec.h"
+#include "google/rpc/status.pb.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace gdn {
 namespace {
 
-constexpr int64_t kMaxStoredReplyBytes = 64 * kToyHidden * 4;  // replies of more than 64 tokens are not kept
+constexpr size_t kPieceBytes = 100;  // so that even small files come in pieces
 
-google::rpc::Status ToRpc(const grpc::Status& status) {
-  google::rpc::Status rpc;
-  rpc.set_code(status.error_code());
-  rpc.set_message(status.error_message());
-  return rpc;
+// Answers a message of a stream with what `run` makes of it.
+template <typename Response, typename Run>
+Response Answer(const Run& run) {
+  Response response;
+  if (const grpc::Status status = run(response.mutable_result()); !status.ok()) {
+    response.clear_result();
+    response.mutable_status()->set_code(status.error_code());
+    response.mutable_status()->set_message(status.error_message());
+  }
+  return response;
 }
 
 }  // namespace
-
-std::array<float, kToyHidden> ToyState::Step(int32_t layer, const float* x) {
-  std::array<float, kToyHidden> y;
-  for (size_t d = 0; d < kToyHidden; ++d) {
-    sum[d] += x[d];
-    std::rotate(newest[d].begin(), newest[d].begin() + 1, newest[d].end());
-    newest[d].back() = x[d];
-    y[d] = static_cast<float>(layer + 1) * sum[d];
-  }
-  ++token_count;
-  return y;
-}
-
-std::set<std::string> FakeGdnService::session_names() const {
-  absl::MutexLock lock(&mu_);
-  std::set<std::string> names;
-  for (const auto& [name, session] : sessions_) names.insert(name);
-  return names;
-}
-
-int FakeGdnService::sessions_created() const {
-  absl::MutexLock lock(&mu_);
-  return sessions_created_;
-}
-
-std::set<std::string> FakeGdnService::checked_calls() const {
-  absl::MutexLock lock(&mu_);
-  return checked_calls_;
-}
-
-std::set<std::string> FakeGdnService::identified_calls() const {
-  absl::MutexLock lock(&mu_);
-  return identified_calls_;
-}
 
 grpc::Status FakeGdnService::GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
                                            v1::GetServerInfoResponse* response) {
   response->set_version("0.0.0-fake");
   response->set_backend("cpu");
+  response->set_numerics_id(numerics_id());
   response->mutable_limits()->set_max_stored_reply_bytes(kMaxStoredReplyBytes);
   v1::TierInfo* const disk = response->add_tiers();
   disk->set_name("disk");
@@ -71,7 +44,7 @@ grpc::Status FakeGdnService::GetServerInfo(grpc::ServerContext*, const v1::GetSe
 
 grpc::Status FakeGdnService::GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
                                       v1::GetModelResponse* response) {
-  if (request->name() != "models/toy") return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such model");
+  if (request->name() != kToyModel) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such model");
   v1::Model* const model = response->mutable_model();
   model->set_name(request->name());
   model->set_num_layers(3);
@@ -84,99 +57,99 @@ grpc::Status FakeGdnService::GetModel(grpc::ServerContext*, const v1::GetModelRe
 grpc::Status FakeGdnService::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
                                         v1::ListModelsResponse* response) {
   v1::GetModelRequest request;
-  request.set_name("models/toy");
+  request.set_name(kToyModel);
   v1::GetModelResponse model;
   (void)GetModel(context, &request, &model);
   *response->add_models() = model.model();
   return grpc::Status::OK;
 }
 
-grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
-                                           v1::CreateSessionResponse* response) {
-  if (request->model() != "models/toy") return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such model");
-  absl::MutexLock lock(&mu_);
-  const std::string name = "sessions/" + request->session_id();
-  if (!sessions_.emplace(name, Session{{0, {}}, {2, {}}}).second) {
-    return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken");
+template <typename Piece, typename Write>
+void FakeGdnService::CutInPieces(const std::string& file, const Write& write) const {
+  for (size_t offset = 0; offset < file.size(); offset += kPieceBytes) {
+    Piece piece;
+    piece.set_data(file.substr(offset, kPieceBytes));
+    piece.set_offset(static_cast<int64_t>(offset));
+    piece.set_total_bytes(static_cast<int64_t>(file.size()));
+    piece.set_checksum(Hash64(piece.data()) + (options_.damaged_pieces ? 1 : 0));
+    write(piece);
   }
-  ++sessions_created_;
-  response->mutable_session()->set_name(name);
+}
+
+grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
+                                         grpc::ServerWriter<v1::ExportStateResponse>* writer) {
+  const std::optional<ToyStates> states = StatesOf(request->name());
+  if (!states.has_value()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
+  CutInPieces<v1::ExportStateResponse>(ToyStateFile(*states, options_.exported_state_error),
+                                       [&](const v1::ExportStateResponse& piece) { writer->Write(piece); });
   return grpc::Status::OK;
 }
 
-grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
-                                           v1::DeleteSessionResponse*) {
-  absl::MutexLock lock(&mu_);
-  return sessions_.erase(request->name()) != 0 ? grpc::Status::OK
-                                               : grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
+grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReader<v1::ImportStateRequest>* reader,
+                                         v1::ImportStateResponse* response) {
+  v1::ImportStateRequest request;
+  if (!reader->Read(&request) || request.target().model() != kToyModel) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "expected a target of models/toy first");
+  }
+  const v1::ImportStateRequest::Target target = request.target();
+  std::string bytes;
+  while (reader->Read(&request)) {
+    if (request.checksum() != Hash64(request.data())) return grpc::Status(grpc::StatusCode::DATA_LOSS, "checksum");
+    bytes += request.data();
+  }
+  if (static_cast<int64_t>(bytes.size()) != target.total_bytes()) {
+    return grpc::Status(grpc::StatusCode::DATA_LOSS, "another size than announced");
+  }
+  const auto layers = ParseToyStateFile(bytes);
+  if (!layers.ok()) return grpc::Status(grpc::StatusCode::DATA_LOSS, layers.status().ToString());
+  return AddSession("sessions/" + target.session_id(), *layers, response->mutable_session());
 }
 
-grpc::Status FakeGdnService::Advance(const std::string& call, const std::string& session, int32_t layer,
-                                     int64_t expected_count, const float* input, int64_t tokens,
-                                     std::vector<float>* output, int64_t* token_count) {
-  absl::MutexLock lock(&mu_);
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
-  const auto state = found->second.find(layer);
-  if (state == found->second.end()) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no such layer");
-  if (expected_count >= 0) {
-    checked_calls_.insert(call);
-    if (expected_count != state->second.token_count) return grpc::Status(grpc::StatusCode::ABORTED, "another count");
+grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchStateRequest* request,
+                                        grpc::ServerWriter<v1::WatchStateResponse>* writer) {
+  const grpc::Status ended(grpc::StatusCode::NOT_FOUND, "no such session");
+  const std::optional<ToyStates> states = StatesOf(request->name());
+  if (!states.has_value()) return ended;
+  for (int64_t sequence = 0; sequence < 4; ++sequence) {
+    const bool delta = sequence == 1 || sequence == 2;
+    const std::string snapshot = delta ? StrCat("delta ", sequence) : ToyStateFile(*states, 0);
+    CutInPieces<v1::WatchStateResponse>(snapshot, [&](v1::WatchStateResponse& piece) {
+      piece.set_sequence(sequence);
+      piece.set_delta(delta);
+      writer->Write(piece);
+    });
   }
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (float y : state->second.Step(layer, input + t * kToyHidden)) {
-      output->push_back(call == faults_.faulty_call ? y + faults_.output_error : y);
-    }
-  }
-  *token_count = state->second.token_count + (faults_.wrong_token_count ? 1 : 0);
-  return grpc::Status::OK;
+  return ended;
 }
 
 grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::PrefillRequest& request,
                                         v1::PrefillResponse* response) {
-  const auto input = TensorToFloats(request.hidden_states().hidden_states(),
-                                    {{request.hidden_states().hidden_states().shape(0), kToyHidden}});
-  if (!input.ok()) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, input.status().ToString());
-  if (!request.request_id().empty()) {
-    if (static_cast<int64_t>(input->size() * 4) > kMaxStoredReplyBytes) {
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the reply is too large to store");
-    }
-    absl::MutexLock lock(&mu_);
-    identified_calls_.insert(call);
-  }
-  std::vector<float> output;
-  int64_t token_count = 0;
-  const int64_t tokens = static_cast<int64_t>(input->size()) / kToyHidden;
-  grpc::Status status = Advance(call, request.session(), request.layer(),
-                                request.has_expected_token_count() ? request.expected_token_count() : -1, input->data(),
-                                tokens, &output, &token_count);
-  if (!status.ok()) return status;
-  *response->mutable_output() = *MakeTensor(output, {tokens, kToyHidden});
-  response->set_token_count(token_count);
-  return grpc::Status::OK;
+  return RunStep({.call = call,
+                  .layer = request.layer(),
+                  .request_id = request.request_id(),
+                  .input = &request.hidden_states().hidden_states(),
+                  .prefill = true,
+                  .rows = {{.session = request.session(),
+                            .epoch = request.session_epoch(),
+                            .expected = request.has_expected_token_count() ? request.expected_token_count() : -1}}},
+                 response);
 }
 
 grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::DecodeRequest& request,
                                        v1::DecodeResponse* response) {
-  const int64_t batch = request.sessions_size();
-  const auto input = TensorToFloats(request.hidden_states().hidden_states(), {{batch, 1, kToyHidden}});
-  if (!input.ok()) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, input.status().ToString());
-  if (faults_.refuse_decode) return grpc::Status(grpc::StatusCode::ABORTED, "busy");
-  if (!request.request_id().empty()) {
-    absl::MutexLock lock(&mu_);
-    identified_calls_.insert(call);
+  if (options_.refuse_decode) return grpc::Status(grpc::StatusCode::ABORTED, "busy");
+  Step step = {.call = call,
+               .layer = request.layer(),
+               .request_id = request.request_id(),
+               .input = &request.hidden_states().hidden_states(),
+               .draft = request.draft()};
+  for (int row = 0; row < request.sessions_size(); ++row) {
+    step.rows.push_back(
+        {.session = request.sessions(row),
+         .epoch = request.session_epochs_size() > row ? request.session_epochs(row) : 0,
+         .expected = request.expected_token_counts_size() > row ? request.expected_token_counts(row) : -1});
   }
-  std::vector<float> output;
-  for (int row = 0; row < batch; ++row) {
-    int64_t token_count = 0;
-    const int64_t expected = request.expected_token_counts_size() > row ? request.expected_token_counts(row) : -1;
-    grpc::Status status = Advance(call, request.sessions(row), request.layer(), expected,
-                                  input->data() + row * kToyHidden, 1, &output, &token_count);
-    if (!status.ok()) return status;
-    response->add_token_counts(token_count);
-  }
-  *response->mutable_output() = *MakeTensor(output, {batch, 1, kToyHidden});
-  return grpc::Status::OK;
+  return RunStep(step, response);
 }
 
 grpc::Status FakeGdnService::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
@@ -184,39 +157,30 @@ grpc::Status FakeGdnService::Prefill(grpc::ServerContext*, const v1::PrefillRequ
   return RunPrefill("Prefill", *request, response);
 }
 
+grpc::Status FakeGdnService::Decode(grpc::ServerContext*, const v1::DecodeRequest* request,
+                                    v1::DecodeResponse* response) {
+  return RunDecode("Decode", *request, response);
+}
+
 grpc::Status FakeGdnService::StreamPrefill(
     grpc::ServerContext*, grpc::ServerReaderWriter<v1::StreamPrefillResponse, v1::StreamPrefillRequest>* stream) {
   v1::StreamPrefillRequest request;
   for (int message = 1; stream->Read(&request); ++message) {
-    v1::StreamPrefillResponse response;
-    const grpc::Status status = faults_.fail_stream_segment && message % 3 == 0
-                                    ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue is full")
-                                    : RunPrefill("StreamPrefill", request.segment(), response.mutable_result());
-    if (!status.ok()) {
-      response.clear_result();
-      *response.mutable_status() = ToRpc(status);
-    }
-    stream->Write(response);
+    stream->Write(Answer<v1::StreamPrefillResponse>([&](v1::PrefillResponse* result) {
+      return options_.fail_stream_segment && message % 3 == 0
+                 ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue is full")
+                 : RunPrefill("StreamPrefill", request.segment(), result);
+    }));
   }
   return grpc::Status::OK;
-}
-
-grpc::Status FakeGdnService::Decode(grpc::ServerContext*, const v1::DecodeRequest* request,
-                                    v1::DecodeResponse* response) {
-  return RunDecode("Decode", *request, response);
 }
 
 grpc::Status FakeGdnService::StreamDecode(
     grpc::ServerContext*, grpc::ServerReaderWriter<v1::StreamDecodeResponse, v1::StreamDecodeRequest>* stream) {
   v1::StreamDecodeRequest request;
   while (stream->Read(&request)) {
-    v1::StreamDecodeResponse response;
-    const grpc::Status status = RunDecode("StreamDecode", request.step(), response.mutable_result());
-    if (!status.ok()) {
-      response.clear_result();
-      *response.mutable_status() = ToRpc(status);
-    }
-    stream->Write(response);
+    stream->Write(Answer<v1::StreamDecodeResponse>(
+        [&](v1::DecodeResponse* result) { return RunDecode("StreamDecode", request.step(), result); }));
   }
   return grpc::Status::OK;
 }
@@ -225,11 +189,16 @@ LoopbackServer::LoopbackServer(grpc::Service* service) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.SetMaxReceiveMessageSize(-1);
   builder.RegisterService(service);
   server_ = builder.BuildAndStart();
   target_ = StrCat("127.0.0.1:", port);
 }
 
 LoopbackServer::~LoopbackServer() { server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5)); }
+
+std::unique_ptr<Client> LoopbackServer::Connect() const {
+  return std::make_unique<Client>(server_->InProcessChannel({}));
+}
 
 }  // namespace gdn

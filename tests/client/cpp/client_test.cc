@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
-#include "google/rpc/error_details.pb.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
+#include "tests/support/server_error.h"
 
 namespace gdn {
 namespace {
@@ -24,17 +24,6 @@ using ::testing::InSequence;
 using ::testing::NiceMock;
 using ::testing::Return;
 using ::testing::SetArgPointee;
-
-grpc::Status ServerError(grpc::StatusCode code, const std::string& reason) {
-  google::rpc::Status details;
-  details.set_code(code);
-  google::rpc::ErrorInfo info;
-  info.set_reason(reason);
-  info.set_domain("gdn.v1");
-  (*info.mutable_metadata())["session"] = "sessions/a";
-  details.add_details()->PackFrom(info);
-  return grpc::Status(code, "said the server", details.SerializeAsString());
-}
 
 class ClientTest : public ::testing::Test {
  protected:
@@ -64,7 +53,9 @@ TEST_F(ClientTest, GivesTheServersReply) {
 }
 
 TEST_F(ClientTest, GivesTheServersReasonAndMetadata) {
-  EXPECT_CALL(*stub_, Decode(_, _, _)).WillOnce(Return(ServerError(grpc::StatusCode::ABORTED, "SESSION_BUSY")));
+  EXPECT_CALL(*stub_, Decode(_, _, _))
+      .WillOnce(Return(
+          ServerError(grpc::StatusCode::ABORTED, "SESSION_BUSY", "said the server", {{"session", "sessions/a"}})));
   const absl::Status status = client_->Decode(v1::DecodeRequest()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ErrorReason(status), reason::kSessionBusy);

@@ -1,4 +1,4 @@
-// What tests of DurableSession share: inputs, a session on a CrashingService, and comparisons with an undisturbed run.
+// What tests of DurableSession share: inputs, a session on a FakeGdnService, and comparisons with an undisturbed run.
 //
 // Thread safety: for one thread. Ownership: the fixture owns its service, client and session.
 //
@@ -11,6 +11,7 @@
 //   }
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,7 +21,7 @@
 #include "base/string_cat.h"
 #include "client/cpp/durable_session.h"
 #include "gtest/gtest.h"
-#include "tests/client/cpp/crashing_service.h"
+#include "tests/support/fake_gdn_service.h"
 #include "tests/support/random.h"
 
 namespace gdn {
@@ -35,12 +36,12 @@ inline v1::Tensor Input(const std::vector<int64_t>& leading, uint64_t seed) {
     tensor.add_shape(dim);
     tokens *= dim;
   }
-  tensor.add_shape(kCrashingChannels);
+  tensor.add_shape(kToyHidden);
   tensor.set_dtype(v1::DTYPE_F32);
   Random random(seed);
-  for (int64_t i = 0; i < tokens; ++i) {
-    const uint64_t token = random.Next();
-    tensor.mutable_data()->append(reinterpret_cast<const char*>(&token), sizeof(token));
+  for (int64_t i = 0; i < tokens * kToyHidden / 2; ++i) {
+    const uint64_t word = random.Next();
+    tensor.mutable_data()->append(reinterpret_cast<const char*>(&word), sizeof(word));
   }
   return tensor;
 }
@@ -73,14 +74,18 @@ inline DurableSessionOptions Quick() {
 
 class Durable : public ::testing::Test {
  protected:
-  void Start(CrashingService::Options options, DurableSessionOptions durable = Quick()) {
+  void Start(FakeGdnService::Options options, DurableSessionOptions durable = Quick()) {
     session_.reset();
     client_.reset();
-    service_ = std::make_unique<CrashingService>(options);
-    client_ = service_->Connect();
+    server_.reset();
+    options.layers = std::max(options.layers, 1);
+    options.traces = true;
+    service_ = std::make_unique<FakeGdnService>(std::move(options));
+    server_ = std::make_unique<LoopbackServer>(service_.get());
+    client_ = server_->Connect();
     v1::CreateSessionRequest create;
     create.set_session_id(kId);
-    create.set_model("models/any");
+    create.set_model("models/toy");
     auto session = DurableSession::Create(*client_, create, durable);
     ASSERT_TRUE(session.ok()) << session.status();
     session_ = *std::move(session);
@@ -138,7 +143,8 @@ class Durable : public ::testing::Test {
     EXPECT_EQ(service_->States(kName), truth.states);
   }
 
-  std::unique_ptr<CrashingService> service_;
+  std::unique_ptr<FakeGdnService> service_;
+  std::unique_ptr<LoopbackServer> server_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<DurableSession> session_;
   std::vector<std::string> outputs_;

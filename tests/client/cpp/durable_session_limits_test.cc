@@ -147,7 +147,7 @@ TEST_F(Durable, MakesACheckpointEverySoManyTokensWhenAsked) {
   options.checkpoint_every_tokens = 4;
   Start({}, options);
   RunPlain(1, 20);
-  service_->PlanCheckpoint(Fault::kCrashBefore);
+  service_->PlanNext("CheckpointSession", {Fault::kCrashBefore});
   for (int i = 0; i < 6; ++i) ASSERT_EQ(Decode(0, 5000 + i), absl::OkStatus());
   EXPECT_EQ(session_->stats().recoveries, 1);
   EXPECT_LE(session_->stats().max_lost_tokens, 4);
@@ -176,7 +176,7 @@ TEST_F(Durable, StartsFromTheGivenStates) {
   Start({});
   v1::CreateSessionRequest create;
   create.set_session_id("other");
-  create.set_model("models/any");
+  create.set_model("models/toy");
   create.add_initial_states()->set_token_count(30);
   auto session = DurableSession::Create(*client_, create, Quick());
   ASSERT_TRUE(session.ok()) << session.status();
@@ -203,9 +203,9 @@ TEST_F(Durable, IsDeletedOnce) {
 
 TEST_F(Durable, MakesItsOwnIdAndRepeatsALostCreation) {
   Start({});
-  service_->PlanCreate(Fault::kLoseReply);
+  service_->PlanNext("CreateSession", {Fault::kLoseReply});
   v1::CreateSessionRequest create;
-  create.set_model("models/any");
+  create.set_model("models/toy");
   auto session = DurableSession::Create(*client_, create, Quick());
   ASSERT_TRUE(session.ok()) << session.status();
   EXPECT_EQ((*session)->name().size(), std::string("sessions/").size() + 32);

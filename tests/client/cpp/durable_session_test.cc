@@ -16,7 +16,7 @@ namespace {
 TEST_F(Durable, AnswersEachStepOnceWhereNothingFails) {
   Start({.layers = 2});
   RunPlain(2, 3);
-  EXPECT_EQ(service_->calls(), 8);
+  EXPECT_EQ(service_->log().steps, 8);
   EXPECT_EQ(session_->token_count(0), 8);
   EXPECT_EQ(session_->token_count(7), -1);
   EXPECT_EQ(session_->stats().retries, 0);
@@ -90,7 +90,7 @@ TEST_F(Durable, FindsTheSessionItMadeAgainWhenThatReplyIsLost) {
   const Truth truth = Undisturbed(1, [this] { RunPlain(1, 3); });
   Start({});
   service_->Plan(2, Fault::kCrashBefore);
-  service_->PlanCreate(Fault::kLoseReply);
+  service_->PlanNext("CreateSession", {Fault::kLoseReply});
   RunPlain(1, 3);
   ExpectLike(truth);
 }
@@ -99,7 +99,7 @@ TEST_F(Durable, SurvivesCrashesInARow) {
   const Truth truth = Undisturbed(2, [this] { RunPlain(2, 5); });
   Start({.layers = 2, .checkpoint_every_tokens = 3});
   service_->Plan(6, Fault::kCrashAfter);
-  service_->PlanGet({Fault::kCrashBefore, Fault::kCrashBefore, Fault::kUnavailable});
+  service_->PlanNext("GetSession", {Fault::kCrashBefore, Fault::kCrashBefore, Fault::kUnavailable});
   RunPlain(2, 5);
   ExpectLike(truth);
 }

@@ -101,7 +101,7 @@ class ReplayTest : public ::testing::Test {
   }
 
   // Replays against `service`, which must pass on all but `path`.
-  void ExpectOnlyFault(FakeGdnService::Faults faults, const std::string& path) {
+  void ExpectOnlyFault(FakeGdnService::Options faults, const std::string& path) {
     FakeGdnService service(std::move(faults));
     const auto table = ReplayAgainst(&service, RecordToy());
     ASSERT_TRUE(table.ok()) << table.status();
@@ -124,15 +124,15 @@ TEST_F(ReplayTest, PassesOnAServerThatComputesWhatWasRecorded) {
 TEST_F(ReplayTest, ChecksCountsAndIdentifiesTheStepsWhoseRepliesCanBeStored) {
   FakeGdnService service;
   ASSERT_TRUE(ReplayAgainst(&service, RecordToy()).ok());
-  EXPECT_THAT(service.checked_calls(), UnorderedElementsAre("Prefill", "StreamPrefill", "Decode", "StreamDecode"));
+  EXPECT_THAT(service.log().checked_calls, UnorderedElementsAre("Prefill", "StreamPrefill", "Decode", "StreamDecode"));
   // The unary prompt is longer than a stored reply may be, which the fake would refuse.
-  EXPECT_THAT(service.identified_calls(), UnorderedElementsAre("StreamPrefill", "Decode", "StreamDecode"));
+  EXPECT_THAT(service.log().identified_calls, UnorderedElementsAre("StreamPrefill", "Decode", "StreamDecode"));
 }
 
 TEST_F(ReplayTest, DeletesItsSessionsInTheEnd) {
   FakeGdnService service;
   ASSERT_TRUE(ReplayAgainst(&service, RecordToy()).ok());
-  EXPECT_EQ(service.sessions_created(), 3 * kBatch);
+  EXPECT_EQ(service.log().sessions_created, 3 * kBatch);
   EXPECT_THAT(service.session_names(), IsEmpty());
 }
 
@@ -182,7 +182,7 @@ TEST_F(ReplayTest, DeletesItsSessionsAlsoWhenACallFails) {
   const auto table = ReplayAgainst(&service, RecordToy());
   EXPECT_EQ(table.status().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(table.status().message()), HasSubstr("layer 0: decode unary: busy"));
-  EXPECT_EQ(service.sessions_created(), 3 * kBatch);
+  EXPECT_EQ(service.log().sessions_created, 3 * kBatch);
   EXPECT_THAT(service.session_names(), IsEmpty());
 }
 
@@ -224,7 +224,7 @@ TEST_F(ReplayTest, RefusesTheRecordingOfAnotherModelBeforeMakingSessions) {
   const auto table = ReplayAgainst(&service, tensors);
   EXPECT_EQ(table.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(table.status().message()), HasSubstr("no GDN layer of models/toy"));
-  EXPECT_EQ(service.sessions_created(), 0);
+  EXPECT_EQ(service.log().sessions_created, 0);
 }
 
 TEST_F(ReplayTest, SendsTheInputsInTheDTypeAskedFor) {

@@ -278,7 +278,7 @@ TEST_F(StateCommandLine, WatchesASessionAndKeepsWhatTheNewestSnapshotNeeds) {
 
 TEST_F(StateCommandLine, PrefetchesSessions) {
   EXPECT_THAT(Run({"sessions", "prefetch", "chat", "other"}).out, HasSubstr("2 on their way"));
-  EXPECT_THAT(service_.prefetched(), ElementsAre("sessions/chat", "sessions/other"));
+  EXPECT_THAT(service_.log().prefetched, ElementsAre("sessions/chat", "sessions/other"));
   EXPECT_THAT(Run({"sessions", "show", "chat"}).out, Not(HasSubstr("durable")));
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -44,6 +45,12 @@ absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) 
 
 absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) {
   if (bytes > 0) std::memcpy(device, host, bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Backend::ZeroSlot(const StatePoolView& pool, int32_t slot) {
+  GDN_RETURN_IF_ERROR(ValidateSlot(pool, slot));
+  std::fill_n(pool.slot(slot), pool.layout.slot_floats(), 0.0f);
   return absl::OkStatus();
 }
 

@@ -20,7 +20,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/causal_conv1d/causal_conv1d.h"
-#include "kernels/common/slot_image.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
@@ -72,14 +71,8 @@ class Backend {
   virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
   virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 
-  // Slots. ZeroSlot makes a slot fresh. ReadSlot and WriteSlot convert between the slot and wire order and complete
-  // before they return; `token_count` places the convolution columns.
-  virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) = 0;
-  virtual absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
-                                             int64_t token_count) = 0;
-  // INVALID_ARGUMENT where the image's sizes do not fit the layout.
-  virtual absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
-                                 const SlotImage& image) = 0;
+  // Makes a slot fresh, in the order of operators and copies. The default is for unified memory.
+  virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 
   virtual absl::Status Projection(const ProjectionParams& params) = 0;
   virtual absl::Status QkvzSplit(const QkvzSplitParams& params) = 0;

@@ -10,4 +10,9 @@ int64_t SessionImage::bytes() const {
   return bytes;
 }
 
+SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch) {
+  if (!layer.slot.valid()) return layer.wire;
+  return ViewSlot(image.layout, base && image.transposed_base, layer.slot.floats(), layer.extent, scratch);
+}
+
 }  // namespace gdn

@@ -2,7 +2,7 @@
 //
 // What was copied from the device is as the backend keeps it, so that a session that comes back costs a copy and no
 // conversion; what was read from a file stays where it was read to, in wire order, and is turned on its way to the device.
-// slot_codec.h knows both orders.
+// kernels/slot_codec.h knows both orders.
 // Thread safety: constant once shared. Ownership: owns its blocks; the HostBlockPool must outlive it.
 //
 //   auto image = std::make_shared<SessionImage>();  // filled, then kept as a SessionImagePtr
@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
-#include "kernels/backend.h"
+#include "kernels/slot_codec.h"
 #include "state_store/host_block_pool.h"
 
 namespace gdn {
@@ -32,26 +31,6 @@ struct StoredReply {
   int64_t compute_time_us = 0;
 };
 using StoredReplyPtr = std::shared_ptr<const StoredReply>;
-
-// How much of a slot counts.
-struct SlotExtent {
-  int64_t token_count = 0;
-  int32_t log_length = 0;  // entries of the log in use, < L
-  int32_t draft_length =
-      0;  // entries after those, and convolution columns from token_count on, that wait to be accepted
-
-  friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
-};
-
-// The parts of a slot that count, in wire order. n = log_length + draft_length entries, d = draft_length columns.
-struct SlotView {
-  absl::Span<const float> base;        // [HV, K, V]; empty: left out
-  absl::Span<const float> log_k;       // [n, H, K]
-  absl::Span<const float> log_u;       // [n, HV, V]
-  absl::Span<const float> log_g;       // [n, HV]
-  absl::Span<const float> conv;        // [C, W - 1], newest last; empty for a bare operator
-  absl::Span<const float> draft_conv;  // [C, d], oldest first
-};
 
 // Names a base state's bits in this process: it changes whenever a base is written. 0: none.
 using BaseVersion = uint64_t;
@@ -100,5 +79,9 @@ struct SessionImage {
   int64_t bytes() const;
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;
+
+// A layer of an image in wire order: views into the image, and into `scratch` elsewhere. Without `base` that part is left
+// as it is, whatever its order.
+SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

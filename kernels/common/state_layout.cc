@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "kernels/common/contract.h"
 
 namespace gdn {
 namespace {
@@ -31,6 +32,11 @@ absl::StatusOr<StateLayout> StateLayout::Make(const LayerDims& dims, int32_t max
   layout.conv_offset_ = layout.log_g_offset_ + RoundUp(int64_t{layout.log_rows()} * dims.value_heads);
   layout.slot_floats_ = layout.conv_offset_ + RoundUp(layout.conv_columns() * dims.conv_channels());
   return layout;
+}
+
+absl::Status ValidateSlot(const StatePoolView& pool, int32_t slot) {
+  GDN_RETURN_IF_ERROR(RequirePointer("slot", "pool.data", pool.data));
+  return RequireRange("slot", "index", slot, 0, int64_t{pool.slot_count} - 1);
 }
 
 }  // namespace gdn

@@ -2,7 +2,7 @@
 // layer).
 //
 // A slot is slot_floats() float32:
-//   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; see Backend::ReadSlot)
+//   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; BackendInfo says)
 //   log_k  [R, H, K]      keys of the tokens since the base      R = log_capacity + max_draft
 //   log_u  [R, HV, V]     their write vectors u
 //   log_g  [R, HV]        their log decays
@@ -16,6 +16,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/layer_dims.h"
 
@@ -66,5 +67,8 @@ struct StatePoolView {
 
   float* slot(int32_t index) const { return data + int64_t{index} * layout.slot_floats(); }
 };
+
+// INVALID_ARGUMENT where the slot is outside the pool.
+absl::Status ValidateSlot(const StatePoolView& pool, int32_t slot);
 
 }  // namespace gdn

@@ -42,16 +42,6 @@ class CpuBackend final : public Backend {
   absl::Status Copy(void* to, const void* from, size_t bytes) override { return Move(to, from, bytes); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
-  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
-  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
-                                     int64_t token_count) override {
-    return ReadHostSlot(pool, slot, log_length, token_count);
-  }
-  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
-                         const SlotImage& image) override {
-    return WriteHostSlot(pool, slot, token_count, image);
-  }
-
   // Each operator validates its params before it touches anything.
   absl::Status Projection(const ProjectionParams& params) override { return ProjectionCpu(params, pool_); }
   absl::Status QkvzSplit(const QkvzSplitParams& params) override { return QkvzSplitCpu(params, pool_); }

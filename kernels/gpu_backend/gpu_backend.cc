@@ -11,7 +11,6 @@
 #include "kernels/common/contract.h"
 #include "kernels/fill/fill.h"
 #include "kernels/gpu/runtime.h"
-#include "kernels/gpu_backend/gpu_slots.h"
 #include "kernels/gpu_backend/gpu_staging.h"
 #include "kernels/gpu_backend/gpu_transfers.h"
 #include "kernels/gpu_backend/index_staging.h"
@@ -105,14 +104,6 @@ class GpuBackend final : public Backend {
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {
     GDN_RETURN_IF_ERROR(ValidateSlot(pool, slot));
     return FillZeroGpu(pool.slot(slot), static_cast<size_t>(pool.layout.slot_bytes()), stream_);
-  }
-  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
-                                     int64_t token_count) override {
-    return gpu::ReadDeviceSlot(ring_, pool, slot, log_length, token_count);
-  }
-  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
-                         const SlotImage& image) override {
-    return gpu::WriteDeviceSlot(ring_, pool, slot, token_count, image);
   }
 
   absl::Status Projection(const ProjectionParams& params) override { return ProjectionGpu(params, stream_); }

@@ -2,7 +2,7 @@
 // class runs on AMD, on NVIDIA and on the host executor; which one is decided when the GPU sources are built.
 //
 // The host is touched for inputs and outputs only, through page-locked staging memory. Slots keep their base as [HV, V, K]
-// (K contiguous); ReadSlot and WriteSlot turn it to wire order.
+// (K contiguous); kernels/slot_codec.h turns it to wire order.
 // Thread safety: see Backend. Ownership: owns the stream, staging memory and workspace; they go with it.
 //
 //   GDN_ASSIGN_OR_RETURN(auto backend, MakeGpuBackend({.device = 0}));

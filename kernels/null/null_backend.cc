@@ -34,16 +34,6 @@ class NullBackend final : public Backend {
   }
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
-  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
-  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
-                                     int64_t token_count) override {
-    return ReadHostSlot(pool, slot, log_length, token_count);
-  }
-  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
-                         const SlotImage& image) override {
-    return WriteHostSlot(pool, slot, token_count, image);
-  }
-
   absl::Status Projection(const ProjectionParams& params) override { return ValidateProjection(params); }
   absl::Status QkvzSplit(const QkvzSplitParams& params) override { return ValidateQkvzSplit(params); }
   absl::Status CausalConv1d(const CausalConv1dParams& params) override { return ValidateCausalConv1d(params); }

@@ -14,7 +14,6 @@
 #include "server/rpc/info_calls.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
-#include "state_store/slot_codec.h"
 
 namespace gdn {
 namespace {

@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
-#include "state_store/slot_codec.h"
 
 namespace gdn {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/slot_codec.h"
+#include "kernels/slot_codec.h"
 #include "state_store/state_file/checksums.h"
 #include "state_store/state_file/metadata.h"
 

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/safetensors.h"
 #include "base/thread_pool.h"
+#include "kernels/slot_codec.h"
 #include "state_store/session_image.h"
 
 namespace gdn {

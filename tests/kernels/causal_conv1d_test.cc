@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "gmock/gmock.h"
-#include "kernels/common/slot_image.h"
+#include "kernels/slot_access.h"
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/random.h"

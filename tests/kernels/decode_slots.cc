@@ -22,15 +22,6 @@ class ReferenceDecoder final : public HostMemoryBackend {
  public:
   ReferenceDecoder() : HostMemoryBackend(/*unified_memory=*/true) {}
 
-  absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return ZeroHostSlot(pool, slot); }
-  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
-                                     int64_t token_count) override {
-    return ReadHostSlot(pool, slot, log_length, token_count);
-  }
-  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
-                         const SlotImage& image) override {
-    return WriteHostSlot(pool, slot, token_count, image);
-  }
   absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
     DeltaRuleDecodeReference(params);
@@ -88,7 +79,7 @@ DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots,
 void DecodeSlots::SetBase(int32_t slot, const std::vector<float>& base) {
   SlotImage image;
   image.base = base;
-  GDN_EXPECT_OK(backend_.WriteSlot(pool_, slot, /*token_count=*/0, image));
+  GDN_EXPECT_OK(WriteSlot(backend_, pool_, slot, /*token_count=*/0, image));
 }
 
 void DecodeSlots::PoisonBase(int32_t slot) {
@@ -102,7 +93,7 @@ void DecodeSlots::Copy(int32_t to, int32_t from) {
 }
 
 SlotImage DecodeSlots::Read(int32_t slot, int32_t log_length) {
-  absl::StatusOr<SlotImage> image = backend_.ReadSlot(pool_, slot, log_length, /*token_count=*/0);
+  absl::StatusOr<SlotImage> image = ReadSlot(backend_, pool_, slot, log_length, /*token_count=*/0);
   GDN_EXPECT_OK(image.status());
   return image.ok() ? *std::move(image) : SlotImage();
 }

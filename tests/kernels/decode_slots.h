@@ -16,6 +16,7 @@
 
 #include "absl/types/span.h"
 #include "kernels/backend.h"
+#include "kernels/slot_access.h"
 #include "tests/support/delta_rule_problem.h"
 
 namespace gdn {

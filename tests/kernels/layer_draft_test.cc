@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/layer/accept_draft.h"
+#include "kernels/slot_access.h"
 #include "tests/kernels/decode_slots.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
@@ -35,8 +36,8 @@ LayerProblemOptions SmallLayer() {
 void ExpectSameState(Backend& backend, const StatePoolView& pool, const Rows& a, const Rows& b) {
   ASSERT_EQ(a.log_length, b.log_length);
   ASSERT_EQ(a.token_count, b.token_count);
-  const SlotImage left = *backend.ReadSlot(pool, a.slot, a.log_length, a.token_count);
-  const SlotImage right = *backend.ReadSlot(pool, b.slot, b.log_length, b.token_count);
+  const SlotImage left = *ReadSlot(backend, pool, a.slot, a.log_length, a.token_count);
+  const SlotImage right = *ReadSlot(backend, pool, b.slot, b.log_length, b.token_count);
   EXPECT_TRUE(BitEqual(left.base, right.base));
   EXPECT_TRUE(BitEqual(left.log_k, right.log_k));
   EXPECT_TRUE(BitEqual(left.log_u, right.log_u));

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/slot_access.h"
 #include "tests/kernels/layer_problem.h"
 #include "tests/support/compare.h"
 

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/slot_access.h"
 #include "tests/kernels/layer_problem.h"
 
 namespace gdn {
@@ -27,8 +28,8 @@ TEST(NullBackend, MemoryAndSlotsWork) {
   const LayerDims dims = OperatorDims(1, 1, 2, 2);
   HostStatePool pool(dims, 1);
   const SlotImage image{.base = {1, 2, 3, 4}, .log_k = {}, .log_u = {}, .log_g = {}, .conv = {}};
-  ASSERT_TRUE(backend->WriteSlot(pool.view(), 0, 0, image).ok());
-  EXPECT_EQ(backend->ReadSlot(pool.view(), 0, 0, 0)->base, image.base);
+  ASSERT_TRUE(WriteSlot(*backend, pool.view(), 0, 0, image).ok());
+  EXPECT_EQ(ReadSlot(*backend, pool.view(), 0, 0, 0)->base, image.base);
   ASSERT_TRUE(backend->ZeroSlot(pool.view(), 0).ok());
   EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
 }

@@ -10,6 +10,7 @@
 #include "base/string_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/layer/gdn_layer.h"
+#include "kernels/slot_access.h"
 #include "server/model/loaded_model.h"
 #include "tests/model/test_checkpoint.h"
 #include "tests/support/compare.h"
@@ -47,7 +48,7 @@ class LayerSessions {
     GDN_RETURN_IF_ERROR(
         backend_.MaterializeState({.pool = pool_, .count = 1, .src = &slot, .dst = &slot, .log_lengths = &log_length}));
     log_length = 0;
-    return backend_.ReadSlot(pool_, slot, 0, token_counts_[static_cast<size_t>(sequence)]);
+    return ReadSlot(backend_, pool_, slot, 0, token_counts_[static_cast<size_t>(sequence)]);
   }
 
  private:

@@ -31,9 +31,6 @@ class HostMemoryBackend : public Backend {
   absl::Status CopyOut(void* host, const void* device, size_t bytes) override;
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
-  absl::Status ZeroSlot(const StatePoolView&, int32_t) override { return NoOperators(); }
-  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView&, int32_t, int32_t, int64_t) override { return NoOperators(); }
-  absl::Status WriteSlot(const StatePoolView&, int32_t, int64_t, const SlotImage&) override { return NoOperators(); }
   absl::Status Projection(const ProjectionParams&) override { return NoOperators(); }
   absl::Status QkvzSplit(const QkvzSplitParams&) override { return NoOperators(); }
   absl::Status CausalConv1d(const CausalConv1dParams&) override { return NoOperators(); }

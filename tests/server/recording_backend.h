@@ -45,14 +45,6 @@ class RecordingBackend final : public Backend {
   }
   absl::Status Synchronize() override { return other_.Synchronize(); }
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override { return other_.ZeroSlot(pool, slot); }
-  absl::StatusOr<SlotImage> ReadSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
-                                     int64_t token_count) override {
-    return other_.ReadSlot(pool, slot, log_length, token_count);
-  }
-  absl::Status WriteSlot(const StatePoolView& pool, int32_t slot, int64_t token_count,
-                         const SlotImage& image) override {
-    return other_.WriteSlot(pool, slot, token_count, image);
-  }
   absl::Status Projection(const ProjectionParams& params) override { return other_.Projection(params); }
   absl::Status QkvzSplit(const QkvzSplitParams& params) override { return other_.QkvzSplit(params); }
   absl::Status CausalConv1d(const CausalConv1dParams& params) override { return other_.CausalConv1d(params); }

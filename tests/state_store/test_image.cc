@@ -4,7 +4,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/null/null_backend.h"
-#include "state_store/slot_codec.h"
 #include "tests/support/compare.h"
 
 namespace gdn {

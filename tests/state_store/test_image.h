@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/slot_codec.h"
 #include "state_store/session_image.h"
 #include "state_store/state_file/encode.h"
 #include "tests/support/random.h"

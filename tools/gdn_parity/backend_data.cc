@@ -65,11 +65,11 @@ absl::Status StatePair::Randomize(int32_t slot, int64_t token_count, RandomTenso
 
 absl::Status StatePair::Write(int32_t slot, int64_t token_count, const SlotImage& image) {
   GDN_RETURN_IF_ERROR(WriteHostSlot(host_, slot, token_count, image));
-  return backend_->WriteSlot(device_, slot, token_count, image);
+  return WriteSlot(*backend_, device_, slot, token_count, image);
 }
 
 absl::StatusOr<Difference> StatePair::CompareSlot(int32_t slot, int64_t token_count) const {
-  GDN_ASSIGN_OR_RETURN(const SlotImage actual, backend_->ReadSlot(device_, slot, /*log_length=*/0, token_count));
+  GDN_ASSIGN_OR_RETURN(const SlotImage actual, ReadSlot(*backend_, device_, slot, /*log_length=*/0, token_count));
   GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(host_, slot, /*log_length=*/0, token_count));
   Difference difference = Compare(actual.base, expected.base);
   difference.Merge(Compare(actual.conv, expected.conv));

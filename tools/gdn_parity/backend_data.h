@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/slot_access.h"
 #include "tools/gdn_parity/difference.h"
 #include "tools/gdn_parity/random_tensor.h"
 

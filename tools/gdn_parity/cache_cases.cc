@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<float>> DecodeCall(const DeltaRuleProblem& problem, c
 Result CompareFolded(const DeltaRuleProblem& problem, const StatePoolView& pool, DeltaRuleResult actual,
                      Backend& backend) {
   for (int32_t i = 0; i < static_cast<int32_t>(problem.sequences()); ++i) {
-    GDN_ASSIGN_OR_RETURN(const SlotImage image, backend.ReadSlot(pool, i, /*log_length=*/0, 0));
+    GDN_ASSIGN_OR_RETURN(const SlotImage image, ReadSlot(backend, pool, i, /*log_length=*/0, 0));
     actual.states.insert(actual.states.end(), image.base.begin(), image.base.end());
   }
   const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);

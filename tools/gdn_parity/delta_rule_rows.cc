@@ -220,7 +220,7 @@ absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRule
   GDN_ASSIGN_OR_RETURN(result.output, RunCalls(form, problem, state.device(), log_lengths, backend));
   GDN_RETURN_IF_ERROR(state.FoldDevice(log_lengths));
   for (int32_t i = 0; i < sequences; ++i) {
-    GDN_ASSIGN_OR_RETURN(const SlotImage image, backend.ReadSlot(state.device(), i, /*log_length=*/0, 0));
+    GDN_ASSIGN_OR_RETURN(const SlotImage image, ReadSlot(backend, state.device(), i, /*log_length=*/0, 0));
     result.states.insert(result.states.end(), image.base.begin(), image.base.end());
   }
   return result;

@@ -149,7 +149,7 @@ Result SigmoidGatingRecurrent(Backend& backend, RandomTensor& random) {
 
   std::vector<float> actual_states, expected_states;
   for (int32_t i = 0; i < kSequences; ++i) {
-    GDN_ASSIGN_OR_RETURN(const SlotImage actual, backend.ReadSlot(state.device(), i, /*log_length=*/0, 0));
+    GDN_ASSIGN_OR_RETURN(const SlotImage actual, ReadSlot(backend, state.device(), i, /*log_length=*/0, 0));
     GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(state.host(), i, /*log_length=*/0, 0));
     actual_states.insert(actual_states.end(), actual.base.begin(), actual.base.end());
     expected_states.insert(expected_states.end(), expected.base.begin(), expected.base.end());

@@ -72,7 +72,7 @@ absl::StatusOr<Columns> ReadColumns(Backend& backend, const StatePair& state, co
   Columns columns;
   for (size_t i = 0; i < counts.size(); ++i) {
     const int32_t slot = static_cast<int32_t>(i);
-    GDN_ASSIGN_OR_RETURN(const SlotImage actual, backend.ReadSlot(state.device(), slot, /*log_length=*/0, counts[i]));
+    GDN_ASSIGN_OR_RETURN(const SlotImage actual, ReadSlot(backend, state.device(), slot, /*log_length=*/0, counts[i]));
     GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(state.host(), slot, /*log_length=*/0, counts[i]));
     if (actual.base != expected.base) return absl::InternalError("the convolution has changed a base");
     columns.actual.insert(columns.actual.end(), actual.conv.begin(), actual.conv.end());

@@ -1,4 +1,4 @@
-#include "state_store/slot_codec.h"
+#include "kernels/slot_codec.h"
 
 #include <algorithm>
 #include <string_view>
@@ -60,8 +60,7 @@ absl::Status RequireSize(std::string_view part, size_t size, int64_t expected) {
 
 }  // namespace
 
-absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view) {
-  const LayerDims& dims = layout.dims();
+absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent) {
   if (extent.draft_length > layout.max_draft()) {
     return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
                      StrCat("a draft of ", extent.draft_length, " tokens is pending; this server keeps at most ",
@@ -75,6 +74,13 @@ absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, 
                             extent.draft_length, " of a draft do not fit"),
                      {{"field", "log_length"}});
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view) {
+  GDN_RETURN_IF_ERROR(CheckSlotExtent(layout, extent));
+  const LayerDims& dims = layout.dims();
+  const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
   if (!view.base.empty()) GDN_RETURN_IF_ERROR(RequireSize("base", view.base.size(), dims.state_elements()));
   GDN_RETURN_IF_ERROR(RequireSize("log_k", view.log_k.size(), entries * dims.key_features()));
   GDN_RETURN_IF_ERROR(RequireSize("log_u", view.log_u.size(), entries * dims.value_features()));
@@ -139,11 +145,6 @@ void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent&
   };
   columns(view.conv, extent.token_count - (dims.conv_width - 1), dims.conv_width - 1);
   columns(view.draft_conv, extent.token_count, extent.draft_length);
-}
-
-SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch) {
-  if (!layer.slot.valid()) return layer.wire;
-  return ViewSlot(image.layout, base && image.transposed_base, layer.slot.floats(), layer.extent, scratch);
 }
 
 }  // namespace gdn

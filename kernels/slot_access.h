@@ -1,0 +1,42 @@
+// A slot of any backend, read and written whole: for tests and tools, where steps and moves use the codec on memory of
+// their own.
+//
+// Thread safety: of the thread that issues operators (they are waited for). Ownership: a SlotImage owns its data.
+//
+//   GDN_ASSIGN_OR_RETURN(SlotImage image, ReadSlot(backend, pool, slot, log_length, token_count));
+//   GDN_RETURN_IF_ERROR(WriteSlot(backend, pool, other, token_count, image));
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/slot_codec.h"
+
+namespace gdn {
+
+// A slot without a draft, in wire order.
+struct SlotImage {
+  std::vector<float> base;   // [HV, K, V]
+  std::vector<float> log_k;  // [log_length, H, K]
+  std::vector<float> log_u;  // [log_length, HV, V]
+  std::vector<float> log_g;  // [log_length, HV]
+  std::vector<float> conv;   // [C, W - 1], newest last; empty for a bare operator
+};
+
+// `token_count` places the convolution columns. INVALID_ARGUMENT where the slot is outside the pool, or the log or the
+// image's sizes do not fit the layout; then nothing is written. What an image does not say becomes zero, so that equal
+// images make equal slots.
+absl::StatusOr<SlotImage> ReadSlot(Backend& backend, const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                   int64_t token_count);
+absl::Status WriteSlot(Backend& backend, const StatePoolView& pool, int32_t slot, int64_t token_count,
+                       const SlotImage& image);
+
+// The same for a pool in host memory that keeps bases in wire order.
+absl::StatusOr<SlotImage> ReadHostSlot(const StatePoolView& pool, int32_t slot, int32_t log_length,
+                                       int64_t token_count);
+absl::Status WriteHostSlot(const StatePoolView& pool, int32_t slot, int64_t token_count, const SlotImage& image);
+
+}  // namespace gdn

@@ -1,0 +1,52 @@
+// Between a slot as a backend keeps it and its parts in wire order.
+//
+// Thread safety: free functions on host memory. Ownership: views borrow.
+//
+//   std::vector<float> scratch;
+//   SlotView view = ViewSlot(layout, /*transposed_base=*/false, block.floats(), extent, scratch);
+//   GDN_RETURN_IF_ERROR(CheckSlotView(layout, extent, view));
+//   FillSlot(layout, /*transposed_base=*/true, extent, view, other.floats());
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/common/state_layout.h"
+
+namespace gdn {
+
+// How much of a slot counts.
+struct SlotExtent {
+  int64_t token_count = 0;
+  int32_t log_length = 0;    // entries of the log in use, < L
+  int32_t draft_length = 0;  // entries after those, and columns from token_count on, that wait to be accepted
+
+  friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
+};
+
+// The parts of a slot that count, in wire order. n = log_length + draft_length entries, d = draft_length columns.
+struct SlotView {
+  absl::Span<const float> base;        // [HV, K, V]; empty: left out
+  absl::Span<const float> log_k;       // [n, H, K]
+  absl::Span<const float> log_u;       // [n, HV, V]
+  absl::Span<const float> log_g;       // [n, HV]
+  absl::Span<const float> conv;        // [C, W - 1], newest last; empty for a bare operator
+  absl::Span<const float> draft_conv;  // [C, d], oldest first
+};
+
+// Views into `slot` (layout.slot_floats()) where it is in wire order, and into `scratch` elsewhere.
+SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* slot, const SlotExtent& extent,
+                  std::vector<float>& scratch);
+
+// FAILED_PRECONDITION (STATE_MISMATCH) where the draft is longer than layout.max_draft(), INVALID_ARGUMENT
+// (STATE_MISMATCH) where the extent does not fit the layout; the second also where the view's sizes do not fit both.
+absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent);
+absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view);
+
+// Writes the whole slot; what the view does not say is zero. The view has been checked.
+void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
+              float* slot);
+
+}  // namespace gdn

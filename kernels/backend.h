@@ -65,9 +65,9 @@ class Backend {
   // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
   virtual absl::StatusOr<void*> AllocateHost(size_t bytes);
   virtual void FreeHost(void* data, size_t bytes);
-  // Moves states beside the operators: from any thread, several at a time, complete on return. Not ordered with operators
-  // and copies: the caller sees to it that none of those which touch the device range is under way. Any host memory will
-  // do; AllocateHost's is the fastest. The defaults are for unified memory.
+  // Moves states beside the operators: from any thread, several at a time, complete on return. Not ordered with
+  // operators and copies: the caller sees to it that none of those which touch the device range is under way. Any host
+  // memory will do; AllocateHost's is the fastest. The defaults are for unified memory.
   virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
   virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 

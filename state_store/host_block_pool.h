@@ -1,4 +1,5 @@
-// Host memory for copies of slots: blocks of a few sizes, used again, for fresh memory costs more than the copy into it.
+// Host memory for copies of slots: blocks of a few sizes, used again, for fresh memory costs more than the copy into
+// it.
 //
 // Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool, which must outlive it.
 //

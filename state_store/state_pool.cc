@@ -72,8 +72,8 @@ SlotRef StatePool::PopLocked(bool spare) {
     index = returned_.back();
     returned_.pop_back();
   } else {
-    // Claims are bounded by the budget and spares by kSpareSlots, so this is a defect, and the next step would write out
-    // of bounds.
+    // Claims are bounded by the budget and spares by kSpareSlots, so this is a defect, and the next step would write
+    // out of bounds.
     if (static_cast<int32_t>(slots_.size()) >= view_.slot_count) std::abort();
     index = static_cast<int32_t>(slots_.size());
     slots_.emplace_back();

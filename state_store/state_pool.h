@@ -1,9 +1,9 @@
 // The slots of one layout in backend memory, and who may use each: claims before they are taken, shares after.
 //
-// Slots are shared between forks and freed with their last share. A pool also has a few spare slots outside any claim, for
-// prefills that write aside and swap.
-// Thread safety: all classes are safe from any thread. Ownership: claims and shares keep their pool; its StateStore and the
-// backend must outlive it.
+// Slots are shared between forks and freed with their last share. A pool also has a few spare slots outside any claim,
+// for prefills that write aside and swap.
+// Thread safety: all classes are safe from any thread. Ownership: claims and shares keep their pool; its StateStore and
+// the backend must outlive it.
 //
 //   SlotRef slot = std::move(claim).Take();  // slot.index() in slot.view()
 //   SlotRef share = slot;                    // neither is exclusive() now

@@ -2,8 +2,8 @@
 //
 // A session claims its slots when it is made and takes them one by one as layers are first used, so a step never fails
 // for want of memory.
-// Thread safety: safe from any thread. Ownership: a pool lives as long as a claim or share of it, and beyond that until its
-// memory is wanted; the store and the backend must outlive all of them.
+// Thread safety: safe from any thread. Ownership: a pool lives as long as a claim or share of it, and beyond that until
+// its memory is wanted; the store and the backend must outlive all of them.
 //
 //   StateStore store(backend, {.budget_bytes = int64_t{8} << 30, .max_draft = 8});
 //   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, store.Reserve(dims, /*count=*/36));

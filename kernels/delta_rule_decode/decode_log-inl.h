@@ -1,5 +1,5 @@
-// The decode log on the CPU, as one value head sees it, and the fold of it into the head's base. Shared by the decode step
-// and MaterializeStateCpu, so that a state folded by either has the same bits.
+// The decode log on the CPU, as one value head sees it, and the fold of it into the head's base. Shared by the decode
+// step and MaterializeStateCpu, so that a state folded by either has the same bits.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a HeadLog points into a slot.

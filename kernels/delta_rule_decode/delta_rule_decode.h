@@ -21,12 +21,12 @@ namespace gdn {
 struct DeltaRuleDecodeParams {
   DeltaRuleParams rule;            // each length <= layout.max_draft()
   int32_t* log_lengths = nullptr;  // [sequences] host memory, in: entries in use, < L; out: after the call
-  // [sequences] host memory: the slot each base is read from, nobody else's in `batch.slots`; nullptr: `batch.slots`. Log
-  // and convolution columns are always those of `batch.slots`, and so is the base that a fold writes.
+  // [sequences] host memory: the slot each base is read from, nobody else's in `batch.slots`; nullptr: `batch.slots`.
+  // Log and convolution columns are always those of `batch.slots`, and so is the base that a fold writes.
   const int32_t* base_slots = nullptr;
-  // The tokens may yet be dropped: nothing that was there before is overwritten. Bases stay as they are, and the call's T
-  // entries follow the log's, past L where need be (log_lengths come out as length + T). Outputs, and the entries' bits,
-  // are those of a call that folds.
+  // The tokens may yet be dropped: nothing that was there before is overwritten. Bases stay as they are, and the call's
+  // T entries follow the log's, past L where need be (log_lengths come out as length + T). Outputs, and the entries'
+  // bits, are those of a call that folds.
   bool draft = false;
 };
 
@@ -55,8 +55,8 @@ absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool&
 absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool);
 
 // Bases are [HV][V][K] in device memory; index arrays are needed twice: params' on the host, the others on the device,
-// with the same values, null where params' are. The host's log_lengths are those after the call as soon as it returns; the
-// device's stay as they are. One launch for a token a sequence or a draft, two for more.
+// with the same values, null where params' are. The host's log_lengths are those after the call as soon as it returns;
+// the device's stay as they are. One launch for a token a sequence or a draft, two for more.
 // workspace: device memory of DeltaRuleDecodeGpuWorkspaceFloats, which is 0 but for drafts with K above 256.
 int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params);
 absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch, float* workspace,

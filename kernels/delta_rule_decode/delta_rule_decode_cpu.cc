@@ -1,8 +1,8 @@
 // A task owns one value head of one sequence and walks its tokens; the base is read in place, in tiles of value columns
 // whose sums stay in registers. Up to four tokens between two folds share one pass over the base: each keeps sums of
 // its own, added up in the same order, so the bits are those of one token at a time. Log keys are shared by the value
-// heads of a group, so tasks only read them; the new ones are copied to the log once all tasks are done. A draft folds into
-// the worker's scratch and goes on from there, its later entries in the rows after the L folded ones.
+// heads of a group, so tasks only read them; the new ones are copied to the log once all tasks are done. A draft folds
+// into the worker's scratch and goes on from there, its later entries in the rows after the L folded ones.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_decode/delta_rule_decode_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -254,8 +254,8 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 namespace {
 
-// Moves each sequence's log on to its state after the call: the keys of the tokens since the last fold, or all of a draft,
-// and the length.
+// Moves each sequence's log on to its state after the call: the keys of the tokens since the last fold, or all of a
+// draft, and the length.
 void AppendKeys(const DeltaRuleDecodeParams& params) {
   const DeltaRuleParams& rule = params.rule;
   const StateLayout& layout = rule.pool.layout;

@@ -1,3 +1,5 @@
+// What a LayerStep must be before it runs: ValidateLayerStep of gdn_layer.h.
+
 #include <cmath>
 
 #include "absl/strings/str_cat.h"

@@ -1,3 +1,5 @@
+// The sequence GEMM path of the CPU projection: oneDNN, over fixed tiles.
+
 #include <dnnl.h>
 #include <omp.h>
 

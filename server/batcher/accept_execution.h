@@ -21,8 +21,8 @@ struct AcceptRow {
   int32_t accepted_tokens = 0;
 };
 
-// All rows or none, but for a device that fails. `committing` comes once nothing can fail any more, before the first lease is
-// committed; `done` once they are committed or given back, maybe before the function returns.
+// All rows or none, but for a device that fails. `committing` comes once nothing can fail any more, before the first
+// lease is committed; `done` once they are committed or given back, maybe before the function returns.
 void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing,
                   std::function<void(absl::Status)> done);
 

@@ -1,8 +1,8 @@
 // A stream of state files from the server: sends one at a time, piece by piece.
 //
 // The next piece is made ready while the one before is on its way.
-// Thread safety: Send from one thread at a time, not before the file before has been sent. Ownership: deletes itself when
-// the call is over. A derived class calls Finish once, and only while nothing of its own is under way.
+// Thread safety: Send from one thread at a time, not before the file before has been sent. Ownership: deletes itself
+// when the call is over. A derived class calls Finish once, and only while nothing of its own is under way.
 //
 //   class Export final : public FileReactor {
 //     void OnFileSent() override { Finish(grpc::Status::OK); }

@@ -1,8 +1,10 @@
 // CreateSession, GetSession, ListSessions, DeleteSession, and what import shares with creation.
 //
-// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests and responses must live until then.
+// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
+// and responses must live until then.
 //
-//   CreateSession(context, principal, deadline, request, response, [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
+//   CreateSession(context, principal, deadline, request, response,
+//                 [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
 #pragma once
 
 #include <functional>
@@ -40,7 +42,8 @@ absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
 absl::Status SpecMissing();
 
-// Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills `out`.
+// Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
+// `out`.
 void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
                     v1::Session* out, CallDone done);
 

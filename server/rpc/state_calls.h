@@ -1,7 +1,7 @@
 // ForkSession, CheckpointSession, RestoreCheckpoint, AcceptTokens, PrefetchSessions.
 //
-// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests and
-// responses must live until then.
+// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
+// and responses must live until then.
 //
 //   ForkSession(context, principal, deadline, request, response, [=](absl::Status status) { ... });
 #pragma once

@@ -1,9 +1,9 @@
-// State files as messages: cut into pieces on their way out, put together on their way in. Neither copies a file's bytes
-// into or out of protobuf strings: a piece that leaves borrows them from the file, one that arrives is copied once, to its
-// place.
+// State files as messages: cut into pieces on their way out, put together on their way in. Neither copies a file's
+// bytes into or out of protobuf strings: a piece that leaves borrows them from the file, one that arrives is copied
+// once, to its place.
 //
-// Thread safety: for one thread at a time. Ownership: messages keep the EncodedStateFile that they borrow from alive; an
-// IncomingFile's HostBlockPool must outlive it.
+// Thread safety: for one thread at a time. Ownership: messages keep the EncodedStateFile that they borrow from alive;
+// an IncomingFile's HostBlockPool must outlive it.
 //
 //   FilePieces pieces(file, [](const PieceTail& tail) { return ...the other fields, serialized...; });
 //   while (!pieces.done()) Write(pieces.Next());
@@ -61,8 +61,8 @@ struct ImportMessage {
   std::optional<uint64_t> checksum;
 };
 
-// An ImportStateRequest whose data goes to where `place` says, which is asked with its size before a byte is copied; its
-// errors are returned. INVALID_ARGUMENT (INVALID_SPEC) where the bytes are no such message.
+// An ImportStateRequest whose data goes to where `place` says, which is asked with its size before a byte is copied;
+// its errors are returned. INVALID_ARGUMENT (INVALID_SPEC) where the bytes are no such message.
 absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
                                                 absl::FunctionRef<absl::StatusOr<char*>(size_t)> place);
 
@@ -83,8 +83,8 @@ class IncomingFile {
 
   std::string_view bytes() const { return {data(), size_}; }
   int64_t total_bytes() const { return total_bytes_; }
-  // What the file's header says of its size, as total_bytes; the bytes lie in their place from now on. Errors as CheckTotal
-  // and Room.
+  // What the file's header says of its size, as total_bytes; the bytes lie in their place from now on. Errors as
+  // CheckTotal and Room.
   absl::Status Expect(int64_t file_bytes);
 
  private:

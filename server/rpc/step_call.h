@@ -1,8 +1,8 @@
 // One Prefill or Decode: found sessions, checked input, admitted rows, the job, the reply.
 //
-// Order: everything about the request's form is checked first, then the rows' values; then the sessions are pinned, which
-// brings back those whose states are in a lower tier; then every row is admitted, and only then does anything go to the
-// engine. Without partial_ok one bad row refuses all of them.
+// Order: everything about the request's form is checked first, then the rows' values; then the sessions are pinned,
+// which brings back those whose states are in a lower tier; then every row is admitted, and only then does anything go
+// to the engine. Without partial_ok one bad row refuses all of them.
 // Thread safety: `done` is called once, maybe from the engine's thread, maybe before the function returns; Cancel from
 // any thread.
 // Ownership: request and response are the caller's and must live until `done` was called.

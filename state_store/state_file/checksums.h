@@ -22,8 +22,8 @@ using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
 // The header of a version 2 file with these tensors, whose checksums are given: the 8 bytes of its length and its text.
 absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
                                          const Checksums& checksums);
-// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text, for
-// nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
+// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text,
+// for nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
 absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes);
 absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
 

@@ -3,8 +3,8 @@
 // A file is made as pieces, most of them views of the image, so that writing it copies nothing. Every tensor has an
 // XXH3-128 checksum in the metadata, and so has the header: any byte that is cut or changed is found before anything is
 // made of the file.
-// Thread safety: free functions on values; an EncodedStateFile is constant. Ownership: an EncodedStateFile keeps its image
-// alive.
+// Thread safety: free functions on values; an EncodedStateFile is constant. Ownership: an EncodedStateFile keeps its
+// image alive.
 //
 //   GDN_ASSIGN_OR_RETURN(EncodedStateFile file, EncodeStateFile(image, {}));
 //   for (std::string_view piece : file.pieces()) write(piece);
@@ -27,8 +27,8 @@ struct StateFileOptions {
   bool include_recurrent_state = false;       // beside a log: the base with the accepted log folded in
   DType recurrent_state_dtype = DType::kF32;  // of those; kF32 or kBF16
   bool include_owner = false;                 // principal, id, affinity, lifetimes: for a tier's own files
-  // "": a full file. Else a delta to that one: without the bases of layers with has_base == false, and without those whose
-  // base_version is the layer's in known_bases.
+  // "": a full file. Else a delta to that one: without the bases of layers with has_base == false, and without those
+  // whose base_version is the layer's in known_bases.
   std::string base_snapshot_id = {};
   BaseVersions known_bases = {};
 };

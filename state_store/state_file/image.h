@@ -19,16 +19,17 @@
 namespace gdn {
 
 // The file's states as an image in wire order; nothing is copied. `layout`'s dims must be the file's; `owner` keeps the
-// bytes of the file alive. FAILED_PRECONDITION (STATE_MISMATCH) where a draft is longer than the layout's, or for a delta.
+// bytes of the file alive. FAILED_PRECONDITION (STATE_MISMATCH) where a draft is longer than the layout's, or for a
+// delta.
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
                                        std::shared_ptr<const void> owner);
 
-// Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION (STATE_MISMATCH)
-// where it is a delta to another file.
+// Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION
+// (STATE_MISMATCH) where it is a delta to another file.
 absl::Status CompleteDelta(const StateFile& full, StateFile& delta);
 
-// The full file that `delta` stands for, given the full file it is a delta to: tensors and metadata are the delta's, and
-// the bases it leaves out the full file's. FAILED_PRECONDITION (STATE_MISMATCH) where it is a delta to another.
+// The full file that `delta` stands for, given the full file it is a delta to: tensors and metadata are the delta's,
+// and the bases it leaves out the full file's. FAILED_PRECONDITION (STATE_MISMATCH) where it is a delta to another.
 absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view delta);
 
 }  // namespace gdn

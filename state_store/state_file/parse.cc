@@ -204,8 +204,8 @@ class LayerReader {
     return absl::OkStatus();
   }
 
-  // Another log_capacity folds at other tokens: its log cannot go on here, though the state it stands for can, and a draft
-  // after it.
+  // Another log_capacity folds at other tokens: its log cannot go on here, though the state it stands for can, and a
+  // draft after it.
   absl::Status CheckLog(StateFileLayer& layer, bool has_recurrent_state,
                         absl::Span<const float> recurrent_state) const {
     if (result_.log_capacity == kLogCapacity) {

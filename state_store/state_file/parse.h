@@ -32,8 +32,8 @@ struct StateFileLayer {
 
 // A parsed and verified file.
 struct StateFile {
-  // Fields of the owner are empty where the file names none, and so are `layers`: those of the session, where the layers
-  // below are those with a state.
+  // Fields of the owner are empty where the file names none, and so are `layers`: those of the session, where the
+  // layers below are those with a state.
   SessionHeader header;
   std::string numerics_id;
   int32_t layer_count = 0;   // above every layer index the session has, seen or not
@@ -46,9 +46,10 @@ struct StateFile {
   std::vector<std::shared_ptr<const std::vector<float>>> converted;  // what is not aligned F32 in the file
 };
 
-// DATA_LOSS (INVALID_STATE_FILE: tensor), naming the tensor, or "header", where the file is cut, damaged or inconsistent in
-// itself. A file of another tool needs only format, format_version "1", dims, layer_count and token counts, and may have no
-// checksums; a layer with only `layer.L.recurrent_state` (and, in a model session, conv_state) is a base with no log.
+// DATA_LOSS (INVALID_STATE_FILE: tensor), naming the tensor, or "header", where the file is cut, damaged or
+// inconsistent in itself. A file of another tool needs only format, format_version "1", dims, layer_count and token
+// counts, and may have no checksums; a layer with only `layer.L.recurrent_state` (and, in a model session, conv_state)
+// is a base with no log.
 // A log of another log_capacity is not taken over: the recurrent_state beside it is then the base, and without one the
 // answer is FAILED_PRECONDITION (STATE_MISMATCH); so it is for a log as long as log_capacity. `bytes` must outlive the
 // result.

@@ -74,8 +74,8 @@ struct DraftCase {
   std::vector<int32_t> draft_lengths;
 };
 
-// Every combination for the smallest heads; for others the ends and the fold's neighbours. K = 300 stays in memory on the
-// GPU, and K = 64 with V = 32 has an instance of its own for one token.
+// Every combination for the smallest heads; for others the ends and the fold's neighbours. K = 300 stays in memory on
+// the GPU, and K = 64 with V = 32 has an instance of its own for one token.
 std::vector<DraftCase> DraftCases() {
   return {{OperatorDims(1, 2, 8, 5), 8, UpTo(15), UpTo(8, 1)},
           {OperatorDims(1, 2, 8, 5), 24, UpTo(15), {2, 11, 16, 17, 18, 23, 24}},

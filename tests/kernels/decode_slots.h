@@ -1,5 +1,5 @@
-// Decode calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources and the
-// references in double.
+// Decode calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources and
+// the references in double.
 //
 // Thread safety: for one thread. Ownership: DecodeSlots owns its slots; the backend must outlive it.
 //
@@ -21,8 +21,8 @@
 
 namespace gdn {
 
-// A backend after the other. The GPU's sources run on the executor with waves of 64 and of 32 lanes, or on the device where
-// they were built for one and there is one.
+// A backend after the other. The GPU's sources run on the executor with waves of 64 and of 32 lanes, or on the device
+// where they were built for one and there is one.
 void OnEveryDecoder(const std::function<void(Backend&)>& test);
 void OnEveryGpu(const std::function<void(Backend&)>& test);
 

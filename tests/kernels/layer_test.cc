@@ -1,3 +1,4 @@
+// The whole layer against its reference, and cut in every way against itself.
 #include "kernels/layer/gdn_layer.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // Holds the engine between two pieces of its work.
 //
-// Thread safety: Post once; the latches from any thread. Ownership: must outlive the task it posts, so open it and wait for what follows.
+// Thread safety: Post once; the latches from any thread. Ownership: must outlive the task it posts, so open it and wait
+// for what follows.
 //
 //   EngineGate gate;
 //   gate.Post(batcher);

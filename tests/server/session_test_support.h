@@ -50,7 +50,8 @@ inline StepRequest PlainStep(int32_t layer = 0) {
   return request;
 }
 
-// A state whose base is one number everywhere, and whose log and convolution columns are another. A fresh one is {0, 0}.
+// A state whose base is one number everywhere, and whose log and convolution columns are another. A fresh one is {0,
+// 0}.
 struct Contents {
   float base = 0.0f;
   float tail = 0.0f;

@@ -30,8 +30,8 @@ struct Summary {
   int not_offered = 0;  // cases that launch GPU kernels, on a backend that has no stream for them
 };
 
-// A row a case, as it finishes, and "N passed, M failed, S not offered by this backend". A case passes where both measures
-// are within their tolerances; one that returns an error fails. A case's inputs depend on
+// A row a case, as it finishes, and "N passed, M failed, S not offered by this backend". A case passes where both
+// measures are within their tolerances; one that returns an error fails. A case's inputs depend on
 // `seed` and its own name alone, so one run by itself sees what it saw among others.
 Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_t seed, std::ostream& out);
 

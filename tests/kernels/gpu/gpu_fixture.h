@@ -1,5 +1,5 @@
-// What tests of GPU launchers share: the linked GPU backend (the SIMT executor with waves of 64, then of 32, or the device),
-// and inputs and outputs on it.
+// What tests of GPU launchers share: the linked GPU backend (the SIMT executor with waves of 64, then of 32, or the
+// device), and inputs and outputs on it.
 //
 // Thread safety: for one thread. Ownership: OnEveryWave's device lives as long as the call.
 //

@@ -1,5 +1,5 @@
-// What rows of gdn_parity cannot say of element-wise operations, reductions, norms and running sums: bits, values that are
-// no numbers, errors.
+// What rows of gdn_parity cannot say of element-wise operations, reductions, norms and running sums: bits, values that
+// are no numbers, errors.
 
 #include <cmath>
 #include <cstdint>

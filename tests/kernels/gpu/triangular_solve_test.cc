@@ -1,5 +1,5 @@
-// What rows of gdn_parity cannot say of unit lower triangular inverses and causal solves: bits, exact parts, values worked
-// out by hand, errors.
+// What rows of gdn_parity cannot say of unit lower triangular inverses and causal solves: bits, exact parts, values
+// worked out by hand, errors.
 
 #include <cmath>
 #include <cstdint>

@@ -17,8 +17,8 @@ class StateFileDelta : public ::testing::Test {
     const auto file = EncodeStateFile(MakeImage(before_, memory_.host), {});
     full_ = FileBytes(*file);
     full_id_ = file->snapshot_id();
-    // Later: layer 0 has a log and a draft, layer 2 another base, layer 11 an empty log again (its draft was dropped and
-    // the log taken back), layer 5 is new.
+    // Later: layer 0 has a log and a draft, layer 2 another base, layer 11 an empty log again (its draft was dropped
+    // and the log taken back), layer 5 is new.
     Random random(77);
     after_ = before_;
     after_.header.epoch = 4;

@@ -1,6 +1,7 @@
 // A real redis-server for a test, on a socket and with data in a temporary folder; it can be killed and started again.
 //
-// Thread safety: Kill from any thread, the rest from one, with which the server ends. Ownership: the server ends and the folder goes with the object.
+// Thread safety: Kill from any thread, the rest from one, with which the server ends. Ownership: the server ends and
+// the folder goes with the object.
 //
 //   if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
 //   RedisServer server({.append_only = true});

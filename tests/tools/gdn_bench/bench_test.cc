@@ -1,3 +1,4 @@
+// The parts of gdn_bench that compute: percentiles, ratios, costs and limits of cases, flags.
 #include <memory>
 #include <string>
 #include <vector>

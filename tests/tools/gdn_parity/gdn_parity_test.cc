@@ -1,3 +1,4 @@
+// gdn_parity's own promises: faults are reported, rows do not depend on one another, suites are whole.
 #include <algorithm>
 #include <cmath>
 #include <limits>

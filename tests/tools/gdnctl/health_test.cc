@@ -1,3 +1,4 @@
+// gdnctl health: its exit code and words for each state of a server.
 #include <cstdio>
 #include <memory>
 #include <string>

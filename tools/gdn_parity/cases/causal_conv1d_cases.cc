@@ -1,7 +1,7 @@
 // Rows of causal_conv1d: calls that carry on where the one before stopped.
 //
-// The llama rows have the shapes of llama.cpp's SSM_CONV, which takes [C, W-1+T] a sequence with the W-1 older inputs in
-// front; ours takes token rows and keeps those inputs in the slot. Ours applies SiLU, so it stands for SSM_CONV
+// The llama rows have the shapes of llama.cpp's SSM_CONV, which takes [C, W-1+T] a sequence with the W-1 older inputs
+// in front; ours takes token rows and keeps those inputs in the slot. Ours applies SiLU, so it stands for SSM_CONV
 // followed by SILU.
 
 #include <limits>

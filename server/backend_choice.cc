@@ -19,12 +19,4 @@ absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& opti
   return MakeCpuBackend({.threads = options.threads});
 }
 
-int64_t StateBudgetBytes(const ServerOptions& options, Backend& backend, int64_t slot_bytes) {
-  if (options.state_slots > 0) return options.state_slots * slot_bytes;
-  if (options.device_state_bytes > 0) return options.device_state_bytes;
-  if (backend.info().lazy_memory) return backend.info().memory_bytes / 2;
-  // The last quarter is for workspaces, spare slots and the runtime itself.
-  return backend.FreeMemoryBytes() / 4 * 3;
-}
-
 }  // namespace gdn

@@ -5,7 +5,6 @@
 //   GDN_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, ChooseBackend(options));
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -17,9 +16,5 @@ namespace gdn {
 // "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu" without one fails with
 // what the runtime said.
 absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& options);
-
-// The memory that session states may take, once the models are loaded. `slot_bytes` is a state of the largest model, 0
-// without models.
-int64_t StateBudgetBytes(const ServerOptions& options, Backend& backend, int64_t slot_bytes);
 
 }  // namespace gdn

@@ -186,13 +186,6 @@ absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<St
   return Scatter(rows, step);
 }
 
-absl::Status BatchExecutor::NoteFailure(absl::Status status) {
-  if (status.ok()) return status;
-  if (device_status_.ok() && ErrorReason(status) == reason::kDeviceFailed) device_status_ = status;
-  if (on_failure_) on_failure_(status);
-  return status;
-}
-
 void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
   const absl::Time begin = absl::Now();
   // A launch takes slots of one pool; sessions of one layout may be in several.
@@ -217,8 +210,8 @@ void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
     }
   }
   for (auto& [pool, launch] : launches) {
-    launch.status = device_status_;
-    if (launch.status.ok()) launch.status = NoteFailure(RunDecode(launch.rows, launch.outcomes));
+    launch.status = health_.status();
+    if (launch.status.ok()) launch.status = health_.Report(RunDecode(launch.rows, launch.outcomes));
   }
   const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
   for (auto& [pool, launch] : launches) {
@@ -276,10 +269,10 @@ void BatchExecutor::PrefillSegment() {
   const absl::Time begin = absl::Now();
   absl::Status status;
   if (row.tokens > 0) {
-    status = device_status_;
-    if (status.ok() && prefill.next == 0) status = NoteFailure(BeginPrefill(prefill));
+    status = health_.status();
+    if (status.ok() && prefill.next == 0) status = health_.Report(BeginPrefill(prefill));
     const int32_t tokens = std::min(row.tokens - prefill.next, kPrefillSegmentTokens);
-    if (status.ok()) status = NoteFailure(RunPrefillSegment(prefill, tokens));
+    if (status.ok()) status = health_.Report(RunPrefillSegment(prefill, tokens));
     prefill.next += tokens;
   }
   prefill.compute_time_us += absl::ToInt64Microseconds(absl::Now() - begin);

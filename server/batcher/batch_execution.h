@@ -3,19 +3,19 @@
 //
 // Thread safety: for the engine's thread alone. Ownership: owns its staging buffers.
 //
-//   BatchExecutor executor(backend);
+//   BatchExecutor executor(backend, health);
 //   executor.Decode(jobs);                            // all of them, as one batch
 //   if (executor.StartPrefill(job)) while (executor.PrefillSegment()) {}
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "kernels/layer/gdn_layer.h"
 #include "server/batcher/step_job.h"
+#include "server/health/device_health.h"
 
 namespace gdn {
 
@@ -28,9 +28,8 @@ absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
 
 class BatchExecutor {
  public:
-  // `on_failure` hears of every step that fails, before its call does, and keeps what it needs.
-  BatchExecutor(Backend& backend, std::function<void(const absl::Status&)> on_failure)
-      : backend_(backend), on_failure_(std::move(on_failure)), runner_(backend) {}
+  // Nothing is computed on a device that has failed; `health` hears of every step that fails, before its call does.
+  BatchExecutor(Backend& backend, DeviceHealth& health) : backend_(backend), health_(health), runner_(backend) {}
 
   // Runs the rows of all jobs, which CanRunTogether, and calls their done().
   void Decode(const std::vector<StepJobPtr>& jobs);
@@ -65,12 +64,8 @@ class BatchExecutor {
   // Copies the output back to the rows, in their dtype.
   absl::Status Scatter(const std::vector<RowSpan>& rows, const LayerStep& step);
 
-  // The status that a failed device left, so that nothing is computed on states that are not known to be whole.
-  absl::Status NoteFailure(absl::Status status);
-
   Backend& backend_;
-  const std::function<void(const absl::Status&)> on_failure_;
-  absl::Status device_status_;
+  DeviceHealth& health_;
   GdnLayerRunner runner_;
   DeviceBuffer staging_;
   std::vector<float> host_staging_;  // used only where the host cannot reach backend memory

@@ -4,16 +4,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
 
 namespace gdn {
 
-Batcher::Batcher(Backend& backend, const BatcherOptions& options)
-    : backend_(backend),
-      options_(options),
-      executor_(backend, [this](const absl::Status& status) { NoteDeviceFailure(status); }),
-      engine_([this] {
+Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& options)
+    : backend_(backend), health_(health), options_(options), executor_(backend, health), engine_([this] {
         NameThisThread("gdn-engine");
         EngineLoop();
       }) {}
@@ -27,8 +25,8 @@ Batcher::~Batcher() {
 }
 
 absl::Status Batcher::Submit(StepJobPtr job) {
+  GDN_RETURN_IF_ERROR(health_.status());
   absl::MutexLock lock(&mu_);
-  if (!device_status_.ok()) return device_status_;
   if (draining_ || stop_) {
     return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                      "the server is shutting down and takes no new steps; send this one to another server");
@@ -53,21 +51,6 @@ bool Batcher::Drain(absl::Duration timeout) {
   draining_ = true;
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return IdleLocked(); };
   return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
-}
-
-void Batcher::NoteDeviceFailure(const absl::Status& status) {
-  if (ErrorReason(status) != reason::kDeviceFailed) return;
-  {
-    absl::MutexLock lock(&mu_);
-    if (!device_status_.ok()) return;
-    device_status_ = status;
-  }
-  if (options_.on_device_failure) options_.on_device_failure(status);
-}
-
-absl::Status Batcher::device_status() const {
-  absl::MutexLock lock(&mu_);
-  return device_status_;
 }
 
 bool Batcher::draining() const {
@@ -119,11 +102,11 @@ void Batcher::EngineLoop() {
     }
     if (!decodes.empty()) executor_.Decode(decodes);
     for (Task& task : tasks) {
-      absl::Status status = device_status();
+      absl::Status status = health_.status();
       if (status.ok()) {
         status = task.run(backend_);
         if (absl::Status sync = backend_.Synchronize(); status.ok()) status = std::move(sync);
-        NoteDeviceFailure(status);
+        status = health_.Report(std::move(status));
       }
       task.run = nullptr;  // the session it holds is let go before anybody hears of the end
       task.done(std::move(status));

@@ -4,10 +4,10 @@
 // Decodes of one (model layer or operator layout, input kind) that wait at the same time run as one batch, up to
 // max_batch rows; between two segments of a prefill the decodes that wait come first, so a long prompt delays a decode
 // by one segment at most. What a session gets never depends on what it was batched with.
-// Thread safety: safe from any thread. Ownership: the backend must outlive the batcher. Destruction drains what was
+// Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. Destruction drains what was
 // submitted.
 //
-//   Batcher batcher(backend, {.max_queued_steps = 4096});
+//   Batcher batcher(backend, health, {.max_queued_steps = 4096});
 //   GDN_RETURN_IF_ERROR(batcher.Submit(job));
 //   absl::Status status = batcher.RunOnEngine([&](Backend& b) { return b.ZeroSlot(pool, 3); });
 #pragma once
@@ -24,20 +24,19 @@
 #include "absl/time/time.h"
 #include "server/batcher/batch_execution.h"
 #include "server/batcher/step_job.h"
+#include "server/health/device_health.h"
 
 namespace gdn {
 
 struct BatcherOptions {
   int32_t max_queued_steps = 4096;  // jobs that may wait
   int32_t max_batch_rows = 512;     // rows merged into one decode batch (a single job may be larger)
-  // Called once, when the device fails (DEVICE_FAILED). Everything after that is refused with the
-  // same status: what the device's states hold is no longer known.
-  std::function<void(const absl::Status&)> on_device_failure = {};
 };
 
 class Batcher {
  public:
-  Batcher(Backend& backend, const BatcherOptions& options);
+  // What runs on a device that has failed is refused with what it failed with; who runs into that reports it to `health`.
+  Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& options);
   ~Batcher();
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
@@ -53,11 +52,6 @@ class Batcher {
   bool Drain(absl::Duration timeout);
   bool draining() const;
 
-  // Takes note of a device that failed under somebody else's hands, as of one that failed under a step's.
-  void NoteDeviceFailure(const absl::Status& status);
-  // OK, or what the device failed with, for good.
-  absl::Status device_status() const;
-
   size_t queued_steps() const;  // jobs that wait; the batch and the prefill in progress are not among them
 
  private:
@@ -72,6 +66,7 @@ class Batcher {
   std::vector<StepJobPtr> TakeDecodeBatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Backend& backend_;
+  DeviceHealth& health_;
   const BatcherOptions options_;
   BatchExecutor executor_;  // the engine thread's alone
 
@@ -82,7 +77,6 @@ class Batcher {
   bool working_ ABSL_GUARDED_BY(mu_) = false;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status device_status_ ABSL_GUARDED_BY(mu_);  // what the device failed with, for good
 
   std::thread engine_;  // last: it uses all of the above
 };

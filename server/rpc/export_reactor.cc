@@ -65,7 +65,7 @@ class ExportReactor final : public FileReactor {
       return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
     }
     GDN_ASSIGN_OR_RETURN(EncodedStateFile file,
-                         EncodeStateFile(std::move(captured->image), options_, context_.residency.copiers()));
+                         EncodeStateFile(std::move(captured->image), options_, &context_.copiers));
     Send(FilePieces(std::move(file), Tail));
     return absl::OkStatus();
   }

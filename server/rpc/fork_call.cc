@@ -60,7 +60,7 @@ struct ForkWork {
       if (!creations[i].pending()) continue;
       auto own = take(static_cast<size_t>(lease.claims_to_share()));
       std::shared_ptr<Session> child = lease.Fork(inits[i], take(layers), std::move(own));
-      context.residency.Track(child);
+      context.room.Track(child);
       creations[i].Replace(std::move(child));
     }
     for (SessionCreation& creation : creations) creation.Publish();
@@ -139,9 +139,10 @@ void ForkSession(const ServiceContext& context, const std::string& principal, ab
     work->lease = *std::move(lease);
     const SessionSpec& spec = work->parent->spec();
     const auto layers = static_cast<int32_t>(spec.layers.size());
-    work->context.residency.Reserve(spec.dims, work->lease.pool(),
-                                    work->pending() * layers + work->lease.claims_to_share(), deadline,
-                                    [work](absl::StatusOr<std::vector<SlotClaim>> claims) {
+    work->context.residency.Reserve({.dims = spec.dims,
+                                     .pool = work->lease.pool(),
+                                     .count = work->pending() * layers + work->lease.claims_to_share()},
+                                    deadline, [work](absl::StatusOr<std::vector<SlotClaim>> claims) {
                                       if (!claims.ok()) return work->Finish(claims.status());
                                       work->Fork(*std::move(claims));
                                     });

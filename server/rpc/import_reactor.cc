@@ -20,7 +20,7 @@
 #include "server/rpc/session_calls.h"
 #include "server/rpc/state_pieces.h"
 #include "server/rpc/state_transfer.h"
-#include "server/session/state_copy.h"
+#include "server/session/state_fit.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
 #include "state_store/state_file/image.h"
@@ -74,7 +74,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       ReadOn();
       if (std::exchange(working_, true)) return;
     }
-    context_.residency.io().Post([this] { Work(); });
+    context_.io.Post([this] { Work(); });
   }
   void OnDone() override { delete this; }
 
@@ -142,7 +142,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     const int64_t layer_bytes =
         2 * layout_.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
-    file_.emplace(context_.residency.memory(), layers * layer_bytes + kMostHeaderBytes, target_.total_bytes());
+    file_.emplace(context_.memory, layers * layer_bytes + kMostHeaderBytes, target_.total_bytes());
     return file_->CheckTotal();
   }
 

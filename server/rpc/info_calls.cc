@@ -66,14 +66,14 @@ void FillServerInfo(const ServiceContext& context, v1::GetServerInfoResponse* re
   FillTier({.name = "device",
             .limit_bytes = context.store.options().budget_bytes,
             .used_bytes = context.store.used_bytes(),
-            .sessions = context.residency.resident_sessions(),
+            .sessions = context.room.sessions(),
             .stores = moves.returns,
             .loads = moves.evictions,
             .failures = moves.failures,
             .stored_bytes = moves.returned_bytes,
             .loaded_bytes = moves.evicted_bytes},
            response->add_tiers());
-  for (const TierUsage& usage : context.residency.tiers().usage()) FillTier(usage, response->add_tiers());
+  for (const TierUsage& usage : context.tiers.usage()) FillTier(usage, response->add_tiers());
   response->set_checkpoints(context.checkpointer.made());
   response->set_checkpoint_failures(context.checkpointer.failed());
   response->set_recovered_sessions(context.recovered_sessions);

@@ -1,6 +1,6 @@
 // What every call of the service works with.
 //
-// Thread safety: constant after the server starts; what it points to is safe from any thread. Ownership: main.cc owns
+// Thread safety: constant after the server starts; what it points to is safe from any thread. Ownership: GdnServer owns
 // everything.
 //
 //   ServiceContext context{.models = catalog, .sessions = sessions, .store = store, .batcher = batcher, ...};
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "server/batcher/batcher.h"
-#include "server/batcher/served_model.h"
+#include "server/model/served_model.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
@@ -23,10 +23,16 @@ struct ServiceContext {
   const ModelCatalog& models;
   SessionManager& sessions;
   StateStore& store;
+  DeviceRoom& room;
+  TierStack& tiers;
   Residency& residency;
   Checkpointer& checkpointer;
   SessionEnvironment& environment;
   Batcher& batcher;
+  // For state files: threads that may block, memory to read into, and threads to spread the encoding over.
+  TaskQueue& io;
+  HostBlockPool& memory;
+  SharedThreadPool& copiers;
   const BackendInfo& backend;
   std::string version;
   StepLimits limits;

@@ -59,7 +59,7 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vect
 
 v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
   if (session.resident()) return v1::STATE_TIER_DEVICE;
-  const std::string place = context.residency.tiers().PlaceOf(session.key());
+  const std::string place = context.tiers.PlaceOf(session.key());
   if (place == "host") return v1::STATE_TIER_HOST;
   if (place == "disk") return v1::STATE_TIER_DISK;
   if (place == "redis") return v1::STATE_TIER_REDIS;

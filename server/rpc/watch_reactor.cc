@@ -116,7 +116,7 @@ class WatchReactor final : public FileReactor {
       options.base_snapshot_id = full_id_;
       options.known_bases = full_bases_;
     }
-    GDN_ASSIGN_OR_RETURN(EncodedStateFile file, EncodeStateFile(image, options, context_.residency.copiers()));
+    GDN_ASSIGN_OR_RETURN(EncodedStateFile file, EncodeStateFile(image, options, &context_.copiers));
     if (delta) {
       // Once most bases are others, a full file now makes the deltas after it small again.
       refresh_ = 2 * file.bytes() > full_bytes_;

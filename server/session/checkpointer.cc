@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/session/state_copy.h"
+#include "server/session/state_fit.h"
 
 namespace gdn {
 namespace {
@@ -26,8 +26,8 @@ absl::Status NoDurableTier() {
 
 }  // namespace
 
-Checkpointer::Checkpointer(Residency& residency, const CheckpointPolicy& policy)
-    : residency_(residency),
+Checkpointer::Checkpointer(const CheckpointerParts& parts, const CheckpointPolicy& policy)
+    : parts_(parts),
       policy_(policy),
       copies_({.name = "gdn-ckpt-copy", .threads = kThreads, .niceness = 5}),
       writes_({.name = "gdn-ckpt-write", .threads = kThreads, .niceness = 10}) {}
@@ -54,24 +54,23 @@ std::shared_ptr<void> Checkpointer::Open() {
 
 void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
                            CapturedDone done) {
-  CaptureOn(residency_.io(), residency_.copiers(), session, std::move(known), std::move(done));
+  CaptureOn(parts_.io, StateCopier::Threads::kAll, session, std::move(known), std::move(done));
 }
 
-void Checkpointer::CaptureOn(TaskQueue& queue, SharedThreadPool* pool, const std::shared_ptr<Session>& session,
+void Checkpointer::CaptureOn(TaskQueue& queue, StateCopier::Threads threads, const std::shared_ptr<Session>& session,
                              std::function<BaseVersions()> known, CapturedDone done) {
   session->Lock(
-      [this, &queue, pool, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) {
+      [this, &queue, threads, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) {
         if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
         auto shared = std::make_shared<SessionLease>(std::move(lease));
-        queue.Post([this, pool, open, known, done, shared] {
+        queue.Post([this, threads, open, known, done, shared] {
           const std::shared_ptr<Session> locked = shared->session();
-          if (absl::Status status = residency_.device_status(); !status.ok()) return done(std::move(status));
+          if (absl::Status status = parts_.copier.CheckDevice(); !status.ok()) return done(std::move(status));
           absl::StatusOr<SessionImagePtr> image;
           if (shared->resident()) {
-            image = CopyOut(residency_.backend(), residency_.memory(), *shared, known ? known() : BaseVersions(), pool);
-            residency_.NoteFailure(image.status()).IgnoreError();
+            image = parts_.copier.CopyOut(*shared, known ? known() : BaseVersions(), threads);
           } else {
-            image = residency_.tiers().Fetch(locked->key());
+            image = parts_.tiers.Fetch(locked->key());
             // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
             if (image.ok() && (*image)->header.epoch != locked->epoch()) {
               std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
@@ -94,7 +93,7 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
   const std::shared_ptr<Session> session = captured.held.session();
   StateKey key = session->key();
   key.checkpoint = checkpoint_id;
-  absl::StatusOr<StoreResult> stored = residency_.tiers().Checkpoint(key, captured.image);
+  absl::StatusOr<StoreResult> stored = parts_.tiers.Checkpoint(key, captured.image);
   (stored.ok() ? made_ : failed_).fetch_add(1, std::memory_order_relaxed);
   if (!stored.ok()) {
     captured.held.Release();
@@ -117,13 +116,13 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
 
 void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                               CheckpointDone done) {
-  if (residency_.tiers().durable() == nullptr) return done(NoDurableTier());
+  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
   if (checkpoint_id.empty()) {
-    known = [durable = residency_.tiers().durable(), key = session->key()] { return durable->KnownBases(key); };
+    known = [durable = parts_.tiers.durable(), key = session->key()] { return durable->KnownBases(key); };
   }
-  CaptureOn(copies_, /*pool=*/nullptr, session, std::move(known),
+  CaptureOn(copies_, StateCopier::Threads::kCallerOnly, session, std::move(known),
             [this, checkpoint_id, done = std::move(done)](absl::StatusOr<CapturedState> captured) {
               if (!captured.ok()) return done(captured.status());
               auto shared = std::make_shared<CapturedState>(*std::move(captured));
@@ -135,11 +134,11 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
 
 void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                            std::function<void(absl::Status)> done) {
-  if (residency_.tiers().durable() == nullptr) return done(NoDurableTier());
+  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
   session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) {
     if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
     auto shared = std::make_shared<SessionLease>(std::move(lease));
-    residency_.io().Post(
+    parts_.io.Post(
         [this, open, checkpoint_id, done, shared] { RestoreLocked(std::move(*shared), checkpoint_id, done); });
   });
 }
@@ -147,7 +146,7 @@ void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::s
 void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                                  const std::function<void(absl::Status)>& done) {
   const std::shared_ptr<Session> session = lease.session();
-  TierStack& tiers = residency_.tiers();
+  TierStack& tiers = parts_.tiers;
   StateKey key = session->key();
   const auto restore = [&]() -> absl::Status {
     key.checkpoint = checkpoint_id;
@@ -170,7 +169,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
     GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
     if (lease.resident()) {
       lease.Unload();
-      residency_.Forget(*session);
+      parts_.room.Forget(*session);
     }
     tiers.Release(key);
     tiers.Adopt(key, *tiers.durable(), (*image)->bytes());
@@ -185,7 +184,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
 }
 
 bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
-  if (residency_.tiers().durable() == nullptr) return false;
+  if (parts_.tiers.durable() == nullptr) return false;
   {
     absl::MutexLock lock(&mu_);
     const auto it = scheduled_.find(session.get());
@@ -199,7 +198,7 @@ bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
 
 // Not at once: one may end before its beginning has returned, and so on for thousands.
 void Checkpointer::PumpLater() {
-  residency_.io().Post([this, open = Open()] { Pump(); });
+  parts_.io.Post([this, open = Open()] { Pump(); });
 }
 
 void Checkpointer::Pump() {
@@ -240,7 +239,7 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
                  std::string(status.message()));
   }
   if (status.ok()) NoteProgress(session);  // one that has ended has nothing left to make durable
-  for (std::function<void()>& callback : ready) residency_.io().Post(std::move(callback));
+  for (std::function<void()>& callback : ready) parts_.io.Post(std::move(callback));
   PumpLater();
 }
 
@@ -261,13 +260,13 @@ bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer,
 
 bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
                                std::function<void()> ready) {
-  if (policy_.every_tokens == 0 || residency_.tiers().durable() == nullptr) return true;
+  if (policy_.every_tokens == 0 || parts_.tiers.durable() == nullptr) return true;
   if (HasRoom(*session, layer, tokens)) return true;
   Schedule(session);
   absl::MutexLock lock(&mu_);
   const auto it = scheduled_.find(session.get());
   if (it == scheduled_.end()) {  // it has ended meanwhile
-    residency_.io().Post(std::move(ready));
+    parts_.io.Post(std::move(ready));
     return false;
   }
   if (it->second != absl::InfiniteFuture()) return true;  // it failed a moment ago

@@ -7,7 +7,7 @@
 // Thread safety: all methods from any thread; callbacks come from any thread. Ownership: what it is made with must outlive
 // it; on destruction what was begun is finished.
 //
-//   Checkpointer checkpointer(residency, {.every_tokens = 256});
+//   Checkpointer checkpointer({.tiers = tiers, .copier = copier, .room = room, .io = io}, {.every_tokens = 256});
 //   environment.on_progress = [&](const auto& session) { checkpointer.NoteProgress(session); };
 #pragma once
 
@@ -26,8 +26,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/task_queue.h"
-#include "server/session/residency.h"
-#include "state_store/tiers/state_tier.h"
+#include "server/session/device_room.h"
+#include "server/session/state_copier.h"
+#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
@@ -52,12 +53,19 @@ struct CheckpointResult {
   absl::Time when;
 };
 
+struct CheckpointerParts {
+  TierStack& tiers;
+  StateCopier& copier;
+  DeviceRoom& room;  // forgets sessions that have gone back to a checkpoint
+  TaskQueue& io;     // for what a call waits for
+};
+
 class Checkpointer {
  public:
   using CapturedDone = std::function<void(absl::StatusOr<CapturedState>)>;
   using CheckpointDone = std::function<void(absl::StatusOr<CheckpointResult>)>;
 
-  Checkpointer(Residency& residency, const CheckpointPolicy& policy);
+  Checkpointer(const CheckpointerParts& parts, const CheckpointPolicy& policy);
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -89,8 +97,8 @@ class Checkpointer {
   int64_t failed() const { return failed_; }
 
  private:
-  // On `queue`'s threads, and those of `pool` where there is one.
-  void CaptureOn(TaskQueue& queue, SharedThreadPool* pool, const std::shared_ptr<Session>& session,
+  // On `queue`'s threads, and those that `threads` allows.
+  void CaptureOn(TaskQueue& queue, StateCopier::Threads threads, const std::shared_ptr<Session>& session,
                  std::function<BaseVersions()> known, CapturedDone done);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
@@ -105,7 +113,7 @@ class Checkpointer {
   // Keeps the destructor waiting for as long as it lives.
   std::shared_ptr<void> Open();
 
-  Residency& residency_;
+  const CheckpointerParts parts_;
   const CheckpointPolicy policy_;
   std::atomic<int64_t> made_{0}, failed_{0};
 

@@ -5,15 +5,15 @@
 
 namespace gdn {
 
-Housekeeper::Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency,
+Housekeeper::Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers,
                          absl::Duration interval)
-    : thread_([this, &sessions, &checkpointer, &residency, interval] {
+    : thread_([this, &sessions, &checkpointer, &tiers, interval] {
         NameThisThread("gdn-housekeeper");
         while (!stop_.WaitForNotificationWithTimeout(interval)) {
           const absl::Time now = absl::Now();
           sessions.DeleteExpired(now);
           checkpointer.Sweep(sessions.All(), now);
-          if (residency.tiers().WantsTrim()) residency.tiers().Trim();
+          if (tiers.WantsTrim()) tiers.Trim();
         }
       }) {}
 

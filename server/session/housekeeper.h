@@ -3,7 +3,7 @@
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //
-//   Housekeeper housekeeper(manager, checkpointer, residency, absl::Milliseconds(200));
+//   Housekeeper housekeeper(manager, checkpointer, tiers, absl::Milliseconds(200));
 #pragma once
 
 #include <thread>
@@ -12,12 +12,13 @@
 #include "absl/time/time.h"
 #include "server/session/checkpointer.h"
 #include "server/session/session_manager.h"
+#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
 class Housekeeper {
  public:
-  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, absl::Duration interval);
+  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers, absl::Duration interval);
   ~Housekeeper();
   Housekeeper(const Housekeeper&) = delete;
   Housekeeper& operator=(const Housekeeper&) = delete;

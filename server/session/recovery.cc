@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/session/state_copy.h"
+#include "server/session/state_fit.h"
 
 namespace gdn {
 namespace {

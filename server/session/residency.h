@@ -1,5 +1,4 @@
-// Which sessions' states are on the device: brings them there when a call needs them, and moves the least recently used
-// ones down to make room.
+// Brings sessions' states to the device when a call needs them there.
 //
 // A call pins all of its sessions or none. Where one is parked, the call waits: its states are fetched from their tier by
 // the IO threads and put on the device by the residency thread, which serves one call after the other and so cannot be
@@ -16,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,22 +22,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/task_queue.h"
-#include "base/thread_pool.h"
+#include "server/session/device_room.h"
 #include "server/session/session_lease.h"
+#include "server/session/state_copier.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
 struct ResidencyOptions {
-  Backend& backend;
-  StateStore& store;
   TierStack& tiers;
-  HostBlockPool& memory;
-  SharedThreadPool* copiers = nullptr;  // threads to copy on
-  // OK, or why nothing may be copied from or to the device any more.
-  std::function<absl::Status()> device_status = {};
-  // Hears of transfers that failed.
-  std::function<void(const absl::Status&)> on_failure = {};
+  StateCopier& copier;
+  DeviceRoom& room;
+  TaskQueue& io;  // fetches from the tiers
 };
 
 struct ResidencyCounters {
@@ -69,27 +63,12 @@ class Residency {
   void LockResident(const std::shared_ptr<Session>& session, absl::Time deadline, LeaseDone done);
   // Puts the image's states on the device, for a session that has none there; moves others down for room.
   void Place(SessionLease lease, SessionImagePtr image, absl::Time deadline, LeaseDone done);
-  // Claims beside the session's own slots, or for one that is to be made (`pool` nullptr). Moves others down for room.
-  void Reserve(const LayerDims& dims, std::shared_ptr<StatePool> pool, int32_t count, absl::Time deadline,
-               ClaimsDone done);
+  // Claims beside a session's own slots, or for one that is to be made. Moves others down for room.
+  void Reserve(RoomRequest room, absl::Time deadline, ClaimsDone done);
   // Brings the session back without a call that waits for it. True where it was under way or begun.
   bool Prefetch(const std::shared_ptr<Session>& session);
 
-  // The session is on the device and may be moved from now on; nothing is to be known of it any more.
-  void Track(const std::shared_ptr<Session>& session);
-  void Forget(const Session& session);
-
-  // Copies of the session's states, wherever they are, are made on the IO threads.
-  TaskQueue& io() { return io_; }
-  Backend& backend() { return options_.backend; }
-  HostBlockPool& memory() { return options_.memory; }
-  TierStack& tiers() { return options_.tiers; }
-  SharedThreadPool* copiers() { return options_.copiers; }
-  absl::Status device_status() const { return options_.device_status ? options_.device_status() : absl::OkStatus(); }
-  // Passes a transfer's failure on.
-  absl::Status NoteFailure(absl::Status status);
   ResidencyCounters counters() const;
-  int64_t resident_sessions() const;
 
  private:
   struct Arrival {
@@ -106,9 +85,7 @@ class Residency {
     PinsDone done;  // one of these three is set
     LeaseDone lease_done;
     ClaimsDone claims_done;
-    LayerDims dims;  // claims_done
-    std::shared_ptr<StatePool> pool;
-    int32_t count = 0;
+    RoomRequest room;  // claims_done
     std::vector<Arrival> arrivals;
     std::vector<absl::Status> errors;  // parallel to sessions
   };
@@ -122,22 +99,15 @@ class Residency {
   void Serve(const RequestPtr& request);
   void ServePins(const RequestPtr& request);
   absl::Status Arrive(Arrival& arrival, absl::Time deadline);
-  absl::StatusOr<std::vector<SlotClaim>> MakeRoom(const LayerDims& dims, const std::shared_ptr<StatePool>& pool,
-                                                  int32_t count, absl::Time deadline);
-  // Moves the least recently used session that can be moved. NOT_FOUND where there is none.
-  absl::Status EvictOne();
-  absl::Status Evict(SessionLease& lease);
 
   const ResidencyOptions options_;
-  std::atomic<int64_t> evictions_{0}, returns_{0}, evicted_bytes_{0}, returned_bytes_{0}, failures_{0};
+  std::atomic<int64_t> returns_{0}, returned_bytes_{0}, fetch_failures_{0};
 
-  mutable absl::Mutex mu_;
-  std::unordered_map<const Session*, std::weak_ptr<Session>> resident_ ABSL_GUARDED_BY(mu_);
+  absl::Mutex mu_;
   std::deque<RequestPtr> requests_ ABSL_GUARDED_BY(mu_);
   int open_requests_ ABSL_GUARDED_BY(mu_) = 0;  // not answered yet, wherever they wait
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  TaskQueue io_;
   std::thread thread_;  // last: it uses all of the above
 };
 

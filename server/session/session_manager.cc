@@ -31,7 +31,7 @@ SessionCreation::~SessionCreation() {
     absl::MutexLock lock(&manager_->mu_);
     manager_->sessions_.erase(key_);
   }
-  manager_->residency_.Forget(*session_);
+  manager_->places_.room.Forget(*session_);
 }
 
 void SessionCreation::Publish() {
@@ -126,10 +126,10 @@ void SessionManager::End(const std::shared_ptr<Session>& session, std::function<
   session->Lock([this, done = std::move(done)](SessionLease lease) {
     const std::shared_ptr<Session> ended = lease.session();
     lease.MarkDeleted();
-    residency_.Forget(*ended);
+    places_.room.Forget(*ended);
     auto finish = [this, ended, done, shared = std::make_shared<SessionLease>(std::move(lease))] {
       // What a tier could not erase it tries again later: the session itself is gone for good.
-      if (!residency_.tiers().empty()) residency_.tiers().Erase(ended->key()).IgnoreError();
+      if (!places_.tiers.empty()) places_.tiers.Erase(ended->key()).IgnoreError();
       {
         absl::MutexLock lock(&mu_);
         sessions_.erase(Key(ended->principal(), ended->id()));
@@ -137,7 +137,7 @@ void SessionManager::End(const std::shared_ptr<Session>& session, std::function<
       shared->Release();
       done(absl::OkStatus());
     };
-    residency_.tiers().empty() ? finish() : residency_.io().Post(finish);
+    places_.tiers.empty() ? finish() : places_.io.Post(finish);
   });
 }
 

@@ -19,9 +19,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/session/residency.h"
+#include "base/task_queue.h"
+#include "server/session/device_room.h"
 #include "server/session/session.h"
 #include "server/session/session_lease.h"
+#include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
@@ -58,10 +60,17 @@ class SessionCreation {
   SessionLease lease_;
 };
 
+// Where an ended session's states may be.
+struct SessionPlaces {
+  DeviceRoom& room;
+  TierStack& tiers;
+  TaskQueue& io;  // erases from the tiers
+};
+
 class SessionManager {
  public:
-  SessionManager(Residency& residency, SessionEnvironment& environment)
-      : residency_(residency), environment_(environment) {}
+  SessionManager(const SessionPlaces& places, SessionEnvironment& environment)
+      : places_(places), environment_(environment) {}
   SessionManager(const SessionManager&) = delete;
   SessionManager& operator=(const SessionManager&) = delete;
 
@@ -103,7 +112,7 @@ class SessionManager {
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   void End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done);
 
-  Residency& residency_;
+  const SessionPlaces places_;
   SessionEnvironment& environment_;
   std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;

@@ -14,6 +14,7 @@ namespace {
 
 // Copies under way are kept for the next ones, beside what the host tier frees.
 constexpr int64_t kCopyBytes = int64_t{256} << 20;
+constexpr int kIoThreads = 2;
 // Epochs of one incarnation, which RestoreCheckpoint counts through.
 constexpr int kEpochBits = 20;
 
@@ -22,41 +23,33 @@ int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_con
 
 }  // namespace
 
-StateService::StateService(Backend& backend, const StateServiceOptions& options)
+StateService::StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options)
     : store_(backend, {.budget_bytes = options.device_bytes, .max_draft = options.max_draft}),
       memory_(backend, kCopyBytes + options.host_bytes / 4),
       copiers_(CopyThreads(), "gdn-copiers"),
-      environment_(options.stored_reply_bytes) {}
+      copier_({.backend = backend, .memory = memory_, .health = health, .threads = &copiers_}),
+      environment_(options.stored_reply_bytes),
+      io_({.name = "gdn-state-io", .threads = kIoThreads}) {}
 
-absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, const StateServiceOptions& options) {
-  std::unique_ptr<StateService> service(new StateService(backend, options));
+absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, DeviceHealth& health,
+                                                                 const StateServiceOptions& options) {
+  std::unique_ptr<StateService> service(new StateService(backend, health, options));
   GDN_RETURN_IF_ERROR(service->OpenTiers(options));
   StateService& self = *service;
-  self.residency_ = std::make_unique<Residency>(ResidencyOptions{.backend = backend,
-                                                                 .store = self.store_,
-                                                                 .tiers = *self.tiers_,
-                                                                 .memory = self.memory_,
-                                                                 .copiers = &self.copiers_,
-                                                                 .device_status =
-                                                                     [&self] {
-                                                                       absl::MutexLock lock(&self.device_mu_);
-                                                                       return self.device_status_
-                                                                                  ? self.device_status_()
-                                                                                  : absl::OkStatus();
-                                                                     },
-                                                                 .on_failure =
-                                                                     [&self](const absl::Status& status) {
-                                                                       absl::MutexLock lock(&self.device_mu_);
-                                                                       if (self.on_device_failure_)
-                                                                         self.on_device_failure_(status);
-                                                                     }});
-  self.checkpointer_ = std::make_unique<Checkpointer>(*self.residency_, options.policy);
+  TierStack& tiers = *self.tiers_;
+  self.room_ =
+      std::make_unique<DeviceRoom>(DeviceRoomOptions{.store = self.store_, .tiers = tiers, .copier = self.copier_});
+  DeviceRoom& room = *self.room_;
+  self.residency_ = std::make_unique<Residency>(
+      ResidencyOptions{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_});
+  self.checkpointer_ = std::make_unique<Checkpointer>(
+      CheckpointerParts{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_}, options.policy);
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);
   };
-  self.sessions_ = std::make_unique<SessionManager>(*self.residency_, self.environment_);
-  self.housekeeper_ =
-      std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, options.housekeeping);
+  self.sessions_ =
+      std::make_unique<SessionManager>(SessionPlaces{.room = room, .tiers = tiers, .io = self.io_}, self.environment_);
+  self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, tiers, options.housekeeping);
   return service;
 }
 
@@ -91,13 +84,6 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
   }
   tiers_ = std::make_unique<TierStack>(std::move(tiers));
   return absl::OkStatus();
-}
-
-void StateService::BindDevice(std::function<absl::Status()> status,
-                              std::function<void(const absl::Status&)> on_failure) {
-  absl::MutexLock lock(&device_mu_);
-  device_status_ = std::move(status);
-  on_device_failure_ = std::move(on_failure);
 }
 
 absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {

@@ -1,21 +1,19 @@
 // Everything that keeps sessions and their states, put together: the device's pools, the tiers below, moves, checkpoints,
 // housekeeping.
 //
-// Thread safety: the parts are safe from any thread; Make, BindDevice, Recover and Drain are for the thread that owns it.
-// Ownership: owns the parts; the backend must outlive it. Nothing may use a session when it is destroyed.
+// Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the thread that owns it.
+// Ownership: owns the parts; the backend and its health must outlive it. Nothing may use a session when it is destroyed.
 //
-//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make(backend, {.device_bytes = bytes, .disk_dir = "/var/lib/gdn"}));
+//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make(backend, health, {.device_bytes = bytes, .disk_dir = "/var/lib/gdn"}));
 //   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/session/checkpointer.h"
 #include "server/session/housekeeper.h"
@@ -44,11 +42,10 @@ struct StateServiceOptions {
 class StateService {
  public:
   // Errors of opening the tiers, which name the flag.
-  static absl::StatusOr<std::unique_ptr<StateService>> Make(Backend& backend, const StateServiceOptions& options);
+  static absl::StatusOr<std::unique_ptr<StateService>> Make(Backend& backend, DeviceHealth& health,
+                                                            const StateServiceOptions& options);
   ~StateService();
 
-  // What to ask before a transfer, and whom to tell of one that failed.
-  void BindDevice(std::function<absl::Status()> status, std::function<void(const absl::Status&)> on_failure);
   // Sessions that an earlier process left behind.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
   // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step may
@@ -57,28 +54,32 @@ class StateService {
 
   StateStore& store() { return store_; }
   TierStack& tiers() { return *tiers_; }
+  DeviceRoom& room() { return *room_; }
+  // For work on states that a call waits for: threads that may block, memory for copies, threads to spread loops over.
+  TaskQueue& io() { return io_; }
+  HostBlockPool& memory() { return memory_; }
+  SharedThreadPool& copiers() { return copiers_; }
   SessionEnvironment& environment() { return environment_; }
   Residency& residency() { return *residency_; }
   Checkpointer& checkpointer() { return *checkpointer_; }
   SessionManager& sessions() { return *sessions_; }
 
  private:
-  StateService(Backend& backend, const StateServiceOptions& options);
+  StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
-
-  absl::Mutex device_mu_;
-  std::function<absl::Status()> device_status_ ABSL_GUARDED_BY(device_mu_);
-  std::function<void(const absl::Status&)> on_device_failure_ ABSL_GUARDED_BY(device_mu_);
 
   // Each uses those before it.
   StateStore store_;
   HostBlockPool memory_;
   SharedThreadPool copiers_;
+  StateCopier copier_;
   std::unique_ptr<StateTier> host_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<StateTier> redis_;
   std::unique_ptr<TierStack> tiers_;
   SessionEnvironment environment_;
+  std::unique_ptr<DeviceRoom> room_;
+  TaskQueue io_;
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<SessionManager> sessions_;

@@ -195,7 +195,7 @@ TEST_F(Concurrency, AServerThatStopsRefusesNewStepsAndFinishesAcceptedOnes) {
   auto prefill =
       std::async(std::launch::async, [&] { return caller_.Prefill(PrefillOf("a", 1, RandomTokens(1100, 1))); });
   EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
-  auto stopped = std::async(std::launch::async, [&] { return server_.server().Stop(absl::Seconds(60)); });
+  auto stopped = std::async(std::launch::async, [&] { return server_.server().rpc().Stop(absl::Seconds(60)); });
   while (HealthOf(server_) == 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(HealthOf(server_), 2);
   Outcome<v1::DecodeResponse> refused;
@@ -221,7 +221,7 @@ TEST_F(Concurrency, AServerThatMayNotWaitStopsAllTheSame) {
   EngineBlocker blocker(server_.batcher());
   auto decode = std::async(std::launch::async, [&] { return caller_.Decode(DecodeOf({"a"}, 0, {inputs_.Token(0)})); });
   EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
-  auto stopped = std::async(std::launch::async, [&] { return server_.server().Stop(absl::Milliseconds(50)); });
+  auto stopped = std::async(std::launch::async, [&] { return server_.server().rpc().Stop(absl::Milliseconds(50)); });
   EXPECT_FALSE(decode.get().ok());
   blocker.Release();
   EXPECT_FALSE(stopped.get());

@@ -226,7 +226,7 @@ TEST_F(Fork, ChildrenHaveNamesLifetimesAndRepliesOfTheirOwn) {
 
 // Room for exactly the parent and its children: every state that a side may come to write is set aside by the fork.
 TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
-  if (!server_.backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
+  if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
   // Two layers with a state: the parent keeps its slots, each child has one a layer, and the parent one to leave by.
   TestServer small({.state_bytes = 5 * bytes});
@@ -263,7 +263,7 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
 }
 
 TEST_F(Fork, WithoutRoomMakesNothingAndTheParentGoesOn) {
-  if (!server_.backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
+  if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
   TestServer small({.state_bytes = 4 * bytes + bytes / 2});  // a parent and two children; not a third
   const Caller caller(small);

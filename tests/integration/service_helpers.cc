@@ -164,7 +164,7 @@ bool WaitUntil(const std::function<bool()>& condition, const char* what) {
 }
 
 bool WaitForCalls(TestServer& server, const std::string& id, int layer, int calls) {
-  const auto session = server.sessions().Find(/*principal=*/"", id);
+  const auto session = server.server().states().sessions().Find(/*principal=*/"", id);
   if (!session.ok()) {
     ADD_FAILURE() << session.status();
     return false;

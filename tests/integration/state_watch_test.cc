@@ -205,7 +205,7 @@ TEST_F(StateWatching, EndsWithTheServer) {
   ASSERT_TRUE(caller_.Create("a", "m").ok());
   StateWatch watch = Watch(EveryTokens(4));
   NextFile(watch);
-  EXPECT_TRUE(server_.server().Stop(absl::Seconds(60)));
+  EXPECT_TRUE(server_.server().rpc().Stop(absl::Seconds(60)));
   const absl::Status end = watch.Next().status();
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
 }

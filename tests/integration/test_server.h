@@ -1,4 +1,5 @@
-// A whole server in this process: backend (tests/support/test_backend.h), models, engine, gRPC on a free loopback port, and a stub to call it.
+// The product's server (server/gdn_server.h) in this process, on the backend that the run is about (tests/support/test_backend.h)
+// and a free loopback port, and a stub to call it. Destroyed without Drain, it leaves what a killed process does.
 //
 // Thread safety: construct and destroy on one thread; the stub and the parts are safe from any. Ownership: owns
 // everything.
@@ -17,9 +18,7 @@
 
 #include "gdn/v1/service.grpc.pb.h"
 #include "google/rpc/error_details.pb.h"
-#include "server/model/loaded_model.h"
-#include "server/rpc/server.h"
-#include "server/session/state_service.h"
+#include "server/gdn_server.h"
 
 namespace gdn {
 
@@ -40,28 +39,17 @@ struct TestServerOptions {
 class TestServer {
  public:
   explicit TestServer(const TestServerOptions& options = {});
-  ~TestServer();
 
   v1::GdnService::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   std::string address() const;
-  Batcher& batcher() { return *batcher_; }
-  RpcServer& server() { return *server_; }
-  SessionManager& sessions() { return states_->sessions(); }
-  StateStore& store() { return states_->store(); }
-  StateService& states() { return *states_; }
+  GdnServer& server() { return *server_; }
+  Batcher& batcher() { return server_->batcher(); }
   // As main does on SIGTERM.
-  bool Drain();
-  Backend& backend() { return *backend_; }
+  bool Drain() { return server_->Drain(absl::Seconds(10)); }
 
  private:
-  std::unique_ptr<Backend> backend_;
-  std::vector<LoadedModel> loaded_;
-  ModelCatalog catalog_;
-  std::unique_ptr<StateService> states_;
-  std::unique_ptr<Batcher> batcher_;
-  std::unique_ptr<ServiceContext> context_;
-  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<GdnServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::GdnService::Stub> stub_;
 };

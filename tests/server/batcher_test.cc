@@ -81,11 +81,12 @@ class BatcherTest : public ::testing::Test {
 
   SessionWorld world_;
   RecordingBackend backend_{*world_.backend};
+  DeviceHealth health_;
   std::vector<std::shared_ptr<Session>> sessions_;
 };
 
 TEST_F(BatcherTest, AStepMovesItsSessionAndKeepsTheReplyWhereWanted) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   const auto session = MakeSession();
   auto job = Decode({session}, 3);
   job->job->rows[0].keep_reply = true;
@@ -104,7 +105,7 @@ TEST_F(BatcherTest, AStepMovesItsSessionAndKeepsTheReplyWhereWanted) {
 }
 
 TEST_F(BatcherTest, DecodesThatWaitTogetherRunAsOneBatch) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   EngineGate gate;
   gate.Post(batcher);
   gate.reached.wait();
@@ -121,7 +122,7 @@ TEST_F(BatcherTest, DecodesThatWaitTogetherRunAsOneBatch) {
 }
 
 TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   EngineGate gate;
   gate.Post(batcher);
   gate.reached.wait();
@@ -141,7 +142,7 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
 }
 
 TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
-  Batcher batcher(backend_, {.max_batch_rows = 3});
+  Batcher batcher(backend_, health_, {.max_batch_rows = 3});
   EngineGate gate;
   gate.Post(batcher);
   gate.reached.wait();
@@ -157,7 +158,7 @@ TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
 }
 
 TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   EngineGate first, second, third;
   first.Post(batcher);
   first.reached.wait();
@@ -182,7 +183,7 @@ TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
 }
 
 TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
-  Batcher batcher(backend_, {.max_queued_steps = 2});
+  Batcher batcher(backend_, health_, {.max_queued_steps = 2});
   EngineGate gate;
   gate.Post(batcher);
   gate.reached.wait();
@@ -203,7 +204,7 @@ TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
 }
 
 TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatchRun) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   EngineGate gate;
   gate.Post(batcher);
   gate.reached.wait();
@@ -236,7 +237,7 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
 }
 
 TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   const auto session = MakeSession();
   for (const bool prefill : {false, true}) {
     backend_.FailNext(absl::InternalError("the device is on fire"));
@@ -257,10 +258,11 @@ TEST_F(BatcherTest, AFailingDeviceFailsTheStepAndLeavesTheSession) {
 
 TEST_F(BatcherTest, ALostDeviceIsReportedOnceAndNothingIsComputedOnItsStatesAgain) {
   std::atomic<int> reports{0};
-  Batcher batcher(backend_, {.on_device_failure = [&reports](const absl::Status& status) {
-                    EXPECT_EQ(ErrorReason(status), reason::kDeviceFailed);
-                    ++reports;
-                  }});
+  DeviceHealth health([&reports](const absl::Status& status) {
+    EXPECT_EQ(ErrorReason(status), reason::kDeviceFailed);
+    ++reports;
+  });
+  Batcher batcher(backend_, health, {});
   const auto session = MakeSession();
   const auto other = MakeSession();
   EngineGate gate;
@@ -303,7 +305,7 @@ TEST_F(BatcherTest, ALostDeviceIsReportedOnceAndNothingIsComputedOnItsStatesAgai
 }
 
 TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   const auto session = MakeSession();
   for (const bool prefill : {false, true}) {
     auto job = MakeJob({session}, 0, prefill);
@@ -316,7 +318,7 @@ TEST_F(BatcherTest, AStepOfNoTokensEndsWellWithoutTheDevice) {
 }
 
 TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   std::vector<std::string> order;
   std::latch last{1};
   batcher.Post([&](Backend&) { return order.emplace_back("one"), absl::OkStatus(); },
@@ -331,7 +333,7 @@ TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
 }
 
 TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
-  Batcher batcher(backend_, {});
+  Batcher batcher(backend_, health_, {});
   EngineGate gate;
   gate.Post(batcher);
   gate.reached.wait();
@@ -352,7 +354,7 @@ TEST_F(BatcherTest, DestructionDrainsWhatWasSubmitted) {
   std::vector<std::unique_ptr<TestJob>> jobs;
   std::atomic<bool> task_done{false};
   {
-    Batcher batcher(backend_, {});
+    Batcher batcher(backend_, health_, {});
     EngineGate gate;
     gate.Post(batcher);
     gate.reached.wait();

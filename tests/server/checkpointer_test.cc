@@ -252,7 +252,7 @@ TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
 TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
   const auto a = world_.Make("a");
   ASSERT_TRUE(world_.Write(a, 4).ok());
-  auto image = CopyOut(*world_.backend, world_.memory, a->TryLock(), {});
+  auto image = world_.copier.CopyOut(a->TryLock(), {});
   ASSERT_TRUE(image.ok());
   auto creation = world_.manager.Begin(world_.Init("b"));
   Answer<absl::StatusOr<SessionLease>> placed;

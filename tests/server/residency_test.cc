@@ -44,7 +44,7 @@ TEST(Residency, SessionsThatGaveWayComeBackAsTheyWere) {
   const ResidencyCounters counters = world.residency.counters();
   EXPECT_GE(counters.evictions, 20);
   EXPECT_EQ(counters.failures, 0);
-  EXPECT_EQ(world.residency.resident_sessions(), 2);
+  EXPECT_EQ(world.room.sessions(), 2);
   EXPECT_EQ(world.host.usage().sessions, 5);
 }
 
@@ -183,7 +183,7 @@ TEST(Residency, NothingIsCopiedOnceTheDeviceHasFailed) {
   const auto a = world.Make("a");
   const auto b = world.Make("b");
   const absl::Status failed = MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "gone");
-  world.FailDevice(failed);
+  world.health.Report(failed).IgnoreError();
   EXPECT_EQ(ErrorReason(world.Pin({a})[0].status()), reason::kDeviceFailed);
   EXPECT_EQ(Place(world, a), "host");
   EXPECT_EQ(Place(world, b), "device");
@@ -254,7 +254,7 @@ TEST(Residency, AParkedSessionThatIsBeingCopiedComesBackOnceItIs) {
   EXPECT_EQ((*captured.Wait()).image->layers.size(), 2u);
   Answer<Residency::PinResults> pins;
   world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
-  world.residency.io().Drain();
+  world.io.Drain();
   EXPECT_FALSE(pins.given()) << "and waits without keeping the IO threads busy";
   (*captured.Wait()).held.Release();
   EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
@@ -267,14 +267,15 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
   const auto pin = world.PinOne(b);
   {
     Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
-    world.residency.Reserve(world.spec.dims, nullptr, 2, absl::InfiniteFuture(), claims.callback());
+    world.residency.Reserve({.dims = world.spec.dims, .count = 2}, absl::InfiniteFuture(), claims.callback());
     ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
     EXPECT_EQ((*claims.Wait()).size(), 2u);
     EXPECT_EQ(Place(world, a), "host");
     EXPECT_EQ(Place(world, b), "device");
   }
   Answer<absl::StatusOr<std::vector<SlotClaim>>> beside;
-  world.residency.Reserve(world.spec.dims, AdmitStep(b).pool(), 2, absl::InfiniteFuture(), beside.callback());
+  world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, absl::InfiniteFuture(),
+                          beside.callback());
   ASSERT_TRUE(beside.Wait().ok()) << beside.Wait().status();
   EXPECT_EQ((*beside.Wait())[0].pool(), AdmitStep(b).pool());
 }
@@ -289,7 +290,7 @@ TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
     ASSERT_TRUE(creation.ok());
     SessionLease lease = parent->TryLock();
     child = world.Fork(lease, "c").value();
-    world.residency.Track(child);
+    world.room.Track(child);
     creation->Replace(child);
     creation->Publish();
   }
@@ -313,10 +314,10 @@ TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
   const auto a = world.Make("a");
   ASSERT_TRUE(world.Write(a, 5).ok());
   SessionLease lease = a->TryLock();
-  const auto whole = CopyOut(*world.backend, world.memory, lease, {});
+  const auto whole = world.copier.CopyOut(lease, {});
   ASSERT_TRUE(whole.ok());
   const BaseVersions known{{0, (*whole)->layers[0].base_version}, {1, (*whole)->layers[1].base_version + 1}};
-  const auto part = CopyOut(*world.backend, world.memory, lease, known);
+  const auto part = world.copier.CopyOut(lease, known);
   ASSERT_TRUE(part.ok());
   EXPECT_FALSE((*part)->layers[0].has_base);
   EXPECT_TRUE((*part)->layers[1].has_base) << "another version is not the same base";
@@ -325,13 +326,11 @@ TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
 
   lease.Unload();
   EXPECT_EQ(world.store.used_bytes(), 0);
-  const auto refused =
-      CopyIn(*world.backend, world.memory, **part, world.store.Reserve(world.spec.dims, 2).value(), lease);
+  const auto refused = world.copier.CopyIn(**part, world.store.Reserve(world.spec.dims, 2).value(), lease);
   EXPECT_EQ(ErrorReason(refused), reason::kInternal);
   EXPECT_FALSE(lease.resident());
   EXPECT_EQ(world.store.used_bytes(), 0) << "an error takes nothing";
-  ASSERT_TRUE(
-      CopyIn(*world.backend, world.memory, **whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
+  ASSERT_TRUE(world.copier.CopyIn(**whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
   EXPECT_EQ(ReadContents(lease, 0), TieredWorld::MarkOf(5, 0));
   EXPECT_EQ(lease.Describe("").layers[0].base_version, (*whole)->layers[0].base_version)
       << "the same bits, the same name";

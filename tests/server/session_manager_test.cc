@@ -81,10 +81,10 @@ TEST_F(SessionManagerTest, AnAbandonedCreationLeavesNothing) {
     const SessionCreation moved = *std::move(creation);
     EXPECT_GT(world_.store.used_bytes(), 0);
     EXPECT_EQ(manager_.size(), 1u);
-    EXPECT_EQ(world_.residency.resident_sessions(), 1);
+    EXPECT_EQ(world_.room.sessions(), 1);
   }
   EXPECT_EQ(world_.store.used_bytes(), 0);
-  EXPECT_EQ(world_.residency.resident_sessions(), 0);
+  EXPECT_EQ(world_.room.sessions(), 0);
   EXPECT_EQ(manager_.size(), 0u);
   EXPECT_TRUE(Begin("a").ok());
 }
@@ -268,7 +268,7 @@ TEST_F(SessionEndTest, SessionsWhoseTimeIsOverEndOnce) {
     threads.emplace_back([&] { world_.manager.DeleteExpired(absl::Now() + absl::Hours(3)); });
   }
   for (std::thread& thread : threads) thread.join();
-  world_.residency.io().Drain();
+  world_.io.Drain();
   EXPECT_EQ(world_.manager.expired(), 2);
   EXPECT_EQ(world_.manager.size(), 1u);
   ExpectGone("idle");
@@ -290,7 +290,7 @@ TEST_F(SessionEndTest, TheHousekeeperEndsThemByItself) {
   init.max_lifetime = absl::Nanoseconds(1);
   ASSERT_TRUE(world_.TryMake(init).ok());
   world_.Make("eternal");
-  const Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.residency, absl::Milliseconds(1));
+  const Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.tiers, absl::Milliseconds(1));
   while (world_.manager.size() > 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(world_.manager.expired(), 1);
 }

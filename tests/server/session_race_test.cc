@@ -298,8 +298,8 @@ class Racer {
   // Others have to make room for claims that are given up again.
   void PushOut() {
     Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
-    world_.residency.Reserve(world_.spec.dims, nullptr, kLayers * random_.NextInt(1, 3), absl::InfiniteFuture(),
-                             claims.callback());
+    world_.residency.Reserve({.dims = world_.spec.dims, .count = static_cast<int32_t>(kLayers * random_.NextInt(1, 3))},
+                             absl::InfiniteFuture(), claims.callback());
     const absl::Status& status = claims.Wait().status();
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
   }
@@ -320,8 +320,8 @@ class Racer {
     SessionLease lease = *std::move(locked.Wait());
     const int32_t own = lease.claims_to_share();
     Answer<absl::StatusOr<std::vector<SlotClaim>>> reserved;
-    world_.residency.Reserve(world_.spec.dims, lease.pool(), own + kLayers, absl::InfiniteFuture(),
-                             reserved.callback());
+    world_.residency.Reserve({.dims = world_.spec.dims, .pool = lease.pool(), .count = own + kLayers},
+                             absl::InfiniteFuture(), reserved.callback());
     if (!reserved.Wait().ok()) return;
     std::vector<SlotClaim> claims = *std::move(reserved.Wait());
     std::vector<SlotClaim> for_parent;
@@ -332,7 +332,7 @@ class Racer {
     SessionInit init = Init(creation->session()->id());
     auto child = lease.Fork(std::move(init), std::move(claims), std::move(for_parent));
     expectations_.Set(*child, expectations_.Of(*parent));
-    world_.residency.Track(child);
+    world_.room.Track(child);
     creation->Replace(std::move(child));
     creation->Publish();
   }
@@ -384,7 +384,7 @@ TEST(SessionRace, NoStateIsLostLeakedOrSharedByMistake) {
     ++progress;
   }
   while (world.manager.size() > 0) absl::SleepFor(absl::Milliseconds(1));  // those that others were ending
-  world.residency.io().Drain();
+  world.io.Drain();
   EXPECT_EQ(world.store.used_bytes(), 0);
   EXPECT_EQ(world.environment.reply_bytes(), 0);
   EXPECT_EQ(world.host.usage().sessions, 0);

@@ -19,10 +19,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "base/error.h"
+#include "server/health/device_health.h"
 #include "server/session/checkpointer.h"
+#include "server/session/device_room.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
-#include "server/session/state_copy.h"
+#include "server/session/state_copier.h"
+#include "server/session/state_fit.h"
 #include "state_store/tiers/host_tier.h"
 #include "tests/server/session_test_support.h"
 #include "tests/state_store/tiers/fake_tier.h"
@@ -73,17 +76,9 @@ struct TieredWorld : SessionWorld {
         host(options.host_bytes),
         disk("disk", /*durable=*/true, options.disk_bytes),
         tiers(Tiers(options), {.retry_after = absl::ZeroDuration()}),
-        residency({.backend = *backend,
-                   .store = store,
-                   .tiers = tiers,
-                   .memory = memory,
-                   .device_status =
-                       [this] {
-                         absl::MutexLock lock(&mu);
-                         return device_status;
-                       }}),
-        checkpointer(residency, options.policy),
-        manager(residency, environment) {
+        residency({.tiers = tiers, .copier = copier, .room = room, .io = io}),
+        checkpointer({.tiers = tiers, .copier = copier, .room = room, .io = io}, options.policy),
+        manager({.room = room, .tiers = tiers, .io = io}, environment) {
     environment.on_progress = [this](const std::shared_ptr<Session>& session) { checkpointer.NoteProgress(session); };
   }
 
@@ -178,18 +173,15 @@ struct TieredWorld : SessionWorld {
     return result.Wait();
   }
 
-  void FailDevice(absl::Status status) {
-    absl::MutexLock lock(&mu);
-    device_status = std::move(status);
-  }
-
   const SessionSpec spec;
-  absl::Mutex mu;
-  absl::Status device_status ABSL_GUARDED_BY(mu);
+  DeviceHealth health;
   HostBlockPool memory{*backend, /*keep_bytes=*/0};
   HostTier host;
   FakeTier disk;
   TierStack tiers;
+  StateCopier copier{{.backend = *backend, .memory = memory, .health = health}};
+  DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier}};
+  TaskQueue io{{.name = "gdn-state-io", .threads = 2}};
   Residency residency;
   Checkpointer checkpointer;
   SessionManager manager;

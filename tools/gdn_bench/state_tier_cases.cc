@@ -48,7 +48,8 @@ struct Bed {
   std::unique_ptr<HostBlockPool> memory;
   SessionSpec spec;
   SessionImagePtr image;
-  std::unique_ptr<StateService> states;  // last: uses the backend
+  DeviceHealth health;
+  std::unique_ptr<StateService> states;  // last: uses the above
 
   int32_t layers() const { return static_cast<int32_t>(spec.layers.size()); }
 
@@ -66,7 +67,7 @@ struct Bed {
     options.max_draft = kMaxDraft;
     options.host_bytes = host_bytes;
     options.disk_dir = disk_dir;
-    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make(*bed->backend, options));
+    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make(*bed->backend, bed->health, options));
     return bed;
   }
 
@@ -109,7 +110,7 @@ struct Bed {
   absl::StatusOr<double> Spill() {
     const double start = NowSeconds();
     const auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
-      states->residency().Reserve(spec.dims, /*pool=*/nullptr, layers(), absl::InfiniteFuture(), std::move(done));
+      states->residency().Reserve({.dims = spec.dims, .count = layers()}, absl::InfiniteFuture(), std::move(done));
     });
     const double seconds = NowSeconds() - start;
     GDN_RETURN_IF_ERROR(claims.status());
@@ -223,14 +224,15 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
   GDN_RETURN_IF_ERROR(lease.status());
   const int32_t own = lease->claims_to_share();
   auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
-    residency.Reserve(parent->spec().dims, lease->pool(), bed.layers() + own, absl::InfiniteFuture(), std::move(done));
+    residency.Reserve({.dims = parent->spec().dims, .pool = lease->pool(), .count = bed.layers() + own},
+                      absl::InfiniteFuture(), std::move(done));
   });
   GDN_RETURN_IF_ERROR(claims.status());
   std::vector<SlotClaim> of_child(std::make_move_iterator(claims->begin() + own),
                                   std::make_move_iterator(claims->end()));
   claims->resize(static_cast<size_t>(own));
   std::shared_ptr<Session> child = lease->Fork(std::move(init), std::move(of_child), *std::move(claims));
-  residency.Track(child);
+  bed.states->room().Track(child);
   creation.Replace(std::move(child));
   creation.Publish();
   lease->Release();

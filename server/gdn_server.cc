@@ -1,0 +1,157 @@
+#include "server/gdn_server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <spdlog/spdlog.h>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "server/rpc/session_calls.h"
+#include "server/validation/names.h"
+
+namespace gdn {
+namespace {
+
+// The memory that session states may take, once the models are loaded. `slot_bytes` is a state of the largest model, 0
+// without models.
+int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int64_t slot_bytes) {
+  if (options.state_slots > 0) return options.state_slots * slot_bytes;
+  if (options.device_state_bytes > 0) return options.device_state_bytes;
+  if (backend.info().lazy_memory) return backend.info().memory_bytes / 2;
+  // The last quarter is for workspaces, spare slots and the runtime itself.
+  return backend.FreeMemoryBytes() / 4 * 3;
+}
+
+// Beside a GPU the host's memory is mostly idle; the CPU's states are in it already.
+int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& backend) {
+  if (options.host_state_bytes.has_value()) return *options.host_state_bytes;
+  if (backend.unified_memory) return 0;
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 4;
+}
+
+absl::Duration ZeroIsNever(absl::Duration duration) {
+  return duration > absl::ZeroDuration() ? duration : absl::InfiniteDuration();
+}
+
+ServedModel Describe(const LoadedModel& model) {
+  return {.name = model.name(),
+          .family = model.config().family,
+          .dims = model.config().dims,
+          .num_layers = model.config().num_layers,
+          .weight_dtype = model.weight_dtype(),
+          .fingerprint = model.fingerprint(),
+          .layers = model.layers()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GdnServer>> GdnServer::Make(std::unique_ptr<Backend> backend, GdnServerOptions options) {
+  std::unique_ptr<GdnServer> server(new GdnServer(std::move(backend), std::move(options)));
+  GDN_RETURN_IF_ERROR(server->LoadModels());
+  return server;
+}
+
+GdnServer::GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options)
+    : options_(std::move(options)),
+      backend_(std::move(backend)),
+      health_([this](const absl::Status& failure) { OnDeviceFailure(failure); }) {}
+
+GdnServer::~GdnServer() {
+  TellOfFailure(nullptr);
+  rpc_ = nullptr;  // no call from here on
+}
+
+absl::Status GdnServer::LoadModels() {
+  int64_t slot_bytes = 0;
+  for (const auto& [name, directory] : options_.models) {
+    const absl::Time begin = absl::Now();
+    GDN_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(*backend_, name, directory));
+    spdlog::info("model loaded name={} family={} dims=\"{}\" gdn_layers={} of {} weight_dtype={} fingerprint={} in {}",
+                 name, model.config().family, LayerDimsToString(model.config().dims), model.layers().size(),
+                 model.config().num_layers, DTypeName(model.weight_dtype()), model.fingerprint(),
+                 absl::FormatDuration(absl::Now() - begin));
+    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(model.config().dims, options_.limits.max_draft));
+    slot_bytes = std::max(slot_bytes, layout.slot_bytes());
+    catalog_.emplace(name, Describe(model));
+    loaded_.push_back(std::move(model));
+  }
+  state_options_ = {
+      .device_bytes = DeviceBudgetBytes(options_, *backend_, slot_bytes),
+      .max_draft = options_.limits.max_draft,
+      .stored_reply_bytes = options_.stored_reply_bytes,
+      .host_bytes = HostBudgetBytes(options_, backend_->info()),
+      .disk_dir = options_.disk_dir,
+      .disk_bytes = options_.disk_state_bytes,
+      .redis = options_.redis,
+      .redis_prefix = options_.redis_prefix,
+      .policy = {.every_tokens = options_.checkpoint_every_tokens, .every = ZeroIsNever(options_.checkpoint_every)},
+      .housekeeping = options_.housekeeping};
+  return absl::OkStatus();
+}
+
+absl::Status GdnServer::Start() {
+  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(*backend_, health_, state_options_));
+  batcher_ = std::make_unique<Batcher>(
+      *backend_, health_,
+      BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch});
+  context_ =
+      std::make_unique<ServiceContext>(ServiceContext{.models = catalog_,
+                                                      .sessions = states_->sessions(),
+                                                      .store = states_->store(),
+                                                      .room = states_->room(),
+                                                      .tiers = states_->tiers(),
+                                                      .residency = states_->residency(),
+                                                      .checkpointer = states_->checkpointer(),
+                                                      .environment = states_->environment(),
+                                                      .batcher = *batcher_,
+                                                      .io = states_->io(),
+                                                      .memory = states_->memory(),
+                                                      .copiers = states_->copiers(),
+                                                      .backend = backend_->info(),
+                                                      .version = options_.version,
+                                                      .limits = options_.limits,
+                                                      .max_queued_steps = options_.max_queued_steps,
+                                                      .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl)});
+  GDN_RETURN_IF_ERROR(RecoverSessions());
+  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen));
+  TellOfFailure(rpc_.get());
+  return absl::OkStatus();
+}
+
+absl::Status GdnServer::RecoverSessions() {
+  const auto spec_of = [this](const std::string& model) -> std::optional<SessionSpec> {
+    absl::StatusOr<SessionSpec> spec = SpecOfModel(*context_, ModelName(model));
+    return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;
+  };
+  GDN_ASSIGN_OR_RETURN(const Recovered recovered, states_->Recover(spec_of));
+  context_->recovered_sessions = recovered.sessions;
+  if (recovered.sessions + recovered.passed_over > 0) {
+    spdlog::info("sessions recovered={} passed_over={}", recovered.sessions, recovered.passed_over);
+  }
+  return absl::OkStatus();
+}
+
+bool GdnServer::Drain(absl::Duration timeout) {
+  TellOfFailure(nullptr);
+  if (!rpc_->Stop(timeout)) spdlog::warn("some steps had not ended when the drain timeout passed");
+  if (states_->Drain()) return true;
+  spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
+  return false;
+}
+
+void GdnServer::OnDeviceFailure(const absl::Status& failure) {
+  spdlog::critical("the device failed; steps are refused until the server is restarted: {}",
+                   std::string(failure.message()));
+  absl::MutexLock lock(&mu_);
+  if (told_ != nullptr) told_->ReportNotServing();
+}
+
+void GdnServer::TellOfFailure(RpcServer* rpc) {
+  absl::MutexLock lock(&mu_);
+  told_ = rpc;
+  if (told_ != nullptr && !health_.status().ok()) told_->ReportNotServing();
+}
+
+}  // namespace gdn

@@ -1,0 +1,105 @@
+// A whole server: a backend with models, sessions and their tiers, the engine, and gRPC in front of them.
+//
+// What is given to it is a backend and plain options; signals, flags and log settings are the caller's. It is made in two steps,
+// so that a caller can tell what it will serve before it does.
+// Thread safety: Make, Start and Drain on one thread; the parts are safe from any. Ownership: owns everything. Destruction ends
+// calls at once and makes nothing durable: that is Drain's.
+//
+//   GDN_ASSIGN_OR_RETURN(auto server, GdnServer::Make(std::move(backend), {.models = {{"qwen", "/models/qwen"}}}));
+//   GDN_RETURN_IF_ERROR(server->Start());
+//   std::cout << server->port();
+//   server->Drain(absl::Seconds(30));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "kernels/backend.h"
+#include "server/batcher/batcher.h"
+#include "server/health/device_health.h"
+#include "server/model/loaded_model.h"
+#include "server/model/served_model.h"
+#include "server/rpc/server.h"
+#include "server/rpc/service_context.h"
+#include "server/session/state_service.h"
+#include "server/validation/step_input.h"
+
+namespace gdn {
+
+struct GdnServerOptions {
+  std::vector<std::pair<std::string, std::string>> models = {};  // name, folder
+  std::string listen = "127.0.0.1:0";                            // host:port; port 0: a free one
+  std::string version = "unknown";                               // what GetServerInfo tells
+  int64_t device_state_bytes = 0;                                // 0: by the device's memory
+  int32_t state_slots = 0;                                       // of the largest model, instead of bytes, where not 0
+  std::optional<int64_t> host_state_bytes = std::nullopt;        // nothing: by the backend and the host's memory
+  std::string disk_dir = {};
+  int64_t disk_state_bytes = 0;  // 0: no limit but the disk's
+  std::string redis = {};
+  std::string redis_prefix = "gdn:";
+  int64_t checkpoint_every_tokens = 0;                     // 0: not by tokens
+  absl::Duration checkpoint_every = absl::ZeroDuration();  // 0: not by time
+  absl::Duration session_idle_ttl = absl::ZeroDuration();  // of sessions that do not say; 0: never
+  absl::Duration housekeeping = absl::Milliseconds(200);   // how often it is looked what is due
+  int64_t stored_reply_bytes = int64_t{1} << 30;
+  StepLimits limits = {};
+  int32_t max_queued_steps = 4096;
+};
+
+class GdnServer {
+ public:
+  // Loads the models, and decides how much memory states get. Errors of LoadModel.
+  static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::unique_ptr<Backend> backend, GdnServerOptions options);
+  ~GdnServer();
+
+  // Opens the tiers, finds the sessions that an earlier process left there, and takes calls. Errors of StateService::Make,
+  // StateService::Recover and RpcServer::Start.
+  absl::Status Start();
+
+  // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. Then sessions are made durable,
+  // where there is a place for it. False, and a line in the log, where one could not be.
+  bool Drain(absl::Duration timeout);
+
+  Backend& backend() { return *backend_; }
+  const StateServiceOptions& state_options() const { return state_options_; }
+
+  // After Start.
+  int port() const { return rpc_->port(); }
+  RpcServer& rpc() { return *rpc_; }
+  StateService& states() { return *states_; }
+  Batcher& batcher() { return *batcher_; }
+
+ private:
+  GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options);
+  absl::Status LoadModels();
+  absl::Status RecoverSessions();
+  void OnDeviceFailure(const absl::Status& failure);
+  // Who is told that the device failed, at whatever time that is.
+  void TellOfFailure(RpcServer* rpc);
+
+  const GdnServerOptions options_;
+
+  // Each uses those before it.
+  const std::unique_ptr<Backend> backend_;
+  std::vector<LoadedModel> loaded_;
+  ModelCatalog catalog_;
+  StateServiceOptions state_options_;
+  absl::Mutex mu_;
+  RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
+  DeviceHealth health_;
+  std::unique_ptr<StateService> states_;
+  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<ServiceContext> context_;
+  std::unique_ptr<RpcServer> rpc_;
+};
+
+}  // namespace gdn

@@ -1,9 +1,9 @@
 // A program started by this one: a server for a measurement or a test, or a tool that is waited for.
 //
-// No shell is involved. The child is ended by its own pid and reaped when its owner is destroyed (SIGTERM, then SIGKILL after
-// a few seconds), and by the kernel when the thread that started it ends first, so no child outlives its parent. Thread
-// safety: Signal from any thread, the rest from one. Ownership: owns the child; movable. Start children before any gRPC
-// channel is made: what a channel's threads hold is lost in the child.
+// No shell is involved. The child is ended by its own pid and reaped when its owner is destroyed (SIGTERM, then SIGKILL
+// after a few seconds), and by the kernel when the thread that started it ends first, so no child outlives its parent.
+// Thread safety: Signal from any thread, the rest from one. Ownership: owns the child; movable. Start children before
+// any gRPC channel is made: what a channel's threads hold is lost in the child.
 //
 //   GDN_ASSIGN_OR_RETURN(ChildProcess server, ChildProcess::Start({path, "--port_file=" + port_file}, log_file));
 //   GDN_ASSIGN_OR_RETURN(int port, server.WaitForPort(port_file, absl::Seconds(30)));
@@ -26,8 +26,8 @@ namespace gdn {
 
 class ChildProcess {
  public:
-  // argv[0] is the program: a path, or a name that is looked for in PATH. Its stdout and stderr are appended to `log_file`;
-  // empty: they are this process's own. NOT_FOUND where it cannot be executed.
+  // argv[0] is the program: a path, or a name that is looked for in PATH. Its stdout and stderr are appended to
+  // `log_file`; empty: they are this process's own. NOT_FOUND where it cannot be executed.
   static absl::StatusOr<ChildProcess> Start(std::vector<std::string> argv, const std::string& log_file);
 
   ChildProcess(ChildProcess&& other) noexcept
@@ -38,8 +38,8 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();
 
-  // Returns once ready() is true, which is asked every few milliseconds. UNAVAILABLE with the end of the child's log where it
-  // exits first or takes longer than `timeout`.
+  // Returns once ready() is true, which is asked every few milliseconds. UNAVAILABLE with the end of the child's log
+  // where it exits first or takes longer than `timeout`.
   absl::Status WaitUntil(const std::function<bool()>& ready, absl::Duration timeout);
   // The port that the child writes to `port_file` once it listens; errors as WaitUntil's.
   absl::StatusOr<int> WaitForPort(const std::string& port_file, absl::Duration timeout);

@@ -50,8 +50,8 @@ class Draft : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Kinds, Draft, ::testing::Values("operator", "model"),
                          [](const auto& kind) { return std::string(kind.param); });
 
-// Every draft length and every verdict, from every log offset: all in one batch, so rows are of different lengths and one
-// AcceptTokens has many sessions.
+// Every draft length and every verdict, from every log offset: all in one batch, so rows are of different lengths and
+// one AcceptTokens has many sessions.
 TEST_P(Draft, AcceptedInPartEqualsThatPartDecodedPlainlyAtEveryLogOffset) {
   for (int64_t offset = 0; offset < kLogCapacity; ++offset) {
     SCOPED_TRACE("offset " + std::to_string(offset));

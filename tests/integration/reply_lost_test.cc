@@ -56,8 +56,8 @@ class ReplyLost : public ::testing::Test {
     proxy_.CloseConnections();
     const grpc::Status lost = answer.get();
     EXPECT_EQ(lost.error_code(), grpc::StatusCode::UNAVAILABLE) << lost.error_message();
-    // A call may end before its channel hears that the connection is gone. Until then the channel puts the next call on that
-    // connection too, even one that waits for it to be ready, and with retries off that one is lost.
+    // A call may end before its channel hears that the connection is gone. Until then the channel puts the next call on
+    // that connection too, even one that waits for it to be ready, and with retries off that one is lost.
     EXPECT_TRUE(channel_->WaitForStateChange(GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Minutes(1))));
   }
   // The same for one call of a unary method.

@@ -114,8 +114,8 @@ class Caller {
   // Tokens that the layer has seen; -1 where there is no such session or layer.
   int64_t TokenCount(const std::string& id, int layer) const;
   // All that decides what the session's next steps give, as text to compare: every layer's counts, log, draft and kind,
-  // and shapes and digests of the state tensors that ExportState sends. Stored replies, epoch and times are left out. Empty, and a failed
-  // test, on an error.
+  // and shapes and digests of the state tensors that ExportState sends. Stored replies, epoch and times are left out.
+  // Empty, and a failed test, on an error.
   std::string State(const std::string& id) const;
 
   TestServer& server() const { return server_; }

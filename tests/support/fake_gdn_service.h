@@ -1,5 +1,5 @@
-// A GdnService for tests of clients and tools: FakeSessions, and around them the model "models/toy" with GDN layers 0 and 2 of
-// 3, streams and state files.
+// A GdnService for tests of clients and tools: FakeSessions, and around them the model "models/toy" with GDN layers 0
+// and 2 of 3, streams and state files.
 //
 // Thread safety: as a gRPC service. Ownership: the server it runs in does not own it.
 //

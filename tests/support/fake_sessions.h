@@ -1,5 +1,6 @@
-// The sessions of FakeGdnService: what the API says of names, ids, epochs, counts, drafts, stored replies and checkpoints, on
-// toy layers (toy_layer.h), and calls that fail, replies that are lost and crashes as a test has planned.
+// The sessions of FakeGdnService: what the API says of names, ids, epochs, counts, drafts, stored replies and
+// checkpoints, on toy layers (toy_layer.h), and calls that fail, replies that are lost and crashes as a test has
+// planned.
 //
 // Thread safety: as a gRPC service. Ownership: the server it runs in does not own it.
 //

@@ -1,7 +1,7 @@
 // The simplest layer with a state, its states' file, and a session's layers: what FakeGdnService computes.
 //
-// Layer L computes y_t = (L + 1) * (x_0 + .. + x_t), element by element over D = 4 channels. Its recurrent state is that sum
-// as [1, D, 1], its conv state the newest three inputs as [D, 3].
+// Layer L computes y_t = (L + 1) * (x_0 + .. + x_t), element by element over D = 4 channels. Its recurrent state is
+// that sum as [1, D, 1], its conv state the newest three inputs as [D, 3].
 // Thread safety: plain values.
 //
 //   ToyState state;
@@ -29,9 +29,9 @@ struct ToyState {
   std::array<float, kToyHidden> sum = {};
   std::array<std::array<float, kToyConvColumns>, kToyHidden> newest = {};
   int64_t token_count = 0;
-  // Of every byte and call boundary: a prefill leaves another trace than decodes of the same tokens, so that a replay with
-  // other boundaries shows; a decode of T tokens leaves that of T decodes of one, and so does a draft of which T are
-  // accepted.
+  // Of every byte and call boundary: a prefill leaves another trace than decodes of the same tokens, so that a replay
+  // with other boundaries shows; a decode of T tokens leaves that of T decodes of one, and so does a draft of which T
+  // are accepted.
   uint64_t trace = 17;
   std::vector<float> draft = {};  // its inputs
 

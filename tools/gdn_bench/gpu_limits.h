@@ -1,9 +1,9 @@
 // The limits of a GPU: streams of 16-byte accesses over buffers of 1 GiB (or an eighth of the free memory), and
 // multiply-adds in registers, timed by events. memcpy is not among them: it can be well below a copy kernel.
 //
-// Thread safety: one thread at a time; launches go to the stream. Ownership: MakeGpuLimits's owns its device memory and must
-// not outlive the stream. Launchers work on the caller's device memory; lengths are multiples of kGpuTileFloats, pointers
-// aligned to 16 bytes.
+// Thread safety: one thread at a time; launches go to the stream. Ownership: MakeGpuLimits's owns its device memory and
+// must not outlive the stream. Launchers work on the caller's device memory; lengths are multiples of kGpuTileFloats,
+// pointers aligned to 16 bytes.
 //
 //   GDN_ASSIGN_OR_RETURN(auto limits, MakeGpuLimits(device_info, stream));
 //   GDN_ASSIGN_OR_RETURN(MachineRates rates, limits->Measure());
@@ -20,8 +20,8 @@
 
 namespace gdn::bench {
 
-// INTERNAL where a loop does not give the right numbers, or twice the multiply-adds do not take about twice as long (not
-// asked of the host executor). Errors of the device.
+// INTERNAL where a loop does not give the right numbers, or twice the multiply-adds do not take about twice as long
+// (not asked of the host executor). Errors of the device.
 absl::StatusOr<std::unique_ptr<MachineLimits>> MakeGpuLimits(const gpu::DeviceInfo& device, const gpu::Stream& stream);
 
 // Floats that a block moves at once.
@@ -36,8 +36,8 @@ absl::Status StreamUpdateGpu(float* data, int64_t floats, float factor, const gp
 absl::Status StreamReadGpu(const float* data, int64_t floats, float* sums, const gpu::Stream& stream);
 
 // In each of GpuLimitThreads() threads `rounds` x kGpuStepsPerRound times x <- x * multiplier + addend, on
-// kGpuAccumulators accumulators of which the j-th starts at the fixed point f = addend / (1 - multiplier) plus j. means[t] =
-// f + mean(j) * multiplier^steps.
+// kGpuAccumulators accumulators of which the j-th starts at the fixed point f = addend / (1 - multiplier) plus j.
+// means[t] = f + mean(j) * multiplier^steps.
 inline constexpr int kGpuAccumulators = 8;
 inline constexpr int kGpuStepsPerRound = 16;
 absl::Status MultiplyAddsGpu(int64_t rounds, float multiplier, float addend, float* means, const gpu::Stream& stream);

@@ -1,9 +1,9 @@
 // The loops behind a GPU's limits: float4 copy, read, update in place, and multiply-adds in registers.
 //
-// Threads: 256 a block. Copy and update: a tile of 16 KB a block, four 16-byte loads a thread in flight before the first
-// store, neighbouring lanes on neighbouring addresses. Read: the same tiles, a grid that fills the device striding over them,
-// four independent sums. Multiply-adds: eight independent chains a thread, 128 to a turn of the loop.
-// Resources: registers only. Bound by memory, and by arithmetic.
+// Threads: 256 a block. Copy and update: a tile of 16 KB a block, four 16-byte loads a thread in flight before the
+// first store, neighbouring lanes on neighbouring addresses. Read: the same tiles, a grid that fills the device
+// striding over them, four independent sums. Multiply-adds: eight independent chains a thread, 128 to a turn of the
+// loop. Resources: registers only. Bound by memory, and by arithmetic.
 
 #include "kernels/gpu/launch.h"
 #include "tools/gdn_bench/gpu_limits.h"

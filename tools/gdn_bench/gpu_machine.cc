@@ -1,5 +1,5 @@
-// A GPU as a machine to measure on: runs are recorded as graphs and timed by events. Also the host executor, which records
-// none.
+// A GPU as a machine to measure on: runs are recorded as graphs and timed by events. Also the host executor, which
+// records none.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -18,8 +18,8 @@
 namespace gdn::bench {
 namespace {
 
-// Log lengths come round after L runs; by then the backend has sent every index array of the case, and after another L also
-// those that it gave up on the way. So nothing is copied while a graph is recorded.
+// Log lengths come round after L runs; by then the backend has sent every index array of the case, and after another L
+// also those that it gave up on the way. So nothing is copied while a graph is recorded.
 constexpr int kWarmUpRuns = 2 * kLogCapacity;
 // Memory clocks of idle cards are low (350 MHz on an MI50), and take their time to rise.
 constexpr double kFirstWarmUpSeconds = 0.5;

@@ -34,8 +34,8 @@ struct KernelReport {
   std::vector<CaseResult> cases;
 };
 
-// Names of the backend's cases that match the filter, in order. INVALID_ARGUMENT for an unknown backend, and for a filter
-// that is not a regular expression.
+// Names of the backend's cases that match the filter, in order. INVALID_ARGUMENT for an unknown backend, and for a
+// filter that is not a regular expression.
 absl::StatusOr<std::vector<std::string>> KernelCaseNames(const KernelBenchOptions& options);
 
 // INVALID_ARGUMENT for a bad option, NOT_FOUND where no case matches; errors of the backend with the case's name.

@@ -88,8 +88,8 @@ struct LayerFixture {
     return step;
   }
 
-  // L tokens, so that every session's log is folded once. Each run begins at the same counts, so that it is the same work
-  // again, to the last index array.
+  // L tokens, so that every session's log is folded once. Each run begins at the same counts, so that it is the same
+  // work again, to the last index array.
   absl::Status RunDecode() {
     token_counts = first_token_counts;
     for (int32_t token = 0; token < kLogCapacity; ++token) {

@@ -1,10 +1,10 @@
 // What cases are measured on: a backend, the limits of what it runs on, and how runs are timed there.
 //
-// On a CPU runs are calls, timed by the clock. On a GPU they are launches: recorded once as a graph, replayed, and timed by
-// events on the stream, so that what is reported is the device's time; the same launches made one by one and timed by the
-// clock stand beside it.
-// Thread safety: one thread at a time. Ownership: a Machine owns its parts; a TimedCase must not outlive the machine nor the
-// prepared case.
+// On a CPU runs are calls, timed by the clock. On a GPU they are launches: recorded once as a graph, replayed, and
+// timed by events on the stream, so that what is reported is the device's time; the same launches made one by one and
+// timed by the clock stand beside it.
+// Thread safety: one thread at a time. Ownership: a Machine owns its parts; a TimedCase must not outlive the machine
+// nor the prepared case.
 //
 //   GDN_ASSIGN_OR_RETURN(Machine machine, MakeCpuMachine(/*threads=*/0));
 //   GDN_ASSIGN_OR_RETURN(PreparedCase prepared, c.prepare(machine.setting()));

@@ -1,5 +1,5 @@
-// How fast a machine can move bytes and multiply, measured again whenever it is asked, so that a kernel's time can stand
-// beside a limit taken at the same moment. On a CPU: cpu_limits.h; on a GPU: gpu_limits.h.
+// How fast a machine can move bytes and multiply, measured again whenever it is asked, so that a kernel's time can
+// stand beside a limit taken at the same moment. On a CPU: cpu_limits.h; on a GPU: gpu_limits.h.
 //
 // Thread safety: one thread at a time. Ownership: an implementation owns buffers well above the last-level cache.
 //

@@ -2,7 +2,7 @@
 //
 // Thread safety: one thread, before any gRPC channel is made. Ownership: the servers end with the pair.
 //
-//   GDN_ASSIGN_OR_RETURN(const ServerPair servers, StartServers(options.server, {"--backend=null"}, options.self, folder));
+//   GDN_ASSIGN_OR_RETURN(const ServerPair servers, StartServers(server, {"--backend=null"}, self, folder));
 //   const auto client = ConnectAlone(servers.targets.gdn);
 #pragma once
 

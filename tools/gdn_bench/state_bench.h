@@ -1,8 +1,8 @@
 // `gdn_bench state`: what it costs to move a session's states, as ratios to plain copies of the same bytes.
 //
-// Transfers run against a gdn_server in a child process and a plain gRPC stream in another; moves between tiers run in this
-// process, through the code that the server moves sessions with. Every measurement stands beside its measure: rounds of
-// the two alternate. Thread safety: one thread.
+// Transfers run against a gdn_server in a child process and a plain gRPC stream in another; moves between tiers run in
+// this process, through the code that the server moves sessions with. Every measurement stands beside its measure:
+// rounds of the two alternate. Thread safety: one thread.
 //
 //   GDN_ASSIGN_OR_RETURN(StateReport report, RunStateBench({.server = "/path/gdn_server", .self = "/path/gdn_bench"}));
 #pragma once

@@ -21,6 +21,7 @@ ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, or any gRP
 ABSL_FLAG(std::string, token, "", "Sent as it is in the 'authorization' metadata; sessions belong to it.");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of each call, such as 500ms or 2m; inf for none.");
 ABSL_FLAG(bool, json, false, "Print JSON, with the field names of the API.");
+ABSL_FLAG(std::vector<std::string>, session, {}, "Session, by id; for decode one for each row, separated by commas.");
 
 namespace gdn {
 namespace {
@@ -200,6 +201,21 @@ std::unique_ptr<Client> ConnectByFlags() {
 absl::StatusOr<std::string> ModelName(std::string_view id) { return ResourceName("models", "model", id); }
 
 absl::StatusOr<std::string> SessionName(std::string_view id) { return ResourceName("sessions", "session", id); }
+
+absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids) {
+  if (ids.empty()) return UsageError("which session? An id is needed");
+  std::vector<std::string> names;
+  for (const std::string& id : ids) {
+    GDN_ASSIGN_OR_RETURN(names.emplace_back(), SessionName(id));
+  }
+  return names;
+}
+
+absl::StatusOr<std::string> OneSession() {
+  const std::vector<std::string> ids = absl::GetFlag(FLAGS_session);
+  if (ids.size() != 1) return UsageError("--session with one id is needed");
+  return SessionName(ids[0]);
+}
 
 absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& numbers) {
   std::vector<int32_t> values;

@@ -17,6 +17,7 @@
 
 ABSL_DECLARE_FLAG(std::string, target);
 ABSL_DECLARE_FLAG(bool, json);
+ABSL_DECLARE_FLAG(std::vector<std::string>, session);
 
 namespace gdn {
 
@@ -25,11 +26,11 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
 struct Command {
-  std::string_view name;                // one word or two: "state export"
-  std::string_view arguments;           // after the flags: "ID [ID ...]"; "": none are taken
-  std::string_view summary;             // one line
-  std::string_view details;             // paragraphs for its own --help; may be empty
-  std::vector<std::string_view> flags;  // beside --target, --token and --timeout
+  std::string_view name;                     // one word or two: "state export"
+  std::string_view arguments = {};           // after the flags: "ID [ID ...]"; "": none are taken
+  std::string_view summary;                  // one line
+  std::string_view details = {};             // paragraphs for its own --help; may be empty
+  std::vector<std::string_view> flags = {};  // beside --target, --token and --timeout
   // Exit code, or an error that is printed; kExitUsage for those made by UsageError.
   absl::StatusOr<int> (*run)(const std::vector<std::string>& arguments);
 };
@@ -46,6 +47,11 @@ std::unique_ptr<Client> ConnectByFlags();
 // "NAME" and "models/NAME" become "models/NAME"; likewise for sessions. UsageError where `id` is empty.
 absl::StatusOr<std::string> ModelName(std::string_view id);
 absl::StatusOr<std::string> SessionName(std::string_view id);
+
+// The names of the ids of a command that needs one at the least.
+absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::string>& ids);
+// The name of the one id of --session.
+absl::StatusOr<std::string> OneSession();
 
 // "H,HV,K,V" or "H,HV,K,V,LAYERS".
 absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& numbers);

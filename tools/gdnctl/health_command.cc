@@ -93,7 +93,6 @@ std::vector<Command> HealthCommands() {
            .arguments = "[SERVICE]",
            .summary = "Ask the standard health service; exit code 0 only for SERVING",
            .details = "Without SERVICE it asks for the whole server; 'gdn.v1.GdnService' asks for the API.\n",
-           .flags = {},
            .run = RunHealth}};
 }
 

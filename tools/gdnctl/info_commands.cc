@@ -12,34 +12,31 @@ namespace {
 
 absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, ConnectByFlags()->GetServerInfo());
-  if (absl::GetFlag(FLAGS_json)) {
-    GDN_RETURN_IF_ERROR(PrintJson(info));
-    return kExitOk;
-  }
-  const v1::Limits& limits = info.limits();
-  absl::PrintF("server       gdn_server %s at %s\n", info.version(), absl::GetFlag(FLAGS_target));
-  absl::PrintF("backend      %s", info.backend());
-  if (info.threads() > 0) absl::PrintF(", %d threads", info.threads());
-  absl::PrintF("\ndevice       %s\n", info.device());
-  absl::PrintF("numerics id  %s\n", info.numerics_id());
-  absl::PrintF("sessions     %d, %s of %s of state\n", info.session_count(), FormatBytes(info.state_bytes_used()),
-               FormatBytes(limits.state_bytes()));
-  absl::PrintF(
-      "limits       %s a message, %d sessions and %d draft tokens a Decode, %d queued steps, %s a stored reply\n",
-      FormatBytes(limits.max_message_bytes()), limits.max_batch(), limits.max_draft(), limits.max_queued_steps(),
-      FormatBytes(limits.max_stored_reply_bytes()));
-  for (const v1::TierInfo& tier : info.tiers()) {
-    absl::PrintF("tier         %-7s %d sessions, %s", tier.name(), tier.sessions(), FormatBytes(tier.used_bytes()));
-    if (tier.limit_bytes() > 0) absl::PrintF(" of %s", FormatBytes(tier.limit_bytes()));
-    absl::PrintF("; %d stores (%s), %d loads (%s), %d failures\n", tier.stores(), FormatBytes(tier.stored_bytes()),
-                 tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
-  }
-  if (info.tiers_size() > 0) {
-    absl::PrintF("since start  %d checkpoints (%d failed), %d sessions recovered, %d expired, %s of stored replies\n",
-                 info.checkpoints(), info.checkpoint_failures(), info.recovered_sessions(), info.expired_sessions(),
-                 FormatBytes(info.stored_reply_bytes()));
-  }
-  return kExitOk;
+  return Show(info, [&] {
+    const v1::Limits& limits = info.limits();
+    absl::PrintF("server       gdn_server %s at %s\n", info.version(), absl::GetFlag(FLAGS_target));
+    absl::PrintF("backend      %s", info.backend());
+    if (info.threads() > 0) absl::PrintF(", %d threads", info.threads());
+    absl::PrintF("\ndevice       %s\n", info.device());
+    absl::PrintF("numerics id  %s\n", info.numerics_id());
+    absl::PrintF("sessions     %d, %s of %s of state\n", info.session_count(), FormatBytes(info.state_bytes_used()),
+                 FormatBytes(limits.state_bytes()));
+    absl::PrintF(
+        "limits       %s a message, %d sessions and %d draft tokens a Decode, %d queued steps, %s a stored reply\n",
+        FormatBytes(limits.max_message_bytes()), limits.max_batch(), limits.max_draft(), limits.max_queued_steps(),
+        FormatBytes(limits.max_stored_reply_bytes()));
+    for (const v1::TierInfo& tier : info.tiers()) {
+      absl::PrintF("tier         %-7s %d sessions, %s", tier.name(), tier.sessions(), FormatBytes(tier.used_bytes()));
+      if (tier.limit_bytes() > 0) absl::PrintF(" of %s", FormatBytes(tier.limit_bytes()));
+      absl::PrintF("; %d stores (%s), %d loads (%s), %d failures\n", tier.stores(), FormatBytes(tier.stored_bytes()),
+                   tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
+    }
+    if (info.tiers_size() > 0) {
+      absl::PrintF("since start  %d checkpoints (%d failed), %d sessions recovered, %d expired, %s of stored replies\n",
+                   info.checkpoints(), info.checkpoint_failures(), info.recovered_sessions(), info.expired_sessions(),
+                   FormatBytes(info.stored_reply_bytes()));
+    }
+  });
 }
 
 absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
@@ -53,36 +50,30 @@ absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
     GDN_ASSIGN_OR_RETURN(const std::string full_name, ModelName(name));
     GDN_ASSIGN_OR_RETURN(*models.add_models(), client->GetModel(full_name));
   }
-  if (absl::GetFlag(FLAGS_json)) {
-    GDN_RETURN_IF_ERROR(PrintJson(models));
-    return kExitOk;
-  }
-  for (const v1::Model& model : models.models()) {
-    std::string_view dtype = v1::DType_Name(model.weight_dtype());
-    dtype.remove_prefix(std::min(dtype.size(), std::string_view("DTYPE_").size()));
-    absl::PrintF("%s\n  family       %s, %s weights\n  dims         %s\n", model.name(), model.family(), dtype,
-                 FormatDims(model.dims()));
-    absl::PrintF("  GDN layers   %d of %d: %s\n  a session    %s of state\n  fingerprint  %s\n",
-                 model.gdn_layers_size(), model.num_layers(), FormatRanges(model.gdn_layers()),
-                 FormatBytes(model.state_bytes_per_session()), model.fingerprint());
-  }
-  if (models.models().empty()) absl::PrintF("The server has no models; it takes operator sessions.\n");
-  return kExitOk;
+  return Show(models, [&] {
+    for (const v1::Model& model : models.models()) {
+      std::string_view dtype = v1::DType_Name(model.weight_dtype());
+      dtype.remove_prefix(std::min(dtype.size(), std::string_view("DTYPE_").size()));
+      absl::PrintF("%s\n  family       %s, %s weights\n  dims         %s\n", model.name(), model.family(), dtype,
+                   FormatDims(model.dims()));
+      absl::PrintF("  GDN layers   %d of %d: %s\n  a session    %s of state\n  fingerprint  %s\n",
+                   model.gdn_layers_size(), model.num_layers(), FormatRanges(model.gdn_layers()),
+                   FormatBytes(model.state_bytes_per_session()), model.fingerprint());
+    }
+    if (models.models().empty()) absl::PrintF("The server has no models; it takes operator sessions.\n");
+  });
 }
 
 }  // namespace
 
 std::vector<Command> InfoCommands() {
   return {{.name = "info",
-           .arguments = "",
            .summary = "Show the server: version, backend, numerics, use and limits",
-           .details = "",
            .flags = {"json"},
            .run = RunInfo},
           {.name = "models",
            .arguments = "[NAME ...]",
            .summary = "Show the served models: dimensions, GDN layers, fingerprint",
-           .details = "",
            .flags = {"json"},
            .run = RunModels}};
 }

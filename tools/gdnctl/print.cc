@@ -5,6 +5,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "google/protobuf/util/json_util.h"
 #include "tools/gdnctl/command.h"
@@ -52,6 +53,15 @@ absl::Status PrintJson(const google::protobuf::Message& message) {
   if (!status.ok()) return absl::InternalError(StrCat("cannot print as JSON: ", status.ToString()));
   absl::PrintF("%s", json);
   return absl::OkStatus();
+}
+
+absl::StatusOr<int> Show(const google::protobuf::Message& message, absl::FunctionRef<void()> show) {
+  if (absl::GetFlag(FLAGS_json)) {
+    GDN_RETURN_IF_ERROR(PrintJson(message));
+  } else {
+    show();
+  }
+  return kExitOk;
 }
 
 absl::Status PrintSession(const v1::Session& session) {

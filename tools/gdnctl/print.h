@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/cpp/client.h"
 #include "google/protobuf/message.h"
@@ -18,6 +20,9 @@ namespace gdn {
 
 // One JSON document and a newline on stdout; fields at their defaults are printed too.
 absl::Status PrintJson(const google::protobuf::Message& message);
+
+// A command's result: with --json as JSON, else as `show` prints it for people.
+absl::StatusOr<int> Show(const google::protobuf::Message& message, absl::FunctionRef<void()> show);
 
 // A session, for people, or with --json as JSON.
 absl::Status PrintSession(const v1::Session& session);

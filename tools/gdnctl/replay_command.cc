@@ -91,7 +91,6 @@ absl::StatusOr<int> RunReplay(const std::vector<std::string>&) {
 
 std::vector<Command> ReplayCommands() {
   return {{.name = "replay",
-           .arguments = "",
            .summary = "Replay recorded layers and measure how far the server's answers are off",
            .details =
                "For each layer: the prompt in one Prefill and in uneven segments of a stream, the decode steps one by "

@@ -18,20 +18,17 @@ namespace {
 
 absl::StatusOr<int> RunList(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> sessions, ConnectByFlags()->ListSessions());
-  if (absl::GetFlag(FLAGS_json)) {
-    v1::ListSessionsResponse all;
-    all.mutable_sessions()->Add(sessions.begin(), sessions.end());
-    GDN_RETURN_IF_ERROR(PrintJson(all));
-    return kExitOk;
-  }
-  absl::PrintF("%-44s %-32s %10s %12s  %s\n", "session", "of", "tokens", "state", "created");
-  for (const v1::Session& session : sessions) {
-    int64_t tokens = 0;  // layers of a sequence may be apart by a step
-    for (const v1::LayerState& layer : session.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
-    absl::PrintF("%-44s %-32s %10d %12s  %s\n", session.name(), FormatSpec(session), tokens,
-                 FormatBytes(session.state_bytes()), FormatTimestamp(session.create_time()));
-  }
-  return kExitOk;
+  v1::ListSessionsResponse all;
+  all.mutable_sessions()->Add(sessions.begin(), sessions.end());
+  return Show(all, [&] {
+    absl::PrintF("%-44s %-32s %10s %12s  %s\n", "session", "of", "tokens", "state", "created");
+    for (const v1::Session& session : sessions) {
+      int64_t tokens = 0;  // layers of a sequence may be apart by a step
+      for (const v1::LayerState& layer : session.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
+      absl::PrintF("%-44s %-32s %10d %12s  %s\n", session.name(), FormatSpec(session), tokens,
+                   FormatBytes(session.state_bytes()), FormatTimestamp(session.create_time()));
+    }
+  });
 }
 
 absl::StatusOr<int> RunCreate(const std::vector<std::string>&) {
@@ -53,10 +50,9 @@ absl::StatusOr<int> RunCreate(const std::vector<std::string>&) {
 }
 
 absl::StatusOr<int> RunShow(const std::vector<std::string>& ids) {
-  if (ids.empty()) return UsageError("which session? An id is needed");
+  GDN_ASSIGN_OR_RETURN(const std::vector<std::string> names, SessionNames(ids));
   const auto client = ConnectByFlags();
-  for (const std::string& id : ids) {
-    GDN_ASSIGN_OR_RETURN(const std::string name, SessionName(id));
+  for (const std::string& name : names) {
     GDN_ASSIGN_OR_RETURN(const v1::Session session, client->GetSession(name));
     GDN_RETURN_IF_ERROR(PrintSession(session));
   }
@@ -64,10 +60,9 @@ absl::StatusOr<int> RunShow(const std::vector<std::string>& ids) {
 }
 
 absl::StatusOr<int> RunDelete(const std::vector<std::string>& ids) {
-  if (ids.empty()) return UsageError("which session? An id is needed");
+  GDN_ASSIGN_OR_RETURN(const std::vector<std::string> names, SessionNames(ids));
   const auto client = ConnectByFlags();
-  for (const std::string& id : ids) {
-    GDN_ASSIGN_OR_RETURN(const std::string name, SessionName(id));
+  for (const std::string& name : names) {
     GDN_RETURN_IF_ERROR(client->DeleteSession(name));
     absl::PrintF("deleted %s\n", name);
   }
@@ -78,13 +73,11 @@ absl::StatusOr<int> RunDelete(const std::vector<std::string>& ids) {
 
 std::vector<Command> SessionCommands() {
   return {{.name = "sessions",
-           .arguments = "",
            .summary = "List the caller's sessions",
            .details = "The tokens shown are those of the layer that has seen most.\n",
            .flags = {"json"},
            .run = RunList},
           {.name = "sessions create",
-           .arguments = "",
            .summary = "Make a session of a model, or of a bare operator",
            .details = "Example: gdnctl sessions create --model qwen --id chat-1\n"
                       "         gdnctl sessions create --operator 16,32,128,128\n",
@@ -93,14 +86,11 @@ std::vector<Command> SessionCommands() {
           {.name = "sessions show",
            .arguments = "ID [ID ...]",
            .summary = "Show a session and the token count of each layer",
-           .details = "",
            .flags = {"json"},
            .run = RunShow},
           {.name = "sessions delete",
            .arguments = "ID [ID ...]",
            .summary = "End sessions and free their states",
-           .details = "",
-           .flags = {},
            .run = RunDelete}};
 }
 

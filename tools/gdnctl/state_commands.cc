@@ -15,7 +15,6 @@
 #include "tools/gdnctl/progress.h"
 #include "tools/gdnctl/state_file.h"
 
-ABSL_DECLARE_FLAG(std::vector<std::string>, session);
 ABSL_DECLARE_FLAG(std::string, in);
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(std::string, model);
@@ -31,11 +30,9 @@ namespace gdn {
 namespace {
 
 absl::StatusOr<int> RunExport(const std::vector<std::string>&) {
-  const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
-  if (sessions.size() != 1) return UsageError("--session with one id is needed");
-  if (absl::GetFlag(FLAGS_out).empty()) return UsageError("--out is needed");
   v1::ExportStateRequest request;
-  GDN_ASSIGN_OR_RETURN(*request.mutable_name(), SessionName(sessions[0]));
+  GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
+  if (absl::GetFlag(FLAGS_out).empty()) return UsageError("--out is needed");
   request.set_include_recurrent_state(absl::GetFlag(FLAGS_include_recurrent_state));
   if (const std::string name = absl::GetFlag(FLAGS_recurrent_state_dtype); !name.empty()) {
     const absl::StatusOr<DType> dtype = ParseDType(name);
@@ -101,13 +98,11 @@ absl::StatusOr<int> RunImport(const std::vector<std::string>&) {
 
 std::vector<Command> StateCommands() {
   return {{.name = "state export",
-           .arguments = "",
            .summary = "Write a session's states to a safetensors file",
            .details = "Example: gdnctl state export --session chat-1 --out chat-1.safetensors\n",
            .flags = {"session", "out", "include_recurrent_state", "recurrent_state_dtype", "progress"},
            .run = RunExport},
           {.name = "state import",
-           .arguments = "",
            .summary = "Make a session from such a file",
            .details = "Without --model and --operator the file says what it is of: the model is the one with its\n"
                       "fingerprint. A session moves between two servers like this:\n"

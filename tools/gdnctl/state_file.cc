@@ -40,8 +40,8 @@ std::string Text(const Json& json, const char* field) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// Whether the header has a checksum; an error where it is not the header's. The file's parser has passed `bytes`, so the
-// header is whole.
+// Whether the header has a checksum; an error where it is not the header's. The file's parser has passed `bytes`, so
+// the header is whole.
 absl::StatusOr<bool> CheckHeader(std::string_view bytes) {
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(bytes[static_cast<size_t>(i)]);

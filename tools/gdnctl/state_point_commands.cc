@@ -9,17 +9,10 @@
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
 
-ABSL_DECLARE_FLAG(std::vector<std::string>, session);
 ABSL_FLAG(std::string, checkpoint, "", "A checkpoint's id; empty: the newest, which the next one replaces.");
 
 namespace gdn {
 namespace {
-
-absl::StatusOr<std::string> OneSession() {
-  const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
-  if (sessions.size() != 1) return UsageError("--session with one id is needed");
-  return SessionName(sessions[0]);
-}
 
 void PrintLayers(const google::protobuf::RepeatedPtrField<v1::LayerState>& layers) {
   for (const v1::LayerState& layer : layers) {
@@ -33,14 +26,11 @@ absl::StatusOr<int> RunFork(const std::vector<std::string>& ids) {
   for (const std::string& id : ids) request.add_session_ids(id);
   if (ids.empty()) request.add_session_ids("");
   GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> children, ConnectByFlags()->ForkSession(request));
-  if (absl::GetFlag(FLAGS_json)) {
-    v1::ForkSessionResponse response;
-    response.mutable_sessions()->Add(children.begin(), children.end());
-    GDN_RETURN_IF_ERROR(PrintJson(response));
-    return kExitOk;
-  }
-  for (const v1::Session& child : children) absl::PrintF("%s from %s\n", child.name(), request.name());
-  return kExitOk;
+  v1::ForkSessionResponse response;
+  response.mutable_sessions()->Add(children.begin(), children.end());
+  return Show(response, [&] {
+    for (const v1::Session& child : children) absl::PrintF("%s from %s\n", child.name(), request.name());
+  });
 }
 
 absl::StatusOr<int> RunCheckpoint(const std::vector<std::string>&) {
@@ -48,16 +38,13 @@ absl::StatusOr<int> RunCheckpoint(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   request.set_checkpoint_id(absl::GetFlag(FLAGS_checkpoint));
   GDN_ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, ConnectByFlags()->CheckpointSession(request));
-  if (absl::GetFlag(FLAGS_json)) {
-    GDN_RETURN_IF_ERROR(PrintJson(checkpoint));
-    return kExitOk;
-  }
-  absl::PrintF("%s: checkpoint%s of epoch %d, %s written%s\n", request.name(),
-               checkpoint.checkpoint_id().empty() ? "" : StrCat(" '", checkpoint.checkpoint_id(), "'"),
-               checkpoint.epoch(), FormatBytes(checkpoint.written_bytes()),
-               checkpoint.incremental() ? " (what changed)" : "");
-  PrintLayers(checkpoint.layers());
-  return kExitOk;
+  return Show(checkpoint, [&] {
+    absl::PrintF("%s: checkpoint%s of epoch %d, %s written%s\n", request.name(),
+                 checkpoint.checkpoint_id().empty() ? "" : StrCat(" '", checkpoint.checkpoint_id(), "'"),
+                 checkpoint.epoch(), FormatBytes(checkpoint.written_bytes()),
+                 checkpoint.incremental() ? " (what changed)" : "");
+    PrintLayers(checkpoint.layers());
+  });
 }
 
 absl::StatusOr<int> RunRestore(const std::vector<std::string>&) {
@@ -65,21 +52,14 @@ absl::StatusOr<int> RunRestore(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   request.set_checkpoint_id(absl::GetFlag(FLAGS_checkpoint));
   GDN_ASSIGN_OR_RETURN(const v1::Session session, ConnectByFlags()->RestoreCheckpoint(request));
-  if (absl::GetFlag(FLAGS_json)) {
-    GDN_RETURN_IF_ERROR(PrintJson(session));
-    return kExitOk;
-  }
-  absl::PrintF("%s: back at the checkpoint, epoch %d\n", session.name(), session.epoch());
-  PrintLayers(session.layers());
-  return kExitOk;
+  return Show(session, [&] {
+    absl::PrintF("%s: back at the checkpoint, epoch %d\n", session.name(), session.epoch());
+    PrintLayers(session.layers());
+  });
 }
 
 absl::StatusOr<int> RunPrefetch(const std::vector<std::string>& ids) {
-  if (ids.empty()) return UsageError("which session? An id is needed");
-  std::vector<std::string> names;
-  for (const std::string& id : ids) {
-    GDN_ASSIGN_OR_RETURN(names.emplace_back(), SessionName(id));
-  }
+  GDN_ASSIGN_OR_RETURN(const std::vector<std::string> names, SessionNames(ids));
   GDN_ASSIGN_OR_RETURN(const v1::PrefetchSessionsResponse response, ConnectByFlags()->PrefetchSessions(names));
   absl::PrintF("%d on the device, %d on their way\n", response.resident(), response.started());
   return kExitOk;
@@ -96,14 +76,12 @@ std::vector<Command> StatePointCommands() {
            .flags = {"session", "json"},
            .run = RunFork},
           {.name = "state checkpoint",
-           .arguments = "",
            .summary = "Make a session durable as it is now",
            .details = "A checkpoint with an id stays beside later ones.\n"
                       "Example: gdnctl state checkpoint --session chat --checkpoint before-tools\n",
            .flags = {"session", "checkpoint", "json"},
            .run = RunCheckpoint},
           {.name = "state restore",
-           .arguments = "",
            .summary = "Take a session back to a checkpoint",
            .details = "Its epoch rises, so that steps made for the state before are refused.\n"
                       "Example: gdnctl state restore --session chat --checkpoint before-tools\n",
@@ -112,8 +90,6 @@ std::vector<Command> StatePointCommands() {
           {.name = "sessions prefetch",
            .arguments = "ID [ID ...]",
            .summary = "Bring sessions back to the device before they are needed",
-           .details = "",
-           .flags = {},
            .run = RunPrefetch}};
 }
 

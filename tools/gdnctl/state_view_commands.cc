@@ -17,7 +17,6 @@
 #include "tools/gdnctl/print.h"
 #include "tools/gdnctl/state_file.h"
 
-ABSL_DECLARE_FLAG(std::vector<std::string>, session);
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_FLAG(int32_t, every_tokens, 0, "A snapshot once any layer has seen this many tokens more; 0: not by tokens.");
 ABSL_FLAG(absl::Duration, every, absl::ZeroDuration(), "A snapshot once this time has passed; 0: not by time.");
@@ -122,10 +121,10 @@ class SnapshotFolder {
 };
 
 absl::StatusOr<int> RunWatch(const std::vector<std::string>&) {
-  const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
+  v1::WatchStateRequest request;
+  GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   const std::string out = absl::GetFlag(FLAGS_out);
   const absl::Duration every = absl::GetFlag(FLAGS_every);
-  if (sessions.size() != 1) return UsageError("--session with one id is needed");
   if (out.empty()) return UsageError("--out is needed: a folder");
   if (absl::GetFlag(FLAGS_every_tokens) <= 0 && every <= absl::ZeroDuration()) {
     return UsageError("--every-tokens or --every is needed");
@@ -133,8 +132,6 @@ absl::StatusOr<int> RunWatch(const std::vector<std::string>&) {
   if (mkdir(out.c_str(), 0777) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, AbslView(StrCat("cannot make the folder '", out, "'")));
   }
-  v1::WatchStateRequest request;
-  GDN_ASSIGN_OR_RETURN(*request.mutable_name(), SessionName(sessions[0]));
   request.set_every_tokens(absl::GetFlag(FLAGS_every_tokens));
   if (every > absl::ZeroDuration()) {
     request.mutable_every()->set_seconds(absl::ToInt64Seconds(every));
@@ -165,7 +162,6 @@ std::vector<Command> StateViewCommands() {
        .flags = {"session", "json"},
        .run = RunInspect},
       {.name = "state watch",
-       .arguments = "",
        .summary = "Write a session's states to files as it goes on, for a warm standby",
        .details = "The folder holds full-N.safetensors and, where it is smaller, the newest delta-N.safetensors to\n"
                   "it; each file appears whole or not at all.\n"

@@ -12,7 +12,6 @@
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/output_file.h"
 
-ABSL_FLAG(std::vector<std::string>, session, {}, "Session, by id; for decode one for each row, separated by commas.");
 ABSL_FLAG(int32_t, layer, 0, "Layer index: one of the model's GDN layers.");
 ABSL_FLAG(std::string, in, "", "Safetensors file to read.");
 ABSL_FLAG(std::string, out, "", "Safetensors file to write.");
@@ -98,10 +97,8 @@ absl::Status WriteOutput(const v1::Tensor& output, const std::string& token_coun
 }
 
 absl::StatusOr<int> RunPrefill(const std::vector<std::string>&) {
-  const std::vector<std::string> sessions = absl::GetFlag(FLAGS_session);
-  if (sessions.size() != 1) return UsageError("--session with one id is needed");
   v1::PrefillRequest request;
-  GDN_ASSIGN_OR_RETURN(*request.mutable_session(), SessionName(sessions[0]));
+  GDN_ASSIGN_OR_RETURN(*request.mutable_session(), OneSession());
   if (const int64_t expected = absl::GetFlag(FLAGS_expected_token_count); expected >= 0) {
     request.set_expected_token_count(expected);
   }
@@ -160,13 +157,11 @@ std::vector<Command> StepCommands() {
              "Their first dimensions are sessions and tokens, [B, T, ..]; the output is written as 'output'.\n"
              "Example: gdnctl decode --session chat-1,chat-2 --layer 0 --in step.safetensors --out out.safetensors\n"));
   return {{.name = "prefill",
-           .arguments = "",
            .summary = "Advance one layer of a session by the tokens of a file",
            .details = details->first,
            .flags = StepFlags(),
            .run = RunPrefill},
           {.name = "decode",
-           .arguments = "",
            .summary = "Advance one layer of many sessions by a few tokens each",
            .details = details->second,
            .flags = StepFlags(),

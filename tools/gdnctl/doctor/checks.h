@@ -56,8 +56,8 @@ bool Usable(const std::vector<Check>& checks);
 // "doctor: usable: ..." or "doctor: NOT usable: ...", in one line.
 std::string Summary(const std::vector<Check>& checks);
 
-// The GPUs left over by a *_VISIBLE_DEVICES value: numbers among `gpus` or "GPU-<unique id in hexadecimal>", separated by
-// commas; the list ends at the first entry that names none, as the runtimes do.
+// The GPUs left over by a *_VISIBLE_DEVICES value: numbers among `gpus` or "GPU-<unique id in hexadecimal>", separated
+// by commas; the list ends at the first entry that names none, as the runtimes do.
 std::vector<const GpuNode*> VisibleGpus(const std::vector<const GpuNode*>& gpus, const std::string& value);
 
 // For the checks alone, each in the .cc that is named after what it looks at.

@@ -66,7 +66,6 @@ absl::StatusOr<int> RunDoctor(const std::vector<std::string>&) {
 
 std::vector<Command> DoctorCommands() {
   return {{.name = "doctor",
-           .arguments = "",
            .summary = "Explain what this node lacks for the GPU backend",
            .details =
                "Looks at the driver, the device files and their groups, the GPUs, their memory, the environment\n"

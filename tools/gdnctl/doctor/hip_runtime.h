@@ -1,7 +1,7 @@
 // The HIP runtime library of a node: is there one, of which version, and how many devices does it see.
 //
-// Thread safety: free functions, for one thread at a time: loading a library runs its initialisers. Ownership: plain values;
-// a library stays loaded once it is, since ROCm's do not survive being unloaded.
+// Thread safety: free functions, for one thread at a time: loading a library runs its initialisers. Ownership: plain
+// values; a library stays loaded once it is, since ROCm's do not survive being unloaded.
 //
 //   const HipRuntime runtime = FindHipRuntime("/");
 //   if (runtime.found) absl::PrintF("%s %s\n", runtime.library, runtime.version);  // "libamdhip64.so.5 5.2.21153"

@@ -1,4 +1,5 @@
-// What a node has for the GPU backend: driver, device files, cards and GPUs, as the kernel shows them under /sys and /dev.
+// What a node has for the GPU backend: driver, device files, cards and GPUs, as the kernel shows them under /sys and
+// /dev.
 //
 // Only reads; every path is under `root`, so a test plants a tree. What cannot be read is absent from the facts, never
 // an error: the checks (checks.h) say what its absence means.

@@ -122,6 +122,57 @@ absl::Status Client::DeleteSession(const std::string& name, const CallOptions& c
   return Call(&Stub::DeleteSession, request, call).status();
 }
 
+absl::Status Client::ExportState(const v1::ExportStateRequest& request,
+                                 absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call) {
+  grpc::ClientContext context;
+  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
+  return ReceiveState(*stub_->ExportState(&context, request), context, sink, call.progress);
+}
+
+absl::StatusOr<std::string> Client::ExportState(const v1::ExportStateRequest& request, const CallOptions& call) {
+  std::string file;
+  GDN_RETURN_IF_ERROR(ExportState(
+      request,
+      [&file](std::string_view piece) {
+        file.append(piece);
+        return absl::OkStatus();
+      },
+      call));
+  return file;
+}
+
+absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
+                                                const CallOptions& call) {
+  v1::ImportStateRequest::Target sized = target;
+  sized.set_total_bytes(static_cast<int64_t>(file.size()));
+  size_t sent = 0;
+  return ImportState(
+      sized,
+      [&](size_t bytes) -> absl::StatusOr<std::string_view> {
+        const std::string_view piece = file.substr(sent, bytes);
+        sent += piece.size();
+        return piece;
+      },
+      call);
+}
+
+absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Target& target,
+                                                absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,
+                                                const CallOptions& call) {
+  if (channel_ == nullptr)
+    return absl::FailedPreconditionError("ImportState needs a client that was made of a channel");
+  grpc::ClientContext context;
+  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
+  return SendState(channel_, context, target, source, call.progress);
+}
+
+absl::StatusOr<StateWatch> Client::WatchState(const v1::WatchStateRequest& request, const CallOptions& call) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  GDN_RETURN_IF_ERROR(PrepareContext(call, std::nullopt, context.get()));
+  auto reader = stub_->WatchState(context.get(), request);
+  return StateWatch(std::move(context), std::move(reader));
+}
+
 absl::StatusOr<std::vector<v1::Session>> Client::ForkSession(const v1::ForkSessionRequest& request,
                                                              const CallOptions& call) {
   GDN_ASSIGN_OR_RETURN(v1::ForkSessionResponse response, Call(&Stub::ForkSession, request, call));

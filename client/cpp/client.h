@@ -10,9 +10,7 @@
 //   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, client->Prefill(prefill));
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +20,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cpp/state_transfer.h"
 #include "client/cpp/state_watch.h"
 #include "client/cpp/stream.h"
 #include "gdn/v1/service.grpc.pb.h"
@@ -37,18 +36,12 @@ struct ClientOptions {
   absl::Duration max_reconnect_backoff = absl::Seconds(1);  // between attempts to reach a server that is not there
 };
 
-// Told of a state file's transfer after each piece; total_bytes is 0 where it is not known.
-using TransferProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
-
 struct CallOptions {
   std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; for step streams and WatchState:
                                           // no deadline
   std::string affinity;                   // sent as `x-gdn-affinity` for routing; "": none
   TransferProgress progress = nullptr;    // of ExportState and ImportState
 };
-
-// Bytes of a state file in one ImportState message.
-inline constexpr size_t kImportChunkBytes = size_t{2} << 20;
 
 class Client {
  public:

@@ -1,13 +1,15 @@
-// How a DurableSession brings a server that has lost steps back to where it was.
+#include "client/cpp/durable_recovery.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/time/clock.h"
 #include "base/error.h"
+#include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "client/cpp/durable_session.h"
 
 namespace gdn {
 namespace {
@@ -25,7 +27,77 @@ absl::Status Lost(std::string_view reason, std::string_view message, const std::
 
 }  // namespace
 
-absl::Status DurableSession::Recover(absl::Status cause, Backoff& backoff) {
+RecoverableSession::RecoverableSession(Client& client, DurableSessionOptions options)
+    : client_(client), options_(options), id_prefix_(RandomId()) {}
+
+Backoff RecoverableSession::NewBackoff() const {
+  return Backoff({.first = options_.first_backoff,
+                  .longest = options_.longest_backoff,
+                  .deadline = absl::Now() + options_.overall_timeout});
+}
+
+std::string RecoverableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
+
+CallOptions RecoverableSession::TryOptions(const Backoff& backoff) const {
+  const absl::Duration left = std::max(backoff.deadline() - absl::Now(), absl::Milliseconds(1));
+  return {.timeout = std::min(options_.try_timeout, left), .affinity = session_.affinity()};
+}
+
+absl::StatusOr<RecoverableSession::Reply> RecoverableSession::Send(StepRequest& request, const std::string& request_id,
+                                                                   int64_t token_count, const Backoff& backoff) {
+  Reply reply;
+  if (auto* const prefill = std::get_if<v1::PrefillRequest>(&request)) {
+    prefill->set_session(name());
+    prefill->set_session_epoch(epoch_);
+    prefill->set_expected_token_count(token_count);
+    prefill->set_request_id(request_id);
+    GDN_ASSIGN_OR_RETURN(v1::PrefillResponse response, client_.Prefill(*prefill, TryOptions(backoff)));
+    reply.token_count = response.token_count();
+    reply.durable_token_count = response.durable_token_count();
+    reply.output = HashBytes(response.output().data());
+    reply.message = std::move(response);
+    return reply;
+  }
+  v1::DecodeRequest& decode = std::get<v1::DecodeRequest>(request);
+  decode.clear_sessions();
+  decode.add_sessions(name());
+  decode.clear_session_epochs();
+  decode.add_session_epochs(epoch_);
+  decode.clear_expected_token_counts();
+  decode.add_expected_token_counts(token_count);
+  decode.set_partial_ok(false);
+  decode.set_request_id(request_id);
+  GDN_ASSIGN_OR_RETURN(v1::DecodeResponse response, client_.Decode(decode, TryOptions(backoff)));
+  if (response.token_counts_size() != 1) {
+    return MakeError(
+        absl::StatusCode::kInternal, reason::kInternal,
+        StrCat("a Decode of one session was answered with ", response.token_counts_size(), " token counts"));
+  }
+  reply.token_count = response.token_counts(0);
+  reply.durable_token_count = response.durable_token_counts_size() == 1 ? response.durable_token_counts(0) : 0;
+  reply.output = HashBytes(response.output().data());
+  reply.message = std::move(response);
+  return reply;
+}
+
+absl::StatusOr<v1::SessionTokenCounts> RecoverableSession::SendAccept(int32_t accepted_tokens,
+                                                                      const std::string& request_id,
+                                                                      const Backoff& backoff) {
+  v1::AcceptTokensRequest request;
+  v1::DraftAcceptance* const acceptance = request.add_acceptances();
+  acceptance->set_session(name());
+  acceptance->set_accepted_tokens(accepted_tokens);
+  acceptance->set_session_epoch(epoch_);
+  request.set_request_id(request_id);
+  GDN_ASSIGN_OR_RETURN(v1::AcceptTokensResponse response, client_.AcceptTokens(request, TryOptions(backoff)));
+  if (response.counts_size() != 1) {
+    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                     StrCat("AcceptTokens of one session was answered with ", response.counts_size(), " entries"));
+  }
+  return std::move(*response.mutable_counts(0));
+}
+
+absl::Status RecoverableSession::Recover(absl::Status cause, Backoff& backoff) {
   for (;;) {
     GDN_RETURN_IF_ERROR(backoff.Wait(cause));
     ++stats_.retries;
@@ -35,7 +107,7 @@ absl::Status DurableSession::Recover(absl::Status cause, Backoff& backoff) {
   }
 }
 
-absl::Status DurableSession::RecoverOnce(const Backoff& backoff) {
+absl::Status RecoverableSession::RecoverOnce(const Backoff& backoff) {
   bool recreated = false;
   GDN_ASSIGN_OR_RETURN(v1::Session session, FindOrRecreate(&recreated, backoff));
   // Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
@@ -65,7 +137,7 @@ absl::Status DurableSession::RecoverOnce(const Backoff& backoff) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Session> DurableSession::FindOrRecreate(bool* recreated, const Backoff& backoff) {
+absl::StatusOr<v1::Session> RecoverableSession::FindOrRecreate(bool* recreated, const Backoff& backoff) {
   absl::StatusOr<v1::Session> found = client_.GetSession(name(), TryOptions(backoff));
   if (found.ok() || ErrorReason(found.status()) != reason::kSessionNotFound) return found;
   for (const auto& [index, layer] : layers_) {
@@ -85,7 +157,7 @@ absl::StatusOr<v1::Session> DurableSession::FindOrRecreate(bool* recreated, cons
   return made;
 }
 
-bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
+bool RecoverableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
   if (!in_flight_.has_value()) return false;
   int64_t tokens = 0;
   if (const auto* const step = std::get_if<StepRequest>(&in_flight_->what)) {
@@ -96,7 +168,7 @@ bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_co
   return tokens > 0 && token_count == layer.token_count() + tokens;
 }
 
-bool DurableSession::IsWhereExpected(const v1::Session& session) const {
+bool RecoverableSession::IsWhereExpected(const v1::Session& session) const {
   if (static_cast<size_t>(session.layers_size()) != layers_.size()) return false;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -118,7 +190,7 @@ bool DurableSession::IsWhereExpected(const v1::Session& session) const {
   return true;
 }
 
-void DurableSession::NoteLoss(const v1::Session& session, bool recreated) {
+void RecoverableSession::NoteLoss(const v1::Session& session, bool recreated) {
   int64_t lost = 0;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -131,14 +203,14 @@ void DurableSession::NoteLoss(const v1::Session& session, bool recreated) {
   stats_.max_lost_tokens = std::max(stats_.max_lost_tokens, lost);
 }
 
-absl::Status DurableSession::CompareNumerics(const Backoff& backoff) {
+absl::Status RecoverableSession::CompareNumerics(const Backoff& backoff) {
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, client_.GetServerInfo(TryOptions(backoff)));
   // For good: what was computed on another server goes on in the state.
   if (info.numerics_id().empty() || info.numerics_id() != numerics_id_) numerics_changed_ = true;
   return absl::OkStatus();
 }
 
-absl::Status DurableSession::DropDrafts(v1::Session* session, const Backoff& backoff) {
+absl::Status RecoverableSession::DropDrafts(v1::Session* session, const Backoff& backoff) {
   const bool any = std::any_of(session->layers().begin(), session->layers().end(),
                                [](const v1::LayerState& state) { return state.draft_length() > 0; });
   if (!any) return absl::OkStatus();
@@ -148,7 +220,7 @@ absl::Status DurableSession::DropDrafts(v1::Session* session, const Backoff& bac
   return absl::OkStatus();
 }
 
-absl::Status DurableSession::Replay(const v1::Session& session, const Backoff& backoff) {
+absl::Status RecoverableSession::Replay(const v1::Session& session, const Backoff& backoff) {
   std::vector<LayerSteps*> drafts;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -163,7 +235,7 @@ absl::Status DurableSession::Replay(const v1::Session& session, const Backoff& b
   return absl::OkStatus();
 }
 
-absl::Status DurableSession::ReplayLayer(LayerSteps& layer, int64_t token_count, const Backoff& backoff) {
+absl::Status RecoverableSession::ReplayLayer(LayerSteps& layer, int64_t token_count, const Backoff& backoff) {
   const std::optional<size_t> first = layer.StepAt(token_count);
   if (!first.has_value()) {
     const std::string where =
@@ -185,7 +257,7 @@ absl::Status DurableSession::ReplayLayer(LayerSteps& layer, int64_t token_count,
   return absl::OkStatus();
 }
 
-absl::Status DurableSession::ReplayStep(KeptStep& step, const Backoff& backoff) {
+absl::Status RecoverableSession::ReplayStep(KeptStep& step, const Backoff& backoff) {
   const int32_t layer = StepLayer(step.request);
   const bool draft = IsDraft(step.request);
   const std::string doing = StrCat("replaying the step of layer ", layer, " after token ", step.before, " of ", name());

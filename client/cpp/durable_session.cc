@@ -50,9 +50,6 @@ absl::Status NoSuchLayer(const std::string& session, int32_t layer) {
 
 }  // namespace
 
-DurableSession::DurableSession(Client& client, DurableSessionOptions options)
-    : client_(client), options_(options), id_prefix_(RandomId()) {}
-
 absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& client, v1::CreateSessionRequest request,
                                                                        DurableSessionOptions options) {
   // Chosen here, so that a lost reply does not leave a session that nobody knows.
@@ -113,19 +110,6 @@ absl::Status DurableSession::Adopt(v1::Session session, Backoff& backoff) {
   return absl::OkStatus();
 }
 
-Backoff DurableSession::NewBackoff() const {
-  return Backoff({.first = options_.first_backoff,
-                  .longest = options_.longest_backoff,
-                  .deadline = absl::Now() + options_.overall_timeout});
-}
-
-std::string DurableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
-
-CallOptions DurableSession::TryOptions(const Backoff& backoff) const {
-  const absl::Duration left = std::max(backoff.deadline() - absl::Now(), absl::Milliseconds(1));
-  return {.timeout = std::min(options_.try_timeout, left), .affinity = session_.affinity()};
-}
-
 int64_t DurableSession::token_count(int32_t layer) const {
   const auto found = layers_.find(layer);
   return found == layers_.end() ? -1 : found->second.token_count();
@@ -148,60 +132,6 @@ absl::Status DurableSession::Begin(CallInFlight call, Backoff& backoff) {
   call.request_id = NewRequestId();
   in_flight_ = std::move(call);
   return absl::OkStatus();
-}
-
-absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request, const std::string& request_id,
-                                                           int64_t token_count, const Backoff& backoff) {
-  Reply reply;
-  if (auto* const prefill = std::get_if<v1::PrefillRequest>(&request)) {
-    prefill->set_session(name());
-    prefill->set_session_epoch(epoch_);
-    prefill->set_expected_token_count(token_count);
-    prefill->set_request_id(request_id);
-    GDN_ASSIGN_OR_RETURN(v1::PrefillResponse response, client_.Prefill(*prefill, TryOptions(backoff)));
-    reply.token_count = response.token_count();
-    reply.durable_token_count = response.durable_token_count();
-    reply.output = HashBytes(response.output().data());
-    reply.message = std::move(response);
-    return reply;
-  }
-  v1::DecodeRequest& decode = std::get<v1::DecodeRequest>(request);
-  decode.clear_sessions();
-  decode.add_sessions(name());
-  decode.clear_session_epochs();
-  decode.add_session_epochs(epoch_);
-  decode.clear_expected_token_counts();
-  decode.add_expected_token_counts(token_count);
-  decode.set_partial_ok(false);
-  decode.set_request_id(request_id);
-  GDN_ASSIGN_OR_RETURN(v1::DecodeResponse response, client_.Decode(decode, TryOptions(backoff)));
-  if (response.token_counts_size() != 1) {
-    return MakeError(
-        absl::StatusCode::kInternal, reason::kInternal,
-        StrCat("a Decode of one session was answered with ", response.token_counts_size(), " token counts"));
-  }
-  reply.token_count = response.token_counts(0);
-  reply.durable_token_count = response.durable_token_counts_size() == 1 ? response.durable_token_counts(0) : 0;
-  reply.output = HashBytes(response.output().data());
-  reply.message = std::move(response);
-  return reply;
-}
-
-absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accepted_tokens,
-                                                                  const std::string& request_id,
-                                                                  const Backoff& backoff) {
-  v1::AcceptTokensRequest request;
-  v1::DraftAcceptance* const acceptance = request.add_acceptances();
-  acceptance->set_session(name());
-  acceptance->set_accepted_tokens(accepted_tokens);
-  acceptance->set_session_epoch(epoch_);
-  request.set_request_id(request_id);
-  GDN_ASSIGN_OR_RETURN(v1::AcceptTokensResponse response, client_.AcceptTokens(request, TryOptions(backoff)));
-  if (response.counts_size() != 1) {
-    return MakeError(absl::StatusCode::kInternal, reason::kInternal,
-                     StrCat("AcceptTokens of one session was answered with ", response.counts_size(), " entries"));
-  }
-  return std::move(*response.mutable_counts(0));
 }
 
 absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest request) {

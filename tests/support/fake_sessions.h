@@ -112,7 +112,7 @@ class FakeSessions : public v1::GdnService::Service {
     const v1::Tensor* input = nullptr;
     bool prefill = false;
     bool draft = false;
-    std::vector<Row> rows;  // of one length
+    std::vector<Row> rows = {};  // of one length
   };
 
   // Reply: a PrefillResponse or a DecodeResponse.

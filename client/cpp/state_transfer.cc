@@ -1,19 +1,19 @@
-// The client's transfers of state files.
+#include "client/cpp/state_transfer.h"
+
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "client/cpp/client.h"
 #include "client/cpp/rpc_status.h"
+#include "client/cpp/state_watch.h"
 #include "client/cpp/upload.h"
 
 namespace gdn {
@@ -44,66 +44,32 @@ grpc::ByteBuffer DataMessage(std::string_view data) {
 
 }  // namespace
 
-absl::Status Client::ExportState(const v1::ExportStateRequest& request,
-                                 absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call) {
-  grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
-  const auto reader = stub_->ExportState(&context, request);
-
+absl::Status ReceiveState(grpc::ClientReaderInterface<v1::ExportStateResponse>& reader, grpc::ClientContext& context,
+                          absl::FunctionRef<absl::Status(std::string_view)> sink, const TransferProgress& progress) {
   absl::Status status;
   StatePieces pieces;
   v1::ExportStateResponse piece;
-  while (status.ok() && reader->Read(&piece)) {
+  while (status.ok() && reader.Read(&piece)) {
     status = pieces.Add(piece.data(), piece.offset(), piece.total_bytes(), piece.checksum());
     if (status.ok()) status = sink(piece.data());
-    if (status.ok() && call.progress) call.progress(pieces.received_bytes(), pieces.total_bytes());
+    if (status.ok() && progress) progress(pieces.received_bytes(), pieces.total_bytes());
   }
   if (!status.ok()) {
     context.TryCancel();
-    (void)reader->Finish();
+    (void)reader.Finish();
     return status;
   }
-  GDN_RETURN_IF_ERROR(StatusFromGrpc(reader->Finish()));
+  GDN_RETURN_IF_ERROR(StatusFromGrpc(reader.Finish()));
   if (!pieces.begun()) return BadExport("no piece came");
   if (!pieces.whole()) return BadExport(StrCat(pieces.received_bytes(), " of ", pieces.total_bytes(), " bytes came"));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Client::ExportState(const v1::ExportStateRequest& request, const CallOptions& call) {
-  std::string file;
-  GDN_RETURN_IF_ERROR(ExportState(
-      request,
-      [&file](std::string_view piece) {
-        file.append(piece);
-        return absl::OkStatus();
-      },
-      call));
-  return file;
-}
-
-absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Target& target, std::string_view file,
-                                                const CallOptions& call) {
-  v1::ImportStateRequest::Target sized = target;
-  sized.set_total_bytes(static_cast<int64_t>(file.size()));
-  size_t sent = 0;
-  return ImportState(
-      sized,
-      [&](size_t bytes) -> absl::StatusOr<std::string_view> {
-        const std::string_view piece = file.substr(sent, bytes);
-        sent += piece.size();
-        return piece;
-      },
-      call);
-}
-
-absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Target& target,
-                                                absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,
-                                                const CallOptions& call) {
-  if (channel_ == nullptr)
-    return absl::FailedPreconditionError("ImportState needs a client that was made of a channel");
-  grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
-  Upload upload(channel_, kImportMethod, &context);
+absl::StatusOr<v1::Session> SendState(const std::shared_ptr<grpc::ChannelInterface>& channel,
+                                      grpc::ClientContext& context, const v1::ImportStateRequest::Target& target,
+                                      absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,
+                                      const TransferProgress& progress) {
+  Upload upload(channel, kImportMethod, &context);
 
   v1::ImportStateRequest first;
   *first.mutable_target() = target;
@@ -121,20 +87,13 @@ absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Ta
     open = upload.Write(DataMessage(*piece));
     if (!open) break;
     sent += static_cast<int64_t>(piece->size());
-    if (call.progress) call.progress(sent, target.total_bytes());
+    if (progress) progress(sent, target.total_bytes());
   }
   GDN_ASSIGN_OR_RETURN(grpc::ByteBuffer answer, upload.Finish());
   v1::ImportStateResponse response;
   grpc::ProtoBufferReader reader(&answer);
   if (answer.Valid() && response.ParseFromZeroCopyStream(&reader)) return std::move(*response.mutable_session());
   return absl::InternalError("the server's answer is no ImportStateResponse");
-}
-
-absl::StatusOr<StateWatch> Client::WatchState(const v1::WatchStateRequest& request, const CallOptions& call) {
-  auto context = std::make_unique<grpc::ClientContext>();
-  GDN_RETURN_IF_ERROR(PrepareContext(call, std::nullopt, context.get()));
-  auto reader = stub_->WatchState(context.get(), request);
-  return StateWatch(std::move(context), std::move(reader));
 }
 
 }  // namespace gdn

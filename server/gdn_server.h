@@ -1,9 +1,9 @@
 // A whole server: a backend with models, sessions and their tiers, the engine, and gRPC in front of them.
 //
-// What is given to it is a backend and plain options; signals, flags and log settings are the caller's. It is made in two steps,
-// so that a caller can tell what it will serve before it does.
-// Thread safety: Make, Start and Drain on one thread; the parts are safe from any. Ownership: owns everything. Destruction ends
-// calls at once and makes nothing durable: that is Drain's.
+// What is given to it is a backend and plain options; signals, flags and log settings are the caller's. It is made in
+// two steps, so that a caller can tell what it will serve before it does.
+// Thread safety: Make, Start and Drain on one thread; the parts are safe from any. Ownership: owns everything.
+// Destruction ends calls at once and makes nothing durable: that is Drain's.
 //
 //   GDN_ASSIGN_OR_RETURN(auto server, GdnServer::Make(std::move(backend), {.models = {{"qwen", "/models/qwen"}}}));
 //   GDN_RETURN_IF_ERROR(server->Start());
@@ -61,12 +61,12 @@ class GdnServer {
   static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::unique_ptr<Backend> backend, GdnServerOptions options);
   ~GdnServer();
 
-  // Opens the tiers, finds the sessions that an earlier process left there, and takes calls. Errors of StateService::Make,
-  // StateService::Recover and RpcServer::Start.
+  // Opens the tiers, finds the sessions that an earlier process left there, and takes calls. Errors of
+  // StateService::Make, StateService::Recover and RpcServer::Start.
   absl::Status Start();
 
-  // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. Then sessions are made durable,
-  // where there is a place for it. False, and a line in the log, where one could not be.
+  // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. Then sessions are made
+  // durable, where there is a place for it. False, and a line in the log, where one could not be.
   bool Drain(absl::Duration timeout);
 
   Backend& backend() { return *backend_; }

@@ -73,8 +73,8 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   return absl::OkStatus();
 }
 
-// Messages of megabytes come and go: memory that is given back after each is taken anew page by page, which costs more than
-// the copy into it.
+// Messages of megabytes come and go: memory that is given back after each is taken anew page by page, which costs more
+// than the copy into it.
 void KeepFreedMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

@@ -4,8 +4,8 @@
 // Decodes of one (model layer or operator layout, input kind) that wait at the same time run as one batch, up to
 // max_batch rows; between two segments of a prefill the decodes that wait come first, so a long prompt delays a decode
 // by one segment at most. What a session gets never depends on what it was batched with.
-// Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. Destruction drains what was
-// submitted.
+// Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. Destruction
+// drains what was submitted.
 //
 //   Batcher batcher(backend, health, {.max_queued_steps = 4096});
 //   GDN_RETURN_IF_ERROR(batcher.Submit(job));
@@ -35,7 +35,8 @@ struct BatcherOptions {
 
 class Batcher {
  public:
-  // What runs on a device that has failed is refused with what it failed with; who runs into that reports it to `health`.
+  // What runs on a device that has failed is refused with what it failed with; who runs into that reports it to
+  // `health`.
   Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& options);
   ~Batcher();
   Batcher(const Batcher&) = delete;

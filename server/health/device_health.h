@@ -1,7 +1,7 @@
 // Whether the device still works: OK, or the first DEVICE_FAILED that anybody met.
 //
-// What a failed device's states hold is not known any more, and there is no way back but a new process. So whoever works with
-// the device reports how it went, and whoever is about to asks first.
+// What a failed device's states hold is not known any more, and there is no way back but a new process. So whoever
+// works with the device reports how it went, and whoever is about to asks first.
 // Thread safety: all methods from any thread. Ownership: must outlive all who report to it.
 //
 //   DeviceHealth health([](const absl::Status& failure) { ... });  // called once

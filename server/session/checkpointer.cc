@@ -71,7 +71,8 @@ void Checkpointer::CaptureOn(TaskQueue& queue, StateCopier::Threads threads, con
             image = parts_.copier.CopyOut(*shared, known ? known() : BaseVersions(), threads);
           } else {
             image = parts_.tiers.Fetch(locked->key());
-            // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has it.
+            // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else
+            // has it.
             if (image.ok() && (*image)->header.epoch != locked->epoch()) {
               std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
             }

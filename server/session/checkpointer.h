@@ -1,11 +1,11 @@
 // Durable copies of sessions: when they are made, and how a session goes back to one.
 //
-// A checkpoint locks the session for as long as its states are copied to host memory; the copy is written to the durable
-// tier while steps go on. With a policy by tokens, no layer is ever further from its last durable copy than that many
-// tokens (or the one call that is larger): a checkpoint begins at half of them, and a step that would go beyond waits until
-// it has ended (WaitForRoom). A checkpoint that failed holds nobody back: it is tried again later.
-// Thread safety: all methods from any thread; callbacks come from any thread. Ownership: what it is made with must outlive
-// it; on destruction what was begun is finished.
+// A checkpoint locks the session for as long as its states are copied to host memory; the copy is written to the
+// durable tier while steps go on. With a policy by tokens, no layer is ever further from its last durable copy than
+// that many tokens (or the one call that is larger): a checkpoint begins at half of them, and a step that would go
+// beyond waits until it has ended (WaitForRoom). A checkpoint that failed holds nobody back: it is tried again later.
+// Thread safety: all methods from any thread; callbacks come from any thread. Ownership: what it is made with must
+// outlive it; on destruction what was begun is finished.
 //
 //   Checkpointer checkpointer({.tiers = tiers, .copier = copier, .room = room, .io = io}, {.every_tokens = 256});
 //   environment.on_progress = [&](const auto& session) { checkpointer.NoteProgress(session); };
@@ -70,20 +70,21 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Copies the states from wherever they are, for a call that waits for them. `known` is asked once the session is locked.
+  // Copies the states from wherever they are, for a call that waits for them. `known` is asked once the session is
+  // locked.
   void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done);
 
   // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::Checkpoint.
   void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
   // The session goes back, under the next epoch; its states then come from the durable tier. NOT_FOUND
-  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), errors of the tier; nothing has changed
-  // then.
+  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), errors of the tier; nothing has
+  // changed then.
   void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                std::function<void(absl::Status)> done);
 
-  // Whether a step of so many tokens keeps to the policy: of `layer`, or of every layer with a draft where it is nothing.
-  // True where nothing can be made durable now. Else a checkpoint is under way, and `ready` is called once it has ended: ask
-  // again then.
+  // Whether a step of so many tokens keeps to the policy: of `layer`, or of every layer with a draft where it is
+  // nothing. True where nothing can be made durable now. Else a checkpoint is under way, and `ready` is called once it
+  // has ended: ask again then.
   bool WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
                    std::function<void()> ready);
   // By the policy: after a step, and for all sessions now and then.

@@ -1,8 +1,8 @@
 // Room on the device: which sessions have their states there, and which of them move down where others need the room.
 //
 // The least recently used session goes first; one that is pinned or locked is never moved.
-// Thread safety: all methods from any thread; MakeRoom blocks, and is for one thread at a time (Residency's). Ownership: what
-// the options name must outlive it.
+// Thread safety: all methods from any thread; MakeRoom blocks, and is for one thread at a time (Residency's).
+// Ownership: what the options name must outlive it.
 //
 //   room.Track(session);
 //   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, room.MakeRoom({.dims = dims, .count = 36}, deadline));

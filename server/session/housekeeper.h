@@ -1,5 +1,5 @@
-// What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room in the host
-// tier.
+// What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room in the
+// host tier.
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //

@@ -1,10 +1,10 @@
 // Brings sessions' states to the device when a call needs them there.
 //
-// A call pins all of its sessions or none. Where one is parked, the call waits: its states are fetched from their tier by
-// the IO threads and put on the device by the residency thread, which serves one call after the other and so cannot be
-// caught between two calls that each have half of what they need. A session that is pinned or locked is never moved.
-// Thread safety: all methods from any thread; callbacks come from any thread, maybe before the method returns. Ownership:
-// what the options name must outlive it; on destruction everything that was asked for is answered first.
+// A call pins all of its sessions or none. Where one is parked, the call waits: its states are fetched from their tier
+// by the IO threads and put on the device by the residency thread, which serves one call after the other and so cannot
+// be caught between two calls that each have half of what they need. A session that is pinned or locked is never moved.
+// Thread safety: all methods from any thread; callbacks come from any thread, maybe before the method returns.
+// Ownership: what the options name must outlive it; on destruction everything that was asked for is answered first.
 //
 //   residency.Pin({a, b}, deadline, [](std::vector<absl::StatusOr<SessionPin>> pins) { ... });
 #pragma once

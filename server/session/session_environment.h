@@ -1,6 +1,7 @@
 // What all sessions of a server share: the budget of stored replies, names for base states, and who hears of progress.
 //
-// Thread safety: safe from any thread; `on_progress` is set before the first session. Ownership: outlives every session.
+// Thread safety: safe from any thread; `on_progress` is set before the first session. Ownership: outlives every
+// session.
 //
 //   SessionEnvironment environment(/*reply_bytes=*/int64_t{1} << 30);
 //   environment.on_progress = [&](const std::shared_ptr<Session>& session) { ... };

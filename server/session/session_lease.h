@@ -1,7 +1,7 @@
 // A whole session for one holder: what copies, moves, forks and ends it. No step runs while it lives.
 //
-// Thread safety: for one thread at a time; may be handed on. Ownership: keeps its session alive, and lets steps in again
-// when it dies.
+// Thread safety: for one thread at a time; may be handed on. Ownership: keeps its session alive, and lets steps in
+// again when it dies.
 //
 //   SessionLease lease = session->TryLock();
 //   if (lease.valid() && lease.resident()) { SessionImage image = lease.Describe(); ...copy the slots... }

@@ -74,11 +74,13 @@ class SessionManager {
   SessionManager(const SessionManager&) = delete;
   SessionManager& operator=(const SessionManager&) = delete;
 
-  // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the session,
-  // another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or ended.
+  // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the
+  // session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or
+  // ended.
   absl::StatusOr<SessionCreation> Begin(SessionInit init);
   // A session whose states are parked already, found when the server started. Nothing where its id is taken.
-  // `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until it is stored again.
+  // `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until it is stored
+  // again.
   void Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time, bool epoch_is_stored = true);
 
   // NOT_FOUND (SESSION_NOT_FOUND).

@@ -1,8 +1,8 @@
 // Copies of a locked session's states between the device and host memory.
 //
 // A device that has failed is not copied from or to; a copy that fails is reported to its health.
-// Thread safety: any thread; the lease keeps steps out. Ownership: images own their memory; what it is made with must outlive
-// it.
+// Thread safety: any thread; the lease keeps steps out. Ownership: images own their memory; what it is made with must
+// outlive it.
 //
 //   StateCopier copier({.backend = backend, .memory = memory, .health = health, .threads = &threads});
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr image, copier.CopyOut(lease, /*known=*/{}));
@@ -44,7 +44,8 @@ class StateCopier {
   absl::StatusOr<SessionImagePtr> CopyOut(const SessionLease& lease, const BaseVersions& known,
                                           Threads threads = Threads::kAll);
 
-  // Makes the session resident with the image's states. `claims`: one a layer of the session. An error leaves it as it was.
+  // Makes the session resident with the image's states. `claims`: one a layer of the session. An error leaves it as it
+  // was.
   absl::Status CopyIn(const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease);
 
   int64_t failures() const { return failures_; }  // copies that failed

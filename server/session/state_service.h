@@ -1,10 +1,11 @@
-// Everything that keeps sessions and their states, put together: the device's pools, the tiers below, moves, checkpoints,
-// housekeeping.
+// Everything that keeps sessions and their states, put together: the device's pools, the tiers below, moves,
+// checkpoints, housekeeping.
 //
 // Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the thread that owns it.
-// Ownership: owns the parts; the backend and its health must outlive it. Nothing may use a session when it is destroyed.
+// Ownership: owns the parts; the backend and its health must outlive it. Nothing may use a session when it is
+// destroyed.
 //
-//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make(backend, health, {.device_bytes = bytes, .disk_dir = "/var/lib/gdn"}));
+//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make(backend, health, {.device_bytes = bytes, .disk_dir = "/d"}));
 //   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
 #pragma once
 
@@ -48,8 +49,8 @@ class StateService {
 
   // Sessions that an earlier process left behind.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
-  // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step may
-  // run any more. False where a session could not be made durable.
+  // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step
+  // may run any more. False where a session could not be made durable.
   bool Drain();
 
   StateStore& store() { return store_; }

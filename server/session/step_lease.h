@@ -1,9 +1,9 @@
 // The right to advance one layer of a session by one step.
 //
-// The lease says where the step reads and writes: a slot that forks share is never written; the lease takes a slot of its
-// own first, which was claimed when the fork was made. Nothing of it is the session's until Commit.
-// Thread safety: for one thread at a time. Ownership: pins its session. A lease that dies uncommitted leaves the state as
-// it was, and joined calls are told to try again.
+// The lease says where the step reads and writes: a slot that forks share is never written; the lease takes a slot of
+// its own first, which was claimed when the fork was made. Nothing of it is the session's until Commit.
+// Thread safety: for one thread at a time. Ownership: pins its session. A lease that dies uncommitted leaves the state
+// as it was, and joined calls are told to try again.
 //
 //   GDN_ASSIGN_OR_RETURN(StepSlots slots, lease.PrepareDecode());
 //   if (slots.copy_tail_from >= 0) ...copy log and convolution columns...
@@ -52,8 +52,8 @@ class StepLease {
 
   // For work in place. INTERNAL where a slot is shared and none is claimed: a defect.
   absl::StatusOr<StepSlots> PrepareDecode();
-  // For work aside: a slot to write the whole state to. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares are
-  // out.
+  // For work aside: a slot to write the whole state to. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares
+  // are out.
   absl::StatusOr<int32_t> PrepareAside();
   // What a step aside reads; -1 where the layer is fresh.
   int32_t slot() const { return layer_->slot.index(); }

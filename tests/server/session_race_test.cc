@@ -1,4 +1,5 @@
-// Everything that may happen to a session, to the same few of them from several threads. GDN_RACE_ROUNDS says how often.
+// Everything that may happen to a session, to the same few of them from several threads. GDN_RACE_ROUNDS says how
+// often.
 #include <gtest/gtest.h>
 
 #include <array>

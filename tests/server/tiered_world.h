@@ -1,8 +1,8 @@
-// Sessions with tiers below the device: everything that a server has of them, with a host tier and a disk that a test can
-// make fail.
+// Sessions with tiers below the device: everything that a server has of them, with a host tier and a disk that a test
+// can make fail.
 //
-// Thread safety: the helpers may be called from many threads; they wait for the answer. Ownership: owns all; sessions and
-// pins must go first.
+// Thread safety: the helpers may be called from many threads; they wait for the answer. Ownership: owns all; sessions
+// and pins must go first.
 //
 //   TieredWorld world({.device_sessions = 2});
 //   auto session = world.Make("a");

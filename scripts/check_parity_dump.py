@@ -296,6 +296,17 @@ def chunk_kkt(row):
     return {"a": scores(row, row.k, row.k, row.beta, sums, 0)}
 
 
+def chunk_decay_mask(row):
+    ones = np.ones((row.g_sum.shape[0], 1, 1))
+    sums = row.decay_sums()
+    return {"mask": scores(row, ones, ones, np.ones(sums.shape), sums, 1)}
+
+
+def chunk_attention(row):
+    sums = row.decay_sums()
+    return {"attention": scores(row, row.q, row.k, np.ones(sums.shape), sums, 1)}
+
+
 def unit_lower_inverse(row):
     size = row.a.shape[-1]
     return {"a": np.linalg.inv(np.eye(size) + np.tril(row.a, -1))}
@@ -367,6 +378,8 @@ OPERATORS = {
     "chunk_decay_sums": chunk_decay_sums,
     "cumsum_kkt": cumsum_kkt,
     "chunk_kkt": chunk_kkt,
+    "chunk_decay_mask": chunk_decay_mask,
+    "chunk_attention": chunk_attention,
     "unit_lower_inverse": unit_lower_inverse,
     "causal_solve": causal_solve,
     "wy": wy,

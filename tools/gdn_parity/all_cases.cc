@@ -85,14 +85,14 @@ std::vector<ParityCase> AllCases() {
   AddDeltaRuleCases(cases);
   AddLayerCases(cases);
   AddParityLayerCases(cases);
-  AddStageCases(cases);
-  AddPhasesCases(cases);
   AddOpsCases(cases);
   AddCacheCases(cases);
   AddLlamaCases(cases);
   AddFlaCases(cases);
+  AddChunkByPrimitivesCases(cases);
   AddCumsumCases(cases);
   AddDecayMaskCases(cases);
+  AddDeltaRuleStagesCases(cases);
   AddElementwiseCases(cases);
   AddGemmCases(cases);
   AddL2NormCases(cases);

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "kernels/backend.h"
 #include "kernels/slot_access.h"
 #include "tools/gdn_parity/difference.h"
@@ -33,6 +34,17 @@ class BackendData {
   // and -1 in every integer.
   absl::StatusOr<float*> Poisoned(int64_t count);
   absl::StatusOr<void*> PoisonedBytes(size_t count);
+  // Of other types.
+  template <typename T>
+  absl::StatusOr<T*> UploadValues(const std::vector<T>& values) {
+    GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(values.data(), values.size() * sizeof(T)));
+    return static_cast<T*>(data);
+  }
+  template <typename T>
+  absl::StatusOr<T*> PoisonedValues(int64_t count) {
+    GDN_ASSIGN_OR_RETURN(void* data, PoisonedBytes(count * sizeof(T)));
+    return static_cast<T*>(data);
+  }
   // Wait for the backend first.
   absl::StatusOr<std::vector<float>> Download(const float* device, int64_t count);
   absl::Status DownloadBytes(void* host, const void* device, size_t count);

@@ -9,6 +9,55 @@
 #include "kernels/primitives/triangular_solve/triangular_solve.h"
 
 namespace gdn::parity {
+namespace {
+
+// `stride` floats from one row to the next, or from one factor to the next.
+struct Rows {
+  const float* data;
+  int64_t stride;
+};
+struct OutRows {
+  float* data;
+  int64_t stride;
+};
+
+struct Extents {
+  int64_t m, n, k;
+};
+
+// c = alpha op(a) op(b) + beta c
+absl::Status Product(GemmLayout layout, const Extents& e, Rows a, Rows b, OutRows c, const gpu::Stream& stream,
+                     float alpha = 1.0f, float beta = 0.0f) {
+  return GemmGpu({.layout = layout,
+                  .m = e.m,
+                  .n = e.n,
+                  .k = e.k,
+                  .alpha = alpha,
+                  .beta = beta,
+                  .a = a.data,
+                  .a_stride = a.stride,
+                  .b = b.data,
+                  .b_stride = b.stride,
+                  .c = c.data,
+                  .c_stride = c.stride},
+                 stream);
+}
+
+// Each of the rows times a factor of its own.
+absl::Status ScaleRows(int64_t rows, int64_t cols, Rows x, Rows factors, OutRows y, const gpu::Stream& stream) {
+  return VectorMultiplyGpu({.vector = VectorKind::kColumn,
+                            .rows = rows,
+                            .cols = cols,
+                            .x = x.data,
+                            .x_stride = x.stride,
+                            .v = factors.data,
+                            .v_stride = factors.stride,
+                            .y = y.data,
+                            .y_stride = y.stride},
+                           stream);
+}
+
+}  // namespace
 
 absl::StatusOr<ChunkByPrimitives> ChunkByPrimitives::Make(Backend& backend, int64_t tokens, int64_t key_dim,
                                                           int64_t value_dim) {
@@ -29,20 +78,6 @@ absl::StatusOr<ChunkByPrimitives> ChunkByPrimitives::Make(Backend& backend, int6
   return steps;
 }
 
-absl::Status ChunkByPrimitives::ScaleRows(const ChunkView& chunk, const float* rows, const float* factors,
-                                          int64_t factor_stride, float* out) {
-  return VectorMultiplyGpu({.vector = VectorKind::kColumn,
-                            .rows = chunk.tokens,
-                            .cols = key_dim_,
-                            .x = rows,
-                            .x_stride = rows == out ? key_dim_ : chunk.key_stride,
-                            .v = factors,
-                            .v_stride = factor_stride,
-                            .y = out,
-                            .y_stride = key_dim_},
-                           stream_);
-}
-
 absl::Status ChunkByPrimitives::DecayMask(const ChunkView& chunk) {
   return DecayMaskGpu({.size = static_cast<int32_t>(chunk.tokens),
                        .g = chunk.g,
@@ -55,29 +90,11 @@ absl::Status ChunkByPrimitives::DecayMask(const ChunkView& chunk) {
 
 absl::Status ChunkByPrimitives::AttentionMatrix(const ChunkView& chunk) {
   const int64_t c = chunk.tokens;
-  GDN_RETURN_IF_ERROR(GemmGpu({.layout = GemmLayout::kNT,
-                               .m = c,
-                               .n = c,
-                               .k = key_dim_,
-                               .a = chunk.k,
-                               .a_stride = chunk.key_stride,
-                               .b = chunk.k,
-                               .b_stride = chunk.key_stride,
-                               .c = attention_,
-                               .c_stride = c},
-                              stream_));
+  const Rows k{chunk.k, chunk.key_stride};
+  GDN_RETURN_IF_ERROR(Product(GemmLayout::kNT, {c, c, key_dim_}, k, k, {attention_, c}, stream_));
   GDN_RETURN_IF_ERROR(
       BinaryGpu({.op = BinaryOp::kMul, .count = c * c, .a = attention_, .b = mask_, .y = attention_}, stream_));
-  GDN_RETURN_IF_ERROR(VectorMultiplyGpu({.vector = VectorKind::kColumn,
-                                         .rows = c,
-                                         .cols = c,
-                                         .x = attention_,
-                                         .x_stride = c,
-                                         .v = chunk.beta,
-                                         .v_stride = chunk.gate_stride,
-                                         .y = attention_,
-                                         .y_stride = c},
-                                        stream_));
+  GDN_RETURN_IF_ERROR(ScaleRows(c, c, {attention_, c}, {chunk.beta, chunk.gate_stride}, {attention_, c}, stream_));
   return CausalMaskGpu({.size = c, .x = attention_, .y = attention_}, stream_);
 }
 
@@ -88,118 +105,50 @@ absl::Status ChunkByPrimitives::Inverse(const ChunkView& chunk) {
 
 absl::Status ChunkByPrimitives::Scores(const ChunkView& chunk) {
   const int64_t c = chunk.tokens;
-  GDN_RETURN_IF_ERROR(GemmGpu({.layout = GemmLayout::kNT,
-                               .m = c,
-                               .n = c,
-                               .k = key_dim_,
-                               .a = chunk.q,
-                               .a_stride = chunk.key_stride,
-                               .b = chunk.k,
-                               .b_stride = chunk.key_stride,
-                               .c = scores_,
-                               .c_stride = c},
-                              stream_));
+  GDN_RETURN_IF_ERROR(Product(GemmLayout::kNT, {c, c, key_dim_}, {chunk.q, chunk.key_stride},
+                              {chunk.k, chunk.key_stride}, {scores_, c}, stream_));
   return BinaryGpu({.op = BinaryOp::kMul, .count = c * c, .a = scores_, .b = mask_, .y = scores_}, stream_);
 }
 
 absl::Status ChunkByPrimitives::Updates(const ChunkView& chunk, const float* state) {
   const int64_t c = chunk.tokens;
-  GDN_RETURN_IF_ERROR(VectorMultiplyGpu({.vector = VectorKind::kColumn,
-                                         .rows = c,
-                                         .cols = value_dim_,
-                                         .x = chunk.v,
-                                         .x_stride = chunk.value_stride,
-                                         .v = chunk.beta,
-                                         .v_stride = chunk.gate_stride,
-                                         .y = residuals_,
-                                         .y_stride = value_dim_},
-                                        stream_));
+  const Rows beta{chunk.beta, chunk.gate_stride};
+  GDN_RETURN_IF_ERROR(ScaleRows(c, value_dim_, {chunk.v, chunk.value_stride}, beta, {residuals_, value_dim_}, stream_));
   if (state != nullptr) {
-    GDN_RETURN_IF_ERROR(ScaleRows(chunk, chunk.k, from_start_, 1, scaled_rows_));
-    GDN_RETURN_IF_ERROR(ScaleRows(chunk, scaled_rows_, chunk.beta, chunk.gate_stride, scaled_rows_));
-    GDN_RETURN_IF_ERROR(GemmGpu({.layout = GemmLayout::kNN,
-                                 .m = c,
-                                 .n = value_dim_,
-                                 .k = key_dim_,
-                                 .alpha = -1.0f,
-                                 .beta = 1.0f,
-                                 .a = scaled_rows_,
-                                 .a_stride = key_dim_,
-                                 .b = state,
-                                 .b_stride = value_dim_,
-                                 .c = residuals_,
-                                 .c_stride = value_dim_},
-                                stream_));
+    const OutRows scaled{scaled_rows_, key_dim_};
+    GDN_RETURN_IF_ERROR(ScaleRows(c, key_dim_, {chunk.k, chunk.key_stride}, {from_start_, 1}, scaled, stream_));
+    GDN_RETURN_IF_ERROR(ScaleRows(c, key_dim_, {scaled_rows_, key_dim_}, beta, scaled, stream_));
+    GDN_RETURN_IF_ERROR(Product(GemmLayout::kNN, {c, value_dim_, key_dim_}, {scaled_rows_, key_dim_},
+                                {state, value_dim_}, {residuals_, value_dim_}, stream_, /*alpha=*/-1.0f,
+                                /*beta=*/1.0f));
   }
-  return GemmGpu({.layout = GemmLayout::kNN,
-                  .m = c,
-                  .n = value_dim_,
-                  .k = c,
-                  .a = inverse_,
-                  .a_stride = c,
-                  .b = residuals_,
-                  .b_stride = value_dim_,
-                  .c = updates_,
-                  .c_stride = value_dim_},
+  return Product(GemmLayout::kNN, {c, value_dim_, c}, {inverse_, c}, {residuals_, value_dim_}, {updates_, value_dim_},
                  stream_);
 }
 
 absl::Status ChunkByPrimitives::OutputWithState(const ChunkView& chunk, const float* state, float* output) {
   const int64_t c = chunk.tokens;
+  const OutRows out{output, chunk.value_stride};
   if (state != nullptr) {
-    GDN_RETURN_IF_ERROR(ScaleRows(chunk, chunk.q, from_start_, 1, scaled_rows_));
-    GDN_RETURN_IF_ERROR(GemmGpu({.layout = GemmLayout::kNN,
-                                 .m = c,
-                                 .n = value_dim_,
-                                 .k = key_dim_,
-                                 .a = scaled_rows_,
-                                 .a_stride = key_dim_,
-                                 .b = state,
-                                 .b_stride = value_dim_,
-                                 .c = output,
-                                 .c_stride = chunk.value_stride},
-                                stream_));
+    GDN_RETURN_IF_ERROR(
+        ScaleRows(c, key_dim_, {chunk.q, chunk.key_stride}, {from_start_, 1}, {scaled_rows_, key_dim_}, stream_));
+    GDN_RETURN_IF_ERROR(Product(GemmLayout::kNN, {c, value_dim_, key_dim_}, {scaled_rows_, key_dim_},
+                                {state, value_dim_}, out, stream_));
   }
-  return GemmGpu({.layout = GemmLayout::kNN,
-                  .m = c,
-                  .n = value_dim_,
-                  .k = c,
-                  .beta = state == nullptr ? 0.0f : 1.0f,
-                  .a = scores_,
-                  .a_stride = c,
-                  .b = updates_,
-                  .b_stride = value_dim_,
-                  .c = output,
-                  .c_stride = chunk.value_stride},
-                 stream_);
+  return Product(GemmLayout::kNN, {c, value_dim_, c}, {scores_, c}, {updates_, value_dim_}, out, stream_,
+                 /*alpha=*/1.0f, /*beta=*/state == nullptr ? 0.0f : 1.0f);
 }
 
 absl::Status ChunkByPrimitives::UpdateState(const ChunkView& chunk, float* state) {
   const int64_t c = chunk.tokens;
   if (c == 0) return absl::OkStatus();
   // One row of K V columns and one factor, e^{G_C}.
-  GDN_RETURN_IF_ERROR(VectorMultiplyGpu({.vector = VectorKind::kColumn,
-                                         .rows = 1,
-                                         .cols = key_dim_ * value_dim_,
-                                         .x = state,
-                                         .x_stride = key_dim_ * value_dim_,
-                                         .v = from_start_ + (c - 1),
-                                         .y = state,
-                                         .y_stride = key_dim_ * value_dim_},
-                                        stream_));
-  GDN_RETURN_IF_ERROR(ScaleRows(chunk, chunk.k, to_end_, 1, scaled_rows_));
-  return GemmGpu({.layout = GemmLayout::kTN,
-                  .m = key_dim_,
-                  .n = value_dim_,
-                  .k = c,
-                  .beta = 1.0f,
-                  .a = scaled_rows_,
-                  .a_stride = key_dim_,
-                  .b = updates_,
-                  .b_stride = value_dim_,
-                  .c = state,
-                  .c_stride = value_dim_},
-                 stream_);
+  const int64_t size = key_dim_ * value_dim_;
+  GDN_RETURN_IF_ERROR(ScaleRows(1, size, {state, size}, {from_start_ + (c - 1), 1}, {state, size}, stream_));
+  GDN_RETURN_IF_ERROR(
+      ScaleRows(c, key_dim_, {chunk.k, chunk.key_stride}, {to_end_, 1}, {scaled_rows_, key_dim_}, stream_));
+  return Product(GemmLayout::kTN, {key_dim_, value_dim_, c}, {scaled_rows_, key_dim_}, {updates_, value_dim_},
+                 {state, value_dim_}, stream_, /*alpha=*/1.0f, /*beta=*/1.0f);
 }
 
 absl::Status ChunkByPrimitives::Run(const ChunkView& chunk, float* state, float* output) {

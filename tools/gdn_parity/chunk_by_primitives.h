@@ -60,9 +60,6 @@ class ChunkByPrimitives {
 
  private:
   explicit ChunkByPrimitives(Backend& backend) : data_(backend) {}
-  // out = q or k times a factor for each token.
-  absl::Status ScaleRows(const ChunkView& chunk, const float* rows, const float* factors, int64_t factor_stride,
-                         float* out);
 
   BackendData data_;
   gpu::Stream stream_;

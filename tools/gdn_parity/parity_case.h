@@ -68,9 +68,7 @@ inline constexpr double kBf16StateTolerance = 2e-2;  // bf16 state over 256 step
 // Suites that are not yet in cases/, a file an operator.
 void AddDeltaRuleCases(std::vector<ParityCase>& cases);
 void AddLayerCases(std::vector<ParityCase>& cases);
-void AddPhasesCases(std::vector<ParityCase>& cases);
 void AddParityLayerCases(std::vector<ParityCase>& cases);
-void AddStageCases(std::vector<ParityCase>& cases);
 void AddOpsCases(std::vector<ParityCase>& cases);
 void AddCacheCases(std::vector<ParityCase>& cases);
 void AddLlamaCases(std::vector<ParityCase>& cases);

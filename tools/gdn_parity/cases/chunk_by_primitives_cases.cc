@@ -1,16 +1,18 @@
-// Suite "phases", phases 5 to 8: the steps of a chunk put together from primitives, then whole sequences of chunks.
+// Rows of chunks put together from primitives: the steps of one chunk against the literature's formulas in double, then
+// whole sequences of chunks against the recurrence.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/delta_rule_scan/delta_rule_scan.h"
 #include "tools/gdn_parity/backend_data.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/chunk_by_primitives.h"
-#include "tools/gdn_parity/phases_cases.h"
+#include "tools/gdn_parity/delta_rule_rows.h"
 
 namespace gdn::parity {
 namespace {
@@ -131,14 +133,14 @@ struct ChunkOnDevice {
 // The steps up to the one of interest, and what of them is compared.
 enum class Step { kAttention, kScores, kInverse, kIntraChunk, kStateUpdate, kOutputWithState };
 
-absl::StatusOr<Difference> RunStep(Step step, const ChunkShape& shape, Backend& backend, RandomTensor& random) {
+CaseResult RunStep(Step step, const ChunkShape& shape, Backend& backend, RandomTensor& random) {
   BackendData data(backend);
   const bool with_state = step == Step::kStateUpdate || step == Step::kOutputWithState;
   const ChunkProblem p = MakeProblem(shape, with_state, random);
   GDN_ASSIGN_OR_RETURN(const ChunkOnDevice d, ChunkOnDevice::Make(p, data));
   GDN_ASSIGN_OR_RETURN(ChunkByPrimitives steps,
                        ChunkByPrimitives::Make(backend, shape.tokens, shape.key_dim, shape.value_dim));
-  const auto compare = [&data](const float* device, const std::vector<double>& expected) -> absl::StatusOr<Difference> {
+  const auto compare = [&data](const float* device, const std::vector<double>& expected) -> CaseResult {
     GDN_ASSIGN_OR_RETURN(const std::vector<float> actual, data.Download(device, static_cast<int64_t>(expected.size())));
     return Compare(actual, Rounded(expected));
   };
@@ -171,9 +173,9 @@ void AddSteps(std::vector<ParityCase>& cases) {
   const std::vector<ChunkShape> large = {{64, 64, 64}, {64, 128, 40}, {40, 33, 24, -20.0f}, {64, 64, 32, -0.01f}};
   const auto add = [&cases](int phase, const char* test, Step step, const std::vector<ChunkShape>& shapes) {
     for (const ChunkShape& shape : shapes) {
-      cases.push_back(
-          PhaseCase(phase, test, ShapeName(shape), kPipelineTolerance,
-                    [=](Backend& backend, RandomTensor& random) { return RunStep(step, shape, backend, random); }));
+      cases.push_back(GpuCase(
+          "phases", test, ShapeName(shape), kPipelineTolerance,
+          [=](Backend& backend, RandomTensor& random) { return RunStep(step, shape, backend, random); }, phase));
     }
   };
   add(5, "attn_matrix_small", Step::kAttention, small);
@@ -194,46 +196,27 @@ struct SequenceShape {
 };
 
 // A sequence of chunks and its tail, against the token-by-token recurrence: outputs and the state left.
-absl::StatusOr<Difference> RunSequence(const SequenceShape& shape, Backend& backend, RandomTensor& random) {
-  BackendData data(backend);
+CaseResult RunSequence(const SequenceShape& shape, Backend& backend, RandomTensor& random) {
   const LayerDims& dims = shape.dims;
   const int64_t tokens = shape.tokens;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
-  const std::vector<float> q = random.Directions(tokens * dims.key_heads, dims.key_dim, scale);
-  const std::vector<float> k = random.Directions(tokens * dims.key_heads, dims.key_dim, 1.0f);
-  const std::vector<float> v = random.Normal(tokens * dims.value_features());
-  const std::vector<float> g = random.Uniform(tokens * dims.value_heads, shape.strongest, 0.0f);
-  const std::vector<float> beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
-  const std::vector<float> state = random.Normal(dims.state_elements(), 0.5f);
+  DeltaRuleProblem problem{.dims = dims, .lengths = {shape.tokens}};
+  problem.q = random.Directions(tokens * dims.key_heads, dims.key_dim, scale);
+  problem.k = random.Directions(tokens * dims.key_heads, dims.key_dim, 1.0f);
+  problem.v = random.Normal(tokens * dims.value_features());
+  problem.g = random.Uniform(tokens * dims.value_heads, shape.strongest, 0.0f);
+  problem.beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
+  problem.initial = random.Normal(dims.state_elements(), 0.5f);
+  const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
 
-  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(dims, /*max_draft=*/1));
-  std::vector<float> pool_memory(layout.slot_floats());
-  const StatePoolView pool{.layout = layout, .data = pool_memory.data(), .slot_count = 1};
-  SlotImage image;
-  image.base = state;
-  GDN_RETURN_IF_ERROR(WriteHostSlot(pool, 0, 0, image));
-  const OwnedBatch batch({shape.tokens});
-  std::vector<float> expected(v.size());
-  DeltaRuleScanReference({.pool = pool,
-                          .batch = batch.view(),
-                          .q = q.data(),
-                          .k = k.data(),
-                          .v = v.data(),
-                          .g = g.data(),
-                          .beta = beta.data(),
-                          .q_stride = dims.key_features(),
-                          .k_stride = dims.key_features(),
-                          .v_stride = dims.value_features(),
-                          .output = expected.data()});
-  GDN_ASSIGN_OR_RETURN(const SlotImage expected_state, ReadHostSlot(pool, 0, /*log_length=*/0, tokens));
-
-  GDN_ASSIGN_OR_RETURN(const float* device_q, data.Upload(q));
-  GDN_ASSIGN_OR_RETURN(const float* device_k, data.Upload(k));
-  GDN_ASSIGN_OR_RETURN(const float* device_v, data.Upload(v));
-  GDN_ASSIGN_OR_RETURN(const float* device_g, data.Upload(g));
-  GDN_ASSIGN_OR_RETURN(const float* device_beta, data.Upload(beta));
-  GDN_ASSIGN_OR_RETURN(float* device_state, data.Upload(state));
-  GDN_ASSIGN_OR_RETURN(float* output, data.Poisoned(static_cast<int64_t>(v.size())));
+  BackendData data(backend);
+  GDN_ASSIGN_OR_RETURN(const float* q, data.Upload(problem.q));
+  GDN_ASSIGN_OR_RETURN(const float* k, data.Upload(problem.k));
+  GDN_ASSIGN_OR_RETURN(const float* v, data.Upload(problem.v));
+  GDN_ASSIGN_OR_RETURN(const float* g, data.Upload(problem.g));
+  GDN_ASSIGN_OR_RETURN(const float* beta, data.Upload(problem.beta));
+  GDN_ASSIGN_OR_RETURN(float* state, data.Upload(problem.initial));
+  GDN_ASSIGN_OR_RETURN(float* output, data.Poisoned(static_cast<int64_t>(problem.v.size())));
   GDN_ASSIGN_OR_RETURN(ChunkByPrimitives steps,
                        ChunkByPrimitives::Make(backend, shape.chunk, dims.key_dim, dims.value_dim));
   for (int64_t first = 0; first < tokens; first += shape.chunk) {
@@ -242,23 +225,22 @@ absl::StatusOr<Difference> RunSequence(const SequenceShape& shape, Backend& back
       const int64_t value = first * dims.value_features() + head * int64_t{dims.value_dim};
       const int64_t gate = first * dims.value_heads + head;
       const ChunkView chunk{.tokens = std::min(shape.chunk, tokens - first),
-                            .q = device_q + key,
-                            .k = device_k + key,
+                            .q = q + key,
+                            .k = k + key,
                             .key_stride = dims.key_features(),
-                            .v = device_v + value,
+                            .v = v + value,
                             .value_stride = dims.value_features(),
-                            .g = device_g + gate,
-                            .beta = device_beta + gate,
+                            .g = g + gate,
+                            .beta = beta + gate,
                             .gate_stride = dims.value_heads};
-      GDN_RETURN_IF_ERROR(
-          steps.Run(chunk, device_state + head * int64_t{dims.key_dim} * dims.value_dim, output + value));
+      GDN_RETURN_IF_ERROR(steps.Run(chunk, state + head * int64_t{dims.key_dim} * dims.value_dim, output + value));
     }
   }
-  GDN_ASSIGN_OR_RETURN(const std::vector<float> actual, data.Download(output, static_cast<int64_t>(v.size())));
-  GDN_ASSIGN_OR_RETURN(const std::vector<float> actual_state, data.Download(device_state, dims.state_elements()));
-  Difference difference = Compare(actual, expected);
-  difference.Merge(Compare(actual_state, expected_state.base));
-  return difference;
+  DeltaRuleResult actual;
+  GDN_ASSIGN_OR_RETURN(actual.output, data.Download(output, static_cast<int64_t>(problem.v.size())));
+  GDN_ASSIGN_OR_RETURN(actual.states, data.Download(state, dims.state_elements()));
+  GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
+  return Worst({Compare(actual.output, expected.output), Compare(actual.states, expected.states)});
 }
 
 void AddSequences(std::vector<ParityCase>& cases) {
@@ -266,12 +248,12 @@ void AddSequences(std::vector<ParityCase>& cases) {
   const LayerDims grouped{.key_heads = 1, .value_heads = 3, .key_dim = 48, .value_dim = 32};
   const LayerDims odd{.key_heads = 2, .value_heads = 2, .key_dim = 33, .value_dim = 40};
   const auto add = [&cases](const char* test, const SequenceShape& shape) {
-    cases.push_back(PhaseCase(
-        8, test,
+    cases.push_back(GpuCase(
+        "phases", test,
         absl::StrCat("H=", shape.dims.key_heads, " HV=", shape.dims.value_heads, " K=", shape.dims.key_dim,
                      " V=", shape.dims.value_dim, " T=", shape.tokens, " C=", shape.chunk, " g>=", shape.strongest),
-        kPipelineTolerance,
-        [=](Backend& backend, RandomTensor& random) { return RunSequence(shape, backend, random); }));
+        kPipelineTolerance, [=](Backend& backend, RandomTensor& random) { return RunSequence(shape, backend, random); },
+        /*phase=*/8));
   };
   add("deltanet_single_chunk", {one, 64, 64});
   add("deltanet_single_chunk", {one, 32, 32});
@@ -284,7 +266,7 @@ void AddSequences(std::vector<ParityCase>& cases) {
 
 }  // namespace
 
-void AddChunkPhases(std::vector<ParityCase>& cases) {
+void AddChunkByPrimitivesCases(std::vector<ParityCase>& cases) {
   AddSteps(cases);
   AddSequences(cases);
 }

@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "server/session/session_errors.h"
+#include "server/session/session_lease.h"
+#include "server/session/step_lease.h"
 
 namespace gdn {
 
@@ -55,6 +58,12 @@ Session::PinOutcome Session::TryPin(SessionPin* pin) {
   return PinOutcome::kPinned;
 }
 
+SessionLease Session::TryLock() { return gate_.TryLock() ? SessionLease(shared_from_this()) : SessionLease(); }
+
+void Session::Lock(std::function<void(SessionLease)> granted) {
+  gate_.Lock([self = shared_from_this(), granted = std::move(granted)] { granted(SessionLease(self)); });
+}
+
 void Session::SetReply(Layer& layer, StepReplyPtr reply) {
   if (layer.reply != nullptr) environment_->Discharge(static_cast<int64_t>(layer.reply->output.size()));
   layer.reply = std::move(reply);
@@ -91,7 +100,7 @@ bool Session::resident() const {
 
 absl::Status Session::CheckAlive() const {
   absl::MutexLock lock(&mu_);
-  return deleted_ ? NotFound() : absl::OkStatus();
+  return deleted_ ? SessionNotFound(id()) : absl::OkStatus();
 }
 
 int64_t Session::epoch() const {
@@ -125,6 +134,140 @@ Session::Undurable Session::UndurableLocked() const {
 Session::Undurable Session::undurable() const {
   absl::MutexLock lock(&mu_);
   return UndurableLocked();
+}
+
+void Session::Apply(const SessionImage& image) {
+  size_t next = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    const bool there = next < image.layers.size() && image.layers[next].layer == init_.spec.layers[i];
+    const LayerImage* from = there ? &image.layers[next++] : nullptr;
+    layer.progress = there ? from->extent : LayerProgress();
+    layer.kind = there ? from->kind : InputKind::kNone;
+    SetReply(layer, there ? from->reply : nullptr);
+  }
+  accept_request_id_ = image.header.accept_request_id;
+  accepted_tokens_ = image.header.accepted_tokens;
+}
+
+absl::StatusOr<size_t> Session::LayerIndex(int32_t layer) const {
+  const std::vector<int32_t>& layers = spec().layers;
+  const auto it = std::lower_bound(layers.begin(), layers.end(), layer);
+  if (it == layers.end() || *it != layer) {
+    return LayerNotGdn(id(), layer, layers);
+  }
+  return static_cast<size_t>(it - layers.begin());
+}
+
+absl::Status Session::CheckKind(const StepRequest& request, const Layer& layer) const {
+  if (spec().model.empty() && request.kind != InputKind::kDeltaRule) {
+    return InputNeedsModel(id(), request.kind);
+  }
+  if (layer.kind != InputKind::kNone && layer.kind != request.kind) {
+    return InputKindMismatch(id(), request.layer, request.kind, layer.kind);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Session::CheckEpoch(const std::optional<int64_t>& epoch, int64_t token_count) const {
+  if (!epoch.has_value() || *epoch == epoch_) return absl::OkStatus();
+  return EpochMismatch(id(), epoch_, *epoch, token_count);
+}
+
+absl::StatusOr<bool> Session::FindReply(const StepRequest& request, StepReplyCallback& on_joined, Layer& layer,
+                                        Admission& admission) {
+  if (request.request_id.empty()) return false;
+  const bool in_flight = layer.busy && layer.flight_id == request.request_id;
+  const bool stored = layer.reply != nullptr && layer.reply->request_id == request.request_id;
+  if (!in_flight && !stored) return false;
+  if ((in_flight ? layer.flight_payload : layer.reply->payload) != request.payload) {
+    return StepIdReused(id(), request.layer, request.request_id);
+  }
+  if (in_flight) {
+    layer.joined.push_back(std::move(on_joined));
+    admission.joined = true;
+  } else {
+    admission.stored = layer.reply;
+  }
+  return true;
+}
+
+absl::StatusOr<Admission> Session::Admit(const SessionPin& pin, const StepRequest& request,
+                                         StepReplyCallback on_joined) {
+  GDN_ASSIGN_OR_RETURN(const size_t index, LayerIndex(request.layer));
+  absl::MutexLock lock(&mu_);
+  if (deleted_) return SessionNotFound(id());
+  Layer& layer = layers_[index];
+  Admission admission;
+  GDN_ASSIGN_OR_RETURN(const bool seen, FindReply(request, on_joined, layer, admission));
+  if (seen) return admission;
+  const int64_t token_count = layer.progress.token_count;
+  GDN_RETURN_IF_ERROR(CheckEpoch(request.epoch, token_count));
+  if (request.expected_token_count.has_value() && *request.expected_token_count != token_count) {
+    return TokenCountMismatch(id(), request.layer, token_count, *request.expected_token_count);
+  }
+  if (layer.busy) return LayerBusy(id(), request.layer);
+  if (layer.progress.draft_length > 0) {
+    return DraftPending(id(), request.layer, layer.progress.draft_length);
+  }
+  GDN_RETURN_IF_ERROR(CheckKind(request, layer));
+  if (!request.request_id.empty() && !environment_->TryCharge(request.reply_bytes)) {
+    return NoRoomForReply(request.reply_bytes, environment_->reply_limit(), environment_->reply_bytes());
+  }
+  layer.busy = true;
+  layer.flight_id = request.request_id;
+  layer.flight_payload = request.payload;
+  admission.lease.pin_ = pin.Another();
+  admission.lease.index_ = index;
+  admission.lease.layer_ = &layer;
+  admission.lease.before_ = layer.progress;
+  admission.lease.kind_ = request.kind;
+  if (!request.request_id.empty()) admission.lease.reply_charge_ = request.reply_bytes;
+  return admission;
+}
+
+absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pin, const AcceptRequest& request) {
+  absl::MutexLock lock(&mu_);
+  if (deleted_) return SessionNotFound(id());
+  if (!request.request_id.empty() && request.request_id == accept_request_id_) {
+    if (request.accepted_tokens == accepted_tokens_) return std::vector<StepLease>();
+    return AcceptIdReused(id(), request.request_id, accepted_tokens_, request.accepted_tokens);
+  }
+  int64_t token_count = layers_.empty() ? 0 : layers_.front().progress.token_count;
+  for (const Layer& layer : layers_) token_count = std::min(token_count, layer.progress.token_count);
+  GDN_RETURN_IF_ERROR(CheckEpoch(request.epoch, token_count));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    if (layer.busy) return LayerBusy(id(), spec().layers[i]);
+    const int32_t draft = layer.progress.draft_length;
+    if (draft > 0 && request.accepted_tokens > draft) {
+      return DraftTooShort(id(), spec().layers[i], draft, request.accepted_tokens);
+    }
+  }
+  std::vector<StepLease> leases;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    if (layer.progress.draft_length == 0) continue;
+    layer.busy = true;
+    layer.flight_id.clear();
+    StepLease& lease = leases.emplace_back();
+    lease.pin_ = pin.Another();
+    lease.index_ = i;
+    lease.layer_ = &layer;
+    lease.before_ = layer.progress;
+  }
+  if (leases.empty() && request.accepted_tokens > 0) {
+    return NoDraft(id(), request.accepted_tokens);
+  }
+  return leases;
+}
+
+void Session::NoteAccepted(const AcceptRequest& request) {
+  if (request.request_id.empty()) return;
+  absl::MutexLock lock(&mu_);
+  accept_request_id_ = request.request_id;
+  accepted_tokens_ = request.accepted_tokens;
+  ++changes_;
 }
 
 }  // namespace gdn

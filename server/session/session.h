@@ -201,9 +201,7 @@ class Session : public std::enable_shared_from_this<Session> {
     StepReplyPtr reply;
   };
 
-  absl::Status NotFound() const;
   LayerInfo InfoLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status BusyError(int32_t layer) const;
   absl::Status CheckEpoch(const std::optional<int64_t>& epoch, int64_t token_count) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckKind(const StepRequest& request, const Layer& layer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

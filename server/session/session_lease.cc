@@ -4,12 +4,6 @@
 
 namespace gdn {
 
-SessionLease Session::TryLock() { return gate_.TryLock() ? SessionLease(shared_from_this()) : SessionLease(); }
-
-void Session::Lock(std::function<void(SessionLease)> granted) {
-  gate_.Lock([self = shared_from_this(), granted = std::move(granted)] { granted(SessionLease(self)); });
-}
-
 SessionLease& SessionLease::operator=(SessionLease&& other) noexcept {
   if (this != &other) {
     Release();
@@ -141,20 +135,6 @@ void SessionLease::InstallParked(const SessionImage& image) {
   absl::MutexLock lock(&session_->mu_);
   session_->Apply(image);
   for (Session::Layer& layer : session_->layers_) session_->SetReply(layer, nullptr);
-}
-
-void Session::Apply(const SessionImage& image) {
-  size_t next = 0;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    Layer& layer = layers_[i];
-    const bool there = next < image.layers.size() && image.layers[next].layer == init_.spec.layers[i];
-    const LayerImage* from = there ? &image.layers[next++] : nullptr;
-    layer.progress = there ? from->extent : LayerProgress();
-    layer.kind = there ? from->kind : InputKind::kNone;
-    SetReply(layer, there ? from->reply : nullptr);
-  }
-  accept_request_id_ = image.header.accept_request_id;
-  accepted_tokens_ = image.header.accepted_tokens;
 }
 
 void SessionLease::SetEpoch(int64_t epoch) {

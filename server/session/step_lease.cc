@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {
@@ -128,7 +129,7 @@ void StepLease::Abandon() {
   if (!valid()) return;
   std::vector<StepReplyCallback> joined;
   Session& session = pin_.session();
-  const absl::Status status = session.BusyError(layer());
+  const absl::Status status = LayerBusy(session.id(), layer());
   {
     absl::MutexLock lock(&session.mu_);
     ReturnTakenSlot();

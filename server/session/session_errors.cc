@@ -1,0 +1,116 @@
+#include "server/session/session_errors.h"
+
+#include "absl/strings/str_join.h"
+#include "base/error.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+std::string NameOf(const std::string& id) { return StrCat("sessions/", id); }
+
+}  // namespace
+
+absl::Status SessionNotFound(const std::string& id) {
+  return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound, StrCat("no session named '", NameOf(id), "'"),
+                   {{"session", NameOf(id)}});
+}
+
+absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers) {
+  const std::string expected = absl::StrJoin(layers, ",");
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,
+                   StrCat("layer ", layer, " is not a Gated DeltaNet layer of ", NameOf(id), "; it has ", expected),
+                   {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"expected", expected}});
+}
+
+absl::Status LayerBusy(const std::string& id, int32_t layer) {
+  return MakeError(
+      absl::StatusCode::kAborted, reason::kSessionBusy,
+      StrCat(NameOf(id), " layer ", layer, " has another step in flight; wait for it, then send this one again"),
+      {{"session", NameOf(id)}, {"layer", StrCat(layer)}});
+}
+
+absl::Status InputNeedsModel(const std::string& id, InputKind found) {
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, reason::kInputNeedsModel,
+      StrCat(NameOf(id), " is an operator session without weights; send delta_rule input, not ", InputKindName(found)),
+      {{"session", NameOf(id)}});
+}
+
+absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kInputKindMismatch,
+                   StrCat(NameOf(id), " layer ", layer, " began with ", InputKindName(expected),
+                          " input and cannot take ", InputKindName(found)),
+                   {{"session", NameOf(id)},
+                    {"layer", StrCat(layer)},
+                    {"found", std::string(InputKindName(found))},
+                    {"expected", std::string(InputKindName(expected))}});
+}
+
+absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count) {
+  return MakeError(absl::StatusCode::kAborted, reason::kEpochMismatch,
+                   StrCat(NameOf(id), " is in epoch ", epoch, ", the call is of epoch ", expected,
+                          ": steps that had been answered were lost; send those after token ", token_count, " again"),
+                   {{"session", NameOf(id)},
+                    {"epoch", StrCat(epoch)},
+                    {"expected", StrCat(expected)},
+                    {"token_count", StrCat(token_count)}});
+}
+
+absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected) {
+  return MakeError(
+      absl::StatusCode::kAborted, reason::kTokenCountMismatch,
+      StrCat(NameOf(id), " layer ", layer, " has seen ", token_count, " tokens, the call expected ", expected),
+      {{"session", NameOf(id)},
+       {"layer", StrCat(layer)},
+       {"token_count", StrCat(token_count)},
+       {"expected", StrCat(expected)}});
+}
+
+absl::Status StepIdReused(const std::string& id, int32_t layer, const std::string& request_id) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
+                   StrCat("request_id '", request_id, "' was used for another payload of ", NameOf(id), " layer ",
+                          layer, "; use a new id for a new step"),
+                   {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"request_id", request_id}});
+}
+
+absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
+                   StrCat("request_id '", request_id, "' accepted ", before, " tokens of ", NameOf(id), ", now ", now,
+                          "; use a new id for a new call"),
+                   {{"session", NameOf(id)}, {"request_id", request_id}});
+}
+
+absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
+                   StrCat(NameOf(id), " layer ", layer, " has a draft of ", draft_length,
+                          " tokens that wait for a verdict; call AcceptTokens first (0 drops them)"),
+                   {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"draft_length", StrCat(draft_length)}});
+}
+
+absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                   StrCat(NameOf(id), " layer ", layer, " has a draft of ", draft_length, " tokens, of which ",
+                          accepted_tokens, " cannot be accepted; expected 0 .. ", draft_length),
+                   {{"session", NameOf(id)},
+                    {"layer", StrCat(layer)},
+                    {"found", StrCat(accepted_tokens)},
+                    {"expected", StrCat(draft_length)}});
+}
+
+absl::Status NoDraft(const std::string& id, int32_t accepted_tokens) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                   StrCat(NameOf(id), " has no draft, so ", accepted_tokens,
+                          " tokens cannot be accepted; send Decode with draft first"),
+                   {{"session", NameOf(id)}, {"found", StrCat(accepted_tokens)}, {"expected", "0"}});
+}
+
+absl::Status NoRoomForReply(int64_t needed, int64_t limit, int64_t used) {
+  return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+                   StrCat("stored replies fill their ", limit,
+                          " bytes, so this step's could not be kept for a retry; try again when sessions have ended or "
+                          "rested, or raise --stored-reply-bytes"),
+                   {{"needed", StrCat(needed)}, {"available", StrCat(limit - used)}});
+}
+
+}  // namespace gdn

@@ -1,0 +1,31 @@
+// Why a session does not take a step: the errors of Session::Admit and AdmitAccept, with what a client needs to go on.
+//
+// Thread safety: free functions. Ownership: none.
+//
+//   if (layer.busy) return LayerBusy(id(), request.layer);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "state_store/session_image.h"
+
+namespace gdn {
+
+absl::Status SessionNotFound(const std::string& id);
+absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers);
+absl::Status LayerBusy(const std::string& id, int32_t layer);
+absl::Status InputNeedsModel(const std::string& id, InputKind found);
+absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected);
+absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count);
+absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected);
+absl::Status StepIdReused(const std::string& id, int32_t layer, const std::string& request_id);
+absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
+absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
+absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
+absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
+absl::Status NoRoomForReply(int64_t needed, int64_t limit, int64_t used);
+
+}  // namespace gdn

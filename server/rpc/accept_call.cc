@@ -1,4 +1,5 @@
-// AcceptTokens.
+#include "server/rpc/accept_call.h"
+
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,7 +11,6 @@
 #include "base/string_cat.h"
 #include "server/batcher/accept_execution.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/state_calls.h"
 #include "server/validation/names.h"
 
 namespace gdn {

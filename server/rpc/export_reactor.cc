@@ -1,4 +1,5 @@
-// ExportState: a session's states as one file.
+#include "server/rpc/export_reactor.h"
+
 #include <utility>
 
 #include "base/error.h"
@@ -9,7 +10,6 @@
 #include "server/rpc/raw_message.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
-#include "server/rpc/state_transfer.h"
 
 namespace gdn {
 namespace {

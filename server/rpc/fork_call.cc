@@ -1,4 +1,5 @@
-// ForkSession.
+#include "server/rpc/fork_call.h"
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,7 +10,6 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/state_calls.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
 

@@ -1,12 +1,16 @@
 #include "server/rpc/gdn_service.h"
 
+#include "server/rpc/accept_call.h"
+#include "server/rpc/export_reactor.h"
+#include "server/rpc/fork_call.h"
+#include "server/rpc/import_reactor.h"
 #include "server/rpc/info_calls.h"
 #include "server/rpc/principal.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
 #include "server/rpc/state_calls.h"
-#include "server/rpc/state_transfer.h"
 #include "server/rpc/step_reactors.h"
+#include "server/rpc/watch_reactor.h"
 
 namespace gdn {
 namespace {

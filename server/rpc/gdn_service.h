@@ -11,7 +11,7 @@
 
 namespace gdn {
 
-// The callback API, with the methods that move state files as raw bytes (state_transfer.h).
+// The callback API, with the methods that move state files as raw bytes.
 using GdnServiceMethods =
     v1::GdnService::WithRawCallbackMethod_ExportState<v1::GdnService::WithRawCallbackMethod_ImportState<
         v1::GdnService::WithRawCallbackMethod_WatchState<v1::GdnService::CallbackService>>>;

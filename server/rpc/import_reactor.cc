@@ -1,4 +1,5 @@
-// ImportState: a session made from a file.
+#include "server/rpc/import_reactor.h"
+
 #include <deque>
 #include <memory>
 #include <optional>
@@ -19,7 +20,6 @@
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
 #include "server/rpc/state_pieces.h"
-#include "server/rpc/state_transfer.h"
 #include "server/session/state_fit.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"

@@ -1,31 +1,26 @@
-// ForkSession, CheckpointSession, RestoreCheckpoint, AcceptTokens, PrefetchSessions.
+// CheckpointSession, RestoreCheckpoint, PrefetchSessions.
 //
 // Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
 // and responses must live until then.
 //
-//   ForkSession(context, principal, deadline, request, response, [=](absl::Status status) { ... });
+//   CheckpointSession(context, principal, request, response, [=](absl::Status status) { ... });
 #pragma once
 
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "gdn/v1/state.pb.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/session_calls.h"
 
 namespace gdn {
 
-void ForkSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,
-                 const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response, CallDone done);
 void CheckpointSession(const ServiceContext& context, const std::string& principal,
                        const v1::CheckpointSessionRequest& request, v1::CheckpointSessionResponse* response,
                        CallDone done);
 void RestoreCheckpoint(const ServiceContext& context, const std::string& principal,
                        const v1::RestoreCheckpointRequest& request, v1::RestoreCheckpointResponse* response,
                        CallDone done);
-void AcceptTokens(const ServiceContext& context, const std::string& principal, absl::Time deadline,
-                  const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response, CallDone done);
 absl::Status PrefetchSessions(const ServiceContext& context, const std::string& principal,
                               const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response);
 

@@ -1,4 +1,5 @@
-// WatchState: a session's states now, and again as it advances.
+#include "server/rpc/watch_reactor.h"
+
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
@@ -17,7 +18,6 @@
 #include "server/rpc/raw_message.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
-#include "server/rpc/state_transfer.h"
 
 namespace gdn {
 namespace {

@@ -1,0 +1,21 @@
+// AcceptTokens: what becomes of drafts.
+//
+// Thread safety: a free function; `done` is called once, from any thread, maybe before the function returns. Request and
+// response must live until then.
+//
+//   AcceptTokens(context, principal, deadline, request, response, [=](absl::Status status) { ... });
+#pragma once
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "gdn/v1/state.pb.h"
+#include "server/rpc/service_context.h"
+#include "server/rpc/session_calls.h"
+
+namespace gdn {
+
+void AcceptTokens(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+                  const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response, CallDone done);
+
+}  // namespace gdn

@@ -2,11 +2,9 @@
 
 #include <sys/stat.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {
@@ -15,21 +13,15 @@ using ::testing::HasSubstr;
 
 class MappedFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(::testing::TempDir()) / (std::string("gdn_mapped_file_") + test->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   std::string Write(const std::string& name, const std::string& bytes) {
-    std::string path = folder_ / name;
-    std::ofstream(path, std::ios::binary) << bytes;
+    const std::string path = Path(name);
+    WriteFile(path, bytes);
     return path;
   }
 
-  std::filesystem::path folder_;
+  std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  const TempFolder folder_;
 };
 
 TEST_F(MappedFileTest, HoldsTheFilesBytes) {
@@ -37,7 +29,7 @@ TEST_F(MappedFileTest, HoldsTheFilesBytes) {
   const auto file = MappedFile::Open(Write("x", bytes));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->bytes(), bytes);
-  EXPECT_EQ(file->path(), folder_ / "x");
+  EXPECT_EQ(file->path(), Path("x"));
 }
 
 TEST_F(MappedFileTest, AnEmptyFileIsEmpty) {
@@ -59,18 +51,18 @@ TEST_F(MappedFileTest, MovesKeepTheMapping) {
 }
 
 TEST_F(MappedFileTest, ErrorsNameThePath) {
-  const std::string missing = folder_ / "missing";
+  const std::string missing = Path("missing");
   EXPECT_EQ(MappedFile::Open(missing).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(MappedFile::Open(missing).status().message()), HasSubstr(missing));
 
-  EXPECT_EQ(MappedFile::Open(folder_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MappedFile::Open(folder_.path()).status().code(), absl::StatusCode::kInvalidArgument);
 
   const std::string below_file = Write("plain", "x") + "/child";
   EXPECT_EQ(MappedFile::Open(below_file).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(MappedFileTest, APipeIsRefusedAndNotWaitedFor) {
-  const std::string path = folder_ / "pipe";
+  const std::string path = Path("pipe");
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(MappedFile::Open(path).status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -1,13 +1,12 @@
 #include "base/safetensors.h"
 
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {
@@ -196,13 +195,12 @@ TEST(Safetensors, EveryBitFlipInTheHeaderIsRefusedOrReadSafely) {
 }
 
 TEST(Safetensors, OpenNamesThePathInItsErrors) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "gdn_safetensors_open";
-  std::filesystem::create_directories(folder);
-  const std::string good = folder / "good.safetensors";
-  const std::string bad = folder / "bad.safetensors";
+  const TempFolder folder;
+  const std::string good = folder.path() + "/good.safetensors";
+  const std::string bad = folder.path() + "/bad.safetensors";
   const std::string bytes = Small();
-  std::ofstream(good, std::ios::binary) << bytes;
-  std::ofstream(bad, std::ios::binary) << bytes.substr(0, bytes.size() - 1);
+  WriteFile(good, bytes);
+  WriteFile(bad, bytes.substr(0, bytes.size() - 1));
 
   auto file = SafetensorsFile::Open(good);
   ASSERT_TRUE(file.ok()) << file.status();
@@ -213,8 +211,7 @@ TEST(Safetensors, OpenNamesThePathInItsErrors) {
   EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ErrorReason(damaged.status()), reason::kInvalidStateFile);
   EXPECT_THAT(std::string(damaged.status().message()), HasSubstr(bad));
-  EXPECT_EQ(SafetensorsFile::Open(folder / "missing").status().code(), absl::StatusCode::kNotFound);
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(SafetensorsFile::Open(folder.path() + "/missing").status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

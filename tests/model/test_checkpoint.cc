@@ -22,21 +22,6 @@ void WriteTensors(const std::string& path, const std::vector<NamedTensor>& tenso
 
 }  // namespace
 
-void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  file.close();
-  ASSERT_TRUE(file.good()) << path;
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return bytes.str();
-}
-
 std::string GoldenFolder(const std::string& name) { return std::string(GDN_SOURCE_DIR "/tests/golden/") + name; }
 
 TestTensor TestTensor::Filled(DType dtype, std::vector<int64_t> shape, float value) {

@@ -18,9 +18,6 @@
 
 namespace gdn {
 
-void WriteFile(const std::string& path, const std::string& bytes);
-std::string ReadFile(const std::string& path);
-
 // "{repository}/tests/golden/{name}".
 std::string GoldenFolder(const std::string& name);
 

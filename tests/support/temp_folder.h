@@ -1,14 +1,17 @@
-// A folder for one test, removed with everything in it.
+// A folder for one test, removed with everything in it, and what is written to and read from files.
 //
 // Thread safety: constant. Ownership: owns the folder.
 //
 //   const TempFolder folder;
-//   std::ofstream(folder.path() + "/file") << "text";
+//   WriteFile(folder.path() + "/file", "text");
 #pragma once
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "base/temporary_folder.h"
+#include "gtest/gtest.h"
 
 namespace gdn {
 
@@ -19,5 +22,18 @@ class TempFolder {
  private:
   const TemporaryFolder folder_ = *TemporaryFolder::Make();  // a test without a temporary folder ends here
 };
+
+inline void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file << bytes;
+  file.close();
+  EXPECT_TRUE(file.good()) << path;
+}
+
+inline std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
 
 }  // namespace gdn

@@ -10,6 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_gdn_service.h"
+#include "tests/support/temp_folder.h"
+#include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/output_file.h"
 #include "tools/gdnctl/print.h"
@@ -25,39 +27,26 @@ using ::testing::IsEmpty;
 
 std::vector<std::string>* g_arguments = new std::vector<std::string>;
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
 class CommandLine : public ::testing::Test {
  protected:
   Outcome Run(const std::vector<std::string>& arguments, const std::vector<Command>& commands) {
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    const int exit_code = RunCommandLine(commands, arguments);
-    std::fflush(stdout);
-    return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+    return RunCommand(commands, arguments);
   }
 
   Outcome Run(const std::vector<std::string>& arguments) {
-    return Run(arguments, {{.name = "echo",
-                            .arguments = "[WORD ...]",
-                            .summary = "Echo",
-                            .details = "",
-                            .flags = {"json"},
-                            .run = [](const std::vector<std::string>& words) -> absl::StatusOr<int> {
-                              *g_arguments = words;
-                              return 0;
-                            }},
-                           {.name = "echo fail",
-                            .arguments = "",
-                            .summary = "Fail",
-                            .details = "",
-                            .flags = {},
-                            .run = [](const std::vector<std::string>&) -> absl::StatusOr<int> {
-                              return absl::NotFoundError("nothing there");
-                            }}});
+    return Run(
+        arguments,
+        {{.name = "echo",
+          .arguments = "[WORD ...]",
+          .summary = "Echo",
+          .flags = {"json"},
+          .run = [](const std::vector<std::string>& words) -> absl::StatusOr<int> {
+            *g_arguments = words;
+            return 0;
+          }},
+         {.name = "echo fail", .summary = "Fail", .run = [](const std::vector<std::string>&) -> absl::StatusOr<int> {
+            return absl::NotFoundError("nothing there");
+          }}});
   }
 
   absl::FlagSaver saver_;
@@ -186,15 +175,10 @@ TEST(FormatBytes, PicksAUnit) {
   EXPECT_EQ(FormatBytes(64 << 20), "64.0 MiB");
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ostringstream content;
-  content << std::ifstream(path).rdbuf();
-  return content.str();
-}
-
 TEST(OutputFile, AppearsOnlyWhenCommitted) {
-  const std::string path = ::testing::TempDir() + "/output_file_test";
-  std::ofstream(path) << "old";
+  const TempFolder folder;
+  const std::string path = folder.path() + "/file";
+  WriteFile(path, "old");
   {
     auto file = OutputFile::Create(path);
     ASSERT_TRUE(file.ok()) << file.status();

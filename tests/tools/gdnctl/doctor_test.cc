@@ -1,6 +1,5 @@
 // Every line of `gdnctl doctor`, on nodes that are planted in a folder.
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <optional>
@@ -10,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/gdnctl/planted_node.h"
-#include "tools/gdnctl/command.h"
+#include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/doctor/checks.h"
 
@@ -301,11 +300,9 @@ class DoctorCommand : public ::testing::Test {
   }
 
   int Run(const std::vector<std::string>& arguments) {
-    ::testing::internal::CaptureStdout();
-    const int exit_code = RunCommandLine(DoctorCommands(), arguments);
-    std::fflush(stdout);
-    out_ = ::testing::internal::GetCapturedStdout();
-    return exit_code;
+    Outcome outcome = RunCommand(DoctorCommands(), arguments);
+    out_ = std::move(outcome.out);
+    return outcome.exit_code;
   }
 
   PlantedNode node_;

@@ -1,7 +1,7 @@
 // gdnctl health: its exit code and words for each state of a server.
-#include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/string_cat.h"
@@ -12,7 +12,7 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_gdn_service.h"
-#include "tools/gdnctl/command.h"
+#include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
 namespace gdn {
@@ -35,13 +35,10 @@ class HealthCommand : public ::testing::Test {
 
   int Run(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"health", StrCat("--target=", target_)});
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    const int exit_code = RunCommandLine(HealthCommands(), arguments);
-    std::fflush(stdout);
-    out_ = ::testing::internal::GetCapturedStdout();
-    err_ = ::testing::internal::GetCapturedStderr();
-    return exit_code;
+    Outcome outcome = RunCommand(HealthCommands(), arguments);
+    out_ = std::move(outcome.out);
+    err_ = std::move(outcome.err);
+    return outcome.exit_code;
   }
 
   FakeGdnService service_;

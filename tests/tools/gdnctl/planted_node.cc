@@ -1,9 +1,7 @@
 #include "tests/tools/gdnctl/planted_node.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -15,9 +13,6 @@ namespace gdn::doctor {
 namespace fs = std::filesystem;
 
 PlantedNode::PlantedNode(const PlantedGpu& gpu) {
-  std::string name = (fs::temp_directory_path() / "planted_node_XXXXXX").string();
-  EXPECT_NE(mkdtemp(name.data()), nullptr);
-  root_ = name;
   Write("proc/sys/kernel/osrelease", "6.1.0-35-amd64\n");
   Write("sys/module/amdgpu/initstate", "live\n");
   Write("etc/group", "root:x:0:\nvideo:x:44:\nrender:x:109:\n");
@@ -30,34 +25,29 @@ PlantedNode::PlantedNode(const PlantedGpu& gpu) {
   Link("usr/lib/x86_64-linux-gnu/libamdhip64.so.5", "libamdhip64.so.5.2.21153");
 }
 
-PlantedNode::~PlantedNode() {
-  std::error_code error;
-  fs::remove_all(root_, error);
-}
-
 void PlantedNode::Write(const std::string& path, const std::string& text) {
-  const fs::path file = fs::path(root_) / path;
+  const fs::path file = fs::path(root()) / path;
   fs::create_directories(file.parent_path());
   std::ofstream(file) << text;
   SetMode(path, 0666);
 }
 
 void PlantedNode::Link(const std::string& path, const std::string& target) {
-  const fs::path file = fs::path(root_) / path;
+  const fs::path file = fs::path(root()) / path;
   fs::create_directories(file.parent_path());
   fs::remove(file);
   fs::create_symlink(target, file);
 }
 
-void PlantedNode::Remove(const std::string& path) { EXPECT_GT(fs::remove_all(fs::path(root_) / path), 0u) << path; }
+void PlantedNode::Remove(const std::string& path) { EXPECT_GT(fs::remove_all(fs::path(root()) / path), 0u) << path; }
 
 void PlantedNode::SetMode(const std::string& path, unsigned mode) {
-  EXPECT_EQ(chmod((fs::path(root_) / path).c_str(), mode), 0) << path;
+  EXPECT_EQ(chmod((fs::path(root()) / path).c_str(), mode), 0) << path;
 }
 
 uint32_t PlantedNode::GroupOf(const std::string& path) const {
   struct stat file = {};
-  EXPECT_EQ(stat((fs::path(root_) / path).c_str(), &file), 0) << path;
+  EXPECT_EQ(stat((fs::path(root()) / path).c_str(), &file), 0) << path;
   return file.st_gid;
 }
 

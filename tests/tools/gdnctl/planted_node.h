@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tests/support/temp_folder.h"
+
 namespace gdn::doctor {
 
 inline constexpr int64_t kMi50Bytes = int64_t{16} << 30;
@@ -29,11 +31,8 @@ class PlantedNode {
  public:
   // The driver, one processor, one GPU, device files that anyone may open, groups and a HIP runtime.
   explicit PlantedNode(const PlantedGpu& gpu = {});
-  ~PlantedNode();
-  PlantedNode(const PlantedNode&) = delete;
-  PlantedNode& operator=(const PlantedNode&) = delete;
 
-  const std::string& root() const { return root_; }
+  const std::string& root() const { return folder_.path(); }
 
   // Paths are relative to the root; missing folders are made.
   void Write(const std::string& path, const std::string& text);
@@ -47,7 +46,7 @@ class PlantedNode {
   void AddGpu(const PlantedGpu& gpu);
 
  private:
-  std::string root_;
+  const TempFolder folder_;
 };
 
 }  // namespace gdn::doctor

@@ -1,9 +1,5 @@
 // gdnctl's commands on session states.
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +13,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_gdn_service.h"
+#include "tests/support/temp_folder.h"
+#include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/progress.h"
 #include "tools/gdnctl/state_file.h"
@@ -28,16 +26,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
-
-std::string ReadFile(const std::string& path) {
-  std::ostringstream content;
-  content << std::ifstream(path, std::ios::binary).rdbuf();
-  return content.str();
-}
-
-void WriteFile(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
 
 // A state file of one operator layer with a log, as docs/state-files.md describes it.
 std::string StateFileBytes() {
@@ -136,18 +124,8 @@ TEST(FormatProgress, ShowsShareRateAndTimeLeft) {
   EXPECT_EQ(FormatProgress("watch", 2048, 0, absl::Seconds(1)), "watch  2.0 KiB  2.0 KiB/s");
 }
 
-struct Outcome {
-  int exit_code;
-  std::string out, err;
-};
-
 class StateCommandLine : public ::testing::Test {
  protected:
-  StateCommandLine() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-  }
-
   void SetUp() override {
     const auto client = Client::Connect(server_.target());
     v1::CreateSessionRequest create;
@@ -172,11 +150,7 @@ class StateCommandLine : public ::testing::Test {
     }
     const absl::FlagSaver saver;
     arguments.push_back("--target=" + (target.empty() ? server_.target() : target));
-    ::testing::internal::CaptureStdout();
-    ::testing::internal::CaptureStderr();
-    const int exit_code = RunCommandLine(commands, arguments);
-    std::fflush(stdout);
-    return {exit_code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+    return RunCommand(commands, arguments);
   }
 
   std::vector<std::string> Files() const {
@@ -185,7 +159,8 @@ class StateCommandLine : public ::testing::Test {
     return names;
   }
 
-  const std::string folder_ = StrCat(::testing::TempDir(), "/gdnctl_state_test.", getpid());  // tests run side by side
+  const TempFolder temporary_;
+  const std::string folder_ = temporary_.path();
   const std::string file_ = folder_ + "/chat.safetensors";
   FakeGdnService service_;
   LoopbackServer server_{&service_};

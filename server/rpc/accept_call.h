@@ -1,7 +1,7 @@
 // AcceptTokens: what becomes of drafts.
 //
-// Thread safety: a free function; `done` is called once, from any thread, maybe before the function returns. Request and
-// response must live until then.
+// Thread safety: a free function; `done` is called once, from any thread, maybe before the function returns. Request
+// and response must live until then.
 //
 //   AcceptTokens(context, principal, deadline, request, response, [=](absl::Status status) { ... });
 #pragma once

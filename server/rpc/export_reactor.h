@@ -1,7 +1,7 @@
 // ExportState: a session's states as one safetensors file, in pieces.
 //
-// Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages of
-// session.proto.
+// Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages
+// of session.proto.
 // Thread safety and ownership: as step_reactors.h.
 //
 //   return NewExportReactor(context, callback_context, request);

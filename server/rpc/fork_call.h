@@ -1,7 +1,7 @@
 // ForkSession: children that go on from where a session is.
 //
-// Thread safety: a free function; `done` is called once, from any thread, maybe before the function returns. Request and
-// response must live until then.
+// Thread safety: a free function; `done` is called once, from any thread, maybe before the function returns. Request
+// and response must live until then.
 //
 //   ForkSession(context, principal, deadline, request, response, [=](absl::Status status) { ... });
 #pragma once

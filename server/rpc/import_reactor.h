@@ -1,7 +1,7 @@
 // ImportState: a session made from a safetensors file that arrives in pieces.
 //
-// Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages of
-// session.proto.
+// Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages
+// of session.proto.
 // Thread safety and ownership: as step_reactors.h.
 //
 //   return NewImportReactor(context, callback_context, response);

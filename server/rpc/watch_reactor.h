@@ -1,7 +1,7 @@
 // WatchState: a session's states as safetensors files, now and again as it advances.
 //
-// Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages of
-// state.proto.
+// Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages
+// of state.proto.
 // Thread safety and ownership: as step_reactors.h.
 //
 //   return NewWatchReactor(context, callback_context, request);

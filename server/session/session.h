@@ -1,10 +1,10 @@
 // A session: one recurrent state, token count and input kind for each Gated DeltaNet layer, and the rules of its steps.
 //
 // A step is admitted, computed by whoever holds its StepLease, and committed; a lease that dies uncommitted leaves the
-// state as it was. Admission looks at the request id first (a stored reply is returned, a call in flight is joined), then
-// at the epoch, the expected token count, at whether another step of the layer is running, and at a pending draft.
-// States are on the device (resident) or parked in a lower tier. Steps need a SessionPin, which keeps them on the device;
-// copies, moves and forks need a SessionLease, which keeps steps out (session_lease.h).
+// state as it was. Admission looks at the request id first (a stored reply is returned, a call in flight is joined),
+// then at the epoch, the expected token count, at whether another step of the layer is running, and at a pending draft.
+// States are on the device (resident) or parked in a lower tier. Steps need a SessionPin, which keeps them on the
+// device; copies, moves and forks need a SessionLease, which keeps steps out (session_lease.h).
 // Thread safety: safe from any thread; the slots' contents belong to the holder of the StepLease or SessionLease.
 // Ownership: sessions are shared; leases and pins keep their session alive.
 //
@@ -110,8 +110,8 @@ struct Admission;
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // One claim a layer: on the device, with nothing seen. No claims: parked, and `progress` (parallel to spec.layers) says
-  // what the parked states are.
+  // One claim a layer: on the device, with nothing seen. No claims: parked, and `progress` (parallel to spec.layers)
+  // says what the parked states are.
   Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment);
   Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment);
   ~Session();
@@ -136,9 +136,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void Lock(std::function<void(SessionLease)> granted);
 
   // `pin` is of this session. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED), FAILED_PRECONDITION
-  // (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_BUSY),
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply, NOT_FOUND (SESSION_NOT_FOUND) once
-  // deleted. `on_joined` is called only where the admission says joined; from the thread that ends the other call.
+  // (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH,
+  // SESSION_BUSY), RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply, NOT_FOUND
+  // (SESSION_NOT_FOUND) once deleted. `on_joined` is called only where the admission says joined; from the thread that
+  // ends the other call.
   absl::StatusOr<Admission> Admit(const SessionPin& pin, const StepRequest& request, StepReplyCallback on_joined);
 
   struct AcceptRequest {
@@ -164,7 +165,8 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Time last_used() const { return absl::FromUnixNanos(last_used_.load(std::memory_order_relaxed)); }
   void Touch() { last_used_.store(absl::ToUnixNanos(absl::Now()), std::memory_order_relaxed); }
 
-  // A copy that has the first `changes` commits (SessionLease::changes) is durable; `counts` is parallel to spec.layers.
+  // A copy that has the first `changes` commits (SessionLease::changes) is durable; `counts` is parallel to
+  // spec.layers.
   void NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, absl::Time when);
 
   // What steps have done since the states were last made durable.
@@ -183,7 +185,8 @@ class Session : public std::enable_shared_from_this<Session> {
   struct Layer {
     // Where the state is on the device. Forks share `slot` until one of them writes; it then takes a slot of its own by
     // its `claim`, with a copy of the log and the convolution columns, and reads the base from `shared_base` until it
-    // folds. A fresh layer has no slot, and a claim. Changed by whoever holds the layer's StepLease or the SessionLease.
+    // folds. A fresh layer has no slot, and a claim. Changed by whoever holds the layer's StepLease or the
+    // SessionLease.
     SlotRef slot;
     SlotRef shared_base;
     SlotClaim claim;

@@ -1,5 +1,6 @@
-// The product's server (server/gdn_server.h) in this process, on the backend that the run is about (tests/support/test_backend.h)
-// and a free loopback port, and a stub to call it. Destroyed without Drain, it leaves what a killed process does.
+// The product's server (server/gdn_server.h) in this process, on the backend that the run is about
+// (tests/support/test_backend.h) and a free loopback port, and a stub to call it. Destroyed without Drain, it leaves
+// what a killed process does.
 //
 // Thread safety: construct and destroy on one thread; the stub and the parts are safe from any. Ownership: owns
 // everything.

@@ -30,8 +30,8 @@ class BackendData {
   absl::StatusOr<float*> Upload(const std::vector<float>& values);
   absl::StatusOr<void*> UploadBytes(const void* bytes, size_t count);
   absl::StatusOr<float*> Zeros(int64_t count);
-  // For outputs: what a kernel leaves out compares as infinitely far. All bits set, a NaN in every floating-point format
-  // and -1 in every integer.
+  // For outputs: what a kernel leaves out compares as infinitely far. All bits set, a NaN in every floating-point
+  // format and -1 in every integer.
   absl::StatusOr<float*> Poisoned(int64_t count);
   absl::StatusOr<void*> PoisonedBytes(size_t count);
   // Of other types.

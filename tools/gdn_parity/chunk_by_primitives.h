@@ -1,5 +1,6 @@
-// A chunk of the gated delta rule put together from primitive launches (products, masks, vector multiplies, the triangular
-// inverse), one step of the literature at a time: slow, and each step can be looked at. What the fused kernels do in one.
+// A chunk of the gated delta rule put together from primitive launches (products, masks, vector multiplies, the
+// triangular inverse), one step of the literature at a time: slow, and each step can be looked at. What the fused
+// kernels do in one.
 //
 //   A = tril(beta_i (k_i . k_j) e^{G_i - G_j}, -1);   T = (I + A)^-1;   P = tril(Q K^T e^{G_i - G_j})
 //   U = T (beta (V - e^G K S));   O = e^G Q S + P U;   S <- e^{G_C} S + (e^{G_C - G} K)^T U

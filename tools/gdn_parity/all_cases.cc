@@ -37,9 +37,9 @@ const std::vector<SuiteOrder>& SuiteOrders() {
   static const auto* const orders = new std::vector<SuiteOrder>{
       {"layer_ops",
        "projection_row_stable_F32 projection_sequence_gemm_F32 projection_row_stable_BF16 "
-       "projection_sequence_gemm_BF16 "
-       "projection_row_stable_F16 projection_sequence_gemm_F16 qkvz_split_interleaved qkvz_split_flat "
-       "causal_conv1d_prefill+causal_conv1d_decode gating_a_log gating_ssm_a qk_l2norm+qk_scale gated_rmsnorm"},
+       "projection_sequence_gemm_BF16 projection_row_stable_F16 projection_sequence_gemm_F16 qkvz_split_interleaved "
+       "qkvz_split_flat causal_conv1d_prefill+causal_conv1d_decode gating_a_log gating_ssm_a qk_l2norm+qk_scale "
+       "gated_rmsnorm"},
       {"delta_rule",
        "scan+chunk scan_packed+chunk_packed recurrent_in_place deferred_decode deferred_decode_ragged materialize"},
       {"layer",
@@ -60,9 +60,8 @@ const std::vector<SuiteOrder>& SuiteOrders() {
        "conv1d_token_major conv1d_channel_major gating_a_log gating_ssm_a "
        "scan_scan+scan_chunk+scan_stages+scan_bf16_scan+scan_bf16_chunk+scan_bf16_stages"},
       {"cache",
-       "prefill_scan_then_decode+prefill_chunk_then_decode+first_call+fork_over_a_shared_base+draft_dropped_and_"
-       "accepted"
-       "+single_step_on_256_tokens conv1d_split bf16_state"},
+       "prefill_scan_then_decode+prefill_chunk_then_decode+first_call+fork_over_a_shared_base+"
+       "draft_dropped_and_accepted+single_step_on_256_tokens conv1d_split bf16_state"},
       {"llama",
        "gated_delta_net_scan+gated_delta_net_decode+gated_delta_net_kda+gated_delta_net_draft+gated_delta_net_chunk "
        "ssm_conv_silu"},

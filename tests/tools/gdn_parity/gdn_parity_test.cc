@@ -5,7 +5,9 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hwy/highway.h"
@@ -179,6 +181,25 @@ TEST(Parity, ListNamesEverySuiteAndTest) {
     EXPECT_THAT(out.str(), HasSubstr(c.suite));
     EXPECT_THAT(out.str(), HasSubstr(c.test));
   }
+}
+
+TEST(Parity, EveryTestThatHasAPlaceInItsSuiteIsListedThere) {
+  std::set<std::pair<std::string, std::string>> listed;
+  for (const ParityCase& c : AllCases()) listed.emplace(c.suite, c.test);
+  for (const SuiteOrder& order : SuiteOrders()) {
+    for (const std::string& test : std::vector<std::string>(absl::StrSplit(order.tests, absl::ByAnyChar(" +")))) {
+      EXPECT_EQ(listed.count({order.suite, test}), 1) << order.suite << " " << test;
+    }
+  }
+}
+
+TEST(Difference, TheWorstOfSeveralCallsIsTheWorstOfEachMeasureAndAnErrorComesFirst) {
+  const absl::StatusOr<Difference> worst = Worst({Difference{1.0, 0.1, 0.3}, Difference{0.5, 0.2, 0.1}});
+  ASSERT_TRUE(worst.ok());
+  EXPECT_EQ(worst->max_abs, 1.0);
+  EXPECT_EQ(worst->max_relative, 0.2);
+  EXPECT_EQ(worst->relative_norm, 0.3);
+  EXPECT_EQ(Worst({Difference{}, absl::InternalError("lost the device")}).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST(Difference, MeasuresTheLargestAndTheWhole) {

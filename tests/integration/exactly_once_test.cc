@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "tests/integration/service_helpers.h"
-#include "tests/server/engine_gate.h"
+#include "tests/server/batcher/engine_gate.h"
 
 namespace gdn {
 namespace {

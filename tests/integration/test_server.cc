@@ -5,7 +5,6 @@
 
 #include <cstring>
 
-#include "absl/synchronization/mutex.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -34,30 +33,6 @@ TestServer::TestServer(const TestServerOptions& options) {
 }
 
 std::string TestServer::address() const { return "127.0.0.1:" + std::to_string(server_->port()); }
-
-struct EngineBlocker::Shared {
-  absl::Mutex mu;
-  bool held ABSL_GUARDED_BY(mu) = false;
-  bool released ABSL_GUARDED_BY(mu) = false;
-};
-
-EngineBlocker::EngineBlocker(Batcher& batcher) : shared_(std::make_shared<Shared>()) {
-  batcher.Post(
-      [shared = shared_](Backend&) {
-        absl::MutexLock lock(&shared->mu);
-        shared->held = true;
-        shared->mu.Await(absl::Condition(&shared->released));
-        return absl::OkStatus();
-      },
-      [](const absl::Status&) {});
-  absl::MutexLock lock(&shared_->mu);
-  shared_->mu.Await(absl::Condition(&shared_->held));
-}
-
-void EngineBlocker::Release() {
-  absl::MutexLock lock(&shared_->mu);
-  shared_->released = true;
-}
 
 std::string GoldenPath(const std::string& name) { return std::string(GDN_SOURCE_DIR "/tests/golden/") + name; }
 

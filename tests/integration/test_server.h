@@ -20,6 +20,7 @@
 #include "gdn/v1/service.grpc.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "server/gdn_server.h"
+#include "tests/server/batcher/engine_gate.h"
 
 namespace gdn {
 
@@ -53,19 +54,6 @@ class TestServer {
   std::unique_ptr<GdnServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::GdnService::Stub> stub_;
-};
-
-// Keeps the engine's thread busy from construction to Release (or destruction), so that what is submitted meanwhile
-// waits.
-class EngineBlocker {
- public:
-  explicit EngineBlocker(Batcher& batcher);  // returns once the engine is held
-  ~EngineBlocker() { Release(); }
-  void Release();
-
- private:
-  struct Shared;
-  std::shared_ptr<Shared> shared_;
 };
 
 // tests/golden/NAME in the source tree.

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tests/model/host_memory_backend.h"
+#include "tests/support/host_memory_backend.h"
 #include "tools/gdn_parity/backend_data.h"
 
 namespace gdn {

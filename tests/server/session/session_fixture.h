@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "tests/server/session_test_support.h"
+#include "tests/server/session/session_test_support.h"
 
 namespace gdn {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/server/session_test_support.h"
+#include "tests/server/session/session_test_support.h"
 #include "tests/support/random.h"
 
 namespace gdn {

@@ -9,14 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "tests/server/tiered_world.h"
+#include "tests/server/session/tiered_world.h"
 
 namespace gdn {
 namespace {
-
-std::string Place(const TieredWorld& world, const std::shared_ptr<Session>& session) {
-  return session->resident() ? "device" : world.tiers.PlaceOf(session->key());
-}
 
 // Sessions "0", "1", .. with the marks 1, 2, ..
 std::vector<std::shared_ptr<Session>> MakeMarked(TieredWorld& world, int count) {
@@ -55,13 +51,13 @@ TEST(Residency, TheLeastRecentlyUsedOneGivesWay) {
   const auto c = world.Make("c");
   ASSERT_TRUE(world.Read(a).ok());
   const auto d = world.Make("d");
-  EXPECT_EQ(Place(world, b), "host");
+  EXPECT_EQ(world.PlaceOf(b), "host");
   ASSERT_TRUE(world.Read(c).ok());
   ASSERT_TRUE(world.Read(b).ok());
-  EXPECT_EQ(Place(world, a), "host");
-  EXPECT_EQ(Place(world, b), "device");
-  EXPECT_EQ(Place(world, c), "device");
-  EXPECT_EQ(Place(world, d), "device");
+  EXPECT_EQ(world.PlaceOf(a), "host");
+  EXPECT_EQ(world.PlaceOf(b), "device");
+  EXPECT_EQ(world.PlaceOf(c), "device");
+  EXPECT_EQ(world.PlaceOf(d), "device");
 }
 
 TEST(Residency, PinnedAndLockedSessionsStayWhereTheyAre) {
@@ -75,11 +71,11 @@ TEST(Residency, PinnedAndLockedSessionsStayWhereTheyAre) {
   SessionLease lease = locked->TryLock();
   ASSERT_TRUE(lease.valid());
   for (int i = 0; i < 5; ++i) world.Make(std::to_string(i));
-  EXPECT_EQ(Place(world, pinned), "device");
-  EXPECT_EQ(Place(world, locked), "device");
+  EXPECT_EQ(world.PlaceOf(pinned), "device");
+  EXPECT_EQ(world.PlaceOf(locked), "device");
   lease.Hold();
   world.Make("next");
-  EXPECT_EQ(Place(world, locked), "device") << "a copy of it is being written";
+  EXPECT_EQ(world.PlaceOf(locked), "device") << "a copy of it is being written";
   EXPECT_EQ(*TieredWorld::Read(*pin), 1);
 }
 
@@ -111,7 +107,7 @@ TEST(Residency, ASessionThatCanNeverFitIsRefused) {
   const auto refused = world.TryMake(init);
   EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
   EXPECT_EQ(world.manager.size(), 1u);
-  EXPECT_EQ(Place(world, a), "device") << "nobody gives way for nothing";
+  EXPECT_EQ(world.PlaceOf(a), "device") << "nobody gives way for nothing";
 }
 
 TEST(Residency, CallsThatEachNeedMostOfTheDeviceTakeTurns) {
@@ -142,13 +138,13 @@ TEST(Residency, AVictimThatNoTierTakesStaysUsable) {
   const auto refused = world.TryMake(world.Init("b"));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(refused.status()), reason::kTierUnavailable);
-  EXPECT_EQ(Place(world, a), "device");
+  EXPECT_EQ(world.PlaceOf(a), "device");
   EXPECT_EQ(*world.Read(a), 7);
   ASSERT_TRUE(world.Write(a, 8).ok());
   world.disk.FailStores(absl::OkStatus());
   const auto b = world.TryMake(world.Init("b"));
   ASSERT_TRUE(b.ok()) << b.status();
-  EXPECT_EQ(Place(world, a), "disk");
+  EXPECT_EQ(world.PlaceOf(a), "disk");
   EXPECT_EQ(*world.Read(a), 8);
 }
 
@@ -185,8 +181,8 @@ TEST(Residency, NothingIsCopiedOnceTheDeviceHasFailed) {
   const absl::Status failed = MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "gone");
   world.health.Report(failed).IgnoreError();
   EXPECT_EQ(ErrorReason(world.Pin({a})[0].status()), reason::kDeviceFailed);
-  EXPECT_EQ(Place(world, a), "host");
-  EXPECT_EQ(Place(world, b), "device");
+  EXPECT_EQ(world.PlaceOf(a), "host");
+  EXPECT_EQ(world.PlaceOf(b), "device");
   EXPECT_TRUE(world.Delete("a").ok());
   EXPECT_TRUE(world.Delete("b").ok());
 }
@@ -198,7 +194,7 @@ TEST(Residency, ACallWhoseDeadlineHasPassedDoesNotMoveStates) {
   const auto late = world.Pin({a}, absl::Now() - absl::Seconds(1));
   EXPECT_EQ(late[0].status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(ErrorReason(late[0].status()), reason::kDeadlineExceeded);
-  EXPECT_EQ(Place(world, b), "device");
+  EXPECT_EQ(world.PlaceOf(b), "device");
   EXPECT_TRUE(world.Pin({b}, absl::Now() - absl::Seconds(1))[0].ok()) << "what is there needs no time";
 }
 
@@ -222,7 +218,7 @@ TEST(Residency, APrefetchBringsASessionBackAndPinsNothing) {
   while (!a->resident()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(*world.Read(a), 3);
   ASSERT_TRUE(world.Read(b).ok());
-  EXPECT_EQ(Place(world, a), "host");
+  EXPECT_EQ(world.PlaceOf(a), "host");
 }
 
 TEST(Residency, ALockBringsTheSessionBackAndKeepsCallsWaiting) {
@@ -270,8 +266,8 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
     world.residency.Reserve({.dims = world.spec.dims, .count = 2}, absl::InfiniteFuture(), claims.callback());
     ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
     EXPECT_EQ((*claims.Wait()).size(), 2u);
-    EXPECT_EQ(Place(world, a), "host");
-    EXPECT_EQ(Place(world, b), "device");
+    EXPECT_EQ(world.PlaceOf(a), "host");
+    EXPECT_EQ(world.PlaceOf(b), "device");
   }
   Answer<absl::StatusOr<std::vector<SlotClaim>>> beside;
   world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, absl::InfiniteFuture(),
@@ -299,97 +295,14 @@ TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
     ASSERT_TRUE(Decode(std::move(child->Admit(*pin, PlainStep(0), nullptr)->lease), {.tail = 9}).ok());
   }
   for (int i = 0; i < 8; ++i) world.Make(std::to_string(i));
-  EXPECT_EQ(Place(world, parent), "host");
-  EXPECT_EQ(Place(world, child), "host");
+  EXPECT_EQ(world.PlaceOf(parent), "host");
+  EXPECT_EQ(world.PlaceOf(child), "host");
   EXPECT_EQ(*world.Read(parent), 5);
   const auto pin = world.PinOne(child);
   ASSERT_TRUE(pin.ok()) << pin.status();
   const Contents own{.base = TieredWorld::MarkOf(5, 0).base, .tail = 9};
   EXPECT_EQ(ReadContents(AdmitStep(child, PlainStep(0))), own) << "the shared base came with its own log";
   EXPECT_EQ(ReadContents(AdmitStep(child, PlainStep(1))), TieredWorld::MarkOf(5, 1));
-}
-
-TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
-  TieredWorld world;
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 5).ok());
-  SessionLease lease = a->TryLock();
-  const auto whole = world.copier.CopyOut(lease, {});
-  ASSERT_TRUE(whole.ok());
-  const BaseVersions known{{0, (*whole)->layers[0].base_version}, {1, (*whole)->layers[1].base_version + 1}};
-  const auto part = world.copier.CopyOut(lease, known);
-  ASSERT_TRUE(part.ok());
-  EXPECT_FALSE((*part)->layers[0].has_base);
-  EXPECT_TRUE((*part)->layers[1].has_base) << "another version is not the same base";
-  const int64_t tail = (*part)->layout.log_k_offset();
-  EXPECT_EQ((*part)->layers[0].slot.floats()[tail], TieredWorld::MarkOf(5, 0).tail);
-
-  lease.Unload();
-  EXPECT_EQ(world.store.used_bytes(), 0);
-  const auto refused = world.copier.CopyIn(**part, world.store.Reserve(world.spec.dims, 2).value(), lease);
-  EXPECT_EQ(ErrorReason(refused), reason::kInternal);
-  EXPECT_FALSE(lease.resident());
-  EXPECT_EQ(world.store.used_bytes(), 0) << "an error takes nothing";
-  ASSERT_TRUE(world.copier.CopyIn(**whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
-  EXPECT_EQ(ReadContents(lease, 0), TieredWorld::MarkOf(5, 0));
-  EXPECT_EQ(lease.Describe("").layers[0].base_version, (*whole)->layers[0].base_version)
-      << "the same bits, the same name";
-}
-
-TEST(StateCopy, LayersWithoutAStateTakeClaimsAndNoCopy) {
-  TieredWorld world({.layers = 3, .device_sessions = 1});
-  const auto a = world.Make("a");
-  ASSERT_TRUE(Decode(AdmitStep(a, PlainStep(1)), {.base = 4, .tail = 4}, /*fold=*/true).ok());
-  const auto b = world.Make("b");
-  EXPECT_EQ(Place(world, a), "host");
-  const auto pin = world.PinOne(a);
-  ASSERT_TRUE(pin.ok());
-  EXPECT_TRUE(AdmitStep(a, PlainStep(0)).fresh());
-  EXPECT_EQ(ReadContents(AdmitStep(a, PlainStep(1))), (Contents{4, 4}));
-  for (int layer = 0; layer < 3; ++layer) {
-    EXPECT_TRUE(Decode(AdmitStep(a, PlainStep(layer)), {.base = 5, .tail = 5}, /*fold=*/true).ok());
-  }
-}
-
-TEST(StateCopy, RepliesTravelWithTheSession) {
-  TieredWorld world({.device_sessions = 1});
-  const auto a = world.Make("a");
-  StepRequest request = PlainStep(1);
-  request.request_id = "r";
-  request.payload = HashBytes("p");
-  auto reply = std::make_shared<StoredReply>();
-  reply->output = "kept";
-  ASSERT_TRUE(Decode(AdmitStep(a, request), {.tail = 1}, false, reply).ok());
-  EXPECT_EQ(world.environment.reply_bytes(), 4);
-  const auto b = world.Make("b");
-  EXPECT_EQ(Place(world, a), "host");
-  EXPECT_EQ(world.environment.reply_bytes(), 0) << "it counts where it is";
-  const auto pin = world.PinOne(a);
-  const auto again = a->Admit(*pin, request, nullptr);
-  ASSERT_TRUE(again.ok() && again->stored != nullptr);
-  EXPECT_EQ(again->stored->output, "kept");
-  EXPECT_EQ(world.environment.reply_bytes(), 4);
-}
-
-TEST(StateCopy, AStateOfSomethingElseDoesNotFit) {
-  const SessionSpec spec = ModelSessionSpec();
-  SessionHeader header;
-  header.fingerprint = spec.fingerprint;
-  header.dims = spec.dims;
-  EXPECT_TRUE(CheckStateFits(header, {1, 5}, spec).ok());
-  const auto field = [&](const SessionHeader& found, const std::vector<int32_t>& layers) {
-    const absl::Status status = CheckStateFits(found, layers, spec);
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
-    return ErrorMetadata(status)["field"];
-  };
-  EXPECT_EQ(field(header, {1, 3}), "layer");
-  SessionHeader other = header;
-  other.fingerprint = "g";
-  EXPECT_EQ(field(other, {1}), "model_fingerprint");
-  other = header;
-  other.dims.value_dim = 16;
-  EXPECT_EQ(field(other, {1}), "dims");
 }
 
 }  // namespace

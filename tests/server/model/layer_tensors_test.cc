@@ -4,7 +4,7 @@
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/model/test_checkpoint.h"
+#include "tests/server/model/test_checkpoint.h"
 
 namespace gdn {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "server/session/housekeeper.h"
-#include "tests/server/tiered_world.h"
+#include "tests/server/session/tiered_world.h"
 
 namespace gdn {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/model/test_checkpoint.h"
+#include "tests/server/model/test_checkpoint.h"
 
 namespace gdn {
 namespace {

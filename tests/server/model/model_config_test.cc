@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/model/test_checkpoint.h"
+#include "tests/server/model/test_checkpoint.h"
 
 namespace gdn {
 namespace {

@@ -8,8 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"
-#include "tests/model/host_memory_backend.h"
-#include "tests/model/test_checkpoint.h"
+#include "tests/server/model/test_checkpoint.h"
+#include "tests/support/host_memory_backend.h"
 
 namespace gdn {
 namespace {

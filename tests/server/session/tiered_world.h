@@ -25,9 +25,8 @@
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "server/session/state_copier.h"
-#include "server/session/state_fit.h"
 #include "state_store/tiers/host_tier.h"
-#include "tests/server/session_test_support.h"
+#include "tests/server/session/session_test_support.h"
 #include "tests/state_store/tiers/fake_tier.h"
 
 namespace gdn {
@@ -90,6 +89,10 @@ struct TieredWorld : SessionWorld {
   }
 
   int64_t SessionBytes() const { return SlotBytes(spec) * static_cast<int64_t>(spec.layers.size()); }
+
+  std::string PlaceOf(const std::shared_ptr<Session>& session) const {
+    return session->resident() ? "device" : tiers.PlaceOf(session->key());
+  }
 
   SessionInit Init(const std::string& id) const {
     return {.id = id, .spec = spec, .affinity = id, .request = HashBytes("r")};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/string_cat.h"
-#include "tests/server/tiered_world.h"
+#include "tests/server/session/tiered_world.h"
 
 namespace gdn {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/model/test_checkpoint.h"
+#include "tests/server/model/test_checkpoint.h"
 
 #include <filesystem>
 #include <fstream>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/server/session_fixture.h"
+#include "tests/server/session/session_fixture.h"
 
 namespace gdn {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/server/tiered_world.h"
+#include "tests/server/session/tiered_world.h"
 #include "tests/support/random.h"
 
 namespace gdn {

@@ -13,9 +13,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
-#include "tests/server/engine_gate.h"
-#include "tests/server/recording_backend.h"
-#include "tests/server/session_test_support.h"
+#include "tests/server/batcher/engine_gate.h"
+#include "tests/server/batcher/recording_backend.h"
+#include "tests/server/session/session_test_support.h"
 
 namespace gdn {
 namespace {
@@ -106,16 +106,14 @@ TEST_F(BatcherTest, AStepMovesItsSessionAndKeepsTheReplyWhereWanted) {
 
 TEST_F(BatcherTest, DecodesThatWaitTogetherRunAsOneBatch) {
   Batcher batcher(backend_, health_, {});
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   std::vector<std::unique_ptr<TestJob>> jobs;
   jobs.push_back(Decode({MakeSession()}));
   jobs.push_back(Decode({MakeSession(), MakeSession()}, 2));
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
   EXPECT_EQ(batcher.queued_steps(), 3u);
-  gate.open.count_down();
+  gate.Release();
   for (const auto& job : jobs) job->done.wait();
   EXPECT_THAT(backend_.events(), ElementsAre("decode of 4", "decode done", "decode done", "decode done"));
   EXPECT_EQ(batcher.queued_steps(), 0u);
@@ -123,9 +121,7 @@ TEST_F(BatcherTest, DecodesThatWaitTogetherRunAsOneBatch) {
 
 TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
   Batcher batcher(backend_, health_, {});
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   std::vector<std::unique_ptr<TestJob>> jobs;
   jobs.push_back(Decode({MakeSession()}));
   jobs.push_back(Decode({MakeSession(OperatorSessionSpec(1, /*value_dim=*/16))}));  // another layout
@@ -135,7 +131,7 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
   jobs.back()->job->use_qk_l2norm = true;
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
-  gate.open.count_down();
+  gate.Release();
   for (const auto& job : jobs) job->done.wait();
   EXPECT_THAT(backend_.events(), ElementsAre("decode of 2", "decode done", "decode done", "decode of 1", "decode done",
                                              "decode of 1", "decode done", "decode of 1", "decode done"));
@@ -143,15 +139,13 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
 
 TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
   Batcher batcher(backend_, health_, {.max_batch_rows = 3});
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   std::vector<std::unique_ptr<TestJob>> jobs;
   jobs.push_back(Decode({MakeSession(), MakeSession()}));
   jobs.push_back(Decode({MakeSession(), MakeSession(), MakeSession(), MakeSession()}));
   jobs.push_back(Decode({MakeSession()}));
   for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
-  gate.open.count_down();
+  gate.Release();
   for (const auto& job : jobs) job->done.wait();
   EXPECT_THAT(backend_.events(),
               ElementsAre("decode of 3", "decode done", "decode done", "decode of 4", "decode done"));
@@ -184,9 +178,7 @@ TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
 
 TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
   Batcher batcher(backend_, health_, {.max_queued_steps = 2});
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   auto decode = Decode({MakeSession()});
   auto prefill = Prefill(MakeSession(), 2);
   auto refused = Decode({MakeSession()});
@@ -195,7 +187,7 @@ TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
   const absl::Status status = batcher.Submit(refused->job);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(status), reason::kQueueFull);
-  gate.open.count_down();
+  gate.Release();
   decode->done.wait();
   prefill->done.wait();
   EXPECT_FALSE(refused->done.try_wait());
@@ -205,9 +197,7 @@ TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
 
 TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatchRun) {
   Batcher batcher(backend_, health_, {});
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   const std::vector<std::shared_ptr<Session>> sessions = {MakeSession(), MakeSession(), MakeSession(), MakeSession()};
   auto cancelled = Decode({sessions[0]});
   auto expired = Decode({sessions[1]});
@@ -219,7 +209,7 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
   }
   cancelled->job->Cancel();
   cancelled_prefill->job->Cancel();
-  gate.open.count_down();
+  gate.Release();
   for (TestJob* job : {cancelled.get(), expired.get(), wanted.get(), cancelled_prefill.get()}) {
     job->done.wait();
   }
@@ -265,16 +255,14 @@ TEST_F(BatcherTest, ALostDeviceIsReportedOnceAndNothingIsComputedOnItsStatesAgai
   Batcher batcher(backend_, health, {});
   const auto session = MakeSession();
   const auto other = MakeSession();
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   // The first step meets the failure; the others were already waiting.
   backend_.FailNext(MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "the device fell off the bus"));
   auto failing = MakeJob({session}, 2, /*prefill=*/false);
   auto waiting = MakeJob({other}, 40, /*prefill=*/true);
   ASSERT_TRUE(batcher.Submit(failing->job).ok());
   ASSERT_TRUE(batcher.Submit(waiting->job).ok());
-  gate.open.count_down();
+  gate.Release();
   failing->done.wait();
   waiting->done.wait();
   for (const auto* job : {failing.get(), waiting.get()}) {
@@ -334,9 +322,7 @@ TEST_F(BatcherTest, TasksRunInOrderAndTellHowTheyEnded) {
 
 TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
   Batcher batcher(backend_, health_, {});
-  EngineGate gate;
-  gate.Post(batcher);
-  gate.reached.wait();
+  EngineBlocker gate(batcher);
   auto accepted = Prefill(MakeSession(), 2 * kPrefillSegmentTokens);
   ASSERT_TRUE(batcher.Submit(accepted->job).ok());
   EXPECT_FALSE(batcher.Drain(absl::Milliseconds(10)));
@@ -344,7 +330,7 @@ TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
   const absl::Status status = batcher.Submit(refused->job);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(status), reason::kServerDraining);
-  gate.open.count_down();
+  gate.Release();
   EXPECT_TRUE(batcher.Drain(absl::Seconds(60)));
   EXPECT_TRUE(accepted->done.try_wait());
   EXPECT_TRUE(accepted->status().ok());
@@ -355,14 +341,12 @@ TEST_F(BatcherTest, DestructionDrainsWhatWasSubmitted) {
   std::atomic<bool> task_done{false};
   {
     Batcher batcher(backend_, health_, {});
-    EngineGate gate;
-    gate.Post(batcher);
-    gate.reached.wait();
+    EngineBlocker gate(batcher);
     for (int i = 0; i < 3; ++i) jobs.push_back(Decode({MakeSession()}));
     jobs.push_back(Prefill(MakeSession(), 3 * kPrefillSegmentTokens));
     for (const auto& job : jobs) ASSERT_TRUE(batcher.Submit(job->job).ok());
     batcher.Post([](Backend&) { return absl::OkStatus(); }, [&](const absl::Status&) { task_done = true; });
-    gate.open.count_down();
+    gate.Release();
   }
   for (const auto& job : jobs) {
     EXPECT_TRUE(job->done.try_wait());

@@ -1,4 +1,4 @@
-#include "tests/model/host_memory_backend.h"
+#include "tests/support/host_memory_backend.h"
 
 #include <cstring>
 

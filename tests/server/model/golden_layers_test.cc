@@ -12,7 +12,7 @@
 #include "kernels/layer/gdn_layer.h"
 #include "kernels/slot_access.h"
 #include "server/model/loaded_model.h"
-#include "tests/model/test_checkpoint.h"
+#include "tests/server/model/test_checkpoint.h"
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 

@@ -1,0 +1,100 @@
+#include "server/session/state_copier.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "server/session/state_fit.h"
+#include "tests/server/session/tiered_world.h"
+
+namespace gdn {
+namespace {
+
+TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
+  TieredWorld world;
+  const auto a = world.Make("a");
+  ASSERT_TRUE(world.Write(a, 5).ok());
+  SessionLease lease = a->TryLock();
+  const auto whole = world.copier.CopyOut(lease, {});
+  ASSERT_TRUE(whole.ok());
+  const BaseVersions known{{0, (*whole)->layers[0].base_version}, {1, (*whole)->layers[1].base_version + 1}};
+  const auto part = world.copier.CopyOut(lease, known);
+  ASSERT_TRUE(part.ok());
+  EXPECT_FALSE((*part)->layers[0].has_base);
+  EXPECT_TRUE((*part)->layers[1].has_base) << "another version is not the same base";
+  const int64_t tail = (*part)->layout.log_k_offset();
+  EXPECT_EQ((*part)->layers[0].slot.floats()[tail], TieredWorld::MarkOf(5, 0).tail);
+
+  lease.Unload();
+  EXPECT_EQ(world.store.used_bytes(), 0);
+  const auto refused = world.copier.CopyIn(**part, world.store.Reserve(world.spec.dims, 2).value(), lease);
+  EXPECT_EQ(ErrorReason(refused), reason::kInternal);
+  EXPECT_FALSE(lease.resident());
+  EXPECT_EQ(world.store.used_bytes(), 0) << "an error takes nothing";
+  ASSERT_TRUE(world.copier.CopyIn(**whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
+  EXPECT_EQ(ReadContents(lease, 0), TieredWorld::MarkOf(5, 0));
+  EXPECT_EQ(lease.Describe("").layers[0].base_version, (*whole)->layers[0].base_version)
+      << "the same bits, the same name";
+}
+
+TEST(StateCopy, LayersWithoutAStateTakeClaimsAndNoCopy) {
+  TieredWorld world({.layers = 3, .device_sessions = 1});
+  const auto a = world.Make("a");
+  ASSERT_TRUE(Decode(AdmitStep(a, PlainStep(1)), {.base = 4, .tail = 4}, /*fold=*/true).ok());
+  const auto b = world.Make("b");
+  EXPECT_EQ(world.PlaceOf(a), "host");
+  const auto pin = world.PinOne(a);
+  ASSERT_TRUE(pin.ok());
+  EXPECT_TRUE(AdmitStep(a, PlainStep(0)).fresh());
+  EXPECT_EQ(ReadContents(AdmitStep(a, PlainStep(1))), (Contents{4, 4}));
+  for (int layer = 0; layer < 3; ++layer) {
+    EXPECT_TRUE(Decode(AdmitStep(a, PlainStep(layer)), {.base = 5, .tail = 5}, /*fold=*/true).ok());
+  }
+}
+
+TEST(StateCopy, RepliesTravelWithTheSession) {
+  TieredWorld world({.device_sessions = 1});
+  const auto a = world.Make("a");
+  StepRequest request = PlainStep(1);
+  request.request_id = "r";
+  request.payload = HashBytes("p");
+  auto reply = std::make_shared<StoredReply>();
+  reply->output = "kept";
+  ASSERT_TRUE(Decode(AdmitStep(a, request), {.tail = 1}, false, reply).ok());
+  EXPECT_EQ(world.environment.reply_bytes(), 4);
+  const auto b = world.Make("b");
+  EXPECT_EQ(world.PlaceOf(a), "host");
+  EXPECT_EQ(world.environment.reply_bytes(), 0) << "it counts where it is";
+  const auto pin = world.PinOne(a);
+  const auto again = a->Admit(*pin, request, nullptr);
+  ASSERT_TRUE(again.ok() && again->stored != nullptr);
+  EXPECT_EQ(again->stored->output, "kept");
+  EXPECT_EQ(world.environment.reply_bytes(), 4);
+}
+
+TEST(StateCopy, AStateOfSomethingElseDoesNotFit) {
+  const SessionSpec spec = ModelSessionSpec();
+  SessionHeader header;
+  header.fingerprint = spec.fingerprint;
+  header.dims = spec.dims;
+  EXPECT_TRUE(CheckStateFits(header, {1, 5}, spec).ok());
+  const auto field = [&](const SessionHeader& found, const std::vector<int32_t>& layers) {
+    const absl::Status status = CheckStateFits(found, layers, spec);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+    return ErrorMetadata(status)["field"];
+  };
+  EXPECT_EQ(field(header, {1, 3}), "layer");
+  SessionHeader other = header;
+  other.fingerprint = "g";
+  EXPECT_EQ(field(other, {1}), "model_fingerprint");
+  other = header;
+  other.dims.value_dim = 16;
+  EXPECT_EQ(field(other, {1}), "dims");
+}
+
+}  // namespace
+}  // namespace gdn

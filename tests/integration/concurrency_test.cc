@@ -1,5 +1,4 @@
 // Many clients at once, and the orderly end of a server. Bounded work, so that it also runs under ThreadSanitizer.
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,27 +17,6 @@ namespace gdn {
 namespace {
 
 constexpr char kSet[] = "qwen3_next_1";
-
-// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed. The messages are one
-// varint each, so no stub is needed.
-int HealthOf(TestServer& server) {
-  grpc::GenericStub stub(server.channel());
-  grpc::ClientContext context;
-  const grpc::Slice empty;
-  const grpc::ByteBuffer request(&empty, 1);
-  grpc::ByteBuffer response;
-  std::latch done{1};
-  grpc::Status status;
-  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
-                 [&](grpc::Status result) {
-                   status = std::move(result);
-                   done.count_down();
-                 });
-  done.wait();
-  std::vector<grpc::Slice> slices;
-  if (!status.ok() || !response.Dump(&slices).ok() || slices.size() != 1 || slices[0].size() != 2) return -1;
-  return slices[0].begin()[1];
-}
 
 class Concurrency : public ::testing::Test {
  protected:

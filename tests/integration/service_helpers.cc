@@ -1,9 +1,11 @@
 #include "tests/integration/service_helpers.h"
 
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
+#include <latch>
 #include <numeric>
 #include <utility>
 
@@ -180,6 +182,25 @@ bool WaitForCalls(TestServer& server, const std::string& id, int layer, int call
 
 bool WaitForQueuedSteps(TestServer& server, size_t steps) {
   return WaitUntil([&] { return server.batcher().queued_steps() == steps; }, "steps to be queued");
+}
+
+int HealthOf(TestServer& server) {
+  grpc::GenericStub stub(server.channel());
+  grpc::ClientContext context;
+  const grpc::Slice empty;
+  const grpc::ByteBuffer request(&empty, 1);
+  grpc::ByteBuffer response;
+  std::latch done{1};
+  grpc::Status status;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status result) {
+                   status = std::move(result);
+                   done.count_down();
+                 });
+  done.wait();
+  std::vector<grpc::Slice> slices;
+  if (!status.ok() || !response.Dump(&slices).ok() || slices.size() != 1 || slices[0].size() != 2) return -1;
+  return slices[0].begin()[1];
 }
 
 void CancelAndSettle(const Caller& caller, grpc::ClientContext& context) {

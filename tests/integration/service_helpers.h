@@ -134,6 +134,10 @@ bool WaitForCalls(TestServer& server, const std::string& id, int layer, int call
 // The same for `steps` in the engine's queue.
 bool WaitForQueuedSteps(TestServer& server, size_t steps);
 
+// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed. The messages are one
+// varint each, so no stub is needed.
+int HealthOf(TestServer& server);
+
 // Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then
 // some.
 void CancelAndSettle(const Caller& caller, grpc::ClientContext& context);

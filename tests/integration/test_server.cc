@@ -10,18 +10,19 @@
 namespace gdn {
 
 TestServer::TestServer(const TestServerOptions& options) {
-  server_ = GdnServer::Make(MakeTestBackend(options.threads), {.models = options.models,
-                                                               .version = "test",
-                                                               .device_state_bytes = options.state_bytes,
-                                                               .host_state_bytes = options.host_bytes,
-                                                               .disk_dir = options.disk_dir,
-                                                               .redis = options.redis,
-                                                               .checkpoint_every_tokens = options.policy.every_tokens,
-                                                               .checkpoint_every = options.policy.every,
-                                                               .housekeeping = options.housekeeping,
-                                                               .stored_reply_bytes = options.stored_reply_bytes,
-                                                               .limits = options.limits,
-                                                               .max_queued_steps = options.max_queued_steps})
+  auto backend = options.make_backend ? options.make_backend() : MakeTestBackend(options.threads);
+  server_ = GdnServer::Make(std::move(backend), {.models = options.models,
+                                                 .version = "test",
+                                                 .device_state_bytes = options.state_bytes,
+                                                 .host_state_bytes = options.host_bytes,
+                                                 .disk_dir = options.disk_dir,
+                                                 .redis = options.redis,
+                                                 .checkpoint_every_tokens = options.policy.every_tokens,
+                                                 .checkpoint_every = options.policy.every,
+                                                 .housekeeping = options.housekeeping,
+                                                 .stored_reply_bytes = options.stored_reply_bytes,
+                                                 .limits = options.limits,
+                                                 .max_queued_steps = options.max_queued_steps})
                 .value();
   const absl::Status started = server_->Start();
   EXPECT_TRUE(started.ok()) << started;

@@ -10,6 +10,7 @@
 //   server.stub().GetServerInfo(&context, request, &response);
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,7 @@ struct TestServerOptions {
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   int threads = 2;
+  std::function<std::unique_ptr<Backend>()> make_backend = {};  // nothing: MakeTestBackend
 };
 
 class TestServer {

@@ -13,14 +13,14 @@ constexpr size_t kSmallFileStep = size_t{64} << 10;
 HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
   if (this != &other) {
     Release();
-    memory_ = std::exchange(other.memory_, nullptr);
+    pool_ = std::exchange(other.pool_, nullptr);
     buffer_ = std::move(other.buffer_);
   }
   return *this;
 }
 
 void HostBlock::Release() {
-  if (memory_ != nullptr) std::exchange(memory_, nullptr)->Return(std::move(buffer_));
+  if (pool_ != nullptr) std::exchange(pool_, nullptr)->Return(std::move(buffer_));
 }
 
 absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {

@@ -3,8 +3,8 @@
 //
 // Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool, which must outlive it.
 //
-//   HostBlockPool memory(backend, /*keep_bytes=*/int64_t{1} << 30);
-//   GDN_ASSIGN_OR_RETURN(HostBlock block, memory.Take(layout.slot_bytes()));
+//   HostBlockPool blocks(backend, /*keep_bytes=*/int64_t{1} << 30);
+//   GDN_ASSIGN_OR_RETURN(HostBlock block, blocks.Take(layout.slot_bytes()));
 #pragma once
 
 #include <cstddef>
@@ -29,17 +29,17 @@ class HostBlock {
   HostBlock& operator=(HostBlock&& other) noexcept;
   ~HostBlock() { Release(); }
 
-  bool valid() const { return memory_ != nullptr; }
+  bool valid() const { return pool_ != nullptr; }
   float* floats() const { return buffer_.floats(); }
   char* chars() const { return static_cast<char*>(buffer_.data()); }
   size_t bytes() const { return buffer_.bytes(); }
 
  private:
   friend class HostBlockPool;
-  HostBlock(HostBlockPool* memory, HostBuffer buffer) : memory_(memory), buffer_(std::move(buffer)) {}
+  HostBlock(HostBlockPool* pool, HostBuffer buffer) : pool_(pool), buffer_(std::move(buffer)) {}
   void Release();
 
-  HostBlockPool* memory_ = nullptr;
+  HostBlockPool* pool_ = nullptr;
   HostBuffer buffer_;
 };
 

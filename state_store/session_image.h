@@ -1,7 +1,8 @@
 // A session's states in host memory: what tiers keep, and what state files are written from and read into.
 //
 // What was copied from the device is as the backend keeps it, so that a session that comes back costs a copy and no
-// conversion; what was read from a file stays where it was read to, in wire order, and is turned on its way to the device.
+// conversion; what was read from a file stays where it was read to, in wire order, and is turned on its way to the
+// device.
 // kernels/slot_codec.h knows both orders.
 // Thread safety: constant once shared. Ownership: owns its blocks; the HostBlockPool must outlive it.
 //
@@ -34,7 +35,7 @@ using StoredReplyPtr = std::shared_ptr<const StoredReply>;
 
 // Names a base state's bits in this process: it changes whenever a base is written. 0: none.
 using BaseVersion = uint64_t;
-using BaseVersions = std::map<int32_t, BaseVersion>;  // by layer
+using BaseVersions = std::map<int32_t, BaseVersion>;  // by layer; none is 0
 
 struct LayerImage {
   int32_t layer = 0;
@@ -46,6 +47,9 @@ struct LayerImage {
   SlotView wire;         // in memory that the image's owner keeps, with a base
   StoredReplyPtr reply;  // may be nullptr
 };
+
+// Whether the layer's base is among `known`, in the very version.
+bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
 // What a session is, beside its states.
 struct SessionHeader {
@@ -75,13 +79,15 @@ struct SessionImage {
   std::vector<LayerImage> layers;     // those that have a state, ascending
   std::shared_ptr<const void> owner;  // of what `wire` views
 
-  // Of slots, which those in wire order are once they are on a device, and replies: what the image counts for in a budget.
+  // Of slots, which those in wire order are once they are on a device, and replies: what the image counts for in a
+  // budget.
   int64_t bytes() const;
+  bool has_all_bases() const;
 };
 using SessionImagePtr = std::shared_ptr<const SessionImage>;
 
-// A layer of an image in wire order: views into the image, and into `scratch` elsewhere. Without `base` that part is left
-// as it is, whatever its order.
+// A layer of an image in wire order: views into the image, and into `scratch` elsewhere. Without `base` that part is
+// left as it is, whatever its order.
 SlotView ViewLayer(const SessionImage& image, const LayerImage& layer, bool base, std::vector<float>& scratch);
 
 }  // namespace gdn

@@ -139,9 +139,7 @@ class FileParts {
     return options_.include_recurrent_state && layer.extent.log_length > 0;
   }
   bool HasBase(const LayerImage& layer) const {
-    if (!layer.has_base || options_.base_snapshot_id.empty()) return layer.has_base;
-    const auto known = options_.known_bases.find(layer.layer);
-    return layer.base_version == 0 || known == options_.known_bases.end() || known->second != layer.base_version;
+    return layer.has_base && (options_.base_snapshot_id.empty() || !IsKnownBase(layer, options_.known_bases));
   }
 
   void Append(std::string name, std::string_view dtype, std::vector<int64_t> shape, std::string_view data) {

@@ -1,61 +1,30 @@
 #include "state_store/tiers/disk_tier.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "spdlog/spdlog.h"
 #include "state_store/state_file/encode.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
+#include "state_store/tiers/stored_file.h"
 
 namespace gdn {
 namespace {
 
-constexpr std::string_view kFullName = "state.safetensors";
-constexpr std::string_view kDeltaName = "state.delta.safetensors";
-constexpr size_t kMaxId = 128;
 constexpr int64_t kDeltaShare = 2;
 
-bool IsId(const std::string& id) {
-  return !id.empty() && id.size() <= kMaxId && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '~' || c == '-';
-  });
-}
-
-bool IsPrincipal(const std::string& principal) {
-  return principal.size() <= kMaxId && std::all_of(principal.begin(), principal.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-         });
-}
-
-// The key's parts become names of folders and files.
-absl::Status ValidateKey(const StateKey& key) {
-  if (IsPrincipal(key.principal) && IsId(key.id) && (key.checkpoint.empty() || IsId(key.checkpoint))) {
-    return absl::OkStatus();
-  }
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
-                   StrCat("'", key.ToString(), "' of principal '", key.principal,
-                          "' is no name for a state; expected 1 to 128 of [A-Za-z0-9._~-] and hexadecimal digits"));
-}
-
-// Whether to write a delta to a file that holds `bases` in `full_bytes`: where it leaves out most of the session's bases, and
-// takes, by an estimate that makes none, less than 1 / kDeltaShare of that file.
+// Whether to write a delta to a file that holds `bases` in `full_bytes`: where it leaves out most of the session's
+// bases, and takes, by an estimate that makes none, less than 1 / kDeltaShare of that file.
 bool IsDeltaWorthwhile(const SessionImage& image, const BaseVersions& bases, int64_t full_bytes) {
   const LayerDims& dims = image.layout.dims();
   int64_t floats = 0;
   int64_t bytes = 0;
   size_t left_out_layers = 0;
   for (const LayerImage& layer : image.layers) {
-    const auto known = bases.find(layer.layer);
-    const bool left_out =
-        !layer.has_base || (known != bases.end() && layer.base_version != 0 && known->second == layer.base_version);
+    const bool left_out = !layer.has_base || IsKnownBase(layer, bases);
     const int64_t entries = int64_t{layer.extent.log_length} + layer.extent.draft_length;
     left_out_layers += left_out;
     if (!left_out) floats += dims.state_elements();
@@ -67,38 +36,27 @@ bool IsDeltaWorthwhile(const SessionImage& image, const BaseVersions& bases, int
   return 2 * left_out_layers > image.layers.size() && bytes < full_bytes / kDeltaShare;
 }
 
-absl::Status CheckOwner(const StateKey& key, const StateFile& file) {
-  if (file.has_owner && file.header.principal == key.principal && file.header.id == key.id) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                   StrCat("the file is of 'sessions/", file.header.id, "' of principal '", file.header.principal,
-                          "', and not of ", key.ToString(), " of principal '", key.principal, "'"),
-                   {{"tensor", "header"}});
-}
-
 }  // namespace
 
-DiskTier::DiskTier(const DiskTierOptions& options, HostBlockPool& memory, int lock_fd)
-    : options_(options), memory_(memory), lock_fd_(lock_fd) {
+absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& options, HostBlockPool& blocks) {
+  GDN_ASSIGN_OR_RETURN(std::unique_ptr<DiskFolder> folder, DiskFolder::Open(options.directory));
+  GDN_ASSIGN_OR_RETURN(const auto found, folder->Scan(/*remove_leftovers=*/true));
+  std::unique_ptr<DiskTier> tier(new DiskTier(options, std::move(folder), blocks));
+  for (const auto& [key, files] : found) {
+    Entry entry;
+    entry.full_bytes = files.full_bytes;
+    entry.delta_bytes = files.delta_bytes;
+    tier->Put(key, std::move(entry));
+    tier->AddUsed(files.full_bytes + files.delta_bytes);
+  }
+  return tier;
+}
+
+DiskTier::DiskTier(const DiskTierOptions& options, std::unique_ptr<DiskFolder> folder, HostBlockPool& blocks)
+    : options_(options), folder_(std::move(folder)), blocks_(blocks) {
   usage_.name = name();
   usage_.limit_bytes = options.limit_bytes;
 }
-
-DiskTier::~DiskTier() { close(lock_fd_); }
-
-std::string DiskTier::SessionsFolder() const { return StrCat(options_.directory, "/sessions"); }
-
-std::string DiskTier::PrincipalFolder(const StateKey& key) const {
-  return StrCat(SessionsFolder(), "/", key.principal.empty() ? "anonymous" : key.principal);
-}
-
-std::string DiskTier::SessionFolder(const StateKey& key) const { return StrCat(PrincipalFolder(key), "/s-", key.id); }
-
-std::string DiskTier::FullPath(const StateKey& key) const {
-  if (key.checkpoint.empty()) return StrCat(SessionFolder(key), "/", kFullName);
-  return StrCat(SessionFolder(key), "/checkpoint-", key.checkpoint, ".safetensors");
-}
-
-std::string DiskTier::DeltaPath(const StateKey& key) const { return StrCat(SessionFolder(key), "/", kDeltaName); }
 
 absl::StatusOr<StoreResult> DiskTier::Store(const StateKey& key, const SessionImagePtr& image) {
   auto result = StoreFiles(key, image);
@@ -110,18 +68,14 @@ absl::StatusOr<StoreResult> DiskTier::Store(const StateKey& key, const SessionIm
 }
 
 absl::StatusOr<StoreResult> DiskTier::StoreFiles(const StateKey& key, const SessionImagePtr& image) {
-  GDN_RETURN_IF_ERROR(ValidateKey(key));
+  GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
   const Entry entry = Find(key);
   for (const LayerImage& layer : image->layers) {
-    if (layer.has_base) continue;
-    const auto known = entry.bases.find(layer.layer);
-    if (known == entry.bases.end() || known->second != layer.base_version) {
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
-          StrCat("the image of ", key.ToString(), " has no base of layer ", layer.layer,
-                 ", and the disk has another; take the image anew, with all that KnownBases does not name"),
-          {{"field", "has_base"}});
-    }
+    if (layer.has_base || IsKnownBase(layer, entry.bases)) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
+                     StrCat("the image of ", key.ToString(), " has no base of layer ", layer.layer,
+                            ", and the disk has another; take the image anew, with all that KnownBases does not name"),
+                     {{"field", "has_base"}});
   }
   const bool incremental =
       !entry.snapshot_id.empty() && !entry.rewrite && IsDeltaWorthwhile(*image, entry.bases, entry.full_bytes);
@@ -132,7 +86,7 @@ absl::StatusOr<StoreResult> DiskTier::StoreDelta(const StateKey& key, const Sess
   GDN_ASSIGN_OR_RETURN(const EncodedStateFile delta, EncodeStateFile(image, {.include_owner = true,
                                                                              .base_snapshot_id = entry.snapshot_id,
                                                                              .known_bases = entry.bases}));
-  const NewFile file{.name = std::string(kDeltaName), .bytes = delta.bytes(), .replaced_bytes = entry.delta_bytes};
+  const NewFile file{.name = DiskFolder::DeltaName(), .bytes = delta.bytes(), .replaced_bytes = entry.delta_bytes};
   const ReplaceResult written = Write(key, file, delta.pieces());
   if (written.replaced) {
     entry.delta_bytes = delta.bytes();
@@ -148,17 +102,15 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
   std::string merged;
   Entry next;
   std::vector<std::string_view> pieces;
-  const bool partial =
-      std::any_of(image->layers.begin(), image->layers.end(), [](const LayerImage& layer) { return !layer.has_base; });
-  if (partial) {
+  if (!image->has_all_bases()) {
     // The bases that the image lacks are in the file that is replaced.
     GDN_ASSIGN_OR_RETURN(encoded,
                          EncodeStateFile(image, {.include_owner = true, .base_snapshot_id = entry.snapshot_id}));
     std::string delta;
     for (const std::string_view piece : encoded.pieces()) delta += piece;
-    GDN_ASSIGN_OR_RETURN(const FileInMemory full, Read(FullPath(key)));
+    GDN_ASSIGN_OR_RETURN(const FileInMemory full, Read(folder_->FullPath(key)));
     auto whole = MergeDelta(full.bytes, delta);
-    if (!whole.ok()) return WithPrefix(whole.status(), FullPath(key));
+    if (!whole.ok()) return WithPrefix(whole.status(), folder_->FullPath(key));
     merged = *std::move(whole);
     GDN_ASSIGN_OR_RETURN(const StateFile header, ParseStateFileHeader(merged, static_cast<int64_t>(merged.size())));
     next.snapshot_id = header.snapshot_id;
@@ -173,7 +125,7 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
   for (const LayerImage& layer : image->layers) {
     if (layer.base_version != 0) next.bases[layer.layer] = layer.base_version;
   }
-  const NewFile file{.name = FullPath(key).substr(SessionFolder(key).size() + 1),
+  const NewFile file{.name = DiskFolder::FullName(key),
                      .bytes = next.full_bytes,
                      .replaced_bytes = entry.full_bytes + entry.delta_bytes};
   const ReplaceResult written = Write(key, file, pieces);
@@ -182,9 +134,9 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
     next.snapshot_id.clear();  // never a base of deltas
     next.bases.clear();
   }
-  // Until the folder is known to be synced, a crash may bring back the old file, which then needs its delta. Beside the new
-  // file that is of no account; so it is if it cannot be removed.
-  const bool kept = entry.delta_bytes > 0 && (!written.status.ok() || !RemoveFile(DeltaPath(key)).ok());
+  // Until the folder is known to be synced, a crash may bring back the old file, which then needs its delta. Beside the
+  // new file that is of no account; so it is if it cannot be removed.
+  const bool kept = entry.delta_bytes > 0 && (!written.status.ok() || !RemoveFile(folder_->DeltaPath(key)).ok());
   if (kept) {
     next.delta_bytes = entry.delta_bytes;
     AddUsed(entry.delta_bytes);
@@ -198,26 +150,10 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
 
 ReplaceResult DiskTier::Write(const StateKey& key, const NewFile& file, const std::vector<std::string_view>& pieces) {
   if (absl::Status status = Reserve(file); !status.ok()) return {.status = std::move(status)};
-  ReplaceResult result{.status = MakeSessionFolder(key)};
-  if (result.status.ok()) result = ReplaceFile(SessionFolder(key), file.name, pieces);
+  ReplaceResult result{.status = folder_->MakeSessionFolder(key)};
+  if (result.status.ok()) result = ReplaceFile(folder_->SessionFolder(key), file.name, pieces);
   if (!result.replaced) AddUsed(file.replaced_bytes - file.bytes);
   return result;
-}
-
-absl::Status DiskTier::MakeSessionFolder(const StateKey& key) {
-  const std::pair<std::string, std::string> folders[] = {{SessionsFolder(), PrincipalFolder(key)},
-                                                         {PrincipalFolder(key), SessionFolder(key)}};
-  for (const auto& [parent, folder] : folders) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (synced_folders_.count(folder) != 0) continue;
-    }
-    GDN_RETURN_IF_ERROR(MakeFolder(folder));
-    GDN_RETURN_IF_ERROR(SyncFolder(parent));
-    absl::MutexLock lock(&mu_);
-    synced_folders_.insert(folder);
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<SessionImagePtr> DiskTier::Load(const StateKey& key) {
@@ -233,7 +169,7 @@ absl::StatusOr<SessionImagePtr> DiskTier::Load(const StateKey& key) {
 absl::StatusOr<DiskTier::FileInMemory> DiskTier::Read(const std::string& path) {
   FileInMemory file;
   const auto room = [this, &file](size_t bytes) -> absl::StatusOr<char*> {
-    GDN_ASSIGN_OR_RETURN(file.block, memory_.TakeForFile(bytes));
+    GDN_ASSIGN_OR_RETURN(file.block, blocks_.TakeForFile(bytes));
     return file.block.chars();
   };
   GDN_ASSIGN_OR_RETURN(file.bytes, ReadFile(path, room, options_.pool));
@@ -241,26 +177,26 @@ absl::StatusOr<DiskTier::FileInMemory> DiskTier::Read(const std::string& path) {
 }
 
 absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t& bytes) {
-  GDN_RETURN_IF_ERROR(ValidateKey(key));
+  GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
   const Entry entry = Find(key);
   struct Files {
     FileInMemory full, delta;
   };
   const auto files = std::make_shared<Files>();
-  GDN_ASSIGN_OR_RETURN(files->full, Read(FullPath(key)));
+  GDN_ASSIGN_OR_RETURN(files->full, Read(folder_->FullPath(key)));
   auto full = ParseStateFile(files->full.bytes, options_.pool);
-  if (!full.ok()) return WithPrefix(full.status(), FullPath(key));
+  if (!full.ok()) return WithPrefix(full.status(), folder_->FullPath(key));
   StateFile* state = &*full;
   BaseVersions bases = full->snapshot_id == entry.snapshot_id ? entry.bases : BaseVersions();
 
   absl::StatusOr<StateFile> delta = StateFile();
   if (key.checkpoint.empty()) {
-    auto read = Read(DeltaPath(key));
+    auto read = Read(folder_->DeltaPath(key));
     if (!read.ok() && !absl::IsNotFound(read.status())) return read.status();
     if (read.ok()) {
       files->delta = *std::move(read);
       delta = ParseStateFile(files->delta.bytes);
-      if (!delta.ok()) return WithPrefix(delta.status(), DeltaPath(key));
+      if (!delta.ok()) return WithPrefix(delta.status(), folder_->DeltaPath(key));
     }
   }
   // One to an earlier file was about to be removed when the process ended.
@@ -269,11 +205,12 @@ absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t
       if (layer.has_base) bases.erase(layer.layer);
     }
     if (const absl::Status status = CompleteDelta(*full, *delta); !status.ok()) {
-      return WithPrefix(status, DeltaPath(key));
+      return WithPrefix(status, folder_->DeltaPath(key));
     }
     state = &*delta;
   }
-  if (const absl::Status status = CheckOwner(key, *state); !status.ok()) return WithPrefix(status, FullPath(key));
+  if (const absl::Status status = CheckOwner(key, *state); !status.ok())
+    return WithPrefix(status, folder_->FullPath(key));
   GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(state->header.dims, options_.max_draft));
   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*state, layout, files));
   for (LayerImage& layer : image.layers) {
@@ -288,28 +225,56 @@ absl::Status DiskTier::Erase(const StateKey& key) { return Counted(EraseFiles(ke
 absl::Status DiskTier::EraseAll(const StateKey& key) { return Counted(EraseFiles(key, /*all=*/true)); }
 
 absl::Status DiskTier::EraseFiles(const StateKey& key, bool all) {
-  GDN_RETURN_IF_ERROR(ValidateKey(key));
-  const std::string folder = SessionFolder(key);
-  if (access(folder.c_str(), F_OK) != 0 && errno == ENOENT) {
-    Forget(key, all);
-    return absl::OkStatus();
-  }
-  // The whole file first: without it a delta stands for nothing, and no older state comes to light.
-  std::vector<std::string> paths = {FullPath(key)};
-  if (all || key.checkpoint.empty()) paths.push_back(DeltaPath(key));
-  if (all) {
-    std::error_code error;
-    for (const auto& file : std::filesystem::directory_iterator(folder, error)) paths.push_back(file.path().string());
-    if (error) return IoError(error.value(), "list", folder);
-  }
-  for (const std::string& path : paths) GDN_RETURN_IF_ERROR(RemoveFile(path));
+  GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
+  GDN_RETURN_IF_ERROR(folder_->RemoveFiles(key, all));
   Forget(key, all);
-  if (rmdir(folder.c_str()) != 0) return SyncFolder(folder);  // there are checkpoints, or the session itself
-  {
-    absl::MutexLock lock(&mu_);
-    synced_folders_.erase(folder);
+  return folder_->SyncRemoval(key);
+}
+
+absl::StatusOr<std::vector<StoredSession>> DiskTier::List() {
+  GDN_ASSIGN_OR_RETURN(const auto found, folder_->Scan(/*remove_leftovers=*/false));
+  std::vector<StoredSession> sessions;
+  sessions.reserve(found.size());
+  for (const auto& [key, files] : found) {
+    auto stored = ReadEntry(key, files);
+    if (stored.ok()) {
+      sessions.push_back(*std::move(stored));
+      continue;
+    }
+    Counted(stored.status()).IgnoreError();
+    spdlog::warn("disk tier: {} is passed over: {}", key.ToString(), stored.status().ToString());
   }
-  return SyncFolder(PrincipalFolder(key));
+  return sessions;
+}
+
+absl::StatusOr<StoredSession> DiskTier::ReadEntry(const StateKey& key, const DiskFolder::Files& files) {
+  const auto read = [&key](const std::string& path) -> absl::StatusOr<StateFile> {
+    GDN_ASSIGN_OR_RETURN(const FileStart head, ReadHead([&path](int64_t bytes) -> absl::StatusOr<FileStart> {
+                           FileStart start;
+                           GDN_ASSIGN_OR_RETURN(start.bytes, ReadFileStart(path, bytes, start.file_bytes));
+                           return start;
+                         }));
+    auto file = ParseStateFileHeader(head.bytes, head.file_bytes);
+    if (!file.ok()) return WithPrefix(file.status(), path);
+    if (const absl::Status owner = CheckOwner(key, *file); !owner.ok()) return WithPrefix(owner, path);
+    return file;
+  };
+  GDN_ASSIGN_OR_RETURN(StateFile file, read(folder_->FullPath(key)));
+  int64_t bytes = files.full_bytes;
+  if (files.delta_bytes > 0) {
+    GDN_ASSIGN_OR_RETURN(StateFile delta, read(folder_->DeltaPath(key)));
+    if (delta.base_snapshot_id == file.snapshot_id) {
+      file = std::move(delta);
+      bytes += files.delta_bytes;
+    } else {
+      GDN_RETURN_IF_ERROR(RemoveFile(folder_->DeltaPath(key)));
+      Entry entry = Find(key);
+      entry.delta_bytes = 0;
+      Put(key, std::move(entry));
+      AddUsed(-files.delta_bytes);
+    }
+  }
+  return DescribeStored(key, std::move(file), bytes);
 }
 
 BaseVersions DiskTier::KnownBases(const StateKey& key) const { return Find(key).bases; }
@@ -332,13 +297,12 @@ void DiskTier::Put(const StateKey& key, Entry entry) {
 
 void DiskTier::Forget(const StateKey& key, bool all) {
   absl::MutexLock lock(&mu_);
-  auto it = entries_.lower_bound(all ? StateKey{.principal = key.principal, .id = key.id, .checkpoint = {}} : key);
-  while (it != entries_.end() &&
-         (all ? it->first.principal == key.principal && it->first.id == key.id : it->first == key)) {
+  const auto [begin, end] = all ? SessionRange(entries_, key) : entries_.equal_range(key);
+  for (auto it = begin; it != end; ++it) {
     usage_.used_bytes -= it->second.full_bytes + it->second.delta_bytes;
     if (it->first.checkpoint.empty()) --usage_.sessions;
-    it = entries_.erase(it);
   }
+  entries_.erase(begin, end);
 }
 
 absl::Status DiskTier::Reserve(const NewFile& file) {

@@ -1,18 +1,11 @@
-// Sessions' states in a folder of the local disk.
+// Sessions' states in a folder of the local disk (disk_folder.h says which files it has).
 //
-//   DIR/lock                                       held by the server that uses the folder
-//   DIR/clean                                      the last server ended in order
-//   DIR/incarnation                                how many servers have begun here
-//   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
-//     state.safetensors                            the session
-//     state.delta.safetensors                      what changed since, where most of it did not
-//     checkpoint-CHECKPOINT.safetensors            each named checkpoint
-// docs/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so that a crash at
-// any moment leaves the old or the new one. A delta counts only beside the very file that it is a delta to.
+// docs/state-files.md describes the files. Each is written under a temporary name, synced and renamed, so that a crash
+// at any moment leaves the old or the new one. A delta counts only beside the very file that it is a delta to.
 //
 // Thread safety: as StateTier; List before the first Store. Ownership: the HostBlockPool must outlive it.
 //
-//   GDN_ASSIGN_OR_RETURN(auto tier, DiskTier::Open({.directory = "/var/lib/gdn"}, memory));
+//   GDN_ASSIGN_OR_RETURN(auto tier, DiskTier::Open({.directory = "/var/lib/gdn"}, blocks));
 //   GDN_RETURN_IF_ERROR(tier->Store(key, image).status());
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, tier->Load(key));
 #pragma once
@@ -21,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/thread_pool.h"
 #include "state_store/host_block_pool.h"
+#include "state_store/tiers/disk_folder.h"
 #include "state_store/tiers/durable_file.h"
 #include "state_store/tiers/state_tier.h"
 
@@ -46,17 +39,17 @@ struct DiskTierOptions {
 
 class DiskTier final : public StateTier {
  public:
-  // Makes the folder where it is not there, takes its lock, accounts for what it holds and removes what was never finished.
+  // Makes the folder where it is not there, takes its lock, accounts for what it holds and removes what was never
+  // finished.
   // UNAVAILABLE (TIER_UNAVAILABLE: path) where it cannot be used, or another process uses it.
-  static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, HostBlockPool& memory);
+  static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const DiskTierOptions& options, HostBlockPool& blocks);
   DiskTier(const DiskTier&) = delete;
   DiskTier& operator=(const DiskTier&) = delete;
-  ~DiskTier() override;
 
   std::string_view name() const override { return "disk"; }
   bool durable() const override { return true; }
-  // Named checkpoints are always whole files. INVALID_ARGUMENT (STATE_MISMATCH) where the image has no base that the tier
-  // does not know either.
+  // Named checkpoints are always whole files. INVALID_ARGUMENT (STATE_MISMATCH) where the image has no base that the
+  // tier does not know either.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   // base_version is that of the Store which wrote the base, where this process did.
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
@@ -64,13 +57,12 @@ class DiskTier final : public StateTier {
   absl::Status EraseAll(const StateKey& key) override;
   BaseVersions KnownBases(const StateKey& key) const override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
-  absl::StatusOr<int64_t> NextIncarnation() override;  // DIR/incarnation
+  absl::StatusOr<int64_t> NextIncarnation() override { return folder_->NextIncarnation(); }
   TierUsage usage() const override;
 
-  // Says that the server ended in order, with so many sessions on disk.
-  absl::Status WriteCleanMarker(int64_t sessions);
-  // What WriteCleanMarker wrote, if the last server came to that; the marker is gone for good on return.
-  absl::StatusOr<std::optional<int64_t>> TakeCleanMarker();
+  // As of DiskFolder.
+  absl::Status WriteCleanMarker(int64_t sessions) { return folder_->WriteCleanMarker(sessions); }
+  absl::StatusOr<std::optional<int64_t>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
 
  private:
   // What is there of a key, and of its whole file what this process knows.
@@ -87,31 +79,16 @@ class DiskTier final : public StateTier {
     int64_t bytes = 0;
     int64_t replaced_bytes = 0;
   };
-  // Files of a key, as they lie there; 0 bytes: none.
-  struct Found {
-    StateKey key;
-    int64_t full_bytes = 0;
-    int64_t delta_bytes = 0;
-  };
-
   struct FileInMemory {
     HostBlock block;
     std::string_view bytes;
   };
 
-  DiskTier(const DiskTierOptions& options, HostBlockPool& memory, int lock_fd);
+  DiskTier(const DiskTierOptions& options, std::unique_ptr<DiskFolder> folder, HostBlockPool& blocks);
 
-  std::string SessionsFolder() const;
-  std::string PrincipalFolder(const StateKey& key) const;
-  std::string SessionFolder(const StateKey& key) const;
-  std::string FullPath(const StateKey& key) const;
-  std::string DeltaPath(const StateKey& key) const;
-  // All state files, by key; `remove_leftovers`: temporary ones go.
-  absl::StatusOr<std::vector<Found>> Scan(bool remove_leftovers) const;
-  // What one of them holds; its delta goes where it is one to an earlier file.
-  absl::StatusOr<StoredSession> ReadEntry(const Found& found);
+  // What the files of a key hold; its delta goes where it is one to an earlier file.
+  absl::StatusOr<StoredSession> ReadEntry(const StateKey& key, const DiskFolder::Files& files);
 
-  absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
@@ -130,12 +107,11 @@ class DiskTier final : public StateTier {
 
   // Constant after construction.
   const DiskTierOptions options_;
-  HostBlockPool& memory_;
-  const int lock_fd_;
+  const std::unique_ptr<DiskFolder> folder_;
+  HostBlockPool& blocks_;
 
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
-  std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // known to outlive a crash of the machine
   TierUsage usage_ ABSL_GUARDED_BY(mu_);
 };
 

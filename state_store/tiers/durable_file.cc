@@ -13,7 +13,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "base/error.h"
 #include "base/random_id.h"
-#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
@@ -21,11 +20,10 @@
 namespace gdn {
 namespace {
 
-// What one call writes or reads at most: a thread in the kernel lets others in only after it. Writing to the disk begins after
-// each, so that fsync finds little left to do.
+// What one call writes or reads at most: a thread in the kernel lets others in only after it. Writing to the disk
+// begins after each, so that fsync finds little left to do.
 constexpr size_t kChunkBytes = size_t{256} << 10;
 constexpr size_t kMaxPieces = 64;  // of one call; the system takes 1024
-constexpr size_t kHeadBytes = size_t{64} << 10;
 
 // Calls again what a signal interrupted.
 template <typename Call>
@@ -174,26 +172,14 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   return bytes;
 }
 
-absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path) {
+absl::StatusOr<std::string> ReadFileStart(const std::string& path, int64_t bytes, int64_t& file_bytes) {
   const File file(path, O_RDONLY);
-  GDN_ASSIGN_OR_RETURN(const int64_t file_bytes, SizeOf(file, path));
-  FileHead head{.bytes = {}, .file_bytes = file_bytes};
-  const auto read = [&](size_t size) -> absl::Status {
-    head.bytes.resize(size);
-    const ssize_t got = ReadAt(file.fd(), head.bytes.data(), size, 0);
-    if (got < 0) return IoError(errno, "read", path);
-    head.bytes.resize(static_cast<size_t>(got));
-    return absl::OkStatus();
-  };
-  GDN_RETURN_IF_ERROR(read(std::min(static_cast<size_t>(file_bytes), kHeadBytes)));
-  uint64_t header_bytes = 0;
-  if (head.bytes.size() < sizeof(header_bytes)) return head;
-  std::memcpy(&header_bytes, head.bytes.data(), sizeof(header_bytes));
-  if (header_bytes > static_cast<uint64_t>(file_bytes) - sizeof(header_bytes)) return head;  // the parser says so
-  if (sizeof(header_bytes) + header_bytes > head.bytes.size()) {
-    GDN_RETURN_IF_ERROR(read(sizeof(header_bytes) + header_bytes));
-  }
-  return head;
+  GDN_ASSIGN_OR_RETURN(file_bytes, SizeOf(file, path));
+  std::string start(static_cast<size_t>(std::min(bytes, file_bytes)), '\0');
+  const ssize_t got = ReadAt(file.fd(), start.data(), start.size(), 0);
+  if (got < 0) return IoError(errno, "read", path);
+  start.resize(static_cast<size_t>(got));
+  return start;
 }
 
 absl::Status SyncFolder(const std::string& folder) {

@@ -1,7 +1,7 @@
 // Files that are what they were or what they become, and never something between, whatever fails in the meantime.
 //
-// Errors: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the disk is full, UNAVAILABLE (TIER_UNAVAILABLE: tier, path)
-// for any other failure, with the system's own words.
+// Errors: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the disk is full, UNAVAILABLE (TIER_UNAVAILABLE: tier,
+// path) for any other failure, with the system's own words.
 // Thread safety: free functions; calls that name the same file are the caller's to order. Ownership: values.
 //
 //   GDN_RETURN_IF_ERROR(MakeFolder("/state/sessions"));
@@ -27,26 +27,23 @@ inline constexpr std::string_view kTemporarySuffix = ".tmp";
 absl::Status IoError(int error, std::string_view action, const std::string& path);
 
 // NOT_FOUND where there is no such file. `room` gives the memory that it is read to, of so many bytes. A file and not a
-// mapping: one that shrinks while it is read is cut short, and no SIGBUS. Its parts are read on `pool`, where there is one.
+// mapping: one that shrinks while it is read is cut short, and no SIGBUS. Its parts are read on `pool`, where there is
+// one.
 absl::StatusOr<std::string_view> ReadFile(const std::string& path,
                                           absl::FunctionRef<absl::StatusOr<char*>(size_t)> room,
                                           SharedThreadPool* pool = nullptr);
 // The same for one that is small.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path);
-// As much of it as a safetensors header takes, as its first 8 bytes tell; all of it where those make no sense.
-struct FileHead {
-  std::string bytes;
-  int64_t file_bytes = 0;
-};
-absl::StatusOr<FileHead> ReadSafetensorsHead(const std::string& path);
+// Its first `bytes`, or all of it where it has fewer; `file_bytes`: how many it has.
+absl::StatusOr<std::string> ReadFileStart(const std::string& path, int64_t bytes, int64_t& file_bytes);
 
 struct ReplaceResult {
   absl::Status status;
   // The new file stands under its name, though `status` may say that it is not known to outlive a crash of the machine.
   bool replaced = false;
 };
-// Writes the pieces to a temporary name in `folder`, and renames it to `name` once the disk has it. Where that fails, the
-// old file is untouched and the temporary one is gone.
+// Writes the pieces to a temporary name in `folder`, and renames it to `name` once the disk has it. Where that fails,
+// the old file is untouched and the temporary one is gone.
 ReplaceResult ReplaceFile(const std::string& folder, const std::string& name,
                           const std::vector<std::string_view>& pieces);
 

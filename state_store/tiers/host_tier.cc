@@ -61,12 +61,12 @@ absl::Status HostTier::Erase(const StateKey& key) {
 absl::Status HostTier::EraseAll(const StateKey& key) {
   std::vector<SessionImagePtr> erased;
   absl::MutexLock lock(&mu_);
-  auto it = entries_.lower_bound({.principal = key.principal, .id = key.id, .checkpoint = ""});
-  while (it != entries_.end() && it->first.principal == key.principal && it->first.id == key.id) {
+  const auto [begin, end] = SessionRange(entries_, key);
+  for (auto it = begin; it != end; ++it) {
     erased.push_back(std::move(it->second.image));
     usage_.used_bytes -= it->second.bytes;
-    it = entries_.erase(it);
   }
+  entries_.erase(begin, end);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
 // A place where sessions' states rest when they are not on the device: host memory, disk, a shared store.
 //
-// Thread safety: all methods from any thread; calls of one key are made one at a time. They may block on the disk or the
-// network. Ownership: images are shared and never changed.
+// Thread safety: all methods from any thread; calls of one key are made one at a time. They may block on the disk or
+// the network. Ownership: images are shared and never changed.
 //
 //   GDN_RETURN_IF_ERROR(tier.Store({.principal = "", .id = "chat-1"}, image).status());
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, tier.Load({.principal = "", .id = "chat-1"}));
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,13 @@ struct StateKey {
   friend auto operator<=>(const StateKey&, const StateKey&) = default;
   std::string ToString() const;  // "sessions/ID", for messages
 };
+
+// The part of a std::map by StateKey that is the session's: its state and its checkpoints, as [first, second).
+template <typename Map>
+auto SessionRange(Map& map, const StateKey& key) {
+  return std::pair(map.lower_bound({.principal = key.principal, .id = key.id, .checkpoint = ""}),
+                   map.lower_bound({.principal = key.principal, .id = key.id + '\0', .checkpoint = ""}));
+}
 
 struct StoreResult {
   int64_t written_bytes = 0;
@@ -63,9 +71,9 @@ class StateTier {
   virtual std::string_view name() const = 0;  // "host", "disk", "redis"
   virtual bool durable() const = 0;           // outlives the process
 
-  // Replaces what the key had, once the new state is whole: a reader finds the old or the new, also after a crash at any
-  // moment. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room, UNAVAILABLE (TIER_UNAVAILABLE) where it
-  // cannot be reached or written; the old state is still there then.
+  // Replaces what the key had, once the new state is whole: a reader finds the old or the new, also after a crash at
+  // any moment. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room, UNAVAILABLE (TIER_UNAVAILABLE)
+  // where it cannot be reached or written; the old state is still there then.
   virtual absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) = 0;
   // NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE: tensor) where what is there is damaged.
   virtual absl::StatusOr<SessionImagePtr> Load(const StateKey& key) = 0;
@@ -76,8 +84,8 @@ class StateTier {
 
   // Bases that the next Store of the key need not hold (LayerImage::has_base), for they are in what is there.
   virtual BaseVersions KnownBases(const StateKey& /*key*/) const { return {}; }
-  // Everything that is there, named checkpoints included; what is damaged is logged, counted and passed over. For durable
-  // tiers, when a server starts.
+  // Everything that is there, named checkpoints included; what is damaged is logged, counted and passed over. For
+  // durable tiers, when a server starts.
   virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
 
   // Counts the starts of servers on a durable store: higher than any before, and durable. UNIMPLEMENTED elsewhere.

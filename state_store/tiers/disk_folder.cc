@@ -1,0 +1,262 @@
+#include "state_store/tiers/disk_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "state_store/tiers/durable_file.h"
+
+namespace gdn {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFullName = "state.safetensors";
+constexpr std::string_view kDeltaName = "state.delta.safetensors";
+constexpr std::string_view kCheckpointPrefix = "checkpoint-";
+constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kSessionPrefix = "s-";
+constexpr std::string_view kAnonymous = "anonymous";
+constexpr char kCleanName[] = "clean";
+constexpr char kIncarnationName[] = "incarnation";
+constexpr size_t kMaxId = 128;
+
+bool IsId(const std::string& id) {
+  return !id.empty() && id.size() <= kMaxId && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '~' || c == '-';
+  });
+}
+
+bool IsPrincipal(const std::string& principal) {
+  return principal.size() <= kMaxId && std::all_of(principal.begin(), principal.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+         });
+}
+
+// The folder and those above it, each durable where it is new.
+absl::Status MakeFolders(const std::string& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder, error)) return absl::OkStatus();
+  const std::string parent = fs::path(folder).parent_path().string();
+  if (!parent.empty() && parent != folder) GDN_RETURN_IF_ERROR(MakeFolders(parent));
+  GDN_RETURN_IF_ERROR(MakeFolder(folder));
+  if (!fs::is_directory(folder, error)) return IoError(ENOTDIR, "use", folder);
+  return SyncFolder(parent.empty() ? "." : parent);
+}
+
+absl::StatusOr<int> TakeLock(const std::string& directory) {
+  const std::string path = StrCat(directory, "/lock");
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd < 0) return IoError(errno, "create", path);
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  if (error != EWOULDBLOCK) return IoError(error, "lock", path);
+  return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+                   StrCat("another server keeps its states in '", directory,
+                          "'; give each server a folder of its own (--disk-dir), or end the other one"),
+                   {{"tier", "disk"}, {"path", directory}});
+}
+
+// The entries of a folder; none where it has gone.
+absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) entries.push_back(*it);
+  if (error && error != std::errc::no_such_file_or_directory) return IoError(error.value(), "list", folder.string());
+  return entries;
+}
+
+int64_t FileBytes(const fs::directory_entry& file) {
+  std::error_code error;
+  const auto size = file.file_size(error);
+  return error ? 0 : static_cast<int64_t>(size);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskFolder>> DiskFolder::Open(const std::string& directory) {
+  std::error_code error;
+  // "a/b/" and "a/b" are one folder, and stay it when the process changes its own.
+  std::string settled = fs::absolute(directory, error).lexically_normal().string();
+  if (error || directory.empty()) {
+    return IoError(directory.empty() ? EINVAL : error.value(), "find the folder", directory);
+  }
+  while (settled.size() > 1 && settled.back() == '/') settled.pop_back();
+  GDN_RETURN_IF_ERROR(MakeFolders(settled));
+  GDN_ASSIGN_OR_RETURN(const int lock_fd, TakeLock(settled));
+  std::unique_ptr<DiskFolder> folder(new DiskFolder(std::move(settled), lock_fd));
+  GDN_RETURN_IF_ERROR(MakeFolders(folder->SessionsFolder()));
+  return folder;
+}
+
+DiskFolder::~DiskFolder() { close(lock_fd_); }
+
+absl::Status DiskFolder::ValidateKey(const StateKey& key) {
+  if (IsPrincipal(key.principal) && IsId(key.id) && (key.checkpoint.empty() || IsId(key.checkpoint))) {
+    return absl::OkStatus();
+  }
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
+                   StrCat("'", key.ToString(), "' of principal '", key.principal,
+                          "' is no name for a state; expected 1 to 128 of [A-Za-z0-9._~-] and hexadecimal digits"));
+}
+
+std::string DiskFolder::SessionsFolder() const { return StrCat(directory_, "/sessions"); }
+
+std::string DiskFolder::PrincipalFolder(const StateKey& key) const {
+  return StrCat(SessionsFolder(), "/", key.principal.empty() ? kAnonymous : key.principal);
+}
+
+std::string DiskFolder::SessionFolder(const StateKey& key) const {
+  return StrCat(PrincipalFolder(key), "/", kSessionPrefix, key.id);
+}
+
+std::string DiskFolder::FullName(const StateKey& key) {
+  return key.checkpoint.empty() ? std::string(kFullName) : StrCat(kCheckpointPrefix, key.checkpoint, kSuffix);
+}
+
+std::string DiskFolder::DeltaName() { return std::string(kDeltaName); }
+
+std::string DiskFolder::FullPath(const StateKey& key) const { return StrCat(SessionFolder(key), "/", FullName(key)); }
+
+std::string DiskFolder::DeltaPath(const StateKey& key) const { return StrCat(SessionFolder(key), "/", kDeltaName); }
+
+absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remove_leftovers) const {
+  std::map<StateKey, Files> found;
+  GDN_ASSIGN_OR_RETURN(const auto principals, Entries(SessionsFolder()));
+  for (const fs::directory_entry& principal : principals) {
+    std::string name = principal.path().filename().string();
+    if (name == kAnonymous) name.clear();
+    GDN_ASSIGN_OR_RETURN(const auto sessions, Entries(principal.path()));
+    for (const fs::directory_entry& session : sessions) {
+      const std::string folder = session.path().filename().string();
+      if (!folder.starts_with(kSessionPrefix)) continue;
+      const StateKey key{.principal = name, .id = folder.substr(kSessionPrefix.size()), .checkpoint = {}};
+      GDN_RETURN_IF_ERROR(ScanSession(key, remove_leftovers, found));
+    }
+  }
+  return found;
+}
+
+absl::Status DiskFolder::ScanSession(const StateKey& key, bool remove_leftovers,
+                                     std::map<StateKey, Files>& found) const {
+  const std::string folder = SessionFolder(key);
+  GDN_ASSIGN_OR_RETURN(const auto files, Entries(folder));
+  for (const fs::directory_entry& file : files) {
+    const std::string name = file.path().filename().string();
+    if (name.ends_with(kTemporarySuffix)) {
+      if (remove_leftovers) GDN_RETURN_IF_ERROR(RemoveFile(file.path().string()));
+    } else if (name == kFullName) {
+      found[key].full_bytes = FileBytes(file);
+    } else if (name == kDeltaName) {
+      found[key].delta_bytes = FileBytes(file);
+    } else if (name.starts_with(kCheckpointPrefix) && name.ends_with(kSuffix)) {
+      StateKey checkpoint = key;
+      checkpoint.checkpoint =
+          name.substr(kCheckpointPrefix.size(), name.size() - kCheckpointPrefix.size() - kSuffix.size());
+      found[checkpoint].full_bytes = FileBytes(file);
+    }
+  }
+  // A delta whose whole file was removed: the session was being erased.
+  std::error_code error;
+  if (const auto it = found.find(key); it != found.end() && !fs::exists(FullPath(key), error)) {
+    if (remove_leftovers) GDN_RETURN_IF_ERROR(RemoveFile(DeltaPath(key)));
+    found.erase(it);
+  }
+  if (remove_leftovers) rmdir(folder.c_str());  // where nothing is left in it
+  return absl::OkStatus();
+}
+
+absl::Status DiskFolder::MakeSessionFolder(const StateKey& key) {
+  const std::pair<std::string, std::string> folders[] = {{SessionsFolder(), PrincipalFolder(key)},
+                                                         {PrincipalFolder(key), SessionFolder(key)}};
+  for (const auto& [parent, folder] : folders) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (synced_folders_.count(folder) != 0) continue;
+    }
+    GDN_RETURN_IF_ERROR(MakeFolder(folder));
+    GDN_RETURN_IF_ERROR(SyncFolder(parent));
+    absl::MutexLock lock(&mu_);
+    synced_folders_.insert(folder);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DiskFolder::RemoveFiles(const StateKey& key, bool all) const {
+  const std::string folder = SessionFolder(key);
+  if (access(folder.c_str(), F_OK) != 0 && errno == ENOENT) return absl::OkStatus();
+  // The whole file first: without it a delta stands for nothing, and no older state comes to light.
+  std::vector<std::string> paths = {FullPath(key)};
+  if (all || key.checkpoint.empty()) paths.push_back(DeltaPath(key));
+  if (all) {
+    std::error_code error;
+    for (const auto& file : fs::directory_iterator(folder, error)) paths.push_back(file.path().string());
+    if (error) return IoError(error.value(), "list", folder);
+  }
+  for (const std::string& path : paths) GDN_RETURN_IF_ERROR(RemoveFile(path));
+  return absl::OkStatus();
+}
+
+absl::Status DiskFolder::SyncRemoval(const StateKey& key) {
+  const std::string folder = SessionFolder(key);
+  if (rmdir(folder.c_str()) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return SyncFolder(folder);  // there are checkpoints, or the session itself
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    synced_folders_.erase(folder);
+  }
+  return SyncFolder(PrincipalFolder(key));
+}
+
+absl::Status DiskFolder::WriteCleanMarker(int64_t sessions) const {
+  const std::string text = StrCat(sessions);
+  return ReplaceFile(directory_, kCleanName, {text}).status;
+}
+
+absl::StatusOr<std::optional<int64_t>> DiskFolder::TakeCleanMarker() const {
+  const std::string path = StrCat(directory_, "/", kCleanName);
+  const auto file = ReadSmallFile(path);
+  if (absl::IsNotFound(file.status())) return std::optional<int64_t>();
+  GDN_RETURN_IF_ERROR(file.status());
+  int64_t sessions = 0;
+  const bool valid = absl::SimpleAtoi(AbslView(*file), &sessions) && sessions >= 0;
+  GDN_RETURN_IF_ERROR(RemoveFile(path));
+  GDN_RETURN_IF_ERROR(SyncFolder(directory_));
+  return valid ? std::optional<int64_t>(sessions) : std::nullopt;
+}
+
+absl::StatusOr<int64_t> DiskFolder::NextIncarnation() const {
+  const std::string path = StrCat(directory_, "/", kIncarnationName);
+  int64_t incarnation = 0;
+  const absl::StatusOr<std::string> file = ReadSmallFile(path);
+  if (file.ok()) {
+    if (!absl::SimpleAtoi(AbslView(*file), &incarnation) || incarnation < 0) {
+      return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                       StrCat("'", path, "' holds no number of starts; write one there that is higher than any before"),
+                       {{"tier", "disk"}, {"path", path}});
+    }
+  } else if (!absl::IsNotFound(file.status())) {
+    return file.status();
+  }
+  const std::string text = StrCat(++incarnation, "\n");
+  GDN_RETURN_IF_ERROR(ReplaceFile(directory_, kIncarnationName, {text}).status);
+  return incarnation;
+}
+
+}  // namespace gdn

@@ -1,0 +1,89 @@
+// The folder that a DiskTier keeps its files in: who has it, the names in it, and what a server does there when it
+// starts and when it ends.
+//
+//   DIR/lock                                       held by the server that uses the folder
+//   DIR/clean                                      the last server ended in order
+//   DIR/incarnation                                how many servers have begun here
+//   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
+//     state.safetensors                            the session
+//     state.delta.safetensors                      what changed since, where most of it did not
+//     checkpoint-CHECKPOINT.safetensors            each named checkpoint
+// Errors: as of durable_file.h.
+// Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: has the lock until it ends.
+//
+//   GDN_ASSIGN_OR_RETURN(std::unique_ptr<DiskFolder> folder, DiskFolder::Open("/var/lib/gdn"));
+//   GDN_RETURN_IF_ERROR(folder->MakeSessionFolder(key));
+//   GDN_RETURN_IF_ERROR(ReplaceFile(folder->SessionFolder(key), folder->FullName(key), pieces).status);
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+class DiskFolder {
+ public:
+  // Makes the folder where it is not there, and takes its lock. UNAVAILABLE (TIER_UNAVAILABLE: path) where it cannot be
+  // used, or another process uses it.
+  static absl::StatusOr<std::unique_ptr<DiskFolder>> Open(const std::string& directory);
+  DiskFolder(const DiskFolder&) = delete;
+  DiskFolder& operator=(const DiskFolder&) = delete;
+  ~DiskFolder();
+
+  // INVALID_ARGUMENT (INVALID_NAME) where the key's parts are no names of folders and files. All below takes valid
+  // ones.
+  static absl::Status ValidateKey(const StateKey& key);
+  std::string SessionFolder(const StateKey& key) const;
+  static std::string FullName(const StateKey& key);
+  static std::string DeltaName();
+  std::string FullPath(const StateKey& key) const;
+  std::string DeltaPath(const StateKey& key) const;
+
+  // The files of a key, as they lie there; 0 bytes: none.
+  struct Files {
+    int64_t full_bytes = 0;
+    int64_t delta_bytes = 0;
+  };
+  // All state files. `remove_leftovers`: what was never finished goes.
+  absl::StatusOr<std::map<StateKey, Files>> Scan(bool remove_leftovers) const;
+
+  // Durable on return.
+  absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes the key's files; `all`: the session's and those of all its checkpoints. Not durable before SyncRemoval.
+  absl::Status RemoveFiles(const StateKey& key, bool all) const;
+  absl::Status SyncRemoval(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Says that the server ended in order, with so many sessions on disk.
+  absl::Status WriteCleanMarker(int64_t sessions) const;
+  // What WriteCleanMarker wrote, if the last server came to that; the marker is gone for good on return.
+  absl::StatusOr<std::optional<int64_t>> TakeCleanMarker() const;
+  // As StateTier's. DATA_LOSS (INVALID_STATE_FILE: tier, path) where the number in the folder is none.
+  absl::StatusOr<int64_t> NextIncarnation() const;
+
+ private:
+  DiskFolder(std::string directory, int lock_fd) : directory_(std::move(directory)), lock_fd_(lock_fd) {}
+
+  std::string SessionsFolder() const;
+  std::string PrincipalFolder(const StateKey& key) const;
+  absl::Status ScanSession(const StateKey& key, bool remove_leftovers, std::map<StateKey, Files>& found) const;
+
+  // Constant after construction.
+  const std::string directory_;
+  const int lock_fd_;
+
+  absl::Mutex mu_;
+  std::set<std::string> synced_folders_ ABSL_GUARDED_BY(mu_);  // known to outlive a crash of the machine
+};
+
+}  // namespace gdn

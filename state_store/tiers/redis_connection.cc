@@ -29,12 +29,6 @@ std::string_view View(const redisReply& reply) { return {reply.str == nullptr ? 
 
 }  // namespace
 
-absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
-                        std::string_view message) {
-  return MakeError(code, reason, StrCat("redis at ", endpoint.ToString(), ": ", message),
-                   {{"tier", "redis"}, {"endpoint", endpoint.ToString()}});
-}
-
 void RedisReplyDeleter::operator()(redisReply* reply) const { freeReplyObject(reply); }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const RedisEndpoint& endpoint,
@@ -215,7 +209,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Take() {
 }
 
 void RedisPool::Return(std::unique_ptr<RedisConnection> connection) {
-  if (connection == nullptr || !connection->Reusable()) return;
+  if (!connection->Reusable()) return;
   absl::MutexLock lock(&mu_);
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
 }

@@ -1,10 +1,9 @@
 // One connection to a Redis server: commands are pipelined, large values are sent from where they lie.
 //
 // hiredis connects and parses; sending is done here, without SIGPIPE and without copying values.
-// Thread safety: a connection is for one thread at a time; a RedisPool is safe from any thread. Ownership: what Append is
-// given must live until Flush returns.
+// Thread safety: a connection is for one thread at a time; a RedisPool is safe from any thread. Ownership: what Append
+// is given must live until Flush returns.
 //
-//   GDN_ASSIGN_OR_RETURN(RedisEndpoint endpoint, ParseRedisEndpoint("redis://:secret@10.0.0.7:6379/1"));
 //   GDN_ASSIGN_OR_RETURN(auto connection, RedisConnection::Connect(endpoint, absl::Seconds(1), absl::Seconds(5)));
 //   GDN_ASSIGN_OR_RETURN(RedisReply reply, connection->Call({"HGET", key, field}));
 #pragma once
@@ -17,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,30 +24,13 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "state_store/tiers/redis_endpoint.h"
 
 struct redisContext;
 struct redisReply;
 
 namespace gdn {
-
-struct RedisEndpoint {
-  std::string host;
-  int port = 6379;
-  std::string unix_path;  // instead of host and port
-  std::string user;       // "": the default one
-  std::string password;
-  int db = 0;
-
-  std::string ToString() const;  // "10.0.0.7:6379", "unix:/run/redis.sock"; never the password
-};
-
-// "HOST:PORT", "HOST", "[IPV6]:PORT", "unix:/PATH", "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]", USER and PASSWORD with
-// %XX where they have characters of the syntax. INVALID_ARGUMENT (INVALID_SPEC), without the password in its message.
-absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text);
-
-// UNAVAILABLE (TIER_UNAVAILABLE) and the like with the tier's metadata.
-absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
-                        std::string_view message);
 
 struct RedisReplyDeleter {
   void operator()(redisReply* reply) const;
@@ -56,8 +39,8 @@ using RedisReply = std::unique_ptr<redisReply, RedisReplyDeleter>;
 
 class RedisConnection {
  public:
-  // Connected, authenticated and at the endpoint's database, or UNAVAILABLE (TIER_UNAVAILABLE). A command may be without
-  // progress for `command_timeout`.
+  // Connected, authenticated and at the endpoint's database, or UNAVAILABLE (TIER_UNAVAILABLE). A command may be
+  // without progress for `command_timeout`.
   static absl::StatusOr<std::unique_ptr<RedisConnection>> Connect(const RedisEndpoint& endpoint,
                                                                   absl::Duration connect_timeout,
                                                                   absl::Duration command_timeout);
@@ -68,8 +51,8 @@ class RedisConnection {
   // A command: `arguments`, and where `value` has pieces one more, which is these end to end.
   void Append(const std::vector<std::string_view>& arguments, const std::vector<std::string_view>& value = {});
   absl::Status Flush();
-  // The next reply, which may be one of Redis' errors: CheckReply tells. UNAVAILABLE where the connection is of no use any
-  // more.
+  // The next reply, which may be one of Redis' errors: CheckReply tells. UNAVAILABLE where the connection is of no use
+  // any more.
   absl::StatusOr<RedisReply> Receive();
   // OK, or what an error reply means: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the server's memory is full,
   // UNAVAILABLE (TIER_UNAVAILABLE) elsewhere.
@@ -105,11 +88,20 @@ class RedisPool {
   RedisPool(RedisEndpoint endpoint, absl::Duration connect_timeout, absl::Duration command_timeout)
       : endpoint_(std::move(endpoint)), connect_timeout_(connect_timeout), command_timeout_(command_timeout) {}
 
-  absl::StatusOr<std::unique_ptr<RedisConnection>> Take();
-  void Return(std::unique_ptr<RedisConnection> connection);
+  // What `use` answers of a connection, or UNAVAILABLE where there is none.
+  template <typename Use>
+  auto Run(Use use) -> decltype(use(std::declval<RedisConnection&>())) {
+    GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> connection, Take());
+    auto result = use(*connection);
+    Return(std::move(connection));
+    return result;
+  }
   const RedisEndpoint& endpoint() const { return endpoint_; }
 
  private:
+  absl::StatusOr<std::unique_ptr<RedisConnection>> Take();
+  void Return(std::unique_ptr<RedisConnection> connection);
+
   const RedisEndpoint endpoint_;
   const absl::Duration connect_timeout_;
   const absl::Duration command_timeout_;

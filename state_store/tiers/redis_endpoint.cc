@@ -1,3 +1,5 @@
+#include "state_store/tiers/redis_endpoint.h"
+
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -6,7 +8,6 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/tiers/redis_connection.h"
 
 namespace gdn {
 
@@ -104,6 +105,12 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
   }
   GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
   return endpoint;
+}
+
+absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
+                        std::string_view message) {
+  return MakeError(code, reason, StrCat("redis at ", endpoint.ToString(), ": ", message),
+                   {{"tier", "redis"}, {"endpoint", endpoint.ToString()}});
 }
 
 }  // namespace gdn

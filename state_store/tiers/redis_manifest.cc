@@ -19,6 +19,12 @@ std::string RedisManifest::ChunkName(std::string_view session, int64_t chunk) co
   return StrCat(session, ":", version, ":", chunk);
 }
 
+std::vector<std::string> RedisManifest::ChunkNames(std::string_view session) const {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < chunks(); ++i) names.push_back(ChunkName(session, i));
+  return names;
+}
+
 std::string RedisManifest::ToJson() const {
   return nlohmann::json{
       {"version", version}, {"bytes", bytes}, {"chunk_bytes", chunk_bytes}, {"chunks", chunks()}, {"xxh3", xxh3}}

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "state_store/tiers/state_tier.h"
 
@@ -23,6 +24,7 @@ struct RedisManifest {
 
   int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
   std::string ChunkName(std::string_view session, int64_t chunk) const;
+  std::vector<std::string> ChunkNames(std::string_view session) const;
 
   std::string ToJson() const;
   // nullopt for what is not a manifest, or one whose numbers contradict each other.

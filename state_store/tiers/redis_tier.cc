@@ -1,10 +1,11 @@
 #include "state_store/tiers/redis_tier.h"
 
 #include <hiredis/hiredis.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -15,44 +16,13 @@
 #include "state_store/state_file/encode.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
-#include "state_store/tiers/redis_manifest.h"
+#include "state_store/tiers/stored_file.h"
 
 namespace gdn {
 
 namespace {
 
-// KEYS: the session, the new chunks. ARGV: the field, its manifest. All or nothing: whatever can fail comes before the first
-// change. A manifest that cannot be parsed is replaced; its chunks are not known.
-constexpr std::string_view kSwitchScript = R"(
-local old = redis.call('HGET', KEYS[1], ARGV[1])
-for i = 2, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 0 then return redis.error_reply('ERR a chunk expired before all were written') end
-end
-for i = 2, #KEYS do redis.call('PERSIST', KEYS[i]) end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-if old then
-  local ok, m = pcall(cjson.decode, old)
-  if ok and type(m) == 'table' and m.version and m.chunks then
-    for i = 0, m.chunks - 1 do redis.call('UNLINK', KEYS[1] .. ':' .. m.version .. ':' .. string.format('%.0f', i)) end
-  end
-end
-return redis.status_reply('OK'))";
-
-// KEYS: the session. ARGV: the field, or none for all.
-constexpr std::string_view kEraseScript = R"(
-local fields = ARGV
-if #ARGV == 0 then fields = redis.call('HKEYS', KEYS[1]) end
-for _, field in ipairs(fields) do
-  local old = redis.call('HGET', KEYS[1], field)
-  if old then
-    local ok, m = pcall(cjson.decode, old)
-    if ok and type(m) == 'table' and m.version and m.chunks then
-      for i = 0, m.chunks - 1 do redis.call('UNLINK', KEYS[1] .. ':' .. m.version .. ':' .. string.format('%.0f', i)) end
-    end
-    redis.call('HDEL', KEYS[1], field)
-  end
-end
-return redis.status_reply('OK'))";
+constexpr std::string_view kMissingChunk = "a chunk of it is missing";
 
 absl::Status BadOption(std::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("the Redis tier's ", what));
@@ -66,7 +36,7 @@ std::string HashPieces(const std::vector<std::string_view>& pieces) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions options, HostBlockPool& memory) {
+absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions options, HostBlockPool& blocks) {
   GDN_ASSIGN_OR_RETURN(RedisEndpoint endpoint, ParseRedisEndpoint(options.endpoint));
   if (!options.password.empty()) endpoint.password = options.password;
   for (const char c : options.prefix) {
@@ -80,31 +50,17 @@ absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions opti
     return BadOption(StrCat("chunk_bytes are ", options.chunk_bytes, "; expected 1 KiB to 256 MiB"));
   }
   if (options.chunk_ttl < absl::Seconds(1)) return BadOption("chunk_ttl is less than a second");
-  return std::unique_ptr<RedisTier>(new RedisTier(std::move(options), std::move(endpoint), memory));
+  return std::unique_ptr<RedisTier>(new RedisTier(std::move(options), std::move(endpoint), blocks));
 }
 
-RedisTier::RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& memory)
+RedisTier::RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& blocks)
     : options_(std::move(options)),
-      memory_(memory),
+      folder_(options_.prefix),
+      blocks_(blocks),
       pool_(std::move(endpoint), options_.connect_timeout, options_.command_timeout) {}
 
-std::string RedisTier::SessionName(const StateKey& key) const {
-  return StrCat(options_.prefix, "{", key.principal, "/", key.id, "}");
-}
-
-absl::Status RedisTier::Damaged(const StateKey& key, std::string_view what) const {
-  return RedisError(pool_.endpoint(), absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                    StrCat("the state of ", key.ToString(), " is damaged: ", what));
-}
-
 absl::StatusOr<StoreResult> RedisTier::Store(const StateKey& key, const SessionImagePtr& image) {
-  const auto store = [&]() -> absl::StatusOr<int64_t> {
-    GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> redis, pool_.Take());
-    absl::StatusOr<int64_t> bytes = StoreFile(*redis, key, image);
-    pool_.Return(std::move(redis));
-    return bytes;
-  };
-  const absl::StatusOr<int64_t> bytes = store();
+  const absl::StatusOr<int64_t> bytes = pool_.Run([&](RedisConnection& redis) { return StoreFile(redis, key, image); });
   absl::MutexLock lock(&mu_);
   Count(bytes.status());
   if (!bytes.ok()) return bytes.status();
@@ -115,26 +71,15 @@ absl::StatusOr<StoreResult> RedisTier::Store(const StateKey& key, const SessionI
 }
 
 absl::StatusOr<int64_t> RedisTier::StoreFile(RedisConnection& redis, const StateKey& key,
-                                             const SessionImagePtr& image) {
+                                             const SessionImagePtr& image) const {
   GDN_ASSIGN_OR_RETURN(const EncodedStateFile file, EncodeStateFile(image, {.include_owner = true}));
   const RedisManifest manifest = {.version = RandomId(),
                                   .bytes = file.bytes(),
                                   .chunk_bytes = options_.chunk_bytes,
                                   .xxh3 = HashPieces(file.pieces())};
-  const std::string session = SessionName(key);
-  std::vector<std::string> names;
-  for (int64_t i = 0; i < manifest.chunks(); ++i) names.push_back(manifest.ChunkName(session, i));
-
+  const std::vector<std::string> names = manifest.ChunkNames(folder_.SessionName(key));
   absl::Status status = SendChunks(redis, names, file.pieces());
-  if (status.ok()) {
-    const std::string keys = std::to_string(names.size() + 1);
-    const std::string field = ManifestField(key);
-    const std::string json = manifest.ToJson();
-    std::vector<std::string_view> arguments = {"EVAL", kSwitchScript, keys, session};
-    arguments.insert(arguments.end(), names.begin(), names.end());
-    arguments.insert(arguments.end(), {field, json});
-    status = redis.Call(arguments).status();
-  }
+  if (status.ok()) status = folder_.SwitchTo(redis, key, manifest);
   if (status.ok()) return file.bytes();
   if (redis.Reusable()) {
     // Refused, as for want of memory. Left alone, the chunks would take that until they expire.
@@ -146,7 +91,7 @@ absl::StatusOr<int64_t> RedisTier::StoreFile(RedisConnection& redis, const State
 }
 
 absl::Status RedisTier::SendChunks(RedisConnection& redis, const std::vector<std::string>& names,
-                                   const std::vector<std::string_view>& pieces) {
+                                   const std::vector<std::string_view>& pieces) const {
   const std::string ttl = std::to_string(absl::ToInt64Seconds(options_.chunk_ttl));
   const int64_t window = std::max<int64_t>(1, options_.window_bytes / options_.chunk_bytes);
   size_t piece = 0;
@@ -179,14 +124,8 @@ absl::Status RedisTier::SendChunks(RedisConnection& redis, const std::vector<std
 
 absl::StatusOr<SessionImagePtr> RedisTier::Load(const StateKey& key) {
   int64_t bytes = 0;
-  const auto load = [&]() -> absl::StatusOr<SessionImagePtr> {
-    GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> redis, pool_.Take());
-    absl::StatusOr<SessionImage> image = LoadImage(*redis, key, bytes);
-    pool_.Return(std::move(redis));
-    if (!image.ok()) return image.status();
-    return std::make_shared<const SessionImage>(*std::move(image));
-  };
-  absl::StatusOr<SessionImagePtr> image = load();
+  absl::StatusOr<SessionImagePtr> image =
+      pool_.Run([&](RedisConnection& redis) { return LoadImage(redis, key, bytes); });
   absl::MutexLock lock(&mu_);
   Count(image.status());
   if (image.ok()) {
@@ -197,22 +136,8 @@ absl::StatusOr<SessionImagePtr> RedisTier::Load(const StateKey& key) {
   return image;
 }
 
-absl::StatusOr<RedisManifest> RedisTier::ReadManifest(RedisConnection& redis, const StateKey& key) const {
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"HGET", SessionName(key), ManifestField(key)}));
-  if (reply->type == REDIS_REPLY_NIL) {
-    return RedisError(pool_.endpoint(), absl::StatusCode::kNotFound,
-                      key.checkpoint.empty() ? reason::kSessionNotFound : reason::kCheckpointNotFound,
-                      StrCat("no state of ", key.ToString()));
-  }
-  std::optional<RedisManifest> manifest;
-  if (reply->type == REDIS_REPLY_STRING) manifest = RedisManifest::Parse({reply->str, reply->len});
-  if (!manifest.has_value()) return Damaged(key, "its manifest is not one of this server's");
-  return *std::move(manifest);
-}
-
-absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest,
-                                           char* file) const {
-  const std::string session = SessionName(key);
+absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const std::vector<std::string>& names,
+                                           const RedisManifest& manifest, char* file) const {
   const int64_t window = std::max<int64_t>(1, options_.window_bytes / manifest.chunk_bytes);
   const int64_t chunks = manifest.chunks();
   int64_t asked = 0;
@@ -220,7 +145,7 @@ absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKe
   for (int64_t chunk = 0; chunk < asked || (whole && chunk < chunks); ++chunk) {
     const int64_t first = asked;
     while (whole && asked < chunks && asked < chunk + window) {
-      redis.Append({"GET", manifest.ChunkName(session, asked++)});
+      redis.Append({"GET", names[static_cast<size_t>(asked++)]});
     }
     if (asked > first) GDN_RETURN_IF_ERROR(redis.Flush());
     GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Receive());
@@ -240,23 +165,26 @@ absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKe
   return whole;
 }
 
-absl::StatusOr<SessionImage> RedisTier::LoadImage(RedisConnection& redis, const StateKey& key, int64_t& bytes) const {
+absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, const StateKey& key,
+                                                     int64_t& bytes) const {
   for (int attempt = 0;; ++attempt) {
-    GDN_ASSIGN_OR_RETURN(const RedisManifest manifest, ReadManifest(redis, key));
+    GDN_ASSIGN_OR_RETURN(const RedisManifest manifest, folder_.ReadManifest(redis, key));
     const auto file = std::make_shared<HostBlock>();
-    GDN_ASSIGN_OR_RETURN(*file, memory_.TakeForFile(static_cast<size_t>(manifest.bytes)));
+    GDN_ASSIGN_OR_RETURN(*file, blocks_.TakeForFile(static_cast<size_t>(manifest.bytes)));
     const std::string_view view(file->chars(), static_cast<size_t>(manifest.bytes));
-    GDN_ASSIGN_OR_RETURN(const bool whole, ReadChunks(redis, key, manifest, file->chars()));
+    GDN_ASSIGN_OR_RETURN(const bool whole,
+                         ReadChunks(redis, manifest.ChunkNames(folder_.SessionName(key)), manifest, file->chars()));
     if (!whole || HashBytes(view).ToHex() != manifest.xxh3) {
       // A Store at the same time takes the chunks away; what the manifest then names is whole.
       if (attempt == 0) continue;
-      return Damaged(key, whole ? "its checksum is not its manifest's" : "a chunk of it is missing");
+      return DamagedInRedis(redis.endpoint(), key, whole ? "its checksum is not its manifest's" : kMissingChunk);
     }
     const absl::StatusOr<StateFile> parsed = ParseStateFile(view);
     if (!parsed.ok()) return WithPrefix(parsed.status(), StrCat("redis at ", endpoint(), ": ", key.ToString()));
     GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(parsed->header.dims, options_.max_draft));
     bytes = manifest.bytes;
-    return ReadImage(*parsed, layout, file);
+    GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*parsed, layout, file));
+    return std::make_shared<const SessionImage>(std::move(image));
   }
 }
 
@@ -264,17 +192,7 @@ absl::Status RedisTier::Erase(const StateKey& key) { return RunErase(key, /*all=
 absl::Status RedisTier::EraseAll(const StateKey& key) { return RunErase(key, /*all=*/true); }
 
 absl::Status RedisTier::RunErase(const StateKey& key, bool all) {
-  const auto erase = [&]() -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> redis, pool_.Take());
-    const std::string session = SessionName(key);
-    const std::string field = ManifestField(key);
-    std::vector<std::string_view> arguments = {"EVAL", kEraseScript, "1", session};
-    if (!all) arguments.emplace_back(field);
-    absl::Status status = redis->Call(arguments).status();
-    pool_.Return(std::move(redis));
-    return status;
-  };
-  absl::Status status = erase();
+  absl::Status status = pool_.Run([&](RedisConnection& redis) { return folder_.Erase(redis, key, all); });
   absl::MutexLock lock(&mu_);
   Count(status);
   if (!status.ok()) return status;
@@ -282,12 +200,82 @@ absl::Status RedisTier::RunErase(const StateKey& key, bool all) {
     SetBytes(key, 0);
     return status;
   }
-  auto it = bytes_.lower_bound({.principal = key.principal, .id = key.id, .checkpoint = ""});
-  while (it != bytes_.end() && it->first.principal == key.principal && it->first.id == key.id) {
-    usage_.used_bytes -= it->second;
-    it = bytes_.erase(it);
-  }
+  const auto [begin, end] = SessionRange(bytes_, key);
+  for (auto it = begin; it != end; ++it) usage_.used_bytes -= it->second;
+  bytes_.erase(begin, end);
   return status;
+}
+
+absl::StatusOr<std::vector<StoredSession>> RedisTier::List() {
+  int64_t passed_over = 0;
+  absl::StatusOr<std::vector<StoredSession>> sessions =
+      pool_.Run([&](RedisConnection& redis) { return ListAll(redis, passed_over); });
+  absl::MutexLock lock(&mu_);
+  Count(sessions.status());
+  usage_.failures += passed_over;
+  if (sessions.ok()) {
+    for (const StoredSession& session : *sessions) SetBytes(session.key, session.bytes);
+  }
+  return sessions;
+}
+
+absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& redis, int64_t& passed_over) const {
+  std::vector<StoredSession> sessions;
+  std::set<StateKey> seen;  // a page may give a key twice
+  std::string cursor = "0";
+  do {
+    GDN_ASSIGN_OR_RETURN(const std::vector<StateKey> keys, folder_.ListPage(redis, cursor));
+    for (const StateKey& key : keys) {
+      if (!seen.insert(key).second) continue;
+      absl::StatusOr<StoredSession> session = ReadHeader(redis, key);
+      if (absl::IsUnavailable(session.status())) return session.status();
+      if (absl::IsNotFound(session.status())) continue;  // erased since
+      if (session.ok()) {
+        sessions.push_back(*std::move(session));
+        continue;
+      }
+      spdlog::warn("a stored state is passed over: {}",
+                   std::string_view(session.status().message().data(), session.status().message().size()));
+      ++passed_over;
+    }
+  } while (cursor != "0");
+  return sessions;
+}
+
+absl::StatusOr<StoredSession> RedisTier::ReadHeader(RedisConnection& redis, const StateKey& key) const {
+  for (int attempt = 0;; ++attempt) {
+    GDN_ASSIGN_OR_RETURN(const RedisManifest manifest, folder_.ReadManifest(redis, key));
+    const std::string session = folder_.SessionName(key);
+    bool whole = true;
+    const auto first_bytes = [&](int64_t bytes) -> absl::StatusOr<FileStart> {
+      FileStart start{.bytes = {}, .file_bytes = manifest.bytes};
+      bytes = std::min(bytes, manifest.bytes);
+      for (int64_t chunk = 0; whole && chunk * manifest.chunk_bytes < bytes; ++chunk) {
+        const int64_t wanted = std::min(manifest.chunk_bytes, bytes - chunk * manifest.chunk_bytes);
+        const std::string last = std::to_string(wanted - 1);
+        GDN_ASSIGN_OR_RETURN(const RedisReply reply,
+                             redis.Call({"GETRANGE", manifest.ChunkName(session, chunk), "0", last}));
+        whole = reply->type == REDIS_REPLY_STRING && static_cast<int64_t>(reply->len) == wanted;
+        if (whole) start.bytes.append(reply->str, reply->len);
+      }
+      return start;
+    };
+    GDN_ASSIGN_OR_RETURN(const FileStart head, ReadHead(first_bytes));
+    if (!whole) {
+      if (attempt == 0) continue;  // as LoadImage does
+      return DamagedInRedis(redis.endpoint(), key, kMissingChunk);
+    }
+    absl::StatusOr<StateFile> parsed = ParseStateFileHeader(head.bytes, head.file_bytes);
+    if (!parsed.ok()) return WithPrefix(parsed.status(), StrCat("redis at ", endpoint(), ": ", key.ToString()));
+    if (!CheckOwner(key, *parsed).ok()) {
+      return DamagedInRedis(redis.endpoint(), key, "its file is another session's");
+    }
+    return DescribeStored(key, *std::move(parsed), manifest.bytes);
+  }
+}
+
+absl::StatusOr<int64_t> RedisTier::NextIncarnation() {
+  return pool_.Run([&](RedisConnection& redis) { return folder_.NextIncarnation(redis); });
 }
 
 TierUsage RedisTier::usage() const {

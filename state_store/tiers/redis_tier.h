@@ -1,16 +1,13 @@
 // The tier in a Redis server: a shared store, from which another server can take a session over.
 //
-// A state is its file (state_file/encode.h) in chunks, beside a manifest that names them. All of a session's keys share a hash tag,
-// so that a cluster keeps them together:
-//   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> manifest, JSON {version, bytes, chunk_bytes, chunks, xxh3}
-//   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
-// Chunks expire while they are written. One script then lifts that, sets the manifest and drops the chunks of the one
-// before, atomically: a reader finds the old file or the new one, never a manifest whose chunks may go, and a writer that
-// dies leaves nothing behind for long. How much of it outlives the Redis server is for that server's settings to say
-// (appendonly, appendfsync).
+// A state is its file (state_file/encode.h) in chunks, beside a manifest that names them; redis_folder.h says under
+// which keys. Chunks expire while they are written. One script then lifts that, sets the manifest and drops the chunks
+// of the one before, atomically: a reader finds the old file or the new one, never a manifest whose chunks may go, and
+// a writer that dies leaves nothing behind for long. How much of it outlives the Redis server is for that server's
+// settings to say (appendonly, appendfsync).
 // Thread safety: safe from any thread, a connection each. Ownership: the HostBlockPool must outlive it and the images.
 //
-//   GDN_ASSIGN_OR_RETURN(auto redis, RedisTier::Make({.endpoint = "10.0.0.7:6379", .max_draft = 8}, memory));
+//   GDN_ASSIGN_OR_RETURN(auto redis, RedisTier::Make({.endpoint = "10.0.0.7:6379", .max_draft = 8}, blocks));
 //   GDN_RETURN_IF_ERROR(redis->Store(key, image).status());
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, redis->Load(key));
 #pragma once
@@ -28,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "state_store/tiers/redis_connection.h"
+#include "state_store/tiers/redis_folder.h"
 #include "state_store/tiers/redis_manifest.h"
 #include "state_store/tiers/state_tier.h"
 
@@ -48,8 +46,9 @@ struct RedisTierOptions {
 
 class RedisTier final : public StateTier {
  public:
-  // Does not connect: a server that starts later will do. INVALID_ARGUMENT for an endpoint, prefix or size that cannot be.
-  static absl::StatusOr<std::unique_ptr<RedisTier>> Make(RedisTierOptions options, HostBlockPool& memory);
+  // Does not connect: a server that starts later will do. INVALID_ARGUMENT for an endpoint, prefix or size that cannot
+  // be.
+  static absl::StatusOr<std::unique_ptr<RedisTier>> Make(RedisTierOptions options, HostBlockPool& blocks);
 
   std::string_view name() const override { return "redis"; }
   bool durable() const override { return true; }
@@ -61,37 +60,31 @@ class RedisTier final : public StateTier {
   absl::Status Erase(const StateKey& key) override;
   absl::Status EraseAll(const StateKey& key) override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
-  absl::StatusOr<int64_t> NextIncarnation() override;  // PREFIXincarnation
+  absl::StatusOr<int64_t> NextIncarnation() override;
   // used_bytes and sessions: of what this object stored, loaded or listed.
   TierUsage usage() const override;
 
  private:
-  RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& memory);
+  RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& blocks);
 
-  std::string SessionName(const StateKey& key) const;  // PREFIX{PRINCIPAL/ID}
-  absl::Status Damaged(const StateKey& key, std::string_view what) const;
-
-  absl::StatusOr<int64_t> StoreFile(RedisConnection& redis, const StateKey& key, const SessionImagePtr& image);
+  absl::StatusOr<int64_t> StoreFile(RedisConnection& redis, const StateKey& key, const SessionImagePtr& image) const;
   absl::Status SendChunks(RedisConnection& redis, const std::vector<std::string>& names,
-                          const std::vector<std::string_view>& pieces);
-  absl::StatusOr<RedisManifest> ReadManifest(RedisConnection& redis, const StateKey& key) const;
+                          const std::vector<std::string_view>& pieces) const;
   // The whole file; false where a chunk is missing, as after a Store at the same time.
-  absl::StatusOr<bool> ReadChunks(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest,
-                                  char* file) const;
-  // The same for its first bytes.
-  absl::StatusOr<bool> ReadStart(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest,
-                                 int64_t bytes, std::string& start) const;
-  absl::StatusOr<SessionImage> LoadImage(RedisConnection& redis, const StateKey& key, int64_t& bytes) const;
+  absl::StatusOr<bool> ReadChunks(RedisConnection& redis, const std::vector<std::string>& names,
+                                  const RedisManifest& manifest, char* file) const;
+  absl::StatusOr<SessionImagePtr> LoadImage(RedisConnection& redis, const StateKey& key, int64_t& bytes) const;
   absl::Status RunErase(const StateKey& key, bool all);
-
-  absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;
+  // Everything that is there; `passed_over` counts what is damaged.
+  absl::StatusOr<std::vector<StoredSession>> ListAll(RedisConnection& redis, int64_t& passed_over) const;
   absl::StatusOr<StoredSession> ReadHeader(RedisConnection& redis, const StateKey& key) const;
 
   void Count(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetBytes(const StateKey& key, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RedisTierOptions options_;
-  HostBlockPool& memory_;
+  const RedisFolder folder_;
+  HostBlockPool& blocks_;
   RedisPool pool_;
   mutable absl::Mutex mu_;
   std::map<StateKey, int64_t> bytes_ ABSL_GUARDED_BY(mu_);

@@ -1,0 +1,139 @@
+#include "state_store/tiers/redis_folder.h"
+
+#include <hiredis/hiredis.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+
+namespace {
+
+// KEYS: the session, the new chunks. ARGV: the field, its manifest. All or nothing: whatever can fail comes before the
+// first change. A manifest that cannot be parsed is replaced; its chunks are not known.
+constexpr std::string_view kSwitchScript = R"(
+local old = redis.call('HGET', KEYS[1], ARGV[1])
+for i = 2, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 0 then return redis.error_reply('ERR a chunk expired before all were written') end
+end
+for i = 2, #KEYS do redis.call('PERSIST', KEYS[i]) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+if old then
+  local ok, m = pcall(cjson.decode, old)
+  if ok and type(m) == 'table' and m.version and m.chunks then
+    for i = 0, m.chunks - 1 do redis.call('UNLINK', KEYS[1] .. ':' .. m.version .. ':' .. string.format('%.0f', i)) end
+  end
+end
+return redis.status_reply('OK'))";
+
+// KEYS: the session. ARGV: the field, or none for all.
+constexpr std::string_view kEraseScript = R"(
+local fields = ARGV
+if #ARGV == 0 then fields = redis.call('HKEYS', KEYS[1]) end
+for _, field in ipairs(fields) do
+  local old = redis.call('HGET', KEYS[1], field)
+  if old then
+    local ok, m = pcall(cjson.decode, old)
+    if ok and type(m) == 'table' and m.version and m.chunks then
+      local name = KEYS[1] .. ':' .. m.version .. ':'
+      for i = 0, m.chunks - 1 do redis.call('UNLINK', name .. string.format('%.0f', i)) end
+    end
+    redis.call('HDEL', KEYS[1], field)
+  end
+end
+return redis.status_reply('OK'))";
+
+constexpr std::string_view kScanCount = "1000";
+
+}  // namespace
+
+absl::Status DamagedInRedis(const RedisEndpoint& endpoint, const StateKey& key, std::string_view what) {
+  return RedisError(endpoint, absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                    StrCat("the state of ", key.ToString(), " is damaged: ", what));
+}
+
+std::string RedisFolder::SessionName(const StateKey& key) const {
+  return StrCat(prefix_, "{", key.principal, "/", key.id, "}");
+}
+
+absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, const StateKey& key) const {
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"HGET", SessionName(key), ManifestField(key)}));
+  if (reply->type == REDIS_REPLY_NIL) {
+    return RedisError(redis.endpoint(), absl::StatusCode::kNotFound,
+                      key.checkpoint.empty() ? reason::kSessionNotFound : reason::kCheckpointNotFound,
+                      StrCat("no state of ", key.ToString()));
+  }
+  std::optional<RedisManifest> manifest;
+  if (reply->type == REDIS_REPLY_STRING) manifest = RedisManifest::Parse({reply->str, reply->len});
+  if (manifest.has_value()) return *std::move(manifest);
+  return DamagedInRedis(redis.endpoint(), key, "its manifest is not one of this server's");
+}
+
+absl::Status RedisFolder::SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const {
+  const std::string session = SessionName(key);
+  const std::vector<std::string> chunks = manifest.ChunkNames(session);
+  const std::string keys = std::to_string(chunks.size() + 1);
+  const std::string field = ManifestField(key);
+  const std::string json = manifest.ToJson();
+  std::vector<std::string_view> arguments = {"EVAL", kSwitchScript, keys, session};
+  arguments.insert(arguments.end(), chunks.begin(), chunks.end());
+  arguments.insert(arguments.end(), {field, json});
+  return redis.Call(arguments).status();
+}
+
+absl::Status RedisFolder::Erase(RedisConnection& redis, const StateKey& key, bool all) const {
+  const std::string session = SessionName(key);
+  const std::string field = ManifestField(key);
+  std::vector<std::string_view> arguments = {"EVAL", kEraseScript, "1", session};
+  if (!all) arguments.emplace_back(field);
+  return redis.Call(arguments).status();
+}
+
+absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& redis, std::string& cursor) const {
+  const std::string pattern = StrCat(prefix_, "{*}");
+  GDN_ASSIGN_OR_RETURN(const RedisReply page, redis.Call({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount}));
+  if (page->type != REDIS_REPLY_ARRAY || page->elements != 2 || page->element[0]->type != REDIS_REPLY_STRING ||
+      page->element[1]->type != REDIS_REPLY_ARRAY) {
+    return RedisError(redis.endpoint(), absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+                      "an answer to SCAN that is not Redis'");
+  }
+  cursor.assign(page->element[0]->str, page->element[0]->len);
+  const redisReply& names = *page->element[1];
+  std::vector<StateKey> sessions;
+  for (size_t i = 0; i < names.elements; ++i) {
+    std::string_view name(names.element[i]->str, names.element[i]->len);
+    name.remove_prefix(prefix_.size() + 1);
+    name.remove_suffix(1);
+    const size_t slash = name.find('/');
+    if (slash == std::string_view::npos) continue;  // not of a tier's making
+    sessions.push_back(
+        {.principal = std::string(name.substr(0, slash)), .id = std::string(name.substr(slash + 1)), .checkpoint = ""});
+    redis.Append({"HKEYS", SessionName(sessions.back())});
+  }
+  GDN_RETURN_IF_ERROR(redis.Flush());
+  std::vector<StateKey> keys;
+  for (StateKey& session : sessions) {
+    GDN_ASSIGN_OR_RETURN(const RedisReply fields, redis.Receive());
+    if (fields->type != REDIS_REPLY_ARRAY) continue;  // a key of another kind
+    for (size_t i = 0; i < fields->elements; ++i) {
+      std::optional<std::string> checkpoint = CheckpointOfField({fields->element[i]->str, fields->element[i]->len});
+      if (!checkpoint.has_value()) continue;
+      session.checkpoint = *std::move(checkpoint);
+      keys.push_back(session);
+    }
+  }
+  return keys;
+}
+
+absl::StatusOr<int64_t> RedisFolder::NextIncarnation(RedisConnection& redis) const {
+  const std::string key = StrCat(prefix_, "incarnation");
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"INCR", key}));
+  if (reply->type == REDIS_REPLY_INTEGER) return reply->integer;
+  return RedisError(redis.endpoint(), absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+                    StrCat("INCR ", key, " gave no number"));
+}
+
+}  // namespace gdn

@@ -1,0 +1,54 @@
+// The names that a RedisTier has in its server: which keys are a session's, which files they stand for, what there is.
+//
+// All of a session's keys share a hash tag, so that a cluster keeps them together:
+//   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> manifest, as JSON (redis_manifest.h)
+//   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
+//   PREFIXincarnation               how many servers have begun with it
+// Errors of all that take a connection: as of RedisConnection.
+// Thread safety: constant. Ownership: values.
+//
+//   const RedisFolder folder("gdn:");
+//   GDN_ASSIGN_OR_RETURN(RedisManifest manifest, folder.ReadManifest(redis, key));
+//   std::string chunk = manifest.ChunkName(folder.SessionName(key), 0);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "state_store/tiers/redis_connection.h"
+#include "state_store/tiers/redis_manifest.h"
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+class RedisFolder {
+ public:
+  explicit RedisFolder(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  std::string SessionName(const StateKey& key) const;  // PREFIX{PRINCIPAL/ID}
+
+  // NOT_FOUND (SESSION_NOT_FOUND, CHECKPOINT_NOT_FOUND); DATA_LOSS (INVALID_STATE_FILE) for what is no manifest.
+  absl::StatusOr<RedisManifest> ReadManifest(RedisConnection& redis, const StateKey& key) const;
+  // Makes the manifest's chunks, all of which have been written, the key's state: atomically, with those of the one
+  // before dropped. They do not expire then.
+  absl::Status SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const;
+  // Erases the key's state, or with `all` the session's and all its checkpoints, manifest and chunks at once.
+  absl::Status Erase(RedisConnection& redis, const StateKey& key, bool all) const;
+
+  // Some of the keys that have a manifest, perhaps one twice. `cursor` is "0" before the first call and after the last.
+  absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;
+  absl::StatusOr<int64_t> NextIncarnation(RedisConnection& redis) const;
+
+ private:
+  const std::string prefix_;
+};
+
+// DATA_LOSS (INVALID_STATE_FILE: tier, endpoint).
+absl::Status DamagedInRedis(const RedisEndpoint& endpoint, const StateKey& key, std::string_view what);
+
+}  // namespace gdn

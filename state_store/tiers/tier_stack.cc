@@ -1,11 +1,13 @@
 #include "state_store/tiers/tier_stack.h"
 
-#include <bit>
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/tiers/tier_stack_owner.h"
 
 namespace gdn {
 
@@ -14,33 +16,40 @@ namespace {
 // Trimming begins above the first and ends at the second, in hundredths of the first tier's limit.
 constexpr int64_t kTrimAbove = 90;
 constexpr int64_t kTrimTo = 80;
+// Erasures that one call makes up for, so that no call becomes slow for those before it.
+constexpr size_t kOwedPerCall = 8;
 
 int64_t Hundredths(int64_t limit, int64_t hundredths) { return limit / 100 * hundredths; }
 
+TierLedger::TierSet DurableTiers(const std::vector<StateTier*>& tiers) {
+  TierLedger::TierSet durable = 0;
+  for (size_t t = 0; t < tiers.size(); ++t) durable |= static_cast<TierLedger::TierSet>(tiers[t]->durable()) << t;
+  return durable;
+}
+
+size_t FirstDurable(const std::vector<StateTier*>& tiers) {
+  const auto it = std::find_if(tiers.begin(), tiers.end(), [](const StateTier* tier) { return tier->durable(); });
+  return it == tiers.end() ? TierLedger::kNowhere : static_cast<size_t>(it - tiers.begin());
+}
+
 }  // namespace
 
-TierStack::TierStack(std::vector<StateTier*> tiers, TierStackOptions options)
-    : tiers_(std::move(tiers)), options_(options), levels_(tiers_.size()) {
-  for (size_t t = tiers_.size(); t-- > 0;) {
-    if (tiers_[t]->durable()) durable_ = t;
-  }
-}
+TierStack::TierStack(std::vector<StateTier*> tiers, const TierLedgerOptions& options)
+    : tiers_(std::move(tiers)), durable_(FirstDurable(tiers_)), ledger_(tiers_.size(), DurableTiers(tiers_), options) {}
 
 absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) {
   EraseSomeOwed();
-  Owner owner(*this, key);
+  Owner owner(ledger_, key);
   return StoreFrom(0, key, image);
 }
 
 void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes) {
-  const size_t t = IndexOf(tier);
-  if (t == kNowhere) return;
-  Owner owner(*this, key);
-  absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
-  entry.copies |= uint32_t{1} << t;
-  entry.checkpoint = t;
-  if (key.checkpoint.empty()) SetPlace(key, entry, t, bytes);
+  const auto it = std::find(tiers_.begin(), tiers_.end(), &tier);
+  if (it == tiers_.end()) return;
+  const auto t = static_cast<size_t>(it - tiers_.begin());
+  Owner owner(ledger_, key);
+  ledger_.AddNewest(t, key);
+  if (key.checkpoint.empty()) ledger_.Park(t, key, bytes);
 }
 
 absl::StatusOr<SessionImagePtr> TierStack::Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
@@ -50,20 +59,8 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchCheckpoint(const StateKey& key) 
 }
 
 absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool parked) {
-  Owner owner(*this, key);
-  size_t from = kNowhere;
-  {
-    absl::MutexLock lock(&mu_);
-    if (const auto it = entries_.find(key); it != entries_.end()) {
-      Entry& entry = it->second;
-      parked = parked && entry.place != kNowhere;
-      from = parked ? entry.place : entry.checkpoint;
-      if (parked) {
-        std::list<StateKey>& used = levels_[entry.place].used;
-        used.splice(used.end(), used, entry.used);
-      }
-    }
-  }
+  Owner owner(ledger_, key);
+  const size_t from = ledger_.Find(key, parked);
   if (from != kNowhere) return LoadFrom(from, key);
 
   // A state that nobody told of: another server's, or one that List could not reach.
@@ -76,10 +73,7 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool p
     if (status.ok()) {
       absl::StatusOr<SessionImagePtr> image = LoadFrom(t, key);
       if (image.ok()) {
-        absl::MutexLock lock(&mu_);
-        Entry& entry = entries_[key];
-        entry.copies |= uint32_t{1} << t;
-        entry.checkpoint = t;
+        ledger_.AddNewest(t, key);
         return image;
       }
       status = image.status();
@@ -90,20 +84,11 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool p
 }
 
 void TierStack::Release(const StateKey& key) {
-  Owner owner(*this, key);
-  uint32_t erase = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    const auto it = entries_.find(key);
-    if (it == entries_.end()) return;
-    SetPlace(key, it->second, kNowhere, 0);
-    erase = it->second.copies & ~DurableTiers();
-    if (erase == 0) return;
-    ++levels_[0].leaving;
-  }
-  EraseCopies(key, erase);
-  absl::MutexLock lock(&mu_);
-  --levels_[0].leaving;
+  Owner owner(ledger_, key);
+  const TierLedger::TierSet copies = ledger_.Unpark(key);
+  if (copies == 0) return;
+  EraseCopies(key, copies);
+  ledger_.Left(0, /*wake=*/false);
 }
 
 absl::StatusOr<StoreResult> TierStack::Checkpoint(const StateKey& key, const SessionImagePtr& image) {
@@ -113,43 +98,23 @@ absl::StatusOr<StoreResult> TierStack::Checkpoint(const StateKey& key, const Ses
                             " can be made: the server has no durable tier; start it with --disk-dir or --redis"));
   }
   EraseSomeOwed();
-  Owner owner(*this, key);
+  Owner owner(ledger_, key);
   GDN_ASSIGN_OR_RETURN(const StoreResult result, StoreAt(durable_, key, image));
-  uint32_t older = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    Entry& entry = entries_[key];
-    older = entry.copies & DurableTiers() & ~(uint32_t{1} << durable_);
-    if (entry.place != kNowhere && tiers_[entry.place]->durable()) SetPlace(key, entry, durable_, image->bytes());
-  }
-  EraseCopies(key, older);
+  EraseCopies(key, ledger_.MoveCheckpoint(durable_, key, image->bytes()));
   return result;
 }
 
 absl::Status TierStack::Erase(const StateKey& key) {
   EraseSomeOwed();
-  Owner owner(*this, key);
+  Owner owner(ledger_, key);
   const StateKey session{.principal = key.principal, .id = key.id, .checkpoint = ""};
-  {
-    absl::MutexLock lock(&mu_);
-    auto it = entries_.lower_bound(session);
-    while (it != entries_.end() && it->first.principal == key.principal && it->first.id == key.id) {
-      SetPlace(it->first, it->second, kNowhere, 0);
-      it = entries_.erase(it);
-    }
-    for (size_t t = 0; t < tiers_.size(); ++t) {
-      Owe(t, session, /*all=*/true);
-      ++levels_[t].leaving;
-    }
-  }
+  ledger_.End(session);
   absl::Status error;
   for (size_t t = 0; t < tiers_.size(); ++t) {
-    absl::Status status = TakesStates(t);
+    absl::Status status = ledger_.TakesStates(t);
     if (!absl::IsUnavailable(status)) status = EraseOwed(t, session);
     error.Update(status);
-    absl::MutexLock lock(&mu_);
-    --levels_[t].leaving;
-    relinquished_.SignalAll();
+    ledger_.Left(t, /*wake=*/true);
   }
   return error;
 }
@@ -167,26 +132,159 @@ bool TierStack::WantsTrim() const {
   if (tiers_.empty() || tiers_[0]->durable()) return false;
   const TierUsage host = tiers_[0]->usage();
   if (host.limit_bytes == 0 || host.used_bytes <= Hundredths(host.limit_bytes, kTrimAbove)) return false;
-  int64_t bytes = 0;
-  {
-    absl::MutexLock lock(&mu_);
-    if (levels_[0].used.empty()) return false;
-    bytes = entries_.at(levels_[0].used.front()).bytes;
-  }
-  return HasRoomFrom(1, bytes);
+  const std::optional<int64_t> bytes = ledger_.OldestBytes(0);
+  return bytes.has_value() && HasRoomFrom(1, *bytes);
 }
 
 std::string TierStack::PlaceOf(const StateKey& key) const {
-  absl::MutexLock lock(&mu_);
-  const auto it = entries_.find(key);
-  if (it == entries_.end() || it->second.place == kNowhere) return "";
-  return std::string(tiers_[it->second.place]->name());
+  const size_t place = ledger_.PlaceOf(key);
+  return place == kNowhere ? "" : std::string(tiers_[place]->name());
 }
 
 std::vector<TierUsage> TierStack::usage() const {
   std::vector<TierUsage> usage;
   for (const StateTier* tier : tiers_) usage.push_back(tier->usage());
   return usage;
+}
+
+absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image) {
+  GDN_RETURN_IF_ERROR(ledger_.TakesStates(tier));
+  GDN_RETURN_IF_ERROR(EraseOwed(tier, key));
+  const int64_t bytes = image->bytes();
+  bool again = false;
+  while (true) {
+    absl::StatusOr<StoreResult> result = tiers_[tier]->Store(key, image);
+    ledger_.Note(tier, result.status());
+    if (result.ok()) {
+      ledger_.AddNewest(tier, key);
+      return result;
+    }
+    if (absl::IsUnavailable(result.status()) && tiers_[tier]->durable()) {
+      ledger_.AddCopy(tier, key);  // whether it took the state before it went away is not known
+    }
+    if (!absl::IsResourceExhausted(result.status())) return result;
+    const absl::Status room = MakeRoom(tier, bytes);
+    if (room.ok()) continue;
+    const TierUsage usage = tiers_[tier]->usage();
+    if (usage.limit_bytes == 0 || usage.used_bytes + bytes <= usage.limit_bytes) {
+      // Its budget has room: others have left it meanwhile, or what it writes to is full, which only writing finds out.
+      if (!std::exchange(again, true) && usage.limit_bytes > 0) continue;
+      ledger_.BackOff(tier, result.status());
+    }
+    return absl::IsUnavailable(room) ? room : result.status();
+  }
+}
+
+absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const SessionImagePtr& image) {
+  const bool whole = image->has_all_bases();
+  absl::Status unavailable;
+  std::string full;
+  for (size_t t = first; t < tiers_.size(); ++t) {
+    if (!whole && t != durable_) continue;
+    absl::Status status = StoreAt(t, key, image).status();
+    if (status.ok()) {
+      EraseCopies(key, ledger_.Park(t, key, image->bytes()));
+      return absl::OkStatus();
+    }
+    if (absl::IsUnavailable(status)) {
+      unavailable.Update(status);
+    } else if (absl::IsResourceExhausted(status)) {
+      StrAppend(&full, "; ", tiers_[t]->name(), ": ", status.message());
+    } else {
+      return status;
+    }
+  }
+  if (!unavailable.ok()) return unavailable;
+  return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
+                   StrCat("no tier has room for the ", image->bytes(), " bytes of ", key.ToString(),
+                          full.empty() ? "; the server has no further tier" : full));
+}
+
+absl::StatusOr<SessionImagePtr> TierStack::LoadFrom(size_t tier, const StateKey& key) {
+  absl::StatusOr<SessionImagePtr> image = tiers_[tier]->Load(key);
+  ledger_.Note(tier, image.status());
+  return image;
+}
+
+void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if ((tiers >> t & 1) == 0) continue;
+    ledger_.DropCopy(t, key);
+    if (absl::IsUnavailable(ledger_.TakesStates(t))) continue;
+    EraseOwed(t, key).IgnoreError();  // it is still owed then
+  }
+}
+
+absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
+  for (const TierLedger::Debt& debt : ledger_.Owed(tier, key)) {
+    const auto& [erased, all] = debt;
+    const absl::Status status = all ? tiers_[tier]->EraseAll(erased) : tiers_[tier]->Erase(erased);
+    ledger_.Note(tier, status);
+    GDN_RETURN_IF_ERROR(status);
+    ledger_.Paid(tier, debt);
+  }
+  return absl::OkStatus();
+}
+
+void TierStack::EraseSomeOwed() {
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if (absl::IsUnavailable(ledger_.TakesStates(t))) continue;
+    bool reached = true;
+    for (const StateKey& key : ledger_.AcquireOwing(t, kOwedPerCall)) {
+      Owner owner(ledger_, key, Owner::kAcquired);
+      if (reached) reached = EraseOwed(t, key).ok();
+    }
+  }
+}
+
+absl::Status TierStack::MakeRoom(size_t tier, int64_t bytes) {
+  absl::Status none = absl::ResourceExhaustedError("no room can be made");
+  const TierUsage usage = tiers_[tier]->usage();
+  int64_t missing = bytes;
+  if (usage.limit_bytes > 0) {
+    if (bytes > usage.limit_bytes) return none;
+    if (usage.used_bytes + bytes > usage.limit_bytes) missing = usage.used_bytes + bytes - usage.limit_bytes;
+  }
+  // What would not make room enough is left where it is.
+  if (!ledger_.CanFree(tier, missing)) return none;
+  return MoveOut(tier, missing);
+}
+
+absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
+  absl::Status error = absl::ResourceExhaustedError("no room can be made");
+  if (tier + 1 == tiers_.size()) return error;
+  int64_t moved = 0;
+  std::set<StateKey> tried;
+  while (moved < bytes) {
+    const TierLedger::Oldest next = ledger_.AcquireOldest(tier, tried, /*may_wait=*/moved == 0);
+    // Others are making room here. They wait only for tiers below this one, so this ends.
+    if (next.waited) return absl::OkStatus();
+    if (!next.key.has_value()) break;
+    absl::Status status;
+    {
+      Owner owner(ledger_, *next.key, Owner::kAcquired);
+      const absl::StatusOr<SessionImagePtr> image = LoadFrom(tier, *next.key);
+      status = image.ok() ? StoreFrom(tier + 1, *next.key, *image) : image.status();
+      ledger_.Moved(tier, *next.key, status.ok());
+    }
+    if (status.ok()) {
+      moved += next.bytes;
+      continue;
+    }
+    tried.insert(*next.key);
+    error = status;
+    if (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) break;
+  }
+  return moved > 0 ? absl::OkStatus() : error;
+}
+
+bool TierStack::HasRoomFrom(size_t first, int64_t bytes) const {
+  for (size_t t = first; t < tiers_.size(); ++t) {
+    const TierUsage usage = tiers_[t]->usage();
+    if (usage.limit_bytes > 0 && usage.limit_bytes - usage.used_bytes < bytes) continue;
+    if (ledger_.TakesStates(t).ok()) return true;
+  }
+  return false;
 }
 
 }  // namespace gdn

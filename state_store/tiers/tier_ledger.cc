@@ -1,0 +1,198 @@
+#include "state_store/tiers/tier_ledger.h"
+
+#include "absl/time/clock.h"
+
+namespace gdn {
+
+void TierLedger::Acquire(const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  while (!TryAcquire(key)) relinquished_.Wait(&mu_);
+}
+
+bool TierLedger::TryAcquire(const StateKey& key) { return owned_.emplace(key.principal, key.id).second; }
+
+void TierLedger::Relinquish(const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  owned_.erase({key.principal, key.id});
+  if (const auto it = entries_.find(key); it != entries_.end() && it->second.copies == 0) entries_.erase(it);
+  relinquished_.SignalAll();
+}
+
+void TierLedger::AddCopy(size_t tier, const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  entries_[key].copies |= TierSet{1} << tier;
+}
+
+void TierLedger::AddNewest(size_t tier, const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[key];
+  entry.copies |= TierSet{1} << tier;
+  if (IsDurable(tier)) entry.checkpoint = tier;
+}
+
+void TierLedger::DropCopy(size_t tier, const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[key];
+  entry.copies &= ~(TierSet{1} << tier);
+  if (entry.checkpoint == tier) entry.checkpoint = kNowhere;
+  Owe(tier, key, /*all=*/false);
+}
+
+TierLedger::TierSet TierLedger::Park(size_t tier, const StateKey& key, int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[key];
+  SetPlace(key, entry, tier, bytes);
+  const TierSet others = entry.copies & ~(TierSet{1} << tier);
+  return IsDurable(tier) ? others : others & ~durable_tiers_;
+}
+
+TierLedger::TierSet TierLedger::MoveCheckpoint(size_t tier, const StateKey& key, int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[key];
+  if (entry.place != kNowhere && IsDurable(entry.place)) SetPlace(key, entry, tier, bytes);
+  return entry.copies & durable_tiers_ & ~(TierSet{1} << tier);
+}
+
+TierLedger::TierSet TierLedger::Unpark(const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(key);
+  if (it == entries_.end()) return 0;
+  SetPlace(key, it->second, kNowhere, 0);
+  const TierSet copies = it->second.copies & ~durable_tiers_;
+  if (copies != 0) ++levels_[0].leaving;
+  return copies;
+}
+
+void TierLedger::End(const StateKey& session) {
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = SessionRange(entries_, session);
+  for (auto it = begin; it != end; ++it) SetPlace(it->first, it->second, kNowhere, 0);
+  entries_.erase(begin, end);
+  for (size_t t = 0; t < levels_.size(); ++t) {
+    Owe(t, session, /*all=*/true);
+    ++levels_[t].leaving;
+  }
+}
+
+size_t TierLedger::Find(const StateKey& key, bool parked) {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(key);
+  if (it == entries_.end()) return kNowhere;
+  const Entry& entry = it->second;
+  if (!parked || entry.place == kNowhere) return entry.checkpoint;
+  std::list<StateKey>& used = levels_[entry.place].used;
+  used.splice(used.end(), used, entry.used);
+  return entry.place;
+}
+
+size_t TierLedger::PlaceOf(const StateKey& key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(key);
+  return it == entries_.end() ? kNowhere : it->second.place;
+}
+
+void TierLedger::SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) {
+  if (entry.place != kNowhere) {
+    levels_[entry.place].used.erase(entry.used);
+    levels_[entry.place].bytes -= entry.bytes;
+  }
+  entry.place = place;
+  entry.bytes = bytes;
+  if (place == kNowhere) return;
+  Level& level = levels_[place];
+  entry.used = level.used.insert(level.used.end(), key);
+  level.bytes += bytes;
+}
+
+TierLedger::Oldest TierLedger::AcquireOldest(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
+  absl::MutexLock lock(&mu_);
+  Level& level = levels_[tier];
+  for (const StateKey& candidate : level.used) {
+    if (tried.contains(candidate) || !TryAcquire(candidate)) continue;
+    ++level.leaving;
+    return {.key = candidate, .bytes = entries_.at(candidate).bytes};
+  }
+  if (!may_wait || level.leaving == 0) return {};
+  relinquished_.Wait(&mu_);
+  return {.key = std::nullopt, .waited = true};
+}
+
+void TierLedger::Moved(size_t tier, const StateKey& key, bool moved) {
+  absl::MutexLock lock(&mu_);
+  Level& level = levels_[tier];
+  --level.leaving;
+  if (!moved) level.used.splice(level.used.end(), level.used, entries_.at(key).used);
+}
+
+void TierLedger::Left(size_t tier, bool wake) {
+  absl::MutexLock lock(&mu_);
+  --levels_[tier].leaving;
+  if (wake) relinquished_.SignalAll();
+}
+
+bool TierLedger::CanFree(size_t tier, int64_t bytes) const {
+  absl::MutexLock lock(&mu_);
+  return levels_[tier].bytes >= bytes || levels_[tier].leaving != 0;
+}
+
+std::optional<int64_t> TierLedger::OldestBytes(size_t tier) const {
+  absl::MutexLock lock(&mu_);
+  if (levels_[tier].used.empty()) return std::nullopt;
+  return entries_.at(levels_[tier].used.front()).bytes;
+}
+
+void TierLedger::Owe(size_t tier, const StateKey& key, bool all) {
+  std::map<StateKey, bool>& owed = levels_[tier].owed;
+  const auto [begin, end] = SessionRange(owed, key);
+  if (all) {
+    owed.erase(begin, end);
+  } else if (begin != end && begin->second) {
+    return;  // the debt of all of the session's comes first, and is this one too
+  }
+  if (owed.size() >= options_.max_owed_erasures && !owed.contains(key)) owed.erase(owed.begin());
+  owed[key] = all;
+}
+
+std::vector<TierLedger::Debt> TierLedger::Owed(size_t tier, const StateKey& session) const {
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = SessionRange(levels_[tier].owed, session);
+  return {begin, end};
+}
+
+void TierLedger::Paid(size_t tier, const Debt& debt) {
+  absl::MutexLock lock(&mu_);
+  Level& level = levels_[tier];
+  level.owed.erase(debt.first);
+  if (absl::IsResourceExhausted(level.error)) level.retry_at = absl::InfinitePast();  // there may be room now
+}
+
+std::vector<StateKey> TierLedger::AcquireOwing(size_t tier, size_t most) {
+  absl::MutexLock lock(&mu_);
+  std::vector<StateKey> keys;
+  for (const auto& [key, all] : levels_[tier].owed) {
+    if (keys.size() == most) break;
+    if (TryAcquire(key)) keys.push_back(key);
+  }
+  return keys;
+}
+
+absl::Status TierLedger::TakesStates(size_t tier) const {
+  absl::MutexLock lock(&mu_);
+  const Level& level = levels_[tier];
+  return absl::Now() < level.retry_at ? level.error : absl::OkStatus();
+}
+
+void TierLedger::Note(size_t tier, const absl::Status& status) {
+  if (absl::IsUnavailable(status)) return BackOff(tier, status);
+  absl::MutexLock lock(&mu_);
+  Level& level = levels_[tier];
+  if (status.ok() && absl::IsUnavailable(level.error)) level.retry_at = absl::InfinitePast();
+}
+
+void TierLedger::BackOff(size_t tier, const absl::Status& why) {
+  absl::MutexLock lock(&mu_);
+  levels_[tier].error = why;
+  levels_[tier].retry_at = absl::Now() + options_.retry_after;
+}
+
+}  // namespace gdn

@@ -1,0 +1,158 @@
+// What a TierStack knows of its tiers: which state is where, which erasures a tier still owes, when to try a broken one
+// again; and who may move a session.
+//
+// A key without a copy anywhere is not in it. The bytes of a tier are those of the keys that are parked there.
+// Thread safety: all methods from any thread, none blocks on a tier. What takes a key and changes its copies or its
+// place is called by the session's Owner alone. Ownership: values.
+//
+//   TierLedger ledger(/*tiers=*/2, /*durable_tiers=*/0b10, {});
+//   TierLedger::Owner owner(ledger, key);  // waits for a move of the session to end
+//   ledger.AddNewest(1, key);
+//   ledger.Park(1, key, image->bytes());
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+struct TierLedgerOptions {
+  // A tier that could not be reached is given no states for so long, lest every eviction waits for it.
+  absl::Duration retry_after = absl::Seconds(1);
+  // Copies that an unreachable tier still has to erase are remembered up to so many; one that is forgotten may be found
+  // again when a server starts.
+  size_t max_owed_erasures = 65536;
+};
+
+class TierLedger {
+ public:
+  static constexpr size_t kNowhere = ~size_t{0};
+  using TierSet = uint32_t;  // bit t: tier t
+
+  TierLedger(size_t tiers, TierSet durable_tiers, const TierLedgerOptions& options)
+      : durable_tiers_(durable_tiers), options_(options), levels_(tiers) {}
+  TierLedger(const TierLedger&) = delete;
+  TierLedger& operator=(const TierLedger&) = delete;
+
+  // The right to move a session and to call tiers for it, for a scope.
+  class Owner {
+   public:
+    struct Acquired {};
+    static constexpr Acquired kAcquired{};
+
+    Owner(TierLedger& ledger, const StateKey& key) : ledger_(ledger), key_(key) { ledger_.Acquire(key_); }
+    // Of a session that AcquireOldest or AcquireOwing has given.
+    Owner(TierLedger& ledger, const StateKey& key, Acquired) : ledger_(ledger), key_(key) {}
+    ~Owner() { ledger_.Relinquish(key_); }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+
+   private:
+    TierLedger& ledger_;
+    const StateKey& key_;
+  };
+
+  // --- Places.
+  // The tier has a state of the key, of whatever age.
+  void AddCopy(size_t tier, const StateKey& key);
+  // The tier has the key's newest state, which is its checkpoint where the tier is durable.
+  void AddNewest(size_t tier, const StateKey& key);
+  // The tier's copy of the key is to go: it owes the erasure.
+  void DropCopy(size_t tier, const StateKey& key);
+  // The key is parked in a tier, as what was used last. Returns the tiers whose copies are of no use now: all others,
+  // but durable ones stay until a newer copy is durable.
+  TierSet Park(size_t tier, const StateKey& key, int64_t bytes);
+  // The tier, a durable one, has a new checkpoint of the key, and is its place if that was a durable tier. Returns the
+  // other durable tiers with copies.
+  TierSet MoveCheckpoint(size_t tier, const StateKey& key, int64_t bytes);
+  // The key is parked nowhere. Returns the tiers with copies that are not durable; where there are any, something is
+  // leaving tier 0 until Left.
+  TierSet Unpark(const StateKey& key);
+  // Nothing of the session is anywhere: every tier owes its erasure, and something is leaving each until Left.
+  void End(const StateKey& session);
+  // The tier that the key is parked in, which counts as a use of it; where it is parked nowhere, or `parked` is false,
+  // the tier with its checkpoint.
+  size_t Find(const StateKey& key, bool parked);
+  size_t PlaceOf(const StateKey& key) const;
+
+  // --- Room.
+  // What was used longest ago of what is parked in the tier, was not `tried` and has no owner. It has one now, and is
+  // leaving until Moved. Where there is none but something else is leaving, `may_wait` waits for a change.
+  struct Oldest {
+    std::optional<StateKey> key;
+    int64_t bytes = 0;
+    bool waited = false;
+  };
+  Oldest AcquireOldest(size_t tier, const std::set<StateKey>& tried, bool may_wait);
+  // Called before its Owner ends. `moved` false: it stays, and counts as used, so that it is not tried first again.
+  void Moved(size_t tier, const StateKey& key, bool moved);
+  // `wake`: at once those that wait for it, and not only when the Owner ends.
+  void Left(size_t tier, bool wake);
+  // Whether moves may make so many bytes free in the tier.
+  bool CanFree(size_t tier, int64_t bytes) const;
+  // Of what was used longest ago; nullopt where nothing is parked.
+  std::optional<int64_t> OldestBytes(size_t tier) const;
+
+  // --- Debts: erasures that a tier has still to make, by key: of it alone, or (true) of all of the session's, then
+  // without a checkpoint id.
+  using Debt = std::pair<StateKey, bool>;
+  std::vector<Debt> Owed(size_t tier, const StateKey& session) const;
+  void Paid(size_t tier, const Debt& debt);
+  // At most so many keys with debts in the tier, whose sessions had no owner and have one now.
+  std::vector<StateKey> AcquireOwing(size_t tier, size_t most);
+
+  // --- Back-off.
+  // OK, or why the tier takes no states now.
+  absl::Status TakesStates(size_t tier) const;
+  // What a call of the tier came to: one that cannot be reached is left alone for a while, one that can is not.
+  void Note(size_t tier, const absl::Status& status);
+  void BackOff(size_t tier, const absl::Status& why);
+
+ private:
+  struct Entry {
+    size_t place = kNowhere;             // the tier it is parked in
+    size_t checkpoint = kNowhere;        // the durable tier with its newest durable copy, `place` or not
+    TierSet copies = 0;                  // the tiers that have a state of the key, of whatever age
+    int64_t bytes = 0;                   // what it counts for in levels_[place].bytes
+    std::list<StateKey>::iterator used;  // in levels_[place].used
+  };
+  struct Level {
+    std::list<StateKey> used;                    // the keys parked here, least recently used first
+    int64_t bytes = 0;                           // theirs
+    int leaving = 0;                             // calls under way that make room here
+    absl::Time retry_at = absl::InfinitePast();  // until then it takes no states, for `error`
+    absl::Status error;
+    std::map<StateKey, bool> owed;
+  };
+
+  void Acquire(const StateKey& key);
+  bool TryAcquire(const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Relinquish(const StateKey& key);
+  void SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Owe(size_t tier, const StateKey& key, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsDurable(size_t tier) const { return (durable_tiers_ >> tier & 1) != 0; }
+
+  const TierSet durable_tiers_;
+  const TierLedgerOptions options_;
+
+  mutable absl::Mutex mu_;
+  absl::CondVar relinquished_;
+  std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  std::vector<Level> levels_ ABSL_GUARDED_BY(mu_);                            // by tier
+  std::set<std::pair<std::string, std::string>> owned_ ABSL_GUARDED_BY(mu_);  // principal, id
+};
+
+}  // namespace gdn

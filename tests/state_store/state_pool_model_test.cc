@@ -30,29 +30,9 @@ class Player {
 
   void Play(int steps) {
     for (int step = 0; step < steps && !::testing::Test::HasFailure(); ++step) {
-      switch (random_.NextInt(0, 6)) {
-        case 0:
-          Reserve();
-          break;
-        case 1:
-          GiveUp();
-          break;
-        case 2:
-          Take();
-          break;
-        case 3:
-          ShareOne();
-          break;
-        case 4:
-          DropOne();
-          break;
-        case 5:
-          Aside();
-          break;
-        case 6:
-          Return();
-          break;
-      }
+      constexpr void (Player::*kMoves[])() = {&Player::Reserve, &Player::GiveUp, &Player::Take,  &Player::ShareOne,
+                                              &Player::DropOne, &Player::Aside,  &Player::Return};
+      (this->*kMoves[random_.NextInt(0, static_cast<int32_t>(std::size(kMoves)) - 1)])();
       Check();
     }
     refs_.clear();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "gtest/gtest.h"
 #include "kernels/null/null_backend.h"
 #include "tests/support/compare.h"
@@ -76,7 +77,24 @@ TestSession MakeOperatorSession(uint64_t seed) {
   return session;
 }
 
-SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& memory, const TestImageOptions& options) {
+TestSession MakeStep(int64_t step) {
+  TestSession session;
+  session.header.id = "s";
+  session.header.dims = kLargeDims;
+  session.header.layers = {0, 1};
+  session.header.epoch = step + 1;
+  for (const int32_t layer : session.header.layers) {
+    Random bases(static_cast<uint64_t>(step / 8 * 2 + layer));
+    Random logs(static_cast<uint64_t>(1000000 + step * 2 + layer));
+    session.layers.push_back(
+        MakeLayer(kLargeDims, layer, {.token_count = step + 8, .log_length = static_cast<int32_t>(step % 8)}, logs));
+    session.layers.back().base = bases.Normal(kLargeDims.state_elements());
+    session.layers.back().base_version = static_cast<BaseVersion>(step / 8 + 1);
+  }
+  return session;
+}
+
+SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, const TestImageOptions& options) {
   auto image = std::make_shared<SessionImage>();
   image->header = session.header;
   image->numerics_id = session.numerics_id;
@@ -90,7 +108,7 @@ SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& memory, con
     made.base_version = layer.base_version;
     made.has_base = layer.has_base;
     made.reply = layer.reply;
-    made.slot = memory.Take(static_cast<size_t>(image->layout.slot_bytes())).value();
+    made.slot = blocks.Take(static_cast<size_t>(image->layout.slot_bytes())).value();
     FillSlot(image->layout, options.transposed_base, layer.extent, layer.view(), made.slot.floats());
     // What is not copied is not known either.
     if (!layer.has_base) std::fill_n(made.slot.floats(), session.header.dims.state_elements(), -77.0f);
@@ -170,6 +188,11 @@ void ExpectSame(const TestSession& a, const TestSession& b, bool owner) {
   }
 }
 
+void ExpectError(const absl::Status& status, absl::StatusCode code, std::string_view reason, std::string_view what) {
+  EXPECT_EQ(status.code(), code) << what << ": " << status;
+  EXPECT_EQ(ErrorReason(status), reason) << what << ": " << status;
+}
+
 std::string FileBytes(const EncodedStateFile& file) {
   std::string bytes;
   for (const std::string_view piece : file.pieces()) bytes += piece;
@@ -177,8 +200,8 @@ std::string FileBytes(const EncodedStateFile& file) {
   return bytes;
 }
 
-std::string Encode(const TestSession& session, HostBlockPool& memory, const StateFileOptions& options) {
-  const auto file = EncodeStateFile(MakeImage(session, memory), options);
+std::string Encode(const TestSession& session, HostBlockPool& blocks, const StateFileOptions& options) {
+  const auto file = EncodeStateFile(MakeImage(session, blocks), options);
   EXPECT_TRUE(file.ok()) << file.status();
   return FileBytes(*file);
 }

@@ -48,25 +48,35 @@ inline constexpr LayerDims kModelDims{
     .key_heads = 2, .value_heads = 4, .key_dim = 6, .value_dim = 5, .conv_width = 4, .hidden_size = 16};
 inline constexpr LayerDims kOperatorDims{.key_heads = 1, .value_heads = 3, .key_dim = 4, .value_dim = 7};
 
+// Of a size that has 4 KiB boundaries inside tensors.
+inline constexpr LayerDims kLargeDims{
+    .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 24, .conv_width = 4, .hidden_size = 16};
+
 TestLayer MakeLayer(const LayerDims& dims, int32_t layer, const SlotExtent& extent, Random& random);
 StoredReplyPtr MakeReply(std::string request_id, std::string output);
 
 // 12 layers, of which 0, 2 and 11 have states: no log, a log, a log and a draft. Layers 2 and 11 have a stored reply.
 TestSession MakeModelSession(uint64_t seed = 5);
 TestSession MakeOperatorSession(uint64_t seed = 9);
+// State number `step` of session "s", of kLargeDims: the bases change every 8 steps, the logs with each, and the epoch
+// is step + 1. Everything follows from the number.
+TestSession MakeStep(int64_t step);
 
 struct TestImageOptions {
   int32_t max_draft = 8;
   bool transposed_base = false;
 };
-SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& memory, const TestImageOptions& options = {});
+SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, const TestImageOptions& options = {});
 TestSession TakeApart(const SessionImage& image);
 
 // Everything but base versions and has_base; the owner's fields only where `owner`.
 void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
 bool SameStates(const TestSession& a, const TestSession& b);
 
+void ExpectError(const absl::Status& status, absl::StatusCode code, std::string_view reason,
+                 std::string_view what = "");
+
 std::string FileBytes(const EncodedStateFile& file);
-std::string Encode(const TestSession& session, HostBlockPool& memory, const StateFileOptions& options = {});
+std::string Encode(const TestSession& session, HostBlockPool& blocks, const StateFileOptions& options = {});
 
 }  // namespace gdn

@@ -13,16 +13,13 @@ namespace {
 class DamagedStateFile : public ::testing::Test {
  protected:
   DamagedStateFile() {
-    // Of a size that has 4 KiB boundaries inside tensors.
-    constexpr LayerDims kDims{
-        .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 24, .conv_width = 4, .hidden_size = 16};
     Random random(5);
     TestSession session;
-    session.header.dims = kDims;
+    session.header.dims = kLargeDims;
     session.header.layers = {0, 1, 2};
     session.header.id = "s";
-    session.layers = {MakeLayer(kDims, 0, {.token_count = 9}, random),
-                      MakeLayer(kDims, 1, {.token_count = 30, .log_length = 14, .draft_length = 4}, random)};
+    session.layers = {MakeLayer(kLargeDims, 0, {.token_count = 9}, random),
+                      MakeLayer(kLargeDims, 1, {.token_count = 30, .log_length = 14, .draft_length = 4}, random)};
     session.layers[1].reply = MakeReply("id", std::string(700, 'r'));
     bytes_ = Encode(session, memory_.host, {.include_recurrent_state = true, .include_owner = true});
     file_ = SafetensorsFile::Parse(bytes_).value();

@@ -106,8 +106,7 @@ TEST_F(StateFileDelta, IsRefusedWithAnotherFullFile) {
   const std::string other = Encode(before_, memory_.host);
   for (const auto& [full, delta] : {std::pair{other, delta_}, std::pair{delta_, delta_}, std::pair{full_, full_}}) {
     const absl::Status status = MergeDelta(full, delta).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+    ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStateMismatch);
   }
 }
 

@@ -61,6 +61,20 @@ struct Parts {
   std::map<std::string, Tensor> tensors;
 };
 
+using Change = std::function<void(Parts&)>;
+Change Set(std::string key, std::string text) {
+  return [=](Parts& parts) { parts.metadata[key] = text; };
+}
+Change Without(std::string key) {
+  return [=](Parts& parts) { parts.metadata.erase(key); };
+}
+Change Put(std::string tensor, std::vector<int64_t> shape) {
+  return [=](Parts& parts) { parts.Put(tensor, shape); };
+}
+Change Erase(std::string tensor) {
+  return [=](Parts& parts) { parts.Erase(tensor); };
+}
+
 class ForeignStateFile : public ::testing::Test {
  protected:
   TestSession Read(const std::string& bytes) {
@@ -143,8 +157,7 @@ TEST_F(ForeignStateFile, ALogOfAnotherCapacityIsReplacedByTheMaterialisedState) 
 
   parts.Erase("layer.2.recurrent_state");
   const absl::Status status = ParseStateFile(parts.Bytes()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+  ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStateMismatch);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("32"), HasSubstr("recurrent_state")));
 }
 
@@ -156,8 +169,7 @@ TEST_F(ForeignStateFile, ALogThatShouldHaveBeenFoldedIsRefused) {
   parts.Put("layer.2.log_u", {16, 4, 5});
   parts.Put("layer.2.log_g", {16, 4});
   const absl::Status status = ParseStateFile(parts.Bytes()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+  ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStateMismatch);
   EXPECT_THAT(std::string(status.message()), HasSubstr("log_length"));
 }
 
@@ -184,116 +196,77 @@ TEST_F(ForeignStateFile, VersionTwoMustHaveAllChecksums) {
 TEST_F(ForeignStateFile, RefusesInconsistentFilesByName) {
   struct Case {
     std::string what;
-    std::function<void(Parts&)> change;
+    Change change;
     std::string message;
   };
   const Case cases[] = {
       {"no metadata at all", [](Parts& p) { p.metadata.clear(); }, "no 'format'"},
-      {"no format", [](Parts& p) { p.metadata.erase("format"); }, "no 'format'"},
-      {"foreign format", [](Parts& p) { p.metadata["format"] = "pt"; }, "'pt'"},
-      {"no version", [](Parts& p) { p.metadata.erase("format_version"); }, "no 'format_version'"},
-      {"newer version", [](Parts& p) { p.metadata["format_version"] = "3"; }, "expected 1 or 2"},
-      {"no dims", [](Parts& p) { p.metadata.erase("dims"); }, "no 'dims'"},
-      {"dims are not JSON", [](Parts& p) { p.metadata["dims"] = "H=2"; }, "'dims'"},
-      {"dims lack a field", [](Parts& p) { p.metadata["dims"] = R"({"key_heads":2})"; }, "'value_heads'"},
+      {"no format", Without("format"), "no 'format'"},
+      {"foreign format", Set("format", "pt"), "'pt'"},
+      {"no version", Without("format_version"), "no 'format_version'"},
+      {"newer version", Set("format_version", "3"), "expected 1 or 2"},
+      {"no dims", Without("dims"), "no 'dims'"},
+      {"dims are not JSON", Set("dims", "H=2"), "'dims'"},
+      {"dims lack a field", Set("dims", R"({"key_heads":2})"), "'value_heads'"},
       {"dims are absurd",
-       [](Parts& p) {
-         p.metadata["dims"] =
-             R"({"key_heads":3,"value_heads":4,"key_dim":6,"value_dim":5,"conv_width":4,"hidden_size":16})";
-       },
+       Set("dims", R"({"key_heads":3,"value_heads":4,"key_dim":6,"value_dim":5,"conv_width":4,"hidden_size":16})"),
        "multiple of key_heads"},
       {"dims beyond 32 bits",
-       [](Parts& p) {
-         p.metadata["dims"] =
-             R"({"key_heads":2,"value_heads":4294967300,"key_dim":6,"value_dim":5,"conv_width":4,"hidden_size":16})";
-       },
+       Set("dims", R"({"key_heads":2,"value_heads":4294967300,"key_dim":6,"value_dim":5,)"
+                   R"("conv_width":4,"hidden_size":16})"),
        "'value_heads'"},
-      {"no layer count", [](Parts& p) { p.metadata.erase("layer_count"); }, "no 'layer_count'"},
-      {"layer count of zero", [](Parts& p) { p.metadata["layer_count"] = "0"; }, "'layer_count'"},
-      {"layer count too large", [](Parts& p) { p.metadata["layer_count"] = "4097"; }, "'layer_count'"},
-      {"layer count with a sign", [](Parts& p) { p.metadata["layer_count"] = "+12"; }, "'layer_count'"},
-      {"layer beyond the count", [](Parts& p) { p.metadata["layer_count"] = "11"; }, "'layer.11'"},
-      {"layer with leading zero", [](Parts& p) { p.metadata["layer.00"] = R"({"token_count":1})"; }, "'layer.00'"},
-      {"log without capacity", [](Parts& p) { p.metadata.erase("log_capacity"); }, "'log_capacity'"},
-      {"layer entry is not JSON", [](Parts& p) { p.metadata["layer.2"] = "41"; }, "'layer.2'"},
-      {"no token count", [](Parts& p) { p.metadata["layer.0"] = R"({"log_length":0})"; }, "'token_count'"},
-      {"negative token count", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":-1})"; }, "'token_count'"},
-      {"token count beyond 63 bits",
-       [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":18446744073709551615})"; }, "'token_count'"},
-      {"log longer than the tokens", [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":3,"log_length":4})"; },
-       "log_length"},
-      {"log longer than any",
-       [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":4000000000,"log_length":4000000000})"; }, "log_length"},
-      {"draft longer than any", [](Parts& p) { p.metadata["layer.11"] = R"({"token_count":99,"draft_length":65})"; },
-       "draft_length"},
-      {"unknown place of a base", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"base":"gone"})"; },
-       "'layer.0'"},
+      {"no layer count", Without("layer_count"), "no 'layer_count'"},
+      {"layer count of zero", Set("layer_count", "0"), "'layer_count'"},
+      {"layer count too large", Set("layer_count", "4097"), "'layer_count'"},
+      {"layer count with a sign", Set("layer_count", "+12"), "'layer_count'"},
+      {"layer beyond the count", Set("layer_count", "11"), "'layer.11'"},
+      {"layer with leading zero", Set("layer.00", R"({"token_count":1})"), "'layer.00'"},
+      {"log without capacity", Without("log_capacity"), "'log_capacity'"},
+      {"layer entry is not JSON", Set("layer.2", "41"), "'layer.2'"},
+      {"no token count", Set("layer.0", R"({"log_length":0})"), "'token_count'"},
+      {"negative token count", Set("layer.0", R"({"token_count":-1})"), "'token_count'"},
+      {"token count beyond 63 bits", Set("layer.0", R"({"token_count":18446744073709551615})"), "'token_count'"},
+      {"log longer than the tokens", Set("layer.2", R"({"token_count":3,"log_length":4})"), "log_length"},
+      {"log longer than any", Set("layer.2", R"({"token_count":4000000000,"log_length":4000000000})"), "log_length"},
+      {"draft longer than any", Set("layer.11", R"({"token_count":99,"draft_length":65})"), "draft_length"},
+      {"unknown place of a base", Set("layer.0", R"({"token_count":37,"base":"gone"})"), "'layer.0'"},
       {"base left out of a full file",
        [](Parts& p) {
-         p.metadata["layer.0"] = R"({"token_count":37,"base":"left_out"})";
+         Set("layer.0", R"({"token_count":37,"base":"left_out"})")(p);
          p.Erase("layer.0.recurrent_state");
        },
        "no base_snapshot_id"},
-      {"base left out, but there", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"base":"left_out"})"; },
+      {"base left out, but there", Set("layer.0", R"({"token_count":37,"base":"left_out"})"),
        "layer.0.recurrent_state"},
-      {"bad epoch", [](Parts& p) { p.metadata["epoch"] = "0"; }, "'epoch'"},
-      {"bad time", [](Parts& p) { p.metadata["created"] = "yesterday"; }, "'created'"},
-      {"bad accept", [](Parts& p) { p.metadata["accept"] = "{}"; }, "'accept'"},
-      {"bad owner", [](Parts& p) { p.metadata["owner"] = "{}"; }, "'owner'"},
-      {"no draft columns", [](Parts& p) { p.Erase("layer.11.draft_conv_state"); }, "layer.11.draft_conv_state"},
-      {"draft columns without a draft",
-       [](Parts& p) {
-         p.Put("layer.2.draft_conv_state", {44, 1});
-       },
-       "layer.2.draft_conv_state"},
-      {"reply without metadata", [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":41,"log_length":4})"; },
-       "layer.2.reply"},
-      {"unknown input kind", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"input_kind":"tokens"})"; },
-       "input_kind"},
-      {"entry without tensors", [](Parts& p) { p.metadata["layer.5"] = R"({"token_count":1})"; }, "layer.5.conv_state"},
-      {"tensors without entry", [](Parts& p) { p.metadata.erase("layer.0"); }, "'layer.0'"},
-      {"foreign tensor", [](Parts& p) { p.Put("weight", {1}); }, "'weight'"},
-      {"unknown part", [](Parts& p) { p.Put("layer.0.extra", {1}); }, "'layer.0.extra'"},
-      {"misspelt layer",
-       [](Parts& p) {
-         p.Put("layer.02.log_g", {4, 4});
-       },
-       "'layer.02.log_g'"},
-      {"no conv state", [](Parts& p) { p.Erase("layer.0.conv_state"); }, "layer.0.conv_state"},
-      {"no state", [](Parts& p) { p.Erase("layer.0.recurrent_state"); }, "layer.0.recurrent_state"},
-      {"log without base", [](Parts& p) { p.Erase("layer.2.base_state"); }, "layer 2 has only some"},
-      {"base without log_g", [](Parts& p) { p.Erase("layer.2.log_g"); }, "layer 2 has only some"},
-      {"log length of zero with a log", [](Parts& p) { p.metadata["layer.2"] = R"({"token_count":41})"; },
-       "log_length of 0"},
-      {"log length without a log", [](Parts& p) { p.metadata["layer.0"] = R"({"token_count":37,"log_length":1})"; },
-       "no log tensors"},
-      {"shorter log",
-       [](Parts& p) {
-         p.Put("layer.2.log_u", {3, 4, 5});
-       },
-       "layer.2.log_u"},
-      {"transposed state",
-       [](Parts& p) {
-         p.Put("layer.0.recurrent_state", {4, 5, 6});
-       },
-       "layer.0.recurrent_state"},
-      {"transposed extra state",
-       [](Parts& p) {
-         p.Put("layer.11.recurrent_state", {4, 5, 6});
-       },
-       "layer.11.recurrent_state"},
-      {"wider conv state",
-       [](Parts& p) {
-         p.Put("layer.0.conv_state", {44, 4});
-       },
-       "layer.0.conv_state"},
+      {"bad epoch", Set("epoch", "0"), "'epoch'"},
+      {"bad time", Set("created", "yesterday"), "'created'"},
+      {"bad accept", Set("accept", "{}"), "'accept'"},
+      {"bad owner", Set("owner", "{}"), "'owner'"},
+      {"no draft columns", Erase("layer.11.draft_conv_state"), "layer.11.draft_conv_state"},
+      {"draft columns without a draft", Put("layer.2.draft_conv_state", {44, 1}), "layer.2.draft_conv_state"},
+      {"reply without metadata", Set("layer.2", R"({"token_count":41,"log_length":4})"), "layer.2.reply"},
+      {"unknown input kind", Set("layer.0", R"({"token_count":37,"input_kind":"tokens"})"), "input_kind"},
+      {"entry without tensors", Set("layer.5", R"({"token_count":1})"), "layer.5.conv_state"},
+      {"tensors without entry", Without("layer.0"), "'layer.0'"},
+      {"foreign tensor", Put("weight", {1}), "'weight'"},
+      {"unknown part", Put("layer.0.extra", {1}), "'layer.0.extra'"},
+      {"misspelt layer", Put("layer.02.log_g", {4, 4}), "'layer.02.log_g'"},
+      {"no conv state", Erase("layer.0.conv_state"), "layer.0.conv_state"},
+      {"no state", Erase("layer.0.recurrent_state"), "layer.0.recurrent_state"},
+      {"log without base", Erase("layer.2.base_state"), "layer 2 has only some"},
+      {"base without log_g", Erase("layer.2.log_g"), "layer 2 has only some"},
+      {"log length of zero with a log", Set("layer.2", R"({"token_count":41})"), "log_length of 0"},
+      {"log length without a log", Set("layer.0", R"({"token_count":37,"log_length":1})"), "no log tensors"},
+      {"shorter log", Put("layer.2.log_u", {3, 4, 5}), "layer.2.log_u"},
+      {"transposed state", Put("layer.0.recurrent_state", {4, 5, 6}), "layer.0.recurrent_state"},
+      {"transposed extra state", Put("layer.11.recurrent_state", {4, 5, 6}), "layer.11.recurrent_state"},
+      {"wider conv state", Put("layer.0.conv_state", {44, 4}), "layer.0.conv_state"},
   };
   for (const Case& c : cases) {
     Parts parts(bytes_);
     c.change(parts);
     const absl::Status status = ParseStateFile(parts.Bytes()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << c.what << ": " << status;
-    EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile) << c.what;
+    ExpectError(status, absl::StatusCode::kDataLoss, reason::kInvalidStateFile, c.what);
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.message)) << c.what;
     EXPECT_NE(ErrorMetadata(status)["tensor"], "") << c.what;
     const std::string bytes = parts.Bytes();

@@ -100,8 +100,7 @@ TEST_F(StateFiles, ADraftWithoutALogRoundTrips) {
   EXPECT_FALSE(SafetensorsFile::Parse(bytes)->Contains("layer.3.recurrent_state")) << "the base is that";
   ExpectSame(TakeApart(*Read(bytes)), session);
   const absl::Status status = Read(bytes, /*max_draft=*/7).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+  ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStateMismatch);
 }
 
 TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {

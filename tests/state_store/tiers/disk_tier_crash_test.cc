@@ -14,9 +14,8 @@
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
-#include "state_store/tiers/disk_tier.h"
 #include "tests/state_store/test_image.h"
-#include "tests/support/temp_folder.h"
+#include "tests/state_store/tiers/disk_tier_fixture.h"
 
 namespace gdn {
 namespace {
@@ -25,68 +24,36 @@ namespace fs = std::filesystem;
 
 const StateKey kKey{.principal = "", .id = "s", .checkpoint = ""};
 
-constexpr LayerDims kDims{
-    .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 24, .conv_width = 4, .hidden_size = 16};
-
-// State number `step`: the base changes every 8 steps, the log with each. Everything follows from the number.
-TestSession Step(int64_t step) {
-  TestSession session;
-  session.header.id = "s";
-  session.header.dims = kDims;
-  session.header.layers = {0, 1};
-  session.header.epoch = step + 1;
-  for (int32_t layer = 0; layer < 2; ++layer) {
-    Random bases(static_cast<uint64_t>(step / 8 * 2 + layer));
-    Random logs(static_cast<uint64_t>(1000000 + step * 2 + layer));
-    TestLayer made =
-        MakeLayer(kDims, layer, {.token_count = step + 8, .log_length = static_cast<int32_t>(step % 8)}, logs);
-    made.base = bases.Normal(kDims.state_elements());
-    made.base_version = static_cast<BaseVersion>(step / 8 + 1);
-    session.layers.push_back(std::move(made));
-  }
-  return session;
-}
-
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-class DiskTierCrash : public ::testing::Test {
+class DiskTierCrash : public DiskTierFixture {
  protected:
-  std::unique_ptr<DiskTier> Open() {
-    auto tier = DiskTier::Open({.directory = folder_.path(), .max_draft = 4}, memory_.host);
-    EXPECT_TRUE(tier.ok()) << tier.status();
-    return *std::move(tier);
-  }
-  std::string Path(const std::string& name) const { return folder_.path() + "/sessions/anonymous/s-s/" + name; }
+  std::string Path(const std::string& name) const { return path_ + "/sessions/anonymous/s-s/" + name; }
   // Load gives this state or DATA_LOSS that names a tensor; says which.
-  bool LoadsOrDataLoss(DiskTier& tier, const TestSession& state, const std::string& what) {
-    const auto image = tier.Load(kKey);
+  bool LoadsOrDataLoss(const TestSession& state, const std::string& what) {
+    const auto image = tier_->Load(kKey);
     if (image.ok()) {
       EXPECT_TRUE(SameStates(TakeApart(**image), state)) << what;
       return true;
     }
-    EXPECT_EQ(image.status().code(), absl::StatusCode::kDataLoss) << what << ": " << image.status();
-    EXPECT_EQ(ErrorReason(image.status()), reason::kInvalidStateFile) << what;
+    ExpectError(image.status(), absl::StatusCode::kDataLoss, reason::kInvalidStateFile, what);
     EXPECT_NE(ErrorMetadata(image.status())["tensor"], "") << what;
     return false;
   }
-
-  const TempFolder folder_;
-  TestMemory memory_;
 };
 
 TEST_F(DiskTierCrash, TornFilesAreDataLoss) {
-  const auto tier = Open();
-  ASSERT_TRUE(tier->Store(kKey, MakeImage(Step(2), memory_.host)).ok());
-  ASSERT_TRUE(tier->Store(kKey, MakeImage(Step(5), memory_.host))->incremental);
+  ASSERT_TRUE(Store(kKey, MakeStep(2)).ok());
+  ASSERT_TRUE(Store(kKey, MakeStep(5))->incremental);
   for (const char* name : {"state.safetensors", "state.delta.safetensors"}) {
     const std::string bytes = ReadAll(Path(name));
     const size_t header = *SafetensorsHeaderEnd(bytes);
     const auto expect_loss = [&](const std::string& torn, const std::string& what) {
       std::ofstream(Path(name), std::ios::binary | std::ios::trunc) << torn;
-      EXPECT_FALSE(LoadsOrDataLoss(*tier, Step(5), what));
+      EXPECT_FALSE(LoadsOrDataLoss(MakeStep(5), what));
     };
     std::set<size_t> cuts = {0, 1, 7, 8, 9, header - 1, header, header + 1, bytes.size() - 1};
     for (size_t at = 4096; at < bytes.size(); at += 4096) cuts.insert(at);
@@ -100,7 +67,7 @@ TEST_F(DiskTierCrash, TornFilesAreDataLoss) {
       expect_loss(flipped, std::string(name) + " byte " + std::to_string(at));
     }
     std::ofstream(Path(name), std::ios::binary | std::ios::trunc) << bytes;
-    EXPECT_TRUE(LoadsOrDataLoss(*tier, Step(5), "mended"));
+    EXPECT_TRUE(LoadsOrDataLoss(MakeStep(5), "mended"));
   }
 }
 
@@ -108,19 +75,20 @@ TEST_F(DiskTierCrash, AKilledStoreLeavesTheOldOrTheNewState) {
   constexpr int kRounds = 50;
   Random random(11);
   int64_t step = 0;
-  Open()->Store(kKey, MakeImage(Step(step), memory_.host)).status().IgnoreError();
+  ASSERT_TRUE(Store(kKey, MakeStep(step)).ok());
   int64_t moved = 0;
   for (int round = 0; round < kRounds; ++round) {
+    tier_.reset();  // the child has the folder
     int pipe_fds[2];
     ASSERT_EQ(pipe(pipe_fds), 0);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       // Tells each step before it is stored, and once it is.
-      const auto tier = DiskTier::Open({.directory = folder_.path(), .max_draft = 4}, memory_.host);
+      const auto tier = DiskTier::Open({.directory = path_, .max_draft = 8}, memory_.host);
       if (!tier.ok()) _exit(2);
       for (int64_t next = step + 1;; ++next) {
-        const SessionImagePtr image = MakeImage(Step(next), memory_.host);
+        const SessionImagePtr image = MakeImage(MakeStep(next), memory_.host);
         const int64_t begun = 2 * next, done = 2 * next + 1;
         if (write(pipe_fds[1], &begun, sizeof(begun)) != sizeof(begun)) _exit(3);
         if (!(*tier)->Store(kKey, image).ok()) _exit(4);
@@ -143,15 +111,15 @@ TEST_F(DiskTierCrash, AKilledStoreLeavesTheOldOrTheNewState) {
     while (read(pipe_fds[0], &word, sizeof(word)) == static_cast<ssize_t>(sizeof(word))) last = word;
     close(pipe_fds[0]);
 
-    const auto tier = Open();
-    ASSERT_EQ(tier->List()->size(), 1u);
-    const auto image = tier->Load(kKey);
+    Open();
+    ASSERT_EQ(tier_->List()->size(), 1u);
+    const auto image = tier_->Load(kKey);
     ASSERT_TRUE(image.ok()) << "round " << round << ": " << image.status();
     const int64_t found = (*image)->header.epoch - 1;
     const int64_t acknowledged = last % 2 == 1 ? last / 2 : last / 2 - 1;
     ASSERT_GE(found, acknowledged) << "round " << round << " lost a state";
     ASSERT_LE(found, acknowledged + 1) << "round " << round;
-    ASSERT_TRUE(SameStates(TakeApart(**image), Step(found))) << "round " << round;
+    ASSERT_TRUE(SameStates(TakeApart(**image), MakeStep(found))) << "round " << round;
     for (const auto& file : fs::directory_iterator(Path(""))) {
       EXPECT_NE(file.path().extension(), ".tmp") << file.path();
     }

@@ -11,31 +11,13 @@
 
 #include "base/error.h"
 #include "gtest/gtest.h"
-#include "state_store/tiers/disk_tier.h"
 #include "tests/state_store/test_image.h"
-#include "tests/support/temp_folder.h"
+#include "tests/state_store/tiers/disk_tier_fixture.h"
 
 namespace gdn {
 namespace {
 
 const StateKey kKey{.principal = "", .id = "s", .checkpoint = ""};
-
-// State number `step`: the bases change every 8 steps, the logs with each. Everything follows from the number.
-TestSession Step(int64_t step) {
-  TestSession session = MakeModelSession();
-  session.header.principal.clear();
-  session.header.id = "s";
-  session.header.epoch = step + 1;
-  for (size_t i = 0; i < session.layers.size(); ++i) {
-    Random bases(static_cast<uint64_t>(step / 8 * 8) + i);
-    Random logs(static_cast<uint64_t>(1000 + step * 8) + i);
-    TestLayer& layer = session.layers[i];
-    layer = MakeLayer(kModelDims, layer.layer, {.token_count = 99, .log_length = static_cast<int32_t>(step % 8)}, logs);
-    layer.base = bases.Normal(kModelDims.state_elements());
-    layer.base_version = static_cast<BaseVersion>(step / 8 + 1);
-  }
-  return session;
-}
 
 // Which calls of the failure point fail: the one after `skip` others.
 struct Plan {
@@ -56,7 +38,7 @@ constexpr const char* kPoints[] = {"posix/io/oc/open",          "posix/io/oc/clo
                                    "posix/io/sync/fsync",       "posix/io/dir/rename", "posix/io/dir/unlink",
                                    "posix/io/rw/pwritev/reduce"};
 
-class DiskTierFaults : public ::testing::Test {
+class DiskTierFaults : public DiskTierFixture {
  protected:
   static void SetUpTestSuite() {
     ASSERT_EQ(fiu_init(0), 0);
@@ -69,12 +51,7 @@ class DiskTierFaults : public ::testing::Test {
     ASSERT_EQ(error, EIO);
   }
 
-  DiskTierFaults() {
-    auto tier = DiskTier::Open({.directory = folder_.path(), .max_draft = 8}, memory_.host);
-    EXPECT_TRUE(tier.ok()) << tier.status();
-    tier_ = *std::move(tier);
-  }
-  absl::Status Store(int64_t step) { return tier_->Store(kKey, MakeImage(Step(step), memory_.host)).status(); }
+  absl::Status Store(int64_t step) { return DiskTierFixture::Store(kKey, MakeStep(step)).status(); }
   static void ExpectClear(const absl::Status& status, const std::string& what) {
     const bool full =
         status.code() == absl::StatusCode::kResourceExhausted && ErrorReason(status) == reason::kStateBudgetExhausted;
@@ -90,20 +67,9 @@ class DiskTierFaults : public ::testing::Test {
     EXPECT_TRUE(image.ok()) << what << ": " << image.status();
     if (!image.ok()) return -1;
     const int64_t found = (*image)->header.epoch - 1;
-    EXPECT_TRUE(SameStates(TakeApart(**image), Step(found))) << what;
+    EXPECT_TRUE(SameStates(TakeApart(**image), MakeStep(found))) << what;
     return found;
   }
-  // Another process finds the same.
-  void Reopen() {
-    tier_.reset();
-    auto tier = DiskTier::Open({.directory = folder_.path(), .max_draft = 8}, memory_.host);
-    ASSERT_TRUE(tier.ok()) << tier.status();
-    tier_ = *std::move(tier);
-  }
-
-  const TempFolder folder_;
-  TestMemory memory_;
-  std::unique_ptr<DiskTier> tier_;
 };
 
 TEST_F(DiskTierFaults, OneFailedCallOfAStoreLeavesTheOldOrTheNewState) {
@@ -125,7 +91,7 @@ TEST_F(DiskTierFaults, OneFailedCallOfAStoreLeavesTheOldOrTheNewState) {
           const int64_t before = steps[steps.size() - 2];
           if (!status.ok()) ExpectClear(status, what);
           for (const bool reopened : {false, true}) {
-            if (reopened) Reopen();
+            if (reopened) Open();  // another process finds the same
             const int64_t found = Stored(what);
             EXPECT_TRUE(found == steps.back() || (!status.ok() && found == before)) << what << ": state " << found;
           }
@@ -160,7 +126,7 @@ TEST_F(DiskTierFaults, RandomFaultsNeverLoseAnAcknowledgedState) {
         ExpectClear(status, what);
         allowed.insert(step);
       }
-      if (step % 10 == 0) Reopen();
+      if (step % 10 == 0) Open();  // another process finds the same
       const int64_t found = Stored(what);
       EXPECT_EQ(allowed.count(found), 1u) << what << ": state " << found;
       allowed = {found};  // no way back from what was seen

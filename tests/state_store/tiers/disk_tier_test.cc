@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"
-#include "tests/support/temp_folder.h"
+#include "tests/state_store/tiers/disk_tier_fixture.h"
 
 namespace gdn {
 namespace {
@@ -47,21 +47,8 @@ TestSession WithoutBases(TestSession session) {
   return session;
 }
 
-class DiskTierTest : public ::testing::Test {
+class DiskTierTest : public DiskTierFixture {
  protected:
-  DiskTierTest() { Open(); }
-
-  void Open(int64_t limit_bytes = 0, const std::string& folder = "") {
-    tier_.reset();
-    auto tier = DiskTier::Open(
-        {.directory = folder.empty() ? folder_.path() + "/tier" : folder, .limit_bytes = limit_bytes, .max_draft = 8},
-        memory_.host);
-    ASSERT_TRUE(tier.ok()) << tier.status();
-    tier_ = *std::move(tier);
-  }
-  absl::StatusOr<StoreResult> Store(const StateKey& key, const TestSession& session) {
-    return tier_->Store(key, MakeImage(session, memory_.host));
-  }
   void ExpectStored(const StateKey& key, const TestSession& session) {
     const auto image = tier_->Load(key);
     ASSERT_TRUE(image.ok()) << image.status();
@@ -69,15 +56,11 @@ class DiskTierTest : public ::testing::Test {
   }
   std::set<std::string> Files() const {
     std::set<std::string> files;
-    for (const auto& file : fs::recursive_directory_iterator(folder_.path() + "/tier/sessions")) {
-      if (file.is_regular_file()) files.insert(fs::relative(file.path(), folder_.path() + "/tier/sessions").string());
+    for (const auto& file : fs::recursive_directory_iterator(path_ + "/sessions")) {
+      if (file.is_regular_file()) files.insert(fs::relative(file.path(), path_ + "/sessions").string());
     }
     return files;
   }
-
-  const TempFolder folder_;
-  TestMemory memory_;
-  std::unique_ptr<DiskTier> tier_;
 };
 
 TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
@@ -98,7 +81,7 @@ TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
 
 TEST_F(DiskTierTest, TheFilesAreOrdinarySafetensorsFiles) {
   ASSERT_TRUE(Store(kKey, MakeModelSession()).ok());
-  const auto file = SafetensorsFile::Open(folder_.path() + "/tier/sessions/ab12/s-chat-1/state.safetensors");
+  const auto file = SafetensorsFile::Open(path_ + "/sessions/ab12/s-chat-1/state.safetensors");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_TRUE(file->Contains("layer.2.base_state"));
 }
@@ -177,7 +160,7 @@ TEST_F(DiskTierTest, CheckpointsLieBesideTheSession) {
   ASSERT_TRUE(tier_->EraseAll(kKey).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(first).status()));
   EXPECT_THAT(Files(), IsEmpty());
-  EXPECT_FALSE(fs::exists(folder_.path() + "/tier/sessions/ab12/s-chat-1"));
+  EXPECT_FALSE(fs::exists(path_ + "/sessions/ab12/s-chat-1"));
   EXPECT_EQ(tier_->usage().used_bytes, 0);
   EXPECT_TRUE(tier_->Erase(kKey).ok());
   EXPECT_TRUE(tier_->EraseAll(kKey).ok());
@@ -194,7 +177,7 @@ TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
     session.header.id = id;
     ASSERT_TRUE(Store({.principal = "ab12", .id = id, .checkpoint = ""}, session).ok());
   }
-  const std::string sessions = folder_.path() + "/tier/sessions/ab12/";
+  const std::string sessions = path_ + "/sessions/ab12/";
   fs::resize_file(sessions + "s-bad/state.safetensors", 100);
   fs::rename(sessions + "s-foreign", sessions + "s-stolen");
   std::ofstream(sessions + "s-chat-1/state.safetensors.123.tmp") << "half";
@@ -219,7 +202,7 @@ TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
 TEST_F(DiskTierTest, ADeltaToAnEarlierFileIsIgnored) {
   ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
   ASSERT_TRUE(Store(kKey, At(1, 2)).ok());
-  const std::string delta = folder_.path() + "/tier/sessions/ab12/s-chat-1/state.delta.safetensors";
+  const std::string delta = path_ + "/sessions/ab12/s-chat-1/state.delta.safetensors";
   fs::copy_file(delta, folder_.path() + "/kept");
   ASSERT_TRUE(Store(kKey, At(2, 0)).ok());
   ASSERT_FALSE(fs::exists(delta));
@@ -230,7 +213,7 @@ TEST_F(DiskTierTest, ADeltaToAnEarlierFileIsIgnored) {
   EXPECT_EQ(tier_->List()->size(), 1u);
   EXPECT_FALSE(fs::exists(delta));
   EXPECT_EQ(tier_->usage().used_bytes,
-            static_cast<int64_t>(fs::file_size(folder_.path() + "/tier/sessions/ab12/s-chat-1/state.safetensors")));
+            static_cast<int64_t>(fs::file_size(path_ + "/sessions/ab12/s-chat-1/state.safetensors")));
 }
 
 TEST_F(DiskTierTest, TheBudgetCountsEverything) {
@@ -244,8 +227,7 @@ TEST_F(DiskTierTest, TheBudgetCountsEverything) {
   TestSession session = At(1, 1);
   session.header.id = "chat-2";
   const absl::Status full = Store(third, session).status();
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(full), reason::kStateBudgetExhausted);
+  ExpectError(full, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(Files().size(), 2u);
   EXPECT_TRUE(Store(kKey, At(2, 1)).ok()) << "what is replaced makes room";
   ASSERT_TRUE(tier_->Erase(other).ok());
@@ -291,8 +273,7 @@ TEST_F(DiskTierTest, AFileSizeLimitLeavesTheOldState) {
   const absl::Status status = Store(kKey, At(2, 3)).status();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_EQ(ErrorReason(status), reason::kTierUnavailable);
+  ExpectError(status, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_EQ(ErrorMetadata(status)["tier"], "disk");
   ExpectStored(kKey, At(1, 1));
   EXPECT_EQ(Files().size(), 1u);
@@ -306,7 +287,7 @@ TEST_F(DiskTierTest, AFullDiskLeavesTheOldState) {
   if (mount("tmpfs", mounted.c_str(), "tmpfs", 0, "size=64k") != 0) {
     GTEST_SKIP() << "a file system cannot be mounted here: " << std::strerror(errno);
   }
-  Open(0, mounted + "/tier");
+  Open(mounted + "/tier", /*limit_bytes=*/0);
   ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
   int stored = 0;
   absl::Status status;
@@ -315,8 +296,7 @@ TEST_F(DiskTierTest, AFullDiskLeavesTheOldState) {
     key.checkpoint = "c" + std::to_string(stored);
     status = Store(key, At(1, 1)).status();
   }
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_EQ(ErrorReason(status), reason::kStateBudgetExhausted);
+  ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(Store(kKey, At(2, 2)).status().code(), absl::StatusCode::kResourceExhausted);
   ExpectStored(kKey, At(1, 1));
   EXPECT_EQ(tier_->List()->size(), static_cast<size_t>(stored));

@@ -1,7 +1,5 @@
 #include "tests/state_store/tiers/fake_tier.h"
 
-#include <memory>
-
 #include "base/error.h"
 #include "base/string_cat.h"
 
@@ -47,12 +45,7 @@ class FakeTier::Call {
 
 absl::StatusOr<StoreResult> FakeTier::Store(const StateKey& key, const SessionImagePtr& image) {
   Call call(*this, key);
-  std::function<void(const StateKey&)> hook;
-  {
-    absl::MutexLock lock(&mu_);
-    hook = on_store_;
-  }
-  if (hook) hook(key);
+  if (const auto hook = Get(on_store_); hook) hook(key);
   absl::MutexLock lock(&mu_);
   ++store_calls_;
   if (!store_status_.ok()) return store_status_;
@@ -91,11 +84,9 @@ absl::Status FakeTier::EraseAll(const StateKey& key) {
   Call call(*this, key);
   absl::MutexLock lock(&mu_);
   if (!erase_status_.ok()) return erase_status_;
-  for (auto it = images_.begin(); it != images_.end();) {
-    const bool same = it->first.principal == key.principal && it->first.id == key.id;
-    if (same) used_bytes_ -= it->second->bytes();
-    it = same ? images_.erase(it) : std::next(it);
-  }
+  const auto [begin, end] = SessionRange(images_, key);
+  for (auto it = begin; it != end; ++it) used_bytes_ -= it->second->bytes();
+  images_.erase(begin, end);
   return absl::OkStatus();
 }
 
@@ -105,21 +96,6 @@ TierUsage FakeTier::usage() const {
           .limit_bytes = limit_bytes_,
           .used_bytes = used_bytes_,
           .sessions = static_cast<int64_t>(images_.size())};
-}
-
-void FakeTier::FailStores(absl::Status status) {
-  absl::MutexLock lock(&mu_);
-  store_status_ = std::move(status);
-}
-
-void FakeTier::FailLoads(absl::Status status) {
-  absl::MutexLock lock(&mu_);
-  load_status_ = std::move(status);
-}
-
-void FakeTier::FailErasures(absl::Status status) {
-  absl::MutexLock lock(&mu_);
-  erase_status_ = std::move(status);
 }
 
 void FakeTier::FailAll(const absl::Status& status) {
@@ -133,26 +109,11 @@ void FakeTier::Damage(const StateKey& key) {
   damaged_.insert(key);
 }
 
-void FakeTier::OnStore(std::function<void(const StateKey&)> hook) {
-  absl::MutexLock lock(&mu_);
-  on_store_ = std::move(hook);
-}
-
 std::map<StateKey, int64_t> FakeTier::versions() const {
   absl::MutexLock lock(&mu_);
   std::map<StateKey, int64_t> versions;
   for (const auto& [key, image] : images_) versions[key] = VersionOf(image);
   return versions;
-}
-
-int64_t FakeTier::store_calls() const {
-  absl::MutexLock lock(&mu_);
-  return store_calls_;
-}
-
-bool FakeTier::overlapped() const {
-  absl::MutexLock lock(&mu_);
-  return overlapped_;
 }
 
 HeldStore::HeldStore(FakeTier& tier, std::optional<StateKey> key) : tier_(tier) {

@@ -45,22 +45,33 @@ class FakeTier final : public StateTier {
   TierUsage usage() const override;
 
   // What calls answer from now on, without doing anything; OK: they work.
-  void FailStores(absl::Status status);
-  void FailLoads(absl::Status status);
-  void FailErasures(absl::Status status);
+  void FailStores(const absl::Status& status) { Set(store_status_, status); }
+  void FailLoads(const absl::Status& status) { Set(load_status_, status); }
+  void FailErasures(const absl::Status& status) { Set(erase_status_, status); }
   void FailAll(const absl::Status& status);
   // The answer to a Load of this key.
   void Damage(const StateKey& key);
   // Called at the start of each Store, without a lock.
-  void OnStore(std::function<void(const StateKey&)> hook);
+  void OnStore(std::function<void(const StateKey&)> hook) { Set(on_store_, std::move(hook)); }
 
   std::map<StateKey, int64_t> versions() const;
-  int64_t store_calls() const;
+  int64_t store_calls() const { return Get(store_calls_); }
   // Whether two calls for one session ever ran at the same time.
-  bool overlapped() const;
+  bool overlapped() const { return Get(overlapped_); }
 
  private:
   class Call;
+
+  template <typename T>
+  void Set(T& field, T value) {
+    absl::MutexLock lock(&mu_);
+    field = std::move(value);
+  }
+  template <typename T>
+  T Get(const T& field) const {
+    absl::MutexLock lock(&mu_);
+    return field;
+  }
 
   const std::string name_;
   const bool durable_;

@@ -7,9 +7,8 @@
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "gtest/gtest.h"
-#include "state_store/tiers/redis_tier.h"
 #include "tests/state_store/test_image.h"
-#include "tests/state_store/tiers/redis_server_fixture.h"
+#include "tests/state_store/tiers/redis_tier_fixture.h"
 
 namespace gdn {
 namespace {
@@ -18,19 +17,16 @@ constexpr int kRounds = 30;
 constexpr int64_t kLatestKill = 4000;  // microseconds; a Store here takes about as long as that
 const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
 
-class RedisTierCrash : public ::testing::Test {
+class RedisTierCrash : public RedisTierFixture {
  protected:
   void SetUp() override {
-    if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
+    RedisTierFixture::SetUp();
     for (size_t i = 0; i < states_.size(); ++i) {
       states_[i] = MakeModelSession(i);
       auto reply = std::make_shared<StoredReply>(*states_[i].layers[1].reply);
       reply->output.assign(300'000, static_cast<char>('a' + i));  // some hundred chunks
       states_[i].layers[1].reply = reply;
     }
-  }
-  std::unique_ptr<RedisTier> Connect(const RedisServer& server) {
-    return *RedisTier::Make({.endpoint = server.endpoint(), .chunk_bytes = 1024, .window_bytes = 8192}, memory_.host);
   }
   // Which of the states it is; -1: none, which must not be.
   int StateOf(const SessionImage& image) const {
@@ -49,15 +45,12 @@ class RedisTierCrash : public ::testing::Test {
     });
   }
 
-  TestMemory memory_;
   std::array<TestSession, 3> states_;
 };
 
 TEST_F(RedisTierCrash, LeavesTheOldOrTheNewStateWhenKilledDuringAStore) {
-  RedisServer server({.append_only = true});
-  server.Start();
-  const auto tier = Connect(server);
-  ASSERT_TRUE(tier->Store(kKey, MakeImage(states_[0], memory_.host)).ok());
+  Start({.append_only = true});
+  ASSERT_TRUE(tier_->Store(kKey, MakeImage(states_[0], memory_.host)).ok());
   std::mt19937 random(1);
   int stored = 0;
   int failed = 0;
@@ -65,39 +58,36 @@ TEST_F(RedisTierCrash, LeavesTheOldOrTheNewStateWhenKilledDuringAStore) {
   for (int round = 0; round < kRounds; ++round) {
     const int next = (stored + 1) % 3;
     const SessionImagePtr image = MakeImage(states_[static_cast<size_t>(next)], memory_.host);
-    std::thread killer = KillSoon(server, random);
-    const absl::Status status = tier->Store(kKey, image).status();
+    std::thread killer = KillSoon(*server_, random);
+    const absl::Status status = tier_->Store(kKey, image).status();
     killer.join();
-    server.Start();
-    const absl::StatusOr<SessionImagePtr> after = tier->Load(kKey);
+    server_->Start();
+    const absl::StatusOr<SessionImagePtr> after = tier_->Load(kKey);
     ASSERT_TRUE(after.ok()) << after.status();
     const int found = StateOf(**after);
     if (status.ok()) {
       EXPECT_EQ(found, next);
     } else {
       ++failed;
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-      EXPECT_EQ(ErrorReason(status), reason::kTierUnavailable);
+      ExpectError(status, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
       EXPECT_TRUE(found == next || found == stored) << found;
       if (found == stored) ++old;
     }
     stored = found;
   }
-  EXPECT_EQ(tier->usage().failures, failed);
+  EXPECT_EQ(tier_->usage().failures, failed);
   RecordProperty("stores_failed", failed);
   RecordProperty("found_old", old);
 }
 
 TEST_F(RedisTierCrash, LoadsAWholeStateOrNoneWhenKilledDuringALoad) {
-  RedisServer server({.append_only = true});
-  server.Start();
-  const auto tier = Connect(server);
-  ASSERT_TRUE(tier->Store(kKey, MakeImage(states_[0], memory_.host)).ok());
+  Start({.append_only = true});
+  ASSERT_TRUE(tier_->Store(kKey, MakeImage(states_[0], memory_.host)).ok());
   std::mt19937 random(2);
   int failed = 0;
   for (int round = 0; round < kRounds; ++round) {
-    std::thread killer = KillSoon(server, random);
-    const absl::StatusOr<SessionImagePtr> image = tier->Load(kKey);
+    std::thread killer = KillSoon(*server_, random);
+    const absl::StatusOr<SessionImagePtr> image = tier_->Load(kKey);
     killer.join();
     if (image.ok()) {
       EXPECT_EQ(StateOf(**image), 0);
@@ -105,22 +95,20 @@ TEST_F(RedisTierCrash, LoadsAWholeStateOrNoneWhenKilledDuringALoad) {
       ++failed;
       EXPECT_EQ(image.status().code(), absl::StatusCode::kUnavailable) << image.status();
     }
-    server.Start();
-    const absl::StatusOr<SessionImagePtr> again = tier->Load(kKey);
+    server_->Start();
+    const absl::StatusOr<SessionImagePtr> again = tier_->Load(kKey);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_EQ(StateOf(**again), 0);
   }
-  EXPECT_EQ(tier->usage().failures, failed);
+  EXPECT_EQ(tier_->usage().failures, failed);
   RecordProperty("loads_failed", failed);
 }
 
 TEST_F(RedisTierCrash, FindsNoneOrAWholeStateWhenTheServerComesBackEmpty) {
-  RedisServer server;
-  server.Start();
-  const auto tier = Connect(server);
+  Start();
   std::mt19937 random(3);
   for (int round = 0; round < kRounds; ++round) {
-    ASSERT_TRUE(tier->Store(kKey, MakeImage(states_[0], memory_.host)).ok());
+    ASSERT_TRUE(tier_->Store(kKey, MakeImage(states_[0], memory_.host)).ok());
     const SessionImagePtr image = MakeImage(states_[1], memory_.host);
     // Killed and back, empty, while the call goes on.
     const bool load = round % 2 == 0;
@@ -128,14 +116,14 @@ TEST_F(RedisTierCrash, FindsNoneOrAWholeStateWhenTheServerComesBackEmpty) {
     absl::Status stored;
     std::thread call([&] {
       if (load) {
-        loaded = tier->Load(kKey);
+        loaded = tier_->Load(kKey);
       } else {
-        stored = tier->Store(kKey, image).status();
+        stored = tier_->Store(kKey, image).status();
       }
     });
     absl::SleepFor(absl::Microseconds(static_cast<int64_t>(random() % kLatestKill)));
-    server.Kill();
-    server.Start();
+    server_->Kill();
+    server_->Start();
     call.join();
     if (loaded.ok()) {
       EXPECT_EQ(StateOf(**loaded), load ? 0 : 1);
@@ -145,7 +133,7 @@ TEST_F(RedisTierCrash, FindsNoneOrAWholeStateWhenTheServerComesBackEmpty) {
     if (!stored.ok()) {
       EXPECT_TRUE(absl::IsUnavailable(stored)) << stored;
     }
-    const absl::StatusOr<SessionImagePtr> after = tier->Load(kKey);
+    const absl::StatusOr<SessionImagePtr> after = tier_->Load(kKey);
     if (after.ok()) {
       EXPECT_EQ(StateOf(**after), 1);
     } else {

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"
-#include "tests/state_store/tiers/redis_server_fixture.h"
+#include "tests/state_store/tiers/redis_tier_fixture.h"
 
 namespace gdn {
 namespace {
@@ -19,20 +19,8 @@ const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
 const StateKey kNamed{.principal = "ab12", .id = "chat-1", .checkpoint = "before~lunch"};
 const StateKey kOther{.principal = "", .id = "op", .checkpoint = ""};
 
-class RedisTierTest : public ::testing::Test {
+class RedisTierTest : public RedisTierFixture {
  protected:
-  void SetUp() override {
-    if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
-  }
-
-  std::unique_ptr<RedisTier> Connect(const RedisServer& server, RedisTierOptions options = {}) {
-    options.endpoint = server.endpoint();
-    options.chunk_bytes = 1024;   // states of tests are small
-    options.window_bytes = 4096;  // and are to need several windows
-    absl::StatusOr<std::unique_ptr<RedisTier>> tier = RedisTier::Make(std::move(options), memory_.host);
-    EXPECT_TRUE(tier.ok()) << tier.status();
-    return *std::move(tier);
-  }
   void Store(RedisTier& tier, const StateKey& key, const TestSession& session) {
     const absl::StatusOr<StoreResult> stored = tier.Store(key, MakeImage(session, memory_.host));
     ASSERT_TRUE(stored.ok()) << stored.status();
@@ -43,8 +31,6 @@ class RedisTierTest : public ::testing::Test {
     ASSERT_TRUE(loaded.ok()) << loaded.status();
     ExpectSame(TakeApart(**loaded), session, /*owner=*/true);
   }
-
-  TestMemory memory_;
 };
 
 TEST_F(RedisTierTest, GivesBackWhatWasStoredBitForBit) {
@@ -68,45 +54,41 @@ TEST_F(RedisTierTest, GivesBackWhatWasStoredBitForBit) {
 }
 
 TEST_F(RedisTierTest, ReplacesAStateAndLeavesNoOldChunks) {
-  RedisServer server;
-  server.Start();
-  const auto tier = Connect(server);
-  for (uint64_t seed = 1; seed < 6; ++seed) Store(*tier, kKey, MakeModelSession(seed));
-  const int64_t chunks = (tier->usage().used_bytes + 1023) / 1024;
+  Start();
+  for (uint64_t seed = 1; seed < 6; ++seed) Store(*tier_, kKey, MakeModelSession(seed));
+  const int64_t chunks = (tier_->usage().used_bytes + 1023) / 1024;
   EXPECT_GT(chunks, 5);
-  EXPECT_EQ(server.Command({"DBSIZE"}), std::to_string(chunks + 1));
-  ExpectLoads(*tier, kKey, MakeModelSession(5));
-  const std::string names = server.Command({"KEYS", "*"});
+  EXPECT_EQ(server_->Command({"DBSIZE"}), std::to_string(chunks + 1));
+  ExpectLoads(*tier_, kKey, MakeModelSession(5));
+  const std::string names = server_->Command({"KEYS", "*"});
   EXPECT_THAT(names, HasSubstr("gdn:{ab12/chat-1}\n"));
   // Nothing that the manifest names may expire.
-  EXPECT_THAT(server.Command({"EVAL",
-                              "local n = 0; for _, k in ipairs(redis.call('KEYS', '*')) do"
-                              " if redis.call('TTL', k) ~= -1 then n = n + 1 end end; return n",
-                              "0"}),
+  EXPECT_THAT(server_->Command({"EVAL",
+                                "local n = 0; for _, k in ipairs(redis.call('KEYS', '*')) do"
+                                " if redis.call('TTL', k) ~= -1 then n = n + 1 end end; return n",
+                                "0"}),
               "0");
 }
 
 TEST_F(RedisTierTest, ErasesAStateOrAllOfASession) {
-  RedisServer server;
-  server.Start();
-  const auto tier = Connect(server);
-  Store(*tier, kKey, MakeModelSession(1));
-  Store(*tier, kNamed, MakeModelSession(2));
-  Store(*tier, kOther, MakeOperatorSession(3));
-  EXPECT_EQ(tier->usage().sessions, 3);
-  EXPECT_TRUE(tier->Erase(kKey).ok());
-  EXPECT_TRUE(tier->Erase(kKey).ok());
-  EXPECT_TRUE(absl::IsNotFound(tier->Load(kKey).status()));
-  EXPECT_EQ(ErrorReason(tier->Load(kKey).status()), reason::kSessionNotFound);
-  ExpectLoads(*tier, kNamed, MakeModelSession(2));
-  Store(*tier, kKey, MakeModelSession(1));
-  EXPECT_TRUE(tier->EraseAll(kKey).ok());
-  EXPECT_EQ(ErrorReason(tier->Load(kNamed).status()), reason::kCheckpointNotFound);
-  ExpectLoads(*tier, kOther, MakeOperatorSession(3));
-  EXPECT_TRUE(tier->EraseAll(kOther).ok());
-  EXPECT_EQ(server.Command({"DBSIZE"}), "0");
-  EXPECT_EQ(tier->usage().sessions, 0);
-  EXPECT_EQ(tier->usage().used_bytes, 0);
+  Start();
+  Store(*tier_, kKey, MakeModelSession(1));
+  Store(*tier_, kNamed, MakeModelSession(2));
+  Store(*tier_, kOther, MakeOperatorSession(3));
+  EXPECT_EQ(tier_->usage().sessions, 3);
+  EXPECT_TRUE(tier_->Erase(kKey).ok());
+  EXPECT_TRUE(tier_->Erase(kKey).ok());
+  EXPECT_TRUE(absl::IsNotFound(tier_->Load(kKey).status()));
+  EXPECT_EQ(ErrorReason(tier_->Load(kKey).status()), reason::kSessionNotFound);
+  ExpectLoads(*tier_, kNamed, MakeModelSession(2));
+  Store(*tier_, kKey, MakeModelSession(1));
+  EXPECT_TRUE(tier_->EraseAll(kKey).ok());
+  EXPECT_EQ(ErrorReason(tier_->Load(kNamed).status()), reason::kCheckpointNotFound);
+  ExpectLoads(*tier_, kOther, MakeOperatorSession(3));
+  EXPECT_TRUE(tier_->EraseAll(kOther).ok());
+  EXPECT_EQ(server_->Command({"DBSIZE"}), "0");
+  EXPECT_EQ(tier_->usage().sessions, 0);
+  EXPECT_EQ(tier_->usage().used_bytes, 0);
 }
 
 TEST_F(RedisTierTest, ListsWhatIsThereAfterARestart) {
@@ -165,32 +147,29 @@ TEST_F(RedisTierTest, TiersOfDifferentPrefixesDoNotSeeEachOther) {
 }
 
 TEST_F(RedisTierTest, SaysWhichStateMissesAChunk) {
-  RedisServer server;
-  server.Start();
-  const auto tier = Connect(server);
-  Store(*tier, kKey, MakeModelSession(1));
-  const std::string manifest = server.Command({"HGET", "gdn:{ab12/chat-1}", "state"});
+  Start();
+  Store(*tier_, kKey, MakeModelSession(1));
+  const std::string manifest = server_->Command({"HGET", "gdn:{ab12/chat-1}", "state"});
   const size_t begin = manifest.find("\"version\":\"") + 11;
   const std::string chunk = "gdn:{ab12/chat-1}:" + manifest.substr(begin, 32) + ":2";
-  const std::string bytes = server.Command({"GET", chunk});
+  const std::string bytes = server_->Command({"GET", chunk});
   ASSERT_EQ(bytes.size(), 1024u);
 
   std::string flipped = bytes;
   flipped[100] ^= 1;
   for (const std::string& damaged : {flipped, bytes.substr(1), std::string()}) {
     if (damaged.empty()) {
-      ASSERT_EQ(server.Command({"DEL", chunk}), "1");
+      ASSERT_EQ(server_->Command({"DEL", chunk}), "1");
     } else {
-      server.Command({"SET", chunk, damaged});
+      server_->Command({"SET", chunk, damaged});
     }
-    const absl::Status status = tier->Load(kKey).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-    EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile);
+    const absl::Status status = tier_->Load(kKey).status();
+    ExpectError(status, absl::StatusCode::kDataLoss, reason::kInvalidStateFile);
     EXPECT_THAT(status.message(), HasSubstr("chat-1"));
   }
-  EXPECT_EQ(tier->usage().failures, 3);
-  server.Command({"SET", chunk, bytes});
-  ExpectLoads(*tier, kKey, MakeModelSession(1));
+  EXPECT_EQ(tier_->usage().failures, 3);
+  server_->Command({"SET", chunk, bytes});
+  ExpectLoads(*tier_, kKey, MakeModelSession(1));
 }
 
 TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
@@ -201,8 +180,7 @@ TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
   };
   const auto none = connect(server.endpoint(), "");
   const absl::Status wanted = none->Load(kKey).status();
-  EXPECT_EQ(wanted.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(wanted), reason::kTierUnavailable);
+  ExpectError(wanted, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_EQ(ErrorMetadata(wanted)["tier"], "redis");
   EXPECT_THAT(wanted.message(), HasSubstr("wants a password"));
   EXPECT_EQ(none->usage().failures, 1);
@@ -223,8 +201,7 @@ TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
   RedisServer server;
   const auto tier = Connect(server);
   const absl::Status status = tier->Store(kOther, MakeImage(MakeOperatorSession(1), memory_.host)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(status), reason::kTierUnavailable);
+  ExpectError(status, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_THAT(status.message(), HasSubstr(server.endpoint()));
   EXPECT_TRUE(absl::IsUnavailable(tier->List().status()));
   EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther)));
@@ -238,23 +215,20 @@ TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
 }
 
 TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
-  RedisServer server({.arguments = {"--maxmemory", "20mb", "--maxmemory-policy", "noeviction"}});
-  server.Start();
-  const auto tier = Connect(server);
-  Store(*tier, kKey, MakeModelSession(1));
+  Start({.arguments = {"--maxmemory", "20mb", "--maxmemory-policy", "noeviction"}});
+  Store(*tier_, kKey, MakeModelSession(1));
   TestSession large = MakeModelSession(2);
   auto reply = std::make_shared<StoredReply>(*large.layers[1].reply);
   reply->output.assign(size_t{30} << 20, 'x');
   large.layers[1].reply = reply;
-  const absl::Status status = tier->Store(kKey, MakeImage(large, memory_.host)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_EQ(ErrorReason(status), reason::kStateBudgetExhausted);
-  ExpectLoads(*tier, kKey, MakeModelSession(1));
+  const absl::Status status = tier_->Store(kKey, MakeImage(large, memory_.host)).status();
+  ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
+  ExpectLoads(*tier_, kKey, MakeModelSession(1));
   // What was written of it does not stay.
-  Store(*tier, kKey, MakeModelSession(3));
-  ExpectLoads(*tier, kKey, MakeModelSession(3));
-  EXPECT_TRUE(tier->EraseAll(kKey).ok());
-  EXPECT_EQ(server.Command({"DBSIZE"}), "0");
+  Store(*tier_, kKey, MakeModelSession(3));
+  ExpectLoads(*tier_, kKey, MakeModelSession(3));
+  EXPECT_TRUE(tier_->EraseAll(kKey).ok());
+  EXPECT_EQ(server_->Command({"DBSIZE"}), "0");
 }
 
 TEST_F(RedisTierTest, AReaderFindsTheOldOrTheNewStateWhileOneIsStored) {

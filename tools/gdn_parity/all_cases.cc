@@ -82,12 +82,12 @@ std::vector<ParityCase> AllCases() {
   AddQkL2NormCases(cases);
   AddGatedRmsNormCases(cases);
   AddDeltaRuleCases(cases);
+  AddDeltaRuleLlamaCases(cases);
+  AddDeltaRuleFlaCases(cases);
+  AddDeltaRuleSlotsCases(cases);
+  AddMaterializeStateCases(cases);
   AddLayerCases(cases);
-  AddParityLayerCases(cases);
-  AddOpsCases(cases);
-  AddCacheCases(cases);
-  AddLlamaCases(cases);
-  AddFlaCases(cases);
+  AddSigmoidGatingRecurrentCases(cases);
   AddChunkByPrimitivesCases(cases);
   AddCumsumCases(cases);
   AddDecayMaskCases(cases);

@@ -34,6 +34,8 @@ struct ParityCase {
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped where there is no such stream
   bool large = false;     // a real model's size: for real devices, skipped elsewhere (a reduced case stands beside it)
+  bool slow_on_executor =
+      false;  // for compiled code, the CPU and real devices; the executor has smaller rows beside it
   std::string out_of_scope = {};  // why a case of somebody's list is named here and never run
 };
 
@@ -64,15 +66,6 @@ inline constexpr double kSumTolerance = 1e-5;        // sums and products
 inline constexpr double kPipelineTolerance = 1e-5;   // several operators on end
 inline constexpr double kBf16Tolerance = 1e-2;       // bf16 inputs and outputs
 inline constexpr double kBf16StateTolerance = 2e-2;  // bf16 state over 256 steps
-
-// Suites that are not yet in cases/, a file an operator.
-void AddDeltaRuleCases(std::vector<ParityCase>& cases);
-void AddLayerCases(std::vector<ParityCase>& cases);
-void AddParityLayerCases(std::vector<ParityCase>& cases);
-void AddOpsCases(std::vector<ParityCase>& cases);
-void AddCacheCases(std::vector<ParityCase>& cases);
-void AddLlamaCases(std::vector<ParityCase>& cases);
-void AddFlaCases(std::vector<ParityCase>& cases);
 
 // A suite's tests as they are listed, separated by spaces; the rows of tests that are joined by '+' are interleaved.
 struct SuiteOrder {

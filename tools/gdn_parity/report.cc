@@ -40,6 +40,7 @@ uint64_t CaseSeed(const ParityCase& c, uint64_t seed) {
 std::string NotOffered(const ParityCase& c, const Backend& backend, const absl::Status& gpu) {
   if (!c.out_of_scope.empty()) return c.out_of_scope;
   if (c.gpu_only && !gpu.ok()) return std::string(gpu.message());
+  if (c.slow_on_executor && backend.info().name == "host") return "too slow for the executor";
   if (c.large && backend.info().name != "gpu") return "a shape for real GPUs";
   return "";
 }

@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/gdn_parity/backend_data.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/chunk_by_primitives.h"
-#include "tools/gdn_parity/delta_rule_rows.h"
 
 namespace gdn::parity {
 namespace {

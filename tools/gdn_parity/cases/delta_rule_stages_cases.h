@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
-#include "tools/gdn_parity/delta_rule_rows.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
 
 namespace gdn::parity {
 

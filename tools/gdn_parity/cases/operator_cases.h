@@ -23,13 +23,12 @@ void AddCausalConv1dCases(std::vector<ParityCase>& cases);
 void AddGatingCases(std::vector<ParityCase>& cases);
 void AddQkL2NormCases(std::vector<ParityCase>& cases);
 void AddGatedRmsNormCases(std::vector<ParityCase>& cases);
-void AddMixerInputCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleScanCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleChunkCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleDecodeCases(std::vector<ParityCase>& cases);
-void AddMaterializeCases(std::vector<ParityCase>& cases);
-void AddLayerOperatorCases(std::vector<ParityCase>& cases);
-void AddCacheHandlingCases(std::vector<ParityCase>& cases);
+void AddDeltaRuleCases(std::vector<ParityCase>& cases);
+void AddDeltaRuleLlamaCases(std::vector<ParityCase>& cases);
+void AddDeltaRuleFlaCases(std::vector<ParityCase>& cases);
+void AddDeltaRuleSlotsCases(std::vector<ParityCase>& cases);
+void AddMaterializeStateCases(std::vector<ParityCase>& cases);
+void AddLayerCases(std::vector<ParityCase>& cases);
 
 // Primitives (kernels/primitives).
 void AddChunkByPrimitivesCases(std::vector<ParityCase>& cases);

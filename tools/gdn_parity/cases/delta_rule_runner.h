@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/layer_dims.h"
 #include "kernels/backend.h"
+#include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/difference.h"
 #include "tools/gdn_parity/random_tensor.h"
 
@@ -23,7 +24,7 @@ enum class DeltaRuleForm {
   kScan,    // Backend::DeltaRuleScan, whole sequences in one call
   kChunk,   // Backend::DeltaRuleChunk, likewise
   kDecode,  // Backend::DeltaRuleDecode, a token of every sequence a call, then the log folded
-  kDraft,   // Backend::DeltaRuleDecode, whole sequences (8 tokens at most) in one call
+  kDraft,   // Backend::DeltaRuleDecode, up to 8 tokens of every sequence a call
   kStages,  // kernels/delta_rule_stages with chunks of 64; needs a GPU backend
 };
 
@@ -58,11 +59,52 @@ struct DeltaRuleResult {
   std::vector<float> states = {};  // [sequences, HV, K, V]
 };
 
+// Tokens [begin, end) of a problem of one sequence, starting from `initial`.
+DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial);
+
+// The state slots of sequences, and the log lengths of each, that calls of any form carry on. Frees its backend memory on
+// destruction; the backend must outlive it.
+class DeltaRuleSlots {
+ public:
+  // States [slots, HV, K, V].
+  static absl::StatusOr<DeltaRuleSlots> Make(Backend& backend, const LayerDims& dims, const std::vector<float>& states);
+
+  const StatePoolView& pool() const { return state_.device(); }
+  std::vector<int32_t>& log_lengths() { return log_lengths_; }
+
+  // The outputs of the problem's tokens, sequence i on slot i. Draft and bases are for kDecode and kDraft.
+  absl::StatusOr<std::vector<float>> Advance(DeltaRuleForm form, const DeltaRuleProblem& problem, bool draft = false,
+                                             const int32_t* base_slots = nullptr);
+  // Folds the logs of the first `count` slots, on these bases (null: their own), and reads their states.
+  absl::StatusOr<std::vector<float>> States(int64_t count, const int32_t* base_slots = nullptr);
+
+ private:
+  explicit DeltaRuleSlots(Backend& backend) : backend_(&backend) {}
+
+  Backend* backend_;
+  StatePair state_;
+  std::vector<int32_t> log_lengths_;
+};
+
 DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem);
 absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
 
+// Both tensors of each.
+Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected);
+// Sequence by sequence: one that is small is not lost beside the others.
+Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,
+                            const DeltaRuleResult& expected);
+
 // Outputs and final states against the reference's; dumped as op "delta_rule".
 absl::StatusOr<Difference> CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
+
+struct DeltaRuleCall {
+  DeltaRuleForm form;
+  int64_t tokens;
+};
+// The calls on end, the state carried from one to the next, against one whole pass of the reference.
+absl::StatusOr<Difference> CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
+                                                 Backend& backend);
 
 // For check_parity_dump.py: the problem as op "delta_rule", with these results.
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result);

@@ -17,8 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tools/gdn_parity/delta_rule_rows.h"
-#include "tools/gdn_parity/parity_case.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/shape_budget.h"
 
 namespace gdn::parity {
@@ -45,10 +45,8 @@ struct LlamaTensors {
   std::vector<float> state;    // [B, HV, V, K]
 };
 
-struct LlamaResult {
-  std::vector<float> output;  // [B, T, HV, S]
-  std::vector<float> states;  // [N, B, HV, V, K], newest first
-};
+// Outputs [B, T, HV, S]; states [N, B, HV, V, K], newest first.
+using LlamaResult = DeltaRuleResult;
 
 int64_t ValueHeads(const LlamaShape& s) { return int64_t{s.heads} * s.repeat; }
 
@@ -207,9 +205,7 @@ Result RunGatedDeltaNet(const LlamaShape& s, DeltaRuleForm form, float strongest
   for (const auto& snapshot : snapshots) {
     actual.states.insert(actual.states.end(), snapshot.begin(), snapshot.end());
   }
-  Difference difference = Compare(actual.output, expected.output);
-  difference.Merge(Compare(actual.states, expected.states));
-  return difference;
+  return CompareResults(actual, expected);
 }
 
 std::string ShapeName(const LlamaShape& s) {
@@ -256,7 +252,7 @@ void AddGatedDeltaNet(const LlamaShape& s, std::vector<ParityCase>& cases) {
 
 }  // namespace
 
-void AddLlamaCases(std::vector<ParityCase>& cases) {
+void AddDeltaRuleLlamaCases(std::vector<ParityCase>& cases) {
   const LlamaShape shapes[] = {
       {32, 128, 1, 1},
       {32, 16, 1, 1},

@@ -1,4 +1,4 @@
-#include "tools/gdn_parity/delta_rule_rows.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,13 +9,13 @@
 #include "base/status_macros.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
-#include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/dump.h"
 
 namespace gdn::parity {
 namespace {
 
-constexpr int32_t kMaxDraft = 8;
+constexpr int32_t kMaxDraft = 24;
+constexpr int32_t kDraftTokens = 8;
 constexpr int32_t kStageChunk = 64;
 
 void Normalize(std::vector<float>& x, int32_t dim, float scale) {
@@ -55,51 +55,6 @@ absl::StatusOr<DeviceRule> UploadTokens(const DeltaRuleProblem& problem, const s
   GDN_ASSIGN_OR_RETURN(rule.params.beta, data.Upload(Gather(problem.beta, dims.value_heads, which)));
   GDN_ASSIGN_OR_RETURN(rule.params.output, data.Poisoned(rule.outputs));
   return rule;
-}
-
-// A call of `form` on the whole problem, or (kDecode) one call a token.
-absl::StatusOr<std::vector<float>> RunCalls(DeltaRuleForm form, const DeltaRuleProblem& problem,
-                                            const StatePoolView& pool, std::vector<int32_t>& log_lengths,
-                                            Backend& backend) {
-  const OwnedBatch whole(problem.lengths);
-  if (form != DeltaRuleForm::kDecode) {
-    BackendData data(backend);
-    std::vector<int64_t> all(whole.tokens());
-    std::iota(all.begin(), all.end(), 0);
-    GDN_ASSIGN_OR_RETURN(const DeviceRule rule, UploadTokens(problem, all, whole, pool, data));
-    switch (form) {
-      case DeltaRuleForm::kScan:
-        GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule.params));
-        break;
-      case DeltaRuleForm::kChunk:
-        GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(rule.params));
-        break;
-      default:
-        GDN_RETURN_IF_ERROR(backend.DeltaRuleDecode({.rule = rule.params, .log_lengths = log_lengths.data()}));
-    }
-    return data.Download(rule.params.output, rule.outputs);
-  }
-  const int64_t row = problem.dims.value_features();
-  std::vector<float> output(whole.tokens() * row);
-  const int32_t longest = *std::max_element(problem.lengths.begin(), problem.lengths.end());
-  for (int32_t step = 0; step < longest; ++step) {
-    BackendData data(backend);
-    std::vector<int32_t> lengths(problem.lengths.size());
-    std::vector<int64_t> which;
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      if (problem.lengths[i] <= step) continue;
-      lengths[i] = 1;
-      which.push_back(whole.cu_seqlens[i] + step);
-    }
-    const OwnedBatch batch(lengths);
-    GDN_ASSIGN_OR_RETURN(const DeviceRule rule, UploadTokens(problem, which, batch, pool, data));
-    GDN_RETURN_IF_ERROR(backend.DeltaRuleDecode({.rule = rule.params, .log_lengths = log_lengths.data()}));
-    GDN_ASSIGN_OR_RETURN(const std::vector<float> rows, data.Download(rule.params.output, rule.outputs));
-    for (size_t i = 0; i < which.size(); ++i) {
-      std::copy_n(rows.begin() + static_cast<int64_t>(i) * row, row, output.begin() + which[i] * row);
-    }
-  }
-  return output;
 }
 
 absl::StatusOr<DeltaRuleResult> RunStages(const DeltaRuleProblem& problem, Backend& backend) {
@@ -204,35 +159,143 @@ DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem) {
   return result;
 }
 
-absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
-  if (form == DeltaRuleForm::kStages) return RunStages(problem, backend);
-  const LayerDims& dims = problem.dims;
-  const int32_t sequences = static_cast<int32_t>(problem.sequences());
-  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, sequences, kMaxDraft));
-  for (int32_t i = 0; i < sequences; ++i) {
-    const auto begin = problem.initial.begin() + i * dims.state_elements();
+DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial) {
+  const auto cut = [=](const std::vector<float>& x, int64_t row) {
+    return std::vector<float>(x.begin() + begin * row, x.begin() + end * row);
+  };
+  DeltaRuleProblem part{.dims = whole.dims, .lengths = {static_cast<int32_t>(end - begin)}};
+  part.q = cut(whole.q, whole.dims.key_features());
+  part.k = cut(whole.k, whole.dims.key_features());
+  part.v = cut(whole.v, whole.dims.value_features());
+  part.g = cut(whole.g, whole.dims.value_heads);
+  part.beta = cut(whole.beta, whole.dims.value_heads);
+  part.initial = initial;
+  return part;
+}
+
+absl::StatusOr<DeltaRuleSlots> DeltaRuleSlots::Make(Backend& backend, const LayerDims& dims,
+                                                    const std::vector<float>& states) {
+  DeltaRuleSlots slots(backend);
+  const int32_t count = static_cast<int32_t>(static_cast<int64_t>(states.size()) / dims.state_elements());
+  GDN_ASSIGN_OR_RETURN(slots.state_, StatePair::Make(backend, dims, count, kMaxDraft));
+  slots.log_lengths_.resize(count);
+  for (int32_t i = 0; i < count; ++i) {
+    const auto begin = states.begin() + i * dims.state_elements();
     SlotImage image;
     image.base.assign(begin, begin + dims.state_elements());
-    GDN_RETURN_IF_ERROR(state.Write(i, 0, image));
+    GDN_RETURN_IF_ERROR(slots.state_.Write(i, 0, image));
   }
-  std::vector<int32_t> log_lengths(sequences, 0);
+  return slots;
+}
+
+absl::StatusOr<std::vector<float>> DeltaRuleSlots::Advance(DeltaRuleForm form, const DeltaRuleProblem& problem,
+                                                           bool draft, const int32_t* base_slots) {
+  const OwnedBatch whole(problem.lengths);
+  const int64_t row = problem.dims.value_features();
+  std::vector<float> output(whole.tokens() * row);
+  const int32_t longest = *std::max_element(problem.lengths.begin(), problem.lengths.end());
+  const int32_t most = form == DeltaRuleForm::kDecode ? 1 : form == DeltaRuleForm::kDraft ? kDraftTokens : longest;
+  const int32_t step = std::max(1, draft || base_slots != nullptr ? longest : most);
+  for (int32_t begin = 0; begin == 0 || begin < longest; begin += step) {
+    BackendData data(*backend_);
+    std::vector<int32_t> lengths(problem.lengths.size());
+    std::vector<int64_t> which;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      lengths[i] = std::clamp(problem.lengths[i] - begin, 0, step);
+      for (int32_t t = 0; t < lengths[i]; ++t) which.push_back(whole.cu_seqlens[i] + begin + t);
+    }
+    const OwnedBatch batch(lengths);
+    GDN_ASSIGN_OR_RETURN(const DeviceRule rule, UploadTokens(problem, which, batch, pool(), data));
+    switch (form) {
+      case DeltaRuleForm::kScan:
+        GDN_RETURN_IF_ERROR(backend_->DeltaRuleScan(rule.params));
+        break;
+      case DeltaRuleForm::kChunk:
+        GDN_RETURN_IF_ERROR(backend_->DeltaRuleChunk(rule.params));
+        break;
+      default:
+        GDN_RETURN_IF_ERROR(backend_->DeltaRuleDecode(
+            {.rule = rule.params, .log_lengths = log_lengths_.data(), .base_slots = base_slots, .draft = draft}));
+    }
+    GDN_ASSIGN_OR_RETURN(const std::vector<float> rows, data.Download(rule.params.output, rule.outputs));
+    for (size_t i = 0; i < which.size(); ++i) {
+      std::copy_n(rows.begin() + static_cast<int64_t>(i) * row, row, output.begin() + which[i] * row);
+    }
+  }
+  return output;
+}
+
+absl::StatusOr<std::vector<float>> DeltaRuleSlots::States(int64_t count, const int32_t* base_slots) {
+  std::vector<int32_t> slots(count);
+  std::iota(slots.begin(), slots.end(), 0);
+  GDN_RETURN_IF_ERROR(backend_->MaterializeState({.pool = pool(),
+                                                  .count = static_cast<int32_t>(count),
+                                                  .src = slots.data(),
+                                                  .dst = slots.data(),
+                                                  .log_lengths = log_lengths_.data(),
+                                                  .src_bases = base_slots}));
+  std::fill_n(log_lengths_.begin(), count, 0);
+  std::vector<float> states;
+  for (const int32_t slot : slots) {
+    GDN_ASSIGN_OR_RETURN(const SlotImage image, ReadSlot(*backend_, pool(), slot, /*log_length=*/0, 0));
+    states.insert(states.end(), image.base.begin(), image.base.end());
+  }
+  return states;
+}
+
+absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
+  if (form == DeltaRuleForm::kStages) return RunStages(problem, backend);
+  GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, problem.dims, problem.initial));
   DeltaRuleResult result;
-  GDN_ASSIGN_OR_RETURN(result.output, RunCalls(form, problem, state.device(), log_lengths, backend));
-  GDN_RETURN_IF_ERROR(state.FoldDevice(log_lengths));
-  for (int32_t i = 0; i < sequences; ++i) {
-    GDN_ASSIGN_OR_RETURN(const SlotImage image, ReadSlot(backend, state.device(), i, /*log_length=*/0, 0));
-    result.states.insert(result.states.end(), image.base.begin(), image.base.end());
-  }
+  GDN_ASSIGN_OR_RETURN(result.output, slots.Advance(form, problem));
+  GDN_ASSIGN_OR_RETURN(result.states, slots.States(problem.sequences()));
   return result;
+}
+
+Difference CompareResults(const DeltaRuleResult& actual, const DeltaRuleResult& expected) {
+  Difference difference = Compare(actual.output, expected.output);
+  difference.Merge(Compare(actual.states, expected.states));
+  return difference;
+}
+
+Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResult& actual,
+                            const DeltaRuleResult& expected) {
+  const OwnedBatch batch(problem.lengths);
+  Difference difference;
+  const auto merge = [&difference](const std::vector<float>& a, const std::vector<float>& b, int64_t first,
+                                   int64_t count) {
+    difference.Merge(
+        Compare(absl::MakeConstSpan(a).subspan(first, count), absl::MakeConstSpan(b).subspan(first, count)));
+  };
+  const int64_t row = problem.dims.value_features();
+  for (int64_t i = 0; i < problem.sequences(); ++i) {
+    merge(actual.output, expected.output, batch.cu_seqlens[i] * row, problem.lengths[i] * row);
+    merge(actual.states, expected.states, i * problem.dims.state_elements(), problem.dims.state_elements());
+  }
+  return difference;
 }
 
 absl::StatusOr<Difference> CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
   const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
   GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));
   GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
-  Difference difference = Compare(actual.output, expected.output);
-  difference.Merge(Compare(actual.states, expected.states));
-  return difference;
+  return CompareResults(actual, expected);
+}
+
+absl::StatusOr<Difference> CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
+                                                 Backend& backend) {
+  GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, whole.dims, whole.initial));
+  DeltaRuleResult actual;
+  int64_t token = 0;
+  for (const DeltaRuleCall& call : calls) {
+    GDN_ASSIGN_OR_RETURN(const std::vector<float> output,
+                         slots.Advance(call.form, Part(whole, token, token + call.tokens, {})));
+    actual.output.insert(actual.output.end(), output.begin(), output.end());
+    token += call.tokens;
+  }
+  GDN_ASSIGN_OR_RETURN(actual.states, slots.States(1));
+  GDN_RETURN_IF_ERROR(DumpDeltaRule(whole, actual));
+  return CompareResults(actual, DeltaRuleReferenceResult(whole));
 }
 
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result) {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "tools/gdn_parity/delta_rule_rows.h"
-#include "tools/gdn_parity/parity_case.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/shape_budget.h"
 
 namespace gdn::parity {
@@ -203,7 +203,7 @@ void AddFlashInfer(std::vector<ParityCase>& cases) {
 
 }  // namespace
 
-void AddFlaCases(std::vector<ParityCase>& cases) {
+void AddDeltaRuleFlaCases(std::vector<ParityCase>& cases) {
   AddFla(cases);
   AddFlashInfer(cases);
 }

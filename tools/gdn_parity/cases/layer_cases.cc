@@ -1,7 +1,8 @@
-// Suite "layer": whole steps through GdnLayerRunner against the composition of the references.
+// Rows of the layer: whole steps through GdnLayerRunner against the composition of the references.
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,12 +11,11 @@
 #include "kernels/layer/gdn_layer.h"
 #include "kernels/layer/gdn_layer_reference.h"
 #include "tools/gdn_parity/backend_data.h"
-#include "tools/gdn_parity/parity_case.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
 
 namespace gdn::parity {
 namespace {
 
-constexpr char kSuite[] = "layer";
 constexpr int32_t kMaxDraft = 8;
 
 struct LayerCase {
@@ -151,14 +151,15 @@ absl::StatusOr<Difference> RunLayer(const LayerCase& c, Backend& backend, Random
   return difference;
 }
 
-void Add(const LayerCase& c, std::vector<ParityCase>& cases) {
+void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite = "layer",
+         double tolerance = kLayerTolerance) {
   const std::string layout = c.layout == ProjectionLayout::kFlat ? "flat" : "interleaved";
   const std::string decode =
       c.decode_steps == 0 ? "" : absl::StrCat(", decode ", c.decode_steps, " x ", absl::StrJoin(c.decode, ","));
-  cases.push_back(
-      {kSuite, absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(DTypeName(c.dtype))),
-       absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode), kLayerTolerance,
-       [c](Backend& backend, RandomTensor& random) { return RunLayer(c, backend, random); }});
+  cases.push_back({suite,
+                   absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(DTypeName(c.dtype))),
+                   absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode),
+                   tolerance, [c](Backend& backend, RandomTensor& random) { return RunLayer(c, backend, random); }});
 }
 
 }  // namespace
@@ -186,6 +187,18 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
   for (InputKind kind : {InputKind::kProjected, InputKind::kDeltaRule}) {
     Add({.dims = grouped, .kind = kind, .prefill = {5, 70}, .decode = {1, 2}, .decode_steps = 20}, cases);
     Add({.dims = uneven, .kind = kind, .prefill = {130, 40}, .decode = {1, 1}, .decode_steps = 20}, cases);
+  }
+  // The token-sequential path, the chunked one, segments; what one sequence alone has been held to.
+  constexpr double kAloneTolerance = 2e-6;
+  const LayerDims small{
+      .key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 24, .conv_width = 4, .hidden_size = 48};
+  for (const auto& [layout, dtype] :
+       {std::pair{ProjectionLayout::kInterleaved, DType::kF32}, std::pair{ProjectionLayout::kFlat, DType::kF32},
+        std::pair{ProjectionLayout::kInterleaved, DType::kBF16}, std::pair{ProjectionLayout::kFlat, DType::kF16}}) {
+    for (const int32_t tokens : {1, 3, 31, 32, 64, 65, 130, 513}) {
+      Add({.dims = small, .layout = layout, .dtype = dtype, .prefill = {tokens}, .decode = {1}, .decode_steps = 20},
+          cases, "shapes", kAloneTolerance);
+    }
   }
 }
 

@@ -1,0 +1,63 @@
+// Rows of MaterializeState: a random base under a random log, folded into another slot.
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tools/gdn_parity/backend_data.h"
+#include "tools/gdn_parity/cases/operator_cases.h"
+
+namespace gdn::parity {
+namespace {
+
+constexpr int32_t kMaxDraft = 16;
+
+struct Shape {
+  LayerDims dims;
+  float strongest;  // g is uniform in [strongest, 0]
+};
+
+absl::StatusOr<Difference> Run(const Shape& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
+  const LayerDims& dims = shape.dims;
+  GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, /*slots=*/2, kMaxDraft));
+  SlotImage image;
+  image.base = random.Normal(dims.state_elements());
+  image.log_k = random.Directions(int64_t{log_length} * dims.key_heads, dims.key_dim, 1.0f);
+  image.log_u = random.Normal(log_length * dims.value_features());
+  image.log_g = random.Uniform(int64_t{log_length} * dims.value_heads, shape.strongest, 0.0f);
+  if (dims.conv_width > 0) image.conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1));
+  GDN_RETURN_IF_ERROR(state.Write(0, 0, image));
+  const int32_t src = 0;
+  const int32_t dst = 1;
+  MaterializeStateParams params{.pool = state.host(), .count = 1, .src = &src, .dst = &dst, .log_lengths = &log_length};
+  MaterializeStateReference(params);
+  params.pool = state.device();
+  GDN_RETURN_IF_ERROR(backend.MaterializeState(params));
+  return state.CompareSlot(dst, 0);
+}
+
+}  // namespace
+
+void AddMaterializeStateCases(std::vector<ParityCase>& cases) {
+  const auto add = [&cases](const char* suite, const Shape& shape, int32_t log_length) {
+    const LayerDims& dims = shape.dims;
+    cases.push_back({suite, "materialize",
+                     absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim,
+                                  " V=", dims.value_dim, " g>=", shape.strongest, " log=", log_length),
+                     kDeferredTolerance,
+                     [=](Backend& backend, RandomTensor& random) { return Run(shape, log_length, backend, random); }});
+  };
+  const Shape shapes[] = {{{.key_heads = 2, .value_heads = 4, .key_dim = 128, .value_dim = 128}, -1.0f},
+                          {{.key_heads = 1, .value_heads = 3, .key_dim = 48, .value_dim = 32}, -0.05f},
+                          {{.key_heads = 2, .value_heads = 2, .key_dim = 37, .value_dim = 51}, -1.0f},
+                          {{.key_heads = 1, .value_heads = 2, .key_dim = 64, .value_dim = 64}, -20.0f}};
+  for (const Shape& shape : shapes) {
+    for (const int32_t log_length : {1, 7, kLogCapacity}) add("delta_rule", shape, log_length);
+  }
+  // A draft behind a full log, with convolution columns; entries that stay in memory on the GPU.
+  add("shapes", {{1, 2, 24, 40, 4, 8}, -1.0f}, kLogCapacity + kMaxDraft);
+  add("shapes", {{.key_heads = 1, .value_heads = 1, .key_dim = 300, .value_dim = 17}, -1.0f}, kLogCapacity);
+  add("shapes", {{.key_heads = 1, .value_heads = 1, .key_dim = 1001, .value_dim = 3}, -1.0f}, kLogCapacity);
+}
+
+}  // namespace gdn::parity

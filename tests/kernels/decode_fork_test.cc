@@ -17,7 +17,7 @@ constexpr int32_t kMaxDraft = 24;
 
 // K and V that fill the lanes and that do not; columns that stay in memory on the GPU; heads that share keys.
 const LayerDims kShapes[] = {OperatorDims(1, 2, 8, 5), OperatorDims(2, 4, 24, 40), OperatorDims(1, 1, 64, 32),
-                             OperatorDims(1, 1, 300, 3)};
+                             OperatorDims(1, 1, 300, 3), OperatorDims(1, 1, 1001, 3)};
 
 TEST(DecodeFork, HasTheBitsOfASessionWithItsOwnBaseAndLeavesTheSharedOneAlone) {
   OnEveryDecoder([](Backend& backend) {
@@ -76,12 +76,8 @@ TEST(DecodeFork, BitsOfAFoldByMaterializeStateAreThoseOfADecodes) {
       slots.PoisonBase(1);
       slots.Decode(inputs, drafted, /*draft=*/true);
       ASSERT_EQ(drafted.length, kLogCapacity);
-      const absl::Status status = backend.MaterializeState({.pool = slots.pool(),
-                                                            .count = 1,
-                                                            .src = &drafted.slot,
-                                                            .dst = &drafted.slot,
-                                                            .log_lengths = &drafted.length,
-                                                            .src_bases = &drafted.base_slot});
+      const absl::Status status =
+          slots.Materialize({drafted.slot}, {drafted.slot}, {drafted.length}, {drafted.base_slot});
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(BitEqual(slots.Read(1, 0).base, slots.Read(0, 0).base));
       EXPECT_TRUE(BitEqual(slots.Read(2, 0).base, base));
@@ -97,16 +93,7 @@ TEST(DecodeFork, MaterializeStateCopiesASharedBaseUnderAnEmptyLog) {
     const std::vector<float> base = random.Normal(dims.state_elements());
     slots.SetBase(0, base);
     slots.PoisonBase(1);
-    const std::vector<int32_t> to = {1, 2};
-    const std::vector<int32_t> from = {1, -1};
-    const std::vector<int32_t> bases = {0, -5};
-    const std::vector<int32_t> lengths = {0, 0};
-    const absl::Status status = backend.MaterializeState({.pool = slots.pool(),
-                                                          .count = 2,
-                                                          .src = from.data(),
-                                                          .dst = to.data(),
-                                                          .log_lengths = lengths.data(),
-                                                          .src_bases = bases.data()});
+    const absl::Status status = slots.Materialize({1, -1}, {1, 2}, {0, 0}, {0, -5});
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE(BitEqual(slots.Read(1, 0).base, base));
     EXPECT_TRUE(BitEqual(slots.Read(2, 0).base, std::vector<float>(base.size(), 0.0f)));

@@ -17,11 +17,16 @@
 namespace gdn {
 namespace {
 
-// The operators of the decode path, by their references.
-class ReferenceDecoder final : public HostMemoryBackend {
+class ReferenceBackend final : public HostMemoryBackend {
  public:
-  ReferenceDecoder() : HostMemoryBackend(/*unified_memory=*/true) {}
+  ReferenceBackend() : HostMemoryBackend(/*unified_memory=*/true) {}
 
+  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+    DeltaRuleScanReference(params);
+    return absl::OkStatus();
+  }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return DeltaRuleScan(params); }
   absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
     DeltaRuleDecodeReference(params);
@@ -55,6 +60,12 @@ void OnEveryGpu(const std::function<void(Backend&)>& test) {
   }
 }
 
+std::unique_ptr<Backend> MakeReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+
+const char* DeltaRulePathName(DeltaRulePath path) {
+  return path == DeltaRulePath::kScan ? "Scan" : path == DeltaRulePath::kChunk ? "Chunk" : "Decode";
+}
+
 void OnEveryDecoder(const std::function<void(Backend&)>& test) {
   {
     SCOPED_TRACE("on the cpu");
@@ -62,8 +73,7 @@ void OnEveryDecoder(const std::function<void(Backend&)>& test) {
   }
   {
     SCOPED_TRACE("by the references");
-    ReferenceDecoder reference;
-    test(reference);
+    test(*MakeReferenceBackend());
   }
   OnEveryGpu(test);
 }
@@ -76,9 +86,13 @@ DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots,
   for (int32_t slot = 0; slot < slots; ++slot) GDN_EXPECT_OK(backend.ZeroSlot(pool_, slot));
 }
 
-void DecodeSlots::SetBase(int32_t slot, const std::vector<float>& base) {
+void DecodeSlots::SetBase(int32_t slot, absl::Span<const float> base) {
   SlotImage image;
-  image.base = base;
+  image.base.assign(base.begin(), base.end());
+  Write(slot, image);
+}
+
+void DecodeSlots::Write(int32_t slot, const SlotImage& image) {
   GDN_EXPECT_OK(WriteSlot(backend_, pool_, slot, /*token_count=*/0, image));
 }
 
@@ -105,37 +119,45 @@ std::vector<float> DecodeSlots::ReadAll(int32_t slot) {
   return values;
 }
 
+std::vector<float> DecodeSlots::Call(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
+                                     const std::vector<int32_t>& slots,
+                                     const std::function<absl::Status(const DeltaRuleParams&)>& run) {
+  const std::vector<int32_t> offsets = CumulativeLengths(lengths);
+  parity::BackendData data(backend_);
+  const LayerDims& dims = pool_.layout.dims();
+  float* output = *data.Poisoned(static_cast<int64_t>(inputs.v.size()));
+  GDN_EXPECT_OK(run({.pool = pool_,
+                     .batch = {.sequences = static_cast<int32_t>(lengths.size()),
+                               .cu_seqlens = offsets.data(),
+                               .slots = slots.data()},
+                     .q = *data.Upload(inputs.q),
+                     .k = *data.Upload(inputs.k),
+                     .v = *data.Upload(inputs.v),
+                     .g = *data.Upload(inputs.g),
+                     .beta = *data.Upload(inputs.beta),
+                     .q_stride = dims.key_features(),
+                     .k_stride = dims.key_features(),
+                     .v_stride = dims.value_features(),
+                     .output = output}));
+  return *data.Download(output, static_cast<int64_t>(inputs.v.size()));
+}
+
 std::vector<float> DecodeSlots::Decode(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
                                        std::vector<Log>& logs, bool draft) {
-  const std::vector<int32_t> offsets = CumulativeLengths(lengths);
   std::vector<int32_t> slots, bases, log_lengths;
   for (const Log& log : logs) {
     slots.push_back(log.slot);
     bases.push_back(log.base_slot);
     log_lengths.push_back(log.length);
   }
-  parity::BackendData data(backend_);
-  const LayerDims& dims = pool_.layout.dims();
-  float* output = *data.Poisoned(static_cast<int64_t>(inputs.v.size()));
-  DeltaRuleDecodeParams params;
-  params.rule = {
-      .pool = pool_,
-      .batch = {.sequences = static_cast<int32_t>(lengths.size()), .cu_seqlens = offsets.data(), .slots = slots.data()},
-      .q = *data.Upload(inputs.q),
-      .k = *data.Upload(inputs.k),
-      .v = *data.Upload(inputs.v),
-      .g = *data.Upload(inputs.g),
-      .beta = *data.Upload(inputs.beta),
-      .q_stride = dims.key_features(),
-      .k_stride = dims.key_features(),
-      .v_stride = dims.value_features(),
-      .output = output};
-  params.log_lengths = log_lengths.data();
-  params.base_slots = bases == slots ? nullptr : bases.data();
-  params.draft = draft;
-  GDN_EXPECT_OK(backend_.DeltaRuleDecode(params));
+  std::vector<float> output = Call(inputs, lengths, slots, [&](const DeltaRuleParams& rule) {
+    return backend_.DeltaRuleDecode({.rule = rule,
+                                     .log_lengths = log_lengths.data(),
+                                     .base_slots = bases == slots ? nullptr : bases.data(),
+                                     .draft = draft});
+  });
   for (size_t i = 0; i < logs.size(); ++i) logs[i].length = log_lengths[i];
-  return *data.Download(output, static_cast<int64_t>(inputs.v.size()));
+  return output;
 }
 
 std::vector<float> DecodeSlots::Decode(const DeltaRuleInputs& inputs, Log& log, bool draft) {
@@ -143,6 +165,55 @@ std::vector<float> DecodeSlots::Decode(const DeltaRuleInputs& inputs, Log& log, 
   std::vector<float> output = Decode(inputs, {static_cast<int32_t>(inputs.tokens)}, logs, draft);
   log = logs[0];
   return output;
+}
+
+std::vector<float> DecodeSlots::Run(DeltaRulePath path, const DeltaRuleInputs& inputs,
+                                    const std::vector<int32_t>& lengths, const std::vector<int32_t>& slots) {
+  if (path != DeltaRulePath::kDecode) {
+    return Call(inputs, lengths, slots, [&](const DeltaRuleParams& rule) {
+      return path == DeltaRulePath::kScan ? backend_.DeltaRuleScan(rule) : backend_.DeltaRuleChunk(rule);
+    });
+  }
+  const std::vector<int32_t> starts = CumulativeLengths(lengths);
+  const int64_t row = inputs.dims.value_features();
+  const int32_t step = pool_.layout.max_draft();
+  const int32_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<Log> logs;
+  for (const int32_t slot : slots) logs.push_back({.slot = slot, .base_slot = slot});
+  std::vector<float> output(inputs.v.size());
+  for (int32_t done = 0; done < longest; done += step) {
+    std::vector<DeltaRuleInputs> parts;
+    std::vector<int32_t> part_lengths;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      part_lengths.push_back(std::clamp(lengths[i] - done, 0, step));
+      const int32_t first = starts[i] + std::min(done, lengths[i]);
+      parts.push_back(Slice(inputs, first, first + part_lengths[i]));
+    }
+    const std::vector<float> rows = Decode(Concatenate(parts), part_lengths, logs);
+    auto from = rows.begin();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      std::copy_n(from, part_lengths[i] * row, output.begin() + (starts[i] + std::min(done, lengths[i])) * row);
+      from += part_lengths[i] * row;
+    }
+  }
+  std::vector<int32_t> used, used_lengths;
+  for (const Log& log : logs) {
+    if (log.slot < 0) continue;
+    used.push_back(log.slot);
+    used_lengths.push_back(log.length);
+  }
+  GDN_EXPECT_OK(Materialize(used, used, used_lengths));
+  return output;
+}
+
+absl::Status DecodeSlots::Materialize(const std::vector<int32_t>& src, const std::vector<int32_t>& dst,
+                                      const std::vector<int32_t>& log_lengths, const std::vector<int32_t>& src_bases) {
+  return backend_.MaterializeState({.pool = pool_,
+                                    .count = static_cast<int32_t>(src.size()),
+                                    .src = src.data(),
+                                    .dst = dst.data(),
+                                    .log_lengths = log_lengths.data(),
+                                    .src_bases = src_bases.empty() ? nullptr : src_bases.data()});
 }
 
 }  // namespace gdn

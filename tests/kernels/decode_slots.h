@@ -1,4 +1,4 @@
-// Decode calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources and
+// Delta rule calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources and
 // the references in double.
 //
 // Thread safety: for one thread. Ownership: DecodeSlots owns its slots; the backend must outlive it.
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -26,6 +27,15 @@ namespace gdn {
 void OnEveryDecoder(const std::function<void(Backend&)>& test);
 void OnEveryGpu(const std::function<void(Backend&)>& test);
 
+// The delta rule by its references, for what must come out; it has no other operators.
+std::unique_ptr<Backend> MakeReferenceBackend();
+
+// Which operator advances a state.
+enum class DeltaRulePath { kScan, kChunk, kDecode };
+inline constexpr DeltaRulePath kDeltaRulePaths[] = {DeltaRulePath::kScan, DeltaRulePath::kChunk,
+                                                    DeltaRulePath::kDecode};
+const char* DeltaRulePathName(DeltaRulePath path);  // "Scan", "Chunk", "Decode"
+
 // What a session knows of its slot.
 struct Log {
   int32_t slot = 0;
@@ -35,13 +45,15 @@ struct Log {
 
 class DecodeSlots {
  public:
-  DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft);
+  DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft = 8);
 
   Backend& backend() { return backend_; }
   const StatePoolView& pool() const { return pool_; }
 
   // Base [HV, K, V]; all else is zero.
-  void SetBase(int32_t slot, const std::vector<float>& base);
+  void SetBase(int32_t slot, absl::Span<const float> base);
+  std::vector<float> Base(int32_t slot) { return Read(slot, 0).base; }
+  void Write(int32_t slot, const SlotImage& image);
   // Into the slot's base alone.
   void PoisonBase(int32_t slot);
   void Copy(int32_t to, int32_t from);
@@ -52,8 +64,23 @@ class DecodeSlots {
   std::vector<float> Decode(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths, std::vector<Log>& logs,
                             bool draft = false);
   std::vector<float> Decode(const DeltaRuleInputs& inputs, Log& log, bool draft = false);
+  // Sequences of these lengths end to end, on their slots, whose logs are empty before and after. Decode takes calls of at
+  // most max_draft tokens and folds at the end.
+  std::vector<float> Run(DeltaRulePath path, const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
+                         const std::vector<int32_t>& slots);
+  // One sequence.
+  std::vector<float> Run(DeltaRulePath path, const DeltaRuleInputs& inputs, int32_t slot = 0) {
+    return Run(path, inputs, {static_cast<int32_t>(inputs.tokens)}, {slot});
+  }
+  absl::Status Materialize(const std::vector<int32_t>& src, const std::vector<int32_t>& dst,
+                           const std::vector<int32_t>& log_lengths, const std::vector<int32_t>& src_bases = {});
 
  private:
+  // Expects success; the outputs.
+  std::vector<float> Call(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
+                          const std::vector<int32_t>& slots,
+                          const std::function<absl::Status(const DeltaRuleParams&)>& run);
+
   Backend& backend_;
   StatePoolView pool_;
   DeviceBuffer memory_;

@@ -1,16 +1,14 @@
-// The decode path: the log, its folds, several tokens a call, ragged batches.
+// The decode path on every backend: the log, its folds, several tokens a call, ragged batches.
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/kernels/decode_session.h"
+#include "tests/kernels/decode_slots.h"
 #include "tests/support/compare.h"
-#include "tests/support/delta_rule_problem.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -21,226 +19,192 @@ using ::testing::HasSubstr;
 constexpr double kPromise = 1e-5;  // the service's: float32 against float64
 constexpr double kDecodeTolerance = 1e-6;
 
-TEST(DeltaRuleDecode, MatchesDoubleOverTenThousandSteps) {
+class DeltaRuleDecode : public BackendTest {};
+GDN_ON_EVERY_BACKEND(DeltaRuleDecode);
+
+TEST_P(DeltaRuleDecode, MatchesDoubleOverThousandsOfSteps) {
   Random random(1);
-  ThreadPool threads(2);
   const LayerDims dims = OperatorDims(1, 2, 32, 32);
-  HostStatePool pool(dims, 1);
+  DecodeSlots slots(backend(), dims, 1);
   std::vector<double> state(dims.state_elements(), 0.0);
-  Session session(pool, 0);
-  for (int block = 0; block < 100; ++block) {
+  Log log;
+  for (int block = 0; block < (on_cpu() ? 100 : 10); ++block) {
     const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 100, random, /*g_low=*/-0.02f);
     const std::vector<double> expected = DeltaRuleInDouble(inputs, state);
     std::vector<float> output;
     for (int64_t t = 0; t < inputs.tokens; ++t) {
-      const std::vector<float> row = session.Decode(Slice(inputs, t, t + 1), threads);
+      const std::vector<float> row = slots.Decode(Slice(inputs, t, t + 1), log);
       output.insert(output.end(), row.begin(), row.end());
     }
     ASSERT_LE(RelativeNormError(output, expected), kPromise) << "block " << block;
   }
-  session.Fold(threads);
-  EXPECT_LE(RelativeNormError(pool.base(0), state), kPromise);
+  ASSERT_TRUE(slots.Materialize({0}, {0}, {log.length}).ok());
+  EXPECT_LE(RelativeNormError(slots.Base(0), state), kPromise);
 }
 
-TEST(DeltaRuleDecode, OfSeveralTokensGivesTheBitsOfSingleOnesAcrossFolds) {
+TEST_P(DeltaRuleDecode, OfSeveralTokensGivesTheBitsOfSingleOnesAcrossFolds) {
+  constexpr int64_t kTokens = 61;
   Random random(2);
-  ThreadPool threads(2);
-  const int64_t tokens = 3 * kLogCapacity + 5;
-  for (const LayerDims& dims : {OperatorDims(2, 4, 128, 128), OperatorDims(1, 3, 21, 45)}) {
-    const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, tokens, random);
+  // On the GPU some sizes stay in memory, and the last two have an instance of their own for calls of one token.
+  std::vector<LayerDims> shapes = {OperatorDims(2, 4, 128, 128), OperatorDims(1, 3, 21, 45)};
+  if (!on_cpu()) {
+    shapes = {OperatorDims(1, 2, 32, 48),  OperatorDims(1, 2, 33, 17),   OperatorDims(1, 2, 300, 17),
+              OperatorDims(1, 1, 1001, 3), OperatorDims(1, 2, 128, 128), OperatorDims(1, 1, 256, 64)};
+  }
+  std::vector<std::vector<int64_t>> all_calls = {{61}, {3, 14, 40, 4}, {15, 1, 16, 29}};
+  for (const int64_t step : {2, 3, 4, 5, 7, 15, 16, 17, 40, 53}) {
+    if (on_cpu()) all_calls.emplace_back((kTokens + step - 1) / step, step);
+  }
+  for (const LayerDims& dims : shapes) {
+    const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, kTokens, random);
     const std::vector<float> initial = random.Normal(dims.state_elements());
-    HostStatePool single_pool(dims, 1, kMaxDraftLimit);
-    single_pool.SetBase(0, initial);
-    Session single(single_pool, 0);
+    DecodeSlots single(backend(), dims, 1, kMaxDraftLimit);
+    single.SetBase(0, initial);
+    Log single_log;
     std::vector<float> expected;
-    for (int64_t t = 0; t < tokens; ++t) {
-      const std::vector<float> row = single.Decode(Slice(inputs, t, t + 1), threads);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const std::vector<float> row = single.Decode(Slice(inputs, t, t + 1), single_log);
       expected.insert(expected.end(), row.begin(), row.end());
-      EXPECT_EQ(single.log_length(), (t + 1) % kLogCapacity);
+      EXPECT_EQ(single_log.length, (t + 1) % kLogCapacity);
     }
-    for (const int64_t step : {2, 3, 4, 5, 7, 15, 16, 17, 40, 53}) {
-      SCOPED_TRACE(LayerDimsToString(dims) + " tokens a call " + std::to_string(step));
-      HostStatePool pool(dims, 1, kMaxDraftLimit);
-      pool.SetBase(0, initial);
-      Session session(pool, 0);
+    const SlotImage alone = single.Read(0, single_log.length);
+    for (const std::vector<int64_t>& calls : all_calls) {
+      SCOPED_TRACE(LayerDimsToString(dims) + " tokens a call " + testing::PrintToString(calls));
+      DecodeSlots slots(backend(), dims, 1, kMaxDraftLimit);
+      slots.SetBase(0, initial);
+      Log log;
       std::vector<float> output;
-      for (int64_t t = 0; t < tokens; t += step) {
-        const std::vector<float> rows = session.Decode(Slice(inputs, t, std::min(t + step, tokens)), threads);
+      int64_t done = 0;
+      for (const int64_t tokens : calls) {
+        const int64_t end = std::min(done + tokens, kTokens);
+        const std::vector<float> rows = slots.Decode(Slice(inputs, done, end), log);
         output.insert(output.end(), rows.begin(), rows.end());
+        done = end;
       }
       EXPECT_TRUE(BitEqual(output, expected));
-      EXPECT_EQ(session.log_length(), single.log_length());
-      EXPECT_TRUE(BitEqual(pool.base(0), single_pool.base(0)));
-      // The log's entries in use; rows past them hold leftovers.
-      const StateLayout& layout = pool.view().layout;
-      const auto same = [&](int64_t offset, int64_t row) {
-        return BitEqual(pool.slot(0).subspan(offset, row * session.log_length()),
-                        single_pool.slot(0).subspan(offset, row * session.log_length()));
-      };
-      EXPECT_TRUE(same(layout.log_k_offset(), dims.key_features()));
-      EXPECT_TRUE(same(layout.log_u_offset(), dims.value_features()));
-      EXPECT_TRUE(same(layout.log_g_offset(), dims.value_heads));
+      ASSERT_EQ(log.length, single_log.length);
+      const SlotImage image = slots.Read(0, log.length);
+      EXPECT_TRUE(BitEqual(image.base, alone.base));
+      EXPECT_TRUE(BitEqual(image.log_k, alone.log_k));
+      EXPECT_TRUE(BitEqual(image.log_u, alone.log_u));
+      EXPECT_TRUE(BitEqual(image.log_g, alone.log_g));
     }
   }
 }
 
-TEST(DeltaRuleDecode, FoldsAfterTheSixteenthTokenAndOnlyThen) {
+TEST_P(DeltaRuleDecode, FoldsAfterTheSixteenthTokenAndOnlyThen) {
   Random random(3);
-  ThreadPool threads(1);
   const LayerDims dims = OperatorDims(1, 2, 16, 16);
-  HostStatePool pool(dims, 1);
+  DecodeSlots slots(backend(), dims, 1);
   const std::vector<float> initial = random.Normal(dims.state_elements());
-  pool.SetBase(0, initial);
-  Session session(pool, 0);
+  slots.SetBase(0, initial);
+  Log log;
   for (int32_t t = 1; t <= kLogCapacity; ++t) {
-    session.Decode(RandomDeltaRuleInputs(dims, 1, random), threads);
-    EXPECT_EQ(BitEqual(pool.base(0), initial), t < kLogCapacity) << "token " << t;
+    slots.Decode(RandomDeltaRuleInputs(dims, 1, random), log);
+    EXPECT_EQ(BitEqual(slots.Base(0), initial), t < kLogCapacity) << "token " << t;
   }
-  EXPECT_EQ(session.log_length(), 0);
+  EXPECT_EQ(log.length, 0);
 }
 
-TEST(DeltaRuleDecode, MatchesItsReferenceInARaggedBatchWithPadding) {
+TEST_P(DeltaRuleDecode, MatchesItsReferenceInARaggedBatchWithPadding) {
   Random random(4);
-  ThreadPool threads(2);
   const LayerDims dims = OperatorDims(2, 6, 19, 26);
   const std::vector<int32_t> lengths = {1, 4, 2, 0, 8, 3};
-  const std::vector<int32_t> slots = {2, 5, -7, 0, 3, 6};
+  std::vector<Log> logs = {{2, 2, 0}, {5, 5, 14}, {-7, -7, 99}, {0, 0, 7}, {3, 3, 15}, {6, 6, 1}};
+  std::vector<Log> expected_logs = logs;
+  const std::unique_ptr<Backend> reference = MakeReferenceBackend();
+  DecodeSlots slots(backend(), dims, 8), expected(*reference, dims, 8);
+  for (int32_t slot = 0; slot < 8; ++slot) {
+    constexpr int64_t kEntries = kLogCapacity;
+    const SlotImage noise{.base = random.Normal(dims.state_elements(), 0.3f),
+                          .log_k = random.Normal(kEntries * dims.key_features(), 0.3f),
+                          .log_u = random.Normal(kEntries * dims.value_features(), 0.3f),
+                          .log_g = random.Uniform(kEntries * dims.value_heads, -0.6f, 0.0f),
+                          .conv = {}};
+    slots.Write(slot, noise);
+    expected.Write(slot, noise);
+  }
+  std::vector<std::vector<float>> before;
+  for (int32_t slot = 0; slot < 8; ++slot) before.push_back(slots.ReadAll(slot));
+
   const std::vector<int32_t> offsets = CumulativeLengths(lengths);
-  std::vector<int32_t> log_lengths = {0, 14, 99, 7, 15, 1};
-  std::vector<int32_t> expected_lengths = log_lengths;
-
-  HostStatePool pool(dims, 8);
-  for (int32_t s = 0; s < 8; ++s) {
-    const std::vector<float> noise = random.Normal(pool.view().layout.slot_floats(), 0.3f);
-    std::copy(noise.begin(), noise.end(), pool.slot(s).begin());
-    const int64_t log_g = pool.view().layout.log_g_offset();
-    for (float& g : pool.slot(s).subspan(log_g, pool.view().layout.conv_offset() - log_g)) g = -std::abs(g);
-  }
-  HostStatePool expected_pool(dims, 8);
-  for (int32_t s = 0; s < 8; ++s) std::copy(pool.slot(s).begin(), pool.slot(s).end(), expected_pool.slot(s).begin());
-
   const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, offsets.back(), random);
-  const PackedBatch batch{.sequences = 6, .cu_seqlens = offsets.data(), .slots = slots.data()};
-  std::vector<float> output(inputs.v.size(), 1.0f);
-  std::vector<float> expected(inputs.v.size(), 1.0f);
-  DeltaRuleDecodeReference({.rule = MakeDeltaRuleParams(inputs, expected_pool.view(), batch, expected),
-                            .log_lengths = expected_lengths.data()});
-  const absl::Status status = DeltaRuleDecodeCpu(
-      {.rule = MakeDeltaRuleParams(inputs, pool.view(), batch, output), .log_lengths = log_lengths.data()}, threads);
-  ASSERT_TRUE(status.ok()) << status;
-
-  EXPECT_LE(RelativeNormError(output, expected), kDecodeTolerance);
-  const absl::Span<const float> padded =
-      absl::MakeSpan(output).subspan(offsets[2] * dims.value_features(), 2 * dims.value_features());
-  EXPECT_TRUE(BitEqual(padded, std::vector<float>(padded.size(), 0.0f)));
-  EXPECT_THAT(log_lengths, ElementsAre(1, 2, 99, 7, 7, 4));
-  EXPECT_EQ(log_lengths, expected_lengths);
-  const StateLayout& layout = pool.view().layout;
+  const std::vector<float> output = slots.Decode(inputs, lengths, logs);
+  EXPECT_LE(RelativeNormError(output, expected.Decode(inputs, lengths, expected_logs)), kDecodeTolerance);
+  EXPECT_THAT(absl::MakeSpan(output).subspan(offsets[2] * dims.value_features(), 2 * dims.value_features()),
+              testing::Each(0.0f));
   for (const int32_t bystander : {0, 1, 4, 7}) {
-    EXPECT_TRUE(BitEqual(pool.slot(bystander), expected_pool.slot(bystander))) << "slot " << bystander;
+    EXPECT_TRUE(BitEqual(slots.ReadAll(bystander), before[bystander])) << "slot " << bystander;
   }
-  for (const size_t i : {0, 1, 4, 5}) {
+  std::vector<int32_t> log_lengths;
+  for (size_t i = 0; i < logs.size(); ++i) {
     SCOPED_TRACE("sequence " + std::to_string(i));
-    EXPECT_LE(RelativeNormError(pool.base(slots[i]), expected_pool.base(slots[i])), kDecodeTolerance);
-    // The log's entries in use; rows past them hold leftovers.
-    const auto error = [&](int64_t offset, int64_t row) {
-      return RelativeNormError(pool.slot(slots[i]).subspan(offset, row * log_lengths[i]),
-                               expected_pool.slot(slots[i]).subspan(offset, row * log_lengths[i]));
-    };
-    EXPECT_EQ(error(layout.log_k_offset(), dims.key_features()), 0.0);
-    EXPECT_LE(error(layout.log_u_offset(), dims.value_features()), kDecodeTolerance);
-    EXPECT_EQ(error(layout.log_g_offset(), dims.value_heads), 0.0);
+    EXPECT_EQ(logs[i].length, expected_logs[i].length);
+    log_lengths.push_back(logs[i].length);
+    if (logs[i].slot < 0) continue;
+    const SlotImage actual = slots.Read(logs[i].slot, logs[i].length);
+    const SlotImage image = expected.Read(logs[i].slot, logs[i].length);
+    EXPECT_LE(RelativeNormError(actual.base, image.base), kDecodeTolerance);
+    EXPECT_EQ(RelativeNormError(actual.log_k, image.log_k), 0.0);
+    EXPECT_LE(RelativeNormError(actual.log_u, image.log_u), kDecodeTolerance);
+    EXPECT_EQ(RelativeNormError(actual.log_g, image.log_g), 0.0);
   }
+  EXPECT_THAT(log_lengths, ElementsAre(1, 2, 99, 7, 7, 4));
 }
 
-TEST(DeltaRuleDecode, InterleavedSessionsDoNotTouchEachOther) {
+TEST_P(DeltaRuleDecode, InterleavedSessionsDoNotTouchEachOther) {
   Random random(5);
-  ThreadPool threads(2);
   const LayerDims dims = OperatorDims(1, 2, 24, 24);
   const DeltaRuleInputs a = RandomDeltaRuleInputs(dims, 50, random);
   const DeltaRuleInputs b = RandomDeltaRuleInputs(dims, 50, random);
-  HostStatePool pool(dims, 2);
-  HostStatePool alone(dims, 1);
-  Session first(pool, 0);
-  Session second(pool, 1);
-  Session reference(alone, 0);
+  DecodeSlots slots(backend(), dims, 2), alone(backend(), dims, 1);
+  Log first, second{.slot = 1, .base_slot = 1}, lone;
   for (int64_t t = 0; t < 50; ++t) {
-    const std::vector<float> row = first.Decode(Slice(a, t, t + 1), threads);
-    if (t % 3 != 0) second.Decode(Slice(b, t, t + 1), threads);
-    EXPECT_TRUE(BitEqual(row, reference.Decode(Slice(a, t, t + 1), threads))) << "token " << t;
+    const std::vector<float> row = slots.Decode(Slice(a, t, t + 1), first);
+    if (t % 3 != 0) slots.Decode(Slice(b, t, t + 1), second);
+    EXPECT_TRUE(BitEqual(row, alone.Decode(Slice(a, t, t + 1), lone))) << "token " << t;
   }
-  EXPECT_TRUE(BitEqual(pool.slot(0), alone.slot(0)));
+  EXPECT_TRUE(BitEqual(slots.ReadAll(0), alone.ReadAll(0)));
 }
 
-TEST(DeltaRuleDecode, ContinuesAPrefillAsOneWholePrefillWould) {
-  Random random(6);
-  ThreadPool threads(2);
-  const LayerDims dims = OperatorDims(1, 2, 48, 32);
-  const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 300, random, /*g_low=*/-0.02f);
-  std::vector<double> state(dims.state_elements(), 0.0);
-  const std::vector<double> expected = DeltaRuleInDouble(inputs, state);
-  for (const DeltaRulePath path : {DeltaRulePath::kScan, DeltaRulePath::kChunk}) {
-    HostStatePool whole_pool(dims, 1);
-    const auto whole = RunDeltaRule(path, inputs, whole_pool, threads);
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    for (const int64_t prompt : {0, 1, 64, 250, 299}) {
-      SCOPED_TRACE(std::string(DeltaRulePathName(path)) + " of " + std::to_string(prompt));
-      HostStatePool pool(dims, 1);
-      auto output = RunDeltaRule(path, Slice(inputs, 0, prompt), pool, threads);
-      ASSERT_TRUE(output.ok()) << output.status();
-      Session session(pool, 0);
-      for (int64_t t = prompt; t < inputs.tokens; ++t) {
-        const std::vector<float> row = session.Decode(Slice(inputs, t, t + 1), threads);
-        output->insert(output->end(), row.begin(), row.end());
-      }
-      session.Fold(threads);
-      EXPECT_LE(RelativeNormError(*output, *whole), kPromise);
-      EXPECT_LE(RelativeNormError(pool.base(0), whole_pool.base(0)), kPromise);
-      EXPECT_LE(RelativeNormError(*output, expected), kPromise);
-      EXPECT_LE(RelativeNormError(pool.base(0), state), kPromise);
-    }
-  }
-}
-
-TEST(DeltaRuleDecode, ASingleStepOnALongStateMatchesDouble) {
+TEST_P(DeltaRuleDecode, ASingleStepOnALongStateMatchesDouble) {
   Random random(7);
-  ThreadPool threads(2);
   const LayerDims dims = OperatorDims(1, 1, 64, 64);
-  HostStatePool pool(dims, 1);
+  DecodeSlots slots(backend(), dims, 1);
   std::vector<double> state(dims.state_elements(), 0.0);
-  const DeltaRuleInputs prompt = RandomDeltaRuleInputs(dims, 2000, random, /*g_low=*/-0.005f);
+  const DeltaRuleInputs prompt = RandomDeltaRuleInputs(dims, on_cpu() ? 2000 : 200, random, /*g_low=*/-0.005f);
   DeltaRuleInDouble(prompt, state);
-  ASSERT_TRUE(RunDeltaRule(DeltaRulePath::kChunk, prompt, pool, threads).ok());
+  slots.Run(DeltaRulePath::kChunk, prompt);
   const DeltaRuleInputs step = RandomDeltaRuleInputs(dims, 1, random);
-  Session session(pool, 0);
-  EXPECT_LE(RelativeNormError(session.Decode(step, threads), DeltaRuleInDouble(step, state)), kPromise);
+  Log log;
+  EXPECT_LE(RelativeNormError(slots.Decode(step, log), DeltaRuleInDouble(step, state)), kPromise);
 }
 
-TEST(DeltaRuleDecode, RefusesLongSequencesAndFullLogs) {
+TEST_P(DeltaRuleDecode, RefusesLongSequencesFullLogsAndSlotsThatAreNotThere) {
   Random random(8);
-  ThreadPool threads(1);
   const LayerDims dims = OperatorDims(1, 1, 8, 8);
   HostStatePool pool(dims, 1, /*max_draft=*/2);
   const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 3, random);
   std::vector<float> output(inputs.v.size());
-  const std::vector<int32_t> slots = {0};
-  const auto decode = [&](int32_t tokens, int32_t* log_lengths) {
-    const std::vector<int32_t> offsets = {0, tokens};
-    const DeltaRuleParams rule = MakeDeltaRuleParams(
-        inputs, pool.view(), {.sequences = 1, .cu_seqlens = offsets.data(), .slots = slots.data()}, output);
-    return DeltaRuleDecodeCpu({.rule = rule, .log_lengths = log_lengths}, threads);
+  const auto decode = [&](int32_t tokens, int32_t* log_lengths, int32_t slot = 0) {
+    const int32_t offsets[] = {0, tokens};
+    const absl::Status status = backend().DeltaRuleDecode(
+        {.rule =
+             MakeDeltaRuleParams(inputs, pool.view(), {.sequences = 1, .cu_seqlens = offsets, .slots = &slot}, output),
+         .log_lengths = log_lengths});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
   };
   int32_t log_length = 0;
-  EXPECT_THAT(std::string(decode(3, &log_length).message()), HasSubstr("max_draft"));
-  EXPECT_THAT(std::string(decode(2, nullptr).message()), HasSubstr("log_lengths"));
+  EXPECT_THAT(decode(3, &log_length), HasSubstr("max_draft"));
+  EXPECT_THAT(decode(2, nullptr), HasSubstr("log_lengths"));
+  EXPECT_THAT(decode(2, &log_length, /*slot=*/5), HasSubstr("slots[0]"));
   for (const int32_t bad : {-1, kLogCapacity}) {
     log_length = bad;
-    const absl::Status status = decode(2, &log_length);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("log_lengths[0]"));
+    EXPECT_THAT(decode(2, &log_length), HasSubstr("log_lengths[0]"));
     EXPECT_EQ(log_length, bad);
   }
-  EXPECT_EQ(RelativeNormError(pool.slot(0), std::vector<float>(pool.slot(0).size(), 0.0f)), 0.0);
+  EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
 }
 
 }  // namespace

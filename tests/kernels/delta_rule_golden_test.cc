@@ -1,13 +1,17 @@
 // The golden core vectors through each form of the delta rule, on every instruction set this machine can run.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
+#include "tests/kernels/decode_slots.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -32,30 +36,30 @@ class DeltaRuleGolden : public ::testing::TestWithParam<DeltaRulePath> {
 TEST_P(DeltaRuleGolden, MatchesFloat64OnEveryInstructionSet) {
   const absl::StatusOr<std::vector<GoldenCore>> vectors = LoadGoldenCore(GDN_SOURCE_DIR "/tests/golden/core");
   ASSERT_TRUE(vectors.ok()) << vectors.status();
-  ThreadPool threads(2);
   hwy::SetSupportedTargetsForTest(0);
   const int64_t supported = hwy::SupportedTargets();
   double worst = 0.0;
   // Better targets are lower bits: mask them off one by one.
   for (int64_t mask = supported; mask != 0; mask &= mask - 1) {
     hwy::SetSupportedTargetsForTest(mask);
+    const std::unique_ptr<Backend> backend = MakeHostBackend("cpu");
     for (const GoldenCore& golden : *vectors) {
       SCOPED_TRACE(golden.name + " on " + hwy::TargetName(mask & -mask));
       const int64_t elements = golden.inputs.dims.state_elements();
-      HostStatePool pool(golden.inputs.dims, golden.sequences);
-      std::vector<int32_t> lengths;
-      std::vector<int32_t> slots;
-      for (int32_t i = 0; i < golden.sequences; ++i) {
-        pool.SetBase(i, absl::MakeSpan(golden.initial_state).subspan(i * elements, elements));
-        lengths.push_back(golden.length());
-        slots.push_back(i);
+      DecodeSlots slots(*backend, golden.inputs.dims, golden.sequences);
+      std::vector<int32_t> on(golden.sequences);
+      std::iota(on.begin(), on.end(), 0);
+      for (const int32_t i : on) {
+        slots.SetBase(i, absl::MakeSpan(golden.initial_state).subspan(i * elements, elements));
       }
-      const auto output = RunDeltaRule(GetParam(), golden.inputs, lengths, slots, pool, threads);
-      ASSERT_TRUE(output.ok()) << output.status();
+      const std::vector<float> output =
+          slots.Run(GetParam(), golden.inputs, std::vector<int32_t>(golden.sequences, golden.length()), on);
       std::vector<float> state;
-      for (int32_t i = 0; i < golden.sequences; ++i)
-        state.insert(state.end(), pool.base(i).begin(), pool.base(i).end());
-      const double output_error = RelativeNormError(*output, golden.output);
+      for (const int32_t i : on) {
+        const std::vector<float> base = slots.Base(i);
+        state.insert(state.end(), base.begin(), base.end());
+      }
+      const double output_error = RelativeNormError(output, golden.output);
       const double state_error = RelativeNormError(state, golden.final_state);
       EXPECT_LE(output_error, Tolerance(GetParam()));
       EXPECT_LE(state_error, Tolerance(GetParam()));
@@ -66,8 +70,7 @@ TEST_P(DeltaRuleGolden, MatchesFloat64OnEveryInstructionSet) {
   std::printf("%s: worst relative norm error %.2e\n", DeltaRulePathName(GetParam()), worst);
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, DeltaRuleGolden,
-                         ::testing::Values(DeltaRulePath::kScan, DeltaRulePath::kChunk, DeltaRulePath::kDecode),
+INSTANTIATE_TEST_SUITE_P(Paths, DeltaRuleGolden, ::testing::ValuesIn(kDeltaRulePaths),
                          [](const auto& test) { return DeltaRulePathName(test.param); });
 
 }  // namespace

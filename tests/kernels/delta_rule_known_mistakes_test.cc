@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "tests/kernels/decode_slots.h"
 #include "tests/support/compare.h"
-#include "tests/support/delta_rule_problem.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -66,7 +66,7 @@ double DoubleError(const std::vector<double>& actual, const std::vector<double>&
   return std::sqrt(error / norm);
 }
 
-class KnownMistakes : public ::testing::Test {
+class KnownMistakes : public BackendTest {
  protected:
   KnownMistakes() {
     Random random(1);
@@ -79,34 +79,32 @@ class KnownMistakes : public ::testing::Test {
   }
 
   void ExpectEveryPathIsTrue() {
-    for (const DeltaRulePath path : {DeltaRulePath::kScan, DeltaRulePath::kChunk, DeltaRulePath::kDecode}) {
-      HostStatePool pool(inputs_.dims, 1);
-      pool.SetBase(0, state_);
-      const auto output = RunDeltaRule(path, inputs_, pool, threads_);
-      ASSERT_TRUE(output.ok()) << output.status();
-      EXPECT_LE(RelativeNormError(*output, truth_), kTolerance) << DeltaRulePathName(path);
+    for (const DeltaRulePath path : kDeltaRulePaths) {
+      DecodeSlots slots(backend(), inputs_.dims, 1);
+      slots.SetBase(0, state_);
+      EXPECT_LE(RelativeNormError(slots.Run(path, inputs_), truth_), kTolerance) << DeltaRulePathName(path);
     }
   }
 
-  ThreadPool threads_{2};
   DeltaRuleInputs inputs_;
   std::vector<float> state_;
   std::vector<double> truth_;
 };
+GDN_ON_EVERY_BACKEND(KnownMistakes);
 
-TEST_F(KnownMistakes, DecayMaskWithTheSignSwapped) {
+TEST_P(KnownMistakes, DecayMaskWithTheSignSwapped) {
   ASSERT_LE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
   EXPECT_GE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kDecayMaskSign), truth_), kVisible);
   ExpectEveryPathIsTrue();
 }
 
-TEST_F(KnownMistakes, ForwardSubstitutionThatLosesTheUnitDiagonal) {
+TEST_P(KnownMistakes, ForwardSubstitutionThatLosesTheUnitDiagonal) {
   ASSERT_LE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
   EXPECT_GE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kLostUnitDiagonal), truth_), kVisible);
   ExpectEveryPathIsTrue();
 }
 
-TEST_F(KnownMistakes, GatedLinearAttentionCalledTheDeltaRule) {
+TEST_P(KnownMistakes, GatedLinearAttentionCalledTheDeltaRule) {
   // S <- exp(g) S + k (beta v)^T never reads what S already holds for k.
   const int64_t K = inputs_.dims.key_dim;
   const int64_t V = inputs_.dims.value_dim;
@@ -125,44 +123,28 @@ TEST_F(KnownMistakes, GatedLinearAttentionCalledTheDeltaRule) {
   ExpectEveryPathIsTrue();
 }
 
-TEST_F(KnownMistakes, CacheThatDoesNotCarryItsOwnLength) {
+TEST_P(KnownMistakes, CacheThatDoesNotCarryItsOwnLength) {
   // Two sessions of unequal age in one batch: 5 and 12 tokens before the step. One length for both is the mistake.
   const int32_t ages[] = {5, 12};
-  const std::vector<int32_t> slots = {0, 1};
-  const std::vector<int32_t> offsets = {0, 1, 2};
-  const auto step = [&](std::vector<int32_t> log_lengths) {
-    HostStatePool pool(inputs_.dims, 2);
-    for (const int32_t slot : slots) {
-      pool.SetBase(slot, state_);
-      for (int32_t t = 0; t < ages[slot]; ++t) {
-        const DeltaRuleInputs token = Slice(inputs_, t, t + 1);
-        const std::vector<int32_t> one = {0, 1};
-        std::vector<float> output(token.v.size());
-        int32_t log_length = t;
-        EXPECT_TRUE(DeltaRuleDecodeCpu(
-                        {.rule = MakeDeltaRuleParams(
-                             token, pool.view(), {.sequences = 1, .cu_seqlens = one.data(), .slots = &slot}, output),
-                         .log_lengths = &log_length},
-                        threads_)
-                        .ok());
-      }
+  const auto step = [&](int32_t first, int32_t second) {
+    DecodeSlots slots(backend(), inputs_.dims, 2);
+    std::vector<Log> logs;
+    for (const int32_t slot : {0, 1}) {
+      slots.SetBase(slot, state_);
+      Log log{.slot = slot, .base_slot = slot};
+      for (int32_t t = 0; t < ages[slot]; ++t) slots.Decode(Slice(inputs_, t, t + 1), log);
+      logs.push_back(log);
     }
-    const DeltaRuleInputs next =
-        Concatenate({Slice(inputs_, ages[0], ages[0] + 1), Slice(inputs_, ages[1], ages[1] + 1)});
-    std::vector<float> output(next.v.size());
-    EXPECT_TRUE(DeltaRuleDecodeCpu({.rule = MakeDeltaRuleParams(
-                                        next, pool.view(),
-                                        {.sequences = 2, .cu_seqlens = offsets.data(), .slots = slots.data()}, output),
-                                    .log_lengths = log_lengths.data()},
-                                   threads_)
-                    .ok());
-    return output;
+    logs[0].length = first;
+    logs[1].length = second;
+    return slots.Decode(Concatenate({Slice(inputs_, ages[0], ages[0] + 1), Slice(inputs_, ages[1], ages[1] + 1)}),
+                        {1, 1}, logs);
   };
   const int64_t V = inputs_.dims.value_dim;
   std::vector<double> expected(truth_.begin() + ages[0] * V, truth_.begin() + (ages[0] + 1) * V);
   expected.insert(expected.end(), truth_.begin() + ages[1] * V, truth_.begin() + (ages[1] + 1) * V);
-  EXPECT_LE(RelativeNormError(step({5, 12}), expected), kTolerance);
-  EXPECT_GE(RelativeNormError(step({5, 5}), expected), kVisible);
+  EXPECT_LE(RelativeNormError(step(5, 12), expected), kTolerance);
+  EXPECT_GE(RelativeNormError(step(5, 5), expected), kVisible);
 }
 
 }  // namespace

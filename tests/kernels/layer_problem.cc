@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "gtest/gtest.h"
-#include "kernels/layer/gdn_layer_reference.h"
 
 namespace gdn {
 
@@ -55,13 +54,6 @@ std::vector<float> LayerProblem::Decode(GdnLayerRunner& runner, std::vector<Rows
     rows[i].token_count += packed.cu_seqlens[i + 1] - packed.cu_seqlens[i];
     rows[i].log_length = packed.log_lengths[i];
   }
-  return packed.y;
-}
-
-std::vector<float> LayerProblem::Reference(const std::vector<Rows>& rows) {
-  PackedRows packed(rows, weights_, pool_.view());
-  const absl::Status status = GdnLayerReference(packed.step);
-  EXPECT_TRUE(status.ok()) << status;
   return packed.y;
 }
 

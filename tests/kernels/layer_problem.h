@@ -43,7 +43,6 @@ class LayerProblem {
   // Outputs of all rows. Each expects success; Decode also moves on token_count and log_length of `rows`.
   std::vector<float> Prefill(GdnLayerRunner& runner, const std::vector<Rows>& rows);
   std::vector<float> Decode(GdnLayerRunner& runner, std::vector<Rows>& rows, bool draft = false);
-  std::vector<float> Reference(const std::vector<Rows>& rows);
 
  private:
   Random random_;

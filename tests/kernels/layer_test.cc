@@ -28,39 +28,6 @@ class LayerTest : public testing::Test {
   GdnLayerRunner runner_{*backend_};
 };
 
-struct Variant {
-  ProjectionLayout layout;
-  DType dtype;
-};
-
-class LayerAgainstReference : public LayerTest, public testing::WithParamInterface<Variant> {};
-
-TEST_P(LayerAgainstReference, PrefillThenDecodeMatchesTheReferenceComposition) {
-  const LayerProblemOptions options{.layout = GetParam().layout, .dtype = GetParam().dtype};
-  for (int32_t length : {1, 3, 31, 32, 64, 65, 130, 513}) {
-    LayerProblem problem(options, /*slots=*/2);
-    LayerProblem reference(options, /*slots=*/2);
-    const std::vector<Rows> prompt = {{.slot = 1, .x = problem.Inputs(length)}};
-    EXPECT_LE(RelativeNormError(problem.Prefill(runner_, prompt), reference.Reference(prompt)), kReferenceTolerance);
-    std::vector<Rows> next = {{.slot = 1, .token_count = length}};
-    std::vector<float> actual, expected;
-    for (int step = 0; step < 20; ++step) {
-      next[0].x = problem.Inputs(1);
-      const std::vector<float> y_reference = reference.Reference(next);
-      const std::vector<float> y = problem.Decode(runner_, next);
-      actual.insert(actual.end(), y.begin(), y.end());
-      expected.insert(expected.end(), y_reference.begin(), y_reference.end());
-    }
-    EXPECT_LE(RelativeNormError(actual, expected), kReferenceTolerance) << "after a prefill of " << length;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(LayoutsAndDtypes, LayerAgainstReference,
-                         testing::Values(Variant{ProjectionLayout::kInterleaved, DType::kF32},
-                                         Variant{ProjectionLayout::kFlat, DType::kF32},
-                                         Variant{ProjectionLayout::kInterleaved, DType::kBF16},
-                                         Variant{ProjectionLayout::kFlat, DType::kF16}));
-
 // Outputs of tokens 0 .. total - 1 of `x`: prefills that end at each of `cuts`, then single decodes.
 std::vector<float> RunCut(LayerProblem& problem, GdnLayerRunner& runner, int32_t slot, const std::vector<float>& x,
                           const std::vector<int64_t>& cuts) {

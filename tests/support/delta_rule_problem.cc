@@ -5,58 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/status_macros.h"
-#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
-#include "kernels/delta_rule_decode/delta_rule_decode.h"
-#include "kernels/delta_rule_scan/delta_rule_scan.h"
-
 namespace gdn {
 namespace {
-
-absl::Status DecodeAll(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
-                       const std::vector<int32_t>& slots, HostStatePool& pool, ThreadPool& threads,
-                       std::vector<float>& output) {
-  const std::vector<int32_t> starts = CumulativeLengths(lengths);
-  const int32_t sequences = static_cast<int32_t>(lengths.size());
-  const int32_t step = pool.view().layout.max_draft();
-  const int32_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  std::vector<int32_t> log_lengths(sequences, 0);
-  for (int32_t done = 0; done < longest; done += step) {
-    std::vector<DeltaRuleInputs> parts;
-    std::vector<int32_t> part_lengths;
-    for (int32_t i = 0; i < sequences; ++i) {
-      const int32_t first = std::min(done, lengths[i]);
-      const int32_t last = std::min(done + step, lengths[i]);
-      parts.push_back(Slice(inputs, starts[i] + first, starts[i] + last));
-      part_lengths.push_back(last - first);
-    }
-    const DeltaRuleInputs part = Concatenate(parts);
-    const std::vector<int32_t> offsets = CumulativeLengths(part_lengths);
-    const PackedBatch batch{.sequences = sequences, .cu_seqlens = offsets.data(), .slots = slots.data()};
-    std::vector<float> part_output(part.v.size());
-    GDN_RETURN_IF_ERROR(DeltaRuleDecodeCpu(
-        {.rule = MakeDeltaRuleParams(part, pool.view(), batch, part_output), .log_lengths = log_lengths.data()},
-        threads));
-    const int64_t row = inputs.dims.value_features();
-    for (int32_t i = 0; i < sequences; ++i) {
-      std::copy(part_output.begin() + offsets[i] * row, part_output.begin() + offsets[i + 1] * row,
-                output.begin() + (starts[i] + std::min(done, lengths[i])) * row);
-    }
-  }
-  std::vector<int32_t> used;
-  std::vector<int32_t> used_lengths;
-  for (int32_t i = 0; i < sequences; ++i) {
-    if (slots[i] < 0) continue;
-    used.push_back(slots[i]);
-    used_lengths.push_back(log_lengths[i]);
-  }
-  return MaterializeStateCpu({.pool = pool.view(),
-                              .count = static_cast<int32_t>(used.size()),
-                              .src = used.data(),
-                              .dst = used.data(),
-                              .log_lengths = used_lengths.data()},
-                             threads);
-}
 
 // Scales rows of `dim` to the 2-norm `norm`.
 void NormalizeRows(std::vector<float>& values, int32_t dim, double norm) {
@@ -162,45 +112,10 @@ DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePo
   return params;
 }
 
-const char* DeltaRulePathName(DeltaRulePath path) {
-  switch (path) {
-    case DeltaRulePath::kScan:
-      return "Scan";
-    case DeltaRulePath::kChunk:
-      return "Chunk";
-    case DeltaRulePath::kDecode:
-      return "Decode";
-  }
-  return "unknown";
-}
-
 std::vector<int32_t> CumulativeLengths(const std::vector<int32_t>& lengths) {
   std::vector<int32_t> offsets = {0};
   for (const int32_t length : lengths) offsets.push_back(offsets.back() + length);
   return offsets;
-}
-
-absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs,
-                                                const std::vector<int32_t>& lengths, const std::vector<int32_t>& slots,
-                                                HostStatePool& pool, ThreadPool& threads) {
-  // Not zero, so that a row nobody writes shows.
-  std::vector<float> output(inputs.v.size(), 1234.5f);
-  if (path == DeltaRulePath::kDecode) {
-    GDN_RETURN_IF_ERROR(DecodeAll(inputs, lengths, slots, pool, threads, output));
-    return output;
-  }
-  const std::vector<int32_t> offsets = CumulativeLengths(lengths);
-  const PackedBatch batch{
-      .sequences = static_cast<int32_t>(lengths.size()), .cu_seqlens = offsets.data(), .slots = slots.data()};
-  const DeltaRuleParams params = MakeDeltaRuleParams(inputs, pool.view(), batch, output);
-  GDN_RETURN_IF_ERROR(path == DeltaRulePath::kScan ? DeltaRuleScanCpu(params, threads)
-                                                   : DeltaRuleChunkCpu(params, threads));
-  return output;
-}
-
-absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs, HostStatePool& pool,
-                                                ThreadPool& threads) {
-  return RunDeltaRule(path, inputs, {static_cast<int32_t>(inputs.tokens)}, {0}, pool, threads);
 }
 
 std::vector<double> DeltaRuleInDouble(const DeltaRuleInputs& inputs, std::vector<double>& state) {

@@ -12,10 +12,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/aligned_buffer.h"
-#include "base/thread_pool.h"
 #include "kernels/common/delta_rule.h"
 #include "tests/support/random.h"
 
@@ -62,21 +60,6 @@ class HostStatePool {
 // Params over all of `inputs`; `batch` must cover inputs.tokens rows, `output` holds [tokens, HV, V].
 DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePoolView& pool, const PackedBatch& batch,
                                     std::vector<float>& output);
-
-// Which operator advances a state.
-enum class DeltaRulePath { kScan, kChunk, kDecode };
-
-const char* DeltaRulePathName(DeltaRulePath path);  // "Scan", "Chunk", "Decode"
-
-// Runs `inputs`, sequences of the given lengths end to end, on their slots of `pool`, whose logs are empty before and
-// after. Decode takes calls of at most max_draft tokens and folds at the end.
-absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs,
-                                                const std::vector<int32_t>& lengths, const std::vector<int32_t>& slots,
-                                                HostStatePool& pool, ThreadPool& threads);
-
-// One sequence on slot 0.
-absl::StatusOr<std::vector<float>> RunDeltaRule(DeltaRulePath path, const DeltaRuleInputs& inputs, HostStatePool& pool,
-                                                ThreadPool& threads);
 
 // Offsets of sequences of the given lengths, as PackedBatch::cu_seqlens.
 std::vector<int32_t> CumulativeLengths(const std::vector<int32_t>& lengths);

@@ -1,4 +1,4 @@
-// Gates and step in one launch against the two launches it stands for, and against the float64 reference.
+// Gates and step in one launch against the two launches it stands for.
 
 #include "kernels/primitives/sigmoid_gating_recurrent/sigmoid_gating_recurrent.h"
 
@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
-#include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 
 namespace gdn {
@@ -23,7 +22,7 @@ class SigmoidGatingRecurrent : public ::testing::TestWithParam<int> {
 };
 
 // Device memory is plain memory on the host executor.
-TEST_P(SigmoidGatingRecurrent, HasTheBitsOfGatingThenScanAndMatchesFloat64) {
+TEST_P(SigmoidGatingRecurrent, HasTheBitsOfGatingThenScan) {
   Random random(5);
   for (const LayerDims& dims : {OperatorDims(2, 4, 32, 48), OperatorDims(1, 3, 33, 17), OperatorDims(1, 2, 128, 128)}) {
     SCOPED_TRACE(LayerDimsToString(dims));
@@ -48,9 +47,8 @@ TEST_P(SigmoidGatingRecurrent, HasTheBitsOfGatingThenScanAndMatchesFloat64) {
         for (float& rate : rates) rate = -std::exp(rate);
       }
       // All slots are zero, so the base's axis order does not matter at the start.
-      HostStatePool fused_pool(dims, 3), apart_pool(dims, 3), reference_pool(dims, 3);
-      std::vector<float> fused(tokens * dims.value_features(), -1.0f), apart(fused.size(), -2.0f),
-          reference(fused.size());
+      HostStatePool fused_pool(dims, 3), apart_pool(dims, 3);
+      std::vector<float> fused(tokens * dims.value_features(), -1.0f), apart(fused.size(), -2.0f);
       SigmoidGatingRecurrentParams params{.rule = MakeDeltaRuleParams(inputs, fused_pool.view(), batch, fused),
                                           .convention = convention,
                                           .a = a.data(),
@@ -82,10 +80,6 @@ TEST_P(SigmoidGatingRecurrent, HasTheBitsOfGatingThenScanAndMatchesFloat64) {
         EXPECT_TRUE(
             std::equal(fused_pool.slot(slot).begin(), fused_pool.slot(slot).end(), apart_pool.slot(slot).begin()));
       }
-
-      params.rule = MakeDeltaRuleParams(inputs, reference_pool.view(), batch, reference);
-      SigmoidGatingRecurrentReference(params);
-      EXPECT_LE(RelativeNormError(fused, reference), 1e-6);
     }
   }
 }

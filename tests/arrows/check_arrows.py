@@ -6,7 +6,8 @@
 
 Rules: a file includes only files of its own node, of base, and of the nodes its node may look at (NODES); quoted includes name
 a file from the repository's root; gRPC and protobuf stay in the nodes that speak the protocol; vendor `#if`s stay in the GPU
-seam; a C++ file has at most MAX_LINES lines; CMake lists its sources.
+seam; a C++ file has at most MAX_LINES lines of at most MAX_COLUMNS characters, and says in its first line what it is unless a
+header of its name does; CMake lists its sources.
 """
 
 import os
@@ -14,7 +15,9 @@ import re
 import sys
 import tempfile
 
-MAX_LINES = 450
+MAX_LINES = 400
+MAX_COLUMNS = 120
+STILL_WIDE = "kernels/delta_rule_decode/"  # until its kernel is in parts
 
 # Named sets of nodes, for the table below.
 STATES = ["state_store", "state_store/state_file", "state_store/tiers"]
@@ -84,6 +87,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)')
 PROTOCOL_HEADER = re.compile(r"^(grpc/|grpcpp/|google/protobuf/)")
 VENDOR_CONDITION = re.compile(
     r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*\b(?:__HIP\w*|__HIPCC__|__NVCC__|__CUDACC__|__CUDA_ARCH__|__AMDGCN\w*|__gfx\w+)")
+ROLE = re.compile(r"_(?:test|reference|cpu|gpu)$")  # what a file is beside the header that it is about
 CMAKE_GLOB = re.compile(r"\bfile\s*\(\s*GLOB", re.IGNORECASE)
 
 
@@ -125,14 +129,28 @@ def check_include(root, top_folders, path, node, quoted, angled):
     return f'{node} -> {target_node}: "{target}" is not an allowed arrow (ARCHITECTURE.md, "Folders and arrows")'
 
 
-def check_cpp(root, top_folders, path, lines):
+def has_header(root, headers, path):
+    """Whether a header says what the source file `path` is: one of its name, without its role; for a test, in any folder."""
+    stem = os.path.splitext(path)[0]
+    if stem.endswith("_test"):
+        return ROLE.sub("", os.path.basename(stem)) in headers
+    return any(os.path.exists(os.path.join(root, name + suffix))
+               for name in (stem, ROLE.sub("", stem)) for suffix in (".h", "-inl.h"))
+
+
+def check_cpp(root, top_folders, headers, path, lines):
     node = node_of(path)
     if node is None:
         yield 1, "belongs to no node; add it to NODES in tests/arrows/check_arrows.py"
         return
     if len(lines) > MAX_LINES:
         yield MAX_LINES + 1, f"has {len(lines)} lines; at most {MAX_LINES}: split it by job"
+    says_itself = path.endswith((".h", ".inc")) or (lines and lines[0].startswith("//"))
+    if not says_itself and not has_header(root, headers, path):
+        yield 1, "no header has its name; open it with a comment that says what it is"
     for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS and not path.startswith(STILL_WIDE):
+            yield number, f"has {len(line)} characters; at most {MAX_COLUMNS}"
         if VENDOR_CONDITION.match(line) and path != VENDOR_SEAM:
             yield number, f"vendor condition outside {VENDOR_SEAM}"
         include = INCLUDE.match(line)
@@ -151,15 +169,17 @@ def check_cmake(lines):
 def check_tree(root):
     """(files read, ["file:line: what is wrong", ...])."""
     top_folders = {e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith(".")} - SKIPPED_FOLDERS
+    files = list(own_files(root))
+    headers = {os.path.basename(path)[:-2] for path in files if path.endswith(".h")}
     count, errors = 0, []
-    for path in own_files(root):
+    for path in files:
         is_cmake = path.endswith(".cmake") or path.split("/")[-1] == "CMakeLists.txt"
         if not is_cmake and not path.endswith(CPP_SUFFIXES):
             continue
         count += 1
         with open(os.path.join(root, path), encoding="utf-8") as file:
             lines = file.read().splitlines()
-        found = check_cmake(lines) if is_cmake else check_cpp(root, top_folders, path, lines)
+        found = check_cmake(lines) if is_cmake else check_cpp(root, top_folders, headers, path, lines)
         errors += [f"{path}:{number}: {text}" for number, text in found]
     return count, errors
 
@@ -171,31 +191,39 @@ PLANTED = [
     ("kernels/gating/gating.h", '#include "base/error.h"\n', None),
     ("kernels/layer/gdn_layer.h", '#include "kernels/backend.h"\n#include "kernels/gating/gating.h"\n', None),
     ("server/session/session.h", '#include "absl/status/status.h"\n#include "base/error.h"\n', None),
-    ("server/main.cc", '#include "kernels/cpu/cpu_backend.h"\n#include "server/rpc/service.h"\n', None),
+    ("server/main.cc", '// X.\n#include "kernels/cpu/cpu_backend.h"\n#include "server/rpc/service.h"\n', None),
     ("server/rpc/service.h", '#include <grpcpp/grpcpp.h>\n#include "gdn/v1/step.pb.h"\n', None),
     ("kernels/cpu/cpu_backend.h", '\n#include "kernels/layer/gdn_layer.h"\n',
      'kernels/cpu/cpu_backend.h:2: kernels/cpu -> kernels/layer: "kernels/layer/gdn_layer.h" is not an allowed arrow'),
     ("base/upward.h", '#include "kernels/backend.h"\n', "base/upward.h:1: base -> kernels: "),
     ("kernels/gating/gating.cc", '#include "gdn/v1/step.pb.h"\n', "kernels/gating/gating.cc:1: kernels/operators -> proto: "),
-    ("kernels/gating/rpc.cc", "#include <grpcpp/grpcpp.h>\n",
-     "kernels/gating/rpc.cc:1: kernels/operators -> gRPC or protobuf: "),
-    ("server/batcher/batcher.cc", '#  include "kernels/cpu/cpu_backend.h"\n',
-     "server/batcher/batcher.cc:1: server/batcher -> kernels/cpu: "),
-    ("server/validation/step.cc", '#include "server/session/session.h"\n',
-     "server/validation/step.cc:1: server/validation -> server/session: "),
-    ("tools/gdnctl/main.cc", '#include "kernels/backend.h"\n', "tools/gdnctl/main.cc:1: tools/gdnctl -> kernels: "),
+    ("kernels/gating/rpc.cc", "// X.\n#include <grpcpp/grpcpp.h>\n",
+     "kernels/gating/rpc.cc:2: kernels/operators -> gRPC or protobuf: "),
+    ("server/batcher/batcher.cc", '// X.\n#  include "kernels/cpu/cpu_backend.h"\n',
+     "server/batcher/batcher.cc:2: server/batcher -> kernels/cpu: "),
+    ("server/validation/step.cc", '// X.\n#include "server/session/session.h"\n',
+     "server/validation/step.cc:2: server/validation -> server/session: "),
+    ("tools/gdnctl/main.cc", '// X.\n#include "kernels/backend.h"\n', "tools/gdnctl/main.cc:2: tools/gdnctl -> kernels: "),
     ("kernels/primitives/gemm/gemm.h", '#include "kernels/gating/gating.h"\n', None),
-    ("kernels/gpu_backend/gpu_backend.cc", '#include "kernels/primitives/gemm/gemm.h"\n',
-     "kernels/gpu_backend/gpu_backend.cc:1: kernels/gpu_backend -> kernels/primitives: "),
-    ("server/start.cc", '#include "kernels/primitives/gemm/gemm.h"\n', "server/start.cc:1: server -> kernels/primitives: "),
+    ("kernels/gpu_backend/gpu_backend.cc", '// X.\n#include "kernels/primitives/gemm/gemm.h"\n',
+     "kernels/gpu_backend/gpu_backend.cc:2: kernels/gpu_backend -> kernels/primitives: "),
+    ("server/start.cc", '// X.\n#include "kernels/primitives/gemm/gemm.h"\n', "server/start.cc:2: server -> kernels/primitives: "),
     ("kernels/gating/gating_cpu.cc", '#include "kernels/primitives/gemm/gemm.h"\n',
      "kernels/gating/gating_cpu.cc:1: kernels/operators -> kernels/primitives: "),
-    ("base/relative.cc", '#include "error.h"\n', 'base/relative.cc:1: "error.h" is relative'),
-    ("base/gone.cc", '#include "base/gone.h"\n', 'base/gone.cc:1: "base/gone.h" does not exist'),
+    ("base/relative.cc", '// X.\n#include "error.h"\n', 'base/relative.cc:2: "error.h" is relative'),
+    ("base/gone.cc", '// X.\n#include "base/gone.h"\n', 'base/gone.cc:2: "base/gone.h" does not exist'),
     ("misc/stray.cc", "int x;\n", "misc/stray.cc:1: belongs to no node"),
-    ("base/long.cc", "\n" * (MAX_LINES + 1), f"base/long.cc:{MAX_LINES + 1}: has {MAX_LINES + 1} lines"),
+    ("base/long.h", "\n" * (MAX_LINES + 1), f"base/long.h:{MAX_LINES + 1}: has {MAX_LINES + 1} lines"),
     ("kernels/gating/vendor.h", "#if defined(__HIP_PLATFORM_AMD__)\n", "kernels/gating/vendor.h:1: vendor condition"),
     ("kernels/gpu/device.h", "#ifdef __HIPCC__\n", None),
+    ("base/wide.h", "\n//" + "x" * MAX_COLUMNS + "\n//" + "x" * (MAX_COLUMNS - 2) + "\n",
+     f"base/wide.h:2: has {MAX_COLUMNS + 2} characters"),
+    ("base/nameless.cc", "int x;\n", "base/nameless.cc:1: no header has its name"),
+    ("base/told.cc", "// Told.\nint x;\n", None),
+    ("base/error.cc", "int x;\n", None),
+    ("base/error_reference.cc", "int x;\n", None),
+    ("tests/base/error_test.cc", "int x;\n", None),
+    ("tests/base/other_test.cc", "int x;\n", "tests/base/other_test.cc:1: no header has its name"),
     ("base/CMakeLists.txt", "# file(GLOB is not used\nfile(GLOB sources *.cc)\n", "base/CMakeLists.txt:2: file(GLOB"),
     ("build/generated.cc", '#include "nowhere.h"\n' * (MAX_LINES + 1), None),
 ]

@@ -1,7 +1,7 @@
 // Hold the engine between two pieces of its work.
 //
-// Thread safety: Post once; the latches and Release from any thread. Ownership: a gate must outlive the task it posts, so open
-// it and wait for what follows; a blocker may go at any time.
+// Thread safety: Post once; the latches and Release from any thread. Ownership: a gate must outlive the task it posts,
+// so open it and wait for what follows; a blocker may go at any time.
 //
 //   EngineBlocker engine(batcher);  // the engine stands still: what is submitted now waits
 //   engine.Release();               // and goes on

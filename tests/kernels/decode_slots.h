@@ -1,5 +1,5 @@
-// Delta rule calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources and
-// the references in double.
+// Delta rule calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources
+// and the references in double.
 //
 // Thread safety: for one thread. Ownership: DecodeSlots owns its slots; the backend must outlive it.
 //
@@ -64,8 +64,8 @@ class DecodeSlots {
   std::vector<float> Decode(const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths, std::vector<Log>& logs,
                             bool draft = false);
   std::vector<float> Decode(const DeltaRuleInputs& inputs, Log& log, bool draft = false);
-  // Sequences of these lengths end to end, on their slots, whose logs are empty before and after. Decode takes calls of at
-  // most max_draft tokens and folds at the end.
+  // Sequences of these lengths end to end, on their slots, whose logs are empty before and after. Decode takes calls of
+  // at most max_draft tokens and folds at the end.
   std::vector<float> Run(DeltaRulePath path, const DeltaRuleInputs& inputs, const std::vector<int32_t>& lengths,
                          const std::vector<int32_t>& slots);
   // One sequence.

@@ -62,8 +62,8 @@ struct DeltaRuleResult {
 // Tokens [begin, end) of a problem of one sequence, starting from `initial`.
 DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial);
 
-// The state slots of sequences, and the log lengths of each, that calls of any form carry on. Frees its backend memory on
-// destruction; the backend must outlive it.
+// The state slots of sequences, and the log lengths of each, that calls of any form carry on. Frees its backend memory
+// on destruction; the backend must outlive it.
 class DeltaRuleSlots {
  public:
   // States [slots, HV, K, V].

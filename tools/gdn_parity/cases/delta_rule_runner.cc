@@ -7,8 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/gpu_backend/gpu_backend.h"
-#include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
+#include "tools/gdn_parity/cases/delta_rule_stages_cases.h"
 #include "tools/gdn_parity/dump.h"
 
 namespace gdn::parity {
@@ -55,50 +54,6 @@ absl::StatusOr<DeviceRule> UploadTokens(const DeltaRuleProblem& problem, const s
   GDN_ASSIGN_OR_RETURN(rule.params.beta, data.Upload(Gather(problem.beta, dims.value_heads, which)));
   GDN_ASSIGN_OR_RETURN(rule.params.output, data.Poisoned(rule.outputs));
   return rule;
-}
-
-absl::StatusOr<DeltaRuleResult> RunStages(const DeltaRuleProblem& problem, Backend& backend) {
-  GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(backend));
-  const LayerDims& dims = problem.dims;
-  BackendData data(backend);
-  const OwnedBatch batch(problem.lengths);
-  std::vector<int32_t> offsets{0};
-  for (const int32_t length : problem.lengths)
-    offsets.push_back(offsets.back() + (length + kStageChunk - 1) / kStageChunk);
-  DeltaRuleStagesParams p{.batch = {.dims = dims,
-                                    .chunk_tokens = kStageChunk,
-                                    .sequences = static_cast<int32_t>(problem.sequences()),
-                                    .tokens = batch.tokens(),
-                                    .chunks = offsets.back()},
-                          .q_stride = dims.key_features(),
-                          .k_stride = dims.key_features(),
-                          .v_stride = dims.value_features()};
-  const size_t index_bytes = offsets.size() * sizeof(int32_t);
-  GDN_ASSIGN_OR_RETURN(void* cu_seqlens, data.UploadBytes(batch.cu_seqlens.data(), index_bytes));
-  GDN_ASSIGN_OR_RETURN(void* chunk_offsets, data.UploadBytes(offsets.data(), index_bytes));
-  p.batch.cu_seqlens = static_cast<int32_t*>(cu_seqlens);
-  p.batch.chunk_offsets = static_cast<int32_t*>(chunk_offsets);
-  GDN_ASSIGN_OR_RETURN(p.q, data.Upload(problem.q));
-  GDN_ASSIGN_OR_RETURN(p.k, data.Upload(problem.k));
-  GDN_ASSIGN_OR_RETURN(p.v, data.Upload(problem.v));
-  GDN_ASSIGN_OR_RETURN(p.g, data.Upload(problem.g));
-  GDN_ASSIGN_OR_RETURN(p.beta, data.Upload(problem.beta));
-  GDN_ASSIGN_OR_RETURN(p.initial_state, data.Upload(problem.initial));
-  const int64_t matrices = int64_t{p.batch.chunks} * dims.value_heads;
-  GDN_ASSIGN_OR_RETURN(void* g_sum, data.PoisonedBytes(problem.g.size() * sizeof(double)));
-  p.g_sum = static_cast<double*>(g_sum);
-  GDN_ASSIGN_OR_RETURN(p.t, data.Poisoned(matrices * kStageChunk * kStageChunk));
-  GDN_ASSIGN_OR_RETURN(p.attention, data.Poisoned(matrices * kStageChunk * kStageChunk));
-  GDN_ASSIGN_OR_RETURN(p.w, data.Poisoned(p.batch.tokens * int64_t{dims.value_heads} * dims.key_dim));
-  GDN_ASSIGN_OR_RETURN(p.v_new, data.Poisoned(static_cast<int64_t>(problem.v.size())));
-  GDN_ASSIGN_OR_RETURN(p.h, data.Poisoned(matrices * dims.key_dim * dims.value_dim));
-  GDN_ASSIGN_OR_RETURN(p.output, data.Poisoned(static_cast<int64_t>(problem.v.size())));
-  GDN_ASSIGN_OR_RETURN(p.final_state, data.Poisoned(static_cast<int64_t>(problem.initial.size())));
-  GDN_RETURN_IF_ERROR(DeltaRuleStagesGpu(p, stream));
-  DeltaRuleResult result;
-  GDN_ASSIGN_OR_RETURN(result.output, data.Download(p.output, static_cast<int64_t>(problem.v.size())));
-  GDN_ASSIGN_OR_RETURN(result.states, data.Download(p.final_state, static_cast<int64_t>(problem.initial.size())));
-  return result;
 }
 
 }  // namespace
@@ -244,7 +199,7 @@ absl::StatusOr<std::vector<float>> DeltaRuleSlots::States(int64_t count, const i
 }
 
 absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
-  if (form == DeltaRuleForm::kStages) return RunStages(problem, backend);
+  if (form == DeltaRuleForm::kStages) return RunStages(CutIntoChunks(problem, kStageChunk), backend);
   GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, problem.dims, problem.initial));
   DeltaRuleResult result;
   GDN_ASSIGN_OR_RETURN(result.output, slots.Advance(form, problem));

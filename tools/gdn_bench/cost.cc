@@ -13,72 +13,54 @@ double StateBytes(const LayerDims& dims) { return kFloat * static_cast<double>(d
 
 double RecurrenceFlops(const LayerDims& dims) { return 6.0 * static_cast<double>(dims.state_elements()); }
 
+double ConvStateBytes(const LayerDims& dims) {
+  return kFloat * static_cast<double>(dims.conv_channels() * (dims.conv_width - 1));
+}
+
+// One session's state that is read and written once.
+Cost WholeState(const LayerDims& dims) { return {.bytes_read = StateBytes(dims), .bytes_written = StateBytes(dims)}; }
+
 // One session's state in a deferred step.
 Cost DeferredState(const LayerDims& dims) {
   const double log_entry = kFloat * static_cast<double>(dims.key_features() + dims.value_features() + dims.value_heads);
-  Cost cost;
-  cost.bytes_read = StateBytes(dims) + log_entry * (kLogCapacity - 1) / 2.0;
-  cost.bytes_written = StateBytes(dims) / kLogCapacity + log_entry;
-  return cost;
+  return {.bytes_read = StateBytes(dims) + log_entry * (kLogCapacity - 1) / 2.0,
+          .bytes_written = StateBytes(dims) / kLogCapacity + log_entry};
 }
 
-// q, k, v, g, beta in; o out.
-Cost OperatorActivations(const LayerDims& dims, double tokens) {
-  Cost cost;
-  cost.bytes_read =
-      tokens * kFloat *
+// q, k, v, g, beta in; o out; and the states of `sessions`.
+Cost OperatorCost(const LayerDims& dims, int64_t tokens, const Cost& state, double sessions) {
+  const double count = static_cast<double>(tokens);
+  const auto inputs =
       static_cast<double>(2 * dims.key_features() + dims.value_features() + 2 * int64_t{dims.value_heads});
-  cost.bytes_written = tokens * kFloat * static_cast<double>(dims.value_features());
-  return cost;
+  return {.bytes_read = count * kFloat * inputs + sessions * state.bytes_read,
+          .bytes_written = count * kFloat * static_cast<double>(dims.value_features()) + sessions * state.bytes_written,
+          .flops = count * RecurrenceFlops(dims),
+          .tokens = tokens};
 }
 
-Cost LayerCost(const LayerDims& dims, DType weight_dtype, double tokens) {
+Cost LayerCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, const Cost& state, double sessions) {
+  const double count = static_cast<double>(tokens);
   const double channels = static_cast<double>(dims.conv_channels());
   const double hidden = static_cast<double>(dims.hidden_size);
   const double weights = static_cast<double>(ProjectionElements(dims));
-  Cost cost;
-  cost.bytes_read =
-      weights * static_cast<double>(DTypeSize(weight_dtype)) + kFloat * (tokens * hidden + channels * dims.conv_width);
-  cost.bytes_written = kFloat * tokens * hidden;
-  cost.flops = tokens * (2 * weights + 2 * channels * dims.conv_width + RecurrenceFlops(dims));
-  cost.tokens = static_cast<int64_t>(tokens);
-  return cost;
-}
-
-void AddTimes(Cost& cost, const Cost& other, double times) {
-  cost.bytes_read += times * other.bytes_read;
-  cost.bytes_written += times * other.bytes_written;
+  return {.bytes_read = weights * static_cast<double>(DTypeSize(weight_dtype)) +
+                        kFloat * (count * hidden + channels * dims.conv_width) + sessions * state.bytes_read,
+          .bytes_written = kFloat * count * hidden + sessions * state.bytes_written,
+          .flops = count * (2 * weights + 2 * channels * dims.conv_width + RecurrenceFlops(dims)),
+          .tokens = tokens};
 }
 
 }  // namespace
 
 Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch) {
-  const double sessions = static_cast<double>(batch);
-  Cost cost = OperatorActivations(dims, sessions);
-  AddTimes(cost, DeferredState(dims), sessions);
-  cost.flops = sessions * RecurrenceFlops(dims);
-  cost.tokens = batch;
-  return cost;
+  return OperatorCost(dims, batch, DeferredState(dims), static_cast<double>(batch));
 }
 
 Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch) {
-  const double sessions = static_cast<double>(batch);
-  Cost cost = OperatorActivations(dims, sessions);
-  cost.bytes_read += sessions * StateBytes(dims);
-  cost.bytes_written += sessions * StateBytes(dims);
-  cost.flops = sessions * RecurrenceFlops(dims);
-  cost.tokens = batch;
-  return cost;
+  return OperatorCost(dims, batch, WholeState(dims), static_cast<double>(batch));
 }
 
-Cost PrefillCost(const LayerDims& dims, int64_t tokens) {
-  Cost cost = OperatorActivations(dims, static_cast<double>(tokens));
-  cost.bytes_read += StateBytes(dims);
-  cost.bytes_written += StateBytes(dims);
-  cost.flops = static_cast<double>(tokens) * RecurrenceFlops(dims);
-  cost.tokens = tokens;
-  return cost;
-}
+Cost PrefillCost(const LayerDims& dims, int64_t tokens) { return OperatorCost(dims, tokens, WholeState(dims), 1); }
 
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype) {
   const double r = static_cast<double>(rows);
@@ -96,20 +78,17 @@ int64_t ProjectionElements(const LayerDims& dims) {
 }
 
 Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch) {
-  const double sessions = static_cast<double>(batch);
-  Cost cost = LayerCost(dims, weight_dtype, sessions);
-  AddTimes(cost, DeferredState(dims), sessions);
-  cost.bytes_read += sessions * kFloat * static_cast<double>(dims.conv_channels() * (dims.conv_width - 1));
-  cost.bytes_written += sessions * kFloat * static_cast<double>(dims.conv_channels());
-  return cost;
+  Cost state = DeferredState(dims);
+  state.bytes_read += ConvStateBytes(dims);
+  state.bytes_written += kFloat * static_cast<double>(dims.conv_channels());
+  return LayerCost(dims, weight_dtype, batch, state, static_cast<double>(batch));
 }
 
 Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t tokens) {
-  Cost cost = LayerCost(dims, weight_dtype, static_cast<double>(tokens));
-  const double conv_state = kFloat * static_cast<double>(dims.conv_channels() * (dims.conv_width - 1));
-  cost.bytes_read += StateBytes(dims) + conv_state;
-  cost.bytes_written += StateBytes(dims) + conv_state;
-  return cost;
+  Cost state = WholeState(dims);
+  state.bytes_read += ConvStateBytes(dims);
+  state.bytes_written += ConvStateBytes(dims);
+  return LayerCost(dims, weight_dtype, tokens, state, 1);
 }
 
 LimitTime LimitOf(const Cost& cost, const MachineRates& rates) {

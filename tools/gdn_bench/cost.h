@@ -14,7 +14,6 @@
 
 #include "base/dtype.h"
 #include "base/layer_dims.h"
-#include "tools/gdn_bench/machine_limits.h"
 
 namespace gdn::bench {
 
@@ -42,6 +41,19 @@ Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t tokens)
 
 // Elements of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
 int64_t ProjectionElements(const LayerDims& dims);
+
+// How fast a machine moves bytes and multiplies.
+struct MachineRates {
+  double read_bytes_per_s = 0;    // reading only
+  double copy_bytes_per_s = 0;    // from one buffer to another; bytes read plus bytes written
+  double update_bytes_per_s = 0;  // in place; bytes read plus bytes written
+  double flops_per_s = 0;         // float32 multiply-adds, two operations each
+
+  // For bytes that are written as well as read, the faster way to do both.
+  double read_write_bytes_per_s() const {
+    return copy_bytes_per_s > update_bytes_per_s ? copy_bytes_per_s : update_bytes_per_s;
+  }
+};
 
 struct LimitTime {
   double seconds = 0;

@@ -1,28 +1,17 @@
-// The limits of a GPU: streams of 16-byte accesses over buffers of 1 GiB (or an eighth of the free memory), and
-// multiply-adds in registers, timed by events. memcpy is not among them: it can be well below a copy kernel.
+// The loops behind a GPU's limits: streams of 16-byte accesses, and multiply-adds in registers.
 //
-// Thread safety: one thread at a time; launches go to the stream. Ownership: MakeGpuLimits's owns its device memory and
-// must not outlive the stream. Launchers work on the caller's device memory; lengths are multiples of kGpuTileFloats,
-// pointers aligned to 16 bytes.
+// Thread safety: one thread at a time; launches go to the stream. Ownership: they work on the caller's device memory;
+// lengths are multiples of kGpuTileFloats, pointers aligned to 16 bytes.
 //
-//   GDN_ASSIGN_OR_RETURN(auto limits, MakeGpuLimits(device_info, stream));
-//   GDN_ASSIGN_OR_RETURN(MachineRates rates, limits->Measure());
+//   GDN_RETURN_IF_ERROR(StreamCopyGpu(src, dst, floats, stream));
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "kernels/gpu/runtime.h"
 #include "kernels/gpu/stream.h"
-#include "tools/gdn_bench/machine_limits.h"
 
 namespace gdn::bench {
-
-// INTERNAL where a loop does not give the right numbers, or twice the multiply-adds do not take about twice as long
-// (not asked of the host executor). Errors of the device.
-absl::StatusOr<std::unique_ptr<MachineLimits>> MakeGpuLimits(const gpu::DeviceInfo& device, const gpu::Stream& stream);
 
 // Floats that a block moves at once.
 inline constexpr int64_t kGpuTileFloats = 256 * 4 * 4;

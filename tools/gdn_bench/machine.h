@@ -8,11 +8,12 @@
 //
 //   GDN_ASSIGN_OR_RETURN(Machine machine, MakeCpuMachine(/*threads=*/0));
 //   GDN_ASSIGN_OR_RETURN(PreparedCase prepared, c.prepare(machine.setting()));
-//   GDN_ASSIGN_OR_RETURN(auto timed, machine.timer->Load(prepared));
+//   GDN_ASSIGN_OR_RETURN(auto timed, machine.load(prepared));
 //   GDN_ASSIGN_OR_RETURN(double seconds, timed->Time(10));
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -20,9 +21,11 @@
 #include "kernels/backend.h"
 #include "kernels/gpu/runtime.h"
 #include "tools/gdn_bench/kernel_case.h"
-#include "tools/gdn_bench/machine_limits.h"
 
 namespace gdn::bench {
+
+// A working set of this many last-level caches, visited in turn, is taken to come from memory.
+inline constexpr int64_t kColdFactor = 4;
 
 enum class TimingMethod { kCalls, kLaunches, kGraph };
 
@@ -38,17 +41,13 @@ class TimedCase {
   virtual absl::StatusOr<double> TimeLaunches(int64_t repetitions) = 0;
 };
 
-class CaseTimer {
- public:
-  virtual ~CaseTimer() = default;
-  // Errors of the case.
-  virtual absl::StatusOr<std::unique_ptr<TimedCase>> Load(const PreparedCase& prepared) = 0;
-};
-
 struct Machine {
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<MachineLimits> limits;
-  std::unique_ptr<CaseTimer> timer;
+  // How fast it is, measured again whenever it is asked, so that a kernel's time can stand beside a limit taken at the
+  // same moment: one pass of each loop, milliseconds on a GPU, tens of them on a CPU. Errors of the device.
+  std::function<absl::StatusOr<MachineRates>()> measure_limits;
+  // Errors of the case.
+  std::function<absl::StatusOr<std::unique_ptr<TimedCase>>(const PreparedCase&)> load;
   int64_t last_level_cache_bytes = 0;
   int64_t rotation_bytes = 0;             // what memory-bound cases rotate over
   std::optional<gpu::DeviceInfo> device;  // of a GPU

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "tools/gdn_bench/cache_size.h"
 
 namespace gdn::bench {
 namespace {
@@ -30,7 +29,7 @@ absl::StatusOr<int64_t> ChooseRepetitions(TimedCase& timed, double min_time_s) {
 
 absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options) {
-  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<TimedCase> timed, machine.timer->Load(prepared));
+  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<TimedCase> timed, machine.load(prepared));
   GDN_ASSIGN_OR_RETURN(const int64_t repetitions, ChooseRepetitions(*timed, options.min_time_s));
   const auto steps_of = [&](int64_t count) { return static_cast<double>(count * timed->steps_per_repetition()); };
   const int64_t launched = std::max<int64_t>(1, repetitions / kLaunchShare);
@@ -38,11 +37,11 @@ absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCa
   for (int round = 0; round < options.repeat; ++round) {
     MachineRates rates;
     if (round % 2 == 0) {
-      GDN_ASSIGN_OR_RETURN(rates, machine.limits->Measure());
+      GDN_ASSIGN_OR_RETURN(rates, machine.measure_limits());
     }
     GDN_ASSIGN_OR_RETURN(const double seconds, timed->Time(repetitions));
     if (round % 2 != 0) {
-      GDN_ASSIGN_OR_RETURN(rates, machine.limits->Measure());
+      GDN_ASSIGN_OR_RETURN(rates, machine.measure_limits());
     }
     step_s.push_back(seconds / steps_of(repetitions));
     if (timed->method() != TimingMethod::kCalls) {

@@ -13,15 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* MethodName(TimingMethod method) {
-  switch (method) {
-    case TimingMethod::kCalls:
-      return "calls";
-    case TimingMethod::kLaunches:
-      return "launches";
-    case TimingMethod::kGraph:
-      return "graph";
-  }
-  return "";
+  static constexpr const char* kNames[] = {"calls", "launches", "graph"};
+  return kNames[static_cast<size_t>(method)];
 }
 
 Json DeviceJson(const gpu::DeviceInfo& device) {

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/gpu_backend/gpu_backend.h"
+#include "tests/support/assert_ok.h"
 #include "tools/gdn_bench/cost.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
@@ -125,8 +126,7 @@ TEST(KernelBench, GivesAGpuTheBatchesThatFillOne) {
 }
 
 TEST(MeasureCase, RunsEveryRoundAndDividesByItsSteps) {
-  auto machine = MakeCpuMachine(1);
-  ASSERT_TRUE(machine.ok()) << machine.status();
+  GDN_ASSERT_OK_AND_ASSIGN(auto machine, MakeCpuMachine(1));
   int64_t runs = 0;
   const PreparedCase prepared{
       .cost = {.bytes_read = 1e6, .flops = 1}, .steps = 10, .working_set_bytes = 1, .run = [&runs] {
@@ -134,17 +134,17 @@ TEST(MeasureCase, RunsEveryRoundAndDividesByItsSteps) {
         absl::SleepFor(absl::Milliseconds(1));
         return absl::OkStatus();
       }};
-  const auto result = MeasureCase("sleep", prepared, *machine, {.repeat = 3, .min_time_s = 0.004});
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->step_s.count, 3);
-  EXPECT_GE(result->step_s.median, 1e-4);  // a sleep is never shorter than asked for
-  EXPECT_EQ(result->steps_per_round % 10, 0);
-  EXPECT_GE(runs, 3 * result->steps_per_round / 10);
-  EXPECT_TRUE(result->memory_bound);
-  EXPECT_FALSE(result->cold);
-  EXPECT_GT(result->fraction_of_limit.median, 0);
-  EXPECT_EQ(result->method, TimingMethod::kCalls);
-  EXPECT_EQ(result->launch_s.count, 0);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto result,
+                           MeasureCase("sleep", prepared, machine, {.repeat = 3, .min_time_s = 0.004}));
+  EXPECT_EQ(result.step_s.count, 3);
+  EXPECT_GE(result.step_s.median, 1e-4);  // a sleep is never shorter than asked for
+  EXPECT_EQ(result.steps_per_round % 10, 0);
+  EXPECT_GE(runs, 3 * result.steps_per_round / 10);
+  EXPECT_TRUE(result.memory_bound);
+  EXPECT_FALSE(result.cold);
+  EXPECT_GT(result.fraction_of_limit.median, 0);
+  EXPECT_EQ(result.method, TimingMethod::kCalls);
+  EXPECT_EQ(result.launch_s.count, 0);
 }
 
 // Ten runs to a repetition; a repetition lasts 2 ms, and 6 ms where it is launched anew.
@@ -160,34 +160,25 @@ class PretendedGraph final : public TimedCase {
   static inline int64_t launched = 0;
 };
 
-class PretendedTimer final : public CaseTimer {
- public:
-  absl::StatusOr<std::unique_ptr<TimedCase>> Load(const PreparedCase& prepared) override {
-    return std::make_unique<PretendedGraph>();
-  }
-};
-
 TEST(MeasureCase, ReportsDirectLaunchesBesideAGraph) {
-  auto machine = MakeCpuMachine(1);
-  ASSERT_TRUE(machine.ok()) << machine.status();
-  machine->timer = std::make_unique<PretendedTimer>();
+  GDN_ASSERT_OK_AND_ASSIGN(auto machine, MakeCpuMachine(1));
+  machine.load = [](const PreparedCase&) { return std::make_unique<PretendedGraph>(); };
   const PreparedCase prepared{.cost = {.bytes_read = 1, .flops = 1}, .run = [] { return absl::OkStatus(); }};
-  const auto result = MeasureCase("graph", prepared, *machine, {.repeat = 3, .min_time_s = 0.04});
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->method, TimingMethod::kGraph);
-  EXPECT_GE(result->steps_per_round, 200);  // 20 repetitions of 2 ms
-  EXPECT_DOUBLE_EQ(result->step_s.median, 2e-4);
-  EXPECT_DOUBLE_EQ(result->launch_s.median, 6e-4);
-  EXPECT_EQ(result->launch_s.count, 3);
-  EXPECT_LT(PretendedGraph::launched * 10, 3 * result->steps_per_round);  // for comparison: fewer are enough
+  GDN_ASSERT_OK_AND_ASSIGN(const auto result,
+                           MeasureCase("graph", prepared, machine, {.repeat = 3, .min_time_s = 0.04}));
+  EXPECT_EQ(result.method, TimingMethod::kGraph);
+  EXPECT_GE(result.steps_per_round, 200);  // 20 repetitions of 2 ms
+  EXPECT_DOUBLE_EQ(result.step_s.median, 2e-4);
+  EXPECT_DOUBLE_EQ(result.launch_s.median, 6e-4);
+  EXPECT_EQ(result.launch_s.count, 3);
+  EXPECT_LT(PretendedGraph::launched * 10, 3 * result.steps_per_round);  // for comparison: fewer are enough
 }
 
 TEST(MeasureCase, ReturnsTheCasesError) {
-  auto machine = MakeCpuMachine(1);
-  ASSERT_TRUE(machine.ok()) << machine.status();
+  GDN_ASSERT_OK_AND_ASSIGN(auto machine, MakeCpuMachine(1));
   PreparedCase prepared;
   prepared.run = [] { return absl::DataLossError("broken"); };
-  EXPECT_EQ(MeasureCase("broken", prepared, *machine, {}).status(), absl::DataLossError("broken"));
+  EXPECT_EQ(MeasureCase("broken", prepared, machine, {}).status(), absl::DataLossError("broken"));
 }
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

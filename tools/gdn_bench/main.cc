@@ -3,7 +3,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/echo_server.h"
 #include "tools/gdn_bench/flags.h"

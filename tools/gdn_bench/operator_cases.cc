@@ -1,10 +1,8 @@
 // The delta rule alone: decode (deferred, and in place through the scan of one token) and prefill (scan, chunked).
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <utility>
 #include <vector>
 

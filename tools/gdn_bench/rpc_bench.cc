@@ -1,19 +1,20 @@
 #include "tools/gdn_bench/rpc_bench.h"
 
 #include <algorithm>
+#include <barrier>
 #include <cstdio>
-#include <random>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
-#include "client/cpp/tensor_codec.h"
 #include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/kernel_case.h"
-#include "tools/gdn_bench/rpc_load.h"
 #include "tools/gdn_bench/server_pair.h"
+#include "tools/gdn_bench/state_sessions.h"
 #include "tools/gdn_bench/synthetic_checkpoint.h"
 
 namespace gdn::bench {
@@ -23,7 +24,6 @@ constexpr int kMostCalls = 1'000'000;
 constexpr int kMostConcurrency = 64;
 constexpr int kCallsPerBlock = 20;  // of a worker: short, so that both servers meet the same machine
 constexpr int kWarmUpBlocks = 5;
-constexpr uint32_t kSeed = 20240607;
 constexpr char kModel[] = "synthetic";
 
 absl::Status Validate(const RpcBenchOptions& o) {
@@ -41,40 +41,114 @@ v1::DecodeRequest MakeRequest(const RpcBenchOptions& o, int concurrency, int wor
   v1::DecodeRequest request;
   for (int i = 0; i < o.sessions; ++i)
     request.add_sessions(absl::StrCat("sessions/bench-", concurrency, "-", worker, "-", i));
-  v1::Tensor* tensor = request.mutable_hidden_states()->mutable_hidden_states();
-  tensor->set_dtype(ToProtoDType(o.dtype));
-  for (const int64_t dim : {o.sessions, o.tokens, o.hidden}) tensor->add_shape(dim);
-  const size_t count = size_t(o.sessions) * static_cast<size_t>(o.tokens) * static_cast<size_t>(o.hidden);
-  std::mt19937 random(kSeed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  std::vector<float> values(count);
-  for (float& x : values) x = uniform(random);
-  std::string data(count * DTypeSize(o.dtype), '\0');
-  ConvertFromFloat(values.data(), count, o.dtype, data.data());
-  tensor->set_data(std::move(data));
+  *request.mutable_hidden_states()->mutable_hidden_states() =
+      RandomTensor({o.sessions, o.tokens, o.hidden}, -1, 1, o.dtype);
   return request;
 }
 
-absl::Status CreateSessions(Client& client, const std::vector<v1::DecodeRequest>& requests) {
-  for (const v1::DecodeRequest& request : requests) {
-    for (const std::string& name : request.sessions()) {
-      v1::CreateSessionRequest create;
-      create.set_session_id(name.substr(name.find('/') + 1));
-      create.set_model(absl::StrCat("models/", kModel));
-      create.set_affinity(absl::StrCat("worker-of-", request.sessions(0)));
-      GDN_RETURN_IF_ERROR(WithPrefix(client.CreateSession(create).status(), "CreateSession"));
-    }
+absl::Status CreateSessions(Client& client, const v1::DecodeRequest& request) {
+  for (const std::string& name : request.sessions()) {
+    v1::CreateSessionRequest create;
+    create.set_session_id(name.substr(name.find('/') + 1));
+    create.set_model(absl::StrCat("models/", kModel));
+    create.set_affinity(absl::StrCat("worker-of-", request.sessions(0)));
+    GDN_RETURN_IF_ERROR(WithPrefix(client.CreateSession(create).status(), "CreateSession"));
   }
   return absl::OkStatus();
 }
 
-absl::Status DeleteSessions(Client& client, const std::vector<v1::DecodeRequest>& requests) {
-  for (const v1::DecodeRequest& request : requests) {
-    for (const std::string& name : request.sessions()) {
-      GDN_RETURN_IF_ERROR(WithPrefix(client.DeleteSession(name), "DeleteSession"));
-    }
+absl::Status DeleteSessions(Client& client, const v1::DecodeRequest& request) {
+  for (const std::string& name : request.sessions()) {
+    GDN_RETURN_IF_ERROR(WithPrefix(client.DeleteSession(name), "DeleteSession"));
   }
   return absl::OkStatus();
+}
+
+struct LoadBlock {
+  std::vector<double> latencies_s;  // of every call
+  double seconds = 0;               // from the first call's start to the last one's end
+};
+
+// Closed-loop load on one server: workers that each send the next Decode when the last has been answered.
+class RpcLoad {
+ public:
+  // One worker a request. With `request_ids`, each call carries a new one.
+  RpcLoad(const std::string& target, std::vector<v1::DecodeRequest> requests, bool request_ids);
+
+  // The first error of any call, or INTERNAL where an output has other bytes than the input.
+  absl::StatusOr<LoadBlock> RunBlock(int calls_per_worker);
+
+  int64_t response_bytes() const { return workers_[0].response_bytes; }
+
+ private:
+  struct Worker {
+    std::unique_ptr<Client> client;
+    v1::DecodeRequest request;
+    int64_t calls = 0;
+    int64_t response_bytes = 0;
+    std::vector<double> latencies_s;
+    double start_s = 0;
+    double end_s = 0;
+    absl::Status status;
+  };
+  absl::Status RunCalls(Worker& worker, int calls) const;
+
+  std::vector<Worker> workers_;
+  const bool request_ids_;
+};
+
+RpcLoad::RpcLoad(const std::string& target, std::vector<v1::DecodeRequest> requests, bool request_ids)
+    : request_ids_(request_ids) {
+  for (v1::DecodeRequest& request : requests) {
+    Worker& worker = workers_.emplace_back();
+    worker.client = ConnectAlone(target);
+    worker.request = std::move(request);
+  }
+}
+
+absl::Status RpcLoad::RunCalls(Worker& worker, int calls) const {
+  worker.latencies_s.clear();
+  worker.latencies_s.reserve(static_cast<size_t>(calls));
+  const size_t expected_bytes = worker.request.hidden_states().hidden_states().data().size();
+  for (int call = 0; call < calls; ++call) {
+    ++worker.calls;
+    if (request_ids_) worker.request.set_request_id(absl::StrCat("call-", worker.calls));
+    const double start = NowSeconds();
+    absl::StatusOr<v1::DecodeResponse> response = worker.client->Decode(worker.request);
+    worker.latencies_s.push_back(NowSeconds() - start);
+    GDN_RETURN_IF_ERROR(response.status());
+    if (response->output().data().size() != expected_bytes) {
+      return absl::InternalError(
+          absl::StrCat("a Decode of ", expected_bytes, " bytes was answered with ", response->output().data().size()));
+    }
+    worker.response_bytes = static_cast<int64_t>(response->ByteSizeLong());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LoadBlock> RpcLoad::RunBlock(int calls_per_worker) {
+  std::barrier ready(static_cast<std::ptrdiff_t>(workers_.size()));
+  std::vector<std::thread> threads;
+  for (Worker& worker : workers_) {
+    threads.emplace_back([this, &worker, &ready, calls_per_worker] {
+      ready.arrive_and_wait();
+      worker.start_s = NowSeconds();
+      worker.status = RunCalls(worker, calls_per_worker);
+      worker.end_s = NowSeconds();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  LoadBlock block;
+  double start = workers_[0].start_s;
+  double end = workers_[0].end_s;
+  for (const Worker& worker : workers_) {
+    GDN_RETURN_IF_ERROR(worker.status);
+    start = std::min(start, worker.start_s);
+    end = std::max(end, worker.end_s);
+    block.latencies_s.insert(block.latencies_s.end(), worker.latencies_s.begin(), worker.latencies_s.end());
+  }
+  block.seconds = end - start;
+  return block;
 }
 
 struct SideSamples {
@@ -108,7 +182,7 @@ absl::StatusOr<RpcResult> MeasureConcurrency(const RpcBenchOptions& o, const Tar
   for (int worker = 0; worker < concurrency; ++worker) requests.push_back(MakeRequest(o, concurrency, worker));
   report.request_bytes = static_cast<int64_t>(requests[0].ByteSizeLong());
   const std::unique_ptr<Client> control = ConnectAlone(targets.gdn);
-  GDN_RETURN_IF_ERROR(CreateSessions(*control, requests));
+  for (const v1::DecodeRequest& request : requests) GDN_RETURN_IF_ERROR(CreateSessions(*control, request));
 
   RpcLoad gdn(targets.gdn, requests, o.request_ids);
   RpcLoad echo(targets.echo, requests, o.request_ids);
@@ -129,7 +203,7 @@ absl::StatusOr<RpcResult> MeasureConcurrency(const RpcBenchOptions& o, const Tar
     }
   }
   report.response_bytes = gdn.response_bytes();
-  GDN_RETURN_IF_ERROR(DeleteSessions(*control, requests));
+  for (const v1::DecodeRequest& request : requests) GDN_RETURN_IF_ERROR(DeleteSessions(*control, request));
 
   RpcResult result;
   result.concurrency = concurrency;

@@ -4,6 +4,8 @@
 
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
 
 namespace gdn::bench {
 
@@ -23,6 +25,20 @@ absl::StatusOr<ServerPair> StartServers(const std::string& server, const std::ve
       .gdn = std::move(gdn),
       .echo = std::move(echo),
       .targets = {.gdn = absl::StrCat("127.0.0.1:", gdn_at), .echo = absl::StrCat("127.0.0.1:", echo_at)}};
+}
+
+std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+std::unique_ptr<Client> ConnectAlone(const std::string& target) {
+  ClientOptions options;
+  options.default_timeout = absl::Seconds(10);
+  return std::make_unique<Client>(ChannelAlone(target), options);
 }
 
 }  // namespace gdn::bench

@@ -6,6 +6,7 @@
 //   const auto client = ConnectAlone(servers.targets.gdn);
 #pragma once
 
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/child_process.h"
+#include "client/cpp/client.h"
 
 namespace gdn::bench {
 
@@ -30,6 +32,10 @@ struct ServerPair {
 // `server` is the path of gdn_server, `self` of this program, which is the other one; `folder` is for ports and logs.
 absl::StatusOr<ServerPair> StartServers(const std::string& server, const std::vector<std::string>& server_flags,
                                         const std::string& self, const std::string& folder);
+
+// A connection shared with no other, so that workers do not queue behind each other's messages, and a client with one.
+std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target);
+std::unique_ptr<Client> ConnectAlone(const std::string& target);
 
 // INVALID_ARGUMENT where the value of a flag is not in low .. high.
 template <typename T>

@@ -1,6 +1,5 @@
 #include "tools/gdn_bench/state_bench.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -38,37 +37,30 @@ absl::Status TakeTurns(int warm_up, int rounds, const TimedFn& a, const TimedFn&
 
 }  // namespace
 
-absl::StatusOr<RateResult> MeasureRate(std::string_view name, std::string_view measure, int64_t bytes, int repeat,
-                                       const TimedFn& thing, const TimedFn& plain) {
-  std::fprintf(stderr, "%s: %d rounds beside %s\n", std::string(name).c_str(), repeat, std::string(measure).c_str());
+absl::Status MeasureRate(const char* name, const char* measure, int64_t bytes, const TimedFn& thing,
+                         const TimedFn& plain, StateReport& report) {
+  std::fprintf(stderr, "%s: %d rounds beside %s\n", name, report.options.repeat, measure);
   std::vector<double> rates, plain_rates, ratios;
-  GDN_RETURN_IF_ERROR(TakeTurns(/*warm_up=*/1, repeat, thing, plain, [&](double seconds, double plain_seconds) {
-    rates.push_back(static_cast<double>(bytes) / seconds);
-    plain_rates.push_back(static_cast<double>(bytes) / plain_seconds);
-    ratios.push_back(plain_seconds / seconds);
-  }));
-  return RateResult{.name = std::string(name),
-                    .measure = std::string(measure),
-                    .bytes = bytes,
-                    .bytes_per_s = Summarize(rates),
-                    .measure_bytes_per_s = Summarize(plain_rates),
-                    .ratio = Summarize(ratios)};
+  GDN_RETURN_IF_ERROR(
+      TakeTurns(/*warm_up=*/1, report.options.repeat, thing, plain, [&](double seconds, double plain_seconds) {
+        rates.push_back(static_cast<double>(bytes) / seconds);
+        plain_rates.push_back(static_cast<double>(bytes) / plain_seconds);
+        ratios.push_back(plain_seconds / seconds);
+      }));
+  report.rates.push_back({name, measure, bytes, Summarize(rates), Summarize(plain_rates), Summarize(ratios)});
+  return absl::OkStatus();
 }
 
-absl::StatusOr<ForkResult> MeasureFork(std::string_view name, int layers, int forks, const TimedFn& many,
-                                       const TimedFn& one) {
-  std::fprintf(stderr, "%s: %d of each shape\n", std::string(name).c_str(), forks);
+absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report) {
+  std::fprintf(stderr, "%s: %d of each shape\n", name, report.options.forks);
   std::vector<double> many_times, one_times, ratios;
-  GDN_RETURN_IF_ERROR(TakeTurns(/*warm_up=*/5, forks, many, one, [&](double many_s, double one_s) {
+  GDN_RETURN_IF_ERROR(TakeTurns(/*warm_up=*/5, report.options.forks, many, one, [&](double many_s, double one_s) {
     many_times.push_back(many_s);
     one_times.push_back(one_s);
     ratios.push_back(many_s / one_s);
   }));
-  return ForkResult{.name = std::string(name),
-                    .layers = layers,
-                    .many_s = Summarize(many_times),
-                    .one_s = Summarize(one_times),
-                    .ratio = Summarize(ratios)};
+  report.forks.push_back({name, report.options.layers, Summarize(many_times), Summarize(one_times), Summarize(ratios)});
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options) {
@@ -86,12 +78,12 @@ absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options) {
     GDN_ASSIGN_OR_RETURN(
         const ServerPair servers,
         StartServers(options.server, {absl::StrCat("--disk_dir=", folder, "/server")}, options.self, scratch.path()));
-    GDN_RETURN_IF_ERROR(MeasureTransfers(options, servers.targets, report));
-    GDN_RETURN_IF_ERROR(MeasureForks(options, servers.targets, report));
-    GDN_RETURN_IF_ERROR(MeasurePauses(options, servers.targets, report));
+    GDN_RETURN_IF_ERROR(MeasureTransfers(servers.targets, report));
+    GDN_RETURN_IF_ERROR(MeasureForks(servers.targets, report));
+    GDN_RETURN_IF_ERROR(MeasurePauses(servers.targets, report));
   }
   // After the children have ended: their processors and memory are not to be shared.
-  GDN_RETURN_IF_ERROR(MeasureTiers(options, folder, report));
+  GDN_RETURN_IF_ERROR(MeasureTiers(folder, report));
   return report;
 }
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -70,21 +69,20 @@ struct StateReport {
 // INVALID_ARGUMENT for an option out of range; errors of the children and of the first call or move that fails.
 absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options);
 
-// The parts of it; gdn_server has a --disk-dir.
-absl::Status MeasureTransfers(const StateBenchOptions& options, const Targets& targets, StateReport& report);
-absl::Status MeasureTiers(const StateBenchOptions& options, const std::string& folder, StateReport& report);
-absl::Status MeasureForks(const StateBenchOptions& options, const Targets& targets, StateReport& report);
-absl::Status MeasurePauses(const StateBenchOptions& options, const Targets& targets, StateReport& report);
+// The parts of it, by report.options; gdn_server has a --disk-dir.
+absl::Status MeasureTransfers(const Targets& targets, StateReport& report);
+absl::Status MeasureTiers(const std::string& folder, StateReport& report);
+absl::Status MeasureForks(const Targets& targets, StateReport& report);
+absl::Status MeasurePauses(const Targets& targets, StateReport& report);
 
 // Returns the seconds that it took.
 using TimedFn = std::function<absl::StatusOr<double>()>;
 
-// Forks of a session of `layers` and of one of a single layer, in turn, after a few to warm up.
-absl::StatusOr<ForkResult> MeasureFork(std::string_view name, int layers, int forks, const TimedFn& many,
-                                       const TimedFn& one);
+// Adds forks of a session of options.layers and of one of a single layer, in turn, after a few to warm up.
+absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report);
 
-// Runs the two in turn, `repeat` times after one round to warm up.
-absl::StatusOr<RateResult> MeasureRate(std::string_view name, std::string_view measure, int64_t bytes, int repeat,
-                                       const TimedFn& thing, const TimedFn& plain);
+// Adds the rates of the two, run in turn options.repeat times after one round to warm up.
+absl::Status MeasureRate(const char* name, const char* measure, int64_t bytes, const TimedFn& thing,
+                         const TimedFn& plain, StateReport& report);
 
 }  // namespace gdn::bench

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/clock.h"
-#include "tools/gdn_bench/rpc_load.h"
 #include "tools/gdn_bench/state_bench.h"
 #include "tools/gdn_bench/state_sessions.h"
 
@@ -126,28 +125,25 @@ absl::StatusOr<PauseResult> MeasurePause(const StateBenchOptions& options, const
 
 }  // namespace
 
-absl::Status MeasureForks(const StateBenchOptions& options, const Targets& targets, StateReport& report) {
+absl::Status MeasureForks(const Targets& targets, StateReport& report) {
   const auto client = ConnectAlone(targets.gdn);
-  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "many", options.layers));
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "many", report.options.layers));
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "one", 1));
-  GDN_ASSIGN_OR_RETURN(ForkResult result,
-                       MeasureFork(
-                           "fork_rpc", options.layers, options.forks, [&] { return TimeFork(*client, "many"); },
-                           [&] { return TimeFork(*client, "one"); }));
-  report.forks.push_back(std::move(result));
+  GDN_RETURN_IF_ERROR(MeasureFork(
+      "fork_rpc", [&] { return TimeFork(*client, "many"); }, [&] { return TimeFork(*client, "one"); }, report));
   GDN_RETURN_IF_ERROR(client->DeleteSession("sessions/many"));
   return client->DeleteSession("sessions/one");
 }
 
-absl::Status MeasurePauses(const StateBenchOptions& options, const Targets& targets, StateReport& report) {
+absl::Status MeasurePauses(const Targets& targets, StateReport& report) {
   const auto client = ConnectAlone(targets.gdn);
-  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "big", options.layers));
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, "big", report.options.layers));
   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "neighbour", 1));
   std::vector<double> warm_up;
   GDN_RETURN_IF_ERROR(DecodeCalls(*client, StepOf("neighbour", 0), kWarmUpCalls, warm_up));
   // A named checkpoint holds everything; the newest one, what changed since the one before.
   for (const auto& [name, checkpoint_id] : {std::pair("pause_full", "whole"), std::pair("pause_changes", "")}) {
-    GDN_ASSIGN_OR_RETURN(PauseResult result, MeasurePause(options, targets, name, checkpoint_id));
+    GDN_ASSIGN_OR_RETURN(PauseResult result, MeasurePause(report.options, targets, name, checkpoint_id));
     report.pauses.push_back(std::move(result));
   }
   GDN_RETURN_IF_ERROR(client->DeleteSession("sessions/big"));

@@ -1,7 +1,6 @@
 #include "tools/gdn_bench/state_sessions.h"
 
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,16 +15,6 @@ namespace {
 constexpr int64_t kPrefillTokens = 4;
 constexpr int kLoggedTokens = 4;
 constexpr uint32_t kSeed = 20240607;
-
-v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high) {
-  int64_t count = 1;
-  for (const int64_t dim : shape) count *= dim;
-  std::mt19937 random(kSeed);
-  std::uniform_real_distribution<float> uniform(low, high);
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& x : values) x = uniform(random);
-  return MakeTensor(values, shape).value();
-}
 
 v1::DeltaRuleInput RandomInput(const std::vector<int64_t>& leading) {
   const LayerDims dims = BenchOperatorDims();
@@ -44,6 +33,16 @@ v1::DeltaRuleInput RandomInput(const std::vector<int64_t>& leading) {
 }
 
 }  // namespace
+
+v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype) {
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  std::mt19937 random(kSeed);
+  std::uniform_real_distribution<float> uniform(low, high);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& x : values) x = uniform(random);
+  return MakeTensor(values, shape, dtype).value();
+}
 
 v1::OperatorSpec BenchOperatorSpec(int layers) {
   const LayerDims dims = BenchOperatorDims();

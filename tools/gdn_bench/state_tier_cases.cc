@@ -11,9 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "base/child_process.h"
-#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "server/session/state_service.h"
@@ -139,19 +137,20 @@ absl::StatusOr<double> RunDd(const std::string& from, const std::string& to, int
   return absl::UnavailableError(absl::StrCat("dd from ", from, " to ", to, " failed"));
 }
 
-absl::Status MeasureHostTier(const StateBenchOptions& options, StateReport& report) {
-  GDN_ASSIGN_OR_RETURN(const auto bed, Bed::Make(options.layers, 1, kKeepBytes, /*disk_dir=*/""));
+absl::Status MeasureHostTier(StateReport& report) {
+  const int layers = report.options.layers;
+  GDN_ASSIGN_OR_RETURN(const auto bed, Bed::Make(layers, 1, kKeepBytes, /*disk_dir=*/""));
   const int64_t bytes = bed->image->bytes();
   report.state_bytes = bytes;
   GDN_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, bed->MakeSession("a"));
 
   // The same bytes, in the same portions, between memory that has been written before.
   const StateLayout& layout = bed->image->layout;
-  GDN_ASSIGN_OR_RETURN(const auto from, RandomBuffer(*bed->backend, layout.slot_floats() * options.layers, -1, 1));
-  GDN_ASSIGN_OR_RETURN(const auto to, RandomBuffer(*bed->backend, layout.slot_floats() * options.layers, -1, 1));
+  GDN_ASSIGN_OR_RETURN(const auto from, RandomBuffer(*bed->backend, layout.slot_floats() * layers, -1, 1));
+  GDN_ASSIGN_OR_RETURN(const auto to, RandomBuffer(*bed->backend, layout.slot_floats() * layers, -1, 1));
   const auto copy = [&]() -> absl::StatusOr<double> {
     const double start = NowSeconds();
-    for (int layer = 0; layer < options.layers; ++layer) {
+    for (int layer = 0; layer < layers; ++layer) {
       std::memcpy(to->floats() + layer * layout.slot_floats(), from->floats() + layer * layout.slot_floats(),
                   static_cast<size_t>(layout.slot_bytes()));
     }
@@ -165,15 +164,12 @@ absl::Status MeasureHostTier(const StateBenchOptions& options, StateReport& repo
     GDN_RETURN_IF_ERROR(bed->Spill().status());
     return bed->Return(session);
   };
-  GDN_ASSIGN_OR_RETURN(RateResult spilled, MeasureRate("spill_host", "memcpy", bytes, options.repeat, spill, copy));
-  report.rates.push_back(std::move(spilled));
-  GDN_ASSIGN_OR_RETURN(RateResult returned, MeasureRate("return_host", "memcpy", bytes, options.repeat, back, copy));
-  report.rates.push_back(std::move(returned));
-  return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(MeasureRate("spill_host", "memcpy", bytes, spill, copy, report));
+  return MeasureRate("return_host", "memcpy", bytes, back, copy, report);
 }
 
-absl::Status MeasureDiskTier(const StateBenchOptions& options, const std::string& folder, StateReport& report) {
-  GDN_ASSIGN_OR_RETURN(const auto bed, Bed::Make(options.layers, 1, /*host_bytes=*/0, folder + "/tier"));
+absl::Status MeasureDiskTier(const std::string& folder, StateReport& report) {
+  GDN_ASSIGN_OR_RETURN(const auto bed, Bed::Make(report.options.layers, 1, /*host_bytes=*/0, folder + "/tier"));
   const int64_t mebibytes = bed->image->bytes() / kMebibyte;
   const std::string plain = folder + "/plain";
   const auto remove_plain = absl::MakeCleanup([&plain] {
@@ -206,11 +202,8 @@ absl::Status MeasureDiskTier(const StateBenchOptions& options, const std::string
   };
   const auto read = [&] { return RunDd(plain, "/dev/null", mebibytes, /*sync=*/false); };
   const int64_t bytes = mebibytes * kMebibyte;  // of both, but for a last part of a mebibyte
-  GDN_ASSIGN_OR_RETURN(RateResult spilled, MeasureRate("spill_disk", "dd_fsync", bytes, options.repeat, spill, write));
-  report.rates.push_back(std::move(spilled));
-  GDN_ASSIGN_OR_RETURN(RateResult returned, MeasureRate("return_disk", "dd_read", bytes, options.repeat, back, read));
-  report.rates.push_back(std::move(returned));
-  return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(MeasureRate("spill_disk", "dd_fsync", bytes, spill, write, report));
+  return MeasureRate("return_disk", "dd_read", bytes, back, read, report);
 }
 
 // As ForkSession does it.
@@ -241,25 +234,21 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
   return seconds;
 }
 
-absl::Status MeasureSessionForks(const StateBenchOptions& options, StateReport& report) {
-  GDN_ASSIGN_OR_RETURN(const auto many_bed, Bed::Make(options.layers, 3, 0, ""));
+absl::Status MeasureSessionForks(StateReport& report) {
+  GDN_ASSIGN_OR_RETURN(const auto many_bed, Bed::Make(report.options.layers, 3, 0, ""));
   GDN_ASSIGN_OR_RETURN(const auto one_bed, Bed::Make(1, 3, 0, ""));
   GDN_ASSIGN_OR_RETURN(const auto many, many_bed->MakeSession("a"));
   GDN_ASSIGN_OR_RETURN(const auto one, one_bed->MakeSession("a"));
-  GDN_ASSIGN_OR_RETURN(ForkResult result,
-                       MeasureFork(
-                           "fork_session", options.layers, options.forks, [&] { return TimeFork(*many_bed, many); },
-                           [&] { return TimeFork(*one_bed, one); }));
-  report.forks.push_back(std::move(result));
-  return absl::OkStatus();
+  return MeasureFork(
+      "fork_session", [&] { return TimeFork(*many_bed, many); }, [&] { return TimeFork(*one_bed, one); }, report);
 }
 
 }  // namespace
 
-absl::Status MeasureTiers(const StateBenchOptions& options, const std::string& folder, StateReport& report) {
-  GDN_RETURN_IF_ERROR(MeasureHostTier(options, report));
-  GDN_RETURN_IF_ERROR(MeasureDiskTier(options, folder, report));
-  return MeasureSessionForks(options, report);
+absl::Status MeasureTiers(const std::string& folder, StateReport& report) {
+  GDN_RETURN_IF_ERROR(MeasureHostTier(report));
+  GDN_RETURN_IF_ERROR(MeasureDiskTier(folder, report));
+  return MeasureSessionForks(report);
 }
 
 }  // namespace gdn::bench

@@ -1,17 +1,12 @@
 // Export and import over loopback, beside a plain stream of the same bytes in messages of the same size.
 #include <algorithm>
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "client/cpp/rpc_status.h"
-#include "grpcpp/create_channel.h"
-#include "grpcpp/support/channel_arguments.h"
 #include "tools/gdn_bench/clock.h"
-#include "tools/gdn_bench/rpc_load.h"
 #include "tools/gdn_bench/state_bench.h"
 #include "tools/gdn_bench/state_sessions.h"
 
@@ -20,14 +15,6 @@ namespace {
 
 constexpr char kExported[] = "exported";
 constexpr char kImported[] = "imported";
-
-std::unique_ptr<v1::GdnService::Stub> ConnectPlain(const std::string& target) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return v1::GdnService::NewStub(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
-}
 
 // The echo server sends as many bytes as the name says.
 absl::StatusOr<double> PlainDownload(v1::GdnService::Stub& stub, int64_t bytes) {
@@ -62,10 +49,10 @@ absl::StatusOr<double> PlainUpload(v1::GdnService::Stub& stub, const std::string
 
 }  // namespace
 
-absl::Status MeasureTransfers(const StateBenchOptions& options, const Targets& targets, StateReport& report) {
+absl::Status MeasureTransfers(const Targets& targets, StateReport& report) {
   const auto client = ConnectAlone(targets.gdn);
-  const auto plain = ConnectPlain(targets.echo);
-  GDN_RETURN_IF_ERROR(MakeBusySession(*client, kExported, options.layers));
+  const auto plain = v1::GdnService::NewStub(ChannelAlone(targets.echo));
+  GDN_RETURN_IF_ERROR(MakeBusySession(*client, kExported, report.options.layers));
   v1::ExportStateRequest request;
   request.set_name(absl::StrCat("sessions/", kExported));
   GDN_ASSIGN_OR_RETURN(const std::string file, client->ExportState(request));
@@ -84,13 +71,12 @@ absl::Status MeasureTransfers(const StateBenchOptions& options, const Targets& t
     if (received == bytes) return seconds;
     return absl::InternalError(absl::StrCat("an export brought ", received, " bytes, the one before ", bytes));
   };
-  GDN_ASSIGN_OR_RETURN(RateResult exported, MeasureRate("export", "grpc_stream", bytes, options.repeat, download,
-                                                        [&] { return PlainDownload(*plain, bytes); }));
-  report.rates.push_back(std::move(exported));
+  GDN_RETURN_IF_ERROR(MeasureRate(
+      "export", "grpc_stream", bytes, download, [&] { return PlainDownload(*plain, bytes); }, report));
 
   v1::ImportStateRequest::Target target;
   target.set_session_id(kImported);
-  *target.mutable_operator_() = BenchOperatorSpec(options.layers);
+  *target.mutable_operator_() = BenchOperatorSpec(report.options.layers);
   const auto upload = [&]() -> absl::StatusOr<double> {
     const double start = NowSeconds();
     GDN_RETURN_IF_ERROR(WithPrefix(client->ImportState(target, file).status(), "ImportState"));
@@ -98,9 +84,8 @@ absl::Status MeasureTransfers(const StateBenchOptions& options, const Targets& t
     GDN_RETURN_IF_ERROR(WithPrefix(client->DeleteSession(absl::StrCat("sessions/", kImported)), "DeleteSession"));
     return seconds;
   };
-  GDN_ASSIGN_OR_RETURN(RateResult imported, MeasureRate("import", "grpc_stream", bytes, options.repeat, upload,
-                                                        [&] { return PlainUpload(*plain, file); }));
-  report.rates.push_back(std::move(imported));
+  GDN_RETURN_IF_ERROR(MeasureRate(
+      "import", "grpc_stream", bytes, upload, [&] { return PlainUpload(*plain, file); }, report));
   return client->DeleteSession(absl::StrCat("sessions/", kExported));
 }
 

@@ -1,8 +1,8 @@
 #include "tools/gdn_bench/synthetic_checkpoint.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -55,23 +55,12 @@ absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, const std::string& 
       {"norm.weight", {dims.value_dim}},
       {"out_proj.weight", {hidden, dims.value_features()}},
   };
-  int64_t largest = 0;
-  std::vector<int64_t> counts;
-  for (const auto& [name, shape] : shapes) {
-    int64_t count = 1;
-    for (const int64_t dim : shape) count *= dim;
-    counts.push_back(count);
-    largest = std::max(largest, count);
-  }
-  const std::vector<uint16_t> zeros(static_cast<size_t>(largest));
+  std::list<std::string> zeros;
   std::vector<NamedTensor> tensors;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    TensorView view;
-    view.dtype = DType::kBF16;
-    view.shape = shapes[i].second;
-    view.data = std::string_view(reinterpret_cast<const char*>(zeros.data()),
-                                 static_cast<size_t>(counts[i]) * sizeof(uint16_t));
-    tensors.push_back({.name = absl::StrCat("model.layers.0.linear_attn.", shapes[i].first), .view = std::move(view)});
+  for (const auto& [name, shape] : shapes) {
+    GDN_ASSIGN_OR_RETURN(const int64_t count, CheckedElementCount(shape));
+    zeros.emplace_back(static_cast<size_t>(count) * sizeof(uint16_t), '\0');
+    tensors.push_back({absl::StrCat("model.layers.0.linear_attn.", name), {DType::kBF16, shape, zeros.back()}});
   }
   GDN_ASSIGN_OR_RETURN(const std::string file, SerializeSafetensors(tensors, {{"format", "pt"}}));
   GDN_RETURN_IF_ERROR(WriteFile(folder + "/model.safetensors", file));

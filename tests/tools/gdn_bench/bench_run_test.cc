@@ -33,6 +33,15 @@ Outcome RunProgram(const std::string& program, const std::string& arguments) {
 
 Outcome RunGdnBench(const std::string& arguments) { return RunProgram("gdn_bench", arguments); }
 
+// What the program prints as JSON where it succeeds.
+Json RunForJson(const std::string& program, const std::string& arguments) {
+  const Outcome outcome = RunProgram(program, arguments);
+  EXPECT_EQ(outcome.exit_code, 0);
+  Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  EXPECT_FALSE(json.is_discarded()) << outcome.out;
+  return json;
+}
+
 void ExpectSummary(const Json& summary, int64_t count) {
   EXPECT_GT(summary.at("median").get<double>(), 0);
   EXPECT_LE(summary.at("p10").get<double>(), summary.at("median").get<double>());
@@ -41,11 +50,8 @@ void ExpectSummary(const Json& summary, int64_t count) {
 }
 
 TEST(GdnBenchKernel, JsonHoldsWhatTheDocumentationSays) {
-  const Outcome outcome =
-      RunGdnBench("kernel --filter '^(decode_deferred/B=1|prefill_chunk/T=64)$' --repeat 2 --min-time 0 --json");
-  ASSERT_EQ(outcome.exit_code, 0);
-  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  const Json json = RunForJson(
+      "gdn_bench", "kernel --filter '^(decode_deferred/B=1|prefill_chunk/T=64)$' --repeat 2 --min-time 0 --json");
   EXPECT_EQ(json.at("command"), "kernel");
   EXPECT_EQ(json.at("backend").at("name"), "cpu");
   EXPECT_GT(json.at("backend").at("threads").get<int>(), 0);
@@ -84,11 +90,7 @@ TEST(GdnBenchKernel, ListsItsCases) {
 #ifdef GDN_HAS_BENCH_HOST
 TEST(GdnBenchKernel, MeasuresTheHostExecutorAsAGpu) {
   const std::string filter = "--filter '^decode_deferred/B=1$'";
-  const Outcome outcome =
-      RunProgram("gdn_bench_host", "kernel --backend=host " + filter + " --repeat=1 --min-time=0 --json");
-  ASSERT_EQ(outcome.exit_code, 0);
-  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  const Json json = RunForJson("gdn_bench_host", "kernel --backend=host " + filter + " --repeat=1 --min-time=0 --json");
   EXPECT_EQ(json.at("backend").at("name"), "host");
   EXPECT_EQ(json.at("gpu").at("vendor"), "host");
   for (const char* key : {"wave_width", "processors", "total_bytes", "l2_bytes"}) {
@@ -119,11 +121,8 @@ TEST(GdnBenchKernel, SaysThatABuildHasNoGpuKernels) {
 #endif
 
 TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
-  const Outcome outcome =
-      RunGdnBench("rpc --sessions 2 --tokens 3 --hidden 64 --calls 8 --concurrency 1,2 --request_ids --json");
-  ASSERT_EQ(outcome.exit_code, 0);
-  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  const Json json = RunForJson(
+      "gdn_bench", "rpc --sessions 2 --tokens 3 --hidden 64 --calls 8 --concurrency 1,2 --request_ids --json");
   EXPECT_EQ(json.at("command"), "rpc");
   EXPECT_EQ(json.at("sessions"), 2);
   EXPECT_EQ(json.at("tokens"), 3);
@@ -150,10 +149,8 @@ TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
 }
 
 TEST(GdnBenchState, JsonHoldsWhatTheDocumentationSays) {
-  const Outcome outcome = RunGdnBench("state --layers 2 --repeat 2 --forks 3 --pause_phases 1 --pause_calls 4 --json");
-  ASSERT_EQ(outcome.exit_code, 0);
-  const Json json = Json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-  ASSERT_FALSE(json.is_discarded()) << outcome.out;
+  const Json json =
+      RunForJson("gdn_bench", "state --layers 2 --repeat 2 --forks 3 --pause_phases 1 --pause_calls 4 --json");
   EXPECT_EQ(json.at("command"), "state");
   EXPECT_EQ(json.at("layers"), 2);
   EXPECT_GT(json.at("state_bytes").get<int64_t>(), 2 * (int64_t{2} << 20));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -130,6 +131,15 @@ absl::StatusOr<int> ChildProcess::WaitForPort(const std::string& port_file, absl
   };
   GDN_RETURN_IF_ERROR(WaitUntil(written, timeout));
   return port;
+}
+
+absl::Status WritePortFile(const std::string& port_file, int port) {
+  const std::string temporary = StrCat(port_file, ".tmp");
+  std::ofstream file(temporary);
+  file << port << "\n";
+  file.close();
+  if (file && std::rename(temporary.c_str(), port_file.c_str()) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("--port-file: cannot write '", port_file, "'"));
 }
 
 }  // namespace gdn

@@ -4,8 +4,6 @@
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, for sets of signals
 
-#include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -14,6 +12,7 @@
 #include <spdlog/spdlog.h>
 
 #include "absl/strings/str_join.h"
+#include "base/child_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/backend_choice.h"
@@ -26,18 +25,6 @@
 
 namespace gdn {
 namespace {
-
-// Written whole or not at all: a reader that sees the file sees the number.
-absl::Status WritePortFile(const std::string& path, int port) {
-  const std::string temporary = StrCat(path, ".tmp");
-  std::ofstream file(temporary);
-  file << port << "\n";
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::InvalidArgumentError(StrCat("--port-file: cannot write '", path, "'"));
-  }
-  return absl::OkStatus();
-}
 
 void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, const StateServiceOptions& states) {
   std::vector<std::string> models;

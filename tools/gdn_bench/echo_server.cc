@@ -1,15 +1,12 @@
 #include "tools/gdn_bench/echo_server.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
-#include <system_error>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "base/child_process.h"
+#include "base/status_macros.h"
 #include "client/cpp/client.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -76,18 +73,6 @@ class EchoService final : public v1::GdnService::CallbackService {
   }
 };
 
-// Under another name first, so that a reader never sees half a number.
-absl::Status WritePort(int port, const std::string& port_file) {
-  const std::string partial = port_file + ".partial";
-  std::ofstream file(partial, std::ios::trunc);
-  file << port << "\n";
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(partial, port_file, error);
-  if (!file || error) return absl::UnavailableError(absl::StrCat("cannot write --port_file '", port_file, "'"));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status RunEchoServer(const std::string& port_file) {
@@ -100,7 +85,7 @@ absl::Status RunEchoServer(const std::string& port_file) {
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) return absl::UnavailableError("cannot listen on 127.0.0.1");
-  if (absl::Status written = WritePort(port, port_file); !written.ok()) return written;
+  GDN_RETURN_IF_ERROR(WritePortFile(port_file, port));
   server->Wait();  // SIGTERM's and SIGINT's default action ends the process: there is nothing to save
   return absl::OkStatus();
 }

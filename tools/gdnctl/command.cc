@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"

@@ -1,5 +1,4 @@
 // gdnctl info, gdnctl models.
-#include <cstdio>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"

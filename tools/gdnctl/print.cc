@@ -1,7 +1,5 @@
 #include "tools/gdnctl/print.h"
 
-#include <cstdio>
-
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -13,32 +11,20 @@
 namespace gdn {
 namespace {
 
-std::string_view KindName(v1::InputKind kind) {
-  switch (kind) {
-    case v1::INPUT_KIND_HIDDEN_STATES:
-      return "hidden_states";
-    case v1::INPUT_KIND_PROJECTED:
-      return "projected";
-    case v1::INPUT_KIND_DELTA_RULE:
-      return "delta_rule";
-    default:
-      return "no step yet";
-  }
-}
+constexpr std::pair<v1::InputKind, const char*> kKindNames[] = {{v1::INPUT_KIND_HIDDEN_STATES, "hidden_states"},
+                                                                {v1::INPUT_KIND_PROJECTED, "projected"},
+                                                                {v1::INPUT_KIND_DELTA_RULE, "delta_rule"}};
+constexpr std::pair<v1::StateTier, const char*> kTierNames[] = {{v1::STATE_TIER_DEVICE, "on the device"},
+                                                                {v1::STATE_TIER_HOST, "in host memory"},
+                                                                {v1::STATE_TIER_DISK, "on the disk"},
+                                                                {v1::STATE_TIER_REDIS, "in Redis"}};
 
-std::string_view TierName(v1::StateTier tier) {
-  switch (tier) {
-    case v1::STATE_TIER_DEVICE:
-      return "on the device";
-    case v1::STATE_TIER_HOST:
-      return "in host memory";
-    case v1::STATE_TIER_DISK:
-      return "on the disk";
-    case v1::STATE_TIER_REDIS:
-      return "in Redis";
-    default:
-      return "in no tier that is known here";
+template <typename Names, typename Value>
+const char* NameOf(const Names& names, Value value, const char* otherwise) {
+  for (const auto& [key, name] : names) {
+    if (key == value) return name;
   }
+  return otherwise;
 }
 
 }  // namespace
@@ -68,11 +54,12 @@ absl::Status PrintSession(const v1::Session& session) {
   if (absl::GetFlag(FLAGS_json)) return PrintJson(session);
   absl::PrintF("%s\n  of         %s\n  affinity   %s\n  created    %s\n  state      %s, %s\n  epoch      %d\n",
                session.name(), FormatSpec(session), session.affinity(), FormatTimestamp(session.create_time()),
-               FormatBytes(session.state_bytes()), TierName(session.tier()), session.epoch());
+               FormatBytes(session.state_bytes()), NameOf(kTierNames, session.tier(), "in no tier that is known here"),
+               session.epoch());
   if (session.has_durable_time()) absl::PrintF("  durable    %s\n", FormatTimestamp(session.durable_time()));
   for (const v1::LayerState& layer : session.layers()) {
     absl::PrintF("  layer %-4d %d tokens, %d of them in the log, %s", layer.layer(), layer.token_count(),
-                 layer.log_length(), KindName(layer.input_kind()));
+                 layer.log_length(), NameOf(kKindNames, layer.input_kind(), "no step yet"));
     if (layer.draft_length() > 0) absl::PrintF(", a draft of %d", layer.draft_length());
     if (session.has_durable_time()) absl::PrintF(", %d durable", layer.durable_token_count());
     absl::PrintF("\n");

@@ -4,23 +4,80 @@
 #include <thread>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "base/error.h"
+#include "base/random_id.h"
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
-#include "tools/gdnctl/scratch_sessions.h"
 
 namespace gdn {
 namespace {
 
 constexpr int64_t kSegmentLengths[] = {1, 7, 64, 250};
+constexpr absl::Duration kDeleteTimeout = absl::Seconds(5);
+// A step that was cancelled may still hold its session for a moment.
+constexpr int kDeleteAttempts = 40;
+constexpr absl::Duration kDeletePause = absl::Milliseconds(50);
 
 const std::vector<std::string>& PathNames() {
   static const auto* const names = new std::vector<std::string>{
       "prefill unary", "prefill streamed", "decode unary", "decode streamed", "whole", "conv state", "recurrent state"};
   return *names;
 }
+
+// Sessions for the length of a replay: deleted when they go out of scope, whatever happened.
+class ScratchSessions {
+ public:
+  ScratchSessions(Client& client, std::string model)
+      : client_(client), model_(std::move(model)), affinity_(StrCat("gdnctl-", RandomId().substr(0, 12))) {}
+  ~ScratchSessions() { (void)DeleteAll(); }
+  ScratchSessions(const ScratchSessions&) = delete;
+  ScratchSessions& operator=(const ScratchSessions&) = delete;
+
+  // One for all of them, with random bits.
+  const std::string& affinity() const { return affinity_; }
+
+  // `count` sessions with ids "AFFINITY-PURPOSE-N"; their names.
+  absl::StatusOr<std::vector<std::string>> Create(std::string_view purpose, int64_t count) {
+    std::vector<std::string> created;
+    for (int64_t i = 0; i < count; ++i) {
+      v1::CreateSessionRequest request;
+      request.set_session_id(StrCat(affinity_, "-", purpose, "-", i));
+      request.set_model(model_);
+      request.set_affinity(affinity_);
+      // Noted before the call: one that seems to fail, by a deadline say, may still have made the session.
+      names_.push_back(StrCat("sessions/", request.session_id()));
+      GDN_ASSIGN_OR_RETURN(const v1::Session session,
+                           client_.CreateSession(request, {.timeout = {}, .affinity = affinity_}));
+      created.push_back(session.name());
+    }
+    return created;
+  }
+
+  // Deletes what was made, waiting for cancelled steps to let go of it; tries all, and returns the first error.
+  absl::Status DeleteAll() {
+    absl::Status first;
+    for (const std::string& name : std::exchange(names_, {})) {
+      absl::Status status;
+      for (int attempt = 0; attempt < kDeleteAttempts; ++attempt) {
+        status = client_.DeleteSession(name, {.timeout = kDeleteTimeout, .affinity = affinity_});
+        if (ErrorReason(status) != reason::kSessionBusy) break;
+        absl::SleepFor(kDeletePause);
+      }
+      if (!absl::IsNotFound(status)) first.Update(status);
+      if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) break;  // the server is gone: so are they
+    }
+    return first;
+  }
+
+ private:
+  Client& client_;
+  const std::string model_;
+  const std::string affinity_;
+  std::vector<std::string> names_;
+};
 
 class Replayer {
  public:
@@ -35,11 +92,14 @@ class Replayer {
     GDN_ASSIGN_OR_RETURN(const auto streamed, sessions.Create("streamed", io_.batch));
     GDN_ASSIGN_OR_RETURN(const auto whole, sessions.Create("whole", io_.batch));
     for (const GoldenLayer& layer : io_.layers) {
-      GDN_RETURN_IF_ERROR(Path(layer, kPrefillUnary, [&] { return PrefillUnary(layer, unary); }));
+      GDN_RETURN_IF_ERROR(Path(layer, kPrefillUnary, [&] {
+        return PrefillUnary(layer, kPrefillUnary, layer.prefill_in, layer.prefill_out, unary);
+      }));
       GDN_RETURN_IF_ERROR(Path(layer, kPrefillStreamed, [&] { return PrefillStreamed(layer, streamed); }));
       GDN_RETURN_IF_ERROR(Path(layer, kDecodeUnary, [&] { return DecodeUnary(layer, unary); }));
       GDN_RETURN_IF_ERROR(Path(layer, kDecodeStreamed, [&] { return DecodeStreamed(layer, streamed); }));
-      GDN_RETURN_IF_ERROR(Path(layer, kWhole, [&] { return Whole(layer, whole); }));
+      GDN_RETURN_IF_ERROR(
+          Path(layer, kWhole, [&] { return PrefillUnary(layer, kWhole, layer.whole_in, layer.whole_out, whole); }));
     }
     for (const auto* names : {&unary, &streamed}) {
       for (int64_t b = 0; b < io_.batch; ++b) GDN_RETURN_IF_ERROR(CompareStates((*names)[static_cast<size_t>(b)], b));
@@ -82,8 +142,7 @@ class Replayer {
   absl::Status Path(const GoldenLayer& layer, ReplayPath path, const Body& body) {
     const std::string what = StrCat("layer ", layer.layer, ": ", PathNames()[path]);
     GDN_RETURN_IF_ERROR(Announce(what));
-    if (absl::Status status = body(); !status.ok()) return WithPrefix(status, what);
-    return absl::OkStatus();
+    return WithPrefix(body(), what);
   }
 
   template <typename Request>
@@ -138,7 +197,8 @@ class Replayer {
     return absl::OkStatus();
   }
 
-  absl::Status TakeDecode(const v1::DecodeResponse& reply, int64_t step, std::vector<float>* outputs) const {
+  // Each step is a tensor of its own in the recording: the worst step counts.
+  absl::Status TakeDecode(const GoldenLayer& layer, ReplayPath path, int64_t step, const v1::DecodeResponse& reply) {
     if (reply.token_counts_size() != io_.batch) {
       return absl::InternalError(
           StrCat("the reply has ", reply.token_counts_size(), " token counts, expected ", io_.batch));
@@ -147,12 +207,12 @@ class Replayer {
       GDN_RETURN_IF_ERROR(CheckCount(count, io_.prompt_tokens + step + 1));
     GDN_ASSIGN_OR_RETURN(const std::vector<float> output,
                          TensorToFloats(reply.output(), {{io_.batch, 1, io_.hidden_size}}));
-    outputs->insert(outputs->end(), output.begin(), output.end());
+    table_.Record(layer.layer, path, RelativeError(output, layer.decode_out[static_cast<size_t>(step)].values));
     return absl::OkStatus();
   }
 
-  absl::Status PrefillAll(const GoldenLayer& layer, ReplayPath path, const GoldenTensor& input,
-                          const GoldenTensor& want, const std::vector<std::string>& sessions) {
+  absl::Status PrefillUnary(const GoldenLayer& layer, ReplayPath path, const GoldenTensor& input,
+                            const GoldenTensor& want, const std::vector<std::string>& sessions) {
     std::vector<float> outputs;
     for (int64_t b = 0; b < io_.batch; ++b) {
       GDN_ASSIGN_OR_RETURN(const v1::PrefillRequest request,
@@ -162,14 +222,6 @@ class Replayer {
     }
     table_.Record(layer.layer, path, RelativeError(outputs, want.values));
     return absl::OkStatus();
-  }
-
-  absl::Status PrefillUnary(const GoldenLayer& layer, const std::vector<std::string>& sessions) {
-    return PrefillAll(layer, kPrefillUnary, layer.prefill_in, layer.prefill_out, sessions);
-  }
-
-  absl::Status Whole(const GoldenLayer& layer, const std::vector<std::string>& sessions) {
-    return PrefillAll(layer, kWhole, layer.whole_in, layer.whole_out, sessions);
   }
 
   // Writes all `requests` from a second thread, as an engine that does not wait would, and hands the replies to `take`
@@ -206,10 +258,9 @@ class Replayer {
       int64_t done = 0;
       for (const int64_t tokens : segments) {
         GDN_ASSIGN_OR_RETURN(
-            v1::PrefillRequest request,
+            requests.emplace_back(),
             MakePrefill(layer, kPrefillStreamed, static_cast<int64_t>(requests.size()),
                         sessions[static_cast<size_t>(b)], layer.prefill_in.Tokens(b, done, tokens), done));
-        requests.push_back(std::move(request));
         counts.push_back(done += tokens);
       }
       GDN_ASSIGN_OR_RETURN(PrefillStream stream, client_.StreamPrefill(call_));
@@ -226,35 +277,20 @@ class Replayer {
     for (int64_t step = 0; step < io_.decode_steps; ++step) {
       GDN_ASSIGN_OR_RETURN(const v1::DecodeRequest request, MakeDecode(layer, kDecodeUnary, step, sessions));
       GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse reply, client_.Decode(request, call_));
-      GDN_RETURN_IF_ERROR(TakeDecode(reply, step, &outputs));
+      GDN_RETURN_IF_ERROR(TakeDecode(layer, kDecodeUnary, step, reply));
     }
-    RecordDecode(layer, kDecodeUnary, outputs);
     return absl::OkStatus();
   }
 
   absl::Status DecodeStreamed(const GoldenLayer& layer, const std::vector<std::string>& sessions) {
     std::vector<v1::DecodeRequest> requests;
     for (int64_t step = 0; step < io_.decode_steps; ++step) {
-      GDN_ASSIGN_OR_RETURN(v1::DecodeRequest request, MakeDecode(layer, kDecodeStreamed, step, sessions));
-      requests.push_back(std::move(request));
+      GDN_ASSIGN_OR_RETURN(requests.emplace_back(), MakeDecode(layer, kDecodeStreamed, step, sessions));
     }
-    std::vector<float> outputs;
     GDN_ASSIGN_OR_RETURN(DecodeStream stream, client_.StreamDecode(call_));
-    GDN_RETURN_IF_ERROR(Exchange(stream, requests, [&](size_t i, const v1::DecodeResponse& reply) {
-      return TakeDecode(reply, static_cast<int64_t>(i), &outputs);
-    }));
-    RecordDecode(layer, kDecodeStreamed, outputs);
-    return absl::OkStatus();
-  }
-
-  // Each step is a tensor of its own in the recording: the worst step counts.
-  void RecordDecode(const GoldenLayer& layer, ReplayPath path, const std::vector<float>& outputs) {
-    const size_t size = outputs.size() / layer.decode_out.size();
-    for (size_t step = 0; step < layer.decode_out.size(); ++step) {
-      table_.Record(
-          layer.layer, path,
-          RelativeError(absl::MakeConstSpan(outputs).subspan(step * size, size), layer.decode_out[step].values));
-    }
+    return Exchange(stream, requests, [&](size_t i, const v1::DecodeResponse& reply) {
+      return TakeDecode(layer, kDecodeStreamed, static_cast<int64_t>(i), reply);
+    });
   }
 
   absl::Status CompareStates(const std::string& session, int64_t sequence) {

@@ -1,5 +1,4 @@
 // gdnctl sessions: list, create, show, delete.
-#include <cstdio>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"

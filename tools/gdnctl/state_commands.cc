@@ -1,5 +1,4 @@
 // gdnctl state export, gdnctl state import.
-#include <cstdio>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"

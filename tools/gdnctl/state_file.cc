@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/safetensors.h"
@@ -43,9 +42,8 @@ std::string Text(const Json& json, const char* field) {
 // Whether the header has a checksum; an error where it is not the header's. The file's parser has passed `bytes`, so
 // the header is whole.
 absl::StatusOr<bool> CheckHeader(std::string_view bytes) {
-  uint64_t length = 0;
-  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<unsigned char>(bytes[static_cast<size_t>(i)]);
-  std::string header(bytes.substr(0, 8 + length));
+  GDN_ASSIGN_OR_RETURN(const uint64_t header_end, SafetensorsHeaderEnd(bytes));
+  std::string header(bytes.substr(0, header_end));
   const size_t key = header.find(kChecksumKey);
   if (key == std::string::npos) return false;
   const size_t digits = key + kChecksumKey.size();

@@ -1,7 +1,5 @@
 // gdnctl state fork, gdnctl state checkpoint, gdnctl state restore, gdnctl sessions prefetch.
-#include <cstdio>
 
-#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"

@@ -7,7 +7,6 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"

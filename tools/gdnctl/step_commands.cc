@@ -1,5 +1,4 @@
 // gdnctl prefill, gdnctl decode.
-#include <cstdio>
 #include <utility>
 
 #include "absl/flags/flag.h"

@@ -9,6 +9,7 @@
 #include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/fake_gdn_service.h"
 #include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
@@ -151,13 +152,12 @@ TEST(Names, GetTheirCollectionOnce) {
 }
 
 TEST(ParseOperatorSpec, TakesFourOrFiveNumbers) {
-  const auto spec = ParseOperatorSpec({"16", "32", "128", "64", "3"});
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_EQ(spec->key_heads(), 16);
-  EXPECT_EQ(spec->value_heads(), 32);
-  EXPECT_EQ(spec->key_dim(), 128);
-  EXPECT_EQ(spec->value_dim(), 64);
-  EXPECT_EQ(spec->layer_count(), 3);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto spec, ParseOperatorSpec({"16", "32", "128", "64", "3"}));
+  EXPECT_EQ(spec.key_heads(), 16);
+  EXPECT_EQ(spec.value_heads(), 32);
+  EXPECT_EQ(spec.key_dim(), 128);
+  EXPECT_EQ(spec.value_dim(), 64);
+  EXPECT_EQ(spec.layer_count(), 3);
   EXPECT_EQ(ParseOperatorSpec({"1", "2", "3", "4"})->layer_count(), 0);
   EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3"}).ok());
   EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3", "x"}).ok());
@@ -180,9 +180,8 @@ TEST(OutputFile, AppearsOnlyWhenCommitted) {
   const std::string path = folder.path() + "/file";
   WriteFile(path, "old");
   {
-    auto file = OutputFile::Create(path);
-    ASSERT_TRUE(file.ok()) << file.status();
-    ASSERT_TRUE(file->Append("half").ok());
+    GDN_ASSERT_OK_AND_ASSIGN(auto file, OutputFile::Create(path));
+    ASSERT_TRUE(file.Append("half").ok());
   }
   EXPECT_EQ(ReadFile(path), "old");
   EXPECT_FALSE(std::ifstream(path + ".partial").good());

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/fake_gdn_service.h"
 
 namespace gdn {
@@ -103,22 +105,20 @@ class ReplayTest : public ::testing::Test {
   // Replays against `service`, which must pass on all but `path`.
   void ExpectOnlyFault(FakeGdnService::Options faults, const std::string& path) {
     FakeGdnService service(std::move(faults));
-    const auto table = ReplayAgainst(&service, RecordToy());
-    ASSERT_TRUE(table.ok()) << table.status();
-    EXPECT_FALSE(table->Within(kToyTolerance));
-    EXPECT_EQ(table->Worst().path, path) << table->Format(kToyTolerance);
-    EXPECT_THAT(table->Verdict(kToyTolerance), HasSubstr(path));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto table, ReplayAgainst(&service, RecordToy()));
+    EXPECT_FALSE(table.Within(kToyTolerance));
+    EXPECT_EQ(table.Worst().path, path) << table.Format(kToyTolerance);
+    EXPECT_THAT(table.Verdict(kToyTolerance), HasSubstr(path));
     EXPECT_THAT(service.session_names(), IsEmpty());
   }
 };
 
 TEST_F(ReplayTest, PassesOnAServerThatComputesWhatWasRecorded) {
   FakeGdnService service;
-  const auto table = ReplayAgainst(&service, RecordToy());
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_TRUE(table->Within(kToyTolerance)) << table->Format(kToyTolerance);
-  EXPECT_THAT(table->Verdict(kToyTolerance), HasSubstr("replay ok: worst relative error "));
-  EXPECT_THAT(table->Verdict(kToyTolerance), HasSubstr(" over 2 layers"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto table, ReplayAgainst(&service, RecordToy()));
+  EXPECT_TRUE(table.Within(kToyTolerance)) << table.Format(kToyTolerance);
+  EXPECT_THAT(table.Verdict(kToyTolerance), HasSubstr("replay ok: worst relative error "));
+  EXPECT_THAT(table.Verdict(kToyTolerance), HasSubstr(" over 2 layers"));
 }
 
 TEST_F(ReplayTest, ChecksCountsAndIdentifiesTheStepsWhoseRepliesCanBeStored) {
@@ -145,9 +145,8 @@ TEST_F(ReplayTest, FindsAWrongAnswerOnEachPath) {
 
 TEST_F(ReplayTest, FindsAWrongAnswerOfPrefillBothInThePromptAndInTheWhole) {
   FakeGdnService service({.output_error = 1, .faulty_call = "Prefill"});
-  const auto table = ReplayAgainst(&service, RecordToy());
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(table->Worst().path, AnyOf("prefill unary", "whole"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto table, ReplayAgainst(&service, RecordToy()));
+  EXPECT_THAT(table.Worst().path, AnyOf("prefill unary", "whole"));
 }
 
 TEST_F(ReplayTest, FindsAWrongRecordingOfEveryTensor) {
@@ -160,11 +159,10 @@ TEST_F(ReplayTest, FindsAWrongRecordingOfEveryTensor) {
     Tensors tensors = RecordToy();
     tensors[StrCat("layer.", kFaultyLayer, ".", tensor)].second.back() += 1;
     FakeGdnService service;
-    const auto table = ReplayAgainst(&service, tensors);
-    ASSERT_TRUE(table.ok()) << table.status();
-    EXPECT_FALSE(table->Within(kToyTolerance)) << tensor;
-    EXPECT_EQ(table->Worst().layer, kFaultyLayer) << tensor;
-    EXPECT_THAT(table->Worst().path, HasSubstr(path));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto table, ReplayAgainst(&service, tensors));
+    EXPECT_FALSE(table.Within(kToyTolerance)) << tensor;
+    EXPECT_EQ(table.Worst().layer, kFaultyLayer) << tensor;
+    EXPECT_THAT(table.Worst().path, HasSubstr(path));
   }
 }
 
@@ -172,33 +170,24 @@ TEST_F(ReplayTest, DoesNotCompareConvColumnsTheServerDoesNotKeep) {
   Tensors tensors = RecordToy();
   tensors["layer.0.conv_state"].second.front() += 100;  // the oldest column
   FakeGdnService service;
-  const auto table = ReplayAgainst(&service, tensors);
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_TRUE(table->Within(kToyTolerance)) << table->Format(kToyTolerance);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto table, ReplayAgainst(&service, tensors));
+  EXPECT_TRUE(table.Within(kToyTolerance)) << table.Format(kToyTolerance);
 }
 
-TEST_F(ReplayTest, DeletesItsSessionsAlsoWhenACallFails) {
-  FakeGdnService service({.refuse_decode = true});
-  const auto table = ReplayAgainst(&service, RecordToy());
-  EXPECT_EQ(table.status().code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(table.status().message()), HasSubstr("layer 0: decode unary: busy"));
-  EXPECT_EQ(service.log().sessions_created, 3 * kBatch);
-  EXPECT_THAT(service.session_names(), IsEmpty());
-}
-
-TEST_F(ReplayTest, ReportsASegmentThatFailsInsideAStream) {
-  FakeGdnService service({.fail_stream_segment = true});
-  const auto table = ReplayAgainst(&service, RecordToy());
-  EXPECT_EQ(table.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(table.status().message()), HasSubstr("prefill streamed: queue is full"));
-  EXPECT_THAT(service.session_names(), IsEmpty());
-}
-
-TEST_F(ReplayTest, RefusesATokenCountThatTheStepsDoNotExplain) {
-  FakeGdnService service({.wrong_token_count = true});
-  const auto table = ReplayAgainst(&service, RecordToy());
-  EXPECT_EQ(table.status().code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(table.status().message()), HasSubstr("81 tokens, expected 80"));
+TEST_F(ReplayTest, SaysWhichPartFailedAndDeletesItsSessions) {
+  const std::tuple<FakeGdnService::Options, absl::StatusCode, std::string> cases[] = {
+      {{.refuse_decode = true}, absl::StatusCode::kAborted, "layer 0: decode unary: busy"},
+      {{.fail_stream_segment = true}, absl::StatusCode::kResourceExhausted, "prefill streamed: queue is full"},
+      // A count that the steps do not explain.
+      {{.wrong_token_count = true}, absl::StatusCode::kInternal, "81 tokens, expected 80"}};
+  for (const auto& [faults, code, message] : cases) {
+    FakeGdnService service(faults);
+    const auto table = ReplayAgainst(&service, RecordToy());
+    EXPECT_EQ(table.status().code(), code);
+    EXPECT_THAT(std::string(table.status().message()), HasSubstr(message));
+    EXPECT_EQ(service.log().sessions_created, 3 * kBatch);
+    EXPECT_THAT(service.session_names(), IsEmpty());
+  }
 }
 
 TEST_F(ReplayTest, StopsWhereTheCallerSaysSo) {
@@ -231,10 +220,9 @@ TEST_F(ReplayTest, SendsTheInputsInTheDTypeAskedFor) {
   FakeGdnService service;
   ReplayOptions options;
   options.dtype = DType::kBF16;
-  const auto table = ReplayAgainst(&service, RecordToy(), options);
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_GT(table->Worst().error, 1e-4);  // inputs rounded to 8 bits
-  EXPECT_LT(table->Worst().error, 1e-2);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto table, ReplayAgainst(&service, RecordToy(), options));
+  EXPECT_GT(table.Worst().error, 1e-4);  // inputs rounded to 8 bits
+  EXPECT_LT(table.Worst().error, 1e-2);
 }
 
 TEST(ReadGoldenIo, NamesTheTensorThatIsMissingOrDoesNotFit) {

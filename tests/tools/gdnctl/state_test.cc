@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -12,6 +11,7 @@
 #include "client/cpp/tensor_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/fake_gdn_service.h"
 #include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
@@ -56,14 +56,13 @@ std::string StateFileBytes() {
 }
 
 TEST(InspectStateFile, ReadsWhatTheHeaderSaysAndChecksEveryByte) {
-  const auto report = InspectStateFile(StateFileBytes());
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_TRUE(report->header_checked);
-  EXPECT_EQ(report->tensors_checked, 2);
-  EXPECT_EQ(report->dims.value_dim(), 3);
-  EXPECT_EQ(report->Text("epoch"), "3");
-  ASSERT_EQ(report->layers.size(), 1u);
-  const StateFileReport::Layer& layer = report->layers[0];
+  GDN_ASSERT_OK_AND_ASSIGN(const auto report, InspectStateFile(StateFileBytes()));
+  EXPECT_TRUE(report.header_checked);
+  EXPECT_EQ(report.tensors_checked, 2);
+  EXPECT_EQ(report.dims.value_dim(), 3);
+  EXPECT_EQ(report.Text("epoch"), "3");
+  ASSERT_EQ(report.layers.size(), 1u);
+  const StateFileReport::Layer& layer = report.layers[0];
   EXPECT_EQ(layer.layer, 1);
   EXPECT_EQ(layer.token_count, 40);
   EXPECT_EQ(layer.log_length, 2);

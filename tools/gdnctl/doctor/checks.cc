@@ -33,17 +33,8 @@ std::optional<std::string> FromEnvironment(const char* name) {
 }  // namespace
 
 std::string_view VerdictName(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kOk:
-      return "ok";
-    case Verdict::kNote:
-      return "note";
-    case Verdict::kUnknown:
-      return "unknown";
-    case Verdict::kMissing:
-      return "missing";
-  }
-  return "";
+  static constexpr std::string_view kNames[] = {"ok", "note", "unknown", "missing"};
+  return kNames[static_cast<size_t>(verdict)];
 }
 
 Environment ProcessEnvironment() {

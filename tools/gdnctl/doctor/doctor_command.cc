@@ -1,5 +1,4 @@
 // gdnctl doctor.
-#include <cstdio>
 #include <string>
 #include <vector>
 

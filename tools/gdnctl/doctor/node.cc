@@ -155,24 +155,19 @@ class Reader {
         ++facts_.unreadable_nodes;
         continue;
       }
-      const auto properties = Properties(*text);
-      const auto get = [&properties](const char* key) {
-        const auto found = properties.find(key);
-        return found == properties.end() ? uint64_t{0} : found->second;
-      };
-      if (get("simd_count") == 0) continue;  // a processor
-      facts_.gpus.push_back(ReadGpu(number, folder, get));
+      auto properties = Properties(*text);
+      if (properties["simd_count"] == 0) continue;  // a processor
+      facts_.gpus.push_back(ReadGpu(number, folder, properties));
     }
   }
 
-  template <typename Get>
-  GpuNode ReadGpu(int number, const fs::path& folder, const Get& get) const {
+  GpuNode ReadGpu(int number, const fs::path& folder, std::map<std::string, uint64_t>& node) const {
     GpuNode gpu;
     gpu.kfd_node = number;
-    gpu.gfx = GfxName(static_cast<uint32_t>(get("gfx_target_version")));
-    gpu.unique_id = get("unique_id");
-    gpu.device_id = static_cast<uint32_t>(get("device_id"));
-    if (get("drm_render_minor") > 0) gpu.render_minor = static_cast<int>(get("drm_render_minor"));
+    gpu.gfx = GfxName(static_cast<uint32_t>(node["gfx_target_version"]));
+    gpu.unique_id = node["unique_id"];
+    gpu.device_id = static_cast<uint32_t>(node["device_id"]);
+    if (node["drm_render_minor"] > 0) gpu.render_minor = static_cast<int>(node["drm_render_minor"]);
     for (const fs::path& bank : Entries(folder / "mem_banks")) {
       auto properties = Properties(ReadText(bank / "properties").value_or(""));
       const uint64_t heap = properties["heap_type"];
@@ -180,8 +175,8 @@ class Reader {
         gpu.memory_bytes += static_cast<int64_t>(properties["size_in_bytes"]);
       }
     }
-    const uint64_t location = get("location_id");  // bus, device and function
-    gpu.pci_address = absl::StrFormat("%04x:%02x:%02x.%x", get("domain"), (location >> 8) & 0xff,
+    const uint64_t location = node["location_id"];  // bus, device and function
+    gpu.pci_address = absl::StrFormat("%04x:%02x:%02x.%x", node["domain"], (location >> 8) & 0xff,
                                       (location >> 3) & 0x1f, location & 7);
     const fs::path pci = At("/sys/bus/pci/devices") / gpu.pci_address;
     const std::string speed = ReadText(pci / "current_link_speed").value_or("");
@@ -225,19 +220,13 @@ std::string GfxName(uint32_t gfx_target_version) {
 }
 
 std::string CardName(uint32_t pci_device_id) {
-  switch (pci_device_id) {
-    case 0x66a0:
-    case 0x66a1:
-      return "Instinct MI50 / MI60";
-    case 0x66a2:
-    case 0x66a3:
-    case 0x66a7:
-      return "Radeon Pro Vega 20";
-    case 0x66af:
-      return "Radeon VII";
-    default:
-      return "";
+  static constexpr std::pair<uint32_t, const char*> kCards[] = {
+      {0x66a0, "Instinct MI50 / MI60"}, {0x66a1, "Instinct MI50 / MI60"}, {0x66a2, "Radeon Pro Vega 20"},
+      {0x66a3, "Radeon Pro Vega 20"},   {0x66a7, "Radeon Pro Vega 20"},   {0x66af, "Radeon VII"}};
+  for (const auto& [id, name] : kCards) {
+    if (id == pci_device_id) return name;
   }
+  return "";
 }
 
 }  // namespace gdn::doctor

@@ -36,10 +36,12 @@ void NarrowAll(const float* src, size_t count, char* dst) {
   }
 }
 
-inline float WidenBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+}  // namespace
+
+float BF16ToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
 // Integer arithmetic throughout: a thread that flushes subnormals to zero must not change a conversion.
-inline float WidenF16(uint16_t bits) {
+float F16ToFloat(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
   const uint32_t exponent = (bits >> 10) & 0x1f;
   const uint32_t mantissa = bits & 0x3ff;
@@ -52,14 +54,14 @@ inline float WidenF16(uint16_t bits) {
   return std::bit_cast<float>(sign | (((1 - shift) << 23) + kF16BiasShift) | fraction << 13);
 }
 
-inline uint16_t NarrowBF16(float value) {
+uint16_t FloatToBF16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   // Quiet a NaN: the payload bits that are cut off may be the only ones set.
   if ((bits & kF32AbsMask) > kF32Inf) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-inline uint16_t NarrowF16(float value) {
+uint16_t FloatToF16(float value) {
   constexpr uint32_t kOverflow = 0x477ff000;   // 65520, half-way between the largest float16 and 2^16
   constexpr uint32_t kMinNormal = 0x38800000;  // 2^-14
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -81,8 +83,6 @@ inline uint16_t NarrowF16(float value) {
   if (rest > half || (rest == half && (rounded & 1) != 0)) ++rounded;
   return static_cast<uint16_t>(sign | rounded);
 }
-
-}  // namespace
 
 size_t DTypeSize(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
@@ -106,11 +106,6 @@ absl::StatusOr<DType> ParseDType(std::string_view name) {
                    StrCat("dtype '", name, "' is not supported; expected F32, F16 or BF16"));
 }
 
-float BF16ToFloat(uint16_t bits) { return WidenBF16(bits); }
-float F16ToFloat(uint16_t bits) { return WidenF16(bits); }
-uint16_t FloatToBF16(float value) { return NarrowBF16(value); }
-uint16_t FloatToF16(float value) { return NarrowF16(value); }
-
 void ConvertToFloat(DType from, const void* src, size_t count, float* dst) {
   if (count == 0) return;
   switch (from) {
@@ -118,10 +113,10 @@ void ConvertToFloat(DType from, const void* src, size_t count, float* dst) {
       std::memcpy(dst, src, count * sizeof(float));
       return;
     case DType::kF16:
-      WidenAll<WidenF16>(static_cast<const char*>(src), count, dst);
+      WidenAll<F16ToFloat>(static_cast<const char*>(src), count, dst);
       return;
     case DType::kBF16:
-      WidenAll<WidenBF16>(static_cast<const char*>(src), count, dst);
+      WidenAll<BF16ToFloat>(static_cast<const char*>(src), count, dst);
       return;
   }
 }
@@ -133,10 +128,10 @@ void ConvertFromFloat(const float* src, size_t count, DType to, void* dst) {
       std::memcpy(dst, src, count * sizeof(float));
       return;
     case DType::kF16:
-      NarrowAll<NarrowF16>(src, count, static_cast<char*>(dst));
+      NarrowAll<FloatToF16>(src, count, static_cast<char*>(dst));
       return;
     case DType::kBF16:
-      NarrowAll<NarrowBF16>(src, count, static_cast<char*>(dst));
+      NarrowAll<FloatToBF16>(src, count, static_cast<char*>(dst));
       return;
   }
 }

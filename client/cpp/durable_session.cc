@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"

@@ -9,18 +9,14 @@
 namespace gdn {
 namespace {
 
-absl::Status WrongSize(absl::Span<const int64_t> shape, DType dtype, int64_t found, int64_t expected) {
+absl::Status CheckBytes(absl::Span<const int64_t> shape, DType dtype, size_t found) {
+  GDN_ASSIGN_OR_RETURN(const int64_t count, CheckedElementCount(shape));
+  const int64_t expected = count * static_cast<int64_t>(DTypeSize(dtype));
+  if (static_cast<int64_t>(found) == expected) return absl::OkStatus();
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
                    StrCat("a ", DTypeName(dtype), " tensor of shape ", ShapeToString(shape), " has ", expected,
                           " bytes, found ", found),
                    {{"found", StrCat(found)}, {"expected", StrCat(expected)}});
-}
-
-absl::Status CheckBytes(absl::Span<const int64_t> shape, DType dtype, size_t found) {
-  GDN_ASSIGN_OR_RETURN(const int64_t count, CheckedElementCount(shape));
-  const int64_t expected = count * static_cast<int64_t>(DTypeSize(dtype));
-  if (static_cast<int64_t>(found) != expected) return WrongSize(shape, dtype, static_cast<int64_t>(found), expected);
-  return absl::OkStatus();
 }
 
 v1::Tensor EmptyTensor(DType dtype, absl::Span<const int64_t> shape) {
@@ -32,32 +28,20 @@ v1::Tensor EmptyTensor(DType dtype, absl::Span<const int64_t> shape) {
 
 }  // namespace
 
-v1::DType ToProtoDType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return v1::DTYPE_F32;
-    case DType::kF16:
-      return v1::DTYPE_F16;
-    case DType::kBF16:
-      return v1::DTYPE_BF16;
-  }
-  return v1::DTYPE_UNSPECIFIED;
-}
+// The two enums have the same numbers.
+static_assert(static_cast<int>(DType::kF32) == v1::DTYPE_F32 && static_cast<int>(DType::kF16) == v1::DTYPE_F16 &&
+              static_cast<int>(DType::kBF16) == v1::DTYPE_BF16);
+
+v1::DType ToProtoDType(DType dtype) { return static_cast<v1::DType>(dtype); }
 
 absl::StatusOr<DType> FromProtoDType(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_F32:
-      return DType::kF32;
-    case v1::DTYPE_F16:
-      return DType::kF16;
-    case v1::DTYPE_BF16:
-      return DType::kBF16;
-    default:
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
-          StrCat("unknown tensor dtype ", static_cast<int>(dtype), ", expected DTYPE_F32, DTYPE_F16 or DTYPE_BF16"),
-          {{"found", StrCat(static_cast<int>(dtype))}, {"expected", "F32, F16 or BF16"}});
+  for (const DType known : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (dtype == ToProtoDType(known)) return known;
   }
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+      StrCat("unknown tensor dtype ", static_cast<int>(dtype), ", expected DTYPE_F32, DTYPE_F16 or DTYPE_BF16"),
+      {{"found", StrCat(static_cast<int>(dtype))}, {"expected", "F32, F16 or BF16"}});
 }
 
 absl::StatusOr<v1::Tensor> MakeTensor(absl::Span<const float> values, absl::Span<const int64_t> shape, DType dtype) {

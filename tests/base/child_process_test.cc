@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
 namespace gdn {
@@ -39,8 +40,7 @@ TEST_F(ChildProcessTest, IsGoneOnceItsOwnerIs) {
     std::remove(Path("pid").c_str());
     pid_t pid = 0;
     {
-      const auto child = StartLastingShell(prelude, &pid);
-      ASSERT_TRUE(child.ok()) << child.status();
+      GDN_ASSERT_OK_AND_ASSIGN(const auto child, StartLastingShell(prelude, &pid));
       EXPECT_EQ(kill(pid, 0), 0);
     }
     EXPECT_EQ(kill(pid, 0), -1) << "with prelude '" << prelude << "'";
@@ -52,28 +52,25 @@ TEST_F(ChildProcessTest, IsGoneOnceItHasBeenEnded) {
   for (const int signal : {SIGTERM, SIGKILL}) {
     std::remove(Path("pid").c_str());
     pid_t pid = 0;
-    auto child = StartLastingShell("", &pid);
-    ASSERT_TRUE(child.ok()) << child.status();
-    child->End(signal);
+    GDN_ASSERT_OK_AND_ASSIGN(auto child, StartLastingShell("", &pid));
+    child.End(signal);
     EXPECT_EQ(kill(pid, 0), -1);
-    EXPECT_EQ(child->Wait(), 128 + signal);
-    child->Signal(SIGKILL);  // to nobody
+    EXPECT_EQ(child.Wait(), 128 + signal);
+    child.Signal(SIGKILL);  // to nobody
   }
 }
 
 TEST_F(ChildProcessTest, GivesItsExitCode) {
-  auto child = StartShell("exit 7");
-  ASSERT_TRUE(child.ok()) << child.status();
-  EXPECT_EQ(child->Wait(), 7);
+  GDN_ASSERT_OK_AND_ASSIGN(auto child, StartShell("exit 7"));
+  EXPECT_EQ(child.Wait(), 7);
 }
 
 TEST_F(ChildProcessTest, TellsThePortThatItWrites) {
   auto child =
       StartShell("printf 50 > " + Path("port") + "; sleep 0.02; printf '061\\n' >> " + Path("port") + "; sleep 60");
   ASSERT_TRUE(child.ok()) << child.status();
-  const auto port = child->WaitForPort(Path("port"), absl::Seconds(30));
-  ASSERT_TRUE(port.ok()) << port.status();
-  EXPECT_EQ(*port, 50061) << "half a number was taken for the port";
+  GDN_ASSERT_OK_AND_ASSIGN(const auto port, child->WaitForPort(Path("port"), absl::Seconds(30)));
+  EXPECT_EQ(port, 50061) << "half a number was taken for the port";
 }
 
 TEST_F(ChildProcessTest, ThatExitsBeforeItListensIsReportedWithItsOutput) {
@@ -85,16 +82,14 @@ TEST_F(ChildProcessTest, ThatExitsBeforeItListensIsReportedWithItsOutput) {
 }
 
 TEST_F(ChildProcessTest, ThatDoesNotListenInTimeIsReported) {
-  auto child = StartShell("sleep 60");
-  ASSERT_TRUE(child.ok()) << child.status();
-  const auto port = child->WaitForPort(Path("port"), absl::Milliseconds(20));
+  GDN_ASSERT_OK_AND_ASSIGN(auto child, StartShell("sleep 60"));
+  const auto port = child.WaitForPort(Path("port"), absl::Milliseconds(20));
   EXPECT_THAT(port.status().ToString(), HasSubstr("did not listen within 20ms"));
 }
 
 TEST_F(ChildProcessTest, IsLookedForInThePath) {
-  auto child = ChildProcess::Start({"true"}, Path("log"));
-  ASSERT_TRUE(child.ok()) << child.status();
-  EXPECT_EQ(child->Wait(), 0);
+  GDN_ASSERT_OK_AND_ASSIGN(auto child, ChildProcess::Start({"true"}, Path("log")));
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 TEST_F(ChildProcessTest, ThatCannotBeExecutedIsNotFound) {

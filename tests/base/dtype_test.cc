@@ -2,12 +2,12 @@
 
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "base/error.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -25,9 +25,8 @@ double F16Value(uint16_t bits) {
 
 TEST(DType, NamesSizesAndParsingAgree) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const auto parsed = ParseDType(DTypeName(dtype));
-    ASSERT_TRUE(parsed.ok());
-    EXPECT_EQ(*parsed, dtype);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto parsed, ParseDType(DTypeName(dtype)));
+    EXPECT_EQ(parsed, dtype);
   }
   EXPECT_EQ(DTypeSize(DType::kF32), 4u);
   EXPECT_EQ(DTypeSize(DType::kF16), 2u);

@@ -1,6 +1,5 @@
 #include "base/layer_dims.h"
 
-#include <functional>
 #include <limits>
 
 #include "base/error.h"

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
 namespace gdn {
@@ -26,16 +27,14 @@ class MappedFileTest : public ::testing::Test {
 
 TEST_F(MappedFileTest, HoldsTheFilesBytes) {
   const std::string bytes("a\0b\xff", 4);
-  const auto file = MappedFile::Open(Write("x", bytes));
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->bytes(), bytes);
-  EXPECT_EQ(file->path(), Path("x"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, MappedFile::Open(Write("x", bytes)));
+  EXPECT_EQ(file.bytes(), bytes);
+  EXPECT_EQ(file.path(), Path("x"));
 }
 
 TEST_F(MappedFileTest, AnEmptyFileIsEmpty) {
-  const auto file = MappedFile::Open(Write("empty", ""));
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_TRUE(file->bytes().empty());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, MappedFile::Open(Write("empty", "")));
+  EXPECT_TRUE(file.bytes().empty());
 }
 
 TEST_F(MappedFileTest, MovesKeepTheMapping) {

@@ -6,6 +6,7 @@
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
 
 namespace gdn {
@@ -37,33 +38,30 @@ std::string Small() {
 
 TEST(Safetensors, ReadsTensorsAndMetadata) {
   const std::string bytes = Small();
-  const auto file = SafetensorsFile::Parse(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_THAT(file->metadata(), ElementsAre(Pair("format", "pt")));
-  EXPECT_EQ(file->entries().size(), 4u);
-  EXPECT_EQ(file->entries().at("ids").dtype, "I64");
-  EXPECT_TRUE(file->Contains("none"));
-  EXPECT_FALSE(file->Contains("__metadata__"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(bytes));
+  EXPECT_THAT(file.metadata(), ElementsAre(Pair("format", "pt")));
+  EXPECT_EQ(file.entries().size(), 4u);
+  EXPECT_EQ(file.entries().at("ids").dtype, "I64");
+  EXPECT_TRUE(file.Contains("none"));
+  EXPECT_FALSE(file.Contains("__metadata__"));
 
-  EXPECT_THAT(*file->Floats("a"), ElementsAre(1.0f, -2.0f));
-  EXPECT_THAT(*file->Floats("b", {{2, 1}}), ElementsAre(0.5f, -3.0f));
-  EXPECT_THAT(*file->Floats("b", {{-1, 1}}), ElementsAre(0.5f, -3.0f));
-  EXPECT_TRUE(file->Floats("none")->empty());
-  const auto view = file->Tensor("b");
-  ASSERT_TRUE(view.ok());
-  EXPECT_THAT(view->shape, ElementsAre(2, 1));
-  EXPECT_EQ(view->data.data(), bytes.data() + bytes.size() - 16);
+  EXPECT_THAT(*file.Floats("a"), ElementsAre(1.0f, -2.0f));
+  EXPECT_THAT(*file.Floats("b", {{2, 1}}), ElementsAre(0.5f, -3.0f));
+  EXPECT_THAT(*file.Floats("b", {{-1, 1}}), ElementsAre(0.5f, -3.0f));
+  EXPECT_TRUE(file.Floats("none")->empty());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto view, file.Tensor("b"));
+  EXPECT_THAT(view.shape, ElementsAre(2, 1));
+  EXPECT_EQ(view.data.data(), bytes.data() + bytes.size() - 16);
 }
 
 TEST(Safetensors, LookupErrorsNameTheTensor) {
   const std::string bytes = Small();
-  const auto file = SafetensorsFile::Parse(bytes);
-  ASSERT_TRUE(file.ok());
-  EXPECT_EQ(file->Tensor("missing").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(file->Tensor("missing").status().message()), HasSubstr("'missing'"));
-  EXPECT_EQ(ErrorReason(file->Tensor("ids").status()), reason::kInvalidTensorDtype);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(bytes));
+  EXPECT_EQ(file.Tensor("missing").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(file.Tensor("missing").status().message()), HasSubstr("'missing'"));
+  EXPECT_EQ(ErrorReason(file.Tensor("ids").status()), reason::kInvalidTensorDtype);
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {1, 2}, {2, 1, 1}, {}}) {
-    const auto values = file->Floats("b", shape);
+    const auto values = file.Floats("b", shape);
     EXPECT_EQ(values.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(ErrorReason(values.status()), reason::kInvalidTensorShape);
     EXPECT_THAT(std::string(values.status().message()), HasSubstr("[2, 1]"));
@@ -72,9 +70,8 @@ TEST(Safetensors, LookupErrorsNameTheTensor) {
 
 TEST(Safetensors, AFileWithoutTensorsIsValid) {
   const std::string bytes = File("{}", "");
-  const auto file = SafetensorsFile::Parse(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_TRUE(file->entries().empty());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(bytes));
+  EXPECT_TRUE(file.entries().empty());
 }
 
 TEST(Safetensors, SubByteTypesAreMeasuredInBits) {
@@ -202,9 +199,8 @@ TEST(Safetensors, OpenNamesThePathInItsErrors) {
   WriteFile(good, bytes);
   WriteFile(bad, bytes.substr(0, bytes.size() - 1));
 
-  auto file = SafetensorsFile::Open(good);
-  ASSERT_TRUE(file.ok()) << file.status();
-  SafetensorsFile moved = std::move(*file);  // the mapping moves along
+  GDN_ASSERT_OK_AND_ASSIGN(auto file, SafetensorsFile::Open(good));
+  SafetensorsFile moved = std::move(file);  // the mapping moves along
   EXPECT_THAT(*moved.Floats("b"), ElementsAre(0.5f, -3.0f));
 
   const auto damaged = SafetensorsFile::Open(bad);

@@ -1,10 +1,10 @@
 // Writing safetensors files: what is written reads back the same, and what is refused.
 #include <cstring>
 
-#include "base/error.h"
 #include "base/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -24,13 +24,12 @@ TEST(SafetensorsWriter, WhatItWritesReadsBackTheSame) {
       {{"z/x", {DType::kF32, {2, 3}, Bytes(x)}}, {"half", {DType::kF16, {2}, half}}, {"none", {DType::kBF16, {0}, ""}}},
       metadata);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
-  const auto file = SafetensorsFile::Parse(*bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->metadata(), metadata);
-  EXPECT_EQ(*file->Floats("z/x", {{2, 3}}), x);
-  EXPECT_THAT(*file->Floats("half"), ElementsAre(1.0f, -2.0f));
-  EXPECT_TRUE(file->Floats("none")->empty());
-  EXPECT_EQ(file->entries().at("z/x").begin, 0u);  // the given order, not the names'
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(*bytes));
+  EXPECT_EQ(file.metadata(), metadata);
+  EXPECT_EQ(*file.Floats("z/x", {{2, 3}}), x);
+  EXPECT_THAT(*file.Floats("half"), ElementsAre(1.0f, -2.0f));
+  EXPECT_TRUE(file.Floats("none")->empty());
+  EXPECT_EQ(file.entries().at("z/x").begin, 0u);  // the given order, not the names'
 }
 
 TEST(SafetensorsWriter, DataBeginsAligned) {
@@ -46,9 +45,8 @@ TEST(SafetensorsWriter, DataBeginsAligned) {
 }
 
 TEST(SafetensorsWriter, WritesAnEmptyFile) {
-  const auto bytes = SerializeSafetensors({}, {});
-  ASSERT_TRUE(bytes.ok());
-  EXPECT_EQ(bytes->substr(8), "{}      ");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto bytes, SerializeSafetensors({}, {}));
+  EXPECT_EQ(bytes.substr(8), "{}      ");
 }
 
 TEST(SafetensorsWriter, RefusesWhatCannotBeReadBack) {

@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <atomic>
-#include <string>
 #include <thread>
 
 namespace gdn {

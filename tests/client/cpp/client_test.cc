@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/server_error.h"
 
 namespace gdn {
@@ -47,9 +47,8 @@ TEST_F(ClientTest, GivesTheServersReply) {
   });
   v1::PrefillRequest request;
   request.set_session("sessions/a");
-  const auto reply = client_->Prefill(request);
-  ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(reply->token_count(), 12);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto reply, client_->Prefill(request));
+  EXPECT_EQ(reply.token_count(), 12);
 }
 
 TEST_F(ClientTest, GivesTheServersReasonAndMetadata) {
@@ -122,10 +121,9 @@ TEST_F(ClientTest, ListsAllPages) {
           return grpc::Status::OK;
         });
   }
-  const auto sessions = client_->ListSessions();
-  ASSERT_TRUE(sessions.ok()) << sessions.status();
-  ASSERT_EQ(sessions->size(), 3);
-  EXPECT_EQ((*sessions)[2].name(), "sessions/2");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto sessions, client_->ListSessions());
+  ASSERT_EQ(sessions.size(), 3);
+  EXPECT_EQ(sessions[2].name(), "sessions/2");
 }
 
 TEST_F(ClientTest, DoesNotListForeverWhenThePageTokenRepeats) {
@@ -167,10 +165,9 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
   fork.set_name("sessions/a");
   fork.add_session_ids("b");
   fork.add_session_ids("c");
-  const auto children = client_->ForkSession(fork);
-  ASSERT_TRUE(children.ok()) << children.status();
-  ASSERT_EQ(children->size(), 2u);
-  EXPECT_EQ((*children)[1].name(), "sessions/c");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto children, client_->ForkSession(fork));
+  ASSERT_EQ(children.size(), 2u);
+  EXPECT_EQ(children[1].name(), "sessions/c");
   v1::CheckpointSessionRequest checkpoint;
   checkpoint.set_checkpoint_id("before");
   EXPECT_EQ(client_->CheckpointSession(checkpoint)->checkpoint_id(), "before");

@@ -1,13 +1,11 @@
 // What a DurableSession cannot hide, its limits, and how it begins and ends.
-#include <algorithm>
 #include <string>
-#include <utility>
 
 #include "base/error.h"
-#include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/cpp/durable_session_fixture.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -105,17 +103,15 @@ TEST_F(Durable, GivesUpWhenTheTimeIsOverAndFinishesTheSameCallLater) {
   DurableSessionOptions options = Quick();  // one wait is longer than all the time there is
   options.overall_timeout = absl::Seconds(30);
   options.first_backoff = options.longest_backoff = absl::Hours(1);
-  auto hasty = DurableSession::Attach(*client_, kName, options);
-  ASSERT_TRUE(hasty.ok());
+  GDN_ASSERT_OK_AND_ASSIGN(auto hasty, DurableSession::Attach(*client_, kName, options));
   service_->Plan(0, Fault::kLoseReply);
-  const absl::Status status = (*hasty)->Decode(DecodeOf(0, 1000)).status();
+  const absl::Status status = hasty->Decode(DecodeOf(0, 1000)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the last try"));
-  EXPECT_EQ((*hasty)->Decode(DecodeOf(0, 5)).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ((*hasty)->Checkpoint().status().code(), absl::StatusCode::kFailedPrecondition);
-  const auto again = (*hasty)->Decode(DecodeOf(0, 1000));
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->output().data(), truth.outputs.back());
+  EXPECT_EQ(hasty->Decode(DecodeOf(0, 5)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(hasty->Checkpoint().status().code(), absl::StatusCode::kFailedPrecondition);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto again, hasty->Decode(DecodeOf(0, 1000)));
+  EXPECT_EQ(again.output().data(), truth.outputs.back());
   EXPECT_EQ(service_->States(kName), truth.states);
 }
 
@@ -178,13 +174,12 @@ TEST_F(Durable, StartsFromTheGivenStates) {
   create.set_session_id("other");
   create.set_model("models/toy");
   create.add_initial_states()->set_token_count(30);
-  auto session = DurableSession::Create(*client_, create, Quick());
-  ASSERT_TRUE(session.ok()) << session.status();
-  ASSERT_TRUE((*session)->Decode(DecodeOf(0, 1)).ok());
+  GDN_ASSERT_OK_AND_ASSIGN(auto session, DurableSession::Create(*client_, create, Quick()));
+  ASSERT_TRUE(session->Decode(DecodeOf(0, 1)).ok());
   service_->Crash();
-  ASSERT_TRUE((*session)->Decode(DecodeOf(0, 2)).ok());
-  EXPECT_EQ((*session)->token_count(0), 32);
-  EXPECT_EQ((*session)->stats().replayed_steps, 1);
+  ASSERT_TRUE(session->Decode(DecodeOf(0, 2)).ok());
+  EXPECT_EQ(session->token_count(0), 32);
+  EXPECT_EQ(session->stats().replayed_steps, 1);
 }
 
 TEST_F(Durable, DoesNotAttachToASessionWithADraft) {
@@ -206,9 +201,8 @@ TEST_F(Durable, MakesItsOwnIdAndRepeatsALostCreation) {
   service_->PlanNext("CreateSession", {Fault::kLoseReply});
   v1::CreateSessionRequest create;
   create.set_model("models/toy");
-  auto session = DurableSession::Create(*client_, create, Quick());
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ((*session)->name().size(), std::string("sessions/").size() + 32);
+  GDN_ASSERT_OK_AND_ASSIGN(auto session, DurableSession::Create(*client_, create, Quick()));
+  EXPECT_EQ(session->name().size(), std::string("sessions/").size() + 32);
 }
 
 }  // namespace

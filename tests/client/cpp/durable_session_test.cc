@@ -1,14 +1,12 @@
 #include "client/cpp/durable_session.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "base/string_cat.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/cpp/durable_session_fixture.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -153,10 +151,9 @@ class DurableDrafts : public Durable {
       for (int32_t layer = 0; layer < 2; ++layer) {
         ASSERT_EQ(Decode(layer, ++seed, /*tokens=*/4, /*draft=*/true), absl::OkStatus());
       }
-      const auto counts = session_->AcceptTokens(accepted);
-      ASSERT_TRUE(counts.ok()) << counts.status();
-      ASSERT_EQ(counts->layers_size(), 2);
-      EXPECT_EQ(counts->layers(1).token_count(), session_->token_count(1));
+      GDN_ASSERT_OK_AND_ASSIGN(const auto counts, session_->AcceptTokens(accepted));
+      ASSERT_EQ(counts.layers_size(), 2);
+      EXPECT_EQ(counts.layers(1).token_count(), session_->token_count(1));
       ASSERT_EQ(Decode(0, ++seed), absl::OkStatus());
     }
     EXPECT_EQ(session_->token_count(0), 5 + 9 + 4);

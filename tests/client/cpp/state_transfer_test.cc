@@ -16,6 +16,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -71,31 +72,24 @@ std::string Bytes(size_t count) {
 
 TEST_F(StateTransfer, ExportsAWholeFile) {
   ExpectExport({Piece("abc", 0, 8), Piece("", 3, 8), Piece("defgh", 3, 8)});
-  const auto file = client_->ExportState(v1::ExportStateRequest());
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(*file, "abcdefgh");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, client_->ExportState(v1::ExportStateRequest()));
+  EXPECT_EQ(file, "abcdefgh");
 }
 
-TEST_F(StateTransfer, RefusesAnExportWithAHole) {
-  ExpectExport({Piece("abc", 0, 8), Piece("gh", 6, 8)});
-  const absl::Status status = client_->ExportState(v1::ExportStateRequest()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("begins at byte 6, expected 3"));
-}
-
-TEST_F(StateTransfer, RefusesAnExportThatIsCut) {
-  ExpectExport({Piece("abc", 0, 8)});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("3 of 8 bytes"));
-  ExpectExport({});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("no piece"));
-}
-
-TEST_F(StateTransfer, RefusesAnExportOfAnotherSizeThanAnnounced) {
-  ExpectExport({Piece("abc", 0, 2)});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("more bytes"));
-  ExpectExport({Piece("abc", 0, 8), Piece("def", 3, 6)});
-  EXPECT_THAT(client_->ExportState(v1::ExportStateRequest()).status().ToString(), HasSubstr("from 8 to 6"));
+TEST_F(StateTransfer, RefusesAnExportWithAHoleOneThatIsCutAndOneOfAnotherSizeThanAnnounced) {
+  const std::pair<std::vector<v1::ExportStateResponse>, std::string> cases[] = {
+      {{Piece("abc", 0, 8), Piece("gh", 6, 8)}, "begins at byte 6, expected 3"},
+      {{Piece("abc", 0, 8)}, "3 of 8 bytes"},
+      {{}, "no piece"},
+      {{Piece("abc", 0, 2)}, "more bytes"},
+      {{Piece("abc", 0, 8), Piece("def", 3, 6)}, "from 8 to 6"}};
+  for (const auto& [pieces, message] : cases) {
+    ExpectExport(pieces);
+    const absl::Status status = client_->ExportState(v1::ExportStateRequest()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << message;
+    EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
 }
 
 TEST_F(StateTransfer, GivesNoDamagedPieceToTheSink) {
@@ -195,9 +189,8 @@ TEST_F(StateImport, SendsTheTargetFirstAndThenTheFileInPieces) {
   std::vector<std::pair<int64_t, int64_t>> steps;
   CallOptions call;
   call.progress = [&steps](int64_t done, int64_t total) { steps.emplace_back(done, total); };
-  const auto session = client_->ImportState(target, file, call);
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ(session->name(), "sessions/new");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto session, client_->ImportState(target, file, call));
+  EXPECT_EQ(session.name(), "sessions/new");
   const std::vector<v1::ImportStateRequest> sent = service_.sent();
   ASSERT_EQ(sent.size(), 4u);
   EXPECT_EQ(sent[0].target().session_id(), "new");

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -19,14 +20,12 @@ constexpr float kExact[] = {0.0f, 1.0f, -2.5f, 0.375f, 1024.0f, -0.0078125f};  /
 
 TEST(TensorCodec, RoundTripsExactValuesInEveryDType) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const auto tensor = MakeTensor(kExact, {2, 3}, dtype);
-    ASSERT_TRUE(tensor.ok()) << tensor.status();
-    EXPECT_EQ(tensor->dtype(), ToProtoDType(dtype));
-    EXPECT_THAT(tensor->shape(), ElementsAre(2, 3));
-    EXPECT_EQ(tensor->data().size(), 6 * DTypeSize(dtype));
-    const auto values = TensorToFloats(*tensor, {{2, 3}});
-    ASSERT_TRUE(values.ok()) << values.status();
-    EXPECT_EQ(*values, std::vector<float>(std::begin(kExact), std::end(kExact)));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto tensor, MakeTensor(kExact, {2, 3}, dtype));
+    EXPECT_EQ(tensor.dtype(), ToProtoDType(dtype));
+    EXPECT_THAT(tensor.shape(), ElementsAre(2, 3));
+    EXPECT_EQ(tensor.data().size(), 6 * DTypeSize(dtype));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto values, TensorToFloats(tensor, {{2, 3}}));
+    EXPECT_EQ(values, std::vector<float>(std::begin(kExact), std::end(kExact)));
   }
 }
 
@@ -37,28 +36,26 @@ TEST(TensorCodec, WritesLittleEndianBytes) {
 }
 
 TEST(TensorCodec, RoundsToTheNarrowerDType) {
-  const auto values = TensorToFloats(*MakeTensor({1.0f + 1.0f / 1024, 0.1f}, {2}, DType::kBF16));
-  ASSERT_TRUE(values.ok());
-  EXPECT_EQ((*values)[0], 1.0f);
-  EXPECT_NEAR((*values)[1], 0.1f, 0.1f / 256);
-  EXPECT_NE((*values)[1], 0.1f);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto values,
+                           TensorToFloats(*MakeTensor({1.0f + 1.0f / 1024, 0.1f}, {2}, DType::kBF16)));
+  EXPECT_EQ(values[0], 1.0f);
+  EXPECT_NEAR(values[1], 0.1f, 0.1f / 256);
+  EXPECT_NE(values[1], 0.1f);
 }
 
 TEST(TensorCodec, KeepsNonFiniteValues) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const auto values = TensorToFloats(*MakeTensor({inf, -inf, std::nanf("")}, {3}, dtype));
-    ASSERT_TRUE(values.ok());
-    EXPECT_EQ((*values)[0], inf);
-    EXPECT_EQ((*values)[1], -inf);
-    EXPECT_TRUE(std::isnan((*values)[2]));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto values, TensorToFloats(*MakeTensor({inf, -inf, std::nanf("")}, {3}, dtype)));
+    EXPECT_EQ(values[0], inf);
+    EXPECT_EQ(values[1], -inf);
+    EXPECT_TRUE(std::isnan(values[2]));
   }
 }
 
 TEST(TensorCodec, TakesAnEmptyTensor) {
-  const auto tensor = MakeTensor({}, {0, 64});
-  ASSERT_TRUE(tensor.ok()) << tensor.status();
-  EXPECT_THAT(TensorToFloats(*tensor, {{0, 64}})->size(), 0);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto tensor, MakeTensor({}, {0, 64}));
+  EXPECT_THAT(TensorToFloats(tensor, {{0, 64}})->size(), 0);
 }
 
 TEST(TensorCodec, RefusesValuesThatAreNotTheShapes) {
@@ -94,11 +91,10 @@ TEST(TensorCodec, RefusesAShapeOtherThanTheExpected) {
 
 TEST(TensorCodec, CopiesAViewInItsOwnDType) {
   const std::string bytes("\x00\x3c\x00\xc0", 4);
-  const auto tensor = MakeTensor(TensorView{DType::kF16, {1, 2}, bytes});
-  ASSERT_TRUE(tensor.ok()) << tensor.status();
-  EXPECT_EQ(tensor->dtype(), v1::DTYPE_F16);
-  EXPECT_EQ(tensor->data(), bytes);
-  EXPECT_THAT(*TensorToFloats(*tensor), ElementsAre(1.0f, -2.0f));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto tensor, MakeTensor(TensorView{DType::kF16, {1, 2}, bytes}));
+  EXPECT_EQ(tensor.dtype(), v1::DTYPE_F16);
+  EXPECT_EQ(tensor.data(), bytes);
+  EXPECT_THAT(*TensorToFloats(tensor), ElementsAre(1.0f, -2.0f));
 }
 
 }  // namespace

@@ -86,25 +86,20 @@ std::optional<Check> CheckRenderNodes(Node& node) {
                    node.facts.driver_loaded ? "in a container: --device /dev/dri (Kubernetes: the limit amd.com/gpu)"
                                             : "it comes with the driver; in a container: --device /dev/dri");
   }
-  Gpus open;
+  const Gpus all = std::exchange(node.gpus, {});
   const DeviceFile* closed = nullptr;
-  for (const GpuNode* gpu : node.gpus) {
+  for (const GpuNode* gpu : all) {
     const DeviceFile* const file = gpu->render_node(node.facts.render_files);
-    if (file != nullptr && file->usable()) open.push_back(gpu);
+    if (file != nullptr && file->usable()) node.gpus.push_back(gpu);
     if (file != nullptr && !file->usable() && closed == nullptr) closed = file;
   }
-  if (!open.empty()) {
-    node.gpus = std::move(open);
+  if (!node.gpus.empty()) {
     const DeviceFile& file = *node.gpus[0]->render_node(node.facts.render_files);
     return Ok(StrCat(file.path, " opens; ", GroupName(node, file.group)));
   }
-  if (closed != nullptr) {
-    node.gpus.clear();
-    return MissingDevice(node, *closed);
-  }
-  if (node.gpus.empty()) return Unknown();
-  const int minor = node.gpus[0]->render_minor;
-  node.gpus.clear();
+  if (closed != nullptr) return MissingDevice(node, *closed);
+  if (all.empty()) return Unknown();
+  const int minor = all[0]->render_minor;
   return Missing(
       StrCat("there is no /dev/dri/renderD", minor, ", the GPU's own; there is ", node.facts.render_files[0].path),
       StrCat("pass the right device to the container: --device /dev/dri/renderD", minor));

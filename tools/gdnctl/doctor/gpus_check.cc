@@ -1,6 +1,5 @@
 // Is one of the GPUs visible to the process, of a kind that kernels are built for, and with memory to spare?
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -62,41 +61,31 @@ std::optional<Check> CheckOverride(Node& node) {
 std::optional<Check> CheckArchitecture(Node& node) {
   if (node.gpus.empty()) return Unknown();
   const std::vector<std::string>& built = node.requirements.architectures;
-  Gpus supported;
-  for (const GpuNode* gpu : node.gpus) {
-    if (std::find(built.begin(), built.end(), gpu->gfx) != built.end()) supported.push_back(gpu);
-  }
-  if (supported.empty()) {
-    const std::string names =
-        absl::StrJoin(node.gpus, ", ", [](std::string* out, const GpuNode* gpu) { *out += gpu->gfx; });
-    node.gpus.clear();
-    return Missing(StrCat("this node has ", names, "; kernels are built for ", absl::StrJoin(built, ", ")),
-                   StrCat("build for it: cmake --preset hip-gfx906 -DGDN_HIP_ARCHITECTURES=", names,
-                          "; only gfx906 is the product's own target"));
-  }
-  node.gpus = std::move(supported);
-  return Ok(StrCat(node.gpus[0]->gfx, ", which kernels are built for"));
+  const std::string names =
+      absl::StrJoin(node.gpus, ", ", [](std::string* out, const GpuNode* gpu) { *out += gpu->gfx; });
+  std::erase_if(node.gpus, [&built](const GpuNode* gpu) {
+    return std::find(built.begin(), built.end(), gpu->gfx) == built.end();
+  });
+  if (!node.gpus.empty()) return Ok(StrCat(node.gpus[0]->gfx, ", which kernels are built for"));
+  return Missing(StrCat("this node has ", names, "; kernels are built for ", absl::StrJoin(built, ", ")),
+                 StrCat("build for it: cmake --preset hip-gfx906 -DGDN_HIP_ARCHITECTURES=", names,
+                        "; only gfx906 is the product's own target"));
 }
 
 std::optional<Check> CheckMemory(Node& node) {
   if (node.gpus.empty()) return Unknown();
-  Gpus enough;
+  const auto free_bytes = [](const GpuNode* gpu) { return gpu->memory_bytes - std::max<int64_t>(gpu->used_bytes, 0); };
   int64_t largest = 0;
-  const auto free_bytes = [](const GpuNode& gpu) { return gpu.memory_bytes - std::max<int64_t>(gpu.used_bytes, 0); };
-  for (const GpuNode* gpu : node.gpus) {
-    largest = std::max(largest, free_bytes(*gpu));
-    if (free_bytes(*gpu) >= node.requirements.memory_bytes) enough.push_back(gpu);
-  }
+  for (const GpuNode* gpu : node.gpus) largest = std::max(largest, free_bytes(gpu));
+  const GpuNode* first = node.gpus[0];
+  std::erase_if(node.gpus, [&](const GpuNode* gpu) { return free_bytes(gpu) < node.requirements.memory_bytes; });
+  if (!node.gpus.empty()) first = node.gpus[0];
   const std::string wanted = FormatBytes(node.requirements.memory_bytes);
-  const GpuNode& first = enough.empty() ? *node.gpus[0] : *enough[0];
-  const std::string total = StrCat(" of ", FormatBytes(first.memory_bytes));
-  node.gpus = std::move(enough);
-  if (node.gpus.empty()) {
-    return Missing(
-        StrCat(FormatBytes(largest), total, " are free, ", wanted, " are asked for"),
-        "end what else uses the card ('rocm-smi --showpids'), or serve a smaller model and say so with --need");
-  }
-  return Ok(StrCat(FormatBytes(free_bytes(first)), total, " free; asked for: ", wanted));
+  const std::string total = StrCat(" of ", FormatBytes(first->memory_bytes));
+  if (!node.gpus.empty()) return Ok(StrCat(FormatBytes(free_bytes(first)), total, " free; asked for: ", wanted));
+  return Missing(
+      StrCat(FormatBytes(largest), total, " are free, ", wanted, " are asked for"),
+      "end what else uses the card ('rocm-smi --showpids'), or serve a smaller model and say so with --need");
 }
 
 }  // namespace gdn::doctor

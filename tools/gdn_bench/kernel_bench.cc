@@ -1,9 +1,7 @@
 #include "tools/gdn_bench/kernel_bench.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
 #include <regex>
 #include <utility>
 
@@ -25,22 +23,22 @@ absl::StatusOr<CaseList> CaseListOf(const std::string& backend) {
       StrCat("--backend='", backend, "' is not a backend of this build; use cpu or ", GpuBackendName()));
 }
 
-absl::StatusOr<std::vector<KernelCase>> SelectCases(CaseList list, const std::string& filter) {
+// The cases of the options' backend that match their filter.
+absl::StatusOr<std::vector<KernelCase>> SelectCases(const KernelBenchOptions& options) {
+  GDN_ASSIGN_OR_RETURN(const CaseList list, CaseListOf(options.backend));
   std::regex pattern;
   try {
-    pattern = std::regex(filter);
+    pattern = std::regex(options.filter);
   } catch (const std::regex_error& error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--filter='", filter, "' is not a regular expression: ", error.what()));
-  }
-  std::vector<KernelCase> all = OperatorCases(list);
-  for (auto* more : {&ProjectionCases, &LayerCases}) {
-    std::vector<KernelCase> cases = (*more)(list);
-    std::move(cases.begin(), cases.end(), std::back_inserter(all));
+        absl::StrCat("--filter='", options.filter, "' is not a regular expression: ", error.what()));
   }
   std::vector<KernelCase> selected;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(selected),
-               [&pattern](const KernelCase& c) { return std::regex_search(c.name, pattern); });
+  for (auto* cases : {&OperatorCases, &ProjectionCases, &LayerCases}) {
+    for (KernelCase& c : (*cases)(list)) {
+      if (std::regex_search(c.name, pattern)) selected.push_back(std::move(c));
+    }
+  }
   return selected;
 }
 
@@ -52,8 +50,7 @@ double LoadAverage() {
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> KernelCaseNames(const KernelBenchOptions& options) {
-  GDN_ASSIGN_OR_RETURN(const CaseList list, CaseListOf(options.backend));
-  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(list, options.filter));
+  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(options));
   std::vector<std::string> names;
   for (const KernelCase& c : cases) names.push_back(c.name);
   return names;
@@ -67,14 +64,13 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min_time must be 0 to 60 seconds, not ", options.measure.min_time_s));
   }
-  GDN_ASSIGN_OR_RETURN(const CaseList list, CaseListOf(options.backend));
-  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(list, options.filter));
+  GDN_ASSIGN_OR_RETURN(const std::vector<KernelCase> cases, SelectCases(options));
   if (cases.empty()) {
     return absl::NotFoundError(absl::StrCat("no case matches --filter='", options.filter, "'; --list shows them all"));
   }
   const double load_average = LoadAverage();
   GDN_ASSIGN_OR_RETURN(Machine machine,
-                       list == CaseList::kGpu ? MakeGpuMachine(options.gpu_device) : MakeCpuMachine(options.threads));
+                       options.backend != "cpu" ? MakeGpuMachine(options.gpu_device) : MakeCpuMachine(options.threads));
   KernelReport report{.backend = machine.backend->info(),
                       .device = machine.device,
                       .last_level_cache_bytes = machine.last_level_cache_bytes,

@@ -170,12 +170,6 @@ struct SideSamples {
   }
 };
 
-Summary PairedRatio(const std::vector<double>& above, const std::vector<double>& below) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < above.size(); ++i) ratios.push_back(above[i] / below[i]);
-  return Summarize(ratios);
-}
-
 absl::StatusOr<RpcResult> MeasureConcurrency(const RpcBenchOptions& o, const Targets& targets, int concurrency,
                                              RpcReport& report) {
   std::vector<v1::DecodeRequest> requests;
@@ -209,9 +203,9 @@ absl::StatusOr<RpcResult> MeasureConcurrency(const RpcBenchOptions& o, const Tar
   result.concurrency = concurrency;
   result.gdn = gdn_samples.Result();
   result.echo = echo_samples.Result();
-  result.p50_ratio = PairedRatio(gdn_samples.block_p50_s, echo_samples.block_p50_s);
+  result.p50_ratio = SummarizeRatios(gdn_samples.block_p50_s, echo_samples.block_p50_s);
   result.p99_ratio = result.gdn.p99_s / result.echo.p99_s;
-  result.calls_per_s_ratio = PairedRatio(gdn_samples.block_calls_per_s, echo_samples.block_calls_per_s);
+  result.calls_per_s_ratio = SummarizeRatios(gdn_samples.block_calls_per_s, echo_samples.block_calls_per_s);
   return result;
 }
 

@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
@@ -21,18 +20,25 @@ absl::Status Validate(const StateBenchOptions& o) {
   return CheckRange("pause_calls", o.pause_calls, 1, 1000000);
 }
 
-// Whoever was first in one round is second in the next.
-absl::Status TakeTurns(int warm_up, int rounds, const TimedFn& a, const TimedFn& b,
-                       absl::FunctionRef<void(double, double)> record) {
+struct Turns {
+  std::vector<double> a, b;  // seconds of each round
+};
+
+// Whoever was first in one round is second in the next. Those to warm up do not count.
+absl::StatusOr<Turns> TakeTurns(int warm_up, int rounds, const TimedFn& a, const TimedFn& b) {
+  Turns turns;
   for (int round = -warm_up; round < rounds; ++round) {
-    double a_seconds = 0;
-    double b_seconds = 0;
     for (const bool take_a : {round % 2 == 0, round % 2 != 0}) {
-      GDN_ASSIGN_OR_RETURN((take_a ? a_seconds : b_seconds), (take_a ? a : b)());
+      GDN_ASSIGN_OR_RETURN(const double seconds, (take_a ? a : b)());
+      if (round >= 0) (take_a ? turns.a : turns.b).push_back(seconds);
     }
-    if (round >= 0) record(a_seconds, b_seconds);
   }
-  return absl::OkStatus();
+  return turns;
+}
+
+Summary SummarizeRates(int64_t bytes, std::vector<double> seconds) {
+  for (double& s : seconds) s = static_cast<double>(bytes) / s;
+  return Summarize(seconds);
 }
 
 }  // namespace
@@ -40,26 +46,17 @@ absl::Status TakeTurns(int warm_up, int rounds, const TimedFn& a, const TimedFn&
 absl::Status MeasureRate(const char* name, const char* measure, int64_t bytes, const TimedFn& thing,
                          const TimedFn& plain, StateReport& report) {
   std::fprintf(stderr, "%s: %d rounds beside %s\n", name, report.options.repeat, measure);
-  std::vector<double> rates, plain_rates, ratios;
-  GDN_RETURN_IF_ERROR(
-      TakeTurns(/*warm_up=*/1, report.options.repeat, thing, plain, [&](double seconds, double plain_seconds) {
-        rates.push_back(static_cast<double>(bytes) / seconds);
-        plain_rates.push_back(static_cast<double>(bytes) / plain_seconds);
-        ratios.push_back(plain_seconds / seconds);
-      }));
-  report.rates.push_back({name, measure, bytes, Summarize(rates), Summarize(plain_rates), Summarize(ratios)});
+  GDN_ASSIGN_OR_RETURN(const Turns turns, TakeTurns(/*warm_up=*/1, report.options.repeat, thing, plain));
+  report.rates.push_back({name, measure, bytes, SummarizeRates(bytes, turns.a), SummarizeRates(bytes, turns.b),
+                          SummarizeRatios(turns.b, turns.a)});
   return absl::OkStatus();
 }
 
 absl::Status MeasureFork(const char* name, const TimedFn& many, const TimedFn& one, StateReport& report) {
   std::fprintf(stderr, "%s: %d of each shape\n", name, report.options.forks);
-  std::vector<double> many_times, one_times, ratios;
-  GDN_RETURN_IF_ERROR(TakeTurns(/*warm_up=*/5, report.options.forks, many, one, [&](double many_s, double one_s) {
-    many_times.push_back(many_s);
-    one_times.push_back(one_s);
-    ratios.push_back(many_s / one_s);
-  }));
-  report.forks.push_back({name, report.options.layers, Summarize(many_times), Summarize(one_times), Summarize(ratios)});
+  GDN_ASSIGN_OR_RETURN(const Turns turns, TakeTurns(/*warm_up=*/5, report.options.forks, many, one));
+  report.forks.push_back(
+      {name, report.options.layers, Summarize(turns.a), Summarize(turns.b), SummarizeRatios(turns.a, turns.b)});
   return absl::OkStatus();
 }
 

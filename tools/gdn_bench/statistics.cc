@@ -32,4 +32,10 @@ Summary Summarize(const std::vector<double>& values) {
           .count = static_cast<int64_t>(sorted.size())};
 }
 
+Summary SummarizeRatios(const std::vector<double>& above, const std::vector<double>& below) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < above.size(); ++i) ratios.push_back(above[i] / below[i]);
+  return Summarize(ratios);
+}
+
 }  // namespace gdn::bench

@@ -22,5 +22,7 @@ struct Summary {
 double Percentile(std::vector<double> values, double fraction);
 
 Summary Summarize(const std::vector<double>& values);
+// Of above[i] / below[i].
+Summary SummarizeRatios(const std::vector<double>& above, const std::vector<double>& below);
 
 }  // namespace gdn::bench

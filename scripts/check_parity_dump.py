@@ -251,12 +251,11 @@ def delta_rule(row):
 
 
 def sigmoid_gating_recurrent(row):
-    """Each row is a sequence's one token."""
     g = log_decay(row.a, row.a_log, row.dt_bias, "raw")
     q, k, beta = l2norm(row.q) * float(row["scale"]), l2norm(row.k), sigmoid(row.b)
     results = [
-        recurrence(q[i : i + 1], k[i : i + 1], row.v[i : i + 1], g[i : i + 1], beta[i : i + 1], row.initial_state[i])
-        for i in range(len(q))
+        recurrence(q[b:e], k[b:e], row.v[b:e], g[b:e], beta[b:e], row.initial_state[i])
+        for i, (b, e) in enumerate(row.spans())
     ]
     return {"output": np.concatenate([r[0] for r in results]), "final_state": np.stack([r[1] for r in results])}
 

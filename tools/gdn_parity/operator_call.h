@@ -107,12 +107,19 @@ class OperatorCall {
     return *this;
   }
 
+  // For one of the calls that make up a case: outputs are added to `pool` instead of being compared.
+  OperatorCall& PoolOutputs(OutputPair& pool) {
+    pool_ = &pool;
+    return *this;
+  }
+
   // `launch` is an operator's GPU launcher, or a member of Backend.
   template <typename Reference, typename Launch>
   absl::StatusOr<Difference> Run(Backend& backend, Reference reference, Launch launch) {
     reference(host_);
     OperatorRow row(backend, op_, attributes_);
     row.data().ShiftAllocations(shift_bytes_);
+    row.PoolOutputs(pool_);
     Params device = host_;
     for (const Binding& binding : bindings_) GDN_RETURN_IF_ERROR(binding(row, device));
     if constexpr (std::is_invocable_v<Launch, const Params&, const gpu::Stream&>) {
@@ -142,6 +149,7 @@ class OperatorCall {
   Params host_;
   std::vector<Binding> bindings_;
   int64_t shift_bytes_ = 0;
+  OutputPair* pool_ = nullptr;
 };
 
 }  // namespace gdn::parity

@@ -30,6 +30,8 @@ class OperatorRow {
   OperatorRow(Backend& backend, std::string op, Attributes attributes = {});
 
   BackendData& data() { return data_; }
+  // Outputs go to `pool`, to be compared with those of other calls; Finish then gives no difference of its own.
+  void PoolOutputs(OutputPair* pool) { pool_ = pool; }
 
   absl::StatusOr<float*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values);
   absl::StatusOr<int32_t*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<int32_t>& values);
@@ -68,6 +70,7 @@ class OperatorRow {
   std::vector<DumpTensor> tensors_;
   std::vector<Output> outputs_;
   Difference difference_;
+  OutputPair* pool_ = nullptr;
 };
 
 }  // namespace gdn::parity

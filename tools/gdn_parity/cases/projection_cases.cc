@@ -21,7 +21,7 @@ struct Shapes {
 };
 
 absl::StatusOr<Difference> RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t rows, int64_t outputs,
-                                    Backend& backend, RandomTensor& random) {
+                                    Backend& backend, RandomTensor& random, OutputPair& outputs_of_case) {
   using Params = ProjectionParams;
   const int64_t x_stride = s.features + s.x_gap;
   const int64_t y_stride = outputs + s.y_gap;
@@ -40,6 +40,7 @@ absl::StatusOr<Difference> RunShape(ProjectionPath path, DType dtype, const Shap
                                .y_stride = y_stride})
       .In(&Params::x, "x", {rows, x_stride}, std::move(x))
       .InOut(&Params::y, "y", {rows, y_stride}, std::move(y))
+      .PoolOutputs(outputs_of_case)
       .Run(backend, ProjectionReference, [&](Backend& on, Params params) -> absl::Status {
         BackendData data(on);
         GDN_ASSIGN_OR_RETURN(const void* weight, data.UploadBytes(stored.data(), stored.size()));
@@ -50,14 +51,13 @@ absl::StatusOr<Difference> RunShape(ProjectionPath path, DType dtype, const Shap
 
 absl::StatusOr<Difference> Run(ProjectionPath path, DType dtype, const Shapes& s, Backend& backend,
                                RandomTensor& random) {
-  Difference worst;
+  OutputPair outputs_of_case;
   for (const int64_t rows : s.rows) {
     for (const int64_t outputs : s.outputs) {
-      GDN_ASSIGN_OR_RETURN(const Difference difference, RunShape(path, dtype, s, rows, outputs, backend, random));
-      worst.Merge(difference);
+      GDN_RETURN_IF_ERROR(RunShape(path, dtype, s, rows, outputs, backend, random, outputs_of_case).status());
     }
   }
-  return worst;
+  return Compare(outputs_of_case.actual, outputs_of_case.expected);
 }
 
 }  // namespace

@@ -122,6 +122,7 @@ absl::StatusOr<Difference> Run(const LayerDims& dims, const std::vector<int32_t>
   GDN_ASSIGN_OR_RETURN(params.rule.v, row.In("v", values, v));
   GDN_ASSIGN_OR_RETURN(params.rule.output, row.Out("output", values, output));
   row.Given("initial_state", states, initial);
+  row.Given("cu_seqlens", {sequences + 1}, {batch.cu_seqlens.begin(), batch.cu_seqlens.end()});
   GDN_RETURN_IF_ERROR(backend.QkL2Norm(norm));
   GDN_RETURN_IF_ERROR(Launch(params, batch, row));
 

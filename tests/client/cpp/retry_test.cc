@@ -11,8 +11,9 @@
 namespace gdn {
 namespace {
 
-absl::Status WithRetryInfo(absl::Status status) {
+absl::Status WithRetryInfo(absl::Status status, int64_t seconds = 0) {
   google::rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(seconds);
   retry.mutable_retry_delay()->set_nanos(1000);
   status.SetPayload("type.googleapis.com/google.rpc.RetryInfo", absl::Cord(retry.SerializeAsString()));
   return status;
@@ -59,10 +60,7 @@ TEST(Backoff, ReturnsTheCauseWhenTheTimeIsOver) {
 }
 
 TEST(Backoff, WaitsAtLeastAsLongAsTheServerAsksButNotLongerThanItsOwnLimit) {
-  google::rpc::RetryInfo retry;
-  retry.mutable_retry_delay()->set_seconds(3600);
-  absl::Status cause = absl::UnavailableError("later");
-  cause.SetPayload("type.googleapis.com/google.rpc.RetryInfo", absl::Cord(retry.SerializeAsString()));
+  const absl::Status cause = WithRetryInfo(absl::UnavailableError("later"), 3600);
   Backoff backoff({.first = absl::Microseconds(1), .longest = absl::Milliseconds(20)});
   const absl::Time begin = absl::Now();
   EXPECT_TRUE(backoff.Wait(cause).ok());

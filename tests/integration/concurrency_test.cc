@@ -113,8 +113,7 @@ TEST_F(Concurrency, RetriedStepsOfContendedSessionsAreAllAppliedOnce) {
     while (next.load() < kSteps) {
       const int step = next.load();
       if (step >= kSteps) return;
-      v1::DecodeRequest request = DecodeOf({"shared"}, 0, {inputs_.Token(step)});
-      request.set_request_id("step" + std::to_string(step));
+      v1::DecodeRequest request = WithId(DecodeOf({"shared"}, 0, {inputs_.Token(step)}), "step" + std::to_string(step));
       request.add_expected_token_counts(step);
       const auto reply = caller_.Decode(request);
       if (reply.ok()) {
@@ -137,19 +136,14 @@ TEST_F(Concurrency, ManyStreamsAtOnceGiveTheBitsOfOneAlone) {
   constexpr int kStreams = 4;
   constexpr int kSteps = 20;
   const auto run = [&](const std::string& id) {
-    std::vector<std::string> outputs;
     EXPECT_TRUE(caller_.Create(id, "m").ok());
+    std::vector<v1::StreamDecodeRequest> steps;
+    for (int t = 0; t < kSteps; ++t) steps.push_back(StreamStep(DecodeOf({id}, 0, {inputs_.Token(t)})));
     grpc::ClientContext context;
-    const auto stream = server_.stub().StreamDecode(&context);
-    for (int t = 0; t < kSteps; ++t) {
-      v1::StreamDecodeRequest request;
-      *request.mutable_step() = DecodeOf({id}, 0, {inputs_.Token(t)});
-      v1::StreamDecodeResponse reply;
-      EXPECT_TRUE(stream->Write(request) && stream->Read(&reply));
+    std::vector<std::string> outputs;
+    for (const auto& reply : Converse(*server_.stub().StreamDecode(&context), steps)) {
       outputs.push_back(reply.result().output().data());
     }
-    stream->WritesDone();
-    EXPECT_TRUE(stream->Finish().ok());
     return outputs;
   };
   const std::vector<std::string> alone = run("alone");
@@ -164,10 +158,8 @@ TEST_F(Concurrency, AServerThatStopsRefusesNewStepsAndFinishesAcceptedOnes) {
   EXPECT_EQ(HealthOf(server_), 1);
   ASSERT_TRUE(caller_.Create("a", "m").ok());
   ASSERT_TRUE(caller_.Create("b", "m").ok());
-  v1::DecodeRequest done = DecodeOf({"b"}, 0, {inputs_.Token(0)});
-  done.set_request_id("done");
-  const auto stored = caller_.Decode(done);
-  ASSERT_TRUE(stored.ok());
+  v1::DecodeRequest done = WithId(DecodeOf({"b"}, 0, {inputs_.Token(0)}), "done");
+  ASSERT_REPLY(const auto stored, caller_.Decode(done));
   EngineBlocker blocker(server_.batcher());
   auto decode = std::async(std::launch::async, [&] { return caller_.Decode(DecodeOf({"a"}, 0, {inputs_.Token(0)})); });
   auto prefill =
@@ -177,16 +169,15 @@ TEST_F(Concurrency, AServerThatStopsRefusesNewStepsAndFinishesAcceptedOnes) {
   while (HealthOf(server_) == 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(HealthOf(server_), 2);
   Outcome<v1::DecodeResponse> refused;
-  for (int layer = 1; layer < 3;
-       ++layer) {  // health turns a moment before steps are refused, so a first one may still get in
+  // Health turns a moment before steps are refused, so a first one may still get in.
+  for (int layer = 1; layer < 3; ++layer) {
     const auto context = caller_.NewContext();
     context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
     refused = caller_.Decode(*context, DecodeOf({"b"}, layer, {inputs_.Token(1)}));
     if (refused.status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) break;
   }
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(refused.reason(), "SERVER_DRAINING");
-  EXPECT_EQ(caller_.Decode(done).reply.SerializeAsString(), stored.reply.SerializeAsString())
+  EXPECT_TRUE(RefusedAs(refused, "SERVER_DRAINING"));
+  EXPECT_EQ(caller_.Decode(done).reply.SerializeAsString(), stored.SerializeAsString())
       << "stored replies need no step";
   blocker.Release();
   EXPECT_TRUE(decode.get().ok());
@@ -218,9 +209,7 @@ TEST_F(Concurrency, TooManyWaitingStepsAreRefusedAndLeaveNoTrace) {
   auto first = later("a");
   auto second = later("b");
   EXPECT_TRUE(WaitForQueuedSteps(small, 2));
-  const auto refused = caller.Decode(DecodeOf({"c"}, 0, {inputs_.Token(0)}));
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(refused.reason(), "QUEUE_FULL");
+  EXPECT_TRUE(RefusedAs(caller.Decode(DecodeOf({"c"}, 0, {inputs_.Token(0)})), "QUEUE_FULL"));
   blocker.Release();
   EXPECT_TRUE(first.get().ok() && second.get().ok());
   EXPECT_EQ(caller.State("c"), fresh);

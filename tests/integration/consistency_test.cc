@@ -35,13 +35,11 @@ TEST_P(Golden, PrefillAndDecodeAgreeWithTransformersForEveryLayer) {
       const Tokens outputs = GoldenOutputs(set, layer, sequence);
       const int64_t steps = set.back() == '1' ? 6 : 8;
       const int64_t prompt = inputs.count() - steps;
-      const auto prefilled = caller.Prefill(PrefillOf(id, layer, inputs.Slice(0, prompt)));
-      ASSERT_TRUE(prefilled.ok()) << prefilled.status.error_message();
-      EXPECT_LE(RelativeNormError(Floats(prefilled.reply.output()), outputs.Slice(0, prompt).values), kGoldenTolerance);
+      ASSERT_REPLY(const auto prefilled, caller.Prefill(PrefillOf(id, layer, inputs.Slice(0, prompt))));
+      EXPECT_LE(RelativeNormError(Floats(prefilled.output()), outputs.Slice(0, prompt).values), kGoldenTolerance);
       for (int64_t t = prompt; t < inputs.count(); ++t) {
-        const auto decoded = caller.Decode(DecodeOf({id}, layer, {inputs.Token(t)}));
-        ASSERT_TRUE(decoded.ok()) << decoded.status.error_message();
-        EXPECT_LE(RelativeNormError(Floats(decoded.reply.output()), outputs.Token(t).values), kGoldenTolerance);
+        ASSERT_REPLY(const auto decoded, caller.Decode(DecodeOf({id}, layer, {inputs.Token(t)})));
+        EXPECT_LE(RelativeNormError(Floats(decoded.output()), outputs.Token(t).values), kGoldenTolerance);
       }
     }
   }
@@ -76,15 +74,14 @@ TEST_F(Consistency, RaggedRowsArePaddedWithZerosAndEqualRowsAloneToTheBit) {
     Make({batch[i], alone[i]}, 10 + static_cast<int64_t>(i));
   }
   for (int round = 0; round < 3; ++round) {  // over a fold of every row
-    const auto reply = caller_.Decode(DecodeOf(batch, kLayer, rows));
-    ASSERT_TRUE(reply.ok()) << reply.status.error_message();
-    EXPECT_THAT(reply.reply.output().shape(), ElementsAre(5, 8, 64));
-    EXPECT_EQ(reply.reply.row_statuses_size(), 0);
+    ASSERT_REPLY(const auto reply, caller_.Decode(DecodeOf(batch, kLayer, rows)));
+    EXPECT_THAT(reply.output().shape(), ElementsAre(5, 8, 64));
+    EXPECT_EQ(reply.row_statuses_size(), 0);
     for (size_t i = 0; i < lengths.size(); ++i) {
       const size_t used = static_cast<size_t>(lengths[i]) * 64 * sizeof(float);
-      const std::string row = RowBytes(reply.reply.output(), static_cast<int64_t>(i));
+      const std::string row = RowBytes(reply.output(), static_cast<int64_t>(i));
       EXPECT_THAT(row.substr(used), Each('\0'));
-      EXPECT_EQ(reply.reply.token_counts(static_cast<int>(i)), 10 + static_cast<int64_t>(i) + (round + 1) * lengths[i]);
+      EXPECT_EQ(reply.token_counts(static_cast<int>(i)), 10 + static_cast<int64_t>(i) + (round + 1) * lengths[i]);
       if (lengths[i] == 0) continue;
       const auto single = caller_.Decode(DecodeOf({alone[i]}, kLayer, {rows[i]}));
       EXPECT_EQ(row.substr(0, used), single.reply.output().data()) << "row " << i;
@@ -101,16 +98,15 @@ TEST_F(Consistency, ADecodeOfManyTokensEqualsAsManyDecodesOfOneToTheBit) {
       for (int64_t first = 13; first < 13 + 3 * 7; first += 7) {
         v1::DecodeRequest many = DecodeOf({id}, kLayer, {inputs_.Slice(first, 7)}, input);
         many.set_output_dtype(output);
-        const auto together = caller_.Decode(many);
-        ASSERT_TRUE(together.ok()) << together.status.error_message();
-        EXPECT_EQ(together.reply.output().dtype(), output == v1::DTYPE_UNSPECIFIED ? input : output);
+        ASSERT_REPLY(const auto together, caller_.Decode(many));
+        EXPECT_EQ(together.output().dtype(), output == v1::DTYPE_UNSPECIFIED ? input : output);
         std::string singles;
         for (int64_t t = first; t < first + 7; ++t) {
           v1::DecodeRequest one = DecodeOf({id + ".single"}, kLayer, {inputs_.Token(t)}, input);
           one.set_output_dtype(output);
           singles += caller_.Decode(one).reply.output().data();
         }
-        EXPECT_EQ(together.reply.output().data(), singles) << id;
+        EXPECT_EQ(together.output().data(), singles) << id;
       }
       EXPECT_EQ(caller_.State(id), caller_.State(id + ".single")) << id;
     }
@@ -148,10 +144,9 @@ TEST_F(Consistency, CallsMergedFromManyThreadsGiveTheBitsOfSerialOnes) {
     EXPECT_TRUE(WaitForQueuedSteps(server_, kCallers));
     blocker.Release();
     for (int i = 0; i < kCallers; ++i) {
-      const auto together = calls[static_cast<size_t>(i)].get();
-      ASSERT_TRUE(together.ok()) << together.status.error_message();
+      ASSERT_REPLY(const auto together, calls[static_cast<size_t>(i)].get());
       const auto single = caller_.Decode(DecodeOf({serial[static_cast<size_t>(i)]}, kLayer, {rows(i)}));
-      EXPECT_EQ(together.reply.output().data(), single.reply.output().data()) << "caller " << i << " round " << round;
+      EXPECT_EQ(together.output().data(), single.reply.output().data()) << "caller " << i << " round " << round;
     }
   }
   for (size_t i = 0; i < merged.size(); ++i) EXPECT_EQ(caller_.State(merged[i]), caller_.State(serial[i]));
@@ -172,22 +167,20 @@ TEST_F(Consistency, RowsMayFailByThemselvesWhereThatIsAllowed) {
   for (const char* id : {"a", "b"}) EXPECT_EQ(caller_.TokenCount(id, kLayer), 7) << "one bad row refuses all";
 
   request.set_partial_ok(true);
-  const auto partial = caller_.Decode(request);
-  ASSERT_TRUE(partial.ok()) << partial.status.error_message();
+  ASSERT_REPLY(const auto partial, caller_.Decode(request));
   std::vector<std::string> reasons;
-  for (const auto& status : partial.reply.row_statuses()) reasons.push_back(ErrorInfoOf(status).reason());
+  for (const auto& status : partial.row_statuses()) reasons.push_back(ErrorInfoOf(status).reason());
   EXPECT_THAT(reasons, ElementsAre("", "SESSION_NOT_FOUND", "NON_FINITE_INPUT", "TOKEN_COUNT_MISMATCH", ""));
-  EXPECT_THAT(partial.reply.token_counts(), ElementsAre(8, 0, 7, 7, 8)) << "a failed row's count is what it was";
+  EXPECT_THAT(partial.token_counts(), ElementsAre(8, 0, 7, 7, 8)) << "a failed row's count is what it was";
   const auto alone = caller_.Decode(DecodeOf({"reference"}, kLayer, {inputs_.Token(7)}));
-  for (const int64_t row : {0, 4}) EXPECT_EQ(RowBytes(partial.reply.output(), row), alone.reply.output().data());
-  for (const int64_t row : {1, 2, 3}) EXPECT_THAT(RowBytes(partial.reply.output(), row), Each('\0'));
+  for (const int64_t row : {0, 4}) EXPECT_EQ(RowBytes(partial.output(), row), alone.reply.output().data());
+  for (const int64_t row : {1, 2, 3}) EXPECT_THAT(RowBytes(partial.output(), row), Each('\0'));
   EXPECT_EQ(caller_.TokenCount("nan", kLayer), 7);
 
   v1::DecodeRequest all_unknown = DecodeOf({"x", "y"}, kLayer, {inputs_.Token(0), inputs_.Token(0)});
   all_unknown.set_partial_ok(true);
-  const auto none = caller_.Decode(all_unknown);
-  ASSERT_TRUE(none.ok());
-  EXPECT_EQ(none.reply.row_statuses_size(), 2);
+  ASSERT_REPLY(const auto none, caller_.Decode(all_unknown));
+  EXPECT_EQ(none.row_statuses_size(), 2);
 }
 
 TEST_F(Consistency, ANaNThatWasLetThroughStaysItsOwnSessions) {
@@ -197,11 +190,10 @@ TEST_F(Consistency, ANaNThatWasLetThroughStaysItsOwnSessions) {
   for (int step = 0; step < 20; ++step) {
     v1::DecodeRequest request = DecodeOf({"nan", "a"}, kLayer, {poisoned, inputs_.Token(7 + step)});
     request.set_allow_non_finite(true);
-    const auto both = caller_.Decode(request);
-    ASSERT_TRUE(both.ok()) << both.status.error_message();
+    ASSERT_REPLY(const auto both, caller_.Decode(request));
     const auto alone = caller_.Decode(DecodeOf({"reference"}, kLayer, {inputs_.Token(7 + step)}));
-    EXPECT_EQ(RowBytes(both.reply.output(), 1), alone.reply.output().data());
-    EXPECT_TRUE(std::isnan(Floats(both.reply.output())[0]));
+    EXPECT_EQ(RowBytes(both.output(), 1), alone.reply.output().data());
+    EXPECT_TRUE(std::isnan(Floats(both.output())[0]));
   }
 }
 
@@ -226,9 +218,8 @@ TEST_F(Consistency, ProjectedInputKeepsThePromisesToo) {
   v1::PrefillRequest prefill;
   prefill.set_session("sessions/whole");
   *prefill.mutable_projected() = all;
-  const auto whole = caller_.Prefill(prefill);
-  ASSERT_TRUE(whole.ok()) << whole.status.error_message();
-  EXPECT_THAT(whole.reply.output().shape(), ElementsAre(kTokens, 128));
+  ASSERT_REPLY(const auto whole, caller_.Prefill(prefill));
+  EXPECT_THAT(whole.output().shape(), ElementsAre(kTokens, 128));
   prefill.set_session("sessions/split");
   *prefill.mutable_projected() = part(0, 20, {20});
   std::vector<float> outputs = Floats(caller_.Prefill(prefill).reply.output());
@@ -236,12 +227,11 @@ TEST_F(Consistency, ProjectedInputKeepsThePromisesToo) {
     v1::DecodeRequest decode;
     decode.add_sessions("sessions/split");
     *decode.mutable_projected() = part(t, 5, {1, 5});
-    const auto reply = caller_.Decode(decode);
-    ASSERT_TRUE(reply.ok()) << reply.status.error_message();
-    const std::vector<float> step = Floats(reply.reply.output());
+    ASSERT_REPLY(const auto reply, caller_.Decode(decode));
+    const std::vector<float> step = Floats(reply.output());
     outputs.insert(outputs.end(), step.begin(), step.end());
   }
-  EXPECT_LE(RelativeNormError(outputs, Floats(whole.reply.output())), kSplitTolerance);
+  EXPECT_LE(RelativeNormError(outputs, Floats(whole.output())), kSplitTolerance);
 }
 
 TEST_F(Consistency, TheBareDeltaRuleAgreesWithFloat64) {
@@ -261,10 +251,9 @@ TEST_F(Consistency, TheBareDeltaRuleAgreesWithFloat64) {
     decode.add_sessions("sessions/op");
     *decode.mutable_delta_rule() = DeltaRuleOf(Slice(inputs, t, t + 2), {1, 2});
     decode.mutable_delta_rule()->set_scale(1.0f);
-    const auto reply = caller_.Decode(decode);
-    ASSERT_TRUE(reply.ok()) << reply.status.error_message();
-    EXPECT_THAT(reply.reply.output().shape(), ElementsAre(1, 2, 4, 24));
-    const std::vector<float> step = Floats(reply.reply.output());
+    ASSERT_REPLY(const auto reply, caller_.Decode(decode));
+    EXPECT_THAT(reply.output().shape(), ElementsAre(1, 2, 4, 24));
+    const std::vector<float> step = Floats(reply.output());
     outputs.insert(outputs.end(), step.begin(), step.end());
   }
   EXPECT_LE(RelativeNormError(outputs, expected), kGoldenTolerance);
@@ -278,11 +267,8 @@ TEST_F(Consistency, TheKindOfInputIsEachLayersOwnAndFixed) {
   projected.set_session("sessions/a");
   *projected.mutable_projected() = RandomProjected({3}, 2);
   const std::string state = caller_.State("a");
-  const auto refused = caller_.Prefill(projected);
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(refused.reason(), "INPUT_KIND_MISMATCH");
-  EXPECT_EQ(refused.metadata("found"), "projected");
-  EXPECT_EQ(refused.metadata("expected"), "hidden_states");
+  EXPECT_TRUE(RefusedAs(caller_.Prefill(projected), "INPUT_KIND_MISMATCH",
+                        {{"found", "projected"}, {"expected", "hidden_states"}}));
   EXPECT_EQ(caller_.State("a"), state);
   projected.set_layer(1);
   EXPECT_TRUE(caller_.Prefill(projected).ok());
@@ -310,10 +296,8 @@ TEST_F(Consistency, APrefillAfterDecodesEqualsOneWholePrefill) {
       ASSERT_TRUE(caller_.Decode(DecodeOf({id}, kLayer, {inputs_.Token(t)})).ok());
     }
     const int64_t rest = inputs_.count() - 30 - decodes;
-    const auto last = caller_.Prefill(PrefillOf(id, kLayer, inputs_.Slice(30 + decodes, rest)));
-    ASSERT_TRUE(last.ok());
-    EXPECT_LE(RelativeNormError(Floats(last.reply.output()), expected.Slice(30 + decodes, rest).values),
-              kSplitTolerance);
+    ASSERT_REPLY(const auto last, caller_.Prefill(PrefillOf(id, kLayer, inputs_.Slice(30 + decodes, rest))));
+    EXPECT_LE(RelativeNormError(Floats(last.output()), expected.Slice(30 + decodes, rest).values), kSplitTolerance);
   }
 }
 

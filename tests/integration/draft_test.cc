@@ -70,8 +70,7 @@ TEST_P(Draft, AcceptedInPartEqualsThatPartDecodedPlainlyAtEveryLogOffset) {
         Feed(drafted.back(), offset);
       }
     }
-    const auto trial = caller_.Decode(feed_.Draft(drafted, drafts));
-    ASSERT_TRUE(trial.ok()) << trial.status.error_message();
+    ASSERT_REPLY(const auto trial, caller_.Decode(feed_.Draft(drafted, drafts)));
     // Plain decodes of one token, of as many as were accepted.
     std::vector<std::string> outputs(plain.size());
     for (size_t n = 0; n < plain.size(); ++n) {
@@ -79,17 +78,15 @@ TEST_P(Draft, AcceptedInPartEqualsThatPartDecodedPlainlyAtEveryLogOffset) {
     }
     for (size_t i = 0; i < drafted.size(); ++i) {
       const auto row = static_cast<int64_t>(i);
-      EXPECT_EQ(RowTokens(trial.reply.output(), row, drafts[i].count), outputs[static_cast<size_t>(drafts[i].count)]);
-      EXPECT_EQ(trial.reply.token_counts(static_cast<int>(i)), kPrompt.count + offset)
-          << "counts move with the verdict";
+      EXPECT_EQ(RowTokens(trial.output(), row, drafts[i].count), outputs[static_cast<size_t>(drafts[i].count)]);
+      EXPECT_EQ(trial.token_counts(static_cast<int>(i)), kPrompt.count + offset) << "counts move with the verdict";
     }
-    const auto verdict = caller_.Accept(Verdicts(drafted, accepted));
-    ASSERT_TRUE(verdict.ok()) << verdict.status.error_message();
-    ASSERT_EQ(verdict.reply.counts_size(), static_cast<int>(drafted.size()));
+    ASSERT_REPLY(const auto verdict, caller_.Accept(Verdicts(drafted, accepted)));
+    ASSERT_EQ(verdict.counts_size(), static_cast<int>(drafted.size()));
     std::vector<std::string> states;
     for (const std::string& id : plain) states.push_back(caller_.State(id));
     for (size_t i = 0; i < drafted.size(); ++i) {
-      const v1::SessionTokenCounts& counts = verdict.reply.counts(static_cast<int>(i));
+      const v1::SessionTokenCounts& counts = verdict.counts(static_cast<int>(i));
       EXPECT_EQ(counts.session(), "sessions/" + drafted[i]);
       EXPECT_EQ(counts.layers(0).token_count(), kPrompt.count + offset + accepted[i]);
       EXPECT_EQ(counts.layers(0).draft_length(), 0);
@@ -100,11 +97,10 @@ TEST_P(Draft, AcceptedInPartEqualsThatPartDecodedPlainlyAtEveryLogOffset) {
     all.insert(all.end(), plain.begin(), plain.end());
     for (int64_t step = 0; step < 3; ++step) {
       const TokenRange next = {kOtherFirst + 6 * step, 6};
-      const auto reply = caller_.Decode(feed_.Decode(all, next));
-      ASSERT_TRUE(reply.ok()) << reply.status.error_message();
+      ASSERT_REPLY(const auto reply, caller_.Decode(feed_.Decode(all, next)));
       for (size_t i = 0; i < drafted.size(); ++i) {
         const auto same = static_cast<int64_t>(drafted.size()) + accepted[i];
-        EXPECT_EQ(RowBytes(reply.reply.output(), static_cast<int64_t>(i)), RowBytes(reply.reply.output(), same))
+        EXPECT_EQ(RowBytes(reply.output(), static_cast<int64_t>(i)), RowBytes(reply.output(), same))
             << drafted[i] << " step " << step;
       }
     }
@@ -125,10 +121,9 @@ TEST_P(Draft, AfterDraftGoesOnOverManyFolds) {
   for (int round = 0; round < 12; ++round) {
     const int tokens = 1 + round % kMaxDraft;
     const int accepted = (round * 5) % (tokens + 1);
-    const auto trial = caller_.Decode(feed_.Draft({"draft"}, {TokenRange{token, tokens}}));
-    ASSERT_TRUE(trial.ok()) << trial.status.error_message();
+    ASSERT_REPLY(const auto trial, caller_.Decode(feed_.Draft({"draft"}, {TokenRange{token, tokens}})));
     ASSERT_TRUE(caller_.Accept("draft", accepted).ok());
-    EXPECT_EQ(RowTokens(trial.reply.output(), 0, accepted), feed_.DecodeAll(caller_, "plain", {token, accepted}));
+    EXPECT_EQ(RowTokens(trial.output(), 0, accepted), feed_.DecodeAll(caller_, "plain", {token, accepted}));
     EXPECT_EQ(caller_.State("draft"), caller_.State("plain")) << "round " << round;
     token += accepted;
   }
@@ -162,10 +157,7 @@ TEST_P(Draft, OfDifferentLengthsInTwoLayersIsHeldToTheShorter) {
   ASSERT_TRUE(caller_.Decode(feed_.Draft({"draft"}, {TokenRange{kDraftFirst, 2}}, 0)).ok());
   ASSERT_TRUE(caller_.Decode(feed_.Draft({"draft"}, {TokenRange{kDraftFirst, 6}}, 1)).ok());
   const std::string state = caller_.State("draft");
-  const auto refused = caller_.Accept("draft", 3);
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(refused.reason(), "TOO_MANY_TOKENS");
-  EXPECT_EQ(refused.metadata("expected"), "2");
+  EXPECT_TRUE(RefusedAs(caller_.Accept("draft", 3), "TOO_MANY_TOKENS", {{"expected", "2"}}));
   EXPECT_EQ(caller_.State("draft"), state);
   EXPECT_TRUE(caller_.Accept("draft", 2).ok());
 }
@@ -175,10 +167,7 @@ TEST_P(Draft, PendingRefusesOtherStepsOfItsLayerOnly) {
   ASSERT_TRUE(caller_.Decode(feed_.Draft({"a"}, {TokenRange{kDraftFirst, 3}})).ok());
   const std::string state = caller_.State("a");
   const auto check = [](const auto& refused) {
-    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-    EXPECT_EQ(refused.reason(), "DRAFT_PENDING");
-    EXPECT_EQ(refused.metadata("draft_length"), "3");
-    EXPECT_EQ(refused.metadata("session"), "sessions/a");
+    EXPECT_TRUE(RefusedAs(refused, "DRAFT_PENDING", {{"draft_length", "3"}, {"session", "sessions/a"}}));
   };
   check(caller_.Decode(feed_.Decode({"a"}, TokenRange{kDraftFirst, 1})));
   check(caller_.Decode(feed_.Draft({"a"}, {TokenRange{kDraftFirst, 1}})));
@@ -202,15 +191,14 @@ TEST_P(Draft, ABadVerdictRefusesAllRowsUnlessTheyMayFail) {
   EXPECT_EQ(caller_.State("b"), b);
 
   request.set_partial_ok(true);
-  const auto rows = caller_.Accept(request);
-  ASSERT_TRUE(rows.ok()) << rows.status.error_message();
-  ASSERT_EQ(rows.reply.row_statuses_size(), 4);
-  EXPECT_EQ(rows.reply.row_statuses(0).code(), 0);
-  EXPECT_EQ(ErrorInfoOf(rows.reply.row_statuses(1)).reason(), "TOO_MANY_TOKENS");
-  EXPECT_EQ(ErrorInfoOf(rows.reply.row_statuses(2)).reason(), "TOO_MANY_TOKENS");
-  EXPECT_EQ(ErrorInfoOf(rows.reply.row_statuses(3)).reason(), "SESSION_NOT_FOUND");
-  EXPECT_EQ(rows.reply.counts(0).layers(0).token_count(), kPrompt.count + 4);
-  EXPECT_EQ(rows.reply.counts(1).layers_size(), 0);
+  ASSERT_REPLY(const auto rows, caller_.Accept(request));
+  ASSERT_EQ(rows.row_statuses_size(), 4);
+  EXPECT_EQ(rows.row_statuses(0).code(), 0);
+  EXPECT_EQ(ErrorInfoOf(rows.row_statuses(1)).reason(), "TOO_MANY_TOKENS");
+  EXPECT_EQ(ErrorInfoOf(rows.row_statuses(2)).reason(), "TOO_MANY_TOKENS");
+  EXPECT_EQ(ErrorInfoOf(rows.row_statuses(3)).reason(), "SESSION_NOT_FOUND");
+  EXPECT_EQ(rows.counts(0).layers(0).token_count(), kPrompt.count + 4);
+  EXPECT_EQ(rows.counts(1).layers_size(), 0);
   Feed("plain", 2);
   feed_.DecodeAll(caller_, "plain", {kDraftFirst, 2});
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
@@ -220,29 +208,23 @@ TEST_P(Draft, ABadVerdictRefusesAllRowsUnlessTheyMayFail) {
 TEST_P(Draft, RetriesGiveTheSameBytesAndMoveTheStateOnce) {
   Feed("a", 2);
   Feed("plain", 2);
-  v1::DecodeRequest draft = feed_.Draft({"a"}, {TokenRange{kDraftFirst, 4}});
-  draft.set_request_id("d");
-  const auto first = caller_.Decode(draft);
-  ASSERT_TRUE(first.ok()) << first.status.error_message();
-  EXPECT_EQ(caller_.Decode(draft).reply.SerializeAsString(), first.reply.SerializeAsString());
+  v1::DecodeRequest draft = WithId(feed_.Draft({"a"}, {TokenRange{kDraftFirst, 4}}), "d");
+  ASSERT_REPLY(const auto first, caller_.Decode(draft));
+  EXPECT_EQ(caller_.Decode(draft).reply.SerializeAsString(), first.SerializeAsString());
   v1::DecodeRequest plain = draft;
   plain.set_draft(false);
   EXPECT_EQ(caller_.Decode(plain).reason(), "REQUEST_ID_REUSED") << "a draft is another payload";
 
-  v1::AcceptTokensRequest verdict = Verdicts({"a"}, {3});
-  verdict.set_request_id("v");
-  const auto accepted = caller_.Accept(verdict);
-  ASSERT_TRUE(accepted.ok()) << accepted.status.error_message();
+  v1::AcceptTokensRequest verdict = WithId(Verdicts({"a"}, {3}), "v");
+  ASSERT_REPLY(const auto accepted, caller_.Accept(verdict));
   feed_.DecodeAll(caller_, "plain", {kDraftFirst, 3});
   for (int i = 0; i < 2; ++i) {
-    const auto again = caller_.Accept(verdict);
-    ASSERT_TRUE(again.ok()) << again.status.error_message();
-    EXPECT_EQ(again.reply.SerializeAsString(), accepted.reply.SerializeAsString());
+    ASSERT_REPLY(const auto again, caller_.Accept(verdict));
+    EXPECT_EQ(again.SerializeAsString(), accepted.SerializeAsString());
     EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
   }
-  EXPECT_EQ(caller_.Decode(draft).reply.output().data(), first.reply.output().data()) << "still the last reply";
-  v1::AcceptTokensRequest other = Verdicts({"a"}, {2});
-  other.set_request_id("v");
+  EXPECT_EQ(caller_.Decode(draft).reply.output().data(), first.output().data()) << "still the last reply";
+  v1::AcceptTokensRequest other = WithId(Verdicts({"a"}, {2}), "v");
   EXPECT_EQ(caller_.Accept(other).reason(), "REQUEST_ID_REUSED");
   EXPECT_EQ(caller_.Accept("a", 1).reason(), "TOO_MANY_TOKENS") << "without an id it is a new call";
   EXPECT_TRUE(caller_.Accept("a", 0).ok()) << "there is nothing to drop";
@@ -259,8 +241,7 @@ TEST_P(Draft, PendingTravelsThroughExportAndImport) {
     const std::string id = "a" + std::to_string(offset), copy = "copy" + std::to_string(offset);
     Feed(id, offset);
     ASSERT_TRUE(caller_.Decode(feed_.Draft({id}, {TokenRange{kDraftFirst, kMaxDraft}})).ok());
-    const auto file = caller_.Export(id);
-    ASSERT_TRUE(file.ok()) << file.status.error_message();
+    ASSERT_REPLY(const auto file, caller_.Export(id));
     v1::ImportStateRequest::Target target;
     target.set_session_id(copy);
     const v1::CreateSessionRequest creation = feed_.Creation(copy);
@@ -269,9 +250,8 @@ TEST_P(Draft, PendingTravelsThroughExportAndImport) {
     } else {
       *target.mutable_operator_() = creation.operator_();
     }
-    const auto imported = caller_.Import(target, file.reply);
-    ASSERT_TRUE(imported.ok()) << imported.status.error_message();
-    EXPECT_EQ(imported.reply.layers(0).draft_length(), kMaxDraft);
+    ASSERT_REPLY(const auto imported, caller_.Import(target, file));
+    EXPECT_EQ(imported.layers(0).draft_length(), kMaxDraft);
     EXPECT_EQ(caller_.State(copy), caller_.State(id));
     ASSERT_TRUE(caller_.Accept(Verdicts({id, copy}, {5, 5})).ok());
     EXPECT_EQ(caller_.State(copy), caller_.State(id));

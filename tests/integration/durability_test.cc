@@ -58,24 +58,22 @@ class Durability : public ::testing::Test {
 
 TEST_F(Durability, ACheckpointSaysWhatItHoldsAndARestoreGoesBackToIt) {
   Feed(*caller_, "a", 3);
-  const auto made = caller_->Checkpoint("a");
-  ASSERT_TRUE(made.ok()) << made.status.error_message();
-  EXPECT_EQ(made.reply.checkpoint_id(), "");
-  EXPECT_EQ(made.reply.epoch(), 1);
-  EXPECT_GT(made.reply.written_bytes(), 0);
-  EXPECT_GT(made.reply.create_time().seconds(), 0);
-  ASSERT_EQ(made.reply.layers_size(), 2);
-  EXPECT_EQ(made.reply.layers(0).token_count(), kPrompt.count + 3);
-  EXPECT_EQ(made.reply.layers(0).durable_token_count(), kPrompt.count + 3);
+  ASSERT_REPLY(const auto made, caller_->Checkpoint("a"));
+  EXPECT_EQ(made.checkpoint_id(), "");
+  EXPECT_EQ(made.epoch(), 1);
+  EXPECT_GT(made.written_bytes(), 0);
+  EXPECT_GT(made.create_time().seconds(), 0);
+  ASSERT_EQ(made.layers_size(), 2);
+  EXPECT_EQ(made.layers(0).token_count(), kPrompt.count + 3);
+  EXPECT_EQ(made.layers(0).durable_token_count(), kPrompt.count + 3);
   const std::string state = caller_->State("a");
   EXPECT_EQ(caller_->Get("a").reply.layers(0).durable_token_count(), kPrompt.count + 3);
   EXPECT_TRUE(caller_->Get("a").reply.has_durable_time());
 
   Decode(*caller_, "a", 50, 20);
-  const auto restored = caller_->Restore("a");
-  ASSERT_TRUE(restored.ok()) << restored.status.error_message();
-  EXPECT_EQ(restored.reply.epoch(), 2);
-  EXPECT_EQ(restored.reply.layers(0).token_count(), kPrompt.count + 3);
+  ASSERT_REPLY(const auto restored, caller_->Restore("a"));
+  EXPECT_EQ(restored.epoch(), 2);
+  EXPECT_EQ(restored.layers(0).token_count(), kPrompt.count + 3);
   EXPECT_EQ(caller_->State("a"), state);
   Feed(steady_, "a", 3);
   EXPECT_EQ(Decode(*caller_, "a", 80, 20), Decode(steady_, "a", 80, 20)) << "as if the others had never been";
@@ -94,10 +92,7 @@ TEST_F(Durability, NamedCheckpointsStayBesideLaterOnes) {
   ASSERT_TRUE(caller_->Checkpoint("a").ok());
   const std::string newest = caller_->State("a");
   Decode(*caller_, "a", 90, 1);
-  const auto unknown = caller_->Restore("a", "three");
-  EXPECT_EQ(unknown.status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(unknown.reason(), "CHECKPOINT_NOT_FOUND");
-  EXPECT_EQ(unknown.metadata("checkpoint"), "three");
+  EXPECT_TRUE(RefusedAs(caller_->Restore("a", "three"), "CHECKPOINT_NOT_FOUND", {{"checkpoint", "three"}}));
   ASSERT_TRUE(caller_->Restore("a").ok());
   EXPECT_EQ(caller_->State("a"), newest);
   ASSERT_TRUE(caller_->Restore("a", "one").ok());
@@ -115,12 +110,10 @@ TEST_F(Durability, NamedCheckpointsStayBesideLaterOnes) {
 
 TEST_F(Durability, ARestoreBringsBackTheReplyOfThatTime) {
   Feed(*caller_, "a", 0);
-  v1::DecodeRequest step = feed_.Decode({"a"}, TokenRange{30, 1});
-  step.set_request_id("s");
+  v1::DecodeRequest step = WithId(feed_.Decode({"a"}, TokenRange{30, 1}), "s");
   const auto first = caller_->Decode(step);
   ASSERT_TRUE(caller_->Checkpoint("a", "then").ok());
-  v1::DecodeRequest later = feed_.Decode({"a"}, TokenRange{31, 1});
-  later.set_request_id("t");
+  v1::DecodeRequest later = WithId(feed_.Decode({"a"}, TokenRange{31, 1}), "t");
   ASSERT_TRUE(caller_->Decode(later).ok());
   ASSERT_TRUE(caller_->Restore("a", "then").ok());
   EXPECT_EQ(caller_->Decode(step).reply.output().data(), first.reply.output().data());
@@ -134,8 +127,7 @@ TEST_F(Durability, AnOrderlyEndKeepsEpochsBitsAndReplies) {
     Feed(*caller_, id, id == "a" ? 13 : 0);
     Feed(steady_, id, id == "a" ? 13 : 0);
   }
-  v1::DecodeRequest step = feed_.Decode({"a"}, TokenRange{40, 1});
-  step.set_request_id("s");
+  v1::DecodeRequest step = WithId(feed_.Decode({"a"}, TokenRange{40, 1}), "s");
   const auto reply = caller_->Decode(step);
   ASSERT_TRUE(reply.ok() && steady_.Decode(step).ok());
   for (int restart = 0; restart < 2; ++restart) {
@@ -147,9 +139,8 @@ TEST_F(Durability, AnOrderlyEndKeepsEpochsBitsAndReplies) {
   }
   v1::DecodeRequest next = feed_.Decode({"a"}, TokenRange{41, 1});
   next.add_session_epochs(1);
-  const auto after = caller_->Decode(next);
-  ASSERT_TRUE(after.ok()) << after.status.error_message();
-  EXPECT_EQ(after.reply.output().data(), Decode(steady_, "a", 41, 1));
+  ASSERT_REPLY(const auto after, caller_->Decode(next));
+  EXPECT_EQ(after.output().data(), Decode(steady_, "a", 41, 1));
 }
 
 TEST_F(Durability, ACrashLosesWhatCameAfterTheCheckpointAndAReplayGivesTheSameBits) {
@@ -166,9 +157,7 @@ TEST_F(Durability, ACrashLosesWhatCameAfterTheCheckpointAndAReplayGivesTheSameBi
     v1::DecodeRequest old = feed_.Decode({"a"}, TokenRange{39, 1});
     old.add_session_epochs(epoch);
     const auto refused = caller_->Decode(old);
-    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ABORTED);
-    EXPECT_EQ(refused.reason(), "EPOCH_MISMATCH");
-    EXPECT_EQ(refused.metadata("token_count"), std::to_string(kPrompt.count + 10));
+    EXPECT_TRUE(RefusedAs(refused, "EPOCH_MISMATCH", {{"token_count", std::to_string(kPrompt.count + 10)}}));
     const v1::Session now = caller_->Get("a").reply;
     EXPECT_GT(now.epoch(), epoch) << "every crash gives another";
     EXPECT_EQ(refused.metadata("epoch"), std::to_string(now.epoch()));
@@ -238,15 +227,13 @@ TEST_F(Durability, APolicyByTimeMakesWhatRestsDurable) {
 
 TEST_F(Durability, ACheckpointOfTheSameBaseWritesTheLogAlone) {
   Feed(*caller_, "a", 1);
-  const auto whole = caller_->Checkpoint("a");
-  ASSERT_TRUE(whole.ok());
-  EXPECT_FALSE(whole.reply.incremental());
+  ASSERT_REPLY(const auto whole, caller_->Checkpoint("a"));
+  EXPECT_FALSE(whole.incremental());
   for (int64_t token = 0; token < 3; ++token) {
     Decode(*caller_, "a", 30 + token, 1);
-    const auto delta = caller_->Checkpoint("a");
-    ASSERT_TRUE(delta.ok()) << delta.status.error_message();
-    EXPECT_TRUE(delta.reply.incremental());
-    EXPECT_LT(delta.reply.written_bytes(), whole.reply.written_bytes());
+    ASSERT_REPLY(const auto delta, caller_->Checkpoint("a"));
+    EXPECT_TRUE(delta.incremental());
+    EXPECT_LT(delta.written_bytes(), whole.written_bytes());
   }
   const std::string state = caller_->State("a");
   StartAfterACrash();
@@ -284,8 +271,7 @@ TEST_F(Durability, ForksAreDurableEachByItself) {
 TEST_F(Durability, WithoutADiskSaysSo) {
   Feed(steady_, "a", 1);
   for (const auto& refused : {steady_.Checkpoint("a").status, steady_.Restore("a").status}) {
-    EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-    EXPECT_EQ(ErrorInfoOf(refused).reason(), "NO_DURABLE_TIER");
+    EXPECT_TRUE(RefusedAs(refused, "NO_DURABLE_TIER"));
   }
 }
 
@@ -302,8 +288,7 @@ TEST_F(Durability, ADiskThatFailsIsAClearErrorAndStepsGoOn) {
   std::filesystem::create_symlink("/dev/null", session);
   EXPECT_EQ(Decode(*caller_, "a", 30, 20), Decode(steady_, "a", 30, 20));
   const auto refused = caller_->Checkpoint("a");
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.status.error_message();
-  EXPECT_EQ(refused.reason(), "TIER_UNAVAILABLE");
+  EXPECT_TRUE(RefusedAs(refused, "TIER_UNAVAILABLE"));
   EXPECT_TRUE(HasRetryInfo(refused.status));
   EXPECT_EQ(caller_->Info().reply.checkpoint_failures(), 1);
   EXPECT_GT(TierNamed(*caller_, "disk").failures(), 0);

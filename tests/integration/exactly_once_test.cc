@@ -25,14 +25,10 @@ class ExactlyOnce : public ::testing::Test {
   }
 
   v1::PrefillRequest Prompt(const std::string& id, const std::string& request_id) const {
-    v1::PrefillRequest request = PrefillOf(id, kLayer, inputs_.Slice(0, kPrompt));
-    request.set_request_id(request_id);
-    return request;
+    return WithId(PrefillOf(id, kLayer, inputs_.Slice(0, kPrompt)), request_id);
   }
   v1::DecodeRequest Step(const std::vector<std::string>& ids, int token, const std::string& request_id) const {
-    v1::DecodeRequest request = DecodeOf(ids, kLayer, std::vector<Tokens>(ids.size(), inputs_.Token(kPrompt + token)));
-    request.set_request_id(request_id);
-    return request;
+    return WithId(DecodeOf(ids, kLayer, std::vector<Tokens>(ids.size(), inputs_.Token(kPrompt + token))), request_id);
   }
   std::future<Outcome<v1::DecodeResponse>> Later(const v1::DecodeRequest& request) const {
     return std::async(std::launch::async, [this, request] { return caller_.Decode(request); });
@@ -45,12 +41,10 @@ class ExactlyOnce : public ::testing::Test {
 
 TEST_F(ExactlyOnce, ARepeatedPrefillGivesTheSameBytesAndMovesTheStateOnce) {
   ASSERT_TRUE(caller_.Prefill(Prompt("reference", "")).ok());
-  const auto first = caller_.Prefill(Prompt("a", "p"));
-  ASSERT_TRUE(first.ok()) << first.status.error_message();
+  ASSERT_REPLY(const auto first, caller_.Prefill(Prompt("a", "p")));
   for (int i = 0; i < 3; ++i) {
-    const auto again = caller_.Prefill(Prompt("a", "p"));
-    ASSERT_TRUE(again.ok());
-    EXPECT_EQ(again.reply.SerializeAsString(), first.reply.SerializeAsString());
+    ASSERT_REPLY(const auto again, caller_.Prefill(Prompt("a", "p")));
+    EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
   }
   EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt);
   EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
@@ -67,30 +61,17 @@ TEST_F(ExactlyOnce, ARepeatedDecodeGivesTheSameBytesAndMovesTheStateOnce) {
 }
 
 TEST_F(ExactlyOnce, StreamsAndUnaryCallsShareTheStoredReply) {
-  v1::StreamPrefillRequest segment;
-  *segment.mutable_segment() = Prompt("a", "p");
-  grpc::ClientContext context;
-  const auto stream = server_.stub().StreamPrefill(&context);
-  v1::StreamPrefillResponse first, again;
-  ASSERT_TRUE(stream->Write(segment) && stream->Read(&first));
-  ASSERT_TRUE(stream->Write(segment) && stream->Read(&again));
-  stream->WritesDone();
-  ASSERT_TRUE(stream->Finish().ok());
-  ASSERT_EQ(first.status().code(), 0) << first.status().message();
-  EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
-  EXPECT_EQ(caller_.Prefill(Prompt("a", "p")).reply.SerializeAsString(), first.result().SerializeAsString());
-
-  v1::StreamDecodeRequest step;
-  *step.mutable_step() = Step({"a"}, 0, "d");
-  grpc::ClientContext decode_context;
-  const auto decode = server_.stub().StreamDecode(&decode_context);
-  v1::StreamDecodeResponse first_step, again_step;
-  ASSERT_TRUE(decode->Write(step) && decode->Read(&first_step));
-  ASSERT_TRUE(decode->Write(step) && decode->Read(&again_step));
-  decode->WritesDone();
-  ASSERT_TRUE(decode->Finish().ok());
-  ASSERT_EQ(first_step.status().code(), 0) << first_step.status().message();
-  EXPECT_EQ(again_step.SerializeAsString(), first_step.SerializeAsString());
+  const auto same = [](const auto& replies) {
+    EXPECT_EQ(replies[0].status().code(), 0) << replies[0].status().message();
+    EXPECT_EQ(replies[1].SerializeAsString(), replies[0].SerializeAsString());
+  };
+  grpc::ClientContext context, decode_context;
+  const v1::StreamPrefillRequest segment = StreamSegment(Prompt("a", "p"));
+  const auto segments = Converse(*server_.stub().StreamPrefill(&context), {segment, segment});
+  same(segments);
+  EXPECT_EQ(caller_.Prefill(Prompt("a", "p")).reply.SerializeAsString(), segments[0].result().SerializeAsString());
+  const v1::StreamDecodeRequest step = StreamStep(Step({"a"}, 0, "d"));
+  same(Converse(*server_.stub().StreamDecode(&decode_context), {step, step}));
   EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt + 1);
 }
 
@@ -101,12 +82,10 @@ TEST_F(ExactlyOnce, ACallInFlightIsJoined) {
   EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 3));
   EXPECT_EQ(server_.batcher().queued_steps(), 1u);
   blocker.Release();
-  const auto first = calls[0].get();
-  ASSERT_TRUE(first.ok()) << first.status.error_message();
+  ASSERT_REPLY(const auto first, calls[0].get());
   for (size_t i = 1; i < calls.size(); ++i) {
-    const auto joined = calls[i].get();
-    ASSERT_TRUE(joined.ok()) << joined.status.error_message();
-    EXPECT_EQ(joined.reply.SerializeAsString(), first.reply.SerializeAsString());
+    ASSERT_REPLY(const auto joined, calls[i].get());
+    EXPECT_EQ(joined.SerializeAsString(), first.SerializeAsString());
   }
   EXPECT_EQ(caller_.TokenCount("a", kLayer), 1);
 }
@@ -116,16 +95,11 @@ TEST_F(ExactlyOnce, AnIdWithAnotherPayloadIsRefused) {
   const std::string state = caller_.State("a");
   v1::DecodeRequest other_output = Step({"a"}, 0, "d");
   other_output.set_output_dtype(v1::DTYPE_BF16);
-  v1::DecodeRequest other_dtype = DecodeOf({"a"}, kLayer, {inputs_.Token(kPrompt)}, v1::DTYPE_BF16);
-  other_dtype.set_request_id("d");
-  v1::DecodeRequest longer = DecodeOf({"a"}, kLayer, {inputs_.Slice(kPrompt, 2)});
-  longer.set_request_id("d");
+  v1::DecodeRequest other_dtype = WithId(DecodeOf({"a"}, kLayer, {inputs_.Token(kPrompt)}, v1::DTYPE_BF16), "d");
+  v1::DecodeRequest longer = WithId(DecodeOf({"a"}, kLayer, {inputs_.Slice(kPrompt, 2)}), "d");
   for (const v1::DecodeRequest& request : {Step({"a"}, 1, "d"), other_output, other_dtype, longer}) {
-    const auto refused = caller_.Decode(request);
-    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-    EXPECT_EQ(refused.reason(), "REQUEST_ID_REUSED");
-    EXPECT_EQ(refused.metadata("request_id"), "d");
-    EXPECT_EQ(refused.metadata("session"), "sessions/a");
+    EXPECT_TRUE(
+        RefusedAs(caller_.Decode(request), "REQUEST_ID_REUSED", {{"request_id", "d"}, {"session", "sessions/a"}}));
   }
   EXPECT_EQ(caller_.State("a"), state);
 
@@ -146,10 +120,7 @@ TEST_F(ExactlyOnce, AStepOfABusyLayerIsRefused) {
   auto call = Later(Step({"a"}, 0, "d"));
   EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
   for (const auto& request : {Step({"a"}, 0, ""), Step({"a"}, 0, "e")}) {
-    const auto refused = caller_.Decode(request);
-    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ABORTED);
-    EXPECT_EQ(refused.reason(), "SESSION_BUSY");
-    EXPECT_EQ(refused.metadata("session"), "sessions/a");
+    EXPECT_TRUE(RefusedAs(caller_.Decode(request), "SESSION_BUSY", {{"session", "sessions/a"}}));
   }
   EXPECT_EQ(caller_.Prefill(Prompt("a", "")).reason(), "SESSION_BUSY");
   v1::DecodeRequest other_layer = Step({"a"}, 0, "");
@@ -172,10 +143,9 @@ TEST_F(ExactlyOnce, ABusyRowOfABatchRefusesAllOfItUnlessRowsMayFail) {
   auto rows = Later(partial);
   EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
   blocker.Release();
-  const auto outcome = rows.get();
-  ASSERT_TRUE(outcome.ok()) << outcome.status.error_message();
-  EXPECT_EQ(outcome.reply.row_statuses(0).code(), 0);
-  EXPECT_EQ(ErrorInfoOf(outcome.reply.row_statuses(1)).reason(), "SESSION_BUSY");
+  ASSERT_REPLY(const auto outcome, rows.get());
+  EXPECT_EQ(outcome.row_statuses(0).code(), 0);
+  EXPECT_EQ(ErrorInfoOf(outcome.row_statuses(1)).reason(), "SESSION_BUSY");
   EXPECT_TRUE(call.get().ok());
   EXPECT_EQ(caller_.TokenCount("reference", kLayer), 1);
   EXPECT_EQ(caller_.TokenCount("a", kLayer), 1);
@@ -184,15 +154,11 @@ TEST_F(ExactlyOnce, ABusyRowOfABatchRefusesAllOfItUnlessRowsMayFail) {
 TEST_F(ExactlyOnce, TheRequestIdIsLookedAtBeforeTheTokenCountAndThatBeforeBusy) {
   v1::PrefillRequest prompt = Prompt("a", "p");
   prompt.set_expected_token_count(0);
-  const auto first = caller_.Prefill(prompt);
-  ASSERT_TRUE(first.ok());
-  EXPECT_EQ(caller_.Prefill(prompt).reply.SerializeAsString(), first.reply.SerializeAsString());
+  ASSERT_REPLY(const auto first, caller_.Prefill(prompt));
+  EXPECT_EQ(caller_.Prefill(prompt).reply.SerializeAsString(), first.SerializeAsString());
   prompt.set_request_id("q");
-  const auto refused = caller_.Prefill(prompt);
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_EQ(refused.reason(), "TOKEN_COUNT_MISMATCH");
-  EXPECT_EQ(refused.metadata("token_count"), std::to_string(kPrompt));
-  EXPECT_EQ(refused.metadata("expected"), "0");
+  EXPECT_TRUE(RefusedAs(caller_.Prefill(prompt), "TOKEN_COUNT_MISMATCH",
+                        {{"token_count", std::to_string(kPrompt)}, {"expected", "0"}}));
 
   EngineBlocker blocker(server_.batcher());
   v1::DecodeRequest step = Step({"a"}, 0, "d");
@@ -215,22 +181,18 @@ TEST_F(ExactlyOnce, ARetriedBatchInAnotherCompositionGivesEachSessionItsStoredRo
     ASSERT_TRUE(caller_.Prefill(PrefillOf(ids[i], kLayer, inputs_.Slice(0, 3 + static_cast<int64_t>(i)))).ok());
   }
   const auto token = [&](int i) { return inputs_.Token(20 + i); };
-  v1::DecodeRequest request = DecodeOf({"b", "c", "d"}, kLayer, {token(0), token(1), token(2)});
-  request.set_request_id("s");
-  const auto first = caller_.Decode(request);
-  ASSERT_TRUE(first.ok()) << first.status.error_message();
+  v1::DecodeRequest request = WithId(DecodeOf({"b", "c", "d"}, kLayer, {token(0), token(1), token(2)}), "s");
+  ASSERT_REPLY(const auto first, caller_.Decode(request));
 
-  v1::DecodeRequest retry = DecodeOf({"d", "e", "b"}, kLayer, {token(2), token(3), token(0)});
-  retry.set_request_id("s");
-  const auto again = caller_.Decode(retry);
-  ASSERT_TRUE(again.ok()) << again.status.error_message();
-  EXPECT_EQ(RowBytes(again.reply.output(), 0), RowBytes(first.reply.output(), 2));
-  EXPECT_EQ(RowBytes(again.reply.output(), 2), RowBytes(first.reply.output(), 0));
-  EXPECT_EQ(std::vector<int64_t>(again.reply.token_counts().begin(), again.reply.token_counts().end()),
+  v1::DecodeRequest retry = WithId(DecodeOf({"d", "e", "b"}, kLayer, {token(2), token(3), token(0)}), "s");
+  ASSERT_REPLY(const auto again, caller_.Decode(retry));
+  EXPECT_EQ(RowBytes(again.output(), 0), RowBytes(first.output(), 2));
+  EXPECT_EQ(RowBytes(again.output(), 2), RowBytes(first.output(), 0));
+  EXPECT_EQ(std::vector<int64_t>(again.token_counts().begin(), again.token_counts().end()),
             (std::vector<int64_t>{6, 7, 4}));
   ASSERT_TRUE(caller_.Prefill(PrefillOf("reference", kLayer, inputs_.Slice(0, 6))).ok());
   const auto alone = caller_.Decode(DecodeOf({"reference"}, kLayer, {token(3)}));
-  EXPECT_EQ(RowBytes(again.reply.output(), 1), RowBytes(alone.reply.output(), 0));
+  EXPECT_EQ(RowBytes(again.output(), 1), RowBytes(alone.reply.output(), 0));
   EXPECT_EQ(caller_.TokenCount("c", kLayer), 5);
 }
 
@@ -275,9 +237,8 @@ TEST_F(ExactlyOnce, ARetryThatJoinedACancelledCallGetsTheResult) {
   CancelAndSettle(caller_, *context);
   EXPECT_EQ(original.get().status.error_code(), grpc::StatusCode::CANCELLED);
   blocker.Release();
-  const auto outcome = retry.get();
-  ASSERT_TRUE(outcome.ok()) << outcome.status.error_message();
-  EXPECT_EQ(outcome.reply.token_counts(0), 1);
+  ASSERT_REPLY(const auto outcome, retry.get());
+  EXPECT_EQ(outcome.token_counts(0), 1);
   EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
 }
 
@@ -286,9 +247,7 @@ TEST_F(ExactlyOnce, ABusySessionIsNotDeletedAndIsExportedOnceItsStepHasEnded) {
   EngineBlocker blocker(server_.batcher());
   auto call = Later(Step({"a"}, 0, ""));
   EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
-  const auto deleted = caller_.Delete("a");
-  EXPECT_EQ(deleted.status.error_code(), grpc::StatusCode::ABORTED);
-  EXPECT_EQ(deleted.reason(), "SESSION_BUSY");
+  EXPECT_TRUE(RefusedAs(caller_.Delete("a"), "SESSION_BUSY"));
   auto exported = std::async(std::launch::async, [&] { return caller_.State("a"); });
   EXPECT_EQ(exported.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout) << "the step goes first";
   blocker.Release();
@@ -324,9 +283,8 @@ TEST_F(ExactlyOnce, APrefillThatEndsHalfwayLeavesTheStateAsItWas) {
     EXPECT_TRUE(WaitForCalls(server_, id, kLayer, 0));
     EXPECT_EQ(caller_.State(id), state);
   }
-  const auto decoded = caller_.Decode(Step({"fresh", "reference"}, 0, ""));
-  ASSERT_TRUE(decoded.ok());
-  EXPECT_EQ(RowBytes(decoded.reply.output(), 0), RowBytes(decoded.reply.output(), 1));
+  ASSERT_REPLY(const auto decoded, caller_.Decode(Step({"fresh", "reference"}, 0, "")));
+  EXPECT_EQ(RowBytes(decoded.output(), 0), RowBytes(decoded.output(), 1));
   EXPECT_EQ(caller_.State("fresh"), caller_.State("reference"));
 }
 

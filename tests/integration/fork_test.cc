@@ -41,22 +41,20 @@ TEST_F(Fork, SidesThatDivergeEqualSessionsThatWereFedTheSameFromTheStartAtEveryL
       std::vector<std::string> forked = {tag + "parent", tag + "x", tag + "y"}, fed = {tag + "0", tag + "1", tag + "2"};
       Feed(forked[0], offset);
       for (const std::string& id : fed) Feed(id, offset);
-      const auto children = caller_.Fork(forked[0], {forked[1], forked[2]});
-      ASSERT_TRUE(children.ok()) << children.status.error_message();
-      ASSERT_EQ(children.reply.sessions_size(), 2);
+      ASSERT_REPLY(const auto children, caller_.Fork(forked[0], {forked[1], forked[2]}));
+      ASSERT_EQ(children.sessions_size(), 2);
       for (int i = 0; i < 2; ++i) {
-        EXPECT_EQ(children.reply.sessions(i).name(), "sessions/" + forked[1 + static_cast<size_t>(i)]);
-        EXPECT_EQ(children.reply.sessions(i).epoch(), 1);
-        EXPECT_EQ(children.reply.sessions(i).layers(0).token_count(), kPrompt.count + offset);
+        EXPECT_EQ(children.sessions(i).name(), "sessions/" + forked[1 + static_cast<size_t>(i)]);
+        EXPECT_EQ(children.sessions(i).epoch(), 1);
+        EXPECT_EQ(children.sessions(i).layers(0).token_count(), kPrompt.count + offset);
       }
       for (size_t side = 0; side < 3; ++side) EXPECT_EQ(caller_.State(forked[side]), caller_.State(fed[side]));
       // Over a fold of every side, in turns, each with tokens of its own.
       for (int64_t step = 0; step < kLogCapacity + 3; ++step) {
         for (size_t side = 0; side < 3; ++side) {
           const TokenRange token = {kPrefix + 50 * static_cast<int64_t>(side) + step, 1};
-          const auto reply = caller_.Decode(feed.Decode({forked[side], fed[side]}, token));
-          ASSERT_TRUE(reply.ok()) << reply.status.error_message();
-          EXPECT_EQ(RowBytes(reply.reply.output(), 0), RowBytes(reply.reply.output(), 1)) << "side " << side;
+          ASSERT_REPLY(const auto reply, caller_.Decode(feed.Decode({forked[side], fed[side]}, token)));
+          EXPECT_EQ(RowBytes(reply.output(), 0), RowBytes(reply.output(), 1)) << "side " << side;
         }
       }
       for (size_t side = 0; side < 3; ++side) EXPECT_EQ(caller_.State(forked[side]), caller_.State(fed[side]));
@@ -123,9 +121,8 @@ TEST_F(Fork, WithAPendingDraftLetsEachSideDecideForItself) {
     ASSERT_TRUE(caller_.Decode(feed_.Draft({"p" + tag}, {TokenRange{kPrefix, kDraft}})).ok());
     const std::vector<int> accepted = {2, 0, kDraft, 4};  // by the parent and its children
     std::vector<std::string> sides = {"p" + tag, "a" + tag, "b" + tag, "c" + tag};
-    const auto children = caller_.Fork(sides[0], {sides[1], sides[2], sides[3]});
-    ASSERT_TRUE(children.ok()) << children.status.error_message();
-    EXPECT_EQ(children.reply.sessions(0).layers(0).draft_length(), kDraft);
+    ASSERT_REPLY(const auto children, caller_.Fork(sides[0], {sides[1], sides[2], sides[3]}));
+    EXPECT_EQ(children.sessions(0).layers(0).draft_length(), kDraft);
     for (const size_t side : {1, 0, 3, 2}) {
       const auto done = caller_.Accept(sides[side], accepted[side]);
       ASSERT_TRUE(done.ok()) << done.status.error_message();
@@ -161,10 +158,7 @@ TEST_F(Fork, MakesAllChildrenOrNone) {
   Feed("p", 4);
   Feed("taken", 1);
   const std::string state = caller_.State("p");
-  const auto refused = caller_.Fork("p", {"a", "taken", "b"});
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
-  EXPECT_EQ(refused.reason(), "SESSION_EXISTS");
-  EXPECT_EQ(refused.metadata("session"), "sessions/taken");
+  EXPECT_TRUE(RefusedAs(caller_.Fork("p", {"a", "taken", "b"}), "SESSION_EXISTS", {{"session", "sessions/taken"}}));
   const int64_t used = caller_.Info().reply.state_bytes_used();
   for (const char* id : {"a", "b"}) EXPECT_EQ(caller_.Get(id).reason(), "SESSION_NOT_FOUND");
   EXPECT_EQ(caller_.Info().reply.session_count(), 2);
@@ -182,18 +176,16 @@ TEST_F(Fork, TheSameRequestAgainReturnsTheChildrenAsTheyAre) {
   feed_.DecodeAll(caller_, "a", {kPrefix, 2});
   feed_.DecodeAll(caller_, "p", {kPrefix, 1});
   const int64_t used = caller_.Info().reply.state_bytes_used();
-  const auto again = caller_.Fork(request);
-  ASSERT_TRUE(again.ok()) << again.status.error_message();
-  ASSERT_EQ(again.reply.sessions_size(), 2);
-  EXPECT_EQ(again.reply.sessions(0).layers(0).token_count(), kPrompt.count + 6);
-  EXPECT_EQ(again.reply.sessions(1).layers(0).token_count(), kPrompt.count + 4);
+  ASSERT_REPLY(const auto again, caller_.Fork(request));
+  ASSERT_EQ(again.sessions_size(), 2);
+  EXPECT_EQ(again.sessions(0).layers(0).token_count(), kPrompt.count + 6);
+  EXPECT_EQ(again.sessions(1).layers(0).token_count(), kPrompt.count + 4);
   EXPECT_EQ(caller_.Info().reply.state_bytes_used(), used);
 
   ASSERT_TRUE(caller_.Delete("b").ok());
-  const auto remade = caller_.Fork(request);
-  ASSERT_TRUE(remade.ok()) << remade.status.error_message();
-  EXPECT_EQ(remade.reply.sessions(0).layers(0).token_count(), kPrompt.count + 6) << "as it is";
-  EXPECT_EQ(remade.reply.sessions(1).layers(0).token_count(), kPrompt.count + 5) << "made now";
+  ASSERT_REPLY(const auto remade, caller_.Fork(request));
+  EXPECT_EQ(remade.sessions(0).layers(0).token_count(), kPrompt.count + 6) << "as it is";
+  EXPECT_EQ(remade.sessions(1).layers(0).token_count(), kPrompt.count + 5) << "made now";
   request.add_session_ids("c");
   EXPECT_EQ(caller_.Fork(request).reason(), "SESSION_EXISTS") << "another request";
 }
@@ -202,8 +194,7 @@ TEST_F(Fork, ChildrenHaveNamesLifetimesAndRepliesOfTheirOwn) {
   v1::CreateSessionRequest creation = feed_.Creation("p");
   creation.set_affinity("group");
   ASSERT_TRUE(caller_.Create(creation).ok());
-  v1::DecodeRequest step = feed_.Decode({"p"}, TokenRange{0, 1});
-  step.set_request_id("s");
+  v1::DecodeRequest step = WithId(feed_.Decode({"p"}, TokenRange{0, 1}), "s");
   ASSERT_TRUE(caller_.Decode(step).ok());
   v1::ForkSessionRequest request;
   request.set_name("sessions/p");
@@ -211,10 +202,9 @@ TEST_F(Fork, ChildrenHaveNamesLifetimesAndRepliesOfTheirOwn) {
   request.add_session_ids("named");
   request.mutable_idle_ttl()->set_seconds(500);
   request.mutable_max_lifetime()->set_seconds(700);
-  const auto children = caller_.Fork(request);
-  ASSERT_TRUE(children.ok()) << children.status.error_message();
-  EXPECT_EQ(children.reply.sessions(0).name().size(), std::string("sessions/").size() + 32);
-  for (const v1::Session& child : children.reply.sessions()) {
+  ASSERT_REPLY(const auto children, caller_.Fork(request));
+  EXPECT_EQ(children.sessions(0).name().size(), std::string("sessions/").size() + 32);
+  for (const v1::Session& child : children.sessions()) {
     EXPECT_EQ(child.affinity(), "group");
     EXPECT_EQ(child.idle_ttl().seconds(), 500);
     EXPECT_EQ(child.max_lifetime().seconds(), 700);
@@ -272,8 +262,7 @@ TEST_F(Fork, WithoutRoomMakesNothingAndTheParentGoesOn) {
   const std::string state = caller.State("p");
   const int64_t used = caller.Info().reply.state_bytes_used();
   const auto refused = caller.Fork("p", {"a", "b", "c"});
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(refused.reason(), "STATE_BUDGET_EXHAUSTED");
+  EXPECT_TRUE(RefusedAs(refused, "STATE_BUDGET_EXHAUSTED"));
   EXPECT_TRUE(HasRetryInfo(refused.status));
   for (const char* id : {"a", "b", "c"}) EXPECT_EQ(caller.Get(id).reason(), "SESSION_NOT_FOUND");
   EXPECT_EQ(caller.Info().reply.state_bytes_used(), used);

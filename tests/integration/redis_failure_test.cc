@@ -114,9 +114,7 @@ TEST_F(RedisFailure, LeavesSessionsOnTheDeviceAlone) {
   for (const std::string id : {"s2", "s3"}) {  // the two that are on the device
     EXPECT_EQ(feed_.DecodeAll(caller, id, {20, 5}), feed_.DecodeAll(big_, id, {20, 5}));
   }
-  const auto away = caller.Decode(feed_.Decode({"s0"}, TokenRange{20, 1}));
-  EXPECT_EQ(away.status.error_code(), grpc::StatusCode::UNAVAILABLE) << away.status.error_message();
-  EXPECT_EQ(away.reason(), "TIER_UNAVAILABLE");
+  EXPECT_TRUE(RefusedAs(caller.Decode(feed_.Decode({"s0"}, TokenRange{20, 1})), "TIER_UNAVAILABLE"));
   EXPECT_FALSE(feed_.Create(caller, "later").ok()) << "there is nowhere for another to go";
   EXPECT_EQ(caller.Get("s2").reply.tier(), v1::STATE_TIER_DEVICE);
   redis_.Start();

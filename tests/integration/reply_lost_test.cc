@@ -82,13 +82,11 @@ class ReplyLost : public ::testing::Test {
 TEST_F(ReplyLost, OfADecodeComesAgainByItsRequestId) {
   for (int64_t step = 0; step < 20; ++step) {  // over a fold
     const TokenRange token = {kPrompt.count + step, 1};
-    v1::DecodeRequest request = feed_.Decode({"a"}, token);
-    request.set_request_id("s" + std::to_string(step));
+    v1::DecodeRequest request = WithId(feed_.Decode({"a"}, token), "s" + std::to_string(step));
     LoseReplyOf(&v1::GdnService::Stub::Decode, request, [&] { return Count() == token.first + 1; });
-    const auto retry = caller_.Decode(request);
-    ASSERT_TRUE(retry.ok()) << retry.status.error_message();
-    EXPECT_EQ(retry.reply.output().data(), feed_.DecodeAll(caller_, "plain", token));
-    EXPECT_EQ(retry.reply.token_counts(0), token.first + 1);
+    ASSERT_REPLY(const auto retry, caller_.Decode(request));
+    EXPECT_EQ(retry.output().data(), feed_.DecodeAll(caller_, "plain", token));
+    EXPECT_EQ(retry.token_counts(0), token.first + 1);
     ASSERT_NO_FATAL_FAILURE(Connect());
   }
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
@@ -96,12 +94,10 @@ TEST_F(ReplyLost, OfADecodeComesAgainByItsRequestId) {
 
 TEST_F(ReplyLost, OfAPrefillComesAgainByItsRequestId) {
   const TokenRange range = {kPrompt.count, 50};
-  v1::PrefillRequest request = feed_.Prefill("a", range);
-  request.set_request_id("p");
+  v1::PrefillRequest request = WithId(feed_.Prefill("a", range), "p");
   LoseReplyOf(&v1::GdnService::Stub::Prefill, request, [&] { return Count() == range.first + range.count; });
-  const auto retry = caller_.Prefill(request);
-  ASSERT_TRUE(retry.ok()) << retry.status.error_message();
-  EXPECT_EQ(retry.reply.output().data(), caller_.Prefill(feed_.Prefill("plain", range)).reply.output().data());
+  ASSERT_REPLY(const auto retry, caller_.Prefill(request));
+  EXPECT_EQ(retry.output().data(), caller_.Prefill(feed_.Prefill("plain", range)).reply.output().data());
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
 }
 
@@ -112,9 +108,8 @@ TEST_F(ReplyLost, OfAnAcceptanceComesAgainByItsRequestId) {
   request.mutable_acceptances(0)->set_accepted_tokens(5);
   request.set_request_id("v");
   LoseReplyOf(&v1::GdnService::Stub::AcceptTokens, request, [&] { return Count() == kPrompt.count + 5; });
-  const auto retry = caller_.Accept(request);
-  ASSERT_TRUE(retry.ok()) << retry.status.error_message();
-  EXPECT_EQ(retry.reply.counts(0).layers(0).token_count(), kPrompt.count + 5);
+  ASSERT_REPLY(const auto retry, caller_.Accept(request));
+  EXPECT_EQ(retry.counts(0).layers(0).token_count(), kPrompt.count + 5);
   feed_.DecodeAll(caller_, "plain", {kPrompt.count, 5});
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
 }
@@ -124,18 +119,15 @@ TEST_F(ReplyLost, OfAForkComesAgainByTheSameRequest) {
   request.set_name("sessions/a");
   for (const char* id : {"x", "y"}) request.add_session_ids(id);
   LoseReplyOf(&v1::GdnService::Stub::ForkSession, request, [&] { return caller_.Get("y").ok(); });
-  const auto retry = caller_.Fork(request);
-  ASSERT_TRUE(retry.ok()) << retry.status.error_message();
-  EXPECT_EQ(retry.reply.sessions_size(), 2);
+  ASSERT_REPLY(const auto retry, caller_.Fork(request));
+  EXPECT_EQ(retry.sessions_size(), 2);
   EXPECT_EQ(caller_.Info().reply.session_count(), 4);
   EXPECT_EQ(caller_.State("x"), caller_.State("a"));
 }
 
 TEST_F(ReplyLost, OnAStreamComesAgainOnTheNext) {
   const TokenRange token = {kPrompt.count, 1};
-  v1::StreamDecodeRequest request;
-  *request.mutable_step() = feed_.Decode({"a"}, token);
-  request.mutable_step()->set_request_id("s");
+  const v1::StreamDecodeRequest request = StreamStep(WithId(feed_.Decode({"a"}, token), "s"));
   const auto call = [&] {
     grpc::ClientContext context;
     const auto stream = stub_->StreamDecode(&context);
@@ -148,18 +140,12 @@ TEST_F(ReplyLost, OnAStreamComesAgainOnTheNext) {
 
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  const auto stream = stub_->StreamDecode(&context);
-  v1::StreamDecodeResponse again;
-  ASSERT_TRUE(stream->Write(request) && stream->Read(&again));
-  ASSERT_EQ(again.status().code(), 0) << again.status().message();
-  EXPECT_EQ(again.result().output().data(), feed_.DecodeAll(caller_, "plain", token));
-  *request.mutable_step() = feed_.Decode({"a"}, TokenRange{token.first + 1, 1});
-  request.mutable_step()->set_request_id("t");
-  v1::StreamDecodeResponse next;
-  ASSERT_TRUE(stream->Write(request) && stream->Read(&next));
-  EXPECT_EQ(next.result().output().data(), feed_.DecodeAll(caller_, "plain", {token.first + 1, 1}));
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
+  const TokenRange after = {token.first + 1, 1};
+  const auto replies =
+      Converse(*stub_->StreamDecode(&context), {request, StreamStep(WithId(feed_.Decode({"a"}, after), "t"))});
+  ASSERT_EQ(replies[0].status().code(), 0) << replies[0].status().message();
+  EXPECT_EQ(replies[0].result().output().data(), feed_.DecodeAll(caller_, "plain", token));
+  EXPECT_EQ(replies[1].result().output().data(), feed_.DecodeAll(caller_, "plain", after));
   EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
 }
 

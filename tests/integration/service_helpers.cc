@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <latch>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +25,32 @@ constexpr absl::Duration kPatience = absl::Seconds(60);  // sanitizers and busy 
 constexpr absl::Duration kSettle = absl::Milliseconds(150);
 
 DType ToDType(v1::DType dtype) { return static_cast<DType>(dtype); }  // the two number alike
+
+// The status code of a reason: INVALID_ARGUMENT of all that are not here.
+grpc::StatusCode CodeOf(const std::string& reason) {
+  static const auto* const kCodes =
+      new std::map<std::string, grpc::StatusCode>{{"CHECKPOINT_NOT_FOUND", grpc::StatusCode::NOT_FOUND},
+                                                  {"DEVICE_FAILED", grpc::StatusCode::UNAVAILABLE},
+                                                  {"DRAFT_PENDING", grpc::StatusCode::FAILED_PRECONDITION},
+                                                  {"EPOCH_MISMATCH", grpc::StatusCode::ABORTED},
+                                                  {"INPUT_KIND_MISMATCH", grpc::StatusCode::FAILED_PRECONDITION},
+                                                  {"INPUT_NEEDS_MODEL", grpc::StatusCode::FAILED_PRECONDITION},
+                                                  {"INVALID_STATE_FILE", grpc::StatusCode::DATA_LOSS},
+                                                  {"MESSAGE_TOO_LARGE", grpc::StatusCode::RESOURCE_EXHAUSTED},
+                                                  {"MODEL_NOT_FOUND", grpc::StatusCode::NOT_FOUND},
+                                                  {"NO_DURABLE_TIER", grpc::StatusCode::FAILED_PRECONDITION},
+                                                  {"QUEUE_FULL", grpc::StatusCode::RESOURCE_EXHAUSTED},
+                                                  {"SERVER_DRAINING", grpc::StatusCode::UNAVAILABLE},
+                                                  {"SESSION_BUSY", grpc::StatusCode::ABORTED},
+                                                  {"SESSION_EXISTS", grpc::StatusCode::ALREADY_EXISTS},
+                                                  {"SESSION_NOT_FOUND", grpc::StatusCode::NOT_FOUND},
+                                                  {"STATE_BUDGET_EXHAUSTED", grpc::StatusCode::RESOURCE_EXHAUSTED},
+                                                  {"STATE_MISMATCH", grpc::StatusCode::FAILED_PRECONDITION},
+                                                  {"TIER_UNAVAILABLE", grpc::StatusCode::UNAVAILABLE},
+                                                  {"TOKEN_COUNT_MISMATCH", grpc::StatusCode::ABORTED}};
+  const auto it = kCodes->find(reason);
+  return it == kCodes->end() ? grpc::StatusCode::INVALID_ARGUMENT : it->second;
+}
 
 // Appends one sequence's rows of a [B, T, D] tensor.
 void AppendSequence(const SafetensorsFile& file, const std::string& name, int sequence, Tokens& tokens) {
@@ -52,6 +79,32 @@ std::vector<int64_t> Joined(std::vector<int64_t> leading, std::initializer_list<
 }
 
 }  // namespace
+
+testing::AssertionResult RefusedAs(const grpc::Status& status, const std::string& reason,
+                                   const std::map<std::string, std::string>& metadata) {
+  const google::rpc::ErrorInfo info = ErrorInfoOf(status);
+  bool same = status.error_code() == CodeOf(reason) && info.reason() == reason && info.domain() == "gdn.v1" &&
+              !status.error_message().empty();
+  for (const auto& [key, value] : metadata) {
+    const auto found = info.metadata().find(key);
+    same = same && found != info.metadata().end() && found->second == value;
+  }
+  if (same) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "code " << status.error_code() << ", \"" << status.error_message() << "\", "
+                                     << info.ShortDebugString() << "; expected code " << CodeOf(reason) << ", "
+                                     << reason << " and " << testing::PrintToString(metadata);
+}
+
+void ExpectRefused(const std::vector<BadCall>& calls, const std::function<std::string()>& everything) {
+  const std::string before = everything();
+  for (const BadCall& bad : calls) {
+    SCOPED_TRACE(bad.name);
+    std::map<std::string, std::string> metadata;
+    if (!bad.field.empty()) metadata[bad.field[0] == '[' ? "index" : "field"] = bad.field;
+    EXPECT_TRUE(RefusedAs(bad.call(), bad.reason, metadata));
+    EXPECT_EQ(everything(), before);
+  }
+}
 
 Tokens Tokens::Slice(int64_t first, int64_t count) const {
   const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first * features);
@@ -146,6 +199,18 @@ v1::OperatorSpec SmallOperator(int layer_count) {
   spec.set_value_dim(dims.value_dim);
   spec.set_layer_count(layer_count);
   return spec;
+}
+
+v1::StreamDecodeRequest StreamStep(const v1::DecodeRequest& step) {
+  v1::StreamDecodeRequest message;
+  *message.mutable_step() = step;
+  return message;
+}
+
+v1::StreamPrefillRequest StreamSegment(const v1::PrefillRequest& segment) {
+  v1::StreamPrefillRequest message;
+  *message.mutable_segment() = segment;
+  return message;
 }
 
 std::string RowBytes(const v1::Tensor& tensor, int64_t row) {

@@ -9,13 +9,16 @@
 #pragma once
 
 #include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "tests/integration/test_server.h"
 #include "tests/support/delta_rule_problem.h"
 
@@ -38,6 +41,35 @@ struct Outcome {
     return it == info.metadata().end() ? "(none)" : it->second;
   }
 };
+
+// Whether a call was refused for `reason`, with the status code that the reason always comes with, a message and this
+// metadata.
+testing::AssertionResult RefusedAs(const grpc::Status& status, const std::string& reason,
+                                   const std::map<std::string, std::string>& metadata = {});
+template <typename Reply>
+testing::AssertionResult RefusedAs(const Outcome<Reply>& outcome, const std::string& reason,
+                                   const std::map<std::string, std::string>& metadata = {}) {
+  return RefusedAs(outcome.status, reason, metadata);
+}
+
+// The reply of a call that has to end well: ends the test where it does not.
+//
+//   ASSERT_REPLY(const auto reply, caller.Decode(request));
+#define ASSERT_REPLY(declaration, call) ASSERT_REPLY_INNER_(GDN_MACRO_CONCAT_(outcome_, __LINE__), declaration, call)
+#define ASSERT_REPLY_INNER_(outcome, declaration, call)        \
+  auto outcome = (call);                                       \
+  ASSERT_TRUE(outcome.ok()) << outcome.status.error_message(); \
+  declaration = std::move(outcome.reply)
+
+// A bad call, by name. `field`: expected metadata "field", or "index" where it begins with "["; "": not looked at.
+struct BadCall {
+  std::string name;
+  std::string reason;
+  std::string field;
+  std::function<grpc::Status()> call;
+};
+// Each is refused, and what `everything` tells stays the same.
+void ExpectRefused(const std::vector<BadCall>& calls, const std::function<std::string()>& everything);
 
 // A method of the stub that takes one message and answers with one.
 template <typename Request, typename Response>
@@ -75,6 +107,27 @@ v1::ProjectedInput RandomProjected(const std::vector<int64_t>& leading, uint64_t
 // H = 2, HV = 4, K = 16, V = 24.
 v1::OperatorSpec SmallOperator(int layer_count = 1);
 LayerDims SmallOperatorDims();
+
+// The request with the id that makes a retry of it safe.
+template <typename Request>
+Request WithId(Request request, const std::string& request_id) {
+  request.set_request_id(request_id);
+  return request;
+}
+
+// Sends the messages one after the other, each after the reply to the one before, and ends the stream, which must go
+// well. One reply each.
+template <typename Request, typename Response>
+std::vector<Response> Converse(grpc::ClientReaderWriter<Request, Response>& stream,
+                               const std::vector<Request>& messages) {
+  std::vector<Response> replies(messages.size());
+  for (size_t i = 0; i < messages.size(); ++i) EXPECT_TRUE(stream.Write(messages[i]) && stream.Read(&replies[i])) << i;
+  stream.WritesDone();
+  EXPECT_TRUE(stream.Finish().ok());
+  return replies;
+}
+v1::StreamDecodeRequest StreamStep(const v1::DecodeRequest& step);
+v1::StreamPrefillRequest StreamSegment(const v1::PrefillRequest& segment);
 
 // Bytes of row `row` of a [B, ..] tensor.
 std::string RowBytes(const v1::Tensor& tensor, int64_t row);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/safetensors.h"
-#include "google/rpc/error_details.pb.h"
 #include "tests/integration/service_helpers.h"
+#include "tests/integration/token_feed.h"
 
 namespace gdn {
 namespace {
@@ -32,18 +32,17 @@ class Sessions : public ::testing::Test {
 };
 
 TEST_F(Sessions, AreDescribedWhole) {
-  const auto made = caller_.Create("a", "next");
-  ASSERT_TRUE(made.ok()) << made.status.error_message();
-  EXPECT_EQ(made.reply.name(), "sessions/a");
-  EXPECT_EQ(made.reply.model(), "models/next");
-  EXPECT_EQ(made.reply.affinity(), "a");
-  EXPECT_GT(made.reply.create_time().seconds(), 0);
-  EXPECT_EQ(made.reply.state_bytes(), caller_.Info().reply.state_bytes_used());
-  ASSERT_EQ(made.reply.layers_size(), 3);
+  ASSERT_REPLY(const auto made, caller_.Create("a", "next"));
+  EXPECT_EQ(made.name(), "sessions/a");
+  EXPECT_EQ(made.model(), "models/next");
+  EXPECT_EQ(made.affinity(), "a");
+  EXPECT_GT(made.create_time().seconds(), 0);
+  EXPECT_EQ(made.state_bytes(), caller_.Info().reply.state_bytes_used());
+  ASSERT_EQ(made.layers_size(), 3);
   for (int layer = 0; layer < 3; ++layer) {
-    EXPECT_EQ(made.reply.layers(layer).layer(), layer);
-    EXPECT_EQ(made.reply.layers(layer).token_count(), 0);
-    EXPECT_EQ(made.reply.layers(layer).input_kind(), v1::INPUT_KIND_UNSPECIFIED);
+    EXPECT_EQ(made.layers(layer).layer(), layer);
+    EXPECT_EQ(made.layers(layer).token_count(), 0);
+    EXPECT_EQ(made.layers(layer).input_kind(), v1::INPUT_KIND_UNSPECIFIED);
   }
   ASSERT_TRUE(caller_.Prefill(PrefillOf("a", 1, inputs_.Slice(0, 4))).ok());
   ASSERT_TRUE(caller_.Decode(DecodeOf({"a"}, 1, {inputs_.Token(4)})).ok());
@@ -58,14 +57,12 @@ TEST_F(Sessions, CreationUnderAChosenIdIsIdempotent) {
   request.set_session_id("a");
   request.set_model("models/next");
   request.set_affinity("group-7");
-  const auto made = caller_.Create(request);
-  ASSERT_TRUE(made.ok());
-  EXPECT_EQ(made.reply.affinity(), "group-7");
+  ASSERT_REPLY(const auto made, caller_.Create(request));
+  EXPECT_EQ(made.affinity(), "group-7");
   ASSERT_TRUE(caller_.Prefill(PrefillOf("a", 0, inputs_.Slice(0, 4))).ok());
-  const auto again = caller_.Create(request);
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(again.reply.layers(0).token_count(), 4) << "the session as it is now";
-  EXPECT_EQ(again.reply.SerializeAsString(), caller_.Get("a").reply.SerializeAsString());
+  ASSERT_REPLY(const auto again, caller_.Create(request));
+  EXPECT_EQ(again.layers(0).token_count(), 4) << "the session as it is now";
+  EXPECT_EQ(again.SerializeAsString(), caller_.Get("a").reply.SerializeAsString());
 
   std::vector<v1::CreateSessionRequest> others(4, request);
   others[0].set_model("models/five");
@@ -73,10 +70,7 @@ TEST_F(Sessions, CreationUnderAChosenIdIsIdempotent) {
   *others[2].mutable_operator_() = SmallOperator();
   others[3].add_initial_states()->set_token_count(1);
   for (const v1::CreateSessionRequest& other : others) {
-    const auto refused = caller_.Create(other);
-    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
-    EXPECT_EQ(refused.reason(), "SESSION_EXISTS");
-    EXPECT_EQ(refused.metadata("session"), "sessions/a");
+    EXPECT_TRUE(RefusedAs(caller_.Create(other), "SESSION_EXISTS", {{"session", "sessions/a"}}));
   }
   EXPECT_EQ(caller_.TokenCount("a", 0), 4);
 }
@@ -124,13 +118,11 @@ TEST_F(Sessions, ADeletedOneIsNotFoundAndItsIdIsFree) {
   ASSERT_TRUE(caller_.Delete("a").ok());
   for (const auto& status : {caller_.Get("a").status, caller_.Delete("a").status, caller_.Export("a").status,
                              caller_.Prefill(PrefillOf("a", 0, inputs_.Slice(0, 4))).status}) {
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-    EXPECT_EQ(ErrorInfoOf(status).reason(), "SESSION_NOT_FOUND");
+    EXPECT_TRUE(RefusedAs(status, "SESSION_NOT_FOUND"));
   }
   EXPECT_EQ(caller_.Info().reply.state_bytes_used(), 0);
-  const auto remade = caller_.Create("a", "five");
-  ASSERT_TRUE(remade.ok());
-  EXPECT_EQ(remade.reply.layers(0).token_count(), 0);
+  ASSERT_REPLY(const auto remade, caller_.Create("a", "five"));
+  EXPECT_EQ(remade.layers(0).token_count(), 0);
 }
 
 TEST_F(Sessions, AForeignOneAnswersExactlyAsAnUnknownOne) {
@@ -147,8 +139,7 @@ TEST_F(Sessions, AForeignOneAnswersExactlyAsAnUnknownOne) {
     const auto foreign = statuses("mine");
     const auto unknown = statuses("none");
     for (size_t i = 0; i < foreign.size(); ++i) {
-      EXPECT_EQ(foreign[i].error_code(), grpc::StatusCode::NOT_FOUND) << i;
-      EXPECT_EQ(ErrorInfoOf(foreign[i]).reason(), "SESSION_NOT_FOUND") << i;
+      EXPECT_TRUE(RefusedAs(foreign[i], "SESSION_NOT_FOUND")) << i;
       std::string details = unknown[i].error_details();
       for (size_t at = 0; (at = details.find("none", at)) != std::string::npos; at += 4) details.replace(at, 4, "mine");
       EXPECT_EQ(foreign[i].error_details(), details) << "message, reason and metadata, byte by byte";
@@ -163,10 +154,9 @@ TEST_F(Sessions, AForeignOneAnswersExactlyAsAnUnknownOne) {
 }
 
 TEST_F(Sessions, AnOperatorSessionHasAsManyLayersAsAskedFor) {
-  const auto made = caller_.CreateOperator("op", SmallOperator(3));
-  ASSERT_TRUE(made.ok());
-  EXPECT_EQ(made.reply.operator_().layer_count(), 3);
-  EXPECT_EQ(made.reply.layers_size(), 3);
+  ASSERT_REPLY(const auto made, caller_.CreateOperator("op", SmallOperator(3)));
+  EXPECT_EQ(made.operator_().layer_count(), 3);
+  EXPECT_EQ(made.layers_size(), 3);
   Random random(1);
   const DeltaRuleInputs inputs = RandomDeltaRuleInputs(SmallOperatorDims(), 5, random);
   v1::PrefillRequest request;
@@ -175,11 +165,10 @@ TEST_F(Sessions, AnOperatorSessionHasAsManyLayersAsAskedFor) {
   std::string first;
   for (const int layer : {2, 0}) {
     request.set_layer(layer);
-    const auto reply = caller_.Prefill(request);
-    ASSERT_TRUE(reply.ok()) << reply.status.error_message();
-    EXPECT_THAT(reply.reply.output().shape(), ElementsAre(5, 4, 24));
-    if (first.empty()) first = reply.reply.output().data();
-    EXPECT_EQ(reply.reply.output().data(), first);
+    ASSERT_REPLY(const auto reply, caller_.Prefill(request));
+    EXPECT_THAT(reply.output().shape(), ElementsAre(5, 4, 24));
+    if (first.empty()) first = reply.output().data();
+    EXPECT_EQ(reply.output().data(), first);
   }
   EXPECT_EQ(caller_.TokenCount("op", 0), 5);
   EXPECT_EQ(caller_.TokenCount("op", 1), 0);
@@ -206,18 +195,16 @@ TEST_F(Sessions, InitialStatesContinueWhereTheyWereTaken) {
     *initial->mutable_conv_state() = AsTensor({256, 3}, conv);
     return caller_.Create(request);
   };
-  const auto made = with_states("b", recurrent, v1::DTYPE_F32);
-  ASSERT_TRUE(made.ok()) << made.status.error_message();
-  EXPECT_EQ(made.reply.layers(0).token_count(), 30);
+  ASSERT_REPLY(const auto made, with_states("b", recurrent, v1::DTYPE_F32));
+  EXPECT_EQ(made.layers(0).token_count(), 30);
   const std::vector<float> rounded = Floats(AsTensor({4, 32, 32}, recurrent, v1::DTYPE_F16));
   ASSERT_TRUE(with_states("half", recurrent, v1::DTYPE_F16).ok());
   ASSERT_TRUE(with_states("rounded", rounded, v1::DTYPE_F32).ok());
   for (int64_t token = 30; token < inputs_.count(); ++token) {
-    const auto reply =
-        caller_.Decode(DecodeOf({"a", "b", "half", "rounded"}, 0, std::vector<Tokens>(4, inputs_.Token(token))));
-    ASSERT_TRUE(reply.ok()) << reply.status.error_message();
-    EXPECT_EQ(RowBytes(reply.reply.output(), 1), RowBytes(reply.reply.output(), 0)) << token;
-    EXPECT_EQ(RowBytes(reply.reply.output(), 3), RowBytes(reply.reply.output(), 2)) << token;
+    ASSERT_REPLY(const auto reply, caller_.Decode(DecodeOf({"a", "b", "half", "rounded"}, 0,
+                                                           std::vector<Tokens>(4, inputs_.Token(token)))));
+    EXPECT_EQ(RowBytes(reply.output(), 1), RowBytes(reply.output(), 0)) << token;
+    EXPECT_EQ(RowBytes(reply.output(), 3), RowBytes(reply.output(), 2)) << token;
   }
   EXPECT_EQ(caller_.State("b"), caller_.State("a"));
   EXPECT_NE(caller_.State("half"), caller_.State("a"));
@@ -236,15 +223,9 @@ TEST_F(Sessions, TheBudgetIsNotOverdrawnAndDeletionGivesItBack) {
   }
   const std::string state = caller.State("a");
   const auto refused = caller.Create("c", "next");
-  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(refused.reason(), "STATE_BUDGET_EXHAUSTED");
-  EXPECT_EQ(refused.metadata("needed"), std::to_string(bytes));
-  EXPECT_EQ(refused.metadata("available"), std::to_string(bytes / 2));
-  google::rpc::Status details;
-  ASSERT_TRUE(details.ParseFromString(refused.status.error_details()));
-  bool has_retry_info = false;
-  for (const auto& detail : details.details()) has_retry_info |= detail.Is<google::rpc::RetryInfo>();
-  EXPECT_TRUE(has_retry_info);
+  EXPECT_TRUE(RefusedAs(refused, "STATE_BUDGET_EXHAUSTED",
+                        {{"needed", std::to_string(bytes)}, {"available", std::to_string(bytes / 2)}}));
+  EXPECT_TRUE(HasRetryInfo(refused.status));
   EXPECT_EQ(caller.Get("c").reason(), "SESSION_NOT_FOUND");
   EXPECT_EQ(caller.State("a"), state);
   EXPECT_EQ(caller.Info().reply.state_bytes_used(), 2 * bytes);

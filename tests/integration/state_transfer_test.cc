@@ -23,16 +23,15 @@ TEST_F(StateTransfer, ASessionGoesOnInAnotherServerToTheBit) {
   const std::string file = File("a");
   TestServer second({.models = {{"m", GoldenPath(kSet)}}, .threads = 1});
   const Caller elsewhere(second);
-  const auto imported = elsewhere.Import("b", "m", file);
-  ASSERT_TRUE(imported.ok()) << imported.status.error_message();
-  EXPECT_EQ(imported.reply.name(), "sessions/b");
-  ASSERT_EQ(imported.reply.layers_size(), 3);
+  ASSERT_REPLY(const auto imported, elsewhere.Import("b", "m", file));
+  EXPECT_EQ(imported.name(), "sessions/b");
+  ASSERT_EQ(imported.layers_size(), 3);
   const std::vector<int64_t> counts = {37, 25, 20};
   const std::vector<int32_t> logs = {0, 5, 4};
   for (int layer = 0; layer < 3; ++layer) {
-    EXPECT_EQ(imported.reply.layers(layer).token_count(), counts[static_cast<size_t>(layer)]);
-    EXPECT_EQ(imported.reply.layers(layer).log_length(), logs[static_cast<size_t>(layer)]);
-    EXPECT_EQ(imported.reply.layers(layer).input_kind(), v1::INPUT_KIND_HIDDEN_STATES);
+    EXPECT_EQ(imported.layers(layer).token_count(), counts[static_cast<size_t>(layer)]);
+    EXPECT_EQ(imported.layers(layer).log_length(), logs[static_cast<size_t>(layer)]);
+    EXPECT_EQ(imported.layers(layer).input_kind(), v1::INPUT_KIND_HIDDEN_STATES);
   }
   EXPECT_EQ(elsewhere.State("b"), caller_.State("a"));
   EXPECT_EQ(GoOn(elsewhere, "b"), GoOn(caller_, "a"));
@@ -56,10 +55,9 @@ TEST_F(StateTransfer, TheFileHoldsWhatTheApiSays) {
                                                  "layer.1.base_state", "layer.1.log_k", "layer.1.log_u",
                                                  "layer.1.log_g", "layer.2.conv_state", "layer.2.base_state",
                                                  "layer.2.log_k", "layer.2.log_u", "layer.2.log_g"));
-  const auto full = caller_.Export("a", /*include_recurrent_state=*/true);
-  ASSERT_TRUE(full.ok());
-  EXPECT_EQ(names(full.reply).size(), 14u);
-  const SafetensorsFile file = SafetensorsFile::Parse(full.reply).value();
+  ASSERT_REPLY(const auto full, caller_.Export("a", /*include_recurrent_state=*/true));
+  EXPECT_EQ(names(full).size(), 14u);
+  const SafetensorsFile file = SafetensorsFile::Parse(full).value();
   EXPECT_EQ(file.entries().at("layer.1.recurrent_state").shape, (std::vector<int64_t>{6, 48, 32}));
   EXPECT_EQ(file.entries().at("layer.1.log_u").shape, (std::vector<int64_t>{5, 6, 32}));
   EXPECT_EQ(file.entries().at("layer.0.conv_state").shape, (std::vector<int64_t>{384, 3}));
@@ -95,14 +93,13 @@ TEST_F(StateTransfer, AFileWithOnlyTheRecurrentStateIsEnough) {
                             {"layer.1.conv_state", parsed.Tensor("layer.1.conv_state").value()}},
                            metadata)
           .value();
-  const auto imported = caller_.Import("b", "m", only);
-  ASSERT_TRUE(imported.ok()) << imported.status.error_message();
-  EXPECT_EQ(imported.reply.layers(1).token_count(), 25);
-  EXPECT_EQ(imported.reply.layers(1).log_length(), 0);
+  ASSERT_REPLY(const auto imported, caller_.Import("b", "m", only));
+  EXPECT_EQ(imported.layers(1).token_count(), 25);
+  EXPECT_EQ(imported.layers(1).log_length(), 0);
   for (int t = 0; t < 20; ++t) {
-    const auto both = caller_.Decode(DecodeOf({"a", "b"}, 1, std::vector<Tokens>(2, inputs_.Token(25 + t))));
-    ASSERT_TRUE(both.ok()) << both.status.error_message();
-    const std::vector<float> outputs = Floats(both.reply.output());
+    ASSERT_REPLY(const auto both,
+                 caller_.Decode(DecodeOf({"a", "b"}, 1, std::vector<Tokens>(2, inputs_.Token(25 + t)))));
+    const std::vector<float> outputs = Floats(both.output());
     EXPECT_LE(RelativeNormError({outputs.data() + 64, 64}, absl::Span<const float>{outputs.data(), 64}),
               kSplitTolerance);
   }
@@ -110,25 +107,21 @@ TEST_F(StateTransfer, AFileWithOnlyTheRecurrentStateIsEnough) {
 
 TEST_F(StateTransfer, ADraftAndStoredRepliesTravelToo) {
   MakeUneven(caller_, "a");
-  v1::DecodeRequest stored = DecodeOf({"a"}, 0, {inputs_.Slice(37, 3)});
-  stored.set_request_id("once");
-  const auto answered = caller_.Decode(stored);
-  ASSERT_TRUE(answered.ok()) << answered.status.error_message();
+  v1::DecodeRequest stored = WithId(DecodeOf({"a"}, 0, {inputs_.Slice(37, 3)}), "once");
+  ASSERT_REPLY(const auto answered, caller_.Decode(stored));
   v1::DecodeRequest draft = DecodeOf({"a"}, 1, {inputs_.Slice(25, 4)});
   draft.set_draft(true);
   ASSERT_TRUE(caller_.Decode(draft).ok());
 
   TestServer second({.models = {{"m", GoldenPath(kSet)}}, .threads = 1});
   const Caller elsewhere(second);
-  const auto imported = elsewhere.Import("a", "m", File("a"));
-  ASSERT_TRUE(imported.ok()) << imported.status.error_message();
-  EXPECT_EQ(imported.reply.layers(0).token_count(), 40);
-  EXPECT_EQ(imported.reply.layers(1).token_count(), 25);
-  EXPECT_EQ(imported.reply.layers(1).draft_length(), 4);
+  ASSERT_REPLY(const auto imported, elsewhere.Import("a", "m", File("a")));
+  EXPECT_EQ(imported.layers(0).token_count(), 40);
+  EXPECT_EQ(imported.layers(1).token_count(), 25);
+  EXPECT_EQ(imported.layers(1).draft_length(), 4);
   EXPECT_EQ(elsewhere.State("a"), caller_.State("a"));
-  const auto retried = elsewhere.Decode(stored);
-  ASSERT_TRUE(retried.ok()) << retried.status.error_message();
-  EXPECT_EQ(retried.reply.output().data(), answered.reply.output().data());
+  ASSERT_REPLY(const auto retried, elsewhere.Decode(stored));
+  EXPECT_EQ(retried.output().data(), answered.output().data());
   EXPECT_EQ(elsewhere.TokenCount("a", 0), 40) << "the retry moves nothing";
   stored.mutable_hidden_states()->mutable_hidden_states()->mutable_data()->at(1) ^= 1;
   EXPECT_EQ(elsewhere.Decode(stored).reason(), "REQUEST_ID_REUSED");
@@ -143,8 +136,7 @@ TEST_F(StateTransfer, ADraftAndStoredRepliesTravelToo) {
 
 TEST_F(StateTransfer, TheMaterialisedStateComesInTheDtypeAskedFor) {
   MakeUneven(caller_, "a");
-  const auto full = caller_.Export("a", /*include_recurrent_state=*/true);
-  ASSERT_TRUE(full.ok());
+  ASSERT_REPLY(const auto full, caller_.Export("a", /*include_recurrent_state=*/true));
   v1::ExportStateRequest request;
   request.set_name("sessions/a");
   request.set_include_recurrent_state(true);
@@ -159,7 +151,7 @@ TEST_F(StateTransfer, TheMaterialisedStateComesInTheDtypeAskedFor) {
   std::string bytes;
   ASSERT_TRUE(download(&bytes).ok());
   const SafetensorsFile narrow = SafetensorsFile::Parse(bytes).value();
-  const SafetensorsFile wide = SafetensorsFile::Parse(full.reply).value();
+  const SafetensorsFile wide = SafetensorsFile::Parse(full).value();
   EXPECT_EQ(narrow.entries().at("layer.1.recurrent_state").dtype, "BF16");
   EXPECT_EQ(narrow.entries().at("layer.1.base_state").dtype, "F32");
   EXPECT_EQ(narrow.entries().at("layer.0.recurrent_state").dtype, "F32") << "it is the base itself";

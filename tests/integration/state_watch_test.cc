@@ -138,9 +138,9 @@ TEST_F(StateWatching, AStandbyGoesOnFromTheLastSnapshotToTheBit) {
   const std::string file = NextFile(watch);
   ASSERT_TRUE(caller_.Import("standby", "m", file).ok());
   for (int t = 0; t < 20; ++t) {
-    const auto both = caller_.Decode(DecodeOf({"a", "standby"}, 0, std::vector<Tokens>(2, inputs_.Token(taken_ + t))));
-    ASSERT_TRUE(both.ok()) << both.status.error_message();
-    EXPECT_EQ(RowBytes(both.reply.output(), 0), RowBytes(both.reply.output(), 1));
+    ASSERT_REPLY(const auto both,
+                 caller_.Decode(DecodeOf({"a", "standby"}, 0, std::vector<Tokens>(2, inputs_.Token(taken_ + t)))));
+    EXPECT_EQ(RowBytes(both.output(), 0), RowBytes(both.output(), 1));
   }
 }
 

@@ -24,11 +24,7 @@ class Streams : public ::testing::Test {
   // Sends all segments before it reads, then reads one reply for each.
   static std::vector<v1::StreamPrefillResponse> Send(PrefillStream& stream,
                                                      const std::vector<v1::PrefillRequest>& segments) {
-    for (const v1::PrefillRequest& segment : segments) {
-      v1::StreamPrefillRequest request;
-      *request.mutable_segment() = segment;
-      EXPECT_TRUE(stream.Write(request));
-    }
+    for (const v1::PrefillRequest& segment : segments) EXPECT_TRUE(stream.Write(StreamSegment(segment)));
     std::vector<v1::StreamPrefillResponse> replies(segments.size());
     for (auto& reply : replies) EXPECT_TRUE(stream.Read(&reply));
     return replies;
@@ -67,9 +63,8 @@ class Streams : public ::testing::Test {
 };
 
 TEST_F(Streams, APromptInUnevenSegmentsEqualsOnePrefill) {
-  const auto whole = caller_.Prefill(PrefillOf("reference", kLayer, inputs_));
-  ASSERT_TRUE(whole.ok());
-  const std::vector<float> expected = Floats(whole.reply.output());
+  ASSERT_REPLY(const auto whole, caller_.Prefill(PrefillOf("reference", kLayer, inputs_)));
+  const std::vector<float> expected = Floats(whole.output());
   const std::vector<std::vector<int64_t>> splits = {
       {1, 157}, {31, 33, 94}, {0, 63, 1, 0, 94}, {64, 64, 30}, {7, 41, 3, 100, 7}};
   for (size_t i = 0; i < splits.size(); ++i) {
@@ -81,11 +76,10 @@ TEST_F(Streams, APromptInUnevenSegmentsEqualsOnePrefill) {
 
 TEST_F(Streams, SegmentsOfWholeEngineSegmentsGiveTheSameBits) {
   const Tokens prompt = RandomTokens(1100, 5);
-  const auto whole = caller_.Prefill(PrefillOf("reference", kLayer, prompt));
-  ASSERT_TRUE(whole.ok());
-  EXPECT_TRUE(BitEqual(PrefillInSegments("a", prompt, {512, 512, 76}), Floats(whole.reply.output())));
+  ASSERT_REPLY(const auto whole, caller_.Prefill(PrefillOf("reference", kLayer, prompt)));
+  EXPECT_TRUE(BitEqual(PrefillInSegments("a", prompt, {512, 512, 76}), Floats(whole.output())));
   ASSERT_TRUE(caller_.Create("b", "m").ok());
-  EXPECT_TRUE(BitEqual(PrefillInSegments("b", prompt, {1024, 76}), Floats(whole.reply.output())));
+  EXPECT_TRUE(BitEqual(PrefillInSegments("b", prompt, {1024, 76}), Floats(whole.output())));
   EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
   EXPECT_EQ(caller_.State("b"), caller_.State("reference"));
 }
@@ -132,9 +126,7 @@ TEST_F(Streams, DecodeStepsOfAStreamEqualUnaryOnesToTheBit) {
   const auto stream = server_.stub().StreamDecode(&context);
   constexpr int kSteps = 40;  // folds included
   for (int i = 0; i < kSteps; ++i) {
-    v1::StreamDecodeRequest request;
-    *request.mutable_step() = DecodeOf({"a"}, kLayer, {inputs_.Token(20 + i)});
-    ASSERT_TRUE(stream->Write(request));
+    ASSERT_TRUE(stream->Write(StreamStep(DecodeOf({"a"}, kLayer, {inputs_.Token(20 + i)}))));
   }
   stream->WritesDone();
   for (int i = 0; i < kSteps; ++i) {
@@ -151,20 +143,15 @@ TEST_F(Streams, DecodeStepsOfAStreamEqualUnaryOnesToTheBit) {
 
 TEST_F(Streams, ABadDecodeStepDoesNotEndTheStream) {
   grpc::ClientContext context;
-  const auto stream = server_.stub().StreamDecode(&context);
-  std::vector<v1::StreamDecodeRequest> requests(4);
-  *requests[0].mutable_step() = DecodeOf({"a"}, kLayer, {inputs_.Token(0)});
-  *requests[1].mutable_step() = DecodeOf({"nobody"}, kLayer, {inputs_.Token(1)});
-  *requests[3].mutable_step() = DecodeOf({"a"}, kLayer, {inputs_.Token(1)});
+  const auto replies = Converse(*server_.stub().StreamDecode(&context),
+                                {StreamStep(DecodeOf({"a"}, kLayer, {inputs_.Token(0)})),
+                                 StreamStep(DecodeOf({"nobody"}, kLayer, {inputs_.Token(1)})),
+                                 v1::StreamDecodeRequest(), StreamStep(DecodeOf({"a"}, kLayer, {inputs_.Token(1)}))});
   const std::vector<std::string> reasons = {"", "SESSION_NOT_FOUND", "INPUT_MISSING", ""};
-  for (size_t i = 0; i < requests.size(); ++i) {
-    v1::StreamDecodeResponse reply;
-    ASSERT_TRUE(stream->Write(requests[i]) && stream->Read(&reply));
-    EXPECT_EQ(ErrorInfoOf(reply.status()).reason(), reasons[i]) << i;
-    EXPECT_EQ(reply.has_result(), reasons[i].empty()) << i;
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    EXPECT_EQ(ErrorInfoOf(replies[i].status()).reason(), reasons[i]) << i;
+    EXPECT_EQ(replies[i].has_result(), reasons[i].empty()) << i;
   }
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(caller_.TokenCount("a", kLayer), 2);
 }
 
@@ -179,9 +166,7 @@ TEST_F(Streams, AClientThatIsDoneGetsAllItsRepliesAndOk) {
   EngineBlocker blocker(server_.batcher());
   grpc::ClientContext context;
   const auto stream = server_.stub().StreamPrefill(&context);
-  v1::StreamPrefillRequest request;
-  *request.mutable_segment() = PrefillOf("a", kLayer, inputs_.Slice(0, 5));
-  ASSERT_TRUE(stream->Write(request));
+  ASSERT_TRUE(stream->Write(StreamSegment(PrefillOf("a", kLayer, inputs_.Slice(0, 5)))));
   stream->WritesDone();  // while the step waits
   EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
   blocker.Release();
@@ -197,8 +182,7 @@ TEST_F(Streams, AStreamCancelledInAStepLeavesTheStateAndAHealthyServer) {
   EngineBlocker blocker(server_.batcher());
   grpc::ClientContext context;
   const auto stream = server_.stub().StreamDecode(&context);
-  v1::StreamDecodeRequest request;
-  *request.mutable_step() = DecodeOf({"a"}, kLayer, {inputs_.Token(20)});
+  const v1::StreamDecodeRequest request = StreamStep(DecodeOf({"a"}, kLayer, {inputs_.Token(20)}));
   ASSERT_TRUE(stream->Write(request) && stream->Write(request));  // the second is not read before the first is done
   EXPECT_TRUE(WaitForQueuedSteps(server_, 1));
   CancelAndSettle(caller_, context);
@@ -212,8 +196,7 @@ TEST_F(Streams, AStreamCancelledInAStepLeavesTheStateAndAHealthyServer) {
 TEST_F(Streams, AnIdleStreamHoldsNothingOfADeletedSession) {
   grpc::ClientContext context;
   const auto stream = server_.stub().StreamDecode(&context);
-  v1::StreamDecodeRequest request;
-  *request.mutable_step() = DecodeOf({"a", "reference"}, kLayer, {inputs_.Token(0), inputs_.Token(1)});
+  const auto request = StreamStep(DecodeOf({"a", "reference"}, kLayer, {inputs_.Token(0), inputs_.Token(1)}));
   v1::StreamDecodeResponse reply;
   ASSERT_TRUE(stream->Write(request) && stream->Read(&reply));
   ASSERT_EQ(reply.status().code(), 0) << reply.status().message();

@@ -3,8 +3,6 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -48,21 +46,6 @@ google::rpc::ErrorInfo ErrorInfoOf(const google::rpc::Status& status) {
 google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status) {
   google::rpc::Status rpc;
   return rpc.ParseFromString(status.error_details()) ? ErrorInfoOf(rpc) : google::rpc::ErrorInfo();
-}
-
-v1::Tensor MakeTensor(const std::vector<int64_t>& shape, const std::vector<float>& values) {
-  v1::Tensor tensor;
-  tensor.set_dtype(v1::DTYPE_F32);
-  for (const int64_t dim : shape) tensor.add_shape(dim);
-  tensor.set_data(values.data(), values.size() * sizeof(float));
-  return tensor;
-}
-
-std::vector<float> TensorFloats(const v1::Tensor& tensor) {
-  EXPECT_EQ(tensor.dtype(), v1::DTYPE_F32);
-  std::vector<float> values(tensor.data().size() / sizeof(float));
-  std::memcpy(values.data(), tensor.data().data(), tensor.data().size());
-  return values;
 }
 
 }  // namespace gdn

@@ -65,8 +65,4 @@ std::string GoldenPath(const std::string& name);
 google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status);
 google::rpc::ErrorInfo ErrorInfoOf(const google::rpc::Status& status);
 
-// A float32 tensor of `values`; its size must be the product of `shape`.
-v1::Tensor MakeTensor(const std::vector<int64_t>& shape, const std::vector<float>& values);
-std::vector<float> TensorFloats(const v1::Tensor& tensor);
-
 }  // namespace gdn

@@ -1,7 +1,6 @@
 #include "server/rpc/gdn_service.h"
 
 #include "server/rpc/accept_call.h"
-#include "server/rpc/export_reactor.h"
 #include "server/rpc/fork_call.h"
 #include "server/rpc/import_reactor.h"
 #include "server/rpc/info_calls.h"
@@ -9,8 +8,8 @@
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
 #include "server/rpc/state_calls.h"
+#include "server/rpc/state_stream_reactors.h"
 #include "server/rpc/step_reactors.h"
-#include "server/rpc/watch_reactor.h"
 
 namespace gdn {
 namespace {

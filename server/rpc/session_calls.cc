@@ -83,6 +83,32 @@ absl::StatusOr<SessionSpec> SpecOf(const ServiceContext& context, const v1::Crea
   }
 }
 
+// Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
+// `out`.
+void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
+                    v1::Session* out, CallDone done) {
+  SessionLease lease = std::move(creation.lease());
+  // std::function wants copyable captures; the creation is not.
+  auto shared = std::make_shared<SessionCreation>(std::move(creation));
+  auto placed = [&context, shared, out, done = std::move(done)](absl::StatusOr<SessionLease> made) mutable {
+    absl::Status status = made.status();
+    if (status.ok()) {
+      const Session& session = *shared->session();
+      shared->Publish();
+      made->Release();
+      // It may come with states that are worth a checkpoint at once.
+      if (context.environment.on_progress) context.environment.on_progress(shared->session());
+      FillSession(context, session, out);
+      spdlog::info("session created id={} model={} layers={} state_bytes={}", session.id(),
+                   session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
+                   out->state_bytes());
+    }
+    shared.reset();  // before anybody hears of it: a session that is then deleted frees its states at once
+    std::exchange(done, nullptr)(std::move(status));
+  };
+  context.residency.Place(std::move(lease), std::move(image), deadline, std::move(placed));
+}
+
 }  // namespace
 
 absl::Status SpecMissing() {
@@ -160,30 +186,6 @@ absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& conte
                                                      const std::string& name) {
   GDN_ASSIGN_OR_RETURN(const std::string id, ParseSessionName(name));
   return context.sessions.Find(principal, id);
-}
-
-void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
-                    v1::Session* out, CallDone done) {
-  SessionLease lease = std::move(creation.lease());
-  // std::function wants copyable captures; the creation is not.
-  auto shared = std::make_shared<SessionCreation>(std::move(creation));
-  auto placed = [&context, shared, out, done = std::move(done)](absl::StatusOr<SessionLease> made) mutable {
-    absl::Status status = made.status();
-    if (status.ok()) {
-      const Session& session = *shared->session();
-      shared->Publish();
-      made->Release();
-      // It may come with states that are worth a checkpoint at once.
-      if (context.environment.on_progress) context.environment.on_progress(shared->session());
-      FillSession(context, session, out);
-      spdlog::info("session created id={} model={} layers={} state_bytes={}", session.id(),
-                   session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
-                   out->state_bytes());
-    }
-    shared.reset();  // before anybody hears of it: a session that is then deleted frees its states at once
-    std::exchange(done, nullptr)(std::move(status));
-  };
-  context.residency.Place(std::move(lease), std::move(image), deadline, std::move(placed));
 }
 
 void CreateSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,

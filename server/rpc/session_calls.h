@@ -42,9 +42,4 @@ absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std
 absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
 absl::Status SpecMissing();
 
-// Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
-// `out`.
-void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
-                    v1::Session* out, CallDone done);
-
 }  // namespace gdn

@@ -1,8 +1,9 @@
-#include "server/rpc/watch_reactor.h"
+#include "server/rpc/state_stream_reactors.h"
 
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -13,14 +14,140 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gdn/v1/state.pb.h"
-#include "server/rpc/file_reactor.h"
 #include "server/rpc/principal.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/session_calls.h"
+#include "server/rpc/state_pieces.h"
 
 namespace gdn {
 namespace {
+
+absl::Status ClientGone() {
+  return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
+}
+
+// Sends one state file at a time, piece by piece; the next piece is made ready while the one before is on its way.
+//
+// Thread safety: Send from one thread at a time, not before the file before has been sent. Ownership: deletes itself
+// when the call is over. A derived class calls Finish once, and only while nothing of its own is under way.
+class FileReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ protected:
+  // Ends in OnFileSent, or ends the call where the client does not read any more.
+  void Send(FilePieces pieces);
+
+  virtual void OnFileSent() = 0;
+
+ private:
+  void OnWriteDone(bool ok) final;
+  void OnDone() final { delete this; }
+  void SendNext();
+  // True where the next piece is to be sent.
+  bool Advance();
+
+  FilePieces pieces_;
+  grpc::ByteBuffer writing_;
+  grpc::ByteBuffer next_;
+  bool has_next_ = false;
+  bool broken_ = false;
+  // The write of this piece and the making of the next: whoever is last goes on.
+  std::atomic<int> under_way_{0};
+};
+
+void FileReactor::Send(FilePieces pieces) {
+  pieces_ = std::move(pieces);
+  writing_ = pieces_.Next();
+  SendNext();
+}
+
+void FileReactor::SendNext() {
+  do {
+    under_way_.store(2);
+    StartWrite(&writing_);
+    has_next_ = !pieces_.done();
+    if (has_next_) next_ = pieces_.Next();
+    if (under_way_.fetch_sub(1) != 1) return;  // OnWriteDone goes on
+  } while (Advance());
+}
+
+void FileReactor::OnWriteDone(bool ok) {
+  if (!ok) broken_ = true;
+  if (under_way_.fetch_sub(1) == 1 && Advance()) SendNext();
+}
+
+bool FileReactor::Advance() {
+  if (!broken_ && has_next_) {
+    writing_.Swap(&next_);
+    next_.Clear();
+    return true;
+  }
+  pieces_ = FilePieces();
+  writing_.Clear();
+  next_.Clear();
+  broken_ ? Finish(ToGrpcStatus(ClientGone())) : OnFileSent();
+  return false;
+}
+
+absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request) {
+  StateFileOptions options;
+  options.include_recurrent_state = request.include_recurrent_state();
+  switch (request.recurrent_state_dtype()) {
+    case v1::DTYPE_UNSPECIFIED:
+    case v1::DTYPE_F32:
+      return options;
+    case v1::DTYPE_BF16:
+      options.recurrent_state_dtype = DType::kBF16;
+      return options;
+    default:
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+                       StrCat("recurrent_state_dtype is ", v1::DType_Name(request.recurrent_state_dtype()),
+                              ", expected DTYPE_F32 or DTYPE_BF16"),
+                       {{"field", "recurrent_state_dtype"}});
+  }
+}
+
+std::string ExportTail(const PieceTail& tail) {
+  v1::ExportStateResponse rest;
+  rest.set_offset(tail.offset);
+  rest.set_total_bytes(tail.total_bytes);
+  rest.set_checksum(tail.checksum);
+  return rest.SerializeAsString();
+}
+
+class ExportReactor final : public FileReactor {
+ public:
+  ExportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
+      : context_(context), call_(call) {
+    if (absl::Status status = Begin(*message); !status.ok()) Finish(ToGrpcStatus(status));
+  }
+
+ private:
+  absl::Status Begin(const grpc::ByteBuffer& message) {
+    GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
+    GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
+    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, PrincipalOf(*call_), request.name()));
+    context_.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
+      if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Encode(absl::StatusOr<CapturedState> captured) {
+    GDN_RETURN_IF_ERROR(captured.status());
+    captured->held.Release();  // what is sent is a copy
+    if (call_->IsCancelled()) return ClientGone();
+    GDN_ASSIGN_OR_RETURN(EncodedStateFile file,
+                         EncodeStateFile(std::move(captured->image), options_, &context_.copiers));
+    Send(FilePieces(std::move(file), ExportTail));
+    return absl::OkStatus();
+  }
+
+  void OnFileSent() override { Finish(grpc::Status::OK); }
+
+  const ServiceContext& context_;
+  grpc::CallbackServerContext* const call_;
+  StateFileOptions options_;
+};
 
 // How often a session is looked at: soon after it has moved, less often while it rests.
 constexpr absl::Duration kShortestLook = absl::Milliseconds(2);
@@ -153,9 +280,7 @@ class WatchReactor final : public FileReactor {
 
   // OK where the stream goes on.
   absl::Status CheckWanted() const {
-    if (call_->IsCancelled()) {
-      return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled, "the client has gone");
-    }
+    if (call_->IsCancelled()) return ClientGone();
     if (context_.batcher.draining()) {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                        "the server is shutting down; watch the session where it goes on");
@@ -194,6 +319,12 @@ class WatchReactor final : public FileReactor {
 };
 
 }  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
+                                                             grpc::CallbackServerContext* call,
+                                                             const grpc::ByteBuffer* request) {
+  return new ExportReactor(context, call, request);
+}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
                                                             grpc::CallbackServerContext* call,

@@ -1,7 +1,8 @@
-// ExportState: a session's states as one safetensors file, in pieces.
+// The reactors that send state files: ExportState, a session's states as one safetensors file, and WatchState, the same
+// now and again as the session advances. Each file goes in pieces.
 //
 // Served as raw bytes, for a file's bytes should not pass through protobuf's strings; on the wire they are the messages
-// of session.proto.
+// of session.proto and state.proto.
 // Thread safety and ownership: as step_reactors.h.
 //
 //   return NewExportReactor(context, callback_context, request);
@@ -17,5 +18,8 @@ namespace gdn {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
                                                              grpc::CallbackServerContext* call,
                                                              const grpc::ByteBuffer* request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            const grpc::ByteBuffer* request);
 
 }  // namespace gdn

@@ -82,16 +82,16 @@ inline Check Missing(std::string found, std::string to_do) {
   return {"", Verdict::kMissing, std::move(found), std::move(to_do)};
 }
 
-std::optional<Check> CheckCard(Node& node);  // driver_check.cc
+std::optional<Check> CheckCard(Node& node);  // devices_check.cc
 std::optional<Check> CheckDriver(Node& node);
-std::optional<Check> CheckKfd(Node& node);  // devices_check.cc
+std::optional<Check> CheckKfd(Node& node);
 std::optional<Check> CheckTopology(Node& node);
 std::optional<Check> CheckRenderNodes(Node& node);
 std::optional<Check> CheckVisible(Node& node);  // gpus_check.cc
 std::optional<Check> CheckOverride(Node& node);
 std::optional<Check> CheckArchitecture(Node& node);
 std::optional<Check> CheckMemory(Node& node);
-std::optional<Check> CheckRuntime(Node& node);  // runtime_check.cc
+std::optional<Check> CheckRuntime(Node& node);
 std::optional<Check> CheckRuntimeDevices(Node& node);
 std::optional<Check> CheckBuild(Node& node);
 

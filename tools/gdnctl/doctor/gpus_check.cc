@@ -1,4 +1,5 @@
-// Is one of the GPUs visible to the process, of a kind that kernels are built for, and with memory to spare?
+// Is one of the GPUs visible to the process, of a kind that kernels are built for, and with memory to spare? Does the
+// HIP runtime load and find it, and has this build kernels?
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
@@ -86,6 +87,38 @@ std::optional<Check> CheckMemory(Node& node) {
   return Missing(
       StrCat(FormatBytes(largest), total, " are free, ", wanted, " are asked for"),
       "end what else uses the card ('rocm-smi --showpids'), or serve a smaller model and say so with --need");
+}
+
+std::optional<Check> CheckRuntime(Node& node) {
+  if (!node.runtime.found) {
+    return Missing(StrCat("libamdhip64 does not load: ", node.runtime.error),
+                   "on Debian 12: 'apt-get install libamdhip64-5 libhsa-runtime64-1 libamd-comgr2'; elsewhere ROCm's "
+                   "hip-runtime-amd, and its lib folder known to ldconfig");
+  }
+  return Ok(
+      StrCat(node.runtime.library, node.runtime.version.empty() ? ", version not told" : " ", node.runtime.version));
+}
+
+std::optional<Check> CheckRuntimeDevices(Node& node) {
+  if (!node.runtime.found || node.gpus.empty()) return Unknown();
+  if (!node.runtime.device_count) return Note("not asked: this is not the running node", "");
+  if (!node.runtime.device_error.empty() || *node.runtime.device_count == 0) {
+    return Missing(
+        StrCat("the runtime finds none", node.runtime.device_error.empty() ? "" : " (", node.runtime.device_error,
+               node.runtime.device_error.empty() ? "" : ")", ", though the kernel shows one"),
+        "see what it says with AMD_LOG_LEVEL=3; ROCm releases after 5.7 no longer list gfx906 as supported: "
+        "try another release of the runtime");
+  }
+  return Ok(StrCat("the runtime finds ", *node.runtime.device_count));
+}
+
+std::optional<Check> CheckBuild(Node& node) {
+  if (node.requirements.gpu_build) {
+    return Ok(StrCat("has kernels for ", absl::StrJoin(node.requirements.architectures, ", ")));
+  }
+  return Note(
+      "this gdnctl comes from a build without GPU kernels",
+      "the server beside it computes on the CPU; for the GPU: scripts/setup.sh --hip, cmake --preset hip-gfx906");
 }
 
 }  // namespace gdn::doctor

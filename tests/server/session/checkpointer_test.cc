@@ -37,8 +37,7 @@ TEST_F(CheckpointerTest, WithoutADurableTierNothingIsPromised) {
 }
 
 TEST_F(CheckpointerTest, ACheckpointTellsWhatItHasAndTheSessionGoesOn) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   const auto made = world_.Checkpoint(a);
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->epoch, 1);
@@ -56,8 +55,7 @@ TEST_F(CheckpointerTest, ACheckpointTellsWhatItHasAndTheSessionGoesOn) {
 }
 
 TEST_F(CheckpointerTest, StepsGoOnWhileTheCopyIsWrittenAndAreNotInIt) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   HeldStore store(world_.disk);
   Answer<absl::StatusOr<CheckpointResult>> made;
   world_.checkpointer.Checkpoint(a, "", made.callback());
@@ -132,8 +130,7 @@ TEST_F(CheckpointerTest, NamedCheckpointsStandForThemselves) {
 }
 
 TEST_F(CheckpointerTest, ACheckpointThatIsNotThereChangesNothing) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   for (const std::string id : {"", "named"}) {
     const absl::Status refused = world_.Restore(a, id);
     EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
@@ -154,8 +151,7 @@ TEST_F(CheckpointerTest, ACheckpointThatIsNotThereChangesNothing) {
 }
 
 TEST_F(CheckpointerTest, AParkedSessionIsCheckpointedAndRestoredWhereItIs) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   ASSERT_TRUE(world_.Checkpoint(a).ok());
   ASSERT_TRUE(world_.Write(a, 2).ok());
   world_.Make("b");
@@ -236,9 +232,7 @@ TEST_F(CheckpointerTest, WhatHasMovedIsMadeDurableAfterItsTime) {
 TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
   std::vector<std::shared_ptr<Session>> sessions;
   for (int i = 0; i < 5; ++i) {
-    sessions.push_back(world_.Make(std::to_string(i)));
-    if (i == 0) continue;
-    ASSERT_TRUE(world_.Write(sessions.back(), 1).ok());
+    sessions.push_back(world_.Make(std::to_string(i), i == 0 ? 0.0f : 1.0f));
   }
   world_.disk.FailStores(Unavailable("disk"));
   EXPECT_EQ(world_.checkpointer.CheckpointAll(sessions), 5);
@@ -250,8 +244,7 @@ TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
 }
 
 TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 4).ok());
+  const auto a = world_.Make("a", 4);
   auto image = world_.copier.CopyOut(a->TryLock(), {});
   ASSERT_TRUE(image.ok());
   auto creation = world_.manager.Begin(world_.Init("b"));
@@ -268,8 +261,7 @@ TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
 }
 
 TEST_F(CheckpointerTest, ADamagedOrForeignCheckpointIsRefused) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   ASSERT_TRUE(world_.Checkpoint(a).ok());
   world_.disk.Damage(a->key());
   EXPECT_EQ(world_.Restore(a).code(), absl::StatusCode::kDataLoss);
@@ -287,8 +279,7 @@ TEST(CheckpointerEnd, WhatWasBegunIsAnsweredBeforeItIsGone) {
   {
     TieredWorld world({.device_sessions = 4, .disk = true, .policy = {.every_tokens = 2}});
     for (int i = 0; i < 20; ++i) {
-      const auto session = world.Make(std::to_string(i));
-      ASSERT_TRUE(world.Write(session, 1).ok());
+      const auto session = world.Make(std::to_string(i), 1);
       world.checkpointer.Checkpoint(
           session, "", [&](const absl::StatusOr<CheckpointResult>& made) { answered += made.ok() ? 1 : 100; });
     }

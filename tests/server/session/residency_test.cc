@@ -17,11 +17,7 @@ namespace {
 // Sessions "0", "1", .. with the marks 1, 2, ..
 std::vector<std::shared_ptr<Session>> MakeMarked(TieredWorld& world, int count) {
   std::vector<std::shared_ptr<Session>> sessions;
-  for (int i = 0; i < count; ++i) {
-    sessions.push_back(world.Make(std::to_string(i)));
-    const absl::Status written = world.Write(sessions.back(), static_cast<float>(i + 1));
-    EXPECT_TRUE(written.ok()) << written;
-  }
+  for (int i = 0; i < count; ++i) sessions.push_back(world.Make(std::to_string(i), static_cast<float>(i + 1)));
   return sessions;
 }
 
@@ -132,8 +128,7 @@ TEST(Residency, CallsThatEachNeedMostOfTheDeviceTakeTurns) {
 
 TEST(Residency, AVictimThatNoTierTakesStaysUsable) {
   TieredWorld world({.device_sessions = 1, .host = false, .disk = true});
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 7).ok());
+  const auto a = world.Make("a", 7);
   world.disk.FailStores(Unavailable("disk"));
   const auto refused = world.TryMake(world.Init("b"));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
@@ -150,8 +145,7 @@ TEST(Residency, AVictimThatNoTierTakesStaysUsable) {
 
 TEST(Residency, FullTiersRefuseANewcomerAndLeaveTheOthers) {
   TieredWorld world({.device_sessions = 1, .host_bytes = 1});
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 7).ok());
+  const auto a = world.Make("a", 7);
   const auto refused = world.TryMake(world.Init("b"));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
@@ -210,8 +204,7 @@ TEST(Residency, AWaitForRoomEndsWithTheDeadline) {
 
 TEST(Residency, APrefetchBringsASessionBackAndPinsNothing) {
   TieredWorld world({.device_sessions = 1});
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 3).ok());
+  const auto a = world.Make("a", 3);
   const auto b = world.Make("b");
   EXPECT_FALSE(world.residency.Prefetch(b));
   EXPECT_TRUE(world.residency.Prefetch(a));
@@ -223,8 +216,7 @@ TEST(Residency, APrefetchBringsASessionBackAndPinsNothing) {
 
 TEST(Residency, ALockBringsTheSessionBackAndKeepsCallsWaiting) {
   TieredWorld world({.device_sessions = 1});
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 3).ok());
+  const auto a = world.Make("a", 3);
   const auto b = world.Make("b");
   Answer<absl::StatusOr<SessionLease>> locked;
   world.residency.LockResident(a, absl::InfiniteFuture(), locked.callback());
@@ -241,8 +233,7 @@ TEST(Residency, ALockBringsTheSessionBackAndKeepsCallsWaiting) {
 
 TEST(Residency, AParkedSessionThatIsBeingCopiedComesBackOnceItIs) {
   TieredWorld world({.device_sessions = 1});
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 3).ok());
+  const auto a = world.Make("a", 3);
   const auto b = world.Make("b");
   Answer<absl::StatusOr<CapturedState>> captured;
   world.checkpointer.Capture(a, nullptr, captured.callback());
@@ -278,8 +269,7 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
 
 TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
   TieredWorld world({.device_sessions = 4});
-  const auto parent = world.Make("p");
-  ASSERT_TRUE(world.Write(parent, 5).ok());
+  const auto parent = world.Make("p", 5);
   std::shared_ptr<Session> child;
   {
     auto creation = world.manager.Begin(world.Init("c"));

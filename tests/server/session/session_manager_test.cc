@@ -190,8 +190,7 @@ class SessionEndTest : public ::testing::Test {
 };
 
 TEST_F(SessionEndTest, AParkedSessionIsErasedFromEveryTier) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   ASSERT_TRUE(world_.Checkpoint(a).ok());
   ASSERT_TRUE(world_.Checkpoint(a, "named").ok());
   const auto b = world_.Make("b");
@@ -202,8 +201,7 @@ TEST_F(SessionEndTest, AParkedSessionIsErasedFromEveryTier) {
 }
 
 TEST_F(SessionEndTest, ALockedSessionEndsWhenItIsLetGo) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   SessionLease lease = a->TryLock();
   Answer<absl::Status> deleted;
   world_.manager.Delete("", "a", deleted.callback());
@@ -217,8 +215,7 @@ TEST_F(SessionEndTest, ALockedSessionEndsWhenItIsLetGo) {
 }
 
 TEST_F(SessionEndTest, ASessionThatIsBeingCheckpointedEndsAfterwards) {
-  const auto a = world_.Make("a");
-  ASSERT_TRUE(world_.Write(a, 1).ok());
+  const auto a = world_.Make("a", 1);
   HeldStore store(world_.disk);
   Answer<absl::StatusOr<CheckpointResult>> made;
   world_.checkpointer.Checkpoint(a, "", made.callback());

@@ -15,8 +15,7 @@ namespace {
 
 TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
   TieredWorld world;
-  const auto a = world.Make("a");
-  ASSERT_TRUE(world.Write(a, 5).ok());
+  const auto a = world.Make("a", 5);
   SessionLease lease = a->TryLock();
   const auto whole = world.copier.CopyOut(lease, {});
   ASSERT_TRUE(whole.ok());

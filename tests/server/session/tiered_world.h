@@ -10,6 +10,8 @@
 //   EXPECT_EQ(world.Read(session), 7);
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -106,7 +108,13 @@ struct TieredWorld : SessionWorld {
     creation.Publish();
     return creation.session();
   }
-  std::shared_ptr<Session> Make(const std::string& id) { return TryMake(Init(id)).value(); }
+  // With the mark `mark`, where that is not 0.
+  std::shared_ptr<Session> Make(const std::string& id, float mark = 0.0f) {
+    auto session = TryMake(Init(id)).value();
+    const absl::Status written = mark == 0.0f ? absl::OkStatus() : Write(session, mark);
+    EXPECT_TRUE(written.ok()) << written;
+    return session;
+  }
 
   Residency::PinResults Pin(std::vector<std::shared_ptr<Session>> sessions,
                             absl::Time deadline = absl::InfiniteFuture()) {

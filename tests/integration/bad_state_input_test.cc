@@ -180,7 +180,7 @@ class BadStateInput : public ::testing::Test {
     };
   }
 
-  const ScratchFolder folder_;
+  const TempFolder folder_;
   const TokenFeed feed_ = TokenFeed::Operator(2);
   mutable TestServer server_{Options(folder_.path())};
   const Caller caller_{server_};

@@ -48,7 +48,7 @@ class Durability : public ::testing::Test {
     return feed_.DecodeAll(caller, id, {first, count});
   }
 
-  const ScratchFolder folder_;
+  const TempFolder folder_;
   const TokenFeed feed_ = TokenFeed::Operator(2);
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Caller> caller_;
@@ -105,7 +105,7 @@ TEST_F(Durability, NamedCheckpointsStayBesideLaterOnes) {
   ASSERT_TRUE(caller_->Restore("a", "one").ok()) << "and the named ones are there";
   EXPECT_EQ(caller_->State("a"), states[0]);
   ASSERT_TRUE(caller_->Delete("a").ok());
-  EXPECT_TRUE(folder_.Files(".safetensors").empty());
+  EXPECT_TRUE(FilesBelow(folder_, ".safetensors").empty());
 }
 
 TEST_F(Durability, ARestoreBringsBackTheReplyOfThatTime) {
@@ -280,7 +280,7 @@ TEST_F(Durability, ADiskThatFailsIsAClearErrorAndStepsGoOn) {
   Feed(steady_, "a", 1);
   ASSERT_TRUE(caller_->Checkpoint("a").ok());
   // A file where the session's folder was: no permission is needed to fail, so root sees it too.
-  const std::vector<std::string> files = folder_.Files("s-a/state.safetensors");
+  const std::vector<std::string> files = FilesBelow(folder_, "s-a/state.safetensors");
   ASSERT_EQ(files.size(), 1u);
   const std::filesystem::path session = std::filesystem::path(files[0]).parent_path();
   const std::filesystem::path aside = folder_.path() + "/aside";

@@ -38,7 +38,7 @@ class Tiers : public ::testing::Test {
     options.host_bytes = BytesOf(host_sessions);
     return options;
   }
-  TestServerOptions WithDisk(double sessions, const ScratchFolder& folder) const {
+  TestServerOptions WithDisk(double sessions, const TempFolder& folder) const {
     TestServerOptions options = WithRoomFor(sessions);
     options.disk_dir = folder.path();
     return options;
@@ -94,7 +94,7 @@ TEST_F(Tiers, HostMemoryGivesBackEverySessionToTheBit) {
 }
 
 TEST_F(Tiers, TheDiskGivesBackEverySessionToTheBit) {
-  const ScratchFolder folder;
+  const TempFolder folder;
   TestServer server(WithDisk(2.5, folder));
   const Caller caller(server);
   ExpectSame(caller, SessionIds(4), 20);
@@ -115,7 +115,7 @@ TEST_F(Tiers, RedisGivesBackEverySessionToTheBit) {
 }
 
 TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
-  const ScratchFolder folder;
+  const TempFolder folder;
   TestServerOptions options = WithHost(4.5, 3.5);
   options.disk_dir = folder.path();
   TestServer server(options);
@@ -189,7 +189,7 @@ TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
 }
 
 TEST_F(Tiers, SessionsWhoseTimeIsOverEndOnceAndLeaveNothing) {
-  const ScratchFolder folder;
+  const TempFolder folder;
   TestServer server(WithDisk(2.5, folder));
   const Caller caller(server);
   for (const std::string& id : SessionIds(6)) {
@@ -204,34 +204,34 @@ TEST_F(Tiers, SessionsWhoseTimeIsOverEndOnceAndLeaveNothing) {
   EXPECT_EQ(caller.Info().reply.expired_sessions(), 5);
   EXPECT_EQ(caller.Get("s3").reason(), "SESSION_NOT_FOUND");
   EXPECT_TRUE(caller.Get("s0").ok());
-  EXPECT_LE(folder.Files(".safetensors").size(), 2u) << "of s0 only";
+  EXPECT_LE(FilesBelow(folder, ".safetensors").size(), 2u) << "of s0 only";
   ASSERT_TRUE(caller.Delete("s0").ok());
-  EXPECT_TRUE(folder.Files(".safetensors").empty());
+  EXPECT_TRUE(FilesBelow(folder, ".safetensors").empty());
   EXPECT_EQ(caller.Info().reply.state_bytes_used(), 0);
   EXPECT_EQ(caller.Info().reply.expired_sessions(), 5) << "a deleted one did not expire";
 }
 
 TEST_F(Tiers, AParkedSessionIsDeletedWithItsFiles) {
-  const ScratchFolder folder;
+  const TempFolder folder;
   TestServer server(WithDisk(1.5, folder));
   const Caller caller(server);
   CreateAll(caller, {"s0", "s1"});
   EXPECT_EQ(caller.Get("s0").reply.tier(), v1::STATE_TIER_DISK);
-  EXPECT_FALSE(folder.Files("s-s0/state.safetensors").empty());
+  EXPECT_FALSE(FilesBelow(folder, "s-s0/state.safetensors").empty());
   ASSERT_TRUE(caller.Delete("s0").ok());
-  EXPECT_TRUE(folder.Files("s-s0/state.safetensors").empty());
+  EXPECT_TRUE(FilesBelow(folder, "s-s0/state.safetensors").empty());
   EXPECT_EQ(caller.Get("s0").reason(), "SESSION_NOT_FOUND");
   EXPECT_TRUE(feed_.Create(caller, "s0").ok());
   EXPECT_EQ(caller.TokenCount("s0", 0), 0);
 }
 
 TEST_F(Tiers, ADamagedFileIsDataLossOfItsSessionAlone) {
-  const ScratchFolder folder;
+  const TempFolder folder;
   TestServer server(WithDisk(1.5, folder));
   const Caller caller(server);
   CreateAll(caller, SessionIds(3));
   CreateAll(big_, SessionIds(3));
-  const std::vector<std::string> files = folder.Files("s-s0/state.safetensors");
+  const std::vector<std::string> files = FilesBelow(folder, "s-s0/state.safetensors");
   ASSERT_EQ(files.size(), 1u);
   const auto bytes = static_cast<std::streamoff>(std::filesystem::file_size(files[0]));
   std::fstream file(files[0], std::ios::in | std::ios::out | std::ios::binary);
@@ -263,7 +263,7 @@ TEST(ManySessions, AreEachCorrectAfterEvictionAndReturn) {
   const int64_t room = FromEnvironment("GDN_MANY_ROOM", 10);
   const int64_t bytes = SessionBytes(1);
   const TokenFeed feed = TokenFeed::Operator(1);
-  const ScratchFolder folder;
+  const TempFolder folder;
   TestServerOptions options;
   options.state_bytes = room * bytes + bytes / 2;
   options.host_bytes = sessions / 2 * bytes;

@@ -6,13 +6,10 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
-#include "base/random_id.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace gdn {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr uint64_t kSeed = 77;
 
@@ -123,18 +120,9 @@ std::string RowTokens(const v1::Tensor& output, int64_t row, int64_t tokens) {
   return bytes.substr(0, bytes.size() / static_cast<size_t>(output.shape(1)) * static_cast<size_t>(tokens));
 }
 
-ScratchFolder::ScratchFolder() : path_((fs::path(::testing::TempDir()) / ("gdn_" + RandomId())).string()) {
-  fs::create_directories(path_);
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
-}
-
-std::vector<std::string> ScratchFolder::Files(const std::string& suffix) const {
+std::vector<std::string> FilesBelow(const TempFolder& folder, const std::string& suffix) {
   std::vector<std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(path_)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
     if (entry.is_regular_file() && absl::EndsWith(entry.path().string(), suffix)) {
       files.push_back(entry.path().string());
     }

@@ -1,7 +1,7 @@
 // Sessions that are fed ranges of one long random sequence: hidden states to a model, or delta-rule tensors to a bare
 // operator, by the same code.
 //
-// Thread safety: a feed is constant after construction. Ownership: owns its tokens; a ScratchFolder removes its folder.
+// Thread safety: a feed is constant after construction. Ownership: owns its tokens.
 //
 //   const TokenFeed feed = TokenFeed::Operator(/*layers=*/2);
 //   ASSERT_TRUE(feed.Create(caller, "a").ok());
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/integration/service_helpers.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 
@@ -64,20 +65,8 @@ std::vector<std::string> SessionIds(int count);
 // The first `tokens` tokens of row `row` of a [B, T, ..] output.
 std::string RowTokens(const v1::Tensor& output, int64_t row, int64_t tokens);
 
-// A folder of its own, gone with all it holds when the test ends.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-  // Files below it whose path ends so.
-  std::vector<std::string> Files(const std::string& suffix) const;
-
- private:
-  std::string path_;
-};
+// Files below `folder` whose path ends so.
+std::vector<std::string> FilesBelow(const TempFolder& folder, const std::string& suffix);
 
 // What GetServerInfo says of a tier.
 v1::TierInfo TierNamed(const Caller& caller, const std::string& name);

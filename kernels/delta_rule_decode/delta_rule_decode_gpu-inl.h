@@ -1,0 +1,302 @@
+// The parts of a decode step on the GPU, in the order in which a block takes them for each token: entry dots, weights, the
+// token from state and log, append, fold. delta_rule_decode_gpu.hip has the formula; its kernel keeps columns of up to 256
+// elements in registers, delta_rule_decode_wide_gpu.hip's takes longer ones. A part is the same in both, and so are bits.
+//
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   const DecodeToken token = TokenOf<kColumns>(call, my, first_row, t, p.key_dim, my.lane);
+//   FindWeights<kWave>(p, my, token, sh, g);
+//   SyncThreads();
+//   const float now = ReadToken<kWave, kColumns, kExact>(args, my, token, v, beta, u, state_dots, sh);
+#pragma once
+
+#include <limits>
+
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "kernels/delta_rule_decode/delta_rule_log_gpu-inl.h"
+
+namespace gdn::gpu {
+
+static_assert(kLogCapacity == kColumnLanes, "a lane keeps one log entry's u");
+static_assert(kLogCapacity == kDeltaRuleGroups, "a group computes one log entry's dot products");
+
+struct DecodeArgs {
+  DeltaRuleArgs rule;
+  const int32_t* log_lengths;  // [sequences], before the call
+  const int32_t* base_slots;   // [sequences], where bases are read
+  float* unwritten;            // [sequences, HV, V, K], the folded bases of a draft whose columns stay in memory
+  int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or everything for a draft
+};
+
+inline DecodeArgs MakeDecodeArgs(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, int block_columns,
+                                 float* unwritten) {
+  return {MakeDeltaRuleArgs(params.rule, batch, block_columns), batch.log_lengths,
+          batch.base_slots != nullptr ? batch.base_slots : batch.slots, unwritten,
+          params.draft ? std::numeric_limits<int32_t>::max() : kLogCapacity - 1};
+}
+
+inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
+  return {int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks};
+}
+
+// K above 256: one column a group, in registers where it fills the lanes and in memory elsewhere.
+absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                                    const Stream& stream);
+
+template <int kColumns>
+struct DecodeShared {
+  static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
+  // Of a token, by entry; two of each, for a fast wave may be a token ahead.
+  LdsArray<float, 2 * kLogCapacity> weight;         // e^{G_t-G_e}
+  LdsArray<float, 4 * kLogCapacity> dots;           // k_e.k_t of all entries, then k_e.q_t
+  LdsArray<int32_t, 1> first;                       // row of the sequence
+  LdsArray<float, 2> decay;                         // e^{G_t}
+  LdsArray<float, kLogCapacity * kBlockColumns> u;  // from lane to lane, and for a fold
+};
+
+// What is the same for a whole block and call.
+struct DecodeCall {
+  BlockTask task;
+  int64_t first;  // row of the sequence
+  int tokens, slot_index, log_length, base_slot;
+};
+__device__ __forceinline__ DecodeCall CallOf(const DecodeArgs& args) {
+  const DeltaRuleArgs& p = args.rule;
+  DecodeCall call;
+  call.task = TaskOf(p);
+  call.first = p.cu_seqlens[call.task.sequence];
+  call.tokens = static_cast<int>(p.cu_seqlens[call.task.sequence + 1] - call.first);
+  call.slot_index = p.slots[call.task.sequence];
+  call.log_length = args.log_lengths[call.task.sequence];
+  call.base_slot = args.base_slots[call.task.sequence];
+  return call;
+}
+
+// A lane and its group's columns, of which `count` exist.
+struct DecodeLane {
+  BlockTask task;
+  int thread, lane, group, column, count;
+  float* slot;
+  int64_t column_offset;  // of the columns in a base
+  float* log_u;           // of the columns, entries u_stride apart
+  float* log_g;
+  int64_t u_stride;
+};
+template <int kColumns>
+__device__ __forceinline__ DecodeLane LaneOf(const DeltaRuleArgs& p, const DecodeCall& call) {
+  DecodeLane my;
+  my.task = call.task;
+  my.thread = static_cast<int>(threadIdx.x);
+  my.lane = my.thread % kColumnLanes;
+  my.group = my.thread / kColumnLanes;
+  my.column = call.task.column_block * (kDeltaRuleGroups * kColumns) + my.group * kColumns;
+  my.count = p.value_dim - my.column;
+  my.slot = p.pool + call.slot_index * p.at.slot_floats;
+  my.column_offset = (int64_t{call.task.head} * p.value_dim + my.column) * p.key_dim;
+  my.log_u = my.slot + p.at.log_u + int64_t{call.task.head} * p.value_dim + my.column;
+  my.log_g = my.slot + p.at.log_g + call.task.head;
+  my.u_stride = int64_t{p.value_heads} * p.value_dim;
+  return my;
+}
+
+// u of log entry `lane`.
+template <int kColumns, bool kExact>
+__device__ __forceinline__ void LoadLogU(const DecodeLane& my, int log_length, float (&u)[kColumns]) {
+  if constexpr (kExact) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = 0.0f;
+    if (my.lane < log_length) LoadColumns<kColumns, true>(my.log_u + my.lane * my.u_stride, my.count, u);
+  } else {
+    LoadColumns<kColumns, false>(my.log_u + my.lane * my.u_stride, my.lane < log_length ? my.count : 0, u);
+  }
+}
+
+// g of log entry `lane`, in the block's last wave: it finds the weights for all, while the others find more of the dot
+// products.
+template <int kWave>
+__device__ __forceinline__ float LoadLogG(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
+  return my.thread >= kDeltaRuleThreads - kWave && my.lane < log_length ? my.log_g[int64_t{my.lane} * p.value_heads]
+                                                                        : 0.0f;
+}
+
+// A lane ends up with one column's sums, of S0^T k or of S0^T q: so many lanes have the same of them.
+template <int kColumns>
+inline constexpr int kSharingLanes = kColumnLanes / (2 * kColumns);
+
+// A token of the call; its position n is counted since the log was last empty.
+struct DecodeToken {
+  int t, n, entry;
+  int since;   // position of the log's first entry
+  int buffer;  // of the shared weights
+  int64_t row;
+  int key_dim;
+  int at;      // the lane
+  int own;     // its column of the group
+  bool reads;  // whether it has the sums with q, those with k elsewhere
+};
+template <int kColumns>
+__device__ __forceinline__ DecodeToken TokenOf(int log_length, int64_t row, int t, int key_dim, int at) {
+  DecodeToken token;
+  token.t = t;
+  token.n = log_length + t;
+  token.entry = token.n % kLogCapacity;
+  token.since = token.n - token.entry;
+  token.buffer = t % 2 * kLogCapacity;
+  token.row = row;
+  token.key_dim = key_dim;
+  token.at = at;
+  token.own = at / (2 * kSharingLanes<kColumns>);
+  token.reads = (at / kSharingLanes<kColumns>) % 2 == 1;
+  return token;
+}
+
+__device__ __forceinline__ const float* TokenKey(const DeltaRuleArgs& p, const BlockTask& task, int64_t row) {
+  return p.k + row * p.k_stride + int64_t{task.key_head} * p.key_dim;
+}
+__device__ __forceinline__ const float* TokenQuery(const DeltaRuleArgs& p, const BlockTask& task, int64_t row) {
+  return p.q + row * p.q_stride + int64_t{task.key_head} * p.key_dim;
+}
+template <bool kExact>
+__device__ __forceinline__ float TokenValue(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token) {
+  return kExact || token.own < my.count
+             ? p.v[token.row * p.v_stride + int64_t{my.task.head} * p.value_dim + my.column + token.own]
+             : 0.0f;
+}
+
+// The key of position n: from the log, or from the call.
+__device__ __forceinline__ const float* KeyRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
+                                               int log_length, int n) {
+  const int64_t offset = int64_t{my.task.key_head} * p.key_dim;
+  return n < log_length ? my.slot + p.at.log_k + int64_t{n} * p.key_heads * p.key_dim + offset
+                        : p.k + (first + n - log_length) * p.k_stride + offset;
+}
+
+// Entry dots: the group's parts of k_e.k_t and k_e.q_t, summed and left for all groups; group e has entry e.
+template <int kWave, typename Shared>
+__device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const DecodeToken& token, float part_k,
+                                               float part_q, Shared& sh) {
+  const float parts[2] = {part_k, part_q};
+  const float dot = SumOfLane<2, kWave>(parts, token.at);
+  if (token.at % (kColumnLanes / 2) == 0) {
+    sh.dots[2 * token.buffer + my.lane / (kColumnLanes / 2) * kLogCapacity + my.group] = dot;
+  }
+}
+
+// Weights: the block's last wave finds e^{G_t-G_e} of all entries and e^{G_t}; lane `entry` takes the token's g. In
+// double, in this order, whatever the token's place in the call; lane `entry` finds e^{G_t}.
+template <int kWave, typename Shared>
+__device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token,
+                                            Shared& sh, float& g) {
+  if (my.thread < kDeltaRuleThreads - kWave) return;
+  if (token.at == token.entry) g = p.g[token.row * p.value_heads + my.task.head];
+  const int after = token.at < token.entry ? my.lane : -1;
+  double sum = 0.0;
+#pragma unroll 1
+  for (int few = 0; few <= token.entry; few += 4) {
+#pragma unroll
+    for (int e = few; e < few + 4; ++e) {
+      const float entry_g = Bpermute<kWave>(e, g);  // of the last wave's first lanes; zero past `entry`
+      sum += e > after ? static_cast<double>(entry_g) : 0.0;
+    }
+  }
+  const float factor = expf(static_cast<float>(sum));
+  if (my.group != kDeltaRuleGroups - 1) return;
+  sh.weight[token.buffer + my.lane] = token.at < token.entry ? factor : 1.0f;
+  if (token.at == token.entry) sh.decay[token.t % 2] = factor;
+}
+
+// The token from state and log: writes its output and its row of log_u, and returns u_t of the lane's own column.
+// state_dots(c, k, q) gives this lane's parts of S0^T k and S0^T q of column c.
+template <int kWave, int kColumns, typename Shared, typename StateDots>
+__device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                           float v, float beta, const float (&u)[kColumns], StateDots state_dots,
+                                           Shared& sh) {
+  const DeltaRuleArgs& p = args.rule;
+  constexpr int kShare = kSharingLanes<kColumns>;
+  const float decay = sh.decay[token.t % 2];
+  const float self = sh.dots[2 * token.buffer + kLogCapacity + token.entry];
+  const float weight = sh.weight[token.buffer + my.lane];
+  const float lane_dot_k = sh.dots[2 * token.buffer + min(my.lane, token.entry)];
+  const float lane_dot_q = sh.dots[2 * token.buffer + kLogCapacity + min(my.lane, token.entry)];
+  const float weight_k = token.at < token.entry ? weight * lane_dot_k : 0.0f;
+  const float weight_q = token.at < token.entry ? weight * lane_dot_q : 0.0f;
+  float parts[2 * kColumns];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    float state_k;
+    float state_q;
+    state_dots(c, state_k, state_q);
+    parts[2 * c] = fmaf(weight_k, u[c], decay * state_k);
+    parts[2 * c + 1] = fmaf(weight_q, u[c], decay * state_q);
+  }
+  const float sum = SumOfLane<2 * kColumns, kWave>(parts, token.at);
+  const float other = ButterflyPartner<kShare, kWave>(sum);
+  const float now = beta * (v - (token.reads ? other : sum));
+  if (token.at % kShare == 0 && token.own < my.count) {
+    float* to = token.reads
+                    ? p.output + (token.row * p.value_heads + my.task.head) * p.value_dim + my.column + token.own
+                    : my.log_u + (token.n & args.row_mask) * my.u_stride + token.own;
+    *to = token.reads ? fmaf(self, now, sum) : now;
+  }
+  return now;
+}
+
+// Append, to the registers: u_t of the columns to lane `entry`.
+template <int kColumns, typename Shared>
+__device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& token, float now, Shared& sh,
+                                      float (&u)[kColumns]) {
+  const int at = token.entry * Shared::kBlockColumns + my.group * kColumns;
+  if (token.at % (2 * kSharingLanes<kColumns>) == 0) sh.u[at + token.own] = now;
+  WaveBarrier();
+  if (token.at == token.entry) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = sh.u[at + c];
+  }
+}
+
+// Append, to the log: g, and k by store_key(row), where no block reads those rows.
+template <typename StoreKey>
+__device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                          float g, StoreKey store_key) {
+  const DeltaRuleArgs& p = args.rule;
+  if (token.n > args.row_mask || my.task.column_block != 0 || my.group != kDeltaRuleGroups - 1) return;
+  if (my.lane == token.entry) my.log_g[int64_t{token.n} * p.value_heads] = g;
+  if (my.task.head != my.task.key_head * p.group) return;
+  store_key(my.slot + p.at.log_k + int64_t{token.n} * p.key_heads * p.key_dim + int64_t{my.task.key_head} * p.key_dim);
+}
+
+// Fold, before it: the lanes' entries of u to all of the group, and the log is empty.
+template <int kColumns, typename Shared>
+__device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float (&u)[kColumns], float& g) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    sh.u[my.lane * Shared::kBlockColumns + my.group * kColumns + c] = u[c];
+    u[c] = 0.0f;
+  }
+  g = 0.0f;
+  WaveBarrier();
+}
+
+// Fold, of columns in registers; a draft's base stays there.
+template <int kElements, int kColumns, bool kExact, typename Shared>
+__device__ __forceinline__ void FoldInRegisters(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                                int64_t first_row, int log_length, Shared& sh,
+                                                float (&s)[kColumns][kElements]) {
+  const DeltaRuleArgs& p = args.rule;
+  const float decay = sh.decay[token.t % 2];
+  FoldColumns<kElements, kColumns, kExact>(
+      decay, kLogCapacity, my.lane, token.key_dim,
+      [&](int e) { return KeyRow(p, my, first_row, log_length, token.since + e); },
+      [&](int e) -> float { return sh.weight[token.buffer + e]; },
+      [&](int e, float(&entry_u)[kColumns]) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) entry_u[c] = sh.u[e * Shared::kBlockColumns + my.group * kColumns + c];
+      },
+      s);
+  if (args.row_mask == kLogCapacity - 1) {
+    StoreState<kElements, kColumns, kExact>(my.slot + p.at.base + my.column_offset, my.count, my.lane, token.key_dim,
+                                            s);
+  }
+}
+
+}  // namespace gdn::gpu

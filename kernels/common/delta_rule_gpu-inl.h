@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "kernels/common/delta_rule.h"
+#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/wave.h"
 
@@ -80,8 +81,6 @@ inline DeltaRuleArgs MakeDeltaRuleArgs(const DeltaRuleParams& params, const Devi
   return args;
 }
 
-inline bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 // Whether every fragment is whole and 16-byte aligned: K fills the lanes and V the blocks. Else elements are guarded
 // one by one, with the same bits.
 inline bool ExactColumns(const StatePoolView& pool, int elements, int block_columns) {
@@ -89,8 +88,8 @@ inline bool ExactColumns(const StatePoolView& pool, int elements, int block_colu
   return dims.key_dim == kColumnLanes * elements && dims.value_dim % block_columns == 0 && Aligned16(pool.data);
 }
 inline bool ExactRule(const DeltaRuleParams& params, int elements, int block_columns) {
-  return ExactColumns(params.pool, elements, block_columns) && Aligned16(params.q) && Aligned16(params.k) &&
-         Aligned16(params.v) && params.q_stride % 4 == 0 && params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
+  return ExactColumns(params.pool, elements, block_columns) && Aligned16(params.q, params.k, params.v) &&
+         params.q_stride % 4 == 0 && params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
 }
 
 // function(std::integral_constant<int, n>) for the smallest n of 4, 8, .. kMost with 16 n >= K; n is a lane's elements.
@@ -244,6 +243,31 @@ __device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&
 #pragma unroll
   for (int i = 4; i < kElements; ++i) sum[i & 3] = fmaf(a[i], b[i], sum[i & 3]);
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves
+// a lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend
+// on kValues.
+template <int kValues, int kWave, int kMask = kColumnLanes / 2>
+__device__ __forceinline__ float SumOfLane(const float (&x)[kValues], int lane) {
+  if constexpr (kMask == 0) {
+    static_assert(kValues == 1);
+    return x[0];
+  } else if constexpr (kValues == 1) {
+    const float sum[1] = {x[0] + ButterflyPartner<kMask, kWave>(x[0])};
+    return SumOfLane<1, kWave, kMask / 2>(sum, lane);
+  } else {
+    constexpr int kHalf = kValues / 2;
+    const bool upper = (lane & kMask) != 0;
+    float sums[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float passed = upper ? x[i] : x[i + kHalf];
+      const float kept = upper ? x[i + kHalf] : x[i];
+      sums[i] = kept + ButterflyPartner<kMask, kWave>(passed);
+    }
+    return SumOfLane<kHalf, kWave, kMask / 2>(sums, lane);
+  }
 }
 
 // Output rows of a padding sequence: zeros in the block's columns.

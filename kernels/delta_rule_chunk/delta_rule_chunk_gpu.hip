@@ -33,32 +33,6 @@ struct Shared {
   LdsArray<float, 2 * kC> decays;  // e^G, then e^{G_C-G}
 };
 
-// A group's sums of 16 values, value i to lane i: each step halves the values and adds those of the lane across.
-template <int kWave>
-__device__ __forceinline__ float ScatterSum(int lane, float (&x)[16]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float send = (lane & 8) != 0 ? x[i] : x[i + 8];
-    const float keep = (lane & 8) != 0 ? x[i + 8] : x[i];
-    x[i] = keep + UpdateDpp<kWave, kDppRowMirror>(send, send);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float send = (lane & 4) != 0 ? x[i] : x[i + 4];
-    const float keep = (lane & 4) != 0 ? x[i + 4] : x[i];
-    x[i] = keep + UpdateDpp<kWave, kDppRowHalfMirror>(send, send);
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float send = (lane & 2) != 0 ? x[i] : x[i + 2];
-    const float keep = (lane & 2) != 0 ? x[i + 2] : x[i];
-    x[i] = keep + UpdateDpp<kWave, DppQuadPerm(2, 3, 0, 1)>(send, send);
-  }
-  const float send = (lane & 1) != 0 ? x[0] : x[1];
-  const float keep = (lane & 1) != 0 ? x[1] : x[0];
-  return keep + UpdateDpp<kWave, DppQuadPerm(1, 0, 3, 2)>(send, send);
-}
-
 // Moves a chunk's rows of q or k to LDS; zero past K and past the last row. Whole chunks of exact shapes in two steps,
 // with all loads in flight while the block computes; others in one, when they are due.
 template <int kElements, bool kExact>
@@ -125,7 +99,7 @@ __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, 
         sum[r * kColumns + c] = dot;
       }
     }
-    values[column * kStride + b * kRows + lane / kColumns] = ScatterSum<kWave>(lane, sum);
+    values[column * kStride + b * kRows + lane / kColumns] = SumOfLane<16, kWave>(sum, lane);
   }
 #pragma unroll
   for (int b = 0; b < kC / kRows; ++b) out[b] = values[column * kStride + b * kRows + lane / kColumns];

@@ -22,31 +22,6 @@ __device__ __forceinline__ double SumBetween(Array& g, int low, int high, int af
   return sum;
 }
 
-// Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves a
-// lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend on
-// kValues.
-template <int kValues, int kWave, int kMask = kColumnLanes / 2>
-__device__ __forceinline__ float SumOfLane(const float (&x)[kValues], int lane) {
-  if constexpr (kMask == 0) {
-    static_assert(kValues == 1);
-    return x[0];
-  } else if constexpr (kValues == 1) {
-    const float sum[1] = {x[0] + ButterflyPartner<kMask, kWave>(x[0])};
-    return SumOfLane<1, kWave, kMask / 2>(sum, lane);
-  } else {
-    constexpr int kHalf = kValues / 2;
-    const bool upper = (lane & kMask) != 0;
-    float sums[kHalf];
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float passed = upper ? x[i] : x[i + kHalf];
-      const float kept = upper ? x[i + kHalf] : x[i];
-      sums[i] = kept + ButterflyPartner<kMask, kWave>(passed);
-    }
-    return SumOfLane<kHalf, kWave, kMask / 2>(sums, lane);
-  }
-}
-
 // What a lane adds to the dot products of rows with k and q, in the sums of Dot.
 template <int kRows>
 struct DotSums {

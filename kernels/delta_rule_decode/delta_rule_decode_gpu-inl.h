@@ -1,6 +1,7 @@
-// The parts of a decode step on the GPU, in the order in which a block takes them for each token: entry dots, weights, the
-// token from state and log, append, fold. delta_rule_decode_gpu.hip has the formula; its kernel keeps columns of up to 256
-// elements in registers, delta_rule_decode_wide_gpu.hip's takes longer ones. A part is the same in both, and so are bits.
+// The parts of a decode step on the GPU, in the order in which a block takes them for each token: entry dots, weights,
+// the token from state and log, append, fold. delta_rule_decode_gpu.hip has the formula; its kernel keeps columns of up
+// to 256 elements in registers, delta_rule_decode_wide_gpu.hip's takes longer ones. A part is the same in both, and so
+// are bits.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //

@@ -3,21 +3,20 @@
 //   o    = e^{G_t} S0^T q_t + sum_{e<=t} e^{G_t-G_e} (k_e.q_t) u_e
 //   once the log holds L tokens:  S0 <- e^{G_L} S0 + sum_e e^{G_L-G_e} k_e u_e^T
 //
-// Threads: 16 lanes hold kColumns columns of S0 in registers for the whole call, so T tokens read it once; a block is 16
-// such groups of one (sequence, value head). Each group computes the dot products of one log entry for all of the block,
-// and each lane of a group keeps one entry's u: the sums over the log ride along in the reduction of S0^T k and S0^T q.
-// The block's last wave finds the entries' weights meanwhile. All loads of a call's first token are under way before the
-// first barrier, and steps of one token a sequence have an instance of their own: what counts is how many columns a
-// processor has on their way. The parts of a step are in delta_rule_decode_gpu-inl.h, K > 256 in
-// delta_rule_decode_wide_gpu.hip.
-// Tokens are counted by their position n since the log was last empty: the log's entries first, then the call's. Entry
-// n mod L of the log holds token n; folds fall after n = L - 1, 2 L - 1, ..
+// Threads: 16 lanes hold kColumns columns of S0 in registers for the whole call, so T tokens read it once; a block is
+// 16 such groups of one (sequence, value head). Each group computes the dot products of one log entry for all of the
+// block, and each lane of a group keeps one entry's u: the sums over the log ride along in the reduction of S0^T k and
+// S0^T q. The block's last wave finds the entries' weights meanwhile. All loads of a call's first token are under way
+// before the first barrier, and steps of one token a sequence have an instance of their own: what counts is how many
+// columns a processor has on their way. The parts of a step are in delta_rule_decode_gpu-inl.h, K > 256 in
+// delta_rule_decode_wide_gpu.hip. Tokens are counted by their position n since the log was last empty: the log's
+// entries first, then the call's. Entry n mod L of the log holds token n; folds fall after n = L - 1, 2 L - 1, ..
 // Across blocks: rows of log_u are written by the block that owns their columns. Rows of log_k and log_g are read by
 // every block of a head, so here only rows that no block reads are written, by one block each: those of the tokens
-// before the first fold. A second kernel writes the rows of the tokens after it. A draft has all rows to itself: token n
-// goes to row n, past L where need be, and folds stay in the registers, or in the workspace where K is in memory.
-// Resources: at most 115 VGPRs, 82 for a token at K = 128; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0 is
-// K V floats a head, all else a tenth.
+// before the first fold. A second kernel writes the rows of the tokens after it. A draft has all rows to itself: token
+// n goes to row n, past L where need be, and folds stay in the registers, or in the workspace where K is in memory.
+// Resources: at most 115 VGPRs, 82 for a token at K = 128; up to 9 KB of LDS; no spills (gfx906). Bound by memory: S0
+// is K V floats a head, all else a tenth.
 
 #include "base/status_macros.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"

@@ -2,8 +2,8 @@
 // mapping of threads, and bits are as if its kernel took such columns.
 //
 // Rows of more than 256 elements would fill the registers twice over: the dot products with the log's keys are taken by
-// and by, before k and q are loaded whole. Columns that do not fill the lanes stay in memory, and each token reads them:
-// the guards of so many registers would not fit the scalar ones. One instance serves every such K.
+// and by, before k and q are loaded whole. Columns that do not fill the lanes stay in memory, and each token reads
+// them: the guards of so many registers would not fit the scalar ones. One instance serves every such K.
 // Resources: 127 VGPRs for K = 512, 224 for K = 1024; 2 KB of LDS; no spills (gfx906). Bound by memory.
 
 #include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
@@ -66,7 +66,8 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
 
   for (int t = 0; t < call.tokens; ++t) {
     const int64_t row = first_row + t;
-    // A row is never negative, but the compiler does not know, and so does not keep the lanes' masks from token to token.
+    // A row is never negative, but the compiler does not know, and so does not keep the lanes' masks from token to
+    // token.
     const DecodeToken token = TokenOf<1>(call.log_length, row, t, p.key_dim, row >= 0 ? my.lane : 0);
     const float* k_row = TokenKey(p, my.task, row);
     const float* q_row = TokenQuery(p, my.task, row);

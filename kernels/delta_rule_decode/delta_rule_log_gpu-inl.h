@@ -1,5 +1,5 @@
-// The decode log on the GPU: decays between its entries, dot products with its keys, and the fold of a log into columns of
-// the base. Shared by the decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
+// The decode log on the GPU: decays between its entries, dot products with its keys, and the fold of a log into columns
+// of the base. Shared by the decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
 //
 // Thread safety: pure functions. For *_gpu.hip files only.
 //

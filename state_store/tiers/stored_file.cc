@@ -32,8 +32,7 @@ absl::StatusOr<FileStart> ReadHead(absl::FunctionRef<absl::StatusOr<FileStart>(i
 absl::Status CheckOwner(const StateKey& key, const StateFile& file) {
   if (file.has_owner && file.header.principal == key.principal && file.header.id == key.id) return absl::OkStatus();
   return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                   StrCat("the file is of 'sessions/", file.header.id, "' of principal '", file.header.principal,
-                          "', and not of ", key.ToString(), " of principal '", key.principal, "'"),
+                   StrCat("the file is another session's or another principal's, and not that of ", key.ToString()),
                    {{"tensor", "header"}});
 }
 

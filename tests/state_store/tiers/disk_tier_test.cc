@@ -22,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
@@ -197,6 +198,7 @@ TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
   EXPECT_FALSE(fs::exists(sessions + "s-chat-1/state.safetensors.123.tmp"));
   const absl::Status stolen = tier_->Load({.principal = "ab12", .id = "stolen", .checkpoint = ""}).status();
   EXPECT_EQ(stolen.code(), absl::StatusCode::kDataLoss) << stolen;
+  EXPECT_THAT(stolen.ToString(), Not(HasSubstr("foreign"))) << "whose it is, is not told";
 }
 
 TEST_F(DiskTierTest, ADeltaToAnEarlierFileIsIgnored) {

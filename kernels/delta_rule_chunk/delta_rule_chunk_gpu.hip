@@ -129,6 +129,7 @@ __device__ __forceinline__ void WriteValues(Values& values, int lane, int column
 }
 
 template <int kWave, int kElements, int kColumns, bool kExact>
+// NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kDeltaRuleThreads, kElements <= 8 ? 2 : 1) void DeltaRuleChunkKernel(ChunkArgs args) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   constexpr int kRows = 16 / kColumns;

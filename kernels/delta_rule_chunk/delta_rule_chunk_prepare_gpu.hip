@@ -81,6 +81,7 @@ __device__ __forceinline__ void SolveColumn(Shared& sh, int b, int c) {
 }
 
 template <bool kExact>
+// NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(ChunkArgs args) {
   Shared& sh = SharedMemory<Shared>();
   const DeltaRuleArgs& p = args.rule;

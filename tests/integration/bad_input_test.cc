@@ -115,6 +115,7 @@ class BadInput : public testing::Test {
   const Caller caller_{server_};
 };
 
+// NOLINTNEXTLINE(readability-function-size): a table.
 std::vector<BadCall> BadInput::Cases() const {
   using PR = v1::PrefillRequest;
   using DR = v1::DecodeRequest;

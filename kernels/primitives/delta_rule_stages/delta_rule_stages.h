@@ -7,7 +7,7 @@
 //   KK^T          A_ij = beta_i (k_i.k_j) e^{G_i-G_j}, j < i             (without decay: e^0)
 //   decay mask    D_ij = e^{G_i-G_j}, j <= i
 //   attention     P_ij = (q_i.k_j) e^{G_i-G_j}, j <= i
-//   solve         T = (I + A)^-1                                         (kernels/triangular_solve, in place on A)
+//   solve         T = (I + A)^-1                                         (primitives/triangular_solve, in place on A)
 //   WY            w = T diag(beta e^G) K        u = T diag(beta) V
 //   states        v_new = u - w S      S <- e^{G_C} S + (e^{G_C-G} K)^T v_new      (S before chunk c is kept as h_c)
 //   output        o_i = e^{G_i} h_c^T q_i + sum_{j<=i} P_ij v_new_j

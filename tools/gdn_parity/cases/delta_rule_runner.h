@@ -25,7 +25,7 @@ enum class DeltaRuleForm {
   kChunk,   // Backend::DeltaRuleChunk, likewise
   kDecode,  // Backend::DeltaRuleDecode, a token of every sequence a call, then the log folded
   kDraft,   // Backend::DeltaRuleDecode, up to 8 tokens of every sequence a call
-  kStages,  // kernels/delta_rule_stages with chunks of 64; needs a GPU backend
+  kStages,  // primitives/delta_rule_stages with chunks of 64; needs a GPU backend
 };
 
 struct DeltaRuleProblem {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -28,6 +29,17 @@ inline absl::Status RequirePointer(absl::string_view op, absl::string_view name,
                    {{"field", std::string(name)}});
 }
 
+struct NamedPointer {
+  const char* name;
+  const void* pointer;
+};
+inline absl::Status RequirePointers(absl::string_view op, std::initializer_list<NamedPointer> pointers) {
+  for (const auto& [name, pointer] : pointers) {
+    if (absl::Status status = RequirePointer(op, name, pointer); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 inline absl::Status RequireRange(absl::string_view op, absl::string_view name, int64_t value, int64_t low,
                                  int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -39,6 +51,18 @@ inline absl::Status RequireRange(absl::string_view op, absl::string_view name, i
 
 inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name, int64_t value, int64_t low) {
   return RequireRange(op, name, value, low, std::numeric_limits<int64_t>::max());
+}
+
+struct NamedSize {
+  const char* name;
+  int64_t size;
+};
+// Each 0 .. kMaxOperatorRows.
+inline absl::Status RequireSizes(absl::string_view op, std::initializer_list<NamedSize> sizes) {
+  for (const auto& [name, size] : sizes) {
+    if (absl::Status status = RequireRange(op, name, size, 0, kMaxOperatorRows); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gdn

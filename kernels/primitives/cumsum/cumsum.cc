@@ -18,8 +18,18 @@ absl::Status ValidateCumsum(const CumsumParams& params) {
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "features", params.features, 1, int64_t{1} << 20));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "chunk", params.chunk, 0, kMaxCumsumTokens));
   if (params.tokens == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "x", params.x));
-  return RequirePointer(kOp, "y", params.y);
+  return RequirePointers(kOp, {{"x", params.x}, {"y", params.y}});
+}
+
+void CumsumReference(const CumsumParams& params) {
+  for (int64_t feature = 0; feature < params.features; ++feature) {
+    double sum = 0.0;
+    for (int64_t token = 0; token < params.tokens; ++token) {
+      if (params.chunk > 0 && token % params.chunk == 0) sum = 0.0;
+      sum += params.x[token * params.features + feature];
+      params.y[token * params.features + feature] = static_cast<float>(sum);
+    }
+  }
 }
 
 }  // namespace gdn

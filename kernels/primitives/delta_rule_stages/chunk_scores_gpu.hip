@@ -193,33 +193,16 @@ absl::Status ChunkDecaySumsGpu(const ChunkDecaySumsParams& params, const gpu::St
   });
 }
 
-absl::Status ChunkKktGpu(const ChunkKktParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateStage(params));
-  return gpu::LaunchScores<gpu::Score::kKkt>("chunk_kkt",
-                                             {.batch = params.batch,
-                                              .rows = params.k,
-                                              .columns = params.k,
-                                              .row_stride = params.k_stride,
-                                              .column_stride = params.k_stride,
-                                              .beta = params.beta,
-                                              .g_sum = params.g_sum,
-                                              .out = params.a},
-                                             stream);
+absl::Status ChunkKktGpu(const ChunkKktParams& p, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateStage(p));
+  return gpu::LaunchScores<gpu::Score::kKkt>(
+      "chunk_kkt", {p.batch, p.k, p.k, p.k_stride, p.k_stride, nullptr, p.beta, p.g_sum, nullptr, p.a}, stream);
 }
 
-absl::Status CumsumKktGpu(const CumsumKktParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateStage(params));
-  return gpu::LaunchScores<gpu::Score::kCumsumKkt>("cumsum_kkt",
-                                                   {.batch = params.batch,
-                                                    .rows = params.k,
-                                                    .columns = params.k,
-                                                    .row_stride = params.k_stride,
-                                                    .column_stride = params.k_stride,
-                                                    .g = params.g,
-                                                    .beta = params.beta,
-                                                    .g_sum_out = params.g_sum,
-                                                    .out = params.a},
-                                                   stream);
+absl::Status CumsumKktGpu(const CumsumKktParams& p, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateStage(p));
+  return gpu::LaunchScores<gpu::Score::kCumsumKkt>(
+      "cumsum_kkt", {p.batch, p.k, p.k, p.k_stride, p.k_stride, p.g, p.beta, nullptr, p.g_sum, p.a}, stream);
 }
 
 absl::Status ChunkDecayMaskGpu(const ChunkDecayMaskParams& params, const gpu::Stream& stream) {
@@ -230,17 +213,11 @@ absl::Status ChunkDecayMaskGpu(const ChunkDecayMaskParams& params, const gpu::St
   });
 }
 
-absl::Status ChunkAttentionGpu(const ChunkAttentionParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateStage(params));
-  return gpu::LaunchScores<gpu::Score::kAttention>("chunk_attention",
-                                                   {.batch = params.batch,
-                                                    .rows = params.q,
-                                                    .columns = params.k,
-                                                    .row_stride = params.q_stride,
-                                                    .column_stride = params.k_stride,
-                                                    .g_sum = params.g_sum,
-                                                    .out = params.attention},
-                                                   stream);
+absl::Status ChunkAttentionGpu(const ChunkAttentionParams& p, const gpu::Stream& stream) {
+  GDN_RETURN_IF_ERROR(ValidateStage(p));
+  return gpu::LaunchScores<gpu::Score::kAttention>(
+      "chunk_attention", {p.batch, p.q, p.k, p.q_stride, p.k_stride, nullptr, nullptr, p.g_sum, nullptr, p.attention},
+      stream);
 }
 
 }  // namespace gdn

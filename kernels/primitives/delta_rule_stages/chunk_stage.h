@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "kernels/gpu/device.h"
+#include "kernels/gpu/vec4_math.h"
 #include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
 
 namespace gdn::gpu {
@@ -49,37 +49,11 @@ __device__ __forceinline__ float DecayFactor(double difference) {
   return expf(static_cast<float>(difference < -1000.0 ? -1000.0 : difference));
 }
 
-__device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, Vec4& sum) {
-  sum.x = fmaf(a, b.x, sum.x);
-  sum.y = fmaf(a, b.y, sum.y);
-  sum.z = fmaf(a, b.z, sum.z);
-  sum.w = fmaf(a, b.w, sum.w);
-}
-
 __device__ __forceinline__ Vec4 Scale(const Vec4& v, float s) { return {v.x * s, v.y * s, v.z * s, v.w * s}; }
 
 // Whether rows `stride` floats apart may be read and written four floats at a time.
 __device__ __forceinline__ bool RowsAligned(const float* base, int64_t stride) {
   return ((reinterpret_cast<uintptr_t>(base) | static_cast<uintptr_t>(stride * 4)) & 15) == 0;
-}
-
-// Up to four floats at p; those past `count` are 0.
-__device__ __forceinline__ Vec4 LoadSome(const float* p, int count, bool aligned) {
-  if (aligned && count >= 4) return Load4(p);
-  Vec4 v{0.0f, 0.0f, 0.0f, 0.0f};
-  if (count > 0) v.x = p[0];
-  if (count > 1) v.y = p[1];
-  if (count > 2) v.z = p[2];
-  if (count > 3) v.w = p[3];
-  return v;
-}
-
-__device__ __forceinline__ void StoreSome(float* p, int count, bool aligned, const Vec4& v) {
-  if (aligned && count >= 4) return Store4(p, v);
-  if (count > 0) p[0] = v.x;
-  if (count > 1) p[1] = v.y;
-  if (count > 2) p[2] = v.z;
-  if (count > 3) p[3] = v.w;
 }
 
 // kRows x kTileFeatures of LDS from rows `stride` floats apart at `base`, row i times scale(i); 0 past `rows` and

@@ -1,7 +1,6 @@
 #include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
 
 #include <initializer_list>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -13,7 +12,6 @@ namespace {
 
 constexpr int32_t kMaxCount = 0x7fffffff;
 
-using NamedPointer = std::pair<const char*, const void*>;
 struct NamedStride {
   const char* name;
   int64_t stride;
@@ -35,8 +33,7 @@ absl::Status ValidateBatch(const char* op, const ChunkedBatch& batch) {
   const int64_t most = full + batch.sequences < batch.tokens ? full + batch.sequences : batch.tokens;
   GDN_RETURN_IF_ERROR(RequireRange(op, "chunks", batch.chunks, fewest, most));
   if (batch.sequences == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(op, "cu_seqlens", batch.cu_seqlens));
-  return RequirePointer(op, "chunk_offsets", batch.chunk_offsets);
+  return RequirePointers(op, {{"cu_seqlens", batch.cu_seqlens}, {"chunk_offsets", batch.chunk_offsets}});
 }
 
 // Pointers and strides only matter where there are tokens.
@@ -44,7 +41,7 @@ absl::Status ValidateTensors(const char* op, const ChunkedBatch& batch, std::ini
                              std::initializer_list<NamedStride> strides = {}) {
   GDN_RETURN_IF_ERROR(ValidateBatch(op, batch));
   if (batch.tokens == 0) return absl::OkStatus();
-  for (const auto& [name, pointer] : pointers) GDN_RETURN_IF_ERROR(RequirePointer(op, name, pointer));
+  GDN_RETURN_IF_ERROR(RequirePointers(op, pointers));
   for (const auto& [name, stride, row] : strides) GDN_RETURN_IF_ERROR(RequireAtLeast(op, name, stride, row));
   return absl::OkStatus();
 }

@@ -38,14 +38,27 @@ double Dot(const float* x, const float* y, int32_t count) {
   return sum;
 }
 
-// [chunks, HV, C, C]
-float* Matrix(const ChunkedBatch& batch, float* data, const Chunk& chunk, int32_t head) {
-  const int64_t c = batch.chunk_tokens;
-  return data + (chunk.index * batch.dims.value_heads + head) * c * c;
-}
-
 const float* Row(const float* data, int64_t stride, int64_t token, int32_t head, int32_t dim) {
   return data + token * stride + int64_t{head} * dim;
+}
+
+// A [chunks, HV, C, C] tensor: entry(i, j, head), tokens of the batch, times e^{G_i-G_j} (g_sum null: times 1) where j
+// comes before i, or is i where `diagonal` says so; else 0.
+template <typename Entry>
+void FillLower(const ChunkedBatch& batch, const double* g_sum, bool diagonal, float* out, const Entry& entry) {
+  const int64_t c = batch.chunk_tokens;
+  const int64_t heads = batch.dims.value_heads;
+  ForEachChunkAndHead(batch, [&](const Chunk& chunk, int32_t head) {
+    float* matrix = out + (chunk.index * heads + head) * c * c;
+    std::fill(matrix, matrix + c * c, 0.0f);
+    for (int64_t row = 0; row < chunk.rows; ++row) {
+      for (int64_t column = 0; column < row + (diagonal ? 1 : 0); ++column) {
+        const int64_t i = chunk.first + row, j = chunk.first + column;
+        const double decay = g_sum == nullptr ? 1.0 : std::exp(g_sum[i * heads + head] - g_sum[j * heads + head]);
+        matrix[row * c + column] = static_cast<float>(entry(i, j, head) * decay);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -64,20 +77,10 @@ void ChunkDecaySumsReference(const ChunkDecaySumsParams& p) {
 
 void ChunkKktReference(const ChunkKktParams& p) {
   const LayerDims& dims = p.batch.dims;
-  const int64_t c = p.batch.chunk_tokens;
-  ForEachChunkAndHead(p.batch, [&](const Chunk& chunk, int32_t head) {
-    float* a = Matrix(p.batch, p.a, chunk, head);
-    std::fill(a, a + c * c, 0.0f);
-    for (int64_t i = 0; i < chunk.rows; ++i) {
-      const int64_t row = (chunk.first + i) * dims.value_heads + head;
-      const float* k_i = Row(p.k, p.k_stride, chunk.first + i, head / dims.group(), dims.key_dim);
-      for (int64_t j = 0; j < i; ++j) {
-        const int64_t column = (chunk.first + j) * dims.value_heads + head;
-        const float* k_j = Row(p.k, p.k_stride, chunk.first + j, head / dims.group(), dims.key_dim);
-        const double decay = p.g_sum == nullptr ? 1.0 : std::exp(p.g_sum[row] - p.g_sum[column]);
-        a[i * c + j] = static_cast<float>(double{p.beta[row]} * Dot(k_i, k_j, dims.key_dim) * decay);
-      }
-    }
+  FillLower(p.batch, p.g_sum, /*diagonal=*/false, p.a, [&](int64_t i, int64_t j, int32_t head) {
+    const float* k_i = Row(p.k, p.k_stride, i, head / dims.group(), dims.key_dim);
+    const float* k_j = Row(p.k, p.k_stride, j, head / dims.group(), dims.key_dim);
+    return double{p.beta[i * dims.value_heads + head]} * Dot(k_i, k_j, dims.key_dim);
   });
 }
 
@@ -87,38 +90,14 @@ void CumsumKktReference(const CumsumKktParams& p) {
 }
 
 void ChunkDecayMaskReference(const ChunkDecayMaskParams& p) {
-  const int64_t heads = p.batch.dims.value_heads;
-  const int64_t c = p.batch.chunk_tokens;
-  ForEachChunkAndHead(p.batch, [&](const Chunk& chunk, int32_t head) {
-    float* mask = Matrix(p.batch, p.mask, chunk, head);
-    std::fill(mask, mask + c * c, 0.0f);
-    for (int64_t i = 0; i < chunk.rows; ++i) {
-      for (int64_t j = 0; j <= i; ++j) {
-        const double* g = p.g_sum + chunk.first * heads + head;
-        mask[i * c + j] = static_cast<float>(std::exp(g[i * heads] - g[j * heads]));
-      }
-    }
-  });
+  FillLower(p.batch, p.g_sum, /*diagonal=*/true, p.mask, [](int64_t, int64_t, int32_t) { return 1.0; });
 }
 
 void ChunkAttentionReference(const ChunkAttentionParams& p) {
   const LayerDims& dims = p.batch.dims;
-  const int64_t c = p.batch.chunk_tokens;
-  ForEachChunkAndHead(p.batch, [&](const Chunk& chunk, int32_t head) {
-    float* attention = Matrix(p.batch, p.attention, chunk, head);
-    std::fill(attention, attention + c * c, 0.0f);
-    for (int64_t i = 0; i < chunk.rows; ++i) {
-      const float* q = Row(p.q, p.q_stride, chunk.first + i, head / dims.group(), dims.key_dim);
-      for (int64_t j = 0; j <= i; ++j) {
-        const float* k = Row(p.k, p.k_stride, chunk.first + j, head / dims.group(), dims.key_dim);
-        double decay = 1.0;
-        if (p.g_sum != nullptr) {
-          const double* g = p.g_sum + chunk.first * dims.value_heads + head;
-          decay = std::exp(g[i * dims.value_heads] - g[j * dims.value_heads]);
-        }
-        attention[i * c + j] = static_cast<float>(Dot(q, k, dims.key_dim) * decay);
-      }
-    }
+  FillLower(p.batch, p.g_sum, /*diagonal=*/true, p.attention, [&](int64_t i, int64_t j, int32_t head) {
+    return Dot(Row(p.q, p.q_stride, i, head / dims.group(), dims.key_dim),
+               Row(p.k, p.k_stride, j, head / dims.group(), dims.key_dim), dims.key_dim);
   });
 }
 

@@ -7,6 +7,7 @@
 // tens.
 
 #include "base/status_macros.h"
+#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/matrix_tiles.h"
 #include "kernels/primitives/gemm/gemm.h"
@@ -146,7 +147,7 @@ __global__ __launch_bounds__(kThreads) void GemmKernel(GemmParams p, bool a_vect
 
 // Whether every stored row of every matrix of the batch begins at a multiple of 16 bytes.
 bool Aligned(const float* data, int64_t stride, int64_t batch_stride) {
-  return (reinterpret_cast<uintptr_t>(data) & 15) == 0 && stride % 4 == 0 && batch_stride % 4 == 0;
+  return Aligned16(data) && stride % 4 == 0 && batch_stride % 4 == 0;
 }
 
 }  // namespace
@@ -163,18 +164,14 @@ absl::Status GemmGpu(const GemmParams& params, const gpu::Stream& stream) {
   const int64_t blocks = params.batch * gpu::CeilDivide(params.m, gpu::kTile) * gpu::CeilDivide(params.n, gpu::kTile);
   const bool a_vector = gpu::Aligned(params.a, params.a_stride, params.a_batch_stride);
   const bool b_vector = gpu::Aligned(params.b, params.b_stride, params.b_batch_stride);
-  const auto launch = [&](const char* name, void (*kernel)(GemmParams, bool, bool)) {
-    return gpu::Launch(name, kernel, {blocks}, gpu::kThreads, stream, params, a_vector, b_vector);
-  };
-  switch (params.layout) {
-    case GemmLayout::kNN:
-      return launch("gemm_nn", gpu::GemmKernel<GemmLayout::kNN>);
-    case GemmLayout::kNT:
-      return launch("gemm_nt", gpu::GemmKernel<GemmLayout::kNT>);
-    case GemmLayout::kTN:
-      return launch("gemm_tn", gpu::GemmKernel<GemmLayout::kTN>);
-  }
-  return absl::InternalError("gemm: no such layout");
+  const bool nn = params.layout == GemmLayout::kNN, nt = params.layout == GemmLayout::kNT;
+  return gpu::Launch(nn   ? "gemm_nn"
+                     : nt ? "gemm_nt"
+                          : "gemm_tn",
+                     nn   ? gpu::GemmKernel<GemmLayout::kNN>
+                     : nt ? gpu::GemmKernel<GemmLayout::kNT>
+                          : gpu::GemmKernel<GemmLayout::kTN>,
+                     {blocks}, gpu::kThreads, stream, params, a_vector, b_vector);
 }
 
 }  // namespace gdn

@@ -1,5 +1,8 @@
 #include "kernels/primitives/l2norm/l2norm.h"
 
+#include <cmath>
+#include <initializer_list>
+
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -8,31 +11,52 @@
 namespace gdn {
 namespace {
 
-absl::Status ValidateShape(const char* op, int64_t rows, int64_t width, float epsilon) {
-  GDN_RETURN_IF_ERROR(RequireRange(op, "rows", rows, 0, kMaxOperatorRows));
-  GDN_RETURN_IF_ERROR(RequireRange(op, "width", width, 1, kMaxOperatorRows));
-  if (epsilon >= 0.0f) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                   absl::StrCat(op, ": epsilon is ", epsilon, "; expected 0 or more"), {{"field", "epsilon"}});
+// Both directions.
+template <typename Params>
+absl::Status Validate(const char* op, const Params& params, std::initializer_list<NamedPointer> pointers) {
+  GDN_RETURN_IF_ERROR(RequireRange(op, "rows", params.rows, 0, kMaxOperatorRows));
+  GDN_RETURN_IF_ERROR(RequireRange(op, "width", params.width, 1, kMaxOperatorRows));
+  if (!(params.epsilon >= 0.0f)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     absl::StrCat(op, ": epsilon is ", params.epsilon, "; expected 0 or more"), {{"field", "epsilon"}});
+  }
+  return params.rows == 0 ? absl::OkStatus() : RequirePointers(op, pointers);
+}
+
+double Dot(const float* a, const float* b, int64_t width) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < width; ++i) sum += double{a[i]} * double{b[i]};
+  return sum;
 }
 
 }  // namespace
 
 absl::Status ValidateL2Norm(const L2NormParams& params) {
-  constexpr char kOp[] = "L2Norm";
-  GDN_RETURN_IF_ERROR(ValidateShape(kOp, params.rows, params.width, params.epsilon));
-  if (params.rows == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "x", params.x));
-  return RequirePointer(kOp, "y", params.y);
+  return Validate("L2Norm", params, {{"x", params.x}, {"y", params.y}});
 }
 
 absl::Status ValidateL2NormBackward(const L2NormBackwardParams& params) {
-  constexpr char kOp[] = "L2NormBackward";
-  GDN_RETURN_IF_ERROR(ValidateShape(kOp, params.rows, params.width, params.epsilon));
-  if (params.rows == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "x", params.x));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "dy", params.dy));
-  return RequirePointer(kOp, "dx", params.dx);
+  return Validate("L2NormBackward", params, {{"x", params.x}, {"dy", params.dy}, {"dx", params.dx}});
+}
+
+void L2NormReference(const L2NormParams& params) {
+  for (int64_t row = 0; row < params.rows; ++row) {
+    const float* x = params.x + row * params.width;
+    const double r = 1.0 / std::sqrt(Dot(x, x, params.width) + params.epsilon);
+    for (int64_t i = 0; i < params.width; ++i) params.y[row * params.width + i] = static_cast<float>(x[i] * r);
+  }
+}
+
+void L2NormBackwardReference(const L2NormBackwardParams& params) {
+  for (int64_t row = 0; row < params.rows; ++row) {
+    const float* x = params.x + row * params.width;
+    const float* dy = params.dy + row * params.width;
+    const double r = 1.0 / std::sqrt(Dot(x, x, params.width) + params.epsilon);
+    const double along = r * r * r * Dot(x, dy, params.width);
+    for (int64_t i = 0; i < params.width; ++i) {
+      params.dx[row * params.width + i] = static_cast<float>(r * dy[i] - along * x[i]);
+    }
+  }
 }
 
 }  // namespace gdn

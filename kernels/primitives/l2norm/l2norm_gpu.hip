@@ -5,7 +5,9 @@
 // Resources: registers only. Bound by memory; rows of up to a few thousand floats come from the cache the second time.
 
 #include "base/status_macros.h"
+#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
+#include "kernels/gpu/vec4_math.h"
 #include "kernels/gpu/wave.h"
 #include "kernels/primitives/l2norm/l2norm.h"
 
@@ -17,27 +19,6 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kRowsPerBlock = kThreads / kLanes;
 constexpr int kStep = 4 * kLanes;  // columns that a row's lanes take at a time
-
-// Columns col .. col + 3 of a row of `width`; zeros beyond its end.
-__device__ __forceinline__ Vec4 LoadColumns(const float* row, int64_t col, int64_t width, bool vector) {
-  if (vector && col + 4 <= width) return Load4(row + col);
-  Vec4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-  if (col < width) v.x = row[col];
-  if (col + 1 < width) v.y = row[col + 1];
-  if (col + 2 < width) v.z = row[col + 2];
-  if (col + 3 < width) v.w = row[col + 3];
-  return v;
-}
-__device__ __forceinline__ void StoreColumns(float* row, int64_t col, int64_t width, bool vector, const Vec4& v) {
-  if (vector && col + 4 <= width) {
-    Store4(row + col, v);
-    return;
-  }
-  if (col < width) row[col] = v.x;
-  if (col + 1 < width) row[col + 1] = v.y;
-  if (col + 2 < width) row[col + 2] = v.z;
-  if (col + 3 < width) row[col + 3] = v.w;
-}
 
 __device__ __forceinline__ void Accumulate(Vec4& sum, const Vec4& a, const Vec4& b) {
   sum.x = fmaf(a.x, b.x, sum.x);
@@ -58,13 +39,13 @@ __global__ __launch_bounds__(kThreads) void L2NormKernel(L2NormParams p, bool ve
   const int first = 4 * (static_cast<int>(threadIdx.x) % kLanes);
   Vec4 squares = {0.0f, 0.0f, 0.0f, 0.0f};
   for (int64_t col = first; col < width; col += kStep) {
-    const Vec4 v = LoadColumns(x, col, width, vector);
+    const Vec4 v = LoadSome(x + col, width - col, vector);
     Accumulate(squares, v, v);
   }
   const float r = 1.0f / sqrtf(RowSum<kWave>(squares) + p.epsilon);
   for (int64_t col = first; col < width; col += kStep) {
-    const Vec4 v = LoadColumns(x, col, width, vector);
-    StoreColumns(p.y + row * p.width, col, width, vector, {v.x * r, v.y * r, v.z * r, v.w * r});
+    const Vec4 v = LoadSome(x + col, width - col, vector);
+    StoreSome(p.y + row * p.width + col, width - col, vector, {v.x * r, v.y * r, v.z * r, v.w * r});
   }
 }
 
@@ -78,8 +59,8 @@ __global__ __launch_bounds__(kThreads) void L2NormBackwardKernel(L2NormBackwardP
   Vec4 squares = {0.0f, 0.0f, 0.0f, 0.0f};
   Vec4 products = {0.0f, 0.0f, 0.0f, 0.0f};
   for (int64_t col = first; col < width; col += kStep) {
-    const Vec4 v = LoadColumns(x, col, width, vector);
-    const Vec4 d = LoadColumns(dy, col, width, vector);
+    const Vec4 v = LoadSome(x + col, width - col, vector);
+    const Vec4 d = LoadSome(dy + col, width - col, vector);
     Accumulate(squares, v, v);
     Accumulate(products, v, d);
   }
@@ -87,17 +68,12 @@ __global__ __launch_bounds__(kThreads) void L2NormBackwardKernel(L2NormBackwardP
   // r^3 alone overflows for short rows before the product with the sum does.
   const float along = r * (r * (r * RowSum<kWave>(products)));
   for (int64_t col = first; col < width; col += kStep) {
-    const Vec4 v = LoadColumns(x, col, width, vector);
-    const Vec4 d = LoadColumns(dy, col, width, vector);
-    StoreColumns(p.dx + row * p.width, col, width, vector,
-                 {fmaf(-along, v.x, r * d.x), fmaf(-along, v.y, r * d.y), fmaf(-along, v.z, r * d.z),
-                  fmaf(-along, v.w, r * d.w)});
+    const Vec4 v = LoadSome(x + col, width - col, vector);
+    const Vec4 d = LoadSome(dy + col, width - col, vector);
+    StoreSome(p.dx + row * p.width + col, width - col, vector,
+              {fmaf(-along, v.x, r * d.x), fmaf(-along, v.y, r * d.y), fmaf(-along, v.z, r * d.z),
+               fmaf(-along, v.w, r * d.w)});
   }
-}
-
-bool Aligned(int64_t width, const void* a, const void* b, const void* c) {
-  return width % 4 == 0 &&
-         ((reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c)) & 15) == 0;
 }
 
 }  // namespace
@@ -105,7 +81,7 @@ bool Aligned(int64_t width, const void* a, const void* b, const void* c) {
 
 absl::Status L2NormGpu(const L2NormParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateL2Norm(params));
-  const bool vector = gpu::Aligned(params.width, params.x, params.y, nullptr);
+  const bool vector = params.width % 4 == 0 && gpu::Aligned16(params.x, params.y);
   return gpu::WithWaveWidth(stream, "l2norm", [&](auto wave) {
     return gpu::Launch("l2norm", gpu::L2NormKernel<wave()>, {gpu::CeilDivide(params.rows, gpu::kRowsPerBlock)},
                        gpu::kThreads, stream, params, vector);
@@ -114,7 +90,7 @@ absl::Status L2NormGpu(const L2NormParams& params, const gpu::Stream& stream) {
 
 absl::Status L2NormBackwardGpu(const L2NormBackwardParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateL2NormBackward(params));
-  const bool vector = gpu::Aligned(params.width, params.x, params.dy, params.dx);
+  const bool vector = params.width % 4 == 0 && gpu::Aligned16(params.x, params.dy, params.dx);
   return gpu::WithWaveWidth(stream, "l2norm_backward", [&](auto wave) {
     return gpu::Launch("l2norm_backward", gpu::L2NormBackwardKernel<wave()>,
                        {gpu::CeilDivide(params.rows, gpu::kRowsPerBlock)}, gpu::kThreads, stream, params, vector);

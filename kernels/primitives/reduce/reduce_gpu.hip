@@ -95,19 +95,11 @@ absl::Status LaunchReduce(const ReduceParams& params, const Stream& stream) {
 absl::Status ReduceGpu(const ReduceParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateReduce(params));
   if (params.count > 0) GDN_RETURN_IF_ERROR(RequirePointer("Reduce", "workspace", params.workspace));
-  switch (params.op) {
-    case ReduceOp::kSum:
-      return gpu::LaunchReduce<ReduceOp::kSum>(params, stream);
-    case ReduceOp::kMax:
-      return gpu::LaunchReduce<ReduceOp::kMax>(params, stream);
-    case ReduceOp::kAbsDiffSum:
-      return gpu::LaunchReduce<ReduceOp::kAbsDiffSum>(params, stream);
-    case ReduceOp::kAbsDiffMax:
-      return gpu::LaunchReduce<ReduceOp::kAbsDiffMax>(params, stream);
-    case ReduceOp::kSquaredDiff:
-      return gpu::LaunchReduce<ReduceOp::kSquaredDiff>(params, stream);
-  }
-  return absl::InternalError("reduce: no such operation");
+  using gpu::LaunchReduce;
+  constexpr absl::Status (*kLaunchers[])(const ReduceParams&, const gpu::Stream&) = {
+      LaunchReduce<ReduceOp::kSum>, LaunchReduce<ReduceOp::kMax>, LaunchReduce<ReduceOp::kAbsDiffSum>,
+      LaunchReduce<ReduceOp::kAbsDiffMax>, LaunchReduce<ReduceOp::kSquaredDiff>};
+  return kLaunchers[static_cast<int>(params.op)](params, stream);
 }
 
 }  // namespace gdn

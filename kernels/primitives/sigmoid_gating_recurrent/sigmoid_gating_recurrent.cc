@@ -9,15 +9,13 @@
 namespace gdn {
 
 absl::Status ValidateSigmoidGatingRecurrent(const SigmoidGatingRecurrentParams& params) {
-  constexpr char kOp[] = "SigmoidGatingRecurrent";
   // The rule's own check wants gates; these stand in for the ones the kernel computes.
   DeltaRuleParams rule = params.rule;
   rule.g = params.a;
   rule.beta = params.b;
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "a", params.a));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "b", params.b));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "a_log", params.a_log));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "dt_bias", params.dt_bias));
+  GDN_RETURN_IF_ERROR(
+      RequirePointers("SigmoidGatingRecurrent",
+                      {{"a", params.a}, {"b", params.b}, {"a_log", params.a_log}, {"dt_bias", params.dt_bias}}));
   return ValidateDeltaRule(rule);
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
+#include "kernels/gpu/vec4_math.h"
 #include "kernels/primitives/triangular_solve/triangular_solve.h"
 
 namespace gdn {
@@ -39,13 +40,6 @@ struct SolveShared {
   LdsArray<float, kMatrixRows * kStride> a;
   LdsArray<float, kMatrixRows * kSolveStride> x;
 };
-
-__device__ __forceinline__ void MultiplyAdd(float a, const Vec4& b, Vec4& sum) {
-  sum.x = fmaf(a, b.x, sum.x);
-  sum.y = fmaf(a, b.y, sum.y);
-  sum.z = fmaf(a, b.z, sum.z);
-  sum.w = fmaf(a, b.w, sum.w);
-}
 
 // Column `column` of the inverse of the diagonal block at LDS row `row`, column `first`. The unit diagonal comes from
 // the right-hand side, so it cannot get lost.

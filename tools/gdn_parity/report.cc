@@ -1,9 +1,8 @@
 #include "tools/gdn_parity/report.h"
 
 #include <algorithm>
-#include <iterator>
+#include <map>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,20 +13,6 @@
 
 namespace gdn::parity {
 namespace {
-
-struct Widths {
-  size_t test = 4;
-  size_t shape = 5;
-};
-
-Widths ColumnWidths(const std::vector<ParityCase>& cases) {
-  Widths widths;
-  for (const ParityCase& c : cases) {
-    widths.test = std::max(widths.test, c.test.size());
-    widths.shape = std::max(widths.shape, c.shape.size());
-  }
-  return widths;
-}
 
 uint64_t CaseSeed(const ParityCase& c, uint64_t seed) {
   Hasher hasher;
@@ -49,60 +34,44 @@ std::string NotOffered(const ParityCase& c, const Backend& backend, const absl::
 
 absl::StatusOr<std::vector<ParityCase>> SelectCases(const std::vector<ParityCase>& cases, const std::string& suite,
                                                     const std::string& test, int phase) {
-  std::vector<ParityCase> in_suite;
-  std::set<std::string> suites;
-  std::set<std::string> tests;
+  std::set<std::string> suites, tests;
+  std::set<int> phases;
+  std::vector<ParityCase> chosen;
+  bool has_test = false;
   for (const ParityCase& c : cases) {
     suites.insert(c.suite);
     if (!suite.empty() && c.suite != suite) continue;
     tests.insert(c.test);
-    in_suite.push_back(c);
-  }
-  if (in_suite.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no suite named '", suite, "'; there are: ", absl::StrJoin(suites, ", ")));
-  }
-  std::vector<ParityCase> chosen;
-  std::copy_if(in_suite.begin(), in_suite.end(), std::back_inserter(chosen),
-               [&test](const ParityCase& c) { return test.empty() || c.test == test; });
-  if (chosen.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("no test named '", test, "'",
-                                                   suite.empty() ? "" : absl::StrCat(" in suite ", suite),
-                                                   "; there are: ", absl::StrJoin(tests, ", ")));
-  }
-  if (phase == 0) return chosen;
-  std::set<int> phases;
-  for (const ParityCase& c : chosen) {
+    if (!test.empty() && c.test != test) continue;
+    has_test = true;
     if (c.phase != 0) phases.insert(c.phase);
+    if (phase == 0 || c.phase == phase) chosen.push_back(c);
   }
-  if (phases.count(phase) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no phase ", phase, " among the chosen cases; there are: ", absl::StrJoin(phases, ", ")));
-  }
-  chosen.erase(std::remove_if(chosen.begin(), chosen.end(), [phase](const ParityCase& c) { return c.phase != phase; }),
-               chosen.end());
-  return chosen;
+  if (!chosen.empty()) return chosen;
+  const auto none = [](const std::string& what, const auto& there_are) {
+    return absl::InvalidArgumentError(absl::StrCat("no ", what, "; there are: ", absl::StrJoin(there_are, ", ")));
+  };
+  if (tests.empty()) return none(absl::StrCat("suite named '", suite, "'"), suites);
+  if (has_test) return none(absl::StrCat("phase ", phase, " among the chosen cases"), phases);
+  return none(absl::StrCat("test named '", test, "'", suite.empty() ? "" : absl::StrCat(" in suite ", suite)), tests);
 }
 
 void ListCases(const std::vector<ParityCase>& cases, std::ostream& out) {
-  std::vector<std::pair<std::string, int>> lines;  // in the list's order
+  std::map<std::string, int> shapes;
+  std::vector<std::string> names;  // in the list's order
   for (const ParityCase& c : cases) {
-    std::string name = absl::StrFormat("%-10s  %s", c.suite, c.test);
-    const auto known =
-        std::find_if(lines.begin(), lines.end(), [&name](const auto& line) { return line.first == name; });
-    if (known == lines.end()) {
-      lines.emplace_back(std::move(name), 1);
-    } else {
-      ++known->second;
-    }
+    const std::string name = absl::StrFormat("%-10s  %s", c.suite, c.test);
+    if (shapes[name]++ == 0) names.push_back(name);
   }
-  for (const auto& [name, shapes] : lines) out << absl::StrFormat("%-46s %3d shapes\n", name, shapes);
+  for (const std::string& name : names) out << absl::StrFormat("%-46s %3d shapes\n", name, shapes[name]);
 }
 
 Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_t seed, std::ostream& out) {
-  const Widths widths = ColumnWidths(cases);
-  const int test_width = static_cast<int>(widths.test);
-  const int shape_width = static_cast<int>(widths.shape);
+  size_t test_width = 4, shape_width = 5;
+  for (const ParityCase& c : cases) {
+    test_width = std::max(test_width, c.test.size());
+    shape_width = std::max(shape_width, c.shape.size());
+  }
   const absl::Status gpu = GpuStreamOf(backend).status();
   out << absl::StrFormat("backend %s, numerics %s, seed %d\n", backend.info().name, backend.info().numerics_id, seed);
   out << absl::StrFormat("%-10s  %-*s  %-*s  %11s  %11s  %9s  %11s  %9s\n", "suite", test_width, "test", shape_width,

@@ -31,6 +31,8 @@ std::map<std::pair<std::string, std::string>, Place> Places() {
   return places;
 }
 
+void AddAll(std::vector<ParityCase>& cases, const auto&... add) { (add(cases), ...); }
+
 }  // namespace
 
 const std::vector<SuiteOrder>& SuiteOrders() {
@@ -75,31 +77,11 @@ const std::vector<SuiteOrder>& SuiteOrders() {
 
 std::vector<ParityCase> AllCases() {
   std::vector<ParityCase> cases;
-  AddProjectionCases(cases);
-  AddQkvzSplitCases(cases);
-  AddCausalConv1dCases(cases);
-  AddGatingCases(cases);
-  AddQkL2NormCases(cases);
-  AddGatedRmsNormCases(cases);
-  AddDeltaRuleCases(cases);
-  AddDeltaRuleLlamaCases(cases);
-  AddDeltaRuleFlaCases(cases);
-  AddDeltaRuleSlotsCases(cases);
-  AddMaterializeStateCases(cases);
-  AddLayerCases(cases);
-  AddSigmoidGatingRecurrentCases(cases);
-  AddChunkByPrimitivesCases(cases);
-  AddCumsumCases(cases);
-  AddDecayMaskCases(cases);
-  AddDeltaRuleStagesCases(cases);
-  AddElementwiseCases(cases);
-  AddGemmCases(cases);
-  AddL2NormCases(cases);
-  AddMasksCases(cases);
-  AddReduceCases(cases);
-  AddTransposeCases(cases);
-  AddTriangularSolveCases(cases);
-  AddVarlenIndexCases(cases);
+  AddAll(cases, AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddQkL2NormCases,
+         AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases, AddDeltaRuleSlotsCases,
+         AddMaterializeStateCases, AddLayerCases, AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases,
+         AddCumsumCases, AddDecayMaskCases, AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases,
+         AddMasksCases, AddReduceCases, AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases);
   const auto places = Places();
   const auto place = [&places](const ParityCase& c) {
     const auto known = places.find({c.suite, c.test});

@@ -16,34 +16,6 @@ absl::StatusOr<void*> BackendData::UploadBytes(const void* bytes, size_t count) 
   return begin;
 }
 
-absl::StatusOr<float*> BackendData::Upload(const std::vector<float>& values) {
-  GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(values.data(), values.size() * sizeof(float)));
-  return static_cast<float*>(data);
-}
-
-absl::StatusOr<float*> BackendData::Zeros(int64_t count) { return Upload(std::vector<float>(count)); }
-
-absl::StatusOr<void*> BackendData::PoisonedBytes(size_t count) {
-  const std::vector<unsigned char> bytes(count, 0xff);
-  return UploadBytes(bytes.data(), bytes.size());
-}
-
-absl::StatusOr<float*> BackendData::Poisoned(int64_t count) {
-  GDN_ASSIGN_OR_RETURN(void* data, PoisonedBytes(count * sizeof(float)));
-  return static_cast<float*>(data);
-}
-
-absl::Status BackendData::DownloadBytes(void* host, const void* device, size_t count) {
-  GDN_RETURN_IF_ERROR(backend_.CopyOut(host, device, count));
-  return backend_.Synchronize();
-}
-
-absl::StatusOr<std::vector<float>> BackendData::Download(const float* device, int64_t count) {
-  std::vector<float> values(count);
-  GDN_RETURN_IF_ERROR(DownloadBytes(values.data(), device, values.size() * sizeof(float)));
-  return values;
-}
-
 absl::StatusOr<StatePair> StatePair::Make(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft) {
   StatePair pair;
   GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(dims, max_draft));
@@ -55,17 +27,18 @@ absl::StatusOr<StatePair> StatePair::Make(Backend& backend, const LayerDims& dim
   return pair;
 }
 
-absl::Status StatePair::Randomize(int32_t slot, int64_t token_count, RandomTensor& random) {
-  const LayerDims& dims = host_.layout.dims();
-  SlotImage image;
-  image.base = random.Normal(dims.state_elements(), 0.5f);
-  if (dims.conv_width > 0) image.conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1));
-  return Write(slot, token_count, image);
-}
-
 absl::Status StatePair::Write(int32_t slot, int64_t token_count, const SlotImage& image) {
   GDN_RETURN_IF_ERROR(WriteHostSlot(host_, slot, token_count, image));
   return WriteSlot(*backend_, device_, slot, token_count, image);
+}
+
+absl::Status StatePair::WriteBases(const std::vector<float>& bases) {
+  const int64_t elements = host_.layout.dims().state_elements();
+  for (int32_t slot = 0; slot < host_.slot_count; ++slot) {
+    const auto begin = bases.begin() + slot * elements;
+    GDN_RETURN_IF_ERROR(Write(slot, 0, {.base = std::vector<float>(begin, begin + elements)}));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Difference> StatePair::CompareSlot(int32_t slot, int64_t token_count) const {
@@ -76,14 +49,25 @@ absl::StatusOr<Difference> StatePair::CompareSlot(int32_t slot, int64_t token_co
   return difference;
 }
 
-absl::Status StatePair::FoldDevice(const std::vector<int32_t>& log_lengths) const {
+absl::StatusOr<OutputPair> StatePair::ReadBases(int32_t count) const {
+  OutputPair bases;
+  for (int32_t slot = 0; slot < count; ++slot) {
+    GDN_ASSIGN_OR_RETURN(const SlotImage actual, ReadSlot(*backend_, device_, slot, /*log_length=*/0, 0));
+    GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(host_, slot, /*log_length=*/0, 0));
+    bases.Append(actual.base, expected.base);
+  }
+  return bases;
+}
+
+absl::Status StatePair::FoldDevice(const std::vector<int32_t>& log_lengths, const int32_t* base_slots) const {
   std::vector<int32_t> slots(log_lengths.size());
   std::iota(slots.begin(), slots.end(), 0);
   return backend_->MaterializeState({.pool = device_,
                                      .count = static_cast<int32_t>(slots.size()),
                                      .src = slots.data(),
                                      .dst = slots.data(),
-                                     .log_lengths = log_lengths.data()});
+                                     .log_lengths = log_lengths.data(),
+                                     .src_bases = base_slots});
 }
 
 OwnedBatch::OwnedBatch(const std::vector<int32_t>& lengths) : cu_seqlens(lengths.size() + 1), slots(lengths.size()) {

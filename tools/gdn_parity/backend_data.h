@@ -27,29 +27,31 @@ class BackendData {
   Backend& backend() const { return backend_; }
   // What is allocated from here on begins this far behind an aligned address.
   void ShiftAllocations(int64_t bytes) { shift_bytes_ = bytes; }
-  absl::StatusOr<float*> Upload(const std::vector<float>& values);
-  absl::StatusOr<void*> UploadBytes(const void* bytes, size_t count);
-  absl::StatusOr<float*> Zeros(int64_t count);
-  // For outputs: what a kernel leaves out compares as infinitely far. All bits set, a NaN in every floating-point
-  // format and -1 in every integer.
-  absl::StatusOr<float*> Poisoned(int64_t count);
-  absl::StatusOr<void*> PoisonedBytes(size_t count);
-  // Of other types.
   template <typename T>
-  absl::StatusOr<T*> UploadValues(const std::vector<T>& values) {
+  absl::StatusOr<T*> Upload(const std::vector<T>& values) {
     GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(values.data(), values.size() * sizeof(T)));
     return static_cast<T*>(data);
   }
-  template <typename T>
-  absl::StatusOr<T*> PoisonedValues(int64_t count) {
-    GDN_ASSIGN_OR_RETURN(void* data, PoisonedBytes(count * sizeof(T)));
+  // For outputs: what a kernel leaves out compares as infinitely far. All bits set, a NaN in every floating-point
+  // format and -1 in every integer.
+  template <typename T = float>
+  absl::StatusOr<T*> Poisoned(int64_t count) {
+    const std::vector<unsigned char> bytes(count * sizeof(T), 0xff);
+    GDN_ASSIGN_OR_RETURN(void* data, UploadBytes(bytes.data(), bytes.size()));
     return static_cast<T*>(data);
   }
-  // Wait for the backend first.
-  absl::StatusOr<std::vector<float>> Download(const float* device, int64_t count);
-  absl::Status DownloadBytes(void* host, const void* device, size_t count);
+  // Waits for the backend.
+  template <typename T>
+  absl::StatusOr<std::vector<T>> Download(const T* device, int64_t count) {
+    std::vector<T> values(count);
+    GDN_RETURN_IF_ERROR(backend_.CopyOut(values.data(), device, count * sizeof(T)));
+    GDN_RETURN_IF_ERROR(backend_.Synchronize());
+    return values;
+  }
 
  private:
+  absl::StatusOr<void*> UploadBytes(const void* bytes, size_t count);
+
   Backend& backend_;
   int64_t shift_bytes_ = 0;
   std::vector<DeviceBuffer> buffers_;
@@ -64,14 +66,16 @@ class StatePair {
   const StatePoolView& device() const { return device_; }
   const StatePoolView& host() const { return host_; }
 
-  // Random base and, at `token_count`, random convolution columns; the log is empty.
-  absl::Status Randomize(int32_t slot, int64_t token_count, RandomTensor& random);
   absl::Status Write(int32_t slot, int64_t token_count, const SlotImage& image);
+  // Slot i starts from state i of `bases`, [slots, HV, K, V], with nothing else in it.
+  absl::Status WriteBases(const std::vector<float>& bases);
 
   // Base and convolution columns of both; the device's log must have been folded.
   absl::StatusOr<Difference> CompareSlot(int32_t slot, int64_t token_count) const;
-  // Folds the device's slots 0 .. log_lengths.size() - 1 in place.
-  absl::Status FoldDevice(const std::vector<int32_t>& log_lengths) const;
+  // The bases of slots 0 .. count - 1, the device's as `actual`; its logs must have been folded.
+  absl::StatusOr<OutputPair> ReadBases(int32_t count) const;
+  // Folds the device's slots 0 .. log_lengths.size() - 1 in place, on these bases (null: their own).
+  absl::Status FoldDevice(const std::vector<int32_t>& log_lengths, const int32_t* base_slots = nullptr) const;
 
  private:
   Backend* backend_ = nullptr;

@@ -19,43 +19,12 @@ struct Rows {
 struct OutRows {
   float* data;
   int64_t stride;
+  operator Rows() const { return {data, stride}; }  // NOLINT(google-explicit-constructor): what is made is then read
 };
 
 struct Extents {
   int64_t m, n, k;
 };
-
-// c = alpha op(a) op(b) + beta c
-absl::Status Product(GemmLayout layout, const Extents& e, Rows a, Rows b, OutRows c, const gpu::Stream& stream,
-                     float alpha = 1.0f, float beta = 0.0f) {
-  return GemmGpu({.layout = layout,
-                  .m = e.m,
-                  .n = e.n,
-                  .k = e.k,
-                  .alpha = alpha,
-                  .beta = beta,
-                  .a = a.data,
-                  .a_stride = a.stride,
-                  .b = b.data,
-                  .b_stride = b.stride,
-                  .c = c.data,
-                  .c_stride = c.stride},
-                 stream);
-}
-
-// Each of the rows times a factor of its own.
-absl::Status ScaleRows(int64_t rows, int64_t cols, Rows x, Rows factors, OutRows y, const gpu::Stream& stream) {
-  return VectorMultiplyGpu({.vector = VectorKind::kColumn,
-                            .rows = rows,
-                            .cols = cols,
-                            .x = x.data,
-                            .x_stride = x.stride,
-                            .v = factors.data,
-                            .v_stride = factors.stride,
-                            .y = y.data,
-                            .y_stride = y.stride},
-                           stream);
-}
 
 }  // namespace
 
@@ -78,87 +47,89 @@ absl::StatusOr<ChunkByPrimitives> ChunkByPrimitives::Make(Backend& backend, int6
   return steps;
 }
 
-absl::Status ChunkByPrimitives::DecayMask(const ChunkView& chunk) {
-  return DecayMaskGpu({.size = static_cast<int32_t>(chunk.tokens),
-                       .g = chunk.g,
-                       .g_stride = chunk.gate_stride,
-                       .mask = mask_,
-                       .from_start = from_start_,
-                       .to_end = to_end_},
-                      stream_);
-}
-
-absl::Status ChunkByPrimitives::AttentionMatrix(const ChunkView& chunk) {
-  const int64_t c = chunk.tokens;
-  const Rows k{chunk.k, chunk.key_stride};
-  GDN_RETURN_IF_ERROR(Product(GemmLayout::kNT, {c, c, key_dim_}, k, k, {attention_, c}, stream_));
-  GDN_RETURN_IF_ERROR(
-      BinaryGpu({.op = BinaryOp::kMul, .count = c * c, .a = attention_, .b = mask_, .y = attention_}, stream_));
-  GDN_RETURN_IF_ERROR(ScaleRows(c, c, {attention_, c}, {chunk.beta, chunk.gate_stride}, {attention_, c}, stream_));
-  return CausalMaskGpu({.size = c, .x = attention_, .y = attention_}, stream_);
-}
-
-absl::Status ChunkByPrimitives::Inverse(const ChunkView& chunk) {
-  return UnitLowerInverseGpu(
-      {.batch = 1, .size = static_cast<int32_t>(chunk.tokens), .a = attention_, .inverse = inverse_}, stream_);
-}
-
-absl::Status ChunkByPrimitives::Scores(const ChunkView& chunk) {
-  const int64_t c = chunk.tokens;
-  GDN_RETURN_IF_ERROR(Product(GemmLayout::kNT, {c, c, key_dim_}, {chunk.q, chunk.key_stride},
-                              {chunk.k, chunk.key_stride}, {scores_, c}, stream_));
-  return BinaryGpu({.op = BinaryOp::kMul, .count = c * c, .a = scores_, .b = mask_, .y = scores_}, stream_);
-}
-
-absl::Status ChunkByPrimitives::Updates(const ChunkView& chunk, const float* state) {
-  const int64_t c = chunk.tokens;
-  const Rows beta{chunk.beta, chunk.gate_stride};
-  GDN_RETURN_IF_ERROR(ScaleRows(c, value_dim_, {chunk.v, chunk.value_stride}, beta, {residuals_, value_dim_}, stream_));
-  if (state != nullptr) {
-    const OutRows scaled{scaled_rows_, key_dim_};
-    GDN_RETURN_IF_ERROR(ScaleRows(c, key_dim_, {chunk.k, chunk.key_stride}, {from_start_, 1}, scaled, stream_));
-    GDN_RETURN_IF_ERROR(ScaleRows(c, key_dim_, {scaled_rows_, key_dim_}, beta, scaled, stream_));
-    GDN_RETURN_IF_ERROR(Product(GemmLayout::kNN, {c, value_dim_, key_dim_}, {scaled_rows_, key_dim_},
-                                {state, value_dim_}, {residuals_, value_dim_}, stream_, /*alpha=*/-1.0f,
-                                /*beta=*/1.0f));
-  }
-  return Product(GemmLayout::kNN, {c, value_dim_, c}, {inverse_, c}, {residuals_, value_dim_}, {updates_, value_dim_},
-                 stream_);
-}
-
-absl::Status ChunkByPrimitives::OutputWithState(const ChunkView& chunk, const float* state, float* output) {
-  const int64_t c = chunk.tokens;
-  const OutRows out{output, chunk.value_stride};
-  if (state != nullptr) {
-    GDN_RETURN_IF_ERROR(
-        ScaleRows(c, key_dim_, {chunk.q, chunk.key_stride}, {from_start_, 1}, {scaled_rows_, key_dim_}, stream_));
-    GDN_RETURN_IF_ERROR(Product(GemmLayout::kNN, {c, value_dim_, key_dim_}, {scaled_rows_, key_dim_},
-                                {state, value_dim_}, out, stream_));
-  }
-  return Product(GemmLayout::kNN, {c, value_dim_, c}, {scores_, c}, {updates_, value_dim_}, out, stream_,
-                 /*alpha=*/1.0f, /*beta=*/state == nullptr ? 0.0f : 1.0f);
-}
-
-absl::Status ChunkByPrimitives::UpdateState(const ChunkView& chunk, float* state) {
-  const int64_t c = chunk.tokens;
-  if (c == 0) return absl::OkStatus();
-  // One row of K V columns and one factor, e^{G_C}.
-  const int64_t size = key_dim_ * value_dim_;
-  GDN_RETURN_IF_ERROR(ScaleRows(1, size, {state, size}, {from_start_ + (c - 1), 1}, {state, size}, stream_));
-  GDN_RETURN_IF_ERROR(
-      ScaleRows(c, key_dim_, {chunk.k, chunk.key_stride}, {to_end_, 1}, {scaled_rows_, key_dim_}, stream_));
-  return Product(GemmLayout::kTN, {key_dim_, value_dim_, c}, {scaled_rows_, key_dim_}, {updates_, value_dim_},
-                 {state, value_dim_}, stream_, /*alpha=*/1.0f, /*beta=*/1.0f);
-}
-
 absl::Status ChunkByPrimitives::Run(const ChunkView& chunk, float* state, float* output) {
-  GDN_RETURN_IF_ERROR(DecayMask(chunk));
-  GDN_RETURN_IF_ERROR(AttentionMatrix(chunk));
-  GDN_RETURN_IF_ERROR(Inverse(chunk));
-  GDN_RETURN_IF_ERROR(Scores(chunk));
-  GDN_RETURN_IF_ERROR(Updates(chunk, state));
-  GDN_RETURN_IF_ERROR(OutputWithState(chunk, state, output));
-  return UpdateState(chunk, state);
+  const int64_t c = chunk.tokens;
+  // to = alpha op(a) op(b) + beta to
+  const auto product = [this](GemmLayout layout, const Extents& e, Rows a, Rows b, OutRows to, float alpha = 1.0f,
+                              float beta = 0.0f) {
+    return GemmGpu({.layout = layout,
+                    .m = e.m,
+                    .n = e.n,
+                    .k = e.k,
+                    .alpha = alpha,
+                    .beta = beta,
+                    .a = a.data,
+                    .a_stride = a.stride,
+                    .b = b.data,
+                    .b_stride = b.stride,
+                    .c = to.data,
+                    .c_stride = to.stride},
+                   stream_);
+  };
+  // Each of the rows times a factor of its own.
+  const auto scale_rows = [this](int64_t rows, int64_t cols, Rows x, Rows factors, OutRows y) {
+    return VectorMultiplyGpu({.vector = VectorKind::kColumn,
+                              .rows = rows,
+                              .cols = cols,
+                              .x = x.data,
+                              .x_stride = x.stride,
+                              .v = factors.data,
+                              .v_stride = factors.stride,
+                              .y = y.data,
+                              .y_stride = y.stride},
+                             stream_);
+  };
+  const auto apply_mask = [&](float* x) {
+    return BinaryGpu({.op = BinaryOp::kMul, .count = c * c, .a = x, .b = mask_, .y = x}, stream_);
+  };
+  const Rows q{chunk.q, chunk.key_stride};
+  const Rows k{chunk.k, chunk.key_stride};
+  const Rows beta{chunk.beta, chunk.gate_stride};
+  const OutRows scaled{scaled_rows_, key_dim_};
+  const OutRows residuals{residuals_, value_dim_};
+  const OutRows updates{updates_, value_dim_};
+  const OutRows out{output, chunk.value_stride};
+
+  GDN_RETURN_IF_ERROR(DecayMaskGpu({.size = static_cast<int32_t>(c),
+                                    .g = chunk.g,
+                                    .g_stride = chunk.gate_stride,
+                                    .mask = mask_,
+                                    .from_start = from_start_,
+                                    .to_end = to_end_},
+                                   stream_));
+  // A and T
+  GDN_RETURN_IF_ERROR(product(GemmLayout::kNT, {c, c, key_dim_}, k, k, {attention_, c}));
+  GDN_RETURN_IF_ERROR(apply_mask(attention_));
+  GDN_RETURN_IF_ERROR(scale_rows(c, c, {attention_, c}, beta, {attention_, c}));
+  GDN_RETURN_IF_ERROR(TrilGpu({.rows = c, .cols = c, .diagonal = -1, .x = attention_, .y = attention_}, stream_));
+  GDN_RETURN_IF_ERROR(UnitLowerInverseGpu(
+      {.batch = 1, .size = static_cast<int32_t>(c), .a = attention_, .inverse = inverse_}, stream_));
+  // P
+  GDN_RETURN_IF_ERROR(product(GemmLayout::kNT, {c, c, key_dim_}, q, k, {scores_, c}));
+  GDN_RETURN_IF_ERROR(apply_mask(scores_));
+  // U
+  GDN_RETURN_IF_ERROR(scale_rows(c, value_dim_, {chunk.v, chunk.value_stride}, beta, residuals));
+  if (state != nullptr) {
+    GDN_RETURN_IF_ERROR(scale_rows(c, key_dim_, k, {from_start_, 1}, scaled));
+    GDN_RETURN_IF_ERROR(scale_rows(c, key_dim_, scaled, beta, scaled));
+    GDN_RETURN_IF_ERROR(product(GemmLayout::kNN, {c, value_dim_, key_dim_}, scaled, {state, value_dim_}, residuals,
+                                /*alpha=*/-1.0f, /*beta=*/1.0f));
+  }
+  GDN_RETURN_IF_ERROR(product(GemmLayout::kNN, {c, value_dim_, c}, {inverse_, c}, residuals, updates));
+  // O
+  if (state != nullptr) {
+    GDN_RETURN_IF_ERROR(scale_rows(c, key_dim_, q, {from_start_, 1}, scaled));
+    GDN_RETURN_IF_ERROR(product(GemmLayout::kNN, {c, value_dim_, key_dim_}, scaled, {state, value_dim_}, out));
+  }
+  GDN_RETURN_IF_ERROR(product(GemmLayout::kNN, {c, value_dim_, c}, {scores_, c}, updates, out, /*alpha=*/1.0f,
+                              /*beta=*/state == nullptr ? 0.0f : 1.0f));
+  // S: one row of K V columns and one factor, e^{G_C}; then what the chunk's tokens write.
+  if (state == nullptr || c == 0) return absl::OkStatus();
+  const int64_t size = key_dim_ * value_dim_;
+  GDN_RETURN_IF_ERROR(scale_rows(1, size, {state, size}, {from_start_ + (c - 1), 1}, {state, size}));
+  GDN_RETURN_IF_ERROR(scale_rows(c, key_dim_, k, {to_end_, 1}, scaled));
+  return product(GemmLayout::kTN, {key_dim_, value_dim_, c}, scaled, updates, {state, value_dim_}, /*alpha=*/1.0f,
+                 /*beta=*/1.0f);
 }
 
 }  // namespace gdn::parity

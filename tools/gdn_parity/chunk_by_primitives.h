@@ -34,30 +34,19 @@ struct ChunkView {
   int64_t gate_stride = 0;
 };
 
-// Each step uses what the steps before it left here.
 class ChunkByPrimitives {
  public:
   // For chunks of up to `tokens` (at most 64). Fails on a backend that has no GPU stream.
   static absl::StatusOr<ChunkByPrimitives> Make(Backend& backend, int64_t tokens, int64_t key_dim, int64_t value_dim);
 
-  absl::Status DecayMask(const ChunkView& chunk);
-  absl::Status AttentionMatrix(const ChunkView& chunk);  // A
-  absl::Status Inverse(const ChunkView& chunk);          // T
-  absl::Status Scores(const ChunkView& chunk);           // P
-  // U, for the state before the chunk; null: a state of zeros.
-  absl::Status Updates(const ChunkView& chunk, const float* state);
-  absl::Status OutputWithState(const ChunkView& chunk, const float* state, float* output);
-  absl::Status UpdateState(const ChunkView& chunk, float* state);  // [K, V]
-
-  // All of them.
+  // `state` [K, V] is moved on; null: one of zeros, which is not kept.
   absl::Status Run(const ChunkView& chunk, float* state, float* output);
 
-  // [tokens of the last chunk, ...], dense.
-  const float* mask() const { return mask_; }
-  const float* attention() const { return attention_; }
-  const float* inverse() const { return inverse_; }
-  const float* scores() const { return scores_; }
-  const float* updates() const { return updates_; }
+  // What the steps of the last chunk left, [tokens, ...], dense.
+  const float* attention() const { return attention_; }  // A
+  const float* inverse() const { return inverse_; }      // T
+  const float* scores() const { return scores_; }        // P
+  const float* updates() const { return updates_; }      // U
 
  private:
   explicit ChunkByPrimitives(Backend& backend) : data_(backend) {}

@@ -19,10 +19,11 @@
 namespace gdn::parity {
 
 using Attributes = std::map<std::string, std::string>;
+using Shape = std::vector<int64_t>;
 
 struct DumpTensor {
   std::string name;  // "in.x", "out.y"
-  std::vector<int64_t> shape;
+  Shape shape;
   std::vector<float> values;
 };
 

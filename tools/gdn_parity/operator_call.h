@@ -31,8 +31,6 @@ namespace gdn::parity {
 template <typename Params>
 class OperatorCall {
  public:
-  using Shape = std::vector<int64_t>;
-
   // `op` is what check_parity_dump.py knows the operator as; empty: the call is not dumped.
   OperatorCall(std::string op, Attributes attributes, Params params)
       : op_(std::move(op)), attributes_(std::move(attributes)), host_(std::move(params)) {}
@@ -72,10 +70,11 @@ class OperatorCall {
     });
   }
 
-  // On the backend the output takes the input's place; the reference has a tensor for each.
+  // From one tensor to another; on the backend the output takes the input's place where `in_place` says so.
   template <typename Input, typename Output>
-  OperatorCall& InPlace(Input input, Output output, std::string in_name, std::string out_name, Shape shape,
-                        std::vector<float> values) {
+  OperatorCall& InPlaceIf(bool in_place, Input input, Output output, std::string in_name, std::string out_name,
+                          Shape shape, std::vector<float> values) {
+    if (!in_place) return In(input, in_name, shape, std::move(values)).Out(output, out_name, shape);
     const auto expected = Hold(values);
     const auto held = Hold(std::move(values));
     std::invoke(input, host_) = held->data();
@@ -95,8 +94,7 @@ class OperatorCall {
     const auto on_host = Hold(std::vector<T>(count));
     std::invoke(field, host_) = on_host->data();
     return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
-      GDN_ASSIGN_OR_RETURN(void* bytes, row.data().PoisonedBytes(on_host->size() * sizeof(T)));
-      std::invoke(field, device) = static_cast<T*>(bytes);
+      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.data().Poisoned<T>(on_host->size()));
       return absl::OkStatus();
     });
   }

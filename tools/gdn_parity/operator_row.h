@@ -11,12 +11,14 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "kernels/backend.h"
 #include "tools/gdn_parity/backend_data.h"
 #include "tools/gdn_parity/difference.h"
@@ -33,42 +35,57 @@ class OperatorRow {
   // Outputs go to `pool`, to be compared with those of other calls; Finish then gives no difference of its own.
   void PoolOutputs(OutputPair* pool) { pool_ = pool; }
 
-  absl::StatusOr<float*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values);
-  absl::StatusOr<int32_t*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<int32_t>& values);
-  absl::StatusOr<double*> In(const std::string& name, std::vector<int64_t> shape, const std::vector<double>& values);
+  template <typename T>
+  absl::StatusOr<T*> In(const std::string& name, const Shape& shape, const std::vector<T>& values) {
+    const std::vector<float> high(values.begin(), values.end());
+    if constexpr (std::is_same_v<T, double>) {
+      // A pair of floats holds 48 bits of the double.
+      std::vector<float> low(values.size());
+      for (size_t i = 0; i < values.size(); ++i) low[i] = static_cast<float>(values[i] - double{high[i]});
+      Given(name + ".low", shape, low);
+    }
+    Given(name, shape, high);
+    return data_.Upload(values);
+  }
   // An input that is dumped but not uploaded (what a slot holds, say).
-  void Given(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& values);
+  void Given(const std::string& name, const Shape& shape, const std::vector<float>& values);
 
   // Poisoned memory, so that what the operator leaves out is seen.
-  absl::StatusOr<float*> Out(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& expected);
-  absl::StatusOr<int32_t*> Out(const std::string& name, std::vector<int64_t> shape,
-                               const std::vector<int32_t>& expected);
-  absl::StatusOr<double*> Out(const std::string& name, std::vector<int64_t> shape, const std::vector<double>& expected);
+  template <typename T>
+  absl::StatusOr<T*> Out(const std::string& name, const Shape& shape, const std::vector<T>& expected) {
+    GDN_ASSIGN_OR_RETURN(T * device, data_.Poisoned<T>(static_cast<int64_t>(expected.size())));
+    Expect(name, shape, device, expected);
+    return device;
+  }
   // Memory that the operator reads and overwrites.
-  absl::StatusOr<float*> InPlace(const std::string& in_name, const std::string& out_name, std::vector<int64_t> shape,
-                                 const std::vector<float>& values, const std::vector<float>& expected);
+  absl::StatusOr<float*> InPlace(const std::string& in_name, const std::string& out_name, const Shape& shape,
+                                 const std::vector<float>& values, const std::vector<float>& expected) {
+    GDN_ASSIGN_OR_RETURN(float* device, In(in_name, shape, values));
+    Expect(out_name, shape, device, expected);
+    return device;
+  }
   // A result that was read back already.
-  void Result(const std::string& name, std::vector<int64_t> shape, const std::vector<float>& actual,
+  void Result(const std::string& name, const Shape& shape, const std::vector<float>& actual,
               const std::vector<float>& expected);
 
   // Reads the outputs back, dumps the row and gives the worst difference of its outputs.
   absl::StatusOr<Difference> Finish();
 
  private:
-  enum class Kind { kFloat, kInt, kDouble };
-  struct Output {
-    std::string name;
-    std::vector<int64_t> shape;
-    Kind kind;
-    const void* device;
-    std::vector<float> expected;
-  };
+  template <typename T>
+  void Expect(const std::string& name, const Shape& shape, const T* device, const std::vector<T>& expected) {
+    outputs_.push_back([=, this, floats = std::vector<float>(expected.begin(), expected.end())]() -> absl::Status {
+      GDN_ASSIGN_OR_RETURN(const std::vector<T> actual, data_.Download(device, static_cast<int64_t>(floats.size())));
+      Result(name, shape, {actual.begin(), actual.end()}, floats);
+      return absl::OkStatus();
+    });
+  }
 
   BackendData data_;
   std::string op_;
   Attributes attributes_;
   std::vector<DumpTensor> tensors_;
-  std::vector<Output> outputs_;
+  std::vector<std::function<absl::Status()>> outputs_;  // each reads one back
   Difference difference_;
   OutputPair* pool_ = nullptr;
 };

@@ -28,8 +28,8 @@ struct ParityCase {
   std::string suite;
   std::string test;
   std::string shape;
-  double tolerance = 0.0;  // of Difference::relative_norm
-  CaseRunner run;
+  double tolerance = 0.0;    // of Difference::relative_norm
+  CaseRunner run = nullptr;  // null where out_of_scope says why
   double max_tolerance = kMaxRelativeTolerance;
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped where there is no such stream

@@ -15,6 +15,14 @@
 
 namespace gdn::parity {
 
+// Gives every vector of `dim` elements this length.
+inline void SetLengths(std::vector<float>& x, int32_t dim, float length) {
+  for (auto begin = x.begin(); begin != x.end(); begin += dim) {
+    const double norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0));
+    std::for_each(begin, begin + dim, [=](float& value) { value *= static_cast<float>(length / norm); });
+  }
+}
+
 class RandomTensor {
  public:
   explicit RandomTensor(uint64_t seed) : engine_(seed) {}
@@ -32,11 +40,7 @@ class RandomTensor {
   // `count` vectors of `dim`, each of this length.
   std::vector<float> Directions(int64_t count, int32_t dim, float length) {
     std::vector<float> x = Normal(count * dim);
-    for (int64_t i = 0; i < count; ++i) {
-      const auto begin = x.begin() + i * dim;
-      const float norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0f));
-      std::for_each(begin, begin + dim, [=](float& value) { value *= length / norm; });
-    }
+    SetLengths(x, dim, length);
     return x;
   }
 

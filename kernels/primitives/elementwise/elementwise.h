@@ -1,8 +1,7 @@
 // Functions of one element, of two, of an element and its row or column, and conversions between number formats.
 //
-//   unary    y = f(x), f among exp, log, sigmoid, silu, softplus, neg
+//   unary    y = f(x), f among exp, log, sigmoid, silu, softplus, neg, scale (factor * x)
 //   binary   y = a op b, op among +, -, *, |a - b|, (a - b)^2
-//   scale    y = factor * x
 //   multiply by a vector    y[i][j] = x[i][j] * v[j] (row vector) or x[i][j] * v[i] (column vector)
 //   convert  float32 <-> bfloat16 or float16, to the nearest, ties to even; float16 overflows to infinity
 // sigmoid, silu and softplus are the layer's own (finite wherever the exact result is; softplus(x) = x above 20).
@@ -23,7 +22,7 @@
 
 namespace gdn {
 
-enum class UnaryOp : uint8_t { kExp, kLog, kSigmoid, kSilu, kSoftplus, kNeg };
+enum class UnaryOp : uint8_t { kExp, kLog, kSigmoid, kSilu, kSoftplus, kNeg, kScale };
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kAbsDiff, kSquaredDiff };
 enum class VectorKind : uint8_t { kRow, kColumn };
 
@@ -32,6 +31,7 @@ struct UnaryParams {
   int64_t count = 0;
   const float* x = nullptr;  // [count]
   float* y = nullptr;        // [count]
+  float factor = 1.0f;       // of kScale
 };
 
 struct BinaryParams {
@@ -39,13 +39,6 @@ struct BinaryParams {
   int64_t count = 0;
   const float* a = nullptr;  // [count]
   const float* b = nullptr;  // [count]
-  float* y = nullptr;        // [count]
-};
-
-struct ScaleParams {
-  int64_t count = 0;
-  float factor = 1.0f;
-  const float* x = nullptr;  // [count]
   float* y = nullptr;        // [count]
 };
 
@@ -71,19 +64,16 @@ struct ConvertParams {
 
 absl::Status ValidateUnary(const UnaryParams& params);
 absl::Status ValidateBinary(const BinaryParams& params);
-absl::Status ValidateScale(const ScaleParams& params);
 absl::Status ValidateVectorMultiply(const VectorMultiplyParams& params);
 absl::Status ValidateConvert(const ConvertParams& params);
 
 void UnaryReference(const UnaryParams& params);
 void BinaryReference(const BinaryParams& params);
-void ScaleReference(const ScaleParams& params);
 void VectorMultiplyReference(const VectorMultiplyParams& params);
 void ConvertReference(const ConvertParams& params);
 
 absl::Status UnaryGpu(const UnaryParams& params, const gpu::Stream& stream);
 absl::Status BinaryGpu(const BinaryParams& params, const gpu::Stream& stream);
-absl::Status ScaleGpu(const ScaleParams& params, const gpu::Stream& stream);
 absl::Status VectorMultiplyGpu(const VectorMultiplyParams& params, const gpu::Stream& stream);
 absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream);
 

@@ -1,9 +1,10 @@
-// y = f(x), a op b, factor * x, x times a row or column vector, and bf16 / f16 to and from float32, on the GPU.
+// y = f(x), a op b, x times a row or column vector, and bf16 / f16 to and from float32, on the GPU.
 //
 // Threads: one for four neighbours (16-byte accesses where every pointer is aligned to them, else element by element),
 // striding over the grid; the vector multiply by tiles of 16 x 64. Resources: registers only. Bound by memory.
 
 #include "base/status_macros.h"
+#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/matrix_tiles.h"
@@ -16,13 +17,14 @@ namespace {
 constexpr int kThreads = 256;
 
 template <UnaryOp kOp>
-__device__ __forceinline__ float Apply(float x) {
+__device__ __forceinline__ float Apply(float x, [[maybe_unused]] float factor) {
   if constexpr (kOp == UnaryOp::kExp) return expf(x);
   if constexpr (kOp == UnaryOp::kLog) return logf(x);
   if constexpr (kOp == UnaryOp::kSigmoid) return Sigmoid(x);
   if constexpr (kOp == UnaryOp::kSilu) return Silu(x);
   if constexpr (kOp == UnaryOp::kSoftplus) return Softplus(x);
   if constexpr (kOp == UnaryOp::kNeg) return -x;
+  if constexpr (kOp == UnaryOp::kScale) return factor * x;
 }
 
 template <BinaryOp kOp>
@@ -50,9 +52,10 @@ __global__ __launch_bounds__(kThreads) void UnaryKernel(UnaryParams p, bool vect
       p.count, vector,
       [&](int64_t i) {
         const Vec4 x = Load4(p.x + i);
-        Store4(p.y + i, {Apply<kOp>(x.x), Apply<kOp>(x.y), Apply<kOp>(x.z), Apply<kOp>(x.w)});
+        Store4(p.y + i, {Apply<kOp>(x.x, p.factor), Apply<kOp>(x.y, p.factor), Apply<kOp>(x.z, p.factor),
+                         Apply<kOp>(x.w, p.factor)});
       },
-      [&](int64_t i) { p.y[i] = Apply<kOp>(p.x[i]); });
+      [&](int64_t i) { p.y[i] = Apply<kOp>(p.x[i], p.factor); });
 }
 
 template <BinaryOp kOp>
@@ -65,16 +68,6 @@ __global__ __launch_bounds__(kThreads) void BinaryKernel(BinaryParams p, bool ve
         Store4(p.y + i, {Apply<kOp>(a.x, b.x), Apply<kOp>(a.y, b.y), Apply<kOp>(a.z, b.z), Apply<kOp>(a.w, b.w)});
       },
       [&](int64_t i) { p.y[i] = Apply<kOp>(p.a[i], p.b[i]); });
-}
-
-__global__ __launch_bounds__(kThreads) void ScaleKernel(ScaleParams p, bool vector) {
-  ForEachFour(
-      p.count, vector,
-      [&](int64_t i) {
-        const Vec4 x = Load4(p.x + i);
-        Store4(p.y + i, {p.factor * x.x, p.factor * x.y, p.factor * x.z, p.factor * x.w});
-      },
-      [&](int64_t i) { p.y[i] = p.factor * p.x[i]; });
 }
 
 __global__ __launch_bounds__(kMatrixTileThreads) void VectorMultiplyKernel(VectorMultiplyParams p) {
@@ -127,15 +120,28 @@ __global__ __launch_bounds__(kThreads) void ToHalfKernel(ConvertParams p, bool v
       [&](int64_t i) { y[i] = static_cast<uint16_t>(ToHalf<kHalf>(x[i])); });
 }
 
-bool Aligned(const void* a, const void* b, const void* c = nullptr) {
-  return ((reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c)) & 15) == 0;
-}
+template <typename Params>
+struct NamedKernel {
+  const char* name;
+  void (*kernel)(Params, bool);
+};
+
+// In the operations' order.
+constexpr NamedKernel<UnaryParams> kUnaryKernels[] = {
+    {"exp", UnaryKernel<UnaryOp::kExp>},           {"log", UnaryKernel<UnaryOp::kLog>},
+    {"sigmoid", UnaryKernel<UnaryOp::kSigmoid>},   {"silu", UnaryKernel<UnaryOp::kSilu>},
+    {"softplus", UnaryKernel<UnaryOp::kSoftplus>}, {"neg", UnaryKernel<UnaryOp::kNeg>},
+    {"scale", UnaryKernel<UnaryOp::kScale>}};
+constexpr NamedKernel<BinaryParams> kBinaryKernels[] = {{"add", BinaryKernel<BinaryOp::kAdd>},
+                                                        {"sub", BinaryKernel<BinaryOp::kSub>},
+                                                        {"mul", BinaryKernel<BinaryOp::kMul>},
+                                                        {"abs_diff", BinaryKernel<BinaryOp::kAbsDiff>},
+                                                        {"squared_diff", BinaryKernel<BinaryOp::kSquaredDiff>}};
 
 template <typename Params>
-absl::Status LaunchStrided(const char* name, void (*kernel)(Params, bool), const Params& params, bool vector,
-                           const Stream& stream) {
-  return Launch(name, kernel, {StridedBlocks(params.count, int64_t{kThreads} * 4, stream)}, kThreads, stream, params,
-                vector);
+absl::Status LaunchStrided(const NamedKernel<Params>& named, const Params& params, bool vector, const Stream& stream) {
+  return Launch(named.name, named.kernel, {StridedBlocks(params.count, int64_t{kThreads} * 4, stream)}, kThreads,
+                stream, params, vector);
 }
 
 }  // namespace
@@ -143,51 +149,14 @@ absl::Status LaunchStrided(const char* name, void (*kernel)(Params, bool), const
 
 absl::Status UnaryGpu(const UnaryParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateUnary(params));
-  const bool vector = gpu::Aligned(params.x, params.y);
-  const auto launch = [&](const char* name, void (*kernel)(UnaryParams, bool)) {
-    return gpu::LaunchStrided(name, kernel, params, vector, stream);
-  };
-  switch (params.op) {
-    case UnaryOp::kExp:
-      return launch("exp", gpu::UnaryKernel<UnaryOp::kExp>);
-    case UnaryOp::kLog:
-      return launch("log", gpu::UnaryKernel<UnaryOp::kLog>);
-    case UnaryOp::kSigmoid:
-      return launch("sigmoid", gpu::UnaryKernel<UnaryOp::kSigmoid>);
-    case UnaryOp::kSilu:
-      return launch("silu", gpu::UnaryKernel<UnaryOp::kSilu>);
-    case UnaryOp::kSoftplus:
-      return launch("softplus", gpu::UnaryKernel<UnaryOp::kSoftplus>);
-    case UnaryOp::kNeg:
-      return launch("neg", gpu::UnaryKernel<UnaryOp::kNeg>);
-  }
-  return absl::InternalError("unary: no such operation");
+  return gpu::LaunchStrided(gpu::kUnaryKernels[static_cast<int>(params.op)], params, gpu::Aligned16(params.x, params.y),
+                            stream);
 }
 
 absl::Status BinaryGpu(const BinaryParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateBinary(params));
-  const bool vector = gpu::Aligned(params.a, params.b, params.y);
-  const auto launch = [&](const char* name, void (*kernel)(BinaryParams, bool)) {
-    return gpu::LaunchStrided(name, kernel, params, vector, stream);
-  };
-  switch (params.op) {
-    case BinaryOp::kAdd:
-      return launch("add", gpu::BinaryKernel<BinaryOp::kAdd>);
-    case BinaryOp::kSub:
-      return launch("sub", gpu::BinaryKernel<BinaryOp::kSub>);
-    case BinaryOp::kMul:
-      return launch("mul", gpu::BinaryKernel<BinaryOp::kMul>);
-    case BinaryOp::kAbsDiff:
-      return launch("abs_diff", gpu::BinaryKernel<BinaryOp::kAbsDiff>);
-    case BinaryOp::kSquaredDiff:
-      return launch("squared_diff", gpu::BinaryKernel<BinaryOp::kSquaredDiff>);
-  }
-  return absl::InternalError("binary: no such operation");
-}
-
-absl::Status ScaleGpu(const ScaleParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateScale(params));
-  return gpu::LaunchStrided("scale", gpu::ScaleKernel, params, gpu::Aligned(params.x, params.y), stream);
+  return gpu::LaunchStrided(gpu::kBinaryKernels[static_cast<int>(params.op)], params,
+                            gpu::Aligned16(params.a, params.b, params.y), stream);
 }
 
 absl::Status VectorMultiplyGpu(const VectorMultiplyParams& params, const gpu::Stream& stream) {
@@ -198,14 +167,12 @@ absl::Status VectorMultiplyGpu(const VectorMultiplyParams& params, const gpu::St
 
 absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateConvert(params));
-  const bool vector = gpu::Aligned(params.x, params.y);
-  const auto launch = [&](const char* name, void (*kernel)(ConvertParams, bool)) {
-    return gpu::LaunchStrided(name, kernel, params, vector, stream);
-  };
-  if (params.from == DType::kBF16) return launch("bf16_to_f32", gpu::FromHalfKernel<DType::kBF16>);
-  if (params.from == DType::kF16) return launch("f16_to_f32", gpu::FromHalfKernel<DType::kF16>);
-  if (params.to == DType::kBF16) return launch("f32_to_bf16", gpu::ToHalfKernel<DType::kBF16>);
-  return launch("f32_to_f16", gpu::ToHalfKernel<DType::kF16>);
+  using Kernel = gpu::NamedKernel<ConvertParams>;
+  const Kernel kernel = params.from == DType::kBF16  ? Kernel{"bf16_to_f32", gpu::FromHalfKernel<DType::kBF16>}
+                        : params.from == DType::kF16 ? Kernel{"f16_to_f32", gpu::FromHalfKernel<DType::kF16>}
+                        : params.to == DType::kBF16  ? Kernel{"f32_to_bf16", gpu::ToHalfKernel<DType::kBF16>}
+                                                     : Kernel{"f32_to_f16", gpu::ToHalfKernel<DType::kF16>};
+  return gpu::LaunchStrided(kernel, params, gpu::Aligned16(params.x, params.y), stream);
 }
 
 }  // namespace gdn

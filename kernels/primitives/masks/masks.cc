@@ -8,46 +8,50 @@
 namespace gdn {
 namespace {
 
-absl::Status ValidateShape(const char* op, int64_t batch, int64_t rows, int64_t cols) {
-  GDN_RETURN_IF_ERROR(RequireRange(op, "batch", batch, 0, kMaxOperatorRows));
-  GDN_RETURN_IF_ERROR(RequireRange(op, "rows", rows, 0, kMaxOperatorRows));
-  return RequireRange(op, "cols", cols, 0, kMaxOperatorRows);
+template <typename Params>
+absl::Status ValidateMatrices(const char* op, const Params& params) {
+  GDN_RETURN_IF_ERROR(RequireSizes(op, {{"batch", params.batch}, {"rows", params.rows}, {"cols", params.cols}}));
+  if (params.batch == 0 || params.rows == 0 || params.cols == 0) return absl::OkStatus();
+  return RequirePointer(op, "y", params.y);
+}
+
+// y[b][i][j] = function(i, j, its offset).
+template <typename Params, typename Function>
+void Fill(const Params& params, const Function& function) {
+  for (int64_t at = 0; at < params.batch * params.rows * params.cols; ++at) {
+    params.y[at] = static_cast<float>(function(at / params.cols % params.rows, at % params.cols, at));
+  }
 }
 
 }  // namespace
 
 absl::Status ValidateTril(const TrilParams& params) {
   constexpr char kOp[] = "Tril";
-  GDN_RETURN_IF_ERROR(ValidateShape(kOp, params.batch, params.rows, params.cols));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "diagonal", params.diagonal, -kMaxOperatorRows, kMaxOperatorRows));
-  if (params.batch == 0 || params.rows == 0 || params.cols == 0) return absl::OkStatus();
-  return RequirePointer(kOp, "y", params.y);
+  return ValidateMatrices(kOp, params);
 }
 
-absl::Status ValidateCausalMask(const CausalMaskParams& params) {
-  constexpr char kOp[] = "CausalMask";
-  GDN_RETURN_IF_ERROR(ValidateShape(kOp, params.batch, params.size, params.size));
-  if (params.batch == 0 || params.size == 0) return absl::OkStatus();
-  return RequirePointer(kOp, "y", params.y);
-}
-
-absl::Status ValidateEye(const EyeParams& params) {
-  constexpr char kOp[] = "Eye";
-  GDN_RETURN_IF_ERROR(ValidateShape(kOp, params.batch, params.rows, params.cols));
-  if (params.batch == 0 || params.rows == 0 || params.cols == 0) return absl::OkStatus();
-  return RequirePointer(kOp, "y", params.y);
-}
-
-absl::Status ValidateApplyIdentity(const ApplyIdentityParams& params) {
-  constexpr char kOp[] = "ApplyIdentity";
-  GDN_RETURN_IF_ERROR(ValidateShape(kOp, params.batch, params.size, params.size));
+absl::Status ValidateIdentity(const IdentityParams& params) {
+  constexpr char kOp[] = "Identity";
   if (params.sign != 1.0f && params.sign != -1.0f) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
                      absl::StrCat(kOp, ": sign is ", params.sign, "; expected 1 or -1"), {{"field", "sign"}});
   }
-  if (params.batch == 0 || params.size == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "x", params.x));
-  return RequirePointer(kOp, "y", params.y);
+  return ValidateMatrices(kOp, params);
+}
+
+void TrilReference(const TrilParams& params) {
+  Fill(params, [&](int64_t i, int64_t j, int64_t at) -> double {
+    if (j > i + params.diagonal) return 0.0;
+    return params.x == nullptr ? 1.0 : params.x[at];
+  });
+}
+
+void IdentityReference(const IdentityParams& params) {
+  Fill(params, [&](int64_t i, int64_t j, int64_t at) {
+    const double identity = i == j ? 1.0 : 0.0;
+    return params.x == nullptr ? identity : identity + double{params.sign} * double{params.x[at]};
+  });
 }
 
 }  // namespace gdn

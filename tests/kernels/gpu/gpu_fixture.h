@@ -40,19 +40,18 @@ class GpuDevice {
   float* Upload(const std::vector<float>& values) { return *data_.Upload(values); }
   template <typename T>
   T* UploadValues(const std::vector<T>& values) {
-    return static_cast<T*>(*data_.UploadBytes(values.data(), values.size() * sizeof(T)));
+    return *data_.Upload(values);
   }
   float* Poisoned(int64_t count) { return *data_.Poisoned(count); }
   template <typename T>
   T* PoisonedValues(int64_t count) {
-    return static_cast<T*>(*data_.PoisonedBytes(count * sizeof(T)));
+    return *data_.Poisoned<T>(count);
   }
   template <typename T>
   std::vector<T> Download(const T* device, int64_t count) {
-    std::vector<T> values(count);
-    const absl::Status status = data_.DownloadBytes(values.data(), device, count * sizeof(T));
-    EXPECT_TRUE(status.ok()) << status;
-    return values;
+    const absl::StatusOr<std::vector<T>> values = data_.Download(device, count);
+    EXPECT_TRUE(values.ok()) << values.status();
+    return values.value_or(std::vector<T>());
   }
 
  private:

@@ -23,11 +23,11 @@ constexpr double kElementwiseTolerance = 1e-6;
 TEST(Masks, TheCausalMaskIsStrictAndWithoutAnInputTheMaskItself) {
   OnEveryWave([](GpuDevice& device) {
     float* y = device.Poisoned(3 * 3);
-    ASSERT_OK(CausalMaskGpu({.size = 3, .y = y}, device.stream()));
+    ASSERT_OK(TrilGpu({.rows = 3, .cols = 3, .diagonal = -1, .y = y}, device.stream()));
     EXPECT_EQ(device.Download(y, 9), (std::vector<float>{0, 0, 0, 1, 0, 0, 1, 1, 0}));
     ASSERT_OK(TrilGpu({.rows = 3, .cols = 3, .y = y}, device.stream()));
     EXPECT_EQ(device.Download(y, 9), (std::vector<float>{1, 0, 0, 1, 1, 0, 1, 1, 1}));
-    ASSERT_OK(EyeGpu({.rows = 2, .cols = 4, .y = y}, device.stream()));
+    ASSERT_OK(IdentityGpu({.rows = 2, .cols = 4, .y = y}, device.stream()));
     EXPECT_EQ(device.Download(y, 8), (std::vector<float>{1, 0, 0, 0, 0, 1, 0, 0}));
   });
 }

@@ -4,7 +4,7 @@
 // in front; ours takes token rows and keeps those inputs in the slot. Ours applies SiLU, so it stands for SSM_CONV
 // followed by SILU.
 
-#include <limits>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -63,26 +63,21 @@ absl::StatusOr<const float*> UploadRows(const Problem& problem, const Lengths& l
   return rows;
 }
 
-struct Columns {
-  std::vector<float> actual, expected;  // [sequences, C, W - 1]
-};
-
-// The newest columns of every slot. What else is in a slot must be as it was.
-absl::StatusOr<Columns> ReadColumns(Backend& backend, const StatePair& state, const std::vector<int64_t>& counts) {
-  Columns columns;
+// The newest columns of every slot, [sequences, C, W - 1]. What else is in a slot must be as it was.
+absl::StatusOr<OutputPair> ReadColumns(Backend& backend, const StatePair& state, const std::vector<int64_t>& counts) {
+  OutputPair columns;
   for (size_t i = 0; i < counts.size(); ++i) {
     const int32_t slot = static_cast<int32_t>(i);
     GDN_ASSIGN_OR_RETURN(const SlotImage actual, ReadSlot(backend, state.device(), slot, /*log_length=*/0, counts[i]));
     GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(state.host(), slot, /*log_length=*/0, counts[i]));
     if (actual.base != expected.base) return absl::InternalError("the convolution has changed a base");
-    columns.actual.insert(columns.actual.end(), actual.conv.begin(), actual.conv.end());
-    columns.expected.insert(columns.expected.end(), expected.conv.begin(), expected.conv.end());
+    columns.Append(actual.conv, expected.conv);
   }
   return columns;
 }
 
 // Outputs and columns against the reference's; each call is dumped as op "causal_conv1d".
-absl::StatusOr<Difference> Run(const Problem& problem, Backend& backend, RandomTensor& random) {
+CaseResult Run(const Problem& problem, Backend& backend, RandomTensor& random) {
   BackendData data(backend);
   const LayerDims& dims = problem.dims;
   const int64_t channels = dims.conv_channels();
@@ -98,7 +93,7 @@ absl::StatusOr<Difference> Run(const Problem& problem, Backend& backend, RandomT
   }
   const std::vector<float> weight = random.Normal(channels * dims.conv_width);
   GDN_ASSIGN_OR_RETURN(const float* device_weight, data.Upload(weight));
-  GDN_ASSIGN_OR_RETURN(Columns columns, ReadColumns(backend, state, counts));
+  GDN_ASSIGN_OR_RETURN(OutputPair columns, ReadColumns(backend, state, counts));
   OutputPair outputs;
   Difference difference;
   for (const Lengths& lengths : problem.calls) {
@@ -190,11 +185,9 @@ void AddLlama(const auto& add) {
 void AddCausalConv1dCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, const char* test, const std::string& shape,
                             const Problem& problem) -> ParityCase& {
-    ParityCase& c = cases.emplace_back(
-        ParityCase{suite, test, shape, kSumTolerance,
-                   [problem](Backend& backend, RandomTensor& random) { return Run(problem, backend, random); }});
-    c.gpu_only = problem.channel_major;  // the transpose is a GPU launch
-    return c;
+    cases.push_back({suite, test, shape, kSumTolerance, std::bind_front(Run, problem)});
+    cases.back().gpu_only = problem.channel_major;  // the transpose is a GPU launch
+    return cases.back();
   };
   const auto add_layer_op = [&add](const char* test, int32_t width, const Lengths& lengths, int calls) {
     add("layer_ops", test, absl::StrCat("W=", width, " T=", absl::StrJoin(lengths, ","), " calls=", calls),

@@ -1,5 +1,6 @@
 // Rows of the running sums.
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,13 +26,8 @@ CaseResult RunCumsum(const CumsumShape& s, std::vector<float> x, bool in_place, 
   const int64_t workspace = static_cast<int64_t>(CumsumWorkspaceBytes(params) / sizeof(double));
   OperatorCall<CumsumParams> call("cumsum", {{"chunk", absl::StrCat(s.chunk)}}, params);
   if (workspace > 0) call.Scratch(&CumsumParams::workspace, workspace);
-  if (in_place) {
-    call.InPlace(&CumsumParams::x, &CumsumParams::y, "x", "y", {s.tokens, s.features}, std::move(x));
-  } else {
-    call.In(&CumsumParams::x, "x", {s.tokens, s.features}, std::move(x))
-        .Out(&CumsumParams::y, "y", {s.tokens, s.features});
-  }
-  return call.Run(backend, CumsumReference, CumsumGpu);
+  return call.InPlaceIf(in_place, &CumsumParams::x, &CumsumParams::y, "x", "y", {s.tokens, s.features}, std::move(x))
+      .Run(backend, CumsumReference, CumsumGpu);
 }
 
 // Log decays.
@@ -39,19 +35,15 @@ CaseResult RunDecays(const CumsumShape& s, Backend& backend, RandomTensor& rando
   return RunCumsum(s, random.Uniform(s.tokens * s.features, -1.0f, 0.0f), /*in_place=*/false, backend);
 }
 
-CaseRunner Runner(const CumsumShape& s, bool in_place) {
-  return [=](Backend& backend, RandomTensor& random) {
-    return RunCumsum(s, random.Normal(s.tokens * s.features), in_place, backend);
-  };
+CaseResult RunNormal(const CumsumShape& s, bool in_place, Backend& backend, RandomTensor& random) {
+  return RunCumsum(s, random.Normal(s.tokens * s.features), in_place, backend);
 }
 
 }  // namespace
 
 void AddCumsumCases(std::vector<ParityCase>& cases) {
   cases.push_back(
-      GpuCase("parity", "cumsum_scalar", "T=5000", kSumTolerance, [](Backend& backend, RandomTensor& random) {
-        return RunDecays({5000, 1, 0}, backend, random);
-      }));
+      GpuCase("parity", "cumsum_scalar", "T=5000", kSumTolerance, std::bind_front(RunDecays, CumsumShape{5000, 1, 0})));
   cases.push_back(
       GpuCase("parity", "cumsum_vector", "T=333 n=12, whole and C=64", kSumTolerance,
               [](Backend& backend, RandomTensor& random) {
@@ -60,7 +52,8 @@ void AddCumsumCases(std::vector<ParityCase>& cases) {
   for (const CumsumShape& s :
        {CumsumShape{1, 1, 0}, CumsumShape{64, 1, 0}, CumsumShape{5000, 1, 0}, CumsumShape{5000, 1, 64},
         CumsumShape{300, 32, 0}, CumsumShape{133, 5, 32}, CumsumShape{200, 33, 100}}) {
-    cases.push_back(GpuCase("phases", "cumsum", Name(s), kSumTolerance, Runner(s, /*in_place=*/false), /*phase=*/1));
+    cases.push_back(GpuCase("phases", "cumsum", Name(s), kSumTolerance,
+                            std::bind_front(RunNormal, s, /*in_place=*/false), /*phase=*/1));
   }
   // Tiles are 2048 tokens (scalar) and 64 (vector), and 64 vector tiles are scanned at a time: lengths on both sides of
   // each (three rounds of tiles, so that what one hands on reaches past the next), and chunks that divide a tile,
@@ -73,7 +66,7 @@ void AddCumsumCases(std::vector<ParityCase>& cases) {
         CumsumShape{4200, 2, 4096}, CumsumShape{200, 2, 1},   CumsumShape{8400, 1, 0},   CumsumShape{8400, 2, 0},
         CumsumShape{8400, 2, 1000}}) {
     cases.push_back(GpuCase("shapes", "cumsum", absl::StrCat(Name(s), " in place"), kElementwiseTolerance,
-                            Runner(s, /*in_place=*/true)));
+                            std::bind_front(RunNormal, s, /*in_place=*/true)));
   }
 }
 

@@ -1,6 +1,5 @@
 // Rows of the decay mask.
 
-#include <string>
 #include <utility>
 #include <vector>
 

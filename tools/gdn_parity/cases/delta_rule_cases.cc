@@ -18,20 +18,11 @@
 namespace gdn::parity {
 namespace {
 
-using Result = absl::StatusOr<Difference>;
 using Form = DeltaRuleForm;
 
-LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
-  return {.key_heads = key_heads, .value_heads = value_heads, .key_dim = key_dim, .value_dim = value_dim};
-}
-
-std::string DimsName(const LayerDims& dims) {
-  return absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim, " V=", dims.value_dim);
-}
-
 // Calls of the same lengths, each carrying on where the one before stopped; the last sequence starts fresh.
-Result RunCalls(Form form, const LayerDims& dims, const std::vector<int32_t>& lengths, int calls, float strongest,
-                Backend& backend, RandomTensor& random) {
+CaseResult RunCalls(Form form, const LayerDims& dims, const std::vector<int32_t>& lengths, int calls, float strongest,
+                    Backend& backend, RandomTensor& random) {
   DeltaRuleProblem problem = RandomDeltaRule(dims, lengths, {.strongest = strongest}, random);
   std::fill(problem.initial.end() - dims.state_elements(), problem.initial.end(), 0.0f);
   GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, dims, problem.initial));
@@ -65,9 +56,7 @@ void AddDeltaRuleSuite(std::vector<ParityCase>& cases) {
       cases.push_back({"delta_rule", test,
                        absl::StrCat(DimsName(shape.dims), " g>=", shape.strongest, " T=", absl::StrJoin(lengths, ","),
                                     calls > 1 ? absl::StrCat(" x", calls) : ""),
-                       tolerance, [=](Backend& backend, RandomTensor& random) {
-                         return RunCalls(form, shape.dims, lengths, calls, shape.strongest, backend, random);
-                       }});
+                       tolerance, std::bind_front(RunCalls, form, shape.dims, lengths, calls, shape.strongest)});
     };
     for (const int32_t tokens : {1, 32, 40, 64, 100, 128}) {
       const int calls = tokens == 1 ? 20 : 1;  // one token alone may be all cancellation
@@ -87,7 +76,7 @@ void AddDeltaRuleSuite(std::vector<ParityCase>& cases) {
 void AddParitySuite(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* test, std::vector<float> DeltaRuleResult::*tensor) {
     cases.push_back({"parity", test, "H=2 HV=4 K=64 V=40 T=20,1,7", kSumTolerance,
-                     [tensor](Backend& backend, RandomTensor& random) -> Result {
+                     [tensor](Backend& backend, RandomTensor& random) -> CaseResult {
                        const DeltaRuleProblem problem = RandomDeltaRule(Dims(2, 4, 64, 40), {20, 1, 7}, {}, random);
                        const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
                        GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(Form::kScan, problem, backend));
@@ -105,7 +94,7 @@ std::vector<float> RoundToBf16(std::vector<float> x) {
 }
 
 // What a bf16 model sees: q, k, v and the output are rounded, the reference is not.
-Result RunBf16(Form form, const LayerDims& dims, int32_t tokens, Backend& backend, RandomTensor& random) {
+CaseResult RunBf16(Form form, const LayerDims& dims, int32_t tokens, Backend& backend, RandomTensor& random) {
   DeltaRuleProblem problem = RandomDeltaRule(dims, {tokens}, {}, random);
   const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
   problem.q = RoundToBf16(problem.q);
@@ -117,29 +106,22 @@ Result RunBf16(Form form, const LayerDims& dims, int32_t tokens, Backend& backen
   return CompareResults(actual, expected);
 }
 
+CaseResult RunTokens(Form form, const LayerDims& dims, int32_t tokens, Backend& backend, RandomTensor& random) {
+  return CompareDeltaRule(form, RandomDeltaRule(dims, {tokens}, {}, random), backend);
+}
+
 void AddOpsSuite(std::vector<ParityCase>& cases) {
   for (const LayerDims& dims : {Dims(1, 2, 64, 64), Dims(1, 2, 128, 128), Dims(2, 4, 32, 48), Dims(2, 4, 48, 32)}) {
-    const auto add = [&cases, &dims](const char* test, Form form, int32_t tokens, double tolerance, CaseRunner run) {
-      ParityCase c{"ops",
-                   absl::StrCat(test, DeltaRuleFormName(form)),
-                   absl::StrCat(DimsName(dims), " T=", tokens),
-                   tolerance,
-                   std::move(run),
-                   tolerance};
-      c.gpu_only = form == Form::kStages;
-      cases.push_back(std::move(c));
-    };
-    for (const int32_t tokens : {1, 32, 40, 64}) {
+    const auto add = [&cases, &dims](const char* test, auto* run, int32_t tokens, double tolerance) {
       for (const Form form : {Form::kScan, Form::kChunk, Form::kStages}) {
-        add("scan_", form, tokens, kPipelineTolerance, [=](Backend& backend, RandomTensor& random) {
-          return CompareDeltaRule(form, RandomDeltaRule(dims, {tokens}, {}, random), backend);
-        });
+        cases.push_back({"ops", absl::StrCat(test, DeltaRuleFormName(form)),
+                         absl::StrCat(DimsName(dims), " T=", tokens), tolerance,
+                         std::bind_front(run, form, dims, tokens), tolerance});
+        cases.back().gpu_only = form == Form::kStages;
       }
-    }
-    for (const Form form : {Form::kScan, Form::kChunk, Form::kStages}) {
-      add("scan_bf16_", form, 40, kBf16Tolerance,
-          [=](Backend& backend, RandomTensor& random) { return RunBf16(form, dims, 40, backend, random); });
-    }
+    };
+    for (const int32_t tokens : {1, 32, 40, 64}) add("scan_", RunTokens, tokens, kPipelineTolerance);
+    add("scan_bf16_", RunBf16, 40, kBf16Tolerance);
   }
 }
 
@@ -187,13 +169,13 @@ Change ZeroKeys(int64_t first, int64_t last, int64_t stride) {
 std::vector<Values> AllValues() {
   const LayerDims square = Dims(1, 2, 32, 32);
   const LayerDims narrow = Dims(1, 2, 32, 24);
-  return {{"strong decay", square, 200, -20.0f, [](DeltaRuleProblem&) {}},
+  return {{"strong decay", square, 200, -20.0f, nullptr},
           {"always the strongest", square, 65, 0.0f,
            [](DeltaRuleProblem& p) { std::fill(p.g.begin(), p.g.end(), -20.0f); }},
           {"g once -1e2", square, 200, -1.0f, Drop(-1e2f)},
           {"g once -1e3", square, 200, -1.0f, Drop(-1e3f)},
           {"g once -1e4", square, 200, -1.0f, Drop(-1e4f)},
-          {"g=0", square, 300, 0.0f, [](DeltaRuleProblem&) {}},
+          {"g=0", square, 300, 0.0f, nullptr},
           {"beta=0", narrow, 150, -0.1f, Beta(0.0f)},
           {"beta=1", narrow, 150, -0.1f, Beta(1.0f)},
           {"beta=2", narrow, 150, -0.1f, Beta(2.0f)},
@@ -218,7 +200,7 @@ void AddShapes(std::vector<ParityCase>& cases) {
     for (const Form form : {Form::kScan, Form::kChunk, Form::kDraft}) {
       ParityCase& c = cases.emplace_back(ParityCase{
           "shapes", absl::StrCat("delta_rule_", DeltaRuleFormName(form)), absl::StrCat(DimsName(dims), " T=", name),
-          kChunkTolerance, [=](Backend& backend, RandomTensor& random) -> Result {
+          kChunkTolerance, [=](Backend& backend, RandomTensor& random) -> CaseResult {
             DeltaRuleProblem problem = RandomDeltaRule(dims, lengths, {.strongest = strongest}, random);
             if (change != nullptr) change(problem);
             GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
 #include "tools/gdn_parity/cases/delta_rule_runner.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/shape_budget.h"
@@ -18,7 +18,9 @@
 namespace gdn::parity {
 namespace {
 
-constexpr char kSuite[] = "fla";
+using Form = DeltaRuleForm;
+
+const std::vector<Form> kChunkForms{Form::kChunk, Form::kStages};
 
 enum class Gate {
   kLogSigmoid,  // g = log sigmoid(x) / normalizer, x uniform in [0, 1]
@@ -36,8 +38,8 @@ struct FlaShape {
   bool fresh = false;
 };
 
-absl::StatusOr<Difference> RunShape(const FlaShape& shape, const LayerDims& dims, const std::vector<int32_t>& lengths,
-                                    DeltaRuleForm form, Backend& backend, RandomTensor& random) {
+CaseResult RunShape(const FlaShape& shape, const LayerDims& dims, const std::vector<int32_t>& lengths, Form form,
+                    Backend& backend, RandomTensor& random) {
   DeltaRuleProblem problem =
       RandomDeltaRule(dims, lengths, {.scale = shape.scale, .state_deviation = shape.fresh ? 0.0f : 1.0f}, random);
   const int64_t gates = static_cast<int64_t>(problem.g.size());
@@ -63,21 +65,17 @@ std::string ShapeName(const LayerDims& dims, const std::vector<int32_t>& lengths
                       " scale=", shape.scale == 0.0f ? std::string("D^-0.5") : absl::StrCat(shape.scale), gate);
 }
 
-void AddShape(const std::string& source, const FlaShape& shape, const std::vector<DeltaRuleForm>& forms,
+void AddShape(const std::string& source, const FlaShape& shape, const std::vector<Form>& forms,
               std::vector<ParityCase>& cases) {
-  LayerDims dims{
-      .key_heads = shape.key_heads, .value_heads = shape.value_heads, .key_dim = shape.dim, .value_dim = shape.dim};
+  LayerDims dims = Dims(shape.key_heads, shape.value_heads, shape.dim, shape.dim);
   std::vector<int32_t> lengths = shape.lengths;
   const auto add = [&](const std::string& note, bool large) {
-    for (const DeltaRuleForm form : forms) {
-      ParityCase c{kSuite, absl::StrCat(source, "_", DeltaRuleFormName(form)),
-                   absl::StrCat(ShapeName(dims, lengths, shape), note), kPipelineTolerance,
-                   [=](Backend& backend, RandomTensor& random) {
-                     return RunShape(shape, dims, lengths, form, backend, random);
-                   }};
-      c.large = large;
-      c.gpu_only = form == DeltaRuleForm::kStages;
-      cases.push_back(std::move(c));
+    for (const Form form : forms) {
+      cases.push_back({"fla", absl::StrCat(source, "_", DeltaRuleFormName(form)),
+                       absl::StrCat(ShapeName(dims, lengths, shape), note), kPipelineTolerance,
+                       std::bind_front(RunShape, shape, dims, lengths, form)});
+      cases.back().large = large;
+      cases.back().gpu_only = form == Form::kStages;
     }
   };
   const bool large = StateUpdates(dims, lengths) > kHostBudget;
@@ -89,29 +87,21 @@ void AddShape(const std::string& source, const FlaShape& shape, const std::vecto
   const std::string name = ShapeName(dims, lengths, shape);
   const std::string test = absl::StrCat(source, "_", DeltaRuleFormName(forms[0]));
   const bool known = std::any_of(cases.begin(), cases.end(), [&](const ParityCase& c) {
-    return !c.large && c.suite == kSuite && c.test == test &&
+    return !c.large && c.suite == "fla" && c.test == test &&
            (c.shape == name || absl::StartsWith(c.shape, name + " ("));
   });
   if (!known) add(full, false);
 }
 
-std::vector<int32_t> Lengths(const std::vector<int32_t>& cu_seqlens) {
-  std::vector<int32_t> lengths;
-  for (size_t i = 1; i < cu_seqlens.size(); ++i) lengths.push_back(cu_seqlens[i] - cu_seqlens[i - 1]);
-  return lengths;
-}
-
 std::vector<int32_t> Equal(int32_t sequences, int32_t tokens) { return std::vector<int32_t>(sequences, tokens); }
 
 void AddFla(std::vector<ParityCase>& cases) {
-  const std::vector<DeltaRuleForm> recurrent{DeltaRuleForm::kScan};
-  const std::vector<DeltaRuleForm> chunk{DeltaRuleForm::kChunk, DeltaRuleForm::kStages};
   for (const int32_t tokens : {1, 15, 63, 300}) {
     for (const int32_t dim : {32, 64, 100, 256}) {
       for (const float normalizer : {0.1f, 1.0f, 10.0f}) {
         AddShape("fla_recurrent",
                  {.key_heads = 2, .value_heads = 4, .dim = dim, .lengths = Equal(2, tokens), .normalizer = normalizer},
-                 recurrent, cases);
+                 {Form::kScan}, cases);
       }
     }
   }
@@ -124,7 +114,7 @@ void AddFla(std::vector<ParityCase>& cases) {
       {.key_heads = 4, .value_heads = 4, .dim = 64, .lengths = Equal(4, 2048), .scale = 0.1f},
       {.key_heads = 4, .value_heads = 8, .dim = 128, .lengths = Equal(2, 1024), .normalizer = 10.0f},
   };
-  for (const FlaShape& shape : of_recurrent) AddShape("fla_recurrent", shape, recurrent, cases);
+  for (const FlaShape& shape : of_recurrent) AddShape("fla_recurrent", shape, {Form::kScan}, cases);
   for (const int32_t tokens : {1, 15, 63, 300}) {
     for (const int32_t dim : {32, 64, 100, 256}) {
       for (const float masked : {0.0f, 0.5f}) {
@@ -137,67 +127,56 @@ void AddFla(std::vector<ParityCase>& cases) {
                   .normalizer = masked > 0.0f ? 10.0f : 0.1f,
                   .masked = masked,
                   .fresh = true},
-                 chunk, cases);
+                 kChunkForms, cases);
       }
     }
   }
   const FlaShape packed[] = {
-      {.key_heads = 4, .value_heads = 4, .dim = 60, .lengths = Lengths({0, 15})},
-      {.key_heads = 4, .value_heads = 4, .dim = 64, .lengths = Lengths({0, 256, 500, 1000})},
-      {.key_heads = 4, .value_heads = 4, .dim = 64, .lengths = Lengths({0, 256, 500, 1000}), .masked = 0.5f},
-      {.key_heads = 4, .value_heads = 4, .dim = 100, .lengths = Lengths({0, 15, 100, 300, 1200, 2000})},
-      {.key_heads = 2, .value_heads = 2, .dim = 128, .lengths = Lengths({0, 122, 229, 400, 1000}), .masked = 0.5f},
+      {.key_heads = 4, .value_heads = 4, .dim = 60, .lengths = {15}},
+      {.key_heads = 4, .value_heads = 4, .dim = 64, .lengths = {256, 244, 500}},
+      {.key_heads = 4, .value_heads = 4, .dim = 64, .lengths = {256, 244, 500}, .masked = 0.5f},
+      {.key_heads = 4, .value_heads = 4, .dim = 100, .lengths = {15, 85, 200, 900, 800}},
+      {.key_heads = 2, .value_heads = 2, .dim = 128, .lengths = {122, 107, 171, 600}, .masked = 0.5f},
   };
-  for (const FlaShape& shape : packed) AddShape("fla_chunk_varlen", shape, chunk, cases);
+  for (const FlaShape& shape : packed) AddShape("fla_chunk_varlen", shape, kChunkForms, cases);
 }
 
 void AddFlashInfer(std::vector<ParityCase>& cases) {
-  const std::vector<DeltaRuleForm> chunk{DeltaRuleForm::kChunk, DeltaRuleForm::kStages};
   // Heads of q, k and v: 1/1/1, 4/1/1, 3/3/3, 6/2/2, 1/1/2, 2/2/4, 16/16/32, 16/16/64.
   const std::pair<int32_t, int32_t> all_heads[] = {{1, 1}, {4, 4}, {3, 3}, {6, 6}, {1, 2}, {2, 4}, {16, 32}, {16, 64}};
   const std::vector<int32_t> all_lengths[] = {{64},           {128}, {256},      {256, 256},
                                               {64, 128, 512}, {31},  {61},       {91},
                                               {121},          {251}, {511, 501}, {31, 63, 93, 123, 150, 500}};
+  const auto add = [&cases](const char* test, int32_t key_heads, int32_t value_heads,
+                            const std::vector<int32_t>& lengths, const std::vector<Form>& forms, bool fresh = false) {
+    AddShape(test,
+             {.key_heads = key_heads,
+              .value_heads = value_heads,
+              .dim = 128,
+              .lengths = lengths,
+              .scale = 0.0f,
+              .gate = Gate::kLogUniform,
+              .fresh = fresh},
+             forms, cases);
+  };
   for (const auto& [key_heads, value_heads] : all_heads) {
     for (const std::vector<int32_t>& lengths : all_lengths) {
       // The largest heads with a few lengths; each other pair with all.
       if (value_heads > 8 && lengths.size() < 3) continue;
-      AddShape("flashinfer_prefill",
-               {.key_heads = key_heads,
-                .value_heads = value_heads,
-                .dim = 128,
-                .lengths = lengths,
-                .scale = 0.0f,
-                .gate = Gate::kLogUniform,
-                .fresh = true},
-               chunk, cases);
+      add("flashinfer_prefill", key_heads, value_heads, lengths, kChunkForms, /*fresh=*/true);
     }
   }
   // A sequence of no tokens, and no decay at all.
   for (const Gate gate : {Gate::kLogUniform, Gate::kNone}) {
     AddShape("flashinfer_prefill",
-             {.key_heads = 1, .value_heads = 1, .dim = 128, .lengths = {64, 0}, .scale = 0.1f, .gate = gate}, chunk,
-             cases);
+             {.key_heads = 1, .value_heads = 1, .dim = 128, .lengths = {64, 0}, .scale = 0.1f, .gate = gate},
+             kChunkForms, cases);
   }
   for (const int32_t sequences : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}) {
-    AddShape("flashinfer_step",
-             {.key_heads = 16,
-              .value_heads = 32,
-              .dim = 128,
-              .lengths = Equal(sequences, 1),
-              .scale = 0.0f,
-              .gate = Gate::kLogUniform},
-             {DeltaRuleForm::kScan, DeltaRuleForm::kDecode}, cases);
+    add("flashinfer_step", 16, 32, Equal(sequences, 1), {Form::kScan, Form::kDecode});
   }
   for (const int32_t tokens : {2, 3, 4, 5, 6, 7, 8}) {
-    AddShape("flashinfer_multi_token",
-             {.key_heads = 16,
-              .value_heads = 32,
-              .dim = 128,
-              .lengths = Equal(8, tokens),
-              .scale = 0.0f,
-              .gate = Gate::kLogUniform},
-             {DeltaRuleForm::kDraft}, cases);
+    add("flashinfer_multi_token", 16, 32, Equal(8, tokens), {Form::kDraft});
   }
 }
 

@@ -12,8 +12,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -23,10 +23,6 @@
 
 namespace gdn::parity {
 namespace {
-
-constexpr char kSuite[] = "llama";
-
-using Result = absl::StatusOr<Difference>;
 
 // In its order of arguments.
 struct LlamaShape {
@@ -45,10 +41,10 @@ struct LlamaTensors {
   std::vector<float> state;    // [B, HV, V, K]
 };
 
-// Outputs [B, T, HV, S]; states [N, B, HV, V, K], newest first.
-using LlamaResult = DeltaRuleResult;
-
 int64_t ValueHeads(const LlamaShape& s) { return int64_t{s.heads} * s.repeat; }
+
+// Its number of our value head `ours`.
+int64_t TheirHead(const LlamaShape& s, int64_t ours) { return ours % s.repeat * s.heads + ours / s.repeat; }
 
 // Where element 0 of a q, k or v row is.
 int64_t RowOffset(const LlamaShape& s, int64_t heads, int64_t sequence, int64_t token, int64_t head) {
@@ -62,15 +58,8 @@ int64_t StatesKept(const LlamaShape& s) { return std::min(s.tokens, s.states); }
 LlamaTensors RandomTensors(const LlamaShape& s, float strongest, RandomTensor& random) {
   const int64_t rows = int64_t{s.sequences} * s.tokens;
   LlamaTensors t;
-  t.q = random.Normal(rows * s.heads * s.side);
-  t.k = random.Normal(rows * s.heads * s.side);
-  for (std::vector<float>* x : {&t.q, &t.k}) {
-    for (size_t i = 0; i < x->size(); i += s.side) {
-      double squares = 0.0;
-      for (int32_t f = 0; f < s.side; ++f) squares += double{(*x)[i + f]} * double{(*x)[i + f]};
-      for (int32_t f = 0; f < s.side; ++f) (*x)[i + f] = static_cast<float>((*x)[i + f] / std::sqrt(squares));
-    }
-  }
+  t.q = random.Directions(rows * s.heads, s.side, 1.0f);
+  t.k = random.Directions(rows * s.heads, s.side, 1.0f);
   t.v = random.Normal(rows * ValueHeads(s) * s.side);
   t.g = random.Uniform(rows * ValueHeads(s), strongest, -1e-4f);
   t.beta = random.Uniform(rows * ValueHeads(s), 0.0f, 1.0f);
@@ -78,12 +67,12 @@ LlamaTensors RandomTensors(const LlamaShape& s, float strongest, RandomTensor& r
   return t;
 }
 
-// Design section 2, on its layout.
-LlamaResult Expected(const LlamaShape& s, const LlamaTensors& t) {
+// Outputs [B, T, HV, S]; states [N, B, HV, V, K], newest first.
+DeltaRuleResult Expected(const LlamaShape& s, const LlamaTensors& t) {
   const int64_t side = s.side;
   const int64_t heads = ValueHeads(s);
   const double scale = 1.0 / std::sqrt(static_cast<double>(side));
-  LlamaResult result;
+  DeltaRuleResult result;
   result.output.resize(int64_t{s.sequences} * s.tokens * heads * side);
   const int64_t state_size = int64_t{s.sequences} * heads * side * side;
   result.states.resize(StatesKept(s) * state_size);
@@ -120,12 +109,9 @@ LlamaResult Expected(const LlamaShape& s, const LlamaTensors& t) {
 DeltaRuleProblem ToProblem(const LlamaShape& s, const LlamaTensors& t, int32_t begin, int32_t end,
                            const std::vector<float>& initial) {
   const int64_t heads = ValueHeads(s);
-  DeltaRuleProblem p{.dims = {.key_heads = s.heads,
-                              .value_heads = static_cast<int32_t>(heads),
-                              .key_dim = s.side,
-                              .value_dim = s.side},
-                     .lengths = std::vector<int32_t>(s.sequences, end - begin)};
-  p.initial = initial;
+  DeltaRuleProblem p{.dims = Dims(s.heads, static_cast<int32_t>(heads), s.side, s.side),
+                     .lengths = std::vector<int32_t>(s.sequences, end - begin),
+                     .initial = initial};
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.side));
   const auto append = [&s](std::vector<float>& to, const std::vector<float>& from, int64_t offset, float factor) {
     for (int32_t f = 0; f < s.side; ++f) to.push_back(from[offset + f] * factor);
@@ -137,10 +123,10 @@ DeltaRuleProblem ToProblem(const LlamaShape& s, const LlamaTensors& t, int32_t b
         append(p.k, t.k, RowOffset(s, s.heads, b, token, head), 1.0f);
       }
       for (int64_t ours = 0; ours < heads; ++ours) {
-        const int64_t theirs = ours % s.repeat * s.heads + ours / s.repeat;
-        append(p.v, t.v, RowOffset(s, heads, b, token, theirs), 1.0f);
-        p.g.push_back(t.g[(b * s.tokens + token) * heads + theirs]);
-        p.beta.push_back(t.beta[(b * s.tokens + token) * heads + theirs]);
+        const int64_t gate = (b * s.tokens + token) * heads + TheirHead(s, ours);
+        append(p.v, t.v, RowOffset(s, heads, b, token, TheirHead(s, ours)), 1.0f);
+        p.g.push_back(t.g[gate]);
+        p.beta.push_back(t.beta[gate]);
       }
     }
   }
@@ -154,9 +140,8 @@ std::vector<float> TurnStates(const LlamaShape& s, const std::vector<float>& fro
   std::vector<float> to(from.size());
   for (int64_t b = 0; b < s.sequences; ++b) {
     for (int64_t ours = 0; ours < heads; ++ours) {
-      const int64_t theirs = ours % s.repeat * s.heads + ours / s.repeat;
-      const int64_t source = (b * heads + (to_ours ? theirs : ours)) * side * side;
-      const int64_t target = (b * heads + (to_ours ? ours : theirs)) * side * side;
+      const int64_t source = (b * heads + (to_ours ? TheirHead(s, ours) : ours)) * side * side;
+      const int64_t target = (b * heads + (to_ours ? ours : TheirHead(s, ours))) * side * side;
       for (int64_t i = 0; i < side; ++i) {
         for (int64_t j = 0; j < side; ++j) to[target + j * side + i] = from[source + i * side + j];
       }
@@ -169,26 +154,23 @@ std::vector<float> TurnStates(const LlamaShape& s, const std::vector<float>& fro
 void PlaceOutput(const LlamaShape& s, const std::vector<float>& ours, int64_t begin, int64_t end,
                  std::vector<float>& output) {
   const int64_t heads = ValueHeads(s);
-  int64_t row = 0;
+  auto row = ours.begin();
   for (int64_t b = 0; b < s.sequences; ++b) {
     for (int64_t token = begin; token < end; ++token) {
-      for (int64_t head = 0; head < heads; ++head, ++row) {
-        const int64_t theirs = head % s.repeat * s.heads + head / s.repeat;
-        std::copy_n(ours.begin() + row * s.side, s.side,
-                    output.begin() + ((b * s.tokens + token) * heads + theirs) * s.side);
+      for (int64_t head = 0; head < heads; ++head, row += s.side) {
+        std::copy_n(row, s.side, output.begin() + ((b * s.tokens + token) * heads + TheirHead(s, head)) * s.side);
       }
     }
   }
 }
 
-Result RunGatedDeltaNet(const LlamaShape& s, DeltaRuleForm form, float strongest, Backend& backend,
-                        RandomTensor& random) {
+CaseResult RunGatedDeltaNet(const LlamaShape& s, DeltaRuleForm form, float strongest, Backend& backend,
+                            RandomTensor& random) {
   const LlamaTensors t = RandomTensors(s, strongest, random);
-  const LlamaResult expected = Expected(s, t);
-  LlamaResult actual;
+  const DeltaRuleResult expected = Expected(s, t);
+  DeltaRuleResult actual;
   actual.output.resize(expected.output.size());
   std::vector<float> states = TurnStates(s, t.state, /*to_ours=*/true);
-  std::vector<std::vector<float>> snapshots;
   const int32_t kept = static_cast<int32_t>(StatesKept(s));
   for (int32_t begin = 0; begin < s.tokens;) {
     // The first call ends at the oldest state that is wanted; then a token a call.
@@ -198,12 +180,9 @@ Result RunGatedDeltaNet(const LlamaShape& s, DeltaRuleForm form, float strongest
     GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, result));
     PlaceOutput(s, result.output, begin, end, actual.output);
     states = result.states;
-    snapshots.push_back(TurnStates(s, states, /*to_ours=*/false));
+    const std::vector<float> snapshot = TurnStates(s, states, /*to_ours=*/false);
+    actual.states.insert(actual.states.begin(), snapshot.begin(), snapshot.end());  // the newest comes first
     begin = end;
-  }
-  std::reverse(snapshots.begin(), snapshots.end());  // the newest comes first
-  for (const auto& snapshot : snapshots) {
-    actual.states.insert(actual.states.end(), snapshot.begin(), snapshot.end());
   }
   return CompareResults(actual, expected);
 }
@@ -215,39 +194,33 @@ std::string ShapeName(const LlamaShape& s) {
 
 void AddGatedDeltaNet(const LlamaShape& s, std::vector<ParityCase>& cases) {
   if (s.per_channel_gate) {
-    ParityCase c{kSuite, "gated_delta_net_kda", ShapeName(s), kPipelineTolerance, nullptr};
-    c.out_of_scope = "a gate per channel (KDA) is another operator";
-    cases.push_back(std::move(c));
+    cases.push_back({"llama", "gated_delta_net_kda", ShapeName(s), kPipelineTolerance});
+    cases.back().out_of_scope = "a gate per channel (KDA) is another operator";
     return;
   }
-  // The form that a call of so many tokens takes, and the others that could.
-  std::vector<DeltaRuleForm> forms{DeltaRuleForm::kScan};
-  if (s.tokens == 1) forms.push_back(DeltaRuleForm::kDecode);
-  if (s.tokens > 1 && s.tokens <= 8) forms.push_back(DeltaRuleForm::kDraft);
-  if (s.tokens > 8) forms.push_back(DeltaRuleForm::kChunk);
-  const auto add = [&cases, &forms](const LlamaShape& shape, const std::string& name, bool large) {
-    for (const DeltaRuleForm form : forms) {
+  // The form that a call of so many tokens takes, beside the one that takes any.
+  using Form = DeltaRuleForm;
+  const Form usual = s.tokens == 1 ? Form::kDecode : s.tokens <= 8 ? Form::kDraft : Form::kChunk;
+  const auto add = [&cases, usual](const LlamaShape& shape, const std::string& note, bool large) {
+    for (const Form form : {Form::kScan, usual}) {
       for (const float strongest : {-20.0f, -0.1f}) {  // its own range, and one that remembers
-        ParityCase c{kSuite, absl::StrCat("gated_delta_net_", DeltaRuleFormName(form)),
-                     absl::StrCat(name, " g>=", strongest), kPipelineTolerance,
-                     [=](Backend& backend, RandomTensor& random) {
-                       return RunGatedDeltaNet(shape, form, strongest, backend, random);
-                     }};
-        c.large = large;
-        cases.push_back(std::move(c));
+        cases.push_back({"llama", absl::StrCat("gated_delta_net_", DeltaRuleFormName(form)),
+                         absl::StrCat(ShapeName(shape), note, " g>=", strongest), kPipelineTolerance,
+                         std::bind_front(RunGatedDeltaNet, shape, form, strongest)});
+        cases.back().large = large;
       }
     }
   };
-  LayerDims dims{.key_heads = s.heads, .value_heads = s.heads * s.repeat, .key_dim = s.side, .value_dim = s.side};
+  LayerDims dims = Dims(s.heads, s.heads * s.repeat, s.side, s.side);
   std::vector<int32_t> lengths(s.sequences, s.tokens);
   const bool large = StateUpdates(dims, lengths) > kHostBudget;
-  add(s, ShapeName(s), large);
+  add(s, "", large);
   if (!large) return;
   ReduceShape(dims, lengths);
   LlamaShape reduced = s;
   reduced.heads = dims.key_heads;
   reduced.tokens = lengths[0];
-  add(reduced, absl::StrCat(ShapeName(reduced), " (of T=", s.tokens, " H=", s.heads, ")"), false);
+  add(reduced, absl::StrCat(" (of T=", s.tokens, " H=", s.heads, ")"), false);
 }
 
 }  // namespace

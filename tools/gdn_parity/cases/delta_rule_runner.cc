@@ -17,46 +17,28 @@ constexpr int32_t kMaxDraft = 24;
 constexpr int32_t kDraftTokens = 8;
 constexpr int32_t kStageChunk = 64;
 
-void Normalize(std::vector<float>& x, int32_t dim, float scale) {
-  for (size_t i = 0; i < x.size(); i += dim) {
-    const auto begin = x.begin() + static_cast<int64_t>(i);
-    const double norm = std::sqrt(std::inner_product(begin, begin + dim, begin, 0.0));
-    std::for_each(begin, begin + dim, [=](float& value) { value *= static_cast<float>(scale / norm); });
-  }
-}
-
-// Rows `which` of a [tokens, row] tensor, in that order.
-std::vector<float> Gather(const std::vector<float>& x, int64_t row, const std::vector<int64_t>& which) {
-  std::vector<float> rows;
-  for (const int64_t i : which) rows.insert(rows.end(), x.begin() + i * row, x.begin() + (i + 1) * row);
-  return rows;
-}
-
-struct DeviceRule {
-  DeltaRuleParams params;
-  int64_t outputs = 0;
-};
-
-// The problem's tokens `which`, uploaded.
-absl::StatusOr<DeviceRule> UploadTokens(const DeltaRuleProblem& problem, const std::vector<int64_t>& which,
-                                        const OwnedBatch& batch, const StatePoolView& pool, BackendData& data) {
+// The problem's tokens `which`, in that order, as one sequence.
+DeltaRuleProblem Take(const DeltaRuleProblem& problem, const std::vector<int64_t>& which) {
+  const auto take = [&which](const std::vector<float>& x, int64_t row) {
+    std::vector<float> rows;
+    for (const int64_t i : which) rows.insert(rows.end(), x.begin() + i * row, x.begin() + (i + 1) * row);
+    return rows;
+  };
   const LayerDims& dims = problem.dims;
-  DeviceRule rule{.params = {.pool = pool,
-                             .batch = batch.view(),
-                             .q_stride = dims.key_features(),
-                             .k_stride = dims.key_features(),
-                             .v_stride = dims.value_features()},
-                  .outputs = static_cast<int64_t>(which.size()) * dims.value_features()};
-  GDN_ASSIGN_OR_RETURN(rule.params.q, data.Upload(Gather(problem.q, dims.key_features(), which)));
-  GDN_ASSIGN_OR_RETURN(rule.params.k, data.Upload(Gather(problem.k, dims.key_features(), which)));
-  GDN_ASSIGN_OR_RETURN(rule.params.v, data.Upload(Gather(problem.v, dims.value_features(), which)));
-  GDN_ASSIGN_OR_RETURN(rule.params.g, data.Upload(Gather(problem.g, dims.value_heads, which)));
-  GDN_ASSIGN_OR_RETURN(rule.params.beta, data.Upload(Gather(problem.beta, dims.value_heads, which)));
-  GDN_ASSIGN_OR_RETURN(rule.params.output, data.Poisoned(rule.outputs));
-  return rule;
+  return {.dims = dims,
+          .lengths = {static_cast<int32_t>(which.size())},
+          .q = take(problem.q, dims.key_features()),
+          .k = take(problem.k, dims.key_features()),
+          .v = take(problem.v, dims.value_features()),
+          .g = take(problem.g, dims.value_heads),
+          .beta = take(problem.beta, dims.value_heads)};
 }
 
 }  // namespace
+
+std::string DimsName(const LayerDims& dims) {
+  return absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim, " V=", dims.value_dim);
+}
 
 int64_t DeltaRuleProblem::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
 
@@ -73,16 +55,28 @@ DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_
           inputs.key_correlation * common[i % common.size()] + (1.0f - inputs.key_correlation) * problem.k[i];
     }
   }
-  Normalize(problem.q, dims.key_dim, inputs.scale != 0.0f ? inputs.scale : 1.0f / std::sqrt(float(dims.key_dim)));
-  Normalize(problem.k, dims.key_dim, 1.0f);
+  SetLengths(problem.q, dims.key_dim, inputs.scale != 0.0f ? inputs.scale : 1.0f / std::sqrt(float(dims.key_dim)));
+  SetLengths(problem.k, dims.key_dim, 1.0f);
   problem.v = random.Normal(tokens * dims.value_features());
-  problem.g = random.Uniform(tokens * dims.value_heads, inputs.strongest, inputs.weakest);
+  problem.g = random.Uniform(tokens * dims.value_heads, inputs.strongest, 0.0f);
   problem.beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
   problem.initial.resize(problem.sequences() * dims.state_elements());
   if (inputs.state_deviation > 0.0f) {
     problem.initial = random.Normal(static_cast<int64_t>(problem.initial.size()), inputs.state_deviation);
   }
   return problem;
+}
+
+absl::StatusOr<DeltaRuleTensors> Upload(const DeltaRuleProblem& problem, BackendData& data) {
+  DeltaRuleTensors tensors;
+  GDN_ASSIGN_OR_RETURN(tensors.q, data.Upload(problem.q));
+  GDN_ASSIGN_OR_RETURN(tensors.k, data.Upload(problem.k));
+  GDN_ASSIGN_OR_RETURN(tensors.v, data.Upload(problem.v));
+  GDN_ASSIGN_OR_RETURN(tensors.g, data.Upload(problem.g));
+  GDN_ASSIGN_OR_RETURN(tensors.beta, data.Upload(problem.beta));
+  GDN_ASSIGN_OR_RETURN(tensors.state, data.Upload(problem.initial));
+  GDN_ASSIGN_OR_RETURN(tensors.output, data.Poisoned(static_cast<int64_t>(problem.v.size())));
+  return tensors;
 }
 
 DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem) {
@@ -115,15 +109,9 @@ DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem) {
 }
 
 DeltaRuleProblem Part(const DeltaRuleProblem& whole, int64_t begin, int64_t end, const std::vector<float>& initial) {
-  const auto cut = [=](const std::vector<float>& x, int64_t row) {
-    return std::vector<float>(x.begin() + begin * row, x.begin() + end * row);
-  };
-  DeltaRuleProblem part{.dims = whole.dims, .lengths = {static_cast<int32_t>(end - begin)}};
-  part.q = cut(whole.q, whole.dims.key_features());
-  part.k = cut(whole.k, whole.dims.key_features());
-  part.v = cut(whole.v, whole.dims.value_features());
-  part.g = cut(whole.g, whole.dims.value_heads);
-  part.beta = cut(whole.beta, whole.dims.value_heads);
+  std::vector<int64_t> which(end - begin);
+  std::iota(which.begin(), which.end(), begin);
+  DeltaRuleProblem part = Take(whole, which);
   part.initial = initial;
   return part;
 }
@@ -133,13 +121,8 @@ absl::StatusOr<DeltaRuleSlots> DeltaRuleSlots::Make(Backend& backend, const Laye
   DeltaRuleSlots slots(backend);
   const int32_t count = static_cast<int32_t>(static_cast<int64_t>(states.size()) / dims.state_elements());
   GDN_ASSIGN_OR_RETURN(slots.state_, StatePair::Make(backend, dims, count, kMaxDraft));
+  GDN_RETURN_IF_ERROR(slots.state_.WriteBases(states));
   slots.log_lengths_.resize(count);
-  for (int32_t i = 0; i < count; ++i) {
-    const auto begin = states.begin() + i * dims.state_elements();
-    SlotImage image;
-    image.base.assign(begin, begin + dims.state_elements());
-    GDN_RETURN_IF_ERROR(slots.state_.Write(i, 0, image));
-  }
   return slots;
 }
 
@@ -160,19 +143,29 @@ absl::StatusOr<std::vector<float>> DeltaRuleSlots::Advance(DeltaRuleForm form, c
       for (int32_t t = 0; t < lengths[i]; ++t) which.push_back(whole.cu_seqlens[i] + begin + t);
     }
     const OwnedBatch batch(lengths);
-    GDN_ASSIGN_OR_RETURN(const DeviceRule rule, UploadTokens(problem, which, batch, pool(), data));
-    switch (form) {
-      case DeltaRuleForm::kScan:
-        GDN_RETURN_IF_ERROR(backend_->DeltaRuleScan(rule.params));
-        break;
-      case DeltaRuleForm::kChunk:
-        GDN_RETURN_IF_ERROR(backend_->DeltaRuleChunk(rule.params));
-        break;
-      default:
-        GDN_RETURN_IF_ERROR(backend_->DeltaRuleDecode(
-            {.rule = rule.params, .log_lengths = log_lengths_.data(), .base_slots = base_slots, .draft = draft}));
+    const DeltaRuleProblem part = Take(problem, which);
+    GDN_ASSIGN_OR_RETURN(const DeltaRuleTensors tensors, Upload(part, data));
+    const DeltaRuleParams rule{.pool = pool(),
+                               .batch = batch.view(),
+                               .q = tensors.q,
+                               .k = tensors.k,
+                               .v = tensors.v,
+                               .g = tensors.g,
+                               .beta = tensors.beta,
+                               .q_stride = part.dims.key_features(),
+                               .k_stride = part.dims.key_features(),
+                               .v_stride = row,
+                               .output = tensors.output};
+    if (form == DeltaRuleForm::kScan) {
+      GDN_RETURN_IF_ERROR(backend_->DeltaRuleScan(rule));
+    } else if (form == DeltaRuleForm::kChunk) {
+      GDN_RETURN_IF_ERROR(backend_->DeltaRuleChunk(rule));
+    } else {
+      GDN_RETURN_IF_ERROR(backend_->DeltaRuleDecode(
+          {.rule = rule, .log_lengths = log_lengths_.data(), .base_slots = base_slots, .draft = draft}));
     }
-    GDN_ASSIGN_OR_RETURN(const std::vector<float> rows, data.Download(rule.params.output, rule.outputs));
+    GDN_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                         data.Download(tensors.output, static_cast<int64_t>(part.v.size())));
     for (size_t i = 0; i < which.size(); ++i) {
       std::copy_n(rows.begin() + static_cast<int64_t>(i) * row, row, output.begin() + which[i] * row);
     }
@@ -180,22 +173,11 @@ absl::StatusOr<std::vector<float>> DeltaRuleSlots::Advance(DeltaRuleForm form, c
   return output;
 }
 
-absl::StatusOr<std::vector<float>> DeltaRuleSlots::States(int64_t count, const int32_t* base_slots) {
-  std::vector<int32_t> slots(count);
-  std::iota(slots.begin(), slots.end(), 0);
-  GDN_RETURN_IF_ERROR(backend_->MaterializeState({.pool = pool(),
-                                                  .count = static_cast<int32_t>(count),
-                                                  .src = slots.data(),
-                                                  .dst = slots.data(),
-                                                  .log_lengths = log_lengths_.data(),
-                                                  .src_bases = base_slots}));
+absl::StatusOr<std::vector<float>> DeltaRuleSlots::States(int32_t count, const int32_t* base_slots) {
+  GDN_RETURN_IF_ERROR(state_.FoldDevice({log_lengths_.begin(), log_lengths_.begin() + count}, base_slots));
   std::fill_n(log_lengths_.begin(), count, 0);
-  std::vector<float> states;
-  for (const int32_t slot : slots) {
-    GDN_ASSIGN_OR_RETURN(const SlotImage image, ReadSlot(*backend_, pool(), slot, /*log_length=*/0, 0));
-    states.insert(states.end(), image.base.begin(), image.base.end());
-  }
-  return states;
+  GDN_ASSIGN_OR_RETURN(OutputPair bases, state_.ReadBases(count));
+  return std::move(bases.actual);
 }
 
 absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
@@ -203,7 +185,7 @@ absl::StatusOr<DeltaRuleResult> RunDeltaRule(DeltaRuleForm form, const DeltaRule
   GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, problem.dims, problem.initial));
   DeltaRuleResult result;
   GDN_ASSIGN_OR_RETURN(result.output, slots.Advance(form, problem));
-  GDN_ASSIGN_OR_RETURN(result.states, slots.States(problem.sequences()));
+  GDN_ASSIGN_OR_RETURN(result.states, slots.States(static_cast<int32_t>(problem.sequences())));
   return result;
 }
 
@@ -230,15 +212,18 @@ Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResu
   return difference;
 }
 
-absl::StatusOr<Difference> CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
-  const DeltaRuleResult expected = DeltaRuleReferenceResult(problem);
-  GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));
+CaseResult CompareWithReference(const DeltaRuleProblem& problem, const DeltaRuleResult& actual) {
   GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
-  return CompareResults(actual, expected);
+  return CompareResults(actual, DeltaRuleReferenceResult(problem));
 }
 
-absl::StatusOr<Difference> CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
-                                                 Backend& backend) {
+CaseResult CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend) {
+  GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));
+  return CompareWithReference(problem, actual);
+}
+
+CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
+                                 Backend& backend) {
   GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, whole.dims, whole.initial));
   DeltaRuleResult actual;
   int64_t token = 0;
@@ -249,8 +234,7 @@ absl::StatusOr<Difference> CompareDeltaRuleCalls(const DeltaRuleProblem& whole, 
     token += call.tokens;
   }
   GDN_ASSIGN_OR_RETURN(actual.states, slots.States(1));
-  GDN_RETURN_IF_ERROR(DumpDeltaRule(whole, actual));
-  return CompareResults(actual, DeltaRuleReferenceResult(whole));
+  return CompareWithReference(whole, actual);
 }
 
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result) {
@@ -275,19 +259,8 @@ absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResul
 }
 
 const char* DeltaRuleFormName(DeltaRuleForm form) {
-  switch (form) {
-    case DeltaRuleForm::kScan:
-      return "scan";
-    case DeltaRuleForm::kChunk:
-      return "chunk";
-    case DeltaRuleForm::kDecode:
-      return "decode";
-    case DeltaRuleForm::kDraft:
-      return "draft";
-    case DeltaRuleForm::kStages:
-      return "stages";
-  }
-  return "";
+  constexpr const char* kNames[] = {"scan", "chunk", "decode", "draft", "stages"};
+  return kNames[static_cast<int>(form)];
 }
 
 }  // namespace gdn::parity

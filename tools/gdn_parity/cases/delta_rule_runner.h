@@ -15,10 +15,15 @@
 #include "base/layer_dims.h"
 #include "kernels/backend.h"
 #include "tools/gdn_parity/backend_data.h"
-#include "tools/gdn_parity/difference.h"
-#include "tools/gdn_parity/random_tensor.h"
+#include "tools/gdn_parity/parity_case.h"
 
 namespace gdn::parity {
+
+// Of a bare operator.
+inline LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
+  return {.key_heads = key_heads, .value_heads = value_heads, .key_dim = key_dim, .value_dim = value_dim};
+}
+std::string DimsName(const LayerDims& dims);  // "H=2 HV=4 K=32 V=48"
 
 enum class DeltaRuleForm {
   kScan,    // Backend::DeltaRuleScan, whole sequences in one call
@@ -43,8 +48,7 @@ struct DeltaRuleProblem {
 };
 
 struct DeltaRuleInputs {
-  float strongest = -1.0f;  // g is uniform in [strongest, weakest]
-  float weakest = 0.0f;
+  float strongest = -1.0f;       // g is uniform in [strongest, 0]
   float scale = 0.0f;            // of q; 0: K^-0.5
   float state_deviation = 0.5f;  // 0: a fresh state
   float key_correlation = 0.0f;  // 0 .. 1, share of a direction that all keys have in common
@@ -53,6 +57,18 @@ struct DeltaRuleInputs {
 // q and k have unit length, q is scaled after.
 DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_t>& lengths,
                                  const DeltaRuleInputs& inputs, RandomTensor& random);
+
+// A problem's tensors in backend memory.
+struct DeltaRuleTensors {
+  const float* q = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  const float* g = nullptr;
+  const float* beta = nullptr;
+  float* state = nullptr;   // holds `initial`
+  float* output = nullptr;  // [tokens, HV, V], poisoned
+};
+absl::StatusOr<DeltaRuleTensors> Upload(const DeltaRuleProblem& problem, BackendData& data);
 
 struct DeltaRuleResult {
   std::vector<float> output = {};  // [tokens, HV, V]
@@ -76,7 +92,7 @@ class DeltaRuleSlots {
   absl::StatusOr<std::vector<float>> Advance(DeltaRuleForm form, const DeltaRuleProblem& problem, bool draft = false,
                                              const int32_t* base_slots = nullptr);
   // Folds the logs of the first `count` slots, on these bases (null: their own), and reads their states.
-  absl::StatusOr<std::vector<float>> States(int64_t count, const int32_t* base_slots = nullptr);
+  absl::StatusOr<std::vector<float>> States(int32_t count, const int32_t* base_slots = nullptr);
 
  private:
   explicit DeltaRuleSlots(Backend& backend) : backend_(&backend) {}
@@ -96,15 +112,16 @@ Difference CompareSequences(const DeltaRuleProblem& problem, const DeltaRuleResu
                             const DeltaRuleResult& expected);
 
 // Outputs and final states against the reference's; dumped as op "delta_rule".
-absl::StatusOr<Difference> CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
+CaseResult CompareWithReference(const DeltaRuleProblem& problem, const DeltaRuleResult& actual);
+CaseResult CompareDeltaRule(DeltaRuleForm form, const DeltaRuleProblem& problem, Backend& backend);
 
 struct DeltaRuleCall {
   DeltaRuleForm form;
   int64_t tokens;
 };
 // The calls on end, the state carried from one to the next, against one whole pass of the reference.
-absl::StatusOr<Difference> CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
-                                                 Backend& backend);
+CaseResult CompareDeltaRuleCalls(const DeltaRuleProblem& whole, const std::vector<DeltaRuleCall>& calls,
+                                 Backend& backend);
 
 // For check_parity_dump.py: the problem as op "delta_rule", with these results.
 absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResult& result);

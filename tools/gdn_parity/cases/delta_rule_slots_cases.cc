@@ -1,6 +1,7 @@
 // Rows of what a session's state is carried through: calls on end, forks, drafts. S is the state's side, K = V.
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,22 +16,18 @@
 namespace gdn::parity {
 namespace {
 
-constexpr char kSuite[] = "cache";
-
-using Result = absl::StatusOr<Difference>;
-
-LayerDims SquareDims(int32_t side) { return {.key_heads = 1, .value_heads = 2, .key_dim = side, .value_dim = side}; }
+LayerDims SquareDims(int32_t side) { return Dims(1, 2, side, side); }
 
 // Prefills of either path, then decode steps, as one sequence.
-Result PrefillThenDecode(int32_t side, DeltaRuleForm form, int32_t prefill, int32_t decode, Backend& backend,
-                         RandomTensor& random) {
+CaseResult PrefillThenDecode(int32_t side, DeltaRuleForm form, int32_t prefill, int32_t decode, Backend& backend,
+                             RandomTensor& random) {
   const DeltaRuleProblem whole =
       RandomDeltaRule(SquareDims(side), {2 * prefill + decode}, {.strongest = -0.2f, .state_deviation = 0.0f}, random);
   return CompareDeltaRuleCalls(whole, {{form, prefill}, {form, prefill}, {DeltaRuleForm::kDecode, decode}}, backend);
 }
 
 // One decode step on the state that `tokens` tokens have left.
-Result SingleStep(int32_t side, int32_t tokens, Backend& backend, RandomTensor& random) {
+CaseResult SingleStep(int32_t side, int32_t tokens, Backend& backend, RandomTensor& random) {
   const DeltaRuleProblem whole = RandomDeltaRule(SquareDims(side), {tokens + 1}, {.strongest = -0.05f}, random);
   const DeltaRuleProblem before = Part(whole, 0, tokens, whole.initial);
   const DeltaRuleProblem step = Part(whole, tokens, tokens + 1, DeltaRuleReferenceResult(before).states);
@@ -38,7 +35,7 @@ Result SingleStep(int32_t side, int32_t tokens, Backend& backend, RandomTensor& 
 }
 
 // A state that is kept as bf16 between steps; the reference's is not.
-Result Bf16State(int32_t side, int32_t steps, Backend& backend, RandomTensor& random) {
+CaseResult Bf16State(int32_t side, int32_t steps, Backend& backend, RandomTensor& random) {
   const DeltaRuleProblem whole = RandomDeltaRule(SquareDims(side), {steps}, {.strongest = -0.2f}, random);
   const DeltaRuleResult expected = DeltaRuleReferenceResult(whole);
   DeltaRuleResult actual;
@@ -53,13 +50,13 @@ Result Bf16State(int32_t side, int32_t steps, Backend& backend, RandomTensor& ra
   return CompareResults(actual, expected);
 }
 
-Result CompareWithReference(const DeltaRuleProblem& problem, const DeltaRuleResult& actual) {
-  GDN_RETURN_IF_ERROR(DumpDeltaRule(problem, actual));
-  return CompareResults(actual, DeltaRuleReferenceResult(problem));
+// No state yet: every form starts from zero.
+CaseResult FirstCall(int32_t side, DeltaRuleForm form, Backend& backend, RandomTensor& random) {
+  return CompareDeltaRule(form, RandomDeltaRule(SquareDims(side), {7}, {.state_deviation = 0.0f}, random), backend);
 }
 
 // Forks of one state, decoded in one call over its base; those past L fold into slots of their own.
-Result Forks(int32_t side, const std::vector<int32_t>& lengths, Backend& backend, RandomTensor& random) {
+CaseResult Forks(int32_t side, const std::vector<int32_t>& lengths, Backend& backend, RandomTensor& random) {
   const int32_t forks = static_cast<int32_t>(lengths.size());
   DeltaRuleProblem problem = RandomDeltaRule(SquareDims(side), lengths, {.strongest = -0.2f}, random);
   const int64_t elements = problem.dims.state_elements();
@@ -81,7 +78,7 @@ Result Forks(int32_t side, const std::vector<int32_t>& lengths, Backend& backend
 }
 
 // Plain decodes, a draft of other tokens that is dropped, then the rest as a draft that is accepted.
-Result Drafts(int32_t side, int32_t before, int32_t tokens, Backend& backend, RandomTensor& random) {
+CaseResult Drafts(int32_t side, int32_t before, int32_t tokens, Backend& backend, RandomTensor& random) {
   const DeltaRuleProblem whole = RandomDeltaRule(SquareDims(side), {before + tokens}, {.strongest = -0.2f}, random);
   GDN_ASSIGN_OR_RETURN(DeltaRuleSlots slots, DeltaRuleSlots::Make(backend, whole.dims, whole.initial));
   const auto decode = [&](const DeltaRuleProblem& part, bool draft) {
@@ -102,61 +99,35 @@ Result Drafts(int32_t side, int32_t before, int32_t tokens, Backend& backend, Ra
   return CompareWithReference(whole, actual);
 }
 
-void Add(const char* test, const std::string& shape, double tolerance,
-         std::function<Result(Backend&, RandomTensor&)> run, std::vector<ParityCase>& cases) {
-  ParityCase c{kSuite, test, shape, tolerance, std::move(run)};
-  c.max_tolerance = tolerance;
-  cases.push_back(std::move(c));
-}
-
 }  // namespace
 
 void AddDeltaRuleSlotsCases(std::vector<ParityCase>& cases) {
+  const auto add = [&cases](const std::string& test, const std::string& shape, CaseRunner run,
+                            double tolerance = kPipelineTolerance) {
+    cases.push_back({"cache", test, shape, tolerance, std::move(run), tolerance});
+  };
+  using Form = DeltaRuleForm;
   for (const int32_t side : {32, 128, 256}) {
     const std::string name = absl::StrCat("S=", side);
-    for (const DeltaRuleForm form : {DeltaRuleForm::kScan, DeltaRuleForm::kChunk}) {
+    for (const Form form : {Form::kScan, Form::kChunk}) {
       for (const auto& [prefill, decode] : {std::pair{5, 3}, std::pair{32, 18}}) {
-        Add(
-            form == DeltaRuleForm::kScan ? "prefill_scan_then_decode" : "prefill_chunk_then_decode",
-            absl::StrCat(name, " T=", prefill, "+", prefill, "+", decode, "x1"), kPipelineTolerance,
-            [=, prefill = prefill, decode = decode](Backend& backend, RandomTensor& random) {
-              return PrefillThenDecode(side, form, prefill, decode, backend, random);
-            },
-            cases);
+        add(absl::StrCat("prefill_", DeltaRuleFormName(form), "_then_decode"),
+            absl::StrCat(name, " T=", prefill, "+", prefill, "+", decode, "x1"),
+            std::bind_front(PrefillThenDecode, side, form, prefill, decode));
       }
     }
-    // No state yet: decode and prefill start from zero.
-    for (const DeltaRuleForm form :
-         {DeltaRuleForm::kScan, DeltaRuleForm::kChunk, DeltaRuleForm::kDecode, DeltaRuleForm::kDraft}) {
-      Add(
-          "first_call", absl::StrCat(name, " T=7 ", DeltaRuleFormName(form)), kPipelineTolerance,
-          [=](Backend& backend, RandomTensor& random) {
-            return CompareDeltaRule(form, RandomDeltaRule(SquareDims(side), {7}, {.state_deviation = 0.0f}, random),
-                                    backend);
-          },
-          cases);
+    for (const Form form : {Form::kScan, Form::kChunk, Form::kDecode, Form::kDraft}) {
+      add("first_call", absl::StrCat(name, " T=7 ", DeltaRuleFormName(form)), std::bind_front(FirstCall, side, form));
     }
-    Add(
-        "fork_over_a_shared_base", absl::StrCat(name, " T=5,16,1,24 in one call"), kPipelineTolerance,
-        [=](Backend& backend, RandomTensor& random) {
-          return Forks(side, {5, 16, 1, 24}, backend, random);
-        },
-        cases);
+    add("fork_over_a_shared_base", absl::StrCat(name, " T=5,16,1,24 in one call"),
+        std::bind_front(Forks, side, std::vector<int32_t>{5, 16, 1, 24}));
     for (const auto& [before, tokens] : {std::pair{3, 5}, std::pair{15, 1}, std::pair{9, 24}}) {
-      Add(
-          "draft_dropped_and_accepted", absl::StrCat(name, " T=", before, "+", tokens), kPipelineTolerance,
-          [=, before = before, tokens = tokens](Backend& backend, RandomTensor& random) {
-            return Drafts(side, before, tokens, backend, random);
-          },
-          cases);
+      add("draft_dropped_and_accepted", absl::StrCat(name, " T=", before, "+", tokens),
+          std::bind_front(Drafts, side, before, tokens));
     }
-    Add(
-        "single_step_on_256_tokens", absl::StrCat(name, " T=256+1"), kPipelineTolerance,
-        [=](Backend& backend, RandomTensor& random) { return SingleStep(side, 256, backend, random); }, cases);
+    add("single_step_on_256_tokens", absl::StrCat(name, " T=256+1"), std::bind_front(SingleStep, side, 256));
   }
-  Add(
-      "bf16_state", "S=32 T=256x1", kBf16StateTolerance,
-      [](Backend& backend, RandomTensor& random) { return Bf16State(32, 256, backend, random); }, cases);
+  add("bf16_state", "S=32 T=256x1", std::bind_front(Bf16State, 32, 256), kBf16StateTolerance);
 }
 
 }  // namespace gdn::parity

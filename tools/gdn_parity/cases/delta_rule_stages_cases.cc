@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -15,139 +16,141 @@
 namespace gdn::parity {
 namespace {
 
-const LayerDims kGrouped{.key_heads = 2, .value_heads = 4, .key_dim = 40, .value_dim = 24};
-const LayerDims kOdd{.key_heads = 1, .value_heads = 3, .key_dim = 33, .value_dim = 17};
+const LayerDims kGrouped = Dims(2, 4, 40, 24);
+const LayerDims kOdd = Dims(1, 3, 33, 17);
 
 // What a stage gets: the problem, and what the stages before it make by their references, so that a row's difference is
 // its own.
 struct Stages {
-  explicit Stages(ChunkedProblem chunked) : problem(std::move(chunked)), made(StagesReference(problem)) {}
-
-  using Shape = std::vector<int64_t>;
-  Shape Gates() const { return {rule().tokens(), rule().dims.value_heads}; }
-  Shape Keys() const { return {rule().tokens(), rule().dims.key_heads, rule().dims.key_dim}; }
-  Shape Values() const { return {rule().tokens(), rule().dims.value_heads, rule().dims.value_dim}; }
-  Shape Ws() const { return {rule().tokens(), rule().dims.value_heads, rule().dims.key_dim}; }
-  Shape Matrices() const {
-    return {problem.chunk_offsets.back(), rule().dims.value_heads, problem.chunk_tokens, problem.chunk_tokens};
+  explicit Stages(ChunkedProblem chunked) : problem(std::move(chunked)), made(StagesReference(problem)) {
+    const DeltaRuleProblem& rule = problem.rule;
+    const int64_t tokens = rule.tokens(), chunks = problem.chunk_offsets.back(), c = problem.chunk_tokens;
+    const int64_t heads = rule.dims.value_heads, key_dim = rule.dims.key_dim, value_dim = rule.dims.value_dim;
+    gates = {tokens, heads};
+    matrices = {chunks, heads, c, c};
+    const Shape keys{tokens, rule.dims.key_heads, key_dim}, values{tokens, heads, value_dim};
+    const Shape states{rule.sequences(), heads, key_dim, value_dim};
+    tensors = {{"q", {keys, &rule.q}},
+               {"k", {keys, &rule.k}},
+               {"v", {values, &rule.v}},
+               {"g", {gates, &rule.g}},
+               {"beta", {gates, &rule.beta}},
+               {"initial_state", {states, &rule.initial}},
+               {"a", {matrices, &made.a}},
+               {"mask", {matrices, &made.mask}},
+               {"t", {matrices, &made.t}},
+               {"attention", {matrices, &made.attention}},
+               {"w", {{tokens, heads, key_dim}, &made.w}},
+               {"u", {values, &made.u}},
+               {"h", {{chunks, heads, key_dim, value_dim}, &made.h}},
+               {"v_new", {values, &made.v_new}},
+               {"output", {values, &made.output}},
+               {"final_state", {states, &made.final_state}}};
   }
-  Shape States(int64_t count) const {
-    return {count, rule().dims.value_heads, rule().dims.key_dim, rule().dims.value_dim};
-  }
-  const DeltaRuleProblem& rule() const { return problem.rule; }
+  Stages(const Stages&) = delete;  // `tensors` points into it
 
-  ChunkedProblem problem;
-  StageTensors made;
+  const ChunkedProblem problem;
+  const StageTensors made;
+  Shape gates, matrices;
+  std::map<std::string, std::pair<Shape, const std::vector<float>*>> tensors;
 };
 
-// A call with the batch and its index arrays.
+template <typename Params, typename T>
+using Fields = std::vector<std::pair<const char*, T * Params::*>>;
+
+// A call with the batch, its index arrays, and these tensors in and out.
 template <typename Params>
-OperatorCall<Params> StageCall(std::string op, const Stages& s, Params params, Attributes attributes = {}) {
+OperatorCall<Params> StageCall(std::string op, const Stages& s, Params params, const Fields<Params, const float>& in,
+                               const Fields<Params, float>& out, Attributes attributes = {}) {
   attributes["chunk_tokens"] = absl::StrCat(s.problem.chunk_tokens);
   params.batch = s.problem.batch();
-  const std::vector<int64_t> entries{s.rule().sequences() + 1};
+  const Shape entries{s.problem.rule.sequences() + 1};
   OperatorCall<Params> call(std::move(op), std::move(attributes), std::move(params));
   call.In(
           [](Params & p) -> auto& { return p.batch.cu_seqlens; }, "cu_seqlens", entries, s.problem.cu_seqlens)
       .In(
           [](Params & p) -> auto& { return p.batch.chunk_offsets; }, "chunk_offsets", entries, s.problem.chunk_offsets);
+  for (const auto& [name, field] : in) call.In(field, name, s.tensors.at(name).first, *s.tensors.at(name).second);
+  for (const auto& [name, field] : out) call.Out(field, name, s.tensors.at(name).first);
   return call;
 }
 
-CaseResult FusedCumsumKkt(bool wants_a, const Stages& s, Backend& backend) {
-  using Params = CumsumKktParams;
-  OperatorCall<Params> call = StageCall<Params>("cumsum_kkt", s, {.k_stride = s.problem.k_stride()});
-  call.In(&Params::k, "k", s.Keys(), s.rule().k)
-      .In(&Params::g, "g", s.Gates(), s.rule().g)
-      .In(&Params::beta, "beta", s.Gates(), s.rule().beta);
+template <bool kWantsA>
+CaseResult FusedCumsumKkt(const Stages& s, Backend& backend) {
+  using P = CumsumKktParams;
+  OperatorCall<P> call = StageCall<P>("cumsum_kkt", s, {.k_stride = s.problem.k_stride()},
+                                      {{"k", &P::k}, {"g", &P::g}, {"beta", &P::beta}}, {});
   // The other one is made too, and not compared.
-  if (wants_a) {
-    call.Scratch(&Params::g_sum, static_cast<int64_t>(s.made.g_sum.size())).Out(&Params::a, "a", s.Matrices());
+  if (kWantsA) {
+    call.Scratch(&P::g_sum, static_cast<int64_t>(s.made.g_sum.size())).Out(&P::a, "a", s.matrices);
   } else {
-    call.Out(&Params::g_sum, "g_sum", s.Gates()).Scratch(&Params::a, s.problem.matrix_elements());
+    call.Out(&P::g_sum, "g_sum", s.gates).Scratch(&P::a, s.problem.matrix_elements());
   }
   return call.Run(backend, CumsumKktReference, CumsumKktGpu);
 }
 
 CaseResult DecaySums(const Stages& s, Backend& backend) {
-  using Params = ChunkDecaySumsParams;
-  return StageCall<Params>("chunk_decay_sums", s, {})
-      .In(&Params::g, "g", s.Gates(), s.rule().g)
-      .Out(&Params::g_sum, "g_sum", s.Gates())
+  using P = ChunkDecaySumsParams;
+  return StageCall<P>("chunk_decay_sums", s, {}, {{"g", &P::g}}, {})
+      .Out(&P::g_sum, "g_sum", s.gates)
       .Run(backend, ChunkDecaySumsReference, ChunkDecaySumsGpu);
 }
 
-CaseResult Kkt(bool decays, const Stages& s, Backend& backend) {
-  using Params = ChunkKktParams;
-  OperatorCall<Params> call =
-      StageCall<Params>("chunk_kkt", s, {.k_stride = s.problem.k_stride()}, {{"decays", decays ? "1" : "0"}});
-  call.In(&Params::k, "k", s.Keys(), s.rule().k).In(&Params::beta, "beta", s.Gates(), s.rule().beta);
-  if (decays) call.In(&Params::g_sum, "g_sum", s.Gates(), s.made.g_sum);
-  return call.Out(&Params::a, "a", s.Matrices()).Run(backend, ChunkKktReference, ChunkKktGpu);
+template <bool kDecays>
+CaseResult Kkt(const Stages& s, Backend& backend) {
+  using P = ChunkKktParams;
+  OperatorCall<P> call =
+      StageCall<P>("chunk_kkt", s, {.k_stride = s.problem.k_stride()}, {{"k", &P::k}, {"beta", &P::beta}},
+                   {{"a", &P::a}}, {{"decays", kDecays ? "1" : "0"}});
+  if (kDecays) call.In(&P::g_sum, "g_sum", s.gates, s.made.g_sum);
+  return call.Run(backend, ChunkKktReference, ChunkKktGpu);
 }
 
 CaseResult DecayMask(const Stages& s, Backend& backend) {
-  using Params = ChunkDecayMaskParams;
-  return StageCall<Params>("chunk_decay_mask", s, {})
-      .In(&Params::g_sum, "g_sum", s.Gates(), s.made.g_sum)
-      .Out(&Params::mask, "mask", s.Matrices())
+  using P = ChunkDecayMaskParams;
+  return StageCall<P>("chunk_decay_mask", s, {}, {}, {{"mask", &P::mask}})
+      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkDecayMaskReference, ChunkDecayMaskGpu);
 }
 
 CaseResult Attention(const Stages& s, Backend& backend) {
-  using Params = ChunkAttentionParams;
-  return StageCall<Params>("chunk_attention", s, {.q_stride = s.problem.k_stride(), .k_stride = s.problem.k_stride()})
-      .In(&Params::q, "q", s.Keys(), s.rule().q)
-      .In(&Params::k, "k", s.Keys(), s.rule().k)
-      .In(&Params::g_sum, "g_sum", s.Gates(), s.made.g_sum)
-      .Out(&Params::attention, "attention", s.Matrices())
+  using P = ChunkAttentionParams;
+  return StageCall<P>("chunk_attention", s, {.q_stride = s.problem.k_stride(), .k_stride = s.problem.k_stride()},
+                      {{"q", &P::q}, {"k", &P::k}}, {{"attention", &P::attention}})
+      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkAttentionReference, ChunkAttentionGpu);
 }
 
 CaseResult SolveInPlace(const Stages& s, Backend& backend) {
-  using Params = UnitLowerInverseParams;
-  return OperatorCall<Params>("unit_lower_inverse", {}, {.batch = s.problem.matrices(), .size = s.problem.chunk_tokens})
-      .InPlace(&Params::a, &Params::inverse, "a", "a", s.Matrices(), s.made.a)
+  using P = UnitLowerInverseParams;
+  return OperatorCall<P>("unit_lower_inverse", {}, {.batch = s.problem.matrices(), .size = s.problem.chunk_tokens})
+      .InPlaceIf(true, &P::a, &P::inverse, "a", "a", s.matrices, s.made.a)
       .Run(backend, UnitLowerInverseReference, UnitLowerInverseGpu);
 }
 
 CaseResult Wy(const Stages& s, Backend& backend) {
-  using Params = WyParams;
-  return StageCall<Params>("wy", s, {.k_stride = s.problem.k_stride(), .v_stride = s.problem.v_stride()})
-      .In(&Params::t, "t", s.Matrices(), s.made.t)
-      .In(&Params::k, "k", s.Keys(), s.rule().k)
-      .In(&Params::v, "v", s.Values(), s.rule().v)
-      .In(&Params::beta, "beta", s.Gates(), s.rule().beta)
-      .In(&Params::g_sum, "g_sum", s.Gates(), s.made.g_sum)
-      .Out(&Params::w, "w", s.Ws())
-      .Out(&Params::u, "u", s.Values())
+  using P = WyParams;
+  return StageCall<P>("wy", s, {.k_stride = s.problem.k_stride(), .v_stride = s.problem.v_stride()},
+                      {{"t", &P::t}, {"k", &P::k}, {"v", &P::v}, {"beta", &P::beta}}, {{"w", &P::w}, {"u", &P::u}})
+      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, WyReference, WyGpu);
 }
 
 CaseResult State(const Stages& s, Backend& backend) {
-  using Params = ChunkStateParams;
-  const int64_t sequences = s.rule().sequences();
-  return StageCall<Params>("chunk_state", s, {.k_stride = s.problem.k_stride()})
-      .In(&Params::k, "k", s.Keys(), s.rule().k)
-      .In(&Params::w, "w", s.Ws(), s.made.w)
-      .In(&Params::u, "u", s.Values(), s.made.u)
-      .In(&Params::g_sum, "g_sum", s.Gates(), s.made.g_sum)
-      .In(&Params::initial_state, "initial_state", s.States(sequences), s.rule().initial)
-      .Out(&Params::h, "h", s.States(s.problem.chunk_offsets.back()))
-      .Out(&Params::v_new, "v_new", s.Values())
-      .Out(&Params::final_state, "final_state", s.States(sequences))
+  using P = ChunkStateParams;
+  return StageCall<P>("chunk_state", s, {.k_stride = s.problem.k_stride()},
+                      {{"k", &P::k}, {"w", &P::w}, {"u", &P::u}, {"initial_state", &P::initial_state}},
+                      {{"h", &P::h}, {"v_new", &P::v_new}, {"final_state", &P::final_state}})
+      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkStateReference, ChunkStateGpu);
 }
 
 CaseResult Output(const Stages& s, Backend& backend) {
-  using Params = ChunkOutputParams;
-  return StageCall<Params>("chunk_output", s, {.q_stride = s.problem.k_stride()})
-      .In(&Params::q, "q", s.Keys(), s.rule().q)
-      .In(&Params::h, "h", s.States(s.problem.chunk_offsets.back()), s.made.h)
-      .In(&Params::attention, "attention", s.Matrices(), s.made.attention)
-      .In(&Params::v_new, "v_new", s.Values(), s.made.v_new)
-      .In(&Params::g_sum, "g_sum", s.Gates(), s.made.g_sum)
-      .Out(&Params::output, "output", s.Values())
+  using P = ChunkOutputParams;
+  return StageCall<P>("chunk_output", s, {.q_stride = s.problem.k_stride()},
+                      {{"q", &P::q}, {"h", &P::h}, {"attention", &P::attention}, {"v_new", &P::v_new}},
+                      {{"output", &P::output}})
+      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkOutputReference, ChunkOutputGpu);
 }
 
@@ -162,19 +165,17 @@ struct NamedStage {
 };
 
 constexpr NamedStage kStages[] = {
-    {"fused_cumsum_kkt_g", "stage_cumsum_kkt_g",
-     [](const Stages& s, Backend& backend) { return FusedCumsumKkt(/*wants_a=*/false, s, backend); }},
-    {"fused_cumsum_kkt_A", "stage_cumsum_kkt_a",
-     [](const Stages& s, Backend& backend) { return FusedCumsumKkt(/*wants_a=*/true, s, backend); }},
+    {"fused_cumsum_kkt_g", "stage_cumsum_kkt_g", FusedCumsumKkt<false>},
+    {"fused_cumsum_kkt_A", "stage_cumsum_kkt_a", FusedCumsumKkt<true>},
     {"chunk_cumsum", "stage_decay_sums", DecaySums},
-    {"chunk_A", "stage_kkt", [](const Stages& s, Backend& backend) { return Kkt(/*decays=*/true, s, backend); }},
+    {"chunk_A", "stage_kkt", Kkt<true>},
     {nullptr, "stage_decay_mask", DecayMask},
     {nullptr, "stage_attention", Attention},
     {"chunk_solve_in_place", nullptr, SolveInPlace},
     {"chunk_w_u", "stage_wy", Wy},
     {"chunk_state", "stage_state", State},
     {"chunk_output", "stage_output", Output},
-    {"wy_kkt", nullptr, [](const Stages& s, Backend& backend) { return Kkt(/*decays=*/false, s, backend); }},
+    {"wy_kkt", nullptr, Kkt<false>},
 };
 
 // A row of a stage with chunks of 16, 32 and 64, on what `problem` makes for each.
@@ -198,9 +199,7 @@ void AddStages(std::vector<ParityCase>& cases) {
     }
     if (stage.shapes_test == nullptr) continue;
     for (const LayerDims& dims : {kGrouped, kOdd}) {
-      cases.push_back(GpuCase("shapes", stage.shapes_test,
-                              absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim,
-                                           " V=", dims.value_dim, " T=1,0,C+5,C,0 C=16,32,64"),
+      cases.push_back(GpuCase("shapes", stage.shapes_test, absl::StrCat(DimsName(dims), " T=1,0,C+5,C,0 C=16,32,64"),
                               kSumTolerance, EveryChunk(stage.run, [dims](int32_t c, RandomTensor& random) {
                                 return RandomDeltaRule(dims, {1, 0, c + 5, c, 0}, {}, random);
                               })));
@@ -209,21 +208,16 @@ void AddStages(std::vector<ParityCase>& cases) {
 }
 
 // All stages in a row against the recurrence.
-CaseResult CompareAll(const ChunkedProblem& problem, Backend& backend) {
-  GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunStages(problem, backend));
-  GDN_RETURN_IF_ERROR(DumpDeltaRule(problem.rule, actual));
-  const DeltaRuleResult expected = DeltaRuleReferenceResult(problem.rule);
-  return Worst({Compare(actual.output, expected.output), Compare(actual.states, expected.states)});
-}
-
 void AddAllStages(std::vector<ParityCase>& cases) {
   const auto add = [&cases](int32_t c, const std::string& what, double tolerance, const LayerDims& dims, int32_t tokens,
                             const DeltaRuleInputs& inputs, std::function<void(DeltaRuleProblem&)> change = nullptr) {
     cases.push_back(GpuCase("shapes", "stages", absl::StrCat("C=", c, " T=", tokens, what), tolerance,
-                            [=](Backend& backend, RandomTensor& random) {
+                            [=](Backend& backend, RandomTensor& random) -> CaseResult {
                               DeltaRuleProblem problem = RandomDeltaRule(dims, {tokens}, inputs, random);
                               if (change != nullptr) change(problem);
-                              return CompareAll(CutIntoChunks(std::move(problem), c), backend);
+                              GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual,
+                                                   RunStages(CutIntoChunks(problem, c), backend));
+                              return CompareWithReference(problem, actual);
                             }));
   };
   for (const int32_t c : kChunkTokens) {
@@ -293,27 +287,28 @@ absl::StatusOr<DeltaRuleResult> RunStages(const ChunkedProblem& problem, Backend
   const DeltaRuleProblem& rule = problem.rule;
   const int64_t values = static_cast<int64_t>(rule.v.size());
   const int64_t states = static_cast<int64_t>(rule.initial.size());
-  DeltaRuleStagesParams p{.batch = problem.batch(),
-                          .q_stride = problem.k_stride(),
-                          .k_stride = problem.k_stride(),
-                          .v_stride = problem.v_stride()};
   GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(backend));
   BackendData data(backend);
-  GDN_ASSIGN_OR_RETURN(p.batch.cu_seqlens, data.UploadValues(problem.cu_seqlens));
-  GDN_ASSIGN_OR_RETURN(p.batch.chunk_offsets, data.UploadValues(problem.chunk_offsets));
-  GDN_ASSIGN_OR_RETURN(p.q, data.Upload(rule.q));
-  GDN_ASSIGN_OR_RETURN(p.k, data.Upload(rule.k));
-  GDN_ASSIGN_OR_RETURN(p.v, data.Upload(rule.v));
-  GDN_ASSIGN_OR_RETURN(p.g, data.Upload(rule.g));
-  GDN_ASSIGN_OR_RETURN(p.beta, data.Upload(rule.beta));
-  GDN_ASSIGN_OR_RETURN(p.initial_state, data.Upload(rule.initial));
-  GDN_ASSIGN_OR_RETURN(p.g_sum, data.PoisonedValues<double>(static_cast<int64_t>(rule.g.size())));
+  GDN_ASSIGN_OR_RETURN(const DeltaRuleTensors tensors, Upload(rule, data));
+  DeltaRuleStagesParams p{.batch = problem.batch(),
+                          .q = tensors.q,
+                          .k = tensors.k,
+                          .v = tensors.v,
+                          .q_stride = problem.k_stride(),
+                          .k_stride = problem.k_stride(),
+                          .v_stride = problem.v_stride(),
+                          .g = tensors.g,
+                          .beta = tensors.beta,
+                          .initial_state = tensors.state,
+                          .output = tensors.output};
+  GDN_ASSIGN_OR_RETURN(p.batch.cu_seqlens, data.Upload(problem.cu_seqlens));
+  GDN_ASSIGN_OR_RETURN(p.batch.chunk_offsets, data.Upload(problem.chunk_offsets));
+  GDN_ASSIGN_OR_RETURN(p.g_sum, data.Poisoned<double>(static_cast<int64_t>(rule.g.size())));
   GDN_ASSIGN_OR_RETURN(p.t, data.Poisoned(problem.matrix_elements()));
   GDN_ASSIGN_OR_RETURN(p.attention, data.Poisoned(problem.matrix_elements()));
   GDN_ASSIGN_OR_RETURN(p.w, data.Poisoned(static_cast<int64_t>(rule.g.size()) * rule.dims.key_dim));
   GDN_ASSIGN_OR_RETURN(p.v_new, data.Poisoned(values));
   GDN_ASSIGN_OR_RETURN(p.h, data.Poisoned(problem.matrices() * rule.dims.key_dim * rule.dims.value_dim));
-  GDN_ASSIGN_OR_RETURN(p.output, data.Poisoned(values));
   GDN_ASSIGN_OR_RETURN(p.final_state, data.Poisoned(states));
   GDN_RETURN_IF_ERROR(DeltaRuleStagesGpu(p, stream));
   DeltaRuleResult result;

@@ -1,5 +1,9 @@
-#include "tools/gdn_parity/cases/elementwise_cases.h"
+// Rows of the element-wise operations.
 
+#include "kernels/primitives/elementwise/elementwise.h"
+
+#include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,11 +25,7 @@ struct NamedUnary {
 
 constexpr NamedUnary kUnary[] = {{"exp", UnaryOp::kExp}, {"sigmoid", UnaryOp::kSigmoid},   {"silu", UnaryOp::kSilu},
                                  {"neg", UnaryOp::kNeg}, {"softplus", UnaryOp::kSoftplus}, {"log", UnaryOp::kLog}};
-constexpr NamedBinary kBinary[] = {{"add", BinaryOp::kAdd},
-                                   {"sub", BinaryOp::kSub},
-                                   {"mul", BinaryOp::kMul},
-                                   {"abs_diff", BinaryOp::kAbsDiff},
-                                   {"squared_diff", BinaryOp::kSquaredDiff}};
+constexpr const char* kBinaryNames[] = {"add", "sub", "mul", "abs_diff", "squared_diff"};
 
 std::vector<float> UnaryInput(UnaryOp op, int64_t count, float spread, RandomTensor& random) {
   return op == UnaryOp::kLog ? random.Uniform(count, 1e-3f, 100.0f) : random.Normal(count, spread);
@@ -41,11 +41,11 @@ CaseResult RunUnary(const NamedUnary& unary, std::vector<float> x, bool unaligne
 }
 
 CaseResult RunScale(std::string op, int64_t count, float factor, Backend& backend, RandomTensor& random) {
-  return OperatorCall<ScaleParams>(std::move(op), {{"f", "scale"}, {"factor", absl::StrCat(factor)}},
-                                   {.count = count, .factor = factor})
-      .In(&ScaleParams::x, "x", {count}, random.Normal(count))
-      .Out(&ScaleParams::y, "y", {count})
-      .Run(backend, ScaleReference, ScaleGpu);
+  return OperatorCall<UnaryParams>(std::move(op), {{"f", "scale"}, {"factor", absl::StrCat(factor)}},
+                                   {.op = UnaryOp::kScale, .count = count, .factor = factor})
+      .In(&UnaryParams::x, "x", {count}, random.Normal(count))
+      .Out(&UnaryParams::y, "y", {count})
+      .Run(backend, UnaryReference, UnaryGpu);
 }
 
 CaseResult RunVectorMultiply(VectorKind kind, Backend& backend, RandomTensor& random) {
@@ -85,8 +85,8 @@ CaseResult EveryOperation(Backend& backend, RandomTensor& random) {
   for (const NamedUnary& unary : kUnary) {
     calls.push_back(RunUnary(unary, UnaryInput(unary.op, kCount, 4.0f, random), /*unaligned=*/false, backend));
   }
-  for (const NamedBinary& binary : {kBinary[0], kBinary[1], kBinary[2]}) {
-    calls.push_back(RunBinary(binary, kCount, /*in_place=*/false, backend, random));
+  for (const BinaryOp op : {BinaryOp::kAdd, BinaryOp::kSub, BinaryOp::kMul}) {
+    calls.push_back(RunBinary(op, kCount, /*in_place=*/false, backend, random));
   }
   calls.push_back(RunScale("unary", kCount, 0.125f, backend, random));
   calls.push_back(RunVectorMultiply(VectorKind::kRow, backend, random));
@@ -131,9 +131,7 @@ void AddPhases(std::vector<ParityCase>& cases) {
     add("exp", [=](Backend& backend, RandomTensor& random) {
       return RunUnary({"exp", UnaryOp::kExp}, random.Normal(count, 3.0f), false, backend);
     });
-    add("mul", [=](Backend& backend, RandomTensor& random) {
-      return RunBinary({"mul", BinaryOp::kMul}, count, false, backend, random);
-    });
+    add("mul", std::bind_front(RunBinary, BinaryOp::kMul, count, /*in_place=*/false));
   }
 }
 
@@ -156,38 +154,31 @@ void AddShapes(std::vector<ParityCase>& cases) {
                               return RunUnary(unary, {-1e4f, -89.0f, 0.0f, 20.5f, 89.0f, 1e4f}, false, backend);
                             }));
   }
-  for (const NamedBinary& binary : kBinary) {
-    cases.push_back(GpuCase(
-        "shapes", absl::StrCat("binary_", binary.name), "n=1030 in place", kElementwiseTolerance,
-        [binary](Backend& backend, RandomTensor& random) { return RunBinary(binary, 1030, true, backend, random); }));
+  for (size_t op = 0; op < std::size(kBinaryNames); ++op) {
+    cases.push_back(GpuCase("shapes", absl::StrCat("binary_", kBinaryNames[op]), "n=1030 in place",
+                            kElementwiseTolerance,
+                            std::bind_front(RunBinary, static_cast<BinaryOp>(op), 1030, /*in_place=*/true)));
   }
   // One rounding, the same in float32 and in double; not dumped, as the checker does not round.
-  cases.push_back(GpuCase("shapes", "scale", "n=517", kExact, [](Backend& backend, RandomTensor& random) {
-    return RunScale(/*op=*/"", 517, -0.3f, backend, random);
-  }));
+  cases.push_back(GpuCase("shapes", "scale", "n=517", kExact, std::bind_front(RunScale, /*op=*/"", 517, -0.3f)));
   // More rows than columns and the other way about: a row vector taken for a column vector would read past its end.
   for (const VectorKind kind : {VectorKind::kRow, VectorKind::kColumn}) {
     for (const auto& shape : {std::pair<int64_t, int64_t>{70, 5}, {5, 70}, {16, 64}}) {
       cases.push_back(GpuCase("shapes", kind == VectorKind::kRow ? "multiply_by_row" : "multiply_by_column",
                               absl::StrCat(shape.first, "x", shape.second, " strided"), kExact,
-                              [=](Backend& backend, RandomTensor& random) {
-                                return RunStridedMultiply(kind, shape.first, shape.second, backend, random);
-                              }));
+                              std::bind_front(RunStridedMultiply, kind, shape.first, shape.second)));
     }
   }
 }
 
 }  // namespace
 
-CaseResult RunBinary(const NamedBinary& binary, int64_t count, bool in_place, Backend& backend, RandomTensor& random) {
-  OperatorCall<BinaryParams> call("binary", {{"f", binary.name}}, {.op = binary.op, .count = count});
-  std::vector<float> a = random.Normal(count);
-  if (in_place) {
-    call.InPlace(&BinaryParams::a, &BinaryParams::y, "a", "y", {count}, std::move(a));
-  } else {
-    call.In(&BinaryParams::a, "a", {count}, std::move(a)).Out(&BinaryParams::y, "y", {count});
-  }
-  return call.In(&BinaryParams::b, "b", {count}, random.Normal(count)).Run(backend, BinaryReference, BinaryGpu);
+CaseResult RunBinary(BinaryOp op, int64_t count, bool in_place, Backend& backend, RandomTensor& random) {
+  return OperatorCall<BinaryParams>("binary", {{"f", kBinaryNames[static_cast<size_t>(op)]}},
+                                    {.op = op, .count = count})
+      .InPlaceIf(in_place, &BinaryParams::a, &BinaryParams::y, "a", "y", {count}, random.Normal(count))
+      .In(&BinaryParams::b, "b", {count}, random.Normal(count))
+      .Run(backend, BinaryReference, BinaryGpu);
 }
 
 void AddElementwiseCases(std::vector<ParityCase>& cases) {

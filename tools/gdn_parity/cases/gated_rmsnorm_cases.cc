@@ -1,5 +1,7 @@
 // Rows of gated_rmsnorm.
 
+#include <functional>
+
 #include "absl/strings/str_cat.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/operator_call.h"
@@ -7,7 +9,7 @@
 namespace gdn::parity {
 namespace {
 
-struct Shape {
+struct Problem {
   int64_t rows = 0;
   int32_t value_dim = 0;
   float spread = 1.0f;     // of the gate
@@ -16,34 +18,30 @@ struct Shape {
   float epsilon = 1e-6f;
 };
 
-absl::StatusOr<Difference> Run(const Shape& s, Backend& backend, RandomTensor& random) {
+CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
   using Params = GatedRmsNormParams;
-  const std::vector<int64_t> shape{s.rows, s.value_dim};
+  const Shape shape{s.rows, s.value_dim};
   std::vector<float> x = random.Normal(s.rows * s.value_dim);
   std::vector<float> z = random.Normal(s.rows * s.value_dim, s.spread);
   if (s.far_apart) {
     for (int32_t i = 0; i < s.value_dim; ++i) x[i] *= 1e25f;
     z[s.value_dim] = -200.0f;
   }
-  OperatorCall<Params> call("", {}, {.value_dim = s.value_dim, .rows = s.rows, .epsilon = s.epsilon});
-  call.In(&Params::z, "z", shape, std::move(z))
-      .In(&Params::weight, "weight", {s.value_dim}, random.Normal(s.value_dim));
-  if (s.in_place) {
-    call.InPlace(&Params::x, &Params::y, "x", "y", shape, std::move(x));
-  } else {
-    call.In(&Params::x, "x", shape, std::move(x)).Out(&Params::y, "y", shape);
-  }
-  return call.Run(backend, GatedRmsNormReference, &Backend::GatedRmsNorm);
+  return OperatorCall<Params>("", {}, {.value_dim = s.value_dim, .rows = s.rows, .epsilon = s.epsilon})
+      .In(&Params::z, "z", shape, std::move(z))
+      .In(&Params::weight, "weight", {s.value_dim}, random.Normal(s.value_dim))
+      .InPlaceIf(s.in_place, &Params::x, &Params::y, "x", "y", shape, std::move(x))
+      .Run(backend, GatedRmsNormReference, &Backend::GatedRmsNorm);
 }
 
 }  // namespace
 
 void AddGatedRmsNormCases(std::vector<ParityCase>& cases) {
-  const auto add = [&cases](const char* suite, const Shape& s) {
+  const auto add = [&cases](const char* suite, const Problem& s) {
     cases.push_back(
         {suite, "gated_rmsnorm",
          absl::StrCat("rows=", s.rows, " V=", s.value_dim, " |z|~", s.spread, s.in_place ? " in place" : ""),
-         kElementwiseTolerance, [s](Backend& backend, RandomTensor& random) { return Run(s, backend, random); }});
+         kElementwiseTolerance, std::bind_front(Run, s)});
   };
   for (const int32_t dim : {16, 100, 128}) {
     for (const float spread : {1.0f, 100.0f}) add("layer_ops", {.rows = 77, .value_dim = dim, .spread = spread});

@@ -1,6 +1,7 @@
 // Rows of gating.
 
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -10,16 +11,16 @@
 namespace gdn::parity {
 namespace {
 
-struct Shape {
+struct Problem {
   ALogConvention convention = ALogConvention::kRaw;
   int64_t rows = 0;
   int32_t heads = 0;
   float spread = 1.0f;  // of a and b; 100 and more: softplus past its overflow, sigmoid at its ends
 };
 
-absl::StatusOr<Difference> Run(const Shape& s, Backend& backend, RandomTensor& random) {
+CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
   const bool raw = s.convention == ALogConvention::kRaw;
-  const std::vector<int64_t> gates{s.rows, s.heads};
+  const Shape gates{s.rows, s.heads};
   std::vector<float> a = random.Normal(s.rows * s.heads, s.spread);
   std::vector<float> b = random.Normal(s.rows * s.heads, s.spread);
   std::vector<float> a_log = random.Normal(s.heads);
@@ -40,10 +41,10 @@ absl::StatusOr<Difference> Run(const Shape& s, Backend& backend, RandomTensor& r
 }  // namespace
 
 void AddGatingCases(std::vector<ParityCase>& cases) {
-  const auto add = [&cases](const char* suite, const char* test, const Shape& s, const std::string& note,
+  const auto add = [&cases](const char* suite, const char* test, const Problem& s, const std::string& note,
                             double max_tolerance) {
     cases.push_back({suite, test, absl::StrCat("rows=", s.rows, " HV=", s.heads, note), kElementwiseTolerance,
-                     [s](Backend& backend, RandomTensor& random) { return Run(s, backend, random); }, max_tolerance});
+                     std::bind_front(Run, s), max_tolerance});
   };
   struct Sweep {
     const char* suite;

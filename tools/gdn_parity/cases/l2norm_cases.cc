@@ -14,13 +14,9 @@ namespace {
 constexpr char kEpsilon[] = "1e-6";
 
 CaseResult Forward(int64_t rows, int64_t width, std::vector<float> x, bool in_place, Backend& backend) {
-  OperatorCall<L2NormParams> call("l2norm", {{"epsilon", kEpsilon}}, {.rows = rows, .width = width});
-  if (in_place) {
-    call.InPlace(&L2NormParams::x, &L2NormParams::y, "x", "y", {rows, width}, std::move(x));
-  } else {
-    call.In(&L2NormParams::x, "x", {rows, width}, std::move(x)).Out(&L2NormParams::y, "y", {rows, width});
-  }
-  return call.Run(backend, L2NormReference, L2NormGpu);
+  return OperatorCall<L2NormParams>("l2norm", {{"epsilon", kEpsilon}}, {.rows = rows, .width = width})
+      .InPlaceIf(in_place, &L2NormParams::x, &L2NormParams::y, "x", "y", {rows, width}, std::move(x))
+      .Run(backend, L2NormReference, L2NormGpu);
 }
 
 CaseResult Backward(int64_t rows, int64_t width, std::vector<float> x, Backend& backend, RandomTensor& random) {

@@ -1,6 +1,7 @@
 // Rows of the layer: whole steps through GdnLayerRunner against the composition of the references.
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -47,7 +48,7 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
     std::vector<char>& bytes = pair.owned.back();
     ConvertFromFloat(values.data(), values.size(), dtype, bytes.data());
     host = bytes.data();
-    GDN_ASSIGN_OR_RETURN(device, data.UploadBytes(bytes.data(), bytes.size()));
+    GDN_ASSIGN_OR_RETURN(device, data.Upload(bytes));
     return absl::OkStatus();
   };
   const auto matrix = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
@@ -105,7 +106,7 @@ std::vector<InputTensor> MakeInputs(const LayerCase& c, int64_t tokens, RandomTe
   }
 }
 
-absl::StatusOr<Difference> RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) {
+CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) {
   BackendData data(backend);
   GDN_ASSIGN_OR_RETURN(const WeightPair weights, MakeWeights(c, data, random));
   const int32_t sequences = static_cast<int32_t>(c.prefill.size());
@@ -159,7 +160,7 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
   cases.push_back({suite,
                    absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(DTypeName(c.dtype))),
                    absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode),
-                   tolerance, [c](Backend& backend, RandomTensor& random) { return RunLayer(c, backend, random); }});
+                   tolerance, std::bind_front(RunLayer, c)});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Rows of the masks and the identities.
 
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -28,30 +29,18 @@ std::vector<float> MaskedMatrices(int64_t batch, const TrilShape& s, RandomTenso
 }
 
 CaseResult RunTril(int64_t batch, const TrilShape& s, bool in_place, Backend& backend, RandomTensor& random) {
-  const std::vector<int64_t> shape{batch, s.rows, s.cols};
-  OperatorCall<TrilParams> call("tril", {{"diagonal", absl::StrCat(s.diagonal)}},
-                                {.batch = batch, .rows = s.rows, .cols = s.cols, .diagonal = s.diagonal});
-  if (in_place) {
-    call.InPlace(&TrilParams::x, &TrilParams::y, "x", "y", shape, MaskedMatrices(batch, s, random));
-  } else {
-    call.In(&TrilParams::x, "x", shape, MaskedMatrices(batch, s, random)).Out(&TrilParams::y, "y", shape);
-  }
-  return call.Run(backend, TrilReference, TrilGpu);
+  return OperatorCall<TrilParams>("tril", {{"diagonal", absl::StrCat(s.diagonal)}},
+                                  {.batch = batch, .rows = s.rows, .cols = s.cols, .diagonal = s.diagonal})
+      .InPlaceIf(in_place, &TrilParams::x, &TrilParams::y, "x", "y", {batch, s.rows, s.cols},
+                 MaskedMatrices(batch, s, random))
+      .Run(backend, TrilReference, TrilGpu);
 }
 
-CaseResult RunCausalMask(int64_t size, Backend& backend, RandomTensor& random) {
-  constexpr int64_t kBatch = 3;
-  return OperatorCall<CausalMaskParams>("tril", {{"diagonal", "-1"}}, {.batch = kBatch, .size = size})
-      .In(&CausalMaskParams::x, "x", {kBatch, size, size}, MaskedMatrices(kBatch, {size, size, -1}, random))
-      .Out(&CausalMaskParams::y, "y", {kBatch, size, size})
-      .Run(backend, CausalMaskReference, CausalMaskGpu);
-}
-
-CaseResult RunEye(int64_t rows, int64_t cols, Backend& backend) {
+CaseResult RunEye(int64_t rows, int64_t cols, Backend& backend, RandomTensor&) {
   constexpr int64_t kBatch = 2;
-  return OperatorCall<EyeParams>("eye", {}, {.batch = kBatch, .rows = rows, .cols = cols})
-      .Out(&EyeParams::y, "y", {kBatch, rows, cols})
-      .Run(backend, EyeReference, EyeGpu);
+  return OperatorCall<IdentityParams>("eye", {}, {.batch = kBatch, .rows = rows, .cols = cols})
+      .Out(&IdentityParams::y, "y", {kBatch, rows, cols})
+      .Run(backend, IdentityReference, IdentityGpu);
 }
 
 // Of strictly lower matrices: the diagonal is 1 with either sign.
@@ -62,10 +51,10 @@ CaseResult RunApplyIdentity(float sign, Backend& backend, RandomTensor& random) 
   for (int64_t at = 0; at < kBatch * kSize * kSize; ++at) {
     if (at % kSize >= at / kSize % kSize) x[at] = 0.0f;
   }
-  return OperatorCall<ApplyIdentityParams>("apply_identity", {{"sign", absl::StrCat(sign)}},
-                                           {.batch = kBatch, .size = kSize, .sign = sign})
-      .InPlace(&ApplyIdentityParams::x, &ApplyIdentityParams::y, "x", "y", {kBatch, kSize, kSize}, x)
-      .Run(backend, ApplyIdentityReference, ApplyIdentityGpu);
+  return OperatorCall<IdentityParams>("apply_identity", {{"sign", absl::StrCat(sign)}},
+                                      {.batch = kBatch, .rows = kSize, .cols = kSize, .sign = sign})
+      .InPlaceIf(true, &IdentityParams::x, &IdentityParams::y, "x", "y", {kBatch, kSize, kSize}, x)
+      .Run(backend, IdentityReference, IdentityGpu);
 }
 
 }  // namespace
@@ -73,29 +62,23 @@ CaseResult RunApplyIdentity(float sign, Backend& backend, RandomTensor& random) 
 void AddMasksCases(std::vector<ParityCase>& cases) {
   for (const TrilShape& s : {TrilShape{16, 16, 0}, TrilShape{64, 64, -1}, TrilShape{33, 65, 1}, TrilShape{40, 24, 3},
                              TrilShape{9, 70, -4}}) {
-    cases.push_back(GpuCase(
-        "phases", "tril", Name(s), kExact,
-        [s](Backend& backend, RandomTensor& random) { return RunTril(3, s, /*in_place=*/false, backend, random); },
-        /*phase=*/2));
+    cases.push_back(GpuCase("phases", "tril", Name(s), kExact, std::bind_front(RunTril, 3, s, /*in_place=*/false),
+                            /*phase=*/2));
   }
   for (const int64_t size : {16, 33, 64, 130}) {
-    cases.push_back(GpuCase(
-        "phases", "causal_mask", absl::StrCat("C=", size), kExact,
-        [size](Backend& backend, RandomTensor& random) { return RunCausalMask(size, backend, random); }, 2));
-    cases.push_back(GpuCase(
-        "phases", "eye", absl::StrCat(size, "x", size + 7), kExact,
-        [size](Backend& backend, RandomTensor&) { return RunEye(size, size + 7, backend); }, 2));
+    cases.push_back(GpuCase("phases", "causal_mask", absl::StrCat("C=", size), kExact,
+                            std::bind_front(RunTril, 3, TrilShape{size, size, -1}, /*in_place=*/false), 2));
+    cases.push_back(GpuCase("phases", "eye", absl::StrCat(size, "x", size + 7), kExact,
+                            std::bind_front(RunEye, size, size + 7), 2));
   }
   for (const int64_t diagonal : {-70, -3, -1, 0, 2, 70}) {
     const TrilShape s{33, 66, diagonal};
-    cases.push_back(
-        GpuCase("shapes", "tril", absl::StrCat(Name(s), " in place"), kExact,
-                [s](Backend& backend, RandomTensor& random) { return RunTril(2, s, true, backend, random); }));
+    cases.push_back(GpuCase("shapes", "tril", absl::StrCat(Name(s), " in place"), kExact,
+                            std::bind_front(RunTril, 2, s, /*in_place=*/true)));
   }
   for (const float sign : {1.0f, -1.0f}) {
-    cases.push_back(
-        GpuCase("shapes", "apply_identity", absl::StrCat("70x70 batch=3 sign=", sign), kExact,
-                [sign](Backend& backend, RandomTensor& random) { return RunApplyIdentity(sign, backend, random); }));
+    cases.push_back(GpuCase("shapes", "apply_identity", absl::StrCat("70x70 batch=3 sign=", sign), kExact,
+                            std::bind_front(RunApplyIdentity, sign)));
   }
 }
 

@@ -1,10 +1,10 @@
 // Rows of MaterializeState: a random base under a random log, folded into another slot.
 
-#include <string>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "tools/gdn_parity/backend_data.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 
 namespace gdn::parity {
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int32_t kMaxDraft = 16;
 
-struct Shape {
+struct Problem {
   LayerDims dims;
   float strongest;  // g is uniform in [strongest, 0]
 };
 
-absl::StatusOr<Difference> Run(const Shape& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
+CaseResult Run(const Problem& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
   const LayerDims& dims = shape.dims;
   GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, /*slots=*/2, kMaxDraft));
   SlotImage image;
@@ -39,25 +39,22 @@ absl::StatusOr<Difference> Run(const Shape& shape, int32_t log_length, Backend& 
 }  // namespace
 
 void AddMaterializeStateCases(std::vector<ParityCase>& cases) {
-  const auto add = [&cases](const char* suite, const Shape& shape, int32_t log_length) {
-    const LayerDims& dims = shape.dims;
+  const auto add = [&cases](const char* suite, const Problem& shape, int32_t log_length) {
     cases.push_back({suite, "materialize",
-                     absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim,
-                                  " V=", dims.value_dim, " g>=", shape.strongest, " log=", log_length),
-                     kDeferredTolerance,
-                     [=](Backend& backend, RandomTensor& random) { return Run(shape, log_length, backend, random); }});
+                     absl::StrCat(DimsName(shape.dims), " g>=", shape.strongest, " log=", log_length),
+                     kDeferredTolerance, std::bind_front(Run, shape, log_length)});
   };
-  const Shape shapes[] = {{{.key_heads = 2, .value_heads = 4, .key_dim = 128, .value_dim = 128}, -1.0f},
-                          {{.key_heads = 1, .value_heads = 3, .key_dim = 48, .value_dim = 32}, -0.05f},
-                          {{.key_heads = 2, .value_heads = 2, .key_dim = 37, .value_dim = 51}, -1.0f},
-                          {{.key_heads = 1, .value_heads = 2, .key_dim = 64, .value_dim = 64}, -20.0f}};
-  for (const Shape& shape : shapes) {
+  const Problem shapes[] = {{Dims(2, 4, 128, 128), -1.0f},
+                            {Dims(1, 3, 48, 32), -0.05f},
+                            {Dims(2, 2, 37, 51), -1.0f},
+                            {Dims(1, 2, 64, 64), -20.0f}};
+  for (const Problem& shape : shapes) {
     for (const int32_t log_length : {1, 7, kLogCapacity}) add("delta_rule", shape, log_length);
   }
   // A draft behind a full log, with convolution columns; entries that stay in memory on the GPU.
   add("shapes", {{1, 2, 24, 40, 4, 8}, -1.0f}, kLogCapacity + kMaxDraft);
-  add("shapes", {{.key_heads = 1, .value_heads = 1, .key_dim = 300, .value_dim = 17}, -1.0f}, kLogCapacity);
-  add("shapes", {{.key_heads = 1, .value_heads = 1, .key_dim = 1001, .value_dim = 3}, -1.0f}, kLogCapacity);
+  add("shapes", {Dims(1, 1, 300, 17), -1.0f}, kLogCapacity);
+  add("shapes", {Dims(1, 1, 1001, 3), -1.0f}, kLogCapacity);
 }
 
 }  // namespace gdn::parity

@@ -10,39 +10,27 @@
 //   }
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
+#include "kernels/primitives/elementwise/elementwise.h"
 #include "tools/gdn_parity/parity_case.h"
 
 namespace gdn::parity {
 
+using AddCases = void(std::vector<ParityCase>& cases);
+
 // Served operators.
-void AddProjectionCases(std::vector<ParityCase>& cases);
-void AddQkvzSplitCases(std::vector<ParityCase>& cases);
-void AddCausalConv1dCases(std::vector<ParityCase>& cases);
-void AddGatingCases(std::vector<ParityCase>& cases);
-void AddQkL2NormCases(std::vector<ParityCase>& cases);
-void AddGatedRmsNormCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleLlamaCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleFlaCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleSlotsCases(std::vector<ParityCase>& cases);
-void AddMaterializeStateCases(std::vector<ParityCase>& cases);
-void AddLayerCases(std::vector<ParityCase>& cases);
+AddCases AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddQkL2NormCases,
+    AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases, AddDeltaRuleSlotsCases,
+    AddMaterializeStateCases, AddLayerCases;
 
 // Primitives (kernels/primitives).
-void AddChunkByPrimitivesCases(std::vector<ParityCase>& cases);
-void AddCumsumCases(std::vector<ParityCase>& cases);
-void AddDecayMaskCases(std::vector<ParityCase>& cases);
-void AddDeltaRuleStagesCases(std::vector<ParityCase>& cases);
-void AddElementwiseCases(std::vector<ParityCase>& cases);
-void AddGemmCases(std::vector<ParityCase>& cases);
-void AddL2NormCases(std::vector<ParityCase>& cases);
-void AddMasksCases(std::vector<ParityCase>& cases);
-void AddReduceCases(std::vector<ParityCase>& cases);
-void AddSigmoidGatingRecurrentCases(std::vector<ParityCase>& cases);
-void AddTransposeCases(std::vector<ParityCase>& cases);
-void AddTriangularSolveCases(std::vector<ParityCase>& cases);
-void AddVarlenIndexCases(std::vector<ParityCase>& cases);
+AddCases AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases,
+    AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases,
+    AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases;
+
+// One binary operation on random tensors; rows of reductions sum its results up.
+CaseResult RunBinary(BinaryOp op, int64_t count, bool in_place, Backend& backend, RandomTensor& random);
 
 }  // namespace gdn::parity

@@ -1,6 +1,7 @@
 // Rows of projection, for both paths and every dtype of weights.
 
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +21,8 @@ struct Shapes {
   int misalign = 0;              // elements that the weights lie past an aligned address
 };
 
-absl::StatusOr<Difference> RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t rows, int64_t outputs,
-                                    Backend& backend, RandomTensor& random, OutputPair& outputs_of_case) {
+CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t rows, int64_t outputs, Backend& backend,
+                    RandomTensor& random, OutputPair& outputs_of_case) {
   using Params = ProjectionParams;
   const int64_t x_stride = s.features + s.x_gap;
   const int64_t y_stride = outputs + s.y_gap;
@@ -43,14 +44,13 @@ absl::StatusOr<Difference> RunShape(ProjectionPath path, DType dtype, const Shap
       .PoolOutputs(outputs_of_case)
       .Run(backend, ProjectionReference, [&](Backend& on, Params params) -> absl::Status {
         BackendData data(on);
-        GDN_ASSIGN_OR_RETURN(const void* weight, data.UploadBytes(stored.data(), stored.size()));
-        params.weight.data = static_cast<const char*>(weight) + shift;
+        GDN_ASSIGN_OR_RETURN(const char* weight, data.Upload(stored));
+        params.weight.data = weight + shift;
         return on.Projection(params);
       });
 }
 
-absl::StatusOr<Difference> Run(ProjectionPath path, DType dtype, const Shapes& s, Backend& backend,
-                               RandomTensor& random) {
+CaseResult Run(ProjectionPath path, DType dtype, const Shapes& s, Backend& backend, RandomTensor& random) {
   OutputPair outputs_of_case;
   for (const int64_t rows : s.rows) {
     for (const int64_t outputs : s.outputs) {
@@ -69,8 +69,7 @@ void AddProjectionCases(std::vector<ParityCase>& cases) {
     cases.push_back({suite, absl::StrCat("projection_", name, "_", std::string(DTypeName(dtype))),
                      absl::StrCat("rows=", absl::StrJoin(s.rows, ","), " W=[", absl::StrJoin(s.outputs, "|"), ",",
                                   s.features, "]", note),
-                     kProjectionTolerance,
-                     [=](Backend& backend, RandomTensor& random) { return Run(path, dtype, s, backend, random); }});
+                     kProjectionTolerance, std::bind_front(Run, path, dtype, s)});
   };
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const ProjectionPath path : {ProjectionPath::kRowStable, ProjectionPath::kSequenceGemm}) {

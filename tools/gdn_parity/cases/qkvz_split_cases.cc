@@ -1,5 +1,7 @@
 // Rows of qkvz_split: a permutation, so exact.
 
+#include <functional>
+
 #include "absl/strings/str_cat.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/operator_call.h"
@@ -7,8 +9,7 @@
 namespace gdn::parity {
 namespace {
 
-absl::StatusOr<Difference> Run(ProjectionLayout layout, const LayerDims& dims, int64_t rows, Backend& backend,
-                               RandomTensor& random) {
+CaseResult Run(ProjectionLayout layout, const LayerDims& dims, int64_t rows, Backend& backend, RandomTensor& random) {
   using Params = QkvzSplitParams;
   const int64_t channels = dims.conv_channels(), values = dims.value_features(), heads = dims.value_heads;
   std::vector<float> qkvz = random.Normal(rows * (channels + values));
@@ -28,11 +29,9 @@ absl::StatusOr<Difference> Run(ProjectionLayout layout, const LayerDims& dims, i
       .Run(backend, QkvzSplitReference, &Backend::QkvzSplit);
 }
 
-absl::StatusOr<Difference> RunBoth(const LayerDims& dims, int64_t rows, Backend& backend, RandomTensor& random) {
-  GDN_ASSIGN_OR_RETURN(Difference worst, Run(ProjectionLayout::kInterleaved, dims, rows, backend, random));
-  GDN_ASSIGN_OR_RETURN(const Difference flat, Run(ProjectionLayout::kFlat, dims, rows, backend, random));
-  worst.Merge(flat);
-  return worst;
+CaseResult RunBoth(const LayerDims& dims, int64_t rows, Backend& backend, RandomTensor& random) {
+  return Worst({Run(ProjectionLayout::kInterleaved, dims, rows, backend, random),
+                Run(ProjectionLayout::kFlat, dims, rows, backend, random)});
 }
 
 }  // namespace
@@ -41,7 +40,7 @@ void AddQkvzSplitCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, ProjectionLayout layout, const LayerDims& dims, int64_t rows) {
     cases.push_back({suite, layout == ProjectionLayout::kFlat ? "qkvz_split_flat" : "qkvz_split_interleaved",
                      absl::StrCat("rows=", rows, " ", LayerDimsToString(dims)), kExact,
-                     [=](Backend& backend, RandomTensor& random) { return Run(layout, dims, rows, backend, random); }});
+                     std::bind_front(Run, layout, dims, rows)});
   };
   for (const ProjectionLayout layout : {ProjectionLayout::kInterleaved, ProjectionLayout::kFlat}) {
     for (const int32_t group : {1, 3}) add("layer_ops", layout, {4, 4 * group, 24, 40, 4, 64}, 37);
@@ -53,10 +52,7 @@ void AddQkvzSplitCases(std::vector<ParityCase>& cases) {
     }
   }
   cases.push_back({"parity", "qkvzba_split", "rows=19 H=4 HV=12 K=24 V=40, both layouts", kExact,
-                   [](Backend& backend, RandomTensor& random) {
-                     return RunBoth({4, 12, 24, 40, 4, 64}, 19, backend, random);
-                   },
-                   kExact});
+                   std::bind_front(RunBoth, LayerDims{4, 12, 24, 40, 4, 64}, 19), kExact});
 }
 
 }  // namespace gdn::parity

@@ -1,11 +1,10 @@
 // Rows of the reductions, alone and behind the element-wise difference that they sum up.
 
-#include <string>
+#include <functional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/primitives/reduce/reduce.h"
-#include "tools/gdn_parity/cases/elementwise_cases.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/operator_call.h"
 
@@ -35,17 +34,13 @@ CaseResult RunReduce(const NamedReduce& reduce, int64_t count, Backend& backend,
 }
 
 CaseResult AbsDiff(Backend& backend, RandomTensor& random) {
-  return Worst({RunBinary({"abs_diff", BinaryOp::kAbsDiff}, kCount, false, backend, random),
+  return Worst({RunBinary(BinaryOp::kAbsDiff, kCount, false, backend, random),
                 RunReduce(kAbsDiffSum, kCount, backend, random), RunReduce(kAbsDiffMax, kCount, backend, random)});
 }
 
 CaseResult SquaredDiff(Backend& backend, RandomTensor& random) {
-  return Worst({RunBinary({"squared_diff", BinaryOp::kSquaredDiff}, kCount, false, backend, random),
+  return Worst({RunBinary(BinaryOp::kSquaredDiff, kCount, false, backend, random),
                 RunReduce(kSquaredDiffSum, kCount, backend, random)});
-}
-
-CaseRunner Runner(const NamedReduce& reduce, int64_t count) {
-  return [=](Backend& backend, RandomTensor& random) { return RunReduce(reduce, count, backend, random); };
 }
 
 }  // namespace
@@ -53,13 +48,13 @@ CaseRunner Runner(const NamedReduce& reduce, int64_t count) {
 void AddReduceCases(std::vector<ParityCase>& cases) {
   cases.push_back(GpuCase("parity", "abs_diff", "n=10007", kElementwiseTolerance, AbsDiff));
   cases.push_back(GpuCase("parity", "squared_diff", "n=10007", kElementwiseTolerance, SquaredDiff));
-  cases.push_back(GpuCase("parity", "max_reduce", "n=10007", kExact, Runner(kMax, kCount)));
-  cases.push_back(GpuCase("parity", "sum_reduce", "n=10007", kSumTolerance, Runner(kSum, kCount)));
+  cases.push_back(GpuCase("parity", "max_reduce", "n=10007", kExact, std::bind_front(RunReduce, kMax, kCount)));
+  cases.push_back(GpuCase("parity", "sum_reduce", "n=10007", kSumTolerance, std::bind_front(RunReduce, kSum, kCount)));
   // Sums are in double: a rounding or two of the result, whatever the length.
   for (const NamedReduce& reduce : {kSum, kMax, kAbsDiffSum, kAbsDiffMax, kSquaredDiffSum}) {
     for (const int64_t count : {1, 255, 4096, 4097, 20000}) {
       cases.push_back(GpuCase("shapes", absl::StrCat("reduce_", reduce.name), absl::StrCat("n=", count),
-                              kElementwiseTolerance, Runner(reduce, count)));
+                              kElementwiseTolerance, std::bind_front(RunReduce, reduce, count)));
     }
   }
 }

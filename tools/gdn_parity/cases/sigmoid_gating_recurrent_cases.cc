@@ -1,14 +1,15 @@
 // Rows of sigmoid_gating_recurrent: from raw q, k, a and b to the step's output and state, on the backend throughout.
 
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/primitives/sigmoid_gating_recurrent/sigmoid_gating_recurrent.h"
+#include "tools/gdn_parity/cases/delta_rule_runner.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/operator_row.h"
 
@@ -21,18 +22,15 @@ using Params = SigmoidGatingRecurrentParams;
 absl::Status Launch(Params params, const OwnedBatch& batch, OperatorRow& row) {
   Backend& backend = row.data().backend();
   const absl::StatusOr<gpu::Stream> stream = GpuStreamOf(backend);
-  const std::vector<int32_t>& starts = batch.cu_seqlens;
   if (stream.ok()) {
-    GDN_ASSIGN_OR_RETURN(const void* cu_seqlens,
-                         row.data().UploadBytes(starts.data(), starts.size() * sizeof(int32_t)));
-    GDN_ASSIGN_OR_RETURN(const void* slots,
-                         row.data().UploadBytes(batch.slots.data(), batch.slots.size() * sizeof(int32_t)));
+    GDN_ASSIGN_OR_RETURN(const int32_t* cu_seqlens, row.data().Upload(batch.cu_seqlens));
+    GDN_ASSIGN_OR_RETURN(const int32_t* slots, row.data().Upload(batch.slots));
     return SigmoidGatingRecurrentGpu(params,
                                      {.sequences = batch.view().sequences,
                                       .tokens = batch.tokens(),
                                       .max_length = batch.tokens(),
-                                      .cu_seqlens = static_cast<const int32_t*>(cu_seqlens),
-                                      .slots = static_cast<const int32_t*>(slots)},
+                                      .cu_seqlens = cu_seqlens,
+                                      .slots = slots},
                                      *stream);
   }
   const int32_t heads = params.rule.pool.layout.dims().value_heads;
@@ -71,12 +69,7 @@ absl::StatusOr<Difference> Run(const LayerDims& dims, const std::vector<int32_t>
   }
   GDN_ASSIGN_OR_RETURN(StatePair state,
                        StatePair::Make(backend, dims, static_cast<int32_t>(sequences), /*max_draft=*/1));
-  for (int32_t i = 0; i < sequences; ++i) {
-    SlotImage image;
-    const auto begin = initial.begin() + i * dims.state_elements();
-    image.base.assign(begin, begin + dims.state_elements());
-    GDN_RETURN_IF_ERROR(state.Write(i, 0, image));
-  }
+  GDN_RETURN_IF_ERROR(state.WriteBases(initial));
 
   std::vector<float> q_norm(q.size()), k_norm(k.size()), output(v.size());
   QkL2NormParams norm{.key_heads = dims.key_heads,
@@ -126,14 +119,8 @@ absl::StatusOr<Difference> Run(const LayerDims& dims, const std::vector<int32_t>
   GDN_RETURN_IF_ERROR(backend.QkL2Norm(norm));
   GDN_RETURN_IF_ERROR(Launch(params, batch, row));
 
-  std::vector<float> actual_states, expected_states;
-  for (int32_t i = 0; i < sequences; ++i) {
-    GDN_ASSIGN_OR_RETURN(const SlotImage actual, ReadSlot(backend, state.device(), i, /*log_length=*/0, 0));
-    GDN_ASSIGN_OR_RETURN(const SlotImage expected, ReadHostSlot(state.host(), i, /*log_length=*/0, 0));
-    actual_states.insert(actual_states.end(), actual.base.begin(), actual.base.end());
-    expected_states.insert(expected_states.end(), expected.base.begin(), expected.base.end());
-  }
-  row.Result("final_state", states, actual_states, expected_states);
+  GDN_ASSIGN_OR_RETURN(const OutputPair bases, state.ReadBases(static_cast<int32_t>(sequences)));
+  row.Result("final_state", states, bases.actual, bases.expected);
   return row.Finish();
 }
 
@@ -142,16 +129,11 @@ absl::StatusOr<Difference> Run(const LayerDims& dims, const std::vector<int32_t>
 void AddSigmoidGatingRecurrentCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, const LayerDims& dims, const std::vector<int32_t>& lengths,
                             ALogConvention convention, const std::string& name) {
-    cases.push_back({suite, "sigmoid_gating_recurrent",
-                     absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim,
-                                  " V=", dims.value_dim, " T=", name),
-                     kPipelineTolerance, [=](Backend& backend, RandomTensor& random) {
-                       return Run(dims, lengths, convention, backend, random);
-                     }});
+    cases.push_back({suite, "sigmoid_gating_recurrent", absl::StrCat(DimsName(dims), " T=", name), kPipelineTolerance,
+                     std::bind_front(Run, dims, lengths, convention)});
   };
-  add("parity", {2, 4, 64, 40, 0, 0}, {1, 1, 1, 1, 1}, ALogConvention::kRaw, "1 x5");
-  for (const LayerDims& dims :
-       {LayerDims{2, 4, 32, 48, 0, 0}, LayerDims{1, 3, 33, 17, 0, 0}, LayerDims{1, 2, 128, 128, 0, 0}}) {
+  add("parity", Dims(2, 4, 64, 40), {1, 1, 1, 1, 1}, ALogConvention::kRaw, "1 x5");
+  for (const LayerDims& dims : {Dims(2, 4, 32, 48), Dims(1, 3, 33, 17), Dims(1, 2, 128, 128)}) {
     add("shapes", dims, {1, 5, 0}, ALogConvention::kRaw, "1,5,0");
     add("shapes", dims, {1, 5, 0}, ALogConvention::kNegativeExp, "1,5,0 ssm_a");
   }

@@ -10,12 +10,13 @@
 namespace gdn::parity {
 
 void AddTransposeCases(std::vector<ParityCase>& cases) {
-  struct Shape {
+  struct Matrices {
     int64_t rows, cols, batch = 1;
   };
   // Swapped grid dimensions leave part of a tall or wide matrix unwritten, which is poisoned.
-  for (const Shape& s : {Shape{200, 5}, Shape{5, 200}, Shape{32, 96}, Shape{96, 32}, Shape{33, 65}, Shape{1, 70},
-                         Shape{70, 1}, Shape{64, 64}, Shape{40, 24, 5}, Shape{24, 40, 5}}) {
+  for (const Matrices& s :
+       {Matrices{200, 5}, Matrices{5, 200}, Matrices{32, 96}, Matrices{96, 32}, Matrices{33, 65}, Matrices{1, 70},
+        Matrices{70, 1}, Matrices{64, 64}, Matrices{40, 24, 5}, Matrices{24, 40, 5}}) {
     cases.push_back(GpuCase(
         "shapes", "transpose", absl::StrCat(s.rows, "x", s.cols, " batch=", s.batch), kExact,
         [s](Backend& backend, RandomTensor& random) {

@@ -1,7 +1,7 @@
 // Rows of the unit lower triangular inverse and the causal solve.
 
+#include <functional>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,27 +22,19 @@ std::vector<float> StrictlyLower(int32_t size, std::vector<float> a) {
 }
 
 CaseResult RunInverse(int64_t batch, int32_t size, std::vector<float> a, bool in_place, Backend& backend) {
-  OperatorCall<UnitLowerInverseParams> call("unit_lower_inverse", {}, {.batch = batch, .size = size});
-  const std::vector<int64_t> shape{batch, size, size};
-  if (in_place) {
-    call.InPlace(&UnitLowerInverseParams::a, &UnitLowerInverseParams::inverse, "a", "a", shape, std::move(a));
-  } else {
-    call.In(&UnitLowerInverseParams::a, "a", shape, std::move(a)).Out(&UnitLowerInverseParams::inverse, "a", shape);
-  }
-  return call.Run(backend, UnitLowerInverseReference, UnitLowerInverseGpu);
+  using P = UnitLowerInverseParams;
+  return OperatorCall<P>("unit_lower_inverse", {}, {.batch = batch, .size = size})
+      .InPlaceIf(in_place, &P::a, &P::inverse, "a", "a", {batch, size, size}, std::move(a))
+      .Run(backend, UnitLowerInverseReference, UnitLowerInverseGpu);
 }
 
 CaseResult RunSolve(const CausalSolveParams& sizes, std::vector<float> a, std::vector<float> b, bool in_place,
                     Backend& backend) {
-  const std::vector<int64_t> shape{sizes.batch, sizes.size, sizes.columns};
-  OperatorCall<CausalSolveParams> call("causal_solve", {}, sizes);
-  call.In(&CausalSolveParams::a, "a", {sizes.batch, sizes.size, sizes.size}, std::move(a));
-  if (in_place) {
-    call.InPlace(&CausalSolveParams::b, &CausalSolveParams::x, "b", "x", shape, std::move(b));
-  } else {
-    call.In(&CausalSolveParams::b, "b", shape, std::move(b)).Out(&CausalSolveParams::x, "x", shape);
-  }
-  return call.Run(backend, CausalSolveReference, CausalSolveGpu);
+  using P = CausalSolveParams;
+  return OperatorCall<P>("causal_solve", {}, sizes)
+      .In(&P::a, "a", {sizes.batch, sizes.size, sizes.size}, std::move(a))
+      .InPlaceIf(in_place, &P::b, &P::x, "b", "x", {sizes.batch, sizes.size, sizes.columns}, std::move(b))
+      .Run(backend, CausalSolveReference, CausalSolveGpu);
 }
 
 // (I + A)^-1 and X of (I - A) X = B.
@@ -88,8 +80,7 @@ void AddPhases(std::vector<ParityCase>& cases) {
 void AddTriangularSolveCases(std::vector<ParityCase>& cases) {
   for (const int32_t size : {16, 32, 64}) {
     cases.push_back(GpuCase("parity", absl::StrCat("solve_", size), absl::StrCat("batch=5 n=", size, " columns=40"),
-                            kSumTolerance,
-                            [size](Backend& backend, RandomTensor& random) { return RunBoth(size, backend, random); }));
+                            kSumTolerance, std::bind_front(RunBoth, size)));
   }
   AddPhases(cases);
   // Each size that is computed as the next of 16, 32 and 64, and those around.

@@ -1,6 +1,5 @@
 // Rows of the index helpers of packed batches.
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -27,6 +27,7 @@ FLAGS = "server/flags.cc"
 ERRORS = "proto/gdn/v1/errors.proto"
 RETRIED = "server/rpc/rpc_status.cc"
 ARROWS = "tests/arrows/check_arrows.py"
+CHECKS = "tests/source_checks.py"  # which ARROWS imports
 API = [f"proto/gdn/v1/{name}.proto" for name in ("service", "step", "session", "state", "info", "tensor")]
 PARITY = "gdn_parity --list"
 
@@ -349,7 +350,7 @@ def self_test():
     for file, old, new, expected in PLANTED:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for path in {FLAGS, ERRORS, RETRIED, ARROWS, *API, *(page for page, _, _ in PAGES)}:
+            for path in {FLAGS, ERRORS, RETRIED, ARROWS, CHECKS, *API, *(page for page, _, _ in PAGES)}:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / path, root / path)
             run(root, write=True)

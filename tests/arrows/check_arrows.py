@@ -13,7 +13,9 @@ header of its name does; CMake lists its sources.
 import os
 import re
 import sys
-import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import source_checks  # noqa: E402
 
 MAX_LINES = 400
 MAX_COLUMNS = 120
@@ -98,13 +100,6 @@ def node_of(path):
     return None
 
 
-def own_files(root):
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(f for f in subfolders if f not in SKIPPED_FOLDERS and not f.startswith("."))
-        for name in sorted(names):
-            yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
-
-
 def check_include(root, top_folders, path, node, quoted, angled):
     """What is wrong with one include, or None."""
     target = quoted or angled
@@ -168,7 +163,7 @@ def check_cmake(lines):
 def check_tree(root):
     """(files read, ["file:line: what is wrong", ...])."""
     top_folders = {e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith(".")} - SKIPPED_FOLDERS
-    files = list(own_files(root))
+    files = list(source_checks.files_of(root, SKIPPED_FOLDERS))
     headers = {os.path.basename(path)[:-2] for path in files if path.endswith(".h")}
     count, errors = 0, []
     for path in files:
@@ -176,8 +171,7 @@ def check_tree(root):
         if not is_cmake and not path.endswith(CPP_SUFFIXES):
             continue
         count += 1
-        with open(os.path.join(root, path), encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = source_checks.read_lines(root, path)
         found = check_cmake(lines) if is_cmake else check_cpp(root, top_folders, headers, path, lines)
         errors += [f"{path}:{number}: {text}" for number, text in found]
     return count, errors
@@ -228,40 +222,5 @@ PLANTED = [
 ]
 
 
-def self_test():
-    with tempfile.TemporaryDirectory() as root:
-        for path, contents, _ in PLANTED:
-            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                file.write(contents)
-        _, errors = check_tree(root)
-    expected = [report for _, _, report in PLANTED if report]
-    missed = [report for report in expected if not any(e.startswith(report) for e in errors)]
-    surplus = [e for e in errors if not any(e.startswith(report) for report in expected)]
-    for report in missed:
-        print(f"not reported: {report}")
-    for error in surplus:
-        print(f"wrongly reported: {error}")
-    print(f"self-test: {len(expected) - len(missed)} of {len(expected)} planted violations reported, {len(surplus)} false")
-    return 1 if missed or surplus else 0
-
-
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    if len(arguments) > 1 or any(a.startswith("-") for a in arguments):
-        print(__doc__.strip())
-        return 2
-    root = arguments[0] if arguments else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    count, errors = check_tree(root)
-    if count == 0:
-        print(f"{root}: no sources found")
-        return 1
-    for error in errors:
-        print(error)
-    print(f"{count} files read, {len(errors)} errors")
-    return 1 if errors else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(source_checks.main(__doc__, check_tree, PLANTED, sys.argv[1:]))

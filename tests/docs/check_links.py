@@ -12,7 +12,9 @@ names with a placeholder (<operator>, *, {}) are passed over, and so are the nam
 import os
 import re
 import sys
-import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import source_checks  # noqa: E402
 
 PAGE = ".md"
 SOURCES = (".h", ".cc", ".hip", ".inc", ".proto", ".py", ".sh", ".cmake", "CMakeLists.txt", ".yaml")
@@ -28,13 +30,6 @@ NAME = re.compile(r"[A-Z][a-z0-9]+[A-Z]\w*(?:::\w+)?|[A-Z]\w+::\w+")
 COMMENT_PATH = re.compile(r"(?:^|[\s(`'\"])((?:\w[\w-]*/)+[\w.-]*\w" + SUFFIX + r")(?![\w/])")
 
 
-def files_of(root):
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(f for f in subfolders if f not in SKIPPED_FOLDERS and not f.startswith("."))
-        for name in sorted(names):
-            yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
-
-
 def slug(heading):
     """GitHub's anchor of a heading."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
@@ -46,13 +41,13 @@ class Tree:
 
     def __init__(self, root):
         self.root, self.pages, self.sources = root, {}, {}
-        self.files = list(files_of(root))
+        self.files = list(source_checks.files_of(root, SKIPPED_FOLDERS))
         self.names = {path.split("/")[-1] for path in self.files}
         self.top = {path.split("/")[0] for path in self.files if "/" in path}
         for path in self.files:
             if path.endswith((PAGE,) + SOURCES):
-                with open(os.path.join(root, path), encoding="utf-8") as file:
-                    (self.pages if path.endswith(PAGE) else self.sources)[path] = file.read().splitlines()
+                kind = self.pages if path.endswith(PAGE) else self.sources
+                kind[path] = source_checks.read_lines(root, path)
         text = "\n".join("\n".join(lines) for lines in self.sources.values())
         self.identifiers = set(re.findall(r"\w+", text))
 
@@ -162,34 +157,5 @@ PLANTED = [
 ]
 
 
-def self_test():
-    with tempfile.TemporaryDirectory() as root:
-        for path, contents, _ in PLANTED:
-            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                file.write(contents)
-        _, errors = check_tree(root)
-    expected = [report for _, _, report in PLANTED if report]
-    missed = [report for report in expected if not any(e.startswith(report) for e in errors)]
-    surplus = [e for e in errors if not any(e.startswith(report) for report in expected)]
-    for report in missed:
-        print(f"not reported: {report}")
-    for error in surplus:
-        print(f"wrongly reported: {error}")
-    print(f"self-test: {len(expected) - len(missed)} of {len(expected)} planted mistakes reported, {len(surplus)} false")
-    return 1 if missed or surplus else 0
-
-
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    root = arguments[0] if arguments else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    count, errors = check_tree(root)
-    for error in errors:
-        print(error)
-    print(f"{count} files read, {len(errors)} errors")
-    return 1 if errors or count == 0 else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(source_checks.main(__doc__, check_tree, PLANTED, sys.argv[1:]))

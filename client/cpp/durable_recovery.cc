@@ -1,10 +1,10 @@
-#include "client/cpp/durable_recovery.h"
+// The part of a DurableSession that sends its steps, and brings the server's session back where it has lost some.
+#include "client/cpp/durable_session.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/random_id.h"
@@ -16,9 +16,7 @@ namespace {
 
 // The same error, with the place where it came up.
 absl::Status While(std::string_view doing, const absl::Status& status) {
-  absl::Status annotated(status.code(), AbslView(StrCat("while ", doing, ": ", status.message())));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { annotated.SetPayload(url, payload); });
-  return annotated;
+  return WithPrefix(status, StrCat("while ", doing));
 }
 
 absl::Status Lost(std::string_view reason, std::string_view message, const std::string& session, int32_t layer) {
@@ -27,24 +25,24 @@ absl::Status Lost(std::string_view reason, std::string_view message, const std::
 
 }  // namespace
 
-RecoverableSession::RecoverableSession(Client& client, DurableSessionOptions options)
+DurableSession::DurableSession(Client& client, DurableSessionOptions options)
     : client_(client), options_(options), id_prefix_(RandomId()) {}
 
-Backoff RecoverableSession::NewBackoff() const {
+Backoff DurableSession::NewBackoff() const {
   return Backoff({.first = options_.first_backoff,
                   .longest = options_.longest_backoff,
                   .deadline = absl::Now() + options_.overall_timeout});
 }
 
-std::string RecoverableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
+std::string DurableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
 
-CallOptions RecoverableSession::TryOptions(const Backoff& backoff) const {
+CallOptions DurableSession::TryOptions(const Backoff& backoff) const {
   const absl::Duration left = std::max(backoff.deadline() - absl::Now(), absl::Milliseconds(1));
   return {.timeout = std::min(options_.try_timeout, left), .affinity = session_.affinity()};
 }
 
-absl::StatusOr<RecoverableSession::Reply> RecoverableSession::Send(StepRequest& request, const std::string& request_id,
-                                                                   int64_t token_count, const Backoff& backoff) {
+absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request, const std::string& request_id,
+                                                           int64_t token_count, const Backoff& backoff) {
   Reply reply;
   if (auto* const prefill = std::get_if<v1::PrefillRequest>(&request)) {
     prefill->set_session(name());
@@ -80,9 +78,9 @@ absl::StatusOr<RecoverableSession::Reply> RecoverableSession::Send(StepRequest& 
   return reply;
 }
 
-absl::StatusOr<v1::SessionTokenCounts> RecoverableSession::SendAccept(int32_t accepted_tokens,
-                                                                      const std::string& request_id,
-                                                                      const Backoff& backoff) {
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accepted_tokens,
+                                                                  const std::string& request_id,
+                                                                  const Backoff& backoff) {
   v1::AcceptTokensRequest request;
   v1::DraftAcceptance* const acceptance = request.add_acceptances();
   acceptance->set_session(name());
@@ -97,7 +95,15 @@ absl::StatusOr<v1::SessionTokenCounts> RecoverableSession::SendAccept(int32_t ac
   return std::move(*response.mutable_counts(0));
 }
 
-absl::Status RecoverableSession::Recover(absl::Status cause, Backoff& backoff) {
+absl::Status DurableSession::Recover(absl::Status cause, Backoff& backoff) {
+  const auto* const step = in_flight_.has_value() ? std::get_if<StepRequest>(&in_flight_->what) : nullptr;
+  if (step != nullptr && in_flight_->applied && ErrorReason(cause) == reason::kTokenCountMismatch) {
+    const LayerSteps& layer = layers_.at(StepLayer(*step));
+    return Lost(reason::kTokenCountMismatch,
+                StrCat(name(), " layer ", layer.layer(), " has taken the step after token ", layer.token_count(),
+                       ", and its reply is no longer stored"),
+                name(), layer.layer());
+  }
   for (;;) {
     GDN_RETURN_IF_ERROR(backoff.Wait(cause));
     ++stats_.retries;
@@ -107,7 +113,7 @@ absl::Status RecoverableSession::Recover(absl::Status cause, Backoff& backoff) {
   }
 }
 
-absl::Status RecoverableSession::RecoverOnce(const Backoff& backoff) {
+absl::Status DurableSession::RecoverOnce(const Backoff& backoff) {
   bool recreated = false;
   GDN_ASSIGN_OR_RETURN(v1::Session session, FindOrRecreate(&recreated, backoff));
   // Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
@@ -137,7 +143,7 @@ absl::Status RecoverableSession::RecoverOnce(const Backoff& backoff) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Session> RecoverableSession::FindOrRecreate(bool* recreated, const Backoff& backoff) {
+absl::StatusOr<v1::Session> DurableSession::FindOrRecreate(bool* recreated, const Backoff& backoff) {
   absl::StatusOr<v1::Session> found = client_.GetSession(name(), TryOptions(backoff));
   if (found.ok() || ErrorReason(found.status()) != reason::kSessionNotFound) return found;
   for (const auto& [index, layer] : layers_) {
@@ -157,7 +163,7 @@ absl::StatusOr<v1::Session> RecoverableSession::FindOrRecreate(bool* recreated, 
   return made;
 }
 
-bool RecoverableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
+bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
   if (!in_flight_.has_value()) return false;
   int64_t tokens = 0;
   if (const auto* const step = std::get_if<StepRequest>(&in_flight_->what)) {
@@ -168,7 +174,7 @@ bool RecoverableSession::InFlightIsApplied(const LayerSteps& layer, int64_t toke
   return tokens > 0 && token_count == layer.token_count() + tokens;
 }
 
-bool RecoverableSession::IsWhereExpected(const v1::Session& session) const {
+bool DurableSession::IsWhereExpected(const v1::Session& session) const {
   if (static_cast<size_t>(session.layers_size()) != layers_.size()) return false;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -190,7 +196,7 @@ bool RecoverableSession::IsWhereExpected(const v1::Session& session) const {
   return true;
 }
 
-void RecoverableSession::NoteLoss(const v1::Session& session, bool recreated) {
+void DurableSession::NoteLoss(const v1::Session& session, bool recreated) {
   int64_t lost = 0;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -203,14 +209,14 @@ void RecoverableSession::NoteLoss(const v1::Session& session, bool recreated) {
   stats_.max_lost_tokens = std::max(stats_.max_lost_tokens, lost);
 }
 
-absl::Status RecoverableSession::CompareNumerics(const Backoff& backoff) {
+absl::Status DurableSession::CompareNumerics(const Backoff& backoff) {
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, client_.GetServerInfo(TryOptions(backoff)));
   // For good: what was computed on another server goes on in the state.
   if (info.numerics_id().empty() || info.numerics_id() != numerics_id_) numerics_changed_ = true;
   return absl::OkStatus();
 }
 
-absl::Status RecoverableSession::DropDrafts(v1::Session* session, const Backoff& backoff) {
+absl::Status DurableSession::DropDrafts(v1::Session* session, const Backoff& backoff) {
   const bool any = std::any_of(session->layers().begin(), session->layers().end(),
                                [](const v1::LayerState& state) { return state.draft_length() > 0; });
   if (!any) return absl::OkStatus();
@@ -220,7 +226,7 @@ absl::Status RecoverableSession::DropDrafts(v1::Session* session, const Backoff&
   return absl::OkStatus();
 }
 
-absl::Status RecoverableSession::Replay(const v1::Session& session, const Backoff& backoff) {
+absl::Status DurableSession::Replay(const v1::Session& session, const Backoff& backoff) {
   std::vector<LayerSteps*> drafts;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -235,7 +241,7 @@ absl::Status RecoverableSession::Replay(const v1::Session& session, const Backof
   return absl::OkStatus();
 }
 
-absl::Status RecoverableSession::ReplayLayer(LayerSteps& layer, int64_t token_count, const Backoff& backoff) {
+absl::Status DurableSession::ReplayLayer(LayerSteps& layer, int64_t token_count, const Backoff& backoff) {
   const std::optional<size_t> first = layer.StepAt(token_count);
   if (!first.has_value()) {
     const std::string where =
@@ -257,7 +263,7 @@ absl::Status RecoverableSession::ReplayLayer(LayerSteps& layer, int64_t token_co
   return absl::OkStatus();
 }
 
-absl::Status RecoverableSession::ReplayStep(KeptStep& step, const Backoff& backoff) {
+absl::Status DurableSession::ReplayStep(KeptStep& step, const Backoff& backoff) {
   const int32_t layer = StepLayer(step.request);
   const bool draft = IsDraft(step.request);
   const std::string doing = StrCat("replaying the step of layer ", layer, " after token ", step.before, " of ", name());

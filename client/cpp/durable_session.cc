@@ -88,6 +88,20 @@ auto DurableSession::Retried(Backoff& backoff, const Call& call) -> decltype(cal
   }
 }
 
+template <typename Call>
+auto DurableSession::Recovered(Backoff& backoff, const Call& call) -> decltype(call()) {
+  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
+  for (;;) {
+    auto result = call();
+    if (result.ok()) return result;
+    if (!WorthAnotherTry(result.status()) && !SessionHasMoved(result.status())) {
+      in_flight_.reset();
+      return result;
+    }
+    GDN_RETURN_IF_ERROR(Recover(result.status(), backoff));
+  }
+}
+
 absl::Status DurableSession::Adopt(v1::Session session, Backoff& backoff) {
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info,
                        Retried(backoff, [this](const CallOptions& call) { return client_.GetServerInfo(call); }));
@@ -120,16 +134,15 @@ int64_t DurableSession::kept_bytes() const {
   return bytes;
 }
 
-absl::Status DurableSession::Begin(CallInFlight call, Backoff& backoff) {
+absl::Status DurableSession::Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity, Backoff& backoff) {
   if (in_flight_.has_value()) {
-    if (in_flight_->identity == call.identity) return absl::OkStatus();
+    if (in_flight_->identity == identity) return absl::OkStatus();
     return absl::FailedPreconditionError(AbslView(StrCat("the call before on ", name(),
                                                          " ended without an answer and may have been applied; "
                                                          "repeat it before another one")));
   }
   GDN_RETURN_IF_ERROR(KeepWithinLimits(backoff));
-  call.request_id = NewRequestId();
-  in_flight_ = std::move(call);
+  in_flight_ = {.what = std::move(what), .identity = identity, .request_id = NewRequestId()};
   return absl::OkStatus();
 }
 
@@ -142,32 +155,15 @@ absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest reques
                      {{"session", name()}, {"layer", StrCat(StepLayer(request))}});
   }
   Backoff backoff = NewBackoff();
-  CallInFlight call;
-  call.identity = IdentityOf(request);
-  call.what = std::move(request);
-  GDN_RETURN_IF_ERROR(Begin(std::move(call), backoff));
-  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
-  for (;;) {
-    StepRequest& sent = std::get<StepRequest>(in_flight_->what);
-    absl::StatusOr<Reply> reply = Send(sent, in_flight_->request_id, found->second.token_count(), backoff);
-    if (reply.ok()) {
-      CallInFlight done = *std::move(in_flight_);
-      in_flight_.reset();
-      GDN_RETURN_IF_ERROR(Commit(std::move(std::get<StepRequest>(done.what)), *reply));
-      return reply;
-    }
-    if (in_flight_->applied && ErrorReason(reply.status()) == reason::kTokenCountMismatch) {
-      return MakeError(absl::StatusCode::kDataLoss, reason::kTokenCountMismatch,
-                       StrCat(name(), " layer ", found->first, " has taken the step after token ",
-                              found->second.token_count(), ", and its reply is no longer stored"),
-                       {{"session", name()}, {"layer", StrCat(found->first)}});
-    }
-    if (!WorthAnotherTry(reply.status()) && !SessionHasMoved(reply.status())) {
-      in_flight_.reset();
-      return reply.status();
-    }
-    GDN_RETURN_IF_ERROR(Recover(reply.status(), backoff));
-  }
+  const Hash128 identity = IdentityOf(request);
+  GDN_RETURN_IF_ERROR(Begin(std::move(request), identity, backoff));
+  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered(backoff, [&] {
+                         return Send(std::get<StepRequest>(in_flight_->what), in_flight_->request_id,
+                                     found->second.token_count(), backoff);
+                       }));
+  CallInFlight done = *std::exchange(in_flight_, std::nullopt);
+  GDN_RETURN_IF_ERROR(Commit(std::move(std::get<StepRequest>(done.what)), reply));
+  return reply;
 }
 
 absl::Status DurableSession::Commit(StepRequest request, const Reply& reply) {
@@ -211,60 +207,43 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t acce
                      {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
   }
   Backoff backoff = NewBackoff();
-  CallInFlight call;
-  call.what = AcceptCall{accepted_tokens};
-  call.identity = IdentityOfAccept(accepted_tokens);
-  GDN_RETURN_IF_ERROR(Begin(std::move(call), backoff));
-  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
-  for (;;) {
-    auto counts = SendAccept(accepted_tokens, in_flight_->request_id, backoff);
-    if (counts.ok()) {
-      in_flight_.reset();
-      for (const v1::LayerState& state : counts->layers()) {
-        const auto found = layers_.find(state.layer());
-        if (found == layers_.end()) continue;
-        found->second.AcceptDraft(accepted_tokens);
-        if (found->second.token_count() != state.token_count()) {
-          return MakeError(absl::StatusCode::kInternal, reason::kInternal,
-                           StrCat(name(), " layer ", state.layer(), " has seen ", state.token_count(),
-                                  " tokens after AcceptTokens, expected ", found->second.token_count()));
-        }
-        found->second.Trim(state.durable_token_count());
-      }
-      return counts;
+  GDN_RETURN_IF_ERROR(Begin(AcceptCall{accepted_tokens}, IdentityOfAccept(accepted_tokens), backoff));
+  GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts, Recovered(backoff, [&] {
+                         return SendAccept(accepted_tokens, in_flight_->request_id, backoff);
+                       }));
+  in_flight_.reset();
+  for (const v1::LayerState& state : counts.layers()) {
+    const auto found = layers_.find(state.layer());
+    if (found == layers_.end()) continue;
+    found->second.AcceptDraft(accepted_tokens);
+    if (found->second.token_count() != state.token_count()) {
+      return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                       StrCat(name(), " layer ", state.layer(), " has seen ", state.token_count(),
+                              " tokens after AcceptTokens, expected ", found->second.token_count()));
     }
-    if (!WorthAnotherTry(counts.status()) && !SessionHasMoved(counts.status())) {
-      in_flight_.reset();
-      return counts.status();
-    }
-    GDN_RETURN_IF_ERROR(Recover(counts.status(), backoff));
+    found->second.Trim(state.durable_token_count());
   }
+  return counts;
 }
 
 absl::StatusOr<v1::Checkpoint> DurableSession::CheckpointWith(const std::string& checkpoint_id, Backoff& backoff) {
   v1::CheckpointSessionRequest request;
   request.set_name(name());
   request.set_checkpoint_id(checkpoint_id);
-  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
-  for (;;) {
-    absl::StatusOr<v1::Checkpoint> made = client_.CheckpointSession(request, TryOptions(backoff));
-    if (!made.ok()) {
-      if (!WorthAnotherTry(made.status()) && !SessionHasMoved(made.status())) return made.status();
-      GDN_RETURN_IF_ERROR(Recover(made.status(), backoff));
-      continue;
-    }
-    if (made->epoch() != epoch_) {  // a checkpoint of what a crash has left; the steps it lacks come back first
-      GDN_RETURN_IF_ERROR(Recover(absl::AbortedError("the checkpoint is of another epoch"), backoff));
-      continue;
-    }
-    for (const v1::LayerState& state : made->layers()) {
-      const auto found = layers_.find(state.layer());
-      if (found == layers_.end()) continue;
-      found->second.Trim(state.token_count());
-      checkpointed_counts_[state.layer()] = state.token_count();
-    }
-    return made;
+  GDN_ASSIGN_OR_RETURN(
+      const v1::Checkpoint made, Recovered(backoff, [&]() -> absl::StatusOr<v1::Checkpoint> {
+        GDN_ASSIGN_OR_RETURN(v1::Checkpoint checkpoint, client_.CheckpointSession(request, TryOptions(backoff)));
+        if (checkpoint.epoch() == epoch_) return checkpoint;
+        // Of what a crash has left; the steps it lacks come back first.
+        return MakeError(absl::StatusCode::kAborted, reason::kEpochMismatch, "the checkpoint is of another epoch");
+      }));
+  for (const v1::LayerState& state : made.layers()) {
+    const auto found = layers_.find(state.layer());
+    if (found == layers_.end()) continue;
+    found->second.Trim(state.token_count());
+    checkpointed_counts_[state.layer()] = state.token_count();
   }
+  return made;
 }
 
 absl::StatusOr<v1::Checkpoint> DurableSession::Checkpoint(const std::string& checkpoint_id) {

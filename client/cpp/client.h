@@ -10,7 +10,6 @@
 //   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse reply, client->Prefill(prefill));
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

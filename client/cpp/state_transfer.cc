@@ -2,19 +2,23 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/client_callback.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <iterator>
+#include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/state_watch.h"
-#include "client/cpp/upload.h"
 
 namespace gdn {
 namespace {
@@ -41,6 +45,77 @@ grpc::ByteBuffer DataMessage(std::string_view data) {
       {head, static_cast<size_t>(end - head)}, {data.data(), data.size()}, grpc::Slice(rest.SerializeAsString())};
   return {slices, std::size(slices)};
 }
+
+// A call that sends many messages and gets one answer, as raw bytes: the next message is made while the one before is
+// on its way, and large fields are copied once. For one thread; the context must outlive it; Finish must be called.
+class Upload final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  Upload(const std::shared_ptr<grpc::ChannelInterface>& channel, const std::string& method,
+         grpc::ClientContext* context)
+      : stub_(channel) {
+    stub_.PrepareBidiStreamingCall(context, method, {}, this);
+    StartRead(&answer_);
+    AddHold();  // writes are started from outside of its callbacks
+    StartCall();
+  }
+
+  // Returns once the message before is on its way. False where the server has answered already: Finish has the answer.
+  bool Write(grpc::ByteBuffer message) {
+    {
+      absl::MutexLock lock(&mu_);
+      AwaitWrite();
+      if (!open_) return false;
+      writing_ = true;
+    }
+    message_.Swap(&message);
+    StartWrite(&message_);
+    return true;
+  }
+
+  // The answer, after the last message. Errors of the call.
+  absl::StatusOr<grpc::ByteBuffer> Finish() {
+    bool open = false;
+    {
+      absl::MutexLock lock(&mu_);
+      AwaitWrite();
+      open = std::exchange(open_, false);
+    }
+    if (open) StartWritesDone();
+    RemoveHold();
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&done_));
+    GDN_RETURN_IF_ERROR(StatusFromGrpc(status_));
+    return std::move(answer_);
+  }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) open_ = false;
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::MutexLock lock(&mu_);
+    status_ = status;
+    done_ = true;
+  }
+
+  void AwaitWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto written = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !writing_; };
+    mu_.Await(absl::Condition(&written));
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ByteBuffer message_;  // the write's that is under way
+  grpc::ByteBuffer answer_;
+
+  absl::Mutex mu_;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool open_ ABSL_GUARDED_BY(mu_) = true;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mu_);
+};
 
 }  // namespace
 

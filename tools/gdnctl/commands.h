@@ -11,14 +11,13 @@
 
 namespace gdn {
 
-std::vector<Command> InfoCommands();        // info, models
-std::vector<Command> SessionCommands();     // sessions, sessions create | show | delete
-std::vector<Command> StepCommands();        // prefill, decode
-std::vector<Command> StateCommands();       // state export | import
-std::vector<Command> StatePointCommands();  // state fork | checkpoint | restore, sessions prefetch
-std::vector<Command> StateViewCommands();   // state inspect | watch
-std::vector<Command> ReplayCommands();      // replay
-std::vector<Command> HealthCommands();      // health
-std::vector<Command> DoctorCommands();      // doctor
+std::vector<Command> InfoCommands();       // info, models
+std::vector<Command> SessionCommands();    // sessions, sessions create | show | delete
+std::vector<Command> StepCommands();       // prefill, decode
+std::vector<Command> StateCommands();      // state export | import | fork | checkpoint | restore, sessions prefetch
+std::vector<Command> StateViewCommands();  // state inspect | watch
+std::vector<Command> ReplayCommands();     // replay
+std::vector<Command> HealthCommands();     // health
+std::vector<Command> DoctorCommands();     // doctor
 
 }  // namespace gdn

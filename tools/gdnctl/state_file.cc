@@ -8,6 +8,7 @@
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
 
 namespace gdn {
@@ -74,16 +75,6 @@ absl::StatusOr<int> CheckTensors(const SafetensorsFile& file) {
   return static_cast<int>(file.entries().size());
 }
 
-void ReadDims(const std::string& text, v1::LayerDims* dims) {
-  const Json json = ParseObject(text);
-  dims->set_key_heads(static_cast<int32_t>(Integer(json, "key_heads")));
-  dims->set_value_heads(static_cast<int32_t>(Integer(json, "value_heads")));
-  dims->set_key_dim(static_cast<int32_t>(Integer(json, "key_dim")));
-  dims->set_value_dim(static_cast<int32_t>(Integer(json, "value_dim")));
-  dims->set_conv_width(static_cast<int32_t>(Integer(json, "conv_width")));
-  dims->set_hidden_size(static_cast<int32_t>(Integer(json, "hidden_size")));
-}
-
 StateFileReport::Layer ReadLayer(int32_t index, const std::string& text, const SafetensorsFile& file) {
   const Json json = ParseObject(text);
   StateFileReport::Layer layer{.layer = index,
@@ -125,7 +116,9 @@ absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes) {
     return Damaged("header", "it has no checksum, which files of its version have");
   }
   GDN_ASSIGN_OR_RETURN(report.tensors_checked, CheckTensors(file));
-  ReadDims(report.Text("dims"), &report.dims);
+  google::protobuf::util::JsonParseOptions lenient;
+  lenient.ignore_unknown_fields = true;
+  (void)google::protobuf::util::JsonStringToMessage(report.Text("dims"), &report.dims, lenient);
   if (!absl::SimpleAtoi(report.Text("layer_count"), &report.layer_count)) {
     return Damaged("header", "it does not say its layer_count");
   }

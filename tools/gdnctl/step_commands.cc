@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/output_file.h"
 
@@ -32,9 +34,16 @@ constexpr char kInputHelp[] =
     "  mixed_qkv, z, b, a    the layer without its projections\n"
     "  q, k, v, g, beta      the bare delta rule\n";
 
-absl::Status Put(const SafetensorsFile& file, const std::string& name, v1::Tensor* tensor) {
-  GDN_ASSIGN_OR_RETURN(const TensorView view, file.Tensor(name));
-  GDN_ASSIGN_OR_RETURN(*tensor, MakeTensor(view));
+// Every tensor of an input, from the tensor of the file that has the field's name.
+absl::Status SetTensors(const SafetensorsFile& file, google::protobuf::Message* input) {
+  const google::protobuf::Descriptor& fields = *input->GetDescriptor();
+  for (int i = 0; i < fields.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = fields.field(i);
+    if (field->message_type() != v1::Tensor::descriptor()) continue;
+    GDN_ASSIGN_OR_RETURN(const TensorView view, file.Tensor(field->name()));
+    auto& tensor = static_cast<v1::Tensor&>(*input->GetReflection()->MutableMessage(input, field));
+    GDN_ASSIGN_OR_RETURN(tensor, MakeTensor(view));
+  }
   return absl::OkStatus();
 }
 
@@ -46,26 +55,13 @@ absl::Status SetInput(const SafetensorsFile& file, Request* request) {
     return absl::InvalidArgumentError(
         StrCat("the input file has the tensors of ", kinds, " kinds of input, expected 1.\n", kInputHelp));
   }
-  if (file.Contains("hidden_states")) {
-    return Put(file, "hidden_states", request->mutable_hidden_states()->mutable_hidden_states());
-  }
-  if (file.Contains("mixed_qkv")) {
-    v1::ProjectedInput* const input = request->mutable_projected();
-    GDN_RETURN_IF_ERROR(Put(file, "mixed_qkv", input->mutable_mixed_qkv()));
-    GDN_RETURN_IF_ERROR(Put(file, "z", input->mutable_z()));
-    GDN_RETURN_IF_ERROR(Put(file, "b", input->mutable_b()));
-    return Put(file, "a", input->mutable_a());
-  }
+  if (file.Contains("hidden_states")) return SetTensors(file, request->mutable_hidden_states());
+  if (file.Contains("mixed_qkv")) return SetTensors(file, request->mutable_projected());
   v1::DeltaRuleInput* const input = request->mutable_delta_rule();
-  GDN_RETURN_IF_ERROR(Put(file, "q", input->mutable_q()));
-  GDN_RETURN_IF_ERROR(Put(file, "k", input->mutable_k()));
-  GDN_RETURN_IF_ERROR(Put(file, "v", input->mutable_v()));
-  GDN_RETURN_IF_ERROR(Put(file, "g", input->mutable_g()));
-  GDN_RETURN_IF_ERROR(Put(file, "beta", input->mutable_beta()));
   if (absl::GetFlag(FLAGS_scale) != 0) input->set_scale(static_cast<float>(absl::GetFlag(FLAGS_scale)));
   input->set_use_qk_l2norm(absl::GetFlag(FLAGS_use_qk_l2norm));
   input->set_allow_beta_to_two(absl::GetFlag(FLAGS_allow_beta_to_two));
-  return absl::OkStatus();
+  return SetTensors(file, input);
 }
 
 // What prefill and decode have in common, but for the sessions.

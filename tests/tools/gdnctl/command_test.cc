@@ -102,8 +102,8 @@ TEST_F(CommandLine, HelpsOnStdout) {
 }
 
 TEST_F(CommandLine, EveryCommandHasFlagsThatExistAndHelp) {
-  for (const auto& group : {InfoCommands(), SessionCommands(), StepCommands(), StateCommands(), StatePointCommands(),
-                            StateViewCommands(), ReplayCommands()}) {
+  for (const auto& group :
+       {InfoCommands(), SessionCommands(), StepCommands(), StateCommands(), StateViewCommands(), ReplayCommands()}) {
     for (const Command& command : group) {
       std::vector<std::string> arguments;
       std::istringstream words{std::string(command.name)};

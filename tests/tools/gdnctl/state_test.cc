@@ -144,7 +144,7 @@ class StateCommandLine : public ::testing::Test {
 
   Outcome Run(std::vector<std::string> arguments, const std::string& target = "") {
     std::vector<Command> commands;
-    for (const auto& group : {StateCommands(), StatePointCommands(), StateViewCommands(), SessionCommands()}) {
+    for (const auto& group : {StateCommands(), StateViewCommands(), SessionCommands()}) {
       commands.insert(commands.end(), group.begin(), group.end());
     }
     const absl::FlagSaver saver;

@@ -1,7 +1,6 @@
 #include "tests/support/fake_gdn_service.h"
 
 #include <chrono>
-#include <utility>
 
 #include "base/hash.h"
 #include "base/string_cat.h"

@@ -1,27 +1,108 @@
-// A GdnService for tests of clients and tools: FakeSessions, and around them the model "models/toy" with GDN layers 0
-// and 2 of 3, streams and state files.
+// A GdnService for tests of clients and tools: the model "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h),
+// streams and state files, and what the API says of sessions, ids, epochs, counts, drafts, stored replies and
+// checkpoints; with calls that fail, replies that are lost and crashes as a test has planned.
 //
 // Thread safety: as a gRPC service. Ownership: the server it runs in does not own it.
 //
-//   FakeGdnService service;
+//   FakeGdnService service({.layers = 2, .checkpoint_every_tokens = 4});
 //   const LoopbackServer server(&service);
+//   service.Plan(/*call=*/3, Fault::kCrashAfter);
 //   auto client = Client::Connect(server.target());
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "client/cpp/client.h"
+#include "gdn/v1/service.grpc.pb.h"
 #include "grpcpp/server.h"
-#include "tests/support/fake_sessions.h"
+#include "tests/support/toy_layer.h"
 
 namespace gdn {
 
-class FakeGdnService final : public FakeSessions {
+inline constexpr char kToyModel[] = "models/toy";
+inline constexpr int64_t kMaxStoredReplyBytes = 64 * kToyHidden * 4;  // replies of more than 64 tokens are not kept
+
+// What becomes of a call.
+enum class Fault {
+  kUnavailable,  // refused, nothing moves
+  kLoseReply,    // done, and the connection breaks
+  kLate,         // done, and the deadline passes
+  kCrashBefore,  // the server dies and comes back before it has done anything
+  kCrashAfter,   // .. and after it has done the call, and made it durable where that is due
+  kRefuse,       // INVALID_ARGUMENT
+  kOtherBytes,   // done, with a reply whose first byte is another
+};
+
+class FakeGdnService final : public v1::GdnService::Service {
  public:
-  explicit FakeGdnService(Options options) : FakeSessions(std::move(options)) {}
+  struct Options {
+    // What answers are like.
+    float output_error = 0;            // added to the outputs of `faulty_call`
+    std::string faulty_call = {};      // "Prefill", "StreamPrefill", "Decode" or "StreamDecode"
+    bool fail_stream_segment = false;  // every third message of a StreamPrefill fails by itself
+    float exported_state_error = 0;    // added to every element of exported recurrent states
+    bool refuse_decode = false;        // Decode answers SESSION_BUSY
+    bool wrong_token_count = false;    // replies say one token too many
+    bool damaged_pieces = false;       // state files come with other checksums than their bytes'
+    // What sessions are like.
+    int layers = 0;       // 0 .. layers - 1; 0: the toy model's
+    bool traces = false;  // outputs are traces instead (see ToyState::trace), and every step has to say which
+                          // epoch and token count it expects
+    int64_t checkpoint_every_tokens = 0;  // of any layer; 0: only by CheckpointSession
+    bool durable_tier = true;
+    bool forget_stored_replies = false;  // a retry is not answered from memory
+  };
+  explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
+  // The fault of the call-th Prefill, Decode or AcceptTokens from now on, counted from 0, replays included.
+  void Plan(int call, Fault fault);
+  // Of the next calls of "CreateSession", "GetSession" or "CheckpointSession".
+  void PlanNext(const std::string& call, std::vector<Fault> faults);
+  // Sessions come back from their newest checkpoints, in a new epoch; those without one are gone.
+  void Crash();
+  void SetNumerics(const std::string& numerics_id);
+  // As if another client had done it.
+  void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
+
+  // What the states of a session are: equal texts are equal states, counts and drafts.
+  std::string States(const std::string& session) const;
+  std::set<std::string> session_names() const;
+  // Tokens that a layer has seen; -1 without such a session.
+  int64_t token_count(const std::string& session, int32_t layer) const;
+  // What has been asked for so far.
+  struct Log {
+    int steps = 0;  // Prefill, Decode and AcceptTokens
+    int sessions_created = 0;
+    std::set<std::string> checked_calls;     // names of the calls that came with an expected token count
+    std::set<std::string> identified_calls;  // .. and with a request_id
+    std::vector<std::string> prefetched;
+  };
+  Log log() const;
+
+  // The same request again finds the session that it has made.
+  grpc::Status CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest*,
+                             v1::CreateSessionResponse*) override;
+  grpc::Status GetSession(grpc::ServerContext*, const v1::GetSessionRequest*, v1::GetSessionResponse*) override;
+  grpc::Status DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest*,
+                             v1::DeleteSessionResponse*) override;
+  grpc::Status ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest*, v1::ForkSessionResponse*) override;
+  grpc::Status CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest*,
+                                 v1::CheckpointSessionResponse*) override;
+  grpc::Status RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest*,
+                                 v1::RestoreCheckpointResponse*) override;
+  grpc::Status PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest*,
+                                v1::PrefetchSessionsResponse*) override;
+  grpc::Status AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest*, v1::AcceptTokensResponse*) override;
   grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
                              v1::GetServerInfoResponse*) override;
   grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*, v1::ListModelsResponse*) override;
@@ -41,11 +122,82 @@ class FakeGdnService final : public FakeSessions {
                             grpc::ServerReaderWriter<v1::StreamDecodeResponse, v1::StreamDecodeRequest>*) override;
 
  private:
+  // A step of one layer of one session.
+  struct Row {
+    std::string session;
+    int64_t epoch = 0;      // 0: not said
+    int64_t expected = -1;  // -1: not said
+  };
+  struct Step {
+    std::string call;
+    int32_t layer = 0;
+    std::string request_id;
+    const v1::Tensor* input = nullptr;
+    bool prefill = false;
+    bool draft = false;
+    std::vector<Row> rows = {};  // of one length
+  };
+
+  struct Layer {
+    ToyState toy;
+    std::string reply_id;
+    std::string reply_payload;
+    std::string reply;  // serialized
+  };
+  struct State {
+    std::map<int32_t, Layer> layers;
+    std::string accept_id;
+  };
+  struct Session {
+    std::string create;  // the request, serialized
+    int64_t epoch = 1;
+    State now;
+    std::map<std::string, State> checkpoints;  // by id; "" is the newest
+  };
+
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);
   grpc::Status RunDecode(const std::string& call, const v1::DecodeRequest& request, v1::DecodeResponse* response);
   // Calls write(piece) for one piece of the file after the other.
   template <typename Piece, typename Write>
   void CutInPieces(const std::string& file, const Write& write) const;
+  // Reply: a PrefillResponse or a DecodeResponse.
+  template <typename Reply>
+  grpc::Status RunStep(const Step& step, Reply* reply);
+
+  std::string numerics_id() const;
+  // nullopt without such a session.
+  std::optional<ToyStates> StatesOf(const std::string& name) const;
+  // A session that begins with these states.
+  grpc::Status AddSession(const std::string& name, const ToyStates& states, v1::Session* out);
+  std::optional<Fault> TakeFault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<Fault> TakeNext(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the fault answers in place of the call, where it leaves the call undone; `refusal` is the reason of kRefuse.
+  std::optional<grpc::Status> FailBefore(std::optional<Fault> fault, std::string_view refusal)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What it answers once the call is done.
+  grpc::Status FailAfter(std::optional<Fault> fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // nullptr: no such session, or no such layer.
+  Session* FindSession(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Layer* FindLayer(const std::string& session, int32_t layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static v1::LayerState Describe(const Session& session, int32_t index, const Layer& layer);
+  static void Describe(const std::string& name, const Session& session, v1::Session* out);
+
+  template <typename Reply>
+  grpc::Status Apply(const Step& step, Reply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Why the step may not move the session's layer.
+  grpc::Status Check(const Step& step, const Row& row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  grpc::Status Accept(const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
+  std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);  // by log_.steps
+  std::map<std::string, std::vector<Fault>> next_faults_ ABSL_GUARDED_BY(mu_);
+  std::string numerics_id_ ABSL_GUARDED_BY(mu_) = "numerics-1";
+  Log log_ ABSL_GUARDED_BY(mu_);
 };
 
 // Serves `service` on a free loopback port until destruction.

@@ -1,4 +1,5 @@
-#include "tests/support/fake_sessions.h"
+// The sessions of FakeGdnService.
+#include "tests/support/fake_gdn_service.h"
 
 #include <type_traits>
 #include <utility>
@@ -18,62 +19,62 @@ grpc::Status ConnectionBroken() { return grpc::Status(grpc::StatusCode::UNAVAILA
 
 }  // namespace
 
-void FakeSessions::Plan(int call, Fault fault) {
+void FakeGdnService::Plan(int call, Fault fault) {
   absl::MutexLock lock(&mu_);
   plan_[log_.steps + call] = fault;
 }
 
-void FakeSessions::PlanNext(const std::string& call, std::vector<Fault> faults) {
+void FakeGdnService::PlanNext(const std::string& call, std::vector<Fault> faults) {
   absl::MutexLock lock(&mu_);
   next_faults_[call] = std::move(faults);
 }
 
-void FakeSessions::Crash() {
+void FakeGdnService::Crash() {
   absl::MutexLock lock(&mu_);
   CrashLocked();
 }
 
-void FakeSessions::SetNumerics(const std::string& numerics_id) {
+void FakeGdnService::SetNumerics(const std::string& numerics_id) {
   absl::MutexLock lock(&mu_);
   numerics_id_ = numerics_id;
 }
 
-void FakeSessions::MoveLayer(const std::string& session, int32_t layer, int64_t tokens) {
+void FakeGdnService::MoveLayer(const std::string& session, int32_t layer, int64_t tokens) {
   absl::MutexLock lock(&mu_);
   sessions_.at(session).now.layers.at(layer).toy.token_count += tokens;
 }
 
-std::string FakeSessions::States(const std::string& session) const {
+std::string FakeGdnService::States(const std::string& session) const {
   absl::MutexLock lock(&mu_);
   std::string text;
   for (const auto& [index, layer] : sessions_.at(session).now.layers) StrAppend(&text, index, ": ", layer.toy.Text());
   return text;
 }
 
-std::set<std::string> FakeSessions::session_names() const {
+std::set<std::string> FakeGdnService::session_names() const {
   absl::MutexLock lock(&mu_);
   std::set<std::string> names;
   for (const auto& [name, session] : sessions_) names.insert(name);
   return names;
 }
 
-int64_t FakeSessions::token_count(const std::string& session, int32_t layer) const {
+int64_t FakeGdnService::token_count(const std::string& session, int32_t layer) const {
   absl::MutexLock lock(&mu_);
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? -1 : found->second.now.layers.at(layer).toy.token_count;
 }
 
-FakeSessions::Log FakeSessions::log() const {
+FakeGdnService::Log FakeGdnService::log() const {
   absl::MutexLock lock(&mu_);
   return log_;
 }
 
-std::string FakeSessions::numerics_id() const {
+std::string FakeGdnService::numerics_id() const {
   absl::MutexLock lock(&mu_);
   return numerics_id_;
 }
 
-std::optional<ToyStates> FakeSessions::StatesOf(const std::string& name) const {
+std::optional<ToyStates> FakeGdnService::StatesOf(const std::string& name) const {
   absl::MutexLock lock(&mu_);
   const auto session = sessions_.find(name);
   if (session == sessions_.end()) return std::nullopt;
@@ -82,7 +83,7 @@ std::optional<ToyStates> FakeSessions::StatesOf(const std::string& name) const {
   return states;
 }
 
-grpc::Status FakeSessions::AddSession(const std::string& name, const ToyStates& states, v1::Session* out) {
+grpc::Status FakeGdnService::AddSession(const std::string& name, const ToyStates& states, v1::Session* out) {
   absl::MutexLock lock(&mu_);
   const auto [entry, made] = sessions_.emplace(name, Session());
   if (!made) return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "taken");
@@ -91,12 +92,12 @@ grpc::Status FakeSessions::AddSession(const std::string& name, const ToyStates& 
   return grpc::Status::OK;
 }
 
-std::optional<Fault> FakeSessions::TakeFault() {
+std::optional<Fault> FakeGdnService::TakeFault() {
   const auto planned = plan_.extract(log_.steps++);
   return planned.empty() ? std::nullopt : std::optional(planned.mapped());
 }
 
-std::optional<Fault> FakeSessions::TakeNext(const std::string& call) {
+std::optional<Fault> FakeGdnService::TakeNext(const std::string& call) {
   std::vector<Fault>& faults = next_faults_[call];
   if (faults.empty()) return std::nullopt;
   const Fault fault = faults.front();
@@ -104,7 +105,7 @@ std::optional<Fault> FakeSessions::TakeNext(const std::string& call) {
   return fault;
 }
 
-std::optional<grpc::Status> FakeSessions::FailBefore(std::optional<Fault> fault, std::string_view refusal) {
+std::optional<grpc::Status> FakeGdnService::FailBefore(std::optional<Fault> fault, std::string_view refusal) {
   if (fault == Fault::kUnavailable) return ConnectionBroken();
   if (fault == Fault::kRefuse) return ServerError(grpc::StatusCode::INVALID_ARGUMENT, refusal, "refused");
   if (fault != Fault::kCrashBefore) return std::nullopt;
@@ -112,13 +113,13 @@ std::optional<grpc::Status> FakeSessions::FailBefore(std::optional<Fault> fault,
   return ConnectionBroken();
 }
 
-grpc::Status FakeSessions::FailAfter(std::optional<Fault> fault) {
+grpc::Status FakeGdnService::FailAfter(std::optional<Fault> fault) {
   if (!fault.has_value() || fault == Fault::kOtherBytes) return grpc::Status::OK;
   if (fault == Fault::kCrashAfter) CrashLocked();
   return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
 }
 
-void FakeSessions::CrashLocked() {
+void FakeGdnService::CrashLocked() {
   std::erase_if(sessions_, [](const auto& session) { return session.second.checkpoints.count("") == 0; });
   for (auto& [name, session] : sessions_) {
     session.now = session.checkpoints.at("");
@@ -126,7 +127,7 @@ void FakeSessions::CrashLocked() {
   }
 }
 
-void FakeSessions::SaveIfDue(Session& session) {
+void FakeGdnService::SaveIfDue(Session& session) {
   if (options_.checkpoint_every_tokens == 0) return;
   for (const auto& [index, layer] : session.now.layers) {
     const v1::LayerState state = Describe(session, index, layer);
@@ -137,19 +138,19 @@ void FakeSessions::SaveIfDue(Session& session) {
   }
 }
 
-FakeSessions::Session* FakeSessions::FindSession(const std::string& name) {
+FakeGdnService::Session* FakeGdnService::FindSession(const std::string& name) {
   const auto found = sessions_.find(name);
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-FakeSessions::Layer* FakeSessions::FindLayer(const std::string& session, int32_t layer) {
+FakeGdnService::Layer* FakeGdnService::FindLayer(const std::string& session, int32_t layer) {
   Session* const owner = FindSession(session);
   if (owner == nullptr) return nullptr;
   const auto found = owner->now.layers.find(layer);
   return found == owner->now.layers.end() ? nullptr : &found->second;
 }
 
-v1::LayerState FakeSessions::Describe(const Session& session, int32_t index, const Layer& layer) {
+v1::LayerState FakeGdnService::Describe(const Session& session, int32_t index, const Layer& layer) {
   v1::LayerState state;
   state.set_layer(index);
   state.set_token_count(layer.toy.token_count);
@@ -161,7 +162,7 @@ v1::LayerState FakeSessions::Describe(const Session& session, int32_t index, con
   return state;
 }
 
-void FakeSessions::Describe(const std::string& name, const Session& session, v1::Session* out) {
+void FakeGdnService::Describe(const std::string& name, const Session& session, v1::Session* out) {
   out->set_name(name);
   out->set_model(kToyModel);
   out->set_epoch(session.epoch);
@@ -170,8 +171,8 @@ void FakeSessions::Describe(const std::string& name, const Session& session, v1:
   for (const auto& [index, layer] : session.now.layers) *out->add_layers() = Describe(session, index, layer);
 }
 
-grpc::Status FakeSessions::CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
-                                         v1::CreateSessionResponse* response) {
+grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
+                                           v1::CreateSessionResponse* response) {
   absl::MutexLock lock(&mu_);
   const std::optional<Fault> fault = TakeNext("CreateSession");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
@@ -194,8 +195,8 @@ grpc::Status FakeSessions::CreateSession(grpc::ServerContext*, const v1::CreateS
   return FailAfter(fault);
 }
 
-grpc::Status FakeSessions::GetSession(grpc::ServerContext*, const v1::GetSessionRequest* request,
-                                      v1::GetSessionResponse* response) {
+grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessionRequest* request,
+                                        v1::GetSessionResponse* response) {
   absl::MutexLock lock(&mu_);
   if (const auto failed = FailBefore(TakeNext("GetSession"), reason::kInvalidSpec)) return *failed;
   const Session* const session = FindSession(request->name());
@@ -204,13 +205,13 @@ grpc::Status FakeSessions::GetSession(grpc::ServerContext*, const v1::GetSession
   return grpc::Status::OK;
 }
 
-grpc::Status FakeSessions::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
-                                         v1::DeleteSessionResponse*) {
+grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
+                                           v1::DeleteSessionResponse*) {
   absl::MutexLock lock(&mu_);
   return sessions_.erase(request->name()) != 0 ? grpc::Status::OK : NoSession();
 }
 
-grpc::Status FakeSessions::Check(const Step& step, const Row& row) {
+grpc::Status FakeGdnService::Check(const Step& step, const Row& row) {
   const Session* const session = FindSession(row.session);
   if (session == nullptr) return NoSession();
   const Layer* const layer = FindLayer(row.session, step.layer);
@@ -227,7 +228,7 @@ grpc::Status FakeSessions::Check(const Step& step, const Row& row) {
 }
 
 template <typename Reply>
-grpc::Status FakeSessions::Apply(const Step& step, Reply* reply) {
+grpc::Status FakeGdnService::Apply(const Step& step, Reply* reply) {
   const auto input = TensorToFloats(*step.input);
   const std::vector<int64_t> shape(step.input->shape().begin(), step.input->shape().end());
   const size_t rows = step.rows.size();
@@ -290,7 +291,7 @@ grpc::Status FakeSessions::Apply(const Step& step, Reply* reply) {
 }
 
 template <typename Reply>
-grpc::Status FakeSessions::RunStep(const Step& step, Reply* reply) {
+grpc::Status FakeGdnService::RunStep(const Step& step, Reply* reply) {
   absl::MutexLock lock(&mu_);
   const std::optional<Fault> fault = TakeFault();
   if (const auto failed = FailBefore(fault, reason::kNonFiniteInput)) return *failed;
@@ -298,10 +299,10 @@ grpc::Status FakeSessions::RunStep(const Step& step, Reply* reply) {
   if (fault == Fault::kOtherBytes) reply->mutable_output()->mutable_data()->front() ^= 1;
   return FailAfter(fault);
 }
-template grpc::Status FakeSessions::RunStep(const Step&, v1::PrefillResponse*);
-template grpc::Status FakeSessions::RunStep(const Step&, v1::DecodeResponse*);
+template grpc::Status FakeGdnService::RunStep(const Step&, v1::PrefillResponse*);
+template grpc::Status FakeGdnService::RunStep(const Step&, v1::DecodeResponse*);
 
-grpc::Status FakeSessions::Accept(const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response) {
+grpc::Status FakeGdnService::Accept(const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response) {
   const v1::DraftAcceptance& acceptance = request.acceptances(0);
   Session* const session = FindSession(acceptance.session());
   if (session == nullptr) return NoSession();
@@ -331,8 +332,8 @@ grpc::Status FakeSessions::Accept(const v1::AcceptTokensRequest& request, v1::Ac
   return grpc::Status::OK;
 }
 
-grpc::Status FakeSessions::AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest* request,
-                                        v1::AcceptTokensResponse* response) {
+grpc::Status FakeGdnService::AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest* request,
+                                          v1::AcceptTokensResponse* response) {
   absl::MutexLock lock(&mu_);
   const std::optional<Fault> fault = TakeFault();
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
@@ -340,8 +341,8 @@ grpc::Status FakeSessions::AcceptTokens(grpc::ServerContext*, const v1::AcceptTo
   return status.ok() ? FailAfter(fault) : status;
 }
 
-grpc::Status FakeSessions::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
-                                             v1::CheckpointSessionResponse* response) {
+grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
+                                               v1::CheckpointSessionResponse* response) {
   absl::MutexLock lock(&mu_);
   const std::optional<Fault> fault = TakeNext("CheckpointSession");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
@@ -358,8 +359,8 @@ grpc::Status FakeSessions::CheckpointSession(grpc::ServerContext*, const v1::Che
   return FailAfter(fault);
 }
 
-grpc::Status FakeSessions::RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest* request,
-                                             v1::RestoreCheckpointResponse* response) {
+grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest* request,
+                                               v1::RestoreCheckpointResponse* response) {
   absl::MutexLock lock(&mu_);
   Session* const session = FindSession(request->name());
   if (session == nullptr) return NoSession();
@@ -373,8 +374,8 @@ grpc::Status FakeSessions::RestoreCheckpoint(grpc::ServerContext*, const v1::Res
   return grpc::Status::OK;
 }
 
-grpc::Status FakeSessions::ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,
-                                       v1::ForkSessionResponse* response) {
+grpc::Status FakeGdnService::ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,
+                                         v1::ForkSessionResponse* response) {
   absl::MutexLock lock(&mu_);
   const Session* const parent = FindSession(request->name());
   if (parent == nullptr) return NoSession();
@@ -386,8 +387,8 @@ grpc::Status FakeSessions::ForkSession(grpc::ServerContext*, const v1::ForkSessi
   return grpc::Status::OK;
 }
 
-grpc::Status FakeSessions::PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest* request,
-                                            v1::PrefetchSessionsResponse* response) {
+grpc::Status FakeGdnService::PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest* request,
+                                              v1::PrefetchSessionsResponse* response) {
   absl::MutexLock lock(&mu_);
   log_.prefetched.assign(request->names().begin(), request->names().end());
   response->set_started(request->names_size());

@@ -100,12 +100,7 @@ __global__ __launch_bounds__(kScoreThreads) void ScoreKernel(ScoreParams p) {
   const float* columns = p.columns + chunk.first * p.column_stride + int64_t{key_head} * key_dim;
   const bool rows_aligned = RowsAligned(rows, p.row_stride);
   const bool columns_aligned = RowsAligned(columns, p.column_stride);
-  float sum[kTile][kTile];
-#pragma unroll
-  for (int r = 0; r < kTile; ++r) {
-#pragma unroll
-    for (int c = 0; c < kTile; ++c) sum[r][c] = 0.0f;
-  }
+  float sum[kTile][kTile] = {};
   for (int feature = 0; feature < key_dim; feature += kTileFeatures) {
     LoadTile<kC, kScoreThreads>(s.rows, rows + feature, p.row_stride, chunk.rows, key_dim - feature, rows_aligned);
     if constexpr (!kSame) {
@@ -172,14 +167,10 @@ __global__ __launch_bounds__(kMaskThreads) void ChunkDecayMaskKernel(ChunkDecayM
   }
 }
 
-int64_t ChunkHeads(const ChunkedBatch& batch) { return int64_t{batch.chunks} * batch.dims.value_heads; }
-
 template <Score kScore>
 absl::Status LaunchScores(const char* name, const ScoreParams& params, const Stream& stream) {
-  return WithChunk(params.batch, [&](auto c) {
-    return Launch(name, ScoreKernel<decltype(c)::value, kScore>, {ChunkHeads(params.batch)}, kScoreThreads, stream,
-                  params);
-  });
+  return LaunchStage(
+      name, params, params.batch.chunks, 1, stream, [](auto c) { return ScoreKernel<c(), kScore>; }, kScoreThreads);
 }
 
 }  // namespace
@@ -187,10 +178,9 @@ absl::Status LaunchScores(const char* name, const ScoreParams& params, const Str
 
 absl::Status ChunkDecaySumsGpu(const ChunkDecaySumsParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateStage(params));
-  return gpu::WithChunk(params.batch, [&](auto c) {
-    return gpu::Launch("chunk_decay_sums", gpu::ChunkDecaySumsKernel<decltype(c)::value>,
-                       {gpu::ChunkHeads(params.batch)}, 64, stream, params);
-  });
+  return gpu::LaunchStage(
+      "chunk_decay_sums", params, params.batch.chunks, 1, stream, [](auto c) { return gpu::ChunkDecaySumsKernel<c()>; },
+      64);
 }
 
 absl::Status ChunkKktGpu(const ChunkKktParams& p, const gpu::Stream& stream) {
@@ -207,10 +197,9 @@ absl::Status CumsumKktGpu(const CumsumKktParams& p, const gpu::Stream& stream) {
 
 absl::Status ChunkDecayMaskGpu(const ChunkDecayMaskParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateStage(params));
-  return gpu::WithChunk(params.batch, [&](auto c) {
-    return gpu::Launch("chunk_decay_mask", gpu::ChunkDecayMaskKernel<decltype(c)::value>,
-                       {gpu::ChunkHeads(params.batch)}, gpu::kMaskThreads, stream, params);
-  });
+  return gpu::LaunchStage(
+      "chunk_decay_mask", params, params.batch.chunks, 1, stream, [](auto c) { return gpu::ChunkDecayMaskKernel<c()>; },
+      gpu::kMaskThreads);
 }
 
 absl::Status ChunkAttentionGpu(const ChunkAttentionParams& p, const gpu::Stream& stream) {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "kernels/gpu/launch.h"
 #include "kernels/gpu/vec4_math.h"
 #include "kernels/primitives/delta_rule_stages/delta_rule_stages.h"
 
@@ -77,12 +78,40 @@ __device__ __forceinline__ void LoadTile(Array& tile, const float* base, int64_t
   LoadScaledTile<kRows, kThreads>(tile, base, stride, rows, features, aligned, [](int) { return 1.0f; });
 }
 
-// function(std::integral_constant<int, C>); the batch is valid.
-template <typename Function>
-absl::Status WithChunk(const ChunkedBatch& batch, Function&& function) {
-  if (batch.chunk_tokens == 16) return function(std::integral_constant<int, 16>());
-  if (batch.chunk_tokens == 32) return function(std::integral_constant<int, 32>());
-  return function(std::integral_constant<int, 64>());
+// low += row `row`, high += row `row` + kRows / 2 of left [kRows, kInner] times columns column .. + 3 of right.
+template <int kRows, int kInner, int kLeftStride, typename Left, typename Right>
+__device__ __forceinline__ void MultiplyTiles(Left& left, Right& right, int row, int column, Vec4& low, Vec4& high) {
+#pragma unroll 2
+  for (int j = 0; j < kInner; j += 4) {
+    const Vec4 x_low = left.Load4(row * kLeftStride + j);
+    const Vec4 x_high = left.Load4((row + kRows / 2) * kLeftStride + j);
+    const Vec4 y0 = right.Load4(j * kTileStride + column);
+    const Vec4 y1 = right.Load4((j + 1) * kTileStride + column);
+    const Vec4 y2 = right.Load4((j + 2) * kTileStride + column);
+    const Vec4 y3 = right.Load4((j + 3) * kTileStride + column);
+    MultiplyAdd(x_low.x, y0, low);
+    MultiplyAdd(x_high.x, y0, high);
+    MultiplyAdd(x_low.y, y1, low);
+    MultiplyAdd(x_high.y, y1, high);
+    MultiplyAdd(x_low.z, y2, low);
+    MultiplyAdd(x_high.z, y2, high);
+    MultiplyAdd(x_low.w, y3, low);
+    MultiplyAdd(x_high.w, y3, high);
+  }
+}
+
+// Launches kernel(c), c a std::integral_constant of C, for valid parameters: a block each unit (chunk, or sequence),
+// value head and slice of the features, with as many threads (0: 4 C).
+template <typename Params, typename Kernel>
+absl::Status LaunchStage(const char* name, const Params& params, int64_t units, int64_t slices, const Stream& stream,
+                         const Kernel& kernel, int threads = 0) {
+  const auto launch = [&](auto c) {
+    return Launch(name, kernel(c), {units * params.batch.dims.value_heads, slices}, threads > 0 ? threads : 4 * c(),
+                  stream, params);
+  };
+  if (params.batch.chunk_tokens == 16) return launch(std::integral_constant<int, 16>());
+  if (params.batch.chunk_tokens == 32) return launch(std::integral_constant<int, 32>());
+  return launch(std::integral_constant<int, 64>());
 }
 
 }  // namespace gdn::gpu

@@ -76,23 +76,7 @@ __global__ __launch_bounds__(4 * kC) void WyKernel(WyParams p) {
   const int row = thread / (kTileFeatures / 4);
   Vec4 low{0.0f, 0.0f, 0.0f, 0.0f};
   Vec4 high{0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 2
-  for (int j = 0; j < kC; j += 4) {
-    const Vec4 t_low = s.t.Load4(row * kStride + j);
-    const Vec4 t_high = s.t.Load4((row + kC / 2) * kStride + j);
-    const Vec4 x0 = s.x.Load4(j * kTileStride + column);
-    const Vec4 x1 = s.x.Load4((j + 1) * kTileStride + column);
-    const Vec4 x2 = s.x.Load4((j + 2) * kTileStride + column);
-    const Vec4 x3 = s.x.Load4((j + 3) * kTileStride + column);
-    MultiplyAdd(t_low.x, x0, low);
-    MultiplyAdd(t_high.x, x0, high);
-    MultiplyAdd(t_low.y, x1, low);
-    MultiplyAdd(t_high.y, x1, high);
-    MultiplyAdd(t_low.z, x2, low);
-    MultiplyAdd(t_high.z, x2, high);
-    MultiplyAdd(t_low.w, x3, low);
-    MultiplyAdd(t_high.w, x3, high);
-  }
+  MultiplyTiles<kC, kC, kStride>(s.t, s.x, row, column, low, high);
   float* out = makes_w ? p.w : p.u;
   const bool aligned = RowsAligned(out, dim);
   const int count = dim - feature - column;
@@ -222,23 +206,7 @@ __global__ __launch_bounds__(4 * kC) void ChunkOutputKernel(ChunkOutputParams p)
   Vec4 low{0.0f, 0.0f, 0.0f, 0.0f};
   Vec4 high{0.0f, 0.0f, 0.0f, 0.0f};
   const auto multiply = [&] {
-#pragma unroll 2
-    for (int f = 0; f < kTileFeatures; f += 4) {
-      const Vec4 x_low = s.left.Load4(row * kTileStride + f);
-      const Vec4 x_high = s.left.Load4((row + kC / 2) * kTileStride + f);
-      const Vec4 y0 = s.right.Load4(f * kTileStride + column);
-      const Vec4 y1 = s.right.Load4((f + 1) * kTileStride + column);
-      const Vec4 y2 = s.right.Load4((f + 2) * kTileStride + column);
-      const Vec4 y3 = s.right.Load4((f + 3) * kTileStride + column);
-      MultiplyAdd(x_low.x, y0, low);
-      MultiplyAdd(x_high.x, y0, high);
-      MultiplyAdd(x_low.y, y1, low);
-      MultiplyAdd(x_high.y, y1, high);
-      MultiplyAdd(x_low.z, y2, low);
-      MultiplyAdd(x_high.z, y2, high);
-      MultiplyAdd(x_low.w, y3, low);
-      MultiplyAdd(x_high.w, y3, high);
-    }
+    MultiplyTiles<kC, kTileFeatures, kTileStride>(s.left, s.right, row, column, low, high);
   };
   for (int feature = 0; feature < key_dim; feature += kTileFeatures) {
     LoadTile<kC, kThreads>(s.left, q + feature, p.q_stride, chunk.rows, key_dim - feature, q_aligned);
@@ -272,35 +240,23 @@ __global__ __launch_bounds__(4 * kC) void ChunkOutputKernel(ChunkOutputParams p)
 absl::Status WyGpu(const WyParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateStage(params));
   const LayerDims& dims = params.batch.dims;
-  const gpu::Grid grid{
-      int64_t{params.batch.chunks} * dims.value_heads,
-      gpu::CeilDivide(dims.key_dim, gpu::kTileFeatures) + gpu::CeilDivide(dims.value_dim, gpu::kTileFeatures)};
-  return gpu::WithChunk(params.batch, [&](auto c) {
-    constexpr int kC = decltype(c)::value;
-    return gpu::Launch("wy", gpu::WyKernel<kC>, grid, 4 * kC, stream, params);
-  });
+  const int64_t slices =
+      gpu::CeilDivide(dims.key_dim, gpu::kTileFeatures) + gpu::CeilDivide(dims.value_dim, gpu::kTileFeatures);
+  return gpu::LaunchStage("wy", params, params.batch.chunks, slices, stream, [](auto c) { return gpu::WyKernel<c()>; });
 }
 
 absl::Status ChunkStateGpu(const ChunkStateParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateStage(params));
-  const LayerDims& dims = params.batch.dims;
-  const gpu::Grid grid{int64_t{params.batch.sequences} * dims.value_heads,
-                       gpu::CeilDivide(dims.value_dim, gpu::kStateColumns)};
-  return gpu::WithChunk(params.batch, [&](auto c) {
-    constexpr int kC = decltype(c)::value;
-    return gpu::Launch("chunk_state", gpu::ChunkStateKernel<kC>, grid, 4 * kC, stream, params);
-  });
+  const int64_t slices = gpu::CeilDivide(params.batch.dims.value_dim, gpu::kStateColumns);
+  return gpu::LaunchStage("chunk_state", params, params.batch.sequences, slices, stream,
+                          [](auto c) { return gpu::ChunkStateKernel<c()>; });
 }
 
 absl::Status ChunkOutputGpu(const ChunkOutputParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateStage(params));
-  const LayerDims& dims = params.batch.dims;
-  const gpu::Grid grid{int64_t{params.batch.chunks} * dims.value_heads,
-                       gpu::CeilDivide(dims.value_dim, gpu::kTileFeatures)};
-  return gpu::WithChunk(params.batch, [&](auto c) {
-    constexpr int kC = decltype(c)::value;
-    return gpu::Launch("chunk_output", gpu::ChunkOutputKernel<kC>, grid, 4 * kC, stream, params);
-  });
+  const int64_t slices = gpu::CeilDivide(params.batch.dims.value_dim, gpu::kTileFeatures);
+  return gpu::LaunchStage("chunk_output", params, params.batch.chunks, slices, stream,
+                          [](auto c) { return gpu::ChunkOutputKernel<c()>; });
 }
 
 absl::Status DeltaRuleStagesGpu(const DeltaRuleStagesParams& p, const gpu::Stream& stream) {

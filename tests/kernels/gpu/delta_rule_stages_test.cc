@@ -74,22 +74,13 @@ TEST(DeltaRuleStages, ASequenceKeepsItsBitsInAnyBatch) {
       const auto cut = [](const std::vector<float>& from, int64_t begin, int64_t end, int64_t row) {
         return std::vector<float>(from.begin() + begin * row, from.begin() + end * row);
       };
-      const auto tokens = [&](const std::vector<float>& from, int64_t row) {
-        return cut(from, all.cu_seqlens[i], all.cu_seqlens[i + 1], row);
-      };
+      const int64_t begin = all.cu_seqlens[i], end = all.cu_seqlens[i + 1];
       const auto state = [&](const std::vector<float>& from) {
         return cut(from, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1, kOdd.state_elements());
       };
-      const parity::DeltaRuleProblem one{.dims = kOdd,
-                                         .lengths = {lengths[i]},
-                                         .q = tokens(all.rule.q, kOdd.key_features()),
-                                         .k = tokens(all.rule.k, kOdd.key_features()),
-                                         .v = tokens(all.rule.v, kOdd.value_features()),
-                                         .g = tokens(all.rule.g, kOdd.value_heads),
-                                         .beta = tokens(all.rule.beta, kOdd.value_heads),
-                                         .initial = state(all.rule.initial)};
+      const parity::DeltaRuleProblem one = parity::Part(all.rule, begin, end, state(all.rule.initial));
       const parity::DeltaRuleResult alone = RunAll(device, parity::CutIntoChunks(one, 32));
-      EXPECT_TRUE(BitEqual(alone.output, tokens(together.output, kOdd.value_features()))) << "sequence " << i;
+      EXPECT_TRUE(BitEqual(alone.output, cut(together.output, begin, end, kOdd.value_features()))) << "sequence " << i;
       EXPECT_TRUE(BitEqual(alone.states, state(together.states))) << "sequence " << i;
     }
   });

@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -15,7 +13,6 @@
 #include "absl/flags/usage.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_parity/dump.h"
@@ -42,20 +39,11 @@ namespace {
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
 
-using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>()>;
-
-// The backends of this build.
-std::map<std::string, BackendFactory> BackendFactories() {
-  return {{"cpu", [] { return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads)}); }},
-          {std::string(GpuBackendName()), [] { return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device)}); }}};
-}
-
 absl::StatusOr<std::unique_ptr<Backend>> MakeNamedBackend(const std::string& name) {
-  const std::map<std::string, BackendFactory> factories = BackendFactories();
-  if (const auto factory = factories.find(name); factory != factories.end()) return factory->second();
-  const std::string names = absl::StrJoin(
-      factories, ", ", [](std::string* out, const auto& factory) { absl::StrAppend(out, factory.first); });
-  return absl::InvalidArgumentError(absl::StrCat("no backend named '", name, "'; this build has: ", names));
+  const std::string gpu(GpuBackendName());
+  if (name == "cpu") return MakeCpuBackend({.threads = absl::GetFlag(FLAGS_threads)});
+  if (name == gpu) return MakeGpuBackend({.device = absl::GetFlag(FLAGS_device)});
+  return absl::InvalidArgumentError(absl::StrCat("no backend named '", name, "'; this build has: cpu, ", gpu));
 }
 
 int UsageError(const absl::Status& status) {

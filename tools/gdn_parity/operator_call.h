@@ -58,18 +58,6 @@ class OperatorCall {
     });
   }
 
-  // Memory that holds `values` before the call: what the operator must leave alone in it is compared too.
-  template <typename Field>
-  OperatorCall& InOut(Field field, std::string name, Shape shape, std::vector<float> values) {
-    const auto expected = Hold(values);
-    const auto held = Hold(std::move(values));
-    std::invoke(field, host_) = expected->data();
-    return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
-      GDN_ASSIGN_OR_RETURN(std::invoke(field, device), row.InPlace(name, name, shape, *held, *expected));
-      return absl::OkStatus();
-    });
-  }
-
   // From one tensor to another; on the backend the output takes the input's place where `in_place` says so.
   template <typename Input, typename Output>
   OperatorCall& InPlaceIf(bool in_place, Input input, Output output, std::string in_name, std::string out_name,
@@ -85,6 +73,12 @@ class OperatorCall {
       std::invoke(output, device) = both;
       return absl::OkStatus();
     });
+  }
+
+  // Memory that holds `values` before the call: what the operator must leave alone in it is compared too.
+  template <typename Field>
+  OperatorCall& InOut(Field field, std::string name, Shape shape, std::vector<float> values) {
+    return InPlaceIf(true, field, field, name, name, std::move(shape), std::move(values));
   }
 
   // Memory that is neither compared nor dumped.

@@ -52,9 +52,7 @@ absl::StatusOr<const float*> UploadRows(const Problem& problem, const Lengths& l
   int64_t first = 0;
   for (const int32_t length : lengths) {
     std::vector<float> by_channel(length * channels);
-    for (int64_t t = 0; t < length; ++t) {
-      for (int64_t c = 0; c < channels; ++c) by_channel[c * length + t] = x[(first + t) * channels + c];
-    }
+    TransposeReference({.rows = length, .cols = channels, .x = x.data() + first * channels, .y = by_channel.data()});
     GDN_ASSIGN_OR_RETURN(const float* uploaded, data.Upload(by_channel));
     GDN_RETURN_IF_ERROR(TransposeGpu(
         {.batch = 1, .rows = channels, .cols = length, .x = uploaded, .y = rows + first * channels}, stream));

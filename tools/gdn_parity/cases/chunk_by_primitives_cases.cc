@@ -27,13 +27,13 @@ ChunkView ViewOf(const DeltaRuleTensors& tensors, const LayerDims& dims, int32_t
   const int64_t key = first * dims.key_features() + head / dims.group() * int64_t{dims.key_dim};
   const int64_t gate = first * dims.value_heads + head;
   return {.tokens = tokens,
-          .q = tensors.q + key,
-          .k = tensors.k + key,
+          .q = tensors.rule.q + key,
+          .k = tensors.rule.k + key,
           .key_stride = dims.key_features(),
-          .v = tensors.v + gate * dims.value_dim,
+          .v = tensors.rule.v + gate * dims.value_dim,
           .value_stride = dims.value_features(),
-          .g = tensors.g + gate,
-          .beta = tensors.beta + gate,
+          .g = tensors.rule.g + gate,
+          .beta = tensors.rule.beta + gate,
           .gate_stride = dims.value_heads};
 }
 
@@ -53,7 +53,7 @@ CaseResult RunStep(Step step, const ChunkShape& shape, Backend& backend, RandomT
   GDN_ASSIGN_OR_RETURN(ChunkByPrimitives steps,
                        ChunkByPrimitives::Make(backend, shape.tokens, shape.key_dim, shape.value_dim));
   GDN_RETURN_IF_ERROR(steps.Run(ViewOf(tensors, dims, /*head=*/0, /*first=*/0, shape.tokens),
-                                with_state ? tensors.state : nullptr, tensors.output));
+                                with_state ? tensors.state : nullptr, tensors.rule.output));
   const auto compare = [&data](const float* device, const std::vector<float>& reference) -> CaseResult {
     GDN_ASSIGN_OR_RETURN(const std::vector<float> actual,
                          data.Download(device, static_cast<int64_t>(reference.size())));
@@ -69,7 +69,7 @@ CaseResult RunStep(Step step, const ChunkShape& shape, Backend& backend, RandomT
     case Step::kStateUpdate:
       return compare(tensors.state, expected.final_state);
     default:
-      return Worst({compare(steps.updates(), expected.v_new), compare(tensors.output, expected.output)});
+      return Worst({compare(steps.updates(), expected.v_new), compare(tensors.rule.output, expected.output)});
   }
 }
 
@@ -104,11 +104,11 @@ CaseResult RunSequence(const LayerDims& dims, int32_t tokens, int64_t chunk, flo
     for (int32_t head = 0; head < dims.value_heads; ++head) {
       GDN_RETURN_IF_ERROR(steps.Run(ViewOf(tensors, dims, head, first, std::min(chunk, tokens - first)),
                                     tensors.state + head * int64_t{dims.key_dim} * dims.value_dim,
-                                    tensors.output + (first * dims.value_heads + head) * dims.value_dim));
+                                    tensors.rule.output + (first * dims.value_heads + head) * dims.value_dim));
     }
   }
   DeltaRuleResult actual;
-  GDN_ASSIGN_OR_RETURN(actual.output, data.Download(tensors.output, static_cast<int64_t>(problem.v.size())));
+  GDN_ASSIGN_OR_RETURN(actual.output, data.Download(tensors.rule.output, static_cast<int64_t>(problem.v.size())));
   GDN_ASSIGN_OR_RETURN(actual.states, data.Download(tensors.state, dims.state_elements()));
   return CompareWithReference(problem, actual);
 }

@@ -42,15 +42,7 @@ CaseResult RunCalls(Form form, const LayerDims& dims, const std::vector<int32_t>
 }
 
 void AddDeltaRuleSuite(std::vector<ParityCase>& cases) {
-  struct Shape {
-    LayerDims dims;
-    float strongest;  // g is uniform in [strongest, 0]
-  };
-  const Shape shapes[] = {{Dims(2, 4, 128, 128), -1.0f},
-                          {Dims(1, 3, 48, 32), -0.05f},
-                          {Dims(2, 2, 37, 51), -1.0f},
-                          {Dims(1, 2, 64, 64), -20.0f}};
-  for (const Shape& shape : shapes) {
+  for (const DecayShape& shape : kDecayShapes) {
     const auto add = [&cases, &shape](const char* test, Form form, double tolerance,
                                       const std::vector<int32_t>& lengths, int calls) {
       cases.push_back({"delta_rule", test,

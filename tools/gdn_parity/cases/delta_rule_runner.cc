@@ -17,6 +17,20 @@ constexpr int32_t kMaxDraft = 24;
 constexpr int32_t kDraftTokens = 8;
 constexpr int32_t kStageChunk = 64;
 
+// On the host; pool, batch and output are the caller's.
+DeltaRuleParams ParamsOf(const DeltaRuleProblem& problem) {
+  return {.pool = {},
+          .batch = {},
+          .q = problem.q.data(),
+          .k = problem.k.data(),
+          .v = problem.v.data(),
+          .g = problem.g.data(),
+          .beta = problem.beta.data(),
+          .q_stride = problem.dims.key_features(),
+          .k_stride = problem.dims.key_features(),
+          .v_stride = problem.dims.value_features()};
+}
+
 // The problem's tokens `which`, in that order, as one sequence.
 DeltaRuleProblem Take(const DeltaRuleProblem& problem, const std::vector<int64_t>& which) {
   const auto take = [&which](const std::vector<float>& x, int64_t row) {
@@ -68,14 +82,14 @@ DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_
 }
 
 absl::StatusOr<DeltaRuleTensors> Upload(const DeltaRuleProblem& problem, BackendData& data) {
-  DeltaRuleTensors tensors;
-  GDN_ASSIGN_OR_RETURN(tensors.q, data.Upload(problem.q));
-  GDN_ASSIGN_OR_RETURN(tensors.k, data.Upload(problem.k));
-  GDN_ASSIGN_OR_RETURN(tensors.v, data.Upload(problem.v));
-  GDN_ASSIGN_OR_RETURN(tensors.g, data.Upload(problem.g));
-  GDN_ASSIGN_OR_RETURN(tensors.beta, data.Upload(problem.beta));
+  DeltaRuleTensors tensors{.rule = ParamsOf(problem)};
+  GDN_ASSIGN_OR_RETURN(tensors.rule.q, data.Upload(problem.q));
+  GDN_ASSIGN_OR_RETURN(tensors.rule.k, data.Upload(problem.k));
+  GDN_ASSIGN_OR_RETURN(tensors.rule.v, data.Upload(problem.v));
+  GDN_ASSIGN_OR_RETURN(tensors.rule.g, data.Upload(problem.g));
+  GDN_ASSIGN_OR_RETURN(tensors.rule.beta, data.Upload(problem.beta));
+  GDN_ASSIGN_OR_RETURN(tensors.rule.output, data.Poisoned(static_cast<int64_t>(problem.v.size())));
   GDN_ASSIGN_OR_RETURN(tensors.state, data.Upload(problem.initial));
-  GDN_ASSIGN_OR_RETURN(tensors.output, data.Poisoned(static_cast<int64_t>(problem.v.size())));
   return tensors;
 }
 
@@ -90,17 +104,11 @@ DeltaRuleResult DeltaRuleReferenceResult(const DeltaRuleProblem& problem) {
                 pool.slot(i) + layout.base_offset());
   }
   DeltaRuleResult result{.output = std::vector<float>(problem.v.size())};
-  DeltaRuleScanReference({.pool = pool,
-                          .batch = batch.view(),
-                          .q = problem.q.data(),
-                          .k = problem.k.data(),
-                          .v = problem.v.data(),
-                          .g = problem.g.data(),
-                          .beta = problem.beta.data(),
-                          .q_stride = dims.key_features(),
-                          .k_stride = dims.key_features(),
-                          .v_stride = dims.value_features(),
-                          .output = result.output.data()});
+  DeltaRuleParams rule = ParamsOf(problem);
+  rule.pool = pool;
+  rule.batch = batch.view();
+  rule.output = result.output.data();
+  DeltaRuleScanReference(rule);
   for (int32_t i = 0; i < pool.slot_count; ++i) {
     const float* base = pool.slot(i) + layout.base_offset();
     result.states.insert(result.states.end(), base, base + dims.state_elements());
@@ -144,18 +152,10 @@ absl::StatusOr<std::vector<float>> DeltaRuleSlots::Advance(DeltaRuleForm form, c
     }
     const OwnedBatch batch(lengths);
     const DeltaRuleProblem part = Take(problem, which);
-    GDN_ASSIGN_OR_RETURN(const DeltaRuleTensors tensors, Upload(part, data));
-    const DeltaRuleParams rule{.pool = pool(),
-                               .batch = batch.view(),
-                               .q = tensors.q,
-                               .k = tensors.k,
-                               .v = tensors.v,
-                               .g = tensors.g,
-                               .beta = tensors.beta,
-                               .q_stride = part.dims.key_features(),
-                               .k_stride = part.dims.key_features(),
-                               .v_stride = row,
-                               .output = tensors.output};
+    GDN_ASSIGN_OR_RETURN(DeltaRuleTensors tensors, Upload(part, data));
+    DeltaRuleParams& rule = tensors.rule;
+    rule.pool = pool();
+    rule.batch = batch.view();
     if (form == DeltaRuleForm::kScan) {
       GDN_RETURN_IF_ERROR(backend_->DeltaRuleScan(rule));
     } else if (form == DeltaRuleForm::kChunk) {
@@ -165,7 +165,7 @@ absl::StatusOr<std::vector<float>> DeltaRuleSlots::Advance(DeltaRuleForm form, c
           {.rule = rule, .log_lengths = log_lengths_.data(), .base_slots = base_slots, .draft = draft}));
     }
     GDN_ASSIGN_OR_RETURN(const std::vector<float> rows,
-                         data.Download(tensors.output, static_cast<int64_t>(part.v.size())));
+                         data.Download(rule.output, static_cast<int64_t>(part.v.size())));
     for (size_t i = 0; i < which.size(); ++i) {
       std::copy_n(rows.begin() + static_cast<int64_t>(i) * row, row, output.begin() + which[i] * row);
     }

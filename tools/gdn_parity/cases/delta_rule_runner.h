@@ -25,6 +25,16 @@ inline LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, i
 }
 std::string DimsName(const LayerDims& dims);  // "H=2 HV=4 K=32 V=48"
 
+// Heads in groups, dimensions that fill no vector, and decays (g is uniform in [strongest, 0]) that forget or remember.
+struct DecayShape {
+  LayerDims dims;
+  float strongest;
+};
+inline const DecayShape kDecayShapes[] = {{Dims(2, 4, 128, 128), -1.0f},
+                                          {Dims(1, 3, 48, 32), -0.05f},
+                                          {Dims(2, 2, 37, 51), -1.0f},
+                                          {Dims(1, 2, 64, 64), -20.0f}};
+
 enum class DeltaRuleForm {
   kScan,    // Backend::DeltaRuleScan, whole sequences in one call
   kChunk,   // Backend::DeltaRuleChunk, likewise
@@ -60,13 +70,8 @@ DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_
 
 // A problem's tensors in backend memory.
 struct DeltaRuleTensors {
-  const float* q = nullptr;
-  const float* k = nullptr;
-  const float* v = nullptr;
-  const float* g = nullptr;
-  const float* beta = nullptr;
-  float* state = nullptr;   // holds `initial`
-  float* output = nullptr;  // [tokens, HV, V], poisoned
+  DeltaRuleParams rule;    // without pool and batch; the output is poisoned
+  float* state = nullptr;  // holds `initial`
 };
 absl::StatusOr<DeltaRuleTensors> Upload(const DeltaRuleProblem& problem, BackendData& data);
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,10 +59,10 @@ struct Stages {
 template <typename Params, typename T>
 using Fields = std::vector<std::pair<const char*, T * Params::*>>;
 
-// A call with the batch, its index arrays, and these tensors in and out.
+// A call with the batch, its index arrays, these tensors in and out, and the decay sums where the stage reads them.
 template <typename Params>
 OperatorCall<Params> StageCall(std::string op, const Stages& s, Params params, const Fields<Params, const float>& in,
-                               const Fields<Params, float>& out, Attributes attributes = {}) {
+                               const Fields<Params, float>& out, bool decays = true, Attributes attributes = {}) {
   attributes["chunk_tokens"] = absl::StrCat(s.problem.chunk_tokens);
   params.batch = s.problem.batch();
   const Shape entries{s.problem.rule.sequences() + 1};
@@ -72,6 +73,9 @@ OperatorCall<Params> StageCall(std::string op, const Stages& s, Params params, c
           [](Params & p) -> auto& { return p.batch.chunk_offsets; }, "chunk_offsets", entries, s.problem.chunk_offsets);
   for (const auto& [name, field] : in) call.In(field, name, s.tensors.at(name).first, *s.tensors.at(name).second);
   for (const auto& [name, field] : out) call.Out(field, name, s.tensors.at(name).first);
+  if constexpr (std::is_same_v<decltype(Params::g_sum), const double*>) {
+    if (decays) call.In(&Params::g_sum, "g_sum", s.gates, s.made.g_sum);
+  }
   return call;
 }
 
@@ -99,17 +103,14 @@ CaseResult DecaySums(const Stages& s, Backend& backend) {
 template <bool kDecays>
 CaseResult Kkt(const Stages& s, Backend& backend) {
   using P = ChunkKktParams;
-  OperatorCall<P> call =
-      StageCall<P>("chunk_kkt", s, {.k_stride = s.problem.k_stride()}, {{"k", &P::k}, {"beta", &P::beta}},
-                   {{"a", &P::a}}, {{"decays", kDecays ? "1" : "0"}});
-  if (kDecays) call.In(&P::g_sum, "g_sum", s.gates, s.made.g_sum);
-  return call.Run(backend, ChunkKktReference, ChunkKktGpu);
+  return StageCall<P>("chunk_kkt", s, {.k_stride = s.problem.k_stride()}, {{"k", &P::k}, {"beta", &P::beta}},
+                      {{"a", &P::a}}, kDecays, {{"decays", kDecays ? "1" : "0"}})
+      .Run(backend, ChunkKktReference, ChunkKktGpu);
 }
 
 CaseResult DecayMask(const Stages& s, Backend& backend) {
   using P = ChunkDecayMaskParams;
   return StageCall<P>("chunk_decay_mask", s, {}, {}, {{"mask", &P::mask}})
-      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkDecayMaskReference, ChunkDecayMaskGpu);
 }
 
@@ -117,7 +118,6 @@ CaseResult Attention(const Stages& s, Backend& backend) {
   using P = ChunkAttentionParams;
   return StageCall<P>("chunk_attention", s, {.q_stride = s.problem.k_stride(), .k_stride = s.problem.k_stride()},
                       {{"q", &P::q}, {"k", &P::k}}, {{"attention", &P::attention}})
-      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkAttentionReference, ChunkAttentionGpu);
 }
 
@@ -132,7 +132,6 @@ CaseResult Wy(const Stages& s, Backend& backend) {
   using P = WyParams;
   return StageCall<P>("wy", s, {.k_stride = s.problem.k_stride(), .v_stride = s.problem.v_stride()},
                       {{"t", &P::t}, {"k", &P::k}, {"v", &P::v}, {"beta", &P::beta}}, {{"w", &P::w}, {"u", &P::u}})
-      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, WyReference, WyGpu);
 }
 
@@ -141,7 +140,6 @@ CaseResult State(const Stages& s, Backend& backend) {
   return StageCall<P>("chunk_state", s, {.k_stride = s.problem.k_stride()},
                       {{"k", &P::k}, {"w", &P::w}, {"u", &P::u}, {"initial_state", &P::initial_state}},
                       {{"h", &P::h}, {"v_new", &P::v_new}, {"final_state", &P::final_state}})
-      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkStateReference, ChunkStateGpu);
 }
 
@@ -150,7 +148,6 @@ CaseResult Output(const Stages& s, Backend& backend) {
   return StageCall<P>("chunk_output", s, {.q_stride = s.problem.k_stride()},
                       {{"q", &P::q}, {"h", &P::h}, {"attention", &P::attention}, {"v_new", &P::v_new}},
                       {{"output", &P::output}})
-      .In(&P::g_sum, "g_sum", s.gates, s.made.g_sum)
       .Run(backend, ChunkOutputReference, ChunkOutputGpu);
 }
 
@@ -290,17 +287,18 @@ absl::StatusOr<DeltaRuleResult> RunStages(const ChunkedProblem& problem, Backend
   GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(backend));
   BackendData data(backend);
   GDN_ASSIGN_OR_RETURN(const DeltaRuleTensors tensors, Upload(rule, data));
+  const DeltaRuleParams& device = tensors.rule;
   DeltaRuleStagesParams p{.batch = problem.batch(),
-                          .q = tensors.q,
-                          .k = tensors.k,
-                          .v = tensors.v,
-                          .q_stride = problem.k_stride(),
-                          .k_stride = problem.k_stride(),
-                          .v_stride = problem.v_stride(),
-                          .g = tensors.g,
-                          .beta = tensors.beta,
+                          .q = device.q,
+                          .k = device.k,
+                          .v = device.v,
+                          .q_stride = device.q_stride,
+                          .k_stride = device.k_stride,
+                          .v_stride = device.v_stride,
+                          .g = device.g,
+                          .beta = device.beta,
                           .initial_state = tensors.state,
-                          .output = tensors.output};
+                          .output = device.output};
   GDN_ASSIGN_OR_RETURN(p.batch.cu_seqlens, data.Upload(problem.cu_seqlens));
   GDN_ASSIGN_OR_RETURN(p.batch.chunk_offsets, data.Upload(problem.chunk_offsets));
   GDN_ASSIGN_OR_RETURN(p.g_sum, data.Poisoned<double>(static_cast<int64_t>(rule.g.size())));

@@ -25,11 +25,8 @@ struct NamedUnary {
 
 constexpr NamedUnary kUnary[] = {{"exp", UnaryOp::kExp}, {"sigmoid", UnaryOp::kSigmoid},   {"silu", UnaryOp::kSilu},
                                  {"neg", UnaryOp::kNeg}, {"softplus", UnaryOp::kSoftplus}, {"log", UnaryOp::kLog}};
+// In the operations' order.
 constexpr const char* kBinaryNames[] = {"add", "sub", "mul", "abs_diff", "squared_diff"};
-
-std::vector<float> UnaryInput(UnaryOp op, int64_t count, float spread, RandomTensor& random) {
-  return op == UnaryOp::kLog ? random.Uniform(count, 1e-3f, 100.0f) : random.Normal(count, spread);
-}
 
 CaseResult RunUnary(const NamedUnary& unary, std::vector<float> x, bool unaligned, Backend& backend) {
   const int64_t count = static_cast<int64_t>(x.size());
@@ -38,6 +35,13 @@ CaseResult RunUnary(const NamedUnary& unary, std::vector<float> x, bool unaligne
   return call.In(&UnaryParams::x, "x", {count}, std::move(x))
       .Out(&UnaryParams::y, "y", {count})
       .Run(backend, UnaryReference, UnaryGpu);
+}
+
+CaseResult RunRandom(const NamedUnary& unary, int64_t count, float spread, bool unaligned, Backend& backend,
+                     RandomTensor& random) {
+  std::vector<float> x =
+      unary.op == UnaryOp::kLog ? random.Uniform(count, 1e-3f, 100.0f) : random.Normal(count, spread);
+  return RunUnary(unary, std::move(x), unaligned, backend);
 }
 
 CaseResult RunScale(std::string op, int64_t count, float factor, Backend& backend, RandomTensor& random) {
@@ -83,7 +87,7 @@ CaseResult RunStridedMultiply(VectorKind kind, int64_t rows, int64_t cols, Backe
 CaseResult EveryOperation(Backend& backend, RandomTensor& random) {
   std::vector<CaseResult> calls;
   for (const NamedUnary& unary : kUnary) {
-    calls.push_back(RunUnary(unary, UnaryInput(unary.op, kCount, 4.0f, random), /*unaligned=*/false, backend));
+    calls.push_back(RunRandom(unary, kCount, 4.0f, /*unaligned=*/false, backend, random));
   }
   for (const BinaryOp op : {BinaryOp::kAdd, BinaryOp::kSub, BinaryOp::kMul}) {
     calls.push_back(RunBinary(op, kCount, /*in_place=*/false, backend, random));
@@ -125,12 +129,8 @@ void AddPhases(std::vector<ParityCase>& cases) {
       cases.push_back(
           GpuCase("phases", test, absl::StrCat("n=", count), kElementwiseTolerance, std::move(run), /*phase=*/1));
     };
-    add("sigmoid", [=](Backend& backend, RandomTensor& random) {
-      return RunUnary({"sigmoid", UnaryOp::kSigmoid}, random.Normal(count, 30.0f), false, backend);
-    });
-    add("exp", [=](Backend& backend, RandomTensor& random) {
-      return RunUnary({"exp", UnaryOp::kExp}, random.Normal(count, 3.0f), false, backend);
-    });
+    add("sigmoid", std::bind_front(RunRandom, kUnary[1], count, 30.0f, /*unaligned=*/false));
+    add("exp", std::bind_front(RunRandom, kUnary[0], count, 3.0f, /*unaligned=*/false));
     add("mul", std::bind_front(RunBinary, BinaryOp::kMul, count, /*in_place=*/false));
   }
 }
@@ -142,9 +142,7 @@ void AddShapes(std::vector<ParityCase>& cases) {
       for (const bool unaligned : {false, true}) {
         cases.push_back(GpuCase("shapes", absl::StrCat("unary_", unary.name),
                                 absl::StrCat("n=", count, unaligned ? " unaligned" : ""), kElementwiseTolerance,
-                                [=](Backend& backend, RandomTensor& random) {
-                                  return RunUnary(unary, UnaryInput(unary.op, count, 3.0f, random), unaligned, backend);
-                                }));
+                                std::bind_front(RunRandom, unary, count, 3.0f, unaligned)));
       }
     }
   }

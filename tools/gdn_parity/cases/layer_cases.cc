@@ -42,29 +42,26 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
   WeightPair pair;
   pair.host.dims = pair.device.dims = dims;
   pair.host.layout = pair.device.layout = c.layout;
-  const auto store = [&](DType dtype, const std::vector<float>& values, const void*& host,
-                         const void*& device) -> absl::Status {
-    pair.owned.emplace_back(values.size() * DTypeSize(dtype));
-    std::vector<char>& bytes = pair.owned.back();
+  // On the host, and on the backend.
+  const auto store = [&](DType dtype,
+                         const std::vector<float>& values) -> absl::StatusOr<std::pair<const void*, const void*>> {
+    std::vector<char>& bytes = pair.owned.emplace_back(values.size() * DTypeSize(dtype));
     ConvertFromFloat(values.data(), values.size(), dtype, bytes.data());
-    host = bytes.data();
-    GDN_ASSIGN_OR_RETURN(device, data.Upload(bytes));
-    return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const void* device, data.Upload(bytes));
+    return std::pair<const void*, const void*>(bytes.data(), device);
   };
   const auto matrix = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
     if (rows == 0) return absl::OkStatus();
-    WeightMatrix& host = pair.host.*member;
-    WeightMatrix& device = pair.device.*member;
-    host = device = {c.dtype, nullptr, rows, cols};
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-    return store(c.dtype, random.Normal(rows * cols, deviation), host.data, device.data);
+    GDN_ASSIGN_OR_RETURN(const auto stored, store(c.dtype, random.Normal(rows * cols, deviation)));
+    pair.host.*member = {c.dtype, stored.first, rows, cols};
+    pair.device.*member = {c.dtype, stored.second, rows, cols};
+    return absl::OkStatus();
   };
   const auto vector = [&](const float* LayerWeights::*member, const std::vector<float>& values) -> absl::Status {
-    const void* host = nullptr;
-    const void* device = nullptr;
-    GDN_RETURN_IF_ERROR(store(DType::kF32, values, host, device));
-    pair.host.*member = static_cast<const float*>(host);
-    pair.device.*member = static_cast<const float*>(device);
+    GDN_ASSIGN_OR_RETURN(const auto stored, store(DType::kF32, values));
+    pair.host.*member = static_cast<const float*>(stored.first);
+    pair.device.*member = static_cast<const float*>(stored.second);
     return absl::OkStatus();
   };
   const int64_t z = dims.value_features();

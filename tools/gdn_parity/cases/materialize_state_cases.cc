@@ -12,12 +12,7 @@ namespace {
 
 constexpr int32_t kMaxDraft = 16;
 
-struct Problem {
-  LayerDims dims;
-  float strongest;  // g is uniform in [strongest, 0]
-};
-
-CaseResult Run(const Problem& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
+CaseResult Run(const DecayShape& shape, int32_t log_length, Backend& backend, RandomTensor& random) {
   const LayerDims& dims = shape.dims;
   GDN_ASSIGN_OR_RETURN(StatePair state, StatePair::Make(backend, dims, /*slots=*/2, kMaxDraft));
   SlotImage image;
@@ -39,16 +34,12 @@ CaseResult Run(const Problem& shape, int32_t log_length, Backend& backend, Rando
 }  // namespace
 
 void AddMaterializeStateCases(std::vector<ParityCase>& cases) {
-  const auto add = [&cases](const char* suite, const Problem& shape, int32_t log_length) {
+  const auto add = [&cases](const char* suite, const DecayShape& shape, int32_t log_length) {
     cases.push_back({suite, "materialize",
                      absl::StrCat(DimsName(shape.dims), " g>=", shape.strongest, " log=", log_length),
                      kDeferredTolerance, std::bind_front(Run, shape, log_length)});
   };
-  const Problem shapes[] = {{Dims(2, 4, 128, 128), -1.0f},
-                            {Dims(1, 3, 48, 32), -0.05f},
-                            {Dims(2, 2, 37, 51), -1.0f},
-                            {Dims(1, 2, 64, 64), -20.0f}};
-  for (const Problem& shape : shapes) {
+  for (const DecayShape& shape : kDecayShapes) {
     for (const int32_t log_length : {1, 7, kLogCapacity}) add("delta_rule", shape, log_length);
   }
   // A draft behind a full log, with convolution columns; entries that stay in memory on the GPU.

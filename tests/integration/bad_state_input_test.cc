@@ -15,20 +15,13 @@ constexpr int kMaxBatch = 4;
 
 class BadStateInput : public ::testing::Test {
  protected:
-  static TestServerOptions Options(const std::string& folder) {
-    TestServerOptions options;
-    options.models = TokenFeed::Models();
-    options.disk_dir = folder;
-    options.limits.max_batch = kMaxBatch;
-    return options;
+  static GdnServerOptions Options(const std::string& folder) {
+    return {.models = TokenFeed::Models(), .disk_dir = folder, .limits = {.max_batch = kMaxBatch}};
   }
 
   // "a": a checkpoint, then steps. "b": a draft of 3 in layer 0.
   void SetUp() override {
-    for (const char* id : {"a", "b"}) {
-      ASSERT_TRUE(feed_.Create(caller_, id).ok());
-      ASSERT_TRUE(caller_.Prefill(feed_.Prefill(id, {0, 5})).ok());
-    }
+    for (const char* id : {"a", "b"}) feed_.Start(caller_, id, {0, 5});
     ASSERT_TRUE(caller_.Checkpoint("a").ok());
     feed_.DecodeAll(caller_, "a", {5, 2});
     ASSERT_TRUE(caller_.Decode(feed_.Draft({"b"}, {TokenRange{5, 3}})).ok());
@@ -42,15 +35,9 @@ class BadStateInput : public ::testing::Test {
   }
 
   // For each kind of request: one that is good (a watch still needs its policy), and its call.
-  void MakeGood(v1::ForkSessionRequest& request) const {
-    request.set_name("sessions/a");
-    request.add_session_ids("child");
-  }
+  void MakeGood(v1::ForkSessionRequest& request) const { request = ForkOf("a", {"child"}); }
   grpc::Status Call(const v1::ForkSessionRequest& request) const { return caller_.Fork(request).status; }
-  void MakeGood(v1::AcceptTokensRequest& request) const {
-    request.add_acceptances()->set_session("sessions/b");
-    request.mutable_acceptances(0)->set_accepted_tokens(1);
-  }
+  void MakeGood(v1::AcceptTokensRequest& request) const { request = AcceptOf({"b"}, {1}); }
   grpc::Status Call(const v1::AcceptTokensRequest& request) const { return caller_.Accept(request).status; }
   void MakeGood(v1::WatchStateRequest& request) const { request.set_name("sessions/a"); }
   grpc::Status Call(const v1::WatchStateRequest& request) const {
@@ -131,7 +118,7 @@ class BadStateInput : public ::testing::Test {
     return {
         Bad<R>("watch: no policy", "INVALID_SPEC", "every", [](R&) {}),
         Bad<R>("watch: negative tokens", "INVALID_SPEC", "every_tokens", [](R& r) { r.set_every_tokens(-1); }),
-        Bad<R>("watch: no time", "INVALID_SPEC", "every", [](R& r) { r.mutable_every(); }),
+        Bad<R>("watch: no time", "INVALID_SPEC", "every", [](R& r) { r.set_every_tokens(1), r.mutable_every(); }),
         Bad<R>("watch: unknown", "SESSION_NOT_FOUND", "",
                [](R& r) { r.set_every_tokens(1), r.set_name("sessions/none"); }),
         Bad<R>("watch: no prefix", "INVALID_NAME", "session", [](R& r) { r.set_every_tokens(1), r.set_name("a"); }),
@@ -143,11 +130,9 @@ class BadStateInput : public ::testing::Test {
       request.set_name(name);
       request.set_include_recurrent_state(true);
       request.set_recurrent_state_dtype(dtype);
-      const auto context = caller_.NewContext();
-      const auto stream = server_.stub().ExportState(context.get(), request);
-      v1::ExportStateResponse piece;
-      while (stream->Read(&piece)) ADD_FAILURE() << "a piece came";
-      return stream->Finish();
+      const Outcome<std::string> exported = caller_.Export(request);
+      EXPECT_EQ(exported.reply, "");
+      return exported.status;
     };
     return {
         {"checkpoint: unknown", "SESSION_NOT_FOUND", "", [this] { return caller_.Checkpoint("none").status; }},

@@ -27,6 +27,14 @@ Outcome<Response> Call(const Caller& caller, UnaryMethod<Request, Response> meth
   return Call(caller, method, request, *caller.NewContext());
 }
 
+// A request of a method on one session, which takes its name and nothing else that it needs.
+template <typename Request>
+Request Naming(const std::string& id) {
+  Request request;
+  request.set_name("sessions/" + id);
+  return request;
+}
+
 // The one field of a response that callers look at.
 template <typename Response, typename Field>
 Outcome<Field> FieldOf(const Outcome<Response>& called, const Field& (Response::*field)() const) {
@@ -60,9 +68,7 @@ Outcome<v1::Session> Caller::CreateOperator(const std::string& id, const v1::Ope
 }
 
 Outcome<v1::Session> Caller::Get(const std::string& id) const {
-  v1::GetSessionRequest request;
-  request.set_name("sessions/" + id);
-  return FieldOf(Call(*this, &Stub::GetSession, request), &v1::GetSessionResponse::session);
+  return FieldOf(Call(*this, &Stub::GetSession, Naming<v1::GetSessionRequest>(id)), &v1::GetSessionResponse::session);
 }
 
 Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string& page_token) const {
@@ -73,9 +79,7 @@ Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string&
 }
 
 Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id) const {
-  v1::DeleteSessionRequest request;
-  request.set_name("sessions/" + id);
-  return Call(*this, &Stub::DeleteSession, request);
+  return Call(*this, &Stub::DeleteSession, Naming<v1::DeleteSessionRequest>(id));
 }
 
 Outcome<v1::GetServerInfoResponse> Caller::Info() const {
@@ -98,11 +102,8 @@ Outcome<v1::DecodeResponse> Caller::Decode(const v1::DecodeRequest& request) con
   return Decode(*NewContext(), request);
 }
 
-Outcome<std::string> Caller::Export(const std::string& id, bool include_recurrent_state) const {
+Outcome<std::string> Caller::Export(const v1::ExportStateRequest& request) const {
   Outcome<std::string> outcome;
-  v1::ExportStateRequest request;
-  request.set_name("sessions/" + id);
-  request.set_include_recurrent_state(include_recurrent_state);
   const auto context = NewContext();
   const auto reader = server_.stub().ExportState(context.get(), request);
   v1::ExportStateResponse piece;
@@ -111,23 +112,34 @@ Outcome<std::string> Caller::Export(const std::string& id, bool include_recurren
   return outcome;
 }
 
-Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target, const std::string& file,
-                                    size_t piece_bytes) const {
+Outcome<std::string> Caller::Export(const std::string& id, bool include_recurrent_state) const {
+  auto request = Naming<v1::ExportStateRequest>(id);
+  request.set_include_recurrent_state(include_recurrent_state);
+  return Export(request);
+}
+
+Outcome<v1::Session> Caller::Import(const std::vector<v1::ImportStateRequest>& messages, bool end) const {
   Outcome<v1::Session> outcome;
   const auto context = NewContext();
   v1::ImportStateResponse response;
   const auto writer = server_.stub().ImportState(context.get(), &response);
-  v1::ImportStateRequest request;
-  *request.mutable_target() = target;
-  bool open = writer->Write(request);
-  for (size_t sent = 0; open && sent < file.size(); sent += piece_bytes) {
-    request.set_data(file.substr(sent, piece_bytes));
-    open = writer->Write(request);
+  for (const auto& message : messages) {
+    if (!writer->Write(message)) break;
   }
-  writer->WritesDone();
+  if (end) writer->WritesDone();
   outcome.status = writer->Finish();
   outcome.reply = response.session();
   return outcome;
+}
+
+Outcome<v1::Session> Caller::Import(const v1::ImportStateRequest::Target& target, const std::string& file) const {
+  constexpr size_t kPieceBytes = 1000;
+  std::vector<v1::ImportStateRequest> messages(1);
+  *messages[0].mutable_target() = target;
+  for (size_t sent = 0; sent < file.size(); sent += kPieceBytes) {
+    messages.emplace_back().set_data(file.substr(sent, kPieceBytes));
+  }
+  return Import(messages);
 }
 
 Outcome<v1::Session> Caller::Import(const std::string& id, const std::string& model, const std::string& file) const {
@@ -150,10 +162,7 @@ Outcome<v1::ForkSessionResponse> Caller::Fork(const v1::ForkSessionRequest& requ
 }
 
 Outcome<v1::ForkSessionResponse> Caller::Fork(const std::string& id, const std::vector<std::string>& children) const {
-  v1::ForkSessionRequest request;
-  request.set_name("sessions/" + id);
-  for (const std::string& child : children) request.add_session_ids(child);
-  return Fork(request);
+  return Fork(ForkOf(id, children));
 }
 
 Outcome<v1::AcceptTokensResponse> Caller::Accept(const v1::AcceptTokensRequest& request) const {
@@ -161,23 +170,17 @@ Outcome<v1::AcceptTokensResponse> Caller::Accept(const v1::AcceptTokensRequest& 
 }
 
 Outcome<v1::AcceptTokensResponse> Caller::Accept(const std::string& id, int32_t accepted) const {
-  v1::AcceptTokensRequest request;
-  v1::DraftAcceptance* acceptance = request.add_acceptances();
-  acceptance->set_session("sessions/" + id);
-  acceptance->set_accepted_tokens(accepted);
-  return Accept(request);
+  return Accept(AcceptOf({id}, {accepted}));
 }
 
 Outcome<v1::Checkpoint> Caller::Checkpoint(const std::string& id, const std::string& checkpoint_id) const {
-  v1::CheckpointSessionRequest request;
-  request.set_name("sessions/" + id);
+  auto request = Naming<v1::CheckpointSessionRequest>(id);
   request.set_checkpoint_id(checkpoint_id);
   return FieldOf(Call(*this, &Stub::CheckpointSession, request), &v1::CheckpointSessionResponse::checkpoint);
 }
 
 Outcome<v1::Session> Caller::Restore(const std::string& id, const std::string& checkpoint_id) const {
-  v1::RestoreCheckpointRequest request;
-  request.set_name("sessions/" + id);
+  auto request = Naming<v1::RestoreCheckpointRequest>(id);
   request.set_checkpoint_id(checkpoint_id);
   return FieldOf(Call(*this, &Stub::RestoreCheckpoint, request), &v1::RestoreCheckpointResponse::session);
 }

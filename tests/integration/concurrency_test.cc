@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <future>
-#include <latch>
 #include <set>
 #include <string>
 #include <thread>

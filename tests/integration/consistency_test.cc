@@ -276,15 +276,6 @@ TEST_F(Consistency, TheKindOfInputIsEachLayersOwnAndFixed) {
   EXPECT_EQ(caller_.Get("a").reply.layers(1).input_kind(), v1::INPUT_KIND_PROJECTED);
 }
 
-TEST_F(Consistency, LayersHaveTokenCountsOfTheirOwn) {
-  ASSERT_TRUE(caller_.Create("a", "m").ok());
-  ASSERT_TRUE(caller_.Prefill(PrefillOf("a", 0, inputs_.Slice(0, 9))).ok());
-  ASSERT_TRUE(caller_.Decode(DecodeOf({"a"}, 2, {inputs_.Slice(0, 4)})).ok());
-  EXPECT_EQ(caller_.TokenCount("a", 0), 9);
-  EXPECT_EQ(caller_.TokenCount("a", 1), 0);
-  EXPECT_EQ(caller_.TokenCount("a", 2), 4);
-}
-
 TEST_F(Consistency, APrefillAfterDecodesEqualsOneWholePrefill) {
   ASSERT_TRUE(caller_.Create("whole", "m").ok());
   const auto whole = caller_.Prefill(PrefillOf("whole", kLayer, inputs_));

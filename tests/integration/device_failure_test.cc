@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/null/null_backend.h"
@@ -14,12 +15,9 @@ namespace {
 
 TEST(DeviceFailure, RefusesWhatTouchesStatesForGoodAndTurnsHealth) {
   const std::unique_ptr<Backend> computes = MakeNullBackend();
-  RecordingBackend* device = nullptr;  // the server's
-  TestServer server({.make_backend = [&] {
-    auto made = std::make_unique<RecordingBackend>(*computes);
-    device = made.get();
-    return made;
-  }});
+  auto made = std::make_unique<RecordingBackend>(*computes);
+  RecordingBackend* const device = made.get();  // the server's
+  TestServer server({}, std::move(made));
   const Caller caller(server);
   const TokenFeed feed = TokenFeed::Operator(1);
   for (const char* id : {"a", "b"}) ASSERT_TRUE(feed.Create(caller, id).ok());

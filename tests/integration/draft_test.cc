@@ -17,16 +17,6 @@ constexpr TokenRange kPrompt = {0, 4};
 constexpr int64_t kDraftFirst = 40;   // where drafts begin
 constexpr int64_t kOtherFirst = 100;  // what follows the verdict
 
-v1::AcceptTokensRequest Verdicts(const std::vector<std::string>& ids, const std::vector<int>& accepted) {
-  v1::AcceptTokensRequest request;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    v1::DraftAcceptance* acceptance = request.add_acceptances();
-    acceptance->set_session("sessions/" + ids[i]);
-    acceptance->set_accepted_tokens(accepted[i]);
-  }
-  return request;
-}
-
 class Draft : public ::testing::TestWithParam<const char*> {
  protected:
   void Feed(const std::string& id, int64_t decoded, int layer = 0) {
@@ -81,7 +71,7 @@ TEST_P(Draft, AcceptedInPartEqualsThatPartDecodedPlainlyAtEveryLogOffset) {
       EXPECT_EQ(RowTokens(trial.output(), row, drafts[i].count), outputs[static_cast<size_t>(drafts[i].count)]);
       EXPECT_EQ(trial.token_counts(static_cast<int>(i)), kPrompt.count + offset) << "counts move with the verdict";
     }
-    ASSERT_REPLY(const auto verdict, caller_.Accept(Verdicts(drafted, accepted)));
+    ASSERT_REPLY(const auto verdict, caller_.Accept(AcceptOf(drafted, accepted)));
     ASSERT_EQ(verdict.counts_size(), static_cast<int>(drafted.size()));
     std::vector<std::string> states;
     for (const std::string& id : plain) states.push_back(caller_.State(id));
@@ -182,11 +172,11 @@ TEST_P(Draft, ABadVerdictRefusesAllRowsUnlessTheyMayFail) {
   for (const char* id : {"a", "b", "none"}) Feed(id, 2);
   ASSERT_TRUE(caller_.Decode(feed_.Draft({"a", "b"}, {{kDraftFirst, 3}, {kDraftFirst, 5}})).ok());
   const std::string a = caller_.State("a"), b = caller_.State("b");
-  v1::AcceptTokensRequest request = Verdicts({"a", "b", "none", "unknown"}, {2, 6, 1, 0});
+  v1::AcceptTokensRequest request = AcceptOf({"a", "b", "none", "unknown"}, {2, 6, 1, 0});
   const auto refused = caller_.Accept(request);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::NOT_FOUND) << refused.status.error_message();
-  EXPECT_EQ(caller_.Accept(Verdicts({"a", "b"}, {2, 6})).reason(), "TOO_MANY_TOKENS");
-  EXPECT_EQ(caller_.Accept(Verdicts({"a", "none"}, {2, 1})).reason(), "TOO_MANY_TOKENS");
+  EXPECT_EQ(caller_.Accept(AcceptOf({"a", "b"}, {2, 6})).reason(), "TOO_MANY_TOKENS");
+  EXPECT_EQ(caller_.Accept(AcceptOf({"a", "none"}, {2, 1})).reason(), "TOO_MANY_TOKENS");
   EXPECT_EQ(caller_.State("a"), a);
   EXPECT_EQ(caller_.State("b"), b);
 
@@ -215,7 +205,7 @@ TEST_P(Draft, RetriesGiveTheSameBytesAndMoveTheStateOnce) {
   plain.set_draft(false);
   EXPECT_EQ(caller_.Decode(plain).reason(), "REQUEST_ID_REUSED") << "a draft is another payload";
 
-  v1::AcceptTokensRequest verdict = WithId(Verdicts({"a"}, {3}), "v");
+  v1::AcceptTokensRequest verdict = WithId(AcceptOf({"a"}, {3}), "v");
   ASSERT_REPLY(const auto accepted, caller_.Accept(verdict));
   feed_.DecodeAll(caller_, "plain", {kDraftFirst, 3});
   for (int i = 0; i < 2; ++i) {
@@ -224,7 +214,7 @@ TEST_P(Draft, RetriesGiveTheSameBytesAndMoveTheStateOnce) {
     EXPECT_EQ(caller_.State("a"), caller_.State("plain"));
   }
   EXPECT_EQ(caller_.Decode(draft).reply.output().data(), first.output().data()) << "still the last reply";
-  v1::AcceptTokensRequest other = WithId(Verdicts({"a"}, {2}), "v");
+  v1::AcceptTokensRequest other = WithId(AcceptOf({"a"}, {2}), "v");
   EXPECT_EQ(caller_.Accept(other).reason(), "REQUEST_ID_REUSED");
   EXPECT_EQ(caller_.Accept("a", 1).reason(), "TOO_MANY_TOKENS") << "without an id it is a new call";
   EXPECT_TRUE(caller_.Accept("a", 0).ok()) << "there is nothing to drop";
@@ -253,7 +243,7 @@ TEST_P(Draft, PendingTravelsThroughExportAndImport) {
     ASSERT_REPLY(const auto imported, caller_.Import(target, file));
     EXPECT_EQ(imported.layers(0).draft_length(), kMaxDraft);
     EXPECT_EQ(caller_.State(copy), caller_.State(id));
-    ASSERT_TRUE(caller_.Accept(Verdicts({id, copy}, {5, 5})).ok());
+    ASSERT_TRUE(caller_.Accept(AcceptOf({id, copy}, {5, 5})).ok());
     EXPECT_EQ(caller_.State(copy), caller_.State(id));
     const std::string plain = "plain" + std::to_string(offset);
     Feed(plain, offset);
@@ -264,11 +254,11 @@ TEST_P(Draft, PendingTravelsThroughExportAndImport) {
 
 TEST_P(Draft, PendingSurvivesTheHostTier) {
   const int64_t bytes = caller_.Create(feed_.Creation("probe")).reply.state_bytes();
-  TestServer small({.models = TokenFeed::Models(), .state_bytes = bytes + bytes / 2, .host_bytes = 20 * bytes});
+  TestServer small(
+      {.models = TokenFeed::Models(), .device_state_bytes = bytes + bytes / 2, .host_state_bytes = 20 * bytes});
   const Caller caller(small);
   for (const std::string id : {"a", "b"}) {
-    ASSERT_TRUE(feed_.Create(caller, id).ok());
-    ASSERT_TRUE(caller.Prefill(feed_.Prefill(id, kPrompt)).ok());
+    feed_.Start(caller, id, kPrompt);
     ASSERT_TRUE(caller.Decode(feed_.Draft({id}, {TokenRange{kDraftFirst, 6}})).ok());
   }
   EXPECT_EQ(caller.Get("a").reply.tier(), v1::STATE_TIER_HOST);

@@ -3,11 +3,11 @@
 // A TestServer that is destroyed without Drain leaves the disk as a killed process does.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -23,27 +23,21 @@ class Durability : public ::testing::Test {
  protected:
   Durability() { Start(); }
 
-  void Start(const CheckpointPolicy& policy = {}) {
+  void Start(GdnServerOptions options = {}) {
     server_ = nullptr;  // frees the folder
-    TestServerOptions options;
     options.models = TokenFeed::Models();
     options.disk_dir = folder_.path();
-    options.policy = policy;
-    server_ = std::make_unique<TestServer>(options);
+    server_ = std::make_unique<TestServer>(std::move(options));
     caller_ = std::make_unique<Caller>(*server_);
   }
   void StartAfterAnOrderlyEnd() {
     EXPECT_TRUE(server_->Drain());
     Start();
   }
-  void StartAfterACrash(const CheckpointPolicy& policy = {}) { Start(policy); }
+  void StartAfterACrash(GdnServerOptions options = {}) { Start(std::move(options)); }
 
   // The prompt, and `decoded` tokens one by one; on any server.
-  void Feed(const Caller& caller, const std::string& id, int64_t decoded) {
-    ASSERT_TRUE(feed_.Create(caller, id).ok());
-    ASSERT_TRUE(caller.Prefill(feed_.Prefill(id, kPrompt)).ok());
-    feed_.DecodeAll(caller, id, {kPrompt.count, decoded});
-  }
+  void Feed(const Caller& caller, const std::string& id, int64_t decoded) { feed_.Start(caller, id, kPrompt, decoded); }
   std::string Decode(const Caller& caller, const std::string& id, int64_t first, int64_t count) {
     return feed_.DecodeAll(caller, id, {first, count});
   }
@@ -190,8 +184,7 @@ TEST_F(Durability, APrefillOrAnAcceptanceOfAnOldEpochIsRefused) {
   v1::PrefillRequest prompt = feed_.Prefill("a", {50, 4});
   prompt.set_session_epoch(1);
   EXPECT_EQ(caller_->Prefill(prompt).reason(), "EPOCH_MISMATCH");
-  v1::AcceptTokensRequest verdict;
-  verdict.add_acceptances()->set_session("sessions/a");
+  v1::AcceptTokensRequest verdict = AcceptOf({"a"}, {0});
   verdict.mutable_acceptances(0)->set_session_epoch(1);
   EXPECT_EQ(caller_->Accept(verdict).reason(), "EPOCH_MISMATCH");
   prompt.set_session_epoch(caller_->Get("a").reply.epoch());
@@ -200,14 +193,14 @@ TEST_F(Durability, APrefillOrAnAcceptanceOfAnOldEpochIsRefused) {
 
 TEST_F(Durability, APolicyByTokensBoundsWhatACrashLoses) {
   constexpr int64_t kEvery = 8;
-  Start({.every_tokens = kEvery});
+  Start({.checkpoint_every_tokens = kEvery});
   Feed(*caller_, "a", 0);
   Feed(steady_, "a", 0);
   for (int crash = 0; crash < 3; ++crash) {
     const int64_t before = caller_->TokenCount("a", 0);
     const std::string outputs = Decode(*caller_, "a", before, 21);
     EXPECT_EQ(outputs, Decode(steady_, "a", before, 21));
-    StartAfterACrash({.every_tokens = kEvery});
+    StartAfterACrash({.checkpoint_every_tokens = kEvery});
     const int64_t kept = caller_->TokenCount("a", 0);
     EXPECT_GE(kept, before + 21 - kEvery);
     Decode(*caller_, "a", kept, before + 21 - kept);
@@ -216,7 +209,7 @@ TEST_F(Durability, APolicyByTokensBoundsWhatACrashLoses) {
 }
 
 TEST_F(Durability, APolicyByTimeMakesWhatRestsDurable) {
-  Start({.every = absl::Milliseconds(50)});
+  Start({.checkpoint_every = absl::Milliseconds(50)});
   Feed(*caller_, "a", 5);
   const std::string state = caller_->State("a");
   const auto durable = [&] { return caller_->Get("a").reply.layers(0).durable_token_count() == kPrompt.count + 5; };

@@ -46,6 +46,8 @@ TEST_F(ExactlyOnce, ARepeatedPrefillGivesTheSameBytesAndMovesTheStateOnce) {
     ASSERT_REPLY(const auto again, caller_.Prefill(Prompt("a", "p")));
     EXPECT_EQ(again.SerializeAsString(), first.SerializeAsString());
   }
+  v1::PrefillRequest shorter = WithId(PrefillOf("a", kLayer, inputs_.Slice(0, kPrompt - 1)), "p");
+  EXPECT_TRUE(RefusedAs(caller_.Prefill(shorter), "REQUEST_ID_REUSED"));
   EXPECT_EQ(caller_.TokenCount("a", kLayer), kPrompt);
   EXPECT_EQ(caller_.State("a"), caller_.State("reference"));
 }
@@ -137,7 +139,7 @@ TEST_F(ExactlyOnce, ABusyRowOfABatchRefusesAllOfItUnlessRowsMayFail) {
   EngineBlocker blocker(server_.batcher());
   auto call = Later(Step({"a"}, 0, "d"));
   EXPECT_TRUE(WaitForCalls(server_, "a", kLayer, 1));
-  EXPECT_EQ(caller_.Decode(Step({"reference", "a"}, 0, "")).reason(), "SESSION_BUSY");
+  EXPECT_TRUE(RefusedAs(caller_.Decode(Step({"reference", "a"}, 0, "")), "SESSION_BUSY", {{"session", "sessions/a"}}));
   v1::DecodeRequest partial = Step({"reference", "a"}, 0, "");
   partial.set_partial_ok(true);
   auto rows = Later(partial);
@@ -149,6 +151,7 @@ TEST_F(ExactlyOnce, ABusyRowOfABatchRefusesAllOfItUnlessRowsMayFail) {
   EXPECT_TRUE(call.get().ok());
   EXPECT_EQ(caller_.TokenCount("reference", kLayer), 1);
   EXPECT_EQ(caller_.TokenCount("a", kLayer), 1);
+  EXPECT_EQ(caller_.State("reference"), caller_.State("a")) << "the same step, once each";
 }
 
 TEST_F(ExactlyOnce, TheRequestIdIsLookedAtBeforeTheTokenCountAndThatBeforeBusy) {

@@ -21,9 +21,7 @@ class Fork : public ::testing::Test {
  protected:
   // A session that has seen the prompt, `decoded` tokens one by one, and then `more`.
   void Feed(const std::string& id, int64_t decoded, TokenRange more = {0, 0}) {
-    ASSERT_TRUE(feed_.Create(caller_, id).ok());
-    ASSERT_TRUE(caller_.Prefill(feed_.Prefill(id, kPrompt)).ok());
-    feed_.DecodeAll(caller_, id, {kPrompt.count, decoded});
+    feed_.Start(caller_, id, kPrompt, decoded);
     if (more.count > 0) feed_.DecodeAll(caller_, id, more);
   }
 
@@ -169,9 +167,7 @@ TEST_F(Fork, MakesAllChildrenOrNone) {
 
 TEST_F(Fork, TheSameRequestAgainReturnsTheChildrenAsTheyAre) {
   Feed("p", 4);
-  v1::ForkSessionRequest request;
-  request.set_name("sessions/p");
-  for (const char* id : {"a", "b"}) request.add_session_ids(id);
+  v1::ForkSessionRequest request = ForkOf("p", {"a", "b"});
   ASSERT_TRUE(caller_.Fork(request).ok());
   feed_.DecodeAll(caller_, "a", {kPrefix, 2});
   feed_.DecodeAll(caller_, "p", {kPrefix, 1});
@@ -196,10 +192,7 @@ TEST_F(Fork, ChildrenHaveNamesLifetimesAndRepliesOfTheirOwn) {
   ASSERT_TRUE(caller_.Create(creation).ok());
   v1::DecodeRequest step = WithId(feed_.Decode({"p"}, TokenRange{0, 1}), "s");
   ASSERT_TRUE(caller_.Decode(step).ok());
-  v1::ForkSessionRequest request;
-  request.set_name("sessions/p");
-  request.add_session_ids("");
-  request.add_session_ids("named");
+  v1::ForkSessionRequest request = ForkOf("p", {"", "named"});
   request.mutable_idle_ttl()->set_seconds(500);
   request.mutable_max_lifetime()->set_seconds(700);
   ASSERT_REPLY(const auto children, caller_.Fork(request));
@@ -219,7 +212,7 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
   if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
   // Two layers with a state: the parent keeps its slots, each child has one a layer, and the parent one to leave by.
-  TestServer small({.state_bytes = 5 * bytes});
+  TestServer small({.device_state_bytes = 5 * bytes});
   const Caller caller(small);
   const std::vector<std::string> ids = {"p", "a", "b", "c"};
   ASSERT_TRUE(feed_.Create(caller, "p").ok());
@@ -231,21 +224,18 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
   EXPECT_TRUE(HasRetryInfo(full.status));
 
   Feed("fed", 0);
+  const auto step = [&](const Caller& by, const std::string& id, TokenRange range, int layer) {
+    const auto taken = [&](const auto& outcome) {
+      EXPECT_TRUE(outcome.ok()) << id << ": " << outcome.status.error_message();
+      return outcome.reply.output().data();
+    };
+    return range.count == 1 ? taken(by.Decode(feed_.Decode({id}, range, layer)))
+                            : taken(by.Prefill(feed_.Prefill(id, range, layer)));
+  };
   for (const TokenRange range : {TokenRange{60, 1}, TokenRange{61, 40}, TokenRange{101, 1}}) {
-    const auto expected = range.count == 1 ? caller_.Decode(feed_.Decode({"fed"}, range)).reply.output().data()
-                                           : caller_.Prefill(feed_.Prefill("fed", range)).reply.output().data();
+    const std::string expected = step(caller_, "fed", range, 0);
     for (const int layer : {0, 1}) {
-      for (const std::string& id : ids) {
-        if (range.count == 1) {
-          const auto reply = caller.Decode(feed_.Decode({id}, range, layer));
-          ASSERT_TRUE(reply.ok()) << id << ": " << reply.status.error_message();
-          EXPECT_EQ(reply.reply.output().data(), expected);
-        } else {
-          const auto reply = caller.Prefill(feed_.Prefill(id, range, layer));
-          ASSERT_TRUE(reply.ok()) << id << ": " << reply.status.error_message();
-          EXPECT_EQ(reply.reply.output().data(), expected);
-        }
-      }
+      for (const std::string& id : ids) ASSERT_EQ(step(caller, id, range, layer), expected) << id;
     }
   }
   for (const std::string& id : ids) ASSERT_TRUE(caller.Delete(id).ok());
@@ -255,7 +245,7 @@ TEST_F(Fork, ThatJustFitsLetsEveryLaterStepOfEveryMemberSucceed) {
 TEST_F(Fork, WithoutRoomMakesNothingAndTheParentGoesOn) {
   if (!server_.server().backend().info().lazy_memory) GTEST_SKIP() << "a pool takes only half of a device's budget";
   const int64_t bytes = caller_.CreateOperator("probe", SmallOperator(2)).reply.state_bytes();
-  TestServer small({.state_bytes = 4 * bytes + bytes / 2});  // a parent and two children; not a third
+  TestServer small({.device_state_bytes = 4 * bytes + bytes / 2});  // a parent and two children; not a third
   const Caller caller(small);
   ASSERT_TRUE(feed_.Create(caller, "p").ok());
   for (const int layer : {0, 1}) ASSERT_TRUE(caller.Prefill(feed_.Prefill("p", kPrompt, layer)).ok());

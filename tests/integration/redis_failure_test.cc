@@ -24,18 +24,13 @@ class RedisFailure : public ::testing::Test {
     redis_.Start();
   }
   // A server over redis that has room for `sessions` on the device.
-  TestServerOptions WithRoomFor(double sessions) const {
+  GdnServerOptions WithRoomFor(double sessions) const {
     const int64_t bytes = big_.CreateOperator("probe", SmallOperator(1)).reply.state_bytes();
-    TestServerOptions options;
-    options.state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes));
-    options.redis = redis_.endpoint();
-    return options;
+    return {.device_state_bytes = static_cast<int64_t>(sessions * static_cast<double>(bytes)),
+            .redis = redis_.endpoint()};
   }
   void CreateAll(const Caller& caller) {
-    for (const std::string& id : ids_) {
-      ASSERT_TRUE(feed_.Create(caller, id).ok());
-      ASSERT_TRUE(caller.Prefill(feed_.Prefill(id, {0, 3})).ok());
-    }
+    for (const std::string& id : ids_) feed_.Start(caller, id, {0, 3});
   }
 
   const std::vector<std::string> ids_ = SessionIds(kSessions);

@@ -30,10 +30,7 @@ class ReplyLost : public ::testing::Test {
     stub_ = v1::GdnService::NewStub(channel_);
   }
   void SetUp() override {
-    for (const char* id : {"a", "plain"}) {
-      ASSERT_TRUE(feed_.Create(caller_, id).ok());
-      ASSERT_TRUE(caller_.Prefill(feed_.Prefill(id, kPrompt)).ok());
-    }
+    for (const char* id : {"a", "plain"}) feed_.Start(caller_, id, kPrompt);
     Connect();
   }
   // A call that goes through, so that the next one does not wait for a connection.
@@ -103,10 +100,7 @@ TEST_F(ReplyLost, OfAPrefillComesAgainByItsRequestId) {
 
 TEST_F(ReplyLost, OfAnAcceptanceComesAgainByItsRequestId) {
   ASSERT_TRUE(caller_.Decode(feed_.Draft({"a"}, {TokenRange{kPrompt.count, 8}})).ok());
-  v1::AcceptTokensRequest request;
-  request.add_acceptances()->set_session("sessions/a");
-  request.mutable_acceptances(0)->set_accepted_tokens(5);
-  request.set_request_id("v");
+  const v1::AcceptTokensRequest request = WithId(AcceptOf({"a"}, {5}), "v");
   LoseReplyOf(&v1::GdnService::Stub::AcceptTokens, request, [&] { return Count() == kPrompt.count + 5; });
   ASSERT_REPLY(const auto retry, caller_.Accept(request));
   EXPECT_EQ(retry.counts(0).layers(0).token_count(), kPrompt.count + 5);
@@ -115,9 +109,7 @@ TEST_F(ReplyLost, OfAnAcceptanceComesAgainByItsRequestId) {
 }
 
 TEST_F(ReplyLost, OfAForkComesAgainByTheSameRequest) {
-  v1::ForkSessionRequest request;
-  request.set_name("sessions/a");
-  for (const char* id : {"x", "y"}) request.add_session_ids(id);
+  const v1::ForkSessionRequest request = ForkOf("a", {"x", "y"});
   LoseReplyOf(&v1::GdnService::Stub::ForkSession, request, [&] { return caller_.Get("y").ok(); });
   ASSERT_REPLY(const auto retry, caller_.Fork(request));
   EXPECT_EQ(retry.sessions_size(), 2);

@@ -1,13 +1,16 @@
 #include "tests/integration/service_helpers.h"
 
+#include <google/protobuf/empty.pb.h>
+#include <google/protobuf/wrappers.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
-#include <latch>
+#include <future>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,28 +31,20 @@ DType ToDType(v1::DType dtype) { return static_cast<DType>(dtype); }  // the two
 
 // The status code of a reason: INVALID_ARGUMENT of all that are not here.
 grpc::StatusCode CodeOf(const std::string& reason) {
-  static const auto* const kCodes =
-      new std::map<std::string, grpc::StatusCode>{{"CHECKPOINT_NOT_FOUND", grpc::StatusCode::NOT_FOUND},
-                                                  {"DEVICE_FAILED", grpc::StatusCode::UNAVAILABLE},
-                                                  {"DRAFT_PENDING", grpc::StatusCode::FAILED_PRECONDITION},
-                                                  {"EPOCH_MISMATCH", grpc::StatusCode::ABORTED},
-                                                  {"INPUT_KIND_MISMATCH", grpc::StatusCode::FAILED_PRECONDITION},
-                                                  {"INPUT_NEEDS_MODEL", grpc::StatusCode::FAILED_PRECONDITION},
-                                                  {"INVALID_STATE_FILE", grpc::StatusCode::DATA_LOSS},
-                                                  {"MESSAGE_TOO_LARGE", grpc::StatusCode::RESOURCE_EXHAUSTED},
-                                                  {"MODEL_NOT_FOUND", grpc::StatusCode::NOT_FOUND},
-                                                  {"NO_DURABLE_TIER", grpc::StatusCode::FAILED_PRECONDITION},
-                                                  {"QUEUE_FULL", grpc::StatusCode::RESOURCE_EXHAUSTED},
-                                                  {"SERVER_DRAINING", grpc::StatusCode::UNAVAILABLE},
-                                                  {"SESSION_BUSY", grpc::StatusCode::ABORTED},
-                                                  {"SESSION_EXISTS", grpc::StatusCode::ALREADY_EXISTS},
-                                                  {"SESSION_NOT_FOUND", grpc::StatusCode::NOT_FOUND},
-                                                  {"STATE_BUDGET_EXHAUSTED", grpc::StatusCode::RESOURCE_EXHAUSTED},
-                                                  {"STATE_MISMATCH", grpc::StatusCode::FAILED_PRECONDITION},
-                                                  {"TIER_UNAVAILABLE", grpc::StatusCode::UNAVAILABLE},
-                                                  {"TOKEN_COUNT_MISMATCH", grpc::StatusCode::ABORTED}};
-  const auto it = kCodes->find(reason);
-  return it == kCodes->end() ? grpc::StatusCode::INVALID_ARGUMENT : it->second;
+  using enum grpc::StatusCode;
+  static const auto* const kCodes = new std::map<grpc::StatusCode, std::set<std::string>>{
+      {ABORTED, {"EPOCH_MISMATCH", "SESSION_BUSY", "TOKEN_COUNT_MISMATCH"}},
+      {ALREADY_EXISTS, {"SESSION_EXISTS"}},
+      {DATA_LOSS, {"INVALID_STATE_FILE"}},
+      {FAILED_PRECONDITION,
+       {"DRAFT_PENDING", "INPUT_KIND_MISMATCH", "INPUT_NEEDS_MODEL", "NO_DURABLE_TIER", "STATE_MISMATCH"}},
+      {NOT_FOUND, {"CHECKPOINT_NOT_FOUND", "MODEL_NOT_FOUND", "SESSION_NOT_FOUND"}},
+      {RESOURCE_EXHAUSTED, {"MESSAGE_TOO_LARGE", "QUEUE_FULL", "STATE_BUDGET_EXHAUSTED"}},
+      {UNAVAILABLE, {"DEVICE_FAILED", "SERVER_DRAINING", "TIER_UNAVAILABLE"}}};
+  for (const auto& [code, reasons] : *kCodes) {
+    if (reasons.contains(reason)) return code;
+  }
+  return INVALID_ARGUMENT;
 }
 
 // Appends one sequence's rows of a [B, T, D] tensor.
@@ -143,23 +138,48 @@ v1::PrefillRequest PrefillOf(const std::string& id, int layer, const Tokens& tok
   return request;
 }
 
+int64_t SetRows(const std::vector<std::string>& ids, const std::vector<int64_t>& lengths, v1::DecodeRequest& request) {
+  const auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    request.add_sessions("sessions/" + ids[i]);
+    if (*shortest != *longest) request.add_lengths(static_cast<int32_t>(lengths[i]));
+  }
+  return *longest;
+}
+
 v1::DecodeRequest DecodeOf(const std::vector<std::string>& ids, int layer, const std::vector<Tokens>& rows,
                            v1::DType dtype) {
   v1::DecodeRequest request;
   request.set_layer(layer);
-  int64_t longest = 0;
-  for (const Tokens& row : rows) longest = std::max(longest, row.count());
-  const bool ragged = std::any_of(rows.begin(), rows.end(), [&](const Tokens& row) { return row.count() != longest; });
+  std::vector<int64_t> lengths;
+  for (const Tokens& row : rows) lengths.push_back(row.count());
+  const int64_t longest = SetRows(ids, lengths, request);
   const int64_t features = rows.front().features;
   std::vector<float> values;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    request.add_sessions("sessions/" + ids[i]);
-    if (ragged) request.add_lengths(static_cast<int32_t>(rows[i].count()));
-    values.insert(values.end(), rows[i].values.begin(), rows[i].values.end());
-    values.resize((i + 1) * static_cast<size_t>(longest * features), kPadding);
+  for (const Tokens& row : rows) {
+    const size_t end = values.size() + static_cast<size_t>(longest * features);
+    values.insert(values.end(), row.values.begin(), row.values.end());
+    values.resize(end, kPadding);
   }
   *request.mutable_hidden_states()->mutable_hidden_states() =
       AsTensor({static_cast<int64_t>(rows.size()), longest, features}, values, dtype);
+  return request;
+}
+
+v1::AcceptTokensRequest AcceptOf(const std::vector<std::string>& ids, const std::vector<int>& accepted) {
+  v1::AcceptTokensRequest request;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    v1::DraftAcceptance* acceptance = request.add_acceptances();
+    acceptance->set_session("sessions/" + ids[i]);
+    acceptance->set_accepted_tokens(accepted[i]);
+  }
+  return request;
+}
+
+v1::ForkSessionRequest ForkOf(const std::string& id, const std::vector<std::string>& children) {
+  v1::ForkSessionRequest request;
+  request.set_name("sessions/" + id);
+  for (const std::string& child : children) request.add_session_ids(child);
   return request;
 }
 
@@ -250,22 +270,15 @@ bool WaitForQueuedSteps(TestServer& server, size_t steps) {
 }
 
 int HealthOf(TestServer& server) {
-  grpc::GenericStub stub(server.channel());
+  // On the wire HealthCheckRequest is an Empty where it names no service, and HealthCheckResponse a UInt32Value.
+  grpc::TemplatedGenericStub<google::protobuf::Empty, google::protobuf::UInt32Value> stub(server.channel());
   grpc::ClientContext context;
-  const grpc::Slice empty;
-  const grpc::ByteBuffer request(&empty, 1);
-  grpc::ByteBuffer response;
-  std::latch done{1};
-  grpc::Status status;
+  const google::protobuf::Empty request;
+  google::protobuf::UInt32Value response;
+  std::promise<grpc::Status> done;
   stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
-                 [&](grpc::Status result) {
-                   status = std::move(result);
-                   done.count_down();
-                 });
-  done.wait();
-  std::vector<grpc::Slice> slices;
-  if (!status.ok() || !response.Dump(&slices).ok() || slices.size() != 1 || slices[0].size() != 2) return -1;
-  return slices[0].begin()[1];
+                 [&done](grpc::Status status) { done.set_value(std::move(status)); });
+  return done.get_future().get().ok() ? static_cast<int>(response.value()) : -1;
 }
 
 void CancelAndSettle(const Caller& caller, grpc::ClientContext& context) {

@@ -100,6 +100,11 @@ v1::PrefillRequest PrefillOf(const std::string& id, int layer, const Tokens& tok
 // Row i brings rows[i]; shorter rows are padded with 1e6 (a value that would show) and `lengths` is set.
 v1::DecodeRequest DecodeOf(const std::vector<std::string>& ids, int layer, const std::vector<Tokens>& rows,
                            v1::DType dtype = v1::DTYPE_F32);
+// Names the sessions of a decode; row i has lengths[i] tokens, which is said where the rows differ. The longest length.
+int64_t SetRows(const std::vector<std::string>& ids, const std::vector<int64_t>& lengths, v1::DecodeRequest& request);
+// The verdicts on drafts: of accepted[i] tokens for session i.
+v1::AcceptTokensRequest AcceptOf(const std::vector<std::string>& ids, const std::vector<int>& accepted);
+v1::ForkSessionRequest ForkOf(const std::string& id, const std::vector<std::string>& children);
 // A delta_rule input whose tensors lead with `leading`, whose product is inputs.tokens.
 v1::DeltaRuleInput DeltaRuleOf(const DeltaRuleInputs& inputs, const std::vector<int64_t>& leading);
 // A projected input of random values for the dims of set 1 (H = 2, HV = 4, K = V = 32).
@@ -151,9 +156,11 @@ class Caller {
   Outcome<v1::PrefillResponse> Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const;
   Outcome<v1::DecodeResponse> Decode(const v1::DecodeRequest& request) const;
   Outcome<v1::DecodeResponse> Decode(grpc::ClientContext& context, const v1::DecodeRequest& request) const;
+  Outcome<std::string> Export(const v1::ExportStateRequest& request) const;
   Outcome<std::string> Export(const std::string& id, bool include_recurrent_state = false) const;
-  Outcome<v1::Session> Import(const v1::ImportStateRequest::Target& target, const std::string& file,
-                              size_t piece_bytes = 1000) const;
+  // Sends the messages, and with `end` says that these were all.
+  Outcome<v1::Session> Import(const std::vector<v1::ImportStateRequest>& messages, bool end = true) const;
+  Outcome<v1::Session> Import(const v1::ImportStateRequest::Target& target, const std::string& file) const;
   Outcome<v1::Session> Import(const std::string& id, const std::string& model, const std::string& file) const;
   Outcome<v1::ForkSessionResponse> Fork(const v1::ForkSessionRequest& request) const;
   Outcome<v1::ForkSessionResponse> Fork(const std::string& id, const std::vector<std::string>& children) const;
@@ -187,8 +194,7 @@ bool WaitForCalls(TestServer& server, const std::string& id, int layer, int call
 // The same for `steps` in the engine's queue.
 bool WaitForQueuedSteps(TestServer& server, size_t steps);
 
-// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed. The messages are one
-// varint each, so no stub is needed.
+// What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed.
 int HealthOf(TestServer& server);
 
 // Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then

@@ -212,7 +212,7 @@ TEST_F(Sessions, InitialStatesContinueWhereTheyWereTaken) {
 
 TEST_F(Sessions, TheBudgetIsNotOverdrawnAndDeletionGivesItBack) {
   const int64_t bytes = caller_.Create("probe", "next").reply.state_bytes();
-  TestServer small({.models = {{"next", GoldenPath(kSet)}}, .state_bytes = 2 * bytes + bytes / 2});
+  TestServer small({.models = {{"next", GoldenPath(kSet)}}, .device_state_bytes = 2 * bytes + bytes / 2});
   const Caller caller(small);
   for (const char* id : {"a", "b"}) {
     ASSERT_TRUE(caller.Create(id, "next").ok());
@@ -241,31 +241,29 @@ TEST_F(Sessions, TheBudgetIsNotOverdrawnAndDeletionGivesItBack) {
 
 TEST_F(Sessions, InterleavedOnesEqualThoseRunApartToTheBit) {
   const std::vector<Tokens> tokens = {inputs_, GoldenInputs(kSet, 0, /*sequence=*/1)};
-  const std::vector<std::string> apart = {"apart0", "apart1"};
-  const std::vector<std::string> mixed = {"mixed0", "mixed1"};
-  for (const auto& ids : {apart, mixed}) {
-    for (const std::string& id : ids) ASSERT_TRUE(caller_.Create(id, "next").ok());
-  }
-  const auto prefill = [&](const std::string& id, size_t who, int64_t first, int64_t count) {
-    return caller_.Prefill(PrefillOf(id, 0, tokens[who].Slice(first, count))).reply.output().data();
+  constexpr int kSteps = 22;  // a prefill of 11, twenty decodes, a prefill of 6
+  const auto step = [&](const std::string& kind, size_t who, int index) {
+    const std::string id = kind + std::to_string(who);
+    if (index == 0 || index == kSteps - 1) {
+      const Tokens part = index == 0 ? tokens[who].Slice(0, 11) : tokens[who].Slice(31, 6);
+      return caller_.Prefill(PrefillOf(id, 0, part)).reply.output().data();
+    }
+    return caller_.Decode(DecodeOf({id}, 0, {tokens[who].Token(10 + index)})).reply.output().data();
   };
-  const auto decode = [&](const std::string& id, size_t who, int64_t token) {
-    return caller_.Decode(DecodeOf({id}, 0, {tokens[who].Token(token)})).reply.output().data();
-  };
-  std::vector<std::vector<std::string>> expected(2);
+  for (const char* id : {"apart0", "apart1", "mixed0", "mixed1"}) ASSERT_TRUE(caller_.Create(id, "next").ok());
+  std::vector<std::vector<std::string>> expected(2), outputs(2);
   for (size_t who = 0; who < 2; ++who) {
-    expected[who].push_back(prefill(apart[who], who, 0, 11));
-    for (int64_t t = 11; t < 31; ++t) expected[who].push_back(decode(apart[who], who, t));
-    expected[who].push_back(prefill(apart[who], who, 31, 6));
+    for (int i = 0; i < kSteps; ++i) expected[who].push_back(step("apart", who, i));
   }
-  std::vector<std::vector<std::string>> outputs(2);
-  for (size_t who = 0; who < 2; ++who) outputs[who].push_back(prefill(mixed[who], who, 0, 11));
-  for (int64_t t = 11; t < 31; ++t) {
-    for (size_t who = 0; who < 2; ++who) outputs[who].push_back(decode(mixed[who], who, t));
+  for (int i = 0; i < kSteps; ++i) {
+    for (const size_t turn : {0, 1}) {
+      const size_t who = i < kSteps - 1 ? turn : 1 - turn;
+      outputs[who].push_back(step("mixed", who, i));
+    }
   }
-  for (const size_t who : {1, 0}) outputs[who].push_back(prefill(mixed[who], who, 31, 6));
   EXPECT_EQ(outputs, expected);
-  for (size_t who = 0; who < 2; ++who) EXPECT_EQ(caller_.State(mixed[who]), caller_.State(apart[who]));
+  for (const char* who : {"0", "1"})
+    EXPECT_EQ(caller_.State(std::string("mixed") + who), caller_.State(std::string("apart") + who));
 }
 
 }  // namespace

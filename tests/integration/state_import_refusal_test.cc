@@ -57,13 +57,13 @@ TEST_F(StateTransfer, PiecesDamagedOnTheirWayMakeNoSession) {
   const v1::ImportStateRequest second = DataOf(file.substr(file.size() / 2));
   v1::ImportStateRequest wrong = second;
   wrong.set_checksum(second.checksum() ^ 1);
-  EXPECT_EQ(Send({TargetOf("b", "m"), first, wrong}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(Send({TargetOf("b", "m"), first}).reason(), "INVALID_STATE_FILE") << "cut, and no size was said";
-  EXPECT_EQ(Send({TargetOf("b", "m", size), first}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(Send({TargetOf("b", "m", size - 1), first, second}).reason(), "INVALID_STATE_FILE");
-  EXPECT_EQ(Send({TargetOf("b", "m", size + 1), first, second}).reason(), "INVALID_STATE_FILE");
+  EXPECT_EQ(caller_.Import({TargetOf("b", "m"), first, wrong}).reason(), "INVALID_STATE_FILE");
+  EXPECT_EQ(caller_.Import({TargetOf("b", "m"), first}).reason(), "INVALID_STATE_FILE") << "cut, and no size was said";
+  EXPECT_EQ(caller_.Import({TargetOf("b", "m", size), first}).reason(), "INVALID_STATE_FILE");
+  EXPECT_EQ(caller_.Import({TargetOf("b", "m", size - 1), first, second}).reason(), "INVALID_STATE_FILE");
+  EXPECT_EQ(caller_.Import({TargetOf("b", "m", size + 1), first, second}).reason(), "INVALID_STATE_FILE");
   EXPECT_EQ(caller_.Get("b").reason(), "SESSION_NOT_FOUND");
-  EXPECT_TRUE(Send({TargetOf("b", "m", size), first, second}).ok());
+  EXPECT_TRUE(caller_.Import({TargetOf("b", "m", size), first, second}).ok());
   EXPECT_EQ(caller_.State("b"), caller_.State("a"));
 }
 
@@ -109,11 +109,11 @@ TEST_F(StateTransfer, AFileThatDoesNotFitIsRefusedByItsHeader) {
   const std::string header = file.substr(0, SafetensorsHeaderEnd(file).value());
   const auto size = static_cast<int64_t>(file.size());
   // Nothing but the header is sent, and the stream is left open: the answer does not wait for more.
-  const auto refused = Send({TargetOf("b", "other", size), DataOf(header)}, /*end=*/false);
+  const auto refused = caller_.Import({TargetOf("b", "other", size), DataOf(header)}, /*end=*/false);
   EXPECT_EQ(refused.reason(), "STATE_MISMATCH");
   EXPECT_EQ(refused.metadata("field"), "model_fingerprint");
-  EXPECT_EQ(Send({TargetOf("b", "m", int64_t{1} << 40)}, /*end=*/false).reason(), "MESSAGE_TOO_LARGE");
-  EXPECT_EQ(Send({TargetOf("a", "m", size)}, /*end=*/false).reason(), "SESSION_EXISTS");
+  EXPECT_EQ(caller_.Import({TargetOf("b", "m", int64_t{1} << 40)}, /*end=*/false).reason(), "MESSAGE_TOO_LARGE");
+  EXPECT_EQ(caller_.Import({TargetOf("a", "m", size)}, /*end=*/false).reason(), "SESSION_EXISTS");
 }
 
 TEST_F(StateTransfer, ImportsThatBreakTheProtocolAreRefused) {
@@ -125,22 +125,23 @@ TEST_F(StateTransfer, ImportsThatBreakTheProtocolAreRefused) {
   bad_size = TargetOf("b", "m", -1);
   bad_ttl = target;
   bad_ttl.mutable_target()->mutable_idle_ttl()->set_seconds(-1);
-  EXPECT_EQ(Send({}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({target, target}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({target, v1::ImportStateRequest()}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({no_spec, data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({bad_size, data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({bad_ttl, data}).reason(), "INVALID_SPEC");
-  EXPECT_EQ(Send({TargetOf("b", "none"), data}).reason(), "MODEL_NOT_FOUND");
-  EXPECT_EQ(Send({TargetOf("b b", "m"), data}).reason(), "INVALID_NAME");
-  EXPECT_EQ(Send({TargetOf("a", "m"), data}).reason(), "SESSION_EXISTS");
-  EXPECT_EQ(Send({target}).reason(), "INVALID_STATE_FILE");
+  EXPECT_EQ(caller_.Import(std::vector<v1::ImportStateRequest>()).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({data}).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({target, target}).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({target, v1::ImportStateRequest()}).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({no_spec, data}).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({bad_size, data}).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({bad_ttl, data}).reason(), "INVALID_SPEC");
+  EXPECT_EQ(caller_.Import({TargetOf("b", "none"), data}).reason(), "MODEL_NOT_FOUND");
+  EXPECT_EQ(caller_.Import({TargetOf("b b", "m"), data}).reason(), "INVALID_NAME");
+  EXPECT_EQ(caller_.Import({TargetOf("a", "m"), data}).reason(), "SESSION_EXISTS");
+  EXPECT_EQ(caller_.Import({target}).reason(), "INVALID_STATE_FILE");
   std::vector<v1::ImportStateRequest> endless = {target};
   for (int i = 0; i < 80; ++i) endless.push_back(DataOf(std::string(size_t{1} << 18, 'x')));
-  EXPECT_EQ(Send(endless).reason(), "MESSAGE_TOO_LARGE");
-  EXPECT_TRUE(Send({target, data}).ok());
-  EXPECT_EQ(Send({target, data}).status.error_code(), grpc::StatusCode::ALREADY_EXISTS) << "even the same file";
+  EXPECT_EQ(caller_.Import(endless).reason(), "MESSAGE_TOO_LARGE");
+  EXPECT_TRUE(caller_.Import({target, data}).ok());
+  EXPECT_EQ(caller_.Import({target, data}).status.error_code(), grpc::StatusCode::ALREADY_EXISTS)
+      << "even the same file";
 }
 
 }  // namespace

@@ -77,20 +77,6 @@ class StateTransfer : public ::testing::Test {
     return exported.reply;
   }
 
-  // Sends the messages, and with `end` says that these were all.
-  Outcome<v1::Session> Send(const std::vector<v1::ImportStateRequest>& messages, bool end = true) {
-    Outcome<v1::Session> outcome;
-    grpc::ClientContext context;
-    v1::ImportStateResponse response;
-    const auto writer = server_.stub().ImportState(&context, &response);
-    for (const auto& message : messages) {
-      if (!writer->Write(message)) break;
-    }
-    if (end) writer->WritesDone();
-    outcome.status = writer->Finish();
-    outcome.reply = response.session();
-    return outcome;
-  }
   static v1::ImportStateRequest TargetOf(const std::string& id, const std::string& model, int64_t total_bytes = 0) {
     v1::ImportStateRequest message;
     message.mutable_target()->set_session_id(id);

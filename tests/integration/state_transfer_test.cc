@@ -21,7 +21,7 @@ using ::testing::UnorderedElementsAre;
 TEST_F(StateTransfer, ASessionGoesOnInAnotherServerToTheBit) {
   MakeUneven(caller_, "a");
   const std::string file = File("a");
-  TestServer second({.models = {{"m", GoldenPath(kSet)}}, .threads = 1});
+  TestServer second({.models = {{"m", GoldenPath(kSet)}}}, MakeTestBackend(/*threads=*/1));
   const Caller elsewhere(second);
   ASSERT_REPLY(const auto imported, elsewhere.Import("b", "m", file));
   EXPECT_EQ(imported.name(), "sessions/b");
@@ -113,7 +113,7 @@ TEST_F(StateTransfer, ADraftAndStoredRepliesTravelToo) {
   draft.set_draft(true);
   ASSERT_TRUE(caller_.Decode(draft).ok());
 
-  TestServer second({.models = {{"m", GoldenPath(kSet)}}, .threads = 1});
+  TestServer second({.models = {{"m", GoldenPath(kSet)}}}, MakeTestBackend(/*threads=*/1));
   const Caller elsewhere(second);
   ASSERT_REPLY(const auto imported, elsewhere.Import("a", "m", File("a")));
   EXPECT_EQ(imported.layers(0).token_count(), 40);
@@ -140,16 +140,8 @@ TEST_F(StateTransfer, TheMaterialisedStateComesInTheDtypeAskedFor) {
   v1::ExportStateRequest request;
   request.set_name("sessions/a");
   request.set_include_recurrent_state(true);
-  const auto download = [&](std::string* file) {
-    grpc::ClientContext context;
-    const auto reader = server_.stub().ExportState(&context, request);
-    v1::ExportStateResponse piece;
-    while (reader->Read(&piece)) *file += piece.data();
-    return reader->Finish();
-  };
   request.set_recurrent_state_dtype(v1::DTYPE_BF16);
-  std::string bytes;
-  ASSERT_TRUE(download(&bytes).ok());
+  ASSERT_REPLY(const std::string bytes, caller_.Export(request));
   const SafetensorsFile narrow = SafetensorsFile::Parse(bytes).value();
   const SafetensorsFile wide = SafetensorsFile::Parse(full).value();
   EXPECT_EQ(narrow.entries().at("layer.1.recurrent_state").dtype, "BF16");
@@ -165,8 +157,7 @@ TEST_F(StateTransfer, TheMaterialisedStateComesInTheDtypeAskedFor) {
   EXPECT_EQ(caller_.State("b"), caller_.State("a"));
 
   request.set_recurrent_state_dtype(v1::DTYPE_F16);
-  const grpc::Status refused = download(&bytes);
-  EXPECT_EQ(ErrorInfoOf(refused).reason(), "INVALID_TENSOR_DTYPE");
+  EXPECT_EQ(caller_.Export(request).reason(), "INVALID_TENSOR_DTYPE");
 }
 
 TEST_F(StateTransfer, PiecesAreInOrderAndSayTheWhole) {
@@ -211,6 +202,33 @@ TEST_F(StateTransfer, ExportsWhileOthersDecodeAreWholeAndAlike) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(caller_.State("quiet"), state);
   decoder.join();
   EXPECT_EQ(caller_.TokenCount("loud", 0), 60);
+}
+
+// The materialised state is the one that transformers' cache holds.
+TEST(StateFileGolden, TheMaterialisedStateIsTransformersFinalState) {
+  constexpr char kSet[] = "qwen3_5_5";
+  constexpr double kGoldenTolerance = 1e-5;
+  TestServer server({.models = {{"m", GoldenPath(kSet)}}});
+  const Caller caller(server);
+  const SafetensorsFile io = SafetensorsFile::Open(GoldenPath(std::string(kSet) + "/io.safetensors")).value();
+  for (int layer = 0; layer < 3; ++layer) {
+    const std::string prefix = "layer." + std::to_string(layer) + ".";
+    const Tokens inputs = GoldenInputs(kSet, layer);
+    const std::string id = "s" + std::to_string(layer);
+    ASSERT_TRUE(caller.Create(id, "m").ok());
+    ASSERT_TRUE(caller.Prefill(PrefillOf(id, layer, inputs.Slice(0, 150))).ok());
+    ASSERT_TRUE(caller.Decode(DecodeOf({id}, layer, {inputs.Slice(150, 8)})).ok());
+    const auto exported = caller.Export(id, /*include_recurrent_state=*/true);
+    const SafetensorsFile file = SafetensorsFile::Parse(exported.reply).value();
+    std::vector<float> expected = io.Floats(prefix + "recurrent_state").value();
+    expected.resize(6 * 48 * 32);  // sequence 0
+    EXPECT_LE(RelativeNormError(file.Floats(prefix + "recurrent_state").value(), expected), kGoldenTolerance);
+    const std::vector<float> conv = file.Floats(prefix + "conv_state").value();
+    const std::vector<float> golden = io.Floats(prefix + "conv_state").value();  // [B, C, 4]
+    std::vector<float> newest;
+    for (size_t c = 0; c < 384; ++c) newest.insert(newest.end(), &golden[4 * c + 1], &golden[4 * c] + 4);
+    EXPECT_LE(RelativeNormError(conv, newest), kGoldenTolerance);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // WatchState: snapshots that add up to the session, when they come, and when they end.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -220,23 +219,6 @@ TEST_F(StateWatching, OneWatcherGoneLeavesTheOthers) {
   NextFile(stays);
   Decode(0, 2);
   EXPECT_EQ(CountOf(NextFile(stays), 0), 2);
-}
-
-TEST_F(StateWatching, RefusesWhatItCannotWatch) {
-  ASSERT_TRUE(caller_.Create("a", "m").ok());
-  const auto refusal = [&](const v1::WatchStateRequest& request) {
-    return ErrorReason(Watch(request).Next().status());
-  };
-  EXPECT_EQ(refusal(EveryTokens(0)), reason::kInvalidSpec);
-  EXPECT_EQ(refusal(EveryTokens(-1)), reason::kInvalidSpec);
-  v1::WatchStateRequest request = EveryTokens(1);
-  request.mutable_every();
-  EXPECT_EQ(refusal(request), reason::kInvalidSpec);
-  request = EveryTokens(1);
-  request.set_name("a");
-  EXPECT_EQ(refusal(request), reason::kInvalidName);
-  request.set_name("sessions/b");
-  EXPECT_EQ(refusal(request), reason::kSessionNotFound);
 }
 
 }  // namespace

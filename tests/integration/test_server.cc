@@ -3,25 +3,15 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/test_backend.h"
+#include <utility>
 
 namespace gdn {
 
-TestServer::TestServer(const TestServerOptions& options) {
-  auto backend = options.make_backend ? options.make_backend() : MakeTestBackend(options.threads);
-  server_ = GdnServer::Make(std::move(backend), {.models = options.models,
-                                                 .version = "test",
-                                                 .device_state_bytes = options.state_bytes,
-                                                 .host_state_bytes = options.host_bytes,
-                                                 .disk_dir = options.disk_dir,
-                                                 .redis = options.redis,
-                                                 .checkpoint_every_tokens = options.policy.every_tokens,
-                                                 .checkpoint_every = options.policy.every,
-                                                 .housekeeping = options.housekeeping,
-                                                 .stored_reply_bytes = options.stored_reply_bytes,
-                                                 .limits = options.limits,
-                                                 .max_queued_steps = options.max_queued_steps})
-                .value();
+TestServer::TestServer(GdnServerOptions options, std::unique_ptr<Backend> backend) {
+  options.housekeeping = absl::Milliseconds(20);
+  if (options.device_state_bytes == 0) options.device_state_bytes = int64_t{256} << 20;
+  if (!options.host_state_bytes.has_value()) options.host_state_bytes = 0;
+  server_ = GdnServer::Make(std::move(backend), std::move(options)).value();
   const absl::Status started = server_->Start();
   EXPECT_TRUE(started.ok()) << started;
   grpc::ChannelArguments arguments;

@@ -10,11 +10,8 @@
 //   server.stub().GetServerInfo(&context, request, &response);
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <grpcpp/channel.h>
 
@@ -22,27 +19,14 @@
 #include "google/rpc/error_details.pb.h"
 #include "server/gdn_server.h"
 #include "tests/server/batcher/engine_gate.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 
-struct TestServerOptions {
-  std::vector<std::pair<std::string, std::string>> models = {};  // name, folder
-  int64_t state_bytes = int64_t{256} << 20;
-  int64_t host_bytes = 0;
-  std::string disk_dir = {};
-  std::string redis = {};
-  CheckpointPolicy policy = {};
-  int64_t stored_reply_bytes = int64_t{1} << 30;
-  absl::Duration housekeeping = absl::Milliseconds(20);
-  StepLimits limits = {};
-  int32_t max_queued_steps = 4096;
-  int threads = 2;
-  std::function<std::unique_ptr<Backend>()> make_backend = {};  // nothing: MakeTestBackend
-};
-
 class TestServer {
  public:
-  explicit TestServer(const TestServerOptions& options = {});
+  // Housekeeping is prompt, whatever the options say; where they do not, states get 256 MiB and no host memory.
+  explicit TestServer(GdnServerOptions options = {}, std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2));
 
   v1::GdnService::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

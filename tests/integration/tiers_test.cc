@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,18 +27,14 @@ class Tiers : public ::testing::Test {
  protected:
   int64_t BytesOf(double sessions) const { return static_cast<int64_t>(sessions * static_cast<double>(bytes_)); }
   // A server that has room for `sessions` on the device; with host memory for further ones, with a disk for all others.
-  TestServerOptions WithRoomFor(double sessions) const {
-    TestServerOptions options;
-    options.state_bytes = BytesOf(sessions);
+  GdnServerOptions WithRoomFor(double sessions) const { return {.device_state_bytes = BytesOf(sessions)}; }
+  GdnServerOptions WithHost(double sessions, double host_sessions = 100) const {
+    GdnServerOptions options = WithRoomFor(sessions);
+    options.host_state_bytes = BytesOf(host_sessions);
     return options;
   }
-  TestServerOptions WithHost(double sessions, double host_sessions = 100) const {
-    TestServerOptions options = WithRoomFor(sessions);
-    options.host_bytes = BytesOf(host_sessions);
-    return options;
-  }
-  TestServerOptions WithDisk(double sessions, const TempFolder& folder) const {
-    TestServerOptions options = WithRoomFor(sessions);
+  GdnServerOptions WithDisk(double sessions, const TempFolder& folder) const {
+    GdnServerOptions options = WithRoomFor(sessions);
     options.disk_dir = folder.path();
     return options;
   }
@@ -62,19 +57,23 @@ class Tiers : public ::testing::Test {
     }
     return outputs;
   }
-  void ExpectSame(const Caller& small, const std::vector<std::string>& ids, int rounds) {
+  // On a server with those options every session is as if it had never moved, though they left for the tier and came
+  // back from it more than once a round.
+  void ExpectEverySessionBack(const GdnServerOptions& options, int sessions, int rounds, const std::string& tier) {
+    TestServer server(options);
+    const Caller small(server);
+    const std::vector<std::string> ids = SessionIds(sessions);
     CreateAll(big_, ids);
     CreateAll(small, ids);
     for (int round = 0; round < rounds; ++round) {
       ASSERT_EQ(Round(small, ids, round), Round(big_, ids, round)) << "round " << round;
     }
     for (const std::string& id : ids) EXPECT_EQ(small.State(id), big_.State(id)) << id;
-  }
-
-  // Sessions left for the tier and came back from it, more than once a round.
-  static void ExpectMoves(const Caller& caller, const std::string& tier, int64_t rounds) {
-    EXPECT_GT(TierNamed(caller, tier).stores(), rounds);
-    EXPECT_GT(TierNamed(caller, tier).loads(), rounds);
+    const v1::TierInfo moved = TierNamed(small, tier);
+    EXPECT_GT(moved.stores(), rounds);
+    EXPECT_GT(moved.loads(), rounds);
+    EXPECT_EQ(moved.failures(), 0);
+    EXPECT_LE(TierNamed(small, "device").used_bytes(), options.device_state_bytes);
   }
 
   const int64_t bytes_ = SessionBytes();
@@ -84,39 +83,26 @@ class Tiers : public ::testing::Test {
 };
 
 TEST_F(Tiers, HostMemoryGivesBackEverySessionToTheBit) {
-  const TestServerOptions options = WithHost(2.5);
-  TestServer server(options);
-  const Caller caller(server);
-  ExpectSame(caller, SessionIds(6), 36);  // over a fold of both layers
-  ExpectMoves(caller, "host", 36);
-  EXPECT_EQ(TierNamed(caller, "host").failures(), 0);
-  EXPECT_LE(TierNamed(caller, "device").used_bytes(), options.state_bytes);
+  ExpectEverySessionBack(WithHost(2.5), 6, 36, "host");  // over a fold of both layers
 }
 
 TEST_F(Tiers, TheDiskGivesBackEverySessionToTheBit) {
   const TempFolder folder;
-  TestServer server(WithDisk(2.5, folder));
-  const Caller caller(server);
-  ExpectSame(caller, SessionIds(4), 20);
-  ExpectMoves(caller, "disk", 20);
-  EXPECT_EQ(TierNamed(caller, "disk").failures(), 0);
+  ExpectEverySessionBack(WithDisk(2.5, folder), 4, 20, "disk");
 }
 
 TEST_F(Tiers, RedisGivesBackEverySessionToTheBit) {
   if (!RedisServer::Installed()) GTEST_SKIP() << "redis-server is not installed";
   RedisServer redis;
   redis.Start();
-  TestServerOptions options = WithRoomFor(2.5);
+  GdnServerOptions options = WithRoomFor(2.5);
   options.redis = redis.endpoint();
-  TestServer server(options);
-  const Caller caller(server);
-  ExpectSame(caller, SessionIds(4), 20);
-  ExpectMoves(caller, "redis", 20);
+  ExpectEverySessionBack(options, 4, 20, "redis");
 }
 
 TEST_F(Tiers, ABatchMayMeetSessionsInEveryTier) {
   const TempFolder folder;
-  TestServerOptions options = WithHost(4.5, 3.5);
+  GdnServerOptions options = WithHost(4.5, 3.5);
   options.disk_dir = folder.path();
   TestServer server(options);
   const Caller caller(server);
@@ -264,9 +250,9 @@ TEST(ManySessions, AreEachCorrectAfterEvictionAndReturn) {
   const int64_t bytes = SessionBytes(1);
   const TokenFeed feed = TokenFeed::Operator(1);
   const TempFolder folder;
-  TestServerOptions options;
-  options.state_bytes = room * bytes + bytes / 2;
-  options.host_bytes = sessions / 2 * bytes;
+  GdnServerOptions options;
+  options.device_state_bytes = room * bytes + bytes / 2;
+  options.host_state_bytes = sessions / 2 * bytes;
   options.disk_dir = folder.path();
   TestServer server(options);
   const Caller caller(server);

@@ -69,6 +69,13 @@ v1::PrefillRequest TokenFeed::Prefill(const std::string& id, TokenRange range, i
   return request;
 }
 
+void TokenFeed::Start(const Caller& caller, const std::string& id, TokenRange prompt, int64_t decoded) const {
+  ASSERT_TRUE(Create(caller, id).ok()) << id;
+  const auto prefilled = caller.Prefill(Prefill(id, prompt));
+  ASSERT_TRUE(prefilled.ok()) << id << ": " << prefilled.status.error_message();
+  DecodeAll(caller, id, {prompt.first + prompt.count, decoded});
+}
+
 v1::DecodeRequest TokenFeed::Decode(const std::vector<std::string>& ids, const std::vector<TokenRange>& rows,
                                     int layer) const {
   if (hidden_.features > 0) {
@@ -78,15 +85,11 @@ v1::DecodeRequest TokenFeed::Decode(const std::vector<std::string>& ids, const s
   }
   v1::DecodeRequest request;
   request.set_layer(layer);
-  int64_t longest = 0;
-  for (const TokenRange& row : rows) longest = std::max(longest, row.count);
-  const bool ragged = std::any_of(rows.begin(), rows.end(), [&](const TokenRange& r) { return r.count != longest; });
+  std::vector<int64_t> lengths;
+  for (const TokenRange& row : rows) lengths.push_back(row.count);
+  const int64_t longest = SetRows(ids, lengths, request);
   std::vector<DeltaRuleInputs> parts;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    request.add_sessions("sessions/" + ids[i]);
-    if (ragged) request.add_lengths(static_cast<int32_t>(rows[i].count));
-    parts.push_back(Padded(inputs_, rows[i], longest));
-  }
+  for (const TokenRange& row : rows) parts.push_back(Padded(inputs_, row, longest));
   *request.mutable_delta_rule() = DeltaRuleOf(Concatenate(parts), {static_cast<int64_t>(rows.size()), longest});
   return request;
 }

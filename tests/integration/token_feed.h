@@ -32,13 +32,16 @@ class TokenFeed {
 
   // "model" or "operator".
   const std::string& name() const { return name_; }
-  // What TestServerOptions::models needs for it.
+  // What GdnServerOptions::models needs for it.
   static std::vector<std::pair<std::string, std::string>> Models();
   static constexpr int64_t kTokens = 400;
 
   v1::CreateSessionRequest Creation(const std::string& id) const;
   Outcome<v1::Session> Create(const Caller& caller, const std::string& id) const { return caller.Create(Creation(id)); }
   v1::PrefillRequest Prefill(const std::string& id, TokenRange range, int layer = 0) const;
+  // A new session that has seen `prompt` in one prefill and then `decoded` more tokens one by one; the test fails where
+  // that does not go well.
+  void Start(const Caller& caller, const std::string& id, TokenRange prompt, int64_t decoded = 0) const;
   // Row i brings rows[i]; shorter ones are padded, and `lengths` is set.
   v1::DecodeRequest Decode(const std::vector<std::string>& ids, const std::vector<TokenRange>& rows,
                            int layer = 0) const;

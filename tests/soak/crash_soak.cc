@@ -131,7 +131,7 @@ struct Soak {
   std::atomic<int64_t> steps = 0;
   std::atomic<int64_t> mismatches = 0;
   absl::Mutex mu;
-  absl::Status failure;       // the first
+  absl::Status failure;  // the first
 
   void Fail(const absl::Status& status) {
     absl::MutexLock lock(&mu);

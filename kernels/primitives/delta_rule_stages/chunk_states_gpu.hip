@@ -205,9 +205,7 @@ __global__ __launch_bounds__(4 * kC) void ChunkOutputKernel(ChunkOutputParams p)
 
   Vec4 low{0.0f, 0.0f, 0.0f, 0.0f};
   Vec4 high{0.0f, 0.0f, 0.0f, 0.0f};
-  const auto multiply = [&] {
-    MultiplyTiles<kC, kTileFeatures, kTileStride>(s.left, s.right, row, column, low, high);
-  };
+  const auto multiply = [&] { MultiplyTiles<kC, kTileFeatures, kTileStride>(s.left, s.right, row, column, low, high); };
   for (int feature = 0; feature < key_dim; feature += kTileFeatures) {
     LoadTile<kC, kThreads>(s.left, q + feature, p.q_stride, chunk.rows, key_dim - feature, q_aligned);
     LoadTile<kTileFeatures, kThreads>(s.right, h + int64_t{feature} * value_dim, value_dim, key_dim - feature, columns,

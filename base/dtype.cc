@@ -86,17 +86,7 @@ uint16_t FloatToF16(float value) {
 
 size_t DTypeSize(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
-std::string_view DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      return "BF16";
-  }
-  return "?";
-}
+std::string_view DTypeName(DType dtype) { return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16"; }
 
 absl::StatusOr<DType> ParseDType(std::string_view name) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -108,31 +98,19 @@ absl::StatusOr<DType> ParseDType(std::string_view name) {
 
 void ConvertToFloat(DType from, const void* src, size_t count, float* dst) {
   if (count == 0) return;
-  switch (from) {
-    case DType::kF32:
-      std::memcpy(dst, src, count * sizeof(float));
-      return;
-    case DType::kF16:
-      WidenAll<F16ToFloat>(static_cast<const char*>(src), count, dst);
-      return;
-    case DType::kBF16:
-      WidenAll<BF16ToFloat>(static_cast<const char*>(src), count, dst);
-      return;
+  if (from == DType::kF32) {
+    std::memcpy(dst, src, count * sizeof(float));
+  } else {
+    (from == DType::kF16 ? WidenAll<F16ToFloat> : WidenAll<BF16ToFloat>)(static_cast<const char*>(src), count, dst);
   }
 }
 
 void ConvertFromFloat(const float* src, size_t count, DType to, void* dst) {
   if (count == 0) return;
-  switch (to) {
-    case DType::kF32:
-      std::memcpy(dst, src, count * sizeof(float));
-      return;
-    case DType::kF16:
-      NarrowAll<FloatToF16>(src, count, static_cast<char*>(dst));
-      return;
-    case DType::kBF16:
-      NarrowAll<FloatToBF16>(src, count, static_cast<char*>(dst));
-      return;
+  if (to == DType::kF32) {
+    std::memcpy(dst, src, count * sizeof(float));
+  } else {
+    (to == DType::kF16 ? NarrowAll<FloatToF16> : NarrowAll<FloatToBF16>)(src, count, static_cast<char*>(dst));
   }
 }
 

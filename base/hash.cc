@@ -6,20 +6,13 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <new>
 
-#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "base/this_thread.h"
 
 namespace gdn {
-namespace {
-
-// Integers are hashed as 8 little-endian bytes on every platform.
-void StoreLittleEndian(uint64_t value, char (&bytes)[8]) {
-  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-}
-
-}  // namespace
 
 struct Hasher::State {
   XXH3_state_t* xxh = XXH3_createState();
@@ -27,12 +20,7 @@ struct Hasher::State {
 };
 
 std::string Hash128::ToHex() const {
-  char bytes[16];
-  for (int i = 0; i < 8; ++i) {
-    bytes[i] = static_cast<char>(high >> (56 - 8 * i));
-    bytes[8 + i] = static_cast<char>(low >> (56 - 8 * i));
-  }
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
+  return absl::StrCat(absl::Hex(high, absl::kZeroPad16), absl::Hex(low, absl::kZeroPad16));
 }
 
 Hash128 HashBytes(std::string_view bytes) {
@@ -67,9 +55,8 @@ void Hasher::UpdateField(std::string_view bytes) {
 }
 
 void Hasher::UpdateInt(int64_t value) {
-  char bytes[8];
-  StoreLittleEndian(static_cast<uint64_t>(value), bytes);
-  Update(std::string_view(bytes, sizeof(bytes)));
+  static_assert(std::endian::native == std::endian::little, "integers are hashed as 8 little-endian bytes");
+  Update(std::string_view(reinterpret_cast<const char*>(&value), sizeof(value)));
 }
 
 Hash128 Hasher::Finish() const {

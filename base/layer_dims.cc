@@ -37,17 +37,8 @@ std::string LayerDimsToString(const LayerDims& dims) {
 }
 
 std::string_view InputKindName(InputKind kind) {
-  switch (kind) {
-    case InputKind::kNone:
-      return "none";
-    case InputKind::kHiddenStates:
-      return "hidden_states";
-    case InputKind::kProjected:
-      return "projected";
-    case InputKind::kDeltaRule:
-      return "delta_rule";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"none", "hidden_states", "projected", "delta_rule"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 }  // namespace gdn

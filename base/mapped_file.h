@@ -9,6 +9,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -19,8 +20,12 @@ class MappedFile {
   // NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT (not a regular file), naming the path. An empty file maps to "".
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(MappedFile&& other) noexcept : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile& operator=(MappedFile other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
   ~MappedFile();
 
   std::string_view bytes() const { return bytes_; }
@@ -28,7 +33,6 @@ class MappedFile {
 
  private:
   MappedFile(std::string path, std::string_view bytes) : path_(std::move(path)), bytes_(bytes) {}
-  void Unmap();
 
   std::string path_;
   std::string_view bytes_;

@@ -10,17 +10,8 @@ constexpr size_t kSmallFileStep = size_t{64} << 10;
 
 }  // namespace
 
-HostBlock& HostBlock::operator=(HostBlock&& other) noexcept {
-  if (this != &other) {
-    Release();
-    pool_ = std::exchange(other.pool_, nullptr);
-    buffer_ = std::move(other.buffer_);
-  }
-  return *this;
-}
-
-void HostBlock::Release() {
-  if (pool_ != nullptr) std::exchange(pool_, nullptr)->Return(std::move(buffer_));
+HostBlock::~HostBlock() {
+  if (pool_ != nullptr) pool_->Return(std::move(buffer_));
 }
 
 absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {

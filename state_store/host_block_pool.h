@@ -25,9 +25,14 @@ class HostBlockPool;
 class HostBlock {
  public:
   HostBlock() = default;
-  HostBlock(HostBlock&& other) noexcept { *this = std::move(other); }
-  HostBlock& operator=(HostBlock&& other) noexcept;
-  ~HostBlock() { Release(); }
+  HostBlock(HostBlock&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), buffer_(std::move(other.buffer_)) {}
+  HostBlock& operator=(HostBlock other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~HostBlock();
 
   bool valid() const { return pool_ != nullptr; }
   float* floats() const { return buffer_.floats(); }
@@ -37,7 +42,6 @@ class HostBlock {
  private:
   friend class HostBlockPool;
   HostBlock(HostBlockPool* pool, HostBuffer buffer) : pool_(pool), buffer_(std::move(buffer)) {}
-  void Release();
 
   HostBlockPool* pool_ = nullptr;
   HostBuffer buffer_;

@@ -30,6 +30,7 @@ struct StoredReply {
   std::string output;  // the session's rows, dense, in the reply's dtype
   int64_t token_count = 0;
   int64_t compute_time_us = 0;
+  friend bool operator==(const StoredReply&, const StoredReply&) = default;
 };
 using StoredReplyPtr = std::shared_ptr<const StoredReply>;
 

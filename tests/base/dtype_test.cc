@@ -1,5 +1,6 @@
 #include "base/dtype.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,14 +15,24 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The value that a float16 bit pattern stands for, by the definition of the format.
-double F16Value(uint16_t bits) {
-  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-  const int exponent = bits >> 10 & 0x1f;
-  const int mantissa = bits & 0x3ff;
-  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
-  return sign * std::ldexp(1024 + mantissa, exponent - 25);
-}
+struct Half {
+  const char* name;
+  float (*widen)(uint16_t);
+  uint16_t (*narrow)(float);
+  int mantissa_bits;
+  int bias;
+
+  uint16_t infinity() const { return static_cast<uint16_t>(0x7fff >> mantissa_bits << mantissa_bits); }
+  // The value that a bit pattern below infinity stands for, by the definition of the formats.
+  double Value(uint16_t bits) const {
+    const int exponent = (bits & 0x7fff) >> mantissa_bits;
+    const int mantissa = bits & ((1 << mantissa_bits) - 1);
+    const int significand = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
+    return ((bits & 0x8000) != 0 ? -1.0 : 1.0) * std::ldexp(significand, std::max(exponent, 1) - bias - mantissa_bits);
+  }
+};
+constexpr Half kHalves[] = {{"F16", F16ToFloat, FloatToF16, /*mantissa_bits=*/10, /*bias=*/15},
+                            {"BF16", BF16ToFloat, FloatToBF16, /*mantissa_bits=*/7, /*bias=*/127}};
 
 TEST(DType, NamesSizesAndParsingAgree) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -34,67 +45,48 @@ TEST(DType, NamesSizesAndParsingAgree) {
   for (const char* name : {"", "f32", "F64", "I64", "F32 "}) {
     const auto parsed = ParseDType(name);
     ASSERT_FALSE(parsed.ok()) << name;
-    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(ErrorReason(parsed.status()), reason::kInvalidTensorDtype);
+    ExpectError(parsed.status(), absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype);
   }
 }
 
-TEST(DType, EveryF16ValueWidensExactlyAndRoundTrips) {
-  for (uint32_t i = 0; i <= 0xffff; ++i) {
-    const auto bits = static_cast<uint16_t>(i);
-    const float value = F16ToFloat(bits);
-    if ((bits & 0x7fff) > 0x7c00) {
-      ASSERT_TRUE(std::isnan(value)) << bits;
-      ASSERT_TRUE(std::isnan(F16ToFloat(FloatToF16(value)))) << bits;
-      ASSERT_EQ(FloatToF16(value) & 0x8000, bits & 0x8000);
-      continue;
-    }
-    if ((bits & 0x7fff) == 0x7c00) {
-      ASSERT_EQ(value, (bits & 0x8000) != 0 ? -kInf : kInf);
-    } else {
-      ASSERT_EQ(static_cast<double>(value), F16Value(bits)) << bits;
+TEST(DType, EveryHalfWidensExactlyAndRoundTrips) {
+  for (const Half& half : kHalves) {
+    SCOPED_TRACE(half.name);
+    for (uint32_t i = 0; i <= 0xffff; ++i) {
+      const auto bits = static_cast<uint16_t>(i);
+      const float value = half.widen(bits);
       ASSERT_EQ(std::signbit(value), (bits & 0x8000) != 0) << bits;
+      if ((bits & 0x7fff) > half.infinity()) {
+        ASSERT_TRUE(std::isnan(value)) << bits;
+        ASSERT_TRUE(std::isnan(half.widen(half.narrow(value)))) << bits;
+        ASSERT_EQ(half.narrow(value) & 0x8000, bits & 0x8000);
+        continue;
+      }
+      const bool infinite = (bits & 0x7fff) == half.infinity();
+      ASSERT_EQ(static_cast<double>(value), infinite ? std::copysign(kInf, value) : half.Value(bits)) << bits;
+      ASSERT_EQ(half.narrow(value), bits);
     }
-    ASSERT_EQ(FloatToF16(value), bits);
   }
-}
-
-TEST(DType, EveryBF16ValueRoundTrips) {
-  for (uint32_t i = 0; i <= 0xffff; ++i) {
-    const auto bits = static_cast<uint16_t>(i);
-    const float value = BF16ToFloat(bits);
-    ASSERT_EQ(std::bit_cast<uint32_t>(value), i << 16);
-    if ((bits & 0x7fff) > 0x7f80) {
-      ASSERT_TRUE(std::isnan(BF16ToFloat(FloatToBF16(value)))) << bits;
-    } else {
-      ASSERT_EQ(FloatToBF16(value), bits);
-    }
+  for (uint32_t i = 0; i <= 0xffff; ++i) {  // NaNs too
+    ASSERT_EQ(std::bit_cast<uint32_t>(BF16ToFloat(static_cast<uint16_t>(i))), i << 16);
   }
 }
 
 // Between two neighbours below infinity: the midpoint goes to the even one, a hair to either side to the nearer one.
-TEST(DType, F16RoundsToNearestAndTiesToEvenBetweenAllNeighbours) {
-  for (uint16_t low = 0; low < 0x7bff; ++low) {
-    const uint16_t high = low + 1;
-    const double middle = (F16Value(low) + F16Value(high)) / 2;
-    const float tie = static_cast<float>(middle);
-    ASSERT_EQ(static_cast<double>(tie), middle);
-    const uint16_t even = (low & 1) == 0 ? low : high;
-    ASSERT_EQ(FloatToF16(tie), even) << low;
-    ASSERT_EQ(FloatToF16(std::nextafter(tie, 0.0f)), low) << low;
-    ASSERT_EQ(FloatToF16(std::nextafter(tie, kInf)), high) << low;
-    ASSERT_EQ(FloatToF16(-tie), even | 0x8000) << low;
-  }
-}
-
-TEST(DType, BF16RoundsToNearestAndTiesToEvenBetweenAllNeighbours) {
-  for (uint32_t low = 0; low < 0x7f7f; ++low) {
-    const uint32_t tie = low << 16 | 0x8000;
-    const uint32_t even = (low & 1) == 0 ? low : low + 1;
-    ASSERT_EQ(FloatToBF16(std::bit_cast<float>(tie)), even) << low;
-    ASSERT_EQ(FloatToBF16(std::bit_cast<float>(tie - 1)), low) << low;
-    ASSERT_EQ(FloatToBF16(std::bit_cast<float>(tie + 1)), low + 1) << low;
-    ASSERT_EQ(FloatToBF16(-std::bit_cast<float>(tie)), even | 0x8000) << low;
+TEST(DType, HalvesRoundToNearestAndTiesToEvenBetweenAllNeighbours) {
+  for (const Half& half : kHalves) {
+    SCOPED_TRACE(half.name);
+    for (uint16_t low = 0; low + 1 < half.infinity(); ++low) {
+      const uint16_t high = low + 1;
+      const double middle = (half.Value(low) + half.Value(high)) / 2;
+      const float tie = static_cast<float>(middle);
+      ASSERT_EQ(static_cast<double>(tie), middle);
+      const uint16_t even = (low & 1) == 0 ? low : high;
+      ASSERT_EQ(half.narrow(tie), even) << low;
+      ASSERT_EQ(half.narrow(std::nextafter(tie, 0.0f)), low) << low;
+      ASSERT_EQ(half.narrow(std::nextafter(tie, kInf)), high) << low;
+      ASSERT_EQ(half.narrow(-tie), even | 0x8000) << low;
+    }
   }
 }
 

@@ -1,7 +1,13 @@
 #include "base/error.h"
 
+#include <fstream>
+#include <regex>
+#include <vector>
+
+#include "gdn/v1/errors.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {
@@ -9,6 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAreArray;
 
 absl::Status Sample() {
   return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound, "no session named 'a'",
@@ -51,6 +58,27 @@ TEST(Error, ValuesMayHoldAnyBytes) {
   const std::string value("a\0b/\xff", 5);
   const absl::Status status = WithMetadata(Sample(), "odd/key", value);
   EXPECT_EQ(ErrorMetadata(status).at("odd/key"), value);
+}
+
+// The reasons in base/error.h are those that the API documents.
+TEST(ErrorReasons, OfTheSourceAreTheNamesOfTheApiWithoutTheirPrefix) {
+  constexpr char kPrefix[] = "ERROR_REASON_";
+  std::vector<std::string> documented;
+  const auto* values = v1::ErrorReason_descriptor();
+  for (int i = 0; i < values->value_count(); ++i) {
+    const std::string& name = values->value(i)->name();
+    ASSERT_EQ(name.rfind(kPrefix, 0), 0u) << name;
+    if (values->value(i)->number() != v1::ERROR_REASON_UNSPECIFIED)
+      documented.push_back(name.substr(sizeof(kPrefix) - 1));
+  }
+  const std::string text = ReadFile(GDN_SOURCE_DIR "/base/error.h");
+  const std::regex constant(R"re(constexpr std::string_view k\w+ = "(\w+)";)re");
+  std::vector<std::string> written;
+  for (auto it = std::sregex_iterator(text.begin(), text.end(), constant); it != std::sregex_iterator(); ++it) {
+    written.push_back((*it)[1]);
+  }
+  ASSERT_GT(written.size(), 30u) << "the header is written otherwise now; read it otherwise";
+  EXPECT_THAT(written, UnorderedElementsAreArray(documented));
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ std::string File(const std::string& header, const std::string& data) {
   return file + header + data;
 }
 
+// The header of one tensor, "x".
+std::string HeaderOf(const std::string& dtype, const std::string& shape, const std::string& offsets) {
+  return StrCat(R"({"x":{"dtype":")", dtype, R"(","shape":)", shape, R"(,"data_offsets":)", offsets, "}}");
+}
+
 std::string Floats(const std::vector<float>& values) {
   return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
 }
@@ -62,8 +67,7 @@ TEST(Safetensors, LookupErrorsNameTheTensor) {
   EXPECT_EQ(ErrorReason(file.Tensor("ids").status()), reason::kInvalidTensorDtype);
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {1, 2}, {2, 1, 1}, {}}) {
     const auto values = file.Floats("b", shape);
-    EXPECT_EQ(values.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(ErrorReason(values.status()), reason::kInvalidTensorShape);
+    ExpectError(values.status(), absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape);
     EXPECT_THAT(std::string(values.status().message()), HasSubstr("[2, 1]"));
   }
 }
@@ -75,8 +79,8 @@ TEST(Safetensors, AFileWithoutTensorsIsValid) {
 }
 
 TEST(Safetensors, SubByteTypesAreMeasuredInBits) {
-  EXPECT_TRUE(SafetensorsFile::Parse(File(R"({"x":{"dtype":"F4","shape":[6],"data_offsets":[0,3]}})", "abc")).ok());
-  EXPECT_FALSE(SafetensorsFile::Parse(File(R"({"x":{"dtype":"F4","shape":[5],"data_offsets":[0,3]}})", "abc")).ok());
+  EXPECT_TRUE(SafetensorsFile::Parse(File(HeaderOf("F4", "[6]", "[0,3]"), "abc")).ok());
+  EXPECT_FALSE(SafetensorsFile::Parse(File(HeaderOf("F4", "[5]", "[0,3]"), "abc")).ok());
 }
 
 TEST(Safetensors, RefusesDamagedHeaders) {
@@ -100,47 +104,41 @@ TEST(Safetensors, RefusesDamagedHeaders) {
       {"duplicate field", R"({"x":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", four,
        "'dtype' twice"},
       {"duplicate metadata", R"({"__metadata__":{"a":"1","a":"2"}})", "", "'a' twice"},
-      {"deep nesting", R"({"x":{"dtype":"F32","shape":[[1]],"data_offsets":[0,4]}})", four, "deeply"},
+      {"deep nesting", HeaderOf("F32", "[[1]]", "[0,4]"), four, "deeply"},
       {"metadata number", R"({"__metadata__":{"a":1}})", "", "'a' is not a string"},
       {"metadata text", R"({"__metadata__":"a"})", "", "not an object"},
       {"tensor is text", R"({"x":"y"})", "", "does not consist"},
       {"missing field", R"({"x":{"dtype":"F32","shape":[1]}})", four, "does not consist"},
       {"another field", R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"y":1}})", four, "does not consist"},
       {"dtype number", R"({"x":{"dtype":5,"shape":[1],"data_offsets":[0,4]}})", four, "not a string"},
-      {"unknown dtype", R"({"x":{"dtype":"Q4","shape":[1],"data_offsets":[0,4]}})", four, "unknown dtype 'Q4'"},
-      {"shape text", R"({"x":{"dtype":"F32","shape":"1","data_offsets":[0,4]}})", four, "not an array"},
-      {"negative dim", R"({"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})", four, "non-negative"},
-      {"fractional dim", R"({"x":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", four, "non-negative"},
-      {"huge dim", R"({"x":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}})", four,
-       "non-negative"},
-      {"dim beyond integers", R"({"x":{"dtype":"F32","shape":[1e40],"data_offsets":[0,4]}})", four, "non-negative"},
-      {"shape overflow", R"({"x":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", four,
-       "too large"},
-      {"size overflow", R"({"x":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})", four,
-       "too large"},
-      {"three offsets", R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", four, "two non-negative"},
-      {"negative offset", R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}})", four, "two non-negative"},
-      {"offsets reversed", R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", four, "before it begins"},
-      {"size mismatch", R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", four, "needs 8"},
-      {"beyond the end", R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", four, "ends at byte 8"},
-      {"offset wraps",
-       R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]}})", four,
-       "needs 4"},
-      {"hole at the start", R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", four, "begins at byte 2"},
+      {"unknown dtype", HeaderOf("Q4", "[1]", "[0,4]"), four, "unknown dtype 'Q4'"},
+      {"shape text", HeaderOf("F32", R"("1")", "[0,4]"), four, "not an array"},
+      {"negative dim", HeaderOf("F32", "[-1]", "[0,4]"), four, "non-negative"},
+      {"fractional dim", HeaderOf("F32", "[1.0]", "[0,4]"), four, "non-negative"},
+      {"huge dim", HeaderOf("F32", "[18446744073709551615]", "[0,4]"), four, "non-negative"},
+      {"dim beyond integers", HeaderOf("F32", "[1e40]", "[0,4]"), four, "non-negative"},
+      {"shape overflow", HeaderOf("F32", "[4294967296,4294967296]", "[0,4]"), four, "too large"},
+      {"size overflow", HeaderOf("F32", "[4611686018427387905]", "[0,4]"), four, "too large"},
+      {"three offsets", HeaderOf("F32", "[1]", "[0,4,8]"), four, "two non-negative"},
+      {"negative offset", HeaderOf("F32", "[1]", "[-4,0]"), four, "two non-negative"},
+      {"offsets reversed", HeaderOf("F32", "[1]", "[4,0]"), four, "before it begins"},
+      {"size mismatch", HeaderOf("F32", "[2]", "[0,4]"), four, "needs 8"},
+      {"beyond the end", HeaderOf("F32", "[2]", "[0,8]"), four, "ends at byte 8"},
+      {"offset wraps", HeaderOf("F32", "[1]", "[18446744073709551612,18446744073709551615]"), four, "needs 4"},
+      {"hole at the start", HeaderOf("U8", "[2]", "[2,4]"), four, "begins at byte 2"},
       {"hole between",
        R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"y":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
        four, "begins at byte 2"},
       {"overlap",
        R"({"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"y":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
        four, "inside the tensor before it"},
-      {"uncovered end", R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", four, "end at byte 2"},
+      {"uncovered end", HeaderOf("U8", "[2]", "[0,2]"), four, "end at byte 2"},
   };
   for (const Case& c : cases) {
     const std::string bytes = File(c.header, c.data);
     const auto file = SafetensorsFile::Parse(bytes);
     ASSERT_FALSE(file.ok()) << c.what;
-    EXPECT_EQ(file.status().code(), absl::StatusCode::kDataLoss) << c.what;
-    EXPECT_EQ(ErrorReason(file.status()), reason::kInvalidStateFile) << c.what;
+    ExpectError(file.status(), absl::StatusCode::kDataLoss, reason::kInvalidStateFile, c.what);
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(c.message)) << c.what;
   }
 }
@@ -204,10 +202,61 @@ TEST(Safetensors, OpenNamesThePathInItsErrors) {
   EXPECT_THAT(*moved.Floats("b"), ElementsAre(0.5f, -3.0f));
 
   const auto damaged = SafetensorsFile::Open(bad);
-  EXPECT_EQ(damaged.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(ErrorReason(damaged.status()), reason::kInvalidStateFile);
+  ExpectError(damaged.status(), absl::StatusCode::kDataLoss, reason::kInvalidStateFile);
   EXPECT_THAT(std::string(damaged.status().message()), HasSubstr(bad));
   EXPECT_EQ(SafetensorsFile::Open(folder.path() + "/missing").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(SafetensorsWriter, WhatItWritesReadsBackTheSame) {
+  const std::vector<float> x = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f};
+  const std::string x_bytes = Floats(x);
+  const std::string half("\x00\x3c\x00\xc0", 4);
+  const std::map<std::string, std::string> metadata = {{"format", "gdn"}, {"quote\"d", "line\nbreak \xc3\xa9"}};
+  GDN_ASSERT_OK_AND_ASSIGN(const auto bytes, SerializeSafetensors({{"z/x", {DType::kF32, {2, 3}, x_bytes}},
+                                                                   {"half", {DType::kF16, {2}, half}},
+                                                                   {"none", {DType::kBF16, {0}, ""}}},
+                                                                  metadata));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(bytes));
+  EXPECT_EQ(file.metadata(), metadata);
+  EXPECT_EQ(*file.Floats("z/x", {{2, 3}}), x);
+  EXPECT_THAT(*file.Floats("half"), ElementsAre(1.0f, -2.0f));
+  EXPECT_TRUE(file.Floats("none")->empty());
+  EXPECT_EQ(file.entries().at("z/x").begin, 0u);  // the given order, not the names'
+}
+
+TEST(SafetensorsWriter, DataBeginsAligned) {
+  for (int length = 1; length < 20; ++length) {
+    const auto bytes =
+        SerializeSafetensors({{std::string(static_cast<size_t>(length), 'n'), {DType::kF32, {0}, ""}}}, {});
+    ASSERT_TRUE(bytes.ok());
+    uint64_t header;
+    std::memcpy(&header, bytes->data(), sizeof(header));
+    EXPECT_EQ(header % 8, 0u);
+    EXPECT_EQ(bytes->size(), 8 + header);
+  }
+}
+
+TEST(SafetensorsWriter, WritesAnEmptyFile) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto bytes, SerializeSafetensors({}, {}));
+  EXPECT_EQ(bytes.substr(8), "{}      ");
+}
+
+TEST(SafetensorsWriter, RefusesWhatCannotBeReadBack) {
+  const std::string four = "0123";
+  const TensorView good{DType::kF32, {1}, four};
+  const std::vector<std::vector<NamedTensor>> cases = {
+      {{"x", good}, {"x", good}},         {{"__metadata__", good}},
+      {{"x", {DType::kF32, {2}, four}}},  {{"x", {DType::kF16, {1}, four}}},
+      {{"x", {DType::kF32, {-1}, four}}}, {{"x", {DType::kF32, {int64_t{1} << 62, 4}, four}}},
+      {{"not \xff utf-8", good}},
+  };
+  for (const auto& tensors : cases) {
+    EXPECT_EQ(SerializeSafetensors(tensors, {}).status().code(), absl::StatusCode::kInvalidArgument)
+        << tensors.front().name;
+  }
+  EXPECT_EQ(SerializeSafetensors({}, {{"a", "\xff"}}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(SerializeSafetensors({{"x", {DType::kF32, {2}, four}}}, {}).status().message()),
+              HasSubstr("needs 8"));
 }
 
 }  // namespace

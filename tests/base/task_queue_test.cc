@@ -79,18 +79,11 @@ TEST(TaskQueue, NamesItsThreadsAndGivesWayWhereItsPriorityIsLow) {
     pthread_getname_np(pthread_self(), name.data(), name.size());
     gives_way = GivesWay::here();
   };
-  {
-    TaskQueue queue({.name = "low", .niceness = 1});
-    queue.Post(look);
+  for (const TaskQueueOptions& options : {TaskQueueOptions{.name = "low", .niceness = 1}, {.name = "normal"}}) {
+    TaskQueue(options).Post(look);
+    EXPECT_STREQ(name.c_str(), options.name.c_str());
+    EXPECT_EQ(gives_way, options.niceness > 0);
   }
-  EXPECT_STREQ(name.c_str(), "low");
-  EXPECT_TRUE(gives_way);
-  {
-    TaskQueue queue({.name = "normal"});
-    queue.Post(look);
-  }
-  EXPECT_STREQ(name.c_str(), "normal");
-  EXPECT_FALSE(gives_way);
 }
 
 TEST(TaskQueue, TakesTasksFromManyThreads) {

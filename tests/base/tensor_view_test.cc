@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "base/error.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -36,8 +36,7 @@ TEST(TensorView, RefusesOverflow) {
                                             {0, kMax, kMax}}) {
     const auto count = CheckedElementCount(shape);
     ASSERT_FALSE(count.ok()) << ShapeToString(shape);
-    EXPECT_EQ(count.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(ErrorReason(count.status()), reason::kShapeOverflow);
+    ExpectError(count.status(), absl::StatusCode::kInvalidArgument, reason::kShapeOverflow);
   }
 }
 

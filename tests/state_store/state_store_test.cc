@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "kernels/null/null_backend.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -53,8 +53,7 @@ TEST_F(StateStoreTest, ClaimsCountAgainstTheBudgetUntilTheyEnd) {
 TEST_F(StateStoreTest, AnOverdraftIsRefusedAndTakesNothing) {
   const Claims held = Reserve(6);
   const auto refused = store_.Reserve(kDims, 5);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
+  ExpectError(refused.status(), absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(ErrorMetadata(refused.status()).at("needed"), std::to_string(5 * SlotBytes()));
   EXPECT_EQ(ErrorMetadata(refused.status()).at("available"), std::to_string(4 * SlotBytes() + 1));
   EXPECT_EQ(store_.used_bytes(), 6 * SlotBytes());
@@ -136,8 +135,7 @@ TEST_F(StateStoreTest, SparesAreFewAndComeBack) {
   auto second = claims[0].pool()->TakeSpare();
   ASSERT_TRUE(first.ok() && second.ok());
   const auto third = claims[0].pool()->TakeSpare();
-  EXPECT_EQ(third.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(third.status()), reason::kStateBudgetExhausted);
+  ExpectError(third.status(), absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   *first = SlotRef();
   EXPECT_TRUE(claims[0].pool()->TakeSpare().ok());
   EXPECT_EQ(store_.used_bytes(), SlotBytes()) << "spares are nobody's budget";

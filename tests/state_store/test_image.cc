@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "base/error.h"
 #include "gtest/gtest.h"
 #include "kernels/null/null_backend.h"
 #include "tests/support/compare.h"
@@ -143,11 +142,7 @@ TestSession TakeApart(const SessionImage& image) {
 namespace {
 
 bool SameLayer(const TestLayer& a, const TestLayer& b) {
-  const bool replies = a.reply == nullptr || b.reply == nullptr
-                           ? a.reply == b.reply
-                           : a.reply->request_id == b.reply->request_id && a.reply->payload == b.reply->payload &&
-                                 a.reply->output == b.reply->output && a.reply->token_count == b.reply->token_count &&
-                                 a.reply->compute_time_us == b.reply->compute_time_us;
+  const bool replies = a.reply == nullptr || b.reply == nullptr ? a.reply == b.reply : *a.reply == *b.reply;
   return replies && a.layer == b.layer && a.extent == b.extent && a.kind == b.kind && BitEqual(a.base, b.base) &&
          BitEqual(a.log_k, b.log_k) && BitEqual(a.log_u, b.log_u) && BitEqual(a.log_g, b.log_g) &&
          BitEqual(a.conv, b.conv) && BitEqual(a.draft_conv, b.draft_conv);
@@ -186,11 +181,6 @@ void ExpectSame(const TestSession& a, const TestSession& b, bool owner) {
   for (size_t i = 0; i < a.layers.size(); ++i) {
     EXPECT_TRUE(SameLayer(a.layers[i], b.layers[i])) << "layer " << a.layers[i].layer;
   }
-}
-
-void ExpectError(const absl::Status& status, absl::StatusCode code, std::string_view reason, std::string_view what) {
-  EXPECT_EQ(status.code(), code) << what << ": " << status;
-  EXPECT_EQ(ErrorReason(status), reason) << what << ": " << status;
 }
 
 std::string FileBytes(const EncodedStateFile& file) {

@@ -16,6 +16,7 @@
 #include "kernels/slot_codec.h"
 #include "state_store/session_image.h"
 #include "state_store/state_file/encode.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
 
 namespace gdn {
@@ -72,9 +73,6 @@ TestSession TakeApart(const SessionImage& image);
 // Everything but base versions and has_base; the owner's fields only where `owner`.
 void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
 bool SameStates(const TestSession& a, const TestSession& b);
-
-void ExpectError(const absl::Status& status, absl::StatusCode code, std::string_view reason,
-                 std::string_view what = "");
 
 std::string FileBytes(const EncodedStateFile& file);
 std::string Encode(const TestSession& session, HostBlockPool& blocks, const StateFileOptions& options = {});

@@ -1,10 +1,12 @@
-// Assertions on absl::StatusOr: the value, or the end of the test with the status.
+// Assertions on absl::StatusOr: the value, or the end of the test with the status; and on errors and their reasons.
 //
 //   GDN_ASSERT_OK_AND_ASSIGN(const auto file, MappedFile::Open(path));
 #pragma once
 
+#include <string_view>
 #include <utility>
 
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
 
@@ -15,3 +17,13 @@
   auto statusor = rexpr;                                     \
   ASSERT_TRUE(statusor.ok()) << statusor.status();           \
   lhs = std::move(statusor).value()
+
+namespace gdn {
+
+inline void ExpectError(const absl::Status& status, absl::StatusCode code, std::string_view reason,
+                        std::string_view what = "") {
+  EXPECT_EQ(status.code(), code) << what << ": " << status;
+  EXPECT_EQ(ErrorReason(status), reason) << what << ": " << status;
+}
+
+}  // namespace gdn

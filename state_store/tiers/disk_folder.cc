@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -34,16 +35,14 @@ constexpr char kIncarnationName[] = "incarnation";
 constexpr size_t kMaxId = 128;
 
 bool IsId(const std::string& id) {
-  return !id.empty() && id.size() <= kMaxId && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '~' || c == '-';
+  return !id.empty() && id.size() <= kMaxId && std::ranges::all_of(id, [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '~' || c == '-';
   });
 }
 
 bool IsPrincipal(const std::string& principal) {
-  return principal.size() <= kMaxId && std::all_of(principal.begin(), principal.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-         });
+  return principal.size() <= kMaxId &&
+         std::ranges::all_of(principal, [](unsigned char c) { return absl::ascii_isxdigit(c); });
 }
 
 // The folder and those above it, each durable where it is new.

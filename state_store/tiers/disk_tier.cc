@@ -43,10 +43,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& 
   GDN_ASSIGN_OR_RETURN(const auto found, folder->Scan(/*remove_leftovers=*/true));
   std::unique_ptr<DiskTier> tier(new DiskTier(options, std::move(folder), blocks));
   for (const auto& [key, files] : found) {
-    Entry entry;
-    entry.full_bytes = files.full_bytes;
-    entry.delta_bytes = files.delta_bytes;
-    tier->Put(key, std::move(entry));
+    tier->Put(key, {.full_bytes = files.full_bytes, .delta_bytes = files.delta_bytes});
     tier->AddUsed(files.full_bytes + files.delta_bytes);
   }
   return tier;
@@ -86,8 +83,8 @@ absl::StatusOr<StoreResult> DiskTier::StoreDelta(const StateKey& key, const Sess
   GDN_ASSIGN_OR_RETURN(const EncodedStateFile delta, EncodeStateFile(image, {.include_owner = true,
                                                                              .base_snapshot_id = entry.snapshot_id,
                                                                              .known_bases = entry.bases}));
-  const NewFile file{.name = DiskFolder::DeltaName(), .bytes = delta.bytes(), .replaced_bytes = entry.delta_bytes};
-  const ReplaceResult written = Write(key, file, delta.pieces());
+  const ReplaceResult written =
+      Write(key, DiskFolder::DeltaName(), delta.pieces(), delta.bytes(), /*replaced_bytes=*/entry.delta_bytes);
   if (written.replaced) {
     entry.delta_bytes = delta.bytes();
     entry.rewrite = !written.status.ok();
@@ -125,10 +122,8 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
   for (const LayerImage& layer : image->layers) {
     if (layer.base_version != 0) next.bases[layer.layer] = layer.base_version;
   }
-  const NewFile file{.name = DiskFolder::FullName(key),
-                     .bytes = next.full_bytes,
-                     .replaced_bytes = entry.full_bytes + entry.delta_bytes};
-  const ReplaceResult written = Write(key, file, pieces);
+  const ReplaceResult written = Write(key, DiskFolder::FullName(key), pieces, next.full_bytes,
+                                      /*replaced_bytes=*/entry.full_bytes + entry.delta_bytes);
   if (!written.replaced) return written.status;
   if (!key.checkpoint.empty()) {
     next.snapshot_id.clear();  // never a base of deltas
@@ -148,11 +143,12 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
   return StoreResult{.written_bytes = bytes, .incremental = false};
 }
 
-ReplaceResult DiskTier::Write(const StateKey& key, const NewFile& file, const std::vector<std::string_view>& pieces) {
-  if (absl::Status status = Reserve(file); !status.ok()) return {.status = std::move(status)};
+ReplaceResult DiskTier::Write(const StateKey& key, const std::string& name, const std::vector<std::string_view>& pieces,
+                              int64_t bytes, int64_t replaced_bytes) {
+  if (absl::Status status = Reserve(bytes, replaced_bytes); !status.ok()) return {.status = std::move(status)};
   ReplaceResult result{.status = folder_->MakeSessionFolder(key)};
-  if (result.status.ok()) result = ReplaceFile(folder_->SessionFolder(key), file.name, pieces);
-  if (!result.replaced) AddUsed(file.replaced_bytes - file.bytes);
+  if (result.status.ok()) result = ReplaceFile(folder_->SessionFolder(key), name, pieces);
+  if (!result.replaced) AddUsed(replaced_bytes - bytes);
   return result;
 }
 
@@ -220,9 +216,7 @@ absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t
   return std::make_shared<const SessionImage>(std::move(image));
 }
 
-absl::Status DiskTier::Erase(const StateKey& key) { return Counted(EraseFiles(key, /*all=*/false)); }
-
-absl::Status DiskTier::EraseAll(const StateKey& key) { return Counted(EraseFiles(key, /*all=*/true)); }
+absl::Status DiskTier::Erase(const StateKey& key, bool all) { return Counted(EraseFiles(key, all)); }
 
 absl::Status DiskTier::EraseFiles(const StateKey& key, bool all) {
   GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
@@ -305,12 +299,12 @@ void DiskTier::Forget(const StateKey& key, bool all) {
   entries_.erase(begin, end);
 }
 
-absl::Status DiskTier::Reserve(const NewFile& file) {
+absl::Status DiskTier::Reserve(int64_t bytes, int64_t replaced_bytes) {
   absl::MutexLock lock(&mu_);
-  const int64_t used = usage_.used_bytes + file.bytes - file.replaced_bytes;
+  const int64_t used = usage_.used_bytes + bytes - replaced_bytes;
   if (options_.limit_bytes > 0 && used > options_.limit_bytes) {
     return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
-                     StrCat("no room on disk for ", file.bytes, " more bytes: ", usage_.used_bytes, " of ",
+                     StrCat("no room on disk for ", bytes, " more bytes: ", usage_.used_bytes, " of ",
                             options_.limit_bytes, " are in use. End sessions, or raise --disk-state-bytes"),
                      {{"tier", "disk"}, {"limit_bytes", StrCat(options_.limit_bytes)}});
   }

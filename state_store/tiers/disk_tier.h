@@ -53,8 +53,7 @@ class DiskTier final : public StateTier {
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   // base_version is that of the Store which wrote the base, where this process did.
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
-  absl::Status Erase(const StateKey& key) override;
-  absl::Status EraseAll(const StateKey& key) override;
+  absl::Status Erase(const StateKey& key, bool all) override;
   BaseVersions KnownBases(const StateKey& key) const override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
   absl::StatusOr<int64_t> NextIncarnation() override { return folder_->NextIncarnation(); }
@@ -69,15 +68,9 @@ class DiskTier final : public StateTier {
   struct Entry {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
-    std::string snapshot_id;  // of the whole file, where this process wrote it; ""
-    BaseVersions bases;       // in the whole file
-    bool rewrite = false;     // the next Store writes a whole file: the last was not known to be durable
-  };
-  // A file to be written, and what it replaces.
-  struct NewFile {
-    std::string name;
-    int64_t bytes = 0;
-    int64_t replaced_bytes = 0;
+    std::string snapshot_id = {};  // of the whole file, where this process wrote it; ""
+    BaseVersions bases = {};       // in the whole file
+    bool rewrite = false;          // the next Store writes a whole file: the last was not known to be durable
   };
   struct FileInMemory {
     HostBlock block;
@@ -92,14 +85,15 @@ class DiskTier final : public StateTier {
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Reserve(const NewFile& file) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Reserve(int64_t bytes, int64_t replaced_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Counted(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::StatusOr<StoreResult> StoreFiles(const StateKey& key, const SessionImagePtr& image);
   absl::StatusOr<StoreResult> StoreDelta(const StateKey& key, const SessionImagePtr& image, Entry entry);
   absl::StatusOr<StoreResult> StoreFull(const StateKey& key, const SessionImagePtr& image, const Entry& entry);
-  ReplaceResult Write(const StateKey& key, const NewFile& file, const std::vector<std::string_view>& pieces);
+  ReplaceResult Write(const StateKey& key, const std::string& name, const std::vector<std::string_view>& pieces,
+                      int64_t bytes, int64_t replaced_bytes);
   absl::StatusOr<SessionImagePtr> LoadFiles(const StateKey& key, int64_t& bytes);
   absl::Status EraseFiles(const StateKey& key, bool all);
 

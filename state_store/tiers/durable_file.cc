@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -163,13 +164,8 @@ absl::StatusOr<std::string_view> ReadFile(const std::string& path,
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
-  std::string bytes;
-  GDN_ASSIGN_OR_RETURN(const std::string_view read, ReadFile(path, [&bytes](size_t size) -> absl::StatusOr<char*> {
-                         bytes.resize(size);
-                         return bytes.data();
-                       }));
-  bytes.resize(read.size());
-  return bytes;
+  int64_t file_bytes = 0;
+  return ReadFileStart(path, std::numeric_limits<int64_t>::max(), file_bytes);
 }
 
 absl::StatusOr<std::string> ReadFileStart(const std::string& path, int64_t bytes, int64_t& file_bytes) {

@@ -47,21 +47,10 @@ absl::StatusOr<SessionImagePtr> HostTier::Load(const StateKey& key) {
   return it->second.image;
 }
 
-absl::Status HostTier::Erase(const StateKey& key) {
-  SessionImagePtr erased;  // freed once the lock is let go
+absl::Status HostTier::Erase(const StateKey& key, bool all) {
+  std::vector<SessionImagePtr> erased;  // freed once the lock is let go
   absl::MutexLock lock(&mu_);
-  const auto it = entries_.find(key);
-  if (it == entries_.end()) return absl::OkStatus();
-  erased = std::move(it->second.image);
-  usage_.used_bytes -= it->second.bytes;
-  entries_.erase(it);
-  return absl::OkStatus();
-}
-
-absl::Status HostTier::EraseAll(const StateKey& key) {
-  std::vector<SessionImagePtr> erased;
-  absl::MutexLock lock(&mu_);
-  const auto [begin, end] = SessionRange(entries_, key);
+  const auto [begin, end] = all ? SessionRange(entries_, key) : entries_.equal_range(key);
   for (auto it = begin; it != end; ++it) {
     erased.push_back(std::move(it->second.image));
     usage_.used_bytes -= it->second.bytes;

@@ -30,8 +30,7 @@ class HostTier final : public StateTier {
   // INVALID_ARGUMENT for an image that leaves bases out: nothing here has them.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
-  absl::Status Erase(const StateKey& key) override;
-  absl::Status EraseAll(const StateKey& key) override;
+  absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override { return std::vector<StoredSession>(); }
   TierUsage usage() const override;
 

@@ -10,13 +10,11 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {
-
 namespace {
 
 constexpr size_t kReceiveBytes = 256 * 1024;
@@ -38,9 +36,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const 
   redisContext* context = endpoint.unix_path.empty()
                               ? redisConnectWithTimeout(endpoint.host.c_str(), endpoint.port, wait)
                               : redisConnectUnixWithTimeout(endpoint.unix_path.c_str(), wait);
-  if (context == nullptr) {
-    return RedisError(endpoint, absl::StatusCode::kUnavailable, reason::kTierUnavailable, "no memory to connect");
-  }
+  if (context == nullptr) return RedisUnavailable(endpoint, "no memory to connect");
   std::unique_ptr<RedisConnection> connection(new RedisConnection(context, endpoint, command_timeout));
   if (context->err != 0) return connection->Fail(StrCat("cannot connect: ", context->errstr));
   if (redisSetTimeout(context, absl::ToTimeval(command_timeout)) != REDIS_OK) {
@@ -52,8 +48,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const 
     std::vector<std::string_view> auth = {"AUTH"};
     if (!endpoint.user.empty()) auth.emplace_back(endpoint.user);
     auth.emplace_back(endpoint.password);
-    const absl::Status accepted = connection->Call(auth).status();
-    if (!accepted.ok()) return accepted;
+    GDN_RETURN_IF_ERROR(connection->Call(auth).status());
   }
   if (endpoint.db != 0) GDN_RETURN_IF_ERROR(connection->Call({"SELECT", std::to_string(endpoint.db)}).status());
   GDN_RETURN_IF_ERROR(connection->Call({"PING"}).status());
@@ -67,7 +62,7 @@ RedisConnection::~RedisConnection() { redisFree(context_); }
 
 absl::Status RedisConnection::Fail(std::string_view what) {
   failed_ = true;
-  return RedisError(endpoint_, absl::StatusCode::kUnavailable, reason::kTierUnavailable, what);
+  return RedisUnavailable(endpoint_, what);
 }
 
 void RedisConnection::Append(const std::vector<std::string_view>& arguments,
@@ -167,7 +162,7 @@ absl::Status RedisConnection::CheckReply(const redisReply& reply) const {
   if (text.starts_with("WRONGPASS") || text.starts_with("ERR AUTH") || text.starts_with("ERR invalid password")) {
     advice = "it refused the password: ";
   }
-  return RedisError(endpoint_, absl::StatusCode::kUnavailable, reason::kTierUnavailable, StrCat(advice, text));
+  return RedisUnavailable(endpoint_, StrCat(advice, text));
 }
 
 absl::StatusOr<RedisReply> RedisConnection::Call(const std::vector<std::string_view>& arguments) {

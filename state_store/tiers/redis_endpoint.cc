@@ -1,7 +1,5 @@
 #include "state_store/tiers/redis_endpoint.h"
 
-#include <utility>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
@@ -10,7 +8,6 @@
 #include "base/string_cat.h"
 
 namespace gdn {
-
 namespace {
 
 // The text may hold a password, so that no message repeats it.
@@ -39,24 +36,20 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text) {
 }
 
 absl::Status ParseHostAndPort(std::string_view text, RedisEndpoint& endpoint) {
-  std::string_view port;
-  bool has_port = false;
   if (text.starts_with("[")) {
     const size_t end = text.find(']');
     if (end == std::string_view::npos) return BadEndpoint("has a '[' without a ']'");
     endpoint.host = text.substr(1, end - 1);
     text.remove_prefix(end + 1);
-    has_port = !text.empty();
-    if (has_port && text[0] != ':') return BadEndpoint("has something other than ':' after its ']'");
-    if (has_port) port = text.substr(1);
+    if (!text.empty() && text[0] != ':') return BadEndpoint("has something other than ':' after its ']'");
   } else {
-    const size_t colon = text.find(':');
-    has_port = colon != std::string_view::npos;
-    endpoint.host = text.substr(0, colon);
-    if (has_port) port = text.substr(colon + 1);
+    endpoint.host = text.substr(0, text.find(':'));
+    text.remove_prefix(endpoint.host.size());
   }
   if (endpoint.host.empty()) return BadEndpoint("has no host");
-  if (has_port && (!absl::SimpleAtoi(AbslView(port), &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
+  if (text.empty()) return absl::OkStatus();
+  const absl::string_view port = AbslView(text.substr(1));
+  if (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535) {
     return BadEndpoint("has a port that is not a number in 1 .. 65535");
   }
   return absl::OkStatus();
@@ -111,6 +104,10 @@ absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, st
                         std::string_view message) {
   return MakeError(code, reason, StrCat("redis at ", endpoint.ToString(), ": ", message),
                    {{"tier", "redis"}, {"endpoint", endpoint.ToString()}});
+}
+
+absl::Status RedisUnavailable(const RedisEndpoint& endpoint, std::string_view message) {
+  return RedisError(endpoint, absl::StatusCode::kUnavailable, reason::kTierUnavailable, message);
 }
 
 }  // namespace gdn

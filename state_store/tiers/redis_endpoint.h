@@ -29,8 +29,10 @@ struct RedisEndpoint {
 // message.
 absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text);
 
-// UNAVAILABLE (TIER_UNAVAILABLE) and the like with the tier's metadata.
+// An error of the tier, with its metadata.
 absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,
                         std::string_view message);
+// UNAVAILABLE (TIER_UNAVAILABLE).
+absl::Status RedisUnavailable(const RedisEndpoint& endpoint, std::string_view message);
 
 }  // namespace gdn

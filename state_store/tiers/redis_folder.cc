@@ -1,15 +1,13 @@
 #include "state_store/tiers/redis_folder.h"
 
 #include <hiredis/hiredis.h>
-
-#include <optional>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {
-
 namespace {
 
 // KEYS: the session, the new chunks. ARGV: the field, its manifest. All or nothing: whatever can fail comes before the
@@ -47,8 +45,58 @@ end
 return redis.status_reply('OK'))";
 
 constexpr std::string_view kScanCount = "1000";
+constexpr std::string_view kState = "state";
+constexpr std::string_view kCheckpoint = "checkpoint:";
+// Against a manifest that lies: no state comes near.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 42;
+
+// The manifest's field in the session's hash, and back into a checkpoint id.
+std::string ManifestField(const StateKey& key) {
+  return key.checkpoint.empty() ? std::string(kState) : StrCat(kCheckpoint, key.checkpoint);
+}
+
+std::optional<std::string> CheckpointOfField(std::string_view field) {
+  if (field == kState) return "";
+  if (!field.starts_with(kCheckpoint) || field.size() == kCheckpoint.size()) return std::nullopt;
+  return std::string(field.substr(kCheckpoint.size()));
+}
 
 }  // namespace
+
+std::string RedisManifest::ChunkName(std::string_view session, int64_t chunk) const {
+  return StrCat(session, ":", version, ":", chunk);
+}
+
+std::vector<std::string> RedisManifest::ChunkNames(std::string_view session) const {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < chunks(); ++i) names.push_back(ChunkName(session, i));
+  return names;
+}
+
+std::string RedisManifest::ToJson() const {
+  return nlohmann::json{
+      {"version", version}, {"bytes", bytes}, {"chunk_bytes", chunk_bytes}, {"chunks", chunks()}, {"xxh3", xxh3}}
+      .dump();
+}
+
+std::optional<RedisManifest> RedisManifest::Parse(std::string_view json) {
+  const auto parsed = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) return std::nullopt;
+  RedisManifest manifest;
+  int64_t chunks = 0;
+  for (const auto& [name, text] : {std::pair{"version", &manifest.version}, std::pair{"xxh3", &manifest.xxh3}}) {
+    if (!parsed.contains(name) || !parsed[name].is_string()) return std::nullopt;
+    *text = parsed[name].get<std::string>();
+  }
+  for (const auto& [name, number] : {std::pair{"bytes", &manifest.bytes}, std::pair{"chunks", &chunks},
+                                     std::pair{"chunk_bytes", &manifest.chunk_bytes}}) {
+    if (!parsed.contains(name) || !parsed[name].is_number_integer()) return std::nullopt;
+    *number = parsed[name].get<int64_t>();
+  }
+  const auto possible = [](int64_t bytes) { return bytes >= 1 && bytes <= kMaxFileBytes; };
+  if (!possible(manifest.bytes) || !possible(manifest.chunk_bytes) || chunks != manifest.chunks()) return std::nullopt;
+  return manifest;
+}
 
 absl::Status DamagedInRedis(const RedisEndpoint& endpoint, const StateKey& key, std::string_view what) {
   return RedisError(endpoint, absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
@@ -97,8 +145,7 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
   GDN_ASSIGN_OR_RETURN(const RedisReply page, redis.Call({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount}));
   if (page->type != REDIS_REPLY_ARRAY || page->elements != 2 || page->element[0]->type != REDIS_REPLY_STRING ||
       page->element[1]->type != REDIS_REPLY_ARRAY) {
-    return RedisError(redis.endpoint(), absl::StatusCode::kUnavailable, reason::kTierUnavailable,
-                      "an answer to SCAN that is not Redis'");
+    return RedisUnavailable(redis.endpoint(), "an answer to SCAN that is not Redis'");
   }
   cursor.assign(page->element[0]->str, page->element[0]->len);
   const redisReply& names = *page->element[1];
@@ -132,8 +179,7 @@ absl::StatusOr<int64_t> RedisFolder::NextIncarnation(RedisConnection& redis) con
   const std::string key = StrCat(prefix_, "incarnation");
   GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"INCR", key}));
   if (reply->type == REDIS_REPLY_INTEGER) return reply->integer;
-  return RedisError(redis.endpoint(), absl::StatusCode::kUnavailable, reason::kTierUnavailable,
-                    StrCat("INCR ", key, " gave no number"));
+  return RedisUnavailable(redis.endpoint(), StrCat("INCR ", key, " gave no number"));
 }
 
 }  // namespace gdn

@@ -1,7 +1,7 @@
 // The names that a RedisTier has in its server: which keys are a session's, which files they stand for, what there is.
 //
 // All of a session's keys share a hash tag, so that a cluster keeps them together:
-//   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> manifest, as JSON (redis_manifest.h)
+//   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> RedisManifest, as JSON
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
 //   PREFIXincarnation               how many servers have begun with it
 // Errors of all that take a connection: as of RedisConnection.
@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,10 +22,25 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "state_store/tiers/redis_connection.h"
-#include "state_store/tiers/redis_manifest.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
+
+// What is kept of a state beside its chunks: how many they are and what they hold.
+struct RedisManifest {
+  std::string version;  // of the chunks' names; no two files share one
+  int64_t bytes = 0;    // the file's
+  int64_t chunk_bytes = 0;
+  std::string xxh3;  // of the whole file
+
+  int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
+  std::string ChunkName(std::string_view session, int64_t chunk) const;
+  std::vector<std::string> ChunkNames(std::string_view session) const;
+
+  std::string ToJson() const;
+  // nullopt for what is not a manifest, or one whose numbers contradict each other.
+  static std::optional<RedisManifest> Parse(std::string_view json);
+};
 
 class RedisFolder {
  public:

@@ -19,7 +19,6 @@
 #include "state_store/tiers/stored_file.h"
 
 namespace gdn {
-
 namespace {
 
 constexpr std::string_view kMissingChunk = "a chunk of it is missing";
@@ -188,19 +187,12 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
   }
 }
 
-absl::Status RedisTier::Erase(const StateKey& key) { return RunErase(key, /*all=*/false); }
-absl::Status RedisTier::EraseAll(const StateKey& key) { return RunErase(key, /*all=*/true); }
-
-absl::Status RedisTier::RunErase(const StateKey& key, bool all) {
+absl::Status RedisTier::Erase(const StateKey& key, bool all) {
   absl::Status status = pool_.Run([&](RedisConnection& redis) { return folder_.Erase(redis, key, all); });
   absl::MutexLock lock(&mu_);
   Count(status);
   if (!status.ok()) return status;
-  if (!all) {
-    SetBytes(key, 0);
-    return status;
-  }
-  const auto [begin, end] = SessionRange(bytes_, key);
+  const auto [begin, end] = all ? SessionRange(bytes_, key) : bytes_.equal_range(key);
   for (auto it = begin; it != end; ++it) usage_.used_bytes -= it->second;
   bytes_.erase(begin, end);
   return status;
@@ -292,13 +284,7 @@ void RedisTier::Count(const absl::Status& status) {
 }
 
 void RedisTier::SetBytes(const StateKey& key, int64_t bytes) {
-  const auto it = bytes_.find(key);
-  usage_.used_bytes += bytes - (it == bytes_.end() ? 0 : it->second);
-  if (bytes > 0) {
-    bytes_[key] = bytes;
-  } else if (it != bytes_.end()) {
-    bytes_.erase(it);
-  }
+  usage_.used_bytes += bytes - std::exchange(bytes_[key], bytes);
 }
 
 }  // namespace gdn

@@ -26,7 +26,6 @@
 #include "absl/time/time.h"
 #include "state_store/tiers/redis_connection.h"
 #include "state_store/tiers/redis_folder.h"
-#include "state_store/tiers/redis_manifest.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -57,8 +56,7 @@ class RedisTier final : public StateTier {
   // UNAVAILABLE may also mean that the answer was lost: the new state is then there, whole.
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
-  absl::Status Erase(const StateKey& key) override;
-  absl::Status EraseAll(const StateKey& key) override;
+  absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
   absl::StatusOr<int64_t> NextIncarnation() override;
   // used_bytes and sessions: of what this object stored, loaded or listed.
@@ -74,7 +72,6 @@ class RedisTier final : public StateTier {
   absl::StatusOr<bool> ReadChunks(RedisConnection& redis, const std::vector<std::string>& names,
                                   const RedisManifest& manifest, char* file) const;
   absl::StatusOr<SessionImagePtr> LoadImage(RedisConnection& redis, const StateKey& key, int64_t& bytes) const;
-  absl::Status RunErase(const StateKey& key, bool all);
   // Everything that is there; `passed_over` counts what is damaged.
   absl::StatusOr<std::vector<StoredSession>> ListAll(RedisConnection& redis, int64_t& passed_over) const;
   absl::StatusOr<StoredSession> ReadHeader(RedisConnection& redis, const StateKey& key) const;

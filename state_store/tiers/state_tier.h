@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/string_cat.h"
 #include "state_store/session_image.h"
 
 namespace gdn {
@@ -28,7 +29,10 @@ struct StateKey {
   friend bool operator==(const StateKey&, const StateKey&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): there is none
   friend auto operator<=>(const StateKey&, const StateKey&) = default;
-  std::string ToString() const;  // "sessions/ID", for messages
+  // For messages.
+  std::string ToString() const {
+    return StrCat("sessions/", id, checkpoint.empty() ? "" : StrCat(" (checkpoint '", checkpoint, "')"));
+  }
 };
 
 // The part of a std::map by StateKey that is the session's: its state and its checkpoints, as [first, second).
@@ -77,10 +81,8 @@ class StateTier {
   virtual absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) = 0;
   // NOT_FOUND; UNAVAILABLE (TIER_UNAVAILABLE); DATA_LOSS (INVALID_STATE_FILE: tensor) where what is there is damaged.
   virtual absl::StatusOr<SessionImagePtr> Load(const StateKey& key) = 0;
-  // OK where there is nothing.
-  virtual absl::Status Erase(const StateKey& key) = 0;
-  // Erases the session and all its checkpoints.
-  virtual absl::Status EraseAll(const StateKey& key) = 0;
+  // The key's state alone, or with `all` the session and all its checkpoints. OK where there is nothing.
+  virtual absl::Status Erase(const StateKey& key, bool all) = 0;
 
   // Bases that the next Store of the key need not hold (LayerImage::has_base), for they are in what is there.
   virtual BaseVersions KnownBases(const StateKey& /*key*/) const { return {}; }
@@ -89,7 +91,9 @@ class StateTier {
   virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
 
   // Counts the starts of servers on a durable store: higher than any before, and durable. UNIMPLEMENTED elsewhere.
-  virtual absl::StatusOr<int64_t> NextIncarnation();
+  virtual absl::StatusOr<int64_t> NextIncarnation() {
+    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
+  }
 
   virtual TierUsage usage() const = 0;
 };

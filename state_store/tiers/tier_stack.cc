@@ -217,8 +217,7 @@ void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
 
 absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
   for (const TierLedger::Debt& debt : ledger_.Owed(tier, key)) {
-    const auto& [erased, all] = debt;
-    const absl::Status status = all ? tiers_[tier]->EraseAll(erased) : tiers_[tier]->Erase(erased);
+    const absl::Status status = tiers_[tier]->Erase(debt.first, /*all=*/debt.second);
     ledger_.Note(tier, status);
     GDN_RETURN_IF_ERROR(status);
     ledger_.Paid(tier, debt);

@@ -2,12 +2,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <thread>
 
@@ -23,11 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const StateKey kKey{.principal = "", .id = "s", .checkpoint = ""};
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 class DiskTierCrash : public DiskTierFixture {
  protected:
@@ -49,10 +40,10 @@ TEST_F(DiskTierCrash, TornFilesAreDataLoss) {
   ASSERT_TRUE(Store(kKey, MakeStep(2)).ok());
   ASSERT_TRUE(Store(kKey, MakeStep(5))->incremental);
   for (const char* name : {"state.safetensors", "state.delta.safetensors"}) {
-    const std::string bytes = ReadAll(Path(name));
+    const std::string bytes = ReadFile(Path(name));
     const size_t header = *SafetensorsHeaderEnd(bytes);
     const auto expect_loss = [&](const std::string& torn, const std::string& what) {
-      std::ofstream(Path(name), std::ios::binary | std::ios::trunc) << torn;
+      WriteFile(Path(name), torn);
       EXPECT_FALSE(LoadsOrDataLoss(MakeStep(5), what));
     };
     std::set<size_t> cuts = {0, 1, 7, 8, 9, header - 1, header, header + 1, bytes.size() - 1};
@@ -66,7 +57,7 @@ TEST_F(DiskTierCrash, TornFilesAreDataLoss) {
       flipped[at] = static_cast<char>(flipped[at] ^ random.NextInt(1, 255));
       expect_loss(flipped, std::string(name) + " byte " + std::to_string(at));
     }
-    std::ofstream(Path(name), std::ios::binary | std::ios::trunc) << bytes;
+    WriteFile(Path(name), bytes);
     EXPECT_TRUE(LoadsOrDataLoss(MakeStep(5), "mended"));
   }
 }

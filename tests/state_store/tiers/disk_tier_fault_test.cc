@@ -81,7 +81,7 @@ TEST_F(DiskTierFaults, OneFailedCallOfAStoreLeavesTheOldOrTheNewState) {
         for (const std::vector<int64_t>& steps : {std::vector<int64_t>{0, 1}, {0, 1, 2}, {0, 8}, {0, 1, 8}}) {
           const std::string what = std::string(point) + ", errno " + std::to_string(error) + ", call " +
                                    std::to_string(skip) + ", store of step " + std::to_string(steps.back());
-          ASSERT_TRUE(tier_->EraseAll(kKey).ok());
+          ASSERT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
           for (size_t i = 0; i + 1 < steps.size(); ++i) ASSERT_TRUE(Store(steps[i]).ok());
           plan = {.skip = skip};
           ASSERT_EQ(fiu_enable_external(point, 1, AsInfo(error), 0, FailByPlan), 0);
@@ -108,7 +108,7 @@ TEST_F(DiskTierFaults, RandomFaultsNeverLoseAnAcknowledgedState) {
   constexpr int kSteps = 300;
   for (const unsigned seed : {1u, 2u, 3u}) {
     fiu_set_prng_seed(seed);
-    ASSERT_TRUE(tier_->EraseAll(kKey).ok());
+    ASSERT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
     ASSERT_TRUE(Store(0).ok());
     std::set<int64_t> allowed = {0};
     int failed = 0;

@@ -155,16 +155,16 @@ TEST_F(DiskTierTest, CheckpointsLieBesideTheSession) {
   ExpectStored(second, At(1, 4));
   Open();
   EXPECT_EQ(tier_->usage().sessions, 1);
-  ASSERT_TRUE(tier_->Erase(kKey).ok());
+  ASSERT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(kKey).status()));
   ExpectStored(first, At(1, 2));
-  ASSERT_TRUE(tier_->EraseAll(kKey).ok());
+  ASSERT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(first).status()));
   EXPECT_THAT(Files(), IsEmpty());
   EXPECT_FALSE(fs::exists(path_ + "/sessions/ab12/s-chat-1"));
   EXPECT_EQ(tier_->usage().used_bytes, 0);
-  EXPECT_TRUE(tier_->Erase(kKey).ok());
-  EXPECT_TRUE(tier_->EraseAll(kKey).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
 }
 
 TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
@@ -232,7 +232,7 @@ TEST_F(DiskTierTest, TheBudgetCountsEverything) {
   ExpectError(full, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(Files().size(), 2u);
   EXPECT_TRUE(Store(kKey, At(2, 1)).ok()) << "what is replaced makes room";
-  ASSERT_TRUE(tier_->Erase(other).ok());
+  ASSERT_TRUE(tier_->Erase(other, /*all=*/false).ok());
   EXPECT_TRUE(Store(third, session).ok());
 }
 
@@ -260,7 +260,7 @@ TEST_F(DiskTierTest, KeysThatAreNoNamesAreRefused) {
                               StateKey{"ab", "x", "a/b"}, StateKey{"ab", std::string(129, 'x'), ""}}) {
     EXPECT_EQ(Store(key, At(1, 1)).status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(tier_->Load(key).status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(tier_->EraseAll(key).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(tier_->Erase(key, /*all=*/true).code(), absl::StatusCode::kInvalidArgument);
   }
 }
 

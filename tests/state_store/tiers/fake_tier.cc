@@ -69,22 +69,11 @@ absl::StatusOr<SessionImagePtr> FakeTier::Load(const StateKey& key) {
   return it->second;
 }
 
-absl::Status FakeTier::Erase(const StateKey& key) {
+absl::Status FakeTier::Erase(const StateKey& key, bool all) {
   Call call(*this, key);
   absl::MutexLock lock(&mu_);
   if (!erase_status_.ok()) return erase_status_;
-  if (const auto it = images_.find(key); it != images_.end()) {
-    used_bytes_ -= it->second->bytes();
-    images_.erase(it);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FakeTier::EraseAll(const StateKey& key) {
-  Call call(*this, key);
-  absl::MutexLock lock(&mu_);
-  if (!erase_status_.ok()) return erase_status_;
-  const auto [begin, end] = SessionRange(images_, key);
+  const auto [begin, end] = all ? SessionRange(images_, key) : images_.equal_range(key);
   for (auto it = begin; it != end; ++it) used_bytes_ -= it->second->bytes();
   images_.erase(begin, end);
   return absl::OkStatus();

@@ -39,8 +39,7 @@ class FakeTier final : public StateTier {
   bool durable() const override { return durable_; }
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
-  absl::Status Erase(const StateKey& key) override;
-  absl::Status EraseAll(const StateKey& key) override;
+  absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override { return std::vector<StoredSession>(); }
   TierUsage usage() const override;
 

@@ -1,9 +1,9 @@
 #include "state_store/tiers/host_tier.h"
 
-#include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/tiers/fake_tier.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -28,8 +28,7 @@ TEST(HostTier, RefusesWhatExceedsItsBudgetAndKeepsTheOldState) {
   ASSERT_TRUE(host.Store(Key("a"), MakeVersion(1)).ok());
   ASSERT_TRUE(host.Store(Key("b"), MakeVersion(2)).ok());
   const absl::Status refused = host.Store(Key("c"), MakeVersion(3)).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(refused), reason::kStateBudgetExhausted);
+  ExpectError(refused, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_THAT(refused.message(), HasSubstr("250"));
   EXPECT_TRUE(absl::IsResourceExhausted(host.Store(Key("a"), MakeVersion(4, 151)).status()));
   EXPECT_EQ(VersionOf(*host.Load(Key("a"))), 1);
@@ -57,11 +56,11 @@ TEST(HostTier, ErasesOneStateOrAllOfASession) {
   for (const StateKey& key : {Key("a"), Key("a", "x"), Key("a", "y"), Key("ab"), Key("b")}) {
     ASSERT_TRUE(host.Store(key, MakeVersion(1)).ok());
   }
-  EXPECT_TRUE(host.Erase(Key("a", "x")).ok());
-  EXPECT_TRUE(host.Erase(Key("a", "x")).ok());
+  EXPECT_TRUE(host.Erase(Key("a", "x"), /*all=*/false).ok());
+  EXPECT_TRUE(host.Erase(Key("a", "x"), /*all=*/false).ok());
   EXPECT_TRUE(absl::IsNotFound(host.Load(Key("a", "x")).status()));
   EXPECT_TRUE(host.Load(Key("a")).ok());
-  EXPECT_TRUE(host.EraseAll(Key("a")).ok());
+  EXPECT_TRUE(host.Erase(Key("a"), /*all=*/true).ok());
   EXPECT_TRUE(absl::IsNotFound(host.Load(Key("a")).status()));
   EXPECT_TRUE(absl::IsNotFound(host.Load(Key("a", "y")).status()));
   EXPECT_TRUE(host.Load(Key("ab")).ok());

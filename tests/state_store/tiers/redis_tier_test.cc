@@ -76,37 +76,32 @@ TEST_F(RedisTierTest, ErasesAStateOrAllOfASession) {
   Store(*tier_, kNamed, MakeModelSession(2));
   Store(*tier_, kOther, MakeOperatorSession(3));
   EXPECT_EQ(tier_->usage().sessions, 3);
-  EXPECT_TRUE(tier_->Erase(kKey).ok());
-  EXPECT_TRUE(tier_->Erase(kKey).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(kKey).status()));
   EXPECT_EQ(ErrorReason(tier_->Load(kKey).status()), reason::kSessionNotFound);
   ExpectLoads(*tier_, kNamed, MakeModelSession(2));
   Store(*tier_, kKey, MakeModelSession(1));
-  EXPECT_TRUE(tier_->EraseAll(kKey).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
   EXPECT_EQ(ErrorReason(tier_->Load(kNamed).status()), reason::kCheckpointNotFound);
   ExpectLoads(*tier_, kOther, MakeOperatorSession(3));
-  EXPECT_TRUE(tier_->EraseAll(kOther).ok());
+  EXPECT_TRUE(tier_->Erase(kOther, /*all=*/true).ok());
   EXPECT_EQ(server_->Command({"DBSIZE"}), "0");
   EXPECT_EQ(tier_->usage().sessions, 0);
   EXPECT_EQ(tier_->usage().used_bytes, 0);
 }
 
 TEST_F(RedisTierTest, ListsWhatIsThereAfterARestart) {
-  RedisServer server({.append_only = true});
-  server.Start();
-  int64_t bytes = 0;
-  {
-    const auto tier = Connect(server);
-    Store(*tier, kKey, MakeModelSession(1));
-    bytes = tier->usage().used_bytes;
-    Store(*tier, kNamed, MakeModelSession(2));
-    Store(*tier, kOther, MakeOperatorSession(3));
-  }
-  server.Kill();
-  server.Start();
-  server.Command({"SET", "gdn:{not/ours}", "x"});
-  server.Command({"HSET", "gdn:{ab12/other}", "state", "{\"version\": 1}"});
-  const auto tier = Connect(server);
+  Start({.append_only = true});
+  Store(*tier_, kKey, MakeModelSession(1));
+  const int64_t bytes = tier_->usage().used_bytes;
+  Store(*tier_, kNamed, MakeModelSession(2));
+  Store(*tier_, kOther, MakeOperatorSession(3));
+  server_->Kill();
+  server_->Start();
+  server_->Command({"SET", "gdn:{not/ours}", "x"});
+  server_->Command({"HSET", "gdn:{ab12/other}", "state", "{\"version\": 1}"});
+  const auto tier = Connect(*server_);
   absl::StatusOr<std::vector<StoredSession>> listed = tier->List();
   ASSERT_TRUE(listed.ok()) << listed.status();
   std::sort(listed->begin(), listed->end(), [](const auto& a, const auto& b) { return a.key < b.key; });
@@ -133,16 +128,15 @@ TEST_F(RedisTierTest, ListsWhatIsThereAfterARestart) {
 }
 
 TEST_F(RedisTierTest, TiersOfDifferentPrefixesDoNotSeeEachOther) {
-  RedisServer server;
-  server.Start();
-  const auto a = Connect(server, {.prefix = "a:"});
-  const auto b = Connect(server, {.prefix = "a:b:"});
+  Start();
+  const auto a = Connect(*server_, {.prefix = "a:"});
+  const auto b = Connect(*server_, {.prefix = "a:b:"});
   Store(*a, kKey, MakeModelSession(1));
   EXPECT_TRUE(absl::IsNotFound(b->Load(kKey).status()));
   EXPECT_TRUE(b->List()->empty());
   Store(*b, kKey, MakeModelSession(2));
   EXPECT_EQ(a->List()->size(), 1u);
-  EXPECT_TRUE(b->EraseAll(kKey).ok());
+  EXPECT_TRUE(b->Erase(kKey, /*all=*/true).ok());
   ExpectLoads(*a, kKey, MakeModelSession(1));
 }
 
@@ -158,11 +152,8 @@ TEST_F(RedisTierTest, SaysWhichStateMissesAChunk) {
   std::string flipped = bytes;
   flipped[100] ^= 1;
   for (const std::string& damaged : {flipped, bytes.substr(1), std::string()}) {
-    if (damaged.empty()) {
-      ASSERT_EQ(server_->Command({"DEL", chunk}), "1");
-    } else {
-      server_->Command({"SET", chunk, damaged});
-    }
+    ASSERT_EQ(server_->Command({"DEL", chunk}), "1");
+    if (!damaged.empty()) server_->Command({"SET", chunk, damaged});
     const absl::Status status = tier_->Load(kKey).status();
     ExpectError(status, absl::StatusCode::kDataLoss, reason::kInvalidStateFile);
     EXPECT_THAT(status.message(), HasSubstr("chat-1"));
@@ -204,8 +195,8 @@ TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
   ExpectError(status, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_THAT(status.message(), HasSubstr(server.endpoint()));
   EXPECT_TRUE(absl::IsUnavailable(tier->List().status()));
-  EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther)));
-  EXPECT_TRUE(absl::IsUnavailable(tier->EraseAll(kOther)));
+  EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther, /*all=*/false)));
+  EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther, /*all=*/true)));
   EXPECT_EQ(tier->usage().failures, 4);
   server.Start();
   Store(*tier, kOther, MakeOperatorSession(1));
@@ -227,19 +218,17 @@ TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
   // What was written of it does not stay.
   Store(*tier_, kKey, MakeModelSession(3));
   ExpectLoads(*tier_, kKey, MakeModelSession(3));
-  EXPECT_TRUE(tier_->EraseAll(kKey).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
   EXPECT_EQ(server_->Command({"DBSIZE"}), "0");
 }
 
 TEST_F(RedisTierTest, AReaderFindsTheOldOrTheNewStateWhileOneIsStored) {
-  RedisServer server;
-  server.Start();
-  const auto writer = Connect(server);
-  const auto reader = Connect(server);
-  Store(*writer, kKey, MakeModelSession(0));
+  Start();
+  const auto reader = Connect(*server_);
+  Store(*tier_, kKey, MakeModelSession(0));
   std::atomic<bool> done = false;
   std::thread thread([&] {
-    for (uint64_t seed = 1; seed <= 100; ++seed) Store(*writer, kKey, MakeModelSession(seed % 2));
+    for (uint64_t seed = 1; seed <= 100; ++seed) Store(*tier_, kKey, MakeModelSession(seed % 2));
     done = true;
   });
   const TestSession states[] = {MakeModelSession(0), MakeModelSession(1)};

@@ -57,7 +57,8 @@ TEST_F(TierLedgerTest, ADurableCopyStaysUntilANewerOneIsDurable) {
 TEST_F(TierLedgerTest, WhatWasUsedLongestAgoLeavesFirstUnlessItHasAnOwner) {
   for (const char* id : {"a", "b", "c"}) Park(kHost, id);
   ledger_.Find(Key("a"), /*parked=*/true);
-  const Owner other(ledger_, Key("b"));
+  const StateKey b = Key("b");
+  const Owner other(ledger_, b);
   const TierLedger::Oldest next = ledger_.AcquireOldest(kHost, /*tried=*/{}, /*may_wait=*/false);
   ASSERT_EQ(next.key, Key("c"));
   const Owner owner(ledger_, *next.key, Owner::kAcquired);

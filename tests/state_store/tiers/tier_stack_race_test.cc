@@ -177,36 +177,31 @@ void Race(std::vector<FakeTier*> tiers, FakeTier* failing) {
   for (const FakeTier* tier : tiers) EXPECT_EQ(tier->usage().used_bytes, 0) << tier->name();
 }
 
-TEST(TierStackRace, KeepsEveryStateWhereAllTiersWork) {
-  FakeTier host("host", false, 6 * kBytes);
-  FakeTier disk("disk", true, 16 * kBytes);
-  FakeTier redis("redis", true, 0);
-  Race({&host, &disk, &redis}, nullptr);
+struct RaceCase {
+  std::string name;
+  int64_t host, disk, redis;  // the states that each has room for; 0: all
+  int failing = -1;           // the tier that fails now and then
+};
+
+class TierStackRace : public ::testing::TestWithParam<RaceCase> {};
+
+TEST_P(TierStackRace, KeepsEveryState) {
+  FakeTier host("host", false, GetParam().host * kBytes);
+  FakeTier disk("disk", true, GetParam().disk * kBytes);
+  FakeTier redis("redis", true, GetParam().redis * kBytes);
+  const std::vector<FakeTier*> tiers = {&host, &disk, &redis};
+  Race(tiers, GetParam().failing < 0 ? nullptr : tiers[static_cast<size_t>(GetParam().failing)]);
 }
 
-TEST(TierStackRace, KeepsEveryStateWhereThereIsNotRoomForAll) {
-  FakeTier host("host", false, 6 * kBytes);
-  FakeTier disk("disk", true, 8 * kBytes);
-  FakeTier redis("redis", true, 12 * kBytes);
-  Race({&host, &disk, &redis}, nullptr);
-}
-
-TEST(TierStackRace, KeepsEveryStateWhereTheMiddleTierFailsNowAndThen) {
-  FakeTier host("host", false, 6 * kBytes);
-  FakeTier disk("disk", true, 16 * kBytes);
-  FakeTier redis("redis", true, 20 * kBytes);
-  Race({&host, &disk, &redis}, &disk);
-}
-
-TEST(TierStackRace, KeepsEveryStateWhereTheLastTierFailsNowAndThen) {
-  FakeTier host("host", false, 6 * kBytes);
-  FakeTier disk("disk", true, 8 * kBytes);
-  FakeTier redis("redis", true, 40 * kBytes);
-  Race({&host, &disk, &redis}, &redis);
-}
+INSTANTIATE_TEST_SUITE_P(Where, TierStackRace,
+                         ::testing::Values(RaceCase{"AllTiersWork", 6, 16, 0},
+                                           RaceCase{"ThereIsNotRoomForAll", 6, 8, 12},
+                                           RaceCase{"TheMiddleTierFailsNowAndThen", 6, 16, 20, /*failing=*/1},
+                                           RaceCase{"TheLastTierFailsNowAndThen", 6, 8, 40, /*failing=*/2}),
+                         [](const auto& race) { return race.param.name; });
 
 // With room for all of the sessions in all tiers together, none is ever refused, however they move.
-TEST(TierStackRace, RefusesNoneWhereTheLastTierHasRoomForAll) {
+TEST(TierStackRooms, RefusesNoneWhereTheLastTierHasRoomForAll) {
   FakeTier host("host", false, 3 * kBytes);
   FakeTier disk("disk", true, 3 * kBytes);
   FakeTier redis("redis", true, kThreads * kSessionsPerThread * kBytes);

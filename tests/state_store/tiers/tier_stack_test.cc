@@ -2,11 +2,11 @@
 
 #include <thread>
 
-#include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "state_store/tiers/host_tier.h"
 #include "tests/state_store/tiers/fake_tier.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -56,8 +56,7 @@ TEST_F(TierStackTest, ChainsMovesThroughAllTiersUntilTheLastIsFull) {
   EXPECT_THAT(host_.versions(), ElementsAre(Pair(Key("7"), 7), Pair(Key("8"), 8)));
 
   const absl::Status full = stack_.Park(Key("9"), MakeVersion(9));
-  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(full), reason::kStateBudgetExhausted);
+  ExpectError(full, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_THAT(full.message(), HasSubstr("host"));
   EXPECT_THAT(full.message(), HasSubstr("redis"));
   for (int i = 0; i < 9; ++i) EXPECT_EQ(Fetch(Key(std::to_string(i))), i);
@@ -106,8 +105,7 @@ TEST_F(TierStackTest, SaysWhichTierFailedWhereNoOtherHasRoom) {
   ASSERT_TRUE(stack.Park(Key("a"), MakeVersion(1)).ok());
   ASSERT_TRUE(stack.Park(Key("b"), MakeVersion(2)).ok());
   const absl::Status status = stack.Park(Key("c"), MakeVersion(3));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(status), reason::kTierUnavailable);
+  ExpectError(status, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_EQ(ErrorMetadata(status)["tier"], "disk");
   EXPECT_THAT(host_.versions(), ElementsAre(Pair(Key("a"), 1), Pair(Key("b"), 2)));
   disk_.FailStores(absl::OkStatus());
@@ -206,8 +204,7 @@ TEST_F(TierStackTest, CheckpointNeedsADurableTier) {
   TierStack stack({&host_});
   EXPECT_EQ(stack.durable(), nullptr);
   const absl::Status status = stack.Checkpoint(Key("a"), MakeVersion(1)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(status), reason::kNoDurableTier);
+  ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier);
   EXPECT_TRUE(TierStack({}).empty());
   EXPECT_TRUE(absl::IsResourceExhausted(TierStack({}).Park(Key("a"), MakeVersion(1))));
 }

@@ -4,13 +4,11 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "base/error.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "kernels/backend.h"
 #include "kernels/slot_codec.h"
-#include "state_store/state_file/checksums.h"
 #include "state_store/state_file/metadata.h"
 
 namespace gdn {
@@ -82,7 +80,6 @@ class FileParts {
 
   absl::Status Add(size_t index) {
     const LayerImage& layer = image_.layers[index];
-    const LayerDims& dims = image_.layout.dims();
     const SlotExtent& extent = layer.extent;
     const bool has_base = HasBase(layer);
     if (!has_base && options_.base_snapshot_id.empty()) {
@@ -94,23 +91,18 @@ class FileParts {
 
     const SlotView& view = views_[index].view;
     owned_.push_back(views_[index].scratch);
-    const Shapes shapes(dims, extent);
-    if (dims.conv_width > 0) AddFloats(layer.layer, kConvState, shapes.conv, view.conv);
-    if (!view.draft_conv.empty()) AddFloats(layer.layer, kDraftConvState, shapes.draft_conv, view.draft_conv);
+    if (image_.layout.dims().conv_width > 0) AddFloats(layer, kConvState, view.conv);
+    if (!view.draft_conv.empty()) AddFloats(layer, kDraftConvState, view.draft_conv);
     const bool has_log = extent.log_length + extent.draft_length > 0;
-    if (fold) {
-      AddConverted(layer.layer, shapes.state, Materialize(image_.layout, extent, view));
-    }
-    if (has_base) AddFloats(layer.layer, has_log ? kBaseState : kRecurrentState, shapes.state, view.base);
+    if (fold) AddConverted(layer, Materialize(image_.layout, extent, view));
+    if (has_base) AddFloats(layer, has_log ? kBaseState : kRecurrentState, view.base);
     if (has_log) {
-      AddFloats(layer.layer, kLogK, shapes.log_k, view.log_k);
-      AddFloats(layer.layer, kLogU, shapes.log_u, view.log_u);
-      AddFloats(layer.layer, kLogG, shapes.log_g, view.log_g);
+      for (const auto& [part, values] : kLogParts) AddFloats(layer, part, view.*values);
     }
     if (layer.reply != nullptr) {
       entry.reply = *layer.reply;
       const std::string_view output = layer.reply->output;
-      Append(TensorName(layer.layer, kReply), "U8", {static_cast<int64_t>(output.size())}, output);
+      Append(layer, kReply, "U8", {static_cast<int64_t>(output.size())}, output);
     }
     GDN_ASSIGN_OR_RETURN(metadata_[StrCat(kLayerPrefix, layer.layer)], LayerText(entry));
     return absl::OkStatus();
@@ -142,24 +134,24 @@ class FileParts {
     return layer.has_base && (options_.base_snapshot_id.empty() || !IsKnownBase(layer, options_.known_bases));
   }
 
-  void Append(std::string name, std::string_view dtype, std::vector<int64_t> shape, std::string_view data) {
-    tensors_.push_back({.name = std::move(name), .dtype = std::string(dtype), .shape = std::move(shape), .data = data});
+  void Append(const LayerImage& layer, std::string_view part, std::string_view dtype, std::vector<int64_t> shape,
+              std::string_view data) {
+    tensors_.push_back({TensorName(layer.layer, part), std::string(dtype), std::move(shape), data});
   }
-  void AddFloats(int32_t layer, std::string_view part, const std::vector<int64_t>& shape,
-                 absl::Span<const float> values) {
-    Append(TensorName(layer, part), "F32", shape, Bytes(values));
+  void AddFloats(const LayerImage& layer, std::string_view part, absl::Span<const float> values) {
+    Append(layer, part, "F32", PartShape(part, image_.layout.dims(), layer.extent), Bytes(values));
   }
-  void AddConverted(int32_t layer, const std::vector<int64_t>& shape, std::shared_ptr<std::vector<float>> state) {
+  void AddConverted(const LayerImage& layer, std::shared_ptr<std::vector<float>> state) {
     const DType dtype = options_.recurrent_state_dtype;
-    const std::string name = TensorName(layer, kRecurrentState);
     if (dtype == DType::kF32) {
-      Append(name, "F32", shape, Bytes(*state));
+      AddFloats(layer, kRecurrentState, *state);
       owned_.push_back(std::move(state));
       return;
     }
     auto narrow = std::make_shared<std::string>(state->size() * DTypeSize(dtype), '\0');
     ConvertFromFloat(state->data(), state->size(), dtype, narrow->data());
-    Append(name, DTypeName(dtype), shape, *narrow);
+    Append(layer, kRecurrentState, DTypeName(dtype), PartShape(kRecurrentState, image_.layout.dims(), layer.extent),
+           *narrow);
     owned_.push_back(std::move(narrow));
   }
 
@@ -181,9 +173,7 @@ absl::Status AddHeader(const SessionImage& image, const StateFileOptions& option
   }
   metadata["dims"] = DimsText(header.dims);
   metadata["layer_count"] = StrCat(last + 1);
-  metadata["model"] = header.model;
-  metadata["family"] = header.family;
-  metadata["model_fingerprint"] = header.fingerprint;
+  for (const auto& [key, member] : kModelEntries) metadata[key] = header.*member;
   metadata["numerics_id"] = image.numerics_id;
   metadata["log_capacity"] = StrCat(kLogCapacity);
   metadata["epoch"] = StrCat(header.epoch);

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "kernels/slot_codec.h"
-#include "state_store/state_file/checksums.h"
 #include "state_store/state_file/metadata.h"
 
 namespace gdn {

@@ -1,5 +1,7 @@
 #include "state_store/state_file/metadata.h"
 
+#include <algorithm>
+#include <charconv>
 #include <limits>
 #include <utility>
 
@@ -43,6 +45,15 @@ std::optional<int64_t> IntField(const Json& json, const char* field) {
   return static_cast<int64_t>(value);
 }
 
+// False where the field is there and is not an integer in [0, most].
+bool ReadLength(const Json& json, const char* field, int64_t most, int32_t& length) {
+  if (!json.contains(field)) return true;
+  const auto value = IntField(json, field);
+  if (!value.has_value() || *value > most) return false;
+  length = static_cast<int32_t>(*value);
+  return true;
+}
+
 std::optional<std::string> TextField(const Json& json, const char* field) {
   if (!json.is_object()) return std::nullopt;
   const auto it = json.find(field);
@@ -50,22 +61,14 @@ std::optional<std::string> TextField(const Json& json, const char* field) {
   return it->get<std::string>();
 }
 
-std::optional<uint64_t> ParseHex64(std::string_view text) {
-  uint64_t value = 0;
-  for (const char c : text) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (digit < 0) return std::nullopt;
-    value = value << 4 | static_cast<uint64_t>(digit);
-  }
-  return value;
-}
-
 std::optional<Hash128> ParseHash(const std::optional<std::string>& text) {
   if (!text.has_value() || text->size() != 32) return std::nullopt;
-  const auto high = ParseHex64(std::string_view(*text).substr(0, 16));
-  const auto low = ParseHex64(std::string_view(*text).substr(16));
-  if (!high.has_value() || !low.has_value()) return std::nullopt;
-  return Hash128{.high = *high, .low = *low};
+  Hash128 hash;
+  const char* middle = text->data() + 16;
+  std::from_chars(text->data(), middle, hash.high, /*base=*/16);
+  std::from_chars(middle, middle + 16, hash.low, /*base=*/16);
+  if (hash.ToHex() != *text) return std::nullopt;  // something other than lower-case digits
+  return hash;
 }
 
 // Seconds; null: without end.
@@ -90,25 +93,45 @@ absl::Status ParseReply(const std::string& key, const std::string& text, const J
     return InvalidEntry(key, text,
                         "a reply of request_id, payload (32 hexadecimal digits), token_count and compute_time_us");
   }
-  entry.reply = StoredReply{.request_id = *request_id,
-                            .payload = *payload,
-                            .output = {},
-                            .token_count = *token_count,
-                            .compute_time_us = *compute_time_us};
+  entry.reply = StoredReply{*request_id, *payload, /*output=*/{}, *token_count, *compute_time_us};
   return absl::OkStatus();
+}
+
+// As it stands in the header. No other text of the header can be this: quotes inside JSON strings are escaped.
+constexpr std::string_view kChecksumKey = "\"header_checksum\":\"";
+constexpr std::string_view kNoChecksum = "00000000000000000000000000000000";
+
+// Where the digits of header_checksum begin; npos where there is none.
+size_t FindDigits(std::string_view header) {
+  const size_t at = header.find(kChecksumKey);
+  if (at == std::string_view::npos) return at;
+  const size_t digits = at + kChecksumKey.size();
+  return header.size() - digits > kNoChecksum.size() && header[digits + kNoChecksum.size()] == '"'
+             ? digits
+             : std::string_view::npos;
+}
+
+std::string HashHeader(std::string_view header, size_t digits) {
+  Hasher hasher;
+  hasher.Update(header.substr(0, digits));
+  hasher.Update(kNoChecksum);
+  hasher.Update(header.substr(digits + kNoChecksum.size()));
+  return hasher.Finish().ToHex();
 }
 
 }  // namespace
 
 std::string TensorName(int32_t layer, std::string_view part) { return StrCat(kLayerPrefix, layer, ".", part); }
 
-Shapes::Shapes(const LayerDims& d, const SlotExtent& extent)
-    : conv{d.conv_channels(), d.conv_width > 0 ? d.conv_width - 1 : 0},
-      draft_conv{d.conv_channels(), extent.draft_length},
-      state{d.value_heads, d.key_dim, d.value_dim},
-      log_k{extent.log_length + extent.draft_length, d.key_heads, d.key_dim},
-      log_u{extent.log_length + extent.draft_length, d.value_heads, d.value_dim},
-      log_g{extent.log_length + extent.draft_length, d.value_heads} {}
+std::vector<int64_t> PartShape(std::string_view part, const LayerDims& d, const SlotExtent& extent) {
+  const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
+  if (part == kConvState) return {d.conv_channels(), d.conv_width - 1};
+  if (part == kDraftConvState) return {d.conv_channels(), extent.draft_length};
+  if (part == kLogK) return {entries, d.key_heads, d.key_dim};
+  if (part == kLogU) return {entries, d.value_heads, d.value_dim};
+  if (part == kLogG) return {entries, d.value_heads};
+  return {d.value_heads, d.key_dim, d.value_dim};  // recurrent_state and base_state
+}
 
 absl::Status Damaged(std::string_view message, std::string_view tensor) {
   return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile, StrCat("not a valid state file: ", message),
@@ -194,30 +217,20 @@ absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string&
     return InvalidEntry(key, text, "a JSON object with the non-negative integer 'token_count'");
   }
   entry.extent.token_count = *token_count;
-  if (json.contains("log_length")) {
-    const auto log_length = IntField(json, "log_length");
-    if (!log_length.has_value() || *log_length > kMaxLogLength || *log_length > *token_count) {
-      return InvalidEntry(key, text, StrCat("a log_length of at most token_count and ", kMaxLogLength));
-    }
-    entry.extent.log_length = static_cast<int32_t>(*log_length);
+  if (!ReadLength(json, "log_length", std::min<int64_t>(*token_count, kMaxLogLength), entry.extent.log_length)) {
+    return InvalidEntry(key, text, StrCat("a log_length of at most token_count and ", kMaxLogLength));
   }
-  if (json.contains("draft_length")) {
-    const auto draft_length = IntField(json, "draft_length");
-    if (!draft_length.has_value() || *draft_length > kMaxDraftLimit) {
-      return InvalidEntry(key, text, StrCat("a draft_length of at most ", kMaxDraftLimit));
-    }
-    entry.extent.draft_length = static_cast<int32_t>(*draft_length);
+  if (!ReadLength(json, "draft_length", kMaxDraftLimit, entry.extent.draft_length)) {
+    return InvalidEntry(key, text, StrCat("a draft_length of at most ", kMaxDraftLimit));
   }
   if (json.contains("input_kind")) {
-    const auto name = TextField(json, "input_kind");
-    bool known = false;
-    for (const InputKind kind :
-         {InputKind::kNone, InputKind::kHiddenStates, InputKind::kProjected, InputKind::kDeltaRule}) {
-      if (name != InputKindName(kind)) continue;
-      entry.kind = kind;
-      known = true;
+    constexpr InputKind kKinds[] = {InputKind::kNone, InputKind::kHiddenStates, InputKind::kProjected,
+                                    InputKind::kDeltaRule};
+    const auto* kind = std::ranges::find(kKinds, TextField(json, "input_kind").value_or(""), InputKindName);
+    if (kind == std::end(kKinds)) {
+      return InvalidEntry(key, text, "input_kind to be none, hidden_states, projected or delta_rule");
     }
-    if (!known) return InvalidEntry(key, text, "input_kind to be none, hidden_states, projected or delta_rule");
+    entry.kind = *kind;
   }
   if (json.contains("base")) {
     const auto base = TextField(json, "base");
@@ -290,6 +303,42 @@ absl::Status ParseOwner(const std::string& text, SessionHeader& header) {
     header.layers.push_back(layer.get<int32_t>());
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Checksums> ParseChecksums(const std::string& text) {
+  const Json json = Parse(text);
+  if (!json.is_object()) return InvalidEntry("checksums", text, "a JSON object");
+  Checksums checksums;
+  for (const auto& [name, value] : json.items()) {
+    if (!value.is_string()) return InvalidEntry("checksums", text, "hexadecimal digits for each tensor");
+    checksums.emplace(name, value.get<std::string>());
+  }
+  return checksums;
+}
+
+absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
+                                         const Checksums& checksums) {
+  metadata["format"] = kFormat;
+  metadata["format_version"] = kFormatVersion;
+  metadata["checksums"] = Json(checksums).dump();
+  metadata["header_checksum"] = kNoChecksum;
+  GDN_ASSIGN_OR_RETURN(std::string header, SafetensorsHeader(tensors, metadata));
+  const size_t digits = FindDigits(header);
+  header.replace(digits, kNoChecksum.size(), HashHeader(header, digits));
+  return header;
+}
+
+absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes) {
+  const auto end = SafetensorsHeaderEnd(bytes);
+  if (!end.ok()) return false;
+  const std::string_view header = bytes.substr(0, *end);
+  const size_t digits = FindDigits(header);
+  if (digits == std::string_view::npos) return false;
+  const std::string_view found = header.substr(digits, kNoChecksum.size());
+  if (const std::string expected = HashHeader(header, digits); found != expected) {
+    return Damaged(StrCat("its header is damaged: header_checksum is ", found, ", and the header's is ", expected));
+  }
+  return true;
 }
 
 }  // namespace gdn::state_file

@@ -1,4 +1,5 @@
-// The text of a state file's __metadata__, and back; the names and shapes of its tensors. For this folder alone.
+// The text of a state file's __metadata__, and back; the names, shapes and checksums of its tensors. For this folder
+// alone.
 //
 // Thread safety: free functions on values.
 //
@@ -12,10 +13,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/hash.h"
+#include "base/safetensors.h"
 #include "state_store/session_image.h"
 
 namespace gdn::state_file {
@@ -43,23 +45,24 @@ inline constexpr std::array<std::string_view, 8> kParts = {kConvState, kDraftCon
 
 std::string TensorName(int32_t layer, std::string_view part);  // "layer.3.log_k"
 
-// The shapes of a layer's tensors.
-struct Shapes {
-  Shapes(const LayerDims& dims, const SlotExtent& extent);
+// The shape of one of a layer's tensors of floats.
+std::vector<int64_t> PartShape(std::string_view part, const LayerDims& dims, const SlotExtent& extent);
 
-  std::vector<int64_t> conv;        // [C, W - 1]
-  std::vector<int64_t> draft_conv;  // [C, d]
-  std::vector<int64_t> state;       // [HV, K, V]
-  std::vector<int64_t> log_k;       // [n, H, K]
-  std::vector<int64_t> log_u;       // [n, HV, V]
-  std::vector<int64_t> log_g;       // [n, HV]
-};
+// The log's tensors, and where a view has them.
+inline constexpr std::pair<std::string_view, absl::Span<const float> SlotView::*> kLogParts[] = {
+    {kLogK, &SlotView::log_k}, {kLogU, &SlotView::log_u}, {kLogG, &SlotView::log_g}};
 
 // DATA_LOSS (INVALID_STATE_FILE: tensor).
 absl::Status Damaged(std::string_view message, std::string_view tensor = kHeader);
 // FAILED_PRECONDITION (STATE_MISMATCH: field).
 absl::Status Mismatch(std::string_view field, std::string_view message);
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected);
+
+// What the model is, in entries of its own.
+inline constexpr std::pair<const char*, std::string SessionHeader::*> kModelEntries[] = {
+    {"model", &SessionHeader::model},
+    {"family", &SessionHeader::family},
+    {"model_fingerprint", &SessionHeader::fingerprint}};
 
 absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key);
 std::string OptionalText(const Metadata& metadata, const std::string& key);
@@ -86,5 +89,14 @@ absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
 absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, SessionHeader& header);
+
+using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
+absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
+// The header of a version 2 file with these tensors, whose checksums are given: the 8 bytes of its length and its text.
+absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
+                                         const Checksums& checksums);
+// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text,
+// for nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
+absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes);
 
 }  // namespace gdn::state_file

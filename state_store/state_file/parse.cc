@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "state_store/state_file/checksums.h"
 #include "state_store/state_file/metadata.h"
 
 namespace gdn {
@@ -86,33 +85,31 @@ class LayerReader {
   LayerReader(const SafetensorsFile& file, bool data, StateFile& result) : file_(file), data_(data), result_(result) {}
 
   absl::Status Read(const LayerEntry& entry, StateFileLayer& layer) {
-    const LayerDims& dims = result_.header.dims;
-    const SlotExtent extent = entry.extent;
+    const SlotExtent& extent = entry.extent;
     const bool has_log = extent.log_length + extent.draft_length > 0;
     layer.extent = extent;
     layer.kind = entry.kind;
     layer.has_base = entry.has_base;
     GDN_RETURN_IF_ERROR(CheckParts(layer, has_log));
-    const Shapes shapes(dims, extent);
-    if (dims.conv_width > 0) {
-      GDN_ASSIGN_OR_RETURN(layer.view.conv, Floats(layer.layer, kConvState, shapes.conv));
+    if (result_.header.dims.conv_width > 0) {
+      GDN_ASSIGN_OR_RETURN(layer.view.conv, Floats(layer, kConvState));
       if (extent.draft_length > 0) {
-        GDN_ASSIGN_OR_RETURN(layer.view.draft_conv, Floats(layer.layer, kDraftConvState, shapes.draft_conv));
+        GDN_ASSIGN_OR_RETURN(layer.view.draft_conv, Floats(layer, kDraftConvState));
       }
     }
     absl::Span<const float> recurrent_state;
     const bool has_recurrent_state = Has(layer.layer, kRecurrentState);
     if (has_recurrent_state || (entry.has_base && !has_log)) {
-      GDN_ASSIGN_OR_RETURN(recurrent_state, Floats(layer.layer, kRecurrentState, shapes.state));
+      GDN_ASSIGN_OR_RETURN(recurrent_state, Floats(layer, kRecurrentState));
     }
     layer.view.base = recurrent_state;
     if (has_log) {
       if (entry.has_base) {
-        GDN_ASSIGN_OR_RETURN(layer.view.base, Floats(layer.layer, kBaseState, shapes.state));
+        GDN_ASSIGN_OR_RETURN(layer.view.base, Floats(layer, kBaseState));
       }
-      GDN_ASSIGN_OR_RETURN(layer.view.log_k, Floats(layer.layer, kLogK, shapes.log_k));
-      GDN_ASSIGN_OR_RETURN(layer.view.log_u, Floats(layer.layer, kLogU, shapes.log_u));
-      GDN_ASSIGN_OR_RETURN(layer.view.log_g, Floats(layer.layer, kLogG, shapes.log_g));
+      for (const auto& [part, values] : kLogParts) {
+        GDN_ASSIGN_OR_RETURN(layer.view.*values, Floats(layer, part));
+      }
     }
     GDN_RETURN_IF_ERROR(ReadReply(entry, layer));
     if (extent.log_length == 0) return absl::OkStatus();
@@ -159,9 +156,9 @@ class LayerReader {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<absl::Span<const float>> Floats(int32_t layer, std::string_view part,
-                                                 const std::vector<int64_t>& shape) {
-    const std::string name = TensorName(layer, part);
+  absl::StatusOr<absl::Span<const float>> Floats(const StateFileLayer& layer, std::string_view part) {
+    const std::string name = TensorName(layer.layer, part);
+    const std::vector<int64_t> shape = PartShape(part, result_.header.dims, layer.extent);
     const auto it = file_.entries().find(name);
     if (it == file_.entries().end()) return Damaged(StrCat("the file has no tensor '", name, "'"), name);
     if (it->second.shape != shape) {
@@ -218,13 +215,11 @@ class LayerReader {
                       StrCat("the state file's log_capacity is ", result_.log_capacity, " and this server's is ",
                              kLogCapacity, "; export it with the materialised recurrent_state"));
     }
-    const LayerDims& dims = result_.header.dims;
-    const auto drop = [&](absl::Span<const float>& log, int64_t features) {
-      log.remove_prefix(std::min(log.size(), static_cast<size_t>(layer.extent.log_length * features)));
-    };
-    drop(layer.view.log_k, dims.key_features());
-    drop(layer.view.log_u, dims.value_features());
-    drop(layer.view.log_g, dims.value_heads);
+    const int32_t entries = layer.extent.log_length + layer.extent.draft_length;
+    for (const auto& [part, values] : kLogParts) {
+      absl::Span<const float>& log = layer.view.*values;
+      log.remove_prefix(log.size() / static_cast<size_t>(entries) * static_cast<size_t>(layer.extent.log_length));
+    }
     layer.view.base = recurrent_state;
     layer.extent.log_length = 0;
     return absl::OkStatus();
@@ -244,9 +239,7 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   if (result.layer_count < 1 || result.layer_count > kMaxLayerCount) {
     return InvalidEntry("layer_count", layer_count, StrCat("an integer in [1, ", kMaxLayerCount, "]"));
   }
-  header.model = OptionalText(metadata, "model");
-  header.family = OptionalText(metadata, "family");
-  header.fingerprint = OptionalText(metadata, "model_fingerprint");
+  for (const auto& [key, member] : kModelEntries) header.*member = OptionalText(metadata, key);
   result.numerics_id = OptionalText(metadata, "numerics_id");
   result.snapshot_id = OptionalText(metadata, "snapshot_id");
   result.base_snapshot_id = OptionalText(metadata, "base_snapshot_id");

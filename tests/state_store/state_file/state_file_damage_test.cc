@@ -41,6 +41,17 @@ class DamagedStateFile : public ::testing::Test {
         << what << ": " << ErrorMetadata(status)["tensor"];
   }
 
+  // That the byte, changed, is damage of the tensor that holds it. Returns the changed file.
+  std::string ExpectFlipIsFound(size_t at, int mask) {
+    const std::string what = "byte " + std::to_string(at);
+    std::string flipped = bytes_;
+    flipped[at] = static_cast<char>(flipped[at] ^ mask);
+    const absl::Status status = ParseStateFile(flipped).status();
+    ExpectDataLoss(status, what);
+    EXPECT_EQ(ErrorMetadata(status)["tensor"], TensorAt(at)) << what << ": " << status;
+    return flipped;
+  }
+
   // Positions around every field of the file: the length, the header's ends, each tensor's ends.
   std::set<size_t> Boundaries() const {
     std::set<size_t> marks = {0, 8, header_end_, bytes_.size()};
@@ -82,25 +93,17 @@ TEST_F(DamagedStateFile, EveryExtensionIsDataLoss) {
 
 TEST_F(DamagedStateFile, AThousandFlippedBytesAreDataLossThatNamesTheTensor) {
   Random random(1000);
-  for (int i = 0; i < 1000; ++i) {
-    std::string flipped = bytes_;
+  for (int i = 0; i < 1000 && !HasFailure(); ++i) {
     const auto at = static_cast<size_t>(random.Next() % bytes_.size());
-    flipped[at] = static_cast<char>(flipped[at] ^ random.NextInt(1, 255));
-    const absl::Status status = ParseStateFile(flipped).status();
-    ExpectDataLoss(status, "byte " + std::to_string(at));
-    if (HasFatalFailure()) return;
-    ASSERT_EQ(ErrorMetadata(status)["tensor"], TensorAt(at)) << "byte " << at;
+    ExpectFlipIsFound(at, random.NextInt(1, 255));
   }
 }
 
 TEST_F(DamagedStateFile, EveryFlippedHeaderByteIsDataLoss) {
   Random random(1001);
-  for (size_t at = 0; at < header_end_; ++at) {
-    std::string flipped = bytes_;
-    flipped[at] = static_cast<char>(flipped[at] ^ (at % 2 == 0 ? 1 << random.NextInt(0, 7) : random.NextInt(1, 255)));
-    const absl::Status status = ParseStateFile(flipped).status();
-    ExpectDataLoss(status, "byte " + std::to_string(at));
-    ASSERT_EQ(ErrorMetadata(status)["tensor"], "header") << "byte " << at << ": " << status;
+  for (size_t at = 0; at < header_end_ && !HasFailure(); ++at) {
+    ASSERT_EQ(TensorAt(at), "header");
+    const std::string flipped = ExpectFlipIsFound(at, at % 2 == 0 ? 1 << random.NextInt(0, 7) : random.NextInt(1, 255));
     const absl::Status listed =
         ParseStateFileHeader(std::string_view(flipped).substr(0, header_end_), static_cast<int64_t>(bytes_.size()))
             .status();
@@ -109,14 +112,7 @@ TEST_F(DamagedStateFile, EveryFlippedHeaderByteIsDataLoss) {
 }
 
 TEST_F(DamagedStateFile, FlipsAtEveryBoundaryAreDataLoss) {
-  for (const size_t at : Boundaries()) {
-    std::string flipped = bytes_;
-    flipped[at] = static_cast<char>(flipped[at] ^ 0x80);
-    const absl::Status status = ParseStateFile(flipped).status();
-    ExpectDataLoss(status, "byte " + std::to_string(at));
-    if (HasFatalFailure()) return;
-    ASSERT_EQ(ErrorMetadata(status)["tensor"], TensorAt(at)) << "byte " << at;
-  }
+  for (const size_t at : Boundaries()) ExpectFlipIsFound(at, 0x80);
 }
 
 TEST_F(DamagedStateFile, ZeroedAndSwappedBlocksAreDataLoss) {

@@ -7,7 +7,6 @@
 #include "base/status_macros.h"
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/causal_conv1d/conv_channels-inl.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 
 namespace gdn {

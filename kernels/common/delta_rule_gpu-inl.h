@@ -14,7 +14,6 @@
 #include <type_traits>
 
 #include "kernels/common/delta_rule.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/wave.h"
 
@@ -134,11 +133,7 @@ __device__ __forceinline__ void LoadFragment(const float* row, int lane, int key
   for (int i = 0; i < kElements; i += 4) {
     const int at = i * kColumnLanes + lane * 4;
     if constexpr (kExact) {
-      const Vec4 v = Load4(row + at);
-      x[i] = v.x;
-      x[i + 1] = v.y;
-      x[i + 2] = v.z;
-      x[i + 3] = v.w;
+      Unpack4(Load4(row + at), x + i);
     } else if (Whole<kElements>(i, key_dim)) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[i + c] = row[at + c];
@@ -223,13 +218,7 @@ template <int kColumns, bool kExact>
 __device__ __forceinline__ void LoadColumns(const float* from, int count, float (&x)[kColumns]) {
   if constexpr (kExact && kColumns % 4 == 0) {
 #pragma unroll
-    for (int c = 0; c < kColumns; c += 4) {
-      const Vec4 v = Load4(from + c);
-      x[c] = v.x;
-      x[c + 1] = v.y;
-      x[c + 2] = v.z;
-      x[c + 3] = v.w;
-    }
+    for (int c = 0; c < kColumns; c += 4) Unpack4(Load4(from + c), x + c);
   } else {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) x[c] = kExact || c < count ? from[c] : 0.0f;

@@ -69,11 +69,7 @@ template <int kElements, typename Rows>
 __device__ __forceinline__ void RowFragment(Rows& rows, int row, int lane, float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) {
-    const Vec4 v = rows.Load4((row * kElements + i) * kColumnLanes + lane * 4);
-    x[i] = v.x;
-    x[i + 1] = v.y;
-    x[i + 2] = v.z;
-    x[i + 3] = v.w;
+    Unpack4(rows.Load4((row * kElements + i) * kColumnLanes + lane * 4), x + i);
   }
 }
 
@@ -313,12 +309,10 @@ absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceB
   const bool wide = dims.value_dim > gpu::kDeltaRuleGroups && wide_blocks >= int64_t{stream.processors} * 2;
   return gpu::WithWaveWidth(stream, "delta_rule_chunk", [&](auto wave) {
     return gpu::WithElements<gpu::kMostElements>(dims.key_dim, [&](auto elements) {
-      constexpr int kWave = decltype(wave)::value;
-      constexpr int kElements = decltype(elements)::value;
-      if constexpr (kElements >= 8) {
-        if (wide) return gpu::LaunchChunk<kWave, kElements, 2>(params, batch, workspace, stream);
+      if constexpr (elements() >= 8) {
+        if (wide) return gpu::LaunchChunk<wave(), elements(), 2>(params, batch, workspace, stream);
       }
-      return gpu::LaunchChunk<kWave, kElements, 1>(params, batch, workspace, stream);
+      return gpu::LaunchChunk<wave(), elements(), 1>(params, batch, workspace, stream);
     });
   });
 }

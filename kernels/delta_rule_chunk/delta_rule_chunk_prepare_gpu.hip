@@ -6,7 +6,6 @@
 // x 16.
 // Resources: 27 KB of LDS, 64 dims of K and Q at a time. A sixth of the chunked path's work, and all of it parallel.
 
-#include "base/status_macros.h"
 #include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
 
 namespace gdn::gpu {

@@ -139,10 +139,9 @@ absl::Status LaunchWide(const DeltaRuleDecodeParams& params, const DeviceBatch& 
 absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                     const Stream& stream) {
   return WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
-    constexpr int kWave = decltype(wave)::value;
     return params.rule.pool.layout.dims().key_dim > 32 * kColumnLanes
-               ? LaunchWide<kWave, 64>(params, batch, workspace, stream)
-               : LaunchWide<kWave, 32>(params, batch, workspace, stream);
+               ? LaunchWide<wave(), 64>(params, batch, workspace, stream)
+               : LaunchWide<wave(), 32>(params, batch, workspace, stream);
   });
 }
 

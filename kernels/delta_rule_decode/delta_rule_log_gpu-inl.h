@@ -10,18 +10,6 @@
 
 namespace gdn::gpu {
 
-// g[after + 1] + .. + g[last], in double and in this order. `low` and `high` bound the loop alike for all lanes:
-// low <= after + 1, last <= high.
-template <typename Array>
-__device__ __forceinline__ double SumBetween(Array& g, int low, int high, int after, int last) {
-  double sum = 0.0;
-  for (int j = low; j <= high; ++j) {
-    const float value = g[j];
-    sum += j > after && j <= last ? static_cast<double>(value) : 0.0;
-  }
-  return sum;
-}
-
 // What a lane adds to the dot products of rows with k and q, in the sums of Dot.
 template <int kRows>
 struct DotSums {
@@ -132,15 +120,12 @@ inline int ChooseColumns(int most, int64_t heads, int32_t value_dim, const Strea
 }
 
 // function(std::integral_constant<int, columns>) for what ChooseColumns returned.
-template <int kMost, typename Function>
+template <int kMost, int kColumns = kMost, typename Function>
 absl::Status WithColumns(int columns, Function&& function) {
-  if constexpr (kMost >= 8) {
-    if (columns == kMost / 4) return function(std::integral_constant<int, kMost / 4>());
+  if constexpr (kColumns > 2 && kColumns * 4 > kMost) {
+    if (columns < kColumns) return WithColumns<kMost, kColumns / 2>(columns, std::forward<Function>(function));
   }
-  if constexpr (kMost >= 4) {
-    if (columns == kMost / 2) return function(std::integral_constant<int, kMost / 2>());
-  }
-  return function(std::integral_constant<int, kMost>());
+  return function(std::integral_constant<int, kColumns>());
 }
 
 }  // namespace gdn::gpu

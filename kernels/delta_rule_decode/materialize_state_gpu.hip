@@ -30,6 +30,16 @@ struct Shared {
   LdsArray<float, 1> decay;             // e^{G_n}
 };
 
+// g[after + 1] + .. + g[entries - 1], in double and in this order; the loop is the same for all lanes.
+__device__ __forceinline__ double SumAfter(Shared& sh, int entries, int after) {
+  double sum = 0.0;
+  for (int j = 0; j < entries; ++j) {
+    const float value = sh.g[j];
+    sum += j > after ? static_cast<double>(value) : 0.0;
+  }
+  return sum;
+}
+
 // This block's share of the convolution columns.
 __device__ __forceinline__ void CopyConv(const DeltaRuleArgs& p, const float* from, float* to) {
   const int64_t blocks = int64_t{p.value_heads} * p.column_blocks;
@@ -68,9 +78,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(Mate
     if (thread < entries) sh.g[thread] = from[p.at.log_g + int64_t{thread} * p.value_heads + task.head];
     SyncThreads();
     if (thread < entries) {
-      sh.weight[thread] = expf(static_cast<float>(SumBetween(sh.g, 0, entries - 1, thread, entries - 1)));
+      sh.weight[thread] = expf(static_cast<float>(SumAfter(sh, entries, thread)));
     } else if (thread == kMaxLogRows) {
-      sh.decay[0] = expf(static_cast<float>(SumBetween(sh.g, 0, entries - 1, -1, entries - 1)));
+      sh.decay[0] = expf(static_cast<float>(SumAfter(sh, entries, -1)));
     }
     SyncThreads();
     FoldColumns<kElements, kColumns, kExact>(
@@ -114,10 +124,9 @@ absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int
                                   device_log_lengths, device_src_bases != nullptr ? device_src_bases : device_src};
   const int64_t heads = int64_t{params.count} * dims.value_heads;
   return gpu::WithElements<kMaxHeadDim / gpu::kColumnLanes>(dims.key_dim, [&](auto elements) {
-    constexpr int kElements = decltype(elements)::value;
-    constexpr int kMost = gpu::kMostColumns<kElements>;
+    constexpr int kMost = gpu::kMostColumns<elements()>;
     return gpu::WithColumns<kMost>(gpu::ChooseColumns(kMost, heads, dims.value_dim, stream), [&](auto columns) {
-      return gpu::LaunchMaterialize<kElements, decltype(columns)::value>(args, params, stream);
+      return gpu::LaunchMaterialize<elements(), columns()>(args, params, stream);
     });
   });
 }

@@ -10,8 +10,7 @@
 #include "kernels/common/delta_rule_gpu-inl.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 
-namespace gdn {
-namespace gpu {
+namespace gdn::gpu {
 namespace {
 
 // What a token brings to a group. Beyond K = 256 there are no registers to load the next token's ahead.
@@ -129,19 +128,14 @@ absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, cons
   const bool wide = wide_blocks >= int64_t{stream.processors} * 4;
   return WithWaveWidth(stream, name, [&](auto wave) {
     return WithElements<kMaxHeadDim / kColumnLanes>(dims.key_dim, [&](auto elements) {
-      constexpr int kWave = decltype(wave)::value;
-      constexpr int kElements = decltype(elements)::value;
-      if constexpr (kElements <= 8) {
-        if (wide) return LaunchScan<kWave, kElements, 4>(name, params, gates, batch, stream);
-        return LaunchScan<kWave, kElements, 2>(name, params, gates, batch, stream);
-      } else {
-        constexpr int kColumns = kElements == 16 ? 2 : 1;
-        return LaunchScan<kWave, kElements, kColumns>(name, params, gates, batch, stream);
+      if constexpr (elements() <= 8) {
+        if (wide) return LaunchScan<wave(), elements(), 4>(name, params, gates, batch, stream);
       }
+      constexpr int kColumns = elements() <= 16 ? 2 : 1;
+      return LaunchScan<wave(), elements(), kColumns>(name, params, gates, batch, stream);
     });
   });
 }
 
 }  // namespace
-}  // namespace gpu
-}  // namespace gdn
+}  // namespace gdn::gpu

@@ -6,7 +6,6 @@
 
 #include "base/status_macros.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
@@ -30,29 +29,15 @@ template <int kWave>
 __device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p, bool active, int lane,
                                                      int64_t offset) {
   constexpr Vec4 kZero{0.0f, 0.0f, 0.0f, 0.0f};
-  Vec4 x[kHeadVectors];
-  Vec4 z[kHeadVectors];
-  Vec4 w[kHeadVectors];
-  double sum = 0.0;
-#pragma unroll
-  for (int i = 0; i < kHeadVectors; ++i) {
-    const int e = 4 * (lane + kHeadLanes * i);
-    const bool mine = active && e < p.value_dim;
-    x[i] = mine ? Load4(p.x + offset + e) : kZero;
-    z[i] = mine ? Load4(p.z + offset + e) : kZero;
-    w[i] = mine ? Load4(p.weight + e) : kZero;
-  }
-#pragma unroll
-  for (int i = 0; i < kHeadVectors; ++i) sum = AddSquares(sum, x[i]);
-  const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
-#pragma unroll
-  for (int i = 0; i < kHeadVectors; ++i) {
-    const int e = 4 * (lane + kHeadLanes * i);
-    if (!active || e >= p.value_dim) continue;
-    Store4(p.y + offset + e,
-           {NormalizeAndGate(x[i].x, factor, w[i].x, z[i].x), NormalizeAndGate(x[i].y, factor, w[i].y, z[i].y),
-            NormalizeAndGate(x[i].z, factor, w[i].z, z[i].z), NormalizeAndGate(x[i].w, factor, w[i].w, z[i].w)});
-  }
+  const int e = 4 * lane;
+  const bool mine = active && e < p.value_dim;
+  const Vec4 x = mine ? Load4(p.x + offset + e) : kZero;
+  const Vec4 z = mine ? Load4(p.z + offset + e) : kZero;
+  const Vec4 w = mine ? Load4(p.weight + e) : kZero;
+  const float factor = RmsFactor(HeadSum<kWave>(AddSquares(0.0, x)), p.value_dim, p.epsilon);
+  if (!mine) return;
+  Store4(p.y + offset + e, {NormalizeAndGate(x.x, factor, w.x, z.x), NormalizeAndGate(x.y, factor, w.y, z.y),
+                            NormalizeAndGate(x.z, factor, w.z, z.z), NormalizeAndGate(x.w, factor, w.w, z.w)});
 }
 
 template <int kWave>
@@ -61,17 +46,10 @@ __device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p
   const int dim = active ? p.value_dim : 0;
   const float* x = p.x + offset;
   double sum = 0.0;
-  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
-    const int end = first + 4 < dim ? first + 4 : dim;
-    for (int e = first; e < end; ++e) sum = AddSquare(sum, x[e]);
-  }
+  ForEachOfLane(lane, dim, [&](int e) { sum = AddSquare(sum, x[e]); });
   const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
-  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
-    const int end = first + 4 < dim ? first + 4 : dim;
-    for (int e = first; e < end; ++e) {
-      p.y[offset + e] = NormalizeAndGate(x[e], factor, p.weight[e], p.z[offset + e]);
-    }
-  }
+  ForEachOfLane(lane, dim,
+                [&](int e) { p.y[offset + e] = NormalizeAndGate(x[e], factor, p.weight[e], p.z[offset + e]); });
 }
 
 template <int kWave, bool kInRegisters>

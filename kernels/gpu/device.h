@@ -21,13 +21,23 @@
 #include <gpu_on_host/simt.h>
 #elif defined(__HIPCC__)
 #include "kernels/gpu/vendor_hip.h"
+#include "kernels/gpu/vendor_shared.h"
 #elif defined(__CUDACC__)
 #include "kernels/gpu/vendor_cuda.h"
+#include "kernels/gpu/vendor_shared.h"
 #else
 #error "device.h is for files compiled by hipcc, by nvcc, or with GDN_GPU_ON_HOST"
 #endif
 
 namespace gdn::gpu {
+
+// The elements of a vector, one by one.
+__device__ __forceinline__ void Unpack4(const Vec4& v, float* to) {
+  to[0] = v.x;
+  to[1] = v.y;
+  to[2] = v.z;
+  to[3] = v.w;
+}
 
 // BF16 is the upper half of a float32; rounding is to nearest even, a NaN stays one.
 __device__ __forceinline__ float FromBf16(uint16_t bits) { return BitsToFloat(static_cast<uint32_t>(bits) << 16); }

@@ -13,12 +13,10 @@ constexpr int DppQuadPerm(int a, int b, int c, int d) { return a | (b << 2) | (c
 constexpr int DppRowShl(int n) { return 0x100 | n; }  // lane i reads i + n of its row of 16
 constexpr int DppRowShr(int n) { return 0x110 | n; }  // lane i reads i - n of its row of 16
 constexpr int DppRowRor(int n) { return 0x120 | n; }  // lane i reads (i - n) mod 16 of its row
-inline constexpr int kDppWaveShl1 = 0x130;
-inline constexpr int kDppWaveShr1 = 0x138;
-inline constexpr int kDppRowMirror = 0x140;      // 15 - i of the row
-inline constexpr int kDppRowHalfMirror = 0x141;  // 7 - i of the half row
-inline constexpr int kDppRowBcast15 = 0x142;     // each row but the first reads lane 15 of the row before
-inline constexpr int kDppRowBcast31 = 0x143;     // rows 2 and 3 read lane 31
+inline constexpr int kDppRowMirror = 0x140;           // 15 - i of the row
+inline constexpr int kDppRowHalfMirror = 0x141;       // 7 - i of the half row
+inline constexpr int kDppRowBcast15 = 0x142;          // each row but the first reads lane 15 of the row before
+inline constexpr int kDppRowBcast31 = 0x143;          // rows 2 and 3 read lane 31
 
 // The lane that `lane` of a wave of `width` reads, or -1 where the pattern has none.
 constexpr int DppSource(int ctrl, int lane, int width) {
@@ -29,8 +27,6 @@ constexpr int DppSource(int ctrl, int lane, int width) {
   if (ctrl >= 0x101 && ctrl <= 0x10f) return in_row + n <= 15 ? row + in_row + n : -1;
   if (ctrl >= 0x111 && ctrl <= 0x11f) return in_row - n >= 0 ? row + in_row - n : -1;
   if (ctrl >= 0x121 && ctrl <= 0x12f) return row + ((in_row - n) & 15);
-  if (ctrl == kDppWaveShl1) return lane + 1 < width ? lane + 1 : -1;
-  if (ctrl == kDppWaveShr1) return lane - 1;
   if (ctrl == kDppRowMirror) return row + 15 - in_row;
   if (ctrl == kDppRowHalfMirror) return (lane & ~7) + 7 - (lane & 7);
   if (ctrl == kDppRowBcast15) return row - 1;

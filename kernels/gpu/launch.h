@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +26,13 @@ struct Grid {
 };
 
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Whether addresses allow 16-byte accesses: a launcher's choice between a kernel's vector and scalar paths. A null
+// pointer counts as aligned.
+template <typename... Pointers>
+bool Aligned16(const Pointers*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
 
 // Blocks for `elements` at `per_block` each, at most what fills the device some times over: for kernels that stride
 // over what is left.

@@ -2,8 +2,6 @@
 
 #include "kernels/gpu/runtime.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"

@@ -8,11 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "kernels/gpu/dpp.h"
-#include "kernels/gpu/runtime.h"
-#include "kernels/gpu/stream.h"
-#include "kernels/gpu/vec4.h"
 
 // The runtime's functions, types and constants: GDN_GPU_API(Malloc) is cudaMalloc.
 #define GDN_GPU_API(name) cuda##name
@@ -20,34 +16,14 @@
 
 namespace gdn::gpu {
 
+inline constexpr int kStaticLdsBytes = 48 * 1024;  // gfx906 has 64 KB
+
 // What kernels are compiled for.
 using WaveWidths = std::integer_sequence<int, 32>;
 
-__device__ __forceinline__ float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }
-__device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as_uint(value); }
 __device__ __forceinline__ float FromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ uint16_t ToF16(float value) { return __half_as_ushort(__float2half_rn(value)); }
 
-__device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
-__device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
-
-template <typename T, int kCount>
-struct LdsArray {
-  alignas(16) T data[kCount];
-  __device__ __forceinline__ T& operator[](int i) { return data[i]; }
-  __device__ __forceinline__ Vec4 Load4(int i) const { return *reinterpret_cast<const Vec4*>(&data[i]); }
-  __device__ __forceinline__ void Store4(int i, const Vec4& v) { *reinterpret_cast<Vec4*>(&data[i]) = v; }
-};
-
-// Static shared memory ends at 48 KB here; gfx906 has 64.
-template <typename T>
-__device__ __forceinline__ T& SharedMemory() {
-  static_assert(sizeof(T) <= 48 * 1024, "static shared memory is at most 48 KB");
-  __shared__ T shared;
-  return shared;
-}
-
-__device__ __forceinline__ void SyncThreads() { __syncthreads(); }
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 
 // The AMD patterns, by shuffles.
@@ -91,14 +67,6 @@ inline cudaError_t ApiHostAlloc(void** data, size_t bytes) { return cudaHostAllo
 inline cudaError_t ApiFreeHost(void* data) { return cudaFreeHost(data); }
 inline cudaError_t ApiInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph) {
   return cudaGraphInstantiate(executable, graph, 0);
-}
-
-template <typename... Params, typename... Args>
-absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
-                          const Stream& stream, const Args&... args) {
-  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
-  kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream.handle)>>>(args...);
-  return RuntimeStatus(static_cast<int>(cudaGetLastError()), name);
 }
 
 }  // namespace gdn::gpu

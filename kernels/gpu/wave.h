@@ -17,10 +17,6 @@ template <int kWave>
 __device__ __forceinline__ int LaneId() {
   return static_cast<int>(threadIdx.x) & (kWave - 1);
 }
-template <int kWave>
-__device__ __forceinline__ int WaveId() {
-  return static_cast<int>(threadIdx.x) / kWave;
-}
 
 // x of lane ^ kMask, for the steps of a butterfly: kMask 1, 2, 4, 8, 16, 32. For 4 and 8 the mirrored lane of the half
 // row or row, which after the smaller steps holds the same value.

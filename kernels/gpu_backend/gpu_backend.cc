@@ -1,6 +1,5 @@
 #include "kernels/gpu_backend/gpu_backend.h"
 
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +38,6 @@ class GpuBackend final : public Backend {
 
   ~GpuBackend() override {
     static_cast<void>(gpu::SynchronizeStream(stream_));  // nobody is left to hear of a failure
-    if (workspace_ != nullptr) gpu::DeviceFree(workspace_);
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -61,21 +59,18 @@ class GpuBackend final : public Backend {
   }
   absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", device));
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", host));
+    GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", device}, {"source", host}}));
     return ring_.CopyIn(device, host, bytes);
   }
   absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", host));
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", device));
+    GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", host}, {"source", device}}));
     return ring_.CopyOut(host, device, bytes);
   }
   absl::Status Synchronize() override { return gpu::SynchronizeStream(stream_); }
   absl::Status Copy(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", to));
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", from));
+    GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", to}, {"source", from}}));
     return gpu::CopyOnDevice(to, from, bytes, stream_);
   }
   int64_t FreeMemoryBytes() override {
@@ -90,14 +85,12 @@ class GpuBackend final : public Backend {
   void FreeHost(void* data, size_t /*bytes*/) override { gpu::PinnedFree(data); }
   absl::Status TransferOut(void* host, const void* device, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", host));
-    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "source", device));
+    GDN_RETURN_IF_ERROR(RequirePointers("transfer", {{"destination", host}, {"source", device}}));
     return transfers_.Out(host, device, bytes);
   }
   absl::Status TransferIn(void* device, const void* host, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "destination", device));
-    GDN_RETURN_IF_ERROR(RequirePointer("transfer", "source", host));
+    GDN_RETURN_IF_ERROR(RequirePointers("transfer", {{"destination", device}, {"source", host}}));
     return transfers_.In(device, host, bytes);
   }
 
@@ -106,7 +99,7 @@ class GpuBackend final : public Backend {
     return FillZeroGpu(pool.slot(slot), static_cast<size_t>(pool.layout.slot_bytes()), stream_);
   }
 
-  absl::Status Projection(const ProjectionParams& params) override { return ProjectionGpu(params, stream_); }
+  absl::Status Projection(const ProjectionParams& params) override { return Projections({&params, 1}); }
   absl::Status QkvzSplit(const QkvzSplitParams& params) override { return QkvzSplitGpu(params, stream_); }
   absl::Status CausalConv1d(const CausalConv1dParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateCausalConv1d(params));
@@ -120,7 +113,7 @@ class GpuBackend final : public Backend {
     GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
     GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch, indices_.Batch(ring_, params.batch, nullptr, nullptr));
     GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleChunkGpuWorkspaceFloats(params)));
-    return DeltaRuleChunkGpu(params, batch, workspace_, stream_);
+    return DeltaRuleChunkGpu(params, batch, workspace_.floats(), stream_);
   }
   absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
@@ -132,7 +125,7 @@ class GpuBackend final : public Backend {
     GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
                          indices_.Batch(ring_, params.rule.batch, nullptr, params.log_lengths, params.base_slots));
     GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleDecodeGpuWorkspaceFloats(params)));
-    return DeltaRuleDecodeGpu(params, batch, workspace_, stream_);
+    return DeltaRuleDecodeGpu(params, batch, workspace_.floats(), stream_);
   }
   absl::Status MaterializeState(const MaterializeStateParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
@@ -157,14 +150,10 @@ class GpuBackend final : public Backend {
 
  private:
   absl::Status ReserveWorkspace(int64_t floats) {
-    if (floats <= workspace_floats_) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(gpu::SynchronizeStream(stream_));  // work in flight may still use the old one
-    if (workspace_ != nullptr) gpu::DeviceFree(workspace_);
-    workspace_ = nullptr;
-    workspace_floats_ = 0;
-    GDN_ASSIGN_OR_RETURN(void* data, gpu::DeviceMalloc(static_cast<size_t>(floats) * sizeof(float)));
-    workspace_ = static_cast<float*>(data);
-    workspace_floats_ = floats;
+    const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
+    if (bytes <= workspace_.bytes()) return absl::OkStatus();
+    workspace_ = DeviceBuffer();
+    GDN_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::Make(*this, bytes));
     return absl::OkStatus();
   }
 
@@ -178,8 +167,7 @@ class GpuBackend final : public Backend {
   // Of the one thread that issues operators.
   gpu::PinnedRing ring_;
   gpu::IndexStaging indices_;
-  float* workspace_ = nullptr;
-  int64_t workspace_floats_ = 0;
+  DeviceBuffer workspace_;
 };
 
 }  // namespace

@@ -46,14 +46,11 @@ absl::StatusOr<char*> PinnedRing::Take(size_t bytes) {
 absl::Status PinnedRing::CopyIn(void* device, const void* host, size_t bytes) {
   const char* from = static_cast<const char*>(host);
   char* to = static_cast<char*>(device);
-  while (bytes > 0) {
-    const size_t piece = std::min(bytes, kPieceBytes);
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    const size_t piece = std::min(bytes - at, kPieceBytes);
     GDN_ASSIGN_OR_RETURN(char* part, Take(piece));
-    std::memcpy(part, from, piece);
-    GDN_RETURN_IF_ERROR(CopyToDevice(to, part, piece, stream_));
-    from += piece;
-    to += piece;
-    bytes -= piece;
+    std::memcpy(part, from + at, piece);
+    GDN_RETURN_IF_ERROR(CopyToDevice(to + at, part, piece, stream_));
   }
   return absl::OkStatus();
 }
@@ -61,16 +58,13 @@ absl::Status PinnedRing::CopyIn(void* device, const void* host, size_t bytes) {
 absl::Status PinnedRing::CopyOut(void* host, const void* device, size_t bytes) {
   const char* from = static_cast<const char*>(device);
   char* to = static_cast<char*>(host);
-  do {
-    const size_t piece = std::min(bytes, kPieceBytes);
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    const size_t piece = std::min(bytes - at, kPieceBytes);
     GDN_ASSIGN_OR_RETURN(char* part, Take(piece));
-    GDN_RETURN_IF_ERROR(CopyToHost(part, from, piece, stream_));
+    GDN_RETURN_IF_ERROR(CopyToHost(part, from + at, piece, stream_));
     GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));
-    std::memcpy(to, part, piece);
-    from += piece;
-    to += piece;
-    bytes -= piece;
-  } while (bytes > 0);
+    std::memcpy(to + at, part, piece);
+  }
   return absl::OkStatus();
 }
 

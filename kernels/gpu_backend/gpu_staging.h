@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -1,7 +1,6 @@
 #include "kernels/gpu_backend/index_staging.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"

@@ -13,7 +13,6 @@
 
 #include "base/status_macros.h"
 #include "kernels/causal_conv1d/conv_channels-inl.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/mixer_input/mixer_input.h"
@@ -73,57 +72,34 @@ template <int kWave>
 __device__ __forceinline__ void HeadInRegisters(const MixerArgs& p, int32_t head, bool valid, int lane, float* out,
                                                 float scale) {
   const ConvGeometry& g = p.geometry;
-  const int32_t dim = p.at.key_dim;
-  const int32_t first_channel = head * dim;
+  const int32_t e = 4 * lane;
+  const int32_t channel = head * p.at.key_dim + e;
   const int64_t out_stride = p.at.KeyFeatures();
-  ConvWindow4 window[kHeadVectors];
-#pragma unroll
-  for (int v = 0; v < kHeadVectors; ++v) {
-    const int32_t e = 4 * (lane + kHeadLanes * v);
-    if (valid && e < dim) window[v].LoadTaps(p.weight + (int64_t{first_channel} + e) * 4);
-  }
-  const float* x = p.x + p.at.Mixed(first_channel) + 4 * lane;
+  const bool mine = valid && e < p.at.key_dim;
+  ConvWindow4 window;
+  if (mine) window.LoadTaps(p.weight + int64_t{channel} * 4);
+  const float* x = p.x + p.at.Mixed(head * p.at.key_dim) + e;
   for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += static_cast<int32_t>(gridDim.z)) {
-    const ConvSequence s = SequenceAt(g, i, x, p.x_stride, first_channel + 4 * lane);
-    const bool live = s.live;
+    const ConvSequence s = SequenceAt(g, i, x, p.x_stride, channel);
+    const bool live = s.live && mine;
     float* rows = out + int64_t{g.batch.cu_seqlens[i]} * out_stride;
     ForEachTile(g, i, [&](int32_t begin, int32_t end) {
-      Vec4 next[kHeadVectors];
-      ConvSequence of_vector[kHeadVectors];
-#pragma unroll
-      for (int v = 0; v < kHeadVectors; ++v) {
-        of_vector[v] = s;
-        of_vector[v].x += 4 * kHeadLanes * v;
-        of_vector[v].ring += 4 * kHeadLanes * v;
-        if (!live || !valid || 4 * (lane + kHeadLanes * v) >= dim) continue;
-        next[v] = Load4(TokenInput(of_vector[v], begin));
-        window[v].LoadHistory(of_vector[v], begin);
+      Vec4 next;
+      if (live) {
+        next = Load4(TokenInput(s, begin));
+        window.LoadHistory(s, begin);
       }
       for (int32_t t = begin; t < end; ++t) {
-        Vec4 y[kHeadVectors];
-        double sum = 0.0;
-#pragma unroll
-        for (int v = 0; v < kHeadVectors; ++v) {
-          y[v] = {0.0f, 0.0f, 0.0f, 0.0f};
-          if (live && valid && 4 * (lane + kHeadLanes * v) < dim) {
-            const Vec4 now = next[v];
-            next[v] = Load4(TokenInput(of_vector[v], t + 1 < end ? t + 1 : t));
-            y[v] = window[v].Step(now);
-          }
-          sum = AddSquares(sum, y[v]);
+        Vec4 y{0.0f, 0.0f, 0.0f, 0.0f};
+        if (live) {
+          const Vec4 now = next;
+          next = Load4(TokenInput(s, t + 1 < end ? t + 1 : t));
+          y = window.Step(now);
         }
-        const float factor = L2NormFactor(HeadSum<kWave>(sum), scale);
-#pragma unroll
-        for (int v = 0; v < kHeadVectors; ++v) {
-          const int32_t e = 4 * (lane + kHeadLanes * v);
-          if (valid && e < dim) Store4(rows + t * out_stride + e, Scale4(y[v], factor));
-        }
+        const float factor = L2NormFactor(HeadSum<kWave>(AddSquares(0.0, y)), scale);
+        if (mine) Store4(rows + t * out_stride + e, Scale4(y, factor));
       }
-      if (begin != 0 || !live) return;
-#pragma unroll
-      for (int v = 0; v < kHeadVectors; ++v) {
-        if (valid && 4 * (lane + kHeadLanes * v) < dim) AdvanceRing<true>(s, 4 * kHeadLanes * v);
-      }
+      if (begin == 0 && live) AdvanceRing<true>(s, 0);
     });
   }
 }

@@ -46,6 +46,9 @@ absl::Status ValidateProjection(const ProjectionParams& params);
 // Double-precision sums on host memory.
 void ProjectionReference(const ProjectionParams& params);
 
+// kRowStable: one SIMD accumulator over the features in order, then one fixed reduction. Bits depend on x's row and W's
+// row alone. kSequenceGemm is the same below a number of rows that is a constant of the instruction set.
+// RESOURCE_EXHAUSTED where there is no memory for a copy of x.
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 
 // One to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch. INVALID_ARGUMENT where x, its stride,
@@ -53,6 +56,5 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 // for kSequenceGemm on whether it has few rows: neither on the other matrices nor on dtypes.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
-absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -6,8 +6,6 @@
 // with the feature as the slow index, so that a thread reads its values 16 bytes at a time.
 // Resources: 25.6 KB of LDS; the next slice's loads are on their way during a slice. Bound by FMAs.
 
-#include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/weight_vectors-inl.h"

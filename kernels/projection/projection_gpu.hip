@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/projection_args.h"
@@ -89,10 +88,6 @@ absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu
   if (!any) return absl::OkStatus();
   const bool gemm = params[0].path == ProjectionPath::kSequenceGemm && params[0].rows >= gpu::kGemmFromRows;
   return gemm ? gpu::LaunchSequenceGemm(params, stream) : gpu::LaunchRowStable(params, stream);
-}
-
-absl::Status ProjectionGpu(const ProjectionParams& params, const gpu::Stream& stream) {
-  return ProjectionsGpu(absl::MakeConstSpan(&params, 1), stream);
 }
 
 }  // namespace gdn

@@ -10,7 +10,6 @@
 // Resources: 16 KB of LDS for x, [kRows][kTileFeatures]. A chunk lies there as its lanes' first halves, then their
 // second halves, so that the lanes' 16-byte reads are side by side. Bound by memory up to about 8 rows.
 
-#include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/wave.h"
 #include "kernels/projection/projection_args.h"

@@ -21,7 +21,8 @@ struct PackedHalves {
   Vec4 bits;
 };
 
-struct Bf16Weights {
+template <typename Format>
+struct HalfWeights {
   using Element = uint16_t;
   using Raw = PackedHalves;
   __device__ __forceinline__ static Raw Load(const Element* p) { return {Load4(reinterpret_cast<const float*>(p))}; }
@@ -29,34 +30,25 @@ struct Bf16Weights {
     return {{BitsToFloat(e[0] | uint32_t{e[1]} << 16), BitsToFloat(e[2] | uint32_t{e[3]} << 16),
              BitsToFloat(e[4] | uint32_t{e[5]} << 16), BitsToFloat(e[6] | uint32_t{e[7]} << 16)}};
   }
-  __device__ __forceinline__ static void WidenPair(float pair, float* w) {
-    const uint32_t bits = FloatToBits(pair);
-    w[0] = BitsToFloat(bits << 16);
-    w[1] = BitsToFloat(bits & 0xffff0000u);
-  }
   __device__ __forceinline__ static void Widen(const Raw& raw, float (&w)[kWeightVector]) {
-    WidenPair(raw.bits.x, w);
-    WidenPair(raw.bits.y, w + 2);
-    WidenPair(raw.bits.z, w + 4);
-    WidenPair(raw.bits.w, w + 6);
+    Format::WidenPair(FloatToBits(raw.bits.x), w);
+    Format::WidenPair(FloatToBits(raw.bits.y), w + 2);
+    Format::WidenPair(FloatToBits(raw.bits.z), w + 4);
+    Format::WidenPair(FloatToBits(raw.bits.w), w + 6);
   }
 };
 
-struct F16Weights {
-  using Element = uint16_t;
-  using Raw = PackedHalves;
-  __device__ __forceinline__ static Raw Load(const Element* p) { return Bf16Weights::Load(p); }
-  __device__ __forceinline__ static Raw Pack(const Element (&e)[kWeightVector]) { return Bf16Weights::Pack(e); }
-  __device__ __forceinline__ static void WidenPair(float pair, float* w) {
-    const uint32_t bits = FloatToBits(pair);
+struct Bf16Weights : HalfWeights<Bf16Weights> {
+  __device__ __forceinline__ static void WidenPair(uint32_t bits, float* w) {
+    w[0] = BitsToFloat(bits << 16);
+    w[1] = BitsToFloat(bits & 0xffff0000u);
+  }
+};
+
+struct F16Weights : HalfWeights<F16Weights> {
+  __device__ __forceinline__ static void WidenPair(uint32_t bits, float* w) {
     w[0] = FromF16(static_cast<uint16_t>(bits));
     w[1] = FromF16(static_cast<uint16_t>(bits >> 16));
-  }
-  __device__ __forceinline__ static void Widen(const Raw& raw, float (&w)[kWeightVector]) {
-    WidenPair(raw.bits.x, w);
-    WidenPair(raw.bits.y, w + 2);
-    WidenPair(raw.bits.z, w + 4);
-    WidenPair(raw.bits.w, w + 6);
   }
 };
 
@@ -71,14 +63,8 @@ struct F32Weights {
     return {{e[0], e[1], e[2], e[3]}, {e[4], e[5], e[6], e[7]}};
   }
   __device__ __forceinline__ static void Widen(const Raw& raw, float (&w)[kWeightVector]) {
-    w[0] = raw.low.x;
-    w[1] = raw.low.y;
-    w[2] = raw.low.z;
-    w[3] = raw.low.w;
-    w[4] = raw.high.x;
-    w[5] = raw.high.y;
-    w[6] = raw.high.z;
-    w[7] = raw.high.w;
+    Unpack4(raw.low, w);
+    Unpack4(raw.high, w + 4);
   }
 };
 

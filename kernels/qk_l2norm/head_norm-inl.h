@@ -16,9 +16,8 @@ namespace gdn::gpu {
 
 inline constexpr int kHeadLanes = 32;
 
-// A head of up to this many elements stays in its lanes' registers, kHeadVectors vectors each.
-inline constexpr int kHeadVectors = 1;
-inline constexpr int kRegisterHeadDim = kHeadVectors * kHeadLanes * 4;
+// A head of up to this many elements stays in its lanes' registers, a vector each.
+inline constexpr int kRegisterHeadDim = kHeadLanes * 4;
 
 __device__ __forceinline__ double AddSquare(double sum, float x) {
   return fma(static_cast<double>(x), static_cast<double>(x), sum);
@@ -31,6 +30,15 @@ __device__ __forceinline__ double AddSquares(double sum, const Vec4& x) {
 template <int kWave>
 __device__ __forceinline__ double HeadSum(double sum) {
   return GroupSum<kHeadLanes, kWave>(sum);
+}
+
+// body(e) for the elements of a head that are this lane's.
+template <typename Body>
+__device__ __forceinline__ void ForEachOfLane(int lane, int dim, const Body& body) {
+  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
+    const int end = first + 4 < dim ? first + 4 : dim;
+    for (int e = first; e < end; ++e) body(e);
+  }
 }
 
 // What each element of a head is multiplied with.

@@ -5,7 +5,6 @@
 // those whose addresses do not allow 16-byte accesses, are read twice. Bound by memory.
 
 #include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
 #include "kernels/qk_l2norm/qk_l2norm.h"
@@ -20,21 +19,11 @@ constexpr int kHeadsPerBlock = kThreads / kHeadLanes;
 template <int kWave>
 __device__ __forceinline__ void NormalizeInRegisters(const QkL2NormParams& p, bool active, int lane, float scale,
                                                      const float* in, float* out) {
-  Vec4 x[kHeadVectors];
-  double sum = 0.0;
-#pragma unroll
-  for (int i = 0; i < kHeadVectors; ++i) {
-    const int e = 4 * (lane + kHeadLanes * i);
-    x[i] = active && e < p.key_dim ? Load4(in + e) : Vec4{0.0f, 0.0f, 0.0f, 0.0f};
-    sum = AddSquares(sum, x[i]);
-  }
-  const double total = HeadSum<kWave>(sum);
+  const bool mine = active && 4 * lane < p.key_dim;
+  const Vec4 x = mine ? Load4(in + 4 * lane) : Vec4{0.0f, 0.0f, 0.0f, 0.0f};
+  const double total = HeadSum<kWave>(AddSquares(0.0, x));
   const float factor = p.normalize ? L2NormFactor(total, scale) : scale;
-#pragma unroll
-  for (int i = 0; i < kHeadVectors; ++i) {
-    const int e = 4 * (lane + kHeadLanes * i);
-    if (active && e < p.key_dim) Store4(out + e, Scale4(x[i], factor));
-  }
+  if (mine) Store4(out + 4 * lane, Scale4(x, factor));
 }
 
 template <int kWave>
@@ -42,16 +31,10 @@ __device__ __forceinline__ void NormalizeInTwoPasses(const QkL2NormParams& p, bo
                                                      const float* in, float* out) {
   const int dim = active ? p.key_dim : 0;
   double sum = 0.0;
-  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
-    const int end = first + 4 < dim ? first + 4 : dim;
-    for (int e = first; e < end; ++e) sum = AddSquare(sum, in[e]);
-  }
+  ForEachOfLane(lane, dim, [&](int e) { sum = AddSquare(sum, in[e]); });
   const double total = HeadSum<kWave>(sum);
   const float factor = p.normalize ? L2NormFactor(total, scale) : scale;
-  for (int first = 4 * lane; first < dim; first += 4 * kHeadLanes) {
-    const int end = first + 4 < dim ? first + 4 : dim;
-    for (int e = first; e < end; ++e) out[e] = in[e] * factor;
-  }
+  ForEachOfLane(lane, dim, [&](int e) { out[e] = in[e] * factor; });
 }
 
 template <int kWave, bool kInRegisters>

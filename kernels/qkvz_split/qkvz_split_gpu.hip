@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qkvz_split/qkvz_index-inl.h"
 #include "kernels/qkvz_split/qkvz_split.h"

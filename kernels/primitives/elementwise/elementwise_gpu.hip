@@ -4,7 +4,6 @@
 // striding over the grid; the vector multiply by tiles of 16 x 64. Resources: registers only. Bound by memory.
 
 #include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/matrix_tiles.h"

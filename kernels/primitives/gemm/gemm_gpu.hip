@@ -7,7 +7,6 @@
 // tens.
 
 #include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/matrix_tiles.h"
 #include "kernels/primitives/gemm/gemm.h"

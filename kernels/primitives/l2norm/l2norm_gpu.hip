@@ -5,7 +5,6 @@
 // Resources: registers only. Bound by memory; rows of up to a few thousand floats come from the cache the second time.
 
 #include "base/status_macros.h"
-#include "kernels/gpu/alignment.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/vec4_math.h"
 #include "kernels/gpu/wave.h"

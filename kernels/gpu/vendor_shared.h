@@ -1,0 +1,45 @@
+// device.h's part that AMD and NVIDIA spell alike. Included by device.h only, below the vendor's header.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/gpu/runtime.h"
+#include "kernels/gpu/stream.h"
+#include "kernels/gpu/vec4.h"
+
+namespace gdn::gpu {
+
+__device__ __forceinline__ float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ uint32_t FloatToBits(float value) { return __float_as_uint(value); }
+
+__device__ __forceinline__ Vec4 Load4(const float* p) { return *reinterpret_cast<const Vec4*>(p); }
+__device__ __forceinline__ void Store4(float* p, const Vec4& v) { *reinterpret_cast<Vec4*>(p) = v; }
+
+// LDS of a block.
+template <typename T, int kCount>
+struct LdsArray {
+  alignas(16) T data[kCount];
+  __device__ __forceinline__ T& operator[](int i) { return data[i]; }
+  __device__ __forceinline__ Vec4 Load4(int i) const { return *reinterpret_cast<const Vec4*>(&data[i]); }
+  __device__ __forceinline__ void Store4(int i, const Vec4& v) { *reinterpret_cast<Vec4*>(&data[i]) = v; }
+};
+
+template <typename T>
+__device__ __forceinline__ T& SharedMemory() {
+  static_assert(sizeof(T) <= kStaticLdsBytes, "more LDS than a block may declare");
+  __shared__ T shared;
+  return shared;
+}
+
+__device__ __forceinline__ void SyncThreads() { __syncthreads(); }
+
+template <typename... Params, typename... Args>
+absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
+                          const Stream& stream, const Args&... args) {
+  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+  kernel<<<grid, threads, 0, static_cast<GDN_GPU_API(Stream_t)>(stream.handle)>>>(args...);
+  return RuntimeStatus(static_cast<int>(GDN_GPU_API(GetLastError)()), name);
+}
+
+}  // namespace gdn::gpu

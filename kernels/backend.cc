@@ -6,9 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
-#include "base/error.h"
-#include "base/status_macros.h"
+#include "kernels/common/contract.h"
+#include "kernels/common/reserved_memory.h"
 
 namespace gdn {
 
@@ -17,12 +16,22 @@ namespace {
 constexpr size_t kCacheLine = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-}  // namespace
-
-absl::Status Backend::Copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+absl::Status Move(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", to}, {"source", from}}));
+  std::memmove(to, from, bytes);
   return absl::OkStatus();
 }
+
+}  // namespace
+
+absl::StatusOr<void*> Backend::Allocate(size_t bytes) { return HostAllocate(bytes); }
+void Backend::Free(void* data, size_t bytes) { HostFree(data, bytes); }
+absl::Status Backend::CopyIn(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
+absl::Status Backend::CopyOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
+absl::Status Backend::Copy(void* to, const void* from, size_t bytes) { return Move(to, from, bytes); }
+absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
+absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
 
 absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {
   // A copy into fresh memory spends most of its time on page faults; large pages make them few.
@@ -37,16 +46,6 @@ absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {
 }
 
 void Backend::FreeHost(void* data, size_t /*bytes*/) { std::free(data); }
-
-absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) {
-  if (bytes > 0) std::memcpy(host, device, bytes);
-  return absl::OkStatus();
-}
-
-absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) {
-  if (bytes > 0) std::memcpy(device, host, bytes);
-  return absl::OkStatus();
-}
 
 absl::Status Backend::ZeroSlot(const StatePoolView& pool, int32_t slot) {
   GDN_RETURN_IF_ERROR(ValidateSlot(pool, slot));

@@ -49,13 +49,16 @@ class Backend {
   virtual ~Backend() = default;
   virtual const BackendInfo& info() const = 0;
 
+  // The defaults of what follows, up to the operators, are for unified memory that is the host's, reserved at once and
+  // committed as it is touched, and for operators that have finished when they return.
+
   // Zeroed memory, 64-byte aligned. Where info().lazy_memory, a state pool may be reserved whole.
   // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
-  virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
-  virtual void Free(void* data, size_t bytes) = 0;
-  virtual absl::Status CopyIn(void* device, const void* host, size_t bytes) = 0;
-  virtual absl::Status CopyOut(void* host, const void* device, size_t bytes) = 0;
-  virtual absl::Status Synchronize() = 0;
+  virtual absl::StatusOr<void*> Allocate(size_t bytes);
+  virtual void Free(void* data, size_t bytes);
+  virtual absl::Status CopyIn(void* device, const void* host, size_t bytes);
+  virtual absl::Status CopyOut(void* host, const void* device, size_t bytes);
+  virtual absl::Status Synchronize() { return absl::OkStatus(); }
   // Within backend memory, in the order of operators and copies. The ranges do not overlap.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes);
   // Memory that Allocate could still give now; info().memory_bytes where that is not known.
@@ -67,11 +70,11 @@ class Backend {
   virtual void FreeHost(void* data, size_t bytes);
   // Moves states beside the operators: from any thread, several at a time, complete on return. Not ordered with
   // operators and copies: the caller sees to it that none of those which touch the device range is under way. Any host
-  // memory will do; AllocateHost's is the fastest. The defaults are for unified memory.
+  // memory will do; AllocateHost's is the fastest.
   virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
   virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 
-  // Makes a slot fresh, in the order of operators and copies. The default is for unified memory.
+  // Makes a slot fresh, in the order of operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 
   virtual absl::Status Projection(const ProjectionParams& params) = 0;

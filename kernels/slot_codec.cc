@@ -35,18 +35,12 @@ void TransposeHeads(const float* from, int64_t heads, int64_t rows, int64_t colu
   }
 }
 
-// The ring row of token `token`, which is negative for what stands before a session's first.
-int64_t RingRow(const StateLayout& layout, int64_t token) {
-  const int64_t rows = layout.conv_columns();  // some, where there is a convolution
-  return (token % rows + rows) % rows;         // NOLINT(clang-analyzer-core.DivideZero): only called where there is
-}
-
 // A wire tensor [C, tokens] whose column j is the ring row of token first + j.
 template <typename Move>
 void ForEachConvElement(const StateLayout& layout, int64_t first, int64_t tokens, Move move) {
   const int64_t channels = layout.dims().conv_channels();
   for (int64_t j = 0; j < tokens; ++j) {
-    const int64_t row = layout.conv_offset() + RingRow(layout, first + j) * channels;
+    const int64_t row = layout.conv_offset() + layout.conv_column(first + j) * channels;
     for (int64_t c = 0; c < channels; ++c) move(row + c, c * tokens + j);
   }
 }

@@ -34,12 +34,7 @@ HWY_INLINE void ConvolveVector(D d, const float* const* rows, const float* taps,
 }
 
 HWY_INLINE void ConvolveToken(const float* const* rows, const float* taps, int32_t width, int64_t channels, float* y) {
-  const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> d1;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t c = 0;
-  for (; c + lanes <= channels; c += lanes) ConvolveVector(d, rows, taps, width, channels, c, y);
-  for (; c < channels; ++c) ConvolveVector(d1, rows, taps, width, channels, c, y);
+  ForVectors(channels, [&](auto d, int64_t c) HWY_ATTR { ConvolveVector(d, rows, taps, width, channels, c, y); });
 }
 
 // Channels [channel, channel + channels) of tokens [begin, end) of a sequence, counted from the call's first; `taps` is
@@ -49,7 +44,6 @@ void ConvolveRange(const CausalConv1dParams& params, int32_t sequence, int64_t b
   const StateLayout& layout = params.pool.layout;
   const int32_t width = layout.dims().conv_width;
   const int64_t stride = layout.dims().conv_channels();
-  const int64_t columns = layout.conv_columns();
   const int64_t count = params.token_counts[sequence];
   const int64_t first_row = params.batch.cu_seqlens[sequence];
   const float* x = params.x + first_row * stride + channel;
@@ -59,9 +53,8 @@ void ConvolveRange(const CausalConv1dParams& params, int32_t sequence, int64_t b
   const float* rows[kMaxConvWidth];
   for (int64_t t = begin; t < end; ++t) {
     for (int32_t w = 0; w < width; ++w) {
-      const int64_t token =
-          t - width + 1 + w;  // negative: before the call's first, so in the ring; P >= W keeps the sum positive
-      rows[w] = token >= 0 ? x + token * stride : ring + (count % columns + token + columns) % columns * stride;
+      const int64_t token = t - width + 1 + w;  // negative: before the call's first, so in the ring
+      rows[w] = token >= 0 ? x + token * stride : ring + layout.conv_column(count + token) * stride;
     }
     if (width == 4) {
       ConvolveToken(rows, taps, 4, channels, y + t * stride);
@@ -71,8 +64,8 @@ void ConvolveRange(const CausalConv1dParams& params, int32_t sequence, int64_t b
   }
   if (begin != 0) return;
   const int64_t length = params.batch.length(sequence);
-  for (int64_t t = std::max<int64_t>(0, length - columns); t < length; ++t) {
-    std::memcpy(ring + (count + t) % columns * stride, x + t * stride, channels * sizeof(float));
+  for (int64_t t = std::max<int64_t>(0, length - layout.conv_columns()); t < length; ++t) {
+    std::memcpy(ring + layout.conv_column(count + t) * stride, x + t * stride, channels * sizeof(float));
   }
 }
 
@@ -135,11 +128,7 @@ absl::Status CausalConv1dCpu(const CausalConv1dParams& params, ThreadPool& pool)
   const LayerDims& dims = params.pool.layout.dims();
   const int32_t width = dims.conv_width;
   const int64_t channels = dims.conv_channels();
-  for (int32_t i = 0; i < params.batch.sequences; ++i) {
-    if (params.batch.slots[i] >= 0) continue;
-    std::fill_n(params.y + params.batch.cu_seqlens[i] * channels, params.batch.length(i) * channels, 0.0f);
-  }
-
+  ZeroPaddingRows(params.batch, channels, params.y);
   const std::vector<TokenRange> ranges = CutIntoRanges(params.batch);
   if (ranges.empty()) return absl::OkStatus();
   const std::vector<size_t> groups = GroupRanges(ranges);

@@ -3,19 +3,23 @@
 //
 // Thread safety: free functions.
 //
-//   GDN_RETURN_IF_ERROR(RequirePointer("Gating", "a", params.a));
+//   GDN_RETURN_IF_ERROR(RequirePointers("Gating", {{"a", params.a}, {"b", params.b}}));
 //   GDN_RETURN_IF_ERROR(RequireRange("Gating", "rows", params.rows, 0, kMaxRows));
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/error.h"
+#include "base/status_macros.h"
 
 namespace gdn {
 
@@ -30,39 +34,66 @@ inline absl::Status RequirePointer(absl::string_view op, absl::string_view name,
 }
 
 struct NamedPointer {
-  const char* name;
+  absl::string_view name;
   const void* pointer;
 };
+
+// Of each, in order.
 inline absl::Status RequirePointers(absl::string_view op, std::initializer_list<NamedPointer> pointers) {
-  for (const auto& [name, pointer] : pointers) {
-    if (absl::Status status = RequirePointer(op, name, pointer); !status.ok()) return status;
-  }
+  for (const auto& [name, pointer] : pointers) GDN_RETURN_IF_ERROR(RequirePointer(op, name, pointer));
   return absl::OkStatus();
 }
 
-inline absl::Status RequireRange(absl::string_view op, absl::string_view name, int64_t value, int64_t low,
-                                 int64_t high) {
+// `hint` follows what was expected.
+inline absl::Status RequireRange(absl::string_view op, absl::string_view name, int64_t value, int64_t low, int64_t high,
+                                 absl::string_view hint = "") {
   if (value >= low && value <= high) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                   absl::StrCat(op, ": ", name, " is ", value, "; expected ", low,
-                                high == std::numeric_limits<int64_t>::max() ? " or more" : absl::StrCat(" .. ", high)),
-                   {{"field", std::string(name)}});
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+      absl::StrCat(op, ": ", name, " is ", value, "; expected ", low,
+                   high == std::numeric_limits<int64_t>::max() ? " or more" : absl::StrCat(" .. ", high), hint),
+      {{"field", std::string(name)}});
 }
 
-inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name, int64_t value, int64_t low) {
-  return RequireRange(op, name, value, low, std::numeric_limits<int64_t>::max());
+inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name, int64_t value, int64_t low,
+                                   absl::string_view hint = "") {
+  return RequireRange(op, name, value, low, std::numeric_limits<int64_t>::max(), hint);
 }
 
 struct NamedSize {
-  const char* name;
+  absl::string_view name;
   int64_t size;
 };
+
 // Each 0 .. kMaxOperatorRows.
 inline absl::Status RequireSizes(absl::string_view op, std::initializer_list<NamedSize> sizes) {
-  for (const auto& [name, size] : sizes) {
-    if (absl::Status status = RequireRange(op, name, size, 0, kMaxOperatorRows); !status.ok()) return status;
-  }
+  for (const auto& [name, size] : sizes) GDN_RETURN_IF_ERROR(RequireRange(op, name, size, 0, kMaxOperatorRows));
   return absl::OkStatus();
+}
+
+// Sorts `slots`.
+inline absl::Status RequireDistinct(absl::string_view op, absl::string_view name, std::vector<int32_t>& slots) {
+  std::sort(slots.begin(), slots.end());
+  const auto twice = std::adjacent_find(slots.begin(), slots.end());
+  if (twice == slots.end()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                   absl::StrCat(op, ": slot ", *twice, " is in ", name, " more than once; expected distinct slots"),
+                   {{"field", std::string(name)}});
+}
+
+inline absl::Status RequireFinite(absl::string_view op, absl::string_view name, float value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                   absl::StrCat(op, ": ", name, " is ", value, "; expected a finite number"),
+                   {{"field", std::string(name)}});
+}
+
+// Finite, and more than 0.
+inline absl::Status RequirePositive(absl::string_view op, absl::string_view name, float value) {
+  if (std::isfinite(value) && value > 0.0f) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                   absl::StrCat(op, ": ", name, " is ", value, "; expected a positive finite number"),
+                   {{"field", std::string(name)}});
 }
 
 }  // namespace gdn

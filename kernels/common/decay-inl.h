@@ -1,8 +1,7 @@
 // Decay factors exp(G_i - G_j) from running sums of log decays.
 //
 // G is kept in double and the difference is rounded to float32 only once it is taken: a float32 sum of one -1e4 among
-// tokens near
-// -0.005 would be off by 1e-3, and exp(G_i) * exp(-G_j) would be 0 * inf.
+// tokens near -0.005 would be off by 1e-3, and exp(G_i) * exp(-G_j) would be 0 * inf.
 // A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
 //
 //   float factors[16];
@@ -30,26 +29,29 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Room that a row of `count` factors needs.
 constexpr int64_t PaddedFactors(int64_t count) { return (count + 15) / 16 * 16; }
 
-// factors[j] = exp(newest - sums[j]), j < count. `factors` has PaddedFactors(count) floats; those past count become 1.
-template <class D>
-HWY_INLINE void ExpDifferences(D d, double newest, const double* sums, int64_t count, float* factors) {
+// factors[j] = exp(exponent(j)), j < count. `factors` has PaddedFactors(count) floats; those past count become 1.
+template <class D, class Exponent>
+HWY_INLINE void ExpOfEach(D d, int64_t count, const Exponent& exponent, float* factors) {
   const int64_t padded = PaddedFactors(count);
-  for (int64_t j = 0; j < count; ++j) factors[j] = static_cast<float>(newest - sums[j]);
+  for (int64_t j = 0; j < count; ++j) factors[j] = static_cast<float>(exponent(j));
   for (int64_t j = count; j < padded; ++j) factors[j] = 0.0f;
   for (int64_t j = 0; j < padded; j += static_cast<int64_t>(hn::Lanes(d))) {
     hn::StoreU(hn::Exp(d, hn::LoadU(d, factors + j)), d, factors + j);
   }
 }
 
+// factors[j] = exp(newest - sums[j]), likewise.
+template <class D>
+HWY_INLINE void ExpDifferences(D d, double newest, const double* sums, int64_t count, float* factors) {
+  ExpOfEach(
+      d, count, [&](int64_t j) HWY_ATTR { return newest - sums[j]; }, factors);
+}
+
 // factors[j] = exp(sums[j]), likewise.
 template <class D>
 HWY_INLINE void ExpSums(D d, const double* sums, int64_t count, float* factors) {
-  const int64_t padded = PaddedFactors(count);
-  for (int64_t j = 0; j < count; ++j) factors[j] = static_cast<float>(sums[j]);
-  for (int64_t j = count; j < padded; ++j) factors[j] = 0.0f;
-  for (int64_t j = 0; j < padded; j += static_cast<int64_t>(hn::Lanes(d))) {
-    hn::StoreU(hn::Exp(d, hn::LoadU(d, factors + j)), d, factors + j);
-  }
+  ExpOfEach(
+      d, count, [&](int64_t j) HWY_ATTR { return sums[j]; }, factors);
 }
 
 }  // namespace HWY_NAMESPACE

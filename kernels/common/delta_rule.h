@@ -32,6 +32,27 @@ struct DeltaRuleParams {
   float* output = nullptr;  // [tokens, HV, V] dense
 };
 
+// What a token brings to one value head, and where its output goes.
+struct HeadToken {
+  const float* q;  // [K]
+  const float* k;  // [K]
+  const float* v;  // [V]
+  float g;
+  float beta;
+  float* output;  // [V]
+};
+inline HeadToken HeadTokenAt(const DeltaRuleParams& params, int64_t token, int64_t hv) {
+  const LayerDims& dims = params.pool.layout.dims();
+  const int64_t key_offset = hv / dims.group() * dims.key_dim;
+  const int64_t row = token * dims.value_heads + hv;
+  return {.q = params.q + token * params.q_stride + key_offset,
+          .k = params.k + token * params.k_stride + key_offset,
+          .v = params.v + token * params.v_stride + hv * dims.value_dim,
+          .g = params.g[row],
+          .beta = params.beta[row],
+          .output = params.output + row * dims.value_dim};
+}
+
 // INVALID_ARGUMENT where a pointer is missing, a stride is shorter than its row or the batch is not valid.
 absl::Status ValidateDeltaRule(const DeltaRuleParams& params);
 

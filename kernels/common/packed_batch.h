@@ -11,13 +11,14 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace gdn {
 
 struct PackedBatch {
   int32_t sequences = 0;
-  const int32_t* cu_seqlens =
-      nullptr;                     // [sequences + 1], starts at 0, never falls; rows [cu[i], cu[i + 1]) are sequence i
+  // [sequences + 1], starts at 0, never falls; rows [cu[i], cu[i + 1]) are sequence i
+  const int32_t* cu_seqlens = nullptr;
   const int32_t* slots = nullptr;  // [sequences], distinct; negative = padding: no state touched, its output rows zero
 
   int32_t tokens() const { return cu_seqlens[sequences]; }
@@ -26,5 +27,10 @@ struct PackedBatch {
 
 // INVALID_ARGUMENT naming the entry that breaks the contract above, or a slot outside [.., slot_count).
 absl::Status ValidatePackedBatch(const PackedBatch& batch, int32_t slot_count);
+// Token counts are given, and none of a sequence with a slot is negative.
+absl::Status ValidateTokenCounts(absl::string_view op, const PackedBatch& batch, const int64_t* token_counts);
+
+// Zeroes the rows of padding sequences in `output`, [tokens, row_floats] in host memory.
+void ZeroPaddingRows(const PackedBatch& batch, int64_t row_floats, float* output);
 
 }  // namespace gdn

@@ -6,6 +6,7 @@
 //   ParallelForWork(pool, /*work=*/rows * features, tasks, [&](int64_t task, int worker) { ... });
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
@@ -24,6 +25,13 @@ inline void ParallelForWork(ThreadPool& pool, int64_t work, int64_t count, absl:
     return;
   }
   for (int64_t i = 0; i < count; ++i) body(i, 0);
+}
+
+// body(begin, end) for blocks of `block` rows of `rows`.
+template <typename Body>
+void ParallelForRows(ThreadPool& pool, int64_t work, int64_t rows, int64_t block, const Body& body) {
+  ParallelForWork(pool, work, (rows + block - 1) / block,
+                  [&](int64_t task, int) { body(task * block, std::min(rows, (task + 1) * block)); });
 }
 
 }  // namespace gdn

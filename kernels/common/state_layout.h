@@ -39,6 +39,12 @@ class StateLayout {
   int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R
   int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P
 
+  // Where token `token`'s column is in the ring; tokens before a session's first are negative.
+  int64_t conv_column(int64_t token) const {
+    const int64_t columns = conv_columns();        // some, where there is a convolution
+    return (token % columns + columns) % columns;  // NOLINT(clang-analyzer-core.DivideZero): only called where there is
+  }
+
   int64_t base_offset() const { return 0; }
   int64_t log_k_offset() const { return log_k_offset_; }
   int64_t log_u_offset() const { return log_u_offset_; }
@@ -66,6 +72,11 @@ struct StatePoolView {
   int32_t slot_count = 0;
 
   float* slot(int32_t index) const { return data + int64_t{index} * layout.slot_floats(); }
+  // Value head `hv` of a slot's base.
+  float* base(int32_t index, int64_t hv) const {
+    const LayerDims& dims = layout.dims();
+    return slot(index) + layout.base_offset() + hv * dims.key_dim * dims.value_dim;
+  }
 };
 
 // INVALID_ARGUMENT where the slot is outside the pool.

@@ -1,5 +1,5 @@
-// SIMD building blocks of several operators: SiLU and sums of squares. Included once a Highway target, so the guard
-// toggles.
+// SIMD building blocks of several operators: loops over vectors, SiLU and sums of squares. Included once a Highway
+// target, so the guard toggles.
 //
 //   const auto y = Silu(d, x);
 //   const double sum = SumSquares(row, columns);
@@ -18,6 +18,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
+
+// body(tag, i) for whole vectors of [0, count), then for what is left one by one.
+template <class Body>
+HWY_INLINE void ForVectors(int64_t count, const Body& body) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) body(d, i);
+  for (; i < count; ++i) body(hn::CappedTag<float, 1>(), i);
+}
 
 // x * sigmoid(x). With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite
 // x.

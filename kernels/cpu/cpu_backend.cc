@@ -1,15 +1,11 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <cstring>
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/reserved_memory.h"
 #include "kernels/cpu/processor.h"
-#include "kernels/cpu/simd_target.h"
 #include "kernels/projection/projection_paths.h"
 
 namespace gdn {
@@ -35,13 +31,6 @@ class CpuBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
-  absl::StatusOr<void*> Allocate(size_t bytes) override { return HostAllocate(bytes); }
-  void Free(void* data, size_t bytes) override { HostFree(data, bytes); }
-  absl::Status CopyIn(void* device, const void* host, size_t bytes) override { return Move(device, host, bytes); }
-  absl::Status CopyOut(void* host, const void* device, size_t bytes) override { return Move(host, device, bytes); }
-  absl::Status Copy(void* to, const void* from, size_t bytes) override { return Move(to, from, bytes); }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
-
   // Each operator validates its params before it touches anything.
   absl::Status Projection(const ProjectionParams& params) override { return ProjectionCpu(params, pool_); }
   absl::Status QkvzSplit(const QkvzSplitParams& params) override { return QkvzSplitCpu(params, pool_); }
@@ -59,14 +48,6 @@ class CpuBackend final : public Backend {
   absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormCpu(params, pool_); }
 
  private:
-  static absl::Status Move(void* dst, const void* src, size_t bytes) {
-    if (bytes == 0) return absl::OkStatus();
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "destination", dst));
-    GDN_RETURN_IF_ERROR(RequirePointer("copy", "source", src));
-    std::memmove(dst, src, bytes);
-    return absl::OkStatus();
-  }
-
   // Constant after construction.
   BackendInfo info_;
 

@@ -9,6 +9,18 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/processor.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn::HWY_NAMESPACE {
+const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+}  // namespace gdn::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace gdn {
 namespace {
 
@@ -38,6 +50,10 @@ int QuotaProcessors(int otherwise) {
 
 }  // namespace
 
+HWY_EXPORT(TargetName);
+
+std::string SimdTargetName() { return absl::AsciiStrToLower(HWY_DYNAMIC_DISPATCH(TargetName)()); }
+
 std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -54,3 +70,4 @@ int AvailableProcessors() {
 }
 
 }  // namespace gdn
+#endif  // HWY_ONCE

@@ -1,4 +1,5 @@
-// What the operating system says about the processors this process may use.
+// The processors this process may use: what the operating system says of them, and which of their instructions the
+// SIMD operators use.
 //
 // Thread safety: free functions.
 //
@@ -14,5 +15,8 @@ std::string ProcessorName();
 
 // Processors in this process's affinity mask, or fewer where a control group limits its processor time. At least 1.
 int AvailableProcessors();
+
+// Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
+std::string SimdTargetName();
 
 }  // namespace gdn

@@ -15,7 +15,6 @@
 #include "base/status_macros.h"
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
-#include "kernels/common/padding_rows.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_chunk/chunk_scratch.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
@@ -224,7 +223,6 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
   const int64_t value_dim = dims.value_dim;
   const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t last_column = std::min<int64_t>(value_dim, first_column + partition.panels * panel_columns);
-  float* base = params.pool.slot(params.batch.slots[sequence]) + params.pool.layout.base_offset();
   ChunkGates gates;
   const int64_t end = params.batch.cu_seqlens[sequence + 1];
   for (int64_t token = params.batch.cu_seqlens[sequence]; token < end; token += kC) {
@@ -237,7 +235,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
       for (int64_t column = first_column; column < last_column; column += panel_columns) {
         const int64_t columns = std::min(panel_columns, value_dim - column);
         const int64_t value_offset = hv * value_dim + column;
-        float* state = base + hv * key_dim * value_dim + column;
+        float* state = params.pool.base(params.batch.slots[sequence], hv) + column;
         float* output = params.output + token * dims.value_features() + value_offset;
         const float* v = params.v + token * params.v_stride + value_offset;
         LoadPanel(state, value_dim, key_dim, columns, scratch.state);
@@ -278,7 +276,7 @@ HWY_EXPORT(ChunkTasks);
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.batch.tokens() == 0) return absl::OkStatus();
-  ZeroPaddingRows(params);
+  ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
                        WorkerScratch::Make(pool.threads(), ChunkScratch::Floats(params.pool.layout.dims().key_dim)));
   HWY_DYNAMIC_DISPATCH(ChunkTasks)(params, pool, scratch);

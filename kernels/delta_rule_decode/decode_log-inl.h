@@ -1,5 +1,5 @@
-// The decode log on the CPU, as one value head sees it, and the fold of it into the head's base. Shared by the decode
-// step and MaterializeStateCpu, so that a state folded by either has the same bits.
+// The decode log on the CPU, as one value head sees it, and the fold of it into the head's base. The decode step and
+// MaterializeStateCpu share it, so that a state folded by either has the same bits.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a HeadLog points into a slot.
@@ -32,6 +32,11 @@ namespace HWY_NAMESPACE {
 using OneLaneTag = hn::CappedTag<float, 1>;  // for the columns that do not fill a vector
 
 inline constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
+
+// Scratch for a fold of one head: keys times their factors, and the u's.
+constexpr int64_t FoldScratchFloats(const LayerDims& dims, int64_t entries) {
+  return entries * (int64_t{dims.key_dim} + dims.value_dim);
+}
 
 // The log of one head.
 struct HeadLog {
@@ -92,19 +97,17 @@ inline HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, con
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   ForRowTiles(K, [&](auto tile, int64_t row) HWY_ATTR {
     constexpr int kRows = decltype(tile)::value;
-    int64_t column = 0;
-    const auto at = [&](const float* matrix) { return matrix + row * V + column; };
-    for (; column + kTileVectors * lanes <= V; column += kTileVectors * lanes) {
-      FoldTile<kRows, kTileVectors>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from),
-                                    to + row * V + column);
+    int64_t at = row * V;
+    const int64_t end = at + V;
+    const auto fold = [&](auto tag, auto vectors) HWY_ATTR {
+      FoldTile<kRows, decltype(vectors)::value>(tag, decay[0], log.entries, keys + row, K, u + at - row * V, V,
+                                                from + at, to + at);
+    };
+    for (; at + kTileVectors * lanes <= end; at += kTileVectors * lanes) {
+      fold(d, std::integral_constant<int, kTileVectors>());
     }
-    for (; column + lanes <= V; column += lanes) {
-      FoldTile<kRows, 1>(d, decay[0], log.entries, keys + row, K, u + column, V, at(from), to + row * V + column);
-    }
-    for (; column < V; ++column) {
-      FoldTile<kRows, 1>(OneLaneTag(), decay[0], log.entries, keys + row, K, u + column, V, at(from),
-                         to + row * V + column);
-    }
+    for (; at + lanes <= end; at += lanes) fold(d, std::integral_constant<int, 1>());
+    for (; at < end; ++at) fold(OneLaneTag(), std::integral_constant<int, 1>());
   });
 }
 

@@ -3,101 +3,87 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "kernels/common/contract.h"
 
 namespace gdn {
+namespace {
+
+// The parts of a call run at the same time: a slot of the pool that one reads, and does not own, none may write.
+// `written` is sorted, `whose` says what a writer's slot is.
+absl::Status RequireReadable(absl::string_view op, absl::string_view name, int32_t slot, int32_t own,
+                             const StatePoolView& pool, const std::vector<int32_t>& written, absl::string_view whose) {
+  GDN_RETURN_IF_ERROR(RequireRange(op, name, slot, 0, int64_t{pool.slot_count} - 1));
+  if (slot == own || !std::binary_search(written.begin(), written.end(), slot)) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+      absl::StrCat(op, ": ", name, " = ", slot, " is another ", whose,
+                   "; expected a slot that nothing else of the call writes, or one call for each of the two"),
+      {{"field", std::string(name)}});
+}
+
+}  // namespace
 
 absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params.rule));
-  const PackedBatch& batch = params.rule.batch;
-  if (batch.sequences == 0) return absl::OkStatus();
-  if (params.log_lengths == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("log_lengths is null; expected the log entries in use of ", batch.sequences, " sequences"));
-  }
-  const int32_t max_draft = params.rule.pool.layout.max_draft();
-  for (int32_t i = 0; i < batch.sequences; ++i) {
-    if (batch.length(i) > max_draft) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", i, " has ", batch.length(i),
-                                                     " tokens; expected at most max_draft = ", max_draft,
-                                                     " in a decode call (use prefill for more)"));
-    }
-    if (batch.slots[i] >= 0 && (params.log_lengths[i] < 0 || params.log_lengths[i] >= kLogCapacity)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("log_lengths[", i, "] is ", params.log_lengths[i], "; expected 0 to ", kLogCapacity - 1));
-    }
-  }
-  return ValidateBaseSlots(params.rule.pool, batch, params.base_slots);
+  return ValidateDecodeLogs("DeltaRuleDecode", params.rule.pool, params.rule.batch, params.log_lengths,
+                            params.base_slots);
 }
 
-absl::Status ValidateBaseSlots(const StatePoolView& pool, const PackedBatch& batch, const int32_t* base_slots) {
-  if (base_slots == nullptr) return absl::OkStatus();
+absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool, const PackedBatch& batch,
+                                const int32_t* log_lengths, const int32_t* base_slots) {
+  if (batch.sequences == 0) return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(RequirePointer(op, "log_lengths", log_lengths));
   std::vector<int32_t> own(batch.slots, batch.slots + batch.sequences);
   std::sort(own.begin(), own.end());
   for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (const int32_t max_draft = pool.layout.max_draft(); batch.length(i) > max_draft) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                       absl::StrCat(op, ": sequence ", i, " has ", batch.length(i), " tokens; a decode takes up to ",
+                                    max_draft, " (max_draft). Use a prefill"));
+    }
     if (batch.slots[i] < 0) continue;
-    if (base_slots[i] < 0 || base_slots[i] >= pool.slot_count) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("base_slots[", i, "] is ", base_slots[i], "; expected a slot, 0 to ", pool.slot_count - 1));
-    }
-    // Sequences run at the same time: a base that one may fold over, no other may read.
-    if (base_slots[i] != batch.slots[i] && std::binary_search(own.begin(), own.end(), base_slots[i])) {
-      return absl::InvalidArgumentError(absl::StrCat("base_slots[", i, "] = ", base_slots[i],
-                                                     " is another sequence's slot; expected a base that no sequence "
-                                                     "of the call writes, or one call for each of the two"));
-    }
+    GDN_RETURN_IF_ERROR(
+        RequireRange(op, absl::StrCat("log_lengths[", i, "]"), log_lengths[i], 0, int64_t{kLogCapacity} - 1));
+    if (base_slots == nullptr) continue;
+    GDN_RETURN_IF_ERROR(RequireReadable(op, absl::StrCat("base_slots[", i, "]"), base_slots[i], batch.slots[i], pool,
+                                        own, "sequence's slot"));
   }
   return absl::OkStatus();
 }
 
+void AdvanceLogs(const DeltaRuleDecodeParams& params) {
+  const PackedBatch& batch = params.rule.batch;
+  for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (batch.slots[i] < 0) continue;
+    const int32_t reached = params.log_lengths[i] + batch.length(i);
+    params.log_lengths[i] = params.draft ? reached : reached % kLogCapacity;
+  }
+}
+
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params) {
+  constexpr char kOp[] = "MaterializeState";
+  constexpr char kAnothers[] = "entry's dst";
   GDN_RETURN_IF_ERROR(ValidateLayerDims(params.pool.layout.dims()));
-  if (params.count < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("count is ", params.count, "; expected >= 0"));
-  }
+  GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "count", params.count, 0));
   if (params.count == 0) return absl::OkStatus();
-  if (params.src == nullptr || params.dst == nullptr || params.log_lengths == nullptr || params.pool.data == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("src, dst, log_lengths or pool.data is null; expected ", params.count, " entries of each"));
-  }
-  const int32_t slots = params.pool.slot_count;
+  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"src", params.src},
+                                            {"dst", params.dst},
+                                            {"log_lengths", params.log_lengths},
+                                            {"pool.data", params.pool.data}}));
   std::vector<int32_t> written(params.dst, params.dst + params.count);
-  std::sort(written.begin(), written.end());
-  if (const auto twice = std::adjacent_find(written.begin(), written.end()); twice != written.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slot ", *twice, " is in dst more than once; expected distinct slots"));
-  }
-  // Entries run at the same time: what one writes, no other may read.
-  const auto another_writes = [&](int32_t i, int32_t slot) {
-    return slot != params.dst[i] && std::binary_search(written.begin(), written.end(), slot);
-  };
+  GDN_RETURN_IF_ERROR(RequireDistinct(kOp, "dst", written));
   for (int32_t i = 0; i < params.count; ++i) {
-    if (params.dst[i] < 0 || params.dst[i] >= slots) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("dst[", i, "] is ", params.dst[i], "; expected a slot, 0 to ", slots - 1));
+    const auto name = [i](absl::string_view array) { return absl::StrCat(array, "[", i, "]"); };
+    const int32_t dst = params.dst[i];
+    GDN_RETURN_IF_ERROR(RequireRange(kOp, name("dst"), dst, 0, int64_t{params.pool.slot_count} - 1));
+    if (params.src[i] < 0) continue;  // a fresh state
+    GDN_RETURN_IF_ERROR(RequireReadable(kOp, name("src"), params.src[i], dst, params.pool, written, kAnothers));
+    if (params.src_bases != nullptr) {
+      GDN_RETURN_IF_ERROR(
+          RequireReadable(kOp, name("src_bases"), params.src_bases[i], dst, params.pool, written, kAnothers));
     }
-    if (params.src[i] < 0) continue;
-    if (params.src[i] >= slots) {
-      return absl::InvalidArgumentError(absl::StrCat("src[", i, "] is ", params.src[i], "; expected a slot, 0 to ",
-                                                     slots - 1, ", or a negative number for a fresh state"));
-    }
-    if (another_writes(i, params.src[i])) {
-      return absl::InvalidArgumentError(absl::StrCat("src[", i, "] = ", params.src[i],
-                                                     " is another entry's dst; expected one call for each of the two"));
-    }
-    if (params.src_bases != nullptr && (params.src_bases[i] < 0 || params.src_bases[i] >= slots)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("src_bases[", i, "] is ", params.src_bases[i], "; expected a slot, 0 to ", slots - 1));
-    }
-    if (params.src_bases != nullptr && another_writes(i, params.src_bases[i])) {
-      return absl::InvalidArgumentError(absl::StrCat("src_bases[", i, "] = ", params.src_bases[i],
-                                                     " is another entry's dst; expected one call for each of the two"));
-    }
-    if (params.log_lengths[i] < 0 || params.log_lengths[i] > params.pool.layout.log_rows()) {
-      return absl::InvalidArgumentError(absl::StrCat("log_lengths[", i, "] is ", params.log_lengths[i],
-                                                     "; expected 0 to ", params.pool.layout.log_rows()));
-    }
+    GDN_RETURN_IF_ERROR(
+        RequireRange(kOp, name("log_lengths"), params.log_lengths[i], 0, params.pool.layout.log_rows()));
   }
   return absl::OkStatus();
 }

@@ -43,8 +43,11 @@ struct MaterializeStateParams {
 };
 
 absl::Status ValidateDeltaRuleDecode(const DeltaRuleDecodeParams& params);
-// The part of it that is about `base_slots`, which may be null. The batch is valid.
-absl::Status ValidateBaseSlots(const StatePoolView& pool, const PackedBatch& batch, const int32_t* base_slots);
+// The part of it that is not about tensors. The batch is valid, `base_slots` may be null.
+absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool, const PackedBatch& batch,
+                                const int32_t* log_lengths, const int32_t* base_slots);
+// Brings log_lengths to what they are after the call: logs grow, and are empty after a fold, which a draft does not do.
+void AdvanceLogs(const DeltaRuleDecodeParams& params);
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
 
 // Double-precision references on host memory; stored values (log, base) are rounded to float32 as the fast path's are.

@@ -3,6 +3,7 @@
 // its own, added up in the same order, so the bits are those of one token at a time. Log keys are shared by the value
 // heads of a group, so tasks only read them; the new ones are copied to the log once all tasks are done. A draft folds
 // into the worker's scratch and goes on from there, its later entries in the rows after the L folded ones.
+// MaterializeStateCpu folds by the same code.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/delta_rule_decode/delta_rule_decode_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -13,11 +14,9 @@
 #include "base/status_macros.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/common/padding_rows.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_decode/decode_log-inl.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
-#include "kernels/delta_rule_decode/fold_scratch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
@@ -33,11 +32,7 @@ constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
 // Tokens that share a pass over the base, with everything that does not depend on the column.
 struct TokenBlock {
   int32_t first_entry = 0;  // log entries before the block's first token
-  const float* q[kMaxBlockTokens];
-  const float* k[kMaxBlockTokens];
-  const float* v[kMaxBlockTokens];
-  float* output[kMaxBlockTokens];
-  float beta[kMaxBlockTokens];
+  HeadToken tokens[kMaxBlockTokens];
   float decay[kMaxBlockTokens];                   // exp(G_t)
   float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t
   float weight_q[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . q_t), i <= t
@@ -78,8 +73,8 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
     }
     HWY_UNROLL(16)
     for (int t = 0; t < kTokens; ++t) {
-      const Vec k = hn::Set(d, block.k[t][i]);
-      const Vec q = hn::Set(d, block.q[t][i]);
+      const Vec k = hn::Set(d, block.tokens[t].k[i]);
+      const Vec q = hn::Set(d, block.tokens[t].q[i]);
       HWY_UNROLL(16)
       for (int n = 0; n < kVectors; ++n) {
         sum_k[t][n] = hn::MulAdd(k, s[n], sum_k[t][n]);
@@ -91,7 +86,7 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
   for (int t = 0; t < kTokens; ++t) {
     const int32_t entry = block.first_entry + t;
     const Vec decay = hn::Set(d, block.decay[t]);
-    const Vec beta = hn::Set(d, block.beta[t]);
+    const Vec beta = hn::Set(d, block.tokens[t].beta);
     const Vec self = hn::Set(d, block.weight_q[t][entry]);
     Vec prediction[kVectors];
     Vec output[kVectors];
@@ -112,10 +107,10 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
     }
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
-      const Vec v = hn::LoadU(d, block.v[t] + column + n * lanes);
+      const Vec v = hn::LoadU(d, block.tokens[t].v + column + n * lanes);
       const Vec u = hn::Mul(beta, hn::Sub(v, prediction[n]));
       hn::StoreU(u, d, log_u + entry * u_stride + column + n * lanes);
-      hn::StoreU(hn::MulAdd(self, u, output[n]), d, block.output[t] + column + n * lanes);
+      hn::StoreU(hn::MulAdd(self, u, output[n]), d, block.tokens[t].output + column + n * lanes);
     }
   }
 }
@@ -149,30 +144,24 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
                              float* log_g, TokenBlock& block) {
   const FloatTag d;
   const LayerDims& dims = rule.pool.layout.dims();
-  const int64_t key_offset = hv / dims.group() * dims.key_dim;
   block.first_entry = log.entries;
   for (int b = 0; b < count; ++b, ++token) {
     const int32_t entry = log.entries++;
-    const int64_t head_row = token * dims.value_heads + hv;
-    block.q[b] = rule.q + token * rule.q_stride + key_offset;
-    block.k[b] = rule.k + token * rule.k_stride + key_offset;
-    block.v[b] = rule.v + token * rule.v_stride + hv * dims.value_dim;
-    block.output[b] = rule.output + head_row * dims.value_dim;
-    block.beta[b] = rule.beta[head_row];
-
-    log.keys[entry] = block.k[b];
-    log_g[entry * dims.value_heads] = rule.g[head_row];
-    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{rule.g[head_row]};
+    const HeadToken at = HeadTokenAt(rule, token, hv);
+    block.tokens[b] = at;
+    log.keys[entry] = at.k;
+    log_g[entry * dims.value_heads] = at.g;
+    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{at.g};
     HWY_ALIGN float decay[PaddedFactors(1)];
     ExpSums(d, &log.sums[entry], 1, decay);
     block.decay[b] = decay[0];
     HWY_ALIGN float factors[PaddedFactors(kLogCapacity)];
     ExpDifferences(d, log.sums[entry], log.sums, entry, factors);
     for (int32_t e = 0; e < entry; ++e) {
-      block.weight_k[b][e] = factors[e] * Dot(log.keys[e], block.k[b], dims.key_dim);
-      block.weight_q[b][e] = factors[e] * Dot(log.keys[e], block.q[b], dims.key_dim);
+      block.weight_k[b][e] = factors[e] * Dot(log.keys[e], at.k, dims.key_dim);
+      block.weight_q[b][e] = factors[e] * Dot(log.keys[e], at.q, dims.key_dim);
     }
-    block.weight_q[b][entry] = Dot(block.k[b], block.q[b], dims.key_dim);
+    block.weight_q[b][entry] = Dot(at.k, at.q, dims.key_dim);
   }
 }
 
@@ -191,10 +180,9 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
 
   const StateLayout& layout = rule.pool.layout;
   const LayerDims& dims = layout.dims();
-  const int64_t base_offset = layout.base_offset() + hv * dims.key_dim * dims.value_dim;
   float* data = rule.pool.slot(slot);
-  const float* base = rule.pool.slot(params.base_slots == nullptr ? slot : params.base_slots[sequence]) + base_offset;
-  float* folded = params.draft ? scratch + FoldScratchFloats(dims, kLogCapacity) : data + base_offset;
+  const float* base = rule.pool.base(params.base_slots == nullptr ? slot : params.base_slots[sequence], hv);
+  float* folded = params.draft ? scratch + FoldScratchFloats(dims, kLogCapacity) : rule.pool.base(slot, hv);
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
   float* log_u = data + layout.log_u_offset() + hv * dims.value_dim;
   float* log_g = data + layout.log_g_offset() + hv;
@@ -213,17 +201,8 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
     const int64_t most = std::min<int64_t>({end - token, kLogCapacity - log.entries, kMaxBlockTokens});
     const int count = most == 3 ? 2 : static_cast<int>(most);
     PrepareBlock(rule, token, count, hv, log, log_g, block);
-    switch (count) {
-      case 4:
-        DecodeBlock<4>(block, dims, base, log_u, u_stride);
-        break;
-      case 2:
-        DecodeBlock<2>(block, dims, base, log_u, u_stride);
-        break;
-      default:
-        DecodeBlock<1>(block, dims, base, log_u, u_stride);
-        break;
-    }
+    const auto decode = count == 4 ? DecodeBlock<4> : count == 2 ? DecodeBlock<2> : DecodeBlock<1>;
+    decode(block, dims, base, log_u, u_stride);
     token += count;
     if (log.entries == kLogCapacity) {
       FoldHead(log, dims, base, folded, scratch);
@@ -245,6 +224,27 @@ void DecodeTasks(const DeltaRuleDecodeParams& params, ThreadPool& pool, const Wo
   });
 }
 
+// One value head of one entry, from slot to slot.
+void MaterializeHead(const MaterializeStateParams& params, int32_t index, int64_t hv, float* scratch) {
+  const LayerDims& dims = params.pool.layout.dims();
+  float* to = params.pool.base(params.dst[index], hv);
+  if (params.src[index] < 0) {
+    std::memset(to, 0, static_cast<size_t>(dims.key_dim) * dims.value_dim * sizeof(float));
+    return;
+  }
+  const int32_t base = params.src_bases == nullptr ? params.src[index] : params.src_bases[index];
+  HeadLog log;
+  OpenLog(params.pool.layout, params.pool.slot(params.src[index]), hv, params.log_lengths[index], log);
+  FoldHead(log, dims, params.pool.base(base, hv), to, scratch);
+}
+
+void MaterializeTasks(const MaterializeStateParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  const int64_t heads = params.pool.layout.dims().value_heads;
+  pool.ParallelFor(params.count * heads, [&](int64_t index, int worker) {
+    MaterializeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
+  });
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace gdn
@@ -254,8 +254,7 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 namespace {
 
-// Moves each sequence's log on to its state after the call: the keys of the tokens since the last fold, or all of a
-// draft, and the length.
+// Appends the keys of the tokens since the last fold, or all of a draft; log_lengths are those after the call.
 void AppendKeys(const DeltaRuleDecodeParams& params) {
   const DeltaRuleParams& rule = params.rule;
   const StateLayout& layout = rule.pool.layout;
@@ -264,8 +263,7 @@ void AppendKeys(const DeltaRuleDecodeParams& params) {
     const int32_t slot = rule.batch.slots[i];
     const int32_t tokens = rule.batch.length(i);
     if (slot < 0 || tokens == 0) continue;
-    const int32_t reached = params.log_lengths[i] + tokens;
-    const int32_t entries = params.draft ? reached : reached % kLogCapacity;
+    const int32_t entries = params.log_lengths[i];
     const int32_t added = std::min(entries, tokens);
     float* log_k = rule.pool.slot(slot) + layout.log_k_offset();
     for (int32_t a = 0; a < added; ++a) {
@@ -273,24 +271,46 @@ void AppendKeys(const DeltaRuleDecodeParams& params) {
       std::memcpy(log_k + (entries - added + a) * row, rule.k + token * rule.k_stride,
                   static_cast<size_t>(row) * sizeof(float));
     }
-    params.log_lengths[i] = entries;
   }
 }
 
 }  // namespace
 
 HWY_EXPORT(DecodeTasks);
+HWY_EXPORT(MaterializeTasks);
 
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (params.rule.batch.tokens() == 0) return absl::OkStatus();
-  ZeroPaddingRows(params.rule);
+  ZeroPaddingRows(params.rule.batch, params.rule.pool.layout.dims().value_features(), params.rule.output);
   const LayerDims& dims = params.rule.pool.layout.dims();
   const int64_t draft_floats = params.draft ? int64_t{dims.key_dim} * dims.value_dim : 0;
-  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), FoldScratchFloats(dims, kLogCapacity) + draft_floats));
+  GDN_ASSIGN_OR_RETURN(
+      const WorkerScratch scratch,
+      WorkerScratch::Make(pool.threads(), HWY_NAMESPACE::FoldScratchFloats(dims, kLogCapacity) + draft_floats));
   HWY_DYNAMIC_DISPATCH(DecodeTasks)(params, pool, scratch);
+  AdvanceLogs(params);
   AppendKeys(params);
+  return absl::OkStatus();
+}
+
+absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
+  const StateLayout& layout = params.pool.layout;
+  const LayerDims& dims = layout.dims();
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
+                       WorkerScratch::Make(pool.threads(), HWY_NAMESPACE::FoldScratchFloats(dims, layout.log_rows())));
+  HWY_DYNAMIC_DISPATCH(MaterializeTasks)(params, pool, scratch);
+
+  const size_t conv_bytes = static_cast<size_t>(layout.conv_columns() * dims.conv_channels()) * sizeof(float);
+  for (int32_t i = 0; i < params.count && conv_bytes > 0; ++i) {
+    float* to = params.pool.slot(params.dst[i]) + layout.conv_offset();
+    if (params.src[i] < 0) {
+      std::memset(to, 0, conv_bytes);
+    } else if (params.src[i] != params.dst[i]) {
+      std::memcpy(to, params.pool.slot(params.src[i]) + layout.conv_offset(), conv_bytes);
+    }
+  }
   return absl::OkStatus();
 }
 

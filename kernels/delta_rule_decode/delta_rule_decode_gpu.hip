@@ -133,9 +133,8 @@ absl::Status LaunchDecodeOf(const DeltaRuleDecodeParams& params, const DeviceBat
     return LaunchDecode<kWave, kElements, kNarrowest, false, false>(params, batch, stream);
   }
   return WithColumns<kMost>(columns, [&](auto chosen) {
-    constexpr int kColumns = decltype(chosen)::value;
-    if (batch.max_length <= 1) return LaunchDecode<kWave, kElements, kColumns, true, true>(params, batch, stream);
-    return LaunchDecode<kWave, kElements, kColumns, true, false>(params, batch, stream);
+    if (batch.max_length <= 1) return LaunchDecode<kWave, kElements, chosen(), true, true>(params, batch, stream);
+    return LaunchDecode<kWave, kElements, chosen(), true, false>(params, batch, stream);
   });
 }
 
@@ -144,9 +143,8 @@ absl::Status LaunchAnyDecode(const DeltaRuleDecodeParams& params, const DeviceBa
   const int32_t key_dim = params.rule.pool.layout.dims().key_dim;
   if (key_dim > kMostElements * kColumnLanes) return DeltaRuleDecodeWideGpu(params, batch, workspace, stream);
   return WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
-    return WithElements<kMostElements>(key_dim, [&](auto elements) {
-      return LaunchDecodeOf<decltype(wave)::value, decltype(elements)::value>(params, batch, stream);
-    });
+    return WithElements<kMostElements>(
+        key_dim, [&](auto elements) { return LaunchDecodeOf<wave(), elements()>(params, batch, stream); });
   });
 }
 
@@ -170,11 +168,7 @@ absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::
     GDN_RETURN_IF_ERROR(gpu::Launch("delta_rule_append_folded_log", gpu::AppendFoldedLogKernel, {batch.sequences},
                                     gpu::kDeltaRuleThreads, stream, gpu::MakeDecodeArgs(params, batch, 1, nullptr)));
   }
-  for (int32_t i = 0; i < params.rule.batch.sequences; ++i) {
-    if (params.rule.batch.slots[i] < 0) continue;
-    const int32_t reached = params.log_lengths[i] + params.rule.batch.length(i);
-    params.log_lengths[i] = params.draft ? reached : reached % kLogCapacity;
-  }
+  AdvanceLogs(params);
   return absl::OkStatus();
 }
 

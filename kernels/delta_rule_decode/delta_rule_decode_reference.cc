@@ -2,7 +2,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/common/padding_rows.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 namespace gdn {
@@ -18,8 +17,6 @@ struct HeadView {
   int64_t u_stride;
   int64_t g_stride;
 };
-
-float* BasesOf(const StatePoolView& pool, int32_t slot) { return pool.slot(slot) + pool.layout.base_offset(); }
 
 // Head `hv` of the `bases` [HV, K, V], with the log of `slot` from row `first` on.
 HeadView ViewHead(const StatePoolView& pool, const float* bases, int32_t slot, int32_t first, int32_t hv) {
@@ -76,33 +73,25 @@ std::vector<double> Read(const HeadView& head, const LayerDims& dims, int32_t en
 // Appends row `t` of the call to the head's log as entry `entries`, and fills in its output.
 void DecodeToken(const DeltaRuleParams& rule, const HeadView& head, int32_t hv, int64_t t, int32_t entries) {
   const LayerDims& dims = rule.pool.layout.dims();
-  const int64_t key_offset = int64_t{hv / dims.group()} * dims.key_dim;
-  const float* q = rule.q + t * rule.q_stride + key_offset;
-  const float* k = rule.k + t * rule.k_stride + key_offset;
-  const float* v = rule.v + t * rule.v_stride + int64_t{hv} * dims.value_dim;
-  const int64_t head_row = t * dims.value_heads + hv;
-  std::copy(k, k + dims.key_dim, head.log_k + entries * head.k_stride);
-  head.log_g[entries * head.g_stride] = rule.g[head_row];
+  const HeadToken token = HeadTokenAt(rule, t, hv);
+  std::copy_n(token.k, dims.key_dim, head.log_k + entries * head.k_stride);
+  head.log_g[entries * head.g_stride] = token.g;
   double total = 0.0;
   for (int32_t e = 0; e <= entries; ++e) total += head.log_g[e * head.g_stride];
-  const std::vector<double> prediction = Read(head, dims, entries, total, k);
+  const std::vector<double> prediction = Read(head, dims, entries, total, token.k);
   float* u = head.log_u + entries * head.u_stride;
-  for (int32_t j = 0; j < dims.value_dim; ++j) {
-    u[j] = static_cast<float>(rule.beta[head_row] * (v[j] - prediction[j]));
-  }
-  const std::vector<double> o = Read(head, dims, entries + 1, total, q);
-  for (int32_t j = 0; j < dims.value_dim; ++j) {
-    rule.output[head_row * dims.value_dim + j] = static_cast<float>(o[j]);
-  }
+  for (int32_t j = 0; j < dims.value_dim; ++j) u[j] = static_cast<float>(token.beta * (token.v[j] - prediction[j]));
+  const std::vector<double> o = Read(head, dims, entries + 1, total, token.q);
+  for (int32_t j = 0; j < dims.value_dim; ++j) token.output[j] = static_cast<float>(o[j]);
 }
 
 void DecodeSequence(const DeltaRuleDecodeParams& params, int32_t sequence) {
   const DeltaRuleParams& rule = params.rule;
   const LayerDims& dims = rule.pool.layout.dims();
   const int32_t slot = rule.batch.slots[sequence];
-  const float* bases = BasesOf(rule.pool, params.base_slots == nullptr ? slot : params.base_slots[sequence]);
+  const float* bases = rule.pool.base(params.base_slots == nullptr ? slot : params.base_slots[sequence], /*hv=*/0);
   std::vector<float> unwritten(params.draft ? dims.state_elements() : 0);  // a draft's folded bases
-  float* folded = params.draft ? unwritten.data() : BasesOf(rule.pool, slot);
+  float* folded = params.draft ? unwritten.data() : rule.pool.base(slot, /*hv=*/0);
   int32_t first = 0;  // row of the log's first entry
   int32_t entries = params.log_lengths[sequence];
   for (int64_t t = rule.batch.cu_seqlens[sequence]; t < rule.batch.cu_seqlens[sequence + 1]; ++t) {
@@ -125,7 +114,7 @@ void DecodeSequence(const DeltaRuleDecodeParams& params, int32_t sequence) {
 
 void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params) {
   const PackedBatch& batch = params.rule.batch;
-  ZeroPaddingRows(params.rule);
+  ZeroPaddingRows(batch, params.rule.pool.layout.dims().value_features(), params.rule.output);
   for (int32_t i = 0; i < batch.sequences; ++i) {
     if (batch.slots[i] >= 0) DecodeSequence(params, i);
   }
@@ -142,10 +131,10 @@ void MaterializeStateReference(const MaterializeStateParams& params) {
       std::fill_n(dst + layout.conv_offset(), conv_floats, 0.0f);
       continue;
     }
-    const float* bases = BasesOf(params.pool, params.src_bases == nullptr ? params.src[i] : params.src_bases[i]);
+    const float* bases = params.pool.base(params.src_bases == nullptr ? params.src[i] : params.src_bases[i], /*hv=*/0);
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
       Fold(ViewHead(params.pool, bases, params.src[i], /*first=*/0, hv), dims, params.log_lengths[i],
-           dst + layout.base_offset() + int64_t{hv} * dims.key_dim * dims.value_dim);
+           params.pool.base(params.dst[i], hv));
     }
     const float* src = params.pool.slot(params.src[i]);
     if (src != dst) std::copy_n(src + layout.conv_offset(), conv_floats, dst + layout.conv_offset());

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
-#include "kernels/common/padding_rows.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
@@ -26,21 +25,14 @@ constexpr int64_t kDecayBlock = 16;  // tokens whose exp(g) is taken at once
 
 // One slice of one head of one sequence.
 struct ScanTask {
-  int64_t tokens;
+  const DeltaRuleParams& params;
+  int64_t hv;
+  int64_t first;  // token
+  int64_t end;
   int64_t key_dim;
-  int64_t columns;    // in use, at most the two vectors
-  const float* q;     // [tokens, K]
-  const float* k;     // [tokens, K]
-  const float* v;     // [tokens, columns]
-  const float* g;     // [tokens]
-  const float* beta;  // [tokens]
-  float* output;      // [tokens, columns]
-  int64_t q_stride;
-  int64_t k_stride;
-  int64_t v_stride;
-  int64_t gate_stride;
-  int64_t output_stride;
-  float* state;  // [K, slice]
+  int64_t column;   // first
+  int64_t columns;  // in use, at most the two vectors
+  float* state;     // [K, slice]
   int64_t state_row;
 };
 
@@ -50,14 +42,15 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
   const FloatTag d;
   using Vec = hn::Vec<FloatTag>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float* HWY_RESTRICT k = task.k + t * task.k_stride;
-  const float* HWY_RESTRICT k_next = kPredict ? k + task.k_stride : k;
-  const float* HWY_RESTRICT q = task.q + t * task.q_stride;
+  const HeadToken token = HeadTokenAt(task.params, t, task.hv);
+  const float* HWY_RESTRICT k = token.k;
+  const float* HWY_RESTRICT k_next = kPredict ? k + task.params.k_stride : k;
+  const float* HWY_RESTRICT q = token.q;
   const Vec decay_vector = hn::Set(d, decay);
-  const Vec beta = hn::Set(d, task.beta[t * task.gate_stride]);
+  const Vec beta = hn::Set(d, token.beta);
 
   HWY_ALIGN float row[kTileVectors * 16];
-  LoadPanel(task.v + t * task.v_stride, 0, 1, task.columns, row);
+  LoadPanel(token.v + task.column, 0, 1, task.columns, row);
   Vec u[kTileVectors];
   Vec o[kTileVectors];
   HWY_UNROLL(16)
@@ -82,7 +75,7 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
   }
   HWY_UNROLL(16)
   for (int n = 0; n < kTileVectors; ++n) hn::StoreU(o[n], d, row + n * lanes);
-  StorePanel(row, 1, task.columns, task.output + t * task.output_stride, 0);
+  StorePanel(row, 1, task.columns, token.output + task.column, 0);
 }
 
 HWY_NOINLINE void ScanSlice(const ScanTask& task) {
@@ -91,21 +84,22 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   hn::Vec<FloatTag> p[kTileVectors];
   HWY_UNROLL(16)
   for (int n = 0; n < kTileVectors; ++n) p[n] = hn::Zero(d);  // NOLINT(modernize-loop-convert): unrolled by its count
+  const float* k = HeadTokenAt(task.params, task.first, task.hv).k;
   for (int64_t i = 0; i < task.key_dim; ++i) {
-    const hn::Vec<FloatTag> k_i = hn::Set(d, task.k[i]);
+    const hn::Vec<FloatTag> k_i = hn::Set(d, k[i]);
     HWY_UNROLL(16)
     for (int n = 0; n < kTileVectors; ++n) {
       p[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), p[n]);
     }
   }
   HWY_ALIGN float decay[kDecayBlock];
-  for (int64_t first = 0; first < task.tokens; first += kDecayBlock) {
-    const int64_t count = std::min(kDecayBlock, task.tokens - first);
+  for (int64_t first = task.first; first < task.end; first += kDecayBlock) {
+    const int64_t count = std::min(kDecayBlock, task.end - first);
     double g[kDecayBlock];
-    for (int64_t t = 0; t < count; ++t) g[t] = task.g[(first + t) * task.gate_stride];
+    for (int64_t t = 0; t < count; ++t) g[t] = HeadTokenAt(task.params, first + t, task.hv).g;
     ExpSums(d, g, count, decay);
     for (int64_t t = first; t < first + count; ++t) {
-      if (t + 1 < task.tokens) {
+      if (t + 1 < task.end) {
         ScanToken<true>(task, t, decay[t - first], p);
       } else {
         ScanToken<false>(task, t, decay[t - first], p);
@@ -129,26 +123,16 @@ void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScra
     if (slot < 0 || tokens == 0) return;
 
     const int64_t first = params.batch.cu_seqlens[sequence];
-    const int64_t key_offset = hv / dims.group() * dims.key_dim;
-    const int64_t value_offset = hv * dims.value_dim + column;
-    ScanTask task{.tokens = tokens,
+    ScanTask task{.params = params,
+                  .hv = hv,
+                  .first = first,
+                  .end = first + tokens,
                   .key_dim = dims.key_dim,
+                  .column = column,
                   .columns = std::min<int64_t>(slice_columns, dims.value_dim - column),
-                  .q = params.q + first * params.q_stride + key_offset,
-                  .k = params.k + first * params.k_stride + key_offset,
-                  .v = params.v + first * params.v_stride + value_offset,
-                  .g = params.g + first * dims.value_heads + hv,
-                  .beta = params.beta + first * dims.value_heads + hv,
-                  .output = params.output + first * dims.value_features() + value_offset,
-                  .q_stride = params.q_stride,
-                  .k_stride = params.k_stride,
-                  .v_stride = params.v_stride,
-                  .gate_stride = dims.value_heads,
-                  .output_stride = dims.value_features(),
                   .state = nullptr,
                   .state_row = 0};
-    float* base =
-        params.pool.slot(slot) + params.pool.layout.base_offset() + hv * dims.key_dim * dims.value_dim + column;
+    float* base = params.pool.base(slot, hv) + column;
     const bool in_place = tokens < kInPlaceTokens && task.columns == slice_columns;
     task.state = in_place ? base : scratch.piece(worker);
     task.state_row = in_place ? dims.value_dim : slice_columns;
@@ -173,7 +157,7 @@ HWY_EXPORT(ScanTasks);
 absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.batch.tokens() == 0) return absl::OkStatus();
-  ZeroPaddingRows(params);
+  ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
   constexpr int64_t kMaxSliceColumns = 2 * 16;
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
                        WorkerScratch::Make(pool.threads(), params.pool.layout.dims().key_dim * kMaxSliceColumns));

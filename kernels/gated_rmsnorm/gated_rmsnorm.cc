@@ -12,16 +12,25 @@ absl::Status ValidateGatedRmsNorm(const GatedRmsNormParams& params) {
   constexpr char kOp[] = "GatedRmsNorm";
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "rows", params.rows, 0, kMaxOperatorRows * kMaxHeads));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "value_dim", params.value_dim, 1, kMaxHeadDim));
-  if (!std::isfinite(params.epsilon) || params.epsilon <= 0.0f) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": epsilon is ", params.epsilon, "; expected a positive finite number"),
-                     {{"field", "epsilon"}});
-  }
+  GDN_RETURN_IF_ERROR(RequirePositive(kOp, "epsilon", params.epsilon));
   if (params.rows == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "x", params.x));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "z", params.z));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "weight", params.weight));
-  return RequirePointer(kOp, "y", params.y);
+  return RequirePointers(kOp, {{"x", params.x}, {"z", params.z}, {"weight", params.weight}, {"y", params.y}});
+}
+
+void GatedRmsNormReference(const GatedRmsNormParams& params) {
+  const int32_t dim = params.value_dim;
+  for (int64_t row = 0; row < params.rows; ++row) {
+    const float* x = params.x + row * dim;
+    const float* z = params.z + row * dim;
+    float* y = params.y + row * dim;
+    double sum = 0.0;
+    for (int32_t i = 0; i < dim; ++i) sum += double{x[i]} * double{x[i]};
+    const double factor = 1.0 / std::sqrt(sum / dim + double{params.epsilon});
+    for (int32_t i = 0; i < dim; ++i) {
+      const double silu = double{z[i]} / (1.0 + std::exp(-double{z[i]}));
+      y[i] = static_cast<float>(double{params.weight[i]} * double{x[i]} * factor * silu);
+    }
+  }
 }
 
 }  // namespace gdn

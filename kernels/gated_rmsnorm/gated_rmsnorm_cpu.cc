@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "base/status_macros.h"
@@ -16,17 +15,7 @@ namespace gdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-template <class D>
-HWY_INLINE void ScaleAndGate(D d, const float* x, const float* z, const float* weight, float factor, float* y) {
-  const auto normalized = hn::Mul(hn::LoadU(d, x), hn::Set(d, factor));
-  const auto gate = Silu(d, hn::LoadU(d, z));
-  hn::StoreU(hn::Mul(hn::Mul(normalized, hn::LoadU(d, weight)), gate), d, y);
-}
-
 void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t end) {
-  const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> d1;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t dim = params.value_dim;
   for (int64_t row = begin; row < end; ++row) {
     const float* x = params.x + row * dim;
@@ -34,9 +23,11 @@ void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t
     float* y = params.y + row * dim;
     const double mean = SumSquares(x, dim) / static_cast<double>(dim);
     const float factor = static_cast<float>(1.0 / std::sqrt(mean + double{params.epsilon}));
-    int64_t i = 0;
-    for (; i + lanes <= dim; i += lanes) ScaleAndGate(d, x + i, z + i, params.weight + i, factor, y + i);
-    for (; i < dim; ++i) ScaleAndGate(d1, x + i, z + i, params.weight + i, factor, y + i);
+    ForVectors(dim, [&](auto d, int64_t i) HWY_ATTR {
+      const auto normalized = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor));
+      const auto gate = Silu(d, hn::LoadU(d, z + i));
+      hn::StoreU(hn::Mul(hn::Mul(normalized, hn::LoadU(d, params.weight + i)), gate), d, y + i);
+    });
   }
 }
 
@@ -57,11 +48,11 @@ HWY_EXPORT(NormalizeGatedRows);
 
 absl::Status GatedRmsNormCpu(const GatedRmsNormParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateGatedRmsNorm(params));
-  const int64_t tasks = (params.rows + kRowsPerTask - 1) / kRowsPerTask;
-  ParallelForWork(pool, params.rows * params.value_dim * kWorkPerElement, tasks, [&](int64_t task, int) {
-    HWY_DYNAMIC_DISPATCH(NormalizeGatedRows)
-    (params, task * kRowsPerTask, std::min(params.rows, (task + 1) * kRowsPerTask));
-  });
+  ParallelForRows(pool, params.rows * params.value_dim * kWorkPerElement, params.rows, kRowsPerTask,
+                  [&](int64_t begin, int64_t end) {
+                    HWY_DYNAMIC_DISPATCH(NormalizeGatedRows)
+                    (params, begin, end);
+                  });
   return absl::OkStatus();
 }
 

@@ -1,22 +1,48 @@
 #include "kernels/gating/gating.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "base/layer_dims.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
 namespace gdn {
+namespace {
+
+constexpr double kFloatMax = std::numeric_limits<float>::max();
+
+double Softplus(double x) { return x > 20.0 ? x : std::log1p(std::exp(x)); }
+
+double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+}  // namespace
 
 absl::Status ValidateGating(const GatingParams& params) {
   constexpr char kOp[] = "Gating";
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "rows", params.rows, 0, kMaxOperatorRows));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "value_heads", params.value_heads, 1, kMaxHeads));
   if (params.rows == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "a", params.a));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "b", params.b));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "a_log", params.a_log));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "dt_bias", params.dt_bias));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "g", params.g));
-  return RequirePointer(kOp, "beta", params.beta);
+  return RequirePointers(kOp, {{"a", params.a},
+                               {"b", params.b},
+                               {"a_log", params.a_log},
+                               {"dt_bias", params.dt_bias},
+                               {"g", params.g},
+                               {"beta", params.beta}});
+}
+
+void GatingReference(const GatingParams& params) {
+  for (int64_t row = 0; row < params.rows; ++row) {
+    for (int32_t head = 0; head < params.value_heads; ++head) {
+      const int64_t i = row * params.value_heads + head;
+      const double a_log = params.a_log[head];
+      const double rate = params.convention == ALogConvention::kRaw ? -std::min(std::exp(a_log), kFloatMax) : a_log;
+      const double g = rate * Softplus(double{params.a[i]} + double{params.dt_bias[head]});
+      params.g[i] = static_cast<float>(g < -kFloatMax ? -kFloatMax : g);
+      params.beta[i] = static_cast<float>(Sigmoid(params.b[i]));
+    }
+  }
 }
 
 }  // namespace gdn

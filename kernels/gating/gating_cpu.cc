@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -34,10 +33,9 @@ absl::Status GatingCpu(const GatingParams& params, ThreadPool& pool) {
     for (float& rate : rates) rate = ClampFinite(-std::exp(rate));
   }
 
-  const int64_t tasks = (params.rows + kRowsPerTask - 1) / kRowsPerTask;
-  ParallelForWork(pool, params.rows * heads * kWorkPerElement, tasks, [&](int64_t task, int) {
-    const int64_t end = std::min(params.rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < end; ++row) {
+  const int64_t work = params.rows * heads * kWorkPerElement;
+  ParallelForRows(pool, work, params.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
       for (int32_t head = 0; head < heads; ++head) {
         const int64_t i = row * heads + head;
         const float softplus = Softplus(ClampFinite(params.a[i] + params.dt_bias[head]));

@@ -3,37 +3,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/status_macros.h"
-#include "kernels/common/contract.h"
 
 namespace gdn {
 namespace {
-
-constexpr char kOp[] = "fold accepted";
-
-absl::Status Validate(const FoldAcceptedParams& params) {
-  GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "count", params.count, 0));
-  if (params.count == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "pool.data", params.pool.data));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "slots", params.slots));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "log_lengths", params.log_lengths));
-  for (int32_t i = 0; i < params.count; ++i) {
-    GDN_RETURN_IF_ERROR(
-        RequireRange(kOp, absl::StrCat("slots[", i, "]"), params.slots[i], 0, int64_t{params.pool.slot_count} - 1));
-    GDN_RETURN_IF_ERROR(RequireRange(kOp, absl::StrCat("log_lengths[", i, "]"), params.log_lengths[i], 0,
-                                     params.pool.layout.log_rows()));
-  }
-  GDN_RETURN_IF_ERROR(
-      ValidateBaseSlots(params.pool, {.sequences = params.count, .slots = params.slots}, params.base_slots));
-  // The rest of the contract is that of a fold of all of them.
-  return ValidateMaterializeState({.pool = params.pool,
-                                   .count = params.count,
-                                   .src = params.slots,
-                                   .dst = params.slots,
-                                   .log_lengths = params.log_lengths,
-                                   .src_bases = params.base_slots});
-}
 
 // Moves `rows` rows of a section of the log, from row L on, to its front. Pieces of L rows do not overlap.
 absl::Status MoveToFront(Backend& backend, float* section, int32_t rows, int64_t row_floats) {
@@ -57,7 +31,16 @@ absl::Status DropFolded(Backend& backend, const StatePoolView& pool, int32_t slo
 }  // namespace
 
 absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params) {
-  GDN_RETURN_IF_ERROR(Validate(params));
+  // The contract is that of a fold of all of them.
+  if (const absl::Status status = ValidateMaterializeState({.pool = params.pool,
+                                                            .count = params.count,
+                                                            .src = params.slots,
+                                                            .dst = params.slots,
+                                                            .log_lengths = params.log_lengths,
+                                                            .src_bases = params.base_slots});
+      !status.ok()) {
+    return WithPrefix(status, "fold accepted: src and dst are slots, src_bases is base_slots");
+  }
   if (params.folded != nullptr) std::fill_n(params.folded, params.count, uint8_t{0});
   std::vector<int32_t> slots;
   std::vector<int32_t> bases;

@@ -43,16 +43,16 @@ LayerStep FromRow(const LayerStep& step, int64_t row) {
 
 // Tensors of one run, in backend memory.
 struct GdnLayerRunner::Mixer {
-  const float* qkvz = nullptr;  // [tokens, 2 H K + 2 HV V]; null where the step brings its parts
-  const float* ba = nullptr;    // [tokens, 2 HV]
-  float* split = nullptr;       // [tokens, C + 2 HV] scratch
-  float* z = nullptr;           // [tokens, HV, V]; null as qkvz
-  float* convolved = nullptr;   // [tokens, C]
-  float* q = nullptr;           // [tokens, H, K]
-  float* k = nullptr;           // [tokens, H, K]
-  float* g = nullptr;           // [tokens, HV]
-  float* beta = nullptr;        // [tokens, HV]
-  float* output = nullptr;      // [tokens, HV, V]
+  float* qkvz = nullptr;       // [tokens, 2 H K + 2 HV V]; null where the step brings its parts
+  float* ba = nullptr;         // [tokens, 2 HV]
+  float* split = nullptr;      // [tokens, C + 2 HV] scratch
+  float* z = nullptr;          // [tokens, HV, V]; null as qkvz
+  float* convolved = nullptr;  // [tokens, C]
+  float* q = nullptr;          // [tokens, H, K]
+  float* k = nullptr;          // [tokens, H, K]
+  float* g = nullptr;          // [tokens, HV]
+  float* beta = nullptr;       // [tokens, HV]
+  float* output = nullptr;     // [tokens, HV, V]
 };
 
 absl::Status GdnLayerRunner::Prefill(const LayerStep& step) {
@@ -88,14 +88,7 @@ absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths)
 }
 
 absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
-  switch (step.kind) {
-    case InputKind::kHiddenStates:
-      return RunHiddenStates(step, log_lengths);
-    case InputKind::kProjected:
-      return RunProjected(step, log_lengths);
-    default:
-      return RunDeltaRule(step, log_lengths);
-  }
+  return step.kind == InputKind::kDeltaRule ? RunDeltaRule(step, log_lengths) : RunMixer(step, log_lengths);
 }
 
 absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& step, int32_t* log_lengths) {
@@ -132,39 +125,28 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& step, int32_t* log_le
   return DeltaRule(step, rule, log_lengths);
 }
 
-absl::Status GdnLayerRunner::RunProjected(const LayerStep& step, int32_t* log_lengths) {
-  const LayerDims& dims = step.pool.layout.dims();
-  const int64_t tokens = step.batch.tokens();
-  Mixer mixer;
-  mixer.output = step.output;
-  GDN_RETURN_IF_ERROR(Reserve({{&mixer.convolved, tokens * dims.conv_channels()},
-                               {&mixer.q, tokens * dims.key_features()},
-                               {&mixer.k, tokens * dims.key_features()},
-                               {&mixer.g, tokens * dims.value_heads},
-                               {&mixer.beta, tokens * dims.value_heads}}));
-  return Mix(step, mixer, log_lengths);
-}
-
-absl::Status GdnLayerRunner::RunHiddenStates(const LayerStep& step, int32_t* log_lengths) {
+absl::Status GdnLayerRunner::RunMixer(const LayerStep& step, int32_t* log_lengths) {
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.dims;
   const int64_t tokens = step.batch.tokens();
+  const int64_t projected = step.kind == InputKind::kHiddenStates ? tokens : 0;  // rows that are projected here
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
-  float *qkvz = nullptr, *ba = nullptr;
   Mixer mixer;
-  GDN_RETURN_IF_ERROR(Reserve({{&qkvz, tokens * qkvz_features},
-                               {&ba, tokens * ba_features},
-                               {&mixer.split, tokens * (dims.conv_channels() + ba_features)},
-                               {&mixer.z, tokens * dims.value_features()},
+  GDN_RETURN_IF_ERROR(Reserve({{&mixer.qkvz, projected * qkvz_features},
+                               {&mixer.ba, projected * ba_features},
+                               {&mixer.split, projected * (dims.conv_channels() + ba_features)},
+                               {&mixer.z, projected * dims.value_features()},
                                {&mixer.convolved, tokens * dims.conv_channels()},
                                {&mixer.q, tokens * dims.key_features()},
                                {&mixer.k, tokens * dims.key_features()},
                                {&mixer.g, tokens * dims.value_heads},
                                {&mixer.beta, tokens * dims.value_heads},
-                               {&mixer.output, tokens * dims.value_features()}}));
-  mixer.qkvz = qkvz;
-  mixer.ba = ba;
+                               {&mixer.output, projected * dims.value_features()}}));
+  if (projected == 0) {
+    mixer.output = step.output;
+    return Mix(step, mixer, log_lengths);
+  }
 
   // Prefill runs one sequence at a time, so its GEMM may look at the number of rows; a decode batch's must not.
   const ProjectionPath path = log_lengths == nullptr ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
@@ -174,10 +156,10 @@ absl::Status GdnLayerRunner::RunHiddenStates(const LayerStep& step, int32_t* log
   };
   // Side by side: of the interleaved layout the first of each pair is the whole.
   const std::array<ProjectionParams, 4> inputs = {
-      projection(step.hidden_states, weights.in_qkv, qkvz, qkvz_features),
-      projection(step.hidden_states, weights.in_b, ba, ba_features),
-      projection(step.hidden_states, weights.in_z, qkvz + weights.in_qkv.rows, qkvz_features),
-      projection(step.hidden_states, weights.in_a, ba + weights.in_b.rows, ba_features)};
+      projection(step.hidden_states, weights.in_qkv, mixer.qkvz, qkvz_features),
+      projection(step.hidden_states, weights.in_b, mixer.ba, ba_features),
+      projection(step.hidden_states, weights.in_z, mixer.qkvz + weights.in_qkv.rows, qkvz_features),
+      projection(step.hidden_states, weights.in_a, mixer.ba + weights.in_b.rows, ba_features)};
   const size_t count = weights.layout == ProjectionLayout::kFlat ? 4 : 2;
   GDN_RETURN_IF_ERROR(backend_.Projections(absl::MakeConstSpan(inputs).first(count)));
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
@@ -266,7 +248,7 @@ absl::Status GdnLayerRunner::Reserve(std::initializer_list<Part> parts) {
   }
   float* next = workspace_.floats();
   for (const Part& part : parts) {
-    *part.data = next;
+    *part.data = part.floats > 0 ? next : nullptr;
     next += Aligned(part.floats);
   }
   return absl::OkStatus();

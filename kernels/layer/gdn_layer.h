@@ -75,13 +75,12 @@ class GdnLayerRunner {
 
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
-  absl::Status RunHiddenStates(const LayerStep& step, int32_t* log_lengths);
-  absl::Status RunProjected(const LayerStep& step, int32_t* log_lengths);
+  absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
 
-  // Gives each part its number of floats, 64-byte aligned; what an earlier call gave is void.
+  // Gives each part its number of floats, 64-byte aligned, null for none; what an earlier call gave is void.
   struct Part {
     float** data;
     int64_t floats;

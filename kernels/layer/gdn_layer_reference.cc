@@ -1,6 +1,5 @@
 #include "kernels/layer/gdn_layer_reference.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -52,6 +51,22 @@ Projected ProjectInputs(const LayerStep& step) {
   return out;
 }
 
+// The delta rule `rule` on what `norm` makes of q and k.
+void NormalizeAndScan(const LayerStep& step, QkL2NormParams norm, DeltaRuleParams rule) {
+  const LayerDims& dims = step.pool.layout.dims();
+  std::vector<float> q(step.batch.tokens() * dims.key_features()), k(q.size());
+  norm.key_heads = dims.key_heads;
+  norm.key_dim = dims.key_dim;
+  norm.rows = step.batch.tokens();
+  norm.q_out = q.data();
+  norm.k_out = k.data();
+  QkL2NormReference(norm);
+  rule.q = q.data();
+  rule.k = k.data();
+  rule.q_stride = rule.k_stride = dims.key_features();
+  DeltaRuleScanReference(rule);
+}
+
 // From the convolution to the gated norm; `y` is [tokens, HV, V].
 void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z, const float* b, const float* a,
                   float* y) {
@@ -59,7 +74,6 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
   const LayerDims& dims = weights.dims;
   const int64_t tokens = step.batch.tokens();
   std::vector<float> convolved(tokens * dims.conv_channels());
-  std::vector<float> q(tokens * dims.key_features()), k(q.size());
   std::vector<float> g(tokens * dims.value_heads), beta(g.size());
   CausalConv1dReference({.pool = step.pool,
                          .batch = step.batch,
@@ -76,27 +90,18 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
                    .dt_bias = weights.dt_bias,
                    .g = g.data(),
                    .beta = beta.data()});
-  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
-  QkL2NormReference({.key_heads = dims.key_heads,
-                     .key_dim = dims.key_dim,
-                     .rows = tokens,
-                     .scale = scale,
-                     .q = convolved.data(),
-                     .k = convolved.data() + dims.key_features(),
-                     .in_stride = dims.conv_channels(),
-                     .q_out = q.data(),
-                     .k_out = k.data()});
-  DeltaRuleScanReference({.pool = step.pool,
-                          .batch = step.batch,
-                          .q = q.data(),
-                          .k = k.data(),
-                          .v = convolved.data() + 2 * dims.key_features(),
-                          .g = g.data(),
-                          .beta = beta.data(),
-                          .q_stride = dims.key_features(),
-                          .k_stride = dims.key_features(),
-                          .v_stride = dims.conv_channels(),
-                          .output = y});
+  NormalizeAndScan(step,
+                   {.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim))),
+                    .q = convolved.data(),
+                    .k = convolved.data() + dims.key_features(),
+                    .in_stride = dims.conv_channels()},
+                   {.pool = step.pool,
+                    .batch = step.batch,
+                    .v = convolved.data() + 2 * dims.key_features(),
+                    .g = g.data(),
+                    .beta = beta.data(),
+                    .v_stride = dims.conv_channels(),
+                    .output = y});
   GatedRmsNormReference({.value_dim = dims.value_dim,
                          .rows = tokens * dims.value_heads,
                          .epsilon = weights.norm_epsilon,
@@ -108,29 +113,19 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
 
 void BareReference(const LayerStep& step) {
   const LayerDims& dims = step.pool.layout.dims();
-  const int64_t tokens = step.batch.tokens();
-  std::vector<float> q(tokens * dims.key_features()), k(q.size());
-  QkL2NormReference({.key_heads = dims.key_heads,
-                     .key_dim = dims.key_dim,
-                     .rows = tokens,
-                     .normalize = step.use_qk_l2norm,
-                     .scale = step.scale,
-                     .q = step.q,
-                     .k = step.k,
-                     .in_stride = dims.key_features(),
-                     .q_out = q.data(),
-                     .k_out = k.data()});
-  DeltaRuleScanReference({.pool = step.pool,
-                          .batch = step.batch,
-                          .q = q.data(),
-                          .k = k.data(),
-                          .v = step.v,
-                          .g = step.g,
-                          .beta = step.beta,
-                          .q_stride = dims.key_features(),
-                          .k_stride = dims.key_features(),
-                          .v_stride = dims.value_features(),
-                          .output = step.output});
+  NormalizeAndScan(step,
+                   {.normalize = step.use_qk_l2norm,
+                    .scale = step.scale,
+                    .q = step.q,
+                    .k = step.k,
+                    .in_stride = dims.key_features()},
+                   {.pool = step.pool,
+                    .batch = step.batch,
+                    .v = step.v,
+                    .g = step.g,
+                    .beta = step.beta,
+                    .v_stride = dims.value_features(),
+                    .output = step.output});
 }
 
 }  // namespace
@@ -157,11 +152,7 @@ absl::Status GdnLayerReference(const LayerStep& step) {
                        .weight = step.weights->out,
                        .y = step.output,
                        .y_stride = dims.hidden_size});
-  for (int32_t i = 0; i < step.batch.sequences; ++i) {
-    if (step.batch.slots[i] >= 0) continue;
-    std::fill_n(step.output + int64_t{step.batch.cu_seqlens[i]} * dims.hidden_size,
-                int64_t{step.batch.length(i)} * dims.hidden_size, 0.0f);
-  }
+  ZeroPaddingRows(step.batch, dims.hidden_size, step.output);
   return absl::OkStatus();
 }
 

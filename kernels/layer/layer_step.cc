@@ -1,7 +1,5 @@
 // What a LayerStep must be before it runs: ValidateLayerStep of gdn_layer.h.
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -31,22 +29,14 @@ absl::Status ValidateWeights(const LayerStep& step) {
 }
 
 absl::Status ValidateInputs(const LayerStep& step) {
-  const auto require = [](const char* name, const float* pointer) { return RequirePointer(kOp, name, pointer); };
-  GDN_RETURN_IF_ERROR(require("output", step.output));
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "output", step.output));
   switch (step.kind) {
     case InputKind::kHiddenStates:
-      return require("hidden_states", step.hidden_states);
+      return RequirePointer(kOp, "hidden_states", step.hidden_states);
     case InputKind::kProjected:
-      GDN_RETURN_IF_ERROR(require("mixed_qkv", step.mixed_qkv));
-      GDN_RETURN_IF_ERROR(require("z", step.z));
-      GDN_RETURN_IF_ERROR(require("b", step.b));
-      return require("a", step.a);
+      return RequirePointers(kOp, {{"mixed_qkv", step.mixed_qkv}, {"z", step.z}, {"b", step.b}, {"a", step.a}});
     case InputKind::kDeltaRule:
-      GDN_RETURN_IF_ERROR(require("q", step.q));
-      GDN_RETURN_IF_ERROR(require("k", step.k));
-      GDN_RETURN_IF_ERROR(require("v", step.v));
-      GDN_RETURN_IF_ERROR(require("g", step.g));
-      return require("beta", step.beta);
+      return RequirePointers(kOp, {{"q", step.q}, {"k", step.k}, {"v", step.v}, {"g", step.g}, {"beta", step.beta}});
     case InputKind::kNone:
       break;
   }
@@ -60,17 +50,9 @@ absl::Status ValidateLayerStep(const LayerStep& step) {
   if (step.batch.tokens() == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointer(kOp, "pool.data", step.pool.data));
   GDN_RETURN_IF_ERROR(ValidateInputs(step));
-  if (step.kind == InputKind::kDeltaRule) {
-    if (std::isfinite(step.scale)) return absl::OkStatus();
-    return InvalidStep(reason::kValueOutOfRange, absl::StrCat("scale is ", step.scale, "; expected a finite number"));
-  }
+  if (step.kind == InputKind::kDeltaRule) return RequireFinite(kOp, "scale", step.scale);
   GDN_RETURN_IF_ERROR(ValidateWeights(step));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "token_counts", step.token_counts));
-  for (int32_t i = 0; i < step.batch.sequences; ++i) {
-    if (step.batch.slots[i] < 0) continue;
-    GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, absl::StrCat("token_counts[", i, "]"), step.token_counts[i], 0));
-  }
-  return absl::OkStatus();
+  return ValidateTokenCounts(kOp, step.batch, step.token_counts);
 }
 
 absl::Status ValidatePrefillStep(const LayerStep& step) {
@@ -84,20 +66,7 @@ absl::Status ValidatePrefillStep(const LayerStep& step) {
 
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
-  if (step.batch.sequences == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "log_lengths", log_lengths));
-  for (int32_t i = 0; i < step.batch.sequences; ++i) {
-    const int32_t max_draft = step.pool.layout.max_draft();
-    if (step.batch.length(i) > max_draft) {
-      return InvalidStep(reason::kTooManyTokens,
-                         absl::StrCat("sequence ", i, " has ", step.batch.length(i), " tokens; a decode takes up to ",
-                                      max_draft, ". Use a prefill"));
-    }
-    if (step.batch.slots[i] < 0) continue;
-    GDN_RETURN_IF_ERROR(
-        RequireRange(kOp, absl::StrCat("log_lengths[", i, "]"), log_lengths[i], 0, int64_t{kLogCapacity} - 1));
-  }
-  return ValidateBaseSlots(step.pool, step.batch, step.base_slots);
+  return ValidateDecodeLogs(kOp, step.pool, step.batch, log_lengths, step.base_slots);
 }
 
 }  // namespace gdn

@@ -38,16 +38,11 @@ absl::Status ValidateLayerWeights(const LayerWeights& weights) {
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_b", weights.in_b, interleaved ? 2 * heads : heads, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_a", weights.in_a, interleaved ? 0 : heads, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("out", weights.out, hidden, dims.value_features()));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "conv_weight", weights.conv_weight));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "a_log", weights.a_log));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "dt_bias", weights.dt_bias));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "norm_weight", weights.norm_weight));
-  if (!(weights.norm_epsilon > 0.0f)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": norm_epsilon is ", weights.norm_epsilon, "; expected a positive number"),
-                     {{"field", "norm_epsilon"}});
-  }
-  return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"conv_weight", weights.conv_weight},
+                                            {"a_log", weights.a_log},
+                                            {"dt_bias", weights.dt_bias},
+                                            {"norm_weight", weights.norm_weight}}));
+  return RequirePositive(kOp, "norm_epsilon", weights.norm_epsilon);
 }
 
 }  // namespace gdn

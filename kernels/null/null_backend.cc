@@ -1,7 +1,5 @@
 #include "kernels/null/null_backend.h"
 
-#include <cstring>
-
 #include "base/status_macros.h"
 #include "kernels/common/reserved_memory.h"
 
@@ -22,18 +20,6 @@ class NullBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
-  absl::StatusOr<void*> Allocate(size_t bytes) override { return HostAllocate(bytes); }
-  void Free(void* data, size_t bytes) override { HostFree(data, bytes); }
-  absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
-    if (bytes > 0) std::memmove(device, host, bytes);
-    return absl::OkStatus();
-  }
-  absl::Status CopyOut(void* host, const void* device, size_t bytes) override {
-    if (bytes > 0) std::memmove(host, device, bytes);
-    return absl::OkStatus();
-  }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
-
   absl::Status Projection(const ProjectionParams& params) override { return ValidateProjection(params); }
   absl::Status QkvzSplit(const QkvzSplitParams& params) override { return ValidateQkvzSplit(params); }
   absl::Status CausalConv1d(const CausalConv1dParams& params) override { return ValidateCausalConv1d(params); }
@@ -43,13 +29,8 @@ class NullBackend final : public Backend {
   absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return ValidateDeltaRule(params); }
   absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
-    // The one thing a caller counts on: logs grow, and are empty after every fold, which a draft does not do.
-    const PackedBatch& batch = params.rule.batch;
-    for (int32_t i = 0; i < batch.sequences; ++i) {
-      if (batch.slots[i] < 0) continue;
-      const int32_t reached = params.log_lengths[i] + batch.length(i);
-      params.log_lengths[i] = params.draft ? reached : reached % kLogCapacity;
-    }
+    // The one thing a caller counts on.
+    AdvanceLogs(params);
     return absl::OkStatus();
   }
   absl::Status MaterializeState(const MaterializeStateParams& params) override {

@@ -4,6 +4,21 @@
 #include "kernels/common/contract.h"
 
 namespace gdn {
+namespace {
+
+double WeightAt(const WeightMatrix& weight, int64_t index) {
+  switch (weight.dtype) {
+    case DType::kF32:
+      return static_cast<const float*>(weight.data)[index];
+    case DType::kF16:
+      return F16ToFloat(static_cast<const uint16_t*>(weight.data)[index]);
+    case DType::kBF16:
+      return BF16ToFloat(static_cast<const uint16_t*>(weight.data)[index]);
+  }
+  return 0.0;
+}
+
+}  // namespace
 
 absl::Status ValidateProjection(const ProjectionParams& params) {
   constexpr char kOp[] = "Projection";
@@ -13,11 +28,21 @@ absl::Status ValidateProjection(const ProjectionParams& params) {
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "weight.rows", weight.rows, 0, kMaxFeatures));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "weight.cols", weight.cols, 1, kMaxFeatures));
   if (params.rows == 0 || weight.rows == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "x", params.x));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "weight.data", weight.data));
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "y", params.y));
+  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"x", params.x}, {"weight.data", weight.data}, {"y", params.y}}));
   GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "x_stride", params.x_stride, weight.cols));
   return RequireAtLeast(kOp, "y_stride", params.y_stride, weight.rows);
+}
+
+void ProjectionReference(const ProjectionParams& params) {
+  const WeightMatrix& weight = params.weight;
+  for (int64_t row = 0; row < params.rows; ++row) {
+    const float* x = params.x + row * params.x_stride;
+    for (int64_t output = 0; output < weight.rows; ++output) {
+      double sum = 0.0;
+      for (int64_t i = 0; i < weight.cols; ++i) sum += double{x[i]} * WeightAt(weight, output * weight.cols + i);
+      params.y[row * params.y_stride + output] = static_cast<float>(sum);
+    }
+  }
 }
 
 }  // namespace gdn

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"

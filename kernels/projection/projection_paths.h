@@ -1,8 +1,8 @@
-// The two CPU paths of a projection; ProjectionCpu chooses. Params are validated and not empty.
+// What ProjectionCpu takes for kSequenceGemm: the GEMM, and what that needs of the SIMD code. Params are validated and
+// not empty.
 //
 // Thread safety: as ProjectionCpu. Ownership: none.
 //
-//   GDN_RETURN_IF_ERROR(ProjectRowStable(params, pool));
 //   GDN_RETURN_IF_ERROR(ProjectSequenceGemm(params, pool));
 #pragma once
 
@@ -13,14 +13,6 @@
 #include "kernels/projection/projection.h"
 
 namespace gdn {
-
-// Each output: one SIMD accumulator over the features in order, then one fixed reduction. Bits depend on x's row and
-// W's row alone.
-// RESOURCE_EXHAUSTED where there is no memory for a copy of x.
-absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool);
-
-// Rows of a call from which kSequenceGemm takes the GEMM: a constant of the instruction set.
-int64_t GemmFromRows();
 
 // Widens `count` BF16 or F16 elements, exactly.
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);

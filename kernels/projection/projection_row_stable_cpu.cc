@@ -14,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "kernels/projection/projection_row_stable_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "kernels/common/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
@@ -134,28 +135,14 @@ HWY_NOINLINE void ProjectTile(const Bits* w, int64_t cols, const float* x, int64
   }
 }
 
-// A packed tile of `rows` rows against kTileOutputs rows of W.
-template <class Stored, typename Bits = typename Stored::Bits>
+// A packed tile of `rows` rows, kRows at most, against kTileOutputs rows of W.
+template <class Stored, int kRows = kTileRows, typename Bits = typename Stored::Bits>
 HWY_INLINE void ProjectRowsOfTile(const Bits* w, int64_t cols, const float* x, int64_t rows, float* y,
                                   int64_t y_stride) {
-  switch (rows) {
-    case 1:
-      return ProjectTile<kTileOutputs, 1, Stored>(w, cols, x, rows, y, y_stride);
-    case 2:
-      return ProjectTile<kTileOutputs, 2, Stored>(w, cols, x, rows, y, y_stride);
-    case 3:
-      return ProjectTile<kTileOutputs, 3, Stored>(w, cols, x, rows, y, y_stride);
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return ProjectRowsOfTile<Stored, kRows - 1>(w, cols, x, rows, y, y_stride);
   }
-  if constexpr (kTileRows > 3) {
-    switch (rows) {
-      case 4:
-        return ProjectTile<kTileOutputs, 4, Stored>(w, cols, x, rows, y, y_stride);
-      case 5:
-        return ProjectTile<kTileOutputs, 5, Stored>(w, cols, x, rows, y, y_stride);
-      case 6:
-        return ProjectTile<kTileOutputs, 6, Stored>(w, cols, x, rows, y, y_stride);
-    }
-  }
+  ProjectTile<kTileOutputs, kRows, Stored>(w, cols, x, rows, y, y_stride);
 }
 
 // Output features [begin, end). Rows of x go in blocks that stay in the second-level cache while this block of W
@@ -204,13 +191,8 @@ int64_t ChosenGemmFromRows() { return kGemmFromRows; }
 
 template <class Stored>
 HWY_INLINE void Widen(const void* src, int64_t count, float* dst) {
-  const hn::ScalableTag<float> d;
-  const hn::CappedTag<float, 1> d1;
   const auto* from = static_cast<const uint16_t*>(src);
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(LoadWide(Stored(), d, from + i), d, dst + i);
-  for (; i < count; ++i) hn::StoreU(LoadWide(Stored(), d1, from + i), d1, dst + i);
+  ForVectors(count, [&](auto d, int64_t i) HWY_ATTR { hn::StoreU(LoadWide(Stored(), d, from + i), d, dst + i); });
 }
 
 void WidenElements(bool bf16, const void* src, int64_t count, float* dst) {
@@ -240,7 +222,12 @@ HWY_EXPORT(PackRows);
 HWY_EXPORT(ProjectRows);
 HWY_EXPORT(WidenElements);
 
-absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool) {
+absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(ValidateProjection(params));
+  if (params.rows == 0 || params.weight.rows == 0) return absl::OkStatus();
+  if (params.path == ProjectionPath::kSequenceGemm && params.rows >= HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)()) {
+    return ProjectSequenceGemm(params, pool);
+  }
   const int64_t outputs = params.weight.rows;
   const int64_t cols = params.weight.cols;
   GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
@@ -252,8 +239,6 @@ absl::Status ProjectRowStable(const ProjectionParams& params, ThreadPool& pool) 
   });
   return absl::OkStatus();
 }
-
-int64_t GemmFromRows() { return HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)(); }
 
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst) {
   HWY_DYNAMIC_DISPATCH(WidenElements)(dtype == DType::kBF16, src, count, dst);

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "base/status_macros.h"
@@ -19,12 +18,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 HWY_INLINE void NormalizeHead(const float* x, int32_t dim, bool normalize, float scale, float* y) {
   const double norm = normalize ? std::sqrt(SumSquares(x, dim) + double{kL2NormEpsilon}) : 1.0;
   const float factor = static_cast<float>(double{scale} / norm);
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto factors = hn::Set(d, factor);
-  int64_t i = 0;
-  for (; i + lanes <= dim; i += lanes) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), factors), d, y + i);
-  for (; i < dim; ++i) y[i] = x[i] * factor;
+  ForVectors(
+      dim, [&](auto d, int64_t i) HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, y + i); });
 }
 
 void NormalizeQkRows(const QkL2NormParams& params, int64_t begin, int64_t end) {
@@ -55,12 +50,11 @@ HWY_EXPORT(NormalizeQkRows);
 
 absl::Status QkL2NormCpu(const QkL2NormParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateQkL2Norm(params));
-  const int64_t work = 2 * params.rows * params.key_heads * params.key_dim;
-  const int64_t tasks = (params.rows + kRowsPerTask - 1) / kRowsPerTask;
-  ParallelForWork(pool, work, tasks, [&](int64_t task, int) {
-    HWY_DYNAMIC_DISPATCH(NormalizeQkRows)
-    (params, task * kRowsPerTask, std::min(params.rows, (task + 1) * kRowsPerTask));
-  });
+  ParallelForRows(pool, 2 * params.rows * params.key_heads * params.key_dim, params.rows, kRowsPerTask,
+                  [&](int64_t begin, int64_t end) {
+                    HWY_DYNAMIC_DISPATCH(NormalizeQkRows)
+                    (params, begin, end);
+                  });
   return absl::OkStatus();
 }
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "base/status_macros.h"
@@ -46,10 +45,8 @@ absl::Status QkvzSplitCpu(const QkvzSplitParams& params, ThreadPool& pool) {
   const LayerDims& dims = params.dims;
   const int64_t groups = params.layout == ProjectionLayout::kInterleaved ? dims.key_heads : 1;
   const int64_t features = dims.conv_channels() + dims.value_features();
-  const int64_t tasks = (params.rows + kRowsPerTask - 1) / kRowsPerTask;
-  ParallelForWork(pool, params.rows * features, tasks, [&](int64_t task, int) {
-    const int64_t end = std::min(params.rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < end; ++row) {
+  ParallelForRows(pool, params.rows * features, params.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
       float* mixed = params.mixed_qkv + row * dims.conv_channels();
       const SplitRow out{.q = mixed,
                          .k = mixed + dims.key_features(),

@@ -21,7 +21,6 @@
 #define GDN_KERNELS_SMALL_GEMM_SMALL_GEMM_INL_H_
 #endif
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -96,37 +95,30 @@ HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT
   }
 }
 
-// A panel is a dense matrix one tile wide. Copies `columns` floats of each row into one, with zeros past them.
-HWY_INLINE void LoadPanel(const float* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
-                          float* HWY_RESTRICT panel) {
+// Copies the first `columns` floats of each row; kPad fills a row up to a tile's width with zeros.
+template <bool kPad>
+HWY_INLINE void CopyRows(const float* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
+                         float* HWY_RESTRICT to, int64_t to_row) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
-  for (int64_t i = 0; i < rows; ++i, from += from_row, panel += width) {
+  for (int64_t i = 0; i < rows; ++i, from += from_row, to += to_row) {
     if (HWY_LIKELY(columns == width)) {
       HWY_UNROLL(16)
-      for (int n = 0; n < kTileVectors; ++n) hn::StoreU(hn::LoadU(d, from + n * lanes), d, panel + n * lanes);
+      for (int n = 0; n < kTileVectors; ++n) hn::StoreU(hn::LoadU(d, from + n * lanes), d, to + n * lanes);
     } else {
-      for (int64_t j = 0; j < columns; ++j) panel[j] = from[j];
-      for (int64_t j = columns; j < width; ++j) panel[j] = 0.0f;
+      for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
+      for (int64_t j = columns; kPad && j < width; ++j) to[j] = 0.0f;
     }
   }
 }
 
-// Copies the first `columns` floats of each row of a panel out.
-HWY_INLINE void StorePanel(const float* HWY_RESTRICT panel, int64_t rows, int64_t columns, float* HWY_RESTRICT to,
-                           int64_t to_row) {
-  const FloatTag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t width = kTileVectors * lanes;
-  for (int64_t i = 0; i < rows; ++i, panel += width, to += to_row) {
-    if (HWY_LIKELY(columns == width)) {
-      HWY_UNROLL(16)
-      for (int n = 0; n < kTileVectors; ++n) hn::StoreU(hn::LoadU(d, panel + n * lanes), d, to + n * lanes);
-    } else {
-      for (int64_t j = 0; j < columns; ++j) to[j] = panel[j];
-    }
-  }
+// A panel is a dense matrix one tile wide, with zeros past its `columns`.
+HWY_INLINE void LoadPanel(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* panel) {
+  CopyRows<true>(from, from_row, rows, columns, panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())));
+}
+HWY_INLINE void StorePanel(const float* panel, int64_t rows, int64_t columns, float* to, int64_t to_row) {
+  CopyRows<false>(panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())), rows, columns, to, to_row);
 }
 
 // Calls body(std::integral_constant<int, n>, row) for tiles of n = kTileRows, then 4, 2 and 1 rows that cover [0,

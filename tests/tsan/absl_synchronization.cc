@@ -41,34 +41,30 @@ struct Nested {
   ~Nested() { --depth; }
 };
 
-void BeforeLock(void* mu, unsigned flags) { __tsan_mutex_pre_lock(mu, flags); }
-void AfterLock(void* mu, unsigned flags) { __tsan_mutex_post_lock(mu, flags, 0); }
-void BeforeUnlock(void* mu, unsigned flags) { __tsan_mutex_pre_unlock(mu, flags); }
-void AfterUnlock(void* mu, unsigned flags) { __tsan_mutex_post_unlock(mu, flags); }
-
 template <typename Call>
 void Locking(void* mu, unsigned flags, Call call) {
   Nested nested;
-  if (nested.outermost) BeforeLock(mu, flags);
+  if (nested.outermost) __tsan_mutex_pre_lock(mu, flags);
   call();
-  if (nested.outermost) AfterLock(mu, flags);
+  if (nested.outermost) __tsan_mutex_post_lock(mu, flags, 0);
 }
 
 template <typename Call>
 bool TryLocking(void* mu, unsigned flags, Call call) {
   Nested nested;
-  if (nested.outermost) BeforeLock(mu, flags | __tsan_mutex_try_lock);
+  if (nested.outermost) __tsan_mutex_pre_lock(mu, flags | __tsan_mutex_try_lock);
   const bool locked = call();
-  if (nested.outermost) AfterLock(mu, flags | (locked ? __tsan_mutex_try_lock : __tsan_mutex_try_lock_failed));
+  if (nested.outermost)
+    __tsan_mutex_post_lock(mu, flags | (locked ? __tsan_mutex_try_lock : __tsan_mutex_try_lock_failed), 0);
   return locked;
 }
 
 template <typename Call>
 void Unlocking(void* mu, unsigned flags, Call call) {
   Nested nested;
-  if (nested.outermost) BeforeUnlock(mu, flags);
+  if (nested.outermost) __tsan_mutex_pre_unlock(mu, flags);
   call();
-  if (nested.outermost) AfterUnlock(mu, flags);
+  if (nested.outermost) __tsan_mutex_post_unlock(mu, flags);
 }
 
 // Gives the lock up, waits, and has it again on return.
@@ -76,15 +72,15 @@ template <typename Call>
 auto Waiting(void* mu, Call call) {
   Nested nested;
   if (nested.outermost) {
-    BeforeUnlock(mu, 0);
-    AfterUnlock(mu, 0);
-    BeforeLock(mu, 0);
+    __tsan_mutex_pre_unlock(mu, 0);
+    __tsan_mutex_post_unlock(mu, 0);
+    __tsan_mutex_pre_lock(mu, 0);
   }
   struct Relock {
     void* mu;
     bool outermost;
     ~Relock() {
-      if (outermost) AfterLock(mu, 0);
+      if (outermost) __tsan_mutex_post_lock(mu, 0, 0);
     }
   } relock{mu, nested.outermost};
   return call();

@@ -9,6 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/random.h"
+#include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -41,7 +42,7 @@ class Conv {
     std::vector<float> x;
     for (const std::vector<float>& part : parts) {
       slots.push_back(static_cast<int32_t>(slots.size()));
-      x.insert(x.end(), part.begin(), part.end());
+      Append(part, x);
       cu_seqlens.push_back(static_cast<int32_t>(static_cast<int64_t>(x.size()) / dims_.conv_channels()));
     }
     std::vector<float> y = Run(cu_seqlens, slots, x, /*reference=*/false);
@@ -62,8 +63,7 @@ class Conv {
     if (reference) {
       CausalConv1dReference(params);
     } else {
-      const absl::Status status = backend_.CausalConv1d(params);
-      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(backend_.CausalConv1d(params), absl::OkStatus());
     }
     return y;
   }
@@ -108,8 +108,7 @@ TEST_P(CausalConv1d, AnySplitGivesTheSameBits) {
       std::vector<float> actual;
       for (int64_t begin = 0; begin < 100; begin += piece) {
         const int64_t end = std::min<int64_t>(100, begin + piece);
-        const std::vector<float> y = split.Run({{x.begin() + begin * channels, x.begin() + end * channels}});
-        actual.insert(actual.end(), y.begin(), y.end());
+        Append(split.Run({{x.begin() + begin * channels, x.begin() + end * channels}}), actual);
       }
       EXPECT_TRUE(BitEqual(actual, expected)) << "width " << width << " in pieces of " << piece;
       EXPECT_TRUE(BitEqual(whole.Columns(100), split.Columns(100)));
@@ -184,28 +183,23 @@ TEST_P(CausalConv1d, SiluIsFiniteForTheLargestInputs) {
   for (int64_t c = 0; c < channels; ++c) EXPECT_NEAR(y[c], Silu(x[c]), std::abs(Silu(x[c])) * 1e-6 + 1e-37) << x[c];
 }
 
-TEST(CausalConv1dParams, BadParamsAreRefusedByName) {
+TEST(CausalConv1dParams, BadOnesAreRefusedByName) {
   const LayerDims dims = Dims(4);
-  HostStatePool pool(dims, 1, kMaxDraft);
+  HostStatePool pool(dims, 1, kMaxDraft), bare(OperatorDims(1, 1, 4, 4), 1);
   float data[256] = {};
   const int32_t cu_seqlens[] = {0, 1};
   const int32_t slot = 0;
-  int64_t count = 0;
-  CausalConv1dParams params{.pool = pool.view(),
-                            .batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &slot},
-                            .token_counts = &count,
-                            .x = data,
-                            .weight = data,
-                            .y = data};
-  EXPECT_TRUE(ValidateCausalConv1d(params).ok());
-  params.weight = nullptr;
-  EXPECT_THAT(std::string(ValidateCausalConv1d(params).message()), testing::HasSubstr("weight is null"));
-  params.weight = data;
-  count = -1;
-  EXPECT_THAT(std::string(ValidateCausalConv1d(params).message()), testing::HasSubstr("token_counts[0] is -1"));
-  HostStatePool bare(OperatorDims(1, 1, 4, 4), 1);
-  params.pool = bare.view();
-  EXPECT_THAT(std::string(ValidateCausalConv1d(params).message()), testing::HasSubstr("conv_width is 0"));
+  const int64_t count = 0, negative = -1;
+  ExpectRefused<CausalConv1dParams>(ValidateCausalConv1d,
+                                    {.pool = pool.view(),
+                                     .batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &slot},
+                                     .token_counts = &count,
+                                     .x = data,
+                                     .weight = data,
+                                     .y = data},
+                                    {{"weight is null", [](auto& p) { p.weight = nullptr; }},
+                                     {"token_counts[0] is -1", [&](auto& p) { p.token_counts = &negative; }},
+                                     {"conv_width is 0", [&](auto& p) { p.pool = bare.view(); }}});
 }
 
 }  // namespace

@@ -11,12 +11,13 @@
 #include "kernels/layer/accept_draft.h"
 #include "tests/kernels/decode_slots.h"
 #include "tests/support/compare.h"
+#include "tests/support/refusal.h"
+#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // One sequence decoded token by token, and what a slot held after each. Slot t is the state after t tokens.
 class Plain {
@@ -45,17 +46,13 @@ class Plain {
 
   // Of tokens [first, last).
   std::vector<float> Output(int32_t first, int32_t last) const {
-    return Rows(output_, inputs_.dims.value_features(), first, last);
+    return SliceRows(output_, inputs_.dims.value_features(), first, last);
   }
   std::vector<float> U(int32_t first, int32_t last) const {
-    return Rows(u_, inputs_.dims.value_features(), first, last);
+    return SliceRows(u_, inputs_.dims.value_features(), first, last);
   }
 
  private:
-  static std::vector<float> Rows(const std::vector<float>& x, int64_t row, int32_t first, int32_t last) {
-    return {x.begin() + first * row, x.begin() + last * row};
-  }
-
   DeltaRuleInputs inputs_;
   std::vector<float> output_;  // [tokens, HV, V]
   std::vector<float> u_;       // [tokens, HV, V]
@@ -84,13 +81,14 @@ std::vector<DraftCase> DraftCases() {
           {OperatorDims(1, 1, 300, 3), 24, {3, 15}, {1, 13, 24}}};
 }
 
-// test(slots, plain, a, T) for a slot of its own behind the plain ones, holding the state after `a` tokens.
-void ForEachDraft(const std::function<void(DecodeSlots&, const Plain&, int32_t, int32_t)>& test) {
-  OnEveryDecoder([&](Backend& backend) {
+class DecodeDraft : public BackendTest {
+ protected:
+  // test(slots, plain, a, T) for a slot of its own behind the plain ones, holding the state after `a` tokens.
+  void ForEachDraft(const std::function<void(DecodeSlots&, const Plain&, int32_t, int32_t)>& test) {
     for (const DraftCase& c : DraftCases()) {
       SCOPED_TRACE(LayerDimsToString(c.dims));
       Random random(41);
-      DecodeSlots slots(backend, c.dims, Plain::kTokens + 2 + c.max_draft + 1, c.max_draft);
+      DecodeSlots slots(backend(), c.dims, Plain::kTokens + 2 + c.max_draft + 1, c.max_draft);
       const Plain plain(slots, random);
       for (const int32_t log_length : c.log_lengths) {
         for (const int32_t tokens : c.draft_lengths) {
@@ -99,12 +97,15 @@ void ForEachDraft(const std::function<void(DecodeSlots&, const Plain&, int32_t, 
         }
       }
     }
-  });
-}
+  }
+};
+GDN_ON_BACKENDS(DecodeDraft, WithGpus({"cpu", "reference"}));
+using FoldAcceptedLogs = DecodeDraft;
+GDN_ON_BACKENDS(FoldAcceptedLogs, WithGpus({"cpu", "reference"}));
 
 constexpr int32_t kDraftSlot = Plain::kTokens + 1;
 
-TEST(DecodeDraft, HasTheOutputsAndEntriesOfPlainDecodesAndLeavesTheBaseAndTheLog) {
+TEST_P(DecodeDraft, HasTheOutputsAndEntriesOfPlainDecodesAndLeavesTheBaseAndTheLog) {
   ForEachDraft([](DecodeSlots& slots, const Plain& plain, int32_t a, int32_t tokens) {
     const LayerDims& dims = plain.inputs().dims;
     slots.Copy(kDraftSlot, a);
@@ -140,158 +141,122 @@ void ExpectAcceptedAsIfNeverDrafted(DecodeSlots& slots, const Plain& plain, int3
     if (n > 0) slots.Copy(own.back(), kDraftSlot);
   }
   std::vector<uint8_t> folded(own.size(), 77);
-  const absl::Status status = FoldAccepted(slots.backend(), {.pool = slots.pool(),
-                                                             .count = tokens + 1,
-                                                             .slots = own.data(),
-                                                             .base_slots = shared_base ? bases.data() : nullptr,
-                                                             .log_lengths = lengths.data(),
-                                                             .folded = folded.data()});
-  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(FoldAccepted(slots.backend(), {.pool = slots.pool(),
+                                           .count = tokens + 1,
+                                           .slots = own.data(),
+                                           .base_slots = shared_base ? bases.data() : nullptr,
+                                           .log_lengths = lengths.data(),
+                                           .folded = folded.data()}),
+            absl::OkStatus());
   for (int32_t n = 0; n <= tokens; ++n) {
     SCOPED_TRACE("accepted " + std::to_string(n));
     EXPECT_EQ(lengths[n], Plain::LogLength(a + n));
     EXPECT_EQ(folded[n], a + n >= kLogCapacity ? 1 : 0);
-    const SlotImage never = slots.Read(a + n, lengths[n]);
-    const SlotImage image = slots.Read(own[n], lengths[n]);
-    EXPECT_TRUE(BitEqual(folded[n] == 1 ? image.base : slots.Read(bases[n], 0).base, never.base));
-    EXPECT_TRUE(BitEqual(image.log_k, never.log_k));
-    EXPECT_TRUE(BitEqual(image.log_u, never.log_u));
-    EXPECT_TRUE(BitEqual(image.log_g, never.log_g));
+    SlotImage image = slots.Read(own[n], lengths[n]);
+    if (folded[n] == 0) image.base = slots.Base(bases[n]);
+    EXPECT_TRUE(BitEqual(image, slots.Read(a + n, lengths[n])));
   }
   EXPECT_TRUE(BitEqual(slots.ReadAll(a), shared));
 }
 
-TEST(DecodeDraft, AcceptedInEveryLengthItIsAsIfNeverDrafted) {
-  ForEachDraft([](DecodeSlots& slots, const Plain& plain, int32_t a, int32_t tokens) {
-    ExpectAcceptedAsIfNeverDrafted(slots, plain, a, tokens, /*shared_base=*/false);
-  });
+TEST_P(DecodeDraft, AcceptedInEveryLengthItIsAsIfNeverDrafted) {
+  for (const bool shared_base : {false, true}) {
+    SCOPED_TRACE(shared_base ? "on a shared base" : "on its own base");
+    ForEachDraft([shared_base](DecodeSlots& slots, const Plain& plain, int32_t a, int32_t tokens) {
+      ExpectAcceptedAsIfNeverDrafted(slots, plain, a, tokens, shared_base);
+    });
+  }
 }
 
-TEST(DecodeDraft, AcceptedOnASharedBaseItIsAsIfNeverDrafted) {
-  ForEachDraft([](DecodeSlots& slots, const Plain& plain, int32_t a, int32_t tokens) {
-    ExpectAcceptedAsIfNeverDrafted(slots, plain, a, tokens, /*shared_base=*/true);
-  });
-}
-
-TEST(DecodeDraft, OtherTokensAfterItHaveTheBitsOfNeverHavingDrafted) {
+TEST_P(DecodeDraft, OtherTokensAfterItHaveTheBitsOfNeverHavingDrafted) {
   constexpr int32_t kMaxDraft = 24;
-  OnEveryDecoder([](Backend& backend) {
-    const LayerDims dims = OperatorDims(1, 2, 8, 5);
-    Random random(42);
-    DecodeSlots slots(backend, dims, /*slots=*/2, kMaxDraft);
-    const std::vector<float> base = random.Normal(dims.state_elements());
-    slots.SetBase(0, base);
-    slots.SetBase(1, base);
-    Log plain{.slot = 0, .base_slot = 0};
-    Log speculating{.slot = 1, .base_slot = 1};
-    for (int round = 0; round < 40; ++round) {
-      SCOPED_TRACE(round);
-      const int32_t tokens = random.NextInt(1, kMaxDraft);
-      const int32_t accepted = random.NextInt(0, tokens);
-      const DeltaRuleInputs draft = RandomDeltaRuleInputs(dims, tokens, random);
-      const std::vector<float> drafted = slots.Decode(draft, speculating, /*draft=*/true);
-      speculating.length -= tokens - accepted;
-      const absl::Status status = FoldAccepted(
-          backend, {.pool = slots.pool(), .count = 1, .slots = &speculating.slot, .log_lengths = &speculating.length});
-      ASSERT_TRUE(status.ok()) << status;
-      const std::vector<float> expected = slots.Decode(Slice(draft, 0, accepted), plain);
-      EXPECT_TRUE(BitEqual(absl::MakeConstSpan(drafted).subspan(0, expected.size()), expected));
-      const DeltaRuleInputs other = RandomDeltaRuleInputs(dims, random.NextInt(1, 3), random);
-      EXPECT_TRUE(BitEqual(slots.Decode(other, speculating), slots.Decode(other, plain)));
-      ASSERT_EQ(speculating.length, plain.length);
-    }
-    EXPECT_TRUE(BitEqual(slots.Read(1, 0).base, slots.Read(0, 0).base));
-  });
+  const LayerDims dims = OperatorDims(1, 2, 8, 5);
+  Random random(42);
+  DecodeSlots slots(backend(), dims, /*slots=*/2, kMaxDraft);
+  const std::vector<float> base = random.Normal(dims.state_elements());
+  slots.SetBase(0, base);
+  slots.SetBase(1, base);
+  Log plain{.slot = 0, .base_slot = 0};
+  Log speculating{.slot = 1, .base_slot = 1};
+  for (int round = 0; round < 40; ++round) {
+    SCOPED_TRACE(round);
+    const int32_t tokens = random.NextInt(1, kMaxDraft);
+    const int32_t accepted = random.NextInt(0, tokens);
+    const DeltaRuleInputs draft = RandomDeltaRuleInputs(dims, tokens, random);
+    const std::vector<float> drafted = slots.Decode(draft, speculating, /*draft=*/true);
+    speculating.length -= tokens - accepted;
+    ASSERT_EQ(FoldAccepted(
+                  backend(),
+                  {.pool = slots.pool(), .count = 1, .slots = &speculating.slot, .log_lengths = &speculating.length}),
+              absl::OkStatus());
+    const std::vector<float> expected = slots.Decode(Slice(draft, 0, accepted), plain);
+    EXPECT_TRUE(BitEqual(absl::MakeConstSpan(drafted).subspan(0, expected.size()), expected));
+    const DeltaRuleInputs other = RandomDeltaRuleInputs(dims, random.NextInt(1, 3), random);
+    EXPECT_TRUE(BitEqual(slots.Decode(other, speculating), slots.Decode(other, plain)));
+    ASSERT_EQ(speculating.length, plain.length);
+  }
+  EXPECT_TRUE(BitEqual(slots.Read(1, 0).base, slots.Read(0, 0).base));
 }
 
-TEST(DecodeDraft, InABatchEachSequenceHasItsOwnBits) {
-  OnEveryDecoder([](Backend& backend) {
-    const LayerDims dims = OperatorDims(1, 2, 8, 5);
-    Random random(43);
-    DecodeSlots slots(backend, dims, /*slots=*/6, /*max_draft=*/24);
-    const std::vector<int32_t> before = {3, 15, 0};
-    const std::vector<int32_t> lengths = {24, 1, 0, 2, 9};
-    std::vector<Log> together, alone;
-    for (int32_t i = 0; i < 3; ++i) {
-      slots.SetBase(i, random.Normal(dims.state_elements()));
-      Log log{.slot = i, .base_slot = i};
-      if (before[i] > 0) slots.Decode(RandomDeltaRuleInputs(dims, before[i], random), log);
-      slots.Copy(i + 3, i);
-      together.push_back(log);
-      alone.push_back({.slot = i + 3, .base_slot = i + 3, .length = log.length});
-    }
-    // The third has no tokens, the fourth is padding.
-    const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 24 + 1 + 2 + 9, random);
-    std::vector<Log> batch = {together[0], together[1], together[2], {.slot = -1, .base_slot = -1, .length = 99}};
-    const std::vector<float> output = slots.Decode(Slice(inputs, 0, 27), {24, 1, 0, 2}, batch, /*draft=*/true);
-    EXPECT_THAT((std::vector<int32_t>{batch[0].length, batch[1].length, batch[2].length, batch[3].length}),
-                ElementsAre(27, 16, 0, 99));
-    const auto rows = [&](int32_t first, int32_t last) {
-      return absl::MakeConstSpan(output).subspan(first * dims.value_features(), (last - first) * dims.value_features());
-    };
-    EXPECT_TRUE(BitEqual(rows(0, 24), slots.Decode(Slice(inputs, 0, 24), alone[0], /*draft=*/true)));
-    EXPECT_TRUE(BitEqual(rows(24, 25), slots.Decode(Slice(inputs, 24, 25), alone[1], /*draft=*/true)));
-    EXPECT_THAT(rows(25, 27), ::testing::Each(0.0f));
-    for (const int32_t i : {0, 1, 2}) EXPECT_TRUE(BitEqual(slots.ReadAll(i), slots.ReadAll(i + 3))) << i;
-  });
+TEST_P(DecodeDraft, InABatchEachSequenceHasItsOwnBits) {
+  const LayerDims dims = OperatorDims(1, 2, 8, 5);
+  Random random(43);
+  DecodeSlots slots(backend(), dims, /*slots=*/6, /*max_draft=*/24);
+  const std::vector<int32_t> before = {3, 15, 0};
+  const std::vector<int32_t> lengths = {24, 1, 0, 2, 9};
+  std::vector<Log> together, alone;
+  for (int32_t i = 0; i < 3; ++i) {
+    slots.SetBase(i, random.Normal(dims.state_elements()));
+    Log log{.slot = i, .base_slot = i};
+    if (before[i] > 0) slots.Decode(RandomDeltaRuleInputs(dims, before[i], random), log);
+    slots.Copy(i + 3, i);
+    together.push_back(log);
+    alone.push_back({.slot = i + 3, .base_slot = i + 3, .length = log.length});
+  }
+  // The third has no tokens, the fourth is padding.
+  const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 24 + 1 + 2 + 9, random);
+  std::vector<Log> batch = {together[0], together[1], together[2], {.slot = -1, .base_slot = -1, .length = 99}};
+  const std::vector<float> output = slots.Decode(Slice(inputs, 0, 27), {24, 1, 0, 2}, batch, /*draft=*/true);
+  EXPECT_THAT((std::vector<int32_t>{batch[0].length, batch[1].length, batch[2].length, batch[3].length}),
+              ElementsAre(27, 16, 0, 99));
+  const auto rows = [&](int32_t first, int32_t last) {
+    return absl::MakeConstSpan(output).subspan(first * dims.value_features(), (last - first) * dims.value_features());
+  };
+  EXPECT_TRUE(BitEqual(rows(0, 24), slots.Decode(Slice(inputs, 0, 24), alone[0], /*draft=*/true)));
+  EXPECT_TRUE(BitEqual(rows(24, 25), slots.Decode(Slice(inputs, 24, 25), alone[1], /*draft=*/true)));
+  EXPECT_THAT(rows(25, 27), ::testing::Each(0.0f));
+  for (const int32_t i : {0, 1, 2}) EXPECT_TRUE(BitEqual(slots.ReadAll(i), slots.ReadAll(i + 3))) << i;
 }
 
-TEST(DecodeDraft, RefusesMoreThanMaxDraftAndLogsAlreadyFull) {
-  OnEveryDecoder([](Backend& backend) {
-    const LayerDims dims = OperatorDims(1, 1, 8, 8);
-    Random random(44);
-    DecodeSlots slots(backend, dims, /*slots=*/1, /*max_draft=*/2);
-    const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 3, random);
-    std::vector<float> output(inputs.v.size());
-    const auto refused = [&](int32_t tokens, int32_t log_length, const char* part) {
-      const int32_t offsets[] = {0, tokens};
-      const int32_t slot = 0;
-      const absl::Status status = backend.DeltaRuleDecode(
-          {.rule = MakeDeltaRuleParams(inputs, slots.pool(), {.sequences = 1, .cu_seqlens = offsets, .slots = &slot},
-                                       output),
-           .log_lengths = &log_length,
-           .draft = true});
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
-    };
-    refused(3, 0, "max_draft = 2");
-    // A draft on a draft: the first has to be accepted or dropped.
-    refused(1, kLogCapacity, "log_lengths[0] is 16");
-  });
-}
-
-TEST(FoldAccepted, RefusesBadArgumentsBeforeAnythingMoves) {
-  OnEveryDecoder([](Backend& backend) {
-    const LayerDims dims = OperatorDims(1, 1, 8, 8);
-    Random random(45);
-    DecodeSlots slots(backend, dims, /*slots=*/3, /*max_draft=*/4);
-    for (const int32_t slot : {0, 1, 2}) slots.SetBase(slot, random.Normal(dims.state_elements()));
-    const std::vector<float> before = slots.ReadAll(0);
-    const auto refused = [&](std::vector<int32_t> own, std::vector<int32_t> bases, std::vector<int32_t> lengths,
-                             const char* part) {
-      const std::vector<int32_t> given = lengths;
-      std::vector<uint8_t> folded(own.size(), 77);
-      const absl::Status status = FoldAccepted(backend, {.pool = slots.pool(),
-                                                         .count = static_cast<int32_t>(own.size()),
-                                                         .slots = own.data(),
-                                                         .base_slots = bases.empty() ? nullptr : bases.data(),
-                                                         .log_lengths = lengths.data(),
-                                                         .folded = folded.data()});
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
-      EXPECT_EQ(lengths, given);
-      EXPECT_THAT(folded, ::testing::Each(77));
-    };
-    refused({0, 3}, {}, {16, 16}, "slots[1] is 3");
-    refused({0, -1}, {}, {16, 16}, "slots[1] is -1");
-    refused({0, 0}, {}, {16, 16}, "more than once");
-    refused({0, 1}, {}, {16, 21}, "log_lengths[1] is 21");
-    refused({0, 1}, {}, {16, -1}, "log_lengths[1] is -1");
-    refused({0, 1}, {1, 1}, {16, 3}, "base_slots[0] = 1");
-    refused({0, 1}, {0, 3}, {16, 3}, "base_slots[1] is 3");
-    EXPECT_TRUE(BitEqual(slots.ReadAll(0), before));
-    EXPECT_TRUE(FoldAccepted(backend, {.pool = slots.pool()}).ok());
-  });
+TEST_P(FoldAcceptedLogs, RefusesBadArgumentsBeforeAnythingMoves) {
+  const LayerDims dims = OperatorDims(1, 1, 8, 8);
+  Random random(45);
+  DecodeSlots slots(backend(), dims, /*slots=*/3, /*max_draft=*/4);
+  for (const int32_t slot : {0, 1, 2}) slots.SetBase(slot, random.Normal(dims.state_elements()));
+  const std::vector<float> before = slots.ReadAll(0);
+  const auto refused = [&](std::vector<int32_t> own, std::vector<int32_t> bases, std::vector<int32_t> lengths,
+                           const char* part) {
+    const std::vector<int32_t> given = lengths;
+    std::vector<uint8_t> folded(own.size(), 77);
+    EXPECT_THAT(FoldAccepted(backend(), {.pool = slots.pool(),
+                                         .count = static_cast<int32_t>(own.size()),
+                                         .slots = own.data(),
+                                         .base_slots = bases.empty() ? nullptr : bases.data(),
+                                         .log_lengths = lengths.data(),
+                                         .folded = folded.data()}),
+                IsInvalid(part));
+    EXPECT_EQ(lengths, given);
+    EXPECT_THAT(folded, ::testing::Each(77));
+  };
+  refused({0, 3}, {}, {16, 16}, "slots[1] is 3");
+  refused({0, -1}, {}, {16, 16}, "slots[1] is -1");
+  refused({0, 0}, {}, {16, 16}, "more than once");
+  refused({0, 1}, {}, {16, 21}, "log_lengths[1] is 21");
+  refused({0, 1}, {}, {16, -1}, "log_lengths[1] is -1");
+  refused({0, 1}, {1, 1}, {16, 3}, "base_slots[0] = 1");
+  refused({0, 1}, {0, 3}, {16, 3}, "base_slots[1] is 3");
+  EXPECT_TRUE(BitEqual(slots.ReadAll(0), before));
+  EXPECT_TRUE(FoldAccepted(backend(), {.pool = slots.pool()}).ok());
 }
 
 }  // namespace

@@ -1,81 +1,15 @@
 #include "tests/kernels/decode_slots.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <memory>
-#include <string>
-#include <string_view>
 
-#include "base/status_macros.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/gpu_backend/gpu_backend.h"
-#include "tests/support/host_memory_backend.h"
 #include "tools/gdn_parity/backend_data.h"
 
 namespace gdn {
-namespace {
-
-class ReferenceBackend final : public HostMemoryBackend {
- public:
-  ReferenceBackend() : HostMemoryBackend(/*unified_memory=*/true) {}
-
-  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
-    DeltaRuleScanReference(params);
-    return absl::OkStatus();
-  }
-  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return DeltaRuleScan(params); }
-  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
-    DeltaRuleDecodeReference(params);
-    return absl::OkStatus();
-  }
-  absl::Status MaterializeState(const MaterializeStateParams& params) override {
-    GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
-    MaterializeStateReference(params);
-    return absl::OkStatus();
-  }
-};
-
-#define GDN_EXPECT_OK(expression)                  \
-  do {                                             \
-    const absl::Status& gdn_status = (expression); \
-    EXPECT_TRUE(gdn_status.ok()) << gdn_status;    \
-  } while (false)
-
-}  // namespace
-
-void OnEveryGpu(const std::function<void(Backend&)>& test) {
-  const bool on_host = GpuBackendName() == std::string_view("host");
-  for (const char* width : {"64", "32"}) {
-    if (on_host) setenv("GDN_HOST_WAVE_WIDTH", width, /*overwrite=*/1);
-    SCOPED_TRACE(on_host ? std::string("on the executor, waves of ") + width : "on the device");
-    const absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackend({});
-    if (!backend.ok() && !on_host) return;  // a build for a device that is not at hand
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    test(**backend);
-    if (!on_host) return;
-  }
-}
-
-std::unique_ptr<Backend> MakeReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
 
 const char* DeltaRulePathName(DeltaRulePath path) {
   return path == DeltaRulePath::kScan ? "Scan" : path == DeltaRulePath::kChunk ? "Chunk" : "Decode";
-}
-
-void OnEveryDecoder(const std::function<void(Backend&)>& test) {
-  {
-    SCOPED_TRACE("on the cpu");
-    test(**MakeCpuBackend({.threads = 2}));
-  }
-  {
-    SCOPED_TRACE("by the references");
-    test(*MakeReferenceBackend());
-  }
-  OnEveryGpu(test);
 }
 
 DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft)
@@ -83,7 +17,7 @@ DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots,
   pool_ = {.layout = *StateLayout::Make(dims, max_draft), .data = nullptr, .slot_count = slots};
   memory_ = *DeviceBuffer::Make(backend, static_cast<size_t>(slots * pool_.layout.slot_bytes()));
   pool_.data = memory_.floats();
-  for (int32_t slot = 0; slot < slots; ++slot) GDN_EXPECT_OK(backend.ZeroSlot(pool_, slot));
+  for (int32_t slot = 0; slot < slots; ++slot) EXPECT_EQ(backend.ZeroSlot(pool_, slot), absl::OkStatus());
 }
 
 void DecodeSlots::SetBase(int32_t slot, absl::Span<const float> base) {
@@ -93,29 +27,31 @@ void DecodeSlots::SetBase(int32_t slot, absl::Span<const float> base) {
 }
 
 void DecodeSlots::Write(int32_t slot, const SlotImage& image) {
-  GDN_EXPECT_OK(WriteSlot(backend_, pool_, slot, /*token_count=*/0, image));
+  EXPECT_EQ(WriteSlot(backend_, pool_, slot, /*token_count=*/0, image), absl::OkStatus());
 }
 
 void DecodeSlots::PoisonBase(int32_t slot) {
   const std::vector<float> poison(pool_.layout.dims().state_elements(), std::numeric_limits<float>::quiet_NaN());
-  GDN_EXPECT_OK(
-      backend_.CopyIn(pool_.slot(slot) + pool_.layout.base_offset(), poison.data(), poison.size() * sizeof(float)));
+  EXPECT_EQ(
+      backend_.CopyIn(pool_.slot(slot) + pool_.layout.base_offset(), poison.data(), poison.size() * sizeof(float)),
+      absl::OkStatus());
 }
 
 void DecodeSlots::Copy(int32_t to, int32_t from) {
-  GDN_EXPECT_OK(backend_.Copy(pool_.slot(to), pool_.slot(from), static_cast<size_t>(pool_.layout.slot_bytes())));
+  EXPECT_EQ(backend_.Copy(pool_.slot(to), pool_.slot(from), static_cast<size_t>(pool_.layout.slot_bytes())),
+            absl::OkStatus());
 }
 
 SlotImage DecodeSlots::Read(int32_t slot, int32_t log_length) {
   absl::StatusOr<SlotImage> image = ReadSlot(backend_, pool_, slot, log_length, /*token_count=*/0);
-  GDN_EXPECT_OK(image.status());
+  EXPECT_EQ(image.status(), absl::OkStatus());
   return image.ok() ? *std::move(image) : SlotImage();
 }
 
 std::vector<float> DecodeSlots::ReadAll(int32_t slot) {
   std::vector<float> values(pool_.layout.slot_floats());
-  GDN_EXPECT_OK(backend_.CopyOut(values.data(), pool_.slot(slot), values.size() * sizeof(float)));
-  GDN_EXPECT_OK(backend_.Synchronize());
+  EXPECT_EQ(backend_.CopyOut(values.data(), pool_.slot(slot), values.size() * sizeof(float)), absl::OkStatus());
+  EXPECT_EQ(backend_.Synchronize(), absl::OkStatus());
   return values;
 }
 
@@ -126,19 +62,20 @@ std::vector<float> DecodeSlots::Call(const DeltaRuleInputs& inputs, const std::v
   parity::BackendData data(backend_);
   const LayerDims& dims = pool_.layout.dims();
   float* output = *data.Poisoned(static_cast<int64_t>(inputs.v.size()));
-  GDN_EXPECT_OK(run({.pool = pool_,
-                     .batch = {.sequences = static_cast<int32_t>(lengths.size()),
-                               .cu_seqlens = offsets.data(),
-                               .slots = slots.data()},
-                     .q = *data.Upload(inputs.q),
-                     .k = *data.Upload(inputs.k),
-                     .v = *data.Upload(inputs.v),
-                     .g = *data.Upload(inputs.g),
-                     .beta = *data.Upload(inputs.beta),
-                     .q_stride = dims.key_features(),
-                     .k_stride = dims.key_features(),
-                     .v_stride = dims.value_features(),
-                     .output = output}));
+  EXPECT_EQ(run({.pool = pool_,
+                 .batch = {.sequences = static_cast<int32_t>(lengths.size()),
+                           .cu_seqlens = offsets.data(),
+                           .slots = slots.data()},
+                 .q = *data.Upload(inputs.q),
+                 .k = *data.Upload(inputs.k),
+                 .v = *data.Upload(inputs.v),
+                 .g = *data.Upload(inputs.g),
+                 .beta = *data.Upload(inputs.beta),
+                 .q_stride = dims.key_features(),
+                 .k_stride = dims.key_features(),
+                 .v_stride = dims.value_features(),
+                 .output = output}),
+            absl::OkStatus());
   return *data.Download(output, static_cast<int64_t>(inputs.v.size()));
 }
 
@@ -202,7 +139,7 @@ std::vector<float> DecodeSlots::Run(DeltaRulePath path, const DeltaRuleInputs& i
     used.push_back(log.slot);
     used_lengths.push_back(log.length);
   }
-  GDN_EXPECT_OK(Materialize(used, used, used_lengths));
+  EXPECT_EQ(Materialize(used, used, used_lengths), absl::OkStatus());
   return output;
 }
 

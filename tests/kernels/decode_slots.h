@@ -1,18 +1,14 @@
-// Delta rule calls on slots in the memory of any backend, and the backends to make them on: the CPU, the GPU's sources
-// and the references in double.
+// Delta rule calls on slots in the memory of any backend.
 //
 // Thread safety: for one thread. Ownership: DecodeSlots owns its slots; the backend must outlive it.
 //
-//   OnEveryDecoder([](Backend& backend) {
-//     DecodeSlots slots(backend, dims, /*slots=*/2, /*max_draft=*/8);
-//     std::vector<Log> logs = {{.slot = 0, .base_slot = 1, .length = 3}};
-//     std::vector<float> output = slots.Decode(inputs, {4}, logs, /*draft=*/true);
-//   });
+//   DecodeSlots slots(backend, dims, /*slots=*/2, /*max_draft=*/8);
+//   std::vector<Log> logs = {{.slot = 0, .base_slot = 1, .length = 3}};
+//   std::vector<float> output = slots.Decode(inputs, {4}, logs, /*draft=*/true);
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -21,14 +17,6 @@
 #include "tests/support/delta_rule_problem.h"
 
 namespace gdn {
-
-// A backend after the other. The GPU's sources run on the executor with waves of 64 and of 32 lanes, or on the device
-// where they were built for one and there is one.
-void OnEveryDecoder(const std::function<void(Backend&)>& test);
-void OnEveryGpu(const std::function<void(Backend&)>& test);
-
-// The delta rule by its references, for what must come out; it has no other operators.
-std::unique_ptr<Backend> MakeReferenceBackend();
 
 // Which operator advances a state.
 enum class DeltaRulePath { kScan, kChunk, kDecode };

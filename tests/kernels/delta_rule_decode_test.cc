@@ -8,13 +8,13 @@
 #include "gmock/gmock.h"
 #include "tests/kernels/decode_slots.h"
 #include "tests/support/compare.h"
+#include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr double kPromise = 1e-5;  // the service's: float32 against float64
 constexpr double kDecodeTolerance = 1e-6;
@@ -33,8 +33,7 @@ TEST_P(DeltaRuleDecode, MatchesDoubleOverThousandsOfSteps) {
     const std::vector<double> expected = DeltaRuleInDouble(inputs, state);
     std::vector<float> output;
     for (int64_t t = 0; t < inputs.tokens; ++t) {
-      const std::vector<float> row = slots.Decode(Slice(inputs, t, t + 1), log);
-      output.insert(output.end(), row.begin(), row.end());
+      Append(slots.Decode(Slice(inputs, t, t + 1), log), output);
     }
     ASSERT_LE(RelativeNormError(output, expected), kPromise) << "block " << block;
   }
@@ -63,8 +62,7 @@ TEST_P(DeltaRuleDecode, OfSeveralTokensGivesTheBitsOfSingleOnesAcrossFolds) {
     Log single_log;
     std::vector<float> expected;
     for (int64_t t = 0; t < kTokens; ++t) {
-      const std::vector<float> row = single.Decode(Slice(inputs, t, t + 1), single_log);
-      expected.insert(expected.end(), row.begin(), row.end());
+      Append(single.Decode(Slice(inputs, t, t + 1), single_log), expected);
       EXPECT_EQ(single_log.length, (t + 1) % kLogCapacity);
     }
     const SlotImage alone = single.Read(0, single_log.length);
@@ -77,17 +75,12 @@ TEST_P(DeltaRuleDecode, OfSeveralTokensGivesTheBitsOfSingleOnesAcrossFolds) {
       int64_t done = 0;
       for (const int64_t tokens : calls) {
         const int64_t end = std::min(done + tokens, kTokens);
-        const std::vector<float> rows = slots.Decode(Slice(inputs, done, end), log);
-        output.insert(output.end(), rows.begin(), rows.end());
+        Append(slots.Decode(Slice(inputs, done, end), log), output);
         done = end;
       }
       EXPECT_TRUE(BitEqual(output, expected));
       ASSERT_EQ(log.length, single_log.length);
-      const SlotImage image = slots.Read(0, log.length);
-      EXPECT_TRUE(BitEqual(image.base, alone.base));
-      EXPECT_TRUE(BitEqual(image.log_k, alone.log_k));
-      EXPECT_TRUE(BitEqual(image.log_u, alone.log_u));
-      EXPECT_TRUE(BitEqual(image.log_g, alone.log_g));
+      EXPECT_TRUE(BitEqual(slots.Read(0, log.length), alone));
     }
   }
 }
@@ -112,15 +105,10 @@ TEST_P(DeltaRuleDecode, MatchesItsReferenceInARaggedBatchWithPadding) {
   const std::vector<int32_t> lengths = {1, 4, 2, 0, 8, 3};
   std::vector<Log> logs = {{2, 2, 0}, {5, 5, 14}, {-7, -7, 99}, {0, 0, 7}, {3, 3, 15}, {6, 6, 1}};
   std::vector<Log> expected_logs = logs;
-  const std::unique_ptr<Backend> reference = MakeReferenceBackend();
+  const std::unique_ptr<Backend> reference = *MakeBackend("reference");
   DecodeSlots slots(backend(), dims, 8), expected(*reference, dims, 8);
   for (int32_t slot = 0; slot < 8; ++slot) {
-    constexpr int64_t kEntries = kLogCapacity;
-    const SlotImage noise{.base = random.Normal(dims.state_elements(), 0.3f),
-                          .log_k = random.Normal(kEntries * dims.key_features(), 0.3f),
-                          .log_u = random.Normal(kEntries * dims.value_features(), 0.3f),
-                          .log_g = random.Uniform(kEntries * dims.value_heads, -0.6f, 0.0f),
-                          .conv = {}};
+    const SlotImage noise = RandomSlotImage(dims, kLogCapacity, random);
     slots.Write(slot, noise);
     expected.Write(slot, noise);
   }
@@ -167,44 +155,47 @@ TEST_P(DeltaRuleDecode, InterleavedSessionsDoNotTouchEachOther) {
   EXPECT_TRUE(BitEqual(slots.ReadAll(0), alone.ReadAll(0)));
 }
 
-TEST_P(DeltaRuleDecode, ASingleStepOnALongStateMatchesDouble) {
-  Random random(7);
-  const LayerDims dims = OperatorDims(1, 1, 64, 64);
-  DecodeSlots slots(backend(), dims, 1);
-  std::vector<double> state(dims.state_elements(), 0.0);
-  const DeltaRuleInputs prompt = RandomDeltaRuleInputs(dims, on_cpu() ? 2000 : 200, random, /*g_low=*/-0.005f);
-  DeltaRuleInDouble(prompt, state);
-  slots.Run(DeltaRulePath::kChunk, prompt);
-  const DeltaRuleInputs step = RandomDeltaRuleInputs(dims, 1, random);
-  Log log;
-  EXPECT_LE(RelativeNormError(slots.Decode(step, log), DeltaRuleInDouble(step, state)), kPromise);
-}
+class RefusedDecode : public BackendTest {};
+GDN_ON_BACKENDS(RefusedDecode, WithGpus({"cpu", "reference"}));
 
-TEST_P(DeltaRuleDecode, RefusesLongSequencesFullLogsAndSlotsThatAreNotThere) {
+TEST_P(RefusedDecode, SaysWhatIsWrongAndTouchesNothing) {
+  struct BadCall {
+    const char* message;
+    std::vector<int32_t> tokens, slots, log_lengths, bases = {};
+    bool draft = false;
+  };
+  const BadCall calls[] = {
+      {"max_draft", {3}, {0}, {0}},
+      {"log_lengths", {2}, {0}, {}},
+      {"slots[0]", {2}, {5}, {0}},
+      {"log_lengths[0]", {2}, {0}, {-1}},
+      {"log_lengths[0]", {2}, {0}, {kLogCapacity}},
+      {"max_draft = 2", {3}, {0}, {0}, {}, /*draft=*/true},
+      // A draft on a draft: the first has to be accepted or dropped.
+      {"log_lengths[0] is 16", {1}, {0}, {kLogCapacity}, {}, /*draft=*/true},
+      // Forks over bases that a sequence of the call may write.
+      {"base_slots[2] is 4", {1, 1, 1}, {0, 1, 2}, {1, 1, 1}, {0, 1, 4}},
+      {"base_slots[1] is -1", {1, 1, 1}, {0, 1, 2}, {1, 1, 1}, {0, -1, 2}},
+      {"base_slots[1] = 0 is another sequence's slot", {1, 1, 1}, {0, 1, 2}, {1, 1, 1}, {3, 0, 2}},
+  };
   Random random(8);
   const LayerDims dims = OperatorDims(1, 1, 8, 8);
-  HostStatePool pool(dims, 1, /*max_draft=*/2);
+  DecodeSlots slots(backend(), dims, /*slots=*/4, /*max_draft=*/2);
   const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 3, random);
   std::vector<float> output(inputs.v.size());
-  const auto decode = [&](int32_t tokens, int32_t* log_lengths, int32_t slot = 0) {
-    const int32_t offsets[] = {0, tokens};
-    const absl::Status status = backend().DeltaRuleDecode(
-        {.rule =
-             MakeDeltaRuleParams(inputs, pool.view(), {.sequences = 1, .cu_seqlens = offsets, .slots = &slot}, output),
-         .log_lengths = log_lengths});
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    return std::string(status.message());
-  };
-  int32_t log_length = 0;
-  EXPECT_THAT(decode(3, &log_length), HasSubstr("max_draft"));
-  EXPECT_THAT(decode(2, nullptr), HasSubstr("log_lengths"));
-  EXPECT_THAT(decode(2, &log_length, /*slot=*/5), HasSubstr("slots[0]"));
-  for (const int32_t bad : {-1, kLogCapacity}) {
-    log_length = bad;
-    EXPECT_THAT(decode(2, &log_length), HasSubstr("log_lengths[0]"));
-    EXPECT_EQ(log_length, bad);
+  for (const BadCall& call : calls) {
+    const std::vector<int32_t> offsets = CumulativeLengths(call.tokens);
+    const PackedBatch batch{
+        .sequences = static_cast<int32_t>(call.slots.size()), .cu_seqlens = offsets.data(), .slots = call.slots.data()};
+    std::vector<int32_t> log_lengths = call.log_lengths;
+    EXPECT_THAT(backend().DeltaRuleDecode({.rule = MakeDeltaRuleParams(inputs, slots.pool(), batch, output),
+                                           .log_lengths = log_lengths.empty() ? nullptr : log_lengths.data(),
+                                           .base_slots = call.bases.empty() ? nullptr : call.bases.data(),
+                                           .draft = call.draft}),
+                IsInvalid(call.message));
+    EXPECT_EQ(log_lengths, call.log_lengths);
   }
-  EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
+  for (int32_t slot = 0; slot < 4; ++slot) EXPECT_THAT(slots.ReadAll(slot), testing::Each(0.0f));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST_P(DeltaRuleGolden, MatchesFloat64OnEveryInstructionSet) {
   // Better targets are lower bits: mask them off one by one.
   for (int64_t mask = supported; mask != 0; mask &= mask - 1) {
     hwy::SetSupportedTargetsForTest(mask);
-    const std::unique_ptr<Backend> backend = MakeHostBackend("cpu");
+    const std::unique_ptr<Backend> backend = *MakeBackend("cpu");
     for (const GoldenCore& golden : *vectors) {
       SCOPED_TRACE(golden.name + " on " + hwy::TargetName(mask & -mask));
       const int64_t elements = golden.inputs.dims.state_elements();
@@ -56,8 +56,7 @@ TEST_P(DeltaRuleGolden, MatchesFloat64OnEveryInstructionSet) {
           slots.Run(GetParam(), golden.inputs, std::vector<int32_t>(golden.sequences, golden.length()), on);
       std::vector<float> state;
       for (const int32_t i : on) {
-        const std::vector<float> base = slots.Base(i);
-        state.insert(state.end(), base.begin(), base.end());
+        Append(slots.Base(i), state);
       }
       const double output_error = RelativeNormError(output, golden.output);
       const double state_error = RelativeNormError(state, golden.final_state);

@@ -56,16 +56,6 @@ std::vector<double> ChunkFormInDouble(const DeltaRuleInputs& inputs, const std::
   return output;
 }
 
-double DoubleError(const std::vector<double>& actual, const std::vector<double>& expected) {
-  double error = 0.0;
-  double norm = 0.0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += (actual[i] - expected[i]) * (actual[i] - expected[i]);
-    norm += expected[i] * expected[i];
-  }
-  return std::sqrt(error / norm);
-}
-
 class KnownMistakes : public BackendTest {
  protected:
   KnownMistakes() {
@@ -93,14 +83,14 @@ class KnownMistakes : public BackendTest {
 GDN_ON_EVERY_BACKEND(KnownMistakes);
 
 TEST_P(KnownMistakes, DecayMaskWithTheSignSwapped) {
-  ASSERT_LE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
-  EXPECT_GE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kDecayMaskSign), truth_), kVisible);
+  ASSERT_LE(RelativeNormError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
+  EXPECT_GE(RelativeNormError(ChunkFormInDouble(inputs_, state_, Mistake::kDecayMaskSign), truth_), kVisible);
   ExpectEveryPathIsTrue();
 }
 
 TEST_P(KnownMistakes, ForwardSubstitutionThatLosesTheUnitDiagonal) {
-  ASSERT_LE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
-  EXPECT_GE(DoubleError(ChunkFormInDouble(inputs_, state_, Mistake::kLostUnitDiagonal), truth_), kVisible);
+  ASSERT_LE(RelativeNormError(ChunkFormInDouble(inputs_, state_, Mistake::kNone), truth_), kRounding);
+  EXPECT_GE(RelativeNormError(ChunkFormInDouble(inputs_, state_, Mistake::kLostUnitDiagonal), truth_), kVisible);
   ExpectEveryPathIsTrue();
 }
 
@@ -119,7 +109,7 @@ TEST_P(KnownMistakes, GatedLinearAttentionCalledTheDeltaRule) {
       }
     }
   }
-  EXPECT_GE(DoubleError(output, truth_), kVisible);
+  EXPECT_GE(RelativeNormError(output, truth_), kVisible);
   ExpectEveryPathIsTrue();
 }
 

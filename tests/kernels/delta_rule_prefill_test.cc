@@ -156,8 +156,7 @@ TEST_P(DeltaRule, AnySplitOfAPromptMatchesTheWhole) {
       for (const int64_t split : splits) {
         DecodeSlots slots(backend(), dims, 1);
         std::vector<float> output = slots.Run(first, Slice(inputs, 0, split));
-        const std::vector<float> tail = slots.Run(path, Slice(inputs, split, inputs.tokens));
-        output.insert(output.end(), tail.begin(), tail.end());
+        Append(slots.Run(path, Slice(inputs, split, inputs.tokens)), output);
         EXPECT_LE(RelativeNormError(output, expected), kChunkTolerance) << DeltaRulePathName(first) << " to " << split;
         EXPECT_LE(RelativeNormError(slots.Base(0), state), kChunkTolerance)
             << DeltaRulePathName(first) << " to " << split;
@@ -193,10 +192,10 @@ TEST_P(DeltaRule, ReadsStridedRowsAndWritesOnlyItsOwn) {
         params.q_stride = params.k_stride = params.v_stride = stride;
       }
       int32_t log_length = 0;
-      const absl::Status status = path == DeltaRulePath::kScan    ? backend().DeltaRuleScan(params)
-                                  : path == DeltaRulePath::kChunk ? backend().DeltaRuleChunk(params)
-                                                                  : backend().DeltaRuleDecode({params, &log_length});
-      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(path == DeltaRulePath::kScan    ? backend().DeltaRuleScan(params)
+                : path == DeltaRulePath::kChunk ? backend().DeltaRuleChunk(params)
+                                                : backend().DeltaRuleDecode({params, &log_length}),
+                absl::OkStatus());
       return output;
     };
     HostStatePool dense_pool(dims, 3), pool(dims, 3);
@@ -215,8 +214,7 @@ TEST_P(DeltaRule, ASplitGivesTheSameBits) {
     DecodeSlots whole(backend(), dims, 1), parts(backend(), dims, 1);
     std::vector<float> output;
     for (int64_t t = 0; t < tokens; t += step) {
-      const std::vector<float> part = parts.Run(path, Slice(inputs, t, std::min(t + step, tokens)));
-      output.insert(output.end(), part.begin(), part.end());
+      Append(parts.Run(path, Slice(inputs, t, std::min(t + step, tokens))), output);
     }
     EXPECT_TRUE(BitEqual(output, whole.Run(path, inputs)));
     EXPECT_TRUE(BitEqual(parts.Base(0), whole.Base(0)));
@@ -233,7 +231,7 @@ TEST(DeltaRuleScanReference, MatchesDoubleForPackedSequences) {
   std::vector<DeltaRuleInputs> parts;
   for (const int32_t length : lengths) parts.push_back(RandomDeltaRuleInputs(dims, length, random));
   const std::vector<int32_t> offsets = CumulativeLengths(lengths);
-  const std::unique_ptr<Backend> reference = MakeReferenceBackend();
+  const std::unique_ptr<Backend> reference = *MakeBackend("reference");
   DecodeSlots slots(*reference, dims, 2);
   const std::vector<float> output = slots.Run(DeltaRulePath::kScan, Concatenate(parts), lengths, on);
   for (int i = 0; i < 3; ++i) {

@@ -40,16 +40,14 @@ LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
 
 std::vector<float> LayerProblem::Prefill(GdnLayerRunner& runner, const std::vector<Rows>& rows) {
   PackedRows packed(rows, weights_, pool_.view());
-  const absl::Status status = runner.Prefill(packed.step);
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(runner.Prefill(packed.step), absl::OkStatus());
   return packed.y;
 }
 
 std::vector<float> LayerProblem::Decode(GdnLayerRunner& runner, std::vector<Rows>& rows, bool draft) {
   PackedRows packed(rows, weights_, pool_.view());
   packed.step.draft = draft;
-  const absl::Status status = runner.Decode(packed.step, packed.log_lengths.data());
-  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(runner.Decode(packed.step, packed.log_lengths.data()), absl::OkStatus());
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].token_count += packed.cu_seqlens[i + 1] - packed.cu_seqlens[i];
     rows[i].log_length = packed.log_lengths[i];
@@ -73,10 +71,6 @@ PackedRows::PackedRows(const std::vector<Rows>& rows, const LayerWeights& weight
   step.token_counts = token_counts.data();
   step.hidden_states = x.data();
   step.output = y.data();
-}
-
-std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last) {
-  return {tensor.begin() + first * width, tensor.begin() + last * width};
 }
 
 }  // namespace gdn

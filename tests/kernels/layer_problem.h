@@ -66,7 +66,4 @@ struct PackedRows {
   LayerStep step;
 };
 
-// Rows [first, last) of a [tokens, width] tensor.
-std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last);
-
 }  // namespace gdn

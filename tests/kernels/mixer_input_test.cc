@@ -1,7 +1,6 @@
 #include "kernels/mixer_input/mixer_input.h"
 
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/random.h"
+#include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -29,14 +29,12 @@ struct Result {
 };
 
 void ExpectSameBits(const Result& actual, const Result& expected, const std::string& what) {
-  EXPECT_TRUE(BitEqual(actual.v, expected.v)) << what;
-  EXPECT_TRUE(BitEqual(actual.z, expected.z)) << what;
-  EXPECT_TRUE(BitEqual(actual.q, expected.q)) << what;
-  EXPECT_TRUE(BitEqual(actual.k, expected.k)) << what;
-  EXPECT_TRUE(BitEqual(actual.g, expected.g)) << what;
-  EXPECT_TRUE(BitEqual(actual.beta, expected.beta)) << what;
+  SCOPED_TRACE(what);
+  for (const auto part : {&Result::v, &Result::z, &Result::q, &Result::k, &Result::g, &Result::beta}) {
+    EXPECT_TRUE(BitEqual(actual.*part, expected.*part));
+  }
   for (size_t i = 0; i < expected.slots.size(); ++i) {
-    EXPECT_TRUE(BitEqual(actual.slots[i], expected.slots[i])) << what << ", slot " << i;
+    EXPECT_TRUE(BitEqual(actual.slots[i], expected.slots[i])) << "slot " << i;
   }
 }
 
@@ -76,15 +74,16 @@ class Mixer {
     MixerInputParams params = Params(pool.view(), convolved, r);
     params.split_scratch = scratch.data();
     if (way != Way::kFused) {
-      Expect(backend.QkvzSplit({.layout = layout_,
-                                .dims = dims_,
-                                .rows = tokens(),
-                                .qkvz = qkvz_.data(),
-                                .ba = ba_.data(),
-                                .mixed_qkv = mixed.data(),
-                                .z = r.z.data(),
-                                .b = b.data(),
-                                .a = a.data()}));
+      EXPECT_EQ(backend.QkvzSplit({.layout = layout_,
+                                   .dims = dims_,
+                                   .rows = tokens(),
+                                   .qkvz = qkvz_.data(),
+                                   .ba = ba_.data(),
+                                   .mixed_qkv = mixed.data(),
+                                   .z = r.z.data(),
+                                   .b = b.data(),
+                                   .a = a.data()}),
+                absl::OkStatus());
       params.qkvz = params.ba = nullptr;
       params.mixed_qkv = mixed.data();
       params.b = b.data();
@@ -93,7 +92,7 @@ class Mixer {
     if (way == Way::kSeparate) {
       RunSeparate(params, backend);
     } else {
-      Expect(backend.MixerInput(params));
+      EXPECT_EQ(backend.MixerInput(params), absl::OkStatus());
     }
     for (int64_t t = 0; t < tokens(); ++t) {
       const auto row = convolved.begin() + t * dims_.conv_channels();
@@ -104,56 +103,56 @@ class Mixer {
   }
 
   MixerInputParams Params(const StatePoolView& pool, std::vector<float>& convolved, Result& r) const {
-    MixerInputParams params;
-    params.pool = pool;
-    params.batch = {.sequences = static_cast<int32_t>(sequences_.slots.size()),
-                    .cu_seqlens = cu_seqlens_.data(),
-                    .slots = sequences_.slots.data()};
-    params.token_counts = sequences_.counts.data();
-    params.layout = layout_;
-    params.qkvz = qkvz_.data();
-    params.ba = ba_.data();
-    params.conv_weight = weight_.data();
-    params.a_log = a_log_.data();
-    params.dt_bias = dt_bias_.data();
-    params.scale = 0.3f;
-    params.convolved = convolved.data();
-    params.z = r.z.data();
-    params.q = r.q.data();
-    params.k = r.k.data();
-    params.g = r.g.data();
-    params.beta = r.beta.data();
-    return params;
+    return {.pool = pool,
+            .batch = {.sequences = static_cast<int32_t>(sequences_.slots.size()),
+                      .cu_seqlens = cu_seqlens_.data(),
+                      .slots = sequences_.slots.data()},
+            .token_counts = sequences_.counts.data(),
+            .layout = layout_,
+            .qkvz = qkvz_.data(),
+            .ba = ba_.data(),
+            .conv_weight = weight_.data(),
+            .a_log = a_log_.data(),
+            .dt_bias = dt_bias_.data(),
+            .scale = 0.3f,
+            .convolved = convolved.data(),
+            .z = r.z.data(),
+            .q = r.q.data(),
+            .k = r.k.data(),
+            .g = r.g.data(),
+            .beta = r.beta.data()};
   }
 
  private:
   int64_t tokens() const { return cu_seqlens_.back(); }
-  static void Expect(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
 
   void RunSeparate(const MixerInputParams& params, Backend& backend) {
-    Expect(backend.CausalConv1d({.pool = params.pool,
-                                 .batch = params.batch,
-                                 .token_counts = params.token_counts,
-                                 .x = params.mixed_qkv,
-                                 .weight = params.conv_weight,
-                                 .y = params.convolved}));
-    Expect(backend.QkL2Norm({.key_heads = dims_.key_heads,
-                             .key_dim = dims_.key_dim,
-                             .rows = tokens(),
-                             .scale = params.scale,
-                             .q = params.convolved,
-                             .k = params.convolved + dims_.key_features(),
-                             .in_stride = dims_.conv_channels(),
-                             .q_out = params.q,
-                             .k_out = params.k}));
-    Expect(backend.Gating({.value_heads = dims_.value_heads,
-                           .rows = tokens(),
-                           .a = params.a,
-                           .b = params.b,
-                           .a_log = params.a_log,
-                           .dt_bias = params.dt_bias,
-                           .g = params.g,
-                           .beta = params.beta}));
+    EXPECT_EQ(backend.CausalConv1d({.pool = params.pool,
+                                    .batch = params.batch,
+                                    .token_counts = params.token_counts,
+                                    .x = params.mixed_qkv,
+                                    .weight = params.conv_weight,
+                                    .y = params.convolved}),
+              absl::OkStatus());
+    EXPECT_EQ(backend.QkL2Norm({.key_heads = dims_.key_heads,
+                                .key_dim = dims_.key_dim,
+                                .rows = tokens(),
+                                .scale = params.scale,
+                                .q = params.convolved,
+                                .k = params.convolved + dims_.key_features(),
+                                .in_stride = dims_.conv_channels(),
+                                .q_out = params.q,
+                                .k_out = params.k}),
+              absl::OkStatus());
+    EXPECT_EQ(backend.Gating({.value_heads = dims_.value_heads,
+                              .rows = tokens(),
+                              .a = params.a,
+                              .b = params.b,
+                              .a_log = params.a_log,
+                              .dt_bias = params.dt_bias,
+                              .g = params.g,
+                              .beta = params.beta}),
+              absl::OkStatus());
   }
 
   LayerDims dims_;
@@ -207,25 +206,21 @@ TEST_P(MixerInput, RefusesMissingInputs) {
   const LayerDims dims{2, 4, 8, 12, 4, 16};
   const Mixer mixer(dims, ProjectionLayout::kFlat, {{2}, {0}, {0}});
   HostStatePool pool(dims, 1, kMaxDraft);
-  std::vector<float> convolved(1000);
+  std::vector<float> convolved(1000), scratch(1000);
   Result r;
   r.z = r.q = r.k = r.g = r.beta = convolved;
-  const auto refusal = [&](auto change) {
-    MixerInputParams params = mixer.Params(pool.view(), convolved, r);
-    change(params);
-    const absl::Status status = backend().MixerInput(params);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    return std::string(status.message());
-  };
-  EXPECT_THAT(refusal([](auto& p) { p.ba = nullptr; }), testing::HasSubstr("ba is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.qkvz = nullptr; }), testing::HasSubstr("qkvz is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.z = nullptr; }), testing::HasSubstr("z is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.qkvz = p.ba = nullptr; }), testing::HasSubstr("mixed_qkv is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.conv_weight = nullptr; }), testing::HasSubstr("conv_weight is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.beta = nullptr; }), testing::HasSubstr("beta is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.scale = INFINITY; }), testing::HasSubstr("scale is inf"));
-  EXPECT_THAT(refusal([](auto& p) { p.token_counts = nullptr; }), testing::HasSubstr("token_counts is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.pool.data = nullptr; }), testing::HasSubstr("pool.data is null"));
+  MixerInputParams good = mixer.Params(pool.view(), convolved, r);
+  good.split_scratch = scratch.data();
+  ExpectRefused<MixerInputParams>([&](const auto& params) { return backend().MixerInput(params); }, good,
+                                  {{"ba is null", [](auto& p) { p.ba = nullptr; }},
+                                   {"qkvz is null", [](auto& p) { p.qkvz = nullptr; }},
+                                   {"z is null", [](auto& p) { p.z = nullptr; }},
+                                   {"mixed_qkv is null", [](auto& p) { p.qkvz = p.ba = nullptr; }},
+                                   {"conv_weight is null", [](auto& p) { p.conv_weight = nullptr; }},
+                                   {"beta is null", [](auto& p) { p.beta = nullptr; }},
+                                   {"scale is inf", [](auto& p) { p.scale = INFINITY; }},
+                                   {"token_counts is null", [](auto& p) { p.token_counts = nullptr; }},
+                                   {"pool.data is null", [](auto& p) { p.pool.data = nullptr; }}});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "gtest/gtest.h"
 #include "kernels/slot_access.h"
 #include "tests/kernels/layer_problem.h"
+#include "tests/support/refusal.h"
 
 namespace gdn {
 namespace {
@@ -52,13 +53,12 @@ TEST(NullBackend, StepsComputeNothingButLogsGrowAndFold) {
 
 TEST(NullBackend, RefusesWhatARealBackendRefuses) {
   const auto backend = MakeNullBackend();
-  EXPECT_EQ(backend->Projection({.rows = 1, .weight = {DType::kF32, nullptr, 1, 1}}).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(backend->Gating({.value_heads = 1, .rows = 1}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(backend->GatedRmsNorm({.value_dim = 1, .rows = -1}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(backend->Projection({.rows = 1, .weight = {DType::kF32, nullptr, 1, 1}}), IsInvalid(""));
+  EXPECT_THAT(backend->Gating({.value_heads = 1, .rows = 1}), IsInvalid(""));
+  EXPECT_THAT(backend->GatedRmsNorm({.value_dim = 1, .rows = -1}), IsInvalid(""));
   MaterializeStateParams fold;
   fold.count = -1;
-  EXPECT_EQ(backend->MaterializeState(fold).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(backend->MaterializeState(fold), IsInvalid(""));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "kernels/projection/projection_paths.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"
+#include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -39,8 +40,7 @@ struct Problem {
     std::vector<float> y(params.rows * params.y_stride, kUntouched);
     params.path = path;
     params.y = y.data();
-    const absl::Status status = run(params);
-    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(run(params), absl::OkStatus());
     return y;
   }
   std::vector<float> Run(ProjectionPath path, Backend& backend) {
@@ -163,8 +163,7 @@ TEST_P(Projection, MatricesOfOneCallGiveTheBitsOfEachAlone) {
         params.push_back(problem.params);
       }
       for (size_t i = 0; i < params.size(); ++i) params[i].y = together[i].data();
-      const absl::Status status = backend().Projections(params);
-      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(backend().Projections(params), absl::OkStatus());
       for (size_t i = 0; i < params.size(); ++i) EXPECT_TRUE(BitEqual(together[i], alone[i])) << i;
     }
   }
@@ -225,26 +224,18 @@ TEST(ProjectionGemm, OfTheLibraryMatchesReferenceWithTheSameBitsOnAnyThreadCount
   }
 }
 
-template <typename Change, typename Run>
-std::string Refusal(ProjectionParams params, Change change, Run run) {
-  float y[16];
-  params.y = y;
-  change(params);
-  const absl::Status status = run(params);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  return std::string(status.message());
-}
-
 TEST(ProjectionParams, BadOnesAreRefusedByName) {
-  const Problem good(DType::kF32, 2, 3, 4);
-  const auto refusal = [&](auto change) { return Refusal(good.params, change, ValidateProjection); };
-  EXPECT_THAT(refusal([](auto& p) { p.x = nullptr; }), testing::HasSubstr("x is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.y = nullptr; }), testing::HasSubstr("y is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.weight.data = nullptr; }), testing::HasSubstr("weight.data is null"));
-  EXPECT_THAT(refusal([](auto& p) { p.x_stride = 3; }), testing::HasSubstr("x_stride is 3; expected 4 or more"));
-  EXPECT_THAT(refusal([](auto& p) { p.y_stride = 2; }), testing::HasSubstr("y_stride is 2"));
-  EXPECT_THAT(refusal([](auto& p) { p.rows = -1; }), testing::HasSubstr("rows is -1"));
-  EXPECT_THAT(refusal([](auto& p) { p.weight.cols = 0; }), testing::HasSubstr("weight.cols is 0"));
+  Problem good(DType::kF32, 2, 3, 4);
+  float y[16];
+  good.params.y = y;
+  ExpectRefused<ProjectionParams>(ValidateProjection, good.params,
+                                  {{"x is null", [](auto& p) { p.x = nullptr; }},
+                                   {"y is null", [](auto& p) { p.y = nullptr; }},
+                                   {"weight.data is null", [](auto& p) { p.weight.data = nullptr; }},
+                                   {"x_stride is 3; expected 4 or more", [](auto& p) { p.x_stride = 3; }},
+                                   {"y_stride is 2", [](auto& p) { p.y_stride = 2; }},
+                                   {"rows is -1", [](auto& p) { p.rows = -1; }},
+                                   {"weight.cols is 0", [](auto& p) { p.weight.cols = 0; }}});
 }
 
 // The default calls one after the other, which need not share anything.
@@ -253,20 +244,18 @@ TEST_P(Projection, OneLaunchRefusesMatricesThatDoNotShareTheirRows) {
   Problem good(DType::kF32, 2, 4, 8);
   float y[16];
   good.params.y = y;
-  const auto refusal = [&](auto change) {
-    return Refusal(good.params, change, [&](const ProjectionParams& changed) {
-      return backend().Projections(std::vector<ProjectionParams>{good.params, changed});
-    });
+  const auto call = [&](const ProjectionParams& changed) {
+    return backend().Projections(std::vector<ProjectionParams>{good.params, changed});
   };
-  EXPECT_THAT(refusal([](auto& p) { ++p.x; }), testing::HasSubstr("x of matrix 1"));
-  EXPECT_THAT(refusal([](auto& p) { p.rows = 1; }), testing::HasSubstr("rows of matrix 1"));
-  EXPECT_THAT(refusal([](auto& p) { p.x_stride = 9; }), testing::HasSubstr("x_stride"));
-  EXPECT_THAT(refusal([](auto& p) { p.path = ProjectionPath::kSequenceGemm; }), testing::HasSubstr("path"));
-  EXPECT_THAT(refusal([](auto& p) { p.weight.cols = 7; }), testing::HasSubstr("weight.cols"));
-  EXPECT_THAT(refusal([](auto& p) { p.y = nullptr; }), testing::HasSubstr("y is null"));
-  EXPECT_EQ(backend().Projections({}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(backend().Projections(std::vector<ProjectionParams>(5, good.params)).code(),
-            absl::StatusCode::kInvalidArgument);
+  ExpectRefused<ProjectionParams>(call, good.params,
+                                  {{"x of matrix 1", [](auto& p) { ++p.x; }},
+                                   {"rows of matrix 1", [](auto& p) { p.rows = 1; }},
+                                   {"x_stride", [](auto& p) { p.x_stride = 9; }},
+                                   {"path", [](auto& p) { p.path = ProjectionPath::kSequenceGemm; }},
+                                   {"weight.cols", [](auto& p) { p.weight.cols = 7; }},
+                                   {"y is null", [](auto& p) { p.y = nullptr; }}});
+  EXPECT_THAT(backend().Projections({}), IsInvalid(""));
+  EXPECT_THAT(backend().Projections(std::vector<ProjectionParams>(5, good.params)), IsInvalid(""));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "tests/support/compare.h"
 #include "tests/support/random.h"
+#include "tests/support/refusal.h"
 #include "tests/support/test_backend.h"
 
 namespace gdn {
@@ -16,10 +17,7 @@ struct Normalized {
 
 class QkL2Norm : public BackendTest {
  protected:
-  void Run(const QkL2NormParams& params) {
-    const absl::Status status = backend().QkL2Norm(params);
-    EXPECT_TRUE(status.ok()) << status;
-  }
+  void Run(const QkL2NormParams& params) { EXPECT_EQ(backend().QkL2Norm(params), absl::OkStatus()); }
   // q and k lie side by side in rows of `x`, as in mixed_qkv.
   Normalized Run(const std::vector<float>& x, int32_t heads, int32_t dim, float scale) {
     const int64_t stride = 2 * int64_t{heads} * dim;
@@ -107,23 +105,14 @@ TEST_P(QkL2Norm, EveryElementIsRightAndOutputsMayAliasInputs) {
   }
 }
 
-TEST(QkL2NormParams, BadParamsAreRefusedByName) {
+TEST(QkL2NormParams, BadOnesAreRefusedByName) {
   float data[8] = {};
-  QkL2NormParams params{.key_heads = 1,
-                        .key_dim = 4,
-                        .rows = 1,
-                        .scale = NAN,
-                        .q = data,
-                        .k = data,
-                        .in_stride = 3,
-                        .q_out = data,
-                        .k_out = data};
-  EXPECT_THAT(std::string(ValidateQkL2Norm(params).message()), testing::HasSubstr("scale is nan"));
-  params.scale = 1.0f;
-  EXPECT_THAT(std::string(ValidateQkL2Norm(params).message()), testing::HasSubstr("in_stride is 3"));
-  params.in_stride = 4;
-  params.k_out = nullptr;
-  EXPECT_THAT(std::string(ValidateQkL2Norm(params).message()), testing::HasSubstr("k_out is null"));
+  ExpectRefused<QkL2NormParams>(
+      ValidateQkL2Norm,
+      {.key_heads = 1, .key_dim = 4, .rows = 1, .q = data, .k = data, .in_stride = 4, .q_out = data, .k_out = data},
+      {{"scale is nan", [](auto& p) { p.scale = NAN; }},
+       {"in_stride is 3", [](auto& p) { p.in_stride = 3; }},
+       {"k_out is null", [](auto& p) { p.k_out = nullptr; }}});
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/support/compare.h"
 #include "tests/support/delta_rule_problem.h"
 #include "tests/support/random.h"
+#include "tests/support/refusal.h"
 
 namespace gdn {
 namespace {
@@ -13,29 +15,17 @@ namespace {
 constexpr LayerDims kDims{
     .key_heads = 2, .value_heads = 4, .key_dim = 5, .value_dim = 3, .conv_width = 4, .hidden_size = 8};
 
-SlotImage RandomImage(const LayerDims& dims, int32_t log_length, Random& random) {
-  return {.base = random.Normal(dims.state_elements()),
-          .log_k = random.Normal(log_length * dims.key_features()),
-          .log_u = random.Normal(log_length * dims.value_features()),
-          .log_g = random.Uniform(int64_t{log_length} * dims.value_heads, -1.0f, 0.0f),
-          .conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1))};
-}
-
 TEST(SlotAccess, ASlotReadsBackWhatWasWrittenAtAnyTokenCount) {
   const auto backend = *MakeCpuBackend({.threads = 1});
   HostStatePool pool(kDims, 3);
   Random random(1);
   for (int64_t token_count : {0, 1, 2, 3, 9, 10, 11, 12345}) {
     for (int32_t log_length : {0, 1, 15}) {
-      const SlotImage image = RandomImage(kDims, log_length, random);
+      const SlotImage image = RandomSlotImage(kDims, log_length, random);
       ASSERT_TRUE(WriteSlot(*backend, pool.view(), 1, token_count, image).ok());
       const auto read = ReadSlot(*backend, pool.view(), 1, log_length, token_count);
       ASSERT_TRUE(read.ok());
-      EXPECT_EQ(read->base, image.base);
-      EXPECT_EQ(read->log_k, image.log_k);
-      EXPECT_EQ(read->log_u, image.log_u);
-      EXPECT_EQ(read->log_g, image.log_g);
-      EXPECT_EQ(read->conv, image.conv);
+      EXPECT_TRUE(BitEqual(*read, image));
       EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
       EXPECT_THAT(pool.slot(2), testing::Each(0.0f));
     }
@@ -64,7 +54,7 @@ TEST(SlotAccess, ZeroSlotMakesOneSlotFresh) {
   const auto backend = *MakeCpuBackend({.threads = 1});
   HostStatePool pool(kDims, 2);
   Random random(2);
-  const SlotImage image = RandomImage(kDims, 3, random);
+  const SlotImage image = RandomSlotImage(kDims, 3, random);
   ASSERT_TRUE(WriteSlot(*backend, pool.view(), 0, 5, image).ok());
   ASSERT_TRUE(WriteSlot(*backend, pool.view(), 1, 5, image).ok());
   ASSERT_TRUE(backend->ZeroSlot(pool.view(), 0).ok());
@@ -76,26 +66,24 @@ TEST(SlotAccess, BadSlotAccessIsRefusedAndChangesNothing) {
   const auto backend = *MakeCpuBackend({.threads = 1});
   HostStatePool pool(kDims, 2);
   Random random(3);
-  const SlotImage good = RandomImage(kDims, 2, random);
-  const auto code = [](const auto& result) { return result.code(); };
-  const auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_EQ(code(backend->ZeroSlot(pool.view(), 2)), kInvalid);
-  EXPECT_EQ(code(backend->ZeroSlot(pool.view(), -1)), kInvalid);
-  EXPECT_EQ(code(ReadSlot(*backend, pool.view(), 0, -1, 0).status()), kInvalid);
-  EXPECT_EQ(code(ReadSlot(*backend, pool.view(), 0, pool.view().layout.log_rows() + 1, 0).status()), kInvalid);
-  EXPECT_EQ(code(ReadSlot(*backend, pool.view(), 0, 0, -1).status()), kInvalid);
-  EXPECT_EQ(code(WriteSlot(*backend, pool.view(), 0, -1, good)), kInvalid);
+  const SlotImage good = RandomSlotImage(kDims, 2, random);
+  EXPECT_THAT(backend->ZeroSlot(pool.view(), 2), IsInvalid(""));
+  EXPECT_THAT(backend->ZeroSlot(pool.view(), -1), IsInvalid(""));
+  EXPECT_THAT(ReadSlot(*backend, pool.view(), 0, -1, 0).status(), IsInvalid(""));
+  EXPECT_THAT(ReadSlot(*backend, pool.view(), 0, pool.view().layout.log_rows() + 1, 0).status(), IsInvalid(""));
+  EXPECT_THAT(ReadSlot(*backend, pool.view(), 0, 0, -1).status(), IsInvalid(""));
+  EXPECT_THAT(WriteSlot(*backend, pool.view(), 0, -1, good), IsInvalid(""));
   std::vector<float> SlotImage::*const parts[] = {&SlotImage::base, &SlotImage::log_k, &SlotImage::log_u,
                                                   &SlotImage::log_g, &SlotImage::conv};
   for (std::vector<float> SlotImage::*part : parts) {
     SlotImage bad = good;
     (bad.*part).pop_back();
     const absl::Status status = WriteSlot(*backend, pool.view(), 0, 0, bad);
-    EXPECT_EQ(status.code(), kInvalid);
+    EXPECT_THAT(status, IsInvalid(""));
     EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
   }
-  const SlotImage too_long = RandomImage(kDims, pool.view().layout.log_rows() + 1, random);
-  EXPECT_EQ(code(WriteSlot(*backend, pool.view(), 0, 0, too_long)), kInvalid);
+  const SlotImage too_long = RandomSlotImage(kDims, pool.view().layout.log_rows() + 1, random);
+  EXPECT_THAT(WriteSlot(*backend, pool.view(), 0, 0, too_long), IsInvalid(""));
   EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
 }
 

@@ -1,5 +1,6 @@
 #include "tests/support/compare.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -7,8 +8,8 @@
 namespace gdn {
 namespace {
 
-template <typename T>
-double RelativeError(absl::Span<const float> actual, absl::Span<const T> expected) {
+template <typename Actual, typename Expected>
+double RelativeError(absl::Span<const Actual> actual, absl::Span<const Expected> expected) {
   constexpr double kIncomparable = std::numeric_limits<double>::infinity();
   if (actual.size() != expected.size()) return kIncomparable;
   double error = 0.0;
@@ -33,15 +34,21 @@ double RelativeNormError(absl::Span<const float> actual, absl::Span<const double
   return RelativeError(actual, expected);
 }
 
+double RelativeNormError(absl::Span<const double> actual, absl::Span<const double> expected) {
+  return RelativeError(actual, expected);
+}
+
 bool BitEqual(absl::Span<const float> a, absl::Span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+bool BitEqual(const SlotImage& a, const SlotImage& b) {
+  return BitEqual(a.base, b.base) && BitEqual(a.log_k, b.log_k) && BitEqual(a.log_u, b.log_u) &&
+         BitEqual(a.log_g, b.log_g) && BitEqual(a.conv, b.conv);
+}
+
 bool AllFinite(absl::Span<const float> values) {
-  for (float value : values) {
-    if (!std::isfinite(value)) return false;
-  }
-  return true;
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
 }  // namespace gdn

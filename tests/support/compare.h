@@ -7,6 +7,7 @@
 #pragma once
 
 #include "absl/types/span.h"
+#include "kernels/slot_access.h"
 
 namespace gdn {
 
@@ -14,9 +15,11 @@ namespace gdn {
 // where the sizes differ or `actual` holds a NaN or an infinity, so that EXPECT_LE always sees it.
 double RelativeNormError(absl::Span<const float> actual, absl::Span<const float> expected);
 double RelativeNormError(absl::Span<const float> actual, absl::Span<const double> expected);
+double RelativeNormError(absl::Span<const double> actual, absl::Span<const double> expected);
 
 // The same bytes: NaN equals an equal NaN, +0 differs from -0.
 bool BitEqual(absl::Span<const float> a, absl::Span<const float> b);
+bool BitEqual(const SlotImage& a, const SlotImage& b);
 
 bool AllFinite(absl::Span<const float> values);
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 
 namespace gdn {
 namespace {
@@ -17,21 +15,18 @@ void NormalizeRows(std::vector<float>& values, int32_t dim, double norm) {
   }
 }
 
-std::vector<float> SliceRows(const std::vector<float>& values, int64_t row, int64_t first, int64_t last) {
-  return std::vector<float>(values.begin() + first * row, values.begin() + last * row);
-}
-
-void Append(const std::vector<float>& from, std::vector<float>& to) { to.insert(to.end(), from.begin(), from.end()); }
-
 }  // namespace
 
+std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last) {
+  return {tensor.begin() + first * width, tensor.begin() + last * width};
+}
+
+void Append(const std::vector<float>& more, std::vector<float>& tensor) {
+  tensor.insert(tensor.end(), more.begin(), more.end());
+}
+
 LayerDims OperatorDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
-  LayerDims dims;
-  dims.key_heads = key_heads;
-  dims.value_heads = value_heads;
-  dims.key_dim = key_dim;
-  dims.value_dim = value_dim;
-  return dims;
+  return {.key_heads = key_heads, .value_heads = value_heads, .key_dim = key_dim, .value_dim = value_dim};
 }
 
 DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Random& random, float g_low) {
@@ -74,42 +69,37 @@ DeltaRuleInputs Concatenate(absl::Span<const DeltaRuleInputs> parts) {
   return whole;
 }
 
+SlotImage RandomSlotImage(const LayerDims& dims, int64_t log_rows, Random& random) {
+  return {.base = random.Normal(dims.state_elements(), 0.5f),
+          .log_k = random.Normal(log_rows * dims.key_features(), 0.2f),
+          .log_u = random.Normal(log_rows * dims.value_features(), 0.5f),
+          .log_g = random.Uniform(log_rows * dims.value_heads, -1.0f, 0.0f),
+          .conv = random.Normal(dims.conv_channels() * std::max(0, dims.conv_width - 1))};
+}
+
 HostStatePool::HostStatePool(const LayerDims& dims, int32_t slots, int32_t max_draft) {
-  absl::StatusOr<StateLayout> layout = StateLayout::Make(dims, max_draft);
-  if (!layout.ok()) {
-    std::fprintf(stderr, "HostStatePool: %s\n", layout.status().ToString().c_str());
-    std::abort();
-  }
-  data_ = AlignedBuffer<float>(static_cast<size_t>(layout->slot_floats()) * slots);
-  view_ = {.layout = *layout, .data = data_.data(), .slot_count = slots};
+  const StateLayout layout = *StateLayout::Make(dims, max_draft);
+  data_ = AlignedBuffer<float>(static_cast<size_t>(layout.slot_floats()) * slots);
+  view_ = {.layout = layout, .data = data_.data(), .slot_count = slots};
 }
 
 absl::Span<float> HostStatePool::slot(int32_t index) {
   return absl::MakeSpan(view_.slot(index), static_cast<size_t>(view_.layout.slot_floats()));
 }
 
-absl::Span<float> HostStatePool::base(int32_t index) {
-  return slot(index).subspan(view_.layout.base_offset(), view_.layout.dims().state_elements());
-}
-
-void HostStatePool::SetBase(int32_t index, absl::Span<const float> values) {
-  std::copy(values.begin(), values.end(), base(index).begin());
-}
-
 DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePoolView& pool, const PackedBatch& batch,
                                     std::vector<float>& output) {
-  DeltaRuleParams params;
-  params.pool = pool;
-  params.batch = batch;
-  params.q = inputs.q.data();
-  params.k = inputs.k.data();
-  params.v = inputs.v.data();
-  params.g = inputs.g.data();
-  params.beta = inputs.beta.data();
-  params.q_stride = params.k_stride = inputs.dims.key_features();
-  params.v_stride = inputs.dims.value_features();
-  params.output = output.data();
-  return params;
+  return {.pool = pool,
+          .batch = batch,
+          .q = inputs.q.data(),
+          .k = inputs.k.data(),
+          .v = inputs.v.data(),
+          .g = inputs.g.data(),
+          .beta = inputs.beta.data(),
+          .q_stride = inputs.dims.key_features(),
+          .k_stride = inputs.dims.key_features(),
+          .v_stride = inputs.dims.value_features(),
+          .output = output.data()};
 }
 
 std::vector<int32_t> CumulativeLengths(const std::vector<int32_t>& lengths) {

@@ -5,7 +5,6 @@
 //   Random random(1);
 //   DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, /*tokens=*/100, random);
 //   HostStatePool pool(dims, /*slots=*/1);
-//   pool.SetBase(0, random.Normal(dims.state_elements()));
 //   std::vector<double> o = DeltaRuleInDouble(inputs, state);
 #pragma once
 
@@ -15,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/aligned_buffer.h"
 #include "kernels/common/delta_rule.h"
+#include "kernels/slot_access.h"
 #include "tests/support/random.h"
 
 namespace gdn {
@@ -36,11 +36,19 @@ LayerDims OperatorDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, 
 // Unit q (times K^-0.5) and k, normal v, g uniform in [g_low, 0], beta in [0, 1].
 DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Random& random, float g_low = -1.0f);
 
+// Rows [first, last) of a [tokens, width] tensor.
+std::vector<float> SliceRows(const std::vector<float>& tensor, int64_t width, int64_t first, int64_t last);
+// Puts `more` behind what `tensor` holds.
+void Append(const std::vector<float>& more, std::vector<float>& tensor);
+
 // Rows [first, last).
 DeltaRuleInputs Slice(const DeltaRuleInputs& inputs, int64_t first, int64_t last);
 
 // The rows of all parts, one after the other; all of the same dims.
 DeltaRuleInputs Concatenate(absl::Span<const DeltaRuleInputs> parts);
+
+// A random state with `log_rows` entries in its log, and convolution columns where the dims have a convolution.
+SlotImage RandomSlotImage(const LayerDims& dims, int64_t log_rows, Random& random);
 
 // State slots on the host, all zero at first.
 class HostStatePool {
@@ -49,8 +57,6 @@ class HostStatePool {
 
   const StatePoolView& view() const { return view_; }
   absl::Span<float> slot(int32_t index);
-  absl::Span<float> base(int32_t index);  // [HV, K, V]
-  void SetBase(int32_t index, absl::Span<const float> values);
 
  private:
   StatePoolView view_;

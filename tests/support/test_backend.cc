@@ -4,8 +4,11 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/null/null_backend.h"
+#include "tests/support/host_memory_backend.h"
 
 namespace gdn {
 namespace {
@@ -17,13 +20,35 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeNamed(const std::string& name, int 
                                     std::string(GpuBackendName()));
 }
 
+class ReferenceBackend final : public HostMemoryBackend {
+ public:
+  ReferenceBackend() : HostMemoryBackend(/*unified_memory=*/true) {}
+
+  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+    DeltaRuleScanReference(params);
+    return absl::OkStatus();
+  }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return DeltaRuleScan(params); }
+  absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
+    DeltaRuleDecodeReference(params);
+    return absl::OkStatus();
+  }
+  absl::Status MaterializeState(const MaterializeStateParams& params) override {
+    GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
+    MaterializeStateReference(params);
+    return absl::OkStatus();
+  }
+};
+
 // The executor, with waves and a grid of its own.
-std::unique_ptr<Backend> MakeExecutor(const char* wave_width, const char* processors) {
-  setenv("GDN_HOST_WAVE_WIDTH", wave_width, /*overwrite=*/1);
+absl::StatusOr<std::unique_ptr<Backend>> MakeExecutor(const std::string& name, const char* processors) {
+  setenv("GDN_HOST_WAVE_WIDTH", name == "host64" ? "64" : "32", /*overwrite=*/1);
   setenv("GDN_HOST_PROCESSORS", processors, /*overwrite=*/1);
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeGpuBackend({});
   unsetenv("GDN_HOST_PROCESSORS");
-  return *std::move(backend);
+  return backend;
 }
 
 }  // namespace
@@ -40,17 +65,28 @@ std::unique_ptr<Backend> MakeTestBackend(int threads) {
   std::abort();
 }
 
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name) {
+  if (name == "cpu") return MakeCpuBackend({.threads = 2});
+  if (name == "null") return MakeNullBackend();
+  if (name == "reference") return std::make_unique<ReferenceBackend>();
+  return name == "gpu" ? MakeGpuBackend({}) : MakeExecutor(name, "2");
+}
+
+std::vector<std::string> WithGpus(std::vector<std::string> names) {
+  if (GpuBackendName() != "host") {
+    names.emplace_back("gpu");
+  } else {
+    names.insert(names.end(), {"host64", "host32"});
+  }
+  return names;
+}
+
 std::vector<std::string> HostBackends() {
 #ifdef GDN_TEST_HOST_EXECUTOR
-  return {"cpu", "host64", "host32"};
+  return WithGpus({"cpu"});
 #else
   return {"cpu"};
 #endif
-}
-
-std::unique_ptr<Backend> MakeHostBackend(const std::string& name) {
-  if (name == "cpu") return *MakeCpuBackend({.threads = 2});
-  return MakeExecutor(name == "host64" ? "64" : "32", "2");
 }
 
 std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name) {
@@ -58,8 +94,8 @@ std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& n
   if (name == "cpu") {
     for (const int threads : {1, 3, 5}) others.push_back(*MakeCpuBackend({.threads = threads}));
   } else {
-    others.push_back(MakeExecutor(name == "host64" ? "64" : "32", "1"));
-    others.push_back(MakeExecutor(name == "host64" ? "32" : "64", "200"));
+    others.push_back(*MakeExecutor(name, "1"));
+    others.push_back(*MakeExecutor(name == "host64" ? "host32" : "host64", "200"));
   }
   return others;
 }

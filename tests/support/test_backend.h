@@ -5,7 +5,7 @@
 //
 //   std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2);
 //
-// And the backends of a test that is about all of them, as the values of its parameter:
+// And the backends of a test that is about several, as the values of its parameter:
 //
 //   class Gating : public BackendTest {};
 //   GDN_ON_EVERY_BACKEND(Gating);
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 
@@ -26,26 +27,34 @@ std::string TestBackendName();
 // Ends the program with the reason where the backend cannot be made: a test that ran on another would say nothing.
 std::unique_ptr<Backend> MakeTestBackend(int threads);
 
-// "cpu", and where the executor runs the GPU sources "host64" and "host32", named after their waves: the backends whose
-// memory a test may read and write in place.
+// "cpu"; "null"; "reference", the delta rule by its references and no other operators; and the GPU sources: "host64"
+// and "host32" on the executor, named after their waves, or "gpu" on the device that they were built for.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name);
+
+// `names`, and those of the GPU sources.
+std::vector<std::string> WithGpus(std::vector<std::string> names);
+// Those whose memory a test may read and write in place: "cpu", and the executor's where tests run on it.
 std::vector<std::string> HostBackends();
-std::unique_ptr<Backend> MakeHostBackend(const std::string& name);
-// Others that promise the same bits: of fewer and more threads, or of the other wave and of smaller and larger grids.
+// Others that promise the bits of a host backend: of fewer and more threads, or of the other wave and of smaller and
+// larger grids.
 std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name);
 
-// Is run once on each of HostBackends().
+// Is run once on each of the backends named. Skipped where the GPU sources were built for a device and there is none.
 class BackendTest : public testing::TestWithParam<std::string> {
  protected:
-  Backend& backend() { return *backend_; }
+  void SetUp() override {
+    if (!backend_.ok()) GTEST_SKIP() << backend_.status();
+  }
+  Backend& backend() { return **backend_; }
   bool on_cpu() const { return GetParam() == "cpu"; }
   std::vector<std::unique_ptr<Backend>> OthersOfTheSameBits() const { return BackendsOfTheSameBits(GetParam()); }
 
  private:
-  std::unique_ptr<Backend> backend_ = MakeHostBackend(GetParam());
+  absl::StatusOr<std::unique_ptr<Backend>> backend_ = MakeBackend(GetParam());
 };
 
-#define GDN_ON_EVERY_BACKEND(Fixture)                                             \
-  INSTANTIATE_TEST_SUITE_P(On, Fixture, testing::ValuesIn(::gdn::HostBackends()), \
-                           [](const auto& backend) { return backend.param; })
+#define GDN_ON_BACKENDS(Fixture, names) \
+  INSTANTIATE_TEST_SUITE_P(On, Fixture, testing::ValuesIn(names), [](const auto& backend) { return backend.param; })
+#define GDN_ON_EVERY_BACKEND(Fixture) GDN_ON_BACKENDS(Fixture, ::gdn::HostBackends())
 
 }  // namespace gdn

@@ -21,9 +21,9 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/machine.h"
 #include "tools/gdn_bench/machine_kernels.h"
+#include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
 namespace {
@@ -105,6 +105,8 @@ void Keep(float result) {
   static_cast<void>(kept);
 }
 
+void KeepMultiplyAdds(int64_t iterations) { Keep(MultiplyAdds(iterations, kMultiplier, kAddend)); }
+
 double ThreadSeconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -112,10 +114,8 @@ double ThreadSeconds() {
 }
 
 double ThreadSecondsOf(int64_t iterations) {
-  const float multiplier = kMultiplier;
-  const float addend = kAddend;
   const double start = ThreadSeconds();
-  Keep(MultiplyAdds(iterations, multiplier, addend));
+  KeepMultiplyAdds(iterations);
   return ThreadSeconds() - start;
 }
 
@@ -134,84 +134,75 @@ class CpuLimits {
     if (second_ != nullptr) munmap(second_, buffer_bytes_);
   }
 
-  absl::Status Prepare();
-  MachineRates Measure();
+  absl::Status Prepare() {
+    if (first_ == nullptr || second_ == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot map two buffers of ", buffer_bytes_, " bytes to measure bandwidth"));
+    }
+    // Untouched anonymous pages all read from one page of zeros, which would sit in the cache.
+    std::fill_n(first_, buffer_bytes_ / sizeof(float), 1.0f);
+    std::fill_n(second_, buffer_bytes_ / sizeof(float), 1.0f);
+    GDN_RETURN_IF_ERROR(CheckMultiplyAdds());
+    Measure();  // brings threads and clocks up
+    return absl::OkStatus();
+  }
+
+  MachineRates Measure() {
+    const double bytes = static_cast<double>(buffer_bytes_);
+    const auto seconds_of_slices = [this](const auto& loop) {
+      const double start = NowSeconds();
+      pool_.ParallelFor(static_cast<int64_t>(buffer_bytes_ / kSliceBytes),
+                        [&](int64_t slice, int) { loop(static_cast<size_t>(slice) * kSliceFloats); });
+      return NowSeconds() - start;
+    };
+    MachineRates rates;
+    rates.read_bytes_per_s =
+        bytes / seconds_of_slices([this](size_t at) { Keep(ReadStreams(first_ + at, kSliceFloats)); });
+    rates.copy_bytes_per_s =
+        2 * bytes / seconds_of_slices([this](size_t at) { CopyStreams(first_ + at, second_ + at, kSliceFloats); });
+    rates.update_bytes_per_s = 2 * bytes / seconds_of_slices([this, factor = float{kFactor}](size_t at) {
+                                 UpdateInPlace(first_ + at, kSliceFloats, factor);
+                               });
+    const double flops =
+        static_cast<double>(pool_.threads() * kTasksPerThread * kMultiplyAddIterations * FlopsPerIteration());
+    rates.flops_per_s = flops / MultiplyAddSeconds(kMultiplyAddIterations);
+    return rates;
+  }
 
  private:
-  absl::Status CheckMultiplyAdds();
-  double MultiplyAddSeconds(int64_t iterations_per_task);
+  absl::Status CheckMultiplyAdds() {
+    for (const auto& [iterations, expected] :
+         {std::pair(int64_t{3}, 2.0f + 5.5f / 8), std::pair(kMultiplyAddIterations, 2.0f)}) {
+      const float result = MultiplyAdds(iterations, kMultiplier, kAddend);
+      if (result != expected) {
+        return absl::InternalError(
+            absl::StrCat(iterations, " iterations of multiply-adds gave ", result, " instead of ", expected));
+      }
+    }
+    // In this thread's own time, so that what else runs here does not count; a neighbour on the same core still may,
+    // for some attempts.
+    double once = std::numeric_limits<double>::infinity();
+    double twice = once;
+    for (int attempt = 0; attempt < kCheckAttempts; ++attempt) {
+      once = std::min(once, ThreadSecondsOf(kMultiplyAddIterations));
+      twice = std::min(twice, ThreadSecondsOf(2 * kMultiplyAddIterations));
+      if (twice >= kDoubledWorkAtLeast * once && twice <= kDoubledWorkAtMost * once) return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat("twice the multiply-adds took ", twice / once,
+                                            " times as long, not about 2: they are not what is measured"));
+  }
+
+  double MultiplyAddSeconds(int64_t iterations_per_task) {
+    const double start = NowSeconds();
+    pool_.ParallelFor(pool_.threads() * kTasksPerThread, [&](int64_t, int) { KeepMultiplyAdds(iterations_per_task); });
+    return NowSeconds() - start;
+  }
 
   ThreadPool pool_;
   const size_t buffer_bytes_;
   float* const first_;
   float* const second_;
 };
-
-absl::Status CpuLimits::Prepare() {
-  if (first_ == nullptr || second_ == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map two buffers of ", buffer_bytes_, " bytes to measure bandwidth"));
-  }
-  // Untouched anonymous pages all read from one page of zeros, which would sit in the cache.
-  std::fill_n(first_, buffer_bytes_ / sizeof(float), 1.0f);
-  std::fill_n(second_, buffer_bytes_ / sizeof(float), 1.0f);
-  GDN_RETURN_IF_ERROR(CheckMultiplyAdds());
-  Measure();  // brings threads and clocks up
-  return absl::OkStatus();
-}
-
-double CpuLimits::MultiplyAddSeconds(int64_t iterations_per_task) {
-  const float multiplier = kMultiplier;
-  const float addend = kAddend;
-  const double start = NowSeconds();
-  pool_.ParallelFor(pool_.threads() * kTasksPerThread,
-                    [&](int64_t, int) { Keep(MultiplyAdds(iterations_per_task, multiplier, addend)); });
-  return NowSeconds() - start;
-}
-
-absl::Status CpuLimits::CheckMultiplyAdds() {
-  for (const auto& [iterations, expected] :
-       {std::pair(int64_t{3}, 2.0f + 5.5f / 8), std::pair(kMultiplyAddIterations, 2.0f)}) {
-    const float result = MultiplyAdds(iterations, kMultiplier, kAddend);
-    if (result != expected) {
-      return absl::InternalError(
-          absl::StrCat(iterations, " iterations of multiply-adds gave ", result, " instead of ", expected));
-    }
-  }
-  // In this thread's own time, so that what else runs here does not count; a neighbour on the same core still may, for
-  // some attempts.
-  double once = std::numeric_limits<double>::infinity();
-  double twice = once;
-  for (int attempt = 0; attempt < kCheckAttempts; ++attempt) {
-    once = std::min(once, ThreadSecondsOf(kMultiplyAddIterations));
-    twice = std::min(twice, ThreadSecondsOf(2 * kMultiplyAddIterations));
-    if (twice >= kDoubledWorkAtLeast * once && twice <= kDoubledWorkAtMost * once) return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("twice the multiply-adds took ", twice / once,
-                                          " times as long, not about 2: they are not what is measured"));
-}
-
-MachineRates CpuLimits::Measure() {
-  const double bytes = static_cast<double>(buffer_bytes_);
-  const auto seconds_of_slices = [this](const auto& loop) {
-    const double start = NowSeconds();
-    pool_.ParallelFor(static_cast<int64_t>(buffer_bytes_ / kSliceBytes),
-                      [&](int64_t slice, int) { loop(static_cast<size_t>(slice) * kSliceFloats); });
-    return NowSeconds() - start;
-  };
-  MachineRates rates;
-  rates.read_bytes_per_s =
-      bytes / seconds_of_slices([this](size_t at) { Keep(ReadStreams(first_ + at, kSliceFloats)); });
-  rates.copy_bytes_per_s =
-      2 * bytes / seconds_of_slices([this](size_t at) { CopyStreams(first_ + at, second_ + at, kSliceFloats); });
-  rates.update_bytes_per_s = 2 * bytes / seconds_of_slices([this, factor = float{kFactor}](size_t at) {
-                               UpdateInPlace(first_ + at, kSliceFloats, factor);
-                             });
-  const double flops =
-      static_cast<double>(pool_.threads() * kTasksPerThread * kMultiplyAddIterations * FlopsPerIteration());
-  rates.flops_per_s = flops / MultiplyAddSeconds(kMultiplyAddIterations);
-  return rates;
-}
 
 // `threads` as the kernels use. RESOURCE_EXHAUSTED where the buffers cannot be had; INTERNAL where the multiply-add
 // loop does not give the right number or does not take twice as long for twice the work (so a compiler cannot have

@@ -12,9 +12,9 @@
 #include "kernels/common/state_layout.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_backend.h"
-#include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/gpu_limits.h"
 #include "tools/gdn_bench/machine.h"
+#include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
 namespace {
@@ -262,14 +262,15 @@ class TimedGraph final : public TimedCase {
   int64_t runs_per_repetition_ = 1;
 };
 
-class GraphTimer {
- public:
-  GraphTimer(const gpu::Stream& stream, bool emulated, std::unique_ptr<EventPair> events)
-      : stream_(stream), emulated_(emulated), events_(std::move(events)) {}
+struct GraphTimer {
+  gpu::Stream stream;
+  bool emulated = false;
+  std::unique_ptr<EventPair> events;
+  double warm_seconds = 0;
 
   absl::StatusOr<std::unique_ptr<TimedCase>> Load(const PreparedCase& prepared) {
-    auto timed = std::make_unique<TimedGraph>(stream_, *events_, prepared);
-    if (emulated_) {
+    auto timed = std::make_unique<TimedGraph>(stream, *events, prepared);
+    if (emulated) {
       GDN_RETURN_IF_ERROR(timed->Run(1).status());
       return timed;
     }
@@ -277,19 +278,13 @@ class GraphTimer {
     GDN_RETURN_IF_ERROR(timed->Run(kHalf).status());
     GDN_ASSIGN_OR_RETURN(double seconds, timed->Run(kHalf));
     const double run_seconds = std::max(seconds / kHalf, 1e-9);
-    for (; warm_seconds_ < kFirstWarmUpSeconds; warm_seconds_ += seconds) {
+    for (; warm_seconds < kFirstWarmUpSeconds; warm_seconds += seconds) {
       GDN_ASSIGN_OR_RETURN(seconds, timed->Run(kWarmUpRuns));
     }
     const auto wanted = static_cast<int64_t>(std::ceil(kGraphSeconds / run_seconds));
     GDN_RETURN_IF_ERROR(timed->Record(std::clamp<int64_t>(wanted, 1, kMostGraphRuns)));
     return timed;
   }
-
- private:
-  const gpu::Stream stream_;
-  const bool emulated_;
-  const std::unique_ptr<EventPair> events_;
-  double warm_seconds_ = 0;
 };
 
 }  // namespace
@@ -303,7 +298,7 @@ absl::StatusOr<Machine> MakeGpuMachine(int device) {
   GDN_ASSIGN_OR_RETURN(auto limits, MakeGpuLimits(*machine.device, stream));
   machine.measure_limits = [limits] { return limits->Measure(); };
   GDN_ASSIGN_OR_RETURN(auto events, EventPair::Make(stream));
-  auto timer = std::make_shared<GraphTimer>(stream, emulated, std::move(events));
+  auto timer = std::make_shared<GraphTimer>(GraphTimer{stream, emulated, std::move(events)});
   machine.load = [timer](const PreparedCase& prepared) { return timer->Load(prepared); };
   machine.last_level_cache_bytes = machine.device->l2_bytes;
   const int64_t cold = kColdFactor * machine.last_level_cache_bytes;

@@ -98,8 +98,6 @@ struct LayerFixture {
     }
     return absl::OkStatus();
   }
-
-  absl::Status RunPrefill() { return runner->Prefill(Step(0)); }
 };
 
 absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(Backend& backend, int64_t layers, int32_t batch,
@@ -148,10 +146,9 @@ absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t token
   GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, /*layers=*/1, /*batch=*/1, tokens));
   fixture->token_counts = {0};
   const Cost cost = LayerPrefillCost(dims, kWeightDtype, tokens);
-  return PreparedCase{
-      .cost = cost, .steps = 1, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
-        return fixture->RunPrefill();
-      }};
+  return PreparedCase{.cost = cost, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
+                        return fixture->runner->Prefill(fixture->Step(0));
+                      }};
 }
 
 }  // namespace

@@ -33,43 +33,43 @@ absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCa
   GDN_ASSIGN_OR_RETURN(const int64_t repetitions, ChooseRepetitions(*timed, options.min_time_s));
   const auto steps_of = [&](int64_t count) { return static_cast<double>(count * timed->steps_per_repetition()); };
   const int64_t launched = std::max<int64_t>(1, repetitions / kLaunchShare);
-  std::vector<double> step_s, launch_s, limit_s, fraction, read, copy, update, flops;
+  std::vector<double> step_s, launch_s, limit_s;
+  std::vector<MachineRates> rates;
+  const auto measure_limits = [&]() -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(rates.emplace_back(), machine.measure_limits());
+    return absl::OkStatus();
+  };
   for (int round = 0; round < options.repeat; ++round) {
-    MachineRates rates;
-    if (round % 2 == 0) {
-      GDN_ASSIGN_OR_RETURN(rates, machine.measure_limits());
-    }
+    if (round % 2 == 0) GDN_RETURN_IF_ERROR(measure_limits());
     GDN_ASSIGN_OR_RETURN(const double seconds, timed->Time(repetitions));
-    if (round % 2 != 0) {
-      GDN_ASSIGN_OR_RETURN(rates, machine.measure_limits());
-    }
+    if (round % 2 != 0) GDN_RETURN_IF_ERROR(measure_limits());
     step_s.push_back(seconds / steps_of(repetitions));
     if (timed->method() != TimingMethod::kCalls) {
       GDN_ASSIGN_OR_RETURN(const double launch_seconds, timed->TimeLaunches(launched));
       launch_s.push_back(launch_seconds / steps_of(launched));
     }
-    limit_s.push_back(LimitOf(prepared.cost, rates).seconds);
-    fraction.push_back(limit_s.back() / step_s.back());
-    read.push_back(rates.read_bytes_per_s);
-    copy.push_back(rates.copy_bytes_per_s);
-    update.push_back(rates.update_bytes_per_s);
-    flops.push_back(rates.flops_per_s);
+    limit_s.push_back(LimitOf(prepared.cost, rates.back()).seconds);
   }
-  CaseResult result;
-  result.name = name;
-  result.cost = prepared.cost;
-  result.working_set_bytes = prepared.working_set_bytes;
-  result.cold = prepared.working_set_bytes >= static_cast<double>(kColdFactor * machine.last_level_cache_bytes);
-  result.steps_per_round = repetitions * timed->steps_per_repetition();
-  result.method = timed->method();
-  result.launch_s = Summarize(launch_s);
-  result.step_s = Summarize(step_s);
-  result.limit_s = Summarize(limit_s);
-  result.fraction_of_limit = Summarize(fraction);
-  result.read_bytes_per_s = Summarize(read);
-  result.copy_bytes_per_s = Summarize(copy);
-  result.update_bytes_per_s = Summarize(update);
-  result.flops_per_s = Summarize(flops);
+  const auto of_rates = [&rates](double MachineRates::*rate) {
+    std::vector<double> values;
+    for (const MachineRates& round : rates) values.push_back(round.*rate);
+    return Summarize(values);
+  };
+  CaseResult result{
+      .name = name,
+      .cost = prepared.cost,
+      .working_set_bytes = prepared.working_set_bytes,
+      .cold = prepared.working_set_bytes >= static_cast<double>(kColdFactor * machine.last_level_cache_bytes),
+      .steps_per_round = repetitions * timed->steps_per_repetition(),
+      .method = timed->method(),
+      .step_s = Summarize(step_s),
+      .launch_s = Summarize(launch_s),
+      .limit_s = Summarize(limit_s),
+      .fraction_of_limit = SummarizeRatios(limit_s, step_s),
+      .read_bytes_per_s = of_rates(&MachineRates::read_bytes_per_s),
+      .copy_bytes_per_s = of_rates(&MachineRates::copy_bytes_per_s),
+      .update_bytes_per_s = of_rates(&MachineRates::update_bytes_per_s),
+      .flops_per_s = of_rates(&MachineRates::flops_per_s)};
   result.memory_bound = LimitOf(prepared.cost, {.read_bytes_per_s = result.read_bytes_per_s.median,
                                                 .copy_bytes_per_s = result.copy_bytes_per_s.median,
                                                 .update_bytes_per_s = result.update_bytes_per_s.median,

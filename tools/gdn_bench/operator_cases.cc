@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -59,18 +58,18 @@ struct OperatorInputs {
   }
 };
 
-enum class DecodeForm { kDeferred, kInPlace };
+enum class Form { kDeferredDecode, kScan, kChunk };
 
 // `groups` batches of sessions take turns, so that a batch finds its states in memory, not in a cache. Log lengths are
 // spread evenly over 0 .. L - 1, as in a service whose sessions began at different times: each run() then holds its
 // share of folds.
-struct DecodeFixture {
-  DecodeForm form = DecodeForm::kDeferred;
-  int32_t batch = 0;
+struct Fixture {
+  Form form = Form::kScan;
   int32_t groups = 0;
+  int32_t batch = 0;
   RandomStatePool pool;
   OperatorInputs inputs;
-  std::vector<int32_t> cu_seqlens;   // one token a session
+  std::vector<int32_t> cu_seqlens;
   std::vector<int32_t> slots;        // [groups, batch]
   std::vector<int32_t> log_lengths;  // [groups, batch]
   int64_t next_row = 0;
@@ -80,69 +79,55 @@ struct DecodeFixture {
       const PackedBatch packed{
           .sequences = batch, .cu_seqlens = cu_seqlens.data(), .slots = slots.data() + int64_t{group} * batch};
       const DeltaRuleParams rule = inputs.Params(pool.view, packed, next_row);
-      next_row = (next_row + batch + 1) % (inputs.rows - batch);
-      if (form == DecodeForm::kDeferred) {
-        GDN_RETURN_IF_ERROR(
-            backend.DeltaRuleDecode({.rule = rule, .log_lengths = log_lengths.data() + int64_t{group} * batch}));
-      } else {
-        GDN_RETURN_IF_ERROR(backend.DeltaRuleScan(rule));
-      }
+      next_row = (next_row + batch + 1) % (inputs.rows - packed.tokens() + 1);
+      GDN_RETURN_IF_ERROR(
+          form == Form::kScan ? backend.DeltaRuleScan(rule)
+          : form == Form::kChunk
+              ? backend.DeltaRuleChunk(rule)
+              : backend.DeltaRuleDecode({.rule = rule, .log_lengths = log_lengths.data() + int64_t{group} * batch}));
     }
     return absl::OkStatus();
   }
 };
 
-absl::StatusOr<PreparedCase> PrepareDecode(const CaseSetting& setting, DecodeForm form, int32_t batch) {
-  Backend& backend = setting.backend;
+// A step gives each session `tokens` of the inputs' rows.
+absl::StatusOr<std::shared_ptr<Fixture>> MakeFixture(Backend& backend, Form form, int32_t groups, int32_t batch,
+                                                     int32_t tokens, int32_t rows) {
   const LayerDims dims = BenchOperatorDims();
-  const int64_t state_bytes = dims.state_elements() * static_cast<int64_t>(sizeof(float));
-  // Whole turns of L slots, so that folds spread evenly.
-  const int64_t cold_groups = (setting.rotation_bytes + batch * state_bytes - 1) / (batch * state_bytes);
-  auto fixture = std::make_shared<DecodeFixture>();
+  auto fixture = std::make_shared<Fixture>();
   fixture->form = form;
+  fixture->groups = groups;
   fixture->batch = batch;
-  fixture->groups = static_cast<int32_t>(cold_groups);
-  while (int64_t{fixture->groups} * batch % kLogCapacity != 0) ++fixture->groups;
-  const int32_t slot_count = fixture->groups * batch;
-
-  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count));
-  GDN_ASSIGN_OR_RETURN(fixture->inputs, OperatorInputs::Make(backend, dims, kDecodeInputRows));
-  fixture->cu_seqlens.resize(static_cast<size_t>(batch) + 1);
-  std::iota(fixture->cu_seqlens.begin(), fixture->cu_seqlens.end(), 0);
-  fixture->slots.resize(static_cast<size_t>(slot_count));
-  std::iota(fixture->slots.begin(), fixture->slots.end(), 0);
-  for (int32_t slot = 0; slot < slot_count; ++slot) fixture->log_lengths.push_back(slot % kLogCapacity);
-
-  return PreparedCase{
-      .cost = form == DecodeForm::kDeferred ? DecodeDeferredCost(dims, batch) : DecodeInPlaceCost(dims, batch),
-      .steps = fixture->groups,
-      .working_set_bytes = static_cast<double>(slot_count * state_bytes),
-      .run = [fixture, &backend] { return fixture->Run(backend); }};
+  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, groups * batch));
+  GDN_ASSIGN_OR_RETURN(fixture->inputs, OperatorInputs::Make(backend, dims, rows));
+  for (int32_t i = 0; i <= batch; ++i) fixture->cu_seqlens.push_back(i * tokens);
+  for (int32_t slot = 0; slot < groups * batch; ++slot) {
+    fixture->slots.push_back(slot);
+    fixture->log_lengths.push_back(slot % kLogCapacity);
+  }
+  return fixture;
 }
 
-enum class PrefillForm { kScan, kChunk };
-
-absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, PrefillForm form, int32_t tokens) {
+absl::StatusOr<PreparedCase> PrepareDecode(const CaseSetting& setting, Form form, int32_t batch) {
   const LayerDims dims = BenchOperatorDims();
-  GDN_ASSIGN_OR_RETURN(RandomStatePool pool, MakeStatePool(backend, dims, /*slots=*/1));
-  GDN_ASSIGN_OR_RETURN(OperatorInputs inputs, OperatorInputs::Make(backend, dims, tokens));
-  struct Fixture {
-    RandomStatePool pool;
-    OperatorInputs inputs;
-    int32_t cu_seqlens[2];
-    int32_t slot = 0;
-  };
-  auto fixture = std::make_shared<Fixture>(Fixture{std::move(pool), std::move(inputs), {0, tokens}});
-  const Cost cost = PrefillCost(dims, tokens);
+  const int64_t batch_bytes = batch * dims.state_elements() * static_cast<int64_t>(sizeof(float));
+  // Whole turns of L slots, so that folds spread evenly.
+  auto groups = static_cast<int32_t>((setting.rotation_bytes + batch_bytes - 1) / batch_bytes);
+  while (int64_t{groups} * batch % kLogCapacity != 0) ++groups;
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(setting.backend, form, groups, batch, /*tokens=*/1, kDecodeInputRows));
   return PreparedCase{
-      .cost = cost,
-      .steps = 1,
-      .working_set_bytes = cost.bytes_read + cost.bytes_written,
-      .run = [fixture, form, &backend]() -> absl::Status {
-        const PackedBatch batch{.sequences = 1, .cu_seqlens = fixture->cu_seqlens, .slots = &fixture->slot};
-        const DeltaRuleParams params = fixture->inputs.Params(fixture->pool.view, batch, 0);
-        return form == PrefillForm::kScan ? backend.DeltaRuleScan(params) : backend.DeltaRuleChunk(params);
-      }};
+      .cost = form == Form::kDeferredDecode ? DecodeDeferredCost(dims, batch) : DecodeInPlaceCost(dims, batch),
+      .steps = groups,
+      .working_set_bytes = static_cast<double>(groups * batch_bytes),
+      .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
+}
+
+absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, Form form, int32_t tokens) {
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(backend, form, /*groups=*/1, /*batch=*/1, tokens, /*rows=*/tokens));
+  const Cost cost = PrefillCost(BenchOperatorDims(), tokens);
+  return PreparedCase{.cost = cost,
+                      .working_set_bytes = cost.bytes_read + cost.bytes_written,
+                      .run = [fixture, &backend] { return fixture->Run(backend); }};
 }
 
 }  // namespace
@@ -153,15 +138,14 @@ std::vector<KernelCase> OperatorCases(CaseList list) {
   const auto lengths = gpu ? absl::MakeConstSpan(kGpuPrefillLengths) : absl::MakeConstSpan(kCpuPrefillLengths);
   std::vector<KernelCase> cases;
   for (const auto& [form, name] :
-       {std::pair(DecodeForm::kDeferred, "decode_deferred"), std::pair(DecodeForm::kInPlace, "decode_in_place")}) {
+       {std::pair(Form::kDeferredDecode, "decode_deferred"), std::pair(Form::kScan, "decode_in_place")}) {
     for (const int32_t batch : batches) {
       cases.push_back({absl::StrCat(name, "/B=", batch), [form = form, batch](const CaseSetting& setting) {
                          return PrepareDecode(setting, form, batch);
                        }});
     }
   }
-  for (const auto& [form, name] :
-       {std::pair(PrefillForm::kScan, "prefill_scan"), std::pair(PrefillForm::kChunk, "prefill_chunk")}) {
+  for (const auto& [form, name] : {std::pair(Form::kScan, "prefill_scan"), std::pair(Form::kChunk, "prefill_chunk")}) {
     for (const int32_t tokens : lengths) {
       cases.push_back({absl::StrCat(name, "/T=", tokens), [form = form, tokens](const CaseSetting& setting) {
                          return PreparePrefill(setting.backend, form, tokens);

@@ -12,6 +12,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr double kGiga = 1e9;
+constexpr double kMicro = 1e6;
+constexpr double kBusyLoad = 0.5;  // above it a report says that its figures are not to be kept
+
+// In a unit of which a second, or a byte a second, has so many.
+Json SummaryJson(const Summary& s, double unit) {
+  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
+}
+
 const char* MethodName(TimingMethod method) {
   static constexpr const char* kNames[] = {"calls", "launches", "graph"};
   return kNames[static_cast<size_t>(method)];
@@ -32,6 +41,13 @@ Json DeviceJson(const gpu::DeviceInfo& device) {
           {"l2_bytes", device.l2_bytes}};
 }
 
+// A line; none where the machine was idle.
+std::string BusyWarning(double load_average) {
+  if (load_average <= kBusyLoad) return "";
+  return absl::StrFormat(
+      "load average %.1f at start: other programs share the processors, figures are not to be kept\n", load_average);
+}
+
 // The lines above the table.
 std::string KernelHeading(const KernelReport& report) {
   std::string heading = absl::StrFormat("backend %s, %s, ", report.backend.name, report.backend.device);
@@ -50,12 +66,8 @@ std::string KernelHeading(const KernelReport& report) {
   absl::StrAppendFormat(&heading,
                         "last-level cache %.0f MiB; %d rounds a case, medians; limits re-measured in every round\n\n",
                         static_cast<double>(report.last_level_cache_bytes) / (1 << 20), report.options.measure.repeat);
-  if (report.load_average > kBusyLoad) {
-    absl::StrAppendFormat(
-        &heading, "load average %.1f at start: other programs share the processors, figures are not to be kept\n\n",
-        report.load_average);
-  }
-  return heading;
+  const std::string warning = BusyWarning(report.load_average);
+  return warning.empty() ? heading : heading + warning + "\n";
 }
 
 Json LimitsJson(const CaseResult& c) {
@@ -86,18 +98,18 @@ Json CaseJson(const CaseResult& c) {
   return json;
 }
 
-Json LatencyJson(const SideResult& side) {
-  return {{"p50_us", side.p50_s * kMicro},
-          {"p99_us", side.p99_s * kMicro},
-          {"calls_per_s", SummaryJson(side.calls_per_s, 1)},
-          {"calls", side.calls}};
+Json LatencyJson(const Latencies& latencies) {
+  return {{"p50_us", latencies.p50_s * kMicro}, {"p99_us", latencies.p99_s * kMicro}};
+}
+
+Json SideJson(const SideResult& side) {
+  Json json = LatencyJson(side.latencies);
+  json["calls_per_s"] = SummaryJson(side.calls_per_s, 1);
+  json["calls"] = side.latencies.calls;
+  return json;
 }
 
 }  // namespace
-
-nlohmann::ordered_json SummaryJson(const Summary& s, double unit) {
-  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
-}
 
 std::string KernelTable(const KernelReport& report) {
   std::string table = KernelHeading(report);
@@ -163,8 +175,9 @@ std::string RpcTable(const RpcReport& report) {
                         "p99 us", "calls/s");
   for (const RpcResult& r : report.results) {
     for (const auto& [name, side] : {std::pair("gdn_server", &r.gdn), std::pair("echo", &r.echo)}) {
-      absl::StrAppendFormat(&table, "%-12d %-10s %8d %10.1f %10.1f %12.0f\n", r.concurrency, name, side->calls,
-                            side->p50_s * kMicro, side->p99_s * kMicro, side->calls_per_s.median);
+      absl::StrAppendFormat(&table, "%-12d %-10s %8d %10.1f %10.1f %12.0f\n", r.concurrency, name,
+                            side->latencies.calls, side->latencies.p50_s * kMicro, side->latencies.p99_s * kMicro,
+                            side->calls_per_s.median);
     }
     absl::StrAppendFormat(&table, "%-12d %-10s %8s %9.3fx %9.3fx %11.3fx   (p50 ratio p10 .. p90: %.3f .. %.3f)\n",
                           r.concurrency, "gdn/echo", "", r.p50_ratio.median, r.p99_ratio, r.calls_per_s_ratio.median,
@@ -178,8 +191,8 @@ Json RpcJson(const RpcReport& report) {
   Json results = Json::array();
   for (const RpcResult& r : report.results) {
     results.push_back({{"concurrency", r.concurrency},
-                       {"gdn", LatencyJson(r.gdn)},
-                       {"echo", LatencyJson(r.echo)},
+                       {"gdn", SideJson(r.gdn)},
+                       {"echo", SideJson(r.echo)},
                        {"ratio",
                         {{"p50", SummaryJson(r.p50_ratio, 1)},
                          {"p99", r.p99_ratio},
@@ -194,6 +207,74 @@ Json RpcJson(const RpcReport& report) {
           {"request_bytes", report.request_bytes},
           {"response_bytes", report.response_bytes},
           {"results", std::move(results)}};
+}
+
+std::string StateTable(const StateReport& report) {
+  std::string table = absl::StrFormat(
+      "a session of %d layers, %.1f MB of states on the device; medians of rounds that alternate with their measure\n",
+      report.options.layers, static_cast<double>(report.state_bytes) / 1e6);
+  table += BusyWarning(report.load_average);
+  absl::StrAppendFormat(&table, "\n%-14s %10s %10s   %-12s %10s %8s %16s\n", "move", "MB", "GB/s", "beside", "GB/s",
+                        "ratio", "p10 .. p90");
+  for (const RateResult& r : report.rates) {
+    absl::StrAppendFormat(&table, "%-14s %10.1f %10.2f   %-12s %10.2f %8.2f %7.2f .. %5.2f\n", r.name,
+                          static_cast<double>(r.bytes) / 1e6, r.bytes_per_s.median / kGiga, r.measure,
+                          r.measure_bytes_per_s.median / kGiga, r.ratio.median, r.ratio.p10, r.ratio.p90);
+  }
+  absl::StrAppendFormat(&table, "\n%-14s %8s %12s %12s %8s %16s\n", "fork", "layers", "us", "1 layer us", "ratio",
+                        "p10 .. p90");
+  for (const ForkResult& r : report.forks) {
+    absl::StrAppendFormat(&table, "%-14s %8d %12.1f %12.1f %8.2f %7.2f .. %5.2f\n", r.name, r.layers,
+                          r.many_s.median * kMicro, r.one_s.median * kMicro, r.ratio.median, r.ratio.p10, r.ratio.p90);
+  }
+  absl::StrAppendFormat(&table, "\n%-14s %12s %8s %8s %10s %10s %14s %14s %8s %8s\n", "a neighbour's", "checkpoints",
+                        "ms each", "calls", "p50 us", "p99 us", "without: p50", "p99", "p50 x", "p99 x");
+  for (const PauseResult& r : report.pauses) {
+    absl::StrAppendFormat(&table, "%-14s %12d %8.1f %8d %10.1f %10.1f %14.1f %14.1f %8.2f %8.2f\n", r.name,
+                          r.checkpoints, r.checkpoint_s * 1e3, r.with.calls, r.with.p50_s * kMicro,
+                          r.with.p99_s * kMicro, r.without.p50_s * kMicro, r.without.p99_s * kMicro,
+                          r.with.p50_s / r.without.p50_s, r.with.p99_s / r.without.p99_s);
+  }
+  return table;
+}
+
+Json StateJson(const StateReport& report) {
+  const StateBenchOptions& o = report.options;
+  Json rates = Json::array();
+  for (const RateResult& r : report.rates) {
+    rates.push_back({{"name", r.name},
+                     {"measure", r.measure},
+                     {"bytes", r.bytes},
+                     {"gb_s", SummaryJson(r.bytes_per_s, 1 / kGiga)},
+                     {"measure_gb_s", SummaryJson(r.measure_bytes_per_s, 1 / kGiga)},
+                     {"ratio", SummaryJson(r.ratio, 1)}});
+  }
+  Json forks = Json::array();
+  for (const ForkResult& r : report.forks) {
+    forks.push_back({{"name", r.name},
+                     {"layers", r.layers},
+                     {"time_us", SummaryJson(r.many_s, kMicro)},
+                     {"one_layer_us", SummaryJson(r.one_s, kMicro)},
+                     {"ratio", SummaryJson(r.ratio, 1)}});
+  }
+  Json pauses = Json::array();
+  for (const PauseResult& r : report.pauses) {
+    pauses.push_back({{"name", r.name},
+                      {"checkpoints", r.checkpoints},
+                      {"checkpoint_ms", r.checkpoint_s * 1e3},
+                      {"calls", r.with.calls},
+                      {"with", LatencyJson(r.with)},
+                      {"without", LatencyJson(r.without)},
+                      {"ratio", {{"p50", r.with.p50_s / r.without.p50_s}, {"p99", r.with.p99_s / r.without.p99_s}}}});
+  }
+  return {{"command", "state"},
+          {"layers", o.layers},
+          {"state_bytes", report.state_bytes},
+          {"load_average", report.load_average},
+          {"repeat", o.repeat},
+          {"rates", std::move(rates)},
+          {"forks", std::move(forks)},
+          {"pauses", std::move(pauses)}};
 }
 
 absl::Status WriteJson(const Json& json, const std::string& path) {

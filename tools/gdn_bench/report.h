@@ -13,16 +13,8 @@
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/rpc_bench.h"
 #include "tools/gdn_bench/state_bench.h"
-#include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
-
-inline constexpr double kGiga = 1e9;
-inline constexpr double kMicro = 1e6;
-inline constexpr double kBusyLoad = 0.5;  // above it a report says that its figures are not to be kept
-
-// In a unit of which a second, or a byte a second, has so many.
-nlohmann::ordered_json SummaryJson(const Summary& summary, double unit);
 
 std::string KernelTable(const KernelReport& report);
 nlohmann::ordered_json KernelJson(const KernelReport& report);

@@ -11,11 +11,9 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
-#include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/kernel_case.h"
-#include "tools/gdn_bench/server_pair.h"
-#include "tools/gdn_bench/state_sessions.h"
-#include "tools/gdn_bench/synthetic_checkpoint.h"
+#include "tools/gdn_bench/rpc_setup.h"
+#include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
 namespace {
@@ -73,10 +71,35 @@ struct LoadBlock {
 class RpcLoad {
  public:
   // One worker a request. With `request_ids`, each call carries a new one.
-  RpcLoad(const std::string& target, std::vector<v1::DecodeRequest> requests, bool request_ids);
+  RpcLoad(const std::string& target, const std::vector<v1::DecodeRequest>& requests, bool request_ids)
+      : request_ids_(request_ids) {
+    for (const v1::DecodeRequest& request : requests) {
+      workers_.push_back({.client = ConnectAlone(target), .request = request});
+    }
+  }
 
   // The first error of any call, or INTERNAL where an output has other bytes than the input.
-  absl::StatusOr<LoadBlock> RunBlock(int calls_per_worker);
+  absl::StatusOr<LoadBlock> RunBlock(int calls_per_worker) {
+    std::barrier ready(static_cast<std::ptrdiff_t>(workers_.size()));
+    std::vector<std::thread> threads;
+    for (Worker& worker : workers_) {
+      threads.emplace_back([this, &worker, &ready, calls_per_worker] {
+        ready.arrive_and_wait();
+        worker.start_s = NowSeconds();
+        worker.status = RunCalls(worker, calls_per_worker);
+        worker.end_s = NowSeconds();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    LoadBlock block;
+    for (const Worker& worker : workers_) {
+      GDN_RETURN_IF_ERROR(worker.status);
+      block.latencies_s.insert(block.latencies_s.end(), worker.latencies_s.begin(), worker.latencies_s.end());
+    }
+    block.seconds = std::ranges::max_element(workers_, {}, &Worker::end_s)->end_s -
+                    std::ranges::min_element(workers_, {}, &Worker::start_s)->start_s;
+    return block;
+  }
 
   int64_t response_bytes() const { return workers_[0].response_bytes; }
 
@@ -86,70 +109,35 @@ class RpcLoad {
     v1::DecodeRequest request;
     int64_t calls = 0;
     int64_t response_bytes = 0;
-    std::vector<double> latencies_s;
+    std::vector<double> latencies_s = {};
     double start_s = 0;
     double end_s = 0;
-    absl::Status status;
+    absl::Status status = {};
   };
-  absl::Status RunCalls(Worker& worker, int calls) const;
+
+  absl::Status RunCalls(Worker& worker, int calls) const {
+    worker.latencies_s.clear();
+    const size_t expected_bytes = worker.request.hidden_states().hidden_states().data().size();
+    worker.latencies_s.reserve(static_cast<size_t>(calls));
+    for (int call = 0; call < calls; ++call) {
+      ++worker.calls;
+      if (request_ids_) worker.request.set_request_id(absl::StrCat("call-", worker.calls));
+      const double start = NowSeconds();
+      absl::StatusOr<v1::DecodeResponse> response = worker.client->Decode(worker.request);
+      worker.latencies_s.push_back(NowSeconds() - start);
+      GDN_RETURN_IF_ERROR(response.status());
+      if (response->output().data().size() != expected_bytes) {
+        return absl::InternalError(absl::StrCat("a Decode of ", expected_bytes, " bytes was answered with ",
+                                                response->output().data().size()));
+      }
+      worker.response_bytes = static_cast<int64_t>(response->ByteSizeLong());
+    }
+    return absl::OkStatus();
+  }
 
   std::vector<Worker> workers_;
   const bool request_ids_;
 };
-
-RpcLoad::RpcLoad(const std::string& target, std::vector<v1::DecodeRequest> requests, bool request_ids)
-    : request_ids_(request_ids) {
-  for (v1::DecodeRequest& request : requests) {
-    Worker& worker = workers_.emplace_back();
-    worker.client = ConnectAlone(target);
-    worker.request = std::move(request);
-  }
-}
-
-absl::Status RpcLoad::RunCalls(Worker& worker, int calls) const {
-  worker.latencies_s.clear();
-  worker.latencies_s.reserve(static_cast<size_t>(calls));
-  const size_t expected_bytes = worker.request.hidden_states().hidden_states().data().size();
-  for (int call = 0; call < calls; ++call) {
-    ++worker.calls;
-    if (request_ids_) worker.request.set_request_id(absl::StrCat("call-", worker.calls));
-    const double start = NowSeconds();
-    absl::StatusOr<v1::DecodeResponse> response = worker.client->Decode(worker.request);
-    worker.latencies_s.push_back(NowSeconds() - start);
-    GDN_RETURN_IF_ERROR(response.status());
-    if (response->output().data().size() != expected_bytes) {
-      return absl::InternalError(
-          absl::StrCat("a Decode of ", expected_bytes, " bytes was answered with ", response->output().data().size()));
-    }
-    worker.response_bytes = static_cast<int64_t>(response->ByteSizeLong());
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<LoadBlock> RpcLoad::RunBlock(int calls_per_worker) {
-  std::barrier ready(static_cast<std::ptrdiff_t>(workers_.size()));
-  std::vector<std::thread> threads;
-  for (Worker& worker : workers_) {
-    threads.emplace_back([this, &worker, &ready, calls_per_worker] {
-      ready.arrive_and_wait();
-      worker.start_s = NowSeconds();
-      worker.status = RunCalls(worker, calls_per_worker);
-      worker.end_s = NowSeconds();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  LoadBlock block;
-  double start = workers_[0].start_s;
-  double end = workers_[0].end_s;
-  for (const Worker& worker : workers_) {
-    GDN_RETURN_IF_ERROR(worker.status);
-    start = std::min(start, worker.start_s);
-    end = std::max(end, worker.end_s);
-    block.latencies_s.insert(block.latencies_s.end(), worker.latencies_s.begin(), worker.latencies_s.end());
-  }
-  block.seconds = end - start;
-  return block;
-}
 
 struct SideSamples {
   std::vector<double> latencies_s;
@@ -163,10 +151,7 @@ struct SideSamples {
   }
 
   SideResult Result() const {
-    return {.calls = static_cast<int64_t>(latencies_s.size()),
-            .p50_s = Percentile(latencies_s, 0.5),
-            .p99_s = Percentile(latencies_s, 0.99),
-            .calls_per_s = Summarize(block_calls_per_s)};
+    return {.latencies = SummarizeLatencies(latencies_s), .calls_per_s = Summarize(block_calls_per_s)};
   }
 };
 
@@ -204,7 +189,7 @@ absl::StatusOr<RpcResult> MeasureConcurrency(const RpcBenchOptions& o, const Tar
   result.gdn = gdn_samples.Result();
   result.echo = echo_samples.Result();
   result.p50_ratio = SummarizeRatios(gdn_samples.block_p50_s, echo_samples.block_p50_s);
-  result.p99_ratio = result.gdn.p99_s / result.echo.p99_s;
+  result.p99_ratio = result.gdn.latencies.p99_s / result.echo.latencies.p99_s;
   result.calls_per_s_ratio = SummarizeRatios(gdn_samples.block_calls_per_s, echo_samples.block_calls_per_s);
   return result;
 }

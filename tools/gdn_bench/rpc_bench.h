@@ -32,9 +32,7 @@ struct RpcBenchOptions {
 };
 
 struct SideResult {
-  int64_t calls = 0;
-  double p50_s = 0;  // of all calls
-  double p99_s = 0;
+  Latencies latencies;
   Summary calls_per_s;  // of blocks
 };
 

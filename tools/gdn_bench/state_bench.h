@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tools/gdn_bench/server_pair.h"
+#include "tools/gdn_bench/rpc_setup.h"
 #include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
@@ -50,11 +50,8 @@ struct ForkResult {
 struct PauseResult {
   std::string name;  // "pause_full", "pause_changes"
   int64_t checkpoints = 0;
-  double checkpoint_s = 0;                  // of one, on average
-  int64_t calls = 0;                        // of the neighbour, with checkpoints and as many without
-  double p50_s = 0, p99_s = 0;              // with
-  double plain_p50_s = 0, plain_p99_s = 0;  // without
-  double p50_ratio = 0, p99_ratio = 0;
+  double checkpoint_s = 0;  // of one, on average
+  Latencies with, without;  // of the neighbour's calls, as many of each
 };
 
 struct StateReport {

@@ -16,9 +16,9 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "server/session/state_service.h"
 #include "state_store/host_block_pool.h"
-#include "tools/gdn_bench/clock.h"
 #include "tools/gdn_bench/kernel_case.h"
 #include "tools/gdn_bench/state_bench.h"
+#include "tools/gdn_bench/statistics.h"
 
 namespace gdn::bench {
 namespace {

@@ -32,6 +32,12 @@ Summary Summarize(const std::vector<double>& values) {
           .count = static_cast<int64_t>(sorted.size())};
 }
 
+Latencies SummarizeLatencies(const std::vector<double>& seconds) {
+  return {.calls = static_cast<int64_t>(seconds.size()),
+          .p50_s = Percentile(seconds, 0.5),
+          .p99_s = Percentile(seconds, 0.99)};
+}
+
 Summary SummarizeRatios(const std::vector<double>& above, const std::vector<double>& below) {
   std::vector<double> ratios;
   for (size_t i = 0; i < above.size(); ++i) ratios.push_back(above[i] / below[i]);

@@ -1,11 +1,16 @@
-// gdn_server and the echo server that it is measured against, as children of this process on the loopback interface.
+// What is measured over RPC: gdn_server and the echo server that it is measured against, as children of this process on
+// the loopback interface; connections to them; tensors to send; and operator sessions with states worth moving.
 //
-// Thread safety: one thread, before any gRPC channel is made. Ownership: the servers end with the pair.
+// Thread safety: one thread, servers before any gRPC channel is made. Ownership: the servers end with the pair; clients
+// are the caller's.
 //
 //   GDN_ASSIGN_OR_RETURN(const ServerPair servers, StartServers(server, {"--backend=null"}, self, folder));
 //   const auto client = ConnectAlone(servers.targets.gdn);
+//   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "a", /*layers=*/36));
+//   v1::DecodeRequest step = StepOf("a", /*layer=*/0);
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -14,6 +19,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/child_process.h"
+#include "base/dtype.h"
+#include "base/layer_dims.h"
 #include "client/cpp/client.h"
 
 namespace gdn::bench {
@@ -36,6 +43,21 @@ absl::StatusOr<ServerPair> StartServers(const std::string& server, const std::ve
 // A connection shared with no other, so that workers do not queue behind each other's messages, and a client with one.
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target);
 std::unique_ptr<Client> ConnectAlone(const std::string& target);
+
+// A checkpoint folder with one Gated DeltaNet layer, of model type qwen3_5_text, with BF16 weights that are all zero:
+// for a backend that computes nothing. UNAVAILABLE where a file cannot be written.
+absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, const std::string& folder);
+
+// Numbers in [low, high), the same ones on every run.
+v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype = DType::kF32);
+
+v1::OperatorSpec BenchOperatorSpec(int layers);
+
+// One token for one layer.
+v1::DecodeRequest StepOf(const std::string& id, int layer);
+
+// Every layer has a base, and a log of a few tokens.
+absl::Status MakeBusySession(Client& client, const std::string& id, int layers);
 
 // INVALID_ARGUMENT where the value of a flag is not in low .. high.
 template <typename T>

@@ -1,6 +1,7 @@
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "kernels/common/contract.h"
@@ -39,7 +40,7 @@ absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool,
     if (const int32_t max_draft = pool.layout.max_draft(); batch.length(i) > max_draft) {
       return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
                        absl::StrCat(op, ": sequence ", i, " has ", batch.length(i), " tokens; a decode takes up to ",
-                                    max_draft, " (max_draft). Use a prefill"));
+                                    max_draft, " (max_draft = ", max_draft, "). Use a prefill"));
     }
     if (batch.slots[i] < 0) continue;
     GDN_RETURN_IF_ERROR(
@@ -61,29 +62,32 @@ void AdvanceLogs(const DeltaRuleDecodeParams& params) {
 }
 
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params) {
-  constexpr char kOp[] = "MaterializeState";
-  constexpr char kAnothers[] = "entry's dst";
+  return ValidateFold({.op = "MaterializeState", .src = "src", .dst = "dst", .src_bases = "src_bases"}, params);
+}
+
+absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params) {
+  const absl::string_view op = names.op;
+  const std::string anothers = absl::StrCat("entry's ", names.dst);
   GDN_RETURN_IF_ERROR(ValidateLayerDims(params.pool.layout.dims()));
-  GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "count", params.count, 0));
+  GDN_RETURN_IF_ERROR(RequireAtLeast(op, "count", params.count, 0));
   if (params.count == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"src", params.src},
-                                            {"dst", params.dst},
-                                            {"log_lengths", params.log_lengths},
-                                            {"pool.data", params.pool.data}}));
+  GDN_RETURN_IF_ERROR(RequirePointers(op, {{names.src, params.src},
+                                           {names.dst, params.dst},
+                                           {"log_lengths", params.log_lengths},
+                                           {"pool.data", params.pool.data}}));
   std::vector<int32_t> written(params.dst, params.dst + params.count);
-  GDN_RETURN_IF_ERROR(RequireDistinct(kOp, "dst", written));
+  GDN_RETURN_IF_ERROR(RequireDistinct(op, names.dst, written));
   for (int32_t i = 0; i < params.count; ++i) {
     const auto name = [i](absl::string_view array) { return absl::StrCat(array, "[", i, "]"); };
     const int32_t dst = params.dst[i];
-    GDN_RETURN_IF_ERROR(RequireRange(kOp, name("dst"), dst, 0, int64_t{params.pool.slot_count} - 1));
+    GDN_RETURN_IF_ERROR(RequireRange(op, name(names.dst), dst, 0, int64_t{params.pool.slot_count} - 1));
     if (params.src[i] < 0) continue;  // a fresh state
-    GDN_RETURN_IF_ERROR(RequireReadable(kOp, name("src"), params.src[i], dst, params.pool, written, kAnothers));
+    GDN_RETURN_IF_ERROR(RequireReadable(op, name(names.src), params.src[i], dst, params.pool, written, anothers));
     if (params.src_bases != nullptr) {
       GDN_RETURN_IF_ERROR(
-          RequireReadable(kOp, name("src_bases"), params.src_bases[i], dst, params.pool, written, kAnothers));
+          RequireReadable(op, name(names.src_bases), params.src_bases[i], dst, params.pool, written, anothers));
     }
-    GDN_RETURN_IF_ERROR(
-        RequireRange(kOp, name("log_lengths"), params.log_lengths[i], 0, params.pool.layout.log_rows()));
+    GDN_RETURN_IF_ERROR(RequireRange(op, name("log_lengths"), params.log_lengths[i], 0, params.pool.layout.log_rows()));
   }
   return absl::OkStatus();
 }

@@ -49,6 +49,11 @@ absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool,
 // Brings log_lengths to what they are after the call: logs grow, and are empty after a fold, which a draft does not do.
 void AdvanceLogs(const DeltaRuleDecodeParams& params);
 absl::Status ValidateMaterializeState(const MaterializeStateParams& params);
+// The same for a caller whose arrays have names of their own.
+struct FoldNames {
+  absl::string_view op, src, dst, src_bases;
+};
+absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params);
 
 // Double-precision references on host memory; stored values (log, base) are rounded to float32 as the fast path's are.
 void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params);

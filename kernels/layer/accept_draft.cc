@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/error.h"
 #include "base/status_macros.h"
 
 namespace gdn {
@@ -32,15 +31,13 @@ absl::Status DropFolded(Backend& backend, const StatePoolView& pool, int32_t slo
 
 absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params) {
   // The contract is that of a fold of all of them.
-  if (const absl::Status status = ValidateMaterializeState({.pool = params.pool,
-                                                            .count = params.count,
-                                                            .src = params.slots,
-                                                            .dst = params.slots,
-                                                            .log_lengths = params.log_lengths,
-                                                            .src_bases = params.base_slots});
-      !status.ok()) {
-    return WithPrefix(status, "fold accepted: src and dst are slots, src_bases is base_slots");
-  }
+  GDN_RETURN_IF_ERROR(ValidateFold({.op = "fold accepted", .src = "slots", .dst = "slots", .src_bases = "base_slots"},
+                                   {.pool = params.pool,
+                                    .count = params.count,
+                                    .src = params.slots,
+                                    .dst = params.slots,
+                                    .log_lengths = params.log_lengths,
+                                    .src_bases = params.base_slots}));
   if (params.folded != nullptr) std::fill_n(params.folded, params.count, uint8_t{0});
   std::vector<int32_t> slots;
   std::vector<int32_t> bases;

@@ -8,7 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "server/rpc/session_calls.h"
+#include "server/rpc/calls.h"
 #include "server/validation/names.h"
 
 namespace gdn {

@@ -1,5 +1,4 @@
-#include "server/rpc/accept_call.h"
-
+// AcceptTokens: what becomes of drafts.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/batcher/accept_execution.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/rpc_status.h"
 #include "server/validation/names.h"
 
@@ -41,7 +41,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
     return absl::OkStatus();
   }
 
-  absl::Status Begin(const std::string& principal, const v1::AcceptTokensRequest& request) {
+  absl::Status Begin(const Caller& caller, const v1::AcceptTokensRequest& request) {
     GDN_RETURN_IF_ERROR(CheckBatchSize(request.acceptances_size(), context.limits));
     GDN_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
     partial_ok = request.partial_ok();
@@ -57,7 +57,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
                          StrCat("row ", rows.size() - 1, " names ", row.name, " a second time"),
                          {{"session", row.name}});
       }
-      auto session = FindSession(context, principal, row.name);
+      auto session = FindSession(context, caller, row.name);
       row.status = session.status();
       if (session.ok()) row.session = *std::move(session);
       if (row.status.ok() && row.request.accepted_tokens < 0) {
@@ -141,11 +141,11 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
 
 }  // namespace
 
-void AcceptTokens(const ServiceContext& context, const std::string& principal, absl::Time deadline,
-                  const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response, CallDone done) {
+void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,
+                  v1::AcceptTokensResponse* response, CallDone done) {
   auto call = std::make_shared<AcceptCall>(context, response, std::move(done));
-  if (absl::Status status = call->Begin(principal, request); !status.ok()) return call->Finish(std::move(status));
-  call->Pin(deadline);
+  if (absl::Status status = call->Begin(caller, request); !status.ok()) return call->Finish(std::move(status));
+  call->Pin(caller.deadline);
 }
 
 }  // namespace gdn

@@ -1,5 +1,5 @@
-#include "server/rpc/fork_call.h"
-
+// ForkSession: children that go on from where a session is.
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/calls.h"
 #include "server/validation/names.h"
-#include "server/validation/session_spec.h"
 
 namespace gdn {
 namespace {
@@ -29,11 +29,7 @@ struct ForkWork {
   CallDone done;
 
   // The children that are not there yet.
-  int32_t pending() const {
-    int32_t count = 0;
-    for (const SessionCreation& creation : creations) count += creation.pending() ? 1 : 0;
-    return count;
-  }
+  int32_t pending() const { return static_cast<int32_t>(std::ranges::count_if(creations, &SessionCreation::pending)); }
 
   void Finish(absl::Status status) {
     if (status.ok()) {
@@ -98,19 +94,15 @@ Hash128 HashForkRequest(const v1::ForkSessionRequest& request) {
 
 absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work) {
   GDN_RETURN_IF_ERROR(CheckIds(request));
-  GDN_ASSIGN_OR_RETURN(const absl::Duration idle_ttl,
-                       CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
-  GDN_ASSIGN_OR_RETURN(const absl::Duration max_lifetime,
-                       CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
-  const Hash128 hash = HashForkRequest(request);
-  for (const std::string& id : request.session_ids()) {
-    SessionInit init{.principal = work.parent->principal(),
-                     .id = id,
+  SessionInit common{.principal = work.parent->principal(),
+                     .id = {},
                      .spec = work.parent->spec(),
                      .affinity = work.parent->affinity(),
-                     .request = hash,
-                     .idle_ttl = request.has_idle_ttl() ? idle_ttl : work.context.session_idle_ttl,
-                     .max_lifetime = max_lifetime};
+                     .request = HashForkRequest(request)};
+  GDN_RETURN_IF_ERROR(SetLifetimes(work.context, request, common));
+  for (const std::string& id : request.session_ids()) {
+    SessionInit init = common;
+    init.id = id;
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, work.context.sessions.Begin(init));
     init.id = creation.session()->id();
     work.inits.push_back(std::move(init));
@@ -121,9 +113,9 @@ absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work
 
 }  // namespace
 
-void ForkSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,
-                 const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response, CallDone done) {
-  auto parent = FindSession(context, principal, request.name());
+void ForkSession(const ServiceContext& context, const Caller& caller, const v1::ForkSessionRequest& request,
+                 v1::ForkSessionResponse* response, CallDone done) {
+  auto parent = FindSession(context, caller, request.name());
   if (!parent.ok()) return done(parent.status());
   std::shared_ptr<ForkWork> work(new ForkWork{.context = context,
                                               .parent = *std::move(parent),
@@ -134,6 +126,7 @@ void ForkSession(const ServiceContext& context, const std::string& principal, ab
                                               .done = std::move(done)});
   if (absl::Status status = BeginChildren(request, *work); !status.ok()) return work->Finish(std::move(status));
   if (work->pending() == 0) return work->Finish(absl::OkStatus());
+  const absl::Time deadline = caller.deadline;
   context.residency.LockResident(work->parent, deadline, [work, deadline](absl::StatusOr<SessionLease> lease) {
     if (!lease.ok()) return work->Finish(lease.status());
     work->lease = *std::move(lease);

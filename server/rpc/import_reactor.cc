@@ -1,5 +1,4 @@
-#include "server/rpc/import_reactor.h"
-
+// ImportState: a session made from a safetensors file that arrives in pieces.
 #include <deque>
 #include <memory>
 #include <optional>
@@ -15,14 +14,13 @@
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/principal.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
+#include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/session_calls.h"
 #include "server/rpc/state_pieces.h"
-#include "server/session/state_fit.h"
+#include "server/session/session_errors.h"
 #include "server/validation/names.h"
-#include "server/validation/session_spec.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
 
@@ -117,23 +115,9 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     GDN_RETURN_IF_ERROR(CheckAffinity(target_.affinity()));
     if (target_.total_bytes() < 0)
       return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
-    switch (target_.spec_case()) {
-      case v1::ImportStateRequest::Target::kModel: {
-        GDN_ASSIGN_OR_RETURN(init_.spec, SpecOfModel(context_, target_.model()));
-        break;
-      }
-      case v1::ImportStateRequest::Target::kOperator: {
-        GDN_ASSIGN_OR_RETURN(init_.spec, SpecOfOperator(target_.operator_()));
-        break;
-      }
-      default:
-        return SpecMissing();
-    }
-    GDN_ASSIGN_OR_RETURN(init_.idle_ttl, CheckTimeToLive("idle_ttl", target_.has_idle_ttl(), target_.idle_ttl()));
-    if (!target_.has_idle_ttl()) init_.idle_ttl = context_.session_idle_ttl;
-    GDN_ASSIGN_OR_RETURN(init_.max_lifetime,
-                         CheckTimeToLive("max_lifetime", target_.has_max_lifetime(), target_.max_lifetime()));
-    init_.principal = PrincipalOf(*call_);
+    GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
+    GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
+    init_.principal = CallerOf(*call_).principal;
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
@@ -196,9 +180,10 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     creation_.emplace(std::move(creation));
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner));
-    context_.residency.Place(
-        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), DeadlineOf(*call_),
-        [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
+    context_.residency.Place(std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)),
+                             CallerOf(*call_).deadline, [this](absl::StatusOr<SessionLease> lease) {
+                               Finish(ToGrpcStatus(Publish(std::move(lease))));
+                             });
     return absl::OkStatus();
   }
 

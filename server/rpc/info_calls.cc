@@ -1,5 +1,4 @@
-#include "server/rpc/info_calls.h"
-
+// GetServerInfo, ListModels, GetModel.
 #include <string>
 #include <vector>
 
@@ -7,6 +6,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/calls.h"
 #include "server/validation/names.h"
 #include "server/validation/tensor.h"
 
@@ -46,7 +46,8 @@ void FillTier(const TierUsage& usage, v1::TierInfo* out) {
 
 }  // namespace
 
-void FillServerInfo(const ServiceContext& context, v1::GetServerInfoResponse* response) {
+absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller*/,
+                           const v1::GetServerInfoRequest& /*request*/, v1::GetServerInfoResponse* response) {
   response->set_version(context.version);
   response->set_backend(context.backend.name);
   response->set_device(context.backend.device);
@@ -79,10 +80,13 @@ void FillServerInfo(const ServiceContext& context, v1::GetServerInfoResponse* re
   response->set_recovered_sessions(context.recovered_sessions);
   response->set_expired_sessions(context.sessions.expired());
   response->set_stored_reply_bytes(context.environment.reply_bytes());
+  return absl::OkStatus();
 }
 
-void ListModels(const ServiceContext& context, v1::ListModelsResponse* response) {
+absl::Status ListModels(const ServiceContext& context, const Caller& /*caller*/,
+                        const v1::ListModelsRequest& /*request*/, v1::ListModelsResponse* response) {
   for (const auto& [name, model] : context.models) FillModel(context, model, response->add_models());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name) {
@@ -97,7 +101,7 @@ absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, cons
       {{"model", name}});
 }
 
-absl::Status GetModel(const ServiceContext& context, const v1::GetModelRequest& request,
+absl::Status GetModel(const ServiceContext& context, const Caller& /*caller*/, const v1::GetModelRequest& request,
                       v1::GetModelResponse* response) {
   GDN_ASSIGN_OR_RETURN(const ServedModel* model, FindModel(context, request.name()));
   FillModel(context, *model, response->mutable_model());

@@ -6,10 +6,10 @@
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "base/string_cat.h"
+#include "gdn/v1/service.grpc.pb.h"
 
 namespace gdn {
 namespace {
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
   // Two servers on one port would each get half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &result->port_);
-  builder.RegisterService(&result->service_);
+  builder.RegisterService(result->service_.get());
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || result->port_ == 0) {
     return absl::UnavailableError(

@@ -33,10 +33,10 @@ class RpcServer {
   bool Stop(absl::Duration timeout);
 
  private:
-  explicit RpcServer(const ServiceContext& context) : context_(context), service_(context) {}
+  explicit RpcServer(const ServiceContext& context) : context_(context), service_(MakeGdnService(context)) {}
 
   const ServiceContext& context_;
-  GdnServiceImpl service_;
+  std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
 };

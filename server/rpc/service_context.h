@@ -4,7 +4,7 @@
 // everything.
 //
 //   ServiceContext context{.models = catalog, .sessions = sessions, .store = store, .batcher = batcher, ...};
-//   GdnServiceImpl service(context);
+//   const auto service = MakeGdnService(context);
 #pragma once
 
 #include <cstdint>

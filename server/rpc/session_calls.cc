@@ -1,4 +1,5 @@
-#include "server/rpc/session_calls.h"
+// CreateSession, GetSession, ListSessions, DeleteSession, and what import shares with creation.
+#include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
 #include <numeric>
@@ -7,16 +8,16 @@
 
 #include <spdlog/spdlog.h>
 
-#include "absl/strings/strip.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/info_calls.h"
+#include "server/rpc/calls.h"
 #include "server/validation/names.h"
-#include "server/validation/session_spec.h"
 
 namespace gdn {
 namespace {
+
+using google::protobuf::util::TimeUtil;
 
 constexpr int32_t kDefaultPageSize = 50;
 constexpr int32_t kMaxPageSize = 1000;
@@ -64,23 +65,6 @@ v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
   if (place == "disk") return v1::STATE_TIER_DISK;
   if (place == "redis") return v1::STATE_TIER_REDIS;
   return v1::STATE_TIER_UNSPECIFIED;  // on its way
-}
-
-void FillDuration(absl::Duration duration, google::protobuf::Duration* out) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  out->set_seconds(nanos / 1'000'000'000);
-  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-}
-
-absl::StatusOr<SessionSpec> SpecOf(const ServiceContext& context, const v1::CreateSessionRequest& request) {
-  switch (request.spec_case()) {
-    case v1::CreateSessionRequest::kModel:
-      return SpecOfModel(context, request.model());
-    case v1::CreateSessionRequest::kOperator:
-      return SpecOfOperator(request.operator_());
-    default:
-      return SpecMissing();
-  }
 }
 
 // Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
@@ -136,12 +120,6 @@ absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec) {
   return result;
 }
 
-void FillTime(absl::Time time, google::protobuf::Timestamp* out) {
-  const int64_t nanos = absl::ToUnixNanos(time);
-  out->set_seconds(nanos / 1'000'000'000);
-  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-}
-
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out) {
   for (const LayerInfo& info : layers) {
     v1::LayerState* layer = out->Add();
@@ -169,44 +147,42 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
   }
   out->set_affinity(session.affinity());
   FillLayers(session.Layers(), out->mutable_layers());
-  FillTime(session.create_time(), out->mutable_create_time());
+  *out->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(session.create_time()));
   if (const auto layout = StateLayout::Make(spec.dims, context.limits.max_draft); layout.ok()) {
     out->set_state_bytes(layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()));
   }
   out->set_epoch(session.epoch());
   out->set_tier(TierOf(context, session));
-  if (session.idle_ttl() < absl::InfiniteDuration()) FillDuration(session.idle_ttl(), out->mutable_idle_ttl());
+  const auto duration = [](absl::Duration d) { return TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(d)); };
+  if (session.idle_ttl() < absl::InfiniteDuration()) *out->mutable_idle_ttl() = duration(session.idle_ttl());
   if (session.max_lifetime() < absl::InfiniteDuration()) {
-    FillDuration(session.max_lifetime(), out->mutable_max_lifetime());
+    *out->mutable_max_lifetime() = duration(session.max_lifetime());
   }
-  if (session.durable_time() > absl::InfinitePast()) FillTime(session.durable_time(), out->mutable_durable_time());
+  if (const absl::Time durable = session.durable_time(); durable > absl::InfinitePast()) {
+    *out->mutable_durable_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(durable));
+  }
 }
 
-absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const std::string& principal,
+absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
                                                      const std::string& name) {
   GDN_ASSIGN_OR_RETURN(const std::string id, ParseSessionName(name));
-  return context.sessions.Find(principal, id);
+  return context.sessions.Find(caller.principal, id);
 }
 
-void CreateSession(const ServiceContext& context, const std::string& principal, absl::Time deadline,
-                   const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response, CallDone done) {
+void CreateSession(const ServiceContext& context, const Caller& caller, const v1::CreateSessionRequest& request,
+                   v1::CreateSessionResponse* response, CallDone done) {
   const auto begin = [&]() -> absl::StatusOr<std::pair<SessionCreation, SessionImagePtr>> {
     GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
     GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
     GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
-    GDN_ASSIGN_OR_RETURN(SessionSpec spec, SpecOf(context, request));
-    GDN_ASSIGN_OR_RETURN(const absl::Duration idle_ttl,
-                         CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
-    GDN_ASSIGN_OR_RETURN(const absl::Duration max_lifetime,
-                         CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
-    GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
-    SessionInit init{.principal = principal,
+    GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(context, request));
+    SessionInit init{.principal = caller.principal,
                      .id = request.session_id(),
                      .spec = spec,
                      .affinity = request.affinity(),
-                     .request = HashCreateRequest(request),
-                     .idle_ttl = request.has_idle_ttl() ? idle_ttl : context.session_idle_ttl,
-                     .max_lifetime = max_lifetime};
+                     .request = HashCreateRequest(request)};
+    GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
+    GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
     SessionImagePtr image;
     if (creation.pending()) {
@@ -221,19 +197,19 @@ void CreateSession(const ServiceContext& context, const std::string& principal, 
     FillSession(context, *creation.session(), response->mutable_session());
     return done(absl::OkStatus());
   }
-  FinishCreation(context, std::move(creation), std::move(image), deadline, response->mutable_session(),
+  FinishCreation(context, std::move(creation), std::move(image), caller.deadline, response->mutable_session(),
                  std::move(done));
 }
 
-absl::Status GetSession(const ServiceContext& context, const std::string& principal,
-                        const v1::GetSessionRequest& request, v1::GetSessionResponse* response) {
-  GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context, principal, request.name()));
+absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
+                        v1::GetSessionResponse* response) {
+  GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context, caller, request.name()));
   FillSession(context, *session, response->mutable_session());
   return absl::OkStatus();
 }
 
-absl::Status ListSessions(const ServiceContext& context, const std::string& principal,
-                          const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response) {
+absl::Status ListSessions(const ServiceContext& context, const Caller& caller, const v1::ListSessionsRequest& request,
+                          v1::ListSessionsResponse* response) {
   if (request.page_size() < 0) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      StrCat("page_size is ", request.page_size(), ", expected 0 (default) .. ", kMaxPageSize),
@@ -250,7 +226,7 @@ absl::Status ListSessions(const ServiceContext& context, const std::string& prin
   }
   const int32_t wanted = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
   // One more than the page tells whether there is another.
-  const auto sessions = context.sessions.List(principal, std::string(after), static_cast<size_t>(wanted) + 1);
+  const auto sessions = context.sessions.List(caller.principal, std::string(after), static_cast<size_t>(wanted) + 1);
   const size_t shown = std::min(sessions.size(), static_cast<size_t>(wanted));
   for (size_t i = 0; i < shown; ++i) FillSession(context, *sessions[i], response->add_sessions());
   if (sessions.size() > shown) {
@@ -259,11 +235,11 @@ absl::Status ListSessions(const ServiceContext& context, const std::string& prin
   return absl::OkStatus();
 }
 
-void DeleteSession(const ServiceContext& context, const std::string& principal, const v1::DeleteSessionRequest& request,
-                   CallDone done) {
+void DeleteSession(const ServiceContext& context, const Caller& caller, const v1::DeleteSessionRequest& request,
+                   v1::DeleteSessionResponse* /*response*/, CallDone done) {
   const absl::StatusOr<std::string> id = ParseSessionName(request.name());
   if (!id.ok()) return done(id.status());
-  context.sessions.Delete(principal, *id, [id = *id, done = std::move(done)](absl::Status status) {
+  context.sessions.Delete(caller.principal, *id, [id = *id, done = std::move(done)](absl::Status status) {
     if (status.ok()) spdlog::info("session deleted id={}", id);
     done(std::move(status));
   });

@@ -1,20 +1,21 @@
-#include "server/rpc/state_calls.h"
+// CheckpointSession, RestoreCheckpoint, PrefetchSessions.
+#include <google/protobuf/util/time_util.h>
 
 #include <utility>
-#include <vector>
 
 #include <spdlog/spdlog.h>
 
 #include "base/status_macros.h"
-#include "base/string_cat.h"
+#include "server/rpc/calls.h"
 #include "server/validation/names.h"
 
 namespace gdn {
 
-void CheckpointSession(const ServiceContext& context, const std::string& principal,
-                       const v1::CheckpointSessionRequest& request, v1::CheckpointSessionResponse* response,
-                       CallDone done) {
-  const auto session = FindSession(context, principal, request.name());
+using google::protobuf::util::TimeUtil;
+
+void CheckpointSession(const ServiceContext& context, const Caller& caller, const v1::CheckpointSessionRequest& request,
+                       v1::CheckpointSessionResponse* response, CallDone done) {
+  const auto session = FindSession(context, caller, request.name());
   if (!session.ok()) return done(session.status());
   if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
   context.checkpointer.Checkpoint(
@@ -24,7 +25,7 @@ void CheckpointSession(const ServiceContext& context, const std::string& princip
         v1::Checkpoint* checkpoint = response->mutable_checkpoint();
         checkpoint->set_checkpoint_id(id);
         checkpoint->set_epoch(result->epoch);
-        FillTime(result->when, checkpoint->mutable_create_time());
+        *checkpoint->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(result->when));
         FillLayers(result->layers, checkpoint->mutable_layers());
         checkpoint->set_written_bytes(result->stored.written_bytes);
         checkpoint->set_incremental(result->stored.incremental);
@@ -32,10 +33,9 @@ void CheckpointSession(const ServiceContext& context, const std::string& princip
       });
 }
 
-void RestoreCheckpoint(const ServiceContext& context, const std::string& principal,
-                       const v1::RestoreCheckpointRequest& request, v1::RestoreCheckpointResponse* response,
-                       CallDone done) {
-  auto session = FindSession(context, principal, request.name());
+void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, const v1::RestoreCheckpointRequest& request,
+                       v1::RestoreCheckpointResponse* response, CallDone done) {
+  auto session = FindSession(context, caller, request.name());
   if (!session.ok()) return done(session.status());
   if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
   context.checkpointer.Restore(*session, request.checkpoint_id(),
@@ -48,12 +48,12 @@ void RestoreCheckpoint(const ServiceContext& context, const std::string& princip
                                });
 }
 
-absl::Status PrefetchSessions(const ServiceContext& context, const std::string& principal,
+absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,
                               const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response) {
   GDN_RETURN_IF_ERROR(CheckBatchSize(request.names_size(), context.limits));
   for (const std::string& name : request.names()) {
     GDN_ASSIGN_OR_RETURN(const std::string id, ParseSessionName(name));
-    const auto session = context.sessions.Find(principal, id);
+    const auto session = context.sessions.Find(caller.principal, id);
     if (!session.ok()) continue;
     if (context.residency.Prefetch(*session)) {
       response->set_started(response->started() + 1);

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gdn/v1/state.pb.h"

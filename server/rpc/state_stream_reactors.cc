@@ -1,5 +1,4 @@
-#include "server/rpc/state_stream_reactors.h"
-
+// ExportState, a session's states as one safetensors file, and WatchState, the same again as the session advances.
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
@@ -14,10 +13,10 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gdn/v1/state.pb.h"
-#include "server/rpc/principal.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
+#include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/session_calls.h"
 #include "server/rpc/state_pieces.h"
 
 namespace gdn {
@@ -125,7 +124,7 @@ class ExportReactor final : public FileReactor {
   absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, PrincipalOf(*call_), request.name()));
+    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, CallerOf(*call_), request.name()));
     context_.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
     });
@@ -211,7 +210,7 @@ class WatchReactor final : public FileReactor {
   absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
-    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, PrincipalOf(*call_), request.name()));
+    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, CallerOf(*call_), request.name()));
     return absl::OkStatus();
   }
 

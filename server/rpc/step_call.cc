@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/calls.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/session_calls.h"
 #include "server/validation/tensor.h"
 
 namespace gdn {
@@ -26,7 +26,7 @@ void StepCall::Cancel() {
   if (job_ != nullptr) job_->Cancel();
 }
 
-absl::Status StepCall::FindRows(const std::string& principal) {
+absl::Status StepCall::FindRows(const Caller& caller) {
   absl::flat_hash_set<std::string> names;
   for (size_t i = 0; i < rows_.size(); ++i) {
     Row& row = rows_[i];
@@ -35,7 +35,7 @@ absl::Status StepCall::FindRows(const std::string& principal) {
                        StrCat("row ", i, " names ", row.name, " a second time; steps of one session are serial"),
                        {{"session", row.name}});
     }
-    auto session = FindSession(context_, principal, row.name);
+    auto session = FindSession(context_, caller, row.name);
     row.status = session.status();
     if (session.ok()) row.session = *std::move(session);
     if (!row.status.ok() && !partial_ok_) return RowError(i, row.status);
@@ -254,7 +254,7 @@ void StepCall::Release() {
   done_(status);
 }
 
-std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Caller& caller,
                                        const v1::PrefillRequest& request, v1::PrefillResponse* response,
                                        StepCall::Done done) {
   std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
@@ -271,17 +271,17 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std:
     row.name = request.session();
     if (request.has_expected_token_count()) row.expected_token_count = request.expected_token_count();
     if (request.has_session_epoch()) row.epoch = request.session_epoch();
-    GDN_RETURN_IF_ERROR(call->FindRows(principal));
+    GDN_RETURN_IF_ERROR(call->FindRows(caller));
     GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
     GDN_ASSIGN_OR_RETURN(call->input_, CheckPrefillInput(request, row.session->spec().dims, context.limits));
-    return call->Run(deadline, response->mutable_output());
+    return call->Run(caller.deadline, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();
   return call;
 }
 
-std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Caller& caller,
                                       const v1::DecodeRequest& request, v1::DecodeResponse* response,
                                       StepCall::Done done) {
   std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
@@ -299,7 +299,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
     GDN_RETURN_IF_ERROR(CheckBatchSize(request.sessions_size(), context.limits));
     for (const std::string& name : request.sessions()) call->rows_.emplace_back().name = name;
-    GDN_RETURN_IF_ERROR(call->FindRows(principal));
+    GDN_RETURN_IF_ERROR(call->FindRows(caller));
     if (call->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
     GDN_RETURN_IF_ERROR(call->CheckSameSpec());
     GDN_ASSIGN_OR_RETURN(call->input_, CheckDecodeInput(request, call->Spec()->dims, context.limits));
@@ -309,7 +309,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::
     for (int i = 0; i < request.session_epochs_size(); ++i) {
       call->rows_[static_cast<size_t>(i)].epoch = request.session_epochs(i);
     }
-    return call->Run(deadline, response->mutable_output());
+    return call->Run(caller.deadline, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();

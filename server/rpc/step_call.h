@@ -7,7 +7,7 @@
 // any thread.
 // Ownership: request and response are the caller's and must live until `done` was called.
 //
-//   auto call = StartDecode(context, principal, deadline, request, response, done);
+//   auto call = StartDecode(context, caller, request, response, done);
 //   call->Cancel();
 #pragma once
 
@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "gdn/v1/step.pb.h"
 #include "server/batcher/step_job.h"
+#include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
 #include "server/validation/step_input.h"
 
@@ -37,10 +38,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   void Cancel();
 
  private:
-  friend std::shared_ptr<StepCall> StartPrefill(const ServiceContext&, const std::string&, absl::Time,
-                                                const v1::PrefillRequest&, v1::PrefillResponse*, Done);
-  friend std::shared_ptr<StepCall> StartDecode(const ServiceContext&, const std::string&, absl::Time,
-                                               const v1::DecodeRequest&, v1::DecodeResponse*, Done);
+  friend std::shared_ptr<StepCall> StartPrefill(const ServiceContext&, const Caller&, const v1::PrefillRequest&,
+                                                v1::PrefillResponse*, Done);
+  friend std::shared_ptr<StepCall> StartDecode(const ServiceContext&, const Caller&, const v1::DecodeRequest&,
+                                               v1::DecodeResponse*, Done);
   struct Row {
     std::string name;                  // "sessions/ID"
     std::shared_ptr<Session> session;  // nullptr where it was not found
@@ -54,7 +55,7 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
 
   StepCall(const ServiceContext& context, Done done) : context_(context), done_(std::move(done)) {}
 
-  absl::Status FindRows(const std::string& principal);
+  absl::Status FindRows(const Caller& caller);
   const SessionSpec* Spec() const;  // of the first row that was found
   absl::Status CheckSameSpec() const;
   // Checks values and pins. `output` is where the reply's tensor goes.
@@ -96,10 +97,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   absl::Status error_;           // of the whole call; set by whoever finds it, before releasing
 };
 
-std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Caller& caller,
                                        const v1::PrefillRequest& request, v1::PrefillResponse* response,
                                        StepCall::Done done);
-std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const std::string& principal, absl::Time deadline,
+std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Caller& caller,
                                       const v1::DecodeRequest& request, v1::DecodeResponse* response,
                                       StepCall::Done done);
 

@@ -1,5 +1,4 @@
-#include "server/rpc/step_reactors.h"
-
+// The reactors of Prefill, Decode and their streams.
 #include <memory>
 #include <set>
 #include <string>
@@ -8,9 +7,9 @@
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/string_cat.h"
-#include "server/rpc/principal.h"
+#include "server/rpc/calls.h"
+#include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/session_calls.h"
 #include "server/rpc/step_call.h"
 
 namespace gdn {
@@ -62,7 +61,7 @@ template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
  public:
   StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : context_(context), principal_(PrincipalOf(*call)), deadline_(DeadlineOf(*call)) {}
+      : context_(context), caller_(CallerOf(*call)) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return this->Finish(grpc::Status::OK);
@@ -87,8 +86,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
   void Start() { this->StartRead(&request_); }
 
   const ServiceContext& context_;
-  const std::string principal_;
-  const absl::Time deadline_;
+  const Caller caller_;
   Request request_;
   Response response_;
 
@@ -120,7 +118,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
       done(PreviousSegmentFailed(segment));
       return nullptr;
     }
-    return StartPrefill(context_, principal_, deadline_, segment, response_.mutable_result(), std::move(done));
+    return StartPrefill(context_, caller_, segment, response_.mutable_result(), std::move(done));
   }
   void Ended(const absl::Status& status) override {
     if (status.ok()) {
@@ -137,7 +135,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
         StrCat("an earlier segment of ", segment.session(), " layer ", segment.layer(),
                " failed in this stream; applying this one would leave a gap. Send expected_token_count to go on"),
         {{"session", segment.session()}, {"layer", StrCat(segment.layer())}});
-    const auto session = FindSession(context_, principal_, segment.session());
+    const auto session = FindSession(context_, caller_, segment.session());
     if (!session.ok()) return status;
     for (const LayerInfo& info : (*session)->Layers()) {
       if (info.layer != segment.layer()) continue;
@@ -159,7 +157,7 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
 
  protected:
   std::shared_ptr<StepCall> Step(StepCall::Done done) override {
-    return StartDecode(context_, principal_, deadline_, request_.step(), response_.mutable_result(), std::move(done));
+    return StartDecode(context_, caller_, request_.step(), response_.mutable_result(), std::move(done));
   }
 };
 
@@ -167,16 +165,14 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
 
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                             const v1::PrefillRequest* request, v1::PrefillResponse* response) {
-  return new UnaryStepReactor([&](StepCall::Done done) {
-    return StartPrefill(context, PrincipalOf(*call), DeadlineOf(*call), *request, response, std::move(done));
-  });
+  return new UnaryStepReactor(
+      [&](StepCall::Done done) { return StartPrefill(context, CallerOf(*call), *request, response, std::move(done)); });
 }
 
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                            const v1::DecodeRequest* request, v1::DecodeResponse* response) {
-  return new UnaryStepReactor([&](StepCall::Done done) {
-    return StartDecode(context, PrincipalOf(*call), DeadlineOf(*call), *request, response, std::move(done));
-  });
+  return new UnaryStepReactor(
+      [&](StepCall::Done done) { return StartDecode(context, CallerOf(*call), *request, response, std::move(done)); });
 }
 
 grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* NewStreamPrefillReactor(

@@ -1,15 +1,14 @@
-#include "server/rpc/principal.h"
+#include "server/rpc/caller.h"
 
 #include <grpcpp/security/auth_context.h>
 
 #include <chrono>
-#include <string_view>
 
 #include "base/hash.h"
 
 namespace gdn {
 
-std::string PrincipalOf(const grpc::CallbackServerContext& context) {
+Caller CallerOf(const grpc::CallbackServerContext& context) {
   Hasher hasher;
   bool known = false;
   if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
@@ -23,12 +22,10 @@ std::string PrincipalOf(const grpc::CallbackServerContext& context) {
     hasher.UpdateField({it->second.data(), it->second.size()});
     known = true;
   }
-  return known ? hasher.Finish().ToHex() : std::string();
-}
-
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture() : absl::FromChrono(deadline);
+  const auto deadline = context.deadline();
+  const bool never = deadline == std::chrono::system_clock::time_point::max();
+  return {.principal = known ? hasher.Finish().ToHex() : "",
+          .deadline = never ? absl::InfiniteFuture() : absl::FromChrono(deadline)};
 }
 
 }  // namespace gdn

@@ -3,9 +3,9 @@
 // The principal is an identity, not a permission: sessions made under one `authorization` metadata value (or one TLS
 // client identity) are not to be seen under another. Whether a caller may come at all is for a proxy in front, or
 // mutual TLS, to decide.
-// Thread safety: free functions on the call's context.
+// Thread safety: a free function on the call's context.
 //
-//   const std::string principal = PrincipalOf(*context);
+//   const Caller caller = CallerOf(*context);
 #pragma once
 
 #include <string>
@@ -16,9 +16,11 @@
 
 namespace gdn {
 
-// "" for an anonymous caller. Never the token itself: a digest of it.
-std::string PrincipalOf(const grpc::CallbackServerContext& context);
+struct Caller {
+  std::string principal;  // "" for an anonymous one; never the token itself: a digest of it
+  absl::Time deadline;
+};
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
+Caller CallerOf(const grpc::CallbackServerContext& context);
 
 }  // namespace gdn

@@ -1,0 +1,94 @@
+// The unary methods but for steps: a file of them each for models, sessions, their states, forks and drafts; and what
+// requests that make sessions share.
+//
+// Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
+// and responses must live until then.
+//
+//   CreateSession(context, CallerOf(*call), request, response,
+//                 [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_macros.h"
+#include "gdn/v1/info.pb.h"
+#include "gdn/v1/session.pb.h"
+#include "gdn/v1/state.pb.h"
+#include "server/rpc/caller.h"
+#include "server/rpc/service_context.h"
+#include "server/validation/session_spec.h"
+
+namespace gdn {
+
+using CallDone = std::function<void(absl::Status)>;
+
+// info_calls.cc
+absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller, const v1::GetServerInfoRequest& request,
+                           v1::GetServerInfoResponse* response);
+absl::Status ListModels(const ServiceContext& context, const Caller& caller, const v1::ListModelsRequest& request,
+                        v1::ListModelsResponse* response);
+absl::Status GetModel(const ServiceContext& context, const Caller& caller, const v1::GetModelRequest& request,
+                      v1::GetModelResponse* response);
+
+// session_calls.cc
+void CreateSession(const ServiceContext& context, const Caller& caller, const v1::CreateSessionRequest& request,
+                   v1::CreateSessionResponse* response, CallDone done);
+absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
+                        v1::GetSessionResponse* response);
+absl::Status ListSessions(const ServiceContext& context, const Caller& caller, const v1::ListSessionsRequest& request,
+                          v1::ListSessionsResponse* response);
+void DeleteSession(const ServiceContext& context, const Caller& caller, const v1::DeleteSessionRequest& request,
+                   v1::DeleteSessionResponse* response, CallDone done);
+
+// state_calls.cc
+void CheckpointSession(const ServiceContext& context, const Caller& caller, const v1::CheckpointSessionRequest& request,
+                       v1::CheckpointSessionResponse* response, CallDone done);
+void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, const v1::RestoreCheckpointRequest& request,
+                       v1::RestoreCheckpointResponse* response, CallDone done);
+absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,
+                              const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response);
+
+// fork_call.cc
+void ForkSession(const ServiceContext& context, const Caller& caller, const v1::ForkSessionRequest& request,
+                 v1::ForkSessionResponse* response, CallDone done);
+
+// accept_call.cc
+void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,
+                  v1::AcceptTokensResponse* response, CallDone done);
+
+// The model of a "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
+absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name);
+// The session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
+absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
+                                                     const std::string& name);
+
+void FillSession(const ServiceContext& context, const Session& session, v1::Session* out);
+void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
+
+// What a request's `spec` says; errors of FindModel and CheckOperatorSpec, INVALID_ARGUMENT (INVALID_SPEC) where none
+// is set.
+absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std::string& name);
+absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec);
+absl::Status SpecMissing();
+template <typename Request>
+absl::StatusOr<SessionSpec> SpecOf(const ServiceContext& context, const Request& request) {
+  if (request.spec_case() == Request::kModel) return SpecOfModel(context, request.model());
+  if (request.spec_case() == Request::kOperator) return SpecOfOperator(request.operator_());
+  return SpecMissing();
+}
+
+// The request's times to live, or the server's. INVALID_ARGUMENT (INVALID_SPEC: field).
+template <typename Request>
+absl::Status SetLifetimes(const ServiceContext& context, const Request& request, SessionInit& init) {
+  GDN_ASSIGN_OR_RETURN(init.idle_ttl, CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
+  if (!request.has_idle_ttl()) init.idle_ttl = context.session_idle_ttl;
+  GDN_ASSIGN_OR_RETURN(init.max_lifetime,
+                       CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

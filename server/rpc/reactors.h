@@ -1,0 +1,43 @@
+// The reactors of steps and of streams.
+//
+// Those that move a session's states as safetensors files, piece by piece, are served as raw bytes, for a file's bytes
+// should not pass through protobuf's strings; on the wire they are the messages of session.proto and state.proto.
+// Thread safety: gRPC's callback API serialises what needs it. Ownership: a reactor deletes itself when the call is
+// over; the context must outlive it.
+//
+//   return NewStreamDecodeReactor(context, callback_context);
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "gdn/v1/step.pb.h"
+#include "server/rpc/service_context.h"
+
+namespace gdn {
+
+// step_reactors.cc
+grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
+                                            const v1::PrefillRequest* request, v1::PrefillResponse* response);
+grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
+                                           const v1::DecodeRequest* request, v1::DecodeResponse* response);
+// One message at a time: the next is read when the reply to the last is written, so steps of a stream are in order.
+grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* NewStreamPrefillReactor(
+    const ServiceContext& context, grpc::CallbackServerContext* call);
+grpc::ServerBidiReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse>* NewStreamDecodeReactor(
+    const ServiceContext& context, grpc::CallbackServerContext* call);
+
+// state_stream_reactors.cc: a session's states as one file, and the same now and again as the session advances.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,
+                                                             grpc::CallbackServerContext* call,
+                                                             const grpc::ByteBuffer* request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            const grpc::ByteBuffer* request);
+
+// import_reactor.cc: a session made from a file.
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
+                                                            grpc::CallbackServerContext* call,
+                                                            grpc::ByteBuffer* response);
+
+}  // namespace gdn

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/session/state_fit.h"
+#include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {

@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/this_thread.h"
 #include "server/session/checkpointer.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
@@ -18,8 +20,20 @@ namespace gdn {
 
 class Housekeeper {
  public:
-  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers, absl::Duration interval);
-  ~Housekeeper();
+  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers, absl::Duration interval)
+      : thread_([this, &sessions, &checkpointer, &tiers, interval] {
+          NameThisThread("gdn-housekeeper");
+          while (!stop_.WaitForNotificationWithTimeout(interval)) {
+            const absl::Time now = absl::Now();
+            sessions.DeleteExpired(now);
+            checkpointer.Sweep(sessions.All(), now);
+            if (tiers.WantsTrim()) tiers.Trim();
+          }
+        }) {}
+  ~Housekeeper() {
+    stop_.Notify();
+    thread_.join();
+  }
   Housekeeper(const Housekeeper&) = delete;
   Housekeeper& operator=(const Housekeeper&) = delete;
 

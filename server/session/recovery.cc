@@ -8,7 +8,7 @@
 
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/session/state_fit.h"
+#include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {

@@ -1,19 +1,29 @@
 #include "server/session/session_errors.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "absl/strings/str_join.h"
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "server/session/session.h"
 
 namespace gdn {
 namespace {
 
 std::string NameOf(const std::string& id) { return StrCat("sessions/", id); }
 
+absl::Status Mismatch(std::string_view field, const std::string& found, const std::string& expected) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
+                   StrCat("the state's ", field, " is ", found, ", the target's is ", expected),
+                   {{"field", std::string(field)}, {"found", found}, {"expected", expected}});
+}
+
 }  // namespace
 
 absl::Status SessionNotFound(const std::string& id) {
-  return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound, StrCat("no session named '", NameOf(id), "'"),
-                   {{"session", NameOf(id)}});
+  return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound,
+                   StrCat("no session named '", NameOf(id), "'; create it first"), {{"session", NameOf(id)}});
 }
 
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers) {
@@ -111,6 +121,22 @@ absl::Status NoRoomForReply(int64_t needed, int64_t limit, int64_t used) {
                           " bytes, so this step's could not be kept for a retry; try again when sessions have ended or "
                           "rested, or raise --stored-reply-bytes"),
                    {{"needed", StrCat(needed)}, {"available", StrCat(limit - used)}});
+}
+
+absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec) {
+  if (header.fingerprint != spec.fingerprint) {
+    const auto shown = [](const std::string& fingerprint) {
+      return fingerprint.empty() ? "none (operator)" : fingerprint;
+    };
+    return Mismatch("model_fingerprint", shown(header.fingerprint), shown(spec.fingerprint));
+  }
+  if (header.dims != spec.dims) return Mismatch("dims", LayerDimsToString(header.dims), LayerDimsToString(spec.dims));
+  for (const int32_t layer : layers) {
+    if (!std::binary_search(spec.layers.begin(), spec.layers.end(), layer)) {
+      return Mismatch("layer", StrCat(layer), "one of the target's Gated DeltaNet layers");
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gdn

@@ -1,4 +1,5 @@
-// Why a session does not take a step: the errors of Session::Admit and AdmitAccept, with what a client needs to go on.
+// Why a session does not take a step: the errors of Session::Admit and AdmitAccept, with what a client needs to go on;
+// and why a stored state is not a session's.
 //
 // Thread safety: free functions. Ownership: none.
 //
@@ -14,6 +15,8 @@
 
 namespace gdn {
 
+struct SessionSpec;
+
 absl::Status SessionNotFound(const std::string& id);
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers);
 absl::Status LayerBusy(const std::string& id, int32_t layer);
@@ -27,5 +30,9 @@ absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_le
 absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 absl::Status NoRoomForReply(int64_t needed, int64_t limit, int64_t used);
+
+// Whether a stored state is of this model, these dims and layers: FAILED_PRECONDITION (STATE_MISMATCH: field, found,
+// expected) where it is not.
+absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
 
 }  // namespace gdn

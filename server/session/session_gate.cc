@@ -3,14 +3,6 @@
 #include <utility>
 
 namespace gdn {
-namespace {
-
-void Run(const std::vector<SessionGate::Callback>& callbacks) {
-  for (const SessionGate::Callback& callback : callbacks) callback();
-}
-
-}  // namespace
-
 bool SessionGate::PinnableLocked() const {
   if (locked_) return false;
   return held_ || lock_waiters_.empty();  // a lock that waits for a hold to end would only make steps wait with it
@@ -40,14 +32,18 @@ void SessionGate::PinAgain() {
   ++pins_;
 }
 
-void SessionGate::Unpin() {
+void SessionGate::Change(absl::FunctionRef<void()> change) {
   std::vector<Callback> runnable;
   {
     absl::MutexLock lock(&mu_);
-    --pins_;
+    change();
     runnable = TakeRunnableLocked();
   }
-  Run(runnable);
+  for (const Callback& callback : runnable) callback();
+}
+
+void SessionGate::Unpin() {
+  Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { --pins_; });
 }
 
 void SessionGate::WhenPinnable(Callback retry) {
@@ -69,55 +65,29 @@ bool SessionGate::TryLock() {
 }
 
 void SessionGate::Lock(Callback granted) {
-  std::vector<Callback> runnable;
-  {
-    absl::MutexLock lock(&mu_);
-    lock_waiters_.push_back(std::move(granted));
-    if (!locked_ && !held_ && pins_ == 0) runnable = TakeRunnableLocked();
-  }
-  Run(runnable);
+  Change([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { lock_waiters_.push_back(std::move(granted)); });
 }
 
 void SessionGate::Unlock() {
-  std::vector<Callback> runnable;
-  {
-    absl::MutexLock lock(&mu_);
-    locked_ = false;
-    runnable = TakeRunnableLocked();
-  }
-  Run(runnable);
+  Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { locked_ = false; });
 }
 
 void SessionGate::LockToPin() {
-  std::vector<Callback> runnable;
-  {
-    absl::MutexLock lock(&mu_);
+  Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     locked_ = false;
     ++pins_;
-    runnable = TakeRunnableLocked();
-  }
-  Run(runnable);
+  });
 }
 
 void SessionGate::Hold() {
-  std::vector<Callback> runnable;
-  {
-    absl::MutexLock lock(&mu_);
+  Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     locked_ = false;
     held_ = true;
-    runnable = TakeRunnableLocked();
-  }
-  Run(runnable);
+  });
 }
 
 void SessionGate::ReleaseHold() {
-  std::vector<Callback> runnable;
-  {
-    absl::MutexLock lock(&mu_);
-    held_ = false;
-    runnable = TakeRunnableLocked();
-  }
-  Run(runnable);
+  Change([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { held_ = false; });
 }
 
 bool SessionGate::held() const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 
 namespace gdn {
@@ -47,7 +48,9 @@ class SessionGate {
   bool held() const;
 
  private:
-  // What became possible; to be called without the mutex.
+  // Makes the change, and calls what became possible by it, without the mutex.
+  void Change(absl::FunctionRef<void()> change);
+  // While pins are to be had, nobody waits for one.
   std::vector<Callback> TakeRunnableLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PinnableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -2,17 +2,11 @@
 
 #include "base/error.h"
 #include "base/random_id.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {
-
-absl::Status NotFound(const std::string& id) {
-  return MakeError(absl::StatusCode::kNotFound, reason::kSessionNotFound,
-                   StrCat("no session named 'sessions/", id, "'; create it first"),
-                   {{"session", StrCat("sessions/", id)}});
-}
 
 absl::Status Busy(const std::string& id, std::string_view why) {
   return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy, StrCat("sessions/", id, " ", why, "; try again"),
@@ -89,7 +83,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(const std::string&
                                                               const std::string& id) const {
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(Key(principal, id));
-  if (it == sessions_.end() || it->second.phase != Phase::kPublished) return NotFound(id);
+  if (it == sessions_.end() || it->second.phase != Phase::kPublished) return SessionNotFound(id);
   it->second.session->Touch();
   return it->second.session;
 }
@@ -146,7 +140,7 @@ void SessionManager::Delete(const std::string& principal, const std::string& id,
   auto session = Find(principal, id);
   if (!session.ok()) return done(session.status());
   if ((*session)->gate().pins() > 0) return done(Busy(id, "has a step in flight, which ends first"));
-  if (!BeginEnd(Key(principal, id), *session)) return done(NotFound(id));
+  if (!BeginEnd(Key(principal, id), *session)) return done(SessionNotFound(id));
   End(*session, std::move(done));
 }
 

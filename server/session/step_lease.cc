@@ -110,28 +110,19 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
   if (session->environment_->on_progress) session->environment_->on_progress(session);
 }
 
-bool StepLease::TryCancel() {
-  {
-    Session& session = pin_.session();
-    absl::MutexLock lock(&session.mu_);
-    if (!layer_->joined.empty()) return false;
-    ReturnTakenSlot();
-    layer_->busy = false;
-    layer_->flight_id.clear();
-    session.environment_->Discharge(std::exchange(reply_charge_, 0));
-  }
-  layer_ = nullptr;
-  pin_.Release();
-  return true;
-}
+bool StepLease::TryCancel() { return GiveBack(/*though_joined=*/false); }
 
 void StepLease::Abandon() {
-  if (!valid()) return;
+  if (valid()) GiveBack(/*though_joined=*/true);
+}
+
+bool StepLease::GiveBack(bool though_joined) {
   std::vector<StepReplyCallback> joined;
   Session& session = pin_.session();
   const absl::Status status = LayerBusy(session.id(), layer());
   {
     absl::MutexLock lock(&session.mu_);
+    if (!though_joined && !layer_->joined.empty()) return false;
     ReturnTakenSlot();
     layer_->busy = false;
     layer_->flight_id.clear();
@@ -141,6 +132,7 @@ void StepLease::Abandon() {
   layer_ = nullptr;
   pin_.Release();
   for (auto& callback : joined) callback(status);
+  return true;
 }
 
 }  // namespace gdn

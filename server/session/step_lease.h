@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/session/session.h"
@@ -67,6 +66,7 @@ class StepLease {
  private:
   friend class Session;
   void Abandon();
+  bool GiveBack(bool though_joined);
   void ReturnTakenSlot();  // to where it came from
 
   SessionPin pin_;

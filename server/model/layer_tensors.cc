@@ -51,6 +51,33 @@ absl::StatusOr<std::string_view> FindPrefix(const CheckpointFiles& files) {
                           " of 'model.layers.' and 'model.language_model.layers.'; expected them below one"));
 }
 
+struct LayerTensorSpec {
+  LayerTensor tensor;
+  std::vector<int64_t> shape;
+};
+
+// What a layer of this config consists of.
+std::vector<LayerTensorSpec> LayerTensorSpecs(const ModelConfig& config) {
+  const LayerDims& dims = config.dims;
+  const int64_t hidden = dims.hidden_size;
+  std::vector<LayerTensorSpec> specs;
+  if (config.layout == ProjectionLayout::kInterleaved) {
+    specs = {{LayerTensor::kInQkvz, {dims.conv_channels() + dims.value_features(), hidden}},
+             {LayerTensor::kInBa, {2 * int64_t{dims.value_heads}, hidden}}};
+  } else {
+    specs = {{LayerTensor::kInQkv, {dims.conv_channels(), hidden}},
+             {LayerTensor::kInZ, {dims.value_features(), hidden}},
+             {LayerTensor::kInB, {dims.value_heads, hidden}},
+             {LayerTensor::kInA, {dims.value_heads, hidden}}};
+  }
+  specs.push_back({LayerTensor::kConv, {dims.conv_channels(), 1, dims.conv_width}});
+  specs.push_back({LayerTensor::kALog, {dims.value_heads}});
+  specs.push_back({LayerTensor::kDtBias, {dims.value_heads}});
+  specs.push_back({LayerTensor::kNorm, {dims.value_dim}});
+  specs.push_back({LayerTensor::kOut, {hidden, dims.value_features()}});
+  return specs;
+}
+
 // Tensors that the layers of this config cannot have would change the result if they were passed over.
 absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files,
                                  const std::vector<LayerTensorSpec>& specs) {
@@ -82,52 +109,18 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
 }  // namespace
 
 std::string_view LayerTensorName(LayerTensor tensor) {
-  switch (tensor) {
-    case LayerTensor::kInQkvz:
-      return "in_proj_qkvz.weight";
-    case LayerTensor::kInBa:
-      return "in_proj_ba.weight";
-    case LayerTensor::kInQkv:
-      return "in_proj_qkv.weight";
-    case LayerTensor::kInZ:
-      return "in_proj_z.weight";
-    case LayerTensor::kInB:
-      return "in_proj_b.weight";
-    case LayerTensor::kInA:
-      return "in_proj_a.weight";
-    case LayerTensor::kConv:
-      return "conv1d.weight";
-    case LayerTensor::kALog:
-      return "A_log";
-    case LayerTensor::kDtBias:
-      return "dt_bias";
-    case LayerTensor::kNorm:
-      return "norm.weight";
-    case LayerTensor::kOut:
-      return "out_proj.weight";
-  }
-  return "?";
-}
-
-std::vector<LayerTensorSpec> LayerTensorSpecs(const ModelConfig& config) {
-  const LayerDims& dims = config.dims;
-  const int64_t hidden = dims.hidden_size;
-  std::vector<LayerTensorSpec> specs;
-  if (config.layout == ProjectionLayout::kInterleaved) {
-    specs = {{LayerTensor::kInQkvz, {dims.conv_channels() + dims.value_features(), hidden}},
-             {LayerTensor::kInBa, {2 * int64_t{dims.value_heads}, hidden}}};
-  } else {
-    specs = {{LayerTensor::kInQkv, {dims.conv_channels(), hidden}},
-             {LayerTensor::kInZ, {dims.value_features(), hidden}},
-             {LayerTensor::kInB, {dims.value_heads, hidden}},
-             {LayerTensor::kInA, {dims.value_heads, hidden}}};
-  }
-  specs.push_back({LayerTensor::kConv, {dims.conv_channels(), 1, dims.conv_width}});
-  specs.push_back({LayerTensor::kALog, {dims.value_heads}});
-  specs.push_back({LayerTensor::kDtBias, {dims.value_heads}});
-  specs.push_back({LayerTensor::kNorm, {dims.value_dim}});
-  specs.push_back({LayerTensor::kOut, {hidden, dims.value_features()}});
-  return specs;
+  static constexpr std::string_view kNames[] = {"in_proj_qkvz.weight",
+                                                "in_proj_ba.weight",
+                                                "in_proj_qkv.weight",
+                                                "in_proj_z.weight",
+                                                "in_proj_b.weight",
+                                                "in_proj_a.weight",
+                                                "conv1d.weight",
+                                                "A_log",
+                                                "dt_bias",
+                                                "norm.weight",
+                                                "out_proj.weight"};
+  return kNames[static_cast<size_t>(tensor)];
 }
 
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files) {

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +18,7 @@
 
 namespace gdn {
 
+// LayerTensorName has the names in this order.
 enum class LayerTensor : uint8_t {
   kInQkvz,  // kInterleaved
   kInBa,    // kInterleaved
@@ -35,14 +35,6 @@ enum class LayerTensor : uint8_t {
 
 // The name below "layers.L.linear_attn.": "in_proj_qkvz.weight".
 std::string_view LayerTensorName(LayerTensor tensor);
-
-struct LayerTensorSpec {
-  LayerTensor tensor;
-  std::vector<int64_t> shape;
-};
-
-// What a layer of this config consists of.
-std::vector<LayerTensorSpec> LayerTensorSpecs(const ModelConfig& config);
 
 struct LayerTensors {
   int32_t layer = 0;

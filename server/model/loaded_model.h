@@ -19,7 +19,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
-#include "base/layer_dims.h"
 #include "base/safetensors.h"
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"

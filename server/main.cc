@@ -1,4 +1,4 @@
-// The program: flags, logging, signals, and a server from its start to its drain.
+// The program: flags, logging, the backend, signals, and a server from its start to its drain.
 
 #include <malloc.h>
 #include <pthread.h>
@@ -15,7 +15,9 @@
 #include "base/child_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/backend_choice.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "kernels/null/null_backend.h"
 #include "server/flags.h"
 #include "server/gdn_server.h"
 
@@ -41,6 +43,17 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
       options.limits.max_batch, options.limits.max_message_bytes, options.limits.max_stored_reply_bytes,
       options.stored_reply_bytes, options.max_queued_steps, absl::FormatDuration(options.drain_timeout),
       options.logging.format, options.logging.level);
+}
+
+// "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu" without one fails with
+// what the runtime said.
+absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& options) {
+  if (options.backend == "null") return MakeNullBackend();
+  if (options.backend == "cpu") return MakeCpuBackend({.threads = options.threads});
+  absl::StatusOr<std::unique_ptr<Backend>> gpu = MakeGpuBackend({.device = options.gpu_device});
+  if (gpu.ok() || options.backend == "gpu") return gpu;
+  spdlog::info("computing on the CPU: {}", std::string(gpu.status().message()));
+  return MakeCpuBackend({.threads = options.threads});
 }
 
 absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {

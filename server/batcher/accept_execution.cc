@@ -1,6 +1,5 @@
 #include "server/batcher/accept_execution.h"
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>

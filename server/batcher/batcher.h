@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"

@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/strip.h"
 #include "base/error.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {

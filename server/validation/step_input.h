@@ -8,7 +8,6 @@
 //   GDN_RETURN_IF_ERROR(CheckRowValues(input, row));
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>

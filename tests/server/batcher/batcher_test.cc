@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "tests/server/batcher/engine_gate.h"

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/model/test_checkpoint.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -26,32 +27,29 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 TEST(CheckpointFiles, ReadsASingleFile) {
   TempFolder folder;
   Three().Write(folder.path());
-  auto files = CheckpointFiles::Open(folder.path());
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->tensors().size(), 3u);
-  EXPECT_THAT(files->Tensor("a")->shape, ElementsAre(2));
-  EXPECT_EQ(files->ReleaseFiles().size(), 1u);
+  GDN_ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(folder.path()));
+  EXPECT_EQ(files.tensors().size(), 3u);
+  EXPECT_THAT(files.Tensor("a")->shape, ElementsAre(2));
+  EXPECT_EQ(files.ReleaseFiles().size(), 1u);
 }
 
 TEST(CheckpointFiles, OpensOnlyTheShardsThatAreAskedFor) {
   TempFolder folder;
   Three().WriteSharded(folder.path(), 3);
   WriteFile(folder.path() + "/model-2.safetensors", "damaged");
-  auto files = CheckpointFiles::Open(folder.path());
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_TRUE(files->Contains("c"));
-  EXPECT_TRUE(files->Tensor("b").ok());
-  EXPECT_TRUE(files->Tensor("b").ok());
-  EXPECT_EQ(files->ReleaseFiles().size(), 1u);
+  GDN_ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(folder.path()));
+  EXPECT_TRUE(files.Contains("c"));
+  EXPECT_TRUE(files.Tensor("b").ok());
+  EXPECT_TRUE(files.Tensor("b").ok());
+  EXPECT_EQ(files.ReleaseFiles().size(), 1u);
 }
 
 TEST(CheckpointFiles, ViewsOutliveTheReleaseOfTheFiles) {
   TempFolder folder;
   Three().WriteSharded(folder.path(), 2);
-  auto files = CheckpointFiles::Open(folder.path());
-  ASSERT_TRUE(files.ok());
-  const TensorView view = *files->Tensor("c");
-  const std::vector<SafetensorsFile> released = files->ReleaseFiles();
+  GDN_ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(folder.path()));
+  const TensorView view = *files.Tensor("c");
+  const std::vector<SafetensorsFile> released = files.ReleaseFiles();
   EXPECT_EQ(view.data, "\x40\x40");
 }
 
@@ -74,16 +72,15 @@ TEST(CheckpointFiles, ErrorsNameFolderFileAndTensor) {
   Three().WriteSharded(folder.path(), 3);
   std::filesystem::remove(folder.path() + "/model-1.safetensors");
   WriteFile(folder.path() + "/model-2.safetensors", ReadFile(folder.path() + "/model-0.safetensors"));
-  auto files = CheckpointFiles::Open(folder.path());
-  ASSERT_TRUE(files.ok());
-  const absl::Status unknown = files->Tensor("missing").status();
+  GDN_ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(folder.path()));
+  const absl::Status unknown = files.Tensor("missing").status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(unknown), HasSubstr("'missing'"));
-  const absl::Status no_shard = files->Tensor("b").status();
+  const absl::Status no_shard = files.Tensor("b").status();
   EXPECT_EQ(no_shard.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(no_shard), HasSubstr("'b'"));
   EXPECT_THAT(Message(no_shard), HasSubstr("model-1.safetensors"));
-  const absl::Status not_in_shard = files->Tensor("c").status();
+  const absl::Status not_in_shard = files.Tensor("c").status();
   EXPECT_EQ(not_in_shard.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(not_in_shard), HasSubstr("'c'"));
   EXPECT_THAT(Message(not_in_shard), HasSubstr("model-2.safetensors"));

@@ -1,5 +1,4 @@
 // The whole layer on the CPU backend against Hugging Face transformers, from checkpoint folder to final state.
-#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <string>
@@ -13,6 +12,7 @@
 #include "kernels/slot_access.h"
 #include "server/model/loaded_model.h"
 #include "tests/server/model/test_checkpoint.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
 
@@ -114,12 +114,10 @@ class GoldenLayers : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     backend_ = MakeTestBackend(/*threads=*/0);
-    auto model = LoadModel(*backend_, GetParam(), GoldenFolder(GetParam()));
-    ASSERT_TRUE(model.ok()) << model.status();
-    model_ = std::make_unique<LoadedModel>(*std::move(model));
-    auto io = SafetensorsFile::Open(GoldenFolder(GetParam()) + "/io.safetensors");
-    ASSERT_TRUE(io.ok()) << io.status();
-    io_ = std::make_unique<SafetensorsFile>(*std::move(io));
+    GDN_ASSERT_OK_AND_ASSIGN(auto model, LoadModel(*backend_, GetParam(), GoldenFolder(GetParam())));
+    model_ = std::make_unique<LoadedModel>(std::move(model));
+    GDN_ASSERT_OK_AND_ASSIGN(auto io, SafetensorsFile::Open(GoldenFolder(GetParam()) + "/io.safetensors"));
+    io_ = std::make_unique<SafetensorsFile>(std::move(io));
     sequences_ = static_cast<int32_t>(io_->Tensor("layer.0.prefill.in")->shape[0]);
   }
 
@@ -155,11 +153,10 @@ class GoldenLayers : public ::testing::TestWithParam<std::string> {
     const std::vector<float> conv = Golden(layer, "conv_state");
     const std::vector<float> recurrent = Golden(layer, "recurrent_state");
     for (int32_t i = 0; i < sequences_; ++i) {
-      const auto image = sessions.Read(i);
-      ASSERT_TRUE(image.ok()) << image.status();
-      Compare(layer, "conv_state", image->conv, NewestColumns(conv, i, dims.conv_channels(), dims.conv_width - 1));
+      GDN_ASSERT_OK_AND_ASSIGN(const auto image, sessions.Read(i));
+      Compare(layer, "conv_state", image.conv, NewestColumns(conv, i, dims.conv_channels(), dims.conv_width - 1));
       const auto begin = recurrent.begin() + i * dims.state_elements();
-      Compare(layer, "recurrent_state", image->base, std::vector<float>(begin, begin + dims.state_elements()));
+      Compare(layer, "recurrent_state", image.base, std::vector<float>(begin, begin + dims.state_elements()));
     }
   }
 
@@ -174,15 +171,13 @@ class GoldenLayers : public ::testing::TestWithParam<std::string> {
 TEST_P(GoldenLayers, PrefillThenDecodeMatchesTransformers) {
   for (const auto& [layer, weights] : model_->layers()) {
     LayerSessions sessions = Sessions(layer);
-    const auto prefill = sessions.Prefill(Golden(layer, "prefill.in"));
-    ASSERT_TRUE(prefill.ok()) << prefill.status();
-    Compare(layer, "prefill", *prefill, Golden(layer, "prefill.out"));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto prefill, sessions.Prefill(Golden(layer, "prefill.in")));
+    Compare(layer, "prefill", prefill, Golden(layer, "prefill.out"));
     int32_t steps = 0;
     for (; io_->Contains(StrCat("layer.", layer, ".decode.", steps, ".in")); ++steps) {
       const std::string name = StrCat("decode.", steps);
-      const auto decode = sessions.Decode(Golden(layer, name + ".in"));
-      ASSERT_TRUE(decode.ok()) << decode.status();
-      Compare(layer, name, *decode, Golden(layer, name + ".out"));
+      GDN_ASSERT_OK_AND_ASSIGN(const auto decode, sessions.Decode(Golden(layer, name + ".in")));
+      Compare(layer, name, decode, Golden(layer, name + ".out"));
     }
     EXPECT_GT(steps, 0);
     CompareState(layer, sessions);
@@ -192,9 +187,8 @@ TEST_P(GoldenLayers, PrefillThenDecodeMatchesTransformers) {
 TEST_P(GoldenLayers, AWholePrefillMatchesTransformers) {
   for (const auto& [layer, weights] : model_->layers()) {
     LayerSessions sessions = Sessions(layer);
-    const auto whole = sessions.Prefill(Golden(layer, "whole.in"));
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    Compare(layer, "whole", *whole, Golden(layer, "whole.out"));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto whole, sessions.Prefill(Golden(layer, "whole.in")));
+    Compare(layer, "whole", whole, Golden(layer, "whole.out"));
   }
 }
 

@@ -1,5 +1,4 @@
 // Loading whole models: the golden checkpoints, and small ones with one thing wrong.
-#include <cstring>
 #include <filesystem>
 #include <functional>
 
@@ -9,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"
 #include "tests/server/model/test_checkpoint.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/host_memory_backend.h"
 
 namespace gdn {
@@ -56,47 +56,42 @@ void ExpectWeightsOf(const TestCheckpoint& checkpoint, const std::string& prefix
 TEST(LoadModel, ReadsEveryGoldenCheckpoint) {
   for (const char* name : kGolden) {
     HostMemoryBackend backend(/*unified_memory=*/true);
-    const auto model = LoadModel(backend, "tiny", GoldenFolder(name));
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ(model->name(), "tiny");
-    EXPECT_EQ(model->weight_dtype(), DType::kF32);
-    EXPECT_EQ(model->fingerprint().size(), 32u);
-    ExpectWeightsOf(TestCheckpoint::Golden(name), "model.layers.", *model);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "tiny", GoldenFolder(name)));
+    EXPECT_EQ(model.name(), "tiny");
+    EXPECT_EQ(model.weight_dtype(), DType::kF32);
+    EXPECT_EQ(model.fingerprint().size(), 32u);
+    ExpectWeightsOf(TestCheckpoint::Golden(name), "model.layers.", model);
   }
 }
 
 TEST(LoadModel, ProjectionsStayInTheMappingWhereMemoryIsUnified) {
   HostMemoryBackend unified(/*unified_memory=*/true);
-  const auto mapped = LoadModel(unified, "m", GoldenFolder("qwen3_5_5"));
-  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto mapped, LoadModel(unified, "m", GoldenFolder("qwen3_5_5")));
   HostMemoryBackend device(/*unified_memory=*/false);
-  const auto copied = LoadModel(device, "m", GoldenFolder("qwen3_5_5"));
-  ASSERT_TRUE(copied.ok()) << copied.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto copied, LoadModel(device, "m", GoldenFolder("qwen3_5_5")));
   for (const int32_t layer : {0, 1, 2}) {
-    const LayerWeights& m = mapped->layers().at(layer);
-    const LayerWeights& c = copied->layers().at(layer);
+    const LayerWeights& m = mapped.layers().at(layer);
+    const LayerWeights& c = copied.layers().at(layer);
     for (const WeightMatrix& matrix : {m.in_qkv, m.in_z, m.in_b, m.in_a, m.out})
       EXPECT_FALSE(unified.Owns(matrix.data));
     for (const WeightMatrix& matrix : {c.in_qkv, c.in_z, c.in_b, c.in_a, c.out}) EXPECT_TRUE(device.Owns(matrix.data));
     for (const float* data : {m.conv_weight, m.a_log, m.dt_bias, m.norm_weight}) EXPECT_TRUE(unified.Owns(data));
     for (const float* data : {c.conv_weight, c.a_log, c.dt_bias, c.norm_weight}) EXPECT_TRUE(device.Owns(data));
   }
-  ExpectWeightsOf(TestCheckpoint::Golden("qwen3_5_5"), "model.layers.", *copied);
+  ExpectWeightsOf(TestCheckpoint::Golden("qwen3_5_5"), "model.layers.", copied);
 }
 
 TEST(LoadModel, WeightsOutliveAMoveOfTheModel) {
   HostMemoryBackend backend(/*unified_memory=*/true);
-  auto model = LoadModel(backend, "m", GoldenFolder("qwen3_next_5"));
-  ASSERT_TRUE(model.ok());
-  const LoadedModel moved = *std::move(model);
+  GDN_ASSERT_OK_AND_ASSIGN(auto model, LoadModel(backend, "m", GoldenFolder("qwen3_next_5")));
+  const LoadedModel moved = std::move(model);
   ExpectWeightsOf(TestCheckpoint::Golden("qwen3_next_5"), "model.layers.", moved);
 }
 
 TEST(LoadModel, MemoryIsReturnedWithTheModel) {
   HostMemoryBackend backend(/*unified_memory=*/false);
   {
-    const auto model = LoadModel(backend, "m", GoldenFolder("qwen3_5_1"));
-    ASSERT_TRUE(model.ok());
+    GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", GoldenFolder("qwen3_5_1")));
     EXPECT_GT(backend.live_allocations(), 0u);
   }
   EXPECT_EQ(backend.live_allocations(), 0u);
@@ -118,10 +113,9 @@ TEST(LoadModel, ReadsANestedConfigAndLanguageModelPrefix) {
   TempFolder folder;
   checkpoint.Write(folder.path());
   HostMemoryBackend backend(/*unified_memory=*/true);
-  const auto model = LoadModel(backend, "m", folder.path());
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->config().family, "qwen3_5");
-  ExpectWeightsOf(checkpoint, "model.language_model.layers.", *model);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+  EXPECT_EQ(model.config().family, "qwen3_5");
+  ExpectWeightsOf(checkpoint, "model.language_model.layers.", model);
 }
 
 TEST(LoadModel, ReadsShardsAndOnlyThoseItNeeds) {
@@ -134,9 +128,8 @@ TEST(LoadModel, ReadsShardsAndOnlyThoseItNeeds) {
   index["weight_map"]["mtp.layers.0.linear_attn.A_log"] = "not-downloaded.safetensors";
   WriteFile(folder.path() + "/model.safetensors.index.json", index.dump());
   HostMemoryBackend backend(/*unified_memory=*/true);
-  const auto model = LoadModel(backend, "m", folder.path());
-  ASSERT_TRUE(model.ok()) << model.status();
-  ExpectWeightsOf(checkpoint, "model.layers.", *model);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+  ExpectWeightsOf(checkpoint, "model.layers.", model);
 }
 
 TEST(LoadModel, FollowsTheIntervalWithoutLayerTypes) {
@@ -146,9 +139,8 @@ TEST(LoadModel, FollowsTheIntervalWithoutLayerTypes) {
   TempFolder folder;
   checkpoint.Write(folder.path());
   HostMemoryBackend backend(/*unified_memory=*/true);
-  const auto model = LoadModel(backend, "m", folder.path());
-  ASSERT_TRUE(model.ok()) << model.status();
-  ExpectWeightsOf(checkpoint, "model.layers.", *model);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+  ExpectWeightsOf(checkpoint, "model.layers.", model);
 
   checkpoint.config["full_attention_interval"] = 3;  // layer 2 has linear_attn tensors, and layer 3 none
   checkpoint.Write(folder.path());
@@ -162,11 +154,10 @@ TEST(LoadModel, KeepsSixteenBitProjectionsAndWidensVectors) {
     TempFolder folder;
     checkpoint.Write(folder.path());
     HostMemoryBackend backend(/*unified_memory=*/true);
-    const auto model = LoadModel(backend, "m", folder.path());
-    ASSERT_TRUE(model.ok()) << model.status();
-    EXPECT_EQ(model->weight_dtype(), dtype);
-    EXPECT_EQ(model->layers().at(0).in_qkv.dtype, dtype);
-    ExpectWeightsOf(checkpoint, "model.layers.", *model);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+    EXPECT_EQ(model.weight_dtype(), dtype);
+    EXPECT_EQ(model.layers().at(0).in_qkv.dtype, dtype);
+    ExpectWeightsOf(checkpoint, "model.layers.", model);
   }
 }
 
@@ -183,11 +174,10 @@ TEST(LoadModel, DtypesMayDifferFromTensorToTensor) {
   TempFolder folder;
   checkpoint.Write(folder.path());
   HostMemoryBackend backend(/*unified_memory=*/true);
-  const auto model = LoadModel(backend, "m", folder.path());
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->weight_dtype(), DType::kBF16);
-  EXPECT_EQ(model->layers().at(0).in_qkv.dtype, DType::kF32);
-  ExpectWeightsOf(checkpoint, "model.layers.", *model);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+  EXPECT_EQ(model.weight_dtype(), DType::kBF16);
+  EXPECT_EQ(model.layers().at(0).in_qkv.dtype, DType::kF32);
+  ExpectWeightsOf(checkpoint, "model.layers.", model);
 }
 
 TEST(LoadModel, MisalignedTensorsAreCopied) {
@@ -196,13 +186,12 @@ TEST(LoadModel, MisalignedTensorsAreCopied) {
   TempFolder folder;
   checkpoint.Write(folder.path());
   HostMemoryBackend backend(/*unified_memory=*/true);
-  const auto model = LoadModel(backend, "m", folder.path());
-  ASSERT_TRUE(model.ok()) << model.status();
-  for (const auto& [layer, weights] : model->layers()) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+  for (const auto& [layer, weights] : model.layers()) {
     EXPECT_TRUE(backend.Owns(weights.in_qkv.data)) << layer;
     EXPECT_EQ(reinterpret_cast<uintptr_t>(weights.in_qkv.data) % 4, 0u);
   }
-  ExpectWeightsOf(checkpoint, "model.layers.", *model);
+  ExpectWeightsOf(checkpoint, "model.layers.", model);
 }
 
 TEST(LoadModel, RefusesIntegerWeightsByName) {

@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/server/model/test_checkpoint.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -28,27 +29,25 @@ Json Valid() {
 }
 
 TEST(ModelConfig, ReadsEveryField) {
-  const auto config = ParseModelConfig(Valid().dump());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->family, "qwen3_next");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(Valid().dump()));
+  EXPECT_EQ(config.family, "qwen3_next");
   EXPECT_EQ(
-      config->dims,
+      config.dims,
       (LayerDims{
           .key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 64, .conv_width = 4, .hidden_size = 2048}));
-  EXPECT_EQ(config->num_layers, 4);
-  EXPECT_THAT(config->gdn_layers, ElementsAre(0, 2));
-  EXPECT_EQ(config->norm_epsilon, 1e-5f);
-  EXPECT_EQ(config->layout, ProjectionLayout::kInterleaved);
+  EXPECT_EQ(config.num_layers, 4);
+  EXPECT_THAT(config.gdn_layers, ElementsAre(0, 2));
+  EXPECT_EQ(config.norm_epsilon, 1e-5f);
+  EXPECT_EQ(config.layout, ProjectionLayout::kInterleaved);
 }
 
 TEST(ModelConfig, EveryFamilyHasItsLayout) {
   for (const char* family : {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}) {
     Json json = Valid();
     json["model_type"] = family;
-    const auto config = ParseModelConfig(json.dump());
-    ASSERT_TRUE(config.ok()) << config.status();
-    EXPECT_EQ(config->family, family);
-    EXPECT_EQ(config->layout, ProjectionLayout::kFlat);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
+    EXPECT_EQ(config.family, family);
+    EXPECT_EQ(config.layout, ProjectionLayout::kFlat);
   }
 }
 
@@ -57,10 +56,9 @@ TEST(ModelConfig, TextConfigMayBeNested) {
   text["model_type"] = "qwen3_5_moe_text";
   // The outer hidden_size is another part's; the text's own goes first.
   const Json json = {{"model_type", "qwen3_5_moe"}, {"hidden_size", 99}, {"text_config", text}};
-  const auto config = ParseModelConfig(json.dump());
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->family, "qwen3_5_moe");
-  EXPECT_EQ(config->dims.hidden_size, 2048);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
+  EXPECT_EQ(config.family, "qwen3_5_moe");
+  EXPECT_EQ(config.dims.hidden_size, 2048);
 }
 
 TEST(ModelConfig, LayersFollowTheIntervalWithoutLayerTypes) {

@@ -1,9 +1,5 @@
 #include "tests/server/model/test_checkpoint.h"
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
 #include "base/safetensors.h"
 #include "gtest/gtest.h"
 

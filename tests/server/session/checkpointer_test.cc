@@ -1,6 +1,5 @@
 #include "server/session/checkpointer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 
 #include "base/string_cat.h"
 #include "tests/server/session/tiered_world.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -38,15 +38,14 @@ TEST_F(CheckpointerTest, WithoutADurableTierNothingIsPromised) {
 
 TEST_F(CheckpointerTest, ACheckpointTellsWhatItHasAndTheSessionGoesOn) {
   const auto a = world_.Make("a", 1);
-  const auto made = world_.Checkpoint(a);
-  ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(made->epoch, 1);
-  ASSERT_EQ(made->layers.size(), 2u);
-  EXPECT_EQ(made->layers[0].progress.token_count, 1);
-  EXPECT_EQ(made->layers[0].durable_token_count, 1);
-  EXPECT_GT(made->stored.written_bytes, 0);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto made, world_.Checkpoint(a));
+  EXPECT_EQ(made.epoch, 1);
+  ASSERT_EQ(made.layers.size(), 2u);
+  EXPECT_EQ(made.layers[0].progress.token_count, 1);
+  EXPECT_EQ(made.layers[0].durable_token_count, 1);
+  EXPECT_GT(made.stored.written_bytes, 0);
   EXPECT_FALSE(a->undurable().any);
-  EXPECT_EQ(a->durable_time(), made->when);
+  EXPECT_EQ(a->durable_time(), made.when);
   ASSERT_TRUE(world_.Write(a, 2).ok());
   EXPECT_TRUE(a->undurable().any);
   EXPECT_EQ(a->undurable().tokens, 1);
@@ -93,22 +92,21 @@ TEST_F(CheckpointerTest, ARestoreTakesStateCountsAndRepliesBackUnderTheNextEpoch
   EXPECT_FALSE(a->resident());
   EXPECT_EQ(world_.store.used_bytes(), 0);
   EXPECT_EQ(world_.environment.reply_bytes(), 0);
-  const auto pin = world_.PinOne(a);
-  ASSERT_TRUE(pin.ok()) << pin.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world_.PinOne(a));
   StepRequest request = PlainStep(0);
   request.epoch = 1;
-  EXPECT_EQ(ErrorReason(a->Admit(*pin, request, nullptr).status()), reason::kEpochMismatch);
+  EXPECT_EQ(ErrorReason(a->Admit(pin, request, nullptr).status()), reason::kEpochMismatch);
   request.request_id = "r1";
-  const auto stored = a->Admit(*pin, request, nullptr);
+  const auto stored = a->Admit(pin, request, nullptr);
   ASSERT_TRUE(stored.ok() && stored->stored != nullptr);
   EXPECT_EQ(stored->stored->output, "r1");
   request.request_id = "r2";
   request.epoch = 2;
-  EXPECT_TRUE(a->Admit(*pin, request, nullptr)->lease.valid()) << "that step was lost";
+  EXPECT_TRUE(a->Admit(pin, request, nullptr)->lease.valid()) << "that step was lost";
   EXPECT_EQ(ReadContents(AdmitStep(a)), (Contents{1, 1}));
   EXPECT_TRUE(AdmitStep(a, PlainStep(1)).fresh());
-  EXPECT_TRUE(a->AdmitAccept(*pin, {.accepted_tokens = 1, .request_id = "a1"})->empty());
-  EXPECT_FALSE(a->AdmitAccept(*pin, {.accepted_tokens = 2, .request_id = "a2"}).ok());
+  EXPECT_TRUE(a->AdmitAccept(pin, {.accepted_tokens = 1, .request_id = "a1"})->empty());
+  EXPECT_FALSE(a->AdmitAccept(pin, {.accepted_tokens = 2, .request_id = "a2"}).ok());
 }
 
 TEST_F(CheckpointerTest, NamedCheckpointsStandForThemselves) {
@@ -176,10 +174,9 @@ TEST_F(CheckpointerTest, NoSessionIsFurtherFromItsLastCopyThanThePolicySays) {
   for (int i = 1; i <= 150; ++i) {
     const auto& session = i % 3 == 0 ? b : a;
     world.WaitForRoom(session, session->spec().layers[0]);
-    const auto pin = world.PinOne(session);
-    ASSERT_TRUE(pin.ok()) << pin.status();
+    GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world.PinOne(session));
     ASSERT_LT(session->undurable().tokens, kEvery) << "a step was let in that it should have kept waiting";
-    ASSERT_TRUE(Decode(std::move(session->Admit(*pin, PlainStep(), nullptr)->lease), {.tail = 1}).ok());
+    ASSERT_TRUE(Decode(std::move(session->Admit(pin, PlainStep(), nullptr)->lease), {.tail = 1}).ok());
   }
   EXPECT_GE(world.checkpointer.made(), 150 / (2 * kEvery));
   EXPECT_EQ(world.checkpointer.failed(), 0);
@@ -245,11 +242,10 @@ TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
 
 TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
   const auto a = world_.Make("a", 4);
-  auto image = world_.copier.CopyOut(a->TryLock(), {});
-  ASSERT_TRUE(image.ok());
+  GDN_ASSERT_OK_AND_ASSIGN(auto image, world_.copier.CopyOut(a->TryLock(), {}));
   auto creation = world_.manager.Begin(world_.Init("b"));
   Answer<absl::StatusOr<SessionLease>> placed;
-  world_.residency.Place(std::move(creation->lease()), *image, absl::InfiniteFuture(), placed.callback());
+  world_.residency.Place(std::move(creation->lease()), image, absl::InfiniteFuture(), placed.callback());
   ASSERT_TRUE(placed.Wait().ok()) << placed.Wait().status();
   creation->Publish();
   placed.Wait()->Release();

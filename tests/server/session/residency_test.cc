@@ -1,6 +1,5 @@
 #include "server/session/residency.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "tests/server/session/tiered_world.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -26,9 +26,8 @@ TEST(Residency, SessionsThatGaveWayComeBackAsTheyWere) {
   const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 7);
   for (int round = 0; round < 3; ++round) {
     for (size_t i = 0; i < sessions.size(); ++i) {
-      const auto mark = world.Read(sessions[i]);
-      ASSERT_TRUE(mark.ok()) << mark.status();
-      EXPECT_EQ(*mark, static_cast<float>(i + 1));
+      GDN_ASSERT_OK_AND_ASSIGN(const auto mark, world.Read(sessions[i]));
+      EXPECT_EQ(mark, static_cast<float>(i + 1));
       EXPECT_EQ(sessions[i]->Layers()[1].progress.token_count, 1);
       EXPECT_LE(world.store.used_bytes(), 2 * world.SessionBytes());
     }
@@ -62,8 +61,7 @@ TEST(Residency, PinnedAndLockedSessionsStayWhereTheyAre) {
   const auto locked = world.Make("locked");
   ASSERT_TRUE(world.Write(pinned, 1).ok());
   ASSERT_TRUE(world.Write(locked, 2).ok());
-  const auto pin = world.PinOne(pinned);
-  ASSERT_TRUE(pin.ok());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world.PinOne(pinned));
   SessionLease lease = locked->TryLock();
   ASSERT_TRUE(lease.valid());
   for (int i = 0; i < 5; ++i) world.Make(std::to_string(i));
@@ -72,7 +70,7 @@ TEST(Residency, PinnedAndLockedSessionsStayWhereTheyAre) {
   lease.Hold();
   world.Make("next");
   EXPECT_EQ(world.PlaceOf(locked), "device") << "a copy of it is being written";
-  EXPECT_EQ(*TieredWorld::Read(*pin), 1);
+  EXPECT_EQ(*TieredWorld::Read(pin), 1);
 }
 
 TEST(Residency, ACallOfMoreThanFitsIsRefusedAtOnceAndOthersGoOn) {
@@ -137,8 +135,7 @@ TEST(Residency, AVictimThatNoTierTakesStaysUsable) {
   EXPECT_EQ(*world.Read(a), 7);
   ASSERT_TRUE(world.Write(a, 8).ok());
   world.disk.FailStores(absl::OkStatus());
-  const auto b = world.TryMake(world.Init("b"));
-  ASSERT_TRUE(b.ok()) << b.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto b, world.TryMake(world.Init("b")));
   EXPECT_EQ(world.PlaceOf(a), "disk");
   EXPECT_EQ(*world.Read(a), 8);
 }
@@ -272,13 +269,12 @@ TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
   const auto parent = world.Make("p", 5);
   std::shared_ptr<Session> child;
   {
-    auto creation = world.manager.Begin(world.Init("c"));
-    ASSERT_TRUE(creation.ok());
+    GDN_ASSERT_OK_AND_ASSIGN(auto creation, world.manager.Begin(world.Init("c")));
     SessionLease lease = parent->TryLock();
     child = world.Fork(lease, "c").value();
     world.room.Track(child);
-    creation->Replace(child);
-    creation->Publish();
+    creation.Replace(child);
+    creation.Publish();
   }
   {
     const auto pin = world.PinOne(child);
@@ -288,8 +284,7 @@ TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
   EXPECT_EQ(world.PlaceOf(parent), "host");
   EXPECT_EQ(world.PlaceOf(child), "host");
   EXPECT_EQ(*world.Read(parent), 5);
-  const auto pin = world.PinOne(child);
-  ASSERT_TRUE(pin.ok()) << pin.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world.PinOne(child));
   const Contents own{.base = TieredWorld::MarkOf(5, 0).base, .tail = 9};
   EXPECT_EQ(ReadContents(AdmitStep(child, PlainStep(0))), own) << "the shared base came with its own log";
   EXPECT_EQ(ReadContents(AdmitStep(child, PlainStep(1))), TieredWorld::MarkOf(5, 1));

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "tests/server/session/session_fixture.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -29,15 +30,14 @@ TEST_F(SessionAcceptTest, GivesALeaseOnEveryLayerWithADraft) {
   session_ = world_.MakeSession(OperatorSessionSpec(3));
   Draft(0, 4);
   Draft(2, 2);
-  auto leases = Accept({.accepted_tokens = 2, .request_id = "a"});
-  ASSERT_TRUE(leases.ok()) << leases.status();
-  ASSERT_EQ(leases->size(), 2u);
-  EXPECT_EQ((*leases)[0].layer(), 0);
-  EXPECT_EQ((*leases)[1].layer(), 2);
-  EXPECT_EQ((*leases)[0].before().draft_length, 4);
+  GDN_ASSERT_OK_AND_ASSIGN(auto leases, Accept({.accepted_tokens = 2, .request_id = "a"}));
+  ASSERT_EQ(leases.size(), 2u);
+  EXPECT_EQ(leases[0].layer(), 0);
+  EXPECT_EQ(leases[1].layer(), 2);
+  EXPECT_EQ(leases[0].before().draft_length, 4);
   EXPECT_EQ(Reason({.accepted_tokens = 2}), reason::kSessionBusy);
   EXPECT_TRUE(Admit(PlainStep(1)).valid()) << "a layer without a draft goes on";
-  for (StepLease& lease : *leases) Finish(std::move(lease), {.token_count = 5, .log_length = 5});
+  for (StepLease& lease : leases) Finish(std::move(lease), {.token_count = 5, .log_length = 5});
   session_->NoteAccepted({.accepted_tokens = 2, .request_id = "a"});
   EXPECT_EQ(session_->Layers()[0].progress.token_count, 5);
   EXPECT_EQ(session_->Layers()[0].kind, InputKind::kDeltaRule);
@@ -72,10 +72,7 @@ TEST_F(SessionAcceptTest, ChecksTheEpochAfterTheIdAndRefusesABusySession) {
     const StepLease busy = Admit(PlainStep(1));
     EXPECT_EQ(Reason({.accepted_tokens = 1, .epoch = 4}), reason::kSessionBusy) << "no step may see half of it";
   }
-  {
-    auto leases = Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 4});
-    ASSERT_TRUE(leases.ok());
-  }
+  { GDN_ASSERT_OK_AND_ASSIGN(auto leases, Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 4})); }
   EXPECT_EQ(session_->Layers()[0].progress.draft_length, 2) << "dropped leases leave the draft";
   session_->NoteAccepted({.accepted_tokens = 1, .request_id = "a"});
   EXPECT_TRUE(Accept({.accepted_tokens = 1, .request_id = "a", .epoch = 3})->empty());

@@ -1,7 +1,6 @@
 // Families of forked sessions under random steps, beside a model of what each of them holds.
 #include <gtest/gtest.h>
 
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "tests/server/session/session_test_support.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
 
 namespace gdn {
@@ -85,9 +85,8 @@ class Family {
       StepLease look = AdmitStep(member.session, PlainStep(layer));
       ASSERT_TRUE(look.valid());
       const std::shared_ptr<StatePool> pool = look.pool();
-      const auto slots = look.PrepareDecode();
-      ASSERT_TRUE(slots.ok()) << slots.status();
-      ASSERT_FALSE(OthersRead(member, layer, pool.get(), slots->slot));
+      GDN_ASSERT_OK_AND_ASSIGN(const auto slots, look.PrepareDecode());
+      ASSERT_FALSE(OthersRead(member, layer, pool.get(), slots.slot));
     }
     Contents& contents = member.contents[static_cast<size_t>(layer)];
     const bool fresh = AdmitStep(member.session, PlainStep(layer)).fresh();
@@ -123,9 +122,8 @@ class Family {
     SessionLease lease = member.session->TryLock();
     ASSERT_TRUE(lease.valid());
     for (int i = 0; i < children; ++i) {
-      auto child = world_.Fork(lease, std::to_string(++forks_));
-      ASSERT_TRUE(child.ok()) << child.status();
-      Add(*std::move(child), depth, contents);  // `member` may have moved
+      GDN_ASSERT_OK_AND_ASSIGN(auto child, world_.Fork(lease, std::to_string(++forks_)));
+      Add(std::move(child), depth, contents);  // `member` may have moved
     }
   }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "server/session/housekeeper.h"
 #include "tests/server/session/tiered_world.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -31,8 +32,7 @@ class SessionManagerTest : public ::testing::Test {
     return manager_.Begin(Init(id, principal, request));
   }
   void Make(const std::string& id, const std::string& principal = "") {
-    const auto session = world_.TryMake(Init(id, principal));
-    ASSERT_TRUE(session.ok()) << session.status();
+    GDN_ASSERT_OK_AND_ASSIGN(const auto session, world_.TryMake(Init(id, principal)));
   }
   absl::Status Delete(const std::string& id, const std::string& principal = "") {
     Answer<absl::Status> deleted;
@@ -51,19 +51,18 @@ class SessionManagerTest : public ::testing::Test {
 
 TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
   {
-    auto creation = Begin("a");
-    ASSERT_TRUE(creation.ok());
-    EXPECT_TRUE(creation->pending());
-    EXPECT_TRUE(creation->lease().valid());
-    EXPECT_FALSE(creation->lease().resident());
+    GDN_ASSERT_OK_AND_ASSIGN(auto creation, Begin("a"));
+    EXPECT_TRUE(creation.pending());
+    EXPECT_TRUE(creation.lease().valid());
+    EXPECT_FALSE(creation.lease().resident());
     EXPECT_EQ(ErrorReason(manager_.Find("", "a").status()), reason::kSessionNotFound);
     EXPECT_EQ(ErrorReason(Delete("a")), reason::kSessionNotFound);
     EXPECT_THAT(List("", "", 10), ElementsAre());
     const auto second = Begin("a");
     EXPECT_EQ(second.status().code(), absl::StatusCode::kAborted);
     EXPECT_EQ(ErrorReason(second.status()), reason::kSessionBusy);
-    creation->Publish();
-    EXPECT_FALSE(creation->pending());
+    creation.Publish();
+    EXPECT_FALSE(creation.pending());
   }
   ASSERT_TRUE(manager_.Find("", "a").ok());
   EXPECT_EQ((*manager_.Find("", "a"))->id(), "a");
@@ -72,13 +71,12 @@ TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
 
 TEST_F(SessionManagerTest, AnAbandonedCreationLeavesNothing) {
   {
-    auto creation = Begin("a");
-    ASSERT_TRUE(creation.ok());
+    GDN_ASSERT_OK_AND_ASSIGN(auto creation, Begin("a"));
     Answer<absl::StatusOr<SessionLease>> placed;
-    world_.residency.Place(std::move(creation->lease()), std::make_shared<SessionImage>(), absl::InfiniteFuture(),
+    world_.residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), absl::InfiniteFuture(),
                            placed.callback());
     ASSERT_TRUE(placed.Wait().ok());
-    const SessionCreation moved = *std::move(creation);
+    const SessionCreation moved = std::move(creation);
     EXPECT_GT(world_.store.used_bytes(), 0);
     EXPECT_EQ(manager_.size(), 1u);
     EXPECT_EQ(world_.room.sessions(), 1);
@@ -94,10 +92,9 @@ TEST_F(SessionManagerTest, TheSameRequestFindsTheSessionAndAnotherIsRefused) {
   const auto session = *manager_.Find("", "a");
   const int64_t used = world_.store.used_bytes();
   {
-    const auto again = Begin("a");
-    ASSERT_TRUE(again.ok());
-    EXPECT_FALSE(again->pending());
-    EXPECT_EQ(again->session(), session);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto again, Begin("a"));
+    EXPECT_FALSE(again.pending());
+    EXPECT_EQ(again.session(), session);
   }
   EXPECT_TRUE(manager_.Find("", "a").ok()) << "dropping a creation that made nothing drops nothing";
   const auto other = Begin("a", "", "another request");
@@ -161,13 +158,12 @@ TEST_F(SessionManagerTest, AnAdoptedSessionIsParkedAndDurable) {
   init.idle_ttl = absl::Hours(1);
   manager_.Adopt(
       init, {{.layer = 0, .progress = {.token_count = 9, .log_length = 9}, .kind = InputKind::kDeltaRule}, {}}, when);
-  const auto session = manager_.Find("", "a");
-  ASSERT_TRUE(session.ok());
-  EXPECT_FALSE((*session)->resident());
-  EXPECT_EQ((*session)->epoch(), 5);
-  EXPECT_EQ((*session)->durable_time(), when);
-  EXPECT_EQ((*session)->Layers()[0].progress.token_count, 9);
-  EXPECT_FALSE((*session)->undurable().any);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto session, manager_.Find("", "a"));
+  EXPECT_FALSE(session->resident());
+  EXPECT_EQ(session->epoch(), 5);
+  EXPECT_EQ(session->durable_time(), when);
+  EXPECT_EQ(session->Layers()[0].progress.token_count, 9);
+  EXPECT_FALSE(session->undurable().any);
   manager_.Adopt(Init("a"), std::vector<LayerInfo>(2), when);
   EXPECT_EQ((*manager_.Find("", "a"))->epoch(), 5) << "an id that is taken stays whose it is";
 }
@@ -180,10 +176,9 @@ class SessionEndTest : public ::testing::Test {
     EXPECT_TRUE(absl::IsNotFound(world_.tiers.Fetch(Key(id)).status()));
     for (const auto& [key, version] : world_.disk.versions()) EXPECT_NE(key.id, id);
     EXPECT_FALSE(world_.manager.Find("", id).ok());
-    const auto again = world_.TryMake(world_.Init(id));
-    ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ((*again)->Layers()[0].progress.token_count, 0);
-    EXPECT_EQ(*world_.Read(*again), 0.0f);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto again, world_.TryMake(world_.Init(id)));
+    EXPECT_EQ(again->Layers()[0].progress.token_count, 0);
+    EXPECT_EQ(*world_.Read(again), 0.0f);
   }
 
   TieredWorld world_{{.device_sessions = 1, .disk = true}};
@@ -275,11 +270,10 @@ TEST_F(SessionEndTest, SessionsWhoseTimeIsOverEndOnce) {
 TEST_F(SessionEndTest, UseKeepsASessionAlive) {
   SessionInit init = world_.Init("a");
   init.idle_ttl = absl::Hours(1);
-  const auto session = world_.TryMake(init);
-  ASSERT_TRUE(session.ok());
-  const absl::Time before = (*session)->last_used();
-  ASSERT_TRUE(world_.Read(*session).ok());
-  EXPECT_GT((*session)->last_used(), before);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto session, world_.TryMake(init));
+  const absl::Time before = session->last_used();
+  ASSERT_TRUE(world_.Read(session).ok());
+  EXPECT_GT(session->last_used(), before);
 }
 
 TEST_F(SessionEndTest, TheHousekeeperEndsThemByItself) {

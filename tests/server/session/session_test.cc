@@ -1,6 +1,5 @@
 #include "server/session/session.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "tests/server/session/session_fixture.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -134,10 +134,9 @@ TEST_F(SessionTest, LooksAtIdThenEpochThenCountThenBusyThenDraftThenKind) {
     EXPECT_EQ(draft.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ErrorReason(draft), reason::kDraftPending);
     EXPECT_EQ(ErrorMetadata(draft).at("draft_length"), "2");
-    auto accept = session_->AdmitAccept(PinOf(session_), {.accepted_tokens = 0});
-    ASSERT_TRUE(accept.ok());
+    GDN_ASSERT_OK_AND_ASSIGN(auto accept, session_->AdmitAccept(PinOf(session_), {.accepted_tokens = 0}));
     EXPECT_EQ(Reason(request), reason::kSessionBusy) << "the draft is being settled";
-    Finish(std::move(accept->front()), {.token_count = 4, .log_length = 4});
+    Finish(std::move(accept.front()), {.token_count = 4, .log_length = 4});
     EXPECT_EQ(Reason(request), reason::kInputKindMismatch);
     request.kind = InputKind::kHiddenStates;
     EXPECT_TRUE(TryAdmit(request)->lease.valid());

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "server/session/state_fit.h"
+#include "server/session/session_errors.h"
 #include "tests/server/session/tiered_world.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -17,26 +17,23 @@ TEST(StateCopy, LeavesOutBasesThatAreKnownAndRefusesToComeBackWithoutThem) {
   TieredWorld world;
   const auto a = world.Make("a", 5);
   SessionLease lease = a->TryLock();
-  const auto whole = world.copier.CopyOut(lease, {});
-  ASSERT_TRUE(whole.ok());
-  const BaseVersions known{{0, (*whole)->layers[0].base_version}, {1, (*whole)->layers[1].base_version + 1}};
-  const auto part = world.copier.CopyOut(lease, known);
-  ASSERT_TRUE(part.ok());
-  EXPECT_FALSE((*part)->layers[0].has_base);
-  EXPECT_TRUE((*part)->layers[1].has_base) << "another version is not the same base";
-  const int64_t tail = (*part)->layout.log_k_offset();
-  EXPECT_EQ((*part)->layers[0].slot.floats()[tail], TieredWorld::MarkOf(5, 0).tail);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto whole, world.copier.CopyOut(lease, {}));
+  const BaseVersions known{{0, whole->layers[0].base_version}, {1, whole->layers[1].base_version + 1}};
+  GDN_ASSERT_OK_AND_ASSIGN(const auto part, world.copier.CopyOut(lease, known));
+  EXPECT_FALSE(part->layers[0].has_base);
+  EXPECT_TRUE(part->layers[1].has_base) << "another version is not the same base";
+  const int64_t tail = part->layout.log_k_offset();
+  EXPECT_EQ(part->layers[0].slot.floats()[tail], TieredWorld::MarkOf(5, 0).tail);
 
   lease.Unload();
   EXPECT_EQ(world.store.used_bytes(), 0);
-  const auto refused = world.copier.CopyIn(**part, world.store.Reserve(world.spec.dims, 2).value(), lease);
+  const auto refused = world.copier.CopyIn(*part, world.store.Reserve(world.spec.dims, 2).value(), lease);
   EXPECT_EQ(ErrorReason(refused), reason::kInternal);
   EXPECT_FALSE(lease.resident());
   EXPECT_EQ(world.store.used_bytes(), 0) << "an error takes nothing";
-  ASSERT_TRUE(world.copier.CopyIn(**whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
+  ASSERT_TRUE(world.copier.CopyIn(*whole, world.store.Reserve(world.spec.dims, 2).value(), lease).ok());
   EXPECT_EQ(ReadContents(lease, 0), TieredWorld::MarkOf(5, 0));
-  EXPECT_EQ(lease.Describe("").layers[0].base_version, (*whole)->layers[0].base_version)
-      << "the same bits, the same name";
+  EXPECT_EQ(lease.Describe("").layers[0].base_version, whole->layers[0].base_version) << "the same bits, the same name";
 }
 
 TEST(StateCopy, LayersWithoutAStateTakeClaimsAndNoCopy) {
@@ -45,8 +42,7 @@ TEST(StateCopy, LayersWithoutAStateTakeClaimsAndNoCopy) {
   ASSERT_TRUE(Decode(AdmitStep(a, PlainStep(1)), {.base = 4, .tail = 4}, /*fold=*/true).ok());
   const auto b = world.Make("b");
   EXPECT_EQ(world.PlaceOf(a), "host");
-  const auto pin = world.PinOne(a);
-  ASSERT_TRUE(pin.ok());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world.PinOne(a));
   EXPECT_TRUE(AdmitStep(a, PlainStep(0)).fresh());
   EXPECT_EQ(ReadContents(AdmitStep(a, PlainStep(1))), (Contents{4, 4}));
   for (int layer = 0; layer < 3; ++layer) {

@@ -1,14 +1,13 @@
 // Where steps read and write, before and after forks.
 #include "server/session/step_lease.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <utility>
 
 #include "base/error.h"
 #include "tests/server/session/session_test_support.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -30,22 +29,20 @@ class StepLeaseTest : public ::testing::Test {
 
 TEST_F(StepLeaseTest, TheFirstStepZeroesASlotAndLaterOnesWorkInPlace) {
   StepLease lease = AdmitStep(session_);
-  const auto fresh = lease.PrepareDecode();
-  ASSERT_TRUE(fresh.ok());
-  EXPECT_TRUE(fresh->zero);
-  EXPECT_EQ(fresh->base_slot, fresh->slot);
-  EXPECT_EQ(fresh->copy_tail_from, -1);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto fresh, lease.PrepareDecode());
+  EXPECT_TRUE(fresh.zero);
+  EXPECT_EQ(fresh.base_slot, fresh.slot);
+  EXPECT_EQ(fresh.copy_tail_from, -1);
   ASSERT_NE(lease.pool(), nullptr) << "also once the claim has become a slot";
   EXPECT_EQ(lease.pool()->view().layout.dims(), session_->spec().dims);
   lease.Commit({.after = {.token_count = 1, .log_length = 1}, .base_written = true}, nullptr);
 
   lease = AdmitStep(session_);
-  const auto next = lease.PrepareDecode();
-  ASSERT_TRUE(next.ok());
-  EXPECT_EQ(next->slot, fresh->slot);
-  EXPECT_EQ(next->base_slot, fresh->slot);
-  EXPECT_EQ(next->copy_tail_from, -1);
-  EXPECT_FALSE(next->zero);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto next, lease.PrepareDecode());
+  EXPECT_EQ(next.slot, fresh.slot);
+  EXPECT_EQ(next.base_slot, fresh.slot);
+  EXPECT_EQ(next.copy_tail_from, -1);
+  EXPECT_FALSE(next.zero);
   EXPECT_EQ(Slots(), 1);
 }
 
@@ -54,13 +51,12 @@ TEST_F(StepLeaseTest, AStepAsideTakesASpareAndGivesTheOldSlotBack) {
   for (int round = 0; round < 20; ++round) {
     StepLease lease = AdmitStep(session_);
     const int32_t before = lease.slot();
-    const auto aside = lease.PrepareAside();
-    ASSERT_TRUE(aside.ok()) << aside.status();
-    EXPECT_NE(*aside, before);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto aside, lease.PrepareAside());
+    EXPECT_NE(aside, before);
     EXPECT_EQ(lease.slot(), before) << "what it reads";
     if (round % 2 == 0) continue;  // dropped: the spare is free again
     lease.Commit({.after = {.token_count = round}, .base_written = true}, nullptr);
-    EXPECT_EQ(AdmitStep(session_).slot(), *aside);
+    EXPECT_EQ(AdmitStep(session_).slot(), aside);
     EXPECT_EQ(Slots(), 1);
   }
 }
@@ -89,12 +85,11 @@ TEST_F(StepLeaseTest, AForkSharesTheSlotUntilASideWrites) {
     SCOPED_TRACE(side->id());
     StepLease lease = AdmitStep(side);
     const int32_t shared = lease.slot();
-    const auto slots = lease.PrepareDecode();
-    ASSERT_TRUE(slots.ok()) << slots.status();
+    GDN_ASSERT_OK_AND_ASSIGN(const auto slots, lease.PrepareDecode());
     if (side == child) {
-      EXPECT_NE(slots->slot, shared);
-      EXPECT_EQ(slots->copy_tail_from, shared);
-      EXPECT_EQ(slots->base_slot, shared);
+      EXPECT_NE(slots.slot, shared);
+      EXPECT_EQ(slots.copy_tail_from, shared);
+      EXPECT_EQ(slots.base_slot, shared);
     }
   }
   ASSERT_TRUE(Decode(AdmitStep(child), {.tail = 3}).ok());

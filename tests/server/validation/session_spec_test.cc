@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -39,11 +40,10 @@ v1::Tensor RecurrentState(float value = 1.0f) { return Tensor({2, 3, 4}, std::ve
 v1::Tensor ConvState(float value = 1.0f) { return Tensor({14, 3}, std::vector<float>(42, value)); }
 
 TEST(OperatorSpec, IsTakenOverWithItsDefaults) {
-  const auto checked = CheckOperatorSpec(Spec(2, 6, 48, 32));
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->layer_count, 1);
-  EXPECT_EQ(checked->dims, (LayerDims{.key_heads = 2, .value_heads = 6, .key_dim = 48, .value_dim = 32}));
-  EXPECT_FALSE(checked->dims.has_layer());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checked, CheckOperatorSpec(Spec(2, 6, 48, 32)));
+  EXPECT_EQ(checked.layer_count, 1);
+  EXPECT_EQ(checked.dims, (LayerDims{.key_heads = 2, .value_heads = 6, .key_dim = 48, .value_dim = 32}));
+  EXPECT_FALSE(checked.dims.has_layer());
   EXPECT_EQ(CheckOperatorSpec(Spec(1, 1, 1, 1, 1024))->layer_count, 1024);
 }
 
@@ -82,15 +82,14 @@ TEST_F(InitialStates, AreWidenedToFloat32) {
   const std::vector<float> values(24, 0.5f);
   ConvertFromFloat(values.data(), values.size(), DType::kF16, half->mutable_data()->data());
   Add(0);
-  const auto checked = Check();
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  ASSERT_EQ(checked->size(), 2u);
-  EXPECT_EQ((*checked)[0].layer, 2);
-  EXPECT_EQ((*checked)[0].token_count, 7);
-  EXPECT_EQ((*checked)[0].recurrent_state, values);
-  EXPECT_EQ((*checked)[0].conv_state, std::vector<float>(42, 3.0f));
-  EXPECT_TRUE((*checked)[1].recurrent_state.empty());
-  EXPECT_TRUE((*checked)[1].conv_state.empty());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checked, Check());
+  ASSERT_EQ(checked.size(), 2u);
+  EXPECT_EQ(checked[0].layer, 2);
+  EXPECT_EQ(checked[0].token_count, 7);
+  EXPECT_EQ(checked[0].recurrent_state, values);
+  EXPECT_EQ(checked[0].conv_state, std::vector<float>(42, 3.0f));
+  EXPECT_TRUE(checked[1].recurrent_state.empty());
+  EXPECT_TRUE(checked[1].conv_state.empty());
 }
 
 TEST_F(InitialStates, OfALayerThatIsNotThereAreRefused) {

@@ -10,13 +10,91 @@
 
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
+#include "server/rpc/calls.h"
+#include "server/rpc/reactors.h"
+#include "server/rpc/rpc_status.h"
 
 namespace gdn {
 namespace {
 
+using Call = grpc::CallbackServerContext;
+using Unary = grpc::ServerUnaryReactor;
+
+// The callback API, with the methods that move state files as raw bytes.
+using GdnServiceMethods =
+    v1::GdnService::WithRawCallbackMethod_ExportState<v1::GdnService::WithRawCallbackMethod_ImportState<
+        v1::GdnService::WithRawCallbackMethod_WatchState<v1::GdnService::CallbackService>>>;
+
+class GdnService final : public GdnServiceMethods {
+ public:
+  explicit GdnService(const ServiceContext& context) : context_(context) {}
+
+// A method whose requests a function of its name answers.
+#define GDN_ANSWERED_METHOD(Name)                                                                    \
+  Unary* Name(Call* call, const v1::Name##Request* request, v1::Name##Response* response) override { \
+    return Answer(call, request, response, gdn::Name);                                               \
+  }
+  GDN_ANSWERED_METHOD(GetServerInfo)
+  GDN_ANSWERED_METHOD(ListModels)
+  GDN_ANSWERED_METHOD(GetModel)
+  GDN_ANSWERED_METHOD(CreateSession)
+  GDN_ANSWERED_METHOD(GetSession)
+  GDN_ANSWERED_METHOD(ListSessions)
+  GDN_ANSWERED_METHOD(DeleteSession)
+  GDN_ANSWERED_METHOD(ForkSession)
+  GDN_ANSWERED_METHOD(CheckpointSession)
+  GDN_ANSWERED_METHOD(RestoreCheckpoint)
+  GDN_ANSWERED_METHOD(AcceptTokens)
+  GDN_ANSWERED_METHOD(PrefetchSessions)
+#undef GDN_ANSWERED_METHOD
+  Unary* Prefill(Call* call, const v1::PrefillRequest* request, v1::PrefillResponse* response) override {
+    return NewPrefillReactor(context_, call, request, response);
+  }
+  Unary* Decode(Call* call, const v1::DecodeRequest* request, v1::DecodeResponse* response) override {
+    return NewDecodeReactor(context_, call, request, response);
+  }
+  grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* StreamPrefill(Call* call) override {
+    return NewStreamPrefillReactor(context_, call);
+  }
+  grpc::ServerBidiReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse>* StreamDecode(Call* call) override {
+    return NewStreamDecodeReactor(context_, call);
+  }
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(Call* call, const grpc::ByteBuffer* request) override {
+    return NewExportReactor(context_, call, request);
+  }
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ImportState(Call* call, grpc::ByteBuffer* response) override {
+    return NewImportReactor(context_, call, response);
+  }
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchState(Call* call, const grpc::ByteBuffer* request) override {
+    return NewWatchReactor(context_, call, request);
+  }
+
+ private:
+  template <typename Request, typename Response>
+  Unary* Answer(Call* call, const Request* request, Response* response,
+                void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
+    Unary* reactor = call->DefaultReactor();
+    method(context_, CallerOf(*call), *request, response,
+           [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); });
+    return reactor;
+  }
+  template <typename Request, typename Response>
+  Unary* Answer(Call* call, const Request* request, Response* response,
+                absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
+    Unary* reactor = call->DefaultReactor();
+    reactor->Finish(ToGrpcStatus(method(context_, CallerOf(*call), *request, response)));
+    return reactor;
+  }
+
+  const ServiceContext& context_;
+};
+
 constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on their way when the last step has ended
 
 }  // namespace
+
+RpcServer::RpcServer(const ServiceContext& context)
+    : context_(context), service_(std::make_unique<GdnService>(context)) {}
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext& context, const std::string& address) {
   std::unique_ptr<RpcServer> result(new RpcServer(context));

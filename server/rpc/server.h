@@ -1,4 +1,4 @@
-// A running gRPC server: the service, health, reflection, and an orderly end.
+// A running gRPC server: gdn.v1.GdnService on the callback API, health, reflection, and an orderly end.
 //
 // Thread safety: Start and Stop from one thread. Ownership: the context must outlive it; Stop is called on destruction.
 //
@@ -14,7 +14,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/rpc/gdn_service.h"
 #include "server/rpc/service_context.h"
 
 namespace gdn {
@@ -33,7 +32,7 @@ class RpcServer {
   bool Stop(absl::Duration timeout);
 
  private:
-  explicit RpcServer(const ServiceContext& context) : context_(context), service_(MakeGdnService(context)) {}
+  explicit RpcServer(const ServiceContext& context);
 
   const ServiceContext& context_;
   std::unique_ptr<grpc::Service> service_;

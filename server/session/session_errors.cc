@@ -1,6 +1,5 @@
 #include "server/session/session_errors.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_join.h"

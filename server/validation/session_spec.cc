@@ -1,6 +1,5 @@
 #include "server/validation/session_spec.h"
 
-#include <algorithm>
 #include <set>
 #include <string>
 

@@ -7,7 +7,6 @@
 //   std::string hex = hasher.Finish().ToHex();
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

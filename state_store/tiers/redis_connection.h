@@ -10,7 +10,6 @@
 
 #include <sys/uio.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>

@@ -1,6 +1,5 @@
 #include "base/error.h"
 
-#include <fstream>
 #include <regex>
 #include <vector>
 

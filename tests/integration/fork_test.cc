@@ -1,7 +1,6 @@
 // ForkSession: children go on from where the parent is, bit for bit, and no fork takes anything from anybody.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <future>
 #include <map>

@@ -12,6 +12,7 @@
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
 #include "tests/integration/service_helpers.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -196,8 +197,7 @@ TEST_F(StateWatching, EndsWithTheSession) {
   NextFile(watch);
   ASSERT_TRUE(caller_.Delete("a").ok());
   const absl::Status end = watch.Next().status();
-  EXPECT_EQ(end.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(ErrorReason(end), reason::kSessionNotFound);
+  ExpectError(end, absl::StatusCode::kNotFound, reason::kSessionNotFound);
 }
 
 TEST_F(StateWatching, EndsWithTheServer) {

@@ -1,12 +1,11 @@
 #include "kernels/cpu/cpu_backend.h"
 
-#include <cstring>
-
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/common/reserved_memory.h"
 #include "kernels/cpu/processor.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/refusal.h"
 
 namespace gdn {
@@ -52,8 +51,7 @@ TEST(CpuBackend, MemoryIsZeroAlignedAndCommittedOnlyAsItIsTouched) {
 TEST(CpuBackend, AllocationBeyondTheMemoryThereIsFailsWithAReason) {
   const auto backend = *MakeCpuBackend({.threads = 1});
   const auto buffer = DeviceBuffer::Make(*backend, static_cast<size_t>(HostMemoryBytes()) + 1);
-  EXPECT_EQ(buffer.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(buffer.status()), reason::kStateBudgetExhausted);
+  ExpectError(buffer.status(), absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_TRUE(DeviceBuffer::Make(*backend, 0).ok());
 }
 

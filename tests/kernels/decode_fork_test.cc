@@ -1,6 +1,5 @@
 // Forks: sessions with logs of their own over a base in another slot.
 
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <string>
 
 #include "gmock/gmock.h"
 #include "kernels/projection/projection_paths.h"

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 #include "tests/support/refusal.h"
 
@@ -136,8 +137,7 @@ TEST(SlotCodec, RefusesWhatDoesNotFit) {
   const StateLayout layout = Layout(kModelDims, 4);
   const TestLayer layer = MakeLayer(kModelDims, 0, {.token_count = 9, .log_length = 3, .draft_length = 5}, random);
   const absl::Status longer = CheckSlotView(layout, layer.extent, layer.view());
-  EXPECT_EQ(longer.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(longer), reason::kStateMismatch);
+  ExpectError(longer, absl::StatusCode::kFailedPrecondition, reason::kStateMismatch);
 
   const SlotExtent extent{.token_count = 9, .log_length = 3, .draft_length = 1};
   const TestLayer good = MakeLayer(kModelDims, 0, extent, random);

@@ -145,11 +145,10 @@ TEST_F(StateStoreTest, AnExchangeMovesTheClaimToTheSpare) {
   SlotRef slot = std::move(Reserve(1)[0]).Take();
   const std::shared_ptr<StatePool> pool = slot.pool();
   for (int round = 0; round < 20; ++round) {  // a spare that was not given back would be missed at the third
-    auto spare = pool->TakeSpare();
-    ASSERT_TRUE(spare.ok()) << spare.status();
-    const int32_t index = spare->index();
-    pool->ExchangeSpare(slot, *spare);
-    slot = *std::move(spare);
+    GDN_ASSERT_OK_AND_ASSIGN(auto spare, pool->TakeSpare());
+    const int32_t index = spare.index();
+    pool->ExchangeSpare(slot, spare);
+    slot = std::move(spare);
     EXPECT_EQ(slot.index(), index);
     EXPECT_EQ(store_.used_bytes(), SlotBytes());
   }
@@ -176,9 +175,8 @@ TEST_F(StateStoreTest, AReturnedSpareIsNoClaim) {
 TEST_F(StateStoreTest, ClaimsBesideOthersAreOfTheirPool) {
   const Claims first = Reserve(4);
   {
-    const auto beside = store_.ReserveIn(first[0].pool(), 6);
-    ASSERT_TRUE(beside.ok()) << beside.status();
-    for (const SlotClaim& claim : *beside) EXPECT_EQ(claim.pool(), first[0].pool());
+    GDN_ASSERT_OK_AND_ASSIGN(const auto beside, store_.ReserveIn(first[0].pool(), 6));
+    for (const SlotClaim& claim : beside) EXPECT_EQ(claim.pool(), first[0].pool());
     EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes());
     const auto refused = store_.ReserveIn(first[0].pool(), 1);
     EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
@@ -225,11 +223,10 @@ TEST_F(StateStoreTest, ManyThreadsShareItAndLeaveNothingBehind) {
       for (int round = 0; round < 500; ++round) {
         // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): held as others come and go
         const SlotRef share = everybodys;
-        auto claims = store_.Reserve(i % 2 == 0 ? kDims : kOtherDims, 2);
-        ASSERT_TRUE(claims.ok()) << claims.status();
-        const std::shared_ptr<StatePool> pool = claims->front().pool();
-        SlotRef slot = std::move(claims->front()).Take();
-        const SlotRef other = std::move(claims->back()).Take();
+        GDN_ASSERT_OK_AND_ASSIGN(auto claims, store_.Reserve(i % 2 == 0 ? kDims : kOtherDims, 2));
+        const std::shared_ptr<StatePool> pool = claims.front().pool();
+        SlotRef slot = std::move(claims.front()).Take();
+        const SlotRef other = std::move(claims.back()).Take();
         ASSERT_NE(slot.index(), other.index());
         pool->view().slot(slot.index())[0] = static_cast<float>(i);
         if (auto spare = pool->TakeSpare(); spare.ok()) {

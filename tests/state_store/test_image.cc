@@ -183,6 +183,12 @@ void ExpectSame(const TestSession& a, const TestSession& b, bool owner) {
   }
 }
 
+void ExpectLoads(StateTier& tier, const StateKey& key, const TestSession& session) {
+  const absl::StatusOr<SessionImagePtr> loaded = tier.Load(key);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ExpectSame(TakeApart(**loaded), session, /*owner=*/true);
+}
+
 std::string FileBytes(const EncodedStateFile& file) {
   std::string bytes;
   for (const std::string_view piece : file.pieces()) bytes += piece;

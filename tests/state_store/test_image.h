@@ -16,6 +16,7 @@
 #include "kernels/slot_codec.h"
 #include "state_store/session_image.h"
 #include "state_store/state_file/encode.h"
+#include "state_store/tiers/state_tier.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/random.h"
 
@@ -72,6 +73,8 @@ TestSession TakeApart(const SessionImage& image);
 
 // Everything but base versions and has_base; the owner's fields only where `owner`.
 void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
+// The tier gives the session back, with its owner.
+void ExpectLoads(StateTier& tier, const StateKey& key, const TestSession& session);
 bool SameStates(const TestSession& a, const TestSession& b);
 
 std::string FileBytes(const EncodedStateFile& file);

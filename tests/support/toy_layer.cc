@@ -1,7 +1,6 @@
 #include "tests/support/toy_layer.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 

@@ -1,6 +1,5 @@
 // gdn_parity: every operator against its float64 reference, on random inputs.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

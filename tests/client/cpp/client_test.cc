@@ -56,8 +56,7 @@ TEST_F(ClientTest, GivesTheServersReasonAndMetadata) {
       .WillOnce(Return(
           ServerError(grpc::StatusCode::ABORTED, "SESSION_BUSY", "said the server", {{"session", "sessions/a"}})));
   const absl::Status status = client_->Decode(v1::DecodeRequest()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ErrorReason(status), reason::kSessionBusy);
+  ExpectError(status, absl::StatusCode::kAborted, reason::kSessionBusy);
   EXPECT_EQ(ErrorMetadata(status)["session"], "sessions/a");
   EXPECT_EQ(status.message(), "said the server");
 }

@@ -133,8 +133,7 @@ TEST_F(Durable, RefusesStepsWhenTheInputsAreTooManyAndNothingCanBeMadeDurable) {
   Start({.durable_tier = false}, options);
   absl::Status status;
   for (int i = 0; i < 100 && status.ok(); ++i) status = Decode(0, i);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(status), reason::kNoDurableTier);
+  ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kNoDurableTier);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the limit is 1000"));
 }
 

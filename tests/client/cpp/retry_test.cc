@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -54,8 +55,7 @@ TEST(Backoff, ReturnsTheCauseWhenTheTimeIsOver) {
   Backoff backoff({.first = absl::Microseconds(1), .longest = absl::Microseconds(1), .deadline = absl::InfinitePast()});
   const absl::Status cause = Error(absl::StatusCode::kUnavailable, reason::kServerDraining);
   const absl::Status last = backoff.Wait(cause);
-  EXPECT_EQ(last.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(last), reason::kServerDraining);
+  ExpectError(last, absl::StatusCode::kUnavailable, reason::kServerDraining);
   EXPECT_THAT(std::string(last.message()), ::testing::HasSubstr("said (the last try"));
 }
 

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -69,8 +70,7 @@ TEST(StatusFromGrpc, TakesNoReasonFromAnotherDomain) {
 
 TEST(StatusFromRpc, RestoresAStreamMessagesStatus) {
   const absl::Status status = StatusFromRpc(DetailedStatus(10, "behind"));
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ErrorReason(status), reason::kTokenCountMismatch);
+  ExpectError(status, absl::StatusCode::kAborted, reason::kTokenCountMismatch);
   EXPECT_TRUE(StatusFromRpc(google::rpc::Status()).ok());
 }
 

@@ -86,8 +86,7 @@ TEST_F(StateTransfer, RefusesAnExportWithAHoleOneThatIsCutAndOneOfAnotherSizeTha
   for (const auto& [pieces, message] : cases) {
     ExpectExport(pieces);
     const absl::Status status = client_->ExportState(v1::ExportStateRequest()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << message;
-    EXPECT_EQ(ErrorReason(status), reason::kInvalidStateFile) << message;
+    ExpectError(status, absl::StatusCode::kDataLoss, reason::kInvalidStateFile, message);
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }
 }

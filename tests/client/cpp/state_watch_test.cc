@@ -62,8 +62,7 @@ TEST(StateWatch, GivesNothingOfADamagedSnapshot) {
   damaged.mutable_data()->back() ^= 4;
   StateWatch watch = Watch({Piece(0, false, "ab", 0, 5), damaged});
   const auto snapshot = watch.Next();
-  EXPECT_EQ(snapshot.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(ErrorReason(snapshot.status()), reason::kInvalidStateFile);
+  ExpectError(snapshot.status(), absl::StatusCode::kDataLoss, reason::kInvalidStateFile);
   EXPECT_EQ(watch.Next().status(), snapshot.status());
 }
 

@@ -10,6 +10,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -78,8 +79,7 @@ TEST_F(StreamTest, GoesOnAfterAStepThatFailed) {
   EXPECT_TRUE(stream_->Read()->ok());
   const auto failed = stream_->Read();
   ASSERT_TRUE(failed.has_value());
-  EXPECT_EQ(failed->status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(ErrorReason(failed->status()), reason::kSessionBusy);
+  ExpectError(failed->status(), absl::StatusCode::kAborted, reason::kSessionBusy);
   EXPECT_EQ((*stream_->Read())->token_count(), 9);
 }
 

@@ -60,8 +60,7 @@ TEST(TensorCodec, TakesAnEmptyTensor) {
 
 TEST(TensorCodec, RefusesValuesThatAreNotTheShapes) {
   const absl::Status status = MakeTensor(kExact, {2, 4}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(status), reason::kInvalidTensorData);
+  ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
   EXPECT_EQ(ErrorMetadata(status)["found"], "24");
   EXPECT_EQ(ErrorMetadata(status)["expected"], "32");
   EXPECT_EQ(ErrorReason(MakeTensor({}, {-1}).status()), reason::kInvalidTensorShape);

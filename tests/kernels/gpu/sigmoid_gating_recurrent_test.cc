@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/delta_rule_problem.h"
 
 namespace gdn {
@@ -96,8 +97,7 @@ TEST_P(SigmoidGatingRecurrent, RefusesMissingGates) {
       .rule = MakeDeltaRuleParams(inputs, pool.view(),
                                   {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = slots.data()}, output)};
   const absl::Status status = SigmoidGatingRecurrentGpu(params, {}, stream());
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(status), reason::kInputMissing);
+  ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInputMissing);
 }
 
 INSTANTIATE_TEST_SUITE_P(Waves, SigmoidGatingRecurrent, ::testing::Values(64, 32));

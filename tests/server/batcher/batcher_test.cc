@@ -15,6 +15,7 @@
 #include "tests/server/batcher/engine_gate.h"
 #include "tests/server/batcher/recording_backend.h"
 #include "tests/server/session/session_test_support.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -184,8 +185,7 @@ TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
   ASSERT_TRUE(batcher.Submit(decode->job).ok());
   ASSERT_TRUE(batcher.Submit(prefill->job).ok());
   const absl::Status status = batcher.Submit(refused->job);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(status), reason::kQueueFull);
+  ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kQueueFull);
   gate.Release();
   decode->done.wait();
   prefill->done.wait();
@@ -212,10 +212,8 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
   for (TestJob* job : {cancelled.get(), expired.get(), wanted.get(), cancelled_prefill.get()}) {
     job->done.wait();
   }
-  EXPECT_EQ(cancelled->status().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(ErrorReason(cancelled->status()), reason::kCallCancelled);
-  EXPECT_EQ(expired->status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(ErrorReason(expired->status()), reason::kDeadlineExceeded);
+  ExpectError(cancelled->status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
+  ExpectError(expired->status(), absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
   EXPECT_EQ(ErrorReason(cancelled_prefill->status()), reason::kCallCancelled);
   EXPECT_TRUE(wanted->status().ok());
   EXPECT_EQ(TokenCount(*sessions[2]), 1);
@@ -265,8 +263,7 @@ TEST_F(BatcherTest, ALostDeviceIsReportedOnceAndNothingIsComputedOnItsStatesAgai
   failing->done.wait();
   waiting->done.wait();
   for (const auto* job : {failing.get(), waiting.get()}) {
-    EXPECT_EQ(job->status().code(), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(ErrorReason(job->status()), reason::kDeviceFailed);
+    ExpectError(job->status(), absl::StatusCode::kUnavailable, reason::kDeviceFailed);
   }
   EXPECT_EQ(TokenCount(*session), 0);
   EXPECT_EQ(TokenCount(*other), 0);
@@ -327,8 +324,7 @@ TEST_F(BatcherTest, DrainingRefusesNewStepsAndWaitsForOldOnes) {
   EXPECT_FALSE(batcher.Drain(absl::Milliseconds(10)));
   auto refused = Decode({MakeSession()});
   const absl::Status status = batcher.Submit(refused->job);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(status), reason::kServerDraining);
+  ExpectError(status, absl::StatusCode::kUnavailable, reason::kServerDraining);
   gate.Release();
   EXPECT_TRUE(batcher.Drain(absl::Seconds(60)));
   EXPECT_TRUE(accepted->done.try_wait());

@@ -113,8 +113,7 @@ TEST(CheckpointFiles, RefusesWhatIsNotAnIndex) {
     TempFolder folder;
     WriteFile(folder.path() + "/model.safetensors.index.json", text);
     const absl::Status status = CheckpointFiles::Open(folder.path()).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_EQ(ErrorReason(status), reason::kInvalidSpec);
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, text);
     EXPECT_THAT(Message(status), HasSubstr("weight_map")) << text;
   }
 }

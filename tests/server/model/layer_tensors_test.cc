@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/model/test_checkpoint.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -58,8 +59,7 @@ TEST(LayerTensors, EachWrongShapeIsNamedWithWhatWasFoundAndExpected) {
       shape[0] += 1;
       checkpoint.tensors[name] = TestTensor::Filled(DType::kF32, shape, 0.0f);
       const absl::Status status = Find(checkpoint);
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
-      EXPECT_EQ(ErrorReason(status), reason::kInvalidTensorShape);
+      ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape, name);
       EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'" + name + "'"), HasSubstr(ShapeToString(shape)),
                                                        HasSubstr("expected " + expected)));
     }

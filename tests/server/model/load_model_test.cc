@@ -204,8 +204,7 @@ TEST(LoadModel, RefusesIntegerWeightsByName) {
   WriteFile(path, bytes);
   HostMemoryBackend backend(/*unified_memory=*/true);
   const absl::Status status = LoadModel(backend, "m", folder.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(status), reason::kInvalidTensorDtype);
+  ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype);
   EXPECT_THAT(std::string(status.message()), HasSubstr("model.layers.1.linear_attn.dt_bias"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("I32"));
 }

@@ -30,8 +30,7 @@ TEST_F(CheckpointerTest, WithoutADurableTierNothingIsPromised) {
   const auto a = world.Make("a");
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(world.Write(a, 1).ok()) << "and nobody waits";
   const absl::Status refused = world.Checkpoint(a).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(refused), reason::kNoDurableTier);
+  ExpectError(refused, absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier);
   EXPECT_EQ(ErrorReason(world.Restore(a)), reason::kNoDurableTier);
   EXPECT_EQ(world.checkpointer.made(), 0);
 }
@@ -131,8 +130,7 @@ TEST_F(CheckpointerTest, ACheckpointThatIsNotThereChangesNothing) {
   const auto a = world_.Make("a", 1);
   for (const std::string id : {"", "named"}) {
     const absl::Status refused = world_.Restore(a, id);
-    EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
-    EXPECT_EQ(ErrorReason(refused), reason::kCheckpointNotFound);
+    ExpectError(refused, absl::StatusCode::kNotFound, reason::kCheckpointNotFound);
     EXPECT_EQ(ErrorMetadata(refused).at("checkpoint"), id);
   }
   ASSERT_TRUE(world_.Checkpoint(a).ok());

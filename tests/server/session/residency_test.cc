@@ -85,8 +85,7 @@ TEST(Residency, ACallOfMoreThanFitsIsRefusedAtOnceAndOthersGoOn) {
     for (const auto& pin : pins) {
       if (pin.ok()) continue;
       ++refused;
-      EXPECT_EQ(pin.status().code(), absl::StatusCode::kResourceExhausted) << pin.status();
-      EXPECT_EQ(ErrorReason(pin.status()), reason::kStateBudgetExhausted);
+      ExpectError(pin.status(), absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
     }
     EXPECT_EQ(refused, 1);
   }
@@ -129,8 +128,7 @@ TEST(Residency, AVictimThatNoTierTakesStaysUsable) {
   const auto a = world.Make("a", 7);
   world.disk.FailStores(Unavailable("disk"));
   const auto refused = world.TryMake(world.Init("b"));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kTierUnavailable);
+  ExpectError(refused.status(), absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_EQ(world.PlaceOf(a), "device");
   EXPECT_EQ(*world.Read(a), 7);
   ASSERT_TRUE(world.Write(a, 8).ok());
@@ -144,8 +142,7 @@ TEST(Residency, FullTiersRefuseANewcomerAndLeaveTheOthers) {
   TieredWorld world({.device_sessions = 1, .host_bytes = 1});
   const auto a = world.Make("a", 7);
   const auto refused = world.TryMake(world.Init("b"));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kStateBudgetExhausted);
+  ExpectError(refused.status(), absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(world.manager.size(), 1u);
   EXPECT_EQ(*world.Read(a), 7);
 }
@@ -183,8 +180,7 @@ TEST(Residency, ACallWhoseDeadlineHasPassedDoesNotMoveStates) {
   const auto a = world.Make("a");
   const auto b = world.Make("b");
   const auto late = world.Pin({a}, absl::Now() - absl::Seconds(1));
-  EXPECT_EQ(late[0].status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(ErrorReason(late[0].status()), reason::kDeadlineExceeded);
+  ExpectError(late[0].status(), absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
   EXPECT_EQ(world.PlaceOf(b), "device");
   EXPECT_TRUE(world.Pin({b}, absl::Now() - absl::Seconds(1))[0].ok()) << "what is there needs no time";
 }

@@ -55,8 +55,7 @@ TEST_F(SessionAcceptTest, AcceptsNoMoreThanTheDraft) {
   Draft(0, 4);
   Draft(1, 2);
   const absl::Status refused = Accept({.accepted_tokens = 3}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(refused), reason::kTooManyTokens);
+  ExpectError(refused, absl::StatusCode::kInvalidArgument, reason::kTooManyTokens);
   EXPECT_EQ(ErrorMetadata(refused).at("layer"), "1");
   EXPECT_EQ(ErrorMetadata(refused).at("expected"), "2");
   EXPECT_EQ(Accept({.accepted_tokens = 2})->size(), 2u) << "a refusal takes no layer";

@@ -59,8 +59,7 @@ TEST_F(SessionManagerTest, ASessionInTheMakingIsNotToBeFound) {
     EXPECT_EQ(ErrorReason(Delete("a")), reason::kSessionNotFound);
     EXPECT_THAT(List("", "", 10), ElementsAre());
     const auto second = Begin("a");
-    EXPECT_EQ(second.status().code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(ErrorReason(second.status()), reason::kSessionBusy);
+    ExpectError(second.status(), absl::StatusCode::kAborted, reason::kSessionBusy);
     creation.Publish();
     EXPECT_FALSE(creation.pending());
   }
@@ -98,8 +97,7 @@ TEST_F(SessionManagerTest, TheSameRequestFindsTheSessionAndAnotherIsRefused) {
   }
   EXPECT_TRUE(manager_.Find("", "a").ok()) << "dropping a creation that made nothing drops nothing";
   const auto other = Begin("a", "", "another request");
-  EXPECT_EQ(other.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(ErrorReason(other.status()), reason::kSessionExists);
+  ExpectError(other.status(), absl::StatusCode::kAlreadyExists, reason::kSessionExists);
   EXPECT_EQ(world_.store.used_bytes(), used);
 }
 

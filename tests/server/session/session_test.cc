@@ -99,8 +99,8 @@ TEST_F(SessionTest, AnIdBelongsToOnePayload) {
   }
   Step(Request("r", "p"), {.token_count = 1, .log_length = 1}, Reply("one"));
   const auto refused = TryAdmit(Request("r", "q", /*expected=*/7));
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(refused.status()), reason::kRequestIdReused) << "before the count is looked at";
+  ExpectError(refused.status(), absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
+              "before the count is looked at");
 }
 
 // Every reason to refuse a step at once, taken away one after the other in the order in which they are looked at.
@@ -118,21 +118,18 @@ TEST_F(SessionTest, LooksAtIdThenEpochThenCountThenBusyThenDraftThenKind) {
     request.expected_token_count = 3;
     request.kind = InputKind::kProjected;
     const absl::Status epoch = TryAdmit(request).status();
-    EXPECT_EQ(epoch.code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(ErrorReason(epoch), reason::kEpochMismatch);
+    ExpectError(epoch, absl::StatusCode::kAborted, reason::kEpochMismatch);
     EXPECT_EQ(ErrorMetadata(epoch).at("epoch"), "1");
     EXPECT_EQ(ErrorMetadata(epoch).at("expected"), "9");
     EXPECT_EQ(ErrorMetadata(epoch).at("token_count"), "4");
     request.epoch = 1;
     const absl::Status count = TryAdmit(request).status();
-    EXPECT_EQ(count.code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(ErrorReason(count), reason::kTokenCountMismatch);
+    ExpectError(count, absl::StatusCode::kAborted, reason::kTokenCountMismatch);
     EXPECT_EQ(ErrorMetadata(count).at("token_count"), "4");
     EXPECT_EQ(ErrorMetadata(count).at("expected"), "3");
     request.expected_token_count = 4;
     const absl::Status draft = TryAdmit(request).status();
-    EXPECT_EQ(draft.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(ErrorReason(draft), reason::kDraftPending);
+    ExpectError(draft, absl::StatusCode::kFailedPrecondition, reason::kDraftPending);
     EXPECT_EQ(ErrorMetadata(draft).at("draft_length"), "2");
     GDN_ASSERT_OK_AND_ASSIGN(auto accept, session_->AdmitAccept(PinOf(session_), {.accepted_tokens = 0}));
     EXPECT_EQ(Reason(request), reason::kSessionBusy) << "the draft is being settled";
@@ -213,8 +210,7 @@ TEST_F(SessionTest, StoredRepliesCountAgainstTheirBudget) {
   StepRequest large = Request("r");
   large.reply_bytes = 101;
   const absl::Status refused = TryAdmit(large).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ErrorReason(refused), reason::kStateBudgetExhausted);
+  ExpectError(refused, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(ErrorMetadata(refused).at("needed"), "101");
   EXPECT_EQ(ErrorMetadata(refused).at("available"), "100");
   EXPECT_EQ(world_.environment.reply_bytes(), 0);
@@ -300,8 +296,7 @@ TEST_F(SessionTest, LayersAreTheSpecsAndKindsAreFixed) {
   Step(request, {.token_count = 1, .log_length = 1});
   request.kind = InputKind::kProjected;
   const absl::Status mismatch = TryAdmit(request).status();
-  EXPECT_EQ(mismatch.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ErrorReason(mismatch), reason::kInputKindMismatch);
+  ExpectError(mismatch, absl::StatusCode::kFailedPrecondition, reason::kInputKindMismatch);
   request.layer = 1;
   EXPECT_TRUE(Admit(request).valid()) << "another layer may take another kind";
 }

@@ -78,8 +78,7 @@ TEST(StateCopy, AStateOfSomethingElseDoesNotFit) {
   EXPECT_TRUE(CheckStateFits(header, {1, 5}, spec).ok());
   const auto field = [&](const SessionHeader& found, const std::vector<int32_t>& layers) {
     const absl::Status status = CheckStateFits(found, layers, spec);
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(ErrorReason(status), reason::kStateMismatch);
+    ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStateMismatch);
     return ErrorMetadata(status)["field"];
   };
   EXPECT_EQ(field(header, {1, 3}), "layer");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -29,8 +30,7 @@ TEST(Names, MalformedNamesAreRefusedWithTheFieldAndValue) {
         std::string("sessions/a\n"), std::string("sessions/\xc3\xa4"), std::string("sessions/a\0b", 12),
         "sessions/" + kTooLongId}) {
     const absl::Status status = ParseSessionName(name).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
-    EXPECT_EQ(ErrorReason(status), reason::kInvalidName) << name;
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidName, name);
     EXPECT_EQ(ErrorMetadata(status).at("field"), "session");
   }
   EXPECT_EQ(ErrorMetadata(ParseModelName("sessions/a").status()).at("field"), "model");

@@ -52,8 +52,7 @@ TEST(OperatorSpec, DimensionsOutOfRangeAreRefused) {
        {Spec(0, 0, 0, 0), Spec(2, 3, 8, 8), Spec(-1, 2, 8, 8), Spec(1, 1, 0, 8), Spec(1, 1, 8, 1025),
         Spec(1025, 1025, 8, 8), Spec(1, 1, 8, 8, -1), Spec(1, 1, 8, 8, 1025)}) {
     const absl::Status status = CheckOperatorSpec(bad).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.ShortDebugString();
-    EXPECT_EQ(ErrorReason(status), reason::kInvalidSpec) << bad.ShortDebugString();
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, bad.ShortDebugString());
     EXPECT_EQ(ErrorMetadata(status).count("field"), 1u);
   }
 }

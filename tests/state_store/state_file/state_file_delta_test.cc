@@ -5,6 +5,7 @@
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 
 namespace gdn {
@@ -52,16 +53,15 @@ class StateFileDelta : public ::testing::Test {
 };
 
 TEST_F(StateFileDelta, LeavesOutOnlyTheBasesThatTheReaderHas) {
-  const auto file = SafetensorsFile::Parse(delta_);
-  ASSERT_TRUE(file.ok()) << file.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(delta_));
   for (const char* absent : {"layer.0.base_state", "layer.0.recurrent_state", "layer.11.recurrent_state"}) {
-    EXPECT_FALSE(file->Contains(absent)) << absent;
+    EXPECT_FALSE(file.Contains(absent)) << absent;
   }
   for (const char* there :
        {"layer.0.log_k", "layer.0.draft_conv_state", "layer.2.recurrent_state", "layer.5.base_state"}) {
-    EXPECT_TRUE(file->Contains(there)) << there;
+    EXPECT_TRUE(file.Contains(there)) << there;
   }
-  EXPECT_EQ(file->metadata().at("base_snapshot_id"), full_id_);
+  EXPECT_EQ(file.metadata().at("base_snapshot_id"), full_id_);
 }
 
 TEST_F(StateFileDelta, KnownBasesAreLeftOutToo) {
@@ -71,25 +71,22 @@ TEST_F(StateFileDelta, KnownBasesAreLeftOutToo) {
   const std::string delta = FileBytes(
       *EncodeStateFile(image, {.base_snapshot_id = full_id_, .known_bases = {{0, 100}, {2, 101}, {11, 102}}}));
   EXPECT_EQ(delta.size(), delta_.size());
-  const auto merged = MergeDelta(full_, delta);
-  ASSERT_TRUE(merged.ok()) << merged.status();
-  ExpectSame(Read(*ParseStateFile(*merged)), whole);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto merged, MergeDelta(full_, delta));
+  ExpectSame(Read(*ParseStateFile(merged)), whole);
 }
 
 TEST_F(StateFileDelta, MergedItIsAFullFile) {
-  const auto merged = MergeDelta(full_, delta_);
-  ASSERT_TRUE(merged.ok()) << merged.status();
-  const auto file = ParseStateFile(*merged);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->base_snapshot_id, "");
-  EXPECT_NE(file->snapshot_id, full_id_);
-  ExpectSame(Read(*file), after_);
-  const auto raw = SafetensorsFile::Parse(*merged);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto merged, MergeDelta(full_, delta_));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, ParseStateFile(merged));
+  EXPECT_EQ(file.base_snapshot_id, "");
+  EXPECT_NE(file.snapshot_id, full_id_);
+  ExpectSame(Read(file), after_);
+  const auto raw = SafetensorsFile::Parse(merged);
   EXPECT_TRUE(raw->Contains("layer.0.base_state"));
   EXPECT_TRUE(raw->Contains("layer.11.recurrent_state"));
   // It is as good a base for another delta as any.
-  const std::string next = Encode(after_, memory_.host, {.base_snapshot_id = file->snapshot_id});
-  EXPECT_TRUE(MergeDelta(*merged, next).ok());
+  const std::string next = Encode(after_, memory_.host, {.base_snapshot_id = file.snapshot_id});
+  EXPECT_TRUE(MergeDelta(merged, next).ok());
 }
 
 TEST_F(StateFileDelta, CompletedItIsReadWithoutACopy) {

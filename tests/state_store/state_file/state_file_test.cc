@@ -14,6 +14,7 @@
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
 #include "tests/state_store/test_image.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 
 namespace gdn {
@@ -42,19 +43,17 @@ TEST_F(StateFiles, SessionsRoundTripBitForBitBetweenAnyLayouts) {
   base[3] = std::numeric_limits<float>::denorm_min();
   for (const TestSession& session : {model, MakeOperatorSession()}) {
     for (const TestImageOptions& from : {TestImageOptions{8, false}, TestImageOptions{3, true}}) {
-      const auto file = EncodeStateFile(MakeImage(session, memory_.host, from), {});
-      ASSERT_TRUE(file.ok()) << file.status();
-      const std::string bytes = FileBytes(*file);
+      GDN_ASSERT_OK_AND_ASSIGN(const auto file, EncodeStateFile(MakeImage(session, memory_.host, from), {}));
+      const std::string bytes = FileBytes(file);
       for (const TestImageOptions& to : {TestImageOptions{8, false}, TestImageOptions{64, true}}) {
-        auto image = Read(bytes, to.max_draft);
-        ASSERT_TRUE(image.ok()) << image.status();
-        ExpectSame(TakeApart(*image), session);
-        ExpectSame(TakeApart(*MakeImage(TakeApart(*image), memory_.host, to)), session);
+        GDN_ASSERT_OK_AND_ASSIGN(auto image, Read(bytes, to.max_draft));
+        ExpectSame(TakeApart(image), session);
+        ExpectSame(TakeApart(*MakeImage(TakeApart(image), memory_.host, to)), session);
         // What was read is written again as well as what was copied from a device.
-        image->header.layers = session.header.layers;
-        const auto again = EncodeStateFile(std::make_shared<const SessionImage>(*std::move(image)), {});
-        ASSERT_TRUE(again.ok()) << again.status();
-        ExpectSame(TakeApart(*Read(FileBytes(*again))), session);
+        image.header.layers = session.header.layers;
+        GDN_ASSERT_OK_AND_ASSIGN(const auto again,
+                                 EncodeStateFile(std::make_shared<const SessionImage>(std::move(image)), {}));
+        ExpectSame(TakeApart(*Read(FileBytes(again))), session);
       }
     }
   }
@@ -63,9 +62,8 @@ TEST_F(StateFiles, SessionsRoundTripBitForBitBetweenAnyLayouts) {
 TEST_F(StateFiles, TheOwnerTravelsOnlyWhenAskedFor) {
   TestSession session = MakeModelSession();
   session.header.max_lifetime = absl::Milliseconds(1500);
-  const auto with = Read(Encode(session, memory_.host, {.include_owner = true}));
-  ASSERT_TRUE(with.ok()) << with.status();
-  ExpectSame(TakeApart(*with), session, /*owner=*/true);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto with, Read(Encode(session, memory_.host, {.include_owner = true})));
+  ExpectSame(TakeApart(with), session, /*owner=*/true);
   const std::string bytes = Encode(session, memory_.host);
   EXPECT_EQ(bytes.find("chat-1"), std::string::npos);
   EXPECT_EQ(bytes.find("ab12"), std::string::npos);
@@ -79,10 +77,9 @@ TEST_F(StateFiles, TheOwnerTravelsOnlyWhenAskedFor) {
 TEST_F(StateFiles, ASessionWithoutAnyStepRoundTrips) {
   TestSession session = MakeModelSession();
   session.layers.clear();
-  const auto file = ParseStateFile(Encode(session, memory_.host));
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->layer_count, 12);
-  EXPECT_TRUE(file->layers.empty());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, ParseStateFile(Encode(session, memory_.host)));
+  EXPECT_EQ(file.layer_count, 12);
+  EXPECT_TRUE(file.layers.empty());
 }
 
 TEST_F(StateFiles, AnImportedStateWithoutTokensRoundTrips) {
@@ -105,10 +102,9 @@ TEST_F(StateFiles, ADraftWithoutALogRoundTrips) {
 
 TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {
   const std::string bytes = Encode(MakeModelSession(), memory_.host, {.include_recurrent_state = true});
-  const auto file = SafetensorsFile::Parse(bytes);
-  ASSERT_TRUE(file.ok()) << file.status();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Parse(bytes));
   std::vector<std::string> names;
-  for (const auto& [name, entry] : file->entries()) {
+  for (const auto& [name, entry] : file.entries()) {
     names.push_back(name);
     EXPECT_EQ(entry.dtype, name.ends_with(".reply") ? "U8" : "F32") << name;
   }
@@ -118,7 +114,7 @@ TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {
                   "layer.2.recurrent_state", "layer.2.log_k", "layer.2.log_u", "layer.2.log_g", "layer.2.reply",
                   "layer.11.conv_state", "layer.11.draft_conv_state", "layer.11.recurrent_state", "layer.11.base_state",
                   "layer.11.log_k", "layer.11.log_u", "layer.11.log_g", "layer.11.reply"));
-  const auto shape = [&file](const char* name) { return file->entries().at(name).shape; };
+  const auto shape = [&file](const char* name) { return file.entries().at(name).shape; };
   EXPECT_THAT(shape("layer.2.conv_state"), ElementsAre(2 * 2 * 6 + 4 * 5, 3));
   EXPECT_THAT(shape("layer.11.draft_conv_state"), ElementsAre(44, 3));
   EXPECT_THAT(shape("layer.2.base_state"), ElementsAre(4, 6, 5));
@@ -127,7 +123,7 @@ TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {
   EXPECT_THAT(shape("layer.11.log_g"), ElementsAre(18, 4));
   EXPECT_THAT(shape("layer.2.reply"), ElementsAre(8));
 
-  const auto& metadata = file->metadata();
+  const auto& metadata = file.metadata();
   EXPECT_EQ(metadata.at("format"), "gdn.state");
   EXPECT_EQ(metadata.at("format_version"), "2");
   EXPECT_EQ(metadata.at("layer_count"), "12");
@@ -143,7 +139,7 @@ TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {
       R"("payload":"0123456789abcdef000000000000002a","request_id":"step-41","token_count":41},"token_count":41})");
   const nlohmann::json checksums = nlohmann::json::parse(metadata.at("checksums"));
   EXPECT_EQ(checksums.size(), names.size());
-  EXPECT_EQ(checksums.at("layer.2.log_g"), HashBytes(*file->Bytes("layer.2.log_g")).ToHex());
+  EXPECT_EQ(checksums.at("layer.2.log_g"), HashBytes(*file.Bytes("layer.2.log_g")).ToHex());
   absl::Time created;
   ASSERT_TRUE(absl::ParseTime(absl::RFC3339_full, metadata.at("created"), &created, nullptr));
   EXPECT_LE(created, absl::Now());
@@ -183,10 +179,10 @@ TEST_F(StateFiles, TheMaterialisedStateHasTheAcceptedLogFoldedIn) {
   constexpr double kRounding = 1e-6;  // both sum in double and round once
   const TestSession session = MakeModelSession();
   for (const bool transposed : {false, true}) {
-    const auto file = EncodeStateFile(MakeImage(session, memory_.host, {.transposed_base = transposed}),
-                                      {.include_recurrent_state = true});
-    ASSERT_TRUE(file.ok()) << file.status();
-    const std::string bytes = FileBytes(*file);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto file,
+                             EncodeStateFile(MakeImage(session, memory_.host, {.transposed_base = transposed}),
+                                             {.include_recurrent_state = true}));
+    const std::string bytes = FileBytes(file);
     const auto read = SafetensorsFile::Parse(bytes);
     for (const size_t i : {1, 2}) {
       const std::string name = "layer." + std::to_string(session.layers[i].layer) + ".recurrent_state";
@@ -221,12 +217,12 @@ TEST_F(StateFiles, WireOrderIsWrittenFromTheSlotItself) {
 TEST_F(StateFiles, TheHeaderAloneTellsWhatTheFileHolds) {
   const std::string bytes = Encode(MakeModelSession(), memory_.host, {.include_owner = true});
   const uint64_t end = *SafetensorsHeaderEnd(bytes);
-  const auto file = ParseStateFileHeader(std::string_view(bytes).substr(0, end), static_cast<int64_t>(bytes.size()));
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->header.id, "chat-1");
-  ASSERT_EQ(file->layers.size(), 3u);
-  EXPECT_EQ(file->layers[2].extent, (SlotExtent{int64_t{1} << 40, 15, 3}));
-  EXPECT_TRUE(file->layers[2].view.base.empty());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, ParseStateFileHeader(std::string_view(bytes).substr(0, end),
+                                                                 static_cast<int64_t>(bytes.size())));
+  EXPECT_EQ(file.header.id, "chat-1");
+  ASSERT_EQ(file.layers.size(), 3u);
+  EXPECT_EQ(file.layers[2].extent, (SlotExtent{int64_t{1} << 40, 15, 3}));
+  EXPECT_TRUE(file.layers[2].view.base.empty());
   for (const int64_t size : {static_cast<int64_t>(bytes.size()) - 1, static_cast<int64_t>(bytes.size()) + 1}) {
     const absl::Status status = ParseStateFileHeader(std::string_view(bytes).substr(0, end), size).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << size;
@@ -239,16 +235,14 @@ TEST_F(StateFiles, AFileIsVerifiedAsItArrives) {
   const uint64_t header_end = *SafetensorsHeaderEnd(bytes);
   const std::string_view all = bytes;
   for (const int64_t file_bytes : {int64_t{0}, static_cast<int64_t>(bytes.size())}) {
-    auto file = ArrivingStateFile::Open(all.substr(0, header_end + 3), file_bytes);
-    ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_EQ(file->file_bytes(), static_cast<int64_t>(bytes.size()));
-    EXPECT_EQ(file->header().layers.size(), 3u);
-    for (size_t size = header_end; size < bytes.size(); size += 37) ASSERT_TRUE(file->Check(all.substr(0, size)).ok());
-    const auto cut = file->Finish(all.substr(0, bytes.size() - 1));
+    GDN_ASSERT_OK_AND_ASSIGN(auto file, ArrivingStateFile::Open(all.substr(0, header_end + 3), file_bytes));
+    EXPECT_EQ(file.file_bytes(), static_cast<int64_t>(bytes.size()));
+    EXPECT_EQ(file.header().layers.size(), 3u);
+    for (size_t size = header_end; size < bytes.size(); size += 37) ASSERT_TRUE(file.Check(all.substr(0, size)).ok());
+    const auto cut = file.Finish(all.substr(0, bytes.size() - 1));
     EXPECT_EQ(cut.status().code(), absl::StatusCode::kDataLoss);
-    const auto whole = file->Finish(bytes);
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    ExpectSame(TakeApart(*ReadImage(*whole, StateLayout::Make(kModelDims, 8).value(), nullptr)), session);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto whole, file.Finish(bytes));
+    ExpectSame(TakeApart(*ReadImage(whole, StateLayout::Make(kModelDims, 8).value(), nullptr)), session);
   }
 }
 
@@ -260,13 +254,12 @@ TEST_F(StateFiles, DamageIsToldWhenItsTensorIsWhole) {
   const auto& [dtype, shape, begin, end] = raw->entries().at(name);
   bytes[raw->header_bytes() + begin] ^= 0x10;
   const std::string_view all = bytes;
-  auto file = ArrivingStateFile::Open(bytes, 0);
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_TRUE(file->Check(all.substr(0, raw->header_bytes() + end - 1)).ok());
-  const absl::Status damaged = file->Check(all.substr(0, raw->header_bytes() + end));
+  GDN_ASSERT_OK_AND_ASSIGN(auto file, ArrivingStateFile::Open(bytes, 0));
+  EXPECT_TRUE(file.Check(all.substr(0, raw->header_bytes() + end - 1)).ok());
+  const absl::Status damaged = file.Check(all.substr(0, raw->header_bytes() + end));
   EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ErrorMetadata(damaged)["tensor"], name);
-  EXPECT_EQ(file->Finish(bytes).status(), damaged);
+  EXPECT_EQ(file.Finish(bytes).status(), damaged);
 }
 
 TEST_F(StateFiles, EncodeRefusesPartsThatDoNotFit) {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/disk_tier_fixture.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -50,11 +51,6 @@ TestSession WithoutBases(TestSession session) {
 
 class DiskTierTest : public DiskTierFixture {
  protected:
-  void ExpectStored(const StateKey& key, const TestSession& session) {
-    const auto image = tier_->Load(key);
-    ASSERT_TRUE(image.ok()) << image.status();
-    ExpectSame(TakeApart(**image), session, /*owner=*/true);
-  }
   std::set<std::string> Files() const {
     std::set<std::string> files;
     for (const auto& file : fs::recursive_directory_iterator(path_ + "/sessions")) {
@@ -71,10 +67,10 @@ TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
   ASSERT_TRUE(Store(kKey, model).ok());
   ASSERT_TRUE(Store(anonymous, bare).ok());
   EXPECT_THAT(Files(), UnorderedElementsAre("ab12/s-chat-1/state.safetensors", "anonymous/s-op/state.safetensors"));
-  ExpectStored(kKey, model);
+  ExpectLoads(*tier_, kKey, model);
   Open();
-  ExpectStored(kKey, model);
-  ExpectStored(anonymous, bare);
+  ExpectLoads(*tier_, kKey, model);
+  ExpectLoads(*tier_, anonymous, bare);
   EXPECT_EQ(tier_->usage().sessions, 2);
   EXPECT_EQ(tier_->usage().loads, 2);
   EXPECT_TRUE(absl::IsNotFound(tier_->Load({.principal = "", .id = "chat-1", .checkpoint = ""}).status()));
@@ -82,21 +78,19 @@ TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
 
 TEST_F(DiskTierTest, TheFilesAreOrdinarySafetensorsFiles) {
   ASSERT_TRUE(Store(kKey, MakeModelSession()).ok());
-  const auto file = SafetensorsFile::Open(path_ + "/sessions/ab12/s-chat-1/state.safetensors");
-  ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_TRUE(file->Contains("layer.2.base_state"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Open(path_ + "/sessions/ab12/s-chat-1/state.safetensors"));
+  EXPECT_TRUE(file.Contains("layer.2.base_state"));
 }
 
 TEST_F(DiskTierTest, LogsAreWrittenAloneWhileBasesStay) {
   ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
   const int64_t full = tier_->usage().used_bytes;
   for (const int32_t tokens : {2, 3}) {
-    const auto result = Store(kKey, tokens == 2 ? At(1, 2) : WithoutBases(At(1, 3)));
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->incremental);
-    EXPECT_LT(result->written_bytes, full);
-    EXPECT_EQ(tier_->usage().used_bytes, full + result->written_bytes);
-    ExpectStored(kKey, At(1, tokens));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto result, Store(kKey, tokens == 2 ? At(1, 2) : WithoutBases(At(1, 3))));
+    EXPECT_TRUE(result.incremental);
+    EXPECT_LT(result.written_bytes, full);
+    EXPECT_EQ(tier_->usage().used_bytes, full + result.written_bytes);
+    ExpectLoads(*tier_, kKey, At(1, tokens));
     EXPECT_EQ((*tier_->Load(kKey))->layers[1].base_version, 11u);
   }
   EXPECT_EQ(Files().size(), 2u);
@@ -106,12 +100,12 @@ TEST_F(DiskTierTest, LogsAreWrittenAloneWhileBasesStay) {
   EXPECT_FALSE(folded->incremental);
   EXPECT_EQ(Files().size(), 1u);
   EXPECT_EQ(tier_->usage().used_bytes, folded->written_bytes);
-  ExpectStored(kKey, At(2, 0));
+  ExpectLoads(*tier_, kKey, At(2, 0));
   // Of another process nothing is known but the states.
   ASSERT_TRUE(Store(kKey, At(2, 1)).ok());
   Open();
   EXPECT_THAT(tier_->KnownBases(kKey), IsEmpty());
-  ExpectStored(kKey, At(2, 1));
+  ExpectLoads(*tier_, kKey, At(2, 1));
   EXPECT_EQ((*tier_->Load(kKey))->layers[1].base_version, 0u);
 }
 
@@ -123,12 +117,11 @@ TEST_F(DiskTierTest, BasesThatWereLeftOutAreTakenFromTheFileThatIsReplaced) {
   mixed.layers[2].base_version = before.layers[2].base_version;
   TestSession partial = mixed;
   partial.layers[2].has_base = false;
-  const auto result = Store(kKey, partial);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_FALSE(result->incremental);
-  ExpectStored(kKey, mixed);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto result, Store(kKey, partial));
+  EXPECT_FALSE(result.incremental);
+  ExpectLoads(*tier_, kKey, mixed);
   EXPECT_TRUE(Store(kKey, WithoutBases(mixed))->incremental);
-  ExpectStored(kKey, mixed);
+  ExpectLoads(*tier_, kKey, mixed);
 }
 
 TEST_F(DiskTierTest, AnImageWithoutABaseThatItDoesNotKnowIsRefusedBeforeAnythingIsWritten) {
@@ -138,7 +131,7 @@ TEST_F(DiskTierTest, AnImageWithoutABaseThatItDoesNotKnowIsRefusedBeforeAnything
   StateKey checkpoint = kKey;
   checkpoint.checkpoint = "c";
   EXPECT_EQ(Store(checkpoint, WithoutBases(At(1, 1))).status().code(), absl::StatusCode::kInvalidArgument);
-  ExpectStored(kKey, At(1, 1));
+  ExpectLoads(*tier_, kKey, At(1, 1));
   EXPECT_EQ(Files().size(), 1u);
 }
 
@@ -150,14 +143,14 @@ TEST_F(DiskTierTest, CheckpointsLieBesideTheSession) {
   ASSERT_TRUE(Store(first, At(1, 2)).ok());
   ASSERT_TRUE(Store(second, At(1, 3)).ok());
   EXPECT_FALSE(Store(second, At(1, 4))->incremental);
-  ExpectStored(kKey, At(1, 1));
-  ExpectStored(first, At(1, 2));
-  ExpectStored(second, At(1, 4));
+  ExpectLoads(*tier_, kKey, At(1, 1));
+  ExpectLoads(*tier_, first, At(1, 2));
+  ExpectLoads(*tier_, second, At(1, 4));
   Open();
   EXPECT_EQ(tier_->usage().sessions, 1);
   ASSERT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(kKey).status()));
-  ExpectStored(first, At(1, 2));
+  ExpectLoads(*tier_, first, At(1, 2));
   ASSERT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(first).status()));
   EXPECT_THAT(Files(), IsEmpty());
@@ -183,17 +176,16 @@ TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
   fs::rename(sessions + "s-foreign", sessions + "s-stolen");
   std::ofstream(sessions + "s-chat-1/state.safetensors.123.tmp") << "half";
   Open();
-  const auto list = tier_->List();
-  ASSERT_TRUE(list.ok()) << list.status();
-  ASSERT_EQ(list->size(), 2u);
-  EXPECT_EQ((*list)[0].key, kKey);
-  EXPECT_EQ((*list)[0].header.id, "chat-1");
-  EXPECT_EQ((*list)[0].header.idle_ttl, absl::Seconds(90));
-  ASSERT_EQ((*list)[0].layers.size(), 3u);
-  EXPECT_EQ((*list)[0].layers[1], (std::pair<int32_t, SlotExtent>{2, {.token_count = 107, .log_length = 7}}));
-  EXPECT_EQ((*list)[0].kinds[1], InputKind::kHiddenStates);
-  EXPECT_GT((*list)[0].stored_at, absl::UnixEpoch());
-  EXPECT_EQ((*list)[1].key, checkpoint);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto list, tier_->List());
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ((list)[0].key, kKey);
+  EXPECT_EQ((list)[0].header.id, "chat-1");
+  EXPECT_EQ((list)[0].header.idle_ttl, absl::Seconds(90));
+  ASSERT_EQ((list)[0].layers.size(), 3u);
+  EXPECT_EQ((list)[0].layers[1], (std::pair<int32_t, SlotExtent>{2, {.token_count = 107, .log_length = 7}}));
+  EXPECT_EQ((list)[0].kinds[1], InputKind::kHiddenStates);
+  EXPECT_GT((list)[0].stored_at, absl::UnixEpoch());
+  EXPECT_EQ((list)[1].key, checkpoint);
   EXPECT_EQ(tier_->usage().failures, 2);
   EXPECT_FALSE(fs::exists(sessions + "s-chat-1/state.safetensors.123.tmp"));
   const absl::Status stolen = tier_->Load({.principal = "ab12", .id = "stolen", .checkpoint = ""}).status();
@@ -209,9 +201,9 @@ TEST_F(DiskTierTest, ADeltaToAnEarlierFileIsIgnored) {
   ASSERT_TRUE(Store(kKey, At(2, 0)).ok());
   ASSERT_FALSE(fs::exists(delta));
   fs::copy_file(folder_.path() + "/kept", delta);  // as if the process had ended before it was removed
-  ExpectStored(kKey, At(2, 0));
+  ExpectLoads(*tier_, kKey, At(2, 0));
   Open();
-  ExpectStored(kKey, At(2, 0));
+  ExpectLoads(*tier_, kKey, At(2, 0));
   EXPECT_EQ(tier_->List()->size(), 1u);
   EXPECT_FALSE(fs::exists(delta));
   EXPECT_EQ(tier_->usage().used_bytes,
@@ -277,10 +269,10 @@ TEST_F(DiskTierTest, AFileSizeLimitLeavesTheOldState) {
   std::signal(SIGXFSZ, handler);
   ExpectError(status, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_EQ(ErrorMetadata(status)["tier"], "disk");
-  ExpectStored(kKey, At(1, 1));
+  ExpectLoads(*tier_, kKey, At(1, 1));
   EXPECT_EQ(Files().size(), 1u);
   EXPECT_TRUE(Store(kKey, At(2, 3)).ok());
-  ExpectStored(kKey, At(2, 3));
+  ExpectLoads(*tier_, kKey, At(2, 3));
 }
 
 TEST_F(DiskTierTest, AFullDiskLeavesTheOldState) {
@@ -300,7 +292,7 @@ TEST_F(DiskTierTest, AFullDiskLeavesTheOldState) {
   }
   ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
   EXPECT_EQ(Store(kKey, At(2, 2)).status().code(), absl::StatusCode::kResourceExhausted);
-  ExpectStored(kKey, At(1, 1));
+  ExpectLoads(*tier_, kKey, At(1, 1));
   EXPECT_EQ(tier_->List()->size(), static_cast<size_t>(stored));
   tier_.reset();
   EXPECT_EQ(umount2(mounted.c_str(), MNT_DETACH), 0);

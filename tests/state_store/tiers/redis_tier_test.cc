@@ -26,11 +26,6 @@ class RedisTierTest : public RedisTierFixture {
     ASSERT_TRUE(stored.ok()) << stored.status();
     EXPECT_GT(stored->written_bytes, 0);
   }
-  void ExpectLoads(RedisTier& tier, const StateKey& key, const TestSession& session) {
-    const absl::StatusOr<SessionImagePtr> loaded = tier.Load(key);
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
-    ExpectSame(TakeApart(**loaded), session, /*owner=*/true);
-  }
 };
 
 TEST_F(RedisTierTest, GivesBackWhatWasStoredBitForBit) {

@@ -31,7 +31,7 @@ namespace gdn::parity {
 template <typename Params>
 class OperatorCall {
  public:
-  // `op` is what check_parity_dump.py knows the operator as; empty: the call is not dumped.
+  // `op` is what parity_formulas.py knows the operator as; empty: the call is not dumped.
   OperatorCall(std::string op, Attributes attributes, Params params)
       : op_(std::move(op)), attributes_(std::move(attributes)), host_(std::move(params)) {}
 

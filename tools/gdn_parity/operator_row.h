@@ -28,7 +28,7 @@ namespace gdn::parity {
 
 class OperatorRow {
  public:
-  // `op` is what check_parity_dump.py knows the operator as; empty: the call is not dumped.
+  // `op` is what parity_formulas.py knows the operator as; empty: the call is not dumped.
   OperatorRow(Backend& backend, std::string op, Attributes attributes = {});
 
   BackendData& data() { return data_; }

@@ -1,7 +1,6 @@
 #include "base/dtype.h"
 
 #include <bit>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/string_cat.h"
@@ -17,24 +16,6 @@ constexpr uint32_t kF32MantissaMask = 0x007fffff;
 
 // Moves an exponent between the biases of float32 (127) and float16 (15).
 constexpr uint32_t kF16BiasShift = (127 - 15) << 23;
-
-// memcpy in blocks of one element keeps any alignment valid; compilers turn it into a plain load.
-template <float (*kWiden)(uint16_t)>
-void WidenAll(const char* src, size_t count, float* dst) {
-  for (size_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, src + i * sizeof(bits), sizeof(bits));
-    dst[i] = kWiden(bits);
-  }
-}
-
-template <uint16_t (*kNarrow)(float)>
-void NarrowAll(const float* src, size_t count, char* dst) {
-  for (size_t i = 0; i < count; ++i) {
-    const uint16_t bits = kNarrow(src[i]);
-    std::memcpy(dst + i * sizeof(bits), &bits, sizeof(bits));
-  }
-}
 
 }  // namespace
 
@@ -94,24 +75,6 @@ absl::StatusOr<DType> ParseDType(std::string_view name) {
   }
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
                    StrCat("dtype '", name, "' is not supported; expected F32, F16 or BF16"));
-}
-
-void ConvertToFloat(DType from, const void* src, size_t count, float* dst) {
-  if (count == 0) return;
-  if (from == DType::kF32) {
-    std::memcpy(dst, src, count * sizeof(float));
-  } else {
-    (from == DType::kF16 ? WidenAll<F16ToFloat> : WidenAll<BF16ToFloat>)(static_cast<const char*>(src), count, dst);
-  }
-}
-
-void ConvertFromFloat(const float* src, size_t count, DType to, void* dst) {
-  if (count == 0) return;
-  if (to == DType::kF32) {
-    std::memcpy(dst, src, count * sizeof(float));
-  } else {
-    (to == DType::kF16 ? NarrowAll<FloatToF16> : NarrowAll<FloatToBF16>)(src, count, static_cast<char*>(dst));
-  }
 }
 
 }  // namespace gdn

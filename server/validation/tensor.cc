@@ -1,6 +1,5 @@
 #include "server/validation/tensor.h"
 
-#include <cstring>
 #include <string>
 
 #include "absl/strings/str_join.h"
@@ -26,31 +25,6 @@ float ElementAt(const TensorView& view, int64_t index) {
   const size_t size = DTypeSize(view.dtype);
   ConvertToFloat(view.dtype, view.data.data() + static_cast<size_t>(index) * size, 1, &value);
   return value;
-}
-
-// Whether any of `count` words has every bit of `mask` set, that is: an exponent of all ones. No early exit, so that it
-// vectorises.
-template <typename Word>
-bool AnyHasAllBits(const char* data, int64_t count, Word mask) {
-  bool any = false;
-  for (int64_t i = 0; i < count; ++i) {
-    Word word;
-    std::memcpy(&word, data + static_cast<size_t>(i) * sizeof(Word), sizeof(Word));
-    any |= (word & mask) == mask;
-  }
-  return any;
-}
-
-bool AnyNonFinite(DType dtype, const char* data, int64_t count) {
-  switch (dtype) {
-    case DType::kF32:
-      return AnyHasAllBits<uint32_t>(data, count, 0x7f800000u);
-    case DType::kF16:
-      return AnyHasAllBits<uint16_t>(data, count, uint16_t{0x7c00});
-    case DType::kBF16:
-      return AnyHasAllBits<uint16_t>(data, count, uint16_t{0x7f80});
-  }
-  return true;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -113,6 +115,47 @@ TEST(DType, NaNStaysNaNWhateverItsPayload) {
     const float nan = std::bit_cast<float>(bits);
     EXPECT_TRUE(std::isnan(BF16ToFloat(FloatToBF16(nan)))) << bits;
     EXPECT_TRUE(std::isnan(F16ToFloat(FloatToF16(nan)))) << bits;
+  }
+}
+
+TEST(DType, ConvertsArraysAsSingleElements) {
+  std::vector<uint16_t> halves(0x10000);
+  std::iota(halves.begin(), halves.end(), uint16_t{0});
+  std::vector<float> wide(halves.size());
+  for (const auto& [dtype, widen] : {std::pair(DType::kBF16, &BF16ToFloat), std::pair(DType::kF16, &F16ToFloat)}) {
+    ConvertToFloat(dtype, halves.data(), halves.size(), wide.data());
+    for (size_t i = 0; i < halves.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(wide[i]), std::bit_cast<uint32_t>(widen(halves[i]))) << DTypeName(dtype) << i;
+    }
+  }
+  std::vector<float> values;
+  for (uint64_t bits = 0; bits <= 0xffffffff; bits += 0x7f3b) {
+    values.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+  }
+  for (const uint32_t bits : {0x7f800000u, 0x7f800001u, 0x7fffffffu, 0xff800000u, 0x3f808000u, 0x3f818000u}) {
+    values.push_back(std::bit_cast<float>(bits));
+  }
+  std::vector<uint16_t> narrow(values.size());
+  for (const auto& [dtype, to] : {std::pair(DType::kBF16, &FloatToBF16), std::pair(DType::kF16, &FloatToF16)}) {
+    ConvertFromFloat(values.data(), values.size(), dtype, narrow.data());
+    for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(narrow[i], to(values[i])) << DTypeName(dtype) << values[i];
+  }
+}
+
+TEST(DType, FindsTheOneElementThatIsNotFinite) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<char> data(1 + 200 * DTypeSize(dtype));
+    const std::vector<float> finite(200, -1.5f);
+    ConvertFromFloat(finite.data(), finite.size(), dtype, data.data() + 1);
+    EXPECT_FALSE(AnyNonFinite(dtype, data.data() + 1, finite.size()));
+    EXPECT_FALSE(AnyNonFinite(dtype, nullptr, 0));
+    for (size_t i = 0; i < finite.size(); ++i) {
+      for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
+        std::vector<char> one = data;
+        ConvertFromFloat(&bad, 1, dtype, one.data() + 1 + i * DTypeSize(dtype));
+        EXPECT_TRUE(AnyNonFinite(dtype, one.data() + 1, finite.size())) << DTypeName(dtype) << i;
+      }
+    }
   }
 }
 

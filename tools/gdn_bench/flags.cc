@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <system_error>
 
 #include "absl/flags/flag.h"
@@ -34,6 +35,8 @@ ABSL_FLAG(int, calls, 4000, "rpc: calls to each server at each concurrency");
 ABSL_FLAG(std::string, concurrency, "1,4", "rpc: numbers of workers with a connection each, separated by commas");
 ABSL_FLAG(bool, request_ids, false, "rpc: send a new request_id with each call, as a client that retries does");
 ABSL_FLAG(double, time_limit, 60, "rpc: seconds for each concurrency; then the calls made so far are reported");
+ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
+ABSL_FLAG(uint64_t, seed, 1, "schedule: seed of the random arrivals");
 ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved, with a state of 2 MiB each");
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
 ABSL_FLAG(int, pause_phases, 20, "state: phases of a neighbour's calls with checkpoints, and as many without");
@@ -54,6 +57,7 @@ constexpr char kUsage[] =
     "multiply-add peak\n"
     "  gdn_bench rpc [--sessions=B] [--json[=FILE]]        Decode of gdn_server with a null backend against an echo "
     "service\n"
+    "  gdn_bench schedule [--seconds=S] [--json[=FILE]]    the scheduler under 10,000 sessions, in simulated time\n"
     "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
     "sessions\n"
     "                                                      against plain copies of the same bytes\n"
@@ -113,11 +117,14 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
 
   CommandLine line;
   if (rest.size() != 2)
-    return absl::InvalidArgumentError("expected one command: gdn_bench kernel | rpc | state; --help shows the flags");
+    return absl::InvalidArgumentError(
+        "expected one command: gdn_bench kernel | rpc | schedule | state; --help shows the flags");
   line.command = rest[1];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  if (line.command != "kernel" && line.command != "rpc" && line.command != "state" && line.command != "echo_server") {
-    return absl::InvalidArgumentError(absl::StrCat("unknown command '", rest[1], "'; expected kernel, rpc or state"));
+  const std::set<std::string> commands = {"kernel", "rpc", "schedule", "state", "echo_server"};
+  if (commands.count(line.command) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown command '", rest[1], "'; expected kernel, rpc, schedule or state"));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);
@@ -142,6 +149,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   line.rpc.server = absl::GetFlag(FLAGS_server);
   if (line.rpc.server.empty())
     line.rpc.server = (std::filesystem::path(line.rpc.self).parent_path() / "gdn_server").string();
+  line.schedule = {.seconds = absl::GetFlag(FLAGS_seconds), .seed = absl::GetFlag(FLAGS_seed)};
+  if (!(line.schedule.seconds >= 0.1 && line.schedule.seconds <= 3600)) {
+    return absl::InvalidArgumentError(absl::StrCat("--seconds is ", line.schedule.seconds, ", expected 0.1 .. 3600"));
+  }
   line.state = {.layers = absl::GetFlag(FLAGS_layers),
                 .repeat = absl::GetFlag(FLAGS_repeat),
                 .forks = absl::GetFlag(FLAGS_forks),

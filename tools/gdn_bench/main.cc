@@ -1,6 +1,7 @@
 // gdn_bench: see --help and docs/benchmarks.md.
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -9,6 +10,7 @@
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/report.h"
 #include "tools/gdn_bench/rpc_bench.h"
+#include "tools/gdn_bench/schedule_bench.h"
 #include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
@@ -24,6 +26,10 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "rpc") {
     GDN_ASSIGN_OR_RETURN(const RpcReport report, RunRpcBench(line.rpc));
     return Publish(RpcTable(report), RpcJson(report), line.json);
+  }
+  if (line.command == "schedule") {
+    const std::vector<ScheduleCase> cases = RunScheduleBench(line.schedule);
+    return Publish(ScheduleTable(cases), ScheduleJson(cases), line.json);
   }
   if (line.command == "state") {
     GDN_ASSIGN_OR_RETURN(const StateReport report, RunStateBench(line.state));

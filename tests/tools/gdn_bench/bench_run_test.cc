@@ -148,6 +148,28 @@ TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
   }
 }
 
+TEST(GdnBenchSchedule, JsonHoldsWhatTheDocumentationSays) {
+  const Json json = RunForJson("gdn_bench", "schedule --seconds=0.5 --json");
+  EXPECT_EQ(json.at("command"), "schedule");
+  std::map<std::string, Json> cases;
+  for (const Json& c : json.at("cases")) cases[c.at("name")] = c;
+  for (const auto& [name, c] : cases) {
+    EXPECT_EQ(c.at("seconds"), 0.5) << name;
+    EXPECT_GT(c.at("busy").get<double>(), 0.9) << name;
+    EXPECT_EQ(c.at("rows").size(), 10u) << name;
+    EXPECT_GT(c.at("decision_p99_us").get<double>(), 0) << name;
+    double share = 0;
+    for (const Json& load : c.at("loads")) share += load.at("share").get<double>();
+    EXPECT_NEAR(share, 1, 1e-9) << name;
+  }
+  EXPECT_EQ(cases.at("mixed").at("loads").size(), 2u);
+  // Simulated time: the same on every machine.
+  const Json& weights = cases.at("weights").at("loads");
+  EXPECT_NEAR(weights[1].at("share").get<double>() / weights[0].at("share").get<double>(), 2, 0.4);
+  EXPECT_LT(cases.at("layers beside a prefill").at("loads")[0].at("wait_max_ms").get<double>(), 20)
+      << "a decode waits for one segment, whatever the number of layers that decode";
+}
+
 TEST(GdnBenchState, JsonHoldsWhatTheDocumentationSays) {
   const Json json =
       RunForJson("gdn_bench", "state --layers 2 --repeat 2 --forks 3 --pause_phases 1 --pause_calls 4 --json");
@@ -193,6 +215,7 @@ TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
   EXPECT_THAT(no_server.out, HasSubstr("/no/such/gdn_server"));
   EXPECT_EQ(RunGdnBench("rpc --concurrency four 2>&1").exit_code, 2);
   EXPECT_EQ(RunGdnBench("rpc --sessions 0 2>&1").exit_code, 1);
+  EXPECT_EQ(RunGdnBench("schedule --seconds 0 2>&1").exit_code, 2);
 }
 
 }  // namespace

@@ -64,20 +64,12 @@ void CommitRow(const StepJob& job, StepRow& row, const StepOutcome& outcome, int
   row.lease.Commit(outcome, std::move(reply));
 }
 
-// The callback may own the job's owner: it is moved out so that no cycle keeps them alive.
-void CallDone(StepJob& job) { std::exchange(job.done, nullptr)(); }
-
 void FailRow(StepRow& row, const absl::Status& status) {
   row.status = status;
   row.lease = StepLease();
 }
 
 }  // namespace
-
-bool CanRunTogether(const StepJob& a, const StepJob& b) {
-  return a.weights == b.weights && a.kind == b.kind && a.scale == b.scale && a.use_qk_l2norm == b.use_qk_l2norm &&
-         a.draft == b.draft && a.rows.front().lease.pool()->view().layout == b.rows.front().lease.pool()->view().layout;
-}
 
 absl::Status BatchExecutor::Gather(const std::vector<RowSpan>& rows, LayerStep* step) {
   const StepJob& shape = *rows.front().job;
@@ -185,114 +177,110 @@ absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<St
   return Scatter(rows, step);
 }
 
-void BatchExecutor::Decode(const std::vector<StepJobPtr>& jobs) {
+void BatchExecutor::Run(const Launch& launch, std::vector<StepJob*>& ended) {
+  if (!launch.prefill) return Decode(launch, ended);
+  for (const Launch::Part& part : launch.parts) Prefill(part, ended);
+}
+
+void BatchExecutor::Decode(const Launch& launch, std::vector<StepJob*>& ended) {
   const absl::Time begin = absl::Now();
   // A launch takes slots of one pool; sessions of one layout may be in several.
-  struct Launch {
+  struct OfPool {
     std::vector<RowSpan> rows;
     std::vector<StepOutcome> outcomes;
     absl::Status status;
   };
-  std::map<const StatePool*, Launch> launches;
-  for (const StepJobPtr& job : jobs) {
-    const absl::Status stopped = Stopped(*job);
-    for (StepRow& row : job->rows) {
+  std::map<const StatePool*, OfPool> pools;
+  for (const Launch::Part& part : launch.parts) {
+    StepJob& job = static_cast<StepJob&>(*part.step);
+    const absl::Status stopped = Stopped(job);
+    for (StepRow& row : job.rows) {
       // A row that another call has joined is computed all the same: that call wants it.
       if (!stopped.ok() && row.lease.TryCancel()) {
         row.status = stopped;
       } else if (row.tokens == 0) {
-        CommitRow(*job, row, {.after = row.lease.before()}, 0);
+        CommitRow(job, row, {.after = row.lease.before()}, 0);
       } else {
-        launches[row.lease.pool().get()].rows.push_back(
-            {.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
+        pools[row.lease.pool().get()].rows.push_back({.job = &job, .row = &row, .first = 0, .tokens = row.tokens});
       }
     }
   }
-  for (auto& [pool, launch] : launches) {
-    launch.status = health_.status();
-    if (launch.status.ok()) launch.status = health_.Report(RunDecode(launch.rows, launch.outcomes));
+  for (auto& [pool, rows] : pools) {
+    rows.status = health_.status();
+    if (rows.status.ok()) rows.status = health_.Report(RunDecode(rows.rows, rows.outcomes));
   }
   const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
-  for (auto& [pool, launch] : launches) {
-    for (size_t i = 0; i < launch.rows.size(); ++i) {
-      StepRow& row = *launch.rows[i].row;
-      if (launch.status.ok()) {
-        CommitRow(*launch.rows[i].job, row, launch.outcomes[i], compute_time_us);
+  for (auto& [pool, rows] : pools) {
+    for (size_t i = 0; i < rows.rows.size(); ++i) {
+      StepRow& row = *rows.rows[i].row;
+      if (rows.status.ok()) {
+        CommitRow(*rows.rows[i].job, row, rows.outcomes[i], compute_time_us);
       } else {
-        FailRow(row, launch.status);
+        FailRow(row, rows.status);
       }
     }
   }
-  for (const StepJobPtr& job : jobs) {
-    job->compute_time_us = compute_time_us;
-    CallDone(*job);
+  for (const Launch::Part& part : launch.parts) {
+    StepJob& job = static_cast<StepJob&>(*part.step);
+    job.compute_time_us = compute_time_us;
+    ended.push_back(&job);
   }
 }
 
-void BatchExecutor::StartPrefill(StepJobPtr job) { prefill_ = PrefillProgress{.job = std::move(job)}; }
-
-absl::Status BatchExecutor::BeginPrefill(PrefillProgress& prefill) {
-  StepLease& lease = prefill.job->rows.front().lease;
+absl::Status BatchExecutor::BeginPrefill(StepJob& job) {
+  StepLease& lease = job.rows.front().lease;
   const int32_t source = lease.slot();
   const int32_t source_base = source < 0 ? -1 : lease.base_slot();
-  GDN_ASSIGN_OR_RETURN(prefill.slot, lease.PrepareAside());
+  GDN_ASSIGN_OR_RETURN(job.aside, lease.PrepareAside());
   const int32_t log_length = lease.before().log_length;
   return backend_.MaterializeState({.pool = lease.pool()->view(),
                                     .count = 1,
                                     .src = &source,
-                                    .dst = &prefill.slot,
+                                    .dst = &job.aside,
                                     .log_lengths = &log_length,
                                     .src_bases = source == source_base ? nullptr : &source_base});
 }
 
-absl::Status BatchExecutor::RunPrefillSegment(PrefillProgress& prefill, int32_t tokens) {
-  StepRow& row = prefill.job->rows.front();
+absl::Status BatchExecutor::RunSegment(StepJob& job, int32_t first, int32_t tokens) {
+  StepRow& row = job.rows.front();
+  GDN_RETURN_IF_ERROR(health_.status());
+  if (first == 0) GDN_RETURN_IF_ERROR(BeginPrefill(job));
   const std::array<int32_t, 2> cu_seqlens = {0, tokens};
-  const int64_t token_count = row.lease.before().token_count + prefill.next;
-  LayerStep step = MakeStep(*prefill.job, row.lease.pool()->view());
-  step.batch = {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = &prefill.slot};
+  const int64_t token_count = row.lease.before().token_count + first;
+  LayerStep step = MakeStep(job, row.lease.pool()->view());
+  step.batch = {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = &job.aside};
   step.token_counts = &token_count;
-  const std::vector<RowSpan> rows = {{.job = prefill.job.get(), .row = &row, .first = prefill.next, .tokens = tokens}};
+  const std::vector<RowSpan> rows = {{.job = &job, .row = &row, .first = first, .tokens = tokens}};
   GDN_RETURN_IF_ERROR(Gather(rows, &step));
   GDN_RETURN_IF_ERROR(runner_.Prefill(step));
   return Scatter(rows, step);
 }
 
-void BatchExecutor::PrefillSegment() {
-  PrefillProgress& prefill = *prefill_;
-  StepRow& row = prefill.job->rows.front();
-  if (absl::Status stopped = Stopped(*prefill.job); !stopped.ok() && row.lease.TryCancel()) {
+void BatchExecutor::Prefill(const Launch::Part& part, std::vector<StepJob*>& ended) {
+  StepJob& job = static_cast<StepJob&>(*part.step);
+  StepRow& row = job.rows.front();
+  if (absl::Status stopped = Stopped(job); !stopped.ok() && row.lease.TryCancel()) {
     row.status = stopped;
-    return EndPrefill(stopped);
+    return ended.push_back(&job);
   }
   const absl::Time begin = absl::Now();
   absl::Status status;
-  if (row.tokens > 0) {
-    status = health_.status();
-    if (status.ok() && prefill.next == 0) status = health_.Report(BeginPrefill(prefill));
-    const int32_t tokens = std::min(row.tokens - prefill.next, kPrefillSegmentTokens);
-    if (status.ok()) status = health_.Report(RunPrefillSegment(prefill, tokens));
-    prefill.next += tokens;
+  if (part.tokens > 0) {
+    status = health_.Report(RunSegment(job, static_cast<int32_t>(part.first), static_cast<int32_t>(part.tokens)));
   }
-  prefill.compute_time_us += absl::ToInt64Microseconds(absl::Now() - begin);
-  if (!status.ok() || prefill.next == row.tokens) EndPrefill(status);
-}
-
-void BatchExecutor::EndPrefill(const absl::Status& status) {
-  PrefillProgress prefill = std::move(*prefill_);
-  prefill_.reset();
-  StepRow& row = prefill.job->rows.front();
-  prefill.job->compute_time_us = prefill.compute_time_us;
+  job.compute_time_us += absl::ToInt64Microseconds(absl::Now() - begin);
   if (!status.ok()) {
     FailRow(row, status);
+  } else if (!part.last) {
+    return;
   } else if (row.tokens == 0) {
-    CommitRow(*prefill.job, row, {.after = row.lease.before()}, 0);
+    CommitRow(job, row, {.after = row.lease.before()}, 0);
   } else {
     const StepOutcome outcome{.after = {.token_count = row.lease.before().token_count + row.tokens},
                               .base_written = true};
-    CommitRow(*prefill.job, row, outcome, prefill.compute_time_us);
+    CommitRow(job, row, outcome, job.compute_time_us);
   }
-  CallDone(*prefill.job);
+  ended.push_back(&job);
 }
 
 }  // namespace gdn

@@ -1,35 +1,40 @@
-// The engine: one thread that owns the backend's operators, merges waiting decode steps into batches and runs prefills
-// in segments.
+// The engine: whoever runs the backend's operators, one at a time, launch after launch as the Scheduler decides.
 //
-// Decodes of one (model layer or operator layout, input kind) that wait at the same time run as one batch, up to
-// max_batch rows; between two segments of a prefill the decodes that wait come first, so a long prompt delays a decode
-// by one segment at most. What a session gets never depends on what it was batched with.
+// Steps of one (model layer or operator layout, input kind) that wait at the same time can share a launch, up to
+// max_batch_rows rows; a long prefill goes in segments, with decodes between them. What a session gets never depends on
+// what it was batched with.
+// Work runs on the engine's thread. A short decode that finds nothing else to do runs on the thread that submits it,
+// where that allows it: handing it over would take as long as the step.
 // Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. Destruction
 // drains what was submitted.
 //
 //   Batcher batcher(backend, health, {.max_queued_steps = 4096});
 //   GDN_RETURN_IF_ERROR(batcher.Submit(job));
-//   absl::Status status = batcher.RunOnEngine([&](Backend& b) { return b.ZeroSlot(pool, 3); });
+//   batcher.Post([&](Backend& b) { return b.ZeroSlot(pool, 3); }, [](absl::Status status) { ... });
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/batcher/batch_execution.h"
 #include "server/batcher/step_job.h"
 #include "server/health/device_health.h"
+#include "server/scheduler/scheduler.h"
 
 namespace gdn {
 
 struct BatcherOptions {
   int32_t max_queued_steps = 4096;  // jobs that may wait
-  int32_t max_batch_rows = 512;     // rows merged into one decode batch (a single job may be larger)
+  int32_t max_batch_rows = 512;     // rows merged into one decode launch (a single job may be larger)
+  absl::Duration short_step = absl::Microseconds(200);  // what a step may take on the thread that submits it
 };
 
 class Batcher {
@@ -41,9 +46,12 @@ class Batcher {
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // job->done is called exactly once where this is OK. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING,
-  // DEVICE_FAILED).
-  absl::Status Submit(StepJobPtr job);
+  // Where a submitted step may run.
+  enum class Where { kEngineThread, kHereIfShort };
+
+  // job->done is called exactly once where this is OK, with kHereIfShort maybe before it returns. RESOURCE_EXHAUSTED
+  // (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
+  absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
   // Runs `task` on the engine's thread between batches; `done` gets its status there.
   void Post(std::function<absl::Status(Backend&)> task, std::function<void(absl::Status)> done);
@@ -52,7 +60,7 @@ class Batcher {
   bool Drain(absl::Duration timeout);
   bool draining() const;
 
-  size_t queued_steps() const;  // jobs that wait; the batch and the prefill in progress are not among them
+  size_t queued_steps() const;  // jobs that wait, prefills with segments left among them
 
  private:
   struct Task {
@@ -60,21 +68,41 @@ class Batcher {
     std::function<void(absl::Status)> done;
   };
 
+  // What jobs must have in common to share a launch.
+  struct GroupKey {
+    const LayerWeights* weights = nullptr;
+    StateLayout layout;
+    InputKind kind = InputKind::kNone;
+    float scale = 0;
+    bool use_qk_l2norm = false;
+    bool draft = false;
+
+    friend bool operator==(const GroupKey&, const GroupKey&) = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const GroupKey& key) {
+      return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.kind, key.scale, key.use_qk_l2norm,
+                        key.draft);
+    }
+  };
+
   void EngineLoop();
-  bool IdleLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Moves the first waiting decode job and those that can run with it out of the queue.
-  std::vector<StepJobPtr> TakeDecodeBatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !tasks_.empty(); }
+  void RunTask(Task& task);
+  // The caller has the engine.
+  void RunLaunch(const Launch& launch);
 
   Backend& backend_;
   DeviceHealth& health_;
   const BatcherOptions options_;
-  BatchExecutor executor_;  // the engine thread's alone
+  BatchExecutor executor_;  // of whoever has the engine
 
   mutable absl::Mutex mu_;
-  std::deque<StepJobPtr> decodes_ ABSL_GUARDED_BY(mu_);
-  std::deque<StepJobPtr> prefills_ ABSL_GUARDED_BY(mu_);
+  Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<GroupKey, uint64_t> groups_ ABSL_GUARDED_BY(mu_);
+  uint64_t groups_made_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
-  bool working_ ABSL_GUARDED_BY(mu_) = false;
+  bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread runs a launch or tasks
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/dtype.h"
 #include "kernels/layer/layer_weights.h"
+#include "server/scheduler/scheduler.h"
 #include "server/session/step_lease.h"
 
 namespace gdn {
@@ -42,9 +43,10 @@ struct StepRow {
   int64_t token_count = 0;
 };
 
-struct StepJob {
+// A prefill has one row of any number of tokens, a decode up to max_draft tokens a row. Of what ScheduledStep has, the
+// maker sets `prefill` alone; the rest is the batcher's.
+struct StepJob : ScheduledStep {
   bool draft = false;                     // decode only: the tokens wait to be accepted
-  bool prefill = false;                   // one row, any number of tokens; else decode, up to max_draft tokens a row
   const LayerWeights* weights = nullptr;  // nullptr for an operator session
   InputKind kind = InputKind::kHiddenStates;
   std::array<StepField, kMaxStepFields> fields{};
@@ -57,11 +59,15 @@ struct StepJob {
   absl::Time deadline = absl::InfiniteFuture();
   std::function<void()> done;  // rows carry the results
 
-  int64_t compute_time_us = 0;  // out: engine time of the batch that held the job
+  int64_t compute_time_us = 0;  // out: engine time of the batches that held the job
 
   // The step is dropped where it has not begun (a prefill: not ended).
   void Cancel() { cancelled.store(true, std::memory_order_relaxed); }
   std::atomic<bool> cancelled{false};
+
+  // The engine's.
+  std::shared_ptr<StepJob> self;  // while it waits or runs
+  int32_t aside = -1;             // the slot that a prefill which has begun writes to
 };
 using StepJobPtr = std::shared_ptr<StepJob>;
 

@@ -211,7 +211,10 @@ absl::Status StepCall::Proceed() {
     if (cancelled_) job->Cancel();
   }
   waiting_.fetch_add(1);
-  if (absl::Status status = context_.batcher.Submit(job); !status.ok()) {
+  // Not on the residency thread, which others wait for.
+  const auto where =
+      std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort : Batcher::Where::kEngineThread;
+  if (absl::Status status = context_.batcher.Submit(job, where); !status.ok()) {
     waiting_.fetch_sub(1);
     job->done = nullptr;  // breaks the cycle; its leases die with it
     absl::MutexLock lock(&mu_);

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -77,6 +78,7 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   void Release();  // one of the things the call waits for has happened
 
   const ServiceContext& context_;
+  const std::thread::id starter_ = std::this_thread::get_id();
   Done done_;
   FinishReply finish_;  // fills the reply's other fields
   bool partial_ok_ = false;

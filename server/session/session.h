@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
+#include "server/scheduler/session_turn.h"
 #include "server/session/session_environment.h"
 #include "server/session/session_gate.h"
 #include "state_store/session_image.h"
@@ -124,6 +125,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Duration idle_ttl() const { return init_.idle_ttl; }
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
   const Hash128& request() const { return init_.request; }
+  SessionTurn& turn() const { return turn_; }  // the scheduler's
   StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }
   SessionGate& gate() { return gate_; }
 
@@ -220,6 +222,8 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionEnvironment* const environment_;
   SessionGate gate_;
   std::atomic<int64_t> last_used_{0};  // nanoseconds since the epoch
+
+  mutable SessionTurn turn_;
 
   mutable absl::Mutex mu_;
   std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant

@@ -52,11 +52,11 @@ absl::StatusOr<StepSlots> StepLease::PrepareDecode() {
 }
 
 absl::StatusOr<int32_t> StepLease::PrepareAside() {
-  if (!fresh() && layer_->slot.exclusive()) {
+  if (layer_->claim.valid()) {
+    taken_ = std::move(layer_->claim).Take();
+  } else if (!fresh() && layer_->slot.exclusive()) {
     GDN_ASSIGN_OR_RETURN(taken_, layer_->slot.pool()->TakeSpare());
     spare_ = true;
-  } else if (layer_->claim.valid()) {
-    taken_ = std::move(layer_->claim).Take();
   } else {
     return NoClaim(session(), layer());
   }

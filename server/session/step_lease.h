@@ -54,6 +54,7 @@ class StepLease {
   // For work aside: a slot to write the whole state to. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares
   // are out.
   absl::StatusOr<int32_t> PrepareAside();
+  bool needs_spare() const { return !layer_->claim.valid(); }  // for work aside
   // What a step aside reads; -1 where the layer is fresh.
   int32_t slot() const { return layer_->slot.index(); }
   int32_t base_slot() const { return layer_->shared_base.valid() ? layer_->shared_base.index() : slot(); }

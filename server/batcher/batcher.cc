@@ -81,7 +81,9 @@ absl::Status Batcher::Submit(StepJobPtr job, Where where) {
       return MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull,
                        StrCat(options_.max_queued_steps, " steps are waiting already; try again shortly"));
     }
-    const bool may_run_here = where == Where::kHereIfShort && !job->prefill && !engine_taken_ && !HasWork();
+    // A GPU is made a thread's own before its first call; the engine's is the one that has done so.
+    const bool may_run_here =
+        where == Where::kHereIfShort && backend_.info().unified_memory && !job->prefill && !engine_taken_ && !HasWork();
     Schedule(*job);
     job->self = job;
     if (!may_run_here || !scheduler_.IsShort(*job, absl::ToDoubleMicroseconds(options_.short_step))) {

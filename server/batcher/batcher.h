@@ -46,7 +46,7 @@ class Batcher {
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // Where a submitted step may run.
+  // Where a submitted step may run. On a GPU it is always the engine's thread.
   enum class Where { kEngineThread, kHereIfShort };
 
   // job->done is called exactly once where this is OK, with kHereIfShort maybe before it returns. RESOURCE_EXHAUSTED

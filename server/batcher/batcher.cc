@@ -17,7 +17,8 @@ SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options) {
   SchedulerOptions made;
   made.max_rows = options.max_batch_rows;
   made.segment_multiple = kPrefillSegmentTokens;
-  made.segment_us = 0;  // segments of one multiple
+  made.segment_us = 0;                               // segments of one multiple
+  made.least_merged_tokens = kPrefillSegmentTokens;  // parts of a launch run one after the other, so one is enough
   return made;
 }
 

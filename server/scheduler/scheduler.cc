@@ -10,8 +10,10 @@ namespace {
 constexpr int kPassedOver = 64;
 // Rows of a turn at least, so that a launch need not look at every queue of thousands.
 constexpr double kLeastTurn = 4;
-// Arrivals after which what has become idle is forgotten.
+// What has become idle is forgotten after so many arrivals, where there are more principals and groups than so many: what
+// a group's launches took is worth keeping.
 constexpr uint64_t kForgetEvery = 4096;
+constexpr size_t kKept = 1024;
 
 }  // namespace
 
@@ -73,7 +75,7 @@ Scheduler::Queue& Scheduler::QueueOf(const ScheduledStep& step) {
 }
 
 void Scheduler::Add(ScheduledStep& step) {
-  if (++arrivals_ % kForgetEvery == 0) ForgetIdle();
+  if (++arrivals_ % kForgetEvery == 0 && principals_.size() + groups_.size() > kKept) ForgetIdle();
   ++waiting_;
   step.arrival_ = arrivals_;
   step.next_ = 0;

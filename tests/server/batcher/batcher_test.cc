@@ -177,6 +177,22 @@ TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {
                                              segment, segment, "prefill done"));
 }
 
+TEST_F(BatcherTest, PrefillsTakeTurnsASegmentALaunch) {
+  Batcher batcher(backend_, health_, {});
+  EngineBlocker gate(batcher);
+  auto longer = Prefill(MakeSession(), 3 * kPrefillSegmentTokens);
+  auto shorter = Prefill(MakeSession(), 7);
+  auto decode = Decode({MakeSession()});
+  ASSERT_TRUE(batcher.Submit(longer->job).ok());
+  ASSERT_TRUE(batcher.Submit(shorter->job).ok());
+  ASSERT_TRUE(batcher.Submit(decode->job).ok());
+  gate.Release();
+  for (TestJob* job : {longer.get(), shorter.get(), decode.get()}) job->done.wait();
+  const std::string segment = "prefill of " + std::to_string(kPrefillSegmentTokens);
+  EXPECT_THAT(backend_.events(), ElementsAre("decode of 1", "decode done", segment, "prefill of 7", "prefill done",
+                                             segment, segment, "prefill done"));
+}
+
 TEST_F(BatcherTest, AFullQueueRefusesAndWhatItHoldsStillRuns) {
   Batcher batcher(backend_, health_, {.max_queued_steps = 2});
   EngineBlocker gate(batcher);

@@ -10,8 +10,8 @@ namespace {
 constexpr int kPassedOver = 64;
 // Rows of a turn at least, so that a launch need not look at every queue of thousands.
 constexpr double kLeastTurn = 4;
-// What has become idle is forgotten after so many arrivals, where there are more principals and groups than so many: what
-// a group's launches took is worth keeping.
+// What has become idle is forgotten after so many arrivals, where there are more than kKept
+// principals and groups: what a group's launches took is worth keeping.
 constexpr uint64_t kForgetEvery = 4096;
 constexpr size_t kKept = 1024;
 

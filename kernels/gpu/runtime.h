@@ -57,12 +57,23 @@ absl::Status CopyToDevice(void* device, const void* host, size_t bytes, const St
 absl::Status CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream);
 absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream& stream);
 
-// Time between two points of a stream.
+// A point of a stream's work, done once all work before it is. Recorded anew, an event forgets its
+// point before; one that was never recorded counts as done. It may be destroyed while something still waits for it.
+// Every call here reports a lost device and a kernel that failed, as all others do (DEVICE_FAILED).
 using Event = void*;
 absl::StatusOr<Event> MakeEvent();
 void DestroyEvent(Event event);
 absl::Status RecordEvent(Event event, const Stream& stream);
-// Waits for `end`.
+// What `stream` is given from now on runs after the point of the last record before this call. Returns at once. Events
+// and streams are of one device.
+absl::Status StreamWaitsFor(const Stream& stream, Event event);
+// Blocks the calling thread, which sleeps meanwhile. Any thread, several at a time.
+absl::Status WaitForEvent(Event event);
+absl::StatusOr<bool> EventIsDone(Event event);
+
+// An event that also takes the time. Recording it costs more, so it is for measuring.
+absl::StatusOr<Event> MakeTimedEvent();
+// Waits for `end`. Both are timed.
 absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end);
 
 // Launches between Begin and End are recorded, not run; UNIMPLEMENTED on the host executor.

@@ -136,9 +136,12 @@ absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream
                "MemcpyAsync on the device");
 }
 
+// Who waits for it sleeps: a thread that spins would take a core from those that prepare the next work.
 absl::StatusOr<Event> MakeEvent() {
   ApiEvent event;
-  GDN_RETURN_IF_ERROR(Check(GDN_GPU_API(EventCreate)(&event), "EventCreate"));
+  GDN_RETURN_IF_ERROR(
+      Check(GDN_GPU_API(EventCreateWithFlags)(&event, GDN_GPU_API(EventDisableTiming) | GDN_GPU_API(EventBlockingSync)),
+            "EventCreate"));
   return event;
 }
 
@@ -146,6 +149,31 @@ void DestroyEvent(Event event) { static_cast<void>(GDN_GPU_API(EventDestroy)(sta
 
 absl::Status RecordEvent(Event event, const Stream& stream) {
   return Check(GDN_GPU_API(EventRecord)(static_cast<ApiEvent>(event), Handle(stream)), "EventRecord");
+}
+
+absl::Status StreamWaitsFor(const Stream& stream, Event event) {
+  return Check(GDN_GPU_API(StreamWaitEvent)(Handle(stream), static_cast<ApiEvent>(event), /*flags=*/0),
+               "StreamWaitEvent");
+}
+
+absl::Status WaitForEvent(Event event) {
+  return Check(GDN_GPU_API(EventSynchronize)(static_cast<ApiEvent>(event)), "EventSynchronize");
+}
+
+absl::StatusOr<bool> EventIsDone(Event event) {
+  const GDN_GPU_API(Error_t) code = GDN_GPU_API(EventQuery)(static_cast<ApiEvent>(event));
+  if (code == GDN_GPU_API(ErrorNotReady)) {
+    static_cast<void>(GDN_GPU_API(GetLastError)());  // the next launch must not take it for an error of its own
+    return false;
+  }
+  GDN_RETURN_IF_ERROR(Check(code, "EventQuery"));
+  return true;
+}
+
+absl::StatusOr<Event> MakeTimedEvent() {
+  ApiEvent event;
+  GDN_RETURN_IF_ERROR(Check(GDN_GPU_API(EventCreate)(&event), "EventCreate"));
+  return event;
 }
 
 absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end) {

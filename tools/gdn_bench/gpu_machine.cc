@@ -24,8 +24,8 @@ class EventPair {
  public:
   static absl::StatusOr<std::unique_ptr<EventPair>> Make(const gpu::Stream& stream) {
     auto pair = std::unique_ptr<EventPair>(new EventPair(stream));
-    GDN_ASSIGN_OR_RETURN(pair->begin_, gpu::MakeEvent());
-    GDN_ASSIGN_OR_RETURN(pair->end_, gpu::MakeEvent());
+    GDN_ASSIGN_OR_RETURN(pair->begin_, gpu::MakeTimedEvent());
+    GDN_ASSIGN_OR_RETURN(pair->end_, gpu::MakeTimedEvent());
     return pair;
   }
   ~EventPair() {

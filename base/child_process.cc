@@ -127,7 +127,7 @@ absl::StatusOr<int> ChildProcess::WaitForPort(const std::string& port_file, absl
   int port = 0;
   const auto written = [&] {
     const std::string text = ReadAll(port_file);
-    return absl::EndsWith(text, "\n") && absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &port) && port > 0;
+    return absl::EndsWith(text, "\n") && absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &port) && port >= 0;
   };
   GDN_RETURN_IF_ERROR(WaitUntil(written, timeout));
   return port;

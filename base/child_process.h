@@ -41,7 +41,8 @@ class ChildProcess {
   // Returns once ready() is true, which is asked every few milliseconds. UNAVAILABLE with the end of the child's log
   // where it exits first or takes longer than `timeout`.
   absl::Status WaitUntil(const std::function<bool()>& ready, absl::Duration timeout);
-  // The port that the child writes to `port_file` once it listens; errors as WaitUntil's.
+  // The port that the child writes to `port_file` once it listens, 0 where it does on Unix sockets alone; errors as
+  // WaitUntil's.
   absl::StatusOr<int> WaitForPort(const std::string& port_file, absl::Duration timeout);
 
   // Sends a signal and does not wait; nothing where the child has been reaped.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -11,11 +12,13 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/unix_socket.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -73,10 +76,13 @@ ABSL_FLAG(
     std::vector<std::string>, model, {},
     "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. Repeat it for "
     "more models. Without one there are operator sessions only.");
-ABSL_FLAG(std::string, listen, "127.0.0.1:50061",
-          "HOST:PORT: address to listen on; port 0 takes a free one. Use 0.0.0.0:PORT to serve other machines.");
+ABSL_FLAG(
+    std::vector<std::string>, listen, {"127.0.0.1:50061"},
+    "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines, or "
+    "unix:/PATH, a socket that only processes of the same user may use. Repeat it for more.");
 ABSL_FLAG(std::string, port_file, "",
-          "FILE: write the bound port number to this file, in one piece, once the server is ready.");
+          "FILE: write the bound port number (of the first HOST:PORT; 0 without one) to this file, in one piece, once "
+          "the server is ready.");
 
 // Group: Where layers are computed
 ABSL_FLAG(std::string, backend, "auto",
@@ -145,15 +151,16 @@ constexpr char kUsage[] =
     "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
     "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061\n"
     "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
+    "  gdn_server --listen 127.0.0.1:50061 --listen unix:/run/gdn/gdn.sock\n"
     "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
     "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a "
     "place "
     "for it, then the server stops.";
 
-// Names with - become names with _, and the values of all --model flags become one list.
+// Names with - become names with _, and the values of all --model flags become one list, those of --listen another.
 std::deque<std::string> NormalizedArguments(int argc, char** argv) {
   std::deque<std::string> arguments;
-  std::string models;
+  std::map<std::string, std::optional<std::string>> lists = {{"listen", {}}, {"model", {}}};
   bool positional = false;
   for (int i = 0; i < argc; ++i) {
     std::string argument = argv[i];
@@ -166,16 +173,17 @@ std::deque<std::string> NormalizedArguments(int argc, char** argv) {
     const size_t name = argument[1] == '-' ? 2 : 1;
     std::replace(argument.begin() + static_cast<std::ptrdiff_t>(name),
                  argument.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
-    const bool is_model = argument.substr(name, end - name) == "model";
-    if (is_model && end < argument.size()) {
-      models += (models.empty() ? "" : ",") + argument.substr(end + 1);
-    } else if (is_model && i + 1 < argc) {
-      models += std::string(models.empty() ? "" : ",") + argv[++i];
-    } else {
-      arguments.push_back(std::move(argument));  // another, or a --model without a value, of which the parser tells
+    const auto list = lists.find(argument.substr(name, end - name));
+    if (list == lists.end() || (end == argument.size() && i + 1 == argc)) {
+      arguments.push_back(std::move(argument));  // another, or one without a value, of which the parser tells
+      continue;
     }
+    const std::string value = end < argument.size() ? argument.substr(end + 1) : argv[++i];
+    list->second = list->second.has_value() ? *list->second + "," + value : value;
   }
-  if (!models.empty()) arguments.push_back(StrCat("--model=", models));
+  for (const auto& [name, values] : lists) {
+    if (values.has_value()) arguments.push_back(StrCat("--", name, "=", *values));
+  }
   return arguments;
 }
 
@@ -196,8 +204,11 @@ absl::Status CheckOptions(const ServerOptions& options) {
   if (options.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--drain-timeout is negative, expected a duration such as 30s");
   }
-  if (options.listen.rfind(':') == std::string::npos) {
-    return absl::InvalidArgumentError(StrCat("--listen is '", options.listen, "', expected HOST:PORT"));
+  if (options.listen.empty()) return absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH");
+  for (const std::string& address : options.listen) {
+    const auto path = UnixSocketPath(address);
+    if (path.has_value() ? absl::StartsWith(*path, "/") : absl::StrContains(address, ':')) continue;
+    return absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected HOST:PORT or unix:/PATH"));
   }
   if (options.backend != "auto" && options.backend != "gpu" && options.backend != "cpu" && options.backend != "null") {
     return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null"));

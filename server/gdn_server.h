@@ -37,7 +37,7 @@ namespace gdn {
 
 struct GdnServerOptions {
   std::vector<std::pair<std::string, std::string>> models = {};  // name, folder
-  std::string listen = "127.0.0.1:0";                            // host:port; port 0: a free one
+  std::vector<std::string> listen = {"127.0.0.1:0"};             // host:port (0: a free one) or unix:/path
   std::string version = "unknown";                               // what GetServerInfo tells
   int64_t device_state_bytes = 0;                                // 0: by the device's memory
   int32_t state_slots = 0;                                       // of the largest model, instead of bytes, where not 0
@@ -74,6 +74,7 @@ class GdnServer {
 
   // After Start.
   int port() const { return rpc_->port(); }
+  const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
   RpcServer& rpc() { return *rpc_; }
   StateService& states() { return *states_; }
   Batcher& batcher() { return *batcher_; }

@@ -37,7 +37,7 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
       "config listen={} models=[{}] device_state_bytes={} host_state_bytes={} disk_dir={} redis={} "
       "checkpoint_every_tokens={} checkpoint_every={} max_draft={} max_batch={} max_message_bytes={} "
       "max_stored_reply_bytes={} stored_reply_bytes={} max_queued_steps={} drain_timeout={} log_format={} log_level={}",
-      options.listen, absl::StrJoin(models, ", "), states.device_bytes, states.host_bytes,
+      absl::StrJoin(options.listen, ","), absl::StrJoin(models, ", "), states.device_bytes, states.host_bytes,
       options.disk_dir.empty() ? "none" : options.disk_dir, options.redis.empty() ? "none" : "set",
       options.checkpoint_every_tokens, absl::FormatDuration(options.checkpoint_every), options.limits.max_draft,
       options.limits.max_batch, options.limits.max_message_bytes, options.limits.max_stored_reply_bytes,
@@ -61,8 +61,7 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   GDN_ASSIGN_OR_RETURN(const std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backend), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
   GDN_RETURN_IF_ERROR(server->Start());
-  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
-  std::cout << "gdn_server listening on " << host << ":" << server->port() << std::endl;
+  std::cout << "gdn_server listening on " << absl::StrJoin(server->addresses(), ", ") << std::endl;
   if (!options.port_file.empty()) GDN_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
 
   int signal = 0;

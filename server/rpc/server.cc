@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "server/rpc/calls.h"
@@ -96,7 +97,8 @@ constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on the
 RpcServer::RpcServer(const ServiceContext& context)
     : context_(context), service_(std::make_unique<GdnService>(context)) {}
 
-absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext& context, const std::string& address) {
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext& context,
+                                                            const std::vector<std::string>& addresses) {
   std::unique_ptr<RpcServer> result(new RpcServer(context));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -107,12 +109,29 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
   builder.SetMaxSendMessageSize(-1);
   // Two servers on one port would each get half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &result->port_);
+  std::vector<int> ports(addresses.size());
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    std::string address = addresses[i];
+    if (const auto path = UnixSocketPath(address); path.has_value()) {
+      GDN_ASSIGN_OR_RETURN(UnixSocket socket, UnixSocket::Prepare(*path));
+      address = socket.bind_address();
+      result->sockets_.push_back(std::move(socket));
+    }
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
+  }
   builder.RegisterService(result->service_.get());
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || result->port_ == 0) {
-    return absl::UnavailableError(
-        StrCat("cannot listen on '", address, "': is the port taken, or the host not one of this machine's?"));
+  if (result->server_ == nullptr) {
+    const auto failed = static_cast<size_t>(std::find(ports.begin(), ports.end(), 0) - ports.begin());
+    return absl::UnavailableError(StrCat("cannot listen on '", addresses[std::min(failed, addresses.size() - 1)],
+                                         "': is the port taken, or the host not one of this machine's?"));
+  }
+  for (UnixSocket& socket : result->sockets_) GDN_RETURN_IF_ERROR(socket.Publish());
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const bool tcp = !UnixSocketPath(addresses[i]).has_value();
+    result->addresses_.push_back(tcp ? StrCat(addresses[i].substr(0, addresses[i].rfind(':')), ":", ports[i])
+                                     : addresses[i]);
+    if (tcp && result->port_ == 0) result->port_ = ports[i];
   }
   grpc::HealthCheckServiceInterface* health = result->server_->GetHealthCheckService();
   health->SetServingStatus("", true);
@@ -132,6 +151,7 @@ bool RpcServer::Stop(absl::Duration timeout) {
   server_->Shutdown(absl::ToChronoTime(std::max(absl::Now(), std::min(end, absl::Now() + kStreamGrace))));
   server_->Wait();
   server_ = nullptr;
+  sockets_.clear();
   return drained;
 }
 

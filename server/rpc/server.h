@@ -2,29 +2,36 @@
 //
 // Thread safety: Start and Stop from one thread. Ownership: the context must outlive it; Stop is called on destruction.
 //
-//   GDN_ASSIGN_OR_RETURN(auto server, RpcServer::Start(context, "127.0.0.1:0"));
+//   GDN_ASSIGN_OR_RETURN(auto server, RpcServer::Start(context, {"127.0.0.1:0", "unix:/run/gdn/gdn.sock"}));
 //   std::cout << server->port();
 //   server->Stop(absl::Seconds(30));
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <grpcpp/server.h>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/rpc/service_context.h"
+#include "server/rpc/unix_socket.h"
 
 namespace gdn {
 
 class RpcServer {
  public:
-  // UNAVAILABLE where `address` cannot be bound.
-  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context, const std::string& address);
+  // Each address is HOST:PORT, where port 0 is a free one, or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE where
+  // one cannot be bound; errors of UnixSocket.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context,
+                                                          const std::vector<std::string>& addresses);
   ~RpcServer();
 
+  // Of the first HOST:PORT; 0 where there is none.
   int port() const { return port_; }
+  // As given to Start, with the ports that were found.
+  const std::vector<std::string>& addresses() const { return addresses_; }
   // Health turns NOT_SERVING; calls are still answered. Safe from any thread until Stop.
   void ReportNotServing();
   // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. True where all of them
@@ -37,6 +44,8 @@ class RpcServer {
   const ServiceContext& context_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> server_;
+  std::vector<UnixSocket> sockets_;
+  std::vector<std::string> addresses_;
   int port_ = 0;
 };
 

@@ -4,7 +4,7 @@
 // everything.
 //
 //   ServiceContext context{.models = catalog, .sessions = sessions, .store = store, .batcher = batcher, ...};
-//   const auto server = RpcServer::Start(context, "127.0.0.1:0");
+//   const auto server = RpcServer::Start(context, {"127.0.0.1:0"});
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 
-ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, or any gRPC target name.");
+ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, unix:/path, or any other gRPC target name.");
 ABSL_FLAG(std::string, token, "", "Sent as it is in the 'authorization' metadata; sessions belong to it.");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of each call, such as 500ms or 2m; inf for none.");
 ABSL_FLAG(bool, json, false, "Print JSON, with the field names of the API.");

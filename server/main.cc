@@ -1,6 +1,5 @@
 // The program: flags, logging, the backend, signals, and a server from its start to its drain.
 
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, for sets of signals
 
@@ -13,6 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/child_process.h"
+#include "base/heap.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -70,15 +70,6 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
   server->Drain(options.drain_timeout);
   spdlog::info("stopped");
   return absl::OkStatus();
-}
-
-// Messages of megabytes come and go: memory that is given back after each is taken anew page by page, which costs more
-// than the copy into it.
-void KeepFreedMemory() {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 64 << 20);
-#endif
 }
 
 int Main(int argc, char** argv) {

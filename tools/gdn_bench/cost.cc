@@ -84,11 +84,11 @@ Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch) {
   return LayerCost(dims, weight_dtype, batch, state, static_cast<double>(batch));
 }
 
-Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t tokens) {
+Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each) {
   Cost state = WholeState(dims);
   state.bytes_read += ConvStateBytes(dims);
   state.bytes_written += ConvStateBytes(dims);
-  return LayerCost(dims, weight_dtype, tokens, state, 1);
+  return LayerCost(dims, weight_dtype, sequences * tokens_each, state, static_cast<double>(sequences));
 }
 
 LimitTime LimitOf(const Cost& cost, const MachineRates& rates) {

@@ -37,7 +37,7 @@ Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DTy
 
 // The whole layer from hidden_states to output; projection weights are read once a call.
 Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch);
-Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t tokens);
+Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each);
 
 // Elements of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
 int64_t ProjectionElements(const LayerDims& dims);

@@ -239,8 +239,14 @@ class TimedCalls final : public TimedCase {
 absl::StatusOr<Machine> MakeCpuMachine(int threads) {
   Machine machine;
   GDN_ASSIGN_OR_RETURN(machine.backend, MakeCpuBackend({.threads = threads}));
-  GDN_ASSIGN_OR_RETURN(auto limits, MakeCpuLimits(std::max(1, machine.backend->info().threads)));
-  machine.measure_limits = [limits] { return limits->Measure(); };
+  const int used_threads = std::max(1, machine.backend->info().threads);
+  machine.measure_limits = [used_threads,
+                            limits = std::shared_ptr<CpuLimits>()]() mutable -> absl::StatusOr<MachineRates> {
+    if (limits == nullptr) {
+      GDN_ASSIGN_OR_RETURN(limits, MakeCpuLimits(used_threads));
+    }
+    return limits->Measure();
+  };
   machine.load = [&backend = *machine.backend](const auto& prepared) -> absl::StatusOr<std::unique_ptr<TimedCase>> {
     GDN_RETURN_IF_ERROR(prepared.run());
     GDN_RETURN_IF_ERROR(backend.Synchronize());

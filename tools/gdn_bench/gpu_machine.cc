@@ -295,8 +295,13 @@ absl::StatusOr<Machine> MakeGpuMachine(int device) {
   GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(*machine.backend));
   GDN_ASSIGN_OR_RETURN(machine.device, gpu::DescribeDevice(device));
   const bool emulated = machine.device->vendor == "host";
-  GDN_ASSIGN_OR_RETURN(auto limits, MakeGpuLimits(*machine.device, stream));
-  machine.measure_limits = [limits] { return limits->Measure(); };
+  machine.measure_limits = [device = *machine.device, stream,
+                            limits = std::shared_ptr<GpuLimits>()]() mutable -> absl::StatusOr<MachineRates> {
+    if (limits == nullptr) {
+      GDN_ASSIGN_OR_RETURN(limits, MakeGpuLimits(device, stream));
+    }
+    return limits->Measure();
+  };
   GDN_ASSIGN_OR_RETURN(auto events, EventPair::Make(stream));
   auto timer = std::make_shared<GraphTimer>(GraphTimer{stream, emulated, std::move(events)});
   machine.load = [timer](const PreparedCase& prepared) { return timer->Load(prepared); };

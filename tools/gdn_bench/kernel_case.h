@@ -56,6 +56,10 @@ std::vector<KernelCase> OperatorCases(CaseList list);
 std::vector<KernelCase> ProjectionCases(CaseList list);
 std::vector<KernelCase> LayerCases(CaseList list);
 
+// Single ones of LayerCases, of any size.
+KernelCase LayerDecodeCase(int32_t batch);
+KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each);
+
 // What memory-bound cases rotate over is kColdFactor last-level caches, and at most this.
 inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 

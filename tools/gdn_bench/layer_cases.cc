@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -141,11 +142,11 @@ absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, int3
                       .run = [fixture] { return fixture->RunDecode(); }};
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t tokens) {
+absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t sequences, int32_t tokens_each) {
   const LayerDims dims = BenchLayerDims();
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, /*layers=*/1, /*batch=*/1, tokens));
-  fixture->token_counts = {0};
-  const Cost cost = LayerPrefillCost(dims, kWeightDtype, tokens);
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, /*layers=*/1, sequences, tokens_each));
+  fixture->token_counts.assign(static_cast<size_t>(sequences), 0);
+  const Cost cost = LayerPrefillCost(dims, kWeightDtype, sequences, tokens_each);
   return PreparedCase{.cost = cost, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
                         return fixture->runner->Prefill(fixture->Step(0));
                       }};
@@ -153,18 +154,23 @@ absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t token
 
 }  // namespace
 
+KernelCase LayerDecodeCase(int32_t batch) {
+  return {absl::StrCat("layer_decode/BF16/B=", batch),
+          [batch](const CaseSetting& setting) { return PrepareLayerDecode(setting, batch); }};
+}
+
+KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each) {
+  const std::string batch = sequences == 1 ? "" : absl::StrCat("B=", sequences, "/");
+  return {absl::StrCat("layer_prefill/BF16/", batch, "T=", tokens_each),
+          [=](const CaseSetting& setting) { return PrepareLayerPrefill(setting.backend, sequences, tokens_each); }};
+}
+
 std::vector<KernelCase> LayerCases(CaseList list) {
   const auto batches =
       list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
   std::vector<KernelCase> cases;
-  for (const int32_t batch : batches) {
-    cases.push_back({absl::StrCat("layer_decode/BF16/B=", batch),
-                     [batch](const CaseSetting& setting) { return PrepareLayerDecode(setting, batch); }});
-  }
-  for (const int32_t tokens : kPrefillLengths) {
-    cases.push_back({absl::StrCat("layer_prefill/BF16/T=", tokens),
-                     [tokens](const CaseSetting& setting) { return PrepareLayerPrefill(setting.backend, tokens); }});
-  }
+  for (const int32_t batch : batches) cases.push_back(LayerDecodeCase(batch));
+  for (const int32_t tokens : kPrefillLengths) cases.push_back(LayerPrefillCase(/*sequences=*/1, tokens));
   return cases;
 }
 

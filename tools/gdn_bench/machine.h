@@ -44,7 +44,8 @@ class TimedCase {
 struct Machine {
   std::unique_ptr<Backend> backend;
   // How fast it is, measured again whenever it is asked, so that a kernel's time can stand beside a limit taken at the
-  // same moment: one pass of each loop, milliseconds on a GPU, tens of them on a CPU. Errors of the device.
+  // same moment: one pass of each loop, milliseconds on a GPU, tens of them on a CPU. The first time also makes and
+  // checks the loops' buffers. Errors of the device.
   std::function<absl::StatusOr<MachineRates>()> measure_limits;
   // Errors of the case.
   std::function<absl::StatusOr<std::unique_ptr<TimedCase>>(const PreparedCase&)> load;

@@ -78,4 +78,15 @@ absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCa
   return result;
 }
 
+absl::StatusOr<Summary> MeasureStep(const PreparedCase& prepared, Machine& machine, const MeasureOptions& options) {
+  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<TimedCase> timed, machine.load(prepared));
+  GDN_ASSIGN_OR_RETURN(const int64_t repetitions, ChooseRepetitions(*timed, options.min_time_s));
+  std::vector<double> step_s;
+  for (int round = 0; round < options.repeat; ++round) {
+    GDN_ASSIGN_OR_RETURN(const double seconds, timed->Time(repetitions));
+    step_s.push_back(seconds / static_cast<double>(repetitions * timed->steps_per_repetition()));
+  }
+  return Summarize(step_s);
+}
+
 }  // namespace gdn::bench

@@ -44,4 +44,7 @@ struct CaseResult {
 absl::StatusOr<CaseResult> MeasureCase(const std::string& name, const PreparedCase& prepared, Machine& machine,
                                        const MeasureOptions& options);
 
+// Seconds a step, without the limits beside it. Errors of the case's run().
+absl::StatusOr<Summary> MeasureStep(const PreparedCase& prepared, Machine& machine, const MeasureOptions& options);
+
 }  // namespace gdn::bench

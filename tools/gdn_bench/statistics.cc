@@ -27,6 +27,7 @@ Summary Summarize(const std::vector<double>& values) {
   std::vector<double> sorted = values;
   std::sort(sorted.begin(), sorted.end());
   return {.median = PercentileOfSorted(sorted, 0.5),
+          .min = PercentileOfSorted(sorted, 0.0),
           .p10 = PercentileOfSorted(sorted, 0.1),
           .p90 = PercentileOfSorted(sorted, 0.9),
           .count = static_cast<int64_t>(sorted.size())};

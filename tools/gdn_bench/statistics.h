@@ -18,6 +18,7 @@ inline double NowSeconds() {
 
 struct Summary {
   double median = 0;
+  double min = 0;
   double p10 = 0;
   double p90 = 0;
   int64_t count = 0;

@@ -1,12 +1,13 @@
-// The measures for the service: a gRPC server of the same API whose Decode answers at once with its own input's tensor,
-// and whose streams of state files carry bytes that come from nowhere and go nowhere.
+// The measures for the service: gRPC servers of the same API that answer at once. The echo of messages parses each
+// request of Decode, Prefill and their streams and answers with its tensor; its streams of state files carry bytes
+// that come from nowhere and go nowhere. The raw echo, at an address of its own, answers those four methods with the
+// bytes that it was sent, unparsed.
 //
-// It uses the same callback API, messages and transport as gdn_server, parses the same request and returns as many
-// bytes; it looks up no session, validates nothing and computes nothing. What gdn_server takes longer is the price of
-// being a service. Thread safety: RunEchoServer is for a process of its own; it returns when the process is asked to
-// end.
+// Both use the same callback API, transport and heap settings as gdn_server and return as many bytes; they look up no
+// session, validate nothing and compute nothing. What gdn_server takes longer is the price of being a service. Thread
+// safety: RunEchoServer is for a process of its own; it returns when the process is asked to end.
 //
-//   return RunEchoServer("/tmp/port");  // inside `gdn_bench echo_server`
+//   return RunEchoServer("127.0.0.1:0", "/tmp/port");  // inside `gdn_bench echo_server`
 #pragma once
 
 #include <string>
@@ -15,7 +16,10 @@
 
 namespace gdn::bench {
 
-// Listens on a free port of 127.0.0.1, writes it with a newline to `port_file`, and serves until SIGTERM or SIGINT.
-absl::Status RunEchoServer(const std::string& port_file);
+// Listens on `address`, a gRPC name (port 0: free ones), writes the port and a newline to `port_file`, and serves until
+// SIGTERM or SIGINT. The raw echo's port file, and where `address` is a Unix socket its socket, are RawEchoOf those.
+absl::Status RunEchoServer(const std::string& address, const std::string& port_file);
+
+std::string RawEchoOf(const std::string& path);
 
 }  // namespace gdn::bench

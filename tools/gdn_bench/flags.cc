@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <tuple>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
@@ -12,29 +14,50 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
 ABSL_FLAG(std::string, json, "",
           "write the results as JSON to this file; without a value or as '-': to stdout, the table to stderr");
-ABSL_FLAG(std::string, backend, "cpu", "kernel: the backend to time: cpu, or gpu");
-ABSL_FLAG(int, gpu_device, 0, "kernel: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
-ABSL_FLAG(int, threads, 0, "kernel: worker threads of the CPU; 0: one for each processor this process may run on");
+ABSL_FLAG(std::string, backend, "",
+          "kernel: the backend to time: cpu (the default), or gpu; serve: gdn_server's: null (the default; gpu for "
+          "--suite=goals), cpu, gpu or auto");
+ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
+ABSL_FLAG(int, threads, 0,
+          "kernel, serve: worker threads of the CPU; 0: one for each processor this process may run on");
 ABSL_FLAG(std::string, filter, "", "kernel: only cases whose name holds a match of this regular expression");
 ABSL_FLAG(bool, list, false, "kernel: print the names of the cases and exit");
 ABSL_FLAG(int, repeat, 15,
           "kernel, state: rounds of a case, each beside its limits or measure; medians are over rounds");
 ABSL_FLAG(double, min_time, 0.05, "kernel: seconds that a case runs in a round, at the least");
-ABSL_FLAG(int, sessions, 8, "rpc: sessions in a Decode call (B)");
-ABSL_FLAG(int, tokens, 1, "rpc: tokens of each session in a call (T)");
-ABSL_FLAG(int, hidden, 2048, "rpc: hidden size (D)");
-ABSL_FLAG(std::string, dtype, "BF16", "rpc: element type of the tensors: F32, F16 or BF16");
-ABSL_FLAG(int, calls, 4000, "rpc: calls to each server at each concurrency");
-ABSL_FLAG(std::string, concurrency, "1,4", "rpc: numbers of workers with a connection each, separated by commas");
-ABSL_FLAG(bool, request_ids, false, "rpc: send a new request_id with each call, as a client that retries does");
-ABSL_FLAG(double, time_limit, 60, "rpc: seconds for each concurrency; then the calls made so far are reported");
+ABSL_FLAG(std::string, suite, "",
+          "serve: the loads of a suite with their goals, in place of one load: host (the service alone) or goals (the "
+          "service beside a GPU's kernels)");
+ABSL_FLAG(std::string, call, "decode", "serve: decode or prefill");
+ABSL_FLAG(std::string, api, "unary", "serve: unary or stream");
+ABSL_FLAG(std::string, transport, "tcp", "serve: tcp (loopback) or unix (a socket)");
+ABSL_FLAG(std::string, echo, "typed", "serve: the echo services to compare with: typed, raw or both");
+ABSL_FLAG(int, sessions, 8, "serve: sessions in a Decode call (B)");
+ABSL_FLAG(int, tokens, 1, "serve: tokens of each session in a call (T)");
+ABSL_FLAG(int, hidden, 2048, "serve: hidden size (D)");
+ABSL_FLAG(int, model_layers, 0, "serve: layers of the model, which calls take in turn; 0: 1 for null, else 4");
+ABSL_FLAG(std::string, dtype, "BF16", "serve: element type of the tensors: F32, F16 or BF16");
+ABSL_FLAG(int, calls, 4000, "serve: calls to each server, for each load");
+ABSL_FLAG(std::string, concurrency, "1,4", "serve: numbers of clients with a connection each, separated by commas");
+ABSL_FLAG(bool, request_ids, false, "serve: send a new request_id with each call, as a client that retries does");
+ABSL_FLAG(
+    double, rate, 0,
+    "serve: calls a second by all clients, sent when they are due (an open loop); 0: a client sends its next call "
+    "when it has been answered");
+ABSL_FLAG(std::string, arrivals, "poisson", "serve: when the calls of --rate are due: poisson or even");
+ABSL_FLAG(int, in_flight, 64, "serve: with --rate, calls that may wait for a reply at once");
+ABSL_FLAG(std::string, beside, "",
+          "serve: prefill:TOKENS: measure also beside another session's StreamPrefills of so many tokens");
+ABSL_FLAG(double, time_limit, 20, "serve: seconds for each load; then the calls made so far are reported");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
 ABSL_FLAG(uint64_t, seed, 1, "schedule: seed of the random arrivals");
 ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved, with a state of 2 MiB each");
@@ -44,7 +67,8 @@ ABSL_FLAG(int, pause_calls, 200, "state: the neighbour's Decode calls in a phase
 ABSL_FLAG(std::string, folder, "", "state: folder on the disk to measure; default: the system's for temporary files");
 ABSL_FLAG(bool, quick, false,
           "state: a small session and few rounds, to see that everything works; figures mean little");
-ABSL_FLAG(std::string, server, "", "rpc, state: path of gdn_server; default: the one beside this program");
+ABSL_FLAG(std::string, server, "", "serve, state: path of gdn_server; default: the one beside this program");
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server: HOST:PORT or unix:PATH");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
 
 namespace gdn::bench {
@@ -55,8 +79,8 @@ constexpr char kUsage[] =
     "  gdn_bench kernel [--backend=gpu] [--filter=REGEX] [--json[=FILE]]\n"
     "                                                      operators and layers against memory bandwidth and "
     "multiply-add peak\n"
-    "  gdn_bench rpc [--sessions=B] [--json[=FILE]]        Decode of gdn_server with a null backend against an echo "
-    "service\n"
+    "  gdn_bench serve [--suite=host|goals] [--json[=FILE]]  calls of gdn_server against an echo service and the "
+    "kernels alone\n"
     "  gdn_bench schedule [--seconds=S] [--json[=FILE]]    the scheduler under 10,000 sessions, in simulated time\n"
     "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
     "sessions\n"
@@ -82,6 +106,74 @@ absl::StatusOr<std::vector<int>> ParseNumbers(const std::string& text) {
     numbers.push_back(number);
   }
   return numbers;
+}
+
+// The value of the one whose name is given.
+template <typename T>
+absl::StatusOr<T> ParseName(const char* flag, const std::string& text,
+                            const std::vector<std::pair<const char*, T>>& all) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : all) {
+    if (text == name) return value;
+    names.push_back(name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "='", text, "' is not known; expected one of ", absl::StrJoin(names, ", ")));
+}
+
+// "prefill:32768".
+absl::StatusOr<int> ParseBeside(const std::string& text) {
+  int tokens = 0;
+  absl::string_view rest = text;
+  if (text.empty() || (absl::ConsumePrefix(&rest, "prefill:") && absl::SimpleAtoi(rest, &tokens) && tokens > 0)) {
+    return tokens;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--beside='", text, "' is not a load such as prefill:32768"));
+}
+
+absl::StatusOr<Workload> WorkloadOfFlags(const std::string& backend) {
+  Workload load;
+  GDN_ASSIGN_OR_RETURN(load.call,
+                       ParseName<CallKind>("call", absl::GetFlag(FLAGS_call),
+                                           {{"decode", CallKind::kDecode}, {"prefill", CallKind::kPrefill}}));
+  GDN_ASSIGN_OR_RETURN(
+      load.api, ParseName<Api>("api", absl::GetFlag(FLAGS_api), {{"unary", Api::kUnary}, {"stream", Api::kStream}}));
+  load.sessions = absl::GetFlag(FLAGS_sessions);
+  load.tokens = absl::GetFlag(FLAGS_tokens);
+  load.hidden = absl::GetFlag(FLAGS_hidden);
+  GDN_ASSIGN_OR_RETURN(load.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  load.request_ids = absl::GetFlag(FLAGS_request_ids);
+  load.layers = absl::GetFlag(FLAGS_model_layers);
+  if (load.layers == 0) load.layers = backend == "null" ? 1 : 4;  // a GPU's cache holds one, not four
+  return load;
+}
+
+absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
+  ServeOptions o;
+  o.suite = absl::GetFlag(FLAGS_suite);
+  o.backend = absl::GetFlag(FLAGS_backend);
+  if (o.backend.empty()) o.backend = o.suite == "goals" ? "gpu" : "null";
+  GDN_ASSIGN_OR_RETURN(o.load, WorkloadOfFlags(o.backend));
+  GDN_ASSIGN_OR_RETURN(o.transport, ParseName<Transport>("transport", absl::GetFlag(FLAGS_transport),
+                                                         {{"tcp", Transport::kTcp}, {"unix", Transport::kUnix}}));
+  GDN_ASSIGN_OR_RETURN(o.arrivals, ParseName<Arrivals>("arrivals", absl::GetFlag(FLAGS_arrivals),
+                                                       {{"poisson", Arrivals::kPoisson}, {"even", Arrivals::kEven}}));
+  const std::vector<std::pair<const char*, std::pair<bool, bool>>> echoes = {
+      {"typed", {true, false}}, {"raw", {false, true}}, {"both", {true, true}}};
+  const std::string echo = o.suite.empty() ? absl::GetFlag(FLAGS_echo) : "both";
+  GDN_ASSIGN_OR_RETURN(std::tie(o.echo, o.raw_echo), ParseName("echo", echo, echoes));
+  GDN_ASSIGN_OR_RETURN(o.concurrency, ParseNumbers(absl::GetFlag(FLAGS_concurrency)));
+  GDN_ASSIGN_OR_RETURN(o.beside_tokens, ParseBeside(absl::GetFlag(FLAGS_beside)));
+  o.rate = absl::GetFlag(FLAGS_rate);
+  o.in_flight = absl::GetFlag(FLAGS_in_flight);
+  o.calls = absl::GetFlag(FLAGS_calls);
+  o.time_limit_s = absl::GetFlag(FLAGS_time_limit);
+  o.gpu_device = absl::GetFlag(FLAGS_gpu_device);
+  o.threads = absl::GetFlag(FLAGS_threads);
+  GDN_ASSIGN_OR_RETURN(o.self, SelfPath());
+  o.server = absl::GetFlag(FLAGS_server);
+  if (o.server.empty()) o.server = (std::filesystem::path(o.self).parent_path() / "gdn_server").string();
+  return o;
 }
 
 }  // namespace
@@ -118,37 +210,28 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   CommandLine line;
   if (rest.size() != 2)
     return absl::InvalidArgumentError(
-        "expected one command: gdn_bench kernel | rpc | schedule | state; --help shows the flags");
+        "expected one command: gdn_bench kernel | serve | schedule | state; --help shows the flags");
   line.command = rest[1];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  const std::set<std::string> commands = {"kernel", "rpc", "schedule", "state", "echo_server"};
+  const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "echo_server"};
   if (commands.count(line.command) == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown command '", rest[1], "'; expected kernel, rpc, schedule or state"));
+        absl::StrCat("unknown command '", rest[1], "'; expected kernel, serve, schedule or state"));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);
+  line.listen = absl::GetFlag(FLAGS_listen);
   line.port_file = absl::GetFlag(FLAGS_port_file);
   if (line.command == "echo_server" && line.port_file.empty()) {
     return absl::InvalidArgumentError("echo_server needs --port_file=FILE");
   }
-  line.kernel = {.backend = absl::GetFlag(FLAGS_backend),
+  const std::string backend = absl::GetFlag(FLAGS_backend);
+  line.kernel = {.backend = backend.empty() ? "cpu" : backend,
                  .threads = absl::GetFlag(FLAGS_threads),
                  .gpu_device = absl::GetFlag(FLAGS_gpu_device),
                  .filter = absl::GetFlag(FLAGS_filter),
                  .measure = {.repeat = absl::GetFlag(FLAGS_repeat), .min_time_s = absl::GetFlag(FLAGS_min_time)}};
-  line.rpc.sessions = absl::GetFlag(FLAGS_sessions);
-  line.rpc.tokens = absl::GetFlag(FLAGS_tokens);
-  line.rpc.hidden = absl::GetFlag(FLAGS_hidden);
-  GDN_ASSIGN_OR_RETURN(line.rpc.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
-  line.rpc.calls = absl::GetFlag(FLAGS_calls);
-  GDN_ASSIGN_OR_RETURN(line.rpc.concurrency, ParseNumbers(absl::GetFlag(FLAGS_concurrency)));
-  line.rpc.request_ids = absl::GetFlag(FLAGS_request_ids);
-  line.rpc.time_limit_s = absl::GetFlag(FLAGS_time_limit);
-  GDN_ASSIGN_OR_RETURN(line.rpc.self, SelfPath());
-  line.rpc.server = absl::GetFlag(FLAGS_server);
-  if (line.rpc.server.empty())
-    line.rpc.server = (std::filesystem::path(line.rpc.self).parent_path() / "gdn_server").string();
+  GDN_ASSIGN_OR_RETURN(line.serve, ServeOptionsOfFlags());
   line.schedule = {.seconds = absl::GetFlag(FLAGS_seconds), .seed = absl::GetFlag(FLAGS_seed)};
   if (!(line.schedule.seconds >= 0.1 && line.schedule.seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds is ", line.schedule.seconds, ", expected 0.1 .. 3600"));
@@ -159,8 +242,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
                 .pause_phases = absl::GetFlag(FLAGS_pause_phases),
                 .pause_calls = absl::GetFlag(FLAGS_pause_calls),
                 .folder = absl::GetFlag(FLAGS_folder),
-                .server = line.rpc.server,
-                .self = line.rpc.self};
+                .server = line.serve.server,
+                .self = line.serve.self};
   if (absl::GetFlag(FLAGS_quick)) {
     line.state.layers = 2;
     line.state.repeat = 2;

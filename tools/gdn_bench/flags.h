@@ -10,20 +10,21 @@
 
 #include "absl/status/statusor.h"
 #include "tools/gdn_bench/kernel_bench.h"
-#include "tools/gdn_bench/rpc_bench.h"
 #include "tools/gdn_bench/schedule_bench.h"
+#include "tools/gdn_bench/serve_bench.h"
 #include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
 
 struct CommandLine {
-  std::string command;  // "kernel", "rpc", "schedule", "state" or "echo_server"
+  std::string command;  // "kernel", "serve", "schedule", "state" or "echo_server"
   KernelBenchOptions kernel;
-  RpcBenchOptions rpc;
   ScheduleBenchOptions schedule;
+  ServeOptions serve;
   StateBenchOptions state;
   bool list = false;
-  std::string json;  // path; "-": stdout; "": none
+  std::string json;    // path; "-": stdout; "": none
+  std::string listen;  // these two: of echo_server
   std::string port_file;
 };
 

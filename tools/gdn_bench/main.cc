@@ -9,8 +9,9 @@
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/report.h"
-#include "tools/gdn_bench/rpc_bench.h"
 #include "tools/gdn_bench/schedule_bench.h"
+#include "tools/gdn_bench/serve_bench.h"
+#include "tools/gdn_bench/serve_report.h"
 #include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
@@ -22,10 +23,10 @@ absl::Status Publish(const std::string& table, const nlohmann::ordered_json& jso
 }
 
 absl::Status Run(const CommandLine& line) {
-  if (line.command == "echo_server") return RunEchoServer(line.port_file);
-  if (line.command == "rpc") {
-    GDN_ASSIGN_OR_RETURN(const RpcReport report, RunRpcBench(line.rpc));
-    return Publish(RpcTable(report), RpcJson(report), line.json);
+  if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file);
+  if (line.command == "serve") {
+    GDN_ASSIGN_OR_RETURN(const ServeReport report, RunServeBench(line.serve));
+    return Publish(ServeTable(report), ServeJson(report), line.json);
   }
   if (line.command == "schedule") {
     const std::vector<ScheduleCase> cases = RunScheduleBench(line.schedule);

@@ -16,11 +16,6 @@ constexpr double kGiga = 1e9;
 constexpr double kMicro = 1e6;
 constexpr double kBusyLoad = 0.5;  // above it a report says that its figures are not to be kept
 
-// In a unit of which a second, or a byte a second, has so many.
-Json SummaryJson(const Summary& s, double unit) {
-  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
-}
-
 const char* MethodName(TimingMethod method) {
   static constexpr const char* kNames[] = {"calls", "launches", "graph"};
   return kNames[static_cast<size_t>(method)];
@@ -39,13 +34,6 @@ Json DeviceJson(const gpu::DeviceInfo& device) {
           {"memory_bus_bits", device.memory_bus_bits},
           {"total_bytes", device.total_bytes},
           {"l2_bytes", device.l2_bytes}};
-}
-
-// A line; none where the machine was idle.
-std::string BusyWarning(double load_average) {
-  if (load_average <= kBusyLoad) return "";
-  return absl::StrFormat(
-      "load average %.1f at start: other programs share the processors, figures are not to be kept\n", load_average);
 }
 
 // The lines above the table.
@@ -102,14 +90,17 @@ Json LatencyJson(const Latencies& latencies) {
   return {{"p50_us", latencies.p50_s * kMicro}, {"p99_us", latencies.p99_s * kMicro}};
 }
 
-Json SideJson(const SideResult& side) {
-  Json json = LatencyJson(side.latencies);
-  json["calls_per_s"] = SummaryJson(side.calls_per_s, 1);
-  json["calls"] = side.latencies.calls;
-  return json;
+}  // namespace
+
+Json SummaryJson(const Summary& s, double unit) {
+  return {{"median", s.median * unit}, {"p10", s.p10 * unit}, {"p90", s.p90 * unit}, {"count", s.count}};
 }
 
-}  // namespace
+std::string BusyWarning(double load_average) {
+  if (load_average <= kBusyLoad) return "";
+  return absl::StrFormat(
+      "load average %.1f at start: other programs share the processors, figures are not to be kept\n", load_average);
+}
 
 std::string KernelTable(const KernelReport& report) {
   std::string table = KernelHeading(report);
@@ -161,52 +152,6 @@ Json KernelJson(const KernelReport& report) {
                    {"min_time_s", report.options.measure.min_time_s},
                    {"cases", std::move(cases)}});
   return json;
-}
-
-std::string RpcTable(const RpcReport& report) {
-  const RpcBenchOptions& o = report.options;
-  std::string table = absl::StrFormat(
-      "Decode of %d sessions x %d tokens x %d (%s): %d bytes in, %d bytes out; loopback, null backend (nothing is "
-      "computed)\n"
-      "the echo service parses the same request and returns the same bytes; blocks of calls alternate between the "
-      "two\n\n",
-      o.sessions, o.tokens, o.hidden, DTypeName(o.dtype), report.request_bytes, report.response_bytes);
-  absl::StrAppendFormat(&table, "%-12s %-10s %8s %10s %10s %12s\n", "concurrency", "service", "calls", "p50 us",
-                        "p99 us", "calls/s");
-  for (const RpcResult& r : report.results) {
-    for (const auto& [name, side] : {std::pair("gdn_server", &r.gdn), std::pair("echo", &r.echo)}) {
-      absl::StrAppendFormat(&table, "%-12d %-10s %8d %10.1f %10.1f %12.0f\n", r.concurrency, name,
-                            side->latencies.calls, side->latencies.p50_s * kMicro, side->latencies.p99_s * kMicro,
-                            side->calls_per_s.median);
-    }
-    absl::StrAppendFormat(&table, "%-12d %-10s %8s %9.3fx %9.3fx %11.3fx   (p50 ratio p10 .. p90: %.3f .. %.3f)\n",
-                          r.concurrency, "gdn/echo", "", r.p50_ratio.median, r.p99_ratio, r.calls_per_s_ratio.median,
-                          r.p50_ratio.p10, r.p50_ratio.p90);
-  }
-  return table;
-}
-
-Json RpcJson(const RpcReport& report) {
-  const RpcBenchOptions& o = report.options;
-  Json results = Json::array();
-  for (const RpcResult& r : report.results) {
-    results.push_back({{"concurrency", r.concurrency},
-                       {"gdn", SideJson(r.gdn)},
-                       {"echo", SideJson(r.echo)},
-                       {"ratio",
-                        {{"p50", SummaryJson(r.p50_ratio, 1)},
-                         {"p99", r.p99_ratio},
-                         {"calls_per_s", SummaryJson(r.calls_per_s_ratio, 1)}}}});
-  }
-  return {{"command", "rpc"},
-          {"sessions", o.sessions},
-          {"tokens", o.tokens},
-          {"hidden", o.hidden},
-          {"dtype", std::string(DTypeName(o.dtype))},
-          {"request_ids", o.request_ids},
-          {"request_bytes", report.request_bytes},
-          {"response_bytes", report.response_bytes},
-          {"results", std::move(results)}};
 }
 
 std::string StateTable(const StateReport& report) {

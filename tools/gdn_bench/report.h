@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "tools/gdn_bench/kernel_bench.h"
-#include "tools/gdn_bench/rpc_bench.h"
 #include "tools/gdn_bench/state_bench.h"
 
 namespace gdn::bench {
@@ -19,11 +18,14 @@ namespace gdn::bench {
 std::string KernelTable(const KernelReport& report);
 nlohmann::ordered_json KernelJson(const KernelReport& report);
 
-std::string RpcTable(const RpcReport& report);
-nlohmann::ordered_json RpcJson(const RpcReport& report);
-
 std::string StateTable(const StateReport& report);
 nlohmann::ordered_json StateJson(const StateReport& report);
+
+// In a unit of which a second, or a byte a second, has so many.
+nlohmann::ordered_json SummaryJson(const Summary& summary, double unit);
+
+// A line; none where the machine was idle.
+std::string BusyWarning(double load_average);
 
 // Indented, with a newline at the end. Path "-" is stdout. UNAVAILABLE where the file cannot be written.
 absl::Status WriteJson(const nlohmann::ordered_json& json, const std::string& path);

@@ -1,19 +1,16 @@
 #include "tools/gdn_bench/rpc_setup.h"
 
-#include <fstream>
-#include <list>
+#include <functional>
 #include <random>
-#include <string_view>
 #include <utility>
 
 #include "absl/time/time.h"
 #include "base/error.h"
-#include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "client/cpp/tensor_codec.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "nlohmann/json.hpp"
+#include "tools/gdn_bench/echo_server.h"
 #include "tools/gdn_bench/kernel_case.h"
 
 namespace gdn::bench {
@@ -39,48 +36,46 @@ v1::DeltaRuleInput RandomInput(const std::vector<int64_t>& leading) {
   return input;
 }
 
-absl::Status WriteFile(const std::string& path, std::string_view bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat("cannot write '", path, "'"));
-  return absl::OkStatus();
-}
+constexpr absl::Duration kStartTimeout = absl::Seconds(120);  // large models are read before a server listens
 
-std::string ConfigJson(const LayerDims& dims) {
-  return nlohmann::json{{"model_type", "qwen3_5_text"},
-                        {"dtype", "bfloat16"},
-                        {"hidden_act", "silu"},
-                        {"hidden_size", dims.hidden_size},
-                        {"num_hidden_layers", 1},
-                        {"layer_types", {"linear_attention"}},
-                        {"linear_conv_kernel_dim", dims.conv_width},
-                        {"linear_key_head_dim", dims.key_dim},
-                        {"linear_value_head_dim", dims.value_dim},
-                        {"linear_num_key_heads", dims.key_heads},
-                        {"linear_num_value_heads", dims.value_heads},
-                        {"rms_norm_eps", 1e-6}}
-      .dump(2);
+// Where a server is to listen, and under which gRPC name it is then found.
+struct Address {
+  std::string listen;
+  std::function<std::string(int)> target_of_port;
+};
+
+Address AddressOf(Transport transport, const std::string& socket) {
+  if (transport == Transport::kUnix) {
+    return {absl::StrCat("unix:", socket), [socket](int) { return absl::StrCat("unix:", socket); }};
+  }
+  return {"127.0.0.1:0", [](int port) { return absl::StrCat("127.0.0.1:", port); }};
 }
 
 }  // namespace
 
-absl::StatusOr<ServerPair> StartServers(const std::string& server, const std::vector<std::string>& server_flags,
-                                        const std::string& self, const std::string& folder) {
-  constexpr absl::Duration kStartTimeout = absl::Seconds(60);
+absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options,
+                                        const std::vector<std::string>& server_flags) {
+  const std::string& folder = options.folder;
   const std::string gdn_port = folder + "/gdn.port", echo_port = folder + "/echo.port";
-  std::vector<std::string> argv = {server, "--listen=127.0.0.1:0", absl::StrCat("--port_file=", gdn_port)};
+  const Address gdn_address = AddressOf(options.transport, folder + "/gdn.sock");
+  const Address echo_address = AddressOf(options.transport, folder + "/echo.sock");
+  const Address raw_address = AddressOf(options.transport, RawEchoOf(folder + "/echo.sock"));
+  std::vector<std::string> argv = {options.server, absl::StrCat("--listen=", gdn_address.listen),
+                                   absl::StrCat("--port_file=", gdn_port)};
   argv.insert(argv.end(), server_flags.begin(), server_flags.end());
   GDN_ASSIGN_OR_RETURN(ChildProcess gdn, ChildProcess::Start(std::move(argv), folder + "/gdn.log"));
-  GDN_ASSIGN_OR_RETURN(
-      ChildProcess echo,
-      ChildProcess::Start({self, "echo_server", absl::StrCat("--port_file=", echo_port)}, folder + "/echo.log"));
+  GDN_ASSIGN_OR_RETURN(ChildProcess echo,
+                       ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", echo_port),
+                                            absl::StrCat("--listen=", echo_address.listen)},
+                                           folder + "/echo.log"));
   GDN_ASSIGN_OR_RETURN(const int gdn_at, gdn.WaitForPort(gdn_port, kStartTimeout));
+  GDN_ASSIGN_OR_RETURN(const int raw_at, echo.WaitForPort(RawEchoOf(echo_port), kStartTimeout));
   GDN_ASSIGN_OR_RETURN(const int echo_at, echo.WaitForPort(echo_port, kStartTimeout));
-  return ServerPair{
-      .gdn = std::move(gdn),
-      .echo = std::move(echo),
-      .targets = {.gdn = absl::StrCat("127.0.0.1:", gdn_at), .echo = absl::StrCat("127.0.0.1:", echo_at)}};
+  return ServerPair{.gdn = std::move(gdn),
+                    .echo = std::move(echo),
+                    .targets = {.gdn = gdn_address.target_of_port(gdn_at),
+                                .echo = echo_address.target_of_port(echo_at),
+                                .raw_echo = raw_address.target_of_port(raw_at)}};
 }
 
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target) {
@@ -95,32 +90,6 @@ std::unique_ptr<Client> ConnectAlone(const std::string& target) {
   ClientOptions options;
   options.default_timeout = absl::Seconds(10);
   return std::make_unique<Client>(ChannelAlone(target), options);
-}
-
-absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, const std::string& folder) {
-  const int64_t hidden = dims.hidden_size;
-  const int64_t heads = dims.value_heads;
-  const std::pair<const char*, std::vector<int64_t>> shapes[] = {
-      {"in_proj_qkv.weight", {dims.conv_channels(), hidden}},
-      {"in_proj_z.weight", {dims.value_features(), hidden}},
-      {"in_proj_b.weight", {heads, hidden}},
-      {"in_proj_a.weight", {heads, hidden}},
-      {"conv1d.weight", {dims.conv_channels(), 1, dims.conv_width}},
-      {"A_log", {heads}},
-      {"dt_bias", {heads}},
-      {"norm.weight", {dims.value_dim}},
-      {"out_proj.weight", {hidden, dims.value_features()}},
-  };
-  std::list<std::string> zeros;
-  std::vector<NamedTensor> tensors;
-  for (const auto& [name, shape] : shapes) {
-    GDN_ASSIGN_OR_RETURN(const int64_t count, CheckedElementCount(shape));
-    zeros.emplace_back(static_cast<size_t>(count) * sizeof(uint16_t), '\0');
-    tensors.push_back({absl::StrCat("model.layers.0.linear_attn.", name), {DType::kBF16, shape, zeros.back()}});
-  }
-  GDN_ASSIGN_OR_RETURN(const std::string file, SerializeSafetensors(tensors, {{"format", "pt"}}));
-  GDN_RETURN_IF_ERROR(WriteFile(folder + "/model.safetensors", file));
-  return WriteFile(folder + "/config.json", ConfigJson(dims));
 }
 
 v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype) {

@@ -1,10 +1,12 @@
 // What is measured over RPC: gdn_server and the echo server that it is measured against, as children of this process on
-// the loopback interface; connections to them; tensors to send; and operator sessions with states worth moving.
+// the loopback interface or on Unix sockets; connections to them; tensors to send; and operator sessions with states
+// worth moving.
 //
 // Thread safety: one thread, servers before any gRPC channel is made. Ownership: the servers end with the pair; clients
 // are the caller's.
 //
-//   GDN_ASSIGN_OR_RETURN(const ServerPair servers, StartServers(server, {"--backend=null"}, self, folder));
+//   GDN_ASSIGN_OR_RETURN(const ServerPair servers,
+//                        StartServers({.server = path, .self = self, .folder = folder}, {"--backend=null"}));
 //   const auto client = ConnectAlone(servers.targets.gdn);
 //   GDN_RETURN_IF_ERROR(MakeBusySession(*client, "a", /*layers=*/36));
 //   v1::DecodeRequest step = StepOf("a", /*layer=*/0);
@@ -25,9 +27,13 @@
 
 namespace gdn::bench {
 
+enum class Transport { kTcp, kUnix };
+
+// gRPC names.
 struct Targets {
   std::string gdn;
-  std::string echo;
+  std::string echo;      // of messages
+  std::string raw_echo;  // of bytes
 };
 
 struct ServerPair {
@@ -36,17 +42,19 @@ struct ServerPair {
   Targets targets;
 };
 
-// `server` is the path of gdn_server, `self` of this program, which is the other one; `folder` is for ports and logs.
-absl::StatusOr<ServerPair> StartServers(const std::string& server, const std::vector<std::string>& server_flags,
-                                        const std::string& self, const std::string& folder);
+struct ServerPairOptions {
+  std::string server;  // path of gdn_server
+  std::string self;    // path of this program, which is the other one
+  std::string folder;  // for ports, sockets and logs
+  Transport transport = Transport::kTcp;
+};
+
+// Returns once both take calls. Errors of ChildProcess.
+absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options, const std::vector<std::string>& server_flags);
 
 // A connection shared with no other, so that workers do not queue behind each other's messages, and a client with one.
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target);
 std::unique_ptr<Client> ConnectAlone(const std::string& target);
-
-// A checkpoint folder with one Gated DeltaNet layer, of model type qwen3_5_text, with BF16 weights that are all zero:
-// for a backend that computes nothing. UNAVAILABLE where a file cannot be written.
-absl::Status WriteSyntheticCheckpoint(const LayerDims& dims, const std::string& folder);
 
 // Numbers in [low, high), the same ones on every run.
 v1::Tensor RandomTensor(const std::vector<int64_t>& shape, float low, float high, DType dtype = DType::kF32);

@@ -72,9 +72,9 @@ absl::StatusOr<StateReport> RunStateBench(const StateBenchOptions& options) {
   }
   const std::string folder = disk.has_value() ? disk->path() : scratch.path();
   {
-    GDN_ASSIGN_OR_RETURN(
-        const ServerPair servers,
-        StartServers(options.server, {absl::StrCat("--disk_dir=", folder, "/server")}, options.self, scratch.path()));
+    GDN_ASSIGN_OR_RETURN(const ServerPair servers,
+                         StartServers({.server = options.server, .self = options.self, .folder = scratch.path()},
+                                      {absl::StrCat("--disk_dir=", folder, "/server")}));
     GDN_RETURN_IF_ERROR(MeasureTransfers(servers.targets, report));
     GDN_RETURN_IF_ERROR(MeasureForks(servers.targets, report));
     GDN_RETURN_IF_ERROR(MeasurePauses(servers.targets, report));

@@ -120,31 +120,121 @@ TEST(GdnBenchKernel, SaysThatABuildHasNoGpuKernels) {
 }
 #endif
 
-TEST(GdnBenchRpc, JsonHoldsWhatTheDocumentationSays) {
-  const Json json = RunForJson(
-      "gdn_bench", "rpc --sessions 2 --tokens 3 --hidden 64 --calls 8 --concurrency 1,2 --request_ids --json");
-  EXPECT_EQ(json.at("command"), "rpc");
-  EXPECT_EQ(json.at("sessions"), 2);
-  EXPECT_EQ(json.at("tokens"), 3);
+// The p50 and p99 of a server, in order.
+void ExpectServer(const Json& server) {
+  EXPECT_GT(server.at("calls").get<int64_t>(), 0);
+  double before = 0;
+  for (const char* key : {"p50_us", "p90_us", "p99_us", "p99_9_us", "max_us"}) {
+    EXPECT_GT(server.at(key).get<double>(), 0) << key;
+    EXPECT_GE(server.at(key).get<double>(), before) << key;
+    before = server.at(key).get<double>();
+  }
+  EXPECT_GT(server.at("calls_per_s").at("median").get<double>(), 0);
+  EXPECT_GT(server.at("tokens_per_s").get<double>(), 0);
+  EXPECT_GE(server.at("late").get<int64_t>(), 0);
+}
+
+std::map<std::string, Json> RatiosOf(const Json& result) {
+  std::map<std::string, Json> ratios;
+  for (const Json& ratio : result.at("ratios")) ratios[ratio.at("name")] = ratio;
+  return ratios;
+}
+
+TEST(GdnBenchServe, JsonHoldsWhatTheDocumentationSays) {
+  const Json json = RunForJson("gdn_bench",
+                               "serve --sessions 2 --tokens 3 --hidden 64 --model-layers 2 --calls 8 --concurrency 1,2 "
+                               "--request_ids --echo both --json");
+  EXPECT_EQ(json.at("command"), "serve");
+  EXPECT_EQ(json.at("suite"), "");
+  EXPECT_EQ(json.at("backend").at("name"), "null");
+  EXPECT_EQ(json.at("transport"), "tcp");
+  EXPECT_EQ(json.at("layers"), 2);
   EXPECT_EQ(json.at("hidden"), 64);
   EXPECT_EQ(json.at("dtype"), "BF16");
   const int64_t payload = 2 * 3 * 64 * 2;
-  EXPECT_GT(json.at("request_bytes").get<int64_t>(), payload);
-  EXPECT_GT(json.at("response_bytes").get<int64_t>(), payload);
   ASSERT_EQ(json.at("results").size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     const Json& result = json.at("results")[i];
     SCOPED_TRACE(result.dump());
-    EXPECT_EQ(result.at("concurrency"), i + 1);
-    for (const char* side : {"gdn", "echo"}) {
-      EXPECT_EQ(result.at(side).at("calls"), 8);
-      EXPECT_GT(result.at(side).at("p50_us").get<double>(), 0);
-      EXPECT_GE(result.at(side).at("p99_us").get<double>(), result.at(side).at("p50_us").get<double>());
-      EXPECT_GT(result.at(side).at("calls_per_s").at("median").get<double>(), 0);
+    EXPECT_EQ(result.at("clients"), i + 1);
+    EXPECT_EQ(result.at("call"), "decode");
+    EXPECT_EQ(result.at("api"), "unary");
+    EXPECT_EQ(result.at("sessions"), 2);
+    EXPECT_EQ(result.at("tokens"), 3);
+    EXPECT_EQ(result.at("request_ids"), true);
+    EXPECT_GT(result.at("request_bytes").get<int64_t>(), payload);
+    EXPECT_GT(result.at("response_bytes").get<int64_t>(), payload);
+    EXPECT_EQ(result.at("kernels").at("call_us"), 0);
+    for (const char* server : {"gdn", "echo", "raw_echo"}) {
+      ExpectServer(result.at("servers").at(server));
+      EXPECT_GE(result.at("servers").at(server).at("calls").get<int64_t>(), 8);
     }
-    ExpectSummary(result.at("ratio").at("p50"), 1);
-    EXPECT_GT(result.at("ratio").at("p99").get<double>(), 0);
-    ExpectSummary(result.at("ratio").at("calls_per_s"), 1);
+    const auto ratios = RatiosOf(result);
+    EXPECT_EQ(ratios.size(), 4u);
+    for (const char* name : {"p50_over_echo", "p99_over_echo", "rate_over_echo", "p50_over_raw_echo"}) {
+      const Json& ratio = ratios.at(name);
+      EXPECT_GT(ratio.at("ratio").at("median").get<double>(), 0) << name;
+      EXPECT_LE(ratio.at("ratio").at("min").get<double>(), ratio.at("ratio").at("median").get<double>()) << name;
+      EXPECT_GT(ratio.at("ours").get<double>(), 0) << name;
+      EXPECT_GT(ratio.at("over").get<double>(), 0) << name;
+      EXPECT_FALSE(ratio.contains("goal")) << name;
+    }
+  }
+}
+
+TEST(GdnBenchServe, ComparesDecodesBesideAPrefillAndWithoutIt) {
+  const Json json = RunForJson("gdn_bench",
+                               "serve --api stream --transport unix --sessions 1 --hidden 64 --calls 1 --concurrency 1 "
+                               "--beside prefill:5000 --json");
+  EXPECT_EQ(json.at("transport"), "unix");
+  const Json& result = json.at("results").at(0);
+  EXPECT_EQ(result.at("api"), "stream");
+  EXPECT_EQ(result.at("beside_tokens"), 5000);
+  for (const char* server : {"gdn", "echo", "gdn_beside"}) ExpectServer(result.at("servers").at(server));
+  EXPECT_EQ(RatiosOf(result).count("p99_beside_less_segment_over_without"), 1u);
+}
+
+TEST(GdnBenchServe, SendsCallsWhenTheyAreDue) {
+  for (const std::string arrivals : {"even", "poisson"}) {
+    const Json json = RunForJson("gdn_bench",
+                                 "serve --hidden 64 --calls 1 --concurrency 2 --rate 100 --in-flight 3 "
+                                 "--arrivals " +
+                                     arrivals + " --json");
+    EXPECT_EQ(json.at("rate"), 100);
+    EXPECT_EQ(json.at("arrivals"), arrivals);
+    EXPECT_EQ(json.at("in_flight"), 3);
+    for (const char* server : {"gdn", "echo"}) {
+      ExpectServer(json.at("results").at(0).at("servers").at(server));
+      EXPECT_EQ(json.at("results").at(0).at("servers").at(server).at("calls"), 25);  // a quarter of a second
+    }
+  }
+}
+
+TEST(GdnBenchServe, PrefillsOnABackendThatComputes) {
+  const Json json =
+      RunForJson("gdn_bench",
+                 "serve --backend cpu --model-layers 1 --call prefill --api stream --tokens 40 --hidden 64 "
+                 "--dtype F32 --calls 1 --concurrency 1 --echo raw --json");
+  EXPECT_EQ(json.at("backend").at("name"), "cpu");
+  const Json& result = json.at("results").at(0);
+  EXPECT_EQ(result.at("call"), "prefill");
+  EXPECT_EQ(result.at("tokens"), 40);
+  EXPECT_FALSE(result.contains("kernels")) << "there is no case of these dimensions";
+  for (const char* server : {"gdn", "raw_echo"}) ExpectServer(result.at("servers").at(server));
+  EXPECT_EQ(RatiosOf(result).size(), 1u);
+}
+
+TEST(GdnBenchServe, ASuiteReportsItsGoals) {
+  const Json json = RunForJson("gdn_bench", "serve --suite host --hidden 64 --calls 1 --json");
+  EXPECT_EQ(json.at("suite"), "host");
+  EXPECT_EQ(json.at("results").size(), 12u);
+  for (const Json& result : json.at("results")) {
+    const auto ratios = RatiosOf(result);
+    for (const auto& [name, goal] : {std::pair("p50_over_echo", 1.15), std::pair("p99_over_echo", 1.25)}) {
+      EXPECT_EQ(ratios.at(name).at("goal"), goal);
+      EXPECT_EQ(ratios.at(name).at("met"), ratios.at(name).at("ratio").at("median").get<double>() <= goal);
+    }
+    EXPECT_EQ(ratios.count("p50_over_raw_echo"), 1u);
   }
 }
 
@@ -210,11 +300,16 @@ TEST(GdnBench, SaysWhatIsWrongWithItsCommandLine) {
   const Outcome no_case = RunGdnBench("kernel --filter nothing-like-it 2>&1");
   EXPECT_EQ(no_case.exit_code, 1);
   EXPECT_THAT(no_case.out, HasSubstr("--list"));
-  const Outcome no_server = RunGdnBench("rpc --hidden 64 --server /no/such/gdn_server 2>&1");
+  const Outcome no_server = RunGdnBench("serve --hidden 64 --server /no/such/gdn_server 2>&1");
   EXPECT_EQ(no_server.exit_code, 1);
   EXPECT_THAT(no_server.out, HasSubstr("/no/such/gdn_server"));
-  EXPECT_EQ(RunGdnBench("rpc --concurrency four 2>&1").exit_code, 2);
-  EXPECT_EQ(RunGdnBench("rpc --sessions 0 2>&1").exit_code, 1);
+  for (const char* flag : {"--concurrency four", "--call step", "--api rest", "--transport pigeon", "--echo none",
+                           "--arrivals never", "--beside prefill", "--beside decode:5", "--dtype F64"}) {
+    EXPECT_EQ(RunGdnBench(std::string("serve ") + flag + " 2>&1").exit_code, 2) << flag;
+  }
+  for (const char* flag : {"--sessions 0", "--suite all", "--suite host --rate 5", "--concurrency 1000"}) {
+    EXPECT_EQ(RunGdnBench(std::string("serve ") + flag + " 2>&1").exit_code, 1) << flag;
+  }
   EXPECT_EQ(RunGdnBench("schedule --seconds 0 2>&1").exit_code, 2);
 }
 

@@ -1,0 +1,58 @@
+// A session that prefills long prompts while others are measured.
+//
+// Thread safety: one thread. Ownership: owns its stream and two threads, which end with it.
+//
+//   Neighbour neighbour(ChannelAlone(target), "sessions/neighbour", {.tokens = 32768});
+//   GDN_RETURN_IF_ERROR(neighbour.AwaitFirstReply());   // from here on it keeps the server busy
+//   ...
+//   GDN_RETURN_IF_ERROR(neighbour.Stop());
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "base/dtype.h"
+#include "client/cpp/client.h"
+#include "grpcpp/channel.h"
+
+namespace gdn::bench {
+
+struct NeighbourLoad {
+  // Of a prompt: one StreamPrefill each, one prompt after the other, in messages of 4,096 tokens at the most.
+  int tokens = 32768;
+  int hidden = 2048;
+  DType dtype = DType::kBF16;
+};
+
+class Neighbour {
+ public:
+  Neighbour(std::shared_ptr<grpc::Channel> channel, std::string session, const NeighbourLoad& load);
+  ~Neighbour() { Stop().IgnoreError(); }
+
+  // Errors of its calls.
+  absl::Status AwaitFirstReply();
+  // Ends the prompt after the messages that are under way. The first error of its calls.
+  absl::Status Stop();
+  // Answered ones.
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  void Run();
+  absl::Status RunPrompt(const v1::StreamPrefillRequest& message);
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::string session_;
+  const NeighbourLoad load_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> tokens_{0};
+  absl::Notification first_reply_;  // or the end
+  absl::Status status_;             // of the thread, once it has ended
+  std::thread thread_;
+};
+
+}  // namespace gdn::bench

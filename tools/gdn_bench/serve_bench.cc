@@ -28,6 +28,7 @@ constexpr double kMostBlockSeconds = 2;
 constexpr double kBesideBlockSeconds = 0.3;  // some segments of the prefill at the least
 constexpr double kOpenBlockSeconds = 0.25;
 constexpr int kCallsPerBlock = 8;  // of a client
+constexpr int kLeastRounds = 7;    // a median of fewer says little; but no more than calls
 constexpr char kModel[] = "synthetic";
 constexpr char kNeighbour[] = "sessions/bench-neighbour";
 
@@ -111,7 +112,6 @@ class RowLoad {
     if (options.raw_echo) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
     if (row.beside_tokens > 0) order_.push_back(Side::kGdnBeside);
     block_s_ = options.rate > 0 ? kOpenBlockSeconds : kBlockSeconds;
-    if (row.beside_tokens > 0) block_s_ = kBesideBlockSeconds;
   }
 
   absl::Status CreateSessions() {
@@ -143,7 +143,9 @@ class RowLoad {
     if (options_.rate == 0) block_s_ = std::clamp(kCallsPerBlock * call_s, block_s_, kMostBlockSeconds);
     const double deadline = NowSeconds() + options_.time_limit_s;
     int64_t fewest = 0;
-    for (size_t round = 0; fewest < options_.calls && (round == 0 || NowSeconds() < deadline); ++round) {
+    const auto least_rounds = static_cast<size_t>(std::min(kLeastRounds, options_.calls));
+    for (size_t round = 0; fewest < options_.calls || round < least_rounds; ++round) {
+      if (round > 0 && NowSeconds() > deadline) break;
       fewest = options_.calls;
       for (size_t i = 0; i < order_.size(); ++i) {
         const Side side = order_[(i + round) % order_.size()];
@@ -170,18 +172,18 @@ class RowLoad {
   }
 
   absl::StatusOr<LoadBlock> RunBlock(Side side) {
-    if (side != Side::kGdnBeside) return RunCalls(callers_.at(side));
+    if (side != Side::kGdnBeside) return RunCalls(callers_.at(side), block_s_);
     Neighbour neighbour(ChannelAlone(targets_.gdn), kNeighbour,
                         {.tokens = row_.beside_tokens, .hidden = row_.load.hidden, .dtype = row_.load.dtype});
     GDN_RETURN_IF_ERROR(WithPrefix(neighbour.AwaitFirstReply(), "the prefill beside the load"));
-    absl::StatusOr<LoadBlock> block = RunCalls(callers_.at(Side::kGdn));
+    absl::StatusOr<LoadBlock> block = RunCalls(callers_.at(Side::kGdn), std::max(block_s_, kBesideBlockSeconds));
     GDN_RETURN_IF_ERROR(WithPrefix(neighbour.Stop(), "the prefill beside the load"));
     return block;
   }
 
-  absl::StatusOr<LoadBlock> RunCalls(const Callers& callers) {
-    if (options_.rate == 0) return RunClosedBlock(callers, block_s_);
-    const auto calls = std::max<int64_t>(1, static_cast<int64_t>(options_.rate * block_s_));
+  absl::StatusOr<LoadBlock> RunCalls(const Callers& callers, double seconds) {
+    if (options_.rate == 0) return RunClosedBlock(callers, seconds);
+    const auto calls = std::max<int64_t>(1, static_cast<int64_t>(options_.rate * seconds));
     return RunOpenBlock(callers, ArrivalTimes(options_.arrivals, options_.rate, calls, ++seed_));
   }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tools/gdn_bench/statistics.h"
 
@@ -56,6 +57,12 @@ LoadBlock Gather(const std::vector<Worker>& workers) {
   return block;
 }
 
+absl::Status FallsBehind(size_t sent, size_t calls, double behind_s) {
+  return absl::ResourceExhaustedError(absl::StrCat("the server does not keep up: ", sent, " of ", calls,
+                                                   " calls were sent, and the next is ", behind_s,
+                                                   " s late; lower --rate, or raise --in_flight"));
+}
+
 void SleepUntil(double when_s) {
   std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(when_s))));
@@ -82,14 +89,16 @@ absl::StatusOr<LoadBlock> RunClosedBlock(const Callers& callers, double seconds)
   return block;
 }
 
-absl::StatusOr<LoadBlock> RunOpenBlock(const Callers& callers, const std::vector<double>& arrival_times_s) {
+absl::StatusOr<LoadBlock> RunOpenBlock(const Callers& callers, const std::vector<double>& arrival_times_s,
+                                       double patience_s) {
   std::atomic<size_t> next{0};
   GDN_ASSIGN_OR_RETURN(const std::vector<Worker> workers,
                        RunWorkers(callers, [&](Caller& caller, Worker& worker, double begin) {
                          prctl(PR_SET_TIMERSLACK, 1UL);  // nanosecond: the thread sleeps until a call is due
                          for (size_t i = 0; (i = next.fetch_add(1)) < arrival_times_s.size();) {
                            const double due = begin + kLeadSeconds + arrival_times_s[i];
-                           if (NowSeconds() > due) {
+                           if (const double behind_s = NowSeconds() - due; behind_s > 0) {
+                             if (behind_s > patience_s) return FallsBehind(i, arrival_times_s.size(), behind_s);
                              ++worker.late;
                            } else {
                              SleepUntil(due);

@@ -29,6 +29,7 @@ namespace gdn::bench {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(LatencyHistogram, IsWithinOnePercentOfAnyValue) {
   for (double seconds = 1e-9; seconds < 1000; seconds *= 1.013) {
@@ -147,6 +148,16 @@ TEST(RunOpenBlock, CountsFromWhenACallWasDue) {
   // A sleep is never shorter than asked for: the last call was due 30 ms after the first, 20 before it could be sent.
   EXPECT_GE(*std::min_element(block.latencies_s.begin(), block.latencies_s.end()), 0.0199);
   EXPECT_GE(block.late, 3);
+}
+
+TEST(RunOpenBlock, FailsRatherThanLeavingCallsAway) {
+  const Callers callers = FakeCallers(1, [] {
+    absl::SleepFor(absl::Milliseconds(30));
+    return absl::OkStatus();
+  });
+  const absl::Status status = RunOpenBlock(callers, {0, 0}, /*patience_s=*/0.02).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--rate"));
 }
 
 TEST(RunClosedBlock, CallsAtLeastOnceAndReturnsTheFirstError) {

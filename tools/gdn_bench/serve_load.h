@@ -29,8 +29,8 @@ struct LoadBlock {
 // calls_per_s is their sum: no caller is idle before the last one has ended. The first error of any call.
 absl::StatusOr<LoadBlock> RunClosedBlock(const Callers& callers, double seconds);
 
-// Sends a call at each of the times, at most one a caller at once. The first error of any call; RESOURCE_EXHAUSTED where
-// a call cannot be sent within `patience_s` of when it was due: leaving calls away instead would hide the slow ones.
+// Sends a call at each of the times, at most one a caller at once. The first error of any call; RESOURCE_EXHAUSTED
+// where a call cannot be sent within `patience_s` of when it was due: leaving calls away would hide the slow ones.
 absl::StatusOr<LoadBlock> RunOpenBlock(const Callers& callers, const std::vector<double>& arrival_times_s,
                                        double patience_s = 10);
 

@@ -63,6 +63,11 @@ inline constexpr std::string_view kDraftPending = "DRAFT_PENDING";
 inline constexpr std::string_view kNoDurableTier = "NO_DURABLE_TIER";
 inline constexpr std::string_view kCheckpointNotFound = "CHECKPOINT_NOT_FOUND";
 inline constexpr std::string_view kTierUnavailable = "TIER_UNAVAILABLE";
+inline constexpr std::string_view kSharedMemoryNotOffered = "SHARED_MEMORY_NOT_OFFERED";
+inline constexpr std::string_view kSharedMemoryExhausted = "SHARED_MEMORY_EXHAUSTED";
+inline constexpr std::string_view kSharedRegionNotFound = "SHARED_REGION_NOT_FOUND";
+inline constexpr std::string_view kInvalidSharedRange = "INVALID_SHARED_RANGE";
+inline constexpr std::string_view kSharedMemoryTruncated = "SHARED_MEMORY_TRUNCATED";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -138,6 +138,17 @@ ABSL_FLAG(gdn::ByteCount, stored_reply_bytes, gdn::ByteCount{int64_t{1} << 30},
           "refused with STATE_BUDGET_EXHAUSTED.");
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
 
+// Group: Memory shared with clients on this host
+ABSL_FLAG(
+    std::string, shared_memory_dir, "/dev/shm",
+    "DIR: folder for the files that clients on this host put tensors in (ShareMemory), on a file system in memory; "
+    "empty: none are made. Where it cannot be written to, none are either, and the log says so.");
+ABSL_FLAG(gdn::ByteCount, shared_memory_bytes, gdn::ByteCount{int64_t{1} << 30},
+          "BYTES: most that all of them may have.");
+ABSL_FLAG(gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int64_t{256} << 20},
+          "BYTES: most that those of one principal may have.");
+ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256, "N: how many one principal may have, 1 .. 4096.");
+
 // Group: Shutdown and logs
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "TIME: on SIGTERM or SIGINT: how long steps that were accepted may take to end, for example 30s.");
@@ -201,6 +212,8 @@ absl::Status CheckOptions(const ServerOptions& options) {
   GDN_RETURN_IF_ERROR(CheckRange<int64_t>("max-message-bytes", options.limits.max_message_bytes, 4 << 10, 1 << 30));
   GDN_RETURN_IF_ERROR(
       CheckRange<int64_t>("max-stored-reply-bytes", options.limits.max_stored_reply_bytes, 0, 64 << 20));
+  GDN_RETURN_IF_ERROR(
+      CheckRange<int32_t>("shared-memory-regions-per-principal", options.shared_memory.regions_per_principal, 1, 4096));
   if (options.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--drain-timeout is negative, expected a duration such as 30s");
   }
@@ -294,6 +307,10 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.limits.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;
   options.limits.max_stored_reply_bytes = absl::GetFlag(FLAGS_max_stored_reply_bytes).bytes;
   options.max_queued_steps = absl::GetFlag(FLAGS_max_queued_steps);
+  options.shared_memory.directory = absl::GetFlag(FLAGS_shared_memory_dir);
+  options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;
+  options.shared_memory.bytes_per_principal = absl::GetFlag(FLAGS_shared_memory_bytes_per_principal).bytes;
+  options.shared_memory.regions_per_principal = absl::GetFlag(FLAGS_shared_memory_regions_per_principal);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.logging = {.format = absl::GetFlag(FLAGS_log_format), .level = absl::GetFlag(FLAGS_log_level)};
   GDN_RETURN_IF_ERROR(CheckOptions(options));

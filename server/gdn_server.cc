@@ -96,6 +96,8 @@ absl::Status GdnServer::Start() {
   batcher_ = std::make_unique<Batcher>(
       *backend_, health_,
       BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch});
+  shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
+  if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
   context_ =
       std::make_unique<ServiceContext>(ServiceContext{.models = catalog_,
                                                       .sessions = states_->sessions(),
@@ -106,6 +108,7 @@ absl::Status GdnServer::Start() {
                                                       .checkpointer = states_->checkpointer(),
                                                       .environment = states_->environment(),
                                                       .batcher = *batcher_,
+                                                      .shared_regions = *shared_regions_,
                                                       .io = states_->io(),
                                                       .memory = states_->memory(),
                                                       .copiers = states_->copiers(),

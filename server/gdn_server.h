@@ -31,6 +31,7 @@
 #include "server/rpc/server.h"
 #include "server/rpc/service_context.h"
 #include "server/session/state_service.h"
+#include "server/shared_memory/shared_regions.h"
 #include "server/validation/step_input.h"
 
 namespace gdn {
@@ -53,6 +54,7 @@ struct GdnServerOptions {
   int64_t stored_reply_bytes = int64_t{1} << 30;
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
+  SharedMemoryOptions shared_memory = {};
 };
 
 class GdnServer {
@@ -97,6 +99,7 @@ class GdnServer {
   absl::Mutex mu_;
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   DeviceHealth health_;
+  std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<ServiceContext> context_;

@@ -36,13 +36,15 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
   spdlog::info(
       "config listen={} models=[{}] device_state_bytes={} host_state_bytes={} disk_dir={} redis={} "
       "checkpoint_every_tokens={} checkpoint_every={} max_draft={} max_batch={} max_message_bytes={} "
-      "max_stored_reply_bytes={} stored_reply_bytes={} max_queued_steps={} drain_timeout={} log_format={} log_level={}",
+      "max_stored_reply_bytes={} stored_reply_bytes={} max_queued_steps={} shared_memory_dir={} shared_memory_bytes={} "
+      "drain_timeout={} log_format={} log_level={}",
       absl::StrJoin(options.listen, ","), absl::StrJoin(models, ", "), states.device_bytes, states.host_bytes,
       options.disk_dir.empty() ? "none" : options.disk_dir, options.redis.empty() ? "none" : "set",
       options.checkpoint_every_tokens, absl::FormatDuration(options.checkpoint_every), options.limits.max_draft,
       options.limits.max_batch, options.limits.max_message_bytes, options.limits.max_stored_reply_bytes,
-      options.stored_reply_bytes, options.max_queued_steps, absl::FormatDuration(options.drain_timeout),
-      options.logging.format, options.logging.level);
+      options.stored_reply_bytes, options.max_queued_steps,
+      options.shared_memory.directory.empty() ? "none" : options.shared_memory.directory, options.shared_memory.bytes,
+      absl::FormatDuration(options.drain_timeout), options.logging.format, options.logging.level);
 }
 
 // "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu" without one fails with

@@ -212,6 +212,14 @@ absl::StatusOr<v1::DecodeResponse> Client::Decode(const v1::DecodeRequest& reque
   return Call(&Stub::Decode, request, call);
 }
 
+absl::StatusOr<std::unique_ptr<SharedMemory>> Client::ShareMemory(int64_t bytes, const CallOptions& call) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  CallOptions endless = call;  // the call is to last as long as the region
+  endless.timeout = std::nullopt;
+  GDN_RETURN_IF_ERROR(PrepareContext(endless, std::nullopt, context.get()));
+  return SharedMemory::Open(*stub_, std::move(context), bytes, call.timeout.value_or(options_.default_timeout));
+}
+
 absl::StatusOr<PrefillStream> Client::StreamPrefill(const CallOptions& call) {
   auto context = std::make_unique<grpc::ClientContext>();
   GDN_RETURN_IF_ERROR(PrepareContext(call, std::nullopt, context.get()));

@@ -19,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cpp/shared_memory.h"
 #include "client/cpp/state_transfer.h"
 #include "client/cpp/state_watch.h"
 #include "client/cpp/stream.h"
@@ -101,6 +102,10 @@ class Client {
 
   absl::StatusOr<v1::PrefillResponse> Prefill(const v1::PrefillRequest& request, const CallOptions& call = {});
   absl::StatusOr<v1::DecodeResponse> Decode(const v1::DecodeRequest& request, const CallOptions& call = {});
+
+  // Memory to put these calls' tensors in, where the server is on this host; see shared_memory.h. The timeout is of its
+  // making. UNIMPLEMENTED where the server shares none.
+  absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});
 
   // Open a stream. Errors of the call itself appear on the stream.
   absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});

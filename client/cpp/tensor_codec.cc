@@ -60,12 +60,14 @@ absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view) {
   return tensor;
 }
 
-absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor) {
+absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor) { return ViewTensorBytes(tensor, tensor.data()); }
+
+absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes) {
   TensorView view;
   GDN_ASSIGN_OR_RETURN(view.dtype, FromProtoDType(tensor.dtype()));
   view.shape.assign(tensor.shape().begin(), tensor.shape().end());
-  GDN_RETURN_IF_ERROR(CheckBytes(view.shape, view.dtype, tensor.data().size()));
-  view.data = tensor.data();
+  GDN_RETURN_IF_ERROR(CheckBytes(view.shape, view.dtype, bytes.size()));
+  view.data = bytes;
   return view;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,9 @@ absl::StatusOr<v1::Tensor> MakeTensor(const TensorView& view);
 // The tensor's dtype, shape and bytes, which it goes on owning. INVALID_ARGUMENT where the dtype is not known
 // (INVALID_TENSOR_DTYPE) or the bytes are not shape x dtype long (INVALID_TENSOR_DATA).
 absl::StatusOr<TensorView> ViewTensor(const v1::Tensor& tensor);
+
+// The same with bytes that lie elsewhere.
+absl::StatusOr<TensorView> ViewTensorBytes(const v1::Tensor& tensor, std::string_view bytes);
 
 // The elements as float32. Errors of ViewTensor, and INVALID_ARGUMENT (INVALID_TENSOR_SHAPE) where `shape` is given and
 // differs.

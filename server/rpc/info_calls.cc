@@ -1,4 +1,5 @@
 // GetServerInfo, ListModels, GetModel.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,11 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   response->set_state_bytes_used(context.store.used_bytes());
   response->set_session_count(static_cast<int64_t>(context.sessions.size()));
   limits->set_stored_reply_bytes(context.environment.reply_limit());
+  if (const SharedRegions& regions = context.shared_regions; regions.offered()) {
+    limits->set_shared_memory_bytes(std::min(regions.options().bytes_per_principal, regions.options().bytes));
+    limits->set_shared_memory_regions(regions.options().regions_per_principal);
+    response->set_shared_memory_bytes(regions.used_bytes());
+  }
   const ResidencyCounters moves = context.residency.counters();
   FillTier({.name = "device",
             .limit_bytes = context.store.options().budget_bytes,

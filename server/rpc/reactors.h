@@ -11,6 +11,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "gdn/v1/shared_memory.pb.h"
 #include "gdn/v1/step.pb.h"
 #include "server/rpc/service_context.h"
 
@@ -39,5 +40,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* NewWatchReactor(const ServiceContext
 grpc::ServerReadReactor<grpc::ByteBuffer>* NewImportReactor(const ServiceContext& context,
                                                             grpc::CallbackServerContext* call,
                                                             grpc::ByteBuffer* response);
+
+// share_memory_reactor.cc
+grpc::ServerWriteReactor<v1::ShareMemoryResponse>* NewShareMemoryReactor(const ServiceContext& context,
+                                                                         grpc::CallbackServerContext* call,
+                                                                         const v1::ShareMemoryRequest* request);
 
 }  // namespace gdn

@@ -15,7 +15,7 @@ constexpr int kRetryDelayNanos = 100'000'000;  // a batch or two; long enough no
 
 bool IsWorthWaitingFor(const std::string& name) {
   constexpr std::array kReasons = {reason::kStateBudgetExhausted, reason::kQueueFull, reason::kServerDraining,
-                                   reason::kTierUnavailable};
+                                   reason::kTierUnavailable, reason::kSharedMemoryExhausted};
   return std::find(kReasons.begin(), kReasons.end(), name) != kReasons.end();
 }
 

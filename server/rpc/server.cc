@@ -69,6 +69,10 @@ class GdnService final : public GdnServiceMethods {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchState(Call* call, const grpc::ByteBuffer* request) override {
     return NewWatchReactor(context_, call, request);
   }
+  grpc::ServerWriteReactor<v1::ShareMemoryResponse>* ShareMemory(Call* call,
+                                                                 const v1::ShareMemoryRequest* request) override {
+    return NewShareMemoryReactor(context_, call, request);
+  }
 
  private:
   template <typename Request, typename Response>
@@ -148,6 +152,7 @@ bool RpcServer::Stop(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   server_->GetHealthCheckService()->SetServingStatus(false);
   const bool drained = context_.batcher.Drain(timeout);
+  context_.shared_regions.Drain();
   server_->Shutdown(absl::ToChronoTime(std::max(absl::Now(), std::min(end, absl::Now() + kStreamGrace))));
   server_->Wait();
   server_ = nullptr;

@@ -15,6 +15,7 @@
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
+#include "server/shared_memory/shared_regions.h"
 #include "server/validation/step_input.h"
 
 namespace gdn {
@@ -29,6 +30,7 @@ struct ServiceContext {
   Checkpointer& checkpointer;
   SessionEnvironment& environment;
   Batcher& batcher;
+  SharedRegions& shared_regions;
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.
   TaskQueue& io;
   HostBlockPool& memory;

@@ -129,6 +129,13 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
   return absl::OkStatus();
 }
 
+template <typename Request>
+absl::Status StepCall::LoadShared(const Caller& caller, const Request& request) {
+  if (!SharedTensors::UsedBy(input_)) return absl::OkStatus();
+  return shared_.Load(context_.shared_regions, caller.principal, static_cast<int64_t>(request.ByteSizeLong()),
+                      context_.limits, input_);
+}
+
 absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (!rows_[i].status.ok()) continue;
@@ -254,6 +261,7 @@ void StepCall::Release() {
   if (status.ok()) finish_(*this);
   // A stream keeps its last call, which must not keep sessions: a deleted one frees its states at once.
   rows_.clear();
+  shared_.Clear();
   done_(status);
 }
 
@@ -263,6 +271,7 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
   std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
   call->prefill_ = true;
   call->finish_ = [response](StepCall& self) {
+    if (self.shared_.takes_output()) self.shared_.PutOutput(*response->mutable_output());
     response->set_token_count(self.rows_.front().token_count);
     response->set_durable_token_count(self.DurableTokenCount(self.rows_.front()));
     response->set_compute_time_us(self.compute_time_us_.load());
@@ -277,6 +286,7 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
     GDN_RETURN_IF_ERROR(call->FindRows(caller));
     GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
     GDN_ASSIGN_OR_RETURN(call->input_, CheckPrefillInput(request, row.session->spec().dims, context.limits));
+    GDN_RETURN_IF_ERROR(call->LoadShared(caller, request));
     return call->Run(caller.deadline, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
@@ -290,6 +300,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
   std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
   call->partial_ok_ = request.partial_ok();
   call->finish_ = [response](StepCall& self) {
+    if (self.shared_.takes_output()) self.shared_.PutOutput(*response->mutable_output());
     for (const StepCall::Row& row : self.rows_) {
       response->add_token_counts(self.TokenCount(row));
       response->add_durable_token_counts(self.DurableTokenCount(row));
@@ -306,6 +317,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     if (call->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
     GDN_RETURN_IF_ERROR(call->CheckSameSpec());
     GDN_ASSIGN_OR_RETURN(call->input_, CheckDecodeInput(request, call->Spec()->dims, context.limits));
+    GDN_RETURN_IF_ERROR(call->LoadShared(caller, request));
     for (int i = 0; i < request.expected_token_counts_size(); ++i) {
       call->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);
     }

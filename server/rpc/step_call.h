@@ -27,6 +27,7 @@
 #include "server/batcher/step_job.h"
 #include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
+#include "server/rpc/shared_tensors.h"
 #include "server/validation/step_input.h"
 
 namespace gdn {
@@ -59,6 +60,9 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   absl::Status FindRows(const Caller& caller);
   const SessionSpec* Spec() const;  // of the first row that was found
   absl::Status CheckSameSpec() const;
+  // Copies what the request names in shared memory.
+  template <typename Request>
+  absl::Status LoadShared(const Caller& caller, const Request& request);
   // Checks values and pins. `output` is where the reply's tensor goes.
   absl::Status Run(absl::Time deadline, v1::Tensor* output);
   // Pins once no row, from the first-th of pinned_rows_ on, would take its session too far from its last checkpoint.
@@ -88,6 +92,7 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   std::vector<size_t> pinned_rows_;  // rows_ index of each session that is being pinned
   absl::Time deadline_;
   CheckedInput input_;
+  SharedTensors shared_;
   char* output_ = nullptr;
   size_t row_stride_ = 0;  // bytes of a row in the reply, padding included
   absl::Mutex mu_;

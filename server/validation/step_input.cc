@@ -41,7 +41,8 @@ class FieldChecker {
   absl::Status Add(const v1::Tensor& tensor, std::string_view name, std::vector<int64_t> trailing, bool gate = false) {
     std::vector<int64_t> expected = leading_;
     expected.insert(expected.end(), trailing.begin(), trailing.end());
-    GDN_ASSIGN_OR_RETURN(TensorView view, CheckTensor(tensor, name, expected));
+    const v1::SharedRange* shared = nullptr;
+    GDN_ASSIGN_OR_RETURN(TensorView view, CheckTensor(tensor, name, expected, &shared));
     if (input_.fields.empty()) {
       leading_.assign(view.shape.begin(), view.shape.begin() + static_cast<std::ptrdiff_t>(leading_.size()));
     } else if (const DType first = input_.fields.front().view.dtype;
@@ -55,7 +56,7 @@ class FieldChecker {
     }
     int64_t features = 1;
     for (const int64_t dim : trailing) features *= dim;
-    input_.fields.push_back({.name = name, .view = std::move(view), .features = features});
+    input_.fields.push_back({.name = name, .view = std::move(view), .features = features, .shared = shared});
     return absl::OkStatus();
   }
 
@@ -125,6 +126,14 @@ absl::Status CheckFields(const Request& request, const LayerDims& dims, FieldChe
   return CheckRequestId(request.request_id());
 }
 
+// Where the output goes, once the input's shape is known.
+template <typename Request>
+absl::Status CheckOutputPlace(const Request& request, CheckedInput& input) {
+  if (!request.has_output_shared()) return absl::OkStatus();
+  input.output_shared = &request.output_shared();
+  return CheckDataLength("output_shared", request.output_shared().bytes(), input.output_dtype, input.output_shape);
+}
+
 absl::Status CheckStoredReply(const CheckedInput& input, const StepLimits& limits) {
   const int64_t bytes = input.tokens * input.output_features * static_cast<int64_t>(DTypeSize(input.output_dtype));
   if (input.request_id.empty() || bytes <= limits.max_stored_reply_bytes) return absl::OkStatus();
@@ -183,6 +192,7 @@ absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request
   }
   input.lengths = {static_cast<int32_t>(input.tokens)};
   GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
+  GDN_RETURN_IF_ERROR(CheckOutputPlace(request, input));
   return input;
 }
 
@@ -203,6 +213,7 @@ absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, 
   input.draft = request.draft();
   GDN_RETURN_IF_ERROR(CheckLengths(request, input));
   GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
+  GDN_RETURN_IF_ERROR(CheckOutputPlace(request, input));
   return input;
 }
 

@@ -1,8 +1,9 @@
 // From Prefill and Decode requests to checked inputs.
 //
 // A request's shape, dtypes and lengths are checked whole before a session is touched; the values of a row (finite, in
-// range) are checked row by row, so that one row's NaN is that row's error.
-// Thread safety: free functions. Ownership: views point into the request.
+// range) are checked row by row, so that one row's NaN is that row's error. What lies in shared memory has to be copied
+// from there in between.
+// Thread safety: free functions. Ownership: views and ranges point into the request.
 //
 //   GDN_ASSIGN_OR_RETURN(CheckedInput input, CheckDecodeInput(request, dims, limits));
 //   GDN_RETURN_IF_ERROR(CheckRowValues(input, row));
@@ -30,7 +31,8 @@ struct StepLimits {
 struct CheckedField {
   std::string_view name;  // as in the message: "hidden_states", "mixed_qkv", ...
   TensorView view;
-  int64_t features = 0;  // elements of one token
+  int64_t features = 0;                     // elements of one token
+  const v1::SharedRange* shared = nullptr;  // where the view's data is to be copied from, which is then not set
 };
 
 struct CheckedInput {
@@ -49,6 +51,7 @@ struct CheckedInput {
   std::vector<int64_t> output_shape;  // of the whole reply
   int64_t output_features = 0;        // elements of one token
   std::string_view request_id;
+  const v1::SharedRange* output_shared = nullptr;  // where the output goes, of its length; nullptr: into the reply
 
   const char* RowData(const CheckedField& field, int64_t row) const {
     return field.view.data.data() + static_cast<size_t>(row * tokens * field.features) * DTypeSize(field.view.dtype);

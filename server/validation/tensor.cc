@@ -59,8 +59,18 @@ v1::DType ToProto(DType dtype) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
+absl::Status CheckDataLength(std::string_view field, int64_t found, DType dtype, const std::vector<int64_t>& shape) {
+  int64_t expected = static_cast<int64_t>(DTypeSize(dtype));
+  for (const int64_t dim : shape) expected *= dim;
+  if (found == expected) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+                   StrCat(field, " has ", found, " bytes of data, its shape ", ShapeToString(shape), " of ",
+                          DTypeName(dtype), " needs ", expected),
+                   {{"field", std::string(field)}, {"found", StrCat(found)}, {"expected", StrCat(expected)}});
+}
+
 absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view field,
-                                       const std::vector<int64_t>& expected) {
+                                       const std::vector<int64_t>& expected, const v1::SharedRange** shared) {
   TensorView view;
   GDN_ASSIGN_OR_RETURN(view.dtype, CheckDType(tensor.dtype(), field));
   view.shape.assign(tensor.shape().begin(), tensor.shape().end());
@@ -80,15 +90,19 @@ absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_vie
                " (-1: any size)"),
         {{"field", std::string(field)}, {"found", ShapeToString(view.shape)}, {"expected", ShapeToString(expected)}});
   }
-  const size_t bytes = static_cast<size_t>(*count) * DTypeSize(view.dtype);
-  if (tensor.data().size() != bytes) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-        StrCat(field, " has ", tensor.data().size(), " bytes of data, its shape ", ShapeToString(view.shape), " of ",
-               DTypeName(view.dtype), " needs ", bytes),
-        {{"field", std::string(field)}, {"found", StrCat(tensor.data().size())}, {"expected", StrCat(bytes)}});
+  if (!tensor.has_shared()) {
+    GDN_RETURN_IF_ERROR(CheckDataLength(field, static_cast<int64_t>(tensor.data().size()), view.dtype, view.shape));
+    view.data = tensor.data();
+    return view;
   }
-  view.data = tensor.data();
+  if (shared == nullptr || !tensor.data().empty()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSharedRange,
+                     StrCat(field, shared == nullptr ? " may not lie in shared memory; send `data`"
+                                                     : " has both `data` and `shared`; send one of them"),
+                     {{"field", std::string(field)}});
+  }
+  GDN_RETURN_IF_ERROR(CheckDataLength(field, tensor.shared().bytes(), view.dtype, view.shape));
+  *shared = &tensor.shared();
   return view;
 }
 

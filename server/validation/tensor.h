@@ -21,10 +21,14 @@ absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field);
 v1::DType ToProto(DType dtype);
 
 // Checks dtype, shape (-1 in `expected` matches any size) and the data's length. INVALID_ARGUMENT
-// (INVALID_TENSOR_DTYPE, INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW, INVALID_TENSOR_DATA) with metadata field, found and
-// expected.
+// (INVALID_TENSOR_DTYPE, INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW, INVALID_TENSOR_DATA, INVALID_SHARED_RANGE) with metadata
+// field, found and expected. With `shared` the elements may lie in shared memory: *shared is where, of the right length
+// and not looked at any further, and the view has no data.
 absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view field,
-                                       const std::vector<int64_t>& expected);
+                                       const std::vector<int64_t>& expected, const v1::SharedRange** shared = nullptr);
+
+// INVALID_ARGUMENT (INVALID_TENSOR_DATA: field, found, expected) where `found` bytes are not those of the shape.
+absl::Status CheckDataLength(std::string_view field, int64_t found, DType dtype, const std::vector<int64_t>& shape);
 
 // Elements [begin, begin + count) of the view, which must be inside it. INVALID_ARGUMENT (NON_FINITE_INPUT: field,
 // index); the index has one number an axis.

@@ -24,6 +24,10 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
         "limits       %s a message, %d sessions and %d draft tokens a Decode, %d queued steps, %s a stored reply\n",
         FormatBytes(limits.max_message_bytes()), limits.max_batch(), limits.max_draft(), limits.max_queued_steps(),
         FormatBytes(limits.max_stored_reply_bytes()));
+    if (limits.shared_memory_bytes() > 0) {
+      absl::PrintF("shared       %s of memory with clients on its host, at most %s a principal\n",
+                   FormatBytes(info.shared_memory_bytes()), FormatBytes(limits.shared_memory_bytes()));
+    }
     for (const v1::TierInfo& tier : info.tiers()) {
       absl::PrintF("tier         %-7s %d sessions, %s", tier.name(), tier.sessions(), FormatBytes(tier.used_bytes()));
       if (tier.limit_bytes() > 0) absl::PrintF(" of %s", FormatBytes(tier.limit_bytes()));

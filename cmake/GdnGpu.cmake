@@ -28,6 +28,13 @@ elseif(NOT GDN_GPU STREQUAL "host")
   message(FATAL_ERROR "GDN_GPU is '${GDN_GPU}'; expected host, hip or cuda")
 endif()
 
+# For what is compiled to run in the host executor's fibers: ThreadSanitizer keeps one stack of calls a thread, in which
+# those of a block's fibers would mix.
+set(GDN_FIBER_OPTIONS)
+if(GDN_SANITIZE STREQUAL "thread")
+  set(GDN_FIBER_OPTIONS --param=tsan-instrument-func-entry-exit=0)
+endif()
+
 function(gdn_gpu_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   if(GDN_GPU STREQUAL "host")
@@ -35,7 +42,7 @@ function(gdn_gpu_library name)
     gdn_library(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} gdn::simt)
     target_compile_definitions(gdn_${name}_lib PRIVATE GDN_GPU_ON_HOST)
     target_include_directories(gdn_${name}_lib PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-    target_compile_options(gdn_${name}_lib PRIVATE -O2 -Wno-unknown-pragmas -Wno-unused-function)
+    target_compile_options(gdn_${name}_lib PRIVATE -O2 -Wno-unknown-pragmas -Wno-unused-function ${GDN_FIBER_OPTIONS})
     return()
   endif()
   set(objects)

@@ -7,7 +7,8 @@
 //   - lanes of a wave meet at different cross-lane calls or barriers, or one has returned;
 //   - a cross-lane call reads a lane that is not there.
 // Global memory is checked by AddressSanitizer, which sees each device allocation as one on the heap.
-// Thread safety: launches from different threads are independent. The calls below are for kernel code only.
+// Thread safety: launches from different threads are independent, and so are those on streams that run behind the host
+// (host_streams.h). The calls below are for kernel code only.
 #pragma once
 
 #include <math.h>
@@ -15,11 +16,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
 #include "gpu_on_host/fiber_block.h"
+#include "gpu_on_host/host_streams.h"
 #include "kernels/gpu/dpp.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/vec4.h"
@@ -168,7 +172,11 @@ template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
                           const Stream& stream, const Args&... args) {
   const simt::Dim3 grid{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
-  return simt::RunGrid(name, grid, threads, stream.wave_width, [&] { kernel(args...); });
+  // The arguments are taken as the kernel's parameters now, as at a device's launch.
+  return simt::EnqueueLaunch(stream, name,
+                             [=, width = stream.wave_width, params = std::tuple<std::decay_t<Params>...>(args...)] {
+                               return simt::RunGrid(name, grid, threads, width, [&] { std::apply(kernel, params); });
+                             });
 }
 
 }  // namespace gdn::gpu

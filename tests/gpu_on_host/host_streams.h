@@ -1,0 +1,60 @@
+// How the host executor's streams run: at once in the calling thread, or behind it as a device's do.
+//
+// At once is the default: all has happened when a call returns. Asynchronously each stream is a queue with a thread of
+// its own, at a pace drawn from a seed, so that what a host and a device may do to each other happens: a page-locked
+// buffer is read when its copy runs, and work on two streams is in no order that nobody asked for. Memory that is freed
+// under work in flight is AddressSanitizer's to report; without it, freed memory is poisoned and watched, and a copy
+// from or to it fails the device. A kernel that fails is heard of at a later call, and fails the device for good.
+// ThreadSanitizer is told of those orders only that the seam promises, so it sees what an interleaving does not show.
+// $GDN_HOST_STREAMS_SEED, a number, makes a program's streams asynchronous.
+//
+// Thread safety: as kernels/gpu/runtime.h. Ownership: streams made after Configure are the new device's; older ones
+// stay what they are.
+//
+//   HostStreams::Configure({.asynchronous = true, .seed = 7, .fail_at = 3});
+//   ... MakeGpuBackend({}) ...
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/gpu/stream.h"
+
+namespace gdn::gpu {
+
+enum class StreamPace : uint8_t {
+  kEager,     // work runs as soon as it may
+  kShuffled,  // after yields and short sleeps of random lengths
+  kLazy,      // only once a host thread or another stream waits for it, or for what comes after it
+};
+
+struct HostStreamsOptions {
+  bool asynchronous = false;
+  uint64_t seed = 1;
+  // The operation that fails, counted from 0 over launches, copies, records of events and waits of streams; all that
+  // runs after it fails too. Negative: none.
+  int64_t fail_at = -1;
+  // Of the first streams made; those beyond have one drawn from the seed.
+  std::vector<StreamPace> paces = {};
+};
+
+class HostStreams {
+ public:
+  // Plugs in another device, which has not failed.
+  static void Configure(const HostStreamsOptions& options);
+  // As the environment says, as before any Configure.
+  static void ConfigureFromEnvironment();
+  // Given to this device's streams so far.
+  static int64_t operations();
+  // Waits until all streams have run what they were given.
+  static void Drain();
+};
+
+namespace simt {
+// For simt.h: runs `launch` in the stream's order, at once where the stream has no handle.
+absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch);
+}  // namespace simt
+
+}  // namespace gdn::gpu

@@ -24,10 +24,23 @@ namespace {
 // Raised whenever a GPU operator's bits change.
 constexpr int kKernelVersion = 2;
 
+struct DestroysStream {
+  void operator()(const gpu::Stream* stream) const {
+    gpu::DestroyStream(*stream);
+    delete stream;
+  }
+};
+using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
+
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(int device, const gpu::DeviceInfo& info, const gpu::Stream& stream, gpu::PinnedRing ring)
-      : device_(device), stream_(stream), transfers_(device), ring_(std::move(ring)), indices_(stream) {
+  GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring)
+      : device_(device),
+        owned_stream_(std::move(stream)),
+        stream_(*owned_stream_),
+        transfers_(device),
+        ring_(std::move(ring)),
+        indices_(stream_) {
     info_.name = std::string(GpuBackendName());
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-k",
@@ -47,7 +60,8 @@ class GpuBackend final : public Backend {
     GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
     const size_t whole = (bytes + sizeof(float) - 1) / sizeof(float) * sizeof(float);
     GDN_ASSIGN_OR_RETURN(void* data, gpu::DeviceMalloc(whole));
-    const absl::Status status = FillZeroGpu(data, whole, stream_);
+    // Beside the operators and complete, as the caller may be any thread and use the memory by way of any stream.
+    const absl::Status status = transfers_.Zero(data, whole);
     if (status.ok()) return data;
     gpu::DeviceFree(data);
     return status;
@@ -159,6 +173,7 @@ class GpuBackend final : public Backend {
 
   // Constant after construction.
   const int device_;
+  const OwnedStream owned_stream_;  // goes after all that works on it
   const gpu::Stream stream_;
   BackendInfo info_;
 
@@ -184,19 +199,20 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
                      {{"device", std::to_string(options.device)}, {"count", std::to_string(count)}});
   }
   GDN_ASSIGN_OR_RETURN(const gpu::DeviceInfo info, gpu::DescribeDevice(options.device));
-  GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, gpu::MakeStream(options.device));
-  GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(stream));
-  auto backend = std::make_unique<GpuBackend>(options.device, info, stream, std::move(ring));
+  GDN_ASSIGN_OR_RETURN(const gpu::Stream made, gpu::MakeStream(options.device));
+  OwnedStream stream(new gpu::Stream(made));
+  GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made));
+  auto backend = std::make_unique<GpuBackend>(options.device, info, std::move(stream), std::move(ring));
   // A device that this build has no code for fails here, by name, and not at a user's first step.
-  GDN_ASSIGN_OR_RETURN(void* probe, backend->Allocate(256));
-  const absl::Status status = backend->Synchronize();
-  backend->Free(probe, 256);
-  if (!status.ok()) {
-    return MakeError(
-        absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
-        absl::StrCat("no kernel of this build runs on ", backend->info().device, ": ", std::string(status.message())),
-        {{"device", backend->info().device}});
+  const absl::StatusOr<void*> probe = backend->Allocate(256);
+  if (absl::IsResourceExhausted(probe.status())) return probe.status();
+  if (!probe.ok()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+                     absl::StrCat("no kernel of this build runs on ", backend->info().device, ": ",
+                                  std::string(probe.status().message())),
+                     {{"device", backend->info().device}});
   }
+  backend->Free(*probe, 256);
   return backend;
 }
 

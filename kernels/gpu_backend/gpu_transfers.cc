@@ -1,6 +1,7 @@
 #include "kernels/gpu_backend/gpu_transfers.h"
 
 #include "base/status_macros.h"
+#include "kernels/fill/fill.h"
 #include "kernels/gpu/runtime.h"
 
 namespace gdn::gpu {
@@ -15,6 +16,10 @@ absl::Status GpuTransfers::Out(void* host, const void* device, size_t bytes) {
 
 absl::Status GpuTransfers::In(void* device, const void* host, size_t bytes) {
   return Run([=](const Stream& stream) { return CopyToDevice(device, host, bytes, stream); });
+}
+
+absl::Status GpuTransfers::Zero(void* device, size_t bytes) {
+  return Run([=](const Stream& stream) { return FillZeroGpu(device, bytes, stream); });
 }
 
 template <typename Copy>

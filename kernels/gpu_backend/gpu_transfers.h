@@ -26,6 +26,7 @@ class GpuTransfers {
   // Complete on return. Fastest where `host` is page-locked.
   absl::Status Out(void* host, const void* device, size_t bytes);
   absl::Status In(void* device, const void* host, size_t bytes);
+  absl::Status Zero(void* device, size_t bytes);
 
  private:
   // copy(stream) on a stream that nobody else uses, waited for. Makes the device the calling thread's.

@@ -33,7 +33,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name);
 
 // `names`, and those of the GPU sources.
 std::vector<std::string> WithGpus(std::vector<std::string> names);
-// Those whose memory a test may read and write in place: "cpu", and the executor's where tests run on it.
+// Those whose memory a test may read and write in place: "cpu", and the executor's where tests run on it and its
+// streams do not run behind them.
 std::vector<std::string> HostBackends();
 // Others that promise the bits of a host backend: of fewer and more threads, or of the other wave and of smaller and
 // larger grids.

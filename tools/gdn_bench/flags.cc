@@ -40,6 +40,8 @@ ABSL_FLAG(std::string, suite, "",
 ABSL_FLAG(std::string, call, "decode", "serve: decode or prefill");
 ABSL_FLAG(std::string, api, "unary", "serve: unary or stream");
 ABSL_FLAG(std::string, transport, "tcp", "serve: tcp (loopback) or unix (a socket)");
+ABSL_FLAG(bool, shared_memory, false,
+          "serve: measure also with tensors in shared memory, and the rest of the messages on a Unix socket");
 ABSL_FLAG(std::string, echo, "typed", "serve: the echo services to compare with: typed, raw or both");
 ABSL_FLAG(int, sessions, 8, "serve: sessions in a Decode call (B)");
 ABSL_FLAG(int, tokens, 1, "serve: tokens of each session in a call (T)");
@@ -164,6 +166,7 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
   GDN_ASSIGN_OR_RETURN(std::tie(o.echo, o.raw_echo), ParseName("echo", echo, echoes));
   GDN_ASSIGN_OR_RETURN(o.concurrency, ParseNumbers(absl::GetFlag(FLAGS_concurrency)));
   GDN_ASSIGN_OR_RETURN(o.beside_tokens, ParseBeside(absl::GetFlag(FLAGS_beside)));
+  o.shared_memory = absl::GetFlag(FLAGS_shared_memory);
   o.rate = absl::GetFlag(FLAGS_rate);
   o.in_flight = absl::GetFlag(FLAGS_in_flight);
   o.calls = absl::GetFlag(FLAGS_calls);

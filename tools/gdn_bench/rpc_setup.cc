@@ -60,8 +60,10 @@ absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options,
   const Address gdn_address = AddressOf(options.transport, folder + "/gdn.sock");
   const Address echo_address = AddressOf(options.transport, folder + "/echo.sock");
   const Address raw_address = AddressOf(options.transport, RawEchoOf(folder + "/echo.sock"));
-  std::vector<std::string> argv = {options.server, absl::StrCat("--listen=", gdn_address.listen),
-                                   absl::StrCat("--port_file=", gdn_port)};
+  const Address gdn_socket = AddressOf(Transport::kUnix, folder + "/gdn.sock");
+  std::vector<std::string> argv = {options.server, absl::StrCat("--port_file=", gdn_port),
+                                   absl::StrCat("--listen=", gdn_socket.listen)};
+  if (options.transport == Transport::kTcp) argv.push_back(absl::StrCat("--listen=", gdn_address.listen));
   argv.insert(argv.end(), server_flags.begin(), server_flags.end());
   GDN_ASSIGN_OR_RETURN(ChildProcess gdn, ChildProcess::Start(std::move(argv), folder + "/gdn.log"));
   GDN_ASSIGN_OR_RETURN(ChildProcess echo,
@@ -74,6 +76,7 @@ absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options,
   return ServerPair{.gdn = std::move(gdn),
                     .echo = std::move(echo),
                     .targets = {.gdn = gdn_address.target_of_port(gdn_at),
+                                .gdn_socket = gdn_socket.target_of_port(0),
                                 .echo = echo_address.target_of_port(echo_at),
                                 .raw_echo = raw_address.target_of_port(raw_at)}};
 }

@@ -32,8 +32,9 @@ enum class Transport { kTcp, kUnix };
 // gRPC names.
 struct Targets {
   std::string gdn;
-  std::string echo;      // of messages
-  std::string raw_echo;  // of bytes
+  std::string gdn_socket;  // the same server's Unix socket
+  std::string echo;        // of messages
+  std::string raw_echo;    // of bytes
 };
 
 struct ServerPair {

@@ -110,6 +110,7 @@ class RowLoad {
     AddSide(Side::kGdn, targets.gdn, Wire::kMessages);
     if (options.echo) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
     if (options.raw_echo) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
+    if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
     if (row.beside_tokens > 0) order_.push_back(Side::kGdnBeside);
     block_s_ = options.rate > 0 ? kOpenBlockSeconds : kBlockSeconds;
   }

@@ -25,8 +25,9 @@ struct ServeOptions {
   std::vector<int> concurrency = {1, 4};  // clients, a connection and sessions each
   double rate = 0;                        // calls a second by all clients; 0: each calls when it has been answered
   Arrivals arrivals = Arrivals::kPoisson;
-  int in_flight = 64;     // with a rate: calls that may wait for a reply at once, over all clients
-  int beside_tokens = 0;  // also beside another session's StreamPrefills of so many tokens; 0: no
+  int in_flight = 64;          // with a rate: calls that may wait for a reply at once, over all clients
+  int beside_tokens = 0;       // also beside another session's StreamPrefills of so many tokens; 0: no
+  bool shared_memory = false;  // also with tensors in shared memory and the rest on a Unix socket
   bool echo = true;
   bool raw_echo = false;
   std::string suite;         // "host" or "goals": their loads in place of the one above; "": none
@@ -47,6 +48,7 @@ struct ServeRow {
   int clients = 1;
   int beside_tokens = 0;
   std::vector<RatioGoal> goals;
+  bool shared_memory = false;
 };
 
 struct ServeResult {

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "client/cpp/client.h"
 #include "client/cpp/rpc_status.h"
+#include "client/cpp/tensor_codec.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/impl/client_unary_call.h"
 #include "grpcpp/impl/rpc_method.h"
@@ -66,7 +67,9 @@ absl::Status ExpectBytes(int64_t actual, int64_t expected) {
 
 template <typename Response>
 absl::Status CheckResult(const Response& response, const Workload& load) {
-  return ExpectBytes(static_cast<int64_t>(response.output().data().size()), load.tensor_bytes());
+  const v1::Tensor& output = response.output();
+  const int64_t bytes = output.has_shared() ? output.shared().bytes() : static_cast<int64_t>(output.data().size());
+  return ExpectBytes(bytes, load.tensor_bytes());
 }
 template <typename Response>
 absl::Status CheckStreamed(const Response& response, const Workload& load) {
@@ -188,22 +191,20 @@ std::unique_ptr<Caller> MakeKind(std::shared_ptr<grpc::Channel> channel, const c
                                                                     grpc::ByteBuffer(&bytes, 1));
 }
 
-}  // namespace
-
-std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
-                                   const std::vector<std::string>& sessions, Wire wire) {
-  if (load.call == CallKind::kDecode) {
-    v1::DecodeRequest step = MakeDecode(load, sessions);
-    if (load.api == Api::kUnary) {
-      return MakeKind<UnaryCaller, v1::DecodeRequest, v1::DecodeResponse>(
-          std::move(channel), "/gdn.v1.GdnService/Decode", load, std::move(step), wire);
-    }
-    v1::StreamDecodeRequest request;
-    *request.mutable_step() = std::move(step);
-    return MakeKind<StreamCaller, v1::StreamDecodeRequest, v1::StreamDecodeResponse>(
-        std::move(channel), "/gdn.v1.GdnService/StreamDecode", load, std::move(request), wire);
+std::unique_ptr<Caller> MakeStepCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
+                                       v1::DecodeRequest step, Wire wire) {
+  if (load.api == Api::kUnary) {
+    return MakeKind<UnaryCaller, v1::DecodeRequest, v1::DecodeResponse>(std::move(channel), "/gdn.v1.GdnService/Decode",
+                                                                        load, std::move(step), wire);
   }
-  v1::PrefillRequest segment = MakePrefill(load, sessions);
+  v1::StreamDecodeRequest request;
+  *request.mutable_step() = std::move(step);
+  return MakeKind<StreamCaller, v1::StreamDecodeRequest, v1::StreamDecodeResponse>(
+      std::move(channel), "/gdn.v1.GdnService/StreamDecode", load, std::move(request), wire);
+}
+
+std::unique_ptr<Caller> MakeStepCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
+                                       v1::PrefillRequest segment, Wire wire) {
   if (load.api == Api::kUnary) {
     return MakeKind<UnaryCaller, v1::PrefillRequest, v1::PrefillResponse>(
         std::move(channel), "/gdn.v1.GdnService/Prefill", load, std::move(segment), wire);
@@ -212,6 +213,54 @@ std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const
   *request.mutable_segment() = std::move(segment);
   return MakeKind<StreamCaller, v1::StreamPrefillRequest, v1::StreamPrefillResponse>(
       std::move(channel), "/gdn.v1.GdnService/StreamPrefill", load, std::move(request), wire);
+}
+
+// Messages whose tensors lie in a region of the caller's own, which its first call makes.
+class SharedMemoryCaller final : public Caller {
+ public:
+  SharedMemoryCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load, std::vector<std::string> sessions)
+      : channel_(std::move(channel)), load_(load), sessions_(std::move(sessions)), client_(channel_) {}
+
+  absl::Status Call() override {
+    if (caller_ == nullptr) GDN_RETURN_IF_ERROR(Open());
+    return caller_->Call();
+  }
+  int64_t request_bytes() const override { return caller_ == nullptr ? 0 : caller_->request_bytes(); }
+  int64_t response_bytes() const override { return caller_ == nullptr ? 0 : caller_->response_bytes(); }
+
+ private:
+  absl::Status Open() {
+    constexpr int64_t kAlignment = 64;
+    GDN_ASSIGN_OR_RETURN(memory_, client_.ShareMemory(2 * (load_.tensor_bytes() + kAlignment)));
+    return load_.call == CallKind::kDecode ? Open(MakeDecode(load_, sessions_)) : Open(MakePrefill(load_, sessions_));
+  }
+  template <typename Step>
+  absl::Status Open(Step step) {
+    const v1::Tensor tensor = std::move(*MutableTensor(step));
+    GDN_ASSIGN_OR_RETURN(const TensorView view, ViewTensor(tensor));
+    GDN_RETURN_IF_ERROR(memory_->AddTensor(view, MutableTensor(step)));
+    GDN_ASSIGN_OR_RETURN(*step.mutable_output_shared(), memory_->Allocate(load_.tensor_bytes()));
+    caller_ = MakeStepCaller(channel_, load_, std::move(step), Wire::kMessages);
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const Workload load_;
+  const std::vector<std::string> sessions_;
+  Client client_;
+  std::unique_ptr<SharedMemory> memory_;
+  std::unique_ptr<Caller> caller_;
+};
+
+}  // namespace
+
+std::unique_ptr<Caller> MakeCaller(std::shared_ptr<grpc::Channel> channel, const Workload& load,
+                                   const std::vector<std::string>& sessions, Wire wire) {
+  if (wire == Wire::kSharedMemory) return std::make_unique<SharedMemoryCaller>(std::move(channel), load, sessions);
+  if (load.call == CallKind::kDecode) {
+    return MakeStepCaller(std::move(channel), load, MakeDecode(load, sessions), wire);
+  }
+  return MakeStepCaller(std::move(channel), load, MakePrefill(load, sessions), wire);
 }
 
 }  // namespace gdn::bench

@@ -1,7 +1,6 @@
 // The calls of `gdn_bench serve`: what is sent, to which kind of server, one call after the other.
 //
 // Thread safety: a Caller is for one thread, and several may share a channel. Ownership: a Caller shares its channel.
-// A transport that is not gRPC's is another Caller.
 //
 //   const Workload load{.call = CallKind::kDecode, .sessions = 8};
 //   auto caller = MakeCaller(ChannelAlone(target), load, {"sessions/a", ...}, Wire::kMessages);
@@ -21,7 +20,8 @@ namespace gdn::bench {
 
 enum class CallKind { kDecode, kPrefill };
 enum class Api { kUnary, kStream };
-enum class Wire { kMessages, kBytes };  // what the server answers: the reply, or the request's own bytes
+// What travels: messages; bytes, which the server sends back; or messages whose tensors lie in shared memory.
+enum class Wire { kMessages, kBytes, kSharedMemory };
 
 struct Workload {
   CallKind call = CallKind::kDecode;

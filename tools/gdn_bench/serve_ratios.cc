@@ -18,12 +18,19 @@ Summary OfBlocks(const std::vector<double>& ours, const std::vector<double>& mea
 
 Side MeasureOf(RatioKind kind) {
   if (kind == RatioKind::kP50OverRawEcho) return Side::kRawEcho;
-  return kind == RatioKind::kP99BesideLessSegmentOver ? Side::kGdn : Side::kEcho;
+  const bool over_itself = kind == RatioKind::kP99BesideLessSegmentOver || kind == RatioKind::kP50SharedOverMessages;
+  return over_itself ? Side::kGdn : Side::kEcho;
+}
+
+Side OursOf(RatioKind kind) {
+  if (kind == RatioKind::kP99BesideLessSegmentOver) return Side::kGdnBeside;
+  return kind == RatioKind::kP50SharedOverMessages ? Side::kGdnShared : Side::kGdn;
 }
 
 bool NeedsKernels(RatioKind kind) {
   return kind == RatioKind::kP50LessKernelsOverEcho || kind == RatioKind::kP50OverEchoAndKernels ||
-         kind == RatioKind::kRateOverBound || kind == RatioKind::kP99BesideLessSegmentOver;
+         kind == RatioKind::kRateOverBound || kind == RatioKind::kP99BesideLessSegmentOver ||
+         kind == RatioKind::kP50SharedOverMessages;
 }
 
 RatioResult OfMedians(const RatioGoal& goal, const SideResult& ours, const SideResult& measure, double kernels_s,
@@ -64,6 +71,9 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
       return OfMedians(goal, ours, measure, 0, [](double a, double b) { return a / b; });
     case RatioKind::kP50LessKernelsOverEcho:
       return OfMedians(goal, ours, measure, call_s, [call_s](double a, double b) { return (a - call_s) / b; });
+    case RatioKind::kP50SharedOverMessages:
+      return OfMedians(goal, ours, measure, call_s,
+                       [call_s](double a, double b) { return (a - call_s) / (b - call_s); });
     case RatioKind::kP50OverEchoAndKernels:
       return OfMedians(goal, ours, measure, call_s, [call_s](double a, double b) { return a / (b + call_s); });
     case RatioKind::kP99OverEcho:
@@ -105,6 +115,8 @@ std::string_view RatioName(RatioKind kind) {
       return "rate_over_bound";
     case RatioKind::kP99BesideLessSegmentOver:
       return "p99_beside_less_segment_over_without";
+    case RatioKind::kP50SharedOverMessages:
+      return "p50_shared_over_messages";
   }
   return "";
 }
@@ -112,14 +124,13 @@ std::string_view RatioName(RatioKind kind) {
 bool IsRate(RatioKind kind) { return kind == RatioKind::kRateOverEcho || kind == RatioKind::kRateOverBound; }
 
 std::optional<RatioResult> Evaluate(const RatioGoal& goal, const Measured& measured) {
-  const auto ours =
-      measured.sides.find(goal.kind == RatioKind::kP99BesideLessSegmentOver ? Side::kGdnBeside : Side::kGdn);
+  const auto ours = measured.sides.find(OursOf(goal.kind));
   const auto measure = measured.sides.find(MeasureOf(goal.kind));
   if (ours == measured.sides.end() || measure == measured.sides.end()) return std::nullopt;
   if (NeedsKernels(goal.kind)) {
     if (!measured.kernels.has_value()) return std::nullopt;
     const bool none = measured.kernels->call_s == 0;
-    if (none && !goal.goal.has_value() && goal.kind != RatioKind::kP99BesideLessSegmentOver) return std::nullopt;
+    if (none && !goal.goal.has_value() && MeasureOf(goal.kind) != Side::kGdn) return std::nullopt;
   }
   RatioResult result = Compute(goal, ours->second, measure->second, measured.kernels.value_or(KernelSeconds{}),
                                measured.tokens_per_call);
@@ -134,7 +145,7 @@ std::vector<RatioGoal> EveryRatio() {
   for (const RatioKind kind :
        {RatioKind::kP50OverEcho, RatioKind::kP99OverEcho, RatioKind::kRateOverEcho, RatioKind::kP50OverRawEcho,
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
-        RatioKind::kP99BesideLessSegmentOver}) {
+        RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages}) {
     goals.push_back({kind});
   }
   return goals;

@@ -18,8 +18,9 @@
 
 namespace gdn::bench {
 
-// Who answers: gdn_server, the echo of messages, the echo of bytes, and gdn_server beside another session's prefill.
-enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside };
+// Who answers: gdn_server, the echo of messages, the echo of bytes, gdn_server beside another session's prefill, and
+// gdn_server with tensors in shared memory and the rest on a Unix socket.
+enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared };
 
 struct SideResult {
   LatencyHistogram latencies;
@@ -52,6 +53,7 @@ enum class RatioKind {
   kP50OverEchoAndKernels,
   kRateOverBound,             // the bound is min(echo, kernels merged)
   kP99BesideLessSegmentOver,  // p99 beside a prefill, less one segment, over p99 without it
+  kP50SharedOverMessages,     // both less kernels
 };
 
 struct RatioGoal {

@@ -24,6 +24,8 @@ const char* SideName(Side side) {
       return "raw_echo";
     case Side::kGdnBeside:
       return "gdn_beside";
+    case Side::kGdnShared:
+      return "gdn_shared";
   }
   return "";
 }

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int kPromptTokens = 2048;
 constexpr int kBesideTokens = 32'768;
+constexpr int kSharedSessions = 32;  // of decodes that are measured with shared memory too
+constexpr double kSharedGoal = 0.5;
 
 std::string NameOf(const Workload& load, int clients) {
   const char* const method = load.call == CallKind::kDecode ? "Decode" : "Prefill";
@@ -44,7 +46,9 @@ class Rows {
  private:
   void Add(const Workload& load, int clients, int beside_tokens, std::vector<RatioGoal> goals) {
     const std::string beside = beside_tokens == 0 ? "" : absl::StrCat(", beside a prefill of ", beside_tokens);
-    rows_.push_back({NameOf(load, clients) + beside, load, clients, beside_tokens, std::move(goals)});
+    const bool shared = load.call == CallKind::kDecode && load.sessions == kSharedSessions;
+    if (shared) goals.push_back({RatioKind::kP50SharedOverMessages, kSharedGoal});
+    rows_.push_back({NameOf(load, clients) + beside, load, clients, beside_tokens, std::move(goals), shared});
   }
 
   Workload base_;
@@ -93,7 +97,8 @@ absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options) {
   }
   std::vector<ServeRow> rows;
   for (const int clients : options.concurrency) {
-    rows.push_back({NameOf(options.load, clients), options.load, clients, options.beside_tokens, EveryRatio()});
+    rows.push_back({NameOf(options.load, clients), options.load, clients, options.beside_tokens, EveryRatio(),
+                    options.shared_memory});
   }
   return rows;
 }

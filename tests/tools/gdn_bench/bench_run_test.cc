@@ -194,6 +194,18 @@ TEST(GdnBenchServe, ComparesDecodesBesideAPrefillAndWithoutIt) {
   EXPECT_EQ(RatiosOf(result).count("p99_beside_less_segment_over_without"), 1u);
 }
 
+TEST(GdnBenchServe, ComparesSharedMemoryWithMessages) {
+  for (const std::string call : {"--call decode --sessions 3", "--call prefill --tokens 5 --request_ids"}) {
+    for (const std::string api : {"unary", "stream --transport unix"}) {
+      const Json json = RunForJson("gdn_bench", "serve --shared-memory --hidden 64 --calls 2 --concurrency 2 " + call +
+                                                    " --api " + api + " --json");
+      const Json& result = json.at("results").at(0);
+      for (const char* server : {"gdn", "gdn_shared"}) ExpectServer(result.at("servers").at(server));
+      EXPECT_GT(RatiosOf(result).at("p50_shared_over_messages").at("ratio").at("median").get<double>(), 0);
+    }
+  }
+}
+
 TEST(GdnBenchServe, SendsCallsWhenTheyAreDue) {
   for (const std::string arrivals : {"even", "poisson"}) {
     const Json json = RunForJson("gdn_bench",
@@ -235,6 +247,7 @@ TEST(GdnBenchServe, ASuiteReportsItsGoals) {
       EXPECT_EQ(ratios.at(name).at("met"), ratios.at(name).at("ratio").at("median").get<double>() <= goal);
     }
     EXPECT_EQ(ratios.count("p50_over_raw_echo"), 1u);
+    EXPECT_EQ(ratios.count("p50_shared_over_messages"), result.at("sessions") == 32 ? 1u : 0u);
   }
 }
 

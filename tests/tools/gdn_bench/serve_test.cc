@@ -216,6 +216,19 @@ TEST(Evaluate, LetsADecodeWaitForOneSegment) {
   EXPECT_DOUBLE_EQ(RatioOf(RatioKind::kP99BesideLessSegmentOver, measured, 1.5).ratio.median, 1.5);
 }
 
+TEST(Evaluate, ComparesSharedMemoryWithMessages) {
+  Measured measured;
+  measured.sides = {{Side::kGdn, SideOf(5e-3, 9e-3)}, {Side::kGdnShared, SideOf(2e-3, 5e-3)}};
+  EXPECT_FALSE(Evaluate({RatioKind::kP50SharedOverMessages, 0.4}, measured).has_value());
+  measured.kernels = {.call_s = 1e-3};
+  const RatioResult ratio = RatioOf(RatioKind::kP50SharedOverMessages, measured, 0.4);
+  EXPECT_DOUBLE_EQ(ratio.ratio.min, 0.25);  // 1 over 4
+  EXPECT_DOUBLE_EQ(ratio.ratio.median, 0.375);
+  EXPECT_TRUE(ratio.met);
+  measured.kernels = KernelSeconds{};
+  EXPECT_DOUBLE_EQ(RatioOf(RatioKind::kP50SharedOverMessages, measured, {}).ratio.min, 0.4);
+}
+
 TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
   Measured measured;
   measured.sides = {{Side::kGdn, SideOf(1, 1)}, {Side::kEcho, SideOf(1, 1)}};

@@ -41,8 +41,10 @@ int64_t DeviceRoom::BytesOf(const Session& session) const {
 }
 
 absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& request) {
-  return request.pool != nullptr ? options_.store.ReserveIn(request.pool, request.count)
-                                 : options_.store.Reserve(request.dims, request.count);
+  auto claims = request.pool != nullptr ? options_.store.ReserveIn(request.pool, request.count)
+                                        : options_.store.Reserve(request.dims, request.count);
+  options_.copier.NoteDevice(claims.status());  // a new pool is zeroed by the device
+  return claims;
 }
 
 absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& request, absl::Time deadline) {

@@ -39,6 +39,8 @@ class StateCopier {
 
   // OK, or why nothing is copied from or to the device any more (DEVICE_FAILED).
   absl::Status CheckDevice() const { return options_.health.status(); }
+  // What came of the device beside a copy, which is not to be lost either.
+  void NoteDevice(const absl::Status& status) { static_cast<void>(options_.health.Report(status)); }
 
   // The states of a resident session. Bases that `known` has in the same version are left out (LayerImage::has_base).
   absl::StatusOr<SessionImagePtr> CopyOut(const SessionLease& lease, const BaseVersions& known,

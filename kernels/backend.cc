@@ -33,6 +33,9 @@ absl::Status Backend::Copy(void* to, const void* from, size_t bytes) { return Mo
 absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
 absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
 
+absl::Status Backend::StageIn(const StageInParams& params) { return Move(params.device, params.host, params.bytes); }
+absl::Status Backend::StageOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
+
 absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {
   // A copy into fresh memory spends most of its time on page faults; large pages make them few.
   const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;

@@ -1,8 +1,8 @@
 // The seam between the layer and the hardware: memory, and one call an operator.
 //
-// Thread safety: info(), Allocate, Free, the host memory and the transfers from any thread. Operators and copies are
-// ordered within the calling thread and may run behind it; Synchronize() waits for that thread's work and reports its
-// first failure. One thread at a time may issue operators.
+// Thread safety: info(), Allocate, Free, the host memory, the transfers and WaitFence from any thread. Operators and
+// copies run in the order in which they were issued, maybe behind the caller; Synchronize() waits for all of them and
+// reports their first failure. One thread at a time may issue them.
 // Ownership: the backend must outlive every DeviceBuffer and pool made from it.
 //
 //   GDN_ASSIGN_OR_RETURN(DeviceBuffer x, DeviceBuffer::Make(backend, bytes));
@@ -21,6 +21,7 @@
 #include "absl/types/span.h"
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/common/state_layout.h"
+#include "kernels/convert/convert.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
@@ -34,14 +35,32 @@
 namespace gdn {
 
 struct BackendInfo {
-  std::string name;              // "cpu", "gpu", "host", "null"
-  std::string device;            // for people: the processor's or card's name
-  std::string numerics_id;       // equal ids promise equal bits: backend, instruction set, kernel version, L, C
-  int32_t threads = 0;           // worker threads of a CPU backend; 0 elsewhere
-  int64_t memory_bytes = 0;      // memory of the device
-  bool unified_memory = false;   // backend memory can be read and written by the host directly
-  bool lazy_memory = false;      // memory is committed as it is touched
-  bool transposed_base = false;  // slots keep the base as [HV, V, K]
+  std::string name;               // "cpu", "gpu", "host", "null"
+  std::string device;             // for people: the processor's or card's name
+  std::string numerics_id;        // equal ids promise equal bits: backend, instruction set, kernel version, L, C
+  int32_t threads = 0;            // worker threads of a CPU backend; 0 elsewhere
+  int64_t memory_bytes = 0;       // memory of the device
+  bool unified_memory = false;    // backend memory can be read and written by the host directly
+  bool lazy_memory = false;       // memory is committed as it is touched
+  bool transposed_base = false;   // slots keep the base as [HV, V, K]
+  bool merges_sequences = false;  // one call may prefill several sequences: kSequenceGemm's bits do not follow rows
+};
+
+// What a launch brings to the device.
+struct StageInParams {
+  void* device = nullptr;
+  void* host = nullptr;  // the arrays are written behind `bytes`
+  size_t bytes = 0;      // a multiple of 64
+  PackedBatch batch;
+  // [sequences], or null where the operators do not need them.
+  const int64_t* token_counts = nullptr;
+  const int32_t* log_lengths = nullptr;
+  const int32_t* base_slots = nullptr;
+};
+
+// A point in what was issued; null: passed.
+struct Fence {
+  void* event = nullptr;
 };
 
 class Backend {
@@ -74,6 +93,24 @@ class Backend {
   virtual absl::Status TransferOut(void* host, const void* device, size_t bytes);
   virtual absl::Status TransferIn(void* device, const void* host, size_t bytes);
 
+  // A launch's way through a device that works behind the host: bytes in, operators, bytes out, a fence. Several
+  // launches may be on their way; host memory is AllocateHost's, and nobody touches it or the device's ranges until the
+  // launch's fence has passed. The defaults do everything at once.
+
+  // To be called by a thread before it issues the first of a launch.
+  virtual absl::Status UseThread() { return absl::OkStatus(); }
+  // Bytes that StageIn needs at the end of `host` and `device` for the arrays of that many sequences.
+  virtual size_t BatchArrayBytes(int32_t /*sequences*/) const { return 0; }
+  // `bytes` from host to device, there before what is issued from now on; and beside them the arrays, so that operators
+  // which are given equal ones need not send them.
+  virtual absl::Status StageIn(const StageInParams& params);
+  // To host memory, behind what was issued before; complete once a fence made from now on has passed.
+  virtual absl::Status StageOut(void* host, const void* device, size_t bytes);
+  // Passes when everything issued before has run. To be waited for once.
+  virtual absl::StatusOr<Fence> MakeFence() { return Fence{}; }
+  // Reports what failed. It polls while that is likely to be soon enough, then sleeps.
+  virtual absl::Status WaitFence(Fence /*fence*/) { return absl::OkStatus(); }
+
   // Makes a slot fresh, in the order of operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 
@@ -87,6 +124,7 @@ class Backend {
   virtual absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) = 0;
   virtual absl::Status MaterializeState(const MaterializeStateParams& params) = 0;
   virtual absl::Status GatedRmsNorm(const GatedRmsNormParams& params) = 0;
+  virtual absl::Status Convert(const ConvertParams& params) { return ConvertCpu(params); }
 
   // Fused forms, with the bits of the operators they stand for; the defaults call those one by one.
   // Up to 4 projections that share x, rows and path.

@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 // Raised whenever a CPU operator's bits change.
-constexpr int kKernelVersion = 1;
+constexpr int kKernelVersion = 2;
 
 class CpuBackend final : public Backend {
  public:

@@ -13,6 +13,7 @@
 #include "kernels/gpu_backend/gpu_staging.h"
 #include "kernels/gpu_backend/gpu_transfers.h"
 #include "kernels/gpu_backend/index_staging.h"
+#include "kernels/gpu_backend/launch_streams.h"
 
 #ifndef GDN_GPU_BACKEND_NAME
 #error "GDN_GPU_BACKEND_NAME comes from CMake"
@@ -22,7 +23,7 @@ namespace gdn {
 namespace {
 
 // Raised whenever a GPU operator's bits change.
-constexpr int kKernelVersion = 2;
+constexpr int kKernelVersion = 3;
 
 struct DestroysStream {
   void operator()(const gpu::Stream* stream) const {
@@ -39,6 +40,7 @@ class GpuBackend final : public Backend {
         owned_stream_(std::move(stream)),
         stream_(*owned_stream_),
         transfers_(device),
+        streams_(device, stream_),
         ring_(std::move(ring)),
         indices_(stream_) {
     info_.name = std::string(GpuBackendName());
@@ -47,6 +49,7 @@ class GpuBackend final : public Backend {
                                      kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
     info_.memory_bytes = info.free_bytes;
     info_.transposed_base = true;
+    info_.merges_sequences = true;
   }
 
   ~GpuBackend() override {
@@ -81,7 +84,7 @@ class GpuBackend final : public Backend {
     GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", host}, {"source", device}}));
     return ring_.CopyOut(host, device, bytes);
   }
-  absl::Status Synchronize() override { return gpu::SynchronizeStream(stream_); }
+  absl::Status Synchronize() override { return streams_.Synchronize(); }
   absl::Status Copy(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", to}, {"source", from}}));
@@ -106,6 +109,34 @@ class GpuBackend final : public Backend {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointers("transfer", {{"destination", device}, {"source", host}}));
     return transfers_.In(device, host, bytes);
+  }
+
+  absl::Status UseThread() override {
+    indices_.ForgetProvided();  // the launch that did may have ended, and its memory been freed
+    return gpu::UseDevice(device_);
+  }
+  size_t BatchArrayBytes(int32_t sequences) const override { return gpu::IndexStaging::BatchBytes(sequences); }
+  absl::Status StageIn(const StageInParams& params) override {
+    GDN_RETURN_IF_ERROR(RequirePointers("StageIn", {{"device", params.device}, {"host", params.host}}));
+    char* device = static_cast<char*>(params.device);
+    char* host = static_cast<char*>(params.host);
+    const size_t arrays = indices_.Provide(device + params.bytes, host + params.bytes, params.batch,
+                                           params.token_counts, params.log_lengths, params.base_slots);
+    return streams_.In(device, host, params.bytes + arrays);
+  }
+  absl::Status StageOut(void* host, const void* device, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointers("StageOut", {{"host", host}, {"device", device}}));
+    return streams_.Out(host, device, bytes);
+  }
+  absl::StatusOr<Fence> MakeFence() override {
+    GDN_ASSIGN_OR_RETURN(const gpu::Event event, streams_.MakeFence());
+    return Fence{event};
+  }
+  absl::Status WaitFence(Fence fence) override {
+    if (fence.event == nullptr) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
+    return streams_.WaitFence(fence.event);
   }
 
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {
@@ -151,6 +182,7 @@ class GpuBackend final : public Backend {
     return MaterializeStateGpu(params, at(0), at(1), at(2), params.src_bases != nullptr ? at(3) : nullptr, stream_);
   }
   absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return GatedRmsNormGpu(params, stream_); }
+  absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }
 
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {
     return ProjectionsGpu(params, stream_);
@@ -178,6 +210,8 @@ class GpuBackend final : public Backend {
   BackendInfo info_;
 
   gpu::GpuTransfers transfers_;  // own synchronisation
+
+  gpu::LaunchStreams streams_;  // own synchronisation for fences; the rest of the one thread that issues operators
 
   // Of the one thread that issues operators.
   gpu::PinnedRing ring_;

@@ -1,6 +1,7 @@
 #include "kernels/gpu_backend/index_staging.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -12,9 +13,28 @@ namespace {
 constexpr size_t kLeastArenaBytes = size_t{1} << 20;
 constexpr size_t kAlignment = 64;
 
+size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
 template <typename T>
 void Append(std::string& content, const T* values, size_t count) {
   content.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+}
+
+template <typename T>
+std::string ContentOf(const T* values, size_t count) {
+  std::string content;
+  Append(content, values, count);
+  return content;
+}
+
+// cu_seqlens and slots have a place of their own: token counts and log lengths move with every step, while the same
+// sequences come again.
+std::string IndicesOf(const PackedBatch& batch) {
+  const auto sequences = static_cast<size_t>(batch.sequences);
+  std::string content;
+  Append(content, batch.cu_seqlens, sequences + 1);
+  Append(content, batch.slots, sequences);
+  return content;
 }
 
 }  // namespace
@@ -25,8 +45,11 @@ IndexStaging::~IndexStaging() {
 }
 
 absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, std::string content) {
+  for (const auto& [provided, at] : provided_) {
+    if (provided == content) return at;
+  }
   if (const auto found = placed_.find(content); found != placed_.end()) return arena_ + found->second;
-  const size_t taken = (content.size() + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t taken = AlignUp(content.size());
   if (taken > arena_bytes_) {
     GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));  // launches in flight may still read the old arena
     if (arena_ != nullptr) DeviceFree(std::exchange(arena_, nullptr));
@@ -58,20 +81,13 @@ absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBa
   device.tokens = batch.tokens();
   for (int32_t i = 0; i < batch.sequences; ++i) device.max_length = std::max(device.max_length, batch.length(i));
 
-  // cu_seqlens and slots have a place of their own: token counts and log lengths move with every step, while the same
-  // sequences come again.
-  std::string content;
-  Append(content, batch.cu_seqlens, sequences + 1);
-  Append(content, batch.slots, sequences);
-  GDN_ASSIGN_OR_RETURN(const char* indices, Place(ring, std::move(content)));
+  GDN_ASSIGN_OR_RETURN(const char* indices, Place(ring, IndicesOf(batch)));
   device.cu_seqlens = reinterpret_cast<const int32_t*>(indices);
   device.slots = device.cu_seqlens + sequences + 1;
   // Values of each sequence, where there are any.
   const auto place = [&](auto* values, auto** placed) -> absl::Status {
     if (values == nullptr) return absl::OkStatus();
-    std::string bytes;
-    Append(bytes, values, sequences);
-    GDN_ASSIGN_OR_RETURN(const char* at, Place(ring, std::move(bytes)));
+    GDN_ASSIGN_OR_RETURN(const char* at, Place(ring, ContentOf(values, sequences)));
     *placed = reinterpret_cast<decltype(values)>(at);
     return absl::OkStatus();
   };
@@ -79,6 +95,30 @@ absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBa
   GDN_RETURN_IF_ERROR(place(log_lengths, &device.log_lengths));
   GDN_RETURN_IF_ERROR(place(base_slots, &device.base_slots));
   return device;
+}
+
+size_t IndexStaging::BatchBytes(int32_t sequences) {
+  const auto count = static_cast<size_t>(sequences);
+  return AlignUp((2 * count + 1) * sizeof(int32_t)) + AlignUp(count * sizeof(int64_t)) +
+         2 * AlignUp(count * sizeof(int32_t));
+}
+
+size_t IndexStaging::Provide(char* device, char* host, const PackedBatch& batch, const int64_t* token_counts,
+                             const int32_t* log_lengths, const int32_t* base_slots) {
+  const auto sequences = static_cast<size_t>(batch.sequences);
+  provided_.clear();
+  size_t used = 0;
+  const auto provide = [&](std::string content) {
+    std::memcpy(host + used, content.data(), content.size());
+    const size_t taken = AlignUp(content.size());
+    provided_.emplace_back(std::move(content), device + used);
+    used += taken;
+  };
+  provide(IndicesOf(batch));
+  if (token_counts != nullptr) provide(ContentOf(token_counts, sequences));
+  if (log_lengths != nullptr) provide(ContentOf(log_lengths, sequences));
+  if (base_slots != nullptr) provide(ContentOf(base_slots, sequences));
+  return used;
 }
 
 absl::StatusOr<const int32_t*> IndexStaging::Arrays(PinnedRing& ring, int32_t count,

@@ -13,29 +13,15 @@ constexpr int64_t kPartAlignment = 16;  // floats: 64 bytes
 
 int64_t Aligned(int64_t floats) { return (floats + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
-int64_t OutputFeatures(const LayerStep& step) {
-  const LayerDims& dims = step.pool.layout.dims();
-  return step.kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
-}
-
 // `step` with every tensor moved on by `row` tokens; the batch is the caller's to set.
 LayerStep FromRow(const LayerStep& step, int64_t row) {
   const LayerDims& dims = step.pool.layout.dims();
-  const auto advance = [row](const float*& tensor, int64_t features) {
-    if (tensor != nullptr) tensor += row * features;
-  };
+  std::array<LayerField, kMaxLayerFields> storage;
   LayerStep moved = step;
-  advance(moved.hidden_states, dims.hidden_size);
-  advance(moved.mixed_qkv, dims.conv_channels());
-  advance(moved.z, dims.value_features());
-  advance(moved.b, dims.value_heads);
-  advance(moved.a, dims.value_heads);
-  advance(moved.q, dims.key_features());
-  advance(moved.k, dims.key_features());
-  advance(moved.v, dims.value_features());
-  advance(moved.g, dims.value_heads);
-  advance(moved.beta, dims.value_heads);
-  moved.output += row * OutputFeatures(step);
+  for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
+    moved.*field.tensor = (step.*field.tensor).From(row * field.features);
+  }
+  moved.output = step.output.From(row * LayerOutputFeatures(step.kind, dims));
   return moved;
 }
 
@@ -55,25 +41,67 @@ struct GdnLayerRunner::Mixer {
   float* output = nullptr;     // [tokens, HV, V]
 };
 
+// Rows [begin, begin + length) of a sequence.
+struct GdnLayerRunner::Piece {
+  int32_t sequence = 0;
+  int32_t begin = 0;
+  int32_t length = 0;
+  PrefillPath path = PrefillPath::kScan;
+};
+
+PrefillPath PrefillPathOf(int64_t call_tokens) {
+  if (call_tokens < kChunkedFromTokens) return PrefillPath::kScan;
+  return call_tokens < kGemmFromTokens ? PrefillPath::kChunked : PrefillPath::kChunkedGemm;
+}
+
 absl::Status GdnLayerRunner::Prefill(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidatePrefillStep(step));
+  const bool merges = backend_.info().merges_sequences;
+  const int32_t most = merges ? kMaxMergedTokens : kPrefillSegmentTokens;
+  std::vector<Piece> pieces;  // of the next run: rows that lie side by side
+  int32_t tokens = 0;         // of pieces
+  const auto run = [&]() -> absl::Status {
+    if (pieces.empty()) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RunPieces(step, pieces));
+    pieces.clear();
+    tokens = 0;
+    return absl::OkStatus();
+  };
   for (int32_t i = 0; i < step.batch.sequences; ++i) {
     const int32_t length = step.batch.length(i);
     if (length == 0) continue;
     if (step.batch.slots[i] < 0) {
+      GDN_RETURN_IF_ERROR(run());
       GDN_RETURN_IF_ERROR(ZeroOutput(step, i));
       continue;
     }
-    for (int32_t begin = 0; begin < length; begin += kPrefillSegmentTokens) {
-      const int32_t cu_seqlens[] = {0, std::min(kPrefillSegmentTokens, length - begin)};
-      const int64_t token_count = step.token_counts == nullptr ? 0 : step.token_counts[i] + begin;
-      LayerStep segment = FromRow(step, int64_t{step.batch.cu_seqlens[i]} + begin);
-      segment.batch = {.sequences = 1, .cu_seqlens = cu_seqlens, .slots = &step.batch.slots[i]};
-      segment.token_counts = &token_count;
-      GDN_RETURN_IF_ERROR(Run(segment, /*log_lengths=*/nullptr));
+    const PrefillPath path = PrefillPathOf(step.call_tokens == nullptr ? length : step.call_tokens[i]);
+    for (int32_t begin = 0; begin < length; begin += most) {
+      const int32_t count = std::min(most, length - begin);
+      const bool fits = merges && begin == 0 && tokens + count <= most && !pieces.empty() && pieces[0].path == path;
+      if (!fits) GDN_RETURN_IF_ERROR(run());
+      pieces.push_back({.sequence = i, .begin = begin, .length = count, .path = path});
+      tokens += count;
     }
   }
-  return absl::OkStatus();
+  return run();
+}
+
+absl::Status GdnLayerRunner::RunPieces(const LayerStep& step, absl::Span<const Piece> pieces) {
+  std::vector<int32_t> cu_seqlens = {0};
+  std::vector<int32_t> slots;
+  std::vector<int64_t> token_counts;
+  for (const Piece& piece : pieces) {
+    cu_seqlens.push_back(cu_seqlens.back() + piece.length);
+    slots.push_back(step.batch.slots[piece.sequence]);
+    token_counts.push_back(step.token_counts == nullptr ? 0 : step.token_counts[piece.sequence] + piece.begin);
+  }
+  LayerStep part = FromRow(step, int64_t{step.batch.cu_seqlens[pieces[0].sequence]} + pieces[0].begin);
+  part.batch = {
+      .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+  part.token_counts = token_counts.data();
+  path_ = pieces[0].path;
+  return Run(part, /*log_lengths=*/nullptr);
 }
 
 absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths) {
@@ -91,41 +119,46 @@ absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
   return step.kind == InputKind::kDeltaRule ? RunDeltaRule(step, log_lengths) : RunMixer(step, log_lengths);
 }
 
-absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& step, int32_t* log_lengths) {
-  const LayerDims& dims = step.pool.layout.dims();
+absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_lengths) {
+  const LayerDims& dims = given.pool.layout.dims();
+  const int64_t tokens = given.batch.tokens();
+  const bool norm = given.use_qk_l2norm || given.scale != 1.0f;
+  float* q = nullptr;
+  float* k = nullptr;
+  LayerStep step = given;
+  GDN_RETURN_IF_ERROR(ReserveWidened(
+      {{&q, norm ? tokens * dims.key_features() : 0}, {&k, norm ? tokens * dims.key_features() : 0}}, step));
   DeltaRuleParams rule{.pool = step.pool,
                        .batch = step.batch,
-                       .q = step.q,
-                       .k = step.k,
-                       .v = step.v,
-                       .g = step.g,
-                       .beta = step.beta,
+                       .q = step.q.floats(),
+                       .k = step.k.floats(),
+                       .v = step.v.floats(),
+                       .g = step.g.floats(),
+                       .beta = step.beta.floats(),
                        .q_stride = dims.key_features(),
                        .k_stride = dims.key_features(),
                        .v_stride = dims.value_features(),
-                       .output = step.output};
-  if (step.use_qk_l2norm || step.scale != 1.0f) {
-    const int64_t tokens = step.batch.tokens();
-    float* q = nullptr;
-    float* k = nullptr;
-    GDN_RETURN_IF_ERROR(Reserve({{&q, tokens * dims.key_features()}, {&k, tokens * dims.key_features()}}));
+                       .output = step.output.floats()};
+  if (norm) {
     GDN_RETURN_IF_ERROR(backend_.QkL2Norm({.key_heads = dims.key_heads,
                                            .key_dim = dims.key_dim,
                                            .rows = tokens,
                                            .normalize = step.use_qk_l2norm,
                                            .scale = step.scale,
-                                           .q = step.q,
-                                           .k = step.k,
+                                           .q = step.q.floats(),
+                                           .k = step.k.floats(),
                                            .in_stride = dims.key_features(),
                                            .q_out = q,
                                            .k_out = k}));
     rule.q = q;
     rule.k = k;
   }
-  return DeltaRule(step, rule, log_lengths);
+  GDN_RETURN_IF_ERROR(DeltaRule(step, rule, log_lengths));
+  return Narrow(step, given);
 }
 
-absl::Status GdnLayerRunner::RunMixer(const LayerStep& step, int32_t* log_lengths) {
+absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengths) {
+  LayerStep step = given;
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.dims;
   const int64_t tokens = step.batch.tokens();
@@ -133,24 +166,28 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& step, int32_t* log_length
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
   Mixer mixer;
-  GDN_RETURN_IF_ERROR(Reserve({{&mixer.qkvz, projected * qkvz_features},
-                               {&mixer.ba, projected * ba_features},
-                               {&mixer.split, projected * (dims.conv_channels() + ba_features)},
-                               {&mixer.z, projected * dims.value_features()},
-                               {&mixer.convolved, tokens * dims.conv_channels()},
-                               {&mixer.q, tokens * dims.key_features()},
-                               {&mixer.k, tokens * dims.key_features()},
-                               {&mixer.g, tokens * dims.value_heads},
-                               {&mixer.beta, tokens * dims.value_heads},
-                               {&mixer.output, projected * dims.value_features()}}));
+  GDN_RETURN_IF_ERROR(ReserveWidened({{&mixer.qkvz, projected * qkvz_features},
+                                      {&mixer.ba, projected * ba_features},
+                                      {&mixer.split, projected * (dims.conv_channels() + ba_features)},
+                                      {&mixer.z, projected * dims.value_features()},
+                                      {&mixer.convolved, tokens * dims.conv_channels()},
+                                      {&mixer.q, tokens * dims.key_features()},
+                                      {&mixer.k, tokens * dims.key_features()},
+                                      {&mixer.g, tokens * dims.value_heads},
+                                      {&mixer.beta, tokens * dims.value_heads},
+                                      {&mixer.output, projected * dims.value_features()}},
+                                     step));
   if (projected == 0) {
-    mixer.output = step.output;
-    return Mix(step, mixer, log_lengths);
+    mixer.output = step.output.floats();
+    GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
+    return Narrow(step, given);
   }
 
-  // Prefill runs one sequence at a time, so its GEMM may look at the number of rows; a decode batch's must not.
-  const ProjectionPath path = log_lengths == nullptr ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
-  const auto projection = [&](const float* x, const WeightMatrix& weight, float* y, int64_t y_stride) {
+  // A backend that does not merge sequences runs a prefill's one at a time, so its GEMM may look at the number of rows.
+  const bool gemm = log_lengths == nullptr && (path_ == PrefillPath::kChunkedGemm || !backend_.info().merges_sequences);
+  const ProjectionPath path = gemm ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
+  const auto projection = [&](const InputTensor& x, const WeightMatrix& weight, const OutputTensor& y,
+                              int64_t y_stride) {
     return ProjectionParams{
         .path = path, .rows = tokens, .x = x, .x_stride = weight.cols, .weight = weight, .y = y, .y_stride = y_stride};
   };
@@ -178,9 +215,9 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                            .qkvz = mixer.qkvz,
                                            .ba = mixer.ba,
                                            .split_scratch = mixer.split,
-                                           .mixed_qkv = step.mixed_qkv,
-                                           .b = step.b,
-                                           .a = step.a,
+                                           .mixed_qkv = step.mixed_qkv.floats(),
+                                           .b = step.b.floats(),
+                                           .a = step.a.floats(),
                                            .conv_weight = weights.conv_weight,
                                            .a_log_convention = weights.a_log_convention,
                                            .a_log = weights.a_log,
@@ -209,7 +246,7 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .rows = tokens * dims.value_heads,
                                 .epsilon = weights.norm_epsilon,
                                 .x = mixer.output,
-                                .z = mixer.qkvz != nullptr ? mixer.z : step.z,
+                                .z = mixer.qkvz != nullptr ? mixer.z : step.z.floats(),
                                 .weight = weights.norm_weight,
                                 .y = mixer.output});
 }
@@ -219,25 +256,57 @@ absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRulePar
     return backend_.DeltaRuleDecode(
         {.rule = rule, .log_lengths = log_lengths, .base_slots = step.base_slots, .draft = step.draft});
   }
-  // A prefill segment: one sequence, so this looks at nobody else's length.
-  return rule.batch.tokens() >= kChunkedFromTokens ? backend_.DeltaRuleChunk(rule) : backend_.DeltaRuleScan(rule);
+  return path_ == PrefillPath::kScan ? backend_.DeltaRuleScan(rule) : backend_.DeltaRuleChunk(rule);
 }
 
 absl::Status GdnLayerRunner::ZeroOutput(const LayerStep& step, int32_t sequence) {
-  // Lives on, so a backend may copy from it after the call.
-  static constexpr float kZeros[4096] = {};
-  const int64_t features = OutputFeatures(step);
-  float* output = step.output + step.batch.cu_seqlens[sequence] * features;
-  for (int64_t left = step.batch.length(sequence) * features; left > 0;) {
-    const int64_t count = std::min<int64_t>(left, std::size(kZeros));
-    GDN_RETURN_IF_ERROR(backend_.CopyIn(output, kZeros, count * sizeof(float)));
-    output += count;
-    left -= count;
+  // Lives on, so a backend may copy from it after the call. Zero is zero in every dtype.
+  static constexpr char kZeros[16384] = {};
+  const int64_t features = LayerOutputFeatures(step.kind, step.pool.layout.dims());
+  const OutputTensor output = step.output.From(step.batch.cu_seqlens[sequence] * features);
+  char* to = static_cast<char*>(output.data);
+  for (size_t left = static_cast<size_t>(step.batch.length(sequence) * features) * DTypeSize(output.dtype); left > 0;) {
+    const size_t bytes = std::min(left, sizeof(kZeros));
+    GDN_RETURN_IF_ERROR(backend_.CopyIn(to, kZeros, bytes));
+    to += bytes;
+    left -= bytes;
   }
   return absl::OkStatus();
 }
 
-absl::Status GdnLayerRunner::Reserve(std::initializer_list<Part> parts) {
+absl::Status GdnLayerRunner::ReserveWidened(std::vector<Part> parts, LayerStep& step) {
+  // Projections read and write every dtype themselves.
+  if (step.kind == InputKind::kHiddenStates) return Reserve(parts);
+  const LayerDims& dims = step.pool.layout.dims();
+  const int64_t tokens = step.batch.tokens();
+  std::array<LayerField, kMaxLayerFields> storage;
+  std::array<float*, kMaxLayerFields> wide{};
+  const absl::Span<const LayerField> fields = LayerFields(step.kind, dims, storage);
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if ((step.*fields[f].tensor).dtype != DType::kF32) parts.push_back({&wide[f], tokens * fields[f].features});
+  }
+  float* output = nullptr;
+  if (step.output.dtype != DType::kF32) {
+    parts.push_back({&output, tokens * LayerOutputFeatures(step.kind, dims)});
+  }
+  GDN_RETURN_IF_ERROR(Reserve(parts));
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if (wide[f] == nullptr) continue;
+    InputTensor& tensor = step.*fields[f].tensor;
+    GDN_RETURN_IF_ERROR(backend_.Convert({.count = tokens * fields[f].features, .x = tensor, .y = wide[f]}));
+    tensor = wide[f];
+  }
+  if (output != nullptr) step.output = output;
+  return absl::OkStatus();
+}
+
+absl::Status GdnLayerRunner::Narrow(const LayerStep& widened, const LayerStep& step) {
+  if (step.output.dtype == DType::kF32) return absl::OkStatus();
+  const int64_t features = LayerOutputFeatures(step.kind, step.pool.layout.dims());
+  return backend_.Convert({.count = step.batch.tokens() * features, .x = widened.output.floats(), .y = step.output});
+}
+
+absl::Status GdnLayerRunner::Reserve(absl::Span<const Part> parts) {
   int64_t total = 0;
   for (const Part& part : parts) total += Aligned(part.floats);
   const size_t bytes = static_cast<size_t>(total) * sizeof(float);

@@ -11,10 +11,12 @@
 //   GDN_RETURN_IF_ERROR(runner.Decode(step, log_lengths));
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <initializer_list>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"
 
@@ -27,25 +29,39 @@ struct LayerStep {
   PackedBatch batch;
   const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step
   InputKind kind = InputKind::kHiddenStates;
+  // Prefill only, [sequences] host: tokens of the whole call that a sequence's rows are a segment of; null: the rows
+  // are the call. Which kernels a segment takes follows from this, and so do its bits.
+  const int32_t* call_tokens = nullptr;
   // Decode only; see DeltaRuleDecodeParams.
   const int32_t* base_slots = nullptr;  // [sequences] host
   bool draft = false;
 
-  const float* hidden_states = nullptr;  // [tokens, D]
-  const float* mixed_qkv = nullptr;      // [tokens, C]
-  const float* z = nullptr;              // [tokens, HV * V]
-  const float* b = nullptr;              // [tokens, HV]
-  const float* a = nullptr;              // [tokens, HV]
-  const float* q = nullptr;              // [tokens, H * K]
-  const float* k = nullptr;              // [tokens, H * K]
-  const float* v = nullptr;              // [tokens, HV * V]
-  const float* g = nullptr;              // [tokens, HV]
-  const float* beta = nullptr;           // [tokens, HV]
-  float scale = 0.0f;                    // kDeltaRule: multiplies q; the other kinds use K^-0.5
-  bool use_qk_l2norm = false;            // kDeltaRule only; the other kinds always normalise
+  // Of any dtype; widened where they are read.
+  InputTensor hidden_states;   // [tokens, D]
+  InputTensor mixed_qkv;       // [tokens, C]
+  InputTensor z;               // [tokens, HV * V]
+  InputTensor b;               // [tokens, HV]
+  InputTensor a;               // [tokens, HV]
+  InputTensor q;               // [tokens, H * K]
+  InputTensor k;               // [tokens, H * K]
+  InputTensor v;               // [tokens, HV * V]
+  InputTensor g;               // [tokens, HV]
+  InputTensor beta;            // [tokens, HV]
+  float scale = 0.0f;          // kDeltaRule: multiplies q; the other kinds use K^-0.5
+  bool use_qk_l2norm = false;  // kDeltaRule only; the other kinds always normalise
 
-  float* output = nullptr;  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
+  OutputTensor output;  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
 };
+
+// A kind's input tensors in the API's order, with the elements that each has for a token.
+struct LayerField {
+  InputTensor LayerStep::*tensor;
+  int64_t features;
+};
+inline constexpr int kMaxLayerFields = 5;
+absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
+                                         std::array<LayerField, kMaxLayerFields>& storage);
+int64_t LayerOutputFeatures(InputKind kind, const LayerDims& dims);
 
 // INVALID_ARGUMENT naming what is missing, out of range or at odds with the pool. The runner calls these before it
 // touches anything.
@@ -53,17 +69,29 @@ absl::Status ValidateLayerStep(const LayerStep& step);
 absl::Status ValidatePrefillStep(const LayerStep& step);
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths);
 
-// Tokens after which a prefill call is cut into another segment; a multiple of kChunkTokens. Bounds the workspace.
+// Segments of a prefill call end at multiples of this from its first token: a multiple of both chunk lengths, so that
+// no segment cuts a chunk.
+inline constexpr int32_t kPrefillSegmentMultiple = 64;
+// Where the backend runs one sequence at a time, segments have this many tokens: its GEMM's bits may follow the rows.
 inline constexpr int32_t kPrefillSegmentTokens = 512;
-// From this many tokens in a segment on, the chunked form is used; below it, the scan.
+// Tokens of one run where the backend merges sequences. Bounds the workspace.
+inline constexpr int32_t kMaxMergedTokens = 1024;
+// A call with this many tokens takes the chunked form of the delta rule; a shorter one the scan.
 inline constexpr int32_t kChunkedFromTokens = 32;
+// A call with this many takes the GEMM, where the backend merges sequences: below, its tiles are too few for a device.
+inline constexpr int32_t kGemmFromTokens = 256;
+
+// The kernels that a prefill call takes, by its own length alone.
+enum class PrefillPath : uint8_t { kScan, kChunked, kChunkedGemm };
+PrefillPath PrefillPathOf(int64_t call_tokens);
 
 class GdnLayerRunner {
  public:
   explicit GdnLayerRunner(Backend& backend) : backend_(backend) {}
 
-  // Advances each sequence by its rows. Slots hold folded states (MaterializeState first). Sequences are computed one
-  // after the other, each cut at multiples of kPrefillSegmentTokens from its first row.
+  // Advances each sequence by its rows. Slots hold folded states (MaterializeState first). Sequences of one path that
+  // follow one another are computed together where the backend merges them, else one by one. A segment's first token is
+  // at a multiple of kPrefillSegmentMultiple in its call, of kPrefillSegmentTokens where sequences are not merged.
   absl::Status Prefill(const LayerStep& step);
 
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, in
@@ -73,6 +101,9 @@ class GdnLayerRunner {
  private:
   struct Mixer;  // the tensors from conv1d to the gated norm
 
+  struct Piece;  // of a prefill: rows of one sequence
+
+  absl::Status RunPieces(const LayerStep& step, absl::Span<const Piece> pieces);
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
@@ -85,10 +116,16 @@ class GdnLayerRunner {
     float** data;
     int64_t floats;
   };
-  absl::Status Reserve(std::initializer_list<Part> parts);
+  absl::Status Reserve(absl::Span<const Part> parts);
+  // Reserves `parts`, and float32 room for the step's tensors of other dtypes, which the step then names; inputs are
+  // widened.
+  absl::Status ReserveWidened(std::vector<Part> parts, LayerStep& step);
+  // The other way, for the output.
+  absl::Status Narrow(const LayerStep& widened, const LayerStep& step);
 
   Backend& backend_;
   DeviceBuffer workspace_;
+  PrefillPath path_ = PrefillPath::kScan;  // of the prefill that runs
 };
 
 }  // namespace gdn

@@ -1,5 +1,6 @@
 #include "kernels/layer/gdn_layer_reference.h"
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -116,33 +117,27 @@ void BareReference(const LayerStep& step) {
   NormalizeAndScan(step,
                    {.normalize = step.use_qk_l2norm,
                     .scale = step.scale,
-                    .q = step.q,
-                    .k = step.k,
+                    .q = step.q.floats(),
+                    .k = step.k.floats(),
                     .in_stride = dims.key_features()},
                    {.pool = step.pool,
                     .batch = step.batch,
-                    .v = step.v,
-                    .g = step.g,
-                    .beta = step.beta,
+                    .v = step.v.floats(),
+                    .g = step.g.floats(),
+                    .beta = step.beta.floats(),
                     .v_stride = dims.value_features(),
-                    .output = step.output});
+                    .output = step.output.floats()});
 }
 
-}  // namespace
-
-absl::Status GdnLayerReference(const LayerStep& step) {
-  GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
-  const int64_t tokens = step.batch.tokens();
-  if (tokens == 0) return absl::OkStatus();
-  if (step.kind == InputKind::kDeltaRule) {
-    BareReference(step);
-    return absl::OkStatus();
-  }
+// `step` with tensors of float32 only.
+void RunReference(const LayerStep& step) {
+  if (step.kind == InputKind::kDeltaRule) return BareReference(step);
   if (step.kind == InputKind::kProjected) {
-    MixReference(step, step.mixed_qkv, step.z, step.b, step.a, step.output);
-    return absl::OkStatus();
+    return MixReference(step, step.mixed_qkv.floats(), step.z.floats(), step.b.floats(), step.a.floats(),
+                        step.output.floats());
   }
   const LayerDims& dims = step.weights->dims;
+  const int64_t tokens = step.batch.tokens();
   const Projected in = ProjectInputs(step);
   std::vector<float> mixed(tokens * dims.value_features());
   MixReference(step, in.mixed_qkv.data(), in.z.data(), in.b.data(), in.a.data(), mixed.data());
@@ -152,7 +147,31 @@ absl::Status GdnLayerReference(const LayerStep& step) {
                        .weight = step.weights->out,
                        .y = step.output,
                        .y_stride = dims.hidden_size});
-  ZeroPaddingRows(step.batch, dims.hidden_size, step.output);
+  ZeroPaddingRows(step.batch, dims.hidden_size, step.output.floats());
+}
+
+}  // namespace
+
+absl::Status GdnLayerReference(const LayerStep& step) {
+  GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  const int64_t tokens = step.batch.tokens();
+  if (tokens == 0) return absl::OkStatus();
+  const LayerDims& dims = step.pool.layout.dims();
+  LayerStep wide = step;
+  std::array<LayerField, kMaxLayerFields> storage;
+  std::array<std::vector<float>, kMaxLayerFields> inputs;
+  size_t used = 0;
+  for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
+    InputTensor& tensor = wide.*field.tensor;
+    std::vector<float>& values = inputs[used++];
+    values.resize(tokens * field.features);
+    ConvertToFloat(tensor.dtype, tensor.data, values.size(), values.data());
+    tensor = values.data();
+  }
+  std::vector<float> output(tokens * LayerOutputFeatures(step.kind, dims));
+  wide.output = output.data();
+  RunReference(wide);
+  ConvertFromFloat(output.data(), output.size(), step.output.dtype, step.output.data);
   return absl::OkStatus();
 }
 

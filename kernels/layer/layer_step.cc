@@ -29,14 +29,17 @@ absl::Status ValidateWeights(const LayerStep& step) {
 }
 
 absl::Status ValidateInputs(const LayerStep& step) {
-  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "output", step.output));
+  GDN_RETURN_IF_ERROR(RequirePointer(kOp, "output", step.output.data));
   switch (step.kind) {
     case InputKind::kHiddenStates:
-      return RequirePointer(kOp, "hidden_states", step.hidden_states);
+      return RequirePointer(kOp, "hidden_states", step.hidden_states.data);
     case InputKind::kProjected:
-      return RequirePointers(kOp, {{"mixed_qkv", step.mixed_qkv}, {"z", step.z}, {"b", step.b}, {"a", step.a}});
+      return RequirePointers(
+          kOp, {{"mixed_qkv", step.mixed_qkv.data}, {"z", step.z.data}, {"b", step.b.data}, {"a", step.a.data}});
     case InputKind::kDeltaRule:
-      return RequirePointers(kOp, {{"q", step.q}, {"k", step.k}, {"v", step.v}, {"g", step.g}, {"beta", step.beta}});
+      return RequirePointers(
+          kOp,
+          {{"q", step.q.data}, {"k", step.k.data}, {"v", step.v.data}, {"g", step.g.data}, {"beta", step.beta.data}});
     case InputKind::kNone:
       break;
   }
@@ -44,6 +47,35 @@ absl::Status ValidateInputs(const LayerStep& step) {
 }
 
 }  // namespace
+
+absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
+                                         std::array<LayerField, kMaxLayerFields>& storage) {
+  switch (kind) {
+    case InputKind::kHiddenStates:
+      storage[0] = {&LayerStep::hidden_states, dims.hidden_size};
+      return absl::MakeConstSpan(storage).first(1);
+    case InputKind::kProjected:
+      storage[0] = {&LayerStep::mixed_qkv, dims.conv_channels()};
+      storage[1] = {&LayerStep::z, dims.value_features()};
+      storage[2] = {&LayerStep::b, dims.value_heads};
+      storage[3] = {&LayerStep::a, dims.value_heads};
+      return absl::MakeConstSpan(storage).first(4);
+    case InputKind::kDeltaRule:
+      storage[0] = {&LayerStep::q, dims.key_features()};
+      storage[1] = {&LayerStep::k, dims.key_features()};
+      storage[2] = {&LayerStep::v, dims.value_features()};
+      storage[3] = {&LayerStep::g, dims.value_heads};
+      storage[4] = {&LayerStep::beta, dims.value_heads};
+      return storage;
+    case InputKind::kNone:
+      break;
+  }
+  return {};
+}
+
+int64_t LayerOutputFeatures(InputKind kind, const LayerDims& dims) {
+  return kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
+}
 
 absl::Status ValidateLayerStep(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidatePackedBatch(step.batch, step.pool.slot_count));
@@ -57,6 +89,10 @@ absl::Status ValidateLayerStep(const LayerStep& step) {
 
 absl::Status ValidatePrefillStep(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  for (int32_t i = 0; step.call_tokens != nullptr && i < step.batch.sequences; ++i) {
+    GDN_RETURN_IF_ERROR(
+        RequireAtLeast(kOp, absl::StrCat("call_tokens[", i, "]"), step.call_tokens[i], step.batch.length(i)));
+  }
   if (step.base_slots == nullptr && !step.draft) return absl::OkStatus();
   return InvalidStep(
       reason::kStateMismatch,

@@ -6,14 +6,14 @@
 namespace gdn {
 namespace {
 
-double WeightAt(const WeightMatrix& weight, int64_t index) {
-  switch (weight.dtype) {
+double ElementAt(const void* data, DType dtype, int64_t index) {
+  switch (dtype) {
     case DType::kF32:
-      return static_cast<const float*>(weight.data)[index];
+      return static_cast<const float*>(data)[index];
     case DType::kF16:
-      return F16ToFloat(static_cast<const uint16_t*>(weight.data)[index]);
+      return F16ToFloat(static_cast<const uint16_t*>(data)[index]);
     case DType::kBF16:
-      return BF16ToFloat(static_cast<const uint16_t*>(weight.data)[index]);
+      return BF16ToFloat(static_cast<const uint16_t*>(data)[index]);
   }
   return 0.0;
 }
@@ -28,7 +28,7 @@ absl::Status ValidateProjection(const ProjectionParams& params) {
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "weight.rows", weight.rows, 0, kMaxFeatures));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "weight.cols", weight.cols, 1, kMaxFeatures));
   if (params.rows == 0 || weight.rows == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"x", params.x}, {"weight.data", weight.data}, {"y", params.y}}));
+  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"x", params.x.data}, {"weight.data", weight.data}, {"y", params.y.data}}));
   GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "x_stride", params.x_stride, weight.cols));
   return RequireAtLeast(kOp, "y_stride", params.y_stride, weight.rows);
 }
@@ -36,11 +36,14 @@ absl::Status ValidateProjection(const ProjectionParams& params) {
 void ProjectionReference(const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
   for (int64_t row = 0; row < params.rows; ++row) {
-    const float* x = params.x + row * params.x_stride;
     for (int64_t output = 0; output < weight.rows; ++output) {
       double sum = 0.0;
-      for (int64_t i = 0; i < weight.cols; ++i) sum += double{x[i]} * WeightAt(weight, output * weight.cols + i);
-      params.y[row * params.y_stride + output] = static_cast<float>(sum);
+      for (int64_t i = 0; i < weight.cols; ++i) {
+        sum += ElementAt(params.x.data, params.x.dtype, row * params.x_stride + i) *
+               ElementAt(weight.data, weight.dtype, output * weight.cols + i);
+      }
+      const float rounded = static_cast<float>(sum);
+      ConvertFromFloat(&rounded, 1, params.y.dtype, params.y.From(row * params.y_stride + output).data);
     }
   }
 }

@@ -4,8 +4,9 @@
 // Two paths with different orders of summation, so the caller says which:
 //   kRowStable     few rows, bound by reading W. Each output is summed over features in one fixed order, however
 //                  many rows the call has: batching cannot change a bit. Decode.
-//   kSequenceGemm  the rows of one sequence's prefill, through a library GEMM over fixed tiles; order may follow rows.
-// Sums are float32; BF16 and F16 weights are widened exactly.
+//   kSequenceGemm  the rows of a prefill, by a GEMM over fixed tiles. On the CPU a library's, whose order may follow
+//                  the number of rows: of one sequence. On the GPU that order is fixed too, but not kRowStable's.
+// Sums are float32; BF16 and F16 inputs and weights are widened exactly, outputs rounded to nearest even.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -17,6 +18,7 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/thread_pool.h"
+#include "kernels/common/typed_tensor.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn {
@@ -34,10 +36,10 @@ enum class ProjectionPath : uint8_t { kRowStable, kSequenceGemm };
 struct ProjectionParams {
   ProjectionPath path = ProjectionPath::kRowStable;
   int64_t rows = 0;
-  const float* x = nullptr;  // [rows, weight.cols], x_stride floats from row to row
+  InputTensor x;  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
   WeightMatrix weight;
-  float* y = nullptr;  // [rows, weight.rows], y_stride floats from row to row
+  OutputTensor y;  // [rows, weight.rows], y_stride elements from row to row
   int64_t y_stride = 0;
 };
 
@@ -52,8 +54,7 @@ void ProjectionReference(const ProjectionParams& params);
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 
 // One to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch. INVALID_ARGUMENT where x, its stride,
-// rows, the path or the number of input features differ between them. The order of sums depends on the path alone, and
-// for kSequenceGemm on whether it has few rows: neither on the other matrices nor on dtypes.
+// rows, the path or the number of input features differ between them. The order of sums depends on the path alone.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 

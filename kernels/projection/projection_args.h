@@ -18,26 +18,25 @@ namespace gdn::gpu {
 
 struct ProjectionMatrix {
   const void* weight;
-  float* y;
+  void* y;
   int64_t y_stride;
   int32_t outputs;     // rows of the weight matrix
   int32_t first_tile;  // of the launch's tiles of outputs
-  DType dtype;
+  DType dtype;         // of the weights
+  DType y_dtype;
 };
 
 struct ProjectionArgs {
   ProjectionMatrix matrices[kMaxProjectionsPerLaunch];  // unused ones begin after the last tile
-  const float* x;
+  const void* x;
   int64_t x_stride;
   int64_t rows;
   int32_t features;
   int32_t row_tiles;
   int32_t output_tiles;
-  bool x_vector;  // x's rows allow 16-byte loads
+  DType x_dtype;
+  bool x_vector;  // x's rows allow loads of four elements
 };
-
-// The rows from which kSequenceGemm takes the tiled GEMM: below, its tiles are too few to fill a device.
-inline constexpr int64_t kGemmFromRows = 256;
 
 // `params` are validated and have rows. Matrices without outputs are left out.
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile);

@@ -44,9 +44,26 @@ absl::Status GemmError(dnnl_status_t status) {
 absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool) {
   const WeightMatrix& weight = params.weight;
   const bool widen = weight.dtype != DType::kF32;
-  GDN_ASSIGN_OR_RETURN(
-      WorkerScratch scratch,
-      WorkerScratch::Make(pool.threads(), widen ? std::min(kOutputsPerTile, weight.rows) * weight.cols : 0));
+  const int64_t tile_outputs = std::min(kOutputsPerTile, weight.rows);
+  GDN_ASSIGN_OR_RETURN(WorkerScratch scratch,
+                       WorkerScratch::Make(pool.threads(), widen ? tile_outputs * weight.cols : 0));
+  // oneDNN reads and writes float32.
+  const bool narrow = params.y.dtype != DType::kF32;
+  GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
+                       WorkerScratch::Make(pool.threads(), narrow ? params.rows * tile_outputs : 0));
+  const bool widen_x = params.x.dtype != DType::kF32;
+  GDN_ASSIGN_OR_RETURN(WorkerScratch wide_x,
+                       WorkerScratch::Make(/*workers=*/1, widen_x ? params.rows * weight.cols : 0));
+  const float* x = params.x.floats();
+  int64_t x_stride = params.x_stride;
+  if (widen_x) {
+    x = wide_x.piece(0);
+    x_stride = weight.cols;
+    for (int64_t row = 0; row < params.rows; ++row) {
+      WidenToFloat(params.x.dtype, params.x.From(row * params.x_stride).data, weight.cols,
+                   wide_x.piece(0) + row * x_stride);
+    }
+  }
 
   std::atomic<dnnl_status_t> failure{dnnl_success};
   const int64_t tiles = (weight.rows + kOutputsPerTile - 1) / kOutputsPerTile;
@@ -61,9 +78,11 @@ absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& poo
       w = scratch.piece(worker);
     }
     // Row-major: y [rows, outputs] = 1 * x [rows, cols] w^T + 0 * y; with beta = 0 oneDNN does not read y.
-    const dnnl_status_t status = dnnl_sgemm('N', 'T', params.rows, outputs, weight.cols, 1.0f, params.x,
-                                            params.x_stride, w, weight.cols, 0.0f, params.y + first, params.y_stride);
+    float* y = narrow ? sums.piece(worker) : params.y.floats() + first;
+    const dnnl_status_t status = dnnl_sgemm('N', 'T', params.rows, outputs, weight.cols, 1.0f, x, x_stride, w,
+                                            weight.cols, 0.0f, y, narrow ? tile_outputs : params.y_stride);
     if (status != dnnl_success) failure.store(status, std::memory_order_relaxed);
+    if (narrow) NarrowRows(params, y, tile_outputs, first, first + outputs);
   });
   const dnnl_status_t status = failure.load(std::memory_order_relaxed);
   return status == dnnl_success ? absl::OkStatus() : GemmError(status);

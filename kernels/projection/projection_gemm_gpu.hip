@@ -7,6 +7,7 @@
 // Resources: 25.6 KB of LDS; the next slice's loads are on their way during a slice. Bound by FMAs.
 
 #include "kernels/gpu/launch.h"
+#include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/weight_vectors-inl.h"
 
@@ -33,7 +34,7 @@ struct Shared {
 // A thread's share of a slice, between memory and LDS.
 template <typename Weights, bool kVector>
 struct Slice {
-  Vec4 x[kXLoads];
+  Vec4 x[kXLoads];  // raw
   typename Weights::Raw w[kWLoads];
 
   __device__ __forceinline__ void Load(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
@@ -44,17 +45,7 @@ struct Slice {
       const int index = thread + i * kThreads;
       const int64_t row = first_row + index / (kDepth / 4);
       const int32_t f = depth + index % (kDepth / 4) * 4;
-      x[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (row >= p.rows || f >= p.features) continue;
-      const float* from = p.x + row * p.x_stride + f;
-      if (p.x_vector) {
-        x[i] = Load4(from);
-      } else {
-        x[i].x = from[0];
-        if (f + 1 < p.features) x[i].y = from[1];
-        if (f + 2 < p.features) x[i].z = from[2];
-        if (f + 3 < p.features) x[i].w = from[3];
-      }
+      x[i] = LoadRaw4(p.x, p.x_dtype, row * p.x_stride + f, row < p.rows ? p.features - f : 0, p.x_vector);
     }
 #pragma unroll
     for (int i = 0; i < kWLoads; ++i) {
@@ -67,16 +58,17 @@ struct Slice {
     }
   }
 
-  __device__ __forceinline__ void Store(Shared& s) const {
+  __device__ __forceinline__ void Store(const ProjectionArgs& p, Shared& s) const {
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int i = 0; i < kXLoads; ++i) {
       const int index = thread + i * kThreads;
       const int place = index % (kDepth / 4) * 4 * kXStride + index / (kDepth / 4);
-      s.x[place] = x[i].x;
-      s.x[place + kXStride] = x[i].y;
-      s.x[place + 2 * kXStride] = x[i].z;
-      s.x[place + 3 * kXStride] = x[i].w;
+      const Vec4 wide = WidenRaw4(x[i], p.x_dtype);
+      s.x[place] = wide.x;
+      s.x[place + kXStride] = wide.y;
+      s.x[place + 2 * kXStride] = wide.z;
+      s.x[place + 3 * kXStride] = wide.w;
     }
 #pragma unroll
     for (int i = 0; i < kWLoads; ++i) {
@@ -117,7 +109,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
   slice.Load(p, m, first_row, first_output, 0);
   for (int32_t depth = 0; depth < p.features; depth += kDepth) {
     if (depth > 0) SyncThreads();
-    slice.Store(s);
+    slice.Store(p, s);
     SyncThreads();
     if (depth + kDepth < p.features) slice.Load(p, m, first_row, first_output, depth + kDepth);
     float sum[kThreadRows][kThreadOutputs];
@@ -145,11 +137,11 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
     if (first_row + row + i >= p.rows) continue;
-    float* y = m.y + (first_row + row + i) * m.y_stride;
+    const int64_t y_row = (first_row + row + i) * m.y_stride;
 #pragma unroll
     for (int j = 0; j < kThreadOutputs; ++j) {
       const int32_t output = first_output + column + (j < 4 ? j : 60 + j);
-      if (output < m.outputs) y[output] = total[i][j];
+      if (output < m.outputs) StoreElement(m.y, m.y_dtype, y_row + output, total[i][j]);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/gpu/launch.h"
+#include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/projection_args.h"
 
@@ -17,20 +18,22 @@ namespace gpu {
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile) {
   const ProjectionParams& first = params[0];
   ProjectionArgs args{};
-  args.x = first.x;
+  args.x = first.x.data;
+  args.x_dtype = first.x.dtype;
   args.x_stride = first.x_stride;
   args.rows = first.rows;
   args.features = static_cast<int32_t>(first.weight.cols);
-  args.x_vector = first.x_stride % 4 == 0 && first.weight.cols % 4 == 0 && Aligned16(first.x);
+  args.x_vector = first.weight.cols % 4 == 0 && AllowsRaw4(first.x.data, first.x.dtype, first.x_stride);
   size_t used = 0;
   for (const ProjectionParams& p : params) {
     if (p.weight.rows == 0) continue;
     args.matrices[used++] = {.weight = p.weight.data,
-                             .y = p.y,
+                             .y = p.y.data,
                              .y_stride = p.y_stride,
                              .outputs = static_cast<int32_t>(p.weight.rows),
                              .first_tile = args.output_tiles,
-                             .dtype = p.weight.dtype};
+                             .dtype = p.weight.dtype,
+                             .y_dtype = p.y.dtype};
     args.output_tiles += static_cast<int32_t>(CeilDivide(p.weight.rows, outputs_per_tile));
   }
   for (; used < kMaxProjectionsPerLaunch; ++used) args.matrices[used].first_tile = args.output_tiles;
@@ -71,7 +74,7 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
     GDN_RETURN_IF_ERROR(ValidateProjection(p));
     if (p.weight.rows > kMaxFeatures || p.weight.cols > kMaxFeatures) return Mismatch(i, "weight");
     if (p.rows != first.rows) return Mismatch(i, "rows");
-    if (p.x != first.x) return Mismatch(i, "x");
+    if (p.x.data != first.x.data || p.x.dtype != first.x.dtype) return Mismatch(i, "x");
     if (p.x_stride != first.x_stride) return Mismatch(i, "x_stride");
     if (p.path != first.path) return Mismatch(i, "path");
     if (p.weight.cols != first.weight.cols) return Mismatch(i, "weight.cols");
@@ -86,8 +89,8 @@ absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu
   bool any = false;
   for (const ProjectionParams& p : params) any = any || (p.rows > 0 && p.weight.rows > 0);
   if (!any) return absl::OkStatus();
-  const bool gemm = params[0].path == ProjectionPath::kSequenceGemm && params[0].rows >= gpu::kGemmFromRows;
-  return gemm ? gpu::LaunchSequenceGemm(params, stream) : gpu::LaunchRowStable(params, stream);
+  return params[0].path == ProjectionPath::kSequenceGemm ? gpu::LaunchSequenceGemm(params, stream)
+                                                         : gpu::LaunchRowStable(params, stream);
 }
 
 }  // namespace gdn

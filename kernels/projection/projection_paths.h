@@ -17,6 +17,9 @@ namespace gdn {
 // Widens `count` BF16 or F16 elements, exactly.
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
 
+// Writes outputs [begin, end) of every row, `stride` floats apart at `sums`, to y in its dtype.
+void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end);
+
 // oneDNN's single-threaded sgemm over fixed tiles of output features. RESOURCE_EXHAUSTED or INTERNAL where oneDNN
 // fails.
 absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool);

@@ -67,10 +67,14 @@ HWY_INLINE int64_t PaddedColumns(int64_t cols) {
   return (cols + lanes - 1) / lanes * lanes;
 }
 
-// Copies x as the tiles read it: tile by tile of kTileRows rows (the last may have fewer), and within one vector by
+// Copies x, widened, as the tiles read it: tile by tile of kTileRows rows (the last may have fewer), in one vector by
 // vector the same columns of each row, zero-padded to whole vectors. Rows a power of two apart would fight for the same
 // cache sets.
-void PackRows(const ProjectionParams& params, float* packed) {
+template <class Stored>
+HWY_INLINE void PackStored(const ProjectionParams& params, float* packed) {
+  using Bits = typename Stored::Bits;
+  const hn::ScalableTag<float> d;
+  const auto* x = static_cast<const Bits*>(params.x.data);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const int64_t cols = params.weight.cols;
   for (int64_t first = 0; first < params.rows; first += kTileRows) {
@@ -78,10 +82,27 @@ void PackRows(const ProjectionParams& params, float* packed) {
     for (int64_t c = 0; c < cols; c += lanes) {
       const int64_t count = HWY_MIN(lanes, cols - c);
       for (int64_t r = 0; r < rows; ++r, packed += lanes) {
-        std::memcpy(packed, params.x + (first + r) * params.x_stride + c, count * sizeof(float));
-        std::memset(packed + count, 0, (lanes - count) * sizeof(float));
+        const Bits* from = x + (first + r) * params.x_stride + c;
+        if (count == lanes) {
+          hn::StoreU(LoadWide(Stored(), d, from), d, packed);
+        } else {
+          HWY_ALIGN Bits tail[hn::MaxLanes(d)] = {};  // a vector load would read past x's end
+          std::memcpy(tail, from, count * sizeof(Bits));
+          hn::StoreU(LoadWide(Stored(), d, tail), d, packed);
+        }
       }
     }
+  }
+}
+
+void PackRows(const ProjectionParams& params, float* packed) {
+  switch (params.x.dtype) {
+    case DType::kF32:
+      return PackStored<StoredF32>(params, packed);
+    case DType::kBF16:
+      return PackStored<StoredBF16>(params, packed);
+    case DType::kF16:
+      return PackStored<StoredF16>(params, packed);
   }
 }
 
@@ -145,10 +166,11 @@ HWY_INLINE void ProjectRowsOfTile(const Bits* w, int64_t cols, const float* x, i
   ProjectTile<kTileOutputs, kRows, Stored>(w, cols, x, rows, y, y_stride);
 }
 
-// Output features [begin, end). Rows of x go in blocks that stay in the second-level cache while this block of W
-// passes.
+// Output features [begin, end), row r's to y + r * y_stride. Rows of x go in blocks that stay in the second-level
+// cache while this block of W passes.
 template <class Stored>
-HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end) {
+HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* y,
+                             int64_t y_stride) {
   constexpr int64_t kRowsPerBlock = 4 * kTileRows;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
   const int64_t cols = params.weight.cols;
@@ -159,8 +181,8 @@ HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed
     for (; o + kTileOutputs <= end; o += kTileOutputs) {
       for (int64_t row = block; row < block_end; row += kTileRows) {
         const float* x = packed + row * PaddedColumns(cols);
-        float* y = params.y + row * params.y_stride + o;
-        ProjectRowsOfTile<Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, block_end - row), y, params.y_stride);
+        ProjectRowsOfTile<Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, block_end - row),
+                                  y + row * y_stride + (o - begin), y_stride);
       }
     }
     // The last few outputs one by one: real layers have none, so they get no tiles of their own.
@@ -168,22 +190,22 @@ HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed
       for (int64_t row = block; row < block_end; ++row) {
         const int64_t tile = row - row % kTileRows;
         const float* x = packed + tile * PaddedColumns(cols) + (row - tile) * lanes;
-        float* y = params.y + row * params.y_stride + o;
-        ProjectTile<1, 1, Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, params.rows - tile), y,
-                                  params.y_stride);
+        ProjectTile<1, 1, Stored>(weight + o * cols, cols, x, HWY_MIN(kTileRows, params.rows - tile),
+                                  y + row * y_stride + (o - begin), y_stride);
       }
     }
   }
 }
 
-void ProjectRows(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end) {
+void ProjectRows(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* y,
+                 int64_t y_stride) {
   switch (params.weight.dtype) {
     case DType::kF32:
-      return ProjectBlock<StoredF32>(params, packed, begin, end);
+      return ProjectBlock<StoredF32>(params, packed, begin, end, y, y_stride);
     case DType::kBF16:
-      return ProjectBlock<StoredBF16>(params, packed, begin, end);
+      return ProjectBlock<StoredBF16>(params, packed, begin, end, y, y_stride);
     case DType::kF16:
-      return ProjectBlock<StoredF16>(params, packed, begin, end);
+      return ProjectBlock<StoredF16>(params, packed, begin, end, y, y_stride);
   }
 }
 
@@ -232,12 +254,29 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   const int64_t cols = params.weight.cols;
   GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
   HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
+  const bool narrow = params.y.dtype != DType::kF32;
+  GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
+                       WorkerScratch::Make(pool.threads(), narrow ? params.rows * kOutputsPerTask : 0));
   const int64_t tasks = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
-  ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int) {
-    const int64_t end = std::min(outputs, (task + 1) * kOutputsPerTask);
-    HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), task * kOutputsPerTask, end);
+  ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int worker) {
+    const int64_t begin = task * kOutputsPerTask;
+    const int64_t end = std::min(outputs, begin + kOutputsPerTask);
+    if (!narrow) {
+      HWY_DYNAMIC_DISPATCH(ProjectRows)
+      (params, packed.piece(0), begin, end, params.y.floats() + begin, params.y_stride);
+      return;
+    }
+    HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), begin, end, sums.piece(worker), kOutputsPerTask);
+    NarrowRows(params, sums.piece(worker), kOutputsPerTask, begin, end);
   });
   return absl::OkStatus();
+}
+
+void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end) {
+  for (int64_t row = 0; row < params.rows; ++row) {
+    ConvertFromFloat(sums + row * stride, static_cast<size_t>(end - begin), params.y.dtype,
+                     params.y.From(row * params.y_stride + begin).data);
+  }
 }
 
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst) {

@@ -11,6 +11,7 @@
 // second halves, so that the lanes' 16-byte reads are side by side. Bound by memory up to about 8 rows.
 
 #include "kernels/gpu/launch.h"
+#include "kernels/gpu/typed_elements.h"
 #include "kernels/gpu/wave.h"
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/weight_vectors-inl.h"
@@ -41,18 +42,9 @@ __device__ __forceinline__ void StageRows(const ProjectionArgs& p, int64_t first
     const int row = i / kVectors;
     const int in_tile = i % kVectors * 4;
     const int32_t f = base + in_tile;
-    Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
-    if (first_row + row < p.rows && f < p.features) {
-      const float* from = p.x + (first_row + row) * p.x_stride + f;
-      if (p.x_vector) {
-        x = Load4(from);
-      } else {
-        x.x = from[0];
-        if (f + 1 < p.features) x.y = from[1];
-        if (f + 2 < p.features) x.z = from[2];
-        if (f + 3 < p.features) x.w = from[3];
-      }
-    }
+    const int32_t count = first_row + row < p.rows ? p.features - f : 0;
+    const Vec4 raw = LoadRaw4(p.x, p.x_dtype, (first_row + row) * p.x_stride + f, count, p.x_vector);
+    const Vec4 x = WidenRaw4(raw, p.x_dtype);
     const int in_chunk = in_tile % kChunk;
     const int place = (in_tile - in_chunk) + in_chunk / 4 % 2 * (kChunk / 2) + in_chunk / 8 * 4;
     s.x.Store4(row * kTileFeatures + place, x);
@@ -158,7 +150,9 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
     }
     const int64_t row = first_row + (first + lane) / kOutputs;
     const int32_t output = first_output + (first + lane) % kOutputs;
-    if (first + lane < kRows * kOutputs && row < p.rows && output < m.outputs) m.y[row * m.y_stride + output] = mine;
+    if (first + lane < kRows * kOutputs && row < p.rows && output < m.outputs) {
+      StoreElement(m.y, m.y_dtype, row * m.y_stride + output, mine);
+    }
   }
 }
 

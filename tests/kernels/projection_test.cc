@@ -247,7 +247,7 @@ TEST_P(Projection, OneLaunchRefusesMatricesThatDoNotShareTheirRows) {
     return backend().Projections(std::vector<ProjectionParams>{good.params, changed});
   };
   ExpectRefused<ProjectionParams>(call, good.params,
-                                  {{"x of matrix 1", [](auto& p) { ++p.x; }},
+                                  {{"x of matrix 1", [](auto& p) { p.x = p.x.From(1); }},
                                    {"rows of matrix 1", [](auto& p) { p.rows = 1; }},
                                    {"x_stride", [](auto& p) { p.x_stride = 9; }},
                                    {"path", [](auto& p) { p.path = ProjectionPath::kSequenceGemm; }},

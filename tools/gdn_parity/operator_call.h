@@ -47,7 +47,7 @@ class OperatorCall {
 
   template <typename Field>
   OperatorCall& Out(Field field, std::string name, Shape shape) {
-    using T = std::remove_pointer_t<std::remove_reference_t<std::invoke_result_t<Field, Params&>>>;
+    using T = Element<Field>;
     int64_t count = 1;
     for (const int64_t extent : shape) count *= extent;
     const auto expected = Hold(std::vector<T>(count));
@@ -84,7 +84,7 @@ class OperatorCall {
   // Memory that is neither compared nor dumped.
   template <typename Field>
   OperatorCall& Scratch(Field field, int64_t count) {
-    using T = std::remove_pointer_t<std::remove_reference_t<std::invoke_result_t<Field, Params&>>>;
+    using T = Element<Field>;
     const auto on_host = Hold(std::vector<T>(count));
     std::invoke(field, host_) = on_host->data();
     return Bind([=](OperatorRow& row, Params& device) -> absl::Status {
@@ -124,6 +124,12 @@ class OperatorCall {
   }
 
  private:
+  // Of the tensor that a field points at; of one whose dtype is a value, float.
+  template <typename Field>
+  using Pointer = std::remove_reference_t<std::invoke_result_t<Field, Params&>>;
+  template <typename Field>
+  using Element = std::conditional_t<std::is_pointer_v<Pointer<Field>>, std::remove_pointer_t<Pointer<Field>>, float>;
+
   using Binding = std::function<absl::Status(OperatorRow&, Params&)>;
 
   template <typename T>

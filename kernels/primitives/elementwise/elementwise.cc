@@ -76,18 +76,6 @@ absl::Status ValidateVectorMultiply(const VectorMultiplyParams& params) {
   return RequirePointers(kOp, {{"x", params.x}, {"v", params.v}, {"y", params.y}});
 }
 
-absl::Status ValidateConvert(const ConvertParams& params) {
-  constexpr char kOp[] = "Convert";
-  const int singles = (params.from == DType::kF32 ? 1 : 0) + (params.to == DType::kF32 ? 1 : 0);
-  if (singles != 1) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                     absl::StrCat(kOp, ": from ", std::string(DTypeName(params.from)), " to ",
-                                  std::string(DTypeName(params.to)), "; expected float32 on one side only"),
-                     {{"field", "from"}});
-  }
-  return ValidateElements(kOp, params.count, {{"x", params.x}, {"y", params.y}});
-}
-
 void UnaryReference(const UnaryParams& params) {
   for (int64_t i = 0; i < params.count; ++i) {
     params.y[i] = static_cast<float>(Apply(params.op, params.x[i], params.factor));
@@ -106,14 +94,6 @@ void VectorMultiplyReference(const VectorMultiplyParams& params) {
       const double factor = params.v[(params.vector == VectorKind::kRow ? col : row) * params.v_stride];
       params.y[row * params.y_stride + col] = static_cast<float>(params.x[row * params.x_stride + col] * factor);
     }
-  }
-}
-
-void ConvertReference(const ConvertParams& params) {
-  if (params.from == DType::kF32) {
-    ConvertFromFloat(static_cast<const float*>(params.x), params.count, params.to, params.y);
-  } else {
-    ConvertToFloat(params.from, params.x, params.count, static_cast<float*>(params.y));
   }
 }
 

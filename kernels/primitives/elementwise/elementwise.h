@@ -1,9 +1,8 @@
-// Functions of one element, of two, of an element and its row or column, and conversions between number formats.
+// Functions of one element, of two, and of an element and its row or column.
 //
 //   unary    y = f(x), f among exp, log, sigmoid, silu, softplus, neg, scale (factor * x)
 //   binary   y = a op b, op among +, -, *, |a - b|, (a - b)^2
 //   multiply by a vector    y[i][j] = x[i][j] * v[j] (row vector) or x[i][j] * v[i] (column vector)
-//   convert  float32 <-> bfloat16 or float16, to the nearest, ties to even; float16 overflows to infinity
 // sigmoid, silu and softplus are the layer's own (finite wherever the exact result is; softplus(x) = x above 20).
 // Outputs may be the inputs of the same format, not overlap them otherwise.
 // Thread safety: any number of calls at a time on different outputs. Ownership: none; pointers are backend memory (host
@@ -17,7 +16,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn {
@@ -54,27 +52,16 @@ struct VectorMultiplyParams {
   int64_t y_stride = 0;
 };
 
-struct ConvertParams {
-  DType from = DType::kF32;
-  DType to = DType::kF32;  // one of the two is kF32
-  int64_t count = 0;
-  const void* x = nullptr;  // [count]
-  void* y = nullptr;        // [count]
-};
-
 absl::Status ValidateUnary(const UnaryParams& params);
 absl::Status ValidateBinary(const BinaryParams& params);
 absl::Status ValidateVectorMultiply(const VectorMultiplyParams& params);
-absl::Status ValidateConvert(const ConvertParams& params);
 
 void UnaryReference(const UnaryParams& params);
 void BinaryReference(const BinaryParams& params);
 void VectorMultiplyReference(const VectorMultiplyParams& params);
-void ConvertReference(const ConvertParams& params);
 
 absl::Status UnaryGpu(const UnaryParams& params, const gpu::Stream& stream);
 absl::Status BinaryGpu(const BinaryParams& params, const gpu::Stream& stream);
 absl::Status VectorMultiplyGpu(const VectorMultiplyParams& params, const gpu::Stream& stream);
-absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream);
 
 }  // namespace gdn

@@ -1,4 +1,4 @@
-// y = f(x), a op b, x times a row or column vector, and bf16 / f16 to and from float32, on the GPU.
+// y = f(x), a op b, and x times a row or column vector on the GPU.
 //
 // Threads: one for four neighbours (16-byte accesses where every pointer is aligned to them, else element by element),
 // striding over the grid; the vector multiply by tiles of 16 x 64. Resources: registers only. Bound by memory.
@@ -76,49 +76,6 @@ __global__ __launch_bounds__(kMatrixTileThreads) void VectorMultiplyKernel(Vecto
   });
 }
 
-// Four 16-bit numbers, the first in the lowest bits.
-struct alignas(8) Halves {
-  uint32_t low, high;
-};
-
-template <DType kHalf>
-__device__ __forceinline__ float FromHalf(uint32_t bits) {
-  const uint16_t half = static_cast<uint16_t>(bits);
-  return kHalf == DType::kBF16 ? FromBf16(half) : FromF16(half);
-}
-template <DType kHalf>
-__device__ __forceinline__ uint32_t ToHalf(float x) {
-  return kHalf == DType::kBF16 ? ToBf16(x) : ToF16(x);
-}
-
-template <DType kHalf>
-__global__ __launch_bounds__(kThreads) void FromHalfKernel(ConvertParams p, bool vector) {
-  const uint16_t* x = static_cast<const uint16_t*>(p.x);
-  float* y = static_cast<float*>(p.y);
-  ForEachFour(
-      p.count, vector,
-      [&](int64_t i) {
-        const Halves h = *reinterpret_cast<const Halves*>(x + i);
-        Store4(y + i, {FromHalf<kHalf>(h.low), FromHalf<kHalf>(h.low >> 16), FromHalf<kHalf>(h.high),
-                       FromHalf<kHalf>(h.high >> 16)});
-      },
-      [&](int64_t i) { y[i] = FromHalf<kHalf>(x[i]); });
-}
-
-template <DType kHalf>
-__global__ __launch_bounds__(kThreads) void ToHalfKernel(ConvertParams p, bool vector) {
-  const float* x = static_cast<const float*>(p.x);
-  uint16_t* y = static_cast<uint16_t*>(p.y);
-  ForEachFour(
-      p.count, vector,
-      [&](int64_t i) {
-        const Vec4 v = Load4(x + i);
-        *reinterpret_cast<Halves*>(y + i) = {ToHalf<kHalf>(v.x) | (ToHalf<kHalf>(v.y) << 16),
-                                             ToHalf<kHalf>(v.z) | (ToHalf<kHalf>(v.w) << 16)};
-      },
-      [&](int64_t i) { y[i] = static_cast<uint16_t>(ToHalf<kHalf>(x[i])); });
-}
-
 template <typename Params>
 struct NamedKernel {
   const char* name;
@@ -162,16 +119,6 @@ absl::Status VectorMultiplyGpu(const VectorMultiplyParams& params, const gpu::St
   GDN_RETURN_IF_ERROR(ValidateVectorMultiply(params));
   return gpu::Launch("vector_multiply", gpu::VectorMultiplyKernel, {gpu::MatrixTiles(1, params.rows, params.cols)},
                      gpu::kMatrixTileThreads, stream, params);
-}
-
-absl::Status ConvertGpu(const ConvertParams& params, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(ValidateConvert(params));
-  using Kernel = gpu::NamedKernel<ConvertParams>;
-  const Kernel kernel = params.from == DType::kBF16  ? Kernel{"bf16_to_f32", gpu::FromHalfKernel<DType::kBF16>}
-                        : params.from == DType::kF16 ? Kernel{"f16_to_f32", gpu::FromHalfKernel<DType::kF16>}
-                        : params.to == DType::kBF16  ? Kernel{"f32_to_bf16", gpu::ToHalfKernel<DType::kBF16>}
-                                                     : Kernel{"f32_to_f16", gpu::ToHalfKernel<DType::kF16>};
-  return gpu::LaunchStrided(kernel, params, gpu::Aligned16(params.x, params.y), stream);
 }
 
 }  // namespace gdn

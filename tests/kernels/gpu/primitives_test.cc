@@ -36,24 +36,21 @@ TEST_P(Elementwise, ConversionsRoundToNearestEvenAndKeepInfinityAndNan) {
     }
     const int64_t count = static_cast<int64_t>(x.size());
     std::vector<uint16_t> expected(count);
-    ConvertReference({.from = DType::kF32, .to = half, .count = count, .x = x.data(), .y = expected.data()});
+    ASSERT_EQ(ConvertCpu({.count = count, .x = x.data(), .y = {expected.data(), half}}), absl::OkStatus());
     for (int offset : {0, 1}) {  // aligned, and not
       uint16_t* y = Poisoned<uint16_t>(count + offset) + offset;
-      ASSERT_EQ(ConvertGpu({.from = DType::kF32, .to = half, .count = count, .x = Upload(x), .y = y}, stream()),
-                absl::OkStatus());
+      ASSERT_EQ(ConvertGpu({.count = count, .x = Upload(x), .y = {y, half}}, stream()), absl::OkStatus());
       EXPECT_EQ(Download(y, count), expected);
       std::vector<float> back(count);
-      ConvertReference({.from = half, .to = DType::kF32, .count = count, .x = expected.data(), .y = back.data()});
+      ASSERT_EQ(ConvertCpu({.count = count, .x = {expected.data(), half}, .y = back.data()}), absl::OkStatus());
       float* z = Poisoned(count);
-      ASSERT_EQ(ConvertGpu({.from = half, .to = DType::kF32, .count = count, .x = y, .y = z}, stream()),
-                absl::OkStatus());
+      ASSERT_EQ(ConvertGpu({.count = count, .x = {y, half}, .y = z}, stream()), absl::OkStatus());
       EXPECT_TRUE(BitEqual(Download(z, count), back));
     }
     uint16_t* y = Poisoned<uint16_t>(1);
-    ASSERT_EQ(ConvertGpu({.from = DType::kF32, .to = half, .count = 1, .x = Upload({kNan}), .y = y}, stream()),
-              absl::OkStatus());
+    ASSERT_EQ(ConvertGpu({.count = 1, .x = Upload({kNan}), .y = {y, half}}, stream()), absl::OkStatus());
     float* z = Upload({0.0f});
-    ASSERT_EQ(ConvertGpu({.from = half, .to = DType::kF32, .count = 1, .x = y, .y = z}, stream()), absl::OkStatus());
+    ASSERT_EQ(ConvertGpu({.count = 1, .x = {y, half}, .y = z}, stream()), absl::OkStatus());
     EXPECT_TRUE(std::isnan(Download(z, 1)[0]));
   }
 }
@@ -61,7 +58,7 @@ TEST_P(Elementwise, ConversionsRoundToNearestEvenAndKeepInfinityAndNan) {
 TEST(ConvertParams, AConversionBetweenTwoEqualFormatsIsRefused) {
   float x = 0.0f;
   for (const auto& [from, to] : {std::pair(DType::kF32, DType::kF32), std::pair(DType::kF16, DType::kBF16)}) {
-    EXPECT_THAT(ValidateConvert({.from = from, .to = to, .count = 1, .x = &x, .y = &x}), IsInvalid(""));
+    EXPECT_THAT(ValidateConvert({.count = 1, .x = {&x, from}, .y = {&x, to}}), IsInvalid(""));
   }
 }
 

@@ -1,5 +1,6 @@
 // Rows of the element-wise operations.
 
+#include "kernels/convert/convert.h"
 #include "kernels/primitives/elementwise/elementwise.h"
 
 #include <functional>
@@ -105,14 +106,13 @@ struct RoundTripParams {
 };
 
 void RoundTripReference(const RoundTripParams& p) {
-  ConvertReference({.from = DType::kF32, .to = DType::kBF16, .count = kCount, .x = p.x, .y = p.bits});
-  ConvertReference({.from = DType::kBF16, .to = DType::kF32, .count = kCount, .x = p.bits, .y = p.y});
+  static_cast<void>(ConvertCpu({.count = kCount, .x = p.x, .y = {p.bits, DType::kBF16}}));
+  static_cast<void>(ConvertCpu({.count = kCount, .x = {p.bits, DType::kBF16}, .y = p.y}));
 }
 
 absl::Status RoundTripGpu(const RoundTripParams& p, const gpu::Stream& stream) {
-  GDN_RETURN_IF_ERROR(
-      ConvertGpu({.from = DType::kF32, .to = DType::kBF16, .count = kCount, .x = p.x, .y = p.bits}, stream));
-  return ConvertGpu({.from = DType::kBF16, .to = DType::kF32, .count = kCount, .x = p.bits, .y = p.y}, stream);
+  GDN_RETURN_IF_ERROR(ConvertGpu({.count = kCount, .x = p.x, .y = {p.bits, DType::kBF16}}, stream));
+  return ConvertGpu({.count = kCount, .x = {p.bits, DType::kBF16}, .y = p.y}, stream);
 }
 
 CaseResult Bf16RoundTrip(Backend& backend, RandomTensor& random) {

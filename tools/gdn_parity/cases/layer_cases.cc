@@ -79,12 +79,12 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
 }
 
 // One input tensor of a step, made on the host and uploaded.
-struct InputTensor {
-  const float* LayerStep::*member;
+struct StepInput {
+  InputTensor LayerStep::*member;
   std::vector<float> values;
 };
 
-std::vector<InputTensor> MakeInputs(const LayerCase& c, int64_t tokens, RandomTensor& random) {
+std::vector<StepInput> MakeInputs(const LayerCase& c, int64_t tokens, RandomTensor& random) {
   const LayerDims& dims = c.dims;
   switch (c.kind) {
     case InputKind::kProjected:
@@ -125,18 +125,18 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
                    .scale = 0.125f,
                    .use_qk_l2norm = true,
                    .output = expected.data()};
-    const std::vector<InputTensor> inputs = MakeInputs(c, batch.tokens(), random);
-    for (const InputTensor& input : inputs) step.*input.member = input.values.data();
+    const std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
+    for (const StepInput& input : inputs) step.*input.member = input.values.data();
     GDN_RETURN_IF_ERROR(GdnLayerReference(step));
 
     step.weights = &weights.device;
     step.pool = state.device();
-    for (const InputTensor& input : inputs) {
+    for (const StepInput& input : inputs) {
       GDN_ASSIGN_OR_RETURN(step.*input.member, data.Upload(input.values));
     }
     GDN_ASSIGN_OR_RETURN(step.output, data.Poisoned(expected.size()));
     GDN_RETURN_IF_ERROR(call == 0 ? runner.Prefill(step) : runner.Decode(step, log_lengths.data()));
-    GDN_ASSIGN_OR_RETURN(const std::vector<float> actual, data.Download(step.output, expected.size()));
+    GDN_ASSIGN_OR_RETURN(const std::vector<float> actual, data.Download(step.output.floats(), expected.size()));
     outputs.Append(actual, expected);
     for (int32_t i = 0; i < sequences; ++i) counts[i] += lengths[i];
   }

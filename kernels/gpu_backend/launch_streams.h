@@ -1,0 +1,54 @@
+// What a launch's copies and fences need beside the stream of operators: a stream for each way, and events.
+//
+// Small copies stay on the operators' stream: ordering two streams takes longer than they do.
+// Thread safety: WaitFence from any thread, the others by the thread that issues. Ownership: owns its streams and
+// events; the operators' stream must outlive it.
+//
+//   GDN_RETURN_IF_ERROR(streams.In(device, host, bytes));
+//   ...operators...
+//   GDN_RETURN_IF_ERROR(streams.Out(host, device, bytes));
+//   GDN_ASSIGN_OR_RETURN(const Event fence, streams.MakeFence());
+//   GDN_RETURN_IF_ERROR(streams.WaitFence(fence));
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/gpu/runtime.h"
+
+namespace gdn::gpu {
+
+class LaunchStreams {
+ public:
+  LaunchStreams(int device, const Stream& operators) : device_(device), operators_(operators) {}
+  LaunchStreams(const LaunchStreams&) = delete;
+  ~LaunchStreams();
+
+  absl::Status In(void* device, const void* host, size_t bytes);
+  absl::Status Out(void* host, const void* device, size_t bytes);
+  absl::StatusOr<Event> MakeFence();
+  absl::Status WaitFence(Event fence);
+  absl::Status Synchronize();
+
+ private:
+  // `waiting` goes on only behind what `first` has now.
+  absl::Status Order(const Stream& first, const Stream& waiting);
+  absl::StatusOr<Stream> Get(std::optional<Stream>& stream);
+  absl::StatusOr<Event> TakeEvent();
+
+  const int device_;
+  const Stream operators_;
+  std::optional<Stream> in_, out_;  // made when first used
+  Event order_ = nullptr;
+  bool out_used_ = false;  // since the last fence
+
+  absl::Mutex mu_;
+  std::vector<Event> idle_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace gdn::gpu

@@ -53,7 +53,7 @@ StatePool::StatePool(StateStore* store, DeviceBuffer memory, const StateLayout& 
 
 bool StatePool::TryClaim(int32_t count) {
   absl::MutexLock lock(&mu_);
-  if (claimed_ + count > view_.slot_count - kSpareSlots) return false;
+  if (claimed_ + count > view_.slot_count - spare_slots()) return false;
   claimed_ += count;
   return true;
 }
@@ -72,7 +72,7 @@ SlotRef StatePool::PopLocked(bool spare) {
     index = returned_.back();
     returned_.pop_back();
   } else {
-    // Claims are bounded by the budget and spares by kSpareSlots, so this is a defect, and the next step would write
+    // Claims are bounded by the budget and spares by their number, so this is a defect, and the next step would write
     // out of bounds.
     if (static_cast<int32_t>(slots_.size()) >= view_.slot_count) std::abort();
     index = static_cast<int32_t>(slots_.size());
@@ -89,7 +89,7 @@ SlotRef StatePool::TakeClaimed() {
 
 absl::StatusOr<SlotRef> StatePool::TakeSpare() {
   absl::MutexLock lock(&mu_);
-  if (spares_ >= kSpareSlots) {
+  if (spares_ >= spare_slots()) {
     return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
                      "no spare state slot is free; another prefill is writing aside, try again shortly");
   }

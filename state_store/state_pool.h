@@ -9,6 +9,7 @@
 //   SlotRef share = slot;                    // neither is exclusive() now
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -75,12 +76,15 @@ class SlotClaim {
 // The slots of one layout. Used through the two classes above.
 class StatePool : public std::enable_shared_from_this<StatePool> {
  public:
-  // Prefills that may write aside at the same time.
-  static constexpr int32_t kSpareSlots = 2;
-
   StatePool(class StateStore* store, DeviceBuffer memory, const StateLayout& layout, int32_t slot_count);
 
   const StatePoolView& view() const { return view_; }
+  // Prefills that may write aside at the same time: an eighth of the slots, but 2 to 8. They are no claim's.
+  int32_t spare_slots() const { return SpareSlots(view_.slot_count); }
+  static int32_t SpareSlots(int64_t slot_count) {
+    return static_cast<int32_t>(std::clamp<int64_t>(slot_count / 8, kLeastSpareSlots, 8));
+  }
+  static constexpr int32_t kLeastSpareSlots = 2;
   // A spare slot for writing aside; RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where all spares are out.
   absl::StatusOr<SlotRef> TakeSpare();
   // Puts `spare` in the place of `slot`, which becomes the spare: the claim that `slot` came from is now spare's.

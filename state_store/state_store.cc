@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<SlotClaim>> StateStore::Reserve(const LayerDims& dims
       std::erase_if(pools_, [](const std::shared_ptr<StatePool>& idle) { return idle.use_count() == 1; });
       int64_t allocated = 0;
       for (const std::shared_ptr<StatePool>& other : pools_) {
-        allocated += (other->view().slot_count - StatePool::kSpareSlots) * other->view().layout.slot_bytes();
+        allocated += (other->view().slot_count - StatePool::kLeastSpareSlots) * other->view().layout.slot_bytes();
       }
       GDN_ASSIGN_OR_RETURN(pool, MakePool(layout, count, allocated));
       pools_.push_back(pool);
@@ -73,7 +73,14 @@ absl::StatusOr<std::shared_ptr<StatePool>> StateStore::MakePool(const StateLayou
     if (needed > room) return NoRoom(needed, std::max<int64_t>(room, 0), ": sessions of other shapes hold the rest");
     bytes = std::max(needed, room / 2);
   }
-  const int64_t slots = bytes / layout.slot_bytes() + StatePool::kSpareSlots;
+  // Of its spares two come on top of the budget, so that the smallest one still holds what it says; the others, which
+  // only a larger pool has, are within it. Where memory is not committed, all of them are on top.
+  int64_t slots = bytes / layout.slot_bytes() + StatePool::kLeastSpareSlots;
+  if (const int64_t least = bytes / layout.slot_bytes() + StatePool::SpareSlots(slots); backend_.info().lazy_memory) {
+    slots = least;
+  } else if (slots - StatePool::SpareSlots(slots) < count) {
+    slots = count + StatePool::SpareSlots(least);
+  }
   const auto slot_count = static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
   GDN_ASSIGN_OR_RETURN(DeviceBuffer memory,
                        DeviceBuffer::Make(backend_, static_cast<size_t>(slot_count * layout.slot_bytes())));

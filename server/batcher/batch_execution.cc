@@ -1,8 +1,6 @@
 #include "server/batcher/batch_execution.h"
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -11,10 +9,6 @@
 
 namespace gdn {
 namespace {
-
-constexpr int64_t kAlignFloats = 16;
-
-int64_t AlignUp(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
 
 // Why a job should not begin, or OK.
 absl::Status Stopped(const StepJob& job) {
@@ -27,18 +21,6 @@ absl::Status Stopped(const StepJob& job) {
                      "the deadline passed before the step was applied; the state did not move");
   }
   return absl::OkStatus();
-}
-
-// Where LayerStep keeps the index-th field of a kind.
-const float** FieldPointer(LayerStep& step, int index) {
-  switch (step.kind) {
-    case InputKind::kHiddenStates:
-      return &step.hidden_states;
-    case InputKind::kProjected:
-      return std::array{&step.mixed_qkv, &step.z, &step.b, &step.a}[static_cast<size_t>(index)];
-    default:
-      return std::array{&step.q, &step.k, &step.v, &step.g, &step.beta}[static_cast<size_t>(index)];
-  }
 }
 
 LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
@@ -69,63 +51,16 @@ void FailRow(StepRow& row, const absl::Status& status) {
   row.lease = StepLease();
 }
 
+// The launch's rows of a pool.
+IssuedLaunch::OfPool& OfPoolOf(IssuedLaunch& issued, const StepRow& row) {
+  const StatePool* pool = row.lease.pool().get();
+  for (IssuedLaunch::OfPool& part : issued.pools) {
+    if (part.rows.front().row->lease.pool().get() == pool) return part;
+  }
+  return issued.pools.emplace_back();
+}
+
 }  // namespace
-
-absl::Status BatchExecutor::Gather(const std::vector<RowSpan>& rows, LayerStep* step) {
-  const StepJob& shape = *rows.front().job;
-  int64_t tokens = 0;
-  for (const RowSpan& span : rows) tokens += span.tokens;
-  std::array<int64_t, kMaxStepFields> offsets{};
-  int64_t floats = 0;
-  for (int f = 0; f < shape.field_count; ++f) {
-    offsets[static_cast<size_t>(f)] = floats;
-    floats += AlignUp(tokens * shape.fields[static_cast<size_t>(f)].features);
-  }
-  const int64_t output_offset = floats;
-  const auto bytes = static_cast<size_t>(floats + AlignUp(tokens * shape.output_features)) * sizeof(float);
-  if (bytes > staging_.bytes()) {
-    staging_ = DeviceBuffer();  // freed first: the two need not fit side by side
-    GDN_ASSIGN_OR_RETURN(staging_, DeviceBuffer::Make(backend_, bytes));
-  }
-  const bool unified = backend_.info().unified_memory;
-  if (!unified) host_staging_.resize(std::max(host_staging_.size(), bytes / sizeof(float)));
-  float* host = unified ? staging_.floats() : host_staging_.data();
-  for (int f = 0; f < shape.field_count; ++f) {
-    const auto index = static_cast<size_t>(f);
-    float* out = host + offsets[index];
-    for (const RowSpan& span : rows) {
-      const StepField& field = span.job->fields[index];
-      const int64_t count = span.tokens * field.features;
-      const char* in =
-          span.row->inputs[index] + static_cast<size_t>(span.first * field.features) * DTypeSize(field.dtype);
-      ConvertToFloat(field.dtype, in, static_cast<size_t>(count), out);
-      out += count;
-    }
-    *FieldPointer(*step, f) = staging_.floats() + offsets[index];
-  }
-  step->output = staging_.floats() + output_offset;
-  if (unified) return absl::OkStatus();
-  return backend_.CopyIn(staging_.data(), host, static_cast<size_t>(output_offset) * sizeof(float));
-}
-
-absl::Status BatchExecutor::Scatter(const std::vector<RowSpan>& rows, const LayerStep& step) {
-  const float* host = step.output;
-  if (!backend_.info().unified_memory) {
-    const auto count = static_cast<size_t>(step.batch.tokens() * rows.front().job->output_features);
-    host_staging_.resize(std::max(host_staging_.size(), count));
-    GDN_RETURN_IF_ERROR(backend_.CopyOut(host_staging_.data(), step.output, count * sizeof(float)));
-    host = host_staging_.data();
-  }
-  GDN_RETURN_IF_ERROR(backend_.Synchronize());
-  for (const RowSpan& span : rows) {
-    const int64_t count = span.tokens * span.job->output_features;
-    char* out = span.row->output +
-                static_cast<size_t>(span.first * span.job->output_features) * DTypeSize(span.job->output_dtype);
-    ConvertFromFloat(host, static_cast<size_t>(count), span.job->output_dtype, out);
-    host += count;
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease) {
   GDN_ASSIGN_OR_RETURN(const StepSlots slots, lease.PrepareDecode());
@@ -140,13 +75,100 @@ absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease) 
   return slots;
 }
 
-absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<StepOutcome>& outcomes) {
-  const StepJob& shape = *rows.front().job;
-  const StatePoolView pool = rows.front().row->lease.pool()->view();
+absl::Status IssuedLaunch::StatusOf(size_t part) const {
+  if (!stopped[part].ok()) return stopped[part];
+  for (const OfPool& pool : pools) {
+    for (const RowSpan& row : pool.rows) {
+      if (row.job == jobs[part].get()) return pool.status;
+    }
+  }
+  return absl::OkStatus();  // without tokens
+}
+
+std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& lane) {
+  auto issued = std::make_unique<IssuedLaunch>();
+  issued->begin = absl::Now();
+  issued->launch = std::move(launch);
+  issued->lane = &lane;
+  for (const Launch::Part& part : issued->launch.parts) {
+    issued->jobs.push_back(static_cast<StepJob&>(*part.step).self);
+  }
+  issued->stopped.resize(issued->jobs.size());
+  issued->launch.prefill ? CollectPrefills(*issued) : CollectDecodes(*issued);
+  if (issued->pools.empty()) return issued;
+
+  absl::Status status = health_.status();
+  if (status.ok()) status = backend_.UseThread();
+  if (status.ok()) {
+    std::vector<LanePart*> parts;
+    for (IssuedLaunch::OfPool& pool : issued->pools) parts.push_back(&pool);
+    status = lane.Reserve(parts);
+  }
+  for (IssuedLaunch::OfPool& pool : issued->pools) {
+    pool.status = status;
+    if (!status.ok()) continue;
+    pool.status = issued->launch.prefill ? RunPrefill(pool, lane) : RunDecode(pool, lane);
+    if (pool.status.ok()) pool.status = lane.StageOut(pool);
+  }
+  if (!status.ok()) return issued;
+  // Also behind what failed half-way: nobody's slot is let go while operators may still write it.
+  absl::StatusOr<Fence> fence = backend_.MakeFence();
+  if (fence.ok()) {
+    issued->fence = *fence;
+    return issued;
+  }
+  for (IssuedLaunch::OfPool& pool : issued->pools) pool.status.Update(fence.status());
+  static_cast<void>(backend_.Synchronize());  // its failure is the same
+  return issued;
+}
+
+void BatchExecutor::CollectDecodes(IssuedLaunch& issued) {
+  for (const StepJobPtr& job : issued.jobs) {
+    const absl::Status stopped = Stopped(*job);
+    for (StepRow& row : job->rows) {
+      // A row that another call has joined is computed all the same: that call wants it.
+      if (!stopped.ok() && row.lease.TryCancel()) {
+        row.status = stopped;
+      } else if (row.tokens == 0) {
+        CommitRow(*job, row, {.after = row.lease.before()}, 0);
+      } else {
+        OfPoolOf(issued, row).rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
+      }
+    }
+  }
+}
+
+void BatchExecutor::CollectPrefills(IssuedLaunch& issued) {
+  for (size_t i = 0; i < issued.jobs.size(); ++i) {
+    StepJob& job = *issued.jobs[i];
+    StepRow& row = job.rows.front();
+    const Launch::Part& part = issued.launch.parts[i];
+    absl::Status& why = issued.stopped[i];
+    why = Stopped(job);
+    // The lease stays until the segments before this one have run; until then it can still be joined.
+    if (!why.ok() && !row.lease.joined()) continue;
+    why = absl::OkStatus();
+    if (part.tokens == 0) continue;
+    if (part.first == 0) {
+      const absl::StatusOr<int32_t> aside = row.lease.PrepareAside();
+      why = aside.status();
+      if (!aside.ok()) continue;
+      job.aside = *aside;
+    }
+    OfPoolOf(issued, row)
+        .rows.push_back({.job = &job,
+                         .row = &row,
+                         .first = static_cast<int32_t>(part.first),
+                         .tokens = static_cast<int32_t>(part.tokens)});
+  }
+}
+
+absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, LaunchLane& lane) {
+  const StepJob& shape = part.shape();
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<int64_t> token_counts;
-  for (RowSpan& span : rows) {
+  for (RowSpan& span : part.rows) {
     StepLease& lease = span.row->lease;
     GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend_, lease));
     cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
@@ -156,131 +178,103 @@ absl::Status BatchExecutor::RunDecode(std::vector<RowSpan>& rows, std::vector<St
     log_lengths.push_back(lease.before().log_length);
     // A new state's base is its own from the start; another's once the log is full, which a draft's never is.
     const bool folds = !shape.draft && log_lengths.back() + span.tokens >= kLogCapacity;
-    outcomes.push_back({.after = lease.before(), .base_written = where.zero || folds});
+    part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || folds});
   }
-  LayerStep step = MakeStep(shape, pool);
-  step.batch = {.sequences = static_cast<int32_t>(rows.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+  LayerStep step = MakeStep(shape, part.rows.front().row->lease.pool()->view());
+  step.batch = {
+      .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
   if (base_slots != slots) step.base_slots = base_slots.data();
   step.draft = shape.draft;
-  GDN_RETURN_IF_ERROR(Gather(rows, &step));
+  GDN_RETURN_IF_ERROR(lane.Gather(part, log_lengths.data(), &step));
   GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    LayerProgress& after = outcomes[i].after;
+  for (size_t i = 0; i < part.rows.size(); ++i) {
+    LayerProgress& after = part.outcomes[i].after;
     if (shape.draft) {
-      after.draft_length = rows[i].tokens;
+      after.draft_length = part.rows[i].tokens;
     } else {
-      after.token_count += rows[i].tokens;
+      after.token_count += part.rows[i].tokens;
       after.log_length = log_lengths[i];
     }
   }
-  return Scatter(rows, step);
+  return absl::OkStatus();
 }
 
-void BatchExecutor::Run(const Launch& launch, std::vector<StepJob*>& ended) {
-  if (!launch.prefill) return Decode(launch, ended);
-  for (const Launch::Part& part : launch.parts) Prefill(part, ended);
+absl::Status BatchExecutor::BeginPrefills(const IssuedLaunch::OfPool& part) {
+  std::vector<int32_t> sources, source_bases, asides, log_lengths;
+  for (const RowSpan& span : part.rows) {
+    if (span.first != 0) continue;
+    const StepLease& lease = span.row->lease;
+    sources.push_back(lease.slot());
+    source_bases.push_back(lease.slot() < 0 ? -1 : lease.base_slot());
+    asides.push_back(span.job->aside);
+    log_lengths.push_back(lease.before().log_length);
+  }
+  return backend_.MaterializeState({.pool = part.rows.front().row->lease.pool()->view(),
+                                    .count = static_cast<int32_t>(asides.size()),
+                                    .src = sources.data(),
+                                    .dst = asides.data(),
+                                    .log_lengths = log_lengths.data(),
+                                    .src_bases = sources == source_bases ? nullptr : source_bases.data()});
 }
 
-void BatchExecutor::Decode(const Launch& launch, std::vector<StepJob*>& ended) {
-  const absl::Time begin = absl::Now();
-  // A launch takes slots of one pool; sessions of one layout may be in several.
-  struct OfPool {
-    std::vector<RowSpan> rows;
-    std::vector<StepOutcome> outcomes;
-    absl::Status status;
-  };
-  std::map<const StatePool*, OfPool> pools;
-  for (const Launch::Part& part : launch.parts) {
-    StepJob& job = static_cast<StepJob&>(*part.step);
-    const absl::Status stopped = Stopped(job);
-    for (StepRow& row : job.rows) {
-      // A row that another call has joined is computed all the same: that call wants it.
-      if (!stopped.ok() && row.lease.TryCancel()) {
-        row.status = stopped;
-      } else if (row.tokens == 0) {
-        CommitRow(job, row, {.after = row.lease.before()}, 0);
+absl::Status BatchExecutor::RunPrefill(const IssuedLaunch::OfPool& part, LaunchLane& lane) {
+  GDN_RETURN_IF_ERROR(BeginPrefills(part));
+  std::vector<int32_t> cu_seqlens = {0};
+  std::vector<int32_t> slots, call_tokens;
+  std::vector<int64_t> token_counts;
+  for (const RowSpan& span : part.rows) {
+    cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
+    slots.push_back(span.job->aside);
+    call_tokens.push_back(span.row->tokens);
+    token_counts.push_back(span.row->lease.before().token_count + span.first);
+  }
+  LayerStep step = MakeStep(part.shape(), part.rows.front().row->lease.pool()->view());
+  step.batch = {
+      .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+  step.token_counts = token_counts.data();
+  step.call_tokens = call_tokens.data();
+  GDN_RETURN_IF_ERROR(lane.Gather(part, /*log_lengths=*/nullptr, &step));
+  return runner_.Prefill(step);
+}
+
+void BatchExecutor::Wait(IssuedLaunch& issued) {
+  const absl::Status waited = backend_.WaitFence(issued.fence);
+  const absl::Time end = absl::Now();
+  {
+    absl::MutexLock lock(&mu_);
+    issued.compute_time_us = absl::ToInt64Microseconds(end - std::max(issued.begin, last_end_));
+    last_end_ = end;
+  }
+  for (IssuedLaunch::OfPool& pool : issued.pools) {
+    pool.status.Update(waited);
+    pool.status = health_.Report(std::move(pool.status));
+    // Once a failure is known nothing later is believed, whatever the device says of it.
+    if (pool.status.ok()) pool.status = health_.status();
+    if (pool.status.ok()) issued.lane->Scatter(pool);
+  }
+}
+
+void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
+  for (IssuedLaunch::OfPool& pool : issued.pools) {
+    for (size_t i = 0; i < pool.rows.size(); ++i) {
+      const RowSpan& span = pool.rows[i];
+      if (pool.status.ok()) {
+        CommitRow(*span.job, *span.row, pool.outcomes[i], issued.compute_time_us);
       } else {
-        pools[row.lease.pool().get()].rows.push_back({.job = &job, .row = &row, .first = 0, .tokens = row.tokens});
+        FailRow(*span.row, pool.status);
       }
     }
   }
-  for (auto& [pool, rows] : pools) {
-    rows.status = health_.status();
-    if (rows.status.ok()) rows.status = health_.Report(RunDecode(rows.rows, rows.outcomes));
-  }
-  const int64_t compute_time_us = absl::ToInt64Microseconds(absl::Now() - begin);
-  for (auto& [pool, rows] : pools) {
-    for (size_t i = 0; i < rows.rows.size(); ++i) {
-      StepRow& row = *rows.rows[i].row;
-      if (rows.status.ok()) {
-        CommitRow(*rows.rows[i].job, row, rows.outcomes[i], compute_time_us);
-      } else {
-        FailRow(row, rows.status);
-      }
-    }
-  }
-  for (const Launch::Part& part : launch.parts) {
-    StepJob& job = static_cast<StepJob&>(*part.step);
-    job.compute_time_us = compute_time_us;
-    ended.push_back(&job);
-  }
+  for (const StepJobPtr& job : issued.jobs) job->compute_time_us = issued.compute_time_us;
 }
 
-absl::Status BatchExecutor::BeginPrefill(StepJob& job) {
-  StepLease& lease = job.rows.front().lease;
-  const int32_t source = lease.slot();
-  const int32_t source_base = source < 0 ? -1 : lease.base_slot();
-  GDN_ASSIGN_OR_RETURN(job.aside, lease.PrepareAside());
-  const int32_t log_length = lease.before().log_length;
-  return backend_.MaterializeState({.pool = lease.pool()->view(),
-                                    .count = 1,
-                                    .src = &source,
-                                    .dst = &job.aside,
-                                    .log_lengths = &log_length,
-                                    .src_bases = source == source_base ? nullptr : &source_base});
-}
-
-absl::Status BatchExecutor::RunSegment(StepJob& job, int32_t first, int32_t tokens) {
+void BatchExecutor::EndPrefill(StepJob& job, const absl::Status& status) {
   StepRow& row = job.rows.front();
-  GDN_RETURN_IF_ERROR(health_.status());
-  if (first == 0) GDN_RETURN_IF_ERROR(BeginPrefill(job));
-  const std::array<int32_t, 2> cu_seqlens = {0, tokens};
-  const int64_t token_count = row.lease.before().token_count + first;
-  LayerStep step = MakeStep(job, row.lease.pool()->view());
-  step.batch = {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = &job.aside};
-  step.token_counts = &token_count;
-  const std::vector<RowSpan> rows = {{.job = &job, .row = &row, .first = first, .tokens = tokens}};
-  GDN_RETURN_IF_ERROR(Gather(rows, &step));
-  GDN_RETURN_IF_ERROR(runner_.Prefill(step));
-  return Scatter(rows, step);
-}
-
-void BatchExecutor::Prefill(const Launch::Part& part, std::vector<StepJob*>& ended) {
-  StepJob& job = static_cast<StepJob&>(*part.step);
-  StepRow& row = job.rows.front();
-  if (absl::Status stopped = Stopped(job); !stopped.ok() && row.lease.TryCancel()) {
-    row.status = stopped;
-    return ended.push_back(&job);
-  }
-  const absl::Time begin = absl::Now();
-  absl::Status status;
-  if (part.tokens > 0) {
-    status = health_.Report(RunSegment(job, static_cast<int32_t>(part.first), static_cast<int32_t>(part.tokens)));
-  }
-  job.compute_time_us += absl::ToInt64Microseconds(absl::Now() - begin);
-  if (!status.ok()) {
-    FailRow(row, status);
-  } else if (!part.last) {
-    return;
-  } else if (row.tokens == 0) {
-    CommitRow(job, row, {.after = row.lease.before()}, 0);
-  } else {
-    const StepOutcome outcome{.after = {.token_count = row.lease.before().token_count + row.tokens},
-                              .base_written = true};
-    CommitRow(job, row, outcome, job.compute_time_us);
-  }
-  ended.push_back(&job);
+  if (!status.ok()) return FailRow(row, status);
+  LayerProgress after = row.lease.before();
+  if (row.tokens > 0) after = {.token_count = after.token_count + row.tokens};
+  CommitRow(job, row, {.after = after, .base_written = row.tokens > 0}, job.compute_time_us);
 }
 
 }  // namespace gdn

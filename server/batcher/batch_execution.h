@@ -1,16 +1,25 @@
-// From launches to kernels and back: gathers rows into backend memory, runs the layer, scatters outputs, commits the
-// leases.
+// From launches to kernels and back: issues a launch's rows to the backend, and ends their steps once it has run.
 //
-// Thread safety: for one thread at a time. Ownership: owns its staging buffers.
+// The two halves may be on different threads, so that the device works on one launch while the next is issued and the
+// last is answered. Between them nothing of a launch's rows changes: leases, slots and spares are committed or given
+// back by the second half, when the launch's fence has passed.
+// Thread safety: Issue by one thread at a time; End of different launches by any, of one job's in the order of Issue.
+// Ownership: an issued launch keeps its jobs.
 //
-//   BatchExecutor executor(backend, health);
-//   executor.Run(launch, ended);  // jobs that have their last result now
+//   std::unique_ptr<IssuedLaunch> issued = executor.Issue(launch);
+//   executor.Wait(*issued);
+//   executor.EndDecodes(*issued);
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "kernels/layer/gdn_layer.h"
+#include "server/batcher/launch_lane.h"
 #include "server/batcher/step_job.h"
 #include "server/health/device_health.h"
 
@@ -20,39 +29,56 @@ namespace gdn {
 // columns of a shared one.
 absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
 
+// A launch on its way.
+struct IssuedLaunch {
+  // Rows whose states are in one pool: a launch takes slots of one, and sessions of one layout may be in several.
+  struct OfPool : LanePart {
+    std::vector<StepOutcome> outcomes;  // of decodes, parallel to rows
+    absl::Status status;
+  };
+  Launch launch;
+  std::vector<StepJobPtr> jobs;       // parallel to launch.parts
+  std::vector<absl::Status> stopped;  // parallel to launch.parts: why a prefill's segment was not issued
+  std::vector<OfPool> pools;
+  LaunchLane* lane = nullptr;
+  Fence fence;
+  absl::Time begin;
+  int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
+
+  // Of the part's segment, once it has run.
+  absl::Status StatusOf(size_t part) const;
+};
+
 class BatchExecutor {
  public:
   // Nothing is computed on a device that has failed; `health` hears of every step that fails, before its call does.
   BatchExecutor(Backend& backend, DeviceHealth& health) : backend_(backend), health_(health), runner_(backend) {}
 
-  // Runs a launch of jobs, all of one group. Jobs that are done with it, or that failed, are appended to `ended`; their
-  // rows have the results.
-  void Run(const Launch& launch, std::vector<StepJob*>& ended);
+  // Never fails as a whole: what failed is in the parts. `lane` is not used by another launch until this one has ended.
+  std::unique_ptr<IssuedLaunch> Issue(Launch launch, LaunchLane& lane);
+
+  // Waits until a launch has run and copies the results to their calls.
+  void Wait(IssuedLaunch& issued);
+
+  // Commits the rows of decodes, or fails them.
+  void EndDecodes(IssuedLaunch& issued);
+  // Commits or fails a prefill none of whose segments is on its way; OK: its last one has run.
+  void EndPrefill(StepJob& job, const absl::Status& status);
 
  private:
-  struct RowSpan {
-    const StepJob* job;
-    StepRow* row;
-    int32_t first = 0;  // token of the row
-    int32_t tokens = 0;
-  };
-
-  void Decode(const Launch& launch, std::vector<StepJob*>& ended);
-  absl::Status RunDecode(std::vector<RowSpan>& rows, std::vector<StepOutcome>& outcomes);
-  void Prefill(const Launch::Part& part, std::vector<StepJob*>& ended);
-  absl::Status BeginPrefill(StepJob& job);
-  absl::Status RunSegment(StepJob& job, int32_t first, int32_t tokens);
-  // Copies the spans' inputs, end to end and as float32, into backend memory and points `step` at them and at room for
-  // the output.
-  absl::Status Gather(const std::vector<RowSpan>& rows, LayerStep* step);
-  // Copies the output back to the rows, in their dtype.
-  absl::Status Scatter(const std::vector<RowSpan>& rows, const LayerStep& step);
+  void CollectDecodes(IssuedLaunch& issued);
+  void CollectPrefills(IssuedLaunch& issued);
+  absl::Status RunDecode(IssuedLaunch::OfPool& part, LaunchLane& lane);
+  absl::Status RunPrefill(const IssuedLaunch::OfPool& part, LaunchLane& lane);
+  // Folds the states of those that begin into their slots aside.
+  absl::Status BeginPrefills(const IssuedLaunch::OfPool& part);
 
   Backend& backend_;
   DeviceHealth& health_;
-  GdnLayerRunner runner_;
-  DeviceBuffer staging_;
-  std::vector<float> host_staging_;  // used only where the host cannot reach backend memory
+  GdnLayerRunner runner_;  // of whoever issues
+
+  absl::Mutex mu_;
+  absl::Time last_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
 }  // namespace gdn

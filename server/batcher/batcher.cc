@@ -1,7 +1,10 @@
 #include "server/batcher/batcher.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -13,13 +16,27 @@ namespace {
 // Groups that are remembered; their numbers are never used again.
 constexpr size_t kMaxGroups = 1024;
 
-SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options) {
+// The next launch is begun this long before it must have been issued: for the thread to wake up, and estimates to err.
+constexpr absl::Duration kLastMoment = absl::Microseconds(60);
+
+SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options, const BackendInfo& backend) {
   SchedulerOptions made;
   made.max_rows = options.max_batch_rows;
+  if (backend.merges_sequences) {
+    made.segment_multiple = kPrefillSegmentMultiple;
+    made.max_segment_tokens = kMaxMergedTokens;
+    return made;
+  }
   made.segment_multiple = kPrefillSegmentTokens;
   made.segment_us = 0;                               // segments of one multiple
   made.least_merged_tokens = kPrefillSegmentTokens;  // parts of a launch run one after the other, so one is enough
   return made;
+}
+
+std::array<DType, kMaxStepFields> FieldDtypes(const StepJob& job) {
+  std::array<DType, kMaxStepFields> dtypes;
+  for (size_t f = 0; f < dtypes.size(); ++f) dtypes[f] = job.fields[f].dtype;
+  return dtypes;
 }
 
 }  // namespace
@@ -28,12 +45,25 @@ Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& o
     : backend_(backend),
       health_(health),
       options_(options),
+      runs_behind_(!backend.info().unified_memory),
       executor_(backend, health),
-      scheduler_(MakeSchedulerOptions(options)),
-      engine_([this] {
-        NameThisThread("gdn-engine");
-        EngineLoop();
-      }) {}
+      lanes_{LaunchLane(backend), LaunchLane(backend)},
+      scheduler_(MakeSchedulerOptions(options, backend.info())) {
+  {
+    absl::MutexLock lock(&mu_);
+    for (LaunchLane& lane : lanes_) free_lanes_.push_back(&lane);
+  }
+  if (runs_behind_) {
+    ender_ = std::thread([this] {
+      NameThisThread("gdn-ender");
+      EndLoop();
+    });
+  }
+  engine_ = std::thread([this] {
+    NameThisThread("gdn-engine");
+    EngineLoop();
+  });
+}
 
 Batcher::~Batcher() {
   {
@@ -41,6 +71,7 @@ Batcher::~Batcher() {
     stop_ = true;
   }
   engine_.join();
+  if (ender_.joinable()) ender_.join();
 }
 
 void Batcher::Schedule(StepJob& job) {
@@ -49,6 +80,9 @@ void Batcher::Schedule(StepJob& job) {
   const GroupKey key{.weights = job.weights,
                      .layout = pool->view().layout,
                      .kind = job.kind,
+                     .dtypes = FieldDtypes(job),
+                     .output_dtype = job.output_dtype,
+                     .path = job.prefill ? PrefillPathOf(job.rows.front().tokens) : PrefillPath::kScan,
                      .scale = job.scale,
                      .use_qk_l2norm = job.use_qk_l2norm,
                      .draft = job.draft};
@@ -64,14 +98,15 @@ void Batcher::Schedule(StepJob& job) {
   job.pool = nullptr;
   if (job.prefill && lease.needs_spare()) {
     job.pool = pool.get();
-    scheduler_.SetSpares(pool.get(), StatePool::kSpareSlots);
+    scheduler_.SetSpares(pool.get(), pool->spare_slots());
   }
   scheduler_.Add(job);
+  nothing_may_run_ = false;
 }
 
 absl::Status Batcher::Submit(StepJobPtr job, Where where) {
   GDN_RETURN_IF_ERROR(health_.status());
-  Launch launch;
+  Chosen chosen;
   {
     absl::MutexLock lock(&mu_);
     if (draining_ || stop_) {
@@ -82,21 +117,23 @@ absl::Status Batcher::Submit(StepJobPtr job, Where where) {
       return MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull,
                        StrCat(options_.max_queued_steps, " steps are waiting already; try again shortly"));
     }
-    // A GPU is made a thread's own before its first call; the engine's is the one that has done so.
     const bool may_run_here =
-        where == Where::kHereIfShort && backend_.info().unified_memory && !job->prefill && !engine_taken_ && !HasWork();
+        where == Where::kHereIfShort && !job->prefill && !engine_taken_ && on_their_way_ == 0 && !HasWork();
     Schedule(*job);
     job->self = job;
     if (!may_run_here || !scheduler_.IsShort(*job, absl::ToDoubleMicroseconds(options_.short_step))) {
       return absl::OkStatus();
     }
-    launch = scheduler_.Next(/*prefills=*/false);
+    chosen = Choose(/*prefills=*/false);
     engine_taken_ = true;
   }
   job = nullptr;
-  RunLaunch(launch);
-  absl::MutexLock lock(&mu_);
-  engine_taken_ = false;
+  std::unique_ptr<IssuedLaunch> issued = executor_.Issue(std::move(chosen.launch), *chosen.lane);
+  {
+    absl::MutexLock lock(&mu_);
+    engine_taken_ = false;
+  }
+  End(std::move(issued));
   return absl::OkStatus();
 }
 
@@ -108,7 +145,8 @@ void Batcher::Post(std::function<absl::Status(Backend&)> task, std::function<voi
 bool Batcher::Drain(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   draining_ = true;
-  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !HasWork() && !engine_taken_; };
+  auto idle = [this]()
+                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !HasWork() && !engine_taken_ && on_their_way_ == 0; };
   return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
 
@@ -125,7 +163,8 @@ size_t Batcher::queued_steps() const {
 void Batcher::RunTask(Task& task) {
   absl::Status status = health_.status();
   if (status.ok()) {
-    status = task.run(backend_);
+    status = backend_.UseThread();
+    if (status.ok()) status = task.run(backend_);
     if (absl::Status sync = backend_.Synchronize(); status.ok()) status = std::move(sync);
     status = health_.Report(std::move(status));
   }
@@ -133,46 +172,120 @@ void Batcher::RunTask(Task& task) {
   task.done(std::move(status));
 }
 
-void Batcher::RunLaunch(const Launch& launch) {
-  std::vector<StepJob*> ended;
-  const absl::Time begin = absl::Now();
-  executor_.Run(launch, ended);
-  const double us = absl::ToDoubleMicroseconds(absl::Now() - begin);
+Batcher::Chosen Batcher::Choose(bool prefills) {
+  Chosen chosen{.launch = scheduler_.Next(prefills)};
+  if (chosen.launch.empty()) {
+    nothing_may_run_ = true;
+    return chosen;
+  }
+  for (const Launch::Part& part : chosen.launch.parts) ++static_cast<StepJob&>(*part.step).on_their_way;
+  ++on_their_way_;
+  expected_end_ = std::max(expected_end_, absl::Now()) + absl::Microseconds(chosen.launch.estimated_us);
+  chosen.lane = free_lanes_.back();
+  free_lanes_.pop_back();
+  return chosen;
+}
+
+std::vector<StepJobPtr> Batcher::EndSegments(const IssuedLaunch& issued) {
+  std::vector<StepJobPtr> ended;
+  for (size_t i = 0; i < issued.jobs.size(); ++i) {
+    StepJob& job = *issued.jobs[i];
+    --job.on_their_way;
+    job.compute_time_us += issued.compute_time_us;
+    job.failure.Update(issued.StatusOf(i));
+    const bool over = issued.launch.parts[i].last || !job.failure.ok();
+    if (!job.failure.ok()) scheduler_.Remove(job);  // it may have segments left
+    if (over && job.on_their_way == 0) ended.push_back(issued.jobs[i]);
+  }
+  return ended;
+}
+
+void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
+  executor_.Wait(*issued);
+  const bool prefill = issued->launch.prefill;
+  if (!prefill) executor_.EndDecodes(*issued);
+  std::vector<StepJobPtr> ended;
   {
     absl::MutexLock lock(&mu_);
-    scheduler_.Observe(launch, us);
-    for (StepJob* job : ended) {
-      scheduler_.Remove(*job);  // a prefill that failed has segments left
-      scheduler_.ReleaseSpare(*job);
-    }
+    scheduler_.Observe(issued->launch, static_cast<double>(issued->compute_time_us));
+    ended = prefill ? EndSegments(*issued) : std::move(issued->jobs);
+    free_lanes_.push_back(issued->lane);
   }
-  for (StepJob* job : ended) {
+  if (prefill && !ended.empty()) {
+    for (const StepJobPtr& job : ended) executor_.EndPrefill(*job, job->failure);
+    absl::MutexLock lock(&mu_);
+    for (const StepJobPtr& job : ended) scheduler_.ReleaseSpare(*job);
+    nothing_may_run_ = false;
+  }
+  issued = nullptr;
+  for (StepJobPtr& job : ended) {
     // The callback may own the job's owner: both are moved out so that no cycle keeps them alive.
-    const StepJobPtr self = std::move(job->self);
-    std::exchange(self->done, nullptr)();
+    job->self = nullptr;
+    const std::function<void()> done = std::exchange(job->done, nullptr);
+    job = nullptr;
+    done();
   }
+  absl::MutexLock lock(&mu_);
+  --on_their_way_;
+}
+
+void Batcher::AwaitLastMoment() {
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return free_lanes_.size() == lanes_.size() || !tasks_.empty();
+  };
+  mu_.AwaitWithDeadline(absl::Condition(&idle), expected_end_ - issue_time_ - kLastMoment);
 }
 
 void Batcher::EngineLoop() {
-  const auto may_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !engine_taken_ && (stop_ || HasWork()); };
-  for (bool is_ours = false;; is_ours = true) {
+  const auto may_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !engine_taken_ && (!tasks_.empty() || MayIssue() || (stop_ && !HasWork()));
+  };
+  for (bool is_ours = false;;) {
     std::deque<Task> tasks;
-    Launch launch;
+    Chosen chosen;
     {
       absl::MutexLock lock(&mu_);
-      if (is_ours) engine_taken_ = false;
+      if (std::exchange(is_ours, false)) engine_taken_ = false;
       mu_.Await(absl::Condition(&may_work));
-      if (stop_ && !HasWork()) return;
-      engine_taken_ = true;
+      if (tasks_.empty() && !MayIssue()) return;  // stopped
+      if (runs_behind_ && tasks_.empty()) AwaitLastMoment();
+      if (engine_taken_) continue;
+      engine_taken_ = is_ours = true;
       tasks.swap(tasks_);
-      if (tasks.empty()) launch = scheduler_.Next(/*prefills=*/true);
+      if (tasks.empty() && MayIssue()) chosen = Choose(/*prefills=*/true);
     }
-    for (Task& task : tasks) RunTask(task);
-    if (launch.empty()) {  // tasks come first, but not twice in a row
+    if (!tasks.empty()) {
+      for (Task& task : tasks) RunTask(task);
+      absl::MutexLock lock(&mu_);  // tasks come first, but not twice in a row
+      if (MayIssue()) chosen = Choose(/*prefills=*/true);
+    }
+    if (chosen.launch.empty()) continue;
+    std::unique_ptr<IssuedLaunch> issued = executor_.Issue(std::move(chosen.launch), *chosen.lane);
+    if (!runs_behind_) {
+      End(std::move(issued));
+      continue;
+    }
+    const absl::Duration issue_time = absl::Now() - issued->begin;
+    absl::MutexLock lock(&mu_);
+    issue_time_ = std::max(issue_time, 0.9 * issue_time_);
+    issued_.push_back(std::move(issued));
+  }
+}
+
+void Batcher::EndLoop() {
+  const auto any = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !issued_.empty() || (stop_ && !HasWork() && on_their_way_ == 0);
+  };
+  for (;;) {
+    std::unique_ptr<IssuedLaunch> issued;
+    {
       absl::MutexLock lock(&mu_);
-      launch = scheduler_.Next(/*prefills=*/true);
+      mu_.Await(absl::Condition(&any));
+      if (issued_.empty()) return;
+      issued = std::move(issued_.front());
+      issued_.pop_front();
     }
-    if (!launch.empty()) RunLaunch(launch);
+    End(std::move(issued));
   }
 }
 

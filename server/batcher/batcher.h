@@ -3,8 +3,11 @@
 // Steps of one (model layer or operator layout, input kind) that wait at the same time can share a launch, up to
 // max_batch_rows rows; a long prefill goes in segments, with decodes between them. What a session gets never depends on
 // what it was batched with.
-// Work runs on the engine's thread. A short decode that finds nothing else to do runs on the thread that submits it,
-// where that allows it: handing it over would take as long as the step.
+// Work is issued by the engine's thread. Where the device works behind the host, two launches are on their way at a
+// time: while one runs, the next is copied in and the last is answered, by a thread of its own. The second is issued
+// only shortly before the first is expected to end, so that what arrives meanwhile can still be part of it.
+// A short decode that finds nothing else to do runs on the thread that submits it, where that allows it: handing it
+// over would take as long as the step.
 // Thread safety: safe from any thread. Ownership: the backend and its health must outlive the batcher. Destruction
 // drains what was submitted.
 //
@@ -13,11 +16,14 @@
 //   batcher.Post([&](Backend& b) { return b.ZeroSlot(pool, 3); }, [](absl::Status status) { ... });
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -46,7 +52,7 @@ class Batcher {
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // Where a submitted step may run. On a GPU it is always the engine's thread.
+  // Where a submitted step may run.
   enum class Where { kEngineThread, kHereIfShort };
 
   // job->done is called exactly once where this is OK, with kHereIfShort maybe before it returns. RESOURCE_EXHAUSTED
@@ -73,6 +79,9 @@ class Batcher {
     const LayerWeights* weights = nullptr;
     StateLayout layout;
     InputKind kind = InputKind::kNone;
+    std::array<DType, kMaxStepFields> dtypes{};
+    DType output_dtype = DType::kF32;
+    PrefillPath path = PrefillPath::kScan;  // of prefills
     float scale = 0;
     bool use_qk_l2norm = false;
     bool draft = false;
@@ -80,33 +89,59 @@ class Batcher {
     friend bool operator==(const GroupKey&, const GroupKey&) = default;
     template <typename H>
     friend H AbslHashValue(H h, const GroupKey& key) {
-      return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.kind, key.scale, key.use_qk_l2norm,
-                        key.draft);
+      return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.kind, key.dtypes, key.output_dtype,
+                        key.path, key.scale, key.use_qk_l2norm, key.draft);
     }
   };
 
+  // A launch that was chosen, and where its bytes go.
+  struct Chosen {
+    Launch launch;
+    LaunchLane* lane = nullptr;
+  };
+
   void EngineLoop();
+  void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return scheduler_.waiting() > 0 || !tasks_.empty(); }
+  // Whether the engine's thread has something to do now.
+  bool MayIssue() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !free_lanes_.empty() && scheduler_.waiting() > 0 && !nothing_may_run_;
+  }
+  // Waits until the launch that runs is expected to end soon.
+  void AwaitLastMoment() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Chosen Choose(bool prefills) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTask(Task& task);
-  // The caller has the engine.
-  void RunLaunch(const Launch& launch);
+  // Waits for a launch, ends its steps and answers their calls.
+  void End(std::unique_ptr<IssuedLaunch> issued);
+  // Counts a launch's segments as run; the prefills that have ended with it.
+  std::vector<StepJobPtr> EndSegments(const IssuedLaunch& issued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Backend& backend_;
   DeviceHealth& health_;
   const BatcherOptions options_;
-  BatchExecutor executor_;  // of whoever has the engine
+  const bool runs_behind_;  // the device works behind the host
+  BatchExecutor executor_;
+  std::array<LaunchLane, 2> lanes_;
 
   mutable absl::Mutex mu_;
   Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<GroupKey, uint64_t> groups_ ABSL_GUARDED_BY(mu_);
   uint64_t groups_made_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
-  bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread runs a launch or tasks
+  bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs tasks
+  std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
+  int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;                          // launches whose steps have not all ended
+  absl::Time expected_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();    // of the last one that was chosen
+  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);                         // of the longest launches of late
+  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;                      // of what waits, until something changes
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  std::thread engine_;  // last: it uses all of the above
+  // Last: they use all of the above.
+  std::thread ender_;  // only where the device works behind the host
+  std::thread engine_;
 };
 
 }  // namespace gdn

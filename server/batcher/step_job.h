@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/dtype.h"
-#include "kernels/layer/layer_weights.h"
+#include "kernels/layer/gdn_layer.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/step_lease.h"
 
@@ -29,7 +29,7 @@ struct StepField {
   DType dtype = DType::kF32;
   int64_t features = 0;  // elements of one token
 };
-inline constexpr int kMaxStepFields = 5;
+inline constexpr int kMaxStepFields = kMaxLayerFields;
 
 struct StepRow {
   StepLease lease;
@@ -68,6 +68,8 @@ struct StepJob : ScheduledStep {
   // The engine's.
   std::shared_ptr<StepJob> self;  // while it waits or runs
   int32_t aside = -1;             // the slot that a prefill which has begun writes to
+  int32_t on_their_way = 0;       // segments that were issued and have not ended
+  absl::Status failure;           // of a segment that has
 };
 using StepJobPtr = std::shared_ptr<StepJob>;
 

@@ -277,7 +277,7 @@ std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launc
   Group& group = *lead.group;
   const int64_t multiple = options_.segment_multiple;
   const auto whole = [&](int64_t tokens) { return std::max(tokens / multiple, int64_t{1}) * multiple; };
-  const int64_t budget = whole(group.cost.TokensWithin(options_.segment_us));
+  const int64_t budget = whole(std::min(group.cost.TokensWithin(options_.segment_us), options_.max_segment_tokens));
   const auto most = static_cast<size_t>(std::max<int64_t>(1, budget / options_.least_merged_tokens));
   // The step that leads, the first of each other queue in turn, then the rest of them.
   std::vector<Given> given = {{.queue = &lead, .parts = 1}};

@@ -48,6 +48,7 @@ struct SchedulerOptions {
   double ride_ahead_us = 8000;        // that a flow of weight 1 may have been served more than the one that leads
   double segment_us = 2000;           // what a launch of prefill segments should take
   int64_t segment_multiple = 64;      // tokens
+  int64_t max_segment_tokens = 4096;  // of all segments of a launch; at least segment_multiple
   int64_t least_merged_tokens = 256;  // a launch is not split further between calls
   LaunchCost decode_cost{40, 4};      // before the first measurements
   LaunchCost prefill_cost{100, 2.7};

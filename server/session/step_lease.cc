@@ -116,6 +116,11 @@ void StepLease::Abandon() {
   if (valid()) GiveBack(/*though_joined=*/true);
 }
 
+bool StepLease::joined() const {
+  absl::MutexLock lock(&pin_.session().mu_);
+  return !layer_->joined.empty();
+}
+
 bool StepLease::GiveBack(bool though_joined) {
   std::vector<StepReplyCallback> joined;
   Session& session = pin_.session();

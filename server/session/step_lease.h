@@ -63,6 +63,7 @@ class StepLease {
   void Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply);
   // Gives the lease back unless another call has joined it, which then wants the result: true where it was given back.
   bool TryCancel();
+  bool joined() const;  // another call waits for the step's result
 
  private:
   friend class Session;

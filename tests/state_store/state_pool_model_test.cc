@@ -119,7 +119,7 @@ class Player {
     const size_t i = Any(refs_);
     const std::shared_ptr<StatePool> pool = refs_[i].pool();
     auto spare = pool->TakeSpare();
-    ASSERT_EQ(spare.ok(), spares_[pool.get()] < StatePool::kSpareSlots);
+    ASSERT_EQ(spare.ok(), spares_[pool.get()] < pool->spare_slots());
     if (!spare.ok()) return;
     Own(*std::move(spare), /*spare=*/true);
     if (!refs_[i].exclusive() || random_.NextInt(0, 1) == 0) return;

@@ -75,7 +75,7 @@ TEST_F(StateStoreTest, TheWholeBudgetCanBeTakenWithSparesBesides) {
   std::vector<SlotRef> slots;
   for (SlotClaim& claim : a) slots.push_back(std::move(claim).Take());
   for (SlotClaim& claim : b) slots.push_back(std::move(claim).Take());
-  for (int i = 0; i < StatePool::kSpareSlots; ++i) slots.push_back(pool->TakeSpare().value());
+  for (int i = 0; i < pool->spare_slots(); ++i) slots.push_back(pool->TakeSpare().value());
   std::set<int32_t> indices;
   for (const SlotRef& slot : slots) {
     ASSERT_TRUE(slot.valid());

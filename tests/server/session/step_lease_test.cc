@@ -64,8 +64,8 @@ TEST_F(StepLeaseTest, AStepAsideTakesASpareAndGivesTheOldSlotBack) {
 TEST_F(StepLeaseTest, WithoutASpareAStepAsideIsRefusedAndNothingMoves) {
   ASSERT_TRUE(Decode(AdmitStep(session_), {.base = 1, .tail = 1}, /*fold=*/true).ok());
   const std::shared_ptr<StatePool> pool = AdmitStep(session_).pool();
-  const auto first = pool->TakeSpare();
-  const auto second = pool->TakeSpare();
+  std::vector<absl::StatusOr<SlotRef>> spares;
+  while (static_cast<int32_t>(spares.size()) < pool->spare_slots()) spares.push_back(pool->TakeSpare());
   StepLease lease = AdmitStep(session_);
   EXPECT_EQ(ErrorReason(lease.PrepareAside().status()), reason::kStateBudgetExhausted);
   lease = StepLease();

@@ -16,6 +16,8 @@ namespace {
 // Groups that are remembered; their numbers are never used again.
 constexpr size_t kMaxGroups = 1024;
 
+constexpr int kMostRepliers = 8;
+constexpr absl::Duration kPollForIssue = absl::Microseconds(500);
 // The next launch is begun this long before it must have been issued: for the thread to wake up, and estimates to err.
 constexpr absl::Duration kLastMoment = absl::Microseconds(60);
 
@@ -54,6 +56,7 @@ Batcher::Batcher(Backend& backend, DeviceHealth& health, const BatcherOptions& o
     for (LaunchLane& lane : lanes_) free_lanes_.push_back(&lane);
   }
   if (runs_behind_) {
+    repliers_.emplace(std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, kMostRepliers));
     ender_ = std::thread([this] {
       NameThisThread("gdn-ender");
       EndLoop();
@@ -107,6 +110,7 @@ void Batcher::Schedule(StepJob& job) {
 absl::Status Batcher::Submit(StepJobPtr job, Where where) {
   GDN_RETURN_IF_ERROR(health_.status());
   Chosen chosen;
+  bool ends_here = false;
   {
     absl::MutexLock lock(&mu_);
     if (draining_ || stop_) {
@@ -117,15 +121,16 @@ absl::Status Batcher::Submit(StepJobPtr job, Where where) {
       return MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull,
                        StrCat(options_.max_queued_steps, " steps are waiting already; try again shortly"));
     }
-    const bool may_run_here =
+    const bool idle =
         where == Where::kHereIfShort && !job->prefill && !engine_taken_ && on_their_way_ == 0 && !HasWork();
     Schedule(*job);
     job->self = job;
-    if (!may_run_here || !scheduler_.IsShort(*job, absl::ToDoubleMicroseconds(options_.short_step))) {
-      return absl::OkStatus();
-    }
+    ends_here = idle && scheduler_.IsShort(*job, absl::ToDoubleMicroseconds(options_.short_step));
+    // A device that works behind the host keeps this thread only until the launch is issued.
+    if (!ends_here && !(idle && runs_behind_)) return absl::OkStatus();
     chosen = Choose(/*prefills=*/false);
     engine_taken_ = true;
+    if (!ends_here) ++to_be_ended_;
   }
   job = nullptr;
   std::unique_ptr<IssuedLaunch> issued = executor_.Issue(std::move(chosen.launch), *chosen.lane);
@@ -133,7 +138,11 @@ absl::Status Batcher::Submit(StepJobPtr job, Where where) {
     absl::MutexLock lock(&mu_);
     engine_taken_ = false;
   }
-  End(std::move(issued));
+  if (ends_here) {
+    End(std::move(issued));
+  } else {
+    PassOn(std::move(issued));
+  }
   return absl::OkStatus();
 }
 
@@ -145,8 +154,9 @@ void Batcher::Post(std::function<absl::Status(Backend&)> task, std::function<voi
 bool Batcher::Drain(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   draining_ = true;
-  auto idle = [this]()
-                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !HasWork() && !engine_taken_ && on_their_way_ == 0; };
+  auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !HasWork() && !engine_taken_ && on_their_way_ == 0 && unanswered_ == 0;
+  };
   return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
 
@@ -218,15 +228,40 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
     nothing_may_run_ = false;
   }
   issued = nullptr;
+  bool answer_here = !runs_behind_;
+  if (runs_behind_) {
+    absl::MutexLock lock(&mu_);
+    // With nothing else on its way, handing over would only take time.
+    answer_here = on_their_way_ == 1 && ended.size() == 1;
+    if (!answer_here) unanswered_ += static_cast<int32_t>(ended.size());
+  }
   for (StepJobPtr& job : ended) {
-    // The callback may own the job's owner: both are moved out so that no cycle keeps them alive.
-    job->self = nullptr;
-    const std::function<void()> done = std::exchange(job->done, nullptr);
-    job = nullptr;
-    done();
+    if (answer_here) {
+      Answer(std::move(job));
+      continue;
+    }
+    repliers_->Run([this, job = std::move(job)]() mutable {
+      Answer(std::move(job));
+      absl::MutexLock lock(&mu_);
+      --unanswered_;
+    });
   }
   absl::MutexLock lock(&mu_);
   --on_their_way_;
+}
+
+void Batcher::Answer(StepJobPtr job) {
+  // The callback may own the job's owner: both are moved out so that no cycle keeps them alive.
+  job->self = nullptr;
+  const std::function<void()> done = std::exchange(job->done, nullptr);
+  job = nullptr;
+  done();
+}
+
+void Batcher::PassOn(std::unique_ptr<IssuedLaunch> issued) {
+  absl::MutexLock lock(&mu_);
+  issued_.push_back(std::move(issued));
+  any_issued_.store(true, std::memory_order_release);
 }
 
 void Batcher::AwaitLastMoment() {
@@ -253,11 +288,13 @@ void Batcher::EngineLoop() {
       engine_taken_ = is_ours = true;
       tasks.swap(tasks_);
       if (tasks.empty() && MayIssue()) chosen = Choose(/*prefills=*/true);
+      if (runs_behind_ && !chosen.launch.empty()) ++to_be_ended_;
     }
     if (!tasks.empty()) {
       for (Task& task : tasks) RunTask(task);
       absl::MutexLock lock(&mu_);  // tasks come first, but not twice in a row
       if (MayIssue()) chosen = Choose(/*prefills=*/true);
+      if (runs_behind_ && !chosen.launch.empty()) ++to_be_ended_;
     }
     if (chosen.launch.empty()) continue;
     std::unique_ptr<IssuedLaunch> issued = executor_.Issue(std::move(chosen.launch), *chosen.lane);
@@ -266,24 +303,35 @@ void Batcher::EngineLoop() {
       continue;
     }
     const absl::Duration issue_time = absl::Now() - issued->begin;
+    PassOn(std::move(issued));
     absl::MutexLock lock(&mu_);
     issue_time_ = std::max(issue_time, 0.9 * issue_time_);
-    issued_.push_back(std::move(issued));
   }
 }
 
 void Batcher::EndLoop() {
   const auto any = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !issued_.empty() || (stop_ && !HasWork() && on_their_way_ == 0);
+    return to_be_ended_ > 0 || (stop_ && !HasWork() && on_their_way_ == 0);
   };
+  const auto issued_one = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !issued_.empty(); };
   for (;;) {
     std::unique_ptr<IssuedLaunch> issued;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&any));
-      if (issued_.empty()) return;
+      if (to_be_ended_ == 0) return;
+    }
+    // Awake while the launch is still being issued: it takes about as long as waking up.
+    for (const absl::Time end = absl::Now() + kPollForIssue;
+         !any_issued_.load(std::memory_order_acquire) && absl::Now() < end;) {
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&issued_one));
       issued = std::move(issued_.front());
       issued_.pop_front();
+      any_issued_.store(!issued_.empty(), std::memory_order_release);
+      --to_be_ended_;
     }
     End(std::move(issued));
   }

@@ -17,10 +17,12 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,6 +33,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/batcher/batch_execution.h"
+#include "server/batcher/repliers.h"
 #include "server/batcher/step_job.h"
 #include "server/health/device_health.h"
 #include "server/scheduler/scheduler.h"
@@ -114,6 +117,9 @@ class Batcher {
   void RunTask(Task& task);
   // Waits for a launch, ends its steps and answers their calls.
   void End(std::unique_ptr<IssuedLaunch> issued);
+  // Gives a launch that was issued to the ending thread.
+  void PassOn(std::unique_ptr<IssuedLaunch> issued);
+  void Answer(StepJobPtr job);
   // Counts a launch's segments as run; the prefills that have ended with it.
   std::vector<StepJobPtr> EndSegments(const IssuedLaunch& issued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -132,6 +138,9 @@ class Batcher {
   bool engine_taken_ ABSL_GUARDED_BY(mu_) = false;  // a thread issues a launch or runs tasks
   std::vector<LaunchLane*> free_lanes_ ABSL_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<IssuedLaunch>> issued_ ABSL_GUARDED_BY(mu_);  // for the ending thread
+  int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;                           // launches that it has, or will get
+  std::atomic<bool> any_issued_{false};                                    // there are some in issued_
+  int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;                            // jobs that have ended, with the repliers
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;                          // launches whose steps have not all ended
   absl::Time expected_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();    // of the last one that was chosen
   absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);                         // of the longest launches of late
@@ -139,8 +148,9 @@ class Batcher {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Last: they use all of the above.
-  std::thread ender_;  // only where the device works behind the host
+  // Last: they use all of the above. Only the engine is there where the device does not work behind the host.
+  std::optional<Repliers> repliers_;
+  std::thread ender_;
   std::thread engine_;
 };
 

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <string>
 
+#include "base/string_cat.h"
+
 namespace gdn {
 namespace {
 
@@ -31,6 +33,15 @@ thread_local Sharing t_sharing;
 
 void NameThisThread(std::string_view name) {
   pthread_setname_np(pthread_self(), std::string(name.substr(0, kNameLetters)).c_str());
+}
+
+const std::string& ThisThreadLabel() {
+  thread_local const std::string label = [] {
+    char name[kNameLetters + 1] = {};
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    return StrCat(name, ".", syscall(SYS_gettid));
+  }();
+  return label;
 }
 
 void LowerThisThread(int niceness) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace gdn {
@@ -17,6 +18,9 @@ inline constexpr size_t kGiveWayBytes = size_t{16} << 10;
 
 // For tools that list threads. The system keeps the first 15 letters.
 void NameThisThread(std::string_view name);
+
+// What it was called when it first asked, and its number: "gdn-engine.4711".
+const std::string& ThisThreadLabel();
 
 // Its share where others want the processor too. `niceness` 0 to 19: the larger, the smaller; 0 changes nothing.
 void LowerThisThread(int niceness);

@@ -28,7 +28,7 @@ ERRORS = "proto/gdn/v1/errors.proto"
 RETRIED = "server/rpc/rpc_status.cc"
 ARROWS = "tests/arrows/check_arrows.py"
 CHECKS = "tests/source_checks.py"  # which ARROWS imports
-API = [f"proto/gdn/v1/{name}.proto" for name in ("service", "step", "session", "state", "shared_memory", "info", "tensor")]
+API = [f"proto/gdn/v1/{name}.proto" for name in ("service", "step", "session", "state", "shared_memory", "trace", "info", "tensor")]
 PARITY = "gdn_parity --list"
 
 

@@ -19,6 +19,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/rpc/unix_socket.h"
+#include "server/trace/call_tracer.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -149,11 +150,16 @@ ABSL_FLAG(gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int6
           "BYTES: most that those of one principal may have.");
 ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256, "N: how many one principal may have, 1 .. 4096.");
 
-// Group: Shutdown and logs
+// Group: Shutdown, logs and traces
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "TIME: on SIGTERM or SIGINT: how long steps that were accepted may take to end, for example 30s.");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
+
+ABSL_FLAG(
+    int32_t, trace_calls, 0,
+    "N: keeps of the last N calls where their time went, for TraceCalls (gdnctl trace), which can change it; 0 .. "
+    "10000, 0: of none.");
 
 namespace gdn {
 namespace {
@@ -214,6 +220,7 @@ absl::Status CheckOptions(const ServerOptions& options) {
       CheckRange<int64_t>("max-stored-reply-bytes", options.limits.max_stored_reply_bytes, 0, 64 << 20));
   GDN_RETURN_IF_ERROR(
       CheckRange<int32_t>("shared-memory-regions-per-principal", options.shared_memory.regions_per_principal, 1, 4096));
+  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("trace-calls", options.trace_calls, 0, kMostTracedCalls));
   if (options.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--drain-timeout is negative, expected a duration such as 30s");
   }
@@ -311,6 +318,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;
   options.shared_memory.bytes_per_principal = absl::GetFlag(FLAGS_shared_memory_bytes_per_principal).bytes;
   options.shared_memory.regions_per_principal = absl::GetFlag(FLAGS_shared_memory_regions_per_principal);
+  options.trace_calls = absl::GetFlag(FLAGS_trace_calls);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.logging = {.format = absl::GetFlag(FLAGS_log_format), .level = absl::GetFlag(FLAGS_log_level)};
   GDN_RETURN_IF_ERROR(CheckOptions(options));

@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<GdnServer>> GdnServer::Make(std::unique_ptr<Backe
 GdnServer::GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options)
     : options_(std::move(options)),
       backend_(std::move(backend)),
-      health_([this](const absl::Status& failure) { OnDeviceFailure(failure); }) {}
+      health_([this](const absl::Status& failure) { OnDeviceFailure(failure); }),
+      tracer_(options_.trace_calls) {}
 
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
@@ -109,6 +110,7 @@ absl::Status GdnServer::Start() {
                                                       .environment = states_->environment(),
                                                       .batcher = *batcher_,
                                                       .shared_regions = *shared_regions_,
+                                                      .tracer = tracer_,
                                                       .io = states_->io(),
                                                       .memory = states_->memory(),
                                                       .copiers = states_->copiers(),

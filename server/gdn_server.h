@@ -32,6 +32,7 @@
 #include "server/rpc/service_context.h"
 #include "server/session/state_service.h"
 #include "server/shared_memory/shared_regions.h"
+#include "server/trace/call_tracer.h"
 #include "server/validation/step_input.h"
 
 namespace gdn {
@@ -55,6 +56,7 @@ struct GdnServerOptions {
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   SharedMemoryOptions shared_memory = {};
+  int32_t trace_calls = 0;  // of the last so many it is told where their time went (TraceCalls)
 };
 
 class GdnServer {
@@ -99,6 +101,7 @@ class GdnServer {
   absl::Mutex mu_;
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   DeviceHealth health_;
+  CallTracer tracer_;
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;

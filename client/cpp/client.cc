@@ -204,6 +204,11 @@ absl::StatusOr<v1::PrefetchSessionsResponse> Client::PrefetchSessions(const std:
   return Call(&Stub::PrefetchSessions, request, call);
 }
 
+absl::StatusOr<v1::TraceCallsResponse> Client::TraceCalls(const v1::TraceCallsRequest& request,
+                                                          const CallOptions& call) {
+  return Call(&Stub::TraceCalls, request, call);
+}
+
 absl::StatusOr<v1::PrefillResponse> Client::Prefill(const v1::PrefillRequest& request, const CallOptions& call) {
   return Call(&Stub::Prefill, request, call);
 }

@@ -107,6 +107,9 @@ class Client {
   // making. UNIMPLEMENTED where the server shares none.
   absl::StatusOr<std::unique_ptr<SharedMemory>> ShareMemory(int64_t bytes, const CallOptions& call = {});
 
+  // Where the time of the caller's last steps went; and how many the server keeps.
+  absl::StatusOr<v1::TraceCallsResponse> TraceCalls(const v1::TraceCallsRequest& request, const CallOptions& call = {});
+
   // Open a stream. Errors of the call itself appear on the stream.
   absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});
   absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});

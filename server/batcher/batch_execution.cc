@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
@@ -51,6 +52,24 @@ void FailRow(StepRow& row, const absl::Status& status) {
   row.lease = StepLease();
 }
 
+void StampCopiedIn(LaunchStamps& stamps) {
+  if (stamps.traced() && stamps.copied_in == 0) stamps.copied_in = TraceNow();
+}
+
+// Tells the launch's calls that are traced when it got where.
+void TellTraces(IssuedLaunch& issued) {
+  LaunchStamps& stamps = issued.stamps;
+  if (stamps.launched != 0) stamps.begun = std::max(stamps.launched, stamps.computed - issued.compute_time_us * 1000);
+  stamps.ender = ThisThreadLabel();
+  LaunchStamps failed = stamps;
+  failed.copied_out = 0;
+  for (const IssuedLaunch::OfPool& pool : issued.pools) {
+    for (const RowSpan& row : pool.rows) {
+      if (row.job->trace != nullptr) row.job->trace->AddLaunch(pool.status.ok() ? stamps : failed);
+    }
+  }
+}
+
 // The launch's rows of a pool.
 IssuedLaunch::OfPool& OfPoolOf(IssuedLaunch& issued, const StepRow& row) {
   const StatePool* pool = row.lease.pool().get();
@@ -92,6 +111,7 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
   issued->lane = &lane;
   for (const Launch::Part& part : issued->launch.parts) {
     issued->jobs.push_back(static_cast<StepJob&>(*part.step).self);
+    if (issued->jobs.back()->trace != nullptr && !issued->stamps.traced()) issued->stamps.Issued();
   }
   issued->stopped.resize(issued->jobs.size());
   issued->launch.prefill ? CollectPrefills(*issued) : CollectDecodes(*issued);
@@ -107,8 +127,12 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
   for (IssuedLaunch::OfPool& pool : issued->pools) {
     pool.status = status;
     if (!status.ok()) continue;
-    pool.status = issued->launch.prefill ? RunPrefill(pool, lane) : RunDecode(pool, lane);
+    pool.status = issued->launch.prefill ? RunPrefill(pool, *issued) : RunDecode(pool, *issued);
     if (pool.status.ok()) pool.status = lane.StageOut(pool);
+  }
+  if (LaunchStamps& stamps = issued->stamps; stamps.copied_in != 0) {
+    // Where operators compute as they are issued, the device's time begins with the first.
+    stamps.launched = backend_.info().unified_memory ? stamps.copied_in : TraceNow();
   }
   if (!status.ok()) return issued;
   // Also behind what failed half-way: nobody's slot is let go while operators may still write it.
@@ -163,7 +187,7 @@ void BatchExecutor::CollectPrefills(IssuedLaunch& issued) {
   }
 }
 
-absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, LaunchLane& lane) {
+absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
   const StepJob& shape = part.shape();
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, base_slots, log_lengths;
@@ -186,7 +210,8 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, LaunchLane& la
   step.token_counts = token_counts.data();
   if (base_slots != slots) step.base_slots = base_slots.data();
   step.draft = shape.draft;
-  GDN_RETURN_IF_ERROR(lane.Gather(part, log_lengths.data(), &step));
+  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), &step));
+  StampCopiedIn(issued.stamps);
   GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
   for (size_t i = 0; i < part.rows.size(); ++i) {
     LayerProgress& after = part.outcomes[i].after;
@@ -218,7 +243,7 @@ absl::Status BatchExecutor::BeginPrefills(const IssuedLaunch::OfPool& part) {
                                     .src_bases = sources == source_bases ? nullptr : source_bases.data()});
 }
 
-absl::Status BatchExecutor::RunPrefill(const IssuedLaunch::OfPool& part, LaunchLane& lane) {
+absl::Status BatchExecutor::RunPrefill(const IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
   GDN_RETURN_IF_ERROR(BeginPrefills(part));
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, call_tokens;
@@ -234,13 +259,15 @@ absl::Status BatchExecutor::RunPrefill(const IssuedLaunch::OfPool& part, LaunchL
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
   step.call_tokens = call_tokens.data();
-  GDN_RETURN_IF_ERROR(lane.Gather(part, /*log_lengths=*/nullptr, &step));
+  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, /*log_lengths=*/nullptr, &step));
+  StampCopiedIn(issued.stamps);
   return runner_.Prefill(step);
 }
 
 void BatchExecutor::Wait(IssuedLaunch& issued) {
   const absl::Status waited = backend_.WaitFence(issued.fence);
   const absl::Time end = absl::Now();
+  if (issued.stamps.traced()) issued.stamps.computed = TraceNow();
   {
     absl::MutexLock lock(&mu_);
     issued.compute_time_us = absl::ToInt64Microseconds(end - std::max(issued.begin, last_end_));
@@ -253,6 +280,9 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
     if (pool.status.ok()) pool.status = health_.status();
     if (pool.status.ok()) issued.lane->Scatter(pool);
   }
+  if (!issued.stamps.traced()) return;
+  issued.stamps.copied_out = TraceNow();
+  TellTraces(issued);
 }
 
 void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
@@ -266,7 +296,13 @@ void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
       }
     }
   }
-  for (const StepJobPtr& job : issued.jobs) job->compute_time_us = issued.compute_time_us;
+  const int64_t committed = issued.stamps.traced() ? TraceNow() : 0;
+  for (const StepJobPtr& job : issued.jobs) {
+    job->compute_time_us = issued.compute_time_us;
+    if (job->trace == nullptr) continue;
+    const auto is_ok = [](const StepRow& row) { return row.status.ok(); };
+    if (std::ranges::any_of(job->rows, is_ok)) job->trace->committed = committed;
+  }
 }
 
 void BatchExecutor::EndPrefill(StepJob& job, const absl::Status& status) {
@@ -275,6 +311,7 @@ void BatchExecutor::EndPrefill(StepJob& job, const absl::Status& status) {
   LayerProgress after = row.lease.before();
   if (row.tokens > 0) after = {.token_count = after.token_count + row.tokens};
   CommitRow(job, row, {.after = after, .base_written = row.tokens > 0}, job.compute_time_us);
+  if (job.trace != nullptr) job.trace->committed = TraceNow();
 }
 
 }  // namespace gdn

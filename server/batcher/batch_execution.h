@@ -22,6 +22,7 @@
 #include "server/batcher/launch_lane.h"
 #include "server/batcher/step_job.h"
 #include "server/health/device_health.h"
+#include "server/trace/call_trace.h"
 
 namespace gdn {
 
@@ -43,6 +44,7 @@ struct IssuedLaunch {
   LaunchLane* lane = nullptr;
   Fence fence;
   absl::Time begin;
+  LaunchStamps stamps;          // of launches with a traced call
   int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
 
   // Of the part's segment, once it has run.
@@ -68,8 +70,8 @@ class BatchExecutor {
  private:
   void CollectDecodes(IssuedLaunch& issued);
   void CollectPrefills(IssuedLaunch& issued);
-  absl::Status RunDecode(IssuedLaunch::OfPool& part, LaunchLane& lane);
-  absl::Status RunPrefill(const IssuedLaunch::OfPool& part, LaunchLane& lane);
+  absl::Status RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
+  absl::Status RunPrefill(const IssuedLaunch::OfPool& part, IssuedLaunch& issued);
   // Folds the states of those that begin into their slots aside.
   absl::Status BeginPrefills(const IssuedLaunch::OfPool& part);
 

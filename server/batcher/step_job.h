@@ -21,6 +21,7 @@
 #include "kernels/layer/gdn_layer.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/step_lease.h"
+#include "server/trace/call_trace.h"
 
 namespace gdn {
 
@@ -58,6 +59,7 @@ struct StepJob : ScheduledStep {
   std::vector<StepRow> rows;
   absl::Time deadline = absl::InfiniteFuture();
   std::function<void()> done;  // rows carry the results
+  CallTrace* trace = nullptr;  // the call's, where it is traced; filled until `done` is called
 
   int64_t compute_time_us = 0;  // out: engine time of the batches that held the job
 

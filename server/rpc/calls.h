@@ -1,5 +1,5 @@
-// The unary methods but for steps: a file of them each for models, sessions, their states, forks and drafts; and what
-// requests that make sessions share.
+// The unary methods but for steps: a file of them each for models, sessions, their states, forks, drafts and traces;
+// and what requests that make sessions share.
 //
 // Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
 // and responses must live until then.
@@ -18,6 +18,7 @@
 #include "gdn/v1/info.pb.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
+#include "gdn/v1/trace.pb.h"
 #include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
 #include "server/validation/session_spec.h"
@@ -59,6 +60,10 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
 // accept_call.cc
 void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,
                   v1::AcceptTokensResponse* response, CallDone done);
+
+// trace_calls.cc
+absl::Status TraceCalls(const ServiceContext& context, const Caller& caller, const v1::TraceCallsRequest& request,
+                        v1::TraceCallsResponse* response);
 
 // The model of a "models/NAME". NOT_FOUND (MODEL_NOT_FOUND), INVALID_ARGUMENT (INVALID_NAME).
 absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name);

@@ -14,6 +14,7 @@
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
+#include "server/rpc/step_messages.h"
 
 namespace gdn {
 namespace {
@@ -28,7 +29,11 @@ using GdnServiceMethods =
 
 class GdnService final : public GdnServiceMethods {
  public:
-  explicit GdnService(const ServiceContext& context) : context_(context) {}
+  explicit GdnService(const ServiceContext& context)
+      : context_(context), prefill_messages_(context.tracer), decode_messages_(context.tracer) {
+    SetMessageAllocatorFor_Prefill(&prefill_messages_);
+    SetMessageAllocatorFor_Decode(&decode_messages_);
+  }
 
 // A method whose requests a function of its name answers.
 #define GDN_ANSWERED_METHOD(Name)                                                                    \
@@ -47,6 +52,7 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(RestoreCheckpoint)
   GDN_ANSWERED_METHOD(AcceptTokens)
   GDN_ANSWERED_METHOD(PrefetchSessions)
+  GDN_ANSWERED_METHOD(TraceCalls)
 #undef GDN_ANSWERED_METHOD
   Unary* Prefill(Call* call, const v1::PrefillRequest* request, v1::PrefillResponse* response) override {
     return NewPrefillReactor(context_, call, request, response);
@@ -92,6 +98,8 @@ class GdnService final : public GdnServiceMethods {
   }
 
   const ServiceContext& context_;
+  StepMessageAllocator<v1::PrefillRequest, v1::PrefillResponse> prefill_messages_;
+  StepMessageAllocator<v1::DecodeRequest, v1::DecodeResponse> decode_messages_;
 };
 
 constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on their way when the last step has ended

@@ -16,6 +16,7 @@
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "server/shared_memory/shared_regions.h"
+#include "server/trace/call_tracer.h"
 #include "server/validation/step_input.h"
 
 namespace gdn {
@@ -31,6 +32,7 @@ struct ServiceContext {
   SessionEnvironment& environment;
   Batcher& batcher;
   SharedRegions& shared_regions;
+  CallTracer& tracer;
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.
   TaskQueue& io;
   HostBlockPool& memory;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -27,6 +28,10 @@ void StepCall::Cancel() {
 }
 
 absl::Status StepCall::FindRows(const Caller& caller) {
+  if (trace_ != nullptr) {
+    trace_->session = rows_.front().name;
+    trace_->rows = static_cast<int32_t>(rows_.size());
+  }
   absl::flat_hash_set<std::string> names;
   for (size_t i = 0; i < rows_.size(); ++i) {
     Row& row = rows_[i];
@@ -112,7 +117,10 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
     self->Release();
   };
   absl::StatusOr<Admission> admission = row.session->Admit(row.pin, request, std::move(on_joined));
-  if (admission.ok() && admission->joined) return absl::OkStatus();
+  if (admission.ok() && admission->joined) {
+    if (trace_ != nullptr) trace_->waits_for_another = true;
+    return absl::OkStatus();
+  }
   waiting_.fetch_sub(1);
   GDN_RETURN_IF_ERROR(admission.status());
   if (admission->stored != nullptr) {
@@ -142,6 +150,7 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
     rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));
     if (!rows_[i].status.ok() && !partial_ok_) return RowError(i, rows_[i].status);
   }
+  if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
   output->set_dtype(ToProto(input_.output_dtype));
   for (const int64_t dim : input_.output_shape) output->add_shape(dim);
   row_stride_ = static_cast<size_t>(input_.tokens * input_.output_features) * DTypeSize(input_.output_dtype);
@@ -209,8 +218,10 @@ absl::Status StepCall::Proceed() {
     if (!partial_ok_) return RowError(i, admitted);
     rows_[i].status = admitted;
   }
+  if (trace_ != nullptr) trace_->admitted = TraceNow();
   if (job->rows.empty()) return absl::OkStatus();
   job->prefill = prefill_;
+  job->trace = trace_;
   job->done = [self = shared_from_this()] { self->JobDone(); };
   {
     absl::MutexLock lock(&mu_);
@@ -267,8 +278,8 @@ void StepCall::Release() {
 
 std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Caller& caller,
                                        const v1::PrefillRequest& request, v1::PrefillResponse* response,
-                                       StepCall::Done done) {
-  std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
+                                       CallTrace* trace, StepCall::Done done) {
+  std::shared_ptr<StepCall> call(new StepCall(context, trace, std::move(done)));
   call->prefill_ = true;
   call->finish_ = [response](StepCall& self) {
     if (self.shared_.takes_output()) self.shared_.PutOutput(*response->mutable_output());
@@ -295,9 +306,9 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
 }
 
 std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Caller& caller,
-                                      const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                                      const v1::DecodeRequest& request, v1::DecodeResponse* response, CallTrace* trace,
                                       StepCall::Done done) {
-  std::shared_ptr<StepCall> call(new StepCall(context, std::move(done)));
+  std::shared_ptr<StepCall> call(new StepCall(context, trace, std::move(done)));
   call->partial_ok_ = request.partial_ok();
   call->finish_ = [response](StepCall& self) {
     if (self.shared_.takes_output()) self.shared_.PutOutput(*response->mutable_output());

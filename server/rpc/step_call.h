@@ -5,9 +5,9 @@
 // to the engine. Without partial_ok one bad row refuses all of them.
 // Thread safety: `done` is called once, maybe from the engine's thread, maybe before the function returns; Cancel from
 // any thread.
-// Ownership: request and response are the caller's and must live until `done` was called.
+// Ownership: request, response and trace are the caller's and must live until `done` was called.
 //
-//   auto call = StartDecode(context, caller, request, response, done);
+//   auto call = StartDecode(context, caller, request, response, /*trace=*/nullptr, done);
 //   call->Cancel();
 #pragma once
 
@@ -41,9 +41,9 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
 
  private:
   friend std::shared_ptr<StepCall> StartPrefill(const ServiceContext&, const Caller&, const v1::PrefillRequest&,
-                                                v1::PrefillResponse*, Done);
+                                                v1::PrefillResponse*, CallTrace*, Done);
   friend std::shared_ptr<StepCall> StartDecode(const ServiceContext&, const Caller&, const v1::DecodeRequest&,
-                                               v1::DecodeResponse*, Done);
+                                               v1::DecodeResponse*, CallTrace*, Done);
   struct Row {
     std::string name;                  // "sessions/ID"
     std::shared_ptr<Session> session;  // nullptr where it was not found
@@ -55,7 +55,8 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   };
   using FinishReply = std::function<void(StepCall&)>;
 
-  StepCall(const ServiceContext& context, Done done) : context_(context), done_(std::move(done)) {}
+  StepCall(const ServiceContext& context, CallTrace* trace, Done done)
+      : context_(context), trace_(trace), done_(std::move(done)) {}
 
   absl::Status FindRows(const Caller& caller);
   const SessionSpec* Spec() const;  // of the first row that was found
@@ -82,6 +83,7 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   void Release();  // one of the things the call waits for has happened
 
   const ServiceContext& context_;
+  CallTrace* const trace_;  // null where the call is not traced; not touched once `done` is called
   const std::thread::id starter_ = std::this_thread::get_id();
   Done done_;
   FinishReply finish_;  // fills the reply's other fields
@@ -106,9 +108,9 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
 
 std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Caller& caller,
                                        const v1::PrefillRequest& request, v1::PrefillResponse* response,
-                                       StepCall::Done done);
+                                       CallTrace* trace, StepCall::Done done);
 std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Caller& caller,
-                                      const v1::DecodeRequest& request, v1::DecodeResponse* response,
+                                      const v1::DecodeRequest& request, v1::DecodeResponse* response, CallTrace* trace,
                                       StepCall::Done done);
 
 }  // namespace gdn

@@ -2,15 +2,18 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
 #include "base/string_cat.h"
+#include "base/this_thread.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/step_call.h"
+#include "server/rpc/step_messages.h"
 
 namespace gdn {
 namespace {
@@ -40,37 +43,78 @@ class CancelGate {
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Runs `start(done)` and finishes with its status. gRPC keeps a Finish that comes before the reactor is returned to it,
-// and calls OnDone after every other reaction has returned.
+// What the request itself says of its call; nothing without a trace.
+template <typename Request>
+void NoteRequest(CallTrace* trace, const Caller& caller, const Request& request) {
+  if (trace == nullptr) return;
+  trace->principal = caller.principal;
+  trace->layer = request.layer();
+  trace->request_bytes = static_cast<int64_t>(request.ByteSizeLong());
+}
+
+template <typename Response>
+void NoteReply(CallTrace* trace, const absl::Status& status, const Response& response) {
+  if (trace == nullptr) return;
+  trace->answered = TraceNow();
+  trace->answerer = ThisThreadLabel();
+  trace->status = status;
+  if (status.ok()) trace->response_bytes = static_cast<int64_t>(response.ByteSizeLong());
+}
+
+// Runs `start(trace, done)` and finishes with its status. gRPC keeps a Finish that comes before the reactor is returned
+// to it, and calls OnDone after every other reaction has returned.
 class UnaryStepReactor : public grpc::ServerUnaryReactor {
  public:
-  template <typename Start>
-  explicit UnaryStepReactor(const Start& start) {
-    gate_.Set(/*turn=*/0, start([this](const absl::Status& status) { Finish(ToGrpcStatus(status)); }));
+  template <typename Response, typename Start>
+  UnaryStepReactor(CallTracer& tracer, std::unique_ptr<CallTrace> trace, const Response& response, const Start& start)
+      : tracer_(tracer), trace_(std::move(trace)) {
+    gate_.Set(/*turn=*/0, start(trace_.get(), [this, &response](const absl::Status& status) {
+                NoteReply(trace_.get(), status, response);
+                Finish(ToGrpcStatus(status));
+              }));
   }
 
   void OnCancel() override { gate_.Cancel(); }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    tracer_.End(std::move(trace_));
+    delete this;
+  }
 
  private:
+  CallTracer& tracer_;
+  std::unique_ptr<CallTrace> trace_;
   CancelGate gate_;
 };
+
+template <typename Request, typename Response, typename Start>
+grpc::ServerUnaryReactor* NewUnaryReactor(std::string_view method, const ServiceContext& context,
+                                          grpc::CallbackServerContext& call, const Request& request, Response* response,
+                                          const Start& start) {
+  auto trace = context.tracer.Begin(method, StepMessages<Request, Response>::ParseBegin(call));
+  const Caller caller = CallerOf(call);
+  NoteRequest(trace.get(), caller, request);
+  return new UnaryStepReactor(context.tracer, std::move(trace), *response, [&](CallTrace* to, StepCall::Done done) {
+    return start(context, caller, request, response, to, std::move(done));
+  });
+}
 
 // Reads a message, runs its step, writes the reply, and so on until the client is done.
 template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
  public:
-  StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : context_(context), caller_(CallerOf(*call)) {}
+  StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, std::string_view method)
+      : context_(context), caller_(CallerOf(*call)), method_(method) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return this->Finish(grpc::Status::OK);
     response_.Clear();
+    trace_ = context_.tracer.Begin(method_);
     const int64_t turn = ++turn_;
     if (auto call = Step([this](const absl::Status& status) { Reply(status); }); call != nullptr)
       gate_.Set(turn, std::move(call));
   }
   void OnWriteDone(bool ok) override {
+    context_.tracer.End(std::move(trace_));
     if (!ok) return this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
     this->StartRead(&request_);
   }
@@ -89,10 +133,12 @@ class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
   const Caller caller_;
   Request request_;
   Response response_;
+  std::unique_ptr<CallTrace> trace_;  // of the message
 
  private:
   void Reply(const absl::Status& status) {
     Ended(status);
+    NoteReply(trace_.get(), status, response_);
     if (!status.ok()) {
       response_.clear_result();
       *response_.mutable_status() = ToRpcStatus(status);
@@ -100,6 +146,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
     this->StartWrite(&response_);
   }
 
+  const std::string_view method_;
   int64_t turn_ = 0;  // messages read
   CancelGate gate_;
 };
@@ -107,18 +154,19 @@ class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
 class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse> {
  public:
   StreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : StepStreamReactor(context, call) {
+      : StepStreamReactor(context, call, "StreamPrefill") {
     Start();
   }
 
  protected:
   std::shared_ptr<StepCall> Step(StepCall::Done done) override {
     const v1::PrefillRequest& segment = request_.segment();
+    NoteRequest(trace_.get(), caller_, segment);
     if (failed_.count(Key()) != 0 && !segment.has_expected_token_count()) {
       done(PreviousSegmentFailed(segment));
       return nullptr;
     }
-    return StartPrefill(context_, caller_, segment, response_.mutable_result(), std::move(done));
+    return StartPrefill(context_, caller_, segment, response_.mutable_result(), trace_.get(), std::move(done));
   }
   void Ended(const absl::Status& status) override {
     if (status.ok()) {
@@ -151,13 +199,14 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
 class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse> {
  public:
   StreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : StepStreamReactor(context, call) {
+      : StepStreamReactor(context, call, "StreamDecode") {
     Start();
   }
 
  protected:
   std::shared_ptr<StepCall> Step(StepCall::Done done) override {
-    return StartDecode(context_, caller_, request_.step(), response_.mutable_result(), std::move(done));
+    NoteRequest(trace_.get(), caller_, request_.step());
+    return StartDecode(context_, caller_, request_.step(), response_.mutable_result(), trace_.get(), std::move(done));
   }
 };
 
@@ -165,14 +214,12 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
 
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                             const v1::PrefillRequest* request, v1::PrefillResponse* response) {
-  return new UnaryStepReactor(
-      [&](StepCall::Done done) { return StartPrefill(context, CallerOf(*call), *request, response, std::move(done)); });
+  return NewUnaryReactor("Prefill", context, *call, *request, response, StartPrefill);
 }
 
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                            const v1::DecodeRequest* request, v1::DecodeResponse* response) {
-  return new UnaryStepReactor(
-      [&](StepCall::Done done) { return StartDecode(context, CallerOf(*call), *request, response, std::move(done)); });
+  return NewUnaryReactor("Decode", context, *call, *request, response, StartDecode);
 }
 
 grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* NewStreamPrefillReactor(

@@ -5,6 +5,8 @@
 #include <sched.h>
 
 #include <atomic>
+#include <functional>
+#include <string>
 #include <thread>
 
 namespace gdn {
@@ -25,6 +27,21 @@ TEST(ThisThread, KeepsTheFirstLettersOfItsName) {
     ASSERT_EQ(pthread_getname_np(pthread_self(), name, sizeof(name)), 0);
     EXPECT_STREQ(name, "gdn-a-name-that");
   }).join();
+}
+
+TEST(ThisThread, HasALabelOfItsNameAndNumber) {
+  std::string first, second;
+  const auto label = [](std::string& out) {
+    NameThisThread("gdn-labelled");
+    out = ThisThreadLabel();
+    EXPECT_EQ(ThisThreadLabel(), out);
+  };
+  std::thread a(label, std::ref(first));
+  std::thread b(label, std::ref(second));
+  a.join();
+  b.join();
+  EXPECT_EQ(first.rfind("gdn-labelled.", 0), 0u) << first;
+  EXPECT_EQ(second.rfind("gdn-labelled.", 0), 0u) << second;
 }
 
 TEST(ThisThread, GivesWayOnlyInsideOfAScope) {

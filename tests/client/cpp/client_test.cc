@@ -160,6 +160,10 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
         out->set_started(request.names_size());
         return grpc::Status::OK;
       });
+  EXPECT_CALL(*stub_, TraceCalls(_, _, _)).WillOnce([](auto*, const v1::TraceCallsRequest& request, auto* out) {
+    out->set_kept(request.keep());
+    return grpc::Status::OK;
+  });
   v1::ForkSessionRequest fork;
   fork.set_name("sessions/a");
   fork.add_session_ids("b");
@@ -177,6 +181,9 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
   accept.add_acceptances()->set_session("sessions/a");
   EXPECT_EQ(client_->AcceptTokens(accept)->counts(0).session(), "sessions/a");
   EXPECT_EQ(client_->PrefetchSessions({"sessions/a", "sessions/b"})->started(), 2);
+  v1::TraceCallsRequest trace;
+  trace.set_keep(7);
+  EXPECT_EQ(client_->TraceCalls(trace)->kept(), 7);
 }
 
 }  // namespace

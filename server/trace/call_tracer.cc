@@ -1,0 +1,50 @@
+#include "server/trace/call_tracer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/this_thread.h"
+
+namespace gdn {
+
+void CallTracer::Keep(int32_t calls) {
+  absl::MutexLock lock(&mu_);
+  kept_.store(calls, std::memory_order_relaxed);
+  while (ended_.size() > static_cast<size_t>(calls)) ended_.pop_front();
+}
+
+std::unique_ptr<CallTrace> CallTracer::Begin(std::string_view method, int64_t parse) const {
+  if (!on()) return nullptr;
+  auto trace = std::make_unique<CallTrace>();
+  trace->method = method;
+  trace->parse = parse;
+  trace->admit = TraceNow();
+  trace->begin_time = absl::Now() - absl::Nanoseconds(trace->admit - trace->begin());
+  trace->starter = ThisThreadLabel();
+  return trace;
+}
+
+void CallTracer::End(std::unique_ptr<CallTrace> trace) {
+  if (trace == nullptr) return;
+  trace->replied = TraceNow();
+  absl::MutexLock lock(&mu_);
+  const auto most = static_cast<size_t>(kept());
+  if (most == 0) return;
+  if (ended_.size() == most) ended_.pop_front();
+  ended_.push_back(std::move(trace));
+}
+
+std::vector<std::shared_ptr<const CallTrace>> CallTracer::Calls(const std::string& principal, int32_t most) const {
+  std::vector<std::shared_ptr<const CallTrace>> calls;
+  absl::MutexLock lock(&mu_);
+  for (auto it = ended_.rbegin(); it != ended_.rend(); ++it) {
+    if ((*it)->principal != principal) continue;
+    calls.push_back(*it);
+    if (static_cast<int32_t>(calls.size()) == most) break;
+  }
+  std::ranges::reverse(calls);
+  return calls;
+}
+
+}  // namespace gdn

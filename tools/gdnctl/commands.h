@@ -17,6 +17,7 @@ std::vector<Command> StepCommands();       // prefill, decode
 std::vector<Command> StateCommands();      // state export | import | fork | checkpoint | restore, sessions prefetch
 std::vector<Command> StateViewCommands();  // state inspect | watch
 std::vector<Command> ReplayCommands();     // replay
+std::vector<Command> TraceCommands();      // trace
 std::vector<Command> HealthCommands();     // health
 std::vector<Command> DoctorCommands();     // doctor
 

@@ -1,0 +1,49 @@
+// gdnctl trace.
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/output_file.h"
+#include "tools/gdnctl/print.h"
+#include "tools/gdnctl/trace_view.h"
+
+ABSL_FLAG(int32_t, keep, -1, "From now on the server keeps the last so many calls; 0 turns it off, -1 leaves it.");
+ABSL_FLAG(int32_t, calls, 0, "At most so many calls, the newest; 0: all that are kept.");
+ABSL_FLAG(std::string, chrome, "", "Write the calls to this file as well, for chrome://tracing or ui.perfetto.dev.");
+
+namespace gdn {
+namespace {
+
+absl::StatusOr<int> RunTrace(const std::vector<std::string>&) {
+  v1::TraceCallsRequest request;
+  request.set_max_calls(absl::GetFlag(FLAGS_calls));
+  if (const int32_t keep = absl::GetFlag(FLAGS_keep); keep != -1) request.set_keep(keep);
+  GDN_ASSIGN_OR_RETURN(const v1::TraceCallsResponse traced, ConnectByFlags()->TraceCalls(request));
+  if (const std::string path = absl::GetFlag(FLAGS_chrome); !path.empty()) {
+    GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
+    GDN_RETURN_IF_ERROR(file.Append(ChromeTrace(traced)));
+    GDN_RETURN_IF_ERROR(file.Commit());
+  }
+  return Show(traced, [&] {
+    absl::PrintF("%s", TraceTables(traced));
+    if (traced.kept() == 0) {
+      absl::PrintF("The server keeps no calls; 'gdnctl trace --keep=1000' turns it on.\n");
+    } else {
+      absl::PrintF("%d calls; the server keeps the last %d of all its callers.\n", traced.calls_size(), traced.kept());
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<Command> TraceCommands() {
+  return {{.name = "trace",
+           .summary = "Show where the time of the caller's last steps went, by stage",
+           .details = "Example: gdnctl trace --keep=1000        # then the calls, and then:\n"
+                      "         gdnctl trace --chrome=calls.json --keep=0\n",
+           .flags = {"keep", "calls", "chrome", "json"},
+           .run = RunTrace}};
+}
+
+}  // namespace gdn

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/child_process.h"
-#include "base/heap.h"
+#include "base/server_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -75,7 +75,7 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
 }
 
 int Main(int argc, char** argv) {
-  KeepFreedMemory();
+  SetUpServerProcess();
   // Blocked before any thread is made, so that only sigwait sees them.
   sigset_t signals;
   sigemptyset(&signals);

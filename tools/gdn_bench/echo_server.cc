@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/child_process.h"
-#include "base/heap.h"
+#include "base/server_process.h"
 #include "base/status_macros.h"
 #include "client/cpp/client.h"
 #include "grpcpp/impl/rpc_service_method.h"
@@ -177,7 +177,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address,
 std::string RawEchoOf(const std::string& path) { return path + ".raw"; }
 
 absl::Status RunEchoServer(const std::string& address, const std::string& port_file) {
-  KeepFreedMemory();
+  SetUpServerProcess();
   EchoService service;
   RawEchoService raw_service;
   const std::string raw_address = absl::StartsWith(address, "unix:") ? RawEchoOf(address) : address;

@@ -1,0 +1,17 @@
+#include "base/server_process.h"
+
+#include <malloc.h>
+
+#include "absl/synchronization/mutex.h"
+
+namespace gdn {
+
+void SetUpServerProcess() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+#endif
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
+}  // namespace gdn

@@ -212,6 +212,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& 
   step.draft = shape.draft;
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), &step));
   StampCopiedIn(issued.stamps);
+  part.gathered = absl::Now();
   GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
   for (size_t i = 0; i < part.rows.size(); ++i) {
     LayerProgress& after = part.outcomes[i].after;
@@ -243,7 +244,7 @@ absl::Status BatchExecutor::BeginPrefills(const IssuedLaunch::OfPool& part) {
                                     .src_bases = sources == source_bases ? nullptr : source_bases.data()});
 }
 
-absl::Status BatchExecutor::RunPrefill(const IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
+absl::Status BatchExecutor::RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
   GDN_RETURN_IF_ERROR(BeginPrefills(part));
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, call_tokens;
@@ -261,6 +262,7 @@ absl::Status BatchExecutor::RunPrefill(const IssuedLaunch::OfPool& part, IssuedL
   step.call_tokens = call_tokens.data();
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, /*log_lengths=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
+  part.gathered = absl::Now();
   return runner_.Prefill(step);
 }
 
@@ -268,9 +270,12 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
   const absl::Status waited = backend_.WaitFence(issued.fence);
   const absl::Time end = absl::Now();
   if (issued.stamps.traced()) issued.stamps.computed = TraceNow();
+  // What the device spent, not what it waited for: the next launch is issued by estimates that are learned from this.
+  absl::Time begin = issued.pools.empty() ? issued.begin : end;
+  for (const IssuedLaunch::OfPool& pool : issued.pools) begin = std::min(begin, pool.gathered);
   {
     absl::MutexLock lock(&mu_);
-    issued.compute_time_us = absl::ToInt64Microseconds(end - std::max(issued.begin, last_end_));
+    issued.compute_time_us = absl::ToInt64Microseconds(end - std::max(begin, last_end_));
     last_end_ = end;
   }
   for (IssuedLaunch::OfPool& pool : issued.pools) {

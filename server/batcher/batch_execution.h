@@ -36,6 +36,7 @@ struct IssuedLaunch {
   struct OfPool : LanePart {
     std::vector<StepOutcome> outcomes;  // of decodes, parallel to rows
     absl::Status status;
+    absl::Time gathered = absl::InfiniteFuture();  // from here on the device can work on it
   };
   Launch launch;
   std::vector<StepJobPtr> jobs;       // parallel to launch.parts
@@ -43,7 +44,7 @@ struct IssuedLaunch {
   std::vector<OfPool> pools;
   LaunchLane* lane = nullptr;
   Fence fence;
-  absl::Time begin;
+  absl::Time begin;             // of issuing it
   LaunchStamps stamps;          // of launches with a traced call
   int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
 
@@ -71,7 +72,7 @@ class BatchExecutor {
   void CollectDecodes(IssuedLaunch& issued);
   void CollectPrefills(IssuedLaunch& issued);
   absl::Status RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
-  absl::Status RunPrefill(const IssuedLaunch::OfPool& part, IssuedLaunch& issued);
+  absl::Status RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
   // Folds the states of those that begin into their slots aside.
   absl::Status BeginPrefills(const IssuedLaunch::OfPool& part);
 

@@ -323,6 +323,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
     GDN_RETURN_IF_ERROR(CheckBatchSize(request.sessions_size(), context.limits));
+    call->rows_.reserve(static_cast<size_t>(request.sessions_size()));
     for (const std::string& name : request.sessions()) call->rows_.emplace_back().name = name;
     GDN_RETURN_IF_ERROR(call->FindRows(caller));
     if (call->Spec() == nullptr) return absl::OkStatus();  // every row has its own error

@@ -7,8 +7,8 @@
 
 namespace gdn {
 
-// Freed memory is kept: a server takes messages of megabytes, and memory that went back to the system comes anew page by
-// page, which costs more than the copy into it.
+// Freed memory is kept: a server takes messages of megabytes, and memory that went back to the system comes anew page
+// by page, which costs more than the copy into it.
 // Abseil's search for lock cycles is off: distributions build its library with it on, where every lock and unlock of
 // every thread looks into one table. Tests have it on.
 void SetUpServerProcess();

@@ -268,7 +268,7 @@ absl::Status BatchExecutor::RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch&
 
 void BatchExecutor::Wait(IssuedLaunch& issued) {
   const absl::Status waited = backend_.WaitFence(issued.fence);
-  const absl::Time end = absl::Now();
+  const absl::Time end = issued.end = absl::Now();
   if (issued.stamps.traced()) issued.stamps.computed = TraceNow();
   // What the device spent, not what it waited for: the next launch is issued by estimates that are learned from this.
   absl::Time begin = issued.pools.empty() ? issued.begin : end;

@@ -46,6 +46,7 @@ struct IssuedLaunch {
   Fence fence;
   absl::Time begin;             // of issuing it
   LaunchStamps stamps;          // of launches with a traced call
+  absl::Time end;               // Wait's: when it had run
   int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
 
   // Of the part's segment, once it has run.

@@ -190,7 +190,9 @@ Batcher::Chosen Batcher::Choose(bool prefills) {
   }
   for (const Launch::Part& part : chosen.launch.parts) ++static_cast<StepJob&>(*part.step).on_their_way;
   ++on_their_way_;
-  expected_end_ = std::max(expected_end_, absl::Now()) + absl::Microseconds(chosen.launch.estimated_us);
+  const absl::Duration estimated = absl::Microseconds(chosen.launch.estimated_us);
+  expected_end_ = std::max(expected_end_, absl::Now()) + estimated;
+  expected_time_ += estimated;
   chosen.lane = free_lanes_.back();
   free_lanes_.pop_back();
   return chosen;
@@ -218,6 +220,9 @@ void Batcher::End(std::unique_ptr<IssuedLaunch> issued) {
   {
     absl::MutexLock lock(&mu_);
     scheduler_.Observe(issued->launch, static_cast<double>(issued->compute_time_us));
+    // Estimates err, but not twice: what is left began then.
+    expected_time_ -= absl::Microseconds(issued->launch.estimated_us);
+    expected_end_ = issued->end + expected_time_;
     ended = prefill ? EndSegments(*issued) : std::move(issued->jobs);
     free_lanes_.push_back(issued->lane);
   }

@@ -142,9 +142,10 @@ class Batcher {
   std::atomic<bool> any_issued_{false};                                    // there are some in issued_
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;                            // jobs that have ended, with the repliers
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;                          // launches whose steps have not all ended
-  absl::Time expected_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();    // of the last one that was chosen
-  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);                         // of the longest launches of late
-  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;                      // of what waits, until something changes
+  absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // of the launches that were chosen and have not run
+  absl::Time expected_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // of the last one that was chosen
+  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);                       // of the longest launches of late
+  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;                    // of what waits, until something changes
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 

@@ -277,7 +277,9 @@ std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launc
   Group& group = *lead.group;
   const int64_t multiple = options_.segment_multiple;
   const auto whole = [&](int64_t tokens) { return std::max(tokens / multiple, int64_t{1}) * multiple; };
-  const int64_t budget = whole(std::min(group.cost.TokensWithin(options_.segment_us), options_.max_segment_tokens));
+  const double us = launches_since_decode_ < kBusyLaunches ? std::min(options_.busy_segment_us, options_.segment_us)
+                                                           : options_.segment_us;
+  const int64_t budget = whole(std::min(group.cost.TokensWithin(us), options_.max_segment_tokens));
   const auto most = static_cast<size_t>(std::max<int64_t>(1, budget / options_.least_merged_tokens));
   // The step that leads, the first of each other queue in turn, then the rest of them.
   std::vector<Given> given = {{.queue = &lead, .parts = 1}};
@@ -307,6 +309,7 @@ std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launc
 }
 
 void Scheduler::Charge(const std::vector<Given>& given, Launch& launch) {
+  launches_since_decode_ = launch.prefill ? std::min(launches_since_decode_ + 1, kBusyLaunches) : 0;
   for (const Launch::Part& part : launch.parts) launch.tokens += part.tokens;
   const Class kind = launch.prefill ? kPrefill : kDecode;
   launch.estimated_us = given.front().queue->group->cost.Estimate(launch.tokens);

@@ -10,7 +10,9 @@
 // like the others'.
 //
 // Prefills are given out in segments, of several calls in one launch, each a multiple of `segment_multiple` tokens from
-// its call's first. A prefill needs a spare slot of its pool; the last spare is kept for principals that have none.
+// its call's first. While decodes are about (one was among the last kBusyLaunches) segments are shorter: a decode that
+// comes may wait for the one that runs and for one that was launched ahead. A prefill needs a spare slot of its pool;
+// the last spare is kept for principals that have none.
 //
 // A step's wait is bounded, whatever the others send: by the launch that runs, one launch of each other flow that
 // waits, and, over the flow's share of the weights that wait, the time of its own flow's steps before it and of the
@@ -42,11 +44,15 @@
 
 namespace gdn {
 
+// Launches after which the last decode is forgotten.
+inline constexpr int kBusyLaunches = 16;
+
 struct SchedulerOptions {
   int32_t max_rows = 512;             // of a decode launch; a single step may have more
   double prefill_share = 0.2;         // of a principal's time while its decodes wait too
   double ride_ahead_us = 8000;        // that a flow of weight 1 may have been served more than the one that leads
   double segment_us = 2000;           // what a launch of prefill segments should take
+  double busy_segment_us = 1000;      // the same while decodes are about, which wait for it
   int64_t segment_multiple = 64;      // tokens
   int64_t max_segment_tokens = 4096;  // of all segments of a launch; at least segment_multiple
   int64_t least_merged_tokens = 256;  // a launch is not split further between calls
@@ -217,6 +223,7 @@ class Scheduler {
   double now_ = 0;                                             // Flow::served of the one that led last
   uint64_t arrivals_ = 0;
   size_t waiting_ = 0;
+  int launches_since_decode_ = kBusyLaunches;
 };
 
 }  // namespace gdn

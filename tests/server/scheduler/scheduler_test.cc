@@ -17,7 +17,7 @@ class SchedulerTest : public ::testing::Test {
   static SchedulerOptions Options() {
     SchedulerOptions options;
     options.max_rows = 8;
-    options.segment_us = 1034;  // 1024 tokens
+    options.segment_us = options.busy_segment_us = 1034;  // 1024 tokens
     options.decode_cost = options.prefill_cost = LaunchCost(10, 1);
     return options;
   }
@@ -116,6 +116,25 @@ TEST_F(SchedulerTest, MergesPrefillsOfOneGroup) {
   EXPECT_FALSE(launch.parts[0].last);
   EXPECT_EQ(launch.parts[1].tokens, 100);
   EXPECT_TRUE(launch.parts[1].last);
+}
+
+TEST_F(SchedulerTest, SegmentsAreShorterWhileDecodesAreAbout) {
+  SchedulerOptions options = Options();
+  options.busy_segment_us = 522;  // 512 tokens
+  Scheduler scheduler(options);
+  scheduler.SetSpares(this, 4);
+  ScheduledStep& prefill = Make("a", 0, 1);
+  prefill.prefill = true;
+  prefill.token_count = 100'000;
+  scheduler.Add(prefill);
+  EXPECT_EQ(scheduler.Next(/*prefills=*/true).tokens, 1024);
+  scheduler.Add(Make("a", 1, 1));
+  EXPECT_FALSE(scheduler.Next(/*prefills=*/true).prefill);
+  for (int launch = 1; launch <= kBusyLaunches + 1; ++launch) {
+    EXPECT_EQ(scheduler.Next(/*prefills=*/true).tokens, launch <= kBusyLaunches ? 512 : 1024) << launch;
+  }
+  scheduler.Remove(prefill);
+  scheduler.ReleaseSpare(prefill);
 }
 
 TEST_F(SchedulerTest, PrefillsWithoutASpareWaitAndTheLastIsForWhoHasNone) {

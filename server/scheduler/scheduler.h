@@ -16,9 +16,9 @@
 //
 // A step's wait is bounded, whatever the others send: by the launch that runs, one launch of each other flow that
 // waits, and, over the flow's share of the weights that wait, the time of its own flow's steps before it and of the
-// launch that served it last. A decode so waits for one segment of a principal's prefills, not for their number; a
-// prefill between two segments for what decodes can do in one segment's time over their shares; and before its first
-// until a spare is free.
+// launch that served it last. A decode so waits for the launch of prefills that runs, and for one more where launches
+// are issued ahead, but not for their number; a prefill between two segments for what decodes can do in one segment's
+// time over their shares; and before its first until a spare is free.
 // Thread safety: none; the caller's lock. Ownership: steps are the caller's, and stay where they are until they were
 // given out whole or removed.
 //

@@ -7,13 +7,11 @@
 //   GDN_RETURN_IF_ERROR(RequireRange("Gating", "rows", params.rows, 0, kMaxRows));
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -60,6 +58,18 @@ inline absl::Status RequireAtLeast(absl::string_view op, absl::string_view name,
   return RequireRange(op, name, value, low, std::numeric_limits<int64_t>::max(), hint);
 }
 
+// Of entry `index` of an array, which is given a name only where it is at fault: names take longer than checks.
+inline absl::Status RequireEntryRange(absl::string_view op, absl::string_view array, int64_t index, int64_t value,
+                                      int64_t low, int64_t high, absl::string_view hint = "") {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return RequireRange(op, absl::StrCat(array, "[", index, "]"), value, low, high, hint);
+}
+
+inline absl::Status RequireEntryAtLeast(absl::string_view op, absl::string_view array, int64_t index, int64_t value,
+                                        int64_t low, absl::string_view hint = "") {
+  return RequireEntryRange(op, array, index, value, low, std::numeric_limits<int64_t>::max(), hint);
+}
+
 struct NamedSize {
   absl::string_view name;
   int64_t size;
@@ -69,16 +79,6 @@ struct NamedSize {
 inline absl::Status RequireSizes(absl::string_view op, std::initializer_list<NamedSize> sizes) {
   for (const auto& [name, size] : sizes) GDN_RETURN_IF_ERROR(RequireRange(op, name, size, 0, kMaxOperatorRows));
   return absl::OkStatus();
-}
-
-// Sorts `slots`.
-inline absl::Status RequireDistinct(absl::string_view op, absl::string_view name, std::vector<int32_t>& slots) {
-  std::sort(slots.begin(), slots.end());
-  const auto twice = std::adjacent_find(slots.begin(), slots.end());
-  if (twice == slots.end()) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-                   absl::StrCat(op, ": slot ", *twice, " is in ", name, " more than once; expected distinct slots"),
-                   {{"field", std::string(name)}});
 }
 
 inline absl::Status RequireFinite(absl::string_view op, absl::string_view name, float value) {

@@ -1,25 +1,34 @@
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 
-#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/common/contract.h"
+#include "kernels/common/slot_set.h"
 
 namespace gdn {
 namespace {
 
+// Entry `index` of `array`, which names a slot to read.
+struct SourceEntry {
+  absl::string_view array;
+  int32_t index;
+  int32_t slot;
+};
+
 // The parts of a call run at the same time: a slot of the pool that one reads, and does not own, none may write.
-// `written` is sorted, `whose` says what a writer's slot is.
-absl::Status RequireReadable(absl::string_view op, absl::string_view name, int32_t slot, int32_t own,
-                             const StatePoolView& pool, const std::vector<int32_t>& written, absl::string_view whose) {
-  GDN_RETURN_IF_ERROR(RequireRange(op, name, slot, 0, int64_t{pool.slot_count} - 1));
-  if (slot == own || !std::binary_search(written.begin(), written.end(), slot)) return absl::OkStatus();
+// `written` are the slots that the call writes, `whose` says what a writer's slot is.
+absl::Status RequireReadable(absl::string_view op, const SourceEntry& source, int32_t own, const StatePoolView& pool,
+                             const SlotSet& written, absl::string_view whose) {
+  GDN_RETURN_IF_ERROR(RequireEntryRange(op, source.array, source.index, source.slot, 0, int64_t{pool.slot_count} - 1));
+  if (source.slot == own || !written.Contains(source.slot)) return absl::OkStatus();
+  const std::string name = absl::StrCat(source.array, "[", source.index, "]");
   return MakeError(
       absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
-      absl::StrCat(op, ": ", name, " = ", slot, " is another ", whose,
+      absl::StrCat(op, ": ", name, " = ", source.slot, " is another ", whose,
                    "; expected a slot that nothing else of the call writes, or one call for each of the two"),
-      {{"field", std::string(name)}});
+      {{"field", name}});
 }
 
 }  // namespace
@@ -34,8 +43,7 @@ absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool,
                                 const int32_t* log_lengths, const int32_t* base_slots) {
   if (batch.sequences == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointer(op, "log_lengths", log_lengths));
-  std::vector<int32_t> own(batch.slots, batch.slots + batch.sequences);
-  std::sort(own.begin(), own.end());
+  std::optional<SlotSet> own;  // the sequences' slots, once a base is elsewhere
   for (int32_t i = 0; i < batch.sequences; ++i) {
     if (const int32_t max_draft = pool.layout.max_draft(); batch.length(i) > max_draft) {
       return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
@@ -43,11 +51,14 @@ absl::Status ValidateDecodeLogs(absl::string_view op, const StatePoolView& pool,
                                     max_draft, " (max_draft = ", max_draft, "). Use a prefill"));
     }
     if (batch.slots[i] < 0) continue;
+    GDN_RETURN_IF_ERROR(RequireEntryRange(op, "log_lengths", i, log_lengths[i], 0, int64_t{kLogCapacity} - 1));
+    if (base_slots == nullptr || base_slots[i] == batch.slots[i]) continue;
+    if (!own.has_value()) {
+      own.emplace(batch.sequences);
+      for (int32_t j = 0; j < batch.sequences; ++j) own->Add(batch.slots[j]);
+    }
     GDN_RETURN_IF_ERROR(
-        RequireRange(op, absl::StrCat("log_lengths[", i, "]"), log_lengths[i], 0, int64_t{kLogCapacity} - 1));
-    if (base_slots == nullptr) continue;
-    GDN_RETURN_IF_ERROR(RequireReadable(op, absl::StrCat("base_slots[", i, "]"), base_slots[i], batch.slots[i], pool,
-                                        own, "sequence's slot"));
+        RequireReadable(op, {"base_slots", i, base_slots[i]}, batch.slots[i], pool, *own, "sequence's slot"));
   }
   return absl::OkStatus();
 }
@@ -75,19 +86,21 @@ absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& 
                                            {names.dst, params.dst},
                                            {"log_lengths", params.log_lengths},
                                            {"pool.data", params.pool.data}}));
-  std::vector<int32_t> written(params.dst, params.dst + params.count);
-  GDN_RETURN_IF_ERROR(RequireDistinct(op, names.dst, written));
+  SlotSet written(params.count);
+  bool distinct = true;
+  for (int32_t i = 0; i < params.count; ++i) distinct &= written.Add(params.dst[i]);
+  if (!distinct) return RepeatedSlot(op, names.dst, std::vector<int32_t>(params.dst, params.dst + params.count));
   for (int32_t i = 0; i < params.count; ++i) {
-    const auto name = [i](absl::string_view array) { return absl::StrCat(array, "[", i, "]"); };
     const int32_t dst = params.dst[i];
-    GDN_RETURN_IF_ERROR(RequireRange(op, name(names.dst), dst, 0, int64_t{params.pool.slot_count} - 1));
+    GDN_RETURN_IF_ERROR(RequireEntryRange(op, names.dst, i, dst, 0, int64_t{params.pool.slot_count} - 1));
     if (params.src[i] < 0) continue;  // a fresh state
-    GDN_RETURN_IF_ERROR(RequireReadable(op, name(names.src), params.src[i], dst, params.pool, written, anothers));
+    GDN_RETURN_IF_ERROR(RequireReadable(op, {names.src, i, params.src[i]}, dst, params.pool, written, anothers));
     if (params.src_bases != nullptr) {
       GDN_RETURN_IF_ERROR(
-          RequireReadable(op, name(names.src_bases), params.src_bases[i], dst, params.pool, written, anothers));
+          RequireReadable(op, {names.src_bases, i, params.src_bases[i]}, dst, params.pool, written, anothers));
     }
-    GDN_RETURN_IF_ERROR(RequireRange(op, name("log_lengths"), params.log_lengths[i], 0, params.pool.layout.log_rows()));
+    GDN_RETURN_IF_ERROR(
+        RequireEntryRange(op, "log_lengths", i, params.log_lengths[i], 0, params.pool.layout.log_rows()));
   }
   return absl::OkStatus();
 }

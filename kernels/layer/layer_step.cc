@@ -90,8 +90,7 @@ absl::Status ValidateLayerStep(const LayerStep& step) {
 absl::Status ValidatePrefillStep(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
   for (int32_t i = 0; step.call_tokens != nullptr && i < step.batch.sequences; ++i) {
-    GDN_RETURN_IF_ERROR(
-        RequireAtLeast(kOp, absl::StrCat("call_tokens[", i, "]"), step.call_tokens[i], step.batch.length(i)));
+    GDN_RETURN_IF_ERROR(RequireEntryAtLeast(kOp, "call_tokens", i, step.call_tokens[i], step.batch.length(i)));
   }
   if (step.base_slots == nullptr && !step.draft) return absl::OkStatus();
   return InvalidStep(

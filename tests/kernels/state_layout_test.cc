@@ -89,6 +89,50 @@ TEST(PackedBatch, NamesTheEntryThatBreaksTheContract) {
   EXPECT_THAT(ValidatePackedBatch({.sequences = 2, .cu_seqlens = offsets.data()}, 2), IsInvalid("slots"));
 }
 
+// A batch is known again by what it holds, not by where it is.
+TEST(PackedBatch, WhatChangedInPlaceIsCheckedAgain) {
+  std::vector<int32_t> offsets = {0, 1, 2, 3};
+  std::vector<int32_t> slots = {4, 2, 0};
+  const PackedBatch batch{.sequences = 3, .cu_seqlens = offsets.data(), .slots = slots.data()};
+  const auto expect_valid = [&] {
+    EXPECT_EQ(ValidatePackedBatch(batch, 5), absl::OkStatus());
+    EXPECT_EQ(ValidatePackedBatch(batch, 5), absl::OkStatus());
+  };
+  expect_valid();
+  EXPECT_THAT(ValidatePackedBatch(batch, 4),
+              IsInvalid("batch: slots[0] is 4; expected 0 .. 3, or a negative number for padding"));
+  expect_valid();
+  slots[2] = 4;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_THAT(ValidatePackedBatch(batch, 5),
+                IsInvalid("batch: slot 4 is in slots more than once; expected distinct slots"));
+  }
+  slots[2] = 1;
+  expect_valid();
+  offsets[2] = 0;
+  EXPECT_THAT(ValidatePackedBatch(batch, 5),
+              IsInvalid("batch: cu_seqlens[2] is 0; expected 1 or more: offsets never fall"));
+  offsets[2] = 1;
+  expect_valid();
+  slots[1] = 5;
+  // Fewer sequences of the same arrays, and then all of them.
+  EXPECT_EQ(ValidatePackedBatch({.sequences = 1, .cu_seqlens = offsets.data(), .slots = slots.data()}, 5),
+            absl::OkStatus());
+  EXPECT_THAT(ValidatePackedBatch(batch, 5), IsInvalid("slots[1] is 5"));
+}
+
+TEST(PackedBatch, TokenCountsOfSequencesWithASlotAreNotNegative) {
+  const std::vector<int32_t> offsets = {0, 1, 2};
+  const std::vector<int32_t> slots = {-1, 1};
+  const PackedBatch batch{.sequences = 2, .cu_seqlens = offsets.data(), .slots = slots.data()};
+  std::vector<int64_t> counts = {-1, 0};
+  EXPECT_EQ(ValidateTokenCounts("Op", batch, counts.data()), absl::OkStatus());
+  counts[1] = -7;
+  EXPECT_THAT(ValidateTokenCounts("Op", batch, counts.data()),
+              IsInvalid("Op: token_counts[1] is -7; expected 0 or more"));
+  EXPECT_THAT(ValidateTokenCounts("Op", batch, nullptr), IsInvalid("token_counts"));
+}
+
 TEST(DeltaRuleParams, MissingPointersAndShortStridesAreRefused) {
   const LayerDims dims = OperatorDims(1, 2, 4, 4);
   Random random(1);

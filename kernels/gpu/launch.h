@@ -64,12 +64,14 @@ namespace internal {
 template <typename Function, int... kWidths>
 absl::Status WithWaveWidth(const Stream& stream, const char* name, Function&& function,
                            std::integer_sequence<int, kWidths...>) {
-  absl::Status status = MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
-                                  absl::StrCat(name, ": this build has no kernels for waves of ", stream.wave_width,
-                                               " lanes; build for the device at hand"),
-                                  {{"field", name}});
-  ((stream.wave_width == kWidths ? void(status = function(std::integral_constant<int, kWidths>())) : void()), ...);
-  return status;
+  absl::Status status;
+  const bool has_kernels =
+      ((stream.wave_width == kWidths && (status = function(std::integral_constant<int, kWidths>()), true)) || ...);
+  if (has_kernels) return status;
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDeviceUnsupported,
+                   absl::StrCat(name, ": this build has no kernels for waves of ", stream.wave_width,
+                                " lanes; build for the device at hand"),
+                   {{"field", name}});
 }
 }  // namespace internal
 

@@ -56,6 +56,7 @@ struct StageInParams {
   const int64_t* token_counts = nullptr;
   const int32_t* log_lengths = nullptr;
   const int32_t* base_slots = nullptr;
+  const MaterializeStateParams* fold = nullptr;  // of no more entries than the batch has sequences
 };
 
 // A point in what was issued; null: passed.
@@ -99,7 +100,7 @@ class Backend {
 
   // To be called by a thread before it issues the first of a launch.
   virtual absl::Status UseThread() { return absl::OkStatus(); }
-  // Bytes that StageIn needs at the end of `host` and `device` for the arrays of that many sequences.
+  // Bytes that StageIn needs at the end of `host` and `device` for the arrays of that many sequences, and of a fold.
   virtual size_t BatchArrayBytes(int32_t /*sequences*/) const { return 0; }
   // `bytes` from host to device, there before what is issued from now on; and beside them the arrays, so that operators
   // which are given equal ones need not send them.

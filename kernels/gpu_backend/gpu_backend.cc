@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
@@ -115,13 +114,12 @@ class GpuBackend final : public Backend {
     indices_.ForgetProvided();  // the launch that did may have ended, and its memory been freed
     return gpu::UseDevice(device_);
   }
-  size_t BatchArrayBytes(int32_t sequences) const override { return gpu::IndexStaging::BatchBytes(sequences); }
+  size_t BatchArrayBytes(int32_t sequences) const override { return gpu::IndexStaging::StagedBytes(sequences); }
   absl::Status StageIn(const StageInParams& params) override {
     GDN_RETURN_IF_ERROR(RequirePointers("StageIn", {{"device", params.device}, {"host", params.host}}));
     char* device = static_cast<char*>(params.device);
     char* host = static_cast<char*>(params.host);
-    const size_t arrays = indices_.Provide(device + params.bytes, host + params.bytes, params.batch,
-                                           params.token_counts, params.log_lengths, params.base_slots);
+    const size_t arrays = indices_.Provide(device + params.bytes, host + params.bytes, params);
     return streams_.In(device, host, params.bytes + arrays);
   }
   absl::Status StageOut(void* host, const void* device, size_t bytes) override {
@@ -175,9 +173,7 @@ class GpuBackend final : public Backend {
   absl::Status MaterializeState(const MaterializeStateParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
     if (params.count == 0) return absl::OkStatus();
-    std::vector<const int32_t*> arrays = {params.src, params.dst, params.log_lengths};
-    if (params.src_bases != nullptr) arrays.push_back(params.src_bases);
-    GDN_ASSIGN_OR_RETURN(const int32_t* device, indices_.Arrays(ring_, params.count, arrays));
+    GDN_ASSIGN_OR_RETURN(const int32_t* device, indices_.Fold(ring_, params));
     const auto at = [&](int32_t array) { return device + int64_t{array} * params.count; };
     return MaterializeStateGpu(params, at(0), at(1), at(2), params.src_bases != nullptr ? at(3) : nullptr, stream_);
   }

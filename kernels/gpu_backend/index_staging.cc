@@ -1,9 +1,11 @@
 #include "kernels/gpu_backend/index_staging.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "base/status_macros.h"
 #include "kernels/gpu/runtime.h"
 
@@ -16,24 +18,30 @@ constexpr size_t kAlignment = 64;
 size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 template <typename T>
-void Append(std::string& content, const T* values, size_t count) {
-  content.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+absl::Span<const char> BytesOf(const T* values, size_t count) {
+  return {reinterpret_cast<const char*>(values), count * sizeof(T)};
 }
 
-template <typename T>
-std::string ContentOf(const T* values, size_t count) {
-  std::string content;
-  Append(content, values, count);
-  return content;
+size_t SizeOf(absl::Span<const absl::Span<const char>> content) {
+  size_t bytes = 0;
+  for (const absl::Span<const char> array : content) bytes += array.size();
+  return bytes;
 }
 
 // cu_seqlens and slots have a place of their own: token counts and log lengths move with every step, while the same
 // sequences come again.
-std::string IndicesOf(const PackedBatch& batch) {
+std::array<absl::Span<const char>, 2> ContentOf(const PackedBatch& batch) {
   const auto sequences = static_cast<size_t>(batch.sequences);
-  std::string content;
-  Append(content, batch.cu_seqlens, sequences + 1);
-  Append(content, batch.slots, sequences);
+  return {BytesOf(batch.cu_seqlens, sequences + 1), BytesOf(batch.slots, sequences)};
+}
+
+constexpr size_t kMaxFoldArrays = 4;
+
+absl::InlinedVector<absl::Span<const char>, kMaxFoldArrays> ContentOf(const MaterializeStateParams& fold) {
+  const auto count = static_cast<size_t>(fold.count);
+  absl::InlinedVector<absl::Span<const char>, kMaxFoldArrays> content = {
+      BytesOf(fold.src, count), BytesOf(fold.dst, count), BytesOf(fold.log_lengths, count)};
+  if (fold.src_bases != nullptr) content.push_back(BytesOf(fold.src_bases, count));
   return content;
 }
 
@@ -44,12 +52,27 @@ IndexStaging::~IndexStaging() {
   if (arena_ != nullptr) DeviceFree(arena_);
 }
 
-absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, std::string content) {
-  for (const auto& [provided, at] : provided_) {
-    if (provided == content) return at;
+const char* IndexStaging::FindProvided(Content content) const {
+  const size_t bytes = SizeOf(content);
+  for (const Provided& provided : provided_) {
+    if (provided.bytes != bytes) continue;
+    const char* at = provided_bytes_.data() + provided.at;
+    const bool same = std::all_of(content.begin(), content.end(), [&at](absl::Span<const char> array) {
+      const bool equal = std::memcmp(at, array.data(), array.size()) == 0;
+      at += array.size();
+      return equal;
+    });
+    if (same) return provided.device;
   }
-  if (const auto found = placed_.find(content); found != placed_.end()) return arena_ + found->second;
-  const size_t taken = AlignUp(content.size());
+  return nullptr;
+}
+
+absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, Content content) {
+  if (const char* provided = FindProvided(content); provided != nullptr) return provided;
+  sought_.clear();
+  for (const absl::Span<const char> array : content) sought_.append(array.data(), array.size());
+  if (const auto found = placed_.find(sought_); found != placed_.end()) return arena_ + found->second;
+  const size_t taken = AlignUp(sought_.size());
   if (taken > arena_bytes_) {
     GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));  // launches in flight may still read the old arena
     if (arena_ != nullptr) DeviceFree(std::exchange(arena_, nullptr));
@@ -67,9 +90,9 @@ absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, std::string co
     next_ = 0;
   }
   const size_t offset = next_;
-  GDN_RETURN_IF_ERROR(ring.CopyIn(arena_ + offset, content.data(), content.size()));
+  GDN_RETURN_IF_ERROR(ring.CopyIn(arena_ + offset, sought_.data(), sought_.size()));
   next_ += taken;
-  placed_.emplace(std::move(content), offset);
+  placed_.emplace(sought_, offset);
   return arena_ + offset;
 }
 
@@ -81,13 +104,13 @@ absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBa
   device.tokens = batch.tokens();
   for (int32_t i = 0; i < batch.sequences; ++i) device.max_length = std::max(device.max_length, batch.length(i));
 
-  GDN_ASSIGN_OR_RETURN(const char* indices, Place(ring, IndicesOf(batch)));
+  GDN_ASSIGN_OR_RETURN(const char* indices, Place(ring, ContentOf(batch)));
   device.cu_seqlens = reinterpret_cast<const int32_t*>(indices);
   device.slots = device.cu_seqlens + sequences + 1;
   // Values of each sequence, where there are any.
   const auto place = [&](auto* values, auto** placed) -> absl::Status {
     if (values == nullptr) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const char* at, Place(ring, ContentOf(values, sequences)));
+    GDN_ASSIGN_OR_RETURN(const char* at, Place(ring, {BytesOf(values, sequences)}));
     *placed = reinterpret_cast<decltype(values)>(at);
     return absl::OkStatus();
   };
@@ -97,36 +120,36 @@ absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBa
   return device;
 }
 
-size_t IndexStaging::BatchBytes(int32_t sequences) {
+absl::StatusOr<const int32_t*> IndexStaging::Fold(PinnedRing& ring, const MaterializeStateParams& fold) {
+  GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, ContentOf(fold)));
+  return reinterpret_cast<const int32_t*>(placed);
+}
+
+size_t IndexStaging::StagedBytes(int32_t sequences) {
   const auto count = static_cast<size_t>(sequences);
   return AlignUp((2 * count + 1) * sizeof(int32_t)) + AlignUp(count * sizeof(int64_t)) +
-         2 * AlignUp(count * sizeof(int32_t));
+         2 * AlignUp(count * sizeof(int32_t)) + AlignUp(kMaxFoldArrays * count * sizeof(int32_t));
 }
 
-size_t IndexStaging::Provide(char* device, char* host, const PackedBatch& batch, const int64_t* token_counts,
-                             const int32_t* log_lengths, const int32_t* base_slots) {
-  const auto sequences = static_cast<size_t>(batch.sequences);
+size_t IndexStaging::Provide(char* device, char* host, const StageInParams& params) {
+  const auto sequences = static_cast<size_t>(params.batch.sequences);
   provided_.clear();
-  size_t used = 0;
-  const auto provide = [&](std::string content) {
-    std::memcpy(host + used, content.data(), content.size());
-    const size_t taken = AlignUp(content.size());
-    provided_.emplace_back(std::move(content), device + used);
-    used += taken;
+  provided_bytes_.clear();
+  const auto provide = [&](Content content) {
+    const size_t at = provided_bytes_.size();
+    for (const absl::Span<const char> array : content) {
+      provided_bytes_.insert(provided_bytes_.end(), array.begin(), array.end());
+    }
+    provided_.push_back({.at = at, .bytes = provided_bytes_.size() - at, .device = device + at});
+    provided_bytes_.resize(AlignUp(provided_bytes_.size()));
   };
-  provide(IndicesOf(batch));
-  if (token_counts != nullptr) provide(ContentOf(token_counts, sequences));
-  if (log_lengths != nullptr) provide(ContentOf(log_lengths, sequences));
-  if (base_slots != nullptr) provide(ContentOf(base_slots, sequences));
-  return used;
-}
-
-absl::StatusOr<const int32_t*> IndexStaging::Arrays(PinnedRing& ring, int32_t count,
-                                                    absl::Span<const int32_t* const> arrays) {
-  std::string content;
-  for (const int32_t* values : arrays) Append(content, values, static_cast<size_t>(count));
-  GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, std::move(content)));
-  return reinterpret_cast<const int32_t*>(placed);
+  provide(ContentOf(params.batch));
+  if (params.token_counts != nullptr) provide({BytesOf(params.token_counts, sequences)});
+  if (params.log_lengths != nullptr) provide({BytesOf(params.log_lengths, sequences)});
+  if (params.base_slots != nullptr) provide({BytesOf(params.base_slots, sequences)});
+  if (params.fold != nullptr && params.fold->count > 0) provide(ContentOf(*params.fold));
+  std::memcpy(host, provided_bytes_.data(), provided_bytes_.size());
+  return provided_bytes_.size();
 }
 
 }  // namespace gdn::gpu

@@ -8,13 +8,12 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/common/packed_batch.h"
+#include "kernels/backend.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu_backend/gpu_staging.h"
 
@@ -30,26 +29,38 @@ class IndexStaging {
   absl::StatusOr<DeviceBatch> Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
                                     const int32_t* log_lengths, const int32_t* base_slots = nullptr);
 
-  // For a launch that brings its arrays in a copy of its own: writes what Batch() would send to `host`, which has
-  // BatchBytes(sequences), and takes it to be at `device` until ForgetProvided or the next Provide. Returns the bytes.
-  static size_t BatchBytes(int32_t sequences);
-  size_t Provide(char* device, char* host, const PackedBatch& batch, const int64_t* token_counts,
-                 const int32_t* log_lengths, const int32_t* base_slots);
+  // src, dst, log_lengths and, where they are given, src_bases, end to end.
+  absl::StatusOr<const int32_t*> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
+
+  // For a launch that brings its arrays in a copy of its own: writes what Batch() and Fold() would send to `host`, which
+  // has StagedBytes(sequences), and takes it to be at `device` until ForgetProvided or the next Provide. It is found by
+  // what it holds, so arrays that have changed since are sent. Returns the bytes.
+  static size_t StagedBytes(int32_t sequences);
+  size_t Provide(char* device, char* host, const StageInParams& params);
   void ForgetProvided() { provided_.clear(); }
 
-  // Arrays of `count`, end to end.
-  absl::StatusOr<const int32_t*> Arrays(PinnedRing& ring, int32_t count, absl::Span<const int32_t* const> arrays);
-
  private:
+  // Arrays that lie end to end on the device, as the host's bytes of each.
+  using Content = absl::Span<const absl::Span<const char>>;
+  struct Provided {
+    size_t at;  // in provided_bytes_
+    size_t bytes;
+    const char* device;
+  };
+
   // Where `content` is on the device, uploading it unless it is there already.
-  absl::StatusOr<const char*> Place(PinnedRing& ring, std::string content);
+  absl::StatusOr<const char*> Place(PinnedRing& ring, Content content);
+  const char* FindProvided(Content content) const;  // null: it is not
 
   const Stream stream_;
   char* arena_ = nullptr;  // contents lie one behind another; when it is full, all of them are given up
   size_t arena_bytes_ = 0;
   size_t next_ = 0;
-  absl::flat_hash_map<std::string, size_t> placed_;            // content -> offset
-  std::vector<std::pair<std::string, const char*>> provided_;  // content, and where it is
+  absl::flat_hash_map<std::string, size_t> placed_;  // content -> offset
+  std::string sought_;                               // what Place looks for; kept for its memory
+  // A copy of what was provided: the host's own may be gone or changed when an operator asks.
+  std::vector<char> provided_bytes_;
+  std::vector<Provided> provided_;
 };
 
 }  // namespace gdn::gpu

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "base/status_macros.h"
 
@@ -274,7 +275,7 @@ absl::Status GdnLayerRunner::ZeroOutput(const LayerStep& step, int32_t sequence)
   return absl::OkStatus();
 }
 
-absl::Status GdnLayerRunner::ReserveWidened(std::vector<Part> parts, LayerStep& step) {
+absl::Status GdnLayerRunner::ReserveWidened(Parts parts, LayerStep& step) {
   // Projections read and write every dtype themselves.
   if (step.kind == InputKind::kHiddenStates) return Reserve(parts);
   const LayerDims& dims = step.pool.layout.dims();

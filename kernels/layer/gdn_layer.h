@@ -13,8 +13,8 @@
 
 #include <array>
 #include <cstdint>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/backend.h"
@@ -116,10 +116,11 @@ class GdnLayerRunner {
     float** data;
     int64_t floats;
   };
+  using Parts = absl::InlinedVector<Part, 16>;
   absl::Status Reserve(absl::Span<const Part> parts);
   // Reserves `parts`, and float32 room for the step's tensors of other dtypes, which the step then names; inputs are
   // widened.
-  absl::Status ReserveWidened(std::vector<Part> parts, LayerStep& step);
+  absl::Status ReserveWidened(Parts parts, LayerStep& step);
   // The other way, for the output.
   absl::Status Narrow(const LayerStep& widened, const LayerStep& step);
 

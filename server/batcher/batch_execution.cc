@@ -79,6 +79,30 @@ IssuedLaunch::OfPool& OfPoolOf(IssuedLaunch& issued, const StepRow& row) {
   return issued.pools.emplace_back();
 }
 
+// Folds the states of those that begin into their slots aside.
+struct PrefillStarts {
+  explicit PrefillStarts(const IssuedLaunch::OfPool& part) {
+    for (const RowSpan& span : part.rows) {
+      if (span.first != 0) continue;
+      const StepLease& lease = span.row->lease;
+      sources.push_back(lease.slot());
+      source_bases.push_back(lease.slot() < 0 ? -1 : lease.base_slot());
+      asides.push_back(span.job->aside);
+      log_lengths.push_back(lease.before().log_length);
+    }
+    fold = {.pool = part.rows.front().row->lease.pool()->view(),
+            .count = static_cast<int32_t>(asides.size()),
+            .src = sources.data(),
+            .dst = asides.data(),
+            .log_lengths = log_lengths.data(),
+            .src_bases = sources == source_bases ? nullptr : source_bases.data()};
+  }
+  PrefillStarts(const PrefillStarts&) = delete;
+
+  std::vector<int32_t> sources, source_bases, asides, log_lengths;
+  MaterializeStateParams fold;  // borrows from the others
+};
+
 }  // namespace
 
 absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease) {
@@ -210,7 +234,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& 
   step.token_counts = token_counts.data();
   if (base_slots != slots) step.base_slots = base_slots.data();
   step.draft = shape.draft;
-  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), &step));
+  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = absl::Now();
   GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
@@ -226,26 +250,8 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& 
   return absl::OkStatus();
 }
 
-absl::Status BatchExecutor::BeginPrefills(const IssuedLaunch::OfPool& part) {
-  std::vector<int32_t> sources, source_bases, asides, log_lengths;
-  for (const RowSpan& span : part.rows) {
-    if (span.first != 0) continue;
-    const StepLease& lease = span.row->lease;
-    sources.push_back(lease.slot());
-    source_bases.push_back(lease.slot() < 0 ? -1 : lease.base_slot());
-    asides.push_back(span.job->aside);
-    log_lengths.push_back(lease.before().log_length);
-  }
-  return backend_.MaterializeState({.pool = part.rows.front().row->lease.pool()->view(),
-                                    .count = static_cast<int32_t>(asides.size()),
-                                    .src = sources.data(),
-                                    .dst = asides.data(),
-                                    .log_lengths = log_lengths.data(),
-                                    .src_bases = sources == source_bases ? nullptr : source_bases.data()});
-}
-
 absl::Status BatchExecutor::RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
-  GDN_RETURN_IF_ERROR(BeginPrefills(part));
+  const PrefillStarts starts(part);
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, call_tokens;
   std::vector<int64_t> token_counts;
@@ -260,9 +266,10 @@ absl::Status BatchExecutor::RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch&
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
   step.call_tokens = call_tokens.data();
-  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, /*log_lengths=*/nullptr, &step));
+  GDN_RETURN_IF_ERROR(issued.lane->Gather(part, /*log_lengths=*/nullptr, &starts.fold, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = absl::Now();
+  GDN_RETURN_IF_ERROR(backend_.MaterializeState(starts.fold));
   return runner_.Prefill(step);
 }
 

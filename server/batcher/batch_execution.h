@@ -74,8 +74,6 @@ class BatchExecutor {
   void CollectPrefills(IssuedLaunch& issued);
   absl::Status RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
   absl::Status RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
-  // Folds the states of those that begin into their slots aside.
-  absl::Status BeginPrefills(const IssuedLaunch::OfPool& part);
 
   Backend& backend_;
   DeviceHealth& health_;

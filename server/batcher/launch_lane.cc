@@ -89,7 +89,8 @@ absl::Status LaunchLane::Grow(size_t in_bytes, size_t out_bytes) {
   return grow(out_bytes, out_, host_out_);
 }
 
-absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths, LayerStep* step) {
+absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
+                                LayerStep* step) {
   const StepJob& shape = part.shape();
   std::array<LayerField, kMaxStepFields> storage;
   const absl::Span<const LayerField> fields = LayerFields(step->kind, step->pool.layout.dims(), storage);
@@ -119,7 +120,8 @@ absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths
                            .batch = step->batch,
                            .token_counts = step->token_counts,
                            .log_lengths = log_lengths,
-                           .base_slots = step->base_slots});
+                           .base_slots = step->base_slots,
+                           .fold = fold});
 }
 
 absl::Status LaunchLane::StageOut(const LanePart& part) {

@@ -6,7 +6,7 @@
 // the caller's, and must stay until Scatter.
 //
 //   GDN_RETURN_IF_ERROR(lane.Reserve({&part}));
-//   GDN_RETURN_IF_ERROR(lane.Gather(part, log_lengths, &step));
+//   GDN_RETURN_IF_ERROR(lane.Gather(part, log_lengths, /*fold=*/nullptr, &step));
 //   GDN_RETURN_IF_ERROR(runner.Decode(step, log_lengths));
 //   GDN_RETURN_IF_ERROR(lane.StageOut(part));
 //   ...the launch's fence passes...
@@ -57,9 +57,10 @@ class LaunchLane {
 
   // Room for all parts of a launch. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED).
   absl::Status Reserve(absl::Span<LanePart* const> parts);
-  // Sends a part's inputs, with the batch and the arrays that `step` and `log_lengths` (null in a prefill) name, and
-  // points step's tensors at them and at room for the output.
-  absl::Status Gather(const LanePart& part, const int32_t* log_lengths, LayerStep* step);
+  // Sends a part's inputs, with the batch and the arrays that `step`, `log_lengths` (null in a prefill) and `fold`
+  // (null in a decode) name, and points step's tensors at them and at room for the output.
+  absl::Status Gather(const LanePart& part, const int32_t* log_lengths, const MaterializeStateParams* fold,
+                      LayerStep* step);
   absl::Status StageOut(const LanePart& part);
   void Scatter(const LanePart& part) const;
 

@@ -24,9 +24,10 @@ __global__ __launch_bounds__(kThreads) void ConvertKernel(ConvertArgs p) {
   const int64_t step = int64_t{4} * kThreads * gridDim.x;
   for (int64_t i = 4 * (int64_t{kThreads} * blockIdx.x + threadIdx.x); i < p.count; i += step) {
     const int32_t left = p.count - i < 4 ? static_cast<int32_t>(p.count - i) : 4;
-    const Vec4 v = WidenRaw4(LoadRaw4(p.x, p.x_dtype, i, left, p.vector && left == 4), p.x_dtype);
-    if (p.y_dtype == DType::kF32 && p.vector && left == 4) {
-      Store4(static_cast<float*>(p.y) + i, v);
+    const bool vector = p.vector && left == 4;
+    const Vec4 v = WidenRaw4(LoadRaw4(p.x, p.x_dtype, i, left, vector), p.x_dtype);
+    if (vector) {
+      StoreElements4(p.y, p.y_dtype, i, v);
       continue;
     }
     StoreElement(p.y, p.y_dtype, i, v.x);

@@ -57,15 +57,27 @@ __device__ __forceinline__ Vec4 WidenRaw4(const Vec4& raw, DType dtype) {
           FromF16(static_cast<uint16_t>(high)), FromF16(static_cast<uint16_t>(high >> 16))};
 }
 
+__device__ __forceinline__ uint16_t NarrowElement(DType dtype, float value) {
+  return dtype == DType::kBF16 ? ToBf16(value) : ToF16(value);
+}
+
 __device__ __forceinline__ void StoreElement(void* data, DType dtype, int64_t index, float value) {
   if (dtype == DType::kF32) {
     static_cast<float*>(data)[index] = value;
   } else {
-    static_cast<uint16_t*>(data)[index] = dtype == DType::kBF16 ? ToBf16(value) : ToF16(value);
+    static_cast<uint16_t*>(data)[index] = NarrowElement(dtype, value);
   }
 }
 
-// Whether rows of `stride` elements at `data` let LoadRaw4 take vectors.
+// Elements data[index .. index + 4), which lie in one aligned 16 (F32) or 8 bytes.
+__device__ __forceinline__ void StoreElements4(void* data, DType dtype, int64_t index, const Vec4& values) {
+  if (dtype == DType::kF32) return Store4(static_cast<float*>(data) + index, values);
+  const uint32_t low = NarrowElement(dtype, values.x) | static_cast<uint32_t>(NarrowElement(dtype, values.y)) << 16;
+  const uint32_t high = NarrowElement(dtype, values.z) | static_cast<uint32_t>(NarrowElement(dtype, values.w)) << 16;
+  *reinterpret_cast<uint64_t*>(static_cast<uint16_t*>(data) + index) = low | static_cast<uint64_t>(high) << 32;
+}
+
+// Whether rows of `stride` elements at `data` let LoadRaw4 and StoreElements4 take vectors.
 inline bool AllowsRaw4(const void* data, DType dtype, int64_t stride) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return stride % 4 == 0 && address % (4 * DTypeSize(dtype)) == 0;

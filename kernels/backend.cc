@@ -34,6 +34,7 @@ absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) 
 absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
 
 absl::Status Backend::StageIn(const StageInParams& params) { return Move(params.device, params.host, params.bytes); }
+absl::Status Backend::StagePiece(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
 absl::Status Backend::StageOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
 
 absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {

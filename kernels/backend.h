@@ -105,6 +105,8 @@ class Backend {
   // `bytes` from host to device, there before what is issued from now on; and beside them the arrays, so that operators
   // which are given equal ones need not send them.
   virtual absl::Status StageIn(const StageInParams& params);
+  // More of what a launch brings, without arrays; there before what is issued from now on.
+  virtual absl::Status StagePiece(void* device, const void* host, size_t bytes);
   // To host memory, behind what was issued before; complete once a fence made from now on has passed.
   virtual absl::Status StageOut(void* host, const void* device, size_t bytes);
   // Passes when everything issued before has run. To be waited for once.

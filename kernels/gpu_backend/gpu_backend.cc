@@ -122,6 +122,11 @@ class GpuBackend final : public Backend {
     const size_t arrays = indices_.Provide(device + params.bytes, host + params.bytes, params);
     return streams_.In(device, host, params.bytes + arrays);
   }
+  absl::Status StagePiece(void* device, const void* host, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    GDN_RETURN_IF_ERROR(RequirePointers("StagePiece", {{"device", device}, {"host", host}}));
+    return streams_.In(device, host, bytes);
+  }
   absl::Status StageOut(void* host, const void* device, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointers("StageOut", {{"host", host}, {"device", device}}));

@@ -34,12 +34,22 @@ LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
   return step;
 }
 
-void CommitRow(const StepJob& job, StepRow& row, const StepOutcome& outcome, int64_t compute_time_us) {
-  std::shared_ptr<StoredReply> reply;
+// Takes what has been computed of a reply that is to be kept; of a long prefill while the next segment runs.
+void KeepOutput(const RowSpan& span) {
+  StepRow& row = *span.row;
+  if (!row.keep_reply) return;
+  if (row.reply == nullptr) {
+    row.reply = std::make_shared<StoredReply>();
+    const StepJob& job = *span.job;
+    row.reply->output.reserve(static_cast<size_t>(row.tokens * job.output_features) * DTypeSize(job.output_dtype));
+  }
+  row.reply->output.append(span.output(), span.output_bytes());
+}
+
+void CommitRow(StepRow& row, const StepOutcome& outcome, int64_t compute_time_us) {
+  std::shared_ptr<StoredReply> reply = std::move(row.reply);
   if (row.keep_reply) {
-    const size_t bytes = static_cast<size_t>(row.tokens * job.output_features) * DTypeSize(job.output_dtype);
-    reply = std::make_shared<StoredReply>();
-    reply->output.assign(row.output, bytes);
+    if (reply == nullptr) reply = std::make_shared<StoredReply>();  // a step without tokens
     reply->token_count = outcome.after.token_count;
     reply->compute_time_us = compute_time_us;
   }
@@ -178,7 +188,7 @@ void BatchExecutor::CollectDecodes(IssuedLaunch& issued) {
       if (!stopped.ok() && row.lease.TryCancel()) {
         row.status = stopped;
       } else if (row.tokens == 0) {
-        CommitRow(*job, row, {.after = row.lease.before()}, 0);
+        CommitRow(row, {.after = row.lease.before()}, 0);
       } else {
         OfPoolOf(issued, row).rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
       }
@@ -290,7 +300,9 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
     pool.status = health_.Report(std::move(pool.status));
     // Once a failure is known nothing later is believed, whatever the device says of it.
     if (pool.status.ok()) pool.status = health_.status();
-    if (pool.status.ok()) issued.lane->Scatter(pool);
+    if (!pool.status.ok()) continue;
+    issued.lane->Scatter(pool);
+    for (const RowSpan& span : pool.rows) KeepOutput(span);
   }
   if (!issued.stamps.traced()) return;
   issued.stamps.copied_out = TraceNow();
@@ -302,7 +314,7 @@ void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
     for (size_t i = 0; i < pool.rows.size(); ++i) {
       const RowSpan& span = pool.rows[i];
       if (pool.status.ok()) {
-        CommitRow(*span.job, *span.row, pool.outcomes[i], issued.compute_time_us);
+        CommitRow(*span.row, pool.outcomes[i], issued.compute_time_us);
       } else {
         FailRow(*span.row, pool.status);
       }
@@ -322,7 +334,7 @@ void BatchExecutor::EndPrefill(StepJob& job, const absl::Status& status) {
   if (!status.ok()) return FailRow(row, status);
   LayerProgress after = row.lease.before();
   if (row.tokens > 0) after = {.token_count = after.token_count + row.tokens};
-  CommitRow(job, row, {.after = after, .base_written = row.tokens > 0}, job.compute_time_us);
+  CommitRow(row, {.after = after, .base_written = row.tokens > 0}, job.compute_time_us);
   if (job.trace != nullptr) job.trace->committed = TraceNow();
 }
 

@@ -188,7 +188,9 @@ Batcher::Chosen Batcher::Choose(bool prefills) {
     nothing_may_run_ = true;
     return chosen;
   }
-  for (const Launch::Part& part : chosen.launch.parts) ++static_cast<StepJob&>(*part.step).on_their_way;
+  if (chosen.launch.prefill) {
+    for (const Launch::Part& part : chosen.launch.parts) ++static_cast<StepJob&>(*part.step).on_their_way;
+  }
   ++on_their_way_;
   const absl::Duration estimated = absl::Microseconds(chosen.launch.estimated_us);
   expected_end_ = std::max(expected_end_, absl::Now()) + estimated;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/status_macros.h"
 
@@ -12,19 +13,54 @@ constexpr size_t kAlignment = 64;
 
 size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Whether each row's bytes begin where the last one's end, in every input and in the output.
-bool SideBySide(const LanePart& part) {
-  const auto fields = static_cast<size_t>(part.shape().field_count);
-  for (size_t i = 1; i < part.rows.size(); ++i) {
-    const RowSpan& last = part.rows[i - 1];
-    const RowSpan& row = part.rows[i];
-    if (row.output() != last.output() + last.output_bytes()) return false;
-    for (size_t f = 0; f < fields; ++f) {
-      if (row.input(f) != last.input(f) + last.input_bytes(f)) return false;
-    }
+// A stretch of rows whose bytes in every input and in the output begin where those of the row before end must have this
+// many on the average to be copied for itself.
+constexpr size_t kDirectBytes = size_t{64} << 10;
+
+// Whether a row's bytes begin where the last one's end, in every input and in the output.
+bool GoesOn(const RowSpan& last, const RowSpan& row) {
+  if (row.output() != last.output() + last.output_bytes()) return false;
+  for (size_t f = 0; f < static_cast<size_t>(row.job->field_count); ++f) {
+    if (row.input(f) != last.input(f) + last.input_bytes(f)) return false;
   }
   return true;
 }
+
+// Calls `of(rows)` with one stretch of rows that lie side by side after the other, while it is OK.
+template <typename Fn>
+absl::Status ForEachStretch(const LanePart& part, const Fn& of) {
+  const absl::Span<const RowSpan> rows = part.rows;
+  for (size_t begin = 0; begin < rows.size();) {
+    size_t end = begin + 1;
+    while (end < rows.size() && GoesOn(rows[end - 1], rows[end])) ++end;
+    GDN_RETURN_IF_ERROR(of(rows.subspan(begin, end - begin)));
+    begin = end;
+  }
+  return absl::OkStatus();
+}
+
+size_t OutputBytes(absl::Span<const RowSpan> rows) {
+  size_t bytes = 0;
+  for (const RowSpan& row : rows) bytes += row.output_bytes();
+  return bytes;
+}
+
+size_t InputBytes(absl::Span<const RowSpan> rows, size_t field) {
+  size_t bytes = 0;
+  for (const RowSpan& row : rows) bytes += row.input_bytes(field);
+  return bytes;
+}
+
+size_t StretchesOf(const LanePart& part) {
+  size_t stretches = 0;
+  static_cast<void>(ForEachStretch(part, [&](absl::Span<const RowSpan> /*rows*/) {
+    ++stretches;
+    return absl::OkStatus();
+  }));
+  return stretches;
+}
+
+bool IsPageLocked(const RowSpan& row) { return row.job->page_locked; }
 
 }  // namespace
 
@@ -46,25 +82,22 @@ size_t RowSpan::output_bytes() const {
   return static_cast<size_t>(tokens * job->output_features) * DTypeSize(job->output_dtype);
 }
 
-size_t LanePart::output_bytes() const {
-  size_t bytes = 0;
-  for (const RowSpan& row : rows) bytes += row.output_bytes();
-  return bytes;
-}
+size_t LanePart::output_bytes() const { return OutputBytes(rows); }
 
 absl::Status LaunchLane::Reserve(absl::Span<LanePart* const> parts) {
   size_t in_bytes = 0, out_bytes = 0;
   for (LanePart* const each : parts) {
     LanePart& part = *each;
-    part.in_place = backend_.info().unified_memory && SideBySide(part);
+    const size_t stretches = StretchesOf(part);
+    part.in_place = backend_.info().unified_memory && stretches == 1;
     if (part.in_place) continue;
     part.begin = in_bytes;
     for (size_t f = 0; f < static_cast<size_t>(part.shape().field_count); ++f) {
       part.field_at[f] = in_bytes;
-      size_t bytes = 0;
-      for (const RowSpan& row : part.rows) bytes += row.input_bytes(f);
-      in_bytes += AlignUp(bytes);
+      in_bytes += AlignUp(InputBytes(part.rows, f));
     }
+    part.direct = !backend_.info().unified_memory && std::ranges::all_of(part.rows, IsPageLocked) &&
+                  in_bytes - part.begin >= stretches * kDirectBytes;
     part.arrays_at = in_bytes;
     in_bytes += AlignUp(backend_.BatchArrayBytes(static_cast<int32_t>(part.rows.size())));
     part.output_at = out_bytes;
@@ -105,18 +138,21 @@ absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths
   char* device = static_cast<char*>(in_.data());
   char* host = host_in_.data() != nullptr ? static_cast<char*>(host_in_.data()) : device;
   for (size_t f = 0; f < fields.size(); ++f) {
+    step->*fields[f].tensor = InputTensor(device + part.field_at[f], shape.fields[f].dtype);
+    if (part.direct) continue;
     char* to = host + part.field_at[f];
     for (const RowSpan& row : part.rows) {
       std::memcpy(to, row.input(f), row.input_bytes(f));
       to += row.input_bytes(f);
     }
-    step->*fields[f].tensor = InputTensor(device + part.field_at[f], shape.fields[f].dtype);
   }
   step->output = {static_cast<char*>(out_.data()) + part.output_at, shape.output_dtype};
   if (host == device) return absl::OkStatus();
-  return backend_.StageIn({.device = device + part.begin,
-                           .host = host + part.begin,
-                           .bytes = part.arrays_at - part.begin,
+  if (part.direct) GDN_RETURN_IF_ERROR(SendInputs(part, device));
+  const size_t begin = part.direct ? part.arrays_at : part.begin;
+  return backend_.StageIn({.device = device + begin,
+                           .host = host + begin,
+                           .bytes = part.arrays_at - begin,
                            .batch = step->batch,
                            .token_counts = step->token_counts,
                            .log_lengths = log_lengths,
@@ -124,14 +160,32 @@ absl::Status LaunchLane::Gather(const LanePart& part, const int32_t* log_lengths
                            .fold = fold});
 }
 
+absl::Status LaunchLane::SendInputs(const LanePart& part, char* device) const {
+  for (size_t f = 0; f < static_cast<size_t>(part.shape().field_count); ++f) {
+    char* to = device + part.field_at[f];
+    GDN_RETURN_IF_ERROR(ForEachStretch(part, [&](absl::Span<const RowSpan> rows) {
+      const size_t bytes = InputBytes(rows, f);
+      return backend_.StagePiece(std::exchange(to, to + bytes), rows.front().input(f), bytes);
+    }));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LaunchLane::StageOut(const LanePart& part) {
-  if (host_out_.data() == nullptr) return absl::OkStatus();
+  if (host_out_.data() == nullptr || part.in_place) return absl::OkStatus();
+  if (part.direct) {
+    const char* from = static_cast<const char*>(out_.data()) + part.output_at;
+    return ForEachStretch(part, [&](absl::Span<const RowSpan> rows) {
+      const size_t bytes = OutputBytes(rows);
+      return backend_.StageOut(rows.front().output(), std::exchange(from, from + bytes), bytes);
+    });
+  }
   return backend_.StageOut(static_cast<char*>(host_out_.data()) + part.output_at,
                            static_cast<const char*>(out_.data()) + part.output_at, part.output_bytes());
 }
 
 void LaunchLane::Scatter(const LanePart& part) const {
-  if (part.in_place) return;
+  if (part.in_place || part.direct) return;
   const char* from = static_cast<const char*>(host_out_.data() != nullptr ? host_out_.data() : out_.data());
   from += part.output_at;
   for (const RowSpan& row : part.rows) {

@@ -1,7 +1,8 @@
 // A launch's rows on their way into backend memory and back.
 //
 // Rows are gathered as the bytes they came as, end to end, and results scattered to their calls. Where the host reaches
-// backend memory and the rows lie side by side already, operators read and write the calls' own memory.
+// backend memory and the rows lie side by side already, operators read and write the calls' own memory; where a device
+// copies, it does so from and to the calls' own memory if that is page-locked and what lies side by side is long.
 // Thread safety: for one thread at a time. Ownership: owns its buffers, which grow to the largest launch seen; rows are
 // the caller's, and must stay until Scatter.
 //
@@ -42,6 +43,7 @@ struct LanePart {
 
   // Reserve's.
   bool in_place = false;  // operators use the calls' own memory
+  bool direct = false;    // the device copies from and to it
   std::array<size_t, kMaxStepFields> field_at{};
   size_t arrays_at = 0;  // behind the fields
   size_t begin = 0;      // of the inputs
@@ -66,6 +68,7 @@ class LaunchLane {
 
  private:
   absl::Status Grow(size_t in_bytes, size_t out_bytes);
+  absl::Status SendInputs(const LanePart& part, char* device) const;
 
   Backend& backend_;
   DeviceBuffer in_, out_;

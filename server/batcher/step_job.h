@@ -38,6 +38,7 @@ struct StepRow {
   std::array<const char*, kMaxStepFields> inputs{};  // the row's first token of each field, tokens dense
   char* output = nullptr;                            // tokens * output_features elements of output_dtype
   bool keep_reply = false;                           // the step has a request id
+  std::shared_ptr<StoredReply> reply;                // the engine's: what is kept, of the segments that have run
 
   // Results, for a row that was computed (status OK).
   absl::Status status;
@@ -57,6 +58,7 @@ struct StepJob : ScheduledStep {
   DType output_dtype = DType::kF32;
   int64_t output_features = 0;
   std::vector<StepRow> rows;
+  bool page_locked = false;  // inputs and outputs are in memory of Backend::AllocateHost
   absl::Time deadline = absl::InfiniteFuture();
   std::function<void()> done;  // rows carry the results
   CallTrace* trace = nullptr;  // the call's, where it is traced; filled until `done` is called

@@ -1,0 +1,142 @@
+// Rows reach a device that works behind the host, and come back to their calls, whether they are gathered or the device
+// copies from and to the calls' own memory.
+#include "server/batcher/launch_lane.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "kernels/gpu_backend/gpu_backend.h"
+#include "tests/gpu_on_host/host_streams.h"
+
+namespace gdn {
+namespace {
+
+using gpu::HostStreams;
+
+constexpr int64_t kFeatures = 512;
+constexpr int32_t kLong = 64;  // tokens of a row that is copied for itself
+constexpr size_t kTokenBytes = kFeatures * sizeof(float);
+
+// A call: rows that lie side by side, in memory as the server gives it.
+class Call {
+ public:
+  Call(Backend& backend, std::vector<int32_t> tokens, float value, bool page_locked = true) {
+    int32_t total = 0;
+    for (const int32_t count : tokens) total += count;
+    const size_t bytes = static_cast<size_t>(total) * kTokenBytes;
+    input_ = *HostBuffer::Make(backend, bytes);
+    output_ = *HostBuffer::Make(backend, bytes);
+    values_ = static_cast<size_t>(total) * kFeatures;
+    for (size_t i = 0; i < values_; ++i) input_.floats()[i] = value + static_cast<float>(i % 1000);
+    std::fill_n(output_.floats(), values_, -1.0f);
+    job_.kind = InputKind::kHiddenStates;
+    job_.fields[0] = {.dtype = DType::kF32, .features = kFeatures};
+    job_.field_count = 1;
+    job_.output_features = kFeatures;
+    job_.page_locked = page_locked;
+    job_.rows.resize(tokens.size());
+    size_t at = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      job_.rows[i].tokens = tokens[i];
+      job_.rows[i].inputs[0] = static_cast<const char*>(input_.data()) + at;
+      job_.rows[i].output = static_cast<char*>(output_.data()) + at;
+      at += static_cast<size_t>(tokens[i]) * kTokenBytes;
+    }
+  }
+  // Tokens [first, first + tokens) of its only row; -1: all rows.
+  void AddTo(LanePart& part, int32_t first = 0, int32_t tokens = -1) {
+    for (StepRow& row : job_.rows) {
+      part.rows.push_back({.job = &job_, .row = &row, .first = first, .tokens = tokens < 0 ? row.tokens : tokens});
+    }
+  }
+  bool CameBack() const { return std::equal(input_.floats(), input_.floats() + values_, output_.floats()); }
+
+ private:
+  HostBuffer input_, output_;
+  size_t values_ = 0;
+  StepJob job_;
+};
+
+// Sends the part through the device and back, as a launch whose operators copy.
+absl::Status RoundTrip(Backend& backend, LaunchLane& lane, LanePart& part) {
+  std::vector<int32_t> cu_seqlens = {0}, slots;
+  for (const RowSpan& row : part.rows) {
+    cu_seqlens.push_back(cu_seqlens.back() + row.tokens);
+    slots.push_back(static_cast<int32_t>(slots.size()));
+  }
+  LayerStep step;
+  step.kind = InputKind::kHiddenStates;
+  step.batch = {
+      .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+  GDN_RETURN_IF_ERROR(backend.UseThread());
+  GDN_RETURN_IF_ERROR(lane.Reserve({&part}));
+  GDN_RETURN_IF_ERROR(lane.Gather(part, /*log_lengths=*/nullptr, /*fold=*/nullptr, &step));
+  GDN_RETURN_IF_ERROR(backend.Copy(step.output.data, step.hidden_states.data, part.output_bytes()));
+  GDN_RETURN_IF_ERROR(lane.StageOut(part));
+  GDN_ASSIGN_OR_RETURN(const Fence fence, backend.MakeFence());
+  GDN_RETURN_IF_ERROR(backend.WaitFence(fence));
+  lane.Scatter(part);
+  return absl::OkStatus();
+}
+
+class LaunchLaneTest : public testing::TestWithParam<uint64_t> {
+ protected:
+  LaunchLaneTest() { HostStreams::Configure({.asynchronous = true, .seed = GetParam()}); }
+  ~LaunchLaneTest() override { HostStreams::ConfigureFromEnvironment(); }
+
+  const std::unique_ptr<Backend> backend_ = *MakeGpuBackend({});
+  LaunchLane lane_{*backend_};
+};
+INSTANTIATE_TEST_SUITE_P(Seeds, LaunchLaneTest, testing::Range<uint64_t>(0, 8));
+
+TEST_P(LaunchLaneTest, GathersShortRowsOfManyCalls) {
+  Call a(*backend_, {1}, 1), b(*backend_, {2, 1}, 2), c(*backend_, {3}, 3);
+  LanePart part;
+  a.AddTo(part);
+  b.AddTo(part);
+  c.AddTo(part);
+  ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
+  EXPECT_FALSE(part.direct);
+  EXPECT_TRUE(a.CameBack() && b.CameBack() && c.CameBack());
+}
+
+TEST_P(LaunchLaneTest, CopiesFromAndToCallsWithMuchSideBySide) {
+  Call batch(*backend_, std::vector<int32_t>(kLong, 1), 1), prompt(*backend_, {2 * kLong}, 2);
+  LanePart part;
+  batch.AddTo(part);
+  prompt.AddTo(part);
+  ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
+  EXPECT_TRUE(part.direct);
+  EXPECT_TRUE(batch.CameBack() && prompt.CameBack());
+}
+
+TEST_P(LaunchLaneTest, CopiesSegmentsToTheirPlaces) {
+  Call prompt(*backend_, {3 * kLong}, 1), other(*backend_, {kLong}, 2);
+  for (int32_t first = 0; first < 3 * kLong; first += kLong) {
+    LanePart part;
+    if (first == kLong) other.AddTo(part);
+    prompt.AddTo(part, first, kLong);
+    ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
+    EXPECT_TRUE(part.direct);
+    EXPECT_EQ(prompt.CameBack(), first == 2 * kLong);
+  }
+  EXPECT_TRUE(other.CameBack());
+}
+
+TEST_P(LaunchLaneTest, GathersWhatIsNotPageLocked) {
+  Call a(*backend_, {kLong}, 1), b(*backend_, {kLong}, 2, /*page_locked=*/false);
+  LanePart part;
+  a.AddTo(part);
+  b.AddTo(part);
+  ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
+  EXPECT_FALSE(part.direct);
+  EXPECT_TRUE(a.CameBack() && b.CameBack());
+}
+
+}  // namespace
+}  // namespace gdn

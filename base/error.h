@@ -68,6 +68,7 @@ inline constexpr std::string_view kSharedMemoryExhausted = "SHARED_MEMORY_EXHAUS
 inline constexpr std::string_view kSharedRegionNotFound = "SHARED_REGION_NOT_FOUND";
 inline constexpr std::string_view kInvalidSharedRange = "INVALID_SHARED_RANGE";
 inline constexpr std::string_view kSharedMemoryTruncated = "SHARED_MEMORY_TRUNCATED";
+inline constexpr std::string_view kMalformedMessage = "MALFORMED_MESSAGE";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

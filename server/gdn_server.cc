@@ -14,6 +14,9 @@
 namespace gdn {
 namespace {
 
+// Memory of calls that have ended, for those to come; more than this is given back.
+constexpr int64_t kKeptCallBytes = int64_t{512} << 20;
+
 // The memory that session states may take, once the models are loaded. `slot_bytes` is a state of the largest model, 0
 // without models.
 int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int64_t slot_bytes) {
@@ -97,6 +100,7 @@ absl::Status GdnServer::Start() {
   batcher_ = std::make_unique<Batcher>(
       *backend_, health_,
       BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch});
+  call_memory_ = std::make_unique<HostBlockPool>(*backend_, kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
   context_ =
@@ -111,6 +115,7 @@ absl::Status GdnServer::Start() {
                                                       .batcher = *batcher_,
                                                       .shared_regions = *shared_regions_,
                                                       .tracer = tracer_,
+                                                      .call_memory = *call_memory_,
                                                       .io = states_->io(),
                                                       .memory = states_->memory(),
                                                       .copiers = states_->copiers(),

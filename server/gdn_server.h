@@ -102,6 +102,7 @@ class GdnServer {
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   DeviceHealth health_;
   CallTracer tracer_;
+  std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;

@@ -1,5 +1,8 @@
 #include "state_store/host_block_pool.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "base/status_macros.h"
 
 namespace gdn {
@@ -7,6 +10,7 @@ namespace {
 
 constexpr size_t kFileStep = size_t{16} << 20;
 constexpr size_t kSmallFileStep = size_t{64} << 10;
+constexpr size_t kCallStep = size_t{4} << 10;
 
 }  // namespace
 
@@ -14,9 +18,16 @@ HostBlock::~HostBlock() {
   if (pool_ != nullptr) pool_->Return(std::move(buffer_));
 }
 
+HostBlockPool::~HostBlockPool() {
+  absl::MutexLock lock(&mu_);
+  const auto all_back = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return taken_ == 0; };
+  mu_.Await(absl::Condition(&all_back));
+}
+
 absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {
   {
     absl::MutexLock lock(&mu_);
+    ++taken_;
     if (const auto it = free_.find(bytes); it != free_.end() && !it->second.empty()) {
       HostBuffer buffer = std::move(it->second.back());
       it->second.pop_back();
@@ -24,8 +35,11 @@ absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {
       return HostBlock(this, std::move(buffer));
     }
   }
-  GDN_ASSIGN_OR_RETURN(HostBuffer buffer, HostBuffer::Make(backend_, bytes));
-  return HostBlock(this, std::move(buffer));
+  absl::StatusOr<HostBuffer> buffer = HostBuffer::Make(backend_, bytes);
+  if (buffer.ok()) return HostBlock(this, *std::move(buffer));
+  absl::MutexLock lock(&mu_);
+  --taken_;
+  return buffer.status();
 }
 
 absl::StatusOr<HostBlock> HostBlockPool::TakeForFile(size_t bytes) {
@@ -33,12 +47,25 @@ absl::StatusOr<HostBlock> HostBlockPool::TakeForFile(size_t bytes) {
   return Take((bytes + step - 1) / step * step);
 }
 
+absl::StatusOr<HostBlock> HostBlockPool::TakeForCall(size_t bytes) {
+  const size_t step = std::max(std::bit_floor(bytes) / 8, kCallStep);
+  return Take(std::max((bytes + step - 1) / step, size_t{1}) * step);
+}
+
 void HostBlockPool::Return(HostBuffer buffer) {
-  absl::MutexLock lock(&mu_);
   const auto bytes = static_cast<int64_t>(buffer.bytes());
-  if (kept_bytes_ + bytes > keep_bytes_) return;  // freed once the lock is let go: `buffer` outlives it
-  kept_bytes_ += bytes;
-  free_[buffer.bytes()].push_back(std::move(buffer));
+  {
+    absl::MutexLock lock(&mu_);
+    if (kept_bytes_ + bytes <= keep_bytes_) {
+      kept_bytes_ += bytes;
+      free_[buffer.bytes()].push_back(std::move(buffer));
+      --taken_;
+      return;
+    }
+  }
+  buffer = HostBuffer();  // which takes its time
+  absl::MutexLock lock(&mu_);
+  --taken_;
 }
 
 }  // namespace gdn

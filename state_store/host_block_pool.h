@@ -1,7 +1,8 @@
-// Host memory for copies of slots: blocks of a few sizes, used again, for fresh memory costs more than the copy into
-// it.
+// Host memory for copies of slots and for tensors of calls: blocks of a few sizes, used again, for fresh memory costs
+// more than the copy into it.
 //
-// Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool, which must outlive it.
+// Thread safety: safe from any thread. Ownership: a block returns to its HostBlockPool, whose destruction waits for
+// all of them.
 //
 //   HostBlockPool blocks(backend, /*keep_bytes=*/int64_t{1} << 30);
 //   GDN_ASSIGN_OR_RETURN(HostBlock block, blocks.Take(layout.slot_bytes()));
@@ -53,11 +54,14 @@ class HostBlockPool {
   HostBlockPool(Backend& backend, int64_t keep_bytes) : backend_(backend), keep_bytes_(keep_bytes) {}
   HostBlockPool(const HostBlockPool&) = delete;
   HostBlockPool& operator=(const HostBlockPool&) = delete;
+  ~HostBlockPool();
 
   // Contents are undefined. Errors of Backend::AllocateHost.
   absl::StatusOr<HostBlock> Take(size_t bytes);
   // A little more, so that files of about one size use the same blocks again.
   absl::StatusOr<HostBlock> TakeForFile(size_t bytes);
+  // At most an eighth more, but for at least 4 KiB, so that calls of about one size do.
+  absl::StatusOr<HostBlock> TakeForCall(size_t bytes);
 
  private:
   friend class HostBlock;
@@ -67,6 +71,7 @@ class HostBlockPool {
   const int64_t keep_bytes_;
   absl::Mutex mu_;
   int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;                               // blocks that are out
   std::map<size_t, std::vector<HostBuffer>> free_ ABSL_GUARDED_BY(mu_);  // by size
 };
 

@@ -69,7 +69,7 @@ absl::Status TraceCalls(const ServiceContext& context, const Caller& caller, con
 absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name);
 // The session named "sessions/ID". INVALID_ARGUMENT (INVALID_NAME), NOT_FOUND (SESSION_NOT_FOUND).
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
-                                                     const std::string& name);
+                                                     std::string_view name);
 
 void FillSession(const ServiceContext& context, const Session& session, v1::Session* out);
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);

@@ -96,8 +96,8 @@ absl::Status ListModels(const ServiceContext& context, const Caller& /*caller*/,
 }
 
 absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, const std::string& name) {
-  GDN_ASSIGN_OR_RETURN(const std::string id, ParseModelName(name));
-  const auto it = context.models.find(id);
+  GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseModelName(name));
+  const auto it = context.models.find(std::string(id));
   if (it != context.models.end()) return &it->second;
   std::vector<std::string> names;
   for (const auto& [known, model] : context.models) names.push_back(ModelName(known));

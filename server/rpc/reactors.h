@@ -1,7 +1,7 @@
 // The reactors of steps and of streams.
 //
-// Those that move a session's states as safetensors files, piece by piece, are served as raw bytes, for a file's bytes
-// should not pass through protobuf's strings; on the wire they are the messages of session.proto and state.proto.
+// Steps, and what moves a session's states as safetensors files, piece by piece, are served as raw bytes, for those of
+// tensors and files should not pass through protobuf's strings; on the wire they are the messages of proto/gdn/v1.
 // Thread safety: gRPC's callback API serialises what needs it. Ownership: a reactor deletes itself when the call is
 // over; the context must outlive it.
 //
@@ -12,21 +12,19 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "gdn/v1/shared_memory.pb.h"
-#include "gdn/v1/step.pb.h"
 #include "server/rpc/service_context.h"
 
 namespace gdn {
 
-// step_reactors.cc
+// step_reactors.cc. `request` is given back once it is read.
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                            const v1::PrefillRequest* request, v1::PrefillResponse* response);
+                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response);
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                           const v1::DecodeRequest* request, v1::DecodeResponse* response);
+                                           grpc::ByteBuffer& request, grpc::ByteBuffer* response);
 // One message at a time: the next is read when the reply to the last is written, so steps of a stream are in order.
-grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* NewStreamPrefillReactor(
-    const ServiceContext& context, grpc::CallbackServerContext* call);
-grpc::ServerBidiReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse>* NewStreamDecodeReactor(
-    const ServiceContext& context, grpc::CallbackServerContext* call);
+using ByteStreamReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call);
+ByteStreamReactor* NewStreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call);
 
 // state_stream_reactors.cc: a session's states as one file, and the same now and again as the session advances.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* NewExportReactor(const ServiceContext& context,

@@ -14,7 +14,6 @@
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
-#include "server/rpc/step_messages.h"
 
 namespace gdn {
 namespace {
@@ -22,18 +21,33 @@ namespace {
 using Call = grpc::CallbackServerContext;
 using Unary = grpc::ServerUnaryReactor;
 
-// The callback API, with the methods that move state files as raw bytes.
-using GdnServiceMethods =
-    v1::GdnService::WithRawCallbackMethod_ExportState<v1::GdnService::WithRawCallbackMethod_ImportState<
-        v1::GdnService::WithRawCallbackMethod_WatchState<v1::GdnService::CallbackService>>>;
+// Base with a class for each method, as generated code has them.
+template <typename Base, template <typename> typename... Methods>
+struct WithMethods {
+  using Type = Base;
+};
+template <typename Base, template <typename> typename First, template <typename> typename... Rest>
+struct WithMethods<Base, First, Rest...> {
+  using Type = First<typename WithMethods<Base, Rest...>::Type>;
+};
+
+// The callback API, with the methods that move tensors or state files as raw bytes. Not one is left to the synchronous
+// API, which would bring threads of its own along.
+using Gdn = v1::GdnService;
+using GdnServiceMethods = WithMethods<
+    Gdn::Service, Gdn::WithCallbackMethod_GetServerInfo, Gdn::WithCallbackMethod_ListModels,
+    Gdn::WithCallbackMethod_GetModel, Gdn::WithCallbackMethod_CreateSession, Gdn::WithCallbackMethod_GetSession,
+    Gdn::WithCallbackMethod_ListSessions, Gdn::WithCallbackMethod_DeleteSession, Gdn::WithCallbackMethod_ForkSession,
+    Gdn::WithCallbackMethod_CheckpointSession, Gdn::WithCallbackMethod_RestoreCheckpoint,
+    Gdn::WithCallbackMethod_AcceptTokens, Gdn::WithCallbackMethod_PrefetchSessions, Gdn::WithCallbackMethod_ShareMemory,
+    Gdn::WithCallbackMethod_TraceCalls, Gdn::WithRawCallbackMethod_Prefill, Gdn::WithRawCallbackMethod_Decode,
+    Gdn::WithRawCallbackMethod_StreamPrefill, Gdn::WithRawCallbackMethod_StreamDecode,
+    Gdn::WithRawCallbackMethod_ExportState, Gdn::WithRawCallbackMethod_ImportState,
+    Gdn::WithRawCallbackMethod_WatchState>::Type;
 
 class GdnService final : public GdnServiceMethods {
  public:
-  explicit GdnService(const ServiceContext& context)
-      : context_(context), prefill_messages_(context.tracer), decode_messages_(context.tracer) {
-    SetMessageAllocatorFor_Prefill(&prefill_messages_);
-    SetMessageAllocatorFor_Decode(&decode_messages_);
-  }
+  explicit GdnService(const ServiceContext& context) : context_(context) {}
 
 // A method whose requests a function of its name answers.
 #define GDN_ANSWERED_METHOD(Name)                                                                    \
@@ -54,18 +68,15 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(PrefetchSessions)
   GDN_ANSWERED_METHOD(TraceCalls)
 #undef GDN_ANSWERED_METHOD
-  Unary* Prefill(Call* call, const v1::PrefillRequest* request, v1::PrefillResponse* response) override {
-    return NewPrefillReactor(context_, call, request, response);
+  // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
+  Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
+    return NewPrefillReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
   }
-  Unary* Decode(Call* call, const v1::DecodeRequest* request, v1::DecodeResponse* response) override {
-    return NewDecodeReactor(context_, call, request, response);
+  Unary* Decode(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
+    return NewDecodeReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);
   }
-  grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* StreamPrefill(Call* call) override {
-    return NewStreamPrefillReactor(context_, call);
-  }
-  grpc::ServerBidiReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse>* StreamDecode(Call* call) override {
-    return NewStreamDecodeReactor(context_, call);
-  }
+  ByteStreamReactor* StreamPrefill(Call* call) override { return NewStreamPrefillReactor(context_, call); }
+  ByteStreamReactor* StreamDecode(Call* call) override { return NewStreamDecodeReactor(context_, call); }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(Call* call, const grpc::ByteBuffer* request) override {
     return NewExportReactor(context_, call, request);
   }
@@ -98,8 +109,6 @@ class GdnService final : public GdnServiceMethods {
   }
 
   const ServiceContext& context_;
-  StepMessageAllocator<v1::PrefillRequest, v1::PrefillResponse> prefill_messages_;
-  StepMessageAllocator<v1::DecodeRequest, v1::DecodeResponse> decode_messages_;
 };
 
 constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on their way when the last step has ended

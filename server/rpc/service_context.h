@@ -33,6 +33,7 @@ struct ServiceContext {
   Batcher& batcher;
   SharedRegions& shared_regions;
   CallTracer& tracer;
+  HostBlockPool& call_memory;  // for tensors of calls, page-locked where a device copies from it
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.
   TaskQueue& io;
   HostBlockPool& memory;

@@ -164,8 +164,8 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
 }
 
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
-                                                     const std::string& name) {
-  GDN_ASSIGN_OR_RETURN(const std::string id, ParseSessionName(name));
+                                                     std::string_view name) {
+  GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(name));
   return context.sessions.Find(caller.principal, id);
 }
 
@@ -237,9 +237,10 @@ absl::Status ListSessions(const ServiceContext& context, const Caller& caller, c
 
 void DeleteSession(const ServiceContext& context, const Caller& caller, const v1::DeleteSessionRequest& request,
                    v1::DeleteSessionResponse* /*response*/, CallDone done) {
-  const absl::StatusOr<std::string> id = ParseSessionName(request.name());
+  const absl::StatusOr<std::string_view> id = ParseSessionName(request.name());
   if (!id.ok()) return done(id.status());
-  context.sessions.Delete(caller.principal, *id, [id = *id, done = std::move(done)](absl::Status status) {
+  const std::string owned(*id);
+  context.sessions.Delete(caller.principal, owned, [id = owned, done = std::move(done)](absl::Status status) {
     if (status.ok()) spdlog::info("session deleted id={}", id);
     done(std::move(status));
   });

@@ -38,9 +38,9 @@ bool SharedTensors::UsedBy(const CheckedInput& input) {
 }
 
 absl::Status SharedTensors::Load(const SharedRegions& regions, const std::string& principal, int64_t message_bytes,
-                                 const StepLimits& limits, CheckedInput& input) {
+                                 const StepLimits& limits, HostBlockPool& memory, CheckedInput& input) {
   std::vector<std::pair<CheckedField*, SharedRegionPtr>> found;
-  int64_t bytes = kAlignment;
+  int64_t bytes = 0;
   for (CheckedField& field : input.fields) {
     if (field.shared == nullptr) continue;
     auto region = RegionOf(regions, principal, *field.shared);
@@ -56,8 +56,9 @@ absl::Status SharedTensors::Load(const SharedRegions& regions, const std::string
     output_region_ = *std::move(region);
     output_range_ = input.output_shared;
   }
-  copies_ = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(bytes));
-  char* to = copies_.get() + (kAlignment - reinterpret_cast<uintptr_t>(copies_.get()) % kAlignment) % kAlignment;
+  if (found.empty()) return absl::OkStatus();
+  GDN_ASSIGN_OR_RETURN(copies_, memory.TakeForCall(static_cast<size_t>(bytes)));
+  char* to = copies_.chars();
   for (const auto& [field, region] : found) {
     const auto size = static_cast<size_t>(field->shared->bytes());
     if (absl::Status read = region->Read(field->shared->offset(), {to, size}); !read.ok()) {
@@ -69,14 +70,14 @@ absl::Status SharedTensors::Load(const SharedRegions& regions, const std::string
   return absl::OkStatus();
 }
 
-void SharedTensors::PutOutput(v1::Tensor& output) const {
-  if (!output_region_->Write(output_range_->offset(), output.data()).ok()) return;
-  output.clear_data();
+bool SharedTensors::PutOutput(std::string_view data, v1::Tensor& output) const {
+  if (!output_region_->Write(output_range_->offset(), data).ok()) return false;
   *output.mutable_shared() = *output_range_;
+  return true;
 }
 
 void SharedTensors::Clear() {
-  copies_ = nullptr;
+  copies_ = HostBlock();
   output_region_ = nullptr;
 }
 

@@ -1,21 +1,22 @@
 // The tensors of one step that lie in shared memory: inputs are copied from there once, the output is copied there.
 //
 // Thread safety: for one thread at a time. Ownership: owns the copies, which the input's views then point to, and keeps
-// the output's region; the request must outlive it.
+// the output's region; the request and the HostBlockPool must outlive it.
 //
-//   GDN_RETURN_IF_ERROR(tensors.Load(regions, principal, message_bytes, limits, input));
+//   GDN_RETURN_IF_ERROR(tensors.Load(regions, principal, message_bytes, limits, memory, input));
 //   ... CheckRowValues(input, row), and the step itself ...
-//   tensors.PutOutput(*response->mutable_output());
+//   tensors.PutOutput(data, *response->mutable_output());
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "gdn/v1/tensor.pb.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/validation/step_input.h"
+#include "state_store/host_block_pool.h"
 
 namespace gdn {
 
@@ -25,17 +26,19 @@ class SharedTensors {
   static bool UsedBy(const CheckedInput& input);
 
   // Finds the regions and checks all ranges; then copies what the fields name. `message_bytes` are those of the request
-  // itself. Errors of SharedRegions::Find and SharedRegion, with `field`, and of CheckMessageSize.
+  // itself. Errors of SharedRegions::Find and SharedRegion, with `field`, of CheckMessageSize, and of
+  // HostBlockPool::TakeForCall.
   absl::Status Load(const SharedRegions& regions, const std::string& principal, int64_t message_bytes,
-                    const StepLimits& limits, CheckedInput& input);
+                    const StepLimits& limits, HostBlockPool& memory, CheckedInput& input);
   bool takes_output() const { return output_region_ != nullptr; }
-  // Takes the output's data to where the request wants it. Where the system refuses, the data stays in the message.
-  void PutOutput(v1::Tensor& output) const;
+  // Takes the output's data to where the request wants it, and says so in `output`. False where the system refuses: the
+  // reply is to have them.
+  bool PutOutput(std::string_view data, v1::Tensor& output) const;
   // Gives the copies back, and the region.
   void Clear();
 
  private:
-  std::unique_ptr<char[]> copies_;
+  HostBlock copies_;
   SharedRegionPtr output_region_;
   const v1::SharedRange* output_range_ = nullptr;
 };

@@ -16,7 +16,7 @@
 namespace gdn {
 
 absl::Status StepCall::RowError(size_t index, const absl::Status& status) const {
-  const std::string& name = rows_[index].name;
+  const std::string_view name = rows_[index].name;
   if (status.ok()) return status;
   return WithMetadata(prefill_ ? status : WithPrefix(status, StrCat("row ", index, " (", name, ")")), "session", name);
 }
@@ -29,16 +29,17 @@ void StepCall::Cancel() {
 
 absl::Status StepCall::FindRows(const Caller& caller) {
   if (trace_ != nullptr) {
-    trace_->session = rows_.front().name;
+    trace_->session = std::string(rows_.front().name);
     trace_->rows = static_cast<int32_t>(rows_.size());
   }
-  absl::flat_hash_set<std::string> names;
+  absl::flat_hash_set<absl::string_view> names;
+  names.reserve(rows_.size());
   for (size_t i = 0; i < rows_.size(); ++i) {
     Row& row = rows_[i];
-    if (!names.insert(row.name).second) {
+    if (!names.insert({row.name.data(), row.name.size()}).second) {
       return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
                        StrCat("row ", i, " names ", row.name, " a second time; steps of one session are serial"),
-                       {{"session", row.name}});
+                       {{"session", std::string(row.name)}});
     }
     auto session = FindSession(context_, caller, row.name);
     row.status = session.status();
@@ -66,7 +67,7 @@ absl::Status StepCall::CheckSameSpec() const {
                             other.model.empty() ? LayerDimsToString(other.dims) : other.model, ", row 0's is ",
                             spec->model.empty() ? LayerDimsToString(spec->dims) : spec->model,
                             "; one call takes sessions of one model or one operator spec"),
-                     {{"session", rows_[i].name}});
+                     {{"session", std::string(rows_[i].name)}});
   }
   return absl::OkStatus();
 }
@@ -97,7 +98,7 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
   const auto row_number = static_cast<int64_t>(index);
   StepRequest request{.layer = input_.layer,
                       .kind = input_.kind,
-                      .request_id = std::string(input_.request_id),
+                      .request_id = input_.request_id,
                       .payload = {},
                       .reply_bytes = 0,
                       .epoch = row.epoch,
@@ -108,15 +109,18 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
         int64_t{input_.lengths[index]} * input_.output_features * static_cast<int64_t>(DTypeSize(input_.output_dtype));
   }
   waiting_.fetch_add(1);  // for the callback, which may come before Admit returns
-  auto on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
-    if (reply.ok()) {
-      self->CopyReply(index, **reply);
-    } else {
-      self->rows_[index].status = reply.status();
-    }
-    self->Release();
-  };
-  absl::StatusOr<Admission> admission = row.session->Admit(row.pin, request, std::move(on_joined));
+  StepReplyCallback on_joined;
+  if (!request.request_id.empty()) {
+    on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
+      if (reply.ok()) {
+        self->CopyReply(index, **reply);
+      } else {
+        self->rows_[index].status = reply.status();
+      }
+      self->Release();
+    };
+  }
+  absl::StatusOr<Admission> admission = row.session->Admit(std::move(row.pin), request, std::move(on_joined));
   if (admission.ok() && admission->joined) {
     if (trace_ != nullptr) trace_->waits_for_another = true;
     return absl::OkStatus();
@@ -137,11 +141,36 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
   return absl::OkStatus();
 }
 
-template <typename Request>
-absl::Status StepCall::LoadShared(const Caller& caller, const Request& request) {
+absl::Status StepCall::LoadShared(const Caller& caller) {
   if (!SharedTensors::UsedBy(input_)) return absl::OkStatus();
-  return shared_.Load(context_.shared_regions, caller.principal, static_cast<int64_t>(request.ByteSizeLong()),
-                      context_.limits, input_);
+  return shared_.Load(context_.shared_regions, caller.principal, data_.in.message_bytes, context_.limits,
+                      context_.call_memory, input_);
+}
+
+absl::Status StepCall::MakeRoom(v1::Tensor* output) {
+  output->set_dtype(ToProto(input_.output_dtype));
+  for (const int64_t dim : input_.output_shape) output->add_shape(dim);
+  const size_t token_bytes = static_cast<size_t>(input_.output_features) * DTypeSize(input_.output_dtype);
+  row_stride_ = static_cast<size_t>(input_.tokens) * token_bytes;
+  data_.out.bytes = row_stride_ * rows_.size();
+  if (data_.out.bytes == 0) return absl::OkStatus();
+  GDN_ASSIGN_OR_RETURN(data_.out.block, context_.call_memory.TakeForCall(data_.out.bytes));
+  output_ = data_.out.block.chars();
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    const size_t written = static_cast<size_t>(input_.lengths[i]) * token_bytes;
+    std::memset(output_ + i * row_stride_ + written, 0, row_stride_ - written);
+  }
+  return absl::OkStatus();
+}
+
+void StepCall::FinishOutput(v1::Tensor* output) {
+  ReplyOutput& out = data_.out;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (out.bytes > 0 && !rows_[i].status.ok()) std::memset(output_ + i * row_stride_, 0, row_stride_);
+  }
+  if (!shared_.takes_output()) return;
+  const std::string_view data(out.bytes > 0 ? output_ : "", out.bytes);
+  if (shared_.PutOutput(data, *output)) out = {};
 }
 
 absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
@@ -151,12 +180,7 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
     if (!rows_[i].status.ok() && !partial_ok_) return RowError(i, rows_[i].status);
   }
   if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
-  output->set_dtype(ToProto(input_.output_dtype));
-  for (const int64_t dim : input_.output_shape) output->add_shape(dim);
-  row_stride_ = static_cast<size_t>(input_.tokens * input_.output_features) * DTypeSize(input_.output_dtype);
-  output->mutable_data()->resize(row_stride_ * rows_.size());
-  output_ = output->mutable_data()->data();
-
+  GDN_RETURN_IF_ERROR(MakeRoom(output));
   deadline_ = deadline;
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].status.ok()) pinned_rows_.push_back(i);
@@ -168,14 +192,15 @@ absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
 }
 
 void StepCall::Pin(size_t first) {
-  std::vector<std::shared_ptr<Session>> sessions;
-  for (size_t i = 0; i < pinned_rows_.size(); ++i) {
+  for (size_t i = first; context_.checkpointer.bounds_steps() && i < pinned_rows_.size(); ++i) {
     const size_t row = pinned_rows_[i];
     const int64_t tokens = input_.draft ? 0 : input_.lengths[row];  // a draft counts when it is accepted
     const auto again = [self = shared_from_this(), i] { self->Pin(i); };
-    if (i >= first && !context_.checkpointer.WaitForRoom(rows_[row].session, input_.layer, tokens, again)) return;
-    sessions.push_back(rows_[row].session);
+    if (!context_.checkpointer.WaitForRoom(rows_[row].session, input_.layer, tokens, again)) return;
   }
+  std::vector<std::shared_ptr<Session>> sessions;
+  sessions.reserve(pinned_rows_.size());
+  for (const size_t row : pinned_rows_) sessions.push_back(rows_[row].session);
   context_.residency.Pin(std::move(sessions), deadline_,
                          [self = shared_from_this()](Residency::PinResults pins) { self->Pinned(std::move(pins)); });
 }
@@ -206,11 +231,13 @@ absl::Status StepCall::Proceed() {
   job->output_dtype = input_.output_dtype;
   job->output_features = input_.output_features;
   job->deadline = deadline_;
+  job->page_locked = data_.in.bytes() != nullptr;
   if (const SessionSpec& spec = *Spec(); !spec.model.empty()) {
     const auto& layers = context_.models.at(spec.model).layers;
     // Admission has the better error for a layer that is not there.
     if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
   }
+  job->rows.reserve(pinned_rows_.size());
   for (const size_t i : pinned_rows_) {
     if (!rows_[i].status.ok()) continue;
     const absl::Status admitted = AdmitRow(i, *job);
@@ -277,18 +304,18 @@ void StepCall::Release() {
 }
 
 std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Caller& caller,
-                                       const v1::PrefillRequest& request, v1::PrefillResponse* response,
+                                       const v1::PrefillRequest& request, v1::PrefillResponse* response, StepData data,
                                        CallTrace* trace, StepCall::Done done) {
-  std::shared_ptr<StepCall> call(new StepCall(context, trace, std::move(done)));
+  std::shared_ptr<StepCall> call(new StepCall(context, data, trace, std::move(done)));
   call->prefill_ = true;
   call->finish_ = [response](StepCall& self) {
-    if (self.shared_.takes_output()) self.shared_.PutOutput(*response->mutable_output());
+    self.FinishOutput(response->mutable_output());
     response->set_token_count(self.rows_.front().token_count);
     response->set_durable_token_count(self.DurableTokenCount(self.rows_.front()));
     response->set_compute_time_us(self.compute_time_us_.load());
   };
   absl::Status status = [&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
+    GDN_RETURN_IF_ERROR(CheckMessageSize(data.in.message_bytes, context.limits));
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
     StepCall::Row& row = call->rows_.emplace_back();
     row.name = request.session();
@@ -296,8 +323,9 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
     if (request.has_session_epoch()) row.epoch = request.session_epoch();
     GDN_RETURN_IF_ERROR(call->FindRows(caller));
     GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
-    GDN_ASSIGN_OR_RETURN(call->input_, CheckPrefillInput(request, row.session->spec().dims, context.limits));
-    GDN_RETURN_IF_ERROR(call->LoadShared(caller, request));
+    GDN_ASSIGN_OR_RETURN(call->input_,
+                         CheckPrefillInput(request, data.in.bytes(), row.session->spec().dims, context.limits));
+    GDN_RETURN_IF_ERROR(call->LoadShared(caller));
     return call->Run(caller.deadline, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
@@ -306,12 +334,12 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
 }
 
 std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Caller& caller,
-                                      const v1::DecodeRequest& request, v1::DecodeResponse* response, CallTrace* trace,
-                                      StepCall::Done done) {
-  std::shared_ptr<StepCall> call(new StepCall(context, trace, std::move(done)));
+                                      const v1::DecodeRequest& request, v1::DecodeResponse* response, StepData data,
+                                      CallTrace* trace, StepCall::Done done) {
+  std::shared_ptr<StepCall> call(new StepCall(context, data, trace, std::move(done)));
   call->partial_ok_ = request.partial_ok();
   call->finish_ = [response](StepCall& self) {
-    if (self.shared_.takes_output()) self.shared_.PutOutput(*response->mutable_output());
+    if (response->has_output()) self.FinishOutput(response->mutable_output());
     for (const StepCall::Row& row : self.rows_) {
       response->add_token_counts(self.TokenCount(row));
       response->add_durable_token_counts(self.DurableTokenCount(row));
@@ -320,7 +348,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     response->set_compute_time_us(self.compute_time_us_.load());
   };
   absl::Status status = [&]() -> absl::Status {
-    GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
+    GDN_RETURN_IF_ERROR(CheckMessageSize(data.in.message_bytes, context.limits));
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
     GDN_RETURN_IF_ERROR(CheckBatchSize(request.sessions_size(), context.limits));
     call->rows_.reserve(static_cast<size_t>(request.sessions_size()));
@@ -328,8 +356,8 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     GDN_RETURN_IF_ERROR(call->FindRows(caller));
     if (call->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
     GDN_RETURN_IF_ERROR(call->CheckSameSpec());
-    GDN_ASSIGN_OR_RETURN(call->input_, CheckDecodeInput(request, call->Spec()->dims, context.limits));
-    GDN_RETURN_IF_ERROR(call->LoadShared(caller, request));
+    GDN_ASSIGN_OR_RETURN(call->input_, CheckDecodeInput(request, data.in.bytes(), call->Spec()->dims, context.limits));
+    GDN_RETURN_IF_ERROR(call->LoadShared(caller));
     for (int i = 0; i < request.expected_token_counts_size(); ++i) {
       call->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);
     }

@@ -5,9 +5,10 @@
 // to the engine. Without partial_ok one bad row refuses all of them.
 // Thread safety: `done` is called once, maybe from the engine's thread, maybe before the function returns; Cancel from
 // any thread.
-// Ownership: request, response and trace are the caller's and must live until `done` was called.
+// Ownership: request, response, data and trace are the caller's and must live until `done` was called.
 //
-//   auto call = StartDecode(context, caller, request, response, /*trace=*/nullptr, done);
+//   auto call = StartDecode(context, caller, request, response, {.in = received, .out = output}, /*trace=*/nullptr,
+//                           done);
 //   call->Cancel();
 #pragma once
 
@@ -15,7 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -28,9 +29,16 @@
 #include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/shared_tensors.h"
+#include "server/rpc/step_wire.h"
 #include "server/validation/step_input.h"
 
 namespace gdn {
+
+// The tensors' data of a call: the request's, and the reply's, which its message lacks.
+struct StepData {
+  const ReceivedTensors& in;
+  ReplyOutput& out;
+};
 
 class StepCall : public std::enable_shared_from_this<StepCall> {
  public:
@@ -41,11 +49,11 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
 
  private:
   friend std::shared_ptr<StepCall> StartPrefill(const ServiceContext&, const Caller&, const v1::PrefillRequest&,
-                                                v1::PrefillResponse*, CallTrace*, Done);
+                                                v1::PrefillResponse*, StepData, CallTrace*, Done);
   friend std::shared_ptr<StepCall> StartDecode(const ServiceContext&, const Caller&, const v1::DecodeRequest&,
-                                               v1::DecodeResponse*, CallTrace*, Done);
+                                               v1::DecodeResponse*, StepData, CallTrace*, Done);
   struct Row {
-    std::string name;                  // "sessions/ID"
+    std::string_view name;             // "sessions/ID", the request's
     std::shared_ptr<Session> session;  // nullptr where it was not found
     SessionPin pin;
     absl::Status status;
@@ -55,17 +63,18 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   };
   using FinishReply = std::function<void(StepCall&)>;
 
-  StepCall(const ServiceContext& context, CallTrace* trace, Done done)
-      : context_(context), trace_(trace), done_(std::move(done)) {}
+  StepCall(const ServiceContext& context, StepData data, CallTrace* trace, Done done)
+      : context_(context), data_(data), trace_(trace), done_(std::move(done)) {}
 
   absl::Status FindRows(const Caller& caller);
   const SessionSpec* Spec() const;  // of the first row that was found
   absl::Status CheckSameSpec() const;
   // Copies what the request names in shared memory.
-  template <typename Request>
-  absl::Status LoadShared(const Caller& caller, const Request& request);
+  absl::Status LoadShared(const Caller& caller);
   // Checks values and pins. `output` is where the reply's tensor goes.
   absl::Status Run(absl::Time deadline, v1::Tensor* output);
+  // Room for the reply's tensor, zero where no step writes.
+  absl::Status MakeRoom(v1::Tensor* output);
   // Pins once no row, from the first-th of pinned_rows_ on, would take its session too far from its last checkpoint.
   void Pin(size_t first);
   void Pinned(Residency::PinResults pins);
@@ -79,10 +88,13 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   int64_t TokenCount(const Row& row) const;
   int64_t DurableTokenCount(const Row& row) const;
   void CopyReply(size_t index, const StoredReply& reply);
+  // Once all rows have ended; where they failed, their output is zero.
+  void FinishOutput(v1::Tensor* output);
   void JobDone();
   void Release();  // one of the things the call waits for has happened
 
   const ServiceContext& context_;
+  const StepData data_;
   CallTrace* const trace_;  // null where the call is not traced; not touched once `done` is called
   const std::thread::id starter_ = std::this_thread::get_id();
   Done done_;
@@ -107,10 +119,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
 };
 
 std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Caller& caller,
-                                       const v1::PrefillRequest& request, v1::PrefillResponse* response,
+                                       const v1::PrefillRequest& request, v1::PrefillResponse* response, StepData data,
                                        CallTrace* trace, StepCall::Done done);
 std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Caller& caller,
-                                      const v1::DecodeRequest& request, v1::DecodeResponse* response, CallTrace* trace,
-                                      StepCall::Done done);
+                                      const v1::DecodeRequest& request, v1::DecodeResponse* response, StepData data,
+                                      CallTrace* trace, StepCall::Done done);
 
 }  // namespace gdn

@@ -13,7 +13,7 @@
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/step_call.h"
-#include "server/rpc/step_messages.h"
+#include "server/rpc/step_wire.h"
 
 namespace gdn {
 namespace {
@@ -45,109 +45,129 @@ class CancelGate {
 
 // What the request itself says of its call; nothing without a trace.
 template <typename Request>
-void NoteRequest(CallTrace* trace, const Caller& caller, const Request& request) {
+void NoteRequest(CallTrace* trace, const Caller& caller, const Request& request, const ReceivedTensors& received) {
   if (trace == nullptr) return;
   trace->principal = caller.principal;
   trace->layer = request.layer();
-  trace->request_bytes = static_cast<int64_t>(request.ByteSizeLong());
+  trace->request_bytes = received.message_bytes;
+  trace->admit = TraceNow();
 }
 
-template <typename Response>
-void NoteReply(CallTrace* trace, const absl::Status& status, const Response& response) {
+void NoteReply(CallTrace* trace, const absl::Status& status, size_t bytes) {
   if (trace == nullptr) return;
   trace->answered = TraceNow();
   trace->answerer = ThisThreadLabel();
   trace->status = status;
-  if (status.ok()) trace->response_bytes = static_cast<int64_t>(response.ByteSizeLong());
+  if (status.ok()) trace->response_bytes = static_cast<int64_t>(bytes);
 }
 
-// Runs `start(trace, done)` and finishes with its status. gRPC keeps a Finish that comes before the reactor is returned
-// to it, and calls OnDone after every other reaction has returned.
+// Reads the request, runs its step and finishes with the reply. gRPC keeps a Finish that comes before the reactor is
+// returned to it, and calls OnDone after every other reaction has returned.
+template <typename Request, typename Response>
 class UnaryStepReactor : public grpc::ServerUnaryReactor {
  public:
-  template <typename Response, typename Start>
-  UnaryStepReactor(CallTracer& tracer, std::unique_ptr<CallTrace> trace, const Response& response, const Start& start)
-      : tracer_(tracer), trace_(std::move(trace)) {
-    gate_.Set(/*turn=*/0, start(trace_.get(), [this, &response](const absl::Status& status) {
-                NoteReply(trace_.get(), status, response);
-                Finish(ToGrpcStatus(status));
-              }));
+  using StartFn = std::shared_ptr<StepCall>(const ServiceContext&, const Caller&, const Request&, Response*, StepData,
+                                            CallTrace*, StepCall::Done);
+
+  UnaryStepReactor(const ServiceContext& context, grpc::CallbackServerContext& call, std::string_view method,
+                   grpc::ByteBuffer& request, grpc::ByteBuffer* response, StartFn* start)
+      : context_(context), trace_(context.tracer.Begin(method)), reply_wire_(response) {
+    auto received = ReadStepRequest(request, context.limits.max_message_bytes, context.call_memory, request_);
+    if (!received.ok()) {
+      Reply(received.status());
+      return;
+    }
+    received_ = *std::move(received);
+    const Caller caller = CallerOf(call);
+    NoteRequest(trace_.get(), caller, request_, received_);
+    gate_.Set(/*turn=*/0, start(context, caller, request_, &response_, {.in = received_, .out = output_}, trace_.get(),
+                                [this](const absl::Status& status) { Reply(status); }));
   }
 
   void OnCancel() override { gate_.Cancel(); }
   void OnDone() override {
-    tracer_.End(std::move(trace_));
+    context_.tracer.End(std::move(trace_));
     delete this;
   }
+  // Both take no time and no lock of gRPC's: no need to hand each call's end to another thread.
+  bool InternalInlineable() override { return true; }
 
  private:
-  CallTracer& tracer_;
+  void Reply(const absl::Status& status) {
+    if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
+    NoteReply(trace_.get(), status, reply_wire_->Length());
+    Finish(ToGrpcStatus(status));
+  }
+
+  const ServiceContext& context_;
   std::unique_ptr<CallTrace> trace_;
+  grpc::ByteBuffer* const reply_wire_;
+  Request request_;
+  ReceivedTensors received_;
+  Response response_;
+  ReplyOutput output_;
   CancelGate gate_;
 };
 
-template <typename Request, typename Response, typename Start>
-grpc::ServerUnaryReactor* NewUnaryReactor(std::string_view method, const ServiceContext& context,
-                                          grpc::CallbackServerContext& call, const Request& request, Response* response,
-                                          const Start& start) {
-  auto trace = context.tracer.Begin(method, StepMessages<Request, Response>::ParseBegin(call));
-  const Caller caller = CallerOf(call);
-  NoteRequest(trace.get(), caller, request);
-  return new UnaryStepReactor(context.tracer, std::move(trace), *response, [&](CallTrace* to, StepCall::Done done) {
-    return start(context, caller, request, response, to, std::move(done));
-  });
-}
-
 // Reads a message, runs its step, writes the reply, and so on until the client is done.
 template <typename Request, typename Response>
-class StepStreamReactor : public grpc::ServerBidiReactor<Request, Response> {
+class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, std::string_view method)
       : context_(context), caller_(CallerOf(*call)), method_(method) {}
 
   void OnReadDone(bool ok) override {
-    if (!ok) return this->Finish(grpc::Status::OK);
-    response_.Clear();
+    if (!ok) return Finish(grpc::Status::OK);
     trace_ = context_.tracer.Begin(method_);
+    auto received = ReadStepRequest(wire_, context_.limits.max_message_bytes, context_.call_memory, request_);
+    if (!received.ok()) return Finish(ToGrpcStatus(received.status()));  // nobody knows which session it was for
+    received_ = *std::move(received);
+    response_.Clear();
     const int64_t turn = ++turn_;
     if (auto call = Step([this](const absl::Status& status) { Reply(status); }); call != nullptr)
       gate_.Set(turn, std::move(call));
   }
   void OnWriteDone(bool ok) override {
     context_.tracer.End(std::move(trace_));
-    if (!ok) return this->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
-    this->StartRead(&request_);
+    if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
+    StartRead(&wire_);
   }
   void OnCancel() override { gate_.Cancel(); }
   void OnDone() override { delete this; }
 
  protected:
-  // Starts the step of request_, which fills response_; nullptr where `done` was called at once.
+  // Starts the step of request_, which fills response_ and output_; nullptr where `done` was called at once.
   virtual std::shared_ptr<StepCall> Step(StepCall::Done done) = 0;
   // Called before the reply is written.
   virtual void Ended(const absl::Status& /*status*/) {}
 
-  void Start() { this->StartRead(&request_); }
+  void Start() { StartRead(&wire_); }
+  StepData data() { return {.in = received_, .out = output_}; }
 
   const ServiceContext& context_;
   const Caller caller_;
   Request request_;
+  ReceivedTensors received_;
   Response response_;
+  ReplyOutput output_;
   std::unique_ptr<CallTrace> trace_;  // of the message
 
  private:
   void Reply(const absl::Status& status) {
     Ended(status);
-    NoteReply(trace_.get(), status, response_);
     if (!status.ok()) {
       response_.clear_result();
       *response_.mutable_status() = ToRpcStatus(status);
     }
-    this->StartWrite(&response_);
+    wire_ = WriteStepReply(response_, std::exchange(output_, {}));
+    received_ = {};
+    NoteReply(trace_.get(), status, wire_.Length());
+    StartWrite(&wire_);
   }
 
   const std::string_view method_;
-  int64_t turn_ = 0;  // messages read
+  grpc::ByteBuffer wire_;  // what is read, then what is written
+  int64_t turn_ = 0;       // messages read
   CancelGate gate_;
 };
 
@@ -161,12 +181,12 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
  protected:
   std::shared_ptr<StepCall> Step(StepCall::Done done) override {
     const v1::PrefillRequest& segment = request_.segment();
-    NoteRequest(trace_.get(), caller_, segment);
+    NoteRequest(trace_.get(), caller_, segment, received_);
     if (failed_.count(Key()) != 0 && !segment.has_expected_token_count()) {
       done(PreviousSegmentFailed(segment));
       return nullptr;
     }
-    return StartPrefill(context_, caller_, segment, response_.mutable_result(), trace_.get(), std::move(done));
+    return StartPrefill(context_, caller_, segment, response_.mutable_result(), data(), trace_.get(), std::move(done));
   }
   void Ended(const absl::Status& status) override {
     if (status.ok()) {
@@ -205,30 +225,31 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
 
  protected:
   std::shared_ptr<StepCall> Step(StepCall::Done done) override {
-    NoteRequest(trace_.get(), caller_, request_.step());
-    return StartDecode(context_, caller_, request_.step(), response_.mutable_result(), trace_.get(), std::move(done));
+    NoteRequest(trace_.get(), caller_, request_.step(), received_);
+    return StartDecode(context_, caller_, request_.step(), response_.mutable_result(), data(), trace_.get(),
+                       std::move(done));
   }
 };
 
 }  // namespace
 
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                            const v1::PrefillRequest* request, v1::PrefillResponse* response) {
-  return NewUnaryReactor("Prefill", context, *call, *request, response, StartPrefill);
+                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
+  return new UnaryStepReactor<v1::PrefillRequest, v1::PrefillResponse>(context, *call, "Prefill", request, response,
+                                                                       StartPrefill);
 }
 
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
-                                           const v1::DecodeRequest* request, v1::DecodeResponse* response) {
-  return NewUnaryReactor("Decode", context, *call, *request, response, StartDecode);
+                                           grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
+  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse>(context, *call, "Decode", request, response,
+                                                                     StartDecode);
 }
 
-grpc::ServerBidiReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse>* NewStreamPrefillReactor(
-    const ServiceContext& context, grpc::CallbackServerContext* call) {
+ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call) {
   return new StreamPrefillReactor(context, call);
 }
 
-grpc::ServerBidiReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse>* NewStreamDecodeReactor(
-    const ServiceContext& context, grpc::CallbackServerContext* call) {
+ByteStreamReactor* NewStreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call) {
   return new StreamDecodeReactor(context, call);
 }
 

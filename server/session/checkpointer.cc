@@ -261,7 +261,7 @@ bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer,
 
 bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
                                std::function<void()> ready) {
-  if (policy_.every_tokens == 0 || parts_.tiers.durable() == nullptr) return true;
+  if (!bounds_steps()) return true;
   if (HasRoom(*session, layer, tokens)) return true;
   Schedule(session);
   absl::MutexLock lock(&mu_);

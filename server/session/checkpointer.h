@@ -82,6 +82,8 @@ class Checkpointer {
   void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                std::function<void(absl::Status)> done);
 
+  // Whether a step may have to wait for room at all.
+  bool bounds_steps() const { return policy_.every_tokens != 0 && parts_.tiers.durable() != nullptr; }
   // Whether a step of so many tokens keeps to the policy: of `layer`, or of every layer with a draft where it is
   // nothing. True where nothing can be made durable now. Else a checkpoint is under way, and `ready` is called once it
   // has ended: ask again then.

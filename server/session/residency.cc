@@ -67,6 +67,16 @@ void Residency::Enqueue(RequestPtr request) {
 }
 
 void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, absl::Time deadline, PinsDone done) {
+  // Mostly they are all here, and nobody is in the way.
+  PinResults pins;
+  pins.reserve(sessions.size());
+  for (const std::shared_ptr<Session>& session : sessions) {
+    SessionPin pin;
+    if (session->TryPin(&pin) != Session::PinOutcome::kPinned) break;
+    pins.emplace_back(std::move(pin));
+  }
+  if (pins.size() == sessions.size()) return done(std::move(pins));
+  pins.clear();
   auto request = std::make_shared<Request>(*this);
   request->sessions = std::move(sessions);
   request->deadline = deadline;

@@ -53,7 +53,6 @@ Session::PinOutcome Session::TryPin(SessionPin* pin) {
   if (!gate_.TryPin()) return PinOutcome::kWait;
   SessionPin taken(shared_from_this());
   if (!resident()) return PinOutcome::kNotResident;
-  Touch();
   *pin = std::move(taken);
   return PinOutcome::kPinned;
 }
@@ -192,8 +191,7 @@ absl::StatusOr<bool> Session::FindReply(const StepRequest& request, StepReplyCal
   return true;
 }
 
-absl::StatusOr<Admission> Session::Admit(const SessionPin& pin, const StepRequest& request,
-                                         StepReplyCallback on_joined) {
+absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined) {
   GDN_ASSIGN_OR_RETURN(const size_t index, LayerIndex(request.layer));
   absl::MutexLock lock(&mu_);
   if (deleted_) return SessionNotFound(id());
@@ -217,7 +215,7 @@ absl::StatusOr<Admission> Session::Admit(const SessionPin& pin, const StepReques
   layer.busy = true;
   layer.flight_id = request.request_id;
   layer.flight_payload = request.payload;
-  admission.lease.pin_ = pin.Another();
+  admission.lease.pin_ = std::move(pin);
   admission.lease.index_ = index;
   admission.lease.layer_ = &layer;
   admission.lease.before_ = layer.progress;

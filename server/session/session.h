@@ -8,7 +8,7 @@
 // Thread safety: safe from any thread; the slots' contents belong to the holder of the StepLease or SessionLease.
 // Ownership: sessions are shared; leases and pins keep their session alive.
 //
-//   GDN_ASSIGN_OR_RETURN(Admission admission, session->Admit(pin, request, on_joined));
+//   GDN_ASSIGN_OR_RETURN(Admission admission, session->Admit(pin.Another(), request, on_joined));
 //   if (admission.lease.valid()) { ...compute...; admission.lease.Commit(outcome, reply); }
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -66,9 +67,9 @@ using StepReplyCallback = std::function<void(absl::StatusOr<StepReplyPtr>)>;
 struct StepRequest {
   int32_t layer = 0;
   InputKind kind = InputKind::kHiddenStates;
-  std::string request_id = {};  // "": none
-  Hash128 payload = {};         // looked at only with a request id
-  int64_t reply_bytes = 0;      // what a stored reply will take
+  std::string_view request_id = {};  // "": none; the caller's, until it is admitted
+  Hash128 payload = {};              // looked at only with a request id
+  int64_t reply_bytes = 0;           // what a stored reply will take
   std::optional<int64_t> epoch = std::nullopt;
   std::optional<int64_t> expected_token_count = std::nullopt;
 };
@@ -137,12 +138,12 @@ class Session : public std::enable_shared_from_this<Session> {
   // Calls `granted` as SessionGate::Lock does.
   void Lock(std::function<void(SessionLease)> granted);
 
-  // `pin` is of this session. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED), FAILED_PRECONDITION
-  // (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH,
-  // SESSION_BUSY), RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply, NOT_FOUND
-  // (SESSION_NOT_FOUND) once deleted. `on_joined` is called only where the admission says joined; from the thread that
-  // ends the other call.
-  absl::StatusOr<Admission> Admit(const SessionPin& pin, const StepRequest& request, StepReplyCallback on_joined);
+  // `pin` is of this session; the lease takes it along. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED),
+  // FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH,
+  // TOKEN_COUNT_MISMATCH, SESSION_BUSY), RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply,
+  // NOT_FOUND (SESSION_NOT_FOUND) once deleted. `on_joined` is called only where the admission says joined, which needs
+  // a request id; from the thread that ends the other call.
+  absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined);
 
   struct AcceptRequest {
     int32_t accepted_tokens = 0;

@@ -76,11 +76,11 @@ absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t to
        {"expected", StrCat(expected)}});
 }
 
-absl::Status StepIdReused(const std::string& id, int32_t layer, const std::string& request_id) {
+absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
                    StrCat("request_id '", request_id, "' was used for another payload of ", NameOf(id), " layer ",
                           layer, "; use a new id for a new step"),
-                   {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"request_id", request_id}});
+                   {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"request_id", std::string(request_id)}});
 }
 
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now) {

@@ -24,7 +24,7 @@ absl::Status InputNeedsModel(const std::string& id, InputKind found);
 absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected);
 absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count);
 absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected);
-absl::Status StepIdReused(const std::string& id, int32_t layer, const std::string& request_id);
+absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id);
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
 absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
 absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);

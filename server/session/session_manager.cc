@@ -79,11 +79,10 @@ void SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl
   sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished});
 }
 
-absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(const std::string& principal,
-                                                              const std::string& id) const {
+absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(std::string_view principal, std::string_view id) const {
   absl::MutexLock lock(&mu_);
-  const auto it = sessions_.find(Key(principal, id));
-  if (it == sessions_.end() || it->second.phase != Phase::kPublished) return SessionNotFound(id);
+  const auto it = sessions_.find(KeyLess::View(principal, id));
+  if (it == sessions_.end() || it->second.phase != Phase::kPublished) return SessionNotFound(std::string(id));
   it->second.session->Touch();
   return it->second.session;
 }

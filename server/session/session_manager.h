@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,7 +85,7 @@ class SessionManager {
   void Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time, bool epoch_is_stored = true);
 
   // NOT_FOUND (SESSION_NOT_FOUND).
-  absl::StatusOr<std::shared_ptr<Session>> Find(const std::string& principal, const std::string& id) const;
+  absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view principal, std::string_view id) const;
 
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
@@ -110,6 +111,18 @@ class SessionManager {
     Phase phase = Phase::kMaking;
   };
 
+  // Compares views of keys too, so that a lookup makes no strings.
+  struct KeyLess {
+    using is_transparent = void;
+    using View = std::pair<std::string_view, std::string_view>;
+    static View ViewOf(const Key& key) { return key; }
+    static View ViewOf(const View& view) { return view; }
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return ViewOf(a) < ViewOf(b);
+    }
+  };
+
   // False where somebody else ends it already.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   void End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done);
@@ -118,7 +131,7 @@ class SessionManager {
   SessionEnvironment& environment_;
   std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;
-  std::map<Key, Entry> sessions_ ABSL_GUARDED_BY(mu_);
+  std::map<Key, Entry, KeyLess> sessions_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace gdn

@@ -83,7 +83,7 @@ struct CallTrace {
   int64_t replied = 0;
   std::string starter, answerer;  // threads
 
-  int64_t begin() const { return parse != 0 ? parse : admit; }
+  int64_t begin() const { return parse; }
   // Counts a launch once, however many of its rows are the call's.
   void AddLaunch(const LaunchStamps& stamps);
   // Those that it went through, by their begin; the launches of a prefill may overlap.

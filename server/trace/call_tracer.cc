@@ -14,13 +14,12 @@ void CallTracer::Keep(int32_t calls) {
   while (ended_.size() > static_cast<size_t>(calls)) ended_.pop_front();
 }
 
-std::unique_ptr<CallTrace> CallTracer::Begin(std::string_view method, int64_t parse) const {
+std::unique_ptr<CallTrace> CallTracer::Begin(std::string_view method) const {
   if (!on()) return nullptr;
   auto trace = std::make_unique<CallTrace>();
   trace->method = method;
-  trace->parse = parse;
-  trace->admit = TraceNow();
-  trace->begin_time = absl::Now() - absl::Nanoseconds(trace->admit - trace->begin());
+  trace->parse = TraceNow();
+  trace->begin_time = absl::Now();
   trace->starter = ThisThreadLabel();
   return trace;
 }

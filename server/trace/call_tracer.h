@@ -38,8 +38,8 @@ class CallTracer {
   // From now on; older calls than the last so many are forgotten at once. 0 .. kMostTracedCalls.
   void Keep(int32_t calls);
 
-  // A call that goes to its handler now; null while it is off. `parse`: when its parsing began, 0 where nobody knows.
-  std::unique_ptr<CallTrace> Begin(std::string_view method, int64_t parse = 0) const;
+  // A call whose request is to be read now; null while it is off.
+  std::unique_ptr<CallTrace> Begin(std::string_view method) const;
   // The call has been replied to. Does nothing with a null one.
   void End(std::unique_ptr<CallTrace> trace);
 

@@ -37,7 +37,7 @@ absl::Status CheckId(std::string_view field, std::string_view id, size_t max_len
   return Refuse(field, id, StrCat("at most ", max_length, " characters of [A-Za-z0-9._~-]"));
 }
 
-absl::StatusOr<std::string> ParseName(std::string_view field, std::string_view prefix, std::string_view name) {
+absl::StatusOr<std::string_view> ParseName(std::string_view field, std::string_view prefix, std::string_view name) {
   const bool has_prefix = name.substr(0, prefix.size()) == prefix;
   const std::string_view id = has_prefix ? name.substr(prefix.size()) : std::string_view();
   if (id.empty() || !CheckId(field, id, kMaxSessionIdLength).ok()) {
@@ -45,7 +45,7 @@ absl::StatusOr<std::string> ParseName(std::string_view field, std::string_view p
         field, name,
         StrCat("'", prefix, "ID' with an ID of 1 .. ", kMaxSessionIdLength, " characters of [A-Za-z0-9._~-]"));
   }
-  return std::string(id);
+  return id;
 }
 
 }  // namespace
@@ -53,10 +53,12 @@ absl::StatusOr<std::string> ParseName(std::string_view field, std::string_view p
 std::string SessionName(std::string_view id) { return StrCat(kSessionPrefix, id); }
 std::string ModelName(std::string_view id) { return StrCat(kModelPrefix, id); }
 
-absl::StatusOr<std::string> ParseSessionName(std::string_view name) {
+absl::StatusOr<std::string_view> ParseSessionName(std::string_view name) {
   return ParseName("session", kSessionPrefix, name);
 }
-absl::StatusOr<std::string> ParseModelName(std::string_view name) { return ParseName("model", kModelPrefix, name); }
+absl::StatusOr<std::string_view> ParseModelName(std::string_view name) {
+  return ParseName("model", kModelPrefix, name);
+}
 
 absl::Status CheckSessionId(std::string_view id) { return CheckId("session_id", id, kMaxSessionIdLength); }
 absl::Status CheckRequestId(std::string_view id) { return CheckId("request_id", id, kMaxRequestIdLength); }

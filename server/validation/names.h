@@ -21,8 +21,8 @@ std::string SessionName(std::string_view id);  // "sessions/ID"
 std::string ModelName(std::string_view id);    // "models/ID"
 
 // The id of a "sessions/ID" or "models/ID". INVALID_ARGUMENT (INVALID_NAME: field, value).
-absl::StatusOr<std::string> ParseSessionName(std::string_view name);
-absl::StatusOr<std::string> ParseModelName(std::string_view name);
+absl::StatusOr<std::string_view> ParseSessionName(std::string_view name);
+absl::StatusOr<std::string_view> ParseModelName(std::string_view name);
 
 // Each also accepts "". INVALID_ARGUMENT (INVALID_NAME: field, value).
 absl::Status CheckSessionId(std::string_view id);

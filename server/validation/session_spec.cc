@@ -20,7 +20,7 @@ absl::Status InvalidSpec(std::string_view field, std::string_view message) {
 
 absl::StatusOr<std::vector<float>> StateFloats(const v1::Tensor& tensor, std::string_view field,
                                                const std::vector<int64_t>& shape) {
-  GDN_ASSIGN_OR_RETURN(const TensorView view, CheckTensor(tensor, field, shape));
+  GDN_ASSIGN_OR_RETURN(const TensorView view, CheckTensor(tensor, tensor.data(), field, shape));
   GDN_RETURN_IF_ERROR(CheckFinite(field, view, 0, view.ElementCount()));
   std::vector<float> floats(static_cast<size_t>(view.ElementCount()));
   ConvertToFloat(view.dtype, view.data.data(), floats.size(), floats.data());

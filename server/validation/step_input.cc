@@ -36,13 +36,16 @@ absl::StatusOr<InputKind> KindOf(const Request& request) {
 // Checks the input's tensors against `leading` ([-1] or [B, -1]: the first tensor says what -1 is).
 class FieldChecker {
  public:
-  FieldChecker(CheckedInput& input, std::vector<int64_t> leading) : input_(input), leading_(std::move(leading)) {}
+  FieldChecker(CheckedInput& input, const TensorBytes* data, std::vector<int64_t> leading)
+      : input_(input), data_(data), leading_(std::move(leading)) {}
 
   absl::Status Add(const v1::Tensor& tensor, std::string_view name, std::vector<int64_t> trailing, bool gate = false) {
     std::vector<int64_t> expected = leading_;
     expected.insert(expected.end(), trailing.begin(), trailing.end());
     const v1::SharedRange* shared = nullptr;
-    GDN_ASSIGN_OR_RETURN(TensorView view, CheckTensor(tensor, name, expected, &shared));
+    GDN_ASSIGN_OR_RETURN(TensorView view,
+                         CheckTensor(tensor, data_ == nullptr ? tensor.data() : (*data_)[input_.fields.size()], name,
+                                     expected, &shared));
     if (input_.fields.empty()) {
       leading_.assign(view.shape.begin(), view.shape.begin() + static_cast<std::ptrdiff_t>(leading_.size()));
     } else if (const DType first = input_.fields.front().view.dtype;
@@ -64,6 +67,7 @@ class FieldChecker {
 
  private:
   CheckedInput& input_;
+  const TensorBytes* const data_;
   std::vector<int64_t> leading_;
 };
 
@@ -180,10 +184,10 @@ absl::Status CheckLengths(const v1::DecodeRequest& request, CheckedInput& input)
 absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request) { return KindOf(request); }
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request) { return KindOf(request); }
 
-absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const LayerDims& dims,
-                                               const StepLimits& limits) {
+absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
+                                               const LayerDims& dims, const StepLimits& limits) {
   CheckedInput input;
-  FieldChecker fields(input, {-1});
+  FieldChecker fields(input, data, {-1});
   GDN_RETURN_IF_ERROR(CheckFields(request, dims, fields, input));
   input.tokens = fields.leading()[0];
   if (input.tokens > std::numeric_limits<int32_t>::max()) {
@@ -196,12 +200,12 @@ absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request
   return input;
 }
 
-absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const LayerDims& dims,
-                                              const StepLimits& limits) {
+absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
+                                              const LayerDims& dims, const StepLimits& limits) {
   CheckedInput input;
   input.batch = request.sessions_size();
   GDN_RETURN_IF_ERROR(CheckBatchSize(input.batch, limits));
-  FieldChecker fields(input, {input.batch, -1});
+  FieldChecker fields(input, data, {input.batch, -1});
   GDN_RETURN_IF_ERROR(CheckFields(request, dims, fields, input));
   input.tokens = fields.leading()[1];
   if (input.tokens < 1 || input.tokens > limits.max_draft) {

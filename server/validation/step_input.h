@@ -3,12 +3,13 @@
 // A request's shape, dtypes and lengths are checked whole before a session is touched; the values of a row (finite, in
 // range) are checked row by row, so that one row's NaN is that row's error. What lies in shared memory has to be copied
 // from there in between.
-// Thread safety: free functions. Ownership: views and ranges point into the request.
+// Thread safety: free functions. Ownership: views and ranges point into the request, or to where its tensors' data are.
 //
-//   GDN_ASSIGN_OR_RETURN(CheckedInput input, CheckDecodeInput(request, dims, limits));
+//   GDN_ASSIGN_OR_RETURN(CheckedInput input, CheckDecodeInput(request, /*data=*/nullptr, dims, limits));
 //   GDN_RETURN_IF_ERROR(CheckRowValues(input, row));
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,10 @@ struct StepLimits {
   int32_t max_batch = 512;
   int64_t max_stored_reply_bytes = int64_t{1} << 20;
 };
+
+// The data of an input's tensors, by their field numbers less one, where a request comes without them.
+inline constexpr int kMaxInputTensors = 5;
+using TensorBytes = std::array<std::string_view, kMaxInputTensors>;
 
 struct CheckedField {
   std::string_view name;  // as in the message: "hidden_states", "mixed_qkv", ...
@@ -64,11 +69,11 @@ absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request);
 
 // INVALID_ARGUMENT with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS, BATCH_TOO_LARGE,
 // INVALID_NAME (request_id) and REPLY_TOO_LARGE_TO_STORE. `dims` without a layer (an operator session) takes only
-// delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL).
-absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const LayerDims& dims,
-                                               const StepLimits& limits);
-absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const LayerDims& dims,
-                                              const StepLimits& limits);
+// delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL). `data`: the tensors' data; null: they are in the request.
+absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
+                                               const LayerDims& dims, const StepLimits& limits);
+absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
+                                              const LayerDims& dims, const StepLimits& limits);
 
 // NON_FINITE_INPUT and VALUE_OUT_OF_RANGE within the row's length.
 absl::Status CheckRowValues(const CheckedInput& input, int64_t row);

@@ -69,7 +69,7 @@ absl::Status CheckDataLength(std::string_view field, int64_t found, DType dtype,
                    {{"field", std::string(field)}, {"found", StrCat(found)}, {"expected", StrCat(expected)}});
 }
 
-absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view field,
+absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view data, std::string_view field,
                                        const std::vector<int64_t>& expected, const v1::SharedRange** shared) {
   TensorView view;
   GDN_ASSIGN_OR_RETURN(view.dtype, CheckDType(tensor.dtype(), field));
@@ -91,11 +91,11 @@ absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_vie
         {{"field", std::string(field)}, {"found", ShapeToString(view.shape)}, {"expected", ShapeToString(expected)}});
   }
   if (!tensor.has_shared()) {
-    GDN_RETURN_IF_ERROR(CheckDataLength(field, static_cast<int64_t>(tensor.data().size()), view.dtype, view.shape));
-    view.data = tensor.data();
+    GDN_RETURN_IF_ERROR(CheckDataLength(field, static_cast<int64_t>(data.size()), view.dtype, view.shape));
+    view.data = data;
     return view;
   }
-  if (shared == nullptr || !tensor.data().empty()) {
+  if (shared == nullptr || !data.empty()) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSharedRange,
                      StrCat(field, shared == nullptr ? " may not lie in shared memory; send `data`"
                                                      : " has both `data` and `shared`; send one of them"),

@@ -2,7 +2,7 @@
 //
 // Thread safety: free functions. Ownership: views point into the message.
 //
-//   GDN_ASSIGN_OR_RETURN(TensorView q, CheckTensor(input.q(), "q", {t, h, k}));
+//   GDN_ASSIGN_OR_RETURN(TensorView q, CheckTensor(input.q(), input.q().data(), "q", {t, h, k}));
 //   GDN_RETURN_IF_ERROR(CheckFinite("q", q, 0, rows));
 #pragma once
 
@@ -20,11 +20,11 @@ namespace gdn {
 absl::StatusOr<DType> CheckDType(v1::DType dtype, std::string_view field);
 v1::DType ToProto(DType dtype);
 
-// Checks dtype, shape (-1 in `expected` matches any size) and the data's length. INVALID_ARGUMENT
-// (INVALID_TENSOR_DTYPE, INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW, INVALID_TENSOR_DATA, INVALID_SHARED_RANGE) with metadata
-// field, found and expected. With `shared` the elements may lie in shared memory: *shared is where, of the right length
-// and not looked at any further, and the view has no data.
-absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view field,
+// Checks dtype, shape (-1 in `expected` matches any size) and the length of `data`, the tensor's wherever it is.
+// INVALID_ARGUMENT (INVALID_TENSOR_DTYPE, INVALID_TENSOR_SHAPE, SHAPE_OVERFLOW, INVALID_TENSOR_DATA,
+// INVALID_SHARED_RANGE) with metadata field, found and expected. With `shared` the elements may lie in shared memory:
+// *shared is where, of the right length and not looked at any further, and the view has no data.
+absl::StatusOr<TensorView> CheckTensor(const v1::Tensor& tensor, std::string_view data, std::string_view field,
                                        const std::vector<int64_t>& expected, const v1::SharedRange** shared = nullptr);
 
 // INVALID_ARGUMENT (INVALID_TENSOR_DATA: field, found, expected) where `found` bytes are not those of the shape.

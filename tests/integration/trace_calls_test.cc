@@ -141,7 +141,7 @@ TEST_F(TraceCallsTest, TellsTheMessagesOfStreams) {
   ASSERT_EQ(calls.size(), 3u);
   for (const v1::CallTrace& call : calls) {
     ExpectComputed(call);
-    EXPECT_EQ(call.stages(0).stage(), v1::TRACE_STAGE_ADMIT);
+    EXPECT_EQ(call.stages(0).stage(), v1::TRACE_STAGE_PARSE);
   }
   EXPECT_EQ(calls[0].method(), "StreamPrefill");
   EXPECT_EQ(calls[0].tokens(), 5);

@@ -94,14 +94,14 @@ TEST_F(CheckpointerTest, ARestoreTakesStateCountsAndRepliesBackUnderTheNextEpoch
   GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world_.PinOne(a));
   StepRequest request = PlainStep(0);
   request.epoch = 1;
-  EXPECT_EQ(ErrorReason(a->Admit(pin, request, nullptr).status()), reason::kEpochMismatch);
+  EXPECT_EQ(ErrorReason(a->Admit(pin.Another(), request, nullptr).status()), reason::kEpochMismatch);
   request.request_id = "r1";
-  const auto stored = a->Admit(pin, request, nullptr);
+  const auto stored = a->Admit(pin.Another(), request, nullptr);
   ASSERT_TRUE(stored.ok() && stored->stored != nullptr);
   EXPECT_EQ(stored->stored->output, "r1");
   request.request_id = "r2";
   request.epoch = 2;
-  EXPECT_TRUE(a->Admit(pin, request, nullptr)->lease.valid()) << "that step was lost";
+  EXPECT_TRUE(a->Admit(pin.Another(), request, nullptr)->lease.valid()) << "that step was lost";
   EXPECT_EQ(ReadContents(AdmitStep(a)), (Contents{1, 1}));
   EXPECT_TRUE(AdmitStep(a, PlainStep(1)).fresh());
   EXPECT_TRUE(a->AdmitAccept(pin, {.accepted_tokens = 1, .request_id = "a1"})->empty());
@@ -174,7 +174,7 @@ TEST_F(CheckpointerTest, NoSessionIsFurtherFromItsLastCopyThanThePolicySays) {
     world.WaitForRoom(session, session->spec().layers[0]);
     GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world.PinOne(session));
     ASSERT_LT(session->undurable().tokens, kEvery) << "a step was let in that it should have kept waiting";
-    ASSERT_TRUE(Decode(std::move(session->Admit(pin, PlainStep(), nullptr)->lease), {.tail = 1}).ok());
+    ASSERT_TRUE(Decode(std::move(session->Admit(pin.Another(), PlainStep(), nullptr)->lease), {.tail = 1}).ok());
   }
   EXPECT_GE(world.checkpointer.made(), 150 / (2 * kEvery));
   EXPECT_EQ(world.checkpointer.failed(), 0);

@@ -274,7 +274,7 @@ TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {
   }
   {
     const auto pin = world.PinOne(child);
-    ASSERT_TRUE(Decode(std::move(child->Admit(*pin, PlainStep(0), nullptr)->lease), {.tail = 9}).ok());
+    ASSERT_TRUE(Decode(std::move(child->Admit(pin->Another(), PlainStep(0), nullptr)->lease), {.tail = 9}).ok());
   }
   for (int i = 0; i < 8; ++i) world.Make(std::to_string(i));
   EXPECT_EQ(world.PlaceOf(parent), "host");

@@ -26,11 +26,11 @@ namespace gdn {
 
 class SessionTest : public ::testing::Test {
  protected:
-  static StepRequest Request(std::string request_id = "", std::string_view payload = "p",
+  static StepRequest Request(std::string_view request_id = "", std::string_view payload = "p",
                              std::optional<int64_t> expected = std::nullopt) {
     return {.layer = 0,
             .kind = InputKind::kDeltaRule,
-            .request_id = std::move(request_id),
+            .request_id = request_id,
             .payload = HashBytes(payload),
             .reply_bytes = 8,
             .expected_token_count = expected};
@@ -45,7 +45,7 @@ class SessionTest : public ::testing::Test {
   absl::StatusOr<Admission> TryAdmit(const StepRequest& request, StepReplyCallback on_joined = NotJoined) {
     const SessionPin pin = PinOf(session_);
     EXPECT_TRUE(pin.valid());
-    return session_->Admit(pin, request, std::move(on_joined));
+    return session_->Admit(pin.Another(), request, std::move(on_joined));
   }
   StepLease Admit(const StepRequest& request) {
     auto admission = TryAdmit(request);

@@ -72,7 +72,7 @@ class Family {
       for (int other = 0; other < kLayers; ++other) {
         if (&member == &writer && other == layer) continue;
         const SessionPin pin = PinOf(member.session);
-        const auto admission = member.session->Admit(pin, PlainStep(other), nullptr);
+        const auto admission = member.session->Admit(pin.Another(), PlainStep(other), nullptr);
         if (!admission.ok() || admission->lease.fresh() || admission->lease.pool().get() != pool) continue;
         if (admission->lease.slot() == slot || admission->lease.base_slot() == slot) return true;
       }

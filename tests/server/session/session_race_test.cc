@@ -152,7 +152,7 @@ class Racer {
       return SessionPin();
     }
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      const auto admission = session->Admit(*pin, PlainStep(layer), nullptr);
+      const auto admission = session->Admit(pin->Another(), PlainStep(layer), nullptr);
       if (admission.ok()) ExpectContents(admission->lease);
     }
     return *std::move(pin);
@@ -201,7 +201,7 @@ class Racer {
     if (session == nullptr) return;
     const SessionPin pin = Pin(session);
     if (!pin.valid()) return;
-    auto admission = session->Admit(pin, PlainStep(random_.NextInt(0, kLayers - 1)), nullptr);
+    auto admission = session->Admit(pin.Another(), PlainStep(random_.NextInt(0, kLayers - 1)), nullptr);
     if (!admission.ok()) {
       EXPECT_TRUE(absl::IsAborted(admission.status()) || ErrorReason(admission.status()) == reason::kDraftPending)
           << admission.status();
@@ -228,7 +228,7 @@ class Racer {
     StepRequest request = PlainStep(random_.NextInt(0, kLayers - 1));
     request.request_id = "r";
     request.reply_bytes = 16;
-    auto admission = session->Admit(pin, request, [](const absl::StatusOr<StepReplyPtr>& reply) {
+    auto admission = session->Admit(pin.Another(), request, [](const absl::StatusOr<StepReplyPtr>& reply) {
       EXPECT_TRUE(absl::IsAborted(reply.status())) << reply.status();
     });
     if (!admission.ok() || !admission->lease.valid()) return;
@@ -244,7 +244,7 @@ class Racer {
     const SessionPin pin = Pin(session);
     if (!pin.valid()) return;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      auto draft = session->Admit(pin, PlainStep(layer), nullptr);
+      auto draft = session->Admit(pin.Another(), PlainStep(layer), nullptr);
       if (!draft.ok()) continue;
       const Contents to = Next(expectations_.Of(*session)[static_cast<size_t>(layer)], /*fold=*/false);
       const LayerProgress before = draft->lease.before();

@@ -216,7 +216,7 @@ TEST_F(SessionTest, StoredRepliesCountAgainstTheirBudget) {
   EXPECT_EQ(world_.environment.reply_bytes(), 0);
   EXPECT_TRUE(Admit(Request()).valid()) << "a refused step leaves the layer free";
 
-  large.request_id.clear();
+  large.request_id = {};
   EXPECT_TRUE(Admit(large).valid()) << "nothing is kept of a step without an id";
   large = Request("r");
   large.reply_bytes = 60;
@@ -247,7 +247,7 @@ TEST_F(SessionTest, ADeletedOneTakesNoStepsAndGivesUpWhatItHas) {
   EXPECT_EQ(session_->TryPin(&pin), Session::PinOutcome::kNotResident);
   EXPECT_FALSE(pin.valid());
   EXPECT_EQ(ErrorReason(session_->CheckAlive()), reason::kSessionNotFound);
-  EXPECT_EQ(ErrorReason(session_->Admit(pin, Request("r"), NotJoined).status()), reason::kSessionNotFound);
+  EXPECT_EQ(ErrorReason(session_->Admit(SessionPin(), Request("r"), NotJoined).status()), reason::kSessionNotFound);
   EXPECT_EQ(ErrorReason(session_->AdmitAccept(pin, {}).status()), reason::kSessionNotFound);
   EXPECT_EQ(world_.store.used_bytes(), 0);
   EXPECT_EQ(world_.environment.reply_bytes(), 0);

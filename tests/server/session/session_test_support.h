@@ -131,7 +131,7 @@ inline SessionPin PinOf(const std::shared_ptr<Session>& session) {
 inline StepLease AdmitStep(const std::shared_ptr<Session>& session, const StepRequest& request = PlainStep()) {
   const SessionPin pin = PinOf(session);
   if (!pin.valid()) return StepLease();
-  auto admission = session->Admit(pin, request, nullptr);
+  auto admission = session->Admit(pin.Another(), request, nullptr);
   return admission.ok() ? std::move(admission->lease) : StepLease();
 }
 

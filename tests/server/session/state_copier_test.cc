@@ -64,7 +64,7 @@ TEST(StateCopy, RepliesTravelWithTheSession) {
   EXPECT_EQ(world.PlaceOf(a), "host");
   EXPECT_EQ(world.environment.reply_bytes(), 0) << "it counts where it is";
   const auto pin = world.PinOne(a);
-  const auto again = a->Admit(*pin, request, nullptr);
+  const auto again = a->Admit(pin->Another(), request, nullptr);
   ASSERT_TRUE(again.ok() && again->stored != nullptr);
   EXPECT_EQ(again->stored->output, "kept");
   EXPECT_EQ(world.environment.reply_bytes(), 4);

@@ -137,7 +137,7 @@ struct TieredWorld : SessionWorld {
   static absl::Status Write(const SessionPin& pin, float mark) {
     const std::vector<int32_t>& layers = pin.session().spec().layers;
     for (size_t i = 0; i < layers.size(); ++i) {
-      GDN_ASSIGN_OR_RETURN(Admission admission, pin.session().Admit(pin, PlainStep(layers[i]), nullptr));
+      GDN_ASSIGN_OR_RETURN(Admission admission, pin.session().Admit(pin.Another(), PlainStep(layers[i]), nullptr));
       GDN_RETURN_IF_ERROR(Decode(std::move(admission.lease), MarkOf(mark, i), /*fold=*/true));
     }
     return absl::OkStatus();
@@ -155,7 +155,8 @@ struct TieredWorld : SessionWorld {
     const std::vector<int32_t>& layers = pin.session().spec().layers;
     float mark = 0.0f;
     for (size_t i = 0; i < layers.size(); ++i) {
-      GDN_ASSIGN_OR_RETURN(const Admission admission, pin.session().Admit(pin, PlainStep(layers[i]), nullptr));
+      GDN_ASSIGN_OR_RETURN(const Admission admission,
+                           pin.session().Admit(pin.Another(), PlainStep(layers[i]), nullptr));
       const Contents contents = ReadContents(admission.lease);
       if (i == 0) mark = contents.base;
       const Contents expected = mark == 0.0f ? Contents() : MarkOf(mark, i);

@@ -1,0 +1,261 @@
+#include "server/rpc/step_wire.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/message_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+
+namespace gdn {
+namespace {
+
+using google::protobuf::MessageLite;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
+
+constexpr size_t kAlignment = 64;  // of each tensor's data: a cache line
+// A reply with no more data than this goes in one piece: lending and sending pieces takes longer than the copy.
+constexpr size_t kSmallData = size_t{16} << 10;
+
+constexpr int kData = v1::Tensor::kDataFieldNumber;
+constexpr int kOutput = v1::DecodeResponse::kOutputFieldNumber;
+constexpr int kStep = v1::StreamDecodeRequest::kStepFieldNumber;
+constexpr int kResult = v1::StreamDecodeResponse::kResultFieldNumber;
+static_assert(v1::PrefillRequest::kHiddenStatesFieldNumber == 3 && v1::DecodeRequest::kHiddenStatesFieldNumber == 3);
+static_assert(v1::PrefillRequest::kProjectedFieldNumber == 4 && v1::DecodeRequest::kProjectedFieldNumber == 4);
+static_assert(v1::PrefillRequest::kDeltaRuleFieldNumber == 5 && v1::DecodeRequest::kDeltaRuleFieldNumber == 5);
+// Tensors are the first fields of each input, in the order in which inputs are checked.
+static_assert(v1::DeltaRuleInput::kBetaFieldNumber == kMaxInputTensors);
+static_assert(v1::PrefillResponse::kOutputFieldNumber == kOutput);
+static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStep);
+static_assert(v1::StreamPrefillResponse::kResultFieldNumber == kResult);
+
+// Where in a message tensors' data are.
+enum class Level { kStream, kStep, kInput, kTensor };
+
+bool Opens(Level level, int field) {
+  switch (level) {
+    case Level::kStream:
+      return field == kStep;
+    case Level::kStep:
+      return field >= v1::DecodeRequest::kHiddenStatesFieldNumber && field <= v1::DecodeRequest::kDeltaRuleFieldNumber;
+    case Level::kInput:
+      return field >= 1 && field <= kMaxInputTensors;
+    case Level::kTensor:
+      return field == kData;
+  }
+  return false;
+}
+
+// Parts a message into its tensors' data and a message without them.
+class Splitter {
+ public:
+  // `to` has room for the data, kAlignment bytes a tensor more; null: they are passed over.
+  Splitter(CodedInputStream& in, char* to, TensorBytes& data) : in_(in), to_(to), data_(data) {}
+
+  // Up to the limit that is in force. False: no plain case; what was written is of no use then.
+  bool Split(Level level, CodedOutputStream& rest) {
+    uint32_t seen = 0;
+    for (;;) {
+      const int begin = in_.CurrentPosition();
+      const uint32_t tag = in_.ReadTag();
+      if (tag == 0) return in_.ConsumedEntireMessage();
+      const int field = WireFormatLite::GetTagFieldNumber(tag);
+      const bool bytes = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+      if (!bytes || !Opens(level, field)) {
+        // Numbers in more bytes than they need would be written in fewer; whether they may be is protobuf's to say.
+        const int written = rest.ByteCount();
+        if (!WireFormatLite::SkipField(&in_, tag, &rest)) return false;
+        if (in_.CurrentPosition() - begin != rest.ByteCount() - written) return false;
+        continue;
+      }
+      // One input a step; what comes twice is merged, or takes the first one's place: protobuf knows.
+      const uint32_t bit = level == Level::kStep ? 1u : 1u << field;
+      if ((seen & bit) != 0) return false;
+      seen |= bit;
+      uint64_t size = 0;
+      // A limit beyond the one that is in force would be cut to it in silence.
+      if (!in_.ReadVarint64(&size) || size > static_cast<uint64_t>(in_.BytesUntilLimit())) return false;
+      const size_t least = CodedOutputStream::VarintSize32(tag) + CodedOutputStream::VarintSize64(size);
+      if (static_cast<size_t>(in_.CurrentPosition() - begin) != least) return false;
+      if (level == Level::kTensor) {
+        if (!TakeData(static_cast<int>(size))) return false;
+      } else if (!SplitField(level, tag, static_cast<int>(size), rest)) {
+        return false;
+      }
+    }
+  }
+
+ private:
+  bool TakeData(int size) {
+    if (to_ == nullptr) return in_.Skip(size);
+    if (!in_.ReadRaw(to_, size)) return false;
+    data_[tensor_] = {to_, static_cast<size_t>(size)};
+    to_ += (static_cast<size_t>(size) + kAlignment - 1) / kAlignment * kAlignment;
+    return true;
+  }
+
+  bool SplitField(Level level, uint32_t tag, int size, CodedOutputStream& rest) {
+    if (level == Level::kInput) tensor_ = static_cast<size_t>(WireFormatLite::GetTagFieldNumber(tag) - 1);
+    std::string inner;
+    {
+      StringOutputStream stream(&inner);
+      CodedOutputStream out(&stream);
+      const auto limit = in_.PushLimit(size);
+      if (!Split(static_cast<Level>(static_cast<int>(level) + 1), out) || in_.BytesUntilLimit() != 0) return false;
+      in_.PopLimit(limit);
+    }
+    rest.WriteTag(tag);
+    rest.WriteVarint32(static_cast<uint32_t>(inner.size()));
+    rest.WriteString(inner);
+    return true;
+  }
+
+  CodedInputStream& in_;
+  char* to_;
+  TensorBytes& data_;
+  size_t tensor_ = 0;  // whose fields are being read
+};
+
+// False: no plain case.
+bool ReadApart(grpc::ByteBuffer& wire, Level level, char* to, TensorBytes& data, MessageLite& request) {
+  std::string rest;
+  {
+    grpc::ProtoBufferReader reader(&wire);
+    CodedInputStream in(&reader);
+    StringOutputStream stream(&rest);
+    CodedOutputStream out(&stream);
+    in.PushLimit(static_cast<int>(wire.Length()));
+    if (!Splitter(in, to, data).Split(level, out)) return false;
+  }
+  return request.ParseFromString(rest);
+}
+
+bool ReadWhole(grpc::ByteBuffer& wire, MessageLite& request) {
+  grpc::ProtoBufferReader reader(&wire);
+  return request.ParseFromZeroCopyStream(&reader);
+}
+
+absl::StatusOr<ReceivedTensors> Read(grpc::ByteBuffer& wire, Level level, int64_t max_bytes, HostBlockPool& memory,
+                                     MessageLite& request) {
+  ReceivedTensors received;
+  received.message_bytes = static_cast<int64_t>(wire.Length());
+  const bool too_large = received.message_bytes > max_bytes;
+  if (!too_large) {
+    auto block = memory.TakeForCall(wire.Length() + kMaxInputTensors * kAlignment);
+    if (block.ok()) received.block = *std::move(block);
+  }
+  // Without room, as on a device that is lost, protobuf makes its own: what is wrong with the request comes first.
+  const bool apart = (too_large || received.block.valid()) &&
+                     ReadApart(wire, level, too_large ? nullptr : received.block.chars(), received.data, request);
+  if (!apart) {
+    received.block = HostBlock();
+    if (!ReadWhole(wire, request)) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kMalformedMessage,
+                       "the request's bytes are no message of its type; send what protobuf writes");
+    }
+  }
+  wire.Clear();
+  return received;
+}
+
+// A message's field, up to what its length says.
+void WriteHead(int field, size_t bytes, CodedOutputStream& out) {
+  out.WriteTag(WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+  out.WriteVarint64(bytes);
+}
+
+size_t SizeWithHead(int field, size_t bytes) {
+  return CodedOutputStream::VarintSize32(static_cast<uint32_t>(field) << 3) + CodedOutputStream::VarintSize64(bytes) +
+         bytes;
+}
+
+grpc::ByteBuffer Pieces(const std::string& head, ReplyOutput output, const std::string& tail) {
+  if (output.bytes <= kSmallData) {
+    const size_t bytes = head.size() + output.bytes + tail.size();
+    grpc_slice memory = grpc_slice_malloc(bytes);
+    uint8_t* to = GRPC_SLICE_START_PTR(memory);
+    std::memcpy(to, head.data(), head.size());
+    if (output.bytes > 0) std::memcpy(to + head.size(), output.block.chars(), output.bytes);
+    std::memcpy(to + head.size() + output.bytes, tail.data(), tail.size());
+    const grpc::Slice whole(memory, grpc::Slice::STEAL_REF);
+    return {&whole, 1};
+  }
+  auto* const lent = new HostBlock(std::move(output.block));
+  const grpc::Slice slices[] = {
+      {head.data(), head.size()},
+      {lent->chars(), output.bytes, [](void* block) { delete static_cast<HostBlock*>(block); }, lent},
+      {tail.data(), tail.size()}};
+  return {slices, std::size(slices)};
+}
+
+// The reply, or the message of a stream whose result it is. The output is its first field, as its number says.
+template <typename Reply>
+grpc::ByteBuffer Write(Reply& reply, ReplyOutput output, bool in_stream) {
+  const bool has_output = reply.has_output();
+  v1::Tensor tensor;
+  if (has_output) tensor.Swap(reply.mutable_output());
+  reply.clear_output();
+  const std::string tail = reply.SerializeAsString();
+  const size_t tensor_bytes = tensor.ByteSizeLong() + (output.bytes > 0 ? SizeWithHead(kData, output.bytes) : 0);
+  std::string head;
+  {
+    StringOutputStream stream(&head);
+    CodedOutputStream out(&stream);
+    if (in_stream) WriteHead(kResult, (has_output ? SizeWithHead(kOutput, tensor_bytes) : 0) + tail.size(), out);
+    if (has_output) WriteHead(kOutput, tensor_bytes, out);
+    tensor.SerializeToCodedStream(&out);
+    if (output.bytes > 0) WriteHead(kData, output.bytes, out);
+  }
+  return Pieces(head, std::move(output), tail);
+}
+
+template <typename Reply>
+grpc::ByteBuffer WriteInStream(Reply& reply, ReplyOutput output) {
+  if (reply.has_result()) return Write(*reply.mutable_result(), std::move(output), /*in_stream=*/true);
+  return Pieces(reply.SerializeAsString(), {}, "");
+}
+
+}  // namespace
+
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                v1::PrefillRequest& request) {
+  return Read(wire, Level::kStep, max_bytes, memory, request);
+}
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                v1::DecodeRequest& request) {
+  return Read(wire, Level::kStep, max_bytes, memory, request);
+}
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                v1::StreamPrefillRequest& request) {
+  return Read(wire, Level::kStream, max_bytes, memory, request);
+}
+absl::StatusOr<ReceivedTensors> ReadStepRequest(grpc::ByteBuffer& wire, int64_t max_bytes, HostBlockPool& memory,
+                                                v1::StreamDecodeRequest& request) {
+  return Read(wire, Level::kStream, max_bytes, memory, request);
+}
+
+grpc::ByteBuffer WriteStepReply(v1::PrefillResponse& reply, ReplyOutput output) {
+  return Write(reply, std::move(output), /*in_stream=*/false);
+}
+grpc::ByteBuffer WriteStepReply(v1::DecodeResponse& reply, ReplyOutput output) {
+  return Write(reply, std::move(output), /*in_stream=*/false);
+}
+grpc::ByteBuffer WriteStepReply(v1::StreamPrefillResponse& reply, ReplyOutput output) {
+  return WriteInStream(reply, std::move(output));
+}
+grpc::ByteBuffer WriteStepReply(v1::StreamDecodeResponse& reply, ReplyOutput output) {
+  return WriteInStream(reply, std::move(output));
+}
+
+}  // namespace gdn

@@ -79,10 +79,11 @@ absl::Status LaunchStreams::WaitFence(Event fence) {
   absl::Status status;
   for (const absl::Time end = absl::Now() + kPollTime;;) {
     const absl::StatusOr<bool> done = EventIsDone(fence);
-    status = done.status();
-    if (!done.ok() || *done) break;
-    if (absl::Now() >= end) {
-      status = WaitForEvent(fence);
+    if (done.ok() && *done) break;
+    // Also where the poll fails: a lost device may still be at work in the callers' memory.
+    if (!done.ok() || absl::Now() >= end) {
+      status = done.status();
+      status.Update(WaitForEvent(fence));
       break;
     }
   }

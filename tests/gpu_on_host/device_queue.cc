@@ -155,7 +155,7 @@ bool HostStream::RunNext() {
   absl::Status status = device_->MayStart(*operation);
   Rely(operation.get());
   if (status.ok()) status = operation->work();
-  if (!status.ok()) Promise(this);
+  Promise(this);
   const UnseenByTsan unseen;
   operation = nullptr;  // what it holds is let go before it counts as done
   absl::MutexLock lock(&device_->mu_);
@@ -224,6 +224,8 @@ absl::Status HostDevice::WaitFor(const StreamPoint& point) {
     status = failure_;
   }
   Rely(&point);
+  // A point behind a failure promises nothing, but its stream has passed it.
+  if (!status.ok()) Rely(point.stream.get());
   return status;
 }
 

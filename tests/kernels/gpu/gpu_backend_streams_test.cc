@@ -5,11 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <latch>
 #include <memory>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tests/gpu_on_host/host_streams.h"
 
@@ -100,6 +104,31 @@ TEST_F(GpuBackendStreams, AFailureAtAnyOperationIsReportedAndStays) {
     EXPECT_EQ(ErrorReason(Normalise(**backend).status()), reason::kDeviceFailed);
     EXPECT_EQ(ErrorReason((*backend)->Synchronize()), reason::kDeviceFailed);
   }
+}
+
+// Whoever has waited takes the launch's memory back.
+TEST_F(GpuBackendStreams, AFenceOfALostDeviceIsPassedOnceItsLaunchIsOver) {
+  HostStreams::Configure({.asynchronous = true, .paces = std::vector(8, gpu::StreamPace::kEager)});
+  const std::unique_ptr<Backend> backend = *MakeGpuBackend({});
+  const gpu::Stream other = *gpu::MakeStream(/*device=*/0);
+  std::latch started{1}, lost{1};
+  std::atomic<bool> over{false};
+  const auto launch = [&] {
+    started.count_down();
+    lost.wait();
+    absl::SleepFor(absl::Milliseconds(50));  // who does not wait for it is ahead of it
+    over = true;
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(gpu::simt::EnqueueLaunch(*GpuStreamOf(*backend), "a launch", launch).ok());
+  const Fence fence = *backend->MakeFence();
+  started.wait();
+  ASSERT_TRUE(gpu::simt::EnqueueLaunch(other, "a launch", [] { return absl::InternalError("it fails"); }).ok());
+  EXPECT_EQ(ErrorReason(gpu::SynchronizeStream(other)), reason::kDeviceFailed);
+  lost.count_down();
+  EXPECT_EQ(ErrorReason(backend->WaitFence(fence)), reason::kDeviceFailed);
+  EXPECT_TRUE(over.load());
+  gpu::DestroyStream(other);
 }
 
 }  // namespace

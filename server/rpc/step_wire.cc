@@ -8,6 +8,7 @@
 #include <grpcpp/support/slice.h>
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,7 @@ using google::protobuf::io::CodedOutputStream;
 using google::protobuf::io::StringOutputStream;
 
 constexpr size_t kAlignment = 64;  // of each tensor's data: a cache line
+constexpr int kMostVarintBytes = 10;
 // A reply with no more data than this goes in one piece: lending and sending pieces takes longer than the copy.
 constexpr size_t kSmallData = size_t{16} << 10;
 
@@ -57,6 +59,12 @@ bool Opens(Level level, int field) {
   return false;
 }
 
+void AppendVarint(uint64_t value, std::string& to) {
+  uint8_t bytes[kMostVarintBytes];
+  const uint8_t* const end = CodedOutputStream::WriteVarint64ToArray(value, bytes);
+  to.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(end - bytes));
+}
+
 // Parts a message into its tensors' data and a message without them.
 class Splitter {
  public:
@@ -64,39 +72,74 @@ class Splitter {
   Splitter(CodedInputStream& in, char* to, TensorBytes& data) : in_(in), to_(to), data_(data) {}
 
   // Up to the limit that is in force. False: no plain case; what was written is of no use then.
-  bool Split(Level level, CodedOutputStream& rest) {
+  bool Split(Level level, std::string& rest) {
     uint32_t seen = 0;
     for (;;) {
-      const int begin = in_.CurrentPosition();
-      const uint32_t tag = in_.ReadTag();
-      if (tag == 0) return in_.ConsumedEntireMessage();
-      const int field = WireFormatLite::GetTagFieldNumber(tag);
-      const bool bytes = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-      if (!bytes || !Opens(level, field)) {
-        // Numbers in more bytes than they need would be written in fewer; whether they may be is protobuf's to say.
-        const int written = rest.ByteCount();
-        if (!WireFormatLite::SkipField(&in_, tag, &rest)) return false;
-        if (in_.CurrentPosition() - begin != rest.ByteCount() - written) return false;
+      uint64_t tag = 0;
+      if (in_.BytesUntilLimit() == 0) return true;
+      if (!ReadVarint(tag) || tag > std::numeric_limits<uint32_t>::max()) return false;
+      const int field = WireFormatLite::GetTagFieldNumber(static_cast<uint32_t>(tag));
+      const auto type = WireFormatLite::GetTagWireType(static_cast<uint32_t>(tag));
+      if (type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+        if (!CopyNumber(tag, type, rest)) return false;
+        continue;
+      }
+      uint64_t size = 0;
+      // A limit beyond the one that is in force would be cut to it in silence.
+      if (!ReadVarint(size) || size > static_cast<uint64_t>(in_.BytesUntilLimit())) return false;
+      if (!Opens(level, field)) {
+        if (!CopyBytes(tag, size, rest)) return false;
         continue;
       }
       // One input a step; what comes twice is merged, or takes the first one's place: protobuf knows.
       const uint32_t bit = level == Level::kStep ? 1u : 1u << field;
       if ((seen & bit) != 0) return false;
       seen |= bit;
-      uint64_t size = 0;
-      // A limit beyond the one that is in force would be cut to it in silence.
-      if (!in_.ReadVarint64(&size) || size > static_cast<uint64_t>(in_.BytesUntilLimit())) return false;
-      const size_t least = CodedOutputStream::VarintSize32(tag) + CodedOutputStream::VarintSize64(size);
-      if (static_cast<size_t>(in_.CurrentPosition() - begin) != least) return false;
       if (level == Level::kTensor) {
         if (!TakeData(static_cast<int>(size))) return false;
-      } else if (!SplitField(level, tag, static_cast<int>(size), rest)) {
+      } else if (!SplitField(level, field, tag, static_cast<int>(size), rest)) {
         return false;
       }
     }
   }
 
  private:
+  // False also of one in more bytes than it needs: whether it may be is protobuf's to say.
+  bool ReadVarint(uint64_t& value) {
+    const int begin = in_.CurrentPosition();
+    return in_.ReadVarint64(&value) &&
+           static_cast<size_t>(in_.CurrentPosition() - begin) == CodedOutputStream::VarintSize64(value);
+  }
+
+  bool CopyNumber(uint64_t tag, WireFormatLite::WireType type, std::string& rest) {
+    AppendVarint(tag, rest);
+    uint64_t value = 0;
+    switch (type) {
+      case WireFormatLite::WIRETYPE_VARINT:
+        if (!ReadVarint(value)) return false;
+        AppendVarint(value, rest);
+        return true;
+      case WireFormatLite::WIRETYPE_FIXED64:
+        return AppendRaw(sizeof(uint64_t), rest);
+      case WireFormatLite::WIRETYPE_FIXED32:
+        return AppendRaw(sizeof(uint32_t), rest);
+      default:
+        return false;  // groups: nobody sends them
+    }
+  }
+
+  bool CopyBytes(uint64_t tag, uint64_t size, std::string& rest) {
+    AppendVarint(tag, rest);
+    AppendVarint(size, rest);
+    return AppendRaw(size, rest);
+  }
+
+  bool AppendRaw(size_t size, std::string& rest) {
+    const size_t at = rest.size();
+    rest.resize(at + size);
+    return in_.ReadRaw(rest.data() + at, static_cast<int>(size));
+  }
+
   bool TakeData(int size) {
     if (to_ == nullptr) return in_.Skip(size);
     if (!in_.ReadRaw(to_, size)) return false;
@@ -105,19 +148,15 @@ class Splitter {
     return true;
   }
 
-  bool SplitField(Level level, uint32_t tag, int size, CodedOutputStream& rest) {
-    if (level == Level::kInput) tensor_ = static_cast<size_t>(WireFormatLite::GetTagFieldNumber(tag) - 1);
+  bool SplitField(Level level, int field, uint64_t tag, int size, std::string& rest) {
+    if (level == Level::kInput) tensor_ = static_cast<size_t>(field - 1);
     std::string inner;
-    {
-      StringOutputStream stream(&inner);
-      CodedOutputStream out(&stream);
-      const auto limit = in_.PushLimit(size);
-      if (!Split(static_cast<Level>(static_cast<int>(level) + 1), out) || in_.BytesUntilLimit() != 0) return false;
-      in_.PopLimit(limit);
-    }
-    rest.WriteTag(tag);
-    rest.WriteVarint32(static_cast<uint32_t>(inner.size()));
-    rest.WriteString(inner);
+    const auto limit = in_.PushLimit(size);
+    if (!Split(static_cast<Level>(static_cast<int>(level) + 1), inner)) return false;
+    in_.PopLimit(limit);
+    AppendVarint(tag, rest);
+    AppendVarint(inner.size(), rest);
+    rest += inner;
     return true;
   }
 
@@ -133,10 +172,8 @@ bool ReadApart(grpc::ByteBuffer& wire, Level level, char* to, TensorBytes& data,
   {
     grpc::ProtoBufferReader reader(&wire);
     CodedInputStream in(&reader);
-    StringOutputStream stream(&rest);
-    CodedOutputStream out(&stream);
     in.PushLimit(static_cast<int>(wire.Length()));
-    if (!Splitter(in, to, data).Split(level, out)) return false;
+    if (!Splitter(in, to, data).Split(level, rest)) return false;
   }
   return request.ParseFromString(rest);
 }

@@ -46,10 +46,21 @@ SlotClaim SlotClaim::Return(SlotRef slot) {
   return claimed ? SlotClaim(std::move(pool)) : SlotClaim();
 }
 
+namespace {
+
+// The first place for a slot: a multiple of its size, so that a launch may take slots of several pools by one numbering.
+float* FirstSlot(const DeviceBuffer& memory, const StateLayout& layout) {
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  const auto bytes = static_cast<uintptr_t>(layout.slot_bytes());
+  return memory.floats() + ((address + bytes - 1) / bytes * bytes - address) / sizeof(float);
+}
+
+}  // namespace
+
 StatePool::StatePool(StateStore* store, DeviceBuffer memory, const StateLayout& layout, int32_t slot_count)
     : store_(store),
       memory_(std::move(memory)),
-      view_{.layout = layout, .data = memory_.floats(), .slot_count = slot_count} {}
+      view_{.layout = layout, .data = FirstSlot(memory_, layout), .slot_count = slot_count} {}
 
 bool StatePool::TryClaim(int32_t count) {
   absl::MutexLock lock(&mu_);

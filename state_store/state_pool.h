@@ -76,6 +76,7 @@ class SlotClaim {
 // The slots of one layout. Used through the two classes above.
 class StatePool : public std::enable_shared_from_this<StatePool> {
  public:
+  // `memory` has room for a slot more: where the first one begins follows from its address.
   StatePool(class StateStore* store, DeviceBuffer memory, const StateLayout& layout, int32_t slot_count);
 
   const StatePoolView& view() const { return view_; }

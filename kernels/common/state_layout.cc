@@ -1,5 +1,7 @@
 #include "kernels/common/state_layout.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -32,6 +34,21 @@ absl::StatusOr<StateLayout> StateLayout::Make(const LayerDims& dims, int32_t max
   layout.conv_offset_ = layout.log_g_offset_ + RoundUp(int64_t{layout.log_rows()} * dims.value_heads);
   layout.slot_floats_ = layout.conv_offset_ + RoundUp(layout.conv_columns() * dims.conv_channels());
   return layout;
+}
+
+bool JoinPools(const StatePoolView& pool, StatePoolView* all) {
+  float* const begin = std::min(all->data, pool.data);
+  float* const end = std::max(all->slot(all->slot_count), pool.slot(pool.slot_count));
+  const int64_t slots = (end - begin) / all->layout.slot_floats();
+  if (slots > std::numeric_limits<int32_t>::max()) return false;
+  all->data = begin;
+  all->slot_count = static_cast<int32_t>(slots);
+  return true;
+}
+
+int32_t SlotIn(const StatePoolView& all, const StatePoolView& pool, int32_t index) {
+  if (index < 0) return index;
+  return index + static_cast<int32_t>((pool.data - all.data) / all.layout.slot_floats());
 }
 
 absl::Status ValidateSlot(const StatePoolView& pool, int32_t slot) {

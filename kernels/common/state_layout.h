@@ -79,6 +79,12 @@ struct StatePoolView {
   }
 };
 
+// Widens `all` so that it has the slots of `pool` too: of the same layout, both beginning at multiples of a slot's size.
+// False where their numbers would not fit; then nothing has changed.
+bool JoinPools(const StatePoolView& pool, StatePoolView* all);
+// What `all` calls slot `index` of `pool`; a negative one stays what it is.
+int32_t SlotIn(const StatePoolView& all, const StatePoolView& pool, int32_t index);
+
 // INVALID_ARGUMENT where the slot is outside the pool.
 absl::Status ValidateSlot(const StatePoolView& pool, int32_t slot);
 

@@ -73,34 +73,37 @@ void TellTraces(IssuedLaunch& issued) {
   stamps.ender = ThisThreadLabel();
   LaunchStamps failed = stamps;
   failed.copied_out = 0;
-  for (const IssuedLaunch::OfPool& pool : issued.pools) {
-    for (const RowSpan& row : pool.rows) {
-      if (row.job->trace != nullptr) row.job->trace->AddLaunch(pool.status.ok() ? stamps : failed);
+  for (const IssuedLaunch::RowGroup& group : issued.groups) {
+    for (const RowSpan& row : group.rows) {
+      if (row.job->trace != nullptr) row.job->trace->AddLaunch(group.status.ok() ? stamps : failed);
     }
   }
 }
 
-// The launch's rows of a pool.
-IssuedLaunch::OfPool& OfPoolOf(IssuedLaunch& issued, const StepRow& row) {
-  const StatePool* pool = row.lease.pool().get();
-  for (IssuedLaunch::OfPool& part : issued.pools) {
-    if (part.rows.front().row->lease.pool().get() == pool) return part;
+// The group that a row of the launch belongs to.
+IssuedLaunch::RowGroup& GroupOf(IssuedLaunch& issued, const StepRow& row) {
+  const StatePoolView& pool = row.lease.pool()->view();
+  for (IssuedLaunch::RowGroup& group : issued.groups) {
+    if (JoinPools(pool, &group.pool)) return group;
   }
-  return issued.pools.emplace_back();
+  IssuedLaunch::RowGroup& group = issued.groups.emplace_back();
+  group.pool = pool;
+  return group;
 }
 
 // Folds the states of those that begin into their slots aside.
 struct PrefillStarts {
-  explicit PrefillStarts(const IssuedLaunch::OfPool& part) {
+  explicit PrefillStarts(const IssuedLaunch::RowGroup& part) {
     for (const RowSpan& span : part.rows) {
       if (span.first != 0) continue;
       const StepLease& lease = span.row->lease;
-      sources.push_back(lease.slot());
-      source_bases.push_back(lease.slot() < 0 ? -1 : lease.base_slot());
-      asides.push_back(span.job->aside);
+      const auto slot = [&](int32_t index) { return SlotIn(part.pool, lease.pool()->view(), index); };
+      sources.push_back(slot(lease.slot()));
+      source_bases.push_back(lease.slot() < 0 ? -1 : slot(lease.base_slot()));
+      asides.push_back(slot(span.job->aside));
       log_lengths.push_back(lease.before().log_length);
     }
-    fold = {.pool = part.rows.front().row->lease.pool()->view(),
+    fold = {.pool = part.pool,
             .count = static_cast<int32_t>(asides.size()),
             .src = sources.data(),
             .dst = asides.data(),
@@ -130,9 +133,9 @@ absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease) 
 
 absl::Status IssuedLaunch::StatusOf(size_t part) const {
   if (!stopped[part].ok()) return stopped[part];
-  for (const OfPool& pool : pools) {
-    for (const RowSpan& row : pool.rows) {
-      if (row.job == jobs[part].get()) return pool.status;
+  for (const RowGroup& group : groups) {
+    for (const RowSpan& row : group.rows) {
+      if (row.job == jobs[part].get()) return group.status;
     }
   }
   return absl::OkStatus();  // without tokens
@@ -149,20 +152,20 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
   }
   issued->stopped.resize(issued->jobs.size());
   issued->launch.prefill ? CollectPrefills(*issued) : CollectDecodes(*issued);
-  if (issued->pools.empty()) return issued;
+  if (issued->groups.empty()) return issued;
 
   absl::Status status = health_.status();
   if (status.ok()) status = backend_.UseThread();
   if (status.ok()) {
     std::vector<LanePart*> parts;
-    for (IssuedLaunch::OfPool& pool : issued->pools) parts.push_back(&pool);
+    for (IssuedLaunch::RowGroup& group : issued->groups) parts.push_back(&group);
     status = lane.Reserve(parts);
   }
-  for (IssuedLaunch::OfPool& pool : issued->pools) {
-    pool.status = status;
+  for (IssuedLaunch::RowGroup& group : issued->groups) {
+    group.status = status;
     if (!status.ok()) continue;
-    pool.status = issued->launch.prefill ? RunPrefill(pool, *issued) : RunDecode(pool, *issued);
-    if (pool.status.ok()) pool.status = lane.StageOut(pool);
+    group.status = issued->launch.prefill ? RunPrefill(group, *issued) : RunDecode(group, *issued);
+    if (group.status.ok()) group.status = lane.StageOut(group);
   }
   if (LaunchStamps& stamps = issued->stamps; stamps.copied_in != 0) {
     // Where operators compute as they are issued, the device's time begins with the first.
@@ -175,7 +178,7 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
     issued->fence = *fence;
     return issued;
   }
-  for (IssuedLaunch::OfPool& pool : issued->pools) pool.status.Update(fence.status());
+  for (IssuedLaunch::RowGroup& group : issued->groups) group.status.Update(fence.status());
   static_cast<void>(backend_.Synchronize());  // its failure is the same
   return issued;
 }
@@ -190,7 +193,7 @@ void BatchExecutor::CollectDecodes(IssuedLaunch& issued) {
       } else if (row.tokens == 0) {
         CommitRow(row, {.after = row.lease.before()}, 0);
       } else {
-        OfPoolOf(issued, row).rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
+        GroupOf(issued, row).rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
       }
     }
   }
@@ -213,7 +216,7 @@ void BatchExecutor::CollectPrefills(IssuedLaunch& issued) {
       if (!aside.ok()) continue;
       job.aside = *aside;
     }
-    OfPoolOf(issued, row)
+    GroupOf(issued, row)
         .rows.push_back({.job = &job,
                          .row = &row,
                          .first = static_cast<int32_t>(part.first),
@@ -221,7 +224,7 @@ void BatchExecutor::CollectPrefills(IssuedLaunch& issued) {
   }
 }
 
-absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
+absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch& issued) {
   const StepJob& shape = part.shape();
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, base_slots, log_lengths;
@@ -230,15 +233,15 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& 
     StepLease& lease = span.row->lease;
     GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend_, lease));
     cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
-    slots.push_back(where.slot);
-    base_slots.push_back(where.base_slot);
+    slots.push_back(SlotIn(part.pool, lease.pool()->view(), where.slot));
+    base_slots.push_back(SlotIn(part.pool, lease.pool()->view(), where.base_slot));
     token_counts.push_back(lease.before().token_count);
     log_lengths.push_back(lease.before().log_length);
     // A new state's base is its own from the start; another's once the log is full, which a draft's never is.
     const bool folds = !shape.draft && log_lengths.back() + span.tokens >= kLogCapacity;
     part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || folds});
   }
-  LayerStep step = MakeStep(shape, part.rows.front().row->lease.pool()->view());
+  LayerStep step = MakeStep(shape, part.pool);
   step.batch = {
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
@@ -260,18 +263,18 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& 
   return absl::OkStatus();
 }
 
-absl::Status BatchExecutor::RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch& issued) {
+absl::Status BatchExecutor::RunPrefill(IssuedLaunch::RowGroup& part, IssuedLaunch& issued) {
   const PrefillStarts starts(part);
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, call_tokens;
   std::vector<int64_t> token_counts;
   for (const RowSpan& span : part.rows) {
     cu_seqlens.push_back(cu_seqlens.back() + span.tokens);
-    slots.push_back(span.job->aside);
+    slots.push_back(SlotIn(part.pool, span.row->lease.pool()->view(), span.job->aside));
     call_tokens.push_back(span.row->tokens);
     token_counts.push_back(span.row->lease.before().token_count + span.first);
   }
-  LayerStep step = MakeStep(part.shape(), part.rows.front().row->lease.pool()->view());
+  LayerStep step = MakeStep(part.shape(), part.pool);
   step.batch = {
       .sequences = static_cast<int32_t>(slots.size()), .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
   step.token_counts = token_counts.data();
@@ -288,21 +291,21 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
   const absl::Time end = issued.end = absl::Now();
   if (issued.stamps.traced()) issued.stamps.computed = TraceNow();
   // What the device spent, not what it waited for: the next launch is issued by estimates that are learned from this.
-  absl::Time begin = issued.pools.empty() ? issued.begin : end;
-  for (const IssuedLaunch::OfPool& pool : issued.pools) begin = std::min(begin, pool.gathered);
+  absl::Time begin = issued.groups.empty() ? issued.begin : end;
+  for (const IssuedLaunch::RowGroup& group : issued.groups) begin = std::min(begin, group.gathered);
   {
     absl::MutexLock lock(&mu_);
     issued.compute_time_us = absl::ToInt64Microseconds(end - std::max(begin, last_end_));
     last_end_ = end;
   }
-  for (IssuedLaunch::OfPool& pool : issued.pools) {
-    pool.status.Update(waited);
-    pool.status = health_.Report(std::move(pool.status));
+  for (IssuedLaunch::RowGroup& group : issued.groups) {
+    group.status.Update(waited);
+    group.status = health_.Report(std::move(group.status));
     // Once a failure is known nothing later is believed, whatever the device says of it.
-    if (pool.status.ok()) pool.status = health_.status();
-    if (!pool.status.ok()) continue;
-    issued.lane->Scatter(pool);
-    for (const RowSpan& span : pool.rows) KeepOutput(span);
+    if (group.status.ok()) group.status = health_.status();
+    if (!group.status.ok()) continue;
+    issued.lane->Scatter(group);
+    for (const RowSpan& span : group.rows) KeepOutput(span);
   }
   if (!issued.stamps.traced()) return;
   issued.stamps.copied_out = TraceNow();
@@ -310,13 +313,13 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
 }
 
 void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
-  for (IssuedLaunch::OfPool& pool : issued.pools) {
-    for (size_t i = 0; i < pool.rows.size(); ++i) {
-      const RowSpan& span = pool.rows[i];
-      if (pool.status.ok()) {
-        CommitRow(*span.row, pool.outcomes[i], issued.compute_time_us);
+  for (IssuedLaunch::RowGroup& group : issued.groups) {
+    for (size_t i = 0; i < group.rows.size(); ++i) {
+      const RowSpan& span = group.rows[i];
+      if (group.status.ok()) {
+        CommitRow(*span.row, group.outcomes[i], issued.compute_time_us);
       } else {
-        FailRow(*span.row, pool.status);
+        FailRow(*span.row, group.status);
       }
     }
   }

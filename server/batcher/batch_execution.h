@@ -32,8 +32,9 @@ absl::StatusOr<StepSlots> PrepareDecodeSlot(Backend& backend, StepLease& lease);
 
 // A launch on its way.
 struct IssuedLaunch {
-  // Rows whose states are in one pool: a launch takes slots of one, and sessions of one layout may be in several.
-  struct OfPool : LanePart {
+  // Rows whose states one run of operators can reach: all of them, but for pools that lie too far apart.
+  struct RowGroup : LanePart {
+    StatePoolView pool;                 // of all pools that they are in
     std::vector<StepOutcome> outcomes;  // of decodes, parallel to rows
     absl::Status status;
     absl::Time gathered = absl::InfiniteFuture();  // from here on the device can work on it
@@ -41,7 +42,7 @@ struct IssuedLaunch {
   Launch launch;
   std::vector<StepJobPtr> jobs;       // parallel to launch.parts
   std::vector<absl::Status> stopped;  // parallel to launch.parts: why a prefill's segment was not issued
-  std::vector<OfPool> pools;
+  std::vector<RowGroup> groups;
   LaunchLane* lane = nullptr;
   Fence fence;
   absl::Time begin;             // of issuing it
@@ -72,8 +73,8 @@ class BatchExecutor {
  private:
   void CollectDecodes(IssuedLaunch& issued);
   void CollectPrefills(IssuedLaunch& issued);
-  absl::Status RunDecode(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
-  absl::Status RunPrefill(IssuedLaunch::OfPool& part, IssuedLaunch& issued);
+  absl::Status RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch& issued);
+  absl::Status RunPrefill(IssuedLaunch::RowGroup& part, IssuedLaunch& issued);
 
   Backend& backend_;
   DeviceHealth& health_;

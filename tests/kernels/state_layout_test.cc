@@ -133,6 +133,42 @@ TEST(PackedBatch, TokenCountsOfSequencesWithASlotAreNotNegative) {
   EXPECT_THAT(ValidateTokenCounts("Op", batch, nullptr), IsInvalid("token_counts"));
 }
 
+TEST(StatePools, OfOneLayoutAreNumberedAlike) {
+  const StateLayout layout = *StateLayout::Make(OperatorDims(1, 2, 4, 4), /*max_draft=*/4);
+  std::vector<float> memory(static_cast<size_t>(10 * layout.slot_floats()));
+  const auto pool = [&](int64_t first, int32_t count) {
+    return StatePoolView{.layout = layout, .data = memory.data() + first * layout.slot_floats(), .slot_count = count};
+  };
+  const StatePoolView low = pool(1, 2), high = pool(5, 4);
+  for (const auto& [one, other] : {std::pair(low, high), std::pair(high, low)}) {
+    StatePoolView all = one;
+    ASSERT_TRUE(JoinPools(other, &all));
+    EXPECT_EQ(all.data, low.data);
+    EXPECT_EQ(all.slot_count, 8);
+    for (const StatePoolView& each : {low, high}) {
+      for (int32_t slot = 0; slot < each.slot_count; ++slot) {
+        EXPECT_EQ(all.slot(SlotIn(all, each, slot)), each.slot(slot));
+      }
+      EXPECT_EQ(SlotIn(all, each, -1), -1);
+    }
+    ASSERT_TRUE(JoinPools(low, &all));
+    EXPECT_EQ(all.slot_count, 8) << "it was in already";
+  }
+}
+
+TEST(StatePools, TooFarApartAreNotJoined) {
+  const StateLayout layout = *StateLayout::Make(OperatorDims(1, 2, 4, 4), /*max_draft=*/4);
+  const int64_t bytes = layout.slot_bytes();
+  const auto at = [&](int64_t slot) {
+    return StatePoolView{.layout = layout, .data = reinterpret_cast<float*>(slot * bytes), .slot_count = 3};
+  };
+  StatePoolView all = at(7);
+  EXPECT_FALSE(JoinPools(at(int64_t{1} << 32), &all));
+  EXPECT_EQ(all.data, at(7).data);
+  EXPECT_EQ(all.slot_count, 3);
+  EXPECT_TRUE(JoinPools(at(int64_t{1} << 30), &all));
+}
+
 TEST(DeltaRuleParams, MissingPointersAndShortStridesAreRefused) {
   const LayerDims dims = OperatorDims(1, 2, 4, 4);
   Random random(1);

@@ -89,6 +89,14 @@ TEST_F(StateStoreTest, TheWholeBudgetCanBeTakenWithSparesBesides) {
   EXPECT_EQ(store_.used_bytes(), 10 * SlotBytes()) << "spares are nobody's budget";
 }
 
+TEST_F(StateStoreTest, SlotsLieAtMultiplesOfTheirSize) {
+  for (const LayerDims& dims : {kDims, kOtherDims}) {
+    const Claims claims = Reserve(1, dims);
+    const auto address = reinterpret_cast<uintptr_t>(claims[0].pool()->view().data);
+    EXPECT_EQ(address % static_cast<uintptr_t>(SlotBytes(dims)), 0u) << "pools of a layout are numbered alike";
+  }
+}
+
 TEST_F(StateStoreTest, ASlotReturnsWithItsLastShareAndItsBudgetWithIt) {
   SlotRef first = std::move(Reserve(1)[0]).Take();
   EXPECT_TRUE(first.exclusive());

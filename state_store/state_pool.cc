@@ -48,7 +48,8 @@ SlotClaim SlotClaim::Return(SlotRef slot) {
 
 namespace {
 
-// The first place for a slot: a multiple of its size, so that a launch may take slots of several pools by one numbering.
+// The first place for a slot: a multiple of its size, so that a launch may take slots of several pools by one
+// numbering.
 float* FirstSlot(const DeviceBuffer& memory, const StateLayout& layout) {
   const auto address = reinterpret_cast<uintptr_t>(memory.data());
   const auto bytes = static_cast<uintptr_t>(layout.slot_bytes());

@@ -79,7 +79,7 @@ struct StatePoolView {
   }
 };
 
-// Widens `all` so that it has the slots of `pool` too: of the same layout, both beginning at multiples of a slot's size.
+// Widens `all` so that it has the slots of `pool` too: of the same layout, both at multiples of a slot's size.
 // False where their numbers would not fit; then nothing has changed.
 bool JoinPools(const StatePoolView& pool, StatePoolView* all);
 // What `all` calls slot `index` of `pool`; a negative one stays what it is.

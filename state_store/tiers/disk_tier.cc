@@ -318,7 +318,7 @@ void DiskTier::AddUsed(int64_t bytes) {
 }
 
 absl::Status DiskTier::Counted(absl::Status status) {
-  if (status.ok() || absl::IsNotFound(status)) return status;
+  if (!IsTierFailure(status)) return status;
   absl::MutexLock lock(&mu_);
   ++usage_.failures;
   return status;

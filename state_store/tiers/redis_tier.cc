@@ -22,6 +22,7 @@ namespace gdn {
 namespace {
 
 constexpr std::string_view kMissingChunk = "a chunk of it is missing";
+constexpr std::string_view kOthersFile = "its file is another session's";
 
 absl::Status BadOption(std::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("the Redis tier's ", what));
@@ -180,6 +181,7 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
     }
     const absl::StatusOr<StateFile> parsed = ParseStateFile(view);
     if (!parsed.ok()) return WithPrefix(parsed.status(), StrCat("redis at ", endpoint(), ": ", key.ToString()));
+    if (!CheckOwner(key, *parsed).ok()) return DamagedInRedis(redis.endpoint(), key, kOthersFile);
     GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(parsed->header.dims, options_.max_draft));
     bytes = manifest.bytes;
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*parsed, layout, file));
@@ -259,9 +261,7 @@ absl::StatusOr<StoredSession> RedisTier::ReadHeader(RedisConnection& redis, cons
     }
     absl::StatusOr<StateFile> parsed = ParseStateFileHeader(head.bytes, head.file_bytes);
     if (!parsed.ok()) return WithPrefix(parsed.status(), StrCat("redis at ", endpoint(), ": ", key.ToString()));
-    if (!CheckOwner(key, *parsed).ok()) {
-      return DamagedInRedis(redis.endpoint(), key, "its file is another session's");
-    }
+    if (!CheckOwner(key, *parsed).ok()) return DamagedInRedis(redis.endpoint(), key, kOthersFile);
     return DescribeStored(key, *std::move(parsed), manifest.bytes);
   }
 }
@@ -279,8 +279,7 @@ TierUsage RedisTier::usage() const {
 }
 
 void RedisTier::Count(const absl::Status& status) {
-  // What is not there, or does not fit, is an answer and no failure.
-  if (!status.ok() && !absl::IsNotFound(status) && !absl::IsResourceExhausted(status)) ++usage_.failures;
+  if (IsTierFailure(status)) ++usage_.failures;
 }
 
 void RedisTier::SetBytes(const StateKey& key, int64_t bytes) {

@@ -36,6 +36,10 @@ absl::Status CheckOwner(const StateKey& key, const StateFile& file) {
                    {{"tensor", "header"}});
 }
 
+bool IsTierFailure(const absl::Status& status) {
+  return !status.ok() && !absl::IsNotFound(status) && !absl::IsResourceExhausted(status);
+}
+
 StoredSession DescribeStored(const StateKey& key, StateFile file, int64_t bytes) {
   StoredSession stored{.key = key,
                        .header = std::move(file.header),

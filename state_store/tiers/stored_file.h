@@ -1,5 +1,5 @@
 // A session's own state file, wherever a durable tier keeps it: how its header is read, whose it is, what a listing
-// says.
+// says, what counts as a failure.
 //
 // Thread safety: free functions on values.
 //
@@ -31,6 +31,10 @@ absl::StatusOr<FileStart> ReadHead(absl::FunctionRef<absl::StatusOr<FileStart>(i
 
 // DATA_LOSS (INVALID_STATE_FILE: tensor) where the file is another session's, or nobody's.
 absl::Status CheckOwner(const StateKey& key, const StateFile& file);
+
+// Whether a durable tier's answer counts among its failures (TierUsage): what is not there, or does not fit, is an answer
+// and no failure.
+bool IsTierFailure(const absl::Status& status);
 
 // Of the header of a file of so many bytes.
 StoredSession DescribeStored(const StateKey& key, StateFile file, int64_t bytes);

@@ -222,6 +222,7 @@ TEST_F(DiskTierTest, TheBudgetCountsEverything) {
   session.header.id = "chat-2";
   const absl::Status full = Store(third, session).status();
   ExpectError(full, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
+  EXPECT_EQ(tier_->usage().failures, 0) << "what does not fit is an answer, as in every tier";
   EXPECT_EQ(Files().size(), 2u);
   EXPECT_TRUE(Store(kKey, At(2, 1)).ok()) << "what is replaced makes room";
   ASSERT_TRUE(tier_->Erase(other, /*all=*/false).ok());

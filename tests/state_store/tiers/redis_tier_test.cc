@@ -158,6 +158,25 @@ TEST_F(RedisTierTest, SaysWhichStateMissesAChunk) {
   ExpectLoads(*tier_, kKey, MakeModelSession(1));
 }
 
+TEST_F(RedisTierTest, RefusesAFileThatIsAnotherSessions) {
+  Start();
+  Store(*tier_, kKey, MakeModelSession(1));
+  Store(*tier_, kOther, MakeOperatorSession(3));
+  // The other's file under this one's names: whole, and not this one's.
+  const std::string from = "gdn:{/op}", to = "gdn:{ab12/chat-1}";
+  const std::string manifest = server_->Command({"HGET", from, "state"});
+  server_->Command({"HSET", to, "state", manifest});
+  const std::string version = manifest.substr(manifest.find("\"version\":\"") + 11, 32);
+  const int64_t copied = std::stoll(server_->Command(
+      {"EVAL", "local n = 0; while redis.call('COPY', KEYS[1] .. n, KEYS[2] .. n) == 1 do n = n + 1 end; return n", "2",
+       from + ":" + version + ":", to + ":" + version + ":"}));
+  ASSERT_GT(copied, 0);
+  const absl::Status status = tier_->Load(kKey).status();
+  ExpectError(status, absl::StatusCode::kDataLoss, reason::kInvalidStateFile);
+  EXPECT_THAT(status.message(), HasSubstr("another session's"));
+  ExpectLoads(*tier_, kOther, MakeOperatorSession(3));
+}
+
 TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
   RedisServer server({.tcp = true, .arguments = {"--requirepass", "se@cret"}});
   server.Start();
@@ -209,6 +228,7 @@ TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
   large.layers[1].reply = reply;
   const absl::Status status = tier_->Store(kKey, MakeImage(large, memory_.host)).status();
   ExpectError(status, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
+  EXPECT_EQ(tier_->usage().failures, 0) << "what does not fit is an answer, as in every tier";
   ExpectLoads(*tier_, kKey, MakeModelSession(1));
   // What was written of it does not stay.
   Store(*tier_, kKey, MakeModelSession(3));

@@ -32,8 +32,8 @@ absl::StatusOr<FileStart> ReadHead(absl::FunctionRef<absl::StatusOr<FileStart>(i
 // DATA_LOSS (INVALID_STATE_FILE: tensor) where the file is another session's, or nobody's.
 absl::Status CheckOwner(const StateKey& key, const StateFile& file);
 
-// Whether a durable tier's answer counts among its failures (TierUsage): what is not there, or does not fit, is an answer
-// and no failure.
+// Whether a durable tier's answer counts among its failures (TierUsage): what is not there, or does not fit, is an
+// answer and no failure.
 bool IsTierFailure(const absl::Status& status);
 
 // Of the header of a file of so many bytes.

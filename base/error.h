@@ -69,6 +69,7 @@ inline constexpr std::string_view kSharedRegionNotFound = "SHARED_REGION_NOT_FOU
 inline constexpr std::string_view kInvalidSharedRange = "INVALID_SHARED_RANGE";
 inline constexpr std::string_view kSharedMemoryTruncated = "SHARED_MEMORY_TRUNCATED";
 inline constexpr std::string_view kMalformedMessage = "MALFORMED_MESSAGE";
+inline constexpr std::string_view kCountLimit = "COUNT_LIMIT";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

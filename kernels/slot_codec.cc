@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -62,7 +63,13 @@ absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent
                      {{"field", "draft_length"}});
   }
   const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
-  if (extent.log_length < 0 || extent.draft_length < 0 || extent.token_count < 0 || entries > layout.log_rows()) {
+  // Beyond its limit a count would overflow on the way to a column of the convolution.
+  if (extent.token_count < 0 || extent.token_count > kMaxTokenCount) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
+                     StrCat("a slot stands for ", extent.token_count, " tokens, expected 0 .. ", kMaxTokenCount),
+                     {{"field", "token_count"}});
+  }
+  if (extent.log_length < 0 || extent.draft_length < 0 || entries > layout.log_rows()) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
                      StrCat("a slot has ", layout.log_rows(), " log entries; ", extent.log_length, " in use and ",
                             extent.draft_length, " of a draft do not fit"),

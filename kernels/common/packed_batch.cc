@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/count_limits.h"
 #include "kernels/common/contract.h"
 #include "kernels/common/slot_set.h"
 
@@ -72,7 +73,7 @@ absl::Status ValidateTokenCounts(absl::string_view op, const PackedBatch& batch,
   GDN_RETURN_IF_ERROR(RequirePointer(op, "token_counts", token_counts));
   for (int32_t i = 0; i < batch.sequences; ++i) {
     if (batch.slots[i] < 0) continue;
-    GDN_RETURN_IF_ERROR(RequireEntryAtLeast(op, "token_counts", i, token_counts[i], 0));
+    GDN_RETURN_IF_ERROR(RequireEntryRange(op, "token_counts", i, token_counts[i], 0, kMaxTokenCount));
   }
   return absl::OkStatus();
 }

@@ -101,6 +101,7 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
                       .request_id = input_.request_id,
                       .payload = {},
                       .reply_bytes = 0,
+                      .tokens = input_.lengths[index],
                       .epoch = row.epoch,
                       .expected_token_count = row.expected_token_count};
   if (!request.request_id.empty()) {

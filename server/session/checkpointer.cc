@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -150,6 +151,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
   TierStack& tiers = parts_.tiers;
   StateKey key = session->key();
   const auto restore = [&]() -> absl::Status {
+    if (session->epoch() >= kMaxEpoch) return EpochLimit(session->id(), session->epoch());
     key.checkpoint = checkpoint_id;
     absl::StatusOr<SessionImagePtr> image = tiers.FetchCheckpoint(key);
     key.checkpoint.clear();

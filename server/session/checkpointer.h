@@ -77,8 +77,8 @@ class Checkpointer {
   // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::Checkpoint.
   void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
   // The session goes back, under the next epoch; its states then come from the durable tier. NOT_FOUND
-  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), errors of the tier; nothing has
-  // changed then.
+  // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), errors
+  // of the tier; nothing has changed then.
   void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                std::function<void(absl::Status)> done);
 

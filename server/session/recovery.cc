@@ -6,6 +6,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "base/count_limits.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/session/session_errors.h"
@@ -26,6 +27,13 @@ absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfMode
   for (const auto& [layer, extent] : stored.layers) layers.push_back(layer);
   GDN_RETURN_IF_ERROR(CheckStateFits(header, layers, spec));
   return spec;
+}
+
+// The epoch that the session comes back in.
+absl::StatusOr<int64_t> EpochOf(const StoredSession& stored, std::optional<int64_t> first_epoch) {
+  if (!first_epoch.has_value()) return stored.header.epoch;
+  if (stored.header.epoch >= kMaxEpoch) return EpochLimit(stored.key.id, stored.header.epoch);
+  return std::max(*first_epoch, stored.header.epoch + 1);
 }
 
 std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec) {
@@ -63,9 +71,10 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
   for (const auto& [key, found] : newest) {
     const auto& [stored, tier] = found;
     absl::StatusOr<SessionSpec> spec = SpecOf(stored, spec_of);
-    if (!spec.ok()) {
+    const absl::StatusOr<int64_t> epoch = spec.ok() ? EpochOf(stored, first_epoch) : spec.status();
+    if (!epoch.ok()) {
       ++recovered.passed_over;
-      spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(spec.status().message()));
+      spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(epoch.status().message()));
       continue;
     }
     std::vector<LayerInfo> layers = LayersOf(stored, *spec);
@@ -77,7 +86,7 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
                     .request = header.request,
                     .idle_ttl = header.idle_ttl,
                     .max_lifetime = header.max_lifetime,
-                    .epoch = first_epoch.has_value() ? std::max(*first_epoch, header.epoch + 1) : header.epoch,
+                    .epoch = *epoch,
                     .create_time = header.create_time},
                    std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
     tiers.Adopt(key, *tier, stored.bytes);

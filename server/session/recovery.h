@@ -19,7 +19,7 @@ namespace gdn {
 
 struct Recovered {
   int64_t sessions = 0;
-  int64_t passed_over = 0;  // of a model that is not served, or not as it was
+  int64_t passed_over = 0;  // of a model that is not served, or not as it was; of no epoch that could follow
 };
 
 // What a model is served with; nothing where it is not served.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/count_limits.h"
 #include "base/status_macros.h"
 #include "server/session/session_errors.h"
 #include "server/session/session_lease.h"
@@ -209,6 +210,9 @@ absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& requ
     return DraftPending(id(), request.layer, layer.progress.draft_length);
   }
   GDN_RETURN_IF_ERROR(CheckKind(request, layer));
+  if (request.tokens > kMaxTokenCount - token_count) {
+    return TokenCountLimit(id(), request.layer, token_count, request.tokens);
+  }
   if (!request.request_id.empty() && !environment_->TryCharge(request.reply_bytes)) {
     return NoRoomForReply(request.reply_bytes, environment_->reply_limit(), environment_->reply_bytes());
   }

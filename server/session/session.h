@@ -70,6 +70,7 @@ struct StepRequest {
   std::string_view request_id = {};  // "": none; the caller's, until it is admitted
   Hash128 payload = {};              // looked at only with a request id
   int64_t reply_bytes = 0;           // what a stored reply will take
+  int64_t tokens = 1;                // that it brings
   std::optional<int64_t> epoch = std::nullopt;
   std::optional<int64_t> expected_token_count = std::nullopt;
 };
@@ -141,8 +142,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // `pin` is of this session; the lease takes it along. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED),
   // FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH,
   // TOKEN_COUNT_MISMATCH, SESSION_BUSY), RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply,
-  // NOT_FOUND (SESSION_NOT_FOUND) once deleted. `on_joined` is called only where the admission says joined, which needs
-  // a request id; from the thread that ends the other call.
+  // OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND (SESSION_NOT_FOUND) once deleted. `on_joined` is called only where the
+  // admission says joined, which needs a request id; from the thread that ends the other call.
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined);
 
   struct AcceptRequest {

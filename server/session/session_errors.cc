@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "absl/strings/str_join.h"
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "server/session/session.h"
@@ -74,6 +75,24 @@ absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t to
        {"layer", StrCat(layer)},
        {"token_count", StrCat(token_count)},
        {"expected", StrCat(expected)}});
+}
+
+absl::Status TokenCountLimit(const std::string& id, int32_t layer, int64_t token_count, int64_t tokens) {
+  return MakeError(absl::StatusCode::kOutOfRange, reason::kCountLimit,
+                   StrCat(NameOf(id), " layer ", layer, " has seen ", token_count, " tokens, and ", tokens,
+                          " more would pass ", kMaxTokenCount, ", where counts end; go on in a new session"),
+                   {{"session", NameOf(id)},
+                    {"layer", StrCat(layer)},
+                    {"field", "token_count"},
+                    {"found", StrCat(token_count)},
+                    {"expected", StrCat(kMaxTokenCount)}});
+}
+
+absl::Status EpochLimit(const std::string& id, int64_t epoch) {
+  return MakeError(
+      absl::StatusCode::kOutOfRange, reason::kCountLimit,
+      StrCat(NameOf(id), " is in epoch ", epoch, ", the last there is, and cannot go back to a checkpoint"),
+      {{"session", NameOf(id)}, {"field", "epoch"}, {"found", StrCat(epoch)}, {"expected", StrCat(kMaxEpoch)}});
 }
 
 absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id) {

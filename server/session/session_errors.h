@@ -24,6 +24,9 @@ absl::Status InputNeedsModel(const std::string& id, InputKind found);
 absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected);
 absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count);
 absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected);
+// What the counts of a session would pass (base/count_limits.h).
+absl::Status TokenCountLimit(const std::string& id, int32_t layer, int64_t token_count, int64_t tokens);
+absl::Status EpochLimit(const std::string& id, int64_t epoch);
 absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id);
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
 absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);

@@ -4,7 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "base/count_limits.h"
+#include "base/error.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 #include "state_store/tiers/disk_tier.h"
 #include "state_store/tiers/host_tier.h"
 #include "state_store/tiers/redis_tier.h"
@@ -101,6 +104,11 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   if (disk_ != nullptr) {
     GDN_ASSIGN_OR_RETURN(const std::optional<int64_t> marker, disk_->TakeCleanMarker());
     orderly = marker.has_value();
+  }
+  if (incarnation > kMaxEpoch >> kEpochBits) {
+    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                     StrCat("this is start ", incarnation, " of the durable tiers, more than the ",
+                            kMaxEpoch >> kEpochBits, " there can be; their count of starts is damaged"));
   }
   std::optional<int64_t> first_epoch;
   if (!orderly) first_epoch = incarnation << kEpochBits;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -59,8 +60,9 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
     if (!seen.insert(state.layer()).second) {
       return InvalidSpec("initial_states", StrCat("initial_states names layer ", state.layer(), " twice"));
     }
-    if (state.token_count() < 0) {
-      return InvalidSpec("token_count", StrCat("token_count is ", state.token_count(), ", expected >= 0"));
+    if (state.token_count() < 0 || state.token_count() > kMaxTokenCount) {
+      return InvalidSpec("token_count",
+                         StrCat("token_count is ", state.token_count(), ", expected 0 .. ", kMaxTokenCount));
     }
     CheckedInitialState& entry = checked.emplace_back();
     entry.layer = state.layer();

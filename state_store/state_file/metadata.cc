@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -43,6 +44,11 @@ std::optional<int64_t> IntField(const Json& json, const char* field) {
   const uint64_t value = it->get<uint64_t>();
   if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
   return static_cast<int64_t>(value);
+}
+
+std::optional<int64_t> CountField(const Json& json, const char* field) {
+  const std::optional<int64_t> value = IntField(json, field);
+  return value.has_value() && *value <= kMaxTokenCount ? value : std::nullopt;
 }
 
 // False where the field is there and is not an integer in [0, most].
@@ -87,7 +93,7 @@ std::optional<absl::Duration> ParseSeconds(const Json& json, const char* field) 
 absl::Status ParseReply(const std::string& key, const std::string& text, const Json& json, LayerEntry& entry) {
   const auto request_id = TextField(json, "request_id");
   const auto payload = ParseHash(TextField(json, "payload"));
-  const auto token_count = IntField(json, "token_count");
+  const auto token_count = CountField(json, "token_count");
   const auto compute_time_us = IntField(json, "compute_time_us");
   if (!request_id || !payload || !token_count || !compute_time_us) {
     return InvalidEntry(key, text,
@@ -212,16 +218,17 @@ absl::StatusOr<std::string> LayerText(const LayerEntry& entry) {
 absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string& text) {
   const Json json = Parse(text);
   LayerEntry entry;
-  const auto token_count = IntField(json, "token_count");
+  const auto token_count = CountField(json, "token_count");
   if (!token_count.has_value()) {
-    return InvalidEntry(key, text, "a JSON object with the non-negative integer 'token_count'");
+    return InvalidEntry(key, text, StrCat("a JSON object with 'token_count', an integer in [0, ", kMaxTokenCount, "]"));
   }
   entry.extent.token_count = *token_count;
   if (!ReadLength(json, "log_length", std::min<int64_t>(*token_count, kMaxLogLength), entry.extent.log_length)) {
     return InvalidEntry(key, text, StrCat("a log_length of at most token_count and ", kMaxLogLength));
   }
-  if (!ReadLength(json, "draft_length", kMaxDraftLimit, entry.extent.draft_length)) {
-    return InvalidEntry(key, text, StrCat("a draft_length of at most ", kMaxDraftLimit));
+  const int64_t most_draft = std::min<int64_t>(kMaxDraftLimit, kMaxTokenCount - *token_count);
+  if (!ReadLength(json, "draft_length", most_draft, entry.extent.draft_length)) {
+    return InvalidEntry(key, text, StrCat("a draft_length of at most ", most_draft));
   }
   if (json.contains("input_kind")) {
     constexpr InputKind kKinds[] = {InputKind::kNone, InputKind::kHiddenStates, InputKind::kProjected,

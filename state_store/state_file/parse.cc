@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -246,7 +247,9 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   result.log_capacity = ParseIndex(OptionalText(metadata, "log_capacity")).value_or(0);
   if (const std::string epoch = OptionalText(metadata, "epoch"); !epoch.empty()) {
     const auto value = ParseInt(epoch);
-    if (!value.has_value() || *value < 1) return InvalidEntry("epoch", epoch, "an integer of at least 1");
+    if (!value.has_value() || *value < 1 || *value > kMaxEpoch) {
+      return InvalidEntry("epoch", epoch, StrCat("an integer in [1, ", kMaxEpoch, "]"));
+    }
     header.epoch = *value;
   }
   if (const std::string created = OptionalText(metadata, "created");

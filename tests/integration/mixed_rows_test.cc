@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/count_limits.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/support/random.h"
@@ -150,6 +151,33 @@ TEST_F(MixedRows, GetTheBitsOfRowsAloneWhateverBecomesOfTheirNeighbours) {
     EXPECT_EQ(caller_.State(clients[i].id), caller_.State(reference.id));
   }
   EXPECT_EQ(caller_.State("refused"), fresh);
+}
+
+TEST_F(MixedRows, ARowAtTheEndOfItsCountIsRefusedAndItsNeighbourSteps) {
+  v1::CreateSessionRequest create;
+  create.set_session_id("full");
+  create.set_model("models/m");
+  create.add_initial_states()->set_layer(kLayer);
+  create.mutable_initial_states(0)->set_token_count(std::numeric_limits<int64_t>::max() - 1);
+  EXPECT_TRUE(RefusedAs(caller_.Create(create), "INVALID_SPEC", {{"field", "token_count"}}));
+  create.mutable_initial_states(0)->set_token_count(kMaxTokenCount - 2);
+  ASSERT_TRUE(caller_.Create(create).ok());
+  for (const char* id : {"a", "alone"}) ASSERT_TRUE(caller_.Create(id, "m").ok());
+
+  for (int64_t token = 0; token < 4; ++token) {
+    const Tokens input = inputs_.Token(token);
+    v1::DecodeRequest request = DecodeOf({"a", "full"}, kLayer, {input, input});
+    request.set_partial_ok(true);
+    ASSERT_REPLY(const auto mixed, caller_.Decode(request));
+    ASSERT_REPLY(const auto alone, caller_.Decode(DecodeOf({"alone"}, kLayer, {input})));
+    EXPECT_EQ(RowBytes(mixed.output(), 0), RowBytes(alone.output(), 0));
+    EXPECT_EQ(mixed.token_counts(0), token + 1);
+    const bool refused = token >= 2;
+    EXPECT_EQ(mixed.row_statuses(1).code() != 0, refused) << token;
+    EXPECT_EQ(ErrorInfoOf(mixed.row_statuses(1)).reason(), refused ? "COUNT_LIMIT" : "") << token;
+  }
+  EXPECT_TRUE(RefusedAs(caller_.Prefill(PrefillOf("full", kLayer, inputs_.Slice(0, 2))), "COUNT_LIMIT"));
+  EXPECT_EQ(caller_.TokenCount("full", kLayer), kMaxTokenCount);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/count_limits.h"
 #include "base/string_cat.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
@@ -106,6 +107,20 @@ TEST_F(CheckpointerTest, ARestoreTakesStateCountsAndRepliesBackUnderTheNextEpoch
   EXPECT_TRUE(AdmitStep(a, PlainStep(1)).fresh());
   EXPECT_TRUE(a->AdmitAccept(pin, {.accepted_tokens = 1, .request_id = "a1"})->empty());
   EXPECT_FALSE(a->AdmitAccept(pin, {.accepted_tokens = 2, .request_id = "a2"}).ok());
+}
+
+TEST_F(CheckpointerTest, ASessionInTheLastEpochDoesNotGoBack) {
+  SessionInit init = world_.Init("a");
+  init.epoch = kMaxEpoch - 1;
+  GDN_ASSERT_OK_AND_ASSIGN(const auto a, world_.TryMake(init));
+  ASSERT_TRUE(world_.Write(a, 1).ok());
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  ASSERT_TRUE(world_.Restore(a).ok());
+  EXPECT_EQ(a->epoch(), kMaxEpoch);
+  ASSERT_TRUE(world_.Write(a, 2).ok());
+  ExpectError(world_.Restore(a), absl::StatusCode::kOutOfRange, reason::kCountLimit);
+  EXPECT_EQ(a->epoch(), kMaxEpoch);
+  EXPECT_EQ(*world_.Read(a), 2);
 }
 
 TEST_F(CheckpointerTest, NamedCheckpointsStandForThemselves) {

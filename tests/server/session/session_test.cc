@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/count_limits.h"
 #include "base/error.h"
 #include "tests/server/session/session_fixture.h"
 #include "tests/support/assert_ok.h"
@@ -101,6 +102,19 @@ TEST_F(SessionTest, AnIdBelongsToOnePayload) {
   const auto refused = TryAdmit(Request("r", "q", /*expected=*/7));
   ExpectError(refused.status(), absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
               "before the count is looked at");
+}
+
+TEST_F(SessionTest, RefusesAStepThatWouldPassTheLastCount) {
+  Step(Request(), {.token_count = kMaxTokenCount - 3});
+  StepRequest request = Request();
+  request.tokens = 4;
+  const absl::Status refused = TryAdmit(request).status();
+  ExpectError(refused, absl::StatusCode::kOutOfRange, reason::kCountLimit);
+  EXPECT_EQ(ErrorMetadata(refused).at("found"), std::to_string(kMaxTokenCount - 3));
+  request.tokens = 3;
+  Step(request, {.token_count = kMaxTokenCount});
+  EXPECT_EQ(Reason(Request()), reason::kCountLimit);
+  EXPECT_EQ(session_->Layers()[0].progress.token_count, kMaxTokenCount);
 }
 
 // Every reason to refuse a step at once, taken away one after the other in the order in which they are looked at.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/count_limits.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "tests/support/assert_ok.h"
@@ -103,9 +104,14 @@ TEST_F(InitialStates, OfOneLayerTwiceAreRefused) {
   EXPECT_EQ(Reason(), reason::kInvalidSpec);
 }
 
-TEST_F(InitialStates, CountNoFewerThanZeroTokens) {
-  Add(0)->set_token_count(-1);
-  EXPECT_EQ(Reason(), reason::kInvalidSpec);
+TEST_F(InitialStates, CountNoFewerThanZeroTokensAndNoMoreThanTheLimit) {
+  v1::InitialState* state = Add(0);
+  for (const int64_t count : {int64_t{-1}, kMaxTokenCount + 1, std::numeric_limits<int64_t>::max()}) {
+    state->set_token_count(count);
+    EXPECT_EQ(Reason(), reason::kInvalidSpec) << count;
+  }
+  state->set_token_count(kMaxTokenCount);
+  EXPECT_TRUE(Check().ok()) << Check().status();
 }
 
 TEST_F(InitialStates, OfAWrongShapeAreRefused) {

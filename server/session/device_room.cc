@@ -1,8 +1,11 @@
 #include "server/session/device_room.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
+
+#include <spdlog/spdlog.h>
 
 #include "absl/time/clock.h"
 #include "base/error.h"
@@ -12,6 +15,24 @@ namespace gdn {
 namespace {
 
 constexpr absl::Duration kRoomPoll = absl::Milliseconds(2);
+// How long a session that could not be moved goes behind the others; each time twice as long.
+constexpr absl::Duration kLeastStuck = absl::Seconds(5);
+constexpr absl::Duration kMostStuck = absl::Minutes(5);
+
+std::string TierOf(const absl::Status& status) {
+  const ErrorMetadataMap metadata = ErrorMetadata(status);
+  const auto it = metadata.find("tier");
+  return it == metadata.end() ? std::string() : it->second;
+}
+
+// For a call that needs room: whose sessions are in the way is not its business.
+absl::Status NothingBelowTakesStates(const std::string& tier) {
+  return MakeError(
+      absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+      "the device has no room, and no tier below it takes the states of idle sessions now; nothing is lost, "
+      "try again later",
+      {{"tier", tier.empty() ? std::string("lower") : tier}});
+}
 
 }  // namespace
 
@@ -22,7 +43,7 @@ absl::Status ReturnDeadlinePassed() {
 
 void DeviceRoom::Track(const std::shared_ptr<Session>& session) {
   absl::MutexLock lock(&mu_);
-  resident_[session.get()] = session;
+  resident_[session.get()] = {.session = session};
 }
 
 void DeviceRoom::Forget(const Session& session) {
@@ -49,43 +70,80 @@ absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& r
 
 absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& request, absl::Time deadline) {
   const absl::Time end = std::min(deadline, absl::Now() + kRoomPatience);
+  Attempt attempt;
   for (;;) {
     auto claims = TryClaim(request);
     if (claims.ok() || !CanMakeRoom(claims.status())) return claims;
     GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(request.dims, options_.store.options().max_draft));
     if (request.count * layout.slot_bytes() > budget_bytes()) return claims;  // it never fits
-    const absl::Status evicted = EvictOne();
+    const absl::Status evicted = EvictOne(attempt);
     if (evicted.ok()) continue;
     if (!absl::IsNotFound(evicted)) return evicted;
-    // Nothing can move now. Calls that run end soon.
-    if (sessions() == 0) return claims;
-    if (absl::Now() >= end) return deadline <= absl::Now() ? ReturnDeadlinePassed() : claims.status();
+    // Nothing can move now. Calls that run end soon; what could not be moved a moment ago stays.
+    if (const absl::Status takes = options_.tiers.TakesStates(); !takes.ok()) {
+      return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : claims.status();
+    }
+    const bool over = absl::Now() >= end;
+    if (over && deadline <= absl::Now()) return ReturnDeadlinePassed();
+    if (over || sessions() <= static_cast<int64_t>(attempt.stuck.size())) {
+      return attempt.error.ok() ? claims.status() : attempt.error;
+    }
     absl::SleepFor(kRoomPoll);
   }
 }
 
-absl::Status DeviceRoom::EvictOne() {
-  std::vector<std::pair<absl::Time, std::shared_ptr<Session>>> candidates;
-  {
-    absl::MutexLock lock(&mu_);
-    for (auto it = resident_.begin(); it != resident_.end();) {
-      if (auto session = it->second.lock(); session != nullptr) {
-        candidates.emplace_back(session->last_used(), std::move(session));
-        ++it;
-      } else {
-        it = resident_.erase(it);
-      }
+std::vector<DeviceRoom::Candidate> DeviceRoom::Candidates(const Attempt& attempt) {
+  std::vector<Candidate> candidates;
+  const SteadyTime now = options_.clock.Now();
+  absl::MutexLock lock(&mu_);
+  for (auto it = resident_.begin(); it != resident_.end();) {
+    auto session = it->second.session.lock();
+    if (session == nullptr) {
+      it = resident_.erase(it);
+      continue;
     }
+    const bool stuck = now < it->second.stuck_until;
+    ++it;
+    if (attempt.stuck.contains(session.get())) continue;
+    candidates.emplace_back(stuck, session->last_used(), std::move(session));
   }
+  return candidates;
+}
+
+absl::Status DeviceRoom::EvictOne(Attempt& attempt) {
+  std::vector<Candidate> candidates = Candidates(attempt);
   // A heap and no sort: the first few of thousands are looked at.
-  const auto later = [](const auto& a, const auto& b) { return a.first > b.first; };
-  std::make_heap(candidates.begin(), candidates.end(), later);
-  for (; !candidates.empty(); candidates.pop_back()) {
-    std::pop_heap(candidates.begin(), candidates.end(), later);
-    SessionLease lease = candidates.back().second->TryLock();
-    if (lease.valid() && lease.resident()) return Evict(lease);
+  std::ranges::make_heap(candidates, std::greater<>());
+  for (; !candidates.empty() && options_.tiers.TakesStates().ok(); candidates.pop_back()) {
+    std::ranges::pop_heap(candidates, std::greater<>());
+    const std::shared_ptr<Session>& session = std::get<2>(candidates.back());
+    if (BytesOf(*session) >= attempt.too_large) {
+      attempt.stuck.insert(session.get());
+      continue;
+    }
+    SessionLease lease = session->TryLock();
+    if (!lease.valid() || !lease.resident()) continue;
+    const absl::Status evicted = Evict(lease);
+    if (evicted.ok()) return evicted;
+    GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
+    NoteStuck(*session, evicted, attempt);
   }
   return absl::NotFoundError("no session can be moved");
+}
+
+void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Attempt& attempt) {
+  attempt.stuck.insert(&session);
+  if (absl::IsResourceExhausted(why)) attempt.too_large = std::min(attempt.too_large, BytesOf(session));
+  if (absl::IsUnavailable(why)) attempt.error = NothingBelowTakesStates(TierOf(why));
+  const SteadyTime now = options_.clock.Now();
+  absl::MutexLock lock(&mu_);
+  const auto it = resident_.find(&session);
+  if (it == resident_.end() || now < it->second.stuck_until) return;
+  Resident& resident = it->second;
+  resident.stuck_for = std::clamp(2 * resident.stuck_for, kLeastStuck, kMostStuck);
+  resident.stuck_until = now + resident.stuck_for;
+  spdlog::warn("session id={} could not leave the device and stays there: {}", session.id(),
+               std::string(why.message()));
 }
 
 absl::Status DeviceRoom::Evict(SessionLease& lease) {

@@ -1,6 +1,10 @@
 #include "state_store/tiers/tier_ledger.h"
 
+#include <utility>
+
 #include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/string_cat.h"
 
 namespace gdn {
 
@@ -182,16 +186,31 @@ absl::Status TierLedger::TakesStates(size_t tier) const {
   return absl::Now() < level.retry_at ? level.error : absl::OkStatus();
 }
 
-void TierLedger::Note(size_t tier, const absl::Status& status) {
-  if (absl::IsUnavailable(status)) return BackOff(tier, status);
-  absl::MutexLock lock(&mu_);
-  Level& level = levels_[tier];
-  if (status.ok() && absl::IsUnavailable(level.error)) level.retry_at = absl::InfinitePast();
+void TierLedger::Note(size_t tier, const StateKey& session, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    Level& level = levels_[tier];
+    if (status.ok()) {
+      level.failed_for.reset();
+      if (absl::IsUnavailable(level.error)) level.retry_at = absl::InfinitePast();
+    }
+    if (!absl::IsUnavailable(status)) return;
+    const StateKey of{.principal = session.principal, .id = session.id, .checkpoint = ""};
+    if (!level.failed_for.has_value()) level.failed_for = of;
+    if (*level.failed_for == of) return;
+  }
+  BackOff(tier, status);
 }
 
 void TierLedger::BackOff(size_t tier, const absl::Status& why) {
+  const ErrorMetadataMap metadata = ErrorMetadata(why);
+  const auto name = metadata.find("tier");
+  const std::string shown = name == metadata.end() ? "lower" : name->second;
+  absl::Status error =
+      MakeError(why.code(), ErrorReason(why),
+                StrCat("the ", shown, " tier took no states a moment ago; it is tried again soon"), {{"tier", shown}});
   absl::MutexLock lock(&mu_);
-  levels_[tier].error = why;
+  levels_[tier].error = std::move(error);
   levels_[tier].retry_at = absl::Now() + options_.retry_after;
 }
 

@@ -117,8 +117,10 @@ class TierLedger {
   // --- Back-off.
   // OK, or why the tier takes no states now.
   absl::Status TakesStates(size_t tier) const;
-  // What a call of the tier came to: one that cannot be reached is left alone for a while, one that can is not.
-  void Note(size_t tier, const absl::Status& status);
+  // What a call of the tier for a session came to. A tier that cannot be reached is left alone for a while, one that
+  // can is not. One session's trouble, as with its folder, is not the tier's: two must fail with no success between.
+  void Note(size_t tier, const StateKey& session, const absl::Status& status);
+  // `why` is not shown to others, for it may name a session.
   void BackOff(size_t tier, const absl::Status& why);
 
  private:
@@ -135,6 +137,7 @@ class TierLedger {
     int leaving = 0;                             // calls under way that make room here
     absl::Time retry_at = absl::InfinitePast();  // until then it takes no states, for `error`
     absl::Status error;
+    std::optional<StateKey> failed_for;  // the session that it could not be reached for, since it last was
     std::map<StateKey, bool> owed;
   };
 

@@ -19,6 +19,19 @@ constexpr int64_t kTrimTo = 80;
 // Erasures that one call makes up for, so that no call becomes slow for those before it.
 constexpr size_t kOwedPerCall = 8;
 
+// States that cannot be moved, though the tiers below take some, before a call gives up making room with others.
+constexpr size_t kMostStuck = 4;
+
+// What somebody else hears of a state that could not be moved for them: nothing of whose it is.
+absl::Status CannotMove(const absl::Status& why) {
+  const ErrorMetadataMap metadata = ErrorMetadata(why);
+  const auto tier = metadata.find("tier");
+  const std::string name = tier == metadata.end() ? "lower" : tier->second;
+  return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+                   StrCat("no room could be made in host memory or on disk, for the ", name, " tier took no states"),
+                   {{"tier", name}});
+}
+
 int64_t Hundredths(int64_t limit, int64_t hundredths) { return limit / 100 * hundredths; }
 
 TierLedger::TierSet DurableTiers(const std::vector<StateTier*>& tiers) {
@@ -154,7 +167,7 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
   bool again = false;
   while (true) {
     absl::StatusOr<StoreResult> result = tiers_[tier]->Store(key, image);
-    ledger_.Note(tier, result.status());
+    ledger_.Note(tier, key, result.status());
     if (result.ok()) {
       ledger_.AddNewest(tier, key);
       return result;
@@ -202,7 +215,7 @@ absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const Sessi
 
 absl::StatusOr<SessionImagePtr> TierStack::LoadFrom(size_t tier, const StateKey& key) {
   absl::StatusOr<SessionImagePtr> image = tiers_[tier]->Load(key);
-  ledger_.Note(tier, image.status());
+  ledger_.Note(tier, key, image.status());
   return image;
 }
 
@@ -218,7 +231,7 @@ void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
 absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
   for (const TierLedger::Debt& debt : ledger_.Owed(tier, key)) {
     const absl::Status status = tiers_[tier]->Erase(debt.first, /*all=*/debt.second);
-    ledger_.Note(tier, status);
+    ledger_.Note(tier, key, status);
     GDN_RETURN_IF_ERROR(status);
     ledger_.Paid(tier, debt);
   }
@@ -271,10 +284,21 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
       continue;
     }
     tried.insert(*next.key);
-    error = status;
-    if (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) break;
+    if (absl::IsUnavailable(status) || absl::IsResourceExhausted(status)) error = status;
+    if (tried.size() == kMostStuck || !TakesStatesFrom(tier + 1).ok()) break;
   }
-  return moved > 0 ? absl::OkStatus() : error;
+  if (moved > 0) return absl::OkStatus();
+  return absl::IsUnavailable(error) ? CannotMove(error) : error;
+}
+
+absl::Status TierStack::TakesStatesFrom(size_t first) const {
+  absl::Status why = absl::ResourceExhaustedError("there is no further tier");
+  for (size_t t = first; t < tiers_.size(); ++t) {
+    const absl::Status takes = ledger_.TakesStates(t);
+    if (takes.ok()) return takes;
+    if (!absl::IsUnavailable(why)) why = takes;
+  }
+  return why;
 }
 
 bool TierStack::HasRoomFrom(size_t first, int64_t bytes) const {

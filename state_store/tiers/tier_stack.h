@@ -41,6 +41,8 @@ class TierStack {
   // still has the state then, and what was parked is parked. An image without its bases (LayerImage::has_base) goes to
   // durable(), whose KnownBases() it was made for, or nowhere.
   absl::Status Park(const StateKey& key, const SessionImagePtr& image);
+  // OK where a tier may take a state now; else why all of them are left alone for a while, which names no session.
+  absl::Status TakesStates() const { return TakesStatesFrom(0); }
   // Says that a parked state, or a named checkpoint, is in a durable tier, as found by its List. Where two tiers have a
   // key, adopt the newer one last: the other goes once the state is stored again.
   void Adopt(const StateKey& key, const StateTier& tier, int64_t bytes);
@@ -85,6 +87,7 @@ class TierStack {
   absl::Status MakeRoom(size_t tier, int64_t bytes);
   absl::Status MoveOut(size_t tier, int64_t bytes);
   bool HasRoomFrom(size_t first, int64_t bytes) const;
+  absl::Status TakesStatesFrom(size_t first) const;
 
   const std::vector<StateTier*> tiers_;
   const size_t durable_;  // kNowhere: none

@@ -30,6 +30,7 @@
 #include "state_store/tiers/host_tier.h"
 #include "tests/server/session/session_test_support.h"
 #include "tests/state_store/tiers/fake_tier.h"
+#include "tests/support/advanced_clock.h"
 
 namespace gdn {
 
@@ -186,13 +187,14 @@ struct TieredWorld : SessionWorld {
   }
 
   const SessionSpec spec;
+  AdvancedClock clock;
   DeviceHealth health;
   HostBlockPool memory{*backend, /*keep_bytes=*/0};
   HostTier host;
   FakeTier disk;
   TierStack tiers;
   StateCopier copier{{.backend = *backend, .memory = memory, .health = health}};
-  DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier}};
+  DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier, .clock = clock}};
   TaskQueue io{{.name = "gdn-state-io", .threads = 2}};
   Residency residency;
   Checkpointer checkpointer;

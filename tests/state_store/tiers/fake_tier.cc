@@ -49,6 +49,7 @@ absl::StatusOr<StoreResult> FakeTier::Store(const StateKey& key, const SessionIm
   absl::MutexLock lock(&mu_);
   ++store_calls_;
   if (!store_status_.ok()) return store_status_;
+  if (const auto refused = refused_.find(key); refused != refused_.end()) return refused->second;
   const auto it = images_.find(key);
   const int64_t used = used_bytes_ + image->bytes() - (it == images_.end() ? 0 : it->second->bytes());
   if (limit_bytes_ > 0 && used > limit_bytes_) {
@@ -91,6 +92,11 @@ void FakeTier::FailAll(const absl::Status& status) {
   FailStores(status);
   FailLoads(status);
   FailErasures(status);
+}
+
+void FakeTier::FailStoresOf(const StateKey& key, const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  status.ok() ? void(refused_.erase(key)) : void(refused_[key] = status);
 }
 
 void FakeTier::Damage(const StateKey& key) {

@@ -48,6 +48,8 @@ class FakeTier final : public StateTier {
   void FailLoads(const absl::Status& status) { Set(load_status_, status); }
   void FailErasures(const absl::Status& status) { Set(erase_status_, status); }
   void FailAll(const absl::Status& status);
+  // What stores of this key alone answer.
+  void FailStoresOf(const StateKey& key, const absl::Status& status);
   // The answer to a Load of this key.
   void Damage(const StateKey& key);
   // Called at the start of each Store, without a lock.
@@ -78,6 +80,7 @@ class FakeTier final : public StateTier {
   mutable absl::Mutex mu_;
   std::map<StateKey, SessionImagePtr> images_;
   std::set<StateKey> damaged_;
+  std::map<StateKey, absl::Status> refused_;
   std::set<std::pair<std::string, std::string>> running_;  // principal, id
   int64_t used_bytes_ = 0;
   int64_t store_calls_ = 0;

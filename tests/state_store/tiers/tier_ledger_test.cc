@@ -1,8 +1,10 @@
 #include "state_store/tiers/tier_ledger.h"
 
+#include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/state_store/tiers/fake_tier.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -83,20 +85,32 @@ TEST_F(TierLedgerTest, TheDebtOfASessionIsThatOfItsCheckpointsToo) {
 }
 
 TEST_F(TierLedgerTest, ABrokenTierTakesNoStatesUntilItAnswers) {
-  ledger_.Note(kDisk, Unavailable("disk"));
-  EXPECT_EQ(ledger_.TakesStates(kDisk), Unavailable("disk"));
+  ledger_.Note(kDisk, Key("a"), Unavailable("disk"));
+  ledger_.Note(kDisk, Key("b"), Unavailable("disk"));
+  ExpectError(ledger_.TakesStates(kDisk), absl::StatusCode::kUnavailable, reason::kTierUnavailable);
+  EXPECT_EQ(ErrorMetadata(ledger_.TakesStates(kDisk)), (ErrorMetadataMap{{"tier", "disk"}}));
   EXPECT_TRUE(ledger_.TakesStates(kRedis).ok());
-  ledger_.Note(kDisk, absl::NotFoundError("a"));
+  ledger_.Note(kDisk, Key("a"), absl::NotFoundError("a"));
   EXPECT_FALSE(ledger_.TakesStates(kDisk).ok());
-  ledger_.Note(kDisk, absl::OkStatus());
+  ledger_.Note(kDisk, Key("a"), absl::OkStatus());
   EXPECT_TRUE(ledger_.TakesStates(kDisk).ok());
   // One that is full takes states again once something was erased there.
   ledger_.BackOff(kRedis, absl::ResourceExhaustedError("full"));
-  ledger_.Note(kRedis, absl::OkStatus());
+  ledger_.Note(kRedis, Key("a"), absl::OkStatus());
   EXPECT_TRUE(absl::IsResourceExhausted(ledger_.TakesStates(kRedis)));
   ledger_.DropCopy(kRedis, Key("a"));
   ledger_.Paid(kRedis, {Key("a"), false});
   EXPECT_TRUE(ledger_.TakesStates(kRedis).ok());
+}
+
+TEST_F(TierLedgerTest, OneSessionsTroubleIsNotTheTiers) {
+  for (int i = 0; i < 3; ++i) ledger_.Note(kDisk, Key("a", i == 1 ? "checkpoint" : ""), Unavailable("disk"));
+  EXPECT_TRUE(ledger_.TakesStates(kDisk).ok());
+  ledger_.Note(kDisk, Key("b"), absl::OkStatus());
+  ledger_.Note(kDisk, Key("b"), Unavailable("disk"));
+  EXPECT_TRUE(ledger_.TakesStates(kDisk).ok()) << "it took a state since";
+  ledger_.Note(kDisk, Key("a"), Unavailable("disk"));
+  EXPECT_FALSE(ledger_.TakesStates(kDisk).ok());
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ void Checkpointer::CaptureOn(TaskQueue& queue, StateCopier::Threads threads, con
         auto shared = std::make_shared<SessionLease>(std::move(lease));
         queue.Post([this, threads, open, known, done, shared] {
           const std::shared_ptr<Session> locked = shared->session();
-          if (absl::Status status = parts_.copier.CheckDevice(); !status.ok()) return done(std::move(status));
+          // What is parked is as it was before a device failed; what is on the device nobody vouches for.
           absl::StatusOr<SessionImagePtr> image;
           if (shared->resident()) {
             image = parts_.copier.CopyOut(*shared, known ? known() : BaseVersions(), threads);

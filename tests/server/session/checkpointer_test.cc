@@ -269,6 +269,22 @@ TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
   EXPECT_EQ(world_.checkpointer.made(), 1);
 }
 
+TEST_F(CheckpointerTest, WhatIsParkedIsMadeDurableThoughTheDeviceHasFailed) {
+  const auto parked = world_.Make("parked", 1);
+  const auto also = world_.Make("also", 2);
+  const auto b = world_.Make("b", 3);
+  const auto c = world_.Make("c", 4);
+  ASSERT_EQ(world_.PlaceOf(parked), "host");
+  ASSERT_EQ(world_.PlaceOf(also), "host");
+  world_.health.Report(MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "gone")).IgnoreError();
+  GDN_ASSERT_OK_AND_ASSIGN(const auto made, world_.Checkpoint(parked));
+  EXPECT_EQ(made.layers[0].durable_token_count, 1);
+  EXPECT_EQ(ErrorReason(world_.Checkpoint(b).status()), reason::kDeviceFailed);
+  EXPECT_EQ(world_.checkpointer.CheckpointAll({parked, also, b, c}), 2) << "those on the device";
+  EXPECT_FALSE(also->undurable().any);
+  EXPECT_EQ(VersionOf(world_.disk.Load(also->key()).value()), 1);
+}
+
 TEST_F(CheckpointerTest, ADamagedOrForeignCheckpointIsRefused) {
   const auto a = world_.Make("a", 1);
   ASSERT_TRUE(world_.Checkpoint(a).ok());

@@ -36,8 +36,9 @@ Checkpointer::Checkpointer(const CheckpointerParts& parts, const CheckpointPolic
 Checkpointer::~Checkpointer() {
   {
     absl::MutexLock lock(&mu_);
-    const auto idle = [this]()
-                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0 && active_ == 0 && waiting_.empty(); };
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return open_ == 0 && active_ == 0 && locking_ == 0 && waiting_.empty();
+    };
     mu_.Await(absl::Condition(&idle));
   }
   copies_.Drain();
@@ -55,40 +56,39 @@ std::shared_ptr<void> Checkpointer::Open() {
 
 void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
                            CapturedDone done) {
-  CaptureOn(parts_.io, StateCopier::Threads::kAll, session, std::move(known), std::move(done));
+  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) mutable {
+    CaptureLocked(parts_.io, StateCopier::Threads::kAll, std::move(lease), std::move(known), std::move(done));
+  });
 }
 
-void Checkpointer::CaptureOn(TaskQueue& queue, StateCopier::Threads threads, const std::shared_ptr<Session>& session,
-                             std::function<BaseVersions()> known, CapturedDone done) {
-  session->Lock(
-      [this, &queue, threads, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) {
-        if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
-        auto shared = std::make_shared<SessionLease>(std::move(lease));
-        queue.Post([this, threads, open, known, done, shared] {
-          const std::shared_ptr<Session> locked = shared->session();
-          // What is parked is as it was before a device failed; what is on the device nobody vouches for.
-          absl::StatusOr<SessionImagePtr> image;
-          if (shared->resident()) {
-            image = parts_.copier.CopyOut(*shared, known ? known() : BaseVersions(), threads);
-          } else {
-            image = parts_.tiers.Fetch(locked->key());
-            // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else
-            // has it.
-            if (image.ok() && (*image)->header.epoch != locked->epoch()) {
-              std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
-            }
-          }
-          if (!image.ok()) return done(image.status());
-          CapturedState captured;
-          captured.image = *std::move(image);
-          captured.changes = shared->changes();
-          captured.layers = locked->Layers();
-          captured.when = absl::Now();
-          shared->Hold();
-          captured.held = std::move(*shared);
-          done(std::move(captured));
-        });
-      });
+void Checkpointer::CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
+                                 std::function<BaseVersions()> known, CapturedDone done) {
+  if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
+  auto shared = std::make_shared<SessionLease>(std::move(lease));
+  queue.Post([this, threads, open = Open(), known = std::move(known), done = std::move(done), shared] {
+    const std::shared_ptr<Session> locked = shared->session();
+    // What is parked is as it was before a device failed; what is on the device nobody vouches for.
+    absl::StatusOr<SessionImagePtr> image;
+    if (shared->resident()) {
+      image = parts_.copier.CopyOut(*shared, known ? known() : BaseVersions(), threads);
+    } else {
+      image = parts_.tiers.Fetch(locked->key());
+      // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has
+      // it.
+      if (image.ok() && (*image)->header.epoch != locked->epoch()) {
+        std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
+      }
+    }
+    if (!image.ok()) return done(image.status());
+    CapturedState captured;
+    captured.image = *std::move(image);
+    captured.changes = shared->changes();
+    captured.layers = locked->Layers();
+    captured.when = absl::Now();
+    shared->Hold();
+    captured.held = std::move(*shared);
+    done(std::move(captured));
+  });
 }
 
 void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done) {
@@ -119,19 +119,25 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
 void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                               CheckpointDone done) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
+  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) mutable {
+    CheckpointLocked(std::move(lease), checkpoint_id, std::move(done));
+  });
+}
+
+void Checkpointer::CheckpointLocked(SessionLease lease, const std::string& checkpoint_id, CheckpointDone done) {
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
   if (checkpoint_id.empty()) {
-    known = [durable = parts_.tiers.durable(), key = session->key()] { return durable->KnownBases(key); };
+    known = [durable = parts_.tiers.durable(), key = lease.session()->key()] { return durable->KnownBases(key); };
   }
-  CaptureOn(copies_, StateCopier::Threads::kCallerOnly, session, std::move(known),
-            [this, checkpoint_id, done = std::move(done)](absl::StatusOr<CapturedState> captured) {
-              if (!captured.ok()) return done(captured.status());
-              auto shared = std::make_shared<CapturedState>(*std::move(captured));
-              writes_.Post([this, open = Open(), checkpoint_id, done, shared] {
-                Write(std::move(*shared), checkpoint_id, done);
-              });
-            });
+  CaptureLocked(copies_, StateCopier::Threads::kCallerOnly, std::move(lease), std::move(known),
+                [this, checkpoint_id, done = std::move(done)](absl::StatusOr<CapturedState> captured) {
+                  if (!captured.ok()) return done(captured.status());
+                  auto shared = std::make_shared<CapturedState>(*std::move(captured));
+                  writes_.Post([this, open = Open(), checkpoint_id, done, shared] {
+                    Write(std::move(*shared), checkpoint_id, done);
+                  });
+                });
 }
 
 void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
@@ -210,14 +216,28 @@ void Checkpointer::Pump() {
     {
       absl::MutexLock lock(&mu_);
       if (waiting_.empty() || active_ == kMostCopies) return;
-      ++active_;
       session = std::move(waiting_.front());
       waiting_.pop_front();
+      ++locking_;
     }
-    Checkpoint(session, /*checkpoint_id=*/"", [this, session](const absl::StatusOr<CheckpointResult>& result) {
-      ScheduledDone(session, result.status());
-    });
+    session->Lock([this, open = Open()](SessionLease lease) { ScheduledLocked(std::move(lease)); });
   }
+}
+
+void Checkpointer::ScheduledLocked(SessionLease lease) {
+  const std::shared_ptr<Session> session = lease.session();
+  {
+    absl::MutexLock lock(&mu_);
+    --locking_;
+    if (active_ == kMostCopies) {  // others were faster: its steps go on until a copy has ended
+      waiting_.push_front(session);
+      return;
+    }
+    ++active_;
+  }
+  CheckpointLocked(
+      std::move(lease), /*checkpoint_id=*/"",
+      [this, session](const absl::StatusOr<CheckpointResult>& result) { ScheduledDone(session, result.status()); });
 }
 
 void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status) {

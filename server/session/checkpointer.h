@@ -101,16 +101,19 @@ class Checkpointer {
 
  private:
   // On `queue`'s threads, and those that `threads` allows.
-  void CaptureOn(TaskQueue& queue, StateCopier::Threads threads, const std::shared_ptr<Session>& session,
-                 std::function<BaseVersions()> known, CapturedDone done);
+  void CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
+                     std::function<BaseVersions()> known, CapturedDone done);
+  void CheckpointLocked(SessionLease lease, const std::string& checkpoint_id, CheckpointDone done);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                      const std::function<void(absl::Status)>& done);
   // False where one is under way, or failed a moment ago.
   bool Schedule(const std::shared_ptr<Session>& session);
   bool HasRoom(const Session& session, std::optional<int32_t> layer, int64_t tokens) const;
-  // Begins the next scheduled ones, on an IO thread; few at a time, for each holds a copy of its session.
+  // Begins the next scheduled ones, on an IO thread; few at a time, for each holds a copy of its session. Only those
+  // that have their session locked count: waiting for its steps to end holds nothing.
   void Pump();
+  void ScheduledLocked(SessionLease lease);
   void PumpLater();
   void ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status);
   // Keeps the destructor waiting for as long as it lives.
@@ -125,7 +128,8 @@ class Checkpointer {
   std::unordered_map<const Session*, absl::Time> scheduled_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<const Session*, std::vector<std::function<void()>>> wait_for_room_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
-  int active_ ABSL_GUARDED_BY(mu_) = 0;                                // scheduled, begun
+  int locking_ ABSL_GUARDED_BY(mu_) = 0;                               // scheduled, waiting for their lock
+  int active_ ABSL_GUARDED_BY(mu_) = 0;                                // scheduled, with a copy
   int open_ ABSL_GUARDED_BY(mu_) = 0;                                  // calls that have not been answered
 
   // Last: their tasks use all of the above. Checkpoints give way to steps; copies less so, for they keep their session

@@ -5,7 +5,7 @@
 #   scripts/soak.sh [crash|race|many|disk|redis ...]      (default: all)
 #
 # Environment: CRASH_ROUNDS (200 kills), RACE_ROUNDS (100000, under ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000
-# sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis fault tests, 20), JOBS.
+# sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis fault tests, 20), PARTITION_SECONDS (60), JOBS.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -48,7 +48,7 @@ targets=()
 if wants crash; then targets+=(gdn_server crash_soak); fi
 if wants many; then targets+=(state_service_test); fi
 if wants disk; then targets+=(snapshot_test disk_tier_test); fi
-if wants redis; then targets+=(redis_tier_test); fi
+if wants redis; then targets+=(redis_tier_test state_service_test); fi
 if (( ${#targets[@]} > 0 )); then build cpu "${targets[@]}"; fi
 bin="${repo_root}/build/cpu/bin"
 
@@ -73,6 +73,8 @@ if wants disk; then
 fi
 if wants redis; then
   run redis "${bin}/redis_tier_test" --gtest_repeat="${STORE_ROUNDS:-20}" --gtest_break_on_failure
+  run stale-store env GDN_PARTITION_SECONDS="${PARTITION_SECONDS:-60}" "${bin}/state_service_test" \
+    --gtest_filter='StaleStore.*'
 fi
 
 if (( ${#failed[@]} > 0 )); then die "failed: ${failed[*]}"; fi

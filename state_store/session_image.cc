@@ -2,7 +2,11 @@
 
 #include <algorithm>
 
+#include "base/string_cat.h"
+
 namespace gdn {
+
+std::string StateVersion::ToString() const { return StrCat("epoch ", epoch, ", change ", changes); }
 
 bool IsKnownBase(const LayerImage& layer, const BaseVersions& known) {
   const auto it = known.find(layer.layer);

@@ -52,6 +52,17 @@ struct LayerImage {
 // Whether the layer's base is among `known`, in the very version.
 bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
+// Which of two states of a session is the older one.
+struct StateVersion {
+  int64_t epoch = 0;
+  int64_t changes = 0;  // commits until then; of one epoch, more are later
+
+  friend bool operator==(const StateVersion&, const StateVersion&) = default;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is none
+  friend auto operator<=>(const StateVersion&, const StateVersion&) = default;
+  std::string ToString() const;  // "epoch 3, change 17"
+};
+
 // What a session is, beside its states.
 struct SessionHeader {
   std::string principal;
@@ -64,12 +75,15 @@ struct SessionHeader {
   std::vector<int32_t> layers;  // all of the session's, ascending
   Hash128 request;              // of the call that made it
   int64_t epoch = 1;
+  int64_t changes = 0;  // commits until this state; 0 in files of before they were counted
   absl::Time create_time;
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   // The last AcceptTokens that had a request id.
   std::string accept_request_id;
   int32_t accepted_tokens = 0;
+
+  StateVersion version() const { return {.epoch = epoch, .changes = changes}; }
 };
 
 struct SessionImage {

@@ -76,7 +76,9 @@ void Checkpointer::CaptureLocked(TaskQueue& queue, StateCopier::Threads threads,
       // A session that was found at the start is in a later epoch than its file; it was just read, so nobody else has
       // it.
       if (image.ok() && (*image)->header.epoch != locked->epoch()) {
-        std::const_pointer_cast<SessionImage>(*image)->header.epoch = locked->epoch();
+        SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
+        header.epoch = locked->epoch();
+        header.changes = static_cast<int64_t>(shared->changes());
       }
     }
     if (!image.ok()) return done(image.status());
@@ -173,7 +175,9 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
     for (const LayerImage& layer : (*image)->layers) layers.push_back(layer.layer);
     GDN_RETURN_IF_ERROR(CheckStateFits((*image)->header, layers, session->spec()));
     // Just loaded, so nobody else has it yet.
-    std::const_pointer_cast<SessionImage>(*image)->header.epoch = session->epoch() + 1;
+    SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
+    header.epoch = session->epoch() + 1;
+    header.changes = static_cast<int64_t>(lease.changes());
     // Durable as restored before it is restored: a crash must not bring back what was rolled back.
     GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
     if (lease.resident()) {
@@ -181,7 +185,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
       parts_.room.Forget(*session);
     }
     tiers.Release(key);
-    tiers.Adopt(key, *tiers.durable(), (*image)->bytes());
+    tiers.Adopt(key, *tiers.durable(), (*image)->bytes(), header.version());
     lease.InstallParked(**image);
     lease.SetEpoch((*image)->header.epoch);
     session->NoteDurable(lease.changes(), lease.counts(), absl::Now());
@@ -317,7 +321,7 @@ void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, 
 int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions) {
   std::vector<std::shared_ptr<Session>> moved;
   for (const auto& session : sessions) {
-    if (session->undurable().any) moved.push_back(session);
+    if (session->undurable().any && session->CheckAlive().ok()) moved.push_back(session);
   }
   std::atomic<int64_t> failures{0};
   absl::BlockingCounter left(static_cast<int>(moved.size()));

@@ -87,9 +87,10 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
                     .idle_ttl = header.idle_ttl,
                     .max_lifetime = header.max_lifetime,
                     .epoch = *epoch,
+                    .changes = std::max<int64_t>(header.changes, 1),
                     .create_time = header.create_time},
                    std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
-    tiers.Adopt(key, *tier, stored.bytes);
+    tiers.Adopt(key, *tier, stored.bytes, header.version());
     ++recovered.sessions;
   }
   return recovered;

@@ -29,14 +29,22 @@ void SessionPin::Release() {
 }
 
 Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)
-    : init_(std::move(init)), environment_(environment), layers_(init_.spec.layers.size()), epoch_(init_.epoch) {
+    : init_(std::move(init)),
+      environment_(environment),
+      layers_(init_.spec.layers.size()),
+      epoch_(init_.epoch),
+      changes_(static_cast<uint64_t>(init_.changes)) {
   for (size_t i = 0; i < claims.size(); ++i) layers_[i].claim = std::move(claims[i]);
   resident_ = true;
   Touch();
 }
 
 Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment)
-    : init_(std::move(init)), environment_(environment), layers_(init_.spec.layers.size()), epoch_(init_.epoch) {
+    : init_(std::move(init)),
+      environment_(environment),
+      layers_(init_.spec.layers.size()),
+      epoch_(init_.epoch),
+      changes_(static_cast<uint64_t>(init_.changes)) {
   for (size_t i = 0; i < parked.size(); ++i) {
     layers_[i].progress = parked[i].progress;
     layers_[i].kind = parked[i].kind;
@@ -100,7 +108,12 @@ bool Session::resident() const {
 
 absl::Status Session::CheckAlive() const {
   absl::MutexLock lock(&mu_);
-  return deleted_ ? SessionNotFound(id()) : absl::OkStatus();
+  return ended_;
+}
+
+void Session::StopServing(const absl::Status& why) {
+  absl::MutexLock lock(&mu_);
+  if (ended_.ok()) ended_ = why;
 }
 
 int64_t Session::epoch() const {
@@ -195,7 +208,7 @@ absl::StatusOr<bool> Session::FindReply(const StepRequest& request, StepReplyCal
 absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined) {
   GDN_ASSIGN_OR_RETURN(const size_t index, LayerIndex(request.layer));
   absl::MutexLock lock(&mu_);
-  if (deleted_) return SessionNotFound(id());
+  if (!ended_.ok()) return ended_;
   Layer& layer = layers_[index];
   Admission admission;
   GDN_ASSIGN_OR_RETURN(const bool seen, FindReply(request, on_joined, layer, admission));
@@ -230,7 +243,7 @@ absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& requ
 
 absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pin, const AcceptRequest& request) {
   absl::MutexLock lock(&mu_);
-  if (deleted_) return SessionNotFound(id());
+  if (!ended_.ok()) return ended_;
   if (!request.request_id.empty() && request.request_id == accept_request_id_) {
     if (request.accepted_tokens == accepted_tokens_) return std::vector<StepLease>();
     return AcceptIdReused(id(), request.request_id, accepted_tokens_, request.accepted_tokens);

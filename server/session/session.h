@@ -58,6 +58,7 @@ struct SessionInit {
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   int64_t epoch = 1;
+  int64_t changes = 1;  // its making, and commits before this process had it
   absl::Time create_time = absl::Now();
 };
 
@@ -163,7 +164,10 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
 
   bool resident() const;
-  absl::Status CheckAlive() const;  // NOT_FOUND (SESSION_NOT_FOUND) once deleted
+  // OK; NOT_FOUND (SESSION_NOT_FOUND) once deleted; what StopServing was given.
+  absl::Status CheckAlive() const;
+  // No further call of it is taken, but for its end; each is refused with this error.
+  void StopServing(const absl::Status& why);
   int64_t epoch() const;
   absl::Time durable_time() const;  // InfinitePast: never
   absl::Time last_used() const { return absl::FromUnixNanos(last_used_.load(std::memory_order_relaxed)); }
@@ -230,9 +234,9 @@ class Session : public std::enable_shared_from_this<Session> {
   mutable absl::Mutex mu_;
   std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant
   bool resident_ ABSL_GUARDED_BY(mu_) = false;
-  bool deleted_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // why no step is taken any more
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
-  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 1;          // its making, and commits
+  uint64_t changes_ ABSL_GUARDED_BY(mu_);              // its making, and commits
   uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // those that the newest durable copy has
   absl::Time durable_time_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::string accept_request_id_ ABSL_GUARDED_BY(mu_);

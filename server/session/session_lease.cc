@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/session/session_errors.h"
+
 namespace gdn {
 
 SessionLease& SessionLease::operator=(SessionLease&& other) noexcept {
@@ -62,6 +64,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .layers = init.spec.layers,
                   .request = init.request,
                   .epoch = 0,
+                  .changes = 0,
                   .create_time = init.create_time,
                   .idle_ttl = init.idle_ttl,
                   .max_lifetime = init.max_lifetime,
@@ -69,6 +72,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .accepted_tokens = 0};
   absl::MutexLock lock(&session_->mu_);
   image.header.epoch = session_->epoch_;
+  image.header.changes = static_cast<int64_t>(session_->changes_);
   image.header.accept_request_id = session_->accept_request_id_;
   image.header.accepted_tokens = session_->accepted_tokens_;
   for (size_t i = 0; i < session_->layers_.size(); ++i) {
@@ -173,7 +177,7 @@ std::shared_ptr<Session> SessionLease::Fork(SessionInit init, std::vector<SlotCl
 void SessionLease::MarkDeleted() {
   Unload();
   absl::MutexLock lock(&session_->mu_);
-  session_->deleted_ = true;
+  session_->ended_ = SessionNotFound(session_->id());
 }
 
 }  // namespace gdn

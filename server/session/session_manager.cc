@@ -72,9 +72,9 @@ void SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl
   std::vector<int64_t> counts;
   counts.reserve(layers.size());
   for (const LayerInfo& layer : layers) counts.push_back(layer.progress.token_count);
+  const auto changes = static_cast<uint64_t>(init.changes);
   auto session = std::make_shared<Session>(std::move(init), std::move(layers), &environment_);
-  // A new session has one change: its making.
-  session->NoteDurable(/*changes=*/epoch_is_stored ? 1 : 0, counts, durable_time);
+  session->NoteDurable(epoch_is_stored ? changes : 0, counts, durable_time);
   absl::MutexLock lock(&mu_);
   sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished});
 }

@@ -6,6 +6,7 @@
 
 #include "base/count_limits.h"
 #include "base/error.h"
+#include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "state_store/tiers/disk_tier.h"
@@ -18,8 +19,18 @@ namespace {
 // Copies under way are kept for the next ones, beside what the host tier frees.
 constexpr int64_t kCopyBytes = int64_t{256} << 20;
 constexpr int kIoThreads = 2;
-// Epochs of one incarnation, which RestoreCheckpoint counts through.
-constexpr int kEpochBits = 20;
+// Epochs of one start, which RestoreCheckpoint counts through.
+constexpr int kEpochBits = 12;
+// A start's own bits of its epochs, drawn: a store that was set back gives an incarnation again, and an epoch that
+// clients know must not come again with other states.
+constexpr int kDrawnBits = 16;
+// The store is asked whose it is every so many rounds of housekeeping.
+constexpr int kRoundsPerWatch = 5;
+
+int64_t FirstEpoch(int64_t incarnation) {
+  const int64_t drawn = std::stol(RandomId().substr(0, kDrawnBits / 4), nullptr, /*base=*/16);
+  return (incarnation << kDrawnBits | drawn) << kEpochBits;
+}
 
 // One core does not fill the memory's bandwidth; more than a few leave none for the engine.
 int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 4u)); }
@@ -53,10 +64,12 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
   self.sessions_ =
       std::make_unique<SessionManager>(SessionPlaces{.room = room, .tiers = tiers, .io = self.io_}, self.environment_);
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, tiers, options.housekeeping);
+  self.watch_interval_ = kRoundsPerWatch * options.housekeeping;
   return service;
 }
 
 StateService::~StateService() {
+  store_watch_ = nullptr;
   housekeeper_ = nullptr;
   checkpointer_ = nullptr;
   residency_ = nullptr;
@@ -105,14 +118,19 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
     GDN_ASSIGN_OR_RETURN(const std::optional<int64_t> marker, disk_->TakeCleanMarker());
     orderly = marker.has_value();
   }
-  if (incarnation > kMaxEpoch >> kEpochBits) {
+  if (incarnation >= kMaxEpoch >> (kEpochBits + kDrawnBits)) {
     return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
                      StrCat("this is start ", incarnation, " of the durable tiers, more than the ",
-                            kMaxEpoch >> kEpochBits, " there can be; their count of starts is damaged"));
+                            kMaxEpoch >> (kEpochBits + kDrawnBits), " there can be; their count of starts is damaged"));
   }
   std::optional<int64_t> first_epoch;
-  if (!orderly) first_epoch = incarnation << kEpochBits;
-  return RecoverSessions(*tiers_, durable, *sessions_, spec_of, first_epoch);
+  if (!orderly) first_epoch = FirstEpoch(incarnation);
+  absl::StatusOr<Recovered> recovered = RecoverSessions(*tiers_, durable, *sessions_, spec_of, first_epoch);
+  if (redis_ != nullptr) {
+    store_watch_ = std::make_unique<StoreWatch>(
+        StoreWatchParts{.store = *redis_, .tiers = *tiers_, .sessions = *sessions_}, watch_interval_);
+  }
+  return recovered;
 }
 
 bool StateService::Drain() {

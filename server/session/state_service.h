@@ -20,6 +20,7 @@
 #include "server/session/recovery.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
+#include "server/session/store_watch.h"
 #include "state_store/state_store.h"
 #include "state_store/tiers/disk_tier.h"
 #include "state_store/tiers/tier_stack.h"
@@ -68,6 +69,7 @@ class StateService {
   StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
 
+  absl::Duration watch_interval_;
   // Each uses those before it.
   StateStore store_;
   HostBlockPool memory_;
@@ -84,6 +86,7 @@ class StateService {
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<SessionManager> sessions_;
   std::unique_ptr<Housekeeper> housekeeper_;
+  std::unique_ptr<StoreWatch> store_watch_;
 };
 
 }  // namespace gdn

@@ -274,6 +274,7 @@ absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
                    {"idle_ttl_s", SecondsJson(header.idle_ttl)},
                    {"max_lifetime_s", SecondsJson(header.max_lifetime)},
                    {"request", header.request.ToHex()},
+                   {"changes", header.changes},
                    {"layers", header.layers}});
 }
 
@@ -299,6 +300,11 @@ absl::Status ParseOwner(const std::string& text, SessionHeader& header) {
   const auto request = ParseHash(TextField(json, "request"));
   if (!request.has_value()) return invalid("request as 32 hexadecimal digits");
   header.request = *request;
+  if (json.contains("changes")) {
+    const auto changes = IntField(json, "changes");
+    if (!changes.has_value()) return invalid("changes as a number that is not negative");
+    header.changes = *changes;
+  }
   const auto layers = json.find("layers");
   if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");
   header.layers.clear();

@@ -157,6 +157,11 @@ absl::Status RedisConnection::CheckReply(const redisReply& reply) const {
     return RedisError(endpoint_, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
                       StrCat("its memory is full: raise its maxmemory, or delete sessions (", text, ")"));
   }
+  if (constexpr std::string_view kFenced = "FENCED "; text.starts_with(kFenced)) {
+    return WithMetadata(RedisError(endpoint_, absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
+                                   "another server has the prefix"),
+                        "owner", text.substr(kFenced.size()));
+  }
   std::string_view advice;
   if (text.starts_with("NOAUTH")) advice = "it wants a password: ";
   if (text.starts_with("WRONGPASS") || text.starts_with("ERR AUTH") || text.starts_with("ERR invalid password")) {

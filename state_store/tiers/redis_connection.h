@@ -54,6 +54,7 @@ class RedisConnection {
   // any more.
   absl::StatusOr<RedisReply> Receive();
   // OK, or what an error reply means: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the server's memory is full,
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER: owner) of a script that another server fences off (redis_claim.h),
   // UNAVAILABLE (TIER_UNAVAILABLE) elsewhere.
   absl::Status CheckReply(const redisReply& reply) const;
 

@@ -10,39 +10,43 @@
 namespace gdn {
 namespace {
 
-// KEYS: the session, the new chunks. ARGV: the field, its manifest. All or nothing: whatever can fail comes before the
-// first change. A manifest that cannot be parsed is replaced; its chunks are not known.
+// What follows kFencedScript. KEYS: the owner, the session, the new chunks. ARGV: the token, the field, its manifest.
+// All or nothing: whatever can fail comes before the first change. A manifest that cannot be parsed is replaced; its
+// chunks are not known.
 constexpr std::string_view kSwitchScript = R"(
-local old = redis.call('HGET', KEYS[1], ARGV[1])
-for i = 2, #KEYS do
+local old = redis.call('HGET', KEYS[2], ARGV[2])
+for i = 3, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 0 then return redis.error_reply('ERR a chunk expired before all were written') end
 end
-for i = 2, #KEYS do redis.call('PERSIST', KEYS[i]) end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+for i = 3, #KEYS do redis.call('PERSIST', KEYS[i]) end
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 if old then
   local ok, m = pcall(cjson.decode, old)
   if ok and type(m) == 'table' and m.version and m.chunks then
-    for i = 0, m.chunks - 1 do redis.call('UNLINK', KEYS[1] .. ':' .. m.version .. ':' .. string.format('%.0f', i)) end
+    for i = 0, m.chunks - 1 do redis.call('UNLINK', KEYS[2] .. ':' .. m.version .. ':' .. string.format('%.0f', i)) end
   end
 end
 return redis.status_reply('OK'))";
 
-// KEYS: the session. ARGV: the field, or none for all.
+// The same. KEYS: the owner, the session. ARGV: the token, and the field, or none for all.
 constexpr std::string_view kEraseScript = R"(
-local fields = ARGV
-if #ARGV == 0 then fields = redis.call('HKEYS', KEYS[1]) end
+local fields = {ARGV[2]}
+if #ARGV == 1 then fields = redis.call('HKEYS', KEYS[2]) end
 for _, field in ipairs(fields) do
-  local old = redis.call('HGET', KEYS[1], field)
+  local old = redis.call('HGET', KEYS[2], field)
   if old then
     local ok, m = pcall(cjson.decode, old)
     if ok and type(m) == 'table' and m.version and m.chunks then
-      local name = KEYS[1] .. ':' .. m.version .. ':'
+      local name = KEYS[2] .. ':' .. m.version .. ':'
       for i = 0, m.chunks - 1 do redis.call('UNLINK', name .. string.format('%.0f', i)) end
     end
-    redis.call('HDEL', KEYS[1], field)
+    redis.call('HDEL', KEYS[2], field)
   end
 end
 return redis.status_reply('OK'))";
+
+// The same. KEYS: the owner, the session. ARGV: the token, the field.
+constexpr std::string_view kReadScript = "return redis.call('HGET', KEYS[2], ARGV[2])";
 
 constexpr std::string_view kScanCount = "1000";
 constexpr std::string_view kState = "state";
@@ -108,7 +112,13 @@ std::string RedisFolder::SessionName(const StateKey& key) const {
 }
 
 absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, const StateKey& key) const {
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"HGET", SessionName(key), ManifestField(key)}));
+  const std::string session = SessionName(key);
+  const std::string field = ManifestField(key);
+  const std::string token = claim_.token();
+  const std::string script = StrCat(kFencedScript, kReadScript);
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply,
+                       token.empty() ? redis.Call({"HGET", session, field})
+                                     : redis.Call({"EVAL", script, "2", claim_.OwnerKey(), session, token, field}));
   if (reply->type == REDIS_REPLY_NIL) {
     return RedisError(redis.endpoint(), absl::StatusCode::kNotFound,
                       key.checkpoint.empty() ? reason::kSessionNotFound : reason::kCheckpointNotFound,
@@ -123,19 +133,25 @@ absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, 
 absl::Status RedisFolder::SwitchTo(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest) const {
   const std::string session = SessionName(key);
   const std::vector<std::string> chunks = manifest.ChunkNames(session);
-  const std::string keys = std::to_string(chunks.size() + 1);
+  const std::string keys = std::to_string(chunks.size() + 2);
+  const std::string owner = claim_.OwnerKey();
+  const std::string token = claim_.token();
   const std::string field = ManifestField(key);
   const std::string json = manifest.ToJson();
-  std::vector<std::string_view> arguments = {"EVAL", kSwitchScript, keys, session};
+  const std::string script = StrCat(kFencedScript, kSwitchScript);
+  std::vector<std::string_view> arguments = {"EVAL", script, keys, owner, session};
   arguments.insert(arguments.end(), chunks.begin(), chunks.end());
-  arguments.insert(arguments.end(), {field, json});
+  arguments.insert(arguments.end(), {token, field, json});
   return redis.Call(arguments).status();
 }
 
 absl::Status RedisFolder::Erase(RedisConnection& redis, const StateKey& key, bool all) const {
   const std::string session = SessionName(key);
+  const std::string owner = claim_.OwnerKey();
+  const std::string token = claim_.token();
   const std::string field = ManifestField(key);
-  std::vector<std::string_view> arguments = {"EVAL", kEraseScript, "1", session};
+  const std::string script = StrCat(kFencedScript, kEraseScript);
+  std::vector<std::string_view> arguments = {"EVAL", script, "2", owner, session, token};
   if (!all) arguments.emplace_back(field);
   return redis.Call(arguments).status();
 }
@@ -173,13 +189,6 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
     }
   }
   return keys;
-}
-
-absl::StatusOr<int64_t> RedisFolder::NextIncarnation(RedisConnection& redis) const {
-  const std::string key = StrCat(prefix_, "incarnation");
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"INCR", key}));
-  if (reply->type == REDIS_REPLY_INTEGER) return reply->integer;
-  return RedisUnavailable(redis.endpoint(), StrCat("INCR ", key, " gave no number"));
 }
 
 }  // namespace gdn

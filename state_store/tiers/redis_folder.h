@@ -1,13 +1,14 @@
 // The names that a RedisTier has in its server: which keys are a session's, which files they stand for, what there is.
 //
-// All of a session's keys share a hash tag, so that a cluster keeps them together:
+// All of a session's keys share a hash tag:
 //   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> RedisManifest, as JSON
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
-//   PREFIXincarnation               how many servers have begun with it
-// Errors of all that take a connection: as of RedisConnection.
+//   PREFIXowner, PREFIXincarnation  whose it all is (redis_claim.h)
+// Errors of all that take a connection: as of RedisConnection; where another server has the prefix, IsFenced: what is
+// written is compared by the very script that writes, what is read only once the prefix was taken.
 // Thread safety: constant. Ownership: values.
 //
-//   const RedisFolder folder("gdn:");
+//   const RedisFolder folder("gdn:", claim);
 //   GDN_ASSIGN_OR_RETURN(RedisManifest manifest, folder.ReadManifest(redis, key));
 //   std::string chunk = manifest.ChunkName(folder.SessionName(key), 0);
 #pragma once
@@ -21,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "state_store/tiers/redis_claim.h"
 #include "state_store/tiers/redis_connection.h"
 #include "state_store/tiers/state_tier.h"
 
@@ -44,7 +46,8 @@ struct RedisManifest {
 
 class RedisFolder {
  public:
-  explicit RedisFolder(std::string prefix) : prefix_(std::move(prefix)) {}
+  // `claim` must outlive it.
+  RedisFolder(std::string prefix, const RedisClaim& claim) : prefix_(std::move(prefix)), claim_(claim) {}
 
   std::string SessionName(const StateKey& key) const;  // PREFIX{PRINCIPAL/ID}
 
@@ -58,10 +61,10 @@ class RedisFolder {
 
   // Some of the keys that have a manifest, perhaps one twice. `cursor` is "0" before the first call and after the last.
   absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;
-  absl::StatusOr<int64_t> NextIncarnation(RedisConnection& redis) const;
 
  private:
   const std::string prefix_;
+  const RedisClaim& claim_;
 };
 
 // DATA_LOSS (INVALID_STATE_FILE: tier, endpoint).

@@ -28,6 +28,15 @@ absl::Status BadOption(std::string_view what) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("the Redis tier's ", what));
 }
 
+// How often a call takes back a prefix of a store that goes back and back again.
+constexpr int kMostRetakes = 3;
+
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
 std::string HashPieces(const std::vector<std::string_view>& pieces) {
   Hasher hasher;
   for (std::string_view piece : pieces) hasher.Update(piece);
@@ -55,12 +64,32 @@ absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions opti
 
 RedisTier::RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& blocks)
     : options_(std::move(options)),
-      folder_(options_.prefix),
+      claim_(options_.prefix),
+      folder_(options_.prefix, claim_),
       blocks_(blocks),
       pool_(std::move(endpoint), options_.connect_timeout, options_.command_timeout) {}
 
+template <typename Use>
+auto RedisTier::RunFenced(Use use) -> decltype(use(std::declval<RedisConnection&>())) {
+  GDN_RETURN_IF_ERROR(claim_.lost());
+  for (int retakes = 0;; ++retakes) {
+    auto result = pool_.Run(use);
+    if (!IsFenced(StatusOf(result))) return result;
+    GDN_RETURN_IF_ERROR(pool_.Run([&](RedisConnection& redis) { return claim_.Recover(redis, StatusOf(result)); }));
+    if (retakes == kMostRetakes)
+      return RedisUnavailable(pool_.endpoint(), "another server takes the prefix, and again");
+  }
+}
+
+absl::Status RedisTier::CheckTaken() const {
+  if (!claim_.token().empty()) return absl::OkStatus();
+  return RedisUnavailable(pool_.endpoint(), "it has not answered since the server started");
+}
+
 absl::StatusOr<StoreResult> RedisTier::Store(const StateKey& key, const SessionImagePtr& image) {
-  const absl::StatusOr<int64_t> bytes = pool_.Run([&](RedisConnection& redis) { return StoreFile(redis, key, image); });
+  const absl::Status taken = CheckTaken();
+  const absl::StatusOr<int64_t> bytes =
+      taken.ok() ? RunFenced([&](RedisConnection& redis) { return StoreFile(redis, key, image); }) : taken;
   absl::MutexLock lock(&mu_);
   Count(bytes.status());
   if (!bytes.ok()) return bytes.status();
@@ -125,7 +154,7 @@ absl::Status RedisTier::SendChunks(RedisConnection& redis, const std::vector<std
 absl::StatusOr<SessionImagePtr> RedisTier::Load(const StateKey& key) {
   int64_t bytes = 0;
   absl::StatusOr<SessionImagePtr> image =
-      pool_.Run([&](RedisConnection& redis) { return LoadImage(redis, key, bytes); });
+      RunFenced([&](RedisConnection& redis) { return LoadImage(redis, key, bytes); });
   absl::MutexLock lock(&mu_);
   Count(image.status());
   if (image.ok()) {
@@ -190,7 +219,8 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
 }
 
 absl::Status RedisTier::Erase(const StateKey& key, bool all) {
-  absl::Status status = pool_.Run([&](RedisConnection& redis) { return folder_.Erase(redis, key, all); });
+  absl::Status status = CheckTaken();
+  if (status.ok()) status = RunFenced([&](RedisConnection& redis) { return folder_.Erase(redis, key, all); });
   absl::MutexLock lock(&mu_);
   Count(status);
   if (!status.ok()) return status;
@@ -203,7 +233,7 @@ absl::Status RedisTier::Erase(const StateKey& key, bool all) {
 absl::StatusOr<std::vector<StoredSession>> RedisTier::List() {
   int64_t passed_over = 0;
   absl::StatusOr<std::vector<StoredSession>> sessions =
-      pool_.Run([&](RedisConnection& redis) { return ListAll(redis, passed_over); });
+      RunFenced([&](RedisConnection& redis) { return ListAll(redis, passed_over); });
   absl::MutexLock lock(&mu_);
   Count(sessions.status());
   usage_.failures += passed_over;
@@ -222,7 +252,7 @@ absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& r
     for (const StateKey& key : keys) {
       if (!seen.insert(key).second) continue;
       absl::StatusOr<StoredSession> session = ReadHeader(redis, key);
-      if (absl::IsUnavailable(session.status())) return session.status();
+      if (absl::IsUnavailable(session.status()) || IsFenced(session.status())) return session.status();
       if (absl::IsNotFound(session.status())) continue;  // erased since
       if (session.ok()) {
         sessions.push_back(*std::move(session));
@@ -267,7 +297,12 @@ absl::StatusOr<StoredSession> RedisTier::ReadHeader(RedisConnection& redis, cons
 }
 
 absl::StatusOr<int64_t> RedisTier::NextIncarnation() {
-  return pool_.Run([&](RedisConnection& redis) { return folder_.NextIncarnation(redis); });
+  return pool_.Run([&](RedisConnection& redis) { return claim_.Take(redis); });
+}
+
+absl::Status RedisTier::CheckClaim() {
+  GDN_RETURN_IF_ERROR(CheckTaken());
+  return pool_.Run([&](RedisConnection& redis) { return claim_.Check(redis); });
 }
 
 TierUsage RedisTier::usage() const {

@@ -4,10 +4,12 @@
 // which keys. Chunks expire while they are written. One script then lifts that, sets the manifest and drops the chunks
 // of the one before, atomically: a reader finds the old file or the new one, never a manifest whose chunks may go, and
 // a writer that dies leaves nothing behind for long. How much of it outlives the Redis server is for that server's
-// settings to say (appendonly, appendfsync).
+// settings to say (appendonly, appendfsync). One server writes to a prefix, the last that took it (redis_claim.h);
+// another that did before is refused with FAILED_PRECONDITION (STATES_TAKEN_OVER), whatever it asks for.
 // Thread safety: safe from any thread, a connection each. Ownership: the HostBlockPool must outlive it and the images.
 //
 //   GDN_ASSIGN_OR_RETURN(auto redis, RedisTier::Make({.endpoint = "10.0.0.7:6379", .max_draft = 8}, blocks));
+//   GDN_RETURN_IF_ERROR(redis->NextIncarnation().status());
 //   GDN_RETURN_IF_ERROR(redis->Store(key, image).status());
 //   GDN_ASSIGN_OR_RETURN(SessionImagePtr again, redis->Load(key));
 #pragma once
@@ -58,13 +60,19 @@ class RedisTier final : public StateTier {
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
+  // Takes the prefix, from whatever server has it; until then nothing can be stored or erased. UNAVAILABLE.
   absl::StatusOr<int64_t> NextIncarnation() override;
+  absl::Status CheckClaim() override;
   // used_bytes and sessions: of what this object stored, loaded or listed.
   TierUsage usage() const override;
 
  private:
   RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& blocks);
 
+  // What `use` answers of a connection, now that the prefix is this server's (redis_claim.h).
+  template <typename Use>
+  auto RunFenced(Use use) -> decltype(use(std::declval<RedisConnection&>()));
+  absl::Status CheckTaken() const;
   absl::StatusOr<int64_t> StoreFile(RedisConnection& redis, const StateKey& key, const SessionImagePtr& image) const;
   absl::Status SendChunks(RedisConnection& redis, const std::vector<std::string>& names,
                           const std::vector<std::string_view>& pieces) const;
@@ -80,6 +88,7 @@ class RedisTier final : public StateTier {
   void SetBytes(const StateKey& key, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RedisTierOptions options_;
+  RedisClaim claim_;
   const RedisFolder folder_;
   HostBlockPool& blocks_;
   RedisPool pool_;

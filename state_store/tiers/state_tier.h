@@ -95,6 +95,10 @@ class StateTier {
     return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
   }
 
+  // Whether the store is still this server's alone, as it asks there: OK; UNAVAILABLE where nobody answers;
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER) once another server has taken it, for good.
+  virtual absl::Status CheckClaim() { return absl::OkStatus(); }
+
   virtual TierUsage usage() const = 0;
 };
 

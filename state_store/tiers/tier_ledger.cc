@@ -1,5 +1,6 @@
 #include "state_store/tiers/tier_ledger.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -22,16 +23,33 @@ void TierLedger::Relinquish(const StateKey& key) {
   relinquished_.SignalAll();
 }
 
-void TierLedger::AddCopy(size_t tier, const StateKey& key) {
-  absl::MutexLock lock(&mu_);
-  entries_[key].copies |= TierSet{1} << tier;
-}
-
-void TierLedger::AddNewest(size_t tier, const StateKey& key) {
+void TierLedger::AddCopy(size_t tier, const StateKey& key, const StateVersion& version) {
   absl::MutexLock lock(&mu_);
   Entry& entry = entries_[key];
   entry.copies |= TierSet{1} << tier;
-  if (IsDurable(tier)) entry.checkpoint = tier;
+  if (entry.versions.has_value()) entry.versions->newest = std::max(entry.versions->newest, version);
+}
+
+void TierLedger::AddNewest(size_t tier, const StateKey& key, std::optional<StateVersion> version) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = entries_[key];
+  entry.copies |= TierSet{1} << tier;
+  if (!IsDurable(tier)) return;
+  entry.checkpoint = tier;
+  entry.versions.reset();
+  if (version.has_value()) entry.versions = Versions{.oldest = *version, .newest = *version};
+}
+
+std::optional<TierLedger::Versions> TierLedger::VersionsOf(const StateKey& key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(key);
+  return it == entries_.end() ? std::nullopt : it->second.versions;
+}
+
+bool TierLedger::HasCopy(size_t tier, const StateKey& key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = entries_.find(key);
+  return it != entries_.end() && (it->second.copies >> tier & 1) != 0;
 }
 
 void TierLedger::DropCopy(size_t tier, const StateKey& key) {

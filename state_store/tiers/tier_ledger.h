@@ -66,10 +66,17 @@ class TierLedger {
   };
 
   // --- Places.
-  // The tier has a state of the key, of whatever age.
-  void AddCopy(size_t tier, const StateKey& key);
-  // The tier has the key's newest state, which is its checkpoint where the tier is durable.
-  void AddNewest(size_t tier, const StateKey& key);
+  // The tier may have this state of the key: whether a Store of it came to pass is not known.
+  void AddCopy(size_t tier, const StateKey& key, const StateVersion& version);
+  // The tier has the key's newest state, which is its checkpoint where the tier is durable. Without a version: what it
+  // is, is not known.
+  void AddNewest(size_t tier, const StateKey& key, std::optional<StateVersion> version = std::nullopt);
+  // Which states a durable tier that was told of by AddNewest can have of the key, if it has lost none.
+  struct Versions {
+    StateVersion oldest, newest;
+  };
+  std::optional<Versions> VersionsOf(const StateKey& key) const;
+  bool HasCopy(size_t tier, const StateKey& key) const;
   // The tier's copy of the key is to go: it owes the erasure.
   void DropCopy(size_t tier, const StateKey& key);
   // The key is parked in a tier, as what was used last. Returns the tiers whose copies are of no use now: all others,
@@ -128,6 +135,7 @@ class TierLedger {
     size_t place = kNowhere;             // the tier it is parked in
     size_t checkpoint = kNowhere;        // the durable tier with its newest durable copy, `place` or not
     TierSet copies = 0;                  // the tiers that have a state of the key, of whatever age
+    std::optional<Versions> versions;    // of that copy
     int64_t bytes = 0;                   // what it counts for in levels_[place].bytes
     std::list<StateKey>::iterator used;  // in levels_[place].used
   };

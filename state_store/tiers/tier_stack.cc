@@ -45,6 +45,29 @@ size_t FirstDurable(const std::vector<StateTier*>& tiers) {
   return it == tiers.end() ? TierLedger::kNowhere : static_cast<size_t>(it - tiers.begin());
 }
 
+absl::Status RolledBack(std::string_view tier, const StateKey& key, const TierLedger::Versions& known,
+                        const std::optional<StateVersion>& found) {
+  const std::string what = found.has_value() ? found->ToString() : "nothing";
+  return MakeError(absl::StatusCode::kDataLoss, reason::kStateRolledBack,
+                   StrCat("the ", tier, " tier was set back: of ", key.ToString(), " it had ", known.oldest.ToString(),
+                          ", and now has ", what,
+                          found.has_value() ? "; RestoreCheckpoint goes on from that under a new epoch, and its token "
+                                              "counts say which inputs to send again"
+                                            : "; RestoreCheckpoint goes back to a named checkpoint where there is one, "
+                                              "else delete the session and make it again"),
+                   {{"tier", std::string(tier)}, {"known", known.oldest.ToString()}, {"found", what}});
+}
+
+// Later than any that this server has stored there.
+absl::Status WrittenByOthers(std::string_view tier, const StateKey& key, const TierLedger::Versions& known,
+                             const StateVersion& found) {
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
+      StrCat("another server has written the state of ", key.ToString(), " in the ", tier, " tier: ", found.ToString(),
+             ", where this one stored ", known.newest.ToString(), "; call the server that has it now"),
+      {{"tier", std::string(tier)}, {"known", known.newest.ToString()}, {"found", found.ToString()}});
+}
+
 }  // namespace
 
 TierStack::TierStack(std::vector<StateTier*> tiers, const TierLedgerOptions& options)
@@ -56,12 +79,21 @@ absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) 
   return StoreFrom(0, key, image);
 }
 
-void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes) {
+size_t TierStack::IndexOf(const StateTier& tier) const {
   const auto it = std::find(tiers_.begin(), tiers_.end(), &tier);
-  if (it == tiers_.end()) return;
-  const auto t = static_cast<size_t>(it - tiers_.begin());
+  return it == tiers_.end() ? kNowhere : static_cast<size_t>(it - tiers_.begin());
+}
+
+bool TierStack::HasCopy(const StateTier& tier, const StateKey& key) const {
+  const size_t t = IndexOf(tier);
+  return t != kNowhere && ledger_.HasCopy(t, key);
+}
+
+void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes, std::optional<StateVersion> version) {
+  const size_t t = IndexOf(tier);
+  if (t == kNowhere) return;
   Owner owner(ledger_, key);
-  ledger_.AddNewest(t, key);
+  ledger_.AddNewest(t, key, version);
   if (key.checkpoint.empty()) ledger_.Park(t, key, bytes);
 }
 
@@ -74,7 +106,7 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchCheckpoint(const StateKey& key) 
 absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool parked) {
   Owner owner(ledger_, key);
   const size_t from = ledger_.Find(key, parked);
-  if (from != kNowhere) return LoadFrom(from, key);
+  if (from != kNowhere) return parked ? LoadKnown(from, key) : LoadFrom(from, key);
 
   // A state that nobody told of: another server's, or one that List could not reach.
   absl::Status error = MakeError(absl::StatusCode::kNotFound,
@@ -86,7 +118,7 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool p
     if (status.ok()) {
       absl::StatusOr<SessionImagePtr> image = LoadFrom(t, key);
       if (image.ok()) {
-        ledger_.AddNewest(t, key);
+        ledger_.AddNewest(t, key, (*image)->header.version());
         return image;
       }
       status = image.status();
@@ -169,11 +201,12 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
     absl::StatusOr<StoreResult> result = tiers_[tier]->Store(key, image);
     ledger_.Note(tier, key, result.status());
     if (result.ok()) {
-      ledger_.AddNewest(tier, key);
+      ledger_.AddNewest(tier, key, image->header.version());
       return result;
     }
     if (absl::IsUnavailable(result.status()) && tiers_[tier]->durable()) {
-      ledger_.AddCopy(tier, key);  // whether it took the state before it went away is not known
+      ledger_.AddCopy(tier, key,
+                      image->header.version());  // whether it took the state before it went away is not known
     }
     if (!absl::IsResourceExhausted(result.status())) return result;
     const absl::Status room = MakeRoom(tier, bytes);
@@ -201,7 +234,7 @@ absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const Sessi
     }
     if (absl::IsUnavailable(status)) {
       unavailable.Update(status);
-    } else if (absl::IsResourceExhausted(status)) {
+    } else if (absl::IsResourceExhausted(status) || ErrorReason(status) == reason::kStatesTakenOver) {
       StrAppend(&full, "; ", tiers_[t]->name(), ": ", status.message());
     } else {
       return status;
@@ -216,6 +249,18 @@ absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const Sessi
 absl::StatusOr<SessionImagePtr> TierStack::LoadFrom(size_t tier, const StateKey& key) {
   absl::StatusOr<SessionImagePtr> image = tiers_[tier]->Load(key);
   ledger_.Note(tier, key, image.status());
+  return image;
+}
+
+absl::StatusOr<SessionImagePtr> TierStack::LoadKnown(size_t tier, const StateKey& key) {
+  absl::StatusOr<SessionImagePtr> image = LoadFrom(tier, key);
+  const std::optional<TierLedger::Versions> known = ledger_.VersionsOf(key);
+  if (!tiers_[tier]->durable() || !known.has_value()) return image;
+  if (absl::IsNotFound(image.status())) return RolledBack(tiers_[tier]->name(), key, *known, std::nullopt);
+  if (!image.ok()) return image;
+  const StateVersion found = (*image)->header.version();
+  if (found < known->oldest) return RolledBack(tiers_[tier]->name(), key, *known, found);
+  if (known->newest < found) return WrittenByOthers(tiers_[tier]->name(), key, *known, found);
   return image;
 }
 
@@ -275,7 +320,7 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
     absl::Status status;
     {
       Owner owner(ledger_, *next.key, Owner::kAcquired);
-      const absl::StatusOr<SessionImagePtr> image = LoadFrom(tier, *next.key);
+      const absl::StatusOr<SessionImagePtr> image = LoadKnown(tier, *next.key);
       status = image.ok() ? StoreFrom(tier + 1, *next.key, *image) : image.status();
       ledger_.Moved(tier, *next.key, status.ok());
     }

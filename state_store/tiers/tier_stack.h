@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,11 +46,14 @@ class TierStack {
   absl::Status TakesStates() const { return TakesStatesFrom(0); }
   // Says that a parked state, or a named checkpoint, is in a durable tier, as found by its List. Where two tiers have a
   // key, adopt the newer one last: the other goes once the state is stored again.
-  void Adopt(const StateKey& key, const StateTier& tier, int64_t bytes);
+  void Adopt(const StateKey& key, const StateTier& tier, int64_t bytes,
+             std::optional<StateVersion> version = std::nullopt);
   // The state, from wherever it is; it stays there. Of a session on the device, and of a named checkpoint: its copy in
-  // a durable tier. Errors of StateTier::Load.
+  // a durable tier. Errors of StateTier::Load; DATA_LOSS (STATE_ROLLED_BACK) where a durable tier has an older one than
+  // it took or was found to have, or none any more; FAILED_PRECONDITION (STATES_TAKEN_OVER) where it has a later one.
   absl::StatusOr<SessionImagePtr> Fetch(const StateKey& key);
-  // The newest copy in a durable tier, though a newer state may rest in host memory. Errors as of Fetch.
+  // The newest copy in a durable tier, though a newer state may rest in host memory; of whatever age it is there, for
+  // whoever goes on from it under a new epoch. Errors of StateTier::Load.
   absl::StatusOr<SessionImagePtr> FetchCheckpoint(const StateKey& key);
   // The session is on the device again. Its copy in a tier that is not durable goes; a durable one stays as its newest
   // checkpoint.
@@ -67,6 +71,8 @@ class TierStack {
   void Trim();
   bool WantsTrim() const;
 
+  // Whether the tier has a state of the session, of whatever age.
+  bool HasCopy(const StateTier& tier, const StateKey& key) const;
   // "host", "disk", "redis"; "" where the state is not parked.
   std::string PlaceOf(const StateKey& key) const;
   std::vector<TierUsage> usage() const;
@@ -81,6 +87,9 @@ class TierStack {
   // `parked`: from where it rests, if it does; else its checkpoint.
   absl::StatusOr<SessionImagePtr> FetchFrom(const StateKey& key, bool parked);
   absl::StatusOr<SessionImagePtr> LoadFrom(size_t tier, const StateKey& key);
+  // LoadFrom of what the ledger says is there: no older state, no later one.
+  absl::StatusOr<SessionImagePtr> LoadKnown(size_t tier, const StateKey& key);
+  size_t IndexOf(const StateTier& tier) const;
   void EraseCopies(const StateKey& key, TierLedger::TierSet tiers);
   absl::Status EraseOwed(size_t tier, const StateKey& key);
   void EraseSomeOwed();

@@ -14,7 +14,7 @@
 namespace gdn {
 namespace {
 
-constexpr int kPollMilliseconds = 20;  // how soon the acceptor hears that it is to stop
+constexpr int kPollMilliseconds = 20;  // how soon a thread hears that it is to stop, or to go on
 
 sockaddr_in Loopback(int port) {
   sockaddr_in address{};
@@ -79,6 +79,7 @@ void TcpProxy::CloseConnections() {
     ended.swap(connections_);  // nodes stay where they are, so their threads may go on using them
   }
   for (Connection& connection : ended) {
+    connection.ending = true;
     // What is read is woken; the descriptors stay ours until their thread has ended.
     shutdown(connection.client, SHUT_RDWR);
     shutdown(connection.server, SHUT_RDWR);
@@ -92,6 +93,10 @@ void TcpProxy::Accept() {
   while (!stop_) {
     pollfd waiting{.fd = listener_, .events = POLLIN, .revents = 0};
     if (poll(&waiting, 1, kPollMilliseconds) <= 0) continue;
+    if (cut_) {  // whoever connects waits in the kernel's queue
+      poll(nullptr, 0, kPollMilliseconds);
+      continue;
+    }
     const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (client < 0) continue;
     const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -118,6 +123,10 @@ void TcpProxy::Forward(Connection& connection) {
   std::array<pollfd, 2> ends = {pollfd{client, POLLIN, 0}, pollfd{server, POLLIN, 0}};
   for (bool open = true; open;) {
     if (poll(ends.data(), ends.size(), -1) < 0) break;
+    if (cut_ && !connection.ending) {
+      poll(nullptr, 0, kPollMilliseconds);
+      continue;
+    }
     for (const pollfd& end : ends) {
       if (end.revents == 0) continue;
       const ssize_t count = recv(end.fd, buffer.data(), buffer.size(), 0);

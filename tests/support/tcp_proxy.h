@@ -1,4 +1,5 @@
-// A TCP proxy on the loopback address that can lose a server's replies: for tests of what a client does then.
+// A TCP proxy on the loopback address that can lose a server's replies, be cut off, and lead to another server: for
+// tests of what a client does then.
 //
 // Thread safety: all methods from any thread. Ownership: owns its sockets and threads; connections end with it.
 //
@@ -31,6 +32,11 @@ class TcpProxy {
   void DropReplies();
   // The server's bytes that went nowhere.
   int64_t dropped_bytes() const { return dropped_bytes_; }
+  // From now on nothing passes on any connection, nor on new ones, until it is called again: a partition. What was sent
+  // meanwhile then arrives.
+  void CutOff(bool cut) { cut_ = cut; }
+  // Where new connections lead.
+  void LeadTo(int target_port) { target_port_ = target_port; }
   // Resets both sides of every connection.
   void CloseConnections();
 
@@ -39,13 +45,15 @@ class TcpProxy {
     int client = -1;
     int server = -1;
     std::atomic<bool> dropping{false};
+    std::atomic<bool> ending{false};
     std::thread thread;  // last: it uses the above
   };
 
   void Accept();
   void Forward(Connection& connection);
 
-  const int target_port_;
+  std::atomic<int> target_port_;
+  std::atomic<bool> cut_{false};
   int listener_ = -1;
   int port_ = 0;
   std::atomic<bool> stop_{false};

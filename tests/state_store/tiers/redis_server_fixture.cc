@@ -107,11 +107,15 @@ std::string RedisServer::endpoint() const {
   return options_.tcp ? "127.0.0.1:" + std::to_string(port_) : "unix:" + folder_.path() + "/socket";
 }
 
-std::string RedisServer::Command(const std::vector<std::string>& arguments) const {
+std::string RedisServer::CommandAs(const std::string& password, const std::vector<std::string>& arguments) const {
   redisContext* context =
       options_.tcp ? redisConnect("127.0.0.1", port_) : redisConnectUnix((folder_.path() + "/socket").c_str());
   if (context == nullptr) return "(no memory)";
   std::string answer = context->errstr;
+  if (context->err == 0 && !password.empty()) {
+    if (void* const reply = redisCommand(context, "AUTH %s", password.c_str()); reply != nullptr)
+      freeReplyObject(reply);
+  }
   if (context->err == 0) {
     std::vector<const char*> argv;
     std::vector<size_t> sizes;

@@ -40,9 +40,12 @@ class RedisServer {
   void Kill();
 
   std::string endpoint() const;
+  int port() const { return port_; }  // with `tcp`
   // Sends one command and returns its reply as text: strings and errors as they are, numbers in decimal, arrays line by
   // line, "(nil)".
-  std::string Command(const std::vector<std::string>& arguments) const;
+  std::string Command(const std::vector<std::string>& arguments) const { return CommandAs("", arguments); }
+  // With a password.
+  std::string CommandAs(const std::string& password, const std::vector<std::string>& arguments) const;
 
  private:
   const RedisServerOptions options_;

@@ -26,7 +26,9 @@ class RedisTierFixture : public ::testing::Test {
     server_.emplace(std::move(options));
     server_->Start();
     tier_ = Connect(*server_);
+    EXPECT_TRUE(tier_->NextIncarnation().ok());
   }
+  // One that has not taken its prefix: it can read.
   std::unique_ptr<RedisTier> Connect(const RedisServer& server, RedisTierOptions options = {}) {
     options.endpoint = server.endpoint();
     options.chunk_bytes = 1024;   // states of tests are small

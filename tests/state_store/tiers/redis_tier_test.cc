@@ -17,6 +17,7 @@ using ::testing::Not;
 
 const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
 const StateKey kNamed{.principal = "ab12", .id = "chat-1", .checkpoint = "before~lunch"};
+constexpr int kClaimKeys = 2;  // owner, incarnation
 const StateKey kOther{.principal = "", .id = "op", .checkpoint = ""};
 
 class RedisTierTest : public RedisTierFixture {
@@ -33,6 +34,7 @@ TEST_F(RedisTierTest, GivesBackWhatWasStoredBitForBit) {
     RedisServer server({.tcp = tcp});
     server.Start();
     const auto tier = Connect(server);
+    ASSERT_TRUE(tier->NextIncarnation().ok());
     EXPECT_TRUE(tier->durable());
     EXPECT_EQ(tier->endpoint(), server.endpoint());
     Store(*tier, kKey, MakeModelSession(1));
@@ -53,7 +55,7 @@ TEST_F(RedisTierTest, ReplacesAStateAndLeavesNoOldChunks) {
   for (uint64_t seed = 1; seed < 6; ++seed) Store(*tier_, kKey, MakeModelSession(seed));
   const int64_t chunks = (tier_->usage().used_bytes + 1023) / 1024;
   EXPECT_GT(chunks, 5);
-  EXPECT_EQ(server_->Command({"DBSIZE"}), std::to_string(chunks + 1));
+  EXPECT_EQ(server_->Command({"DBSIZE"}), std::to_string(chunks + 1 + kClaimKeys));
   ExpectLoads(*tier_, kKey, MakeModelSession(5));
   const std::string names = server_->Command({"KEYS", "*"});
   EXPECT_THAT(names, HasSubstr("gdn:{ab12/chat-1}\n"));
@@ -81,7 +83,7 @@ TEST_F(RedisTierTest, ErasesAStateOrAllOfASession) {
   EXPECT_EQ(ErrorReason(tier_->Load(kNamed).status()), reason::kCheckpointNotFound);
   ExpectLoads(*tier_, kOther, MakeOperatorSession(3));
   EXPECT_TRUE(tier_->Erase(kOther, /*all=*/true).ok());
-  EXPECT_EQ(server_->Command({"DBSIZE"}), "0");
+  EXPECT_EQ(server_->Command({"DBSIZE"}), std::to_string(kClaimKeys));
   EXPECT_EQ(tier_->usage().sessions, 0);
   EXPECT_EQ(tier_->usage().used_bytes, 0);
 }
@@ -126,6 +128,7 @@ TEST_F(RedisTierTest, TiersOfDifferentPrefixesDoNotSeeEachOther) {
   Start();
   const auto a = Connect(*server_, {.prefix = "a:"});
   const auto b = Connect(*server_, {.prefix = "a:b:"});
+  ASSERT_TRUE(a->NextIncarnation().ok() && b->NextIncarnation().ok());
   Store(*a, kKey, MakeModelSession(1));
   EXPECT_TRUE(absl::IsNotFound(b->Load(kKey).status()));
   EXPECT_TRUE(b->List()->empty());
@@ -197,6 +200,7 @@ TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
 
   EXPECT_TRUE(absl::IsNotFound(connect(server.endpoint(), "se@cret")->Load(kKey).status()));
   const auto tier = connect("redis://:se%40cret@" + server.endpoint() + "/3", "");
+  ASSERT_TRUE(tier->NextIncarnation().ok());
   Store(*tier, kOther, MakeOperatorSession(1));
   EXPECT_TRUE(absl::IsNotFound(connect("redis://:se%40cret@" + server.endpoint(), "")->Load(kOther).status()));
   EXPECT_THAT(tier->endpoint(), Not(HasSubstr("se")));
@@ -213,10 +217,51 @@ TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
   EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther, /*all=*/true)));
   EXPECT_EQ(tier->usage().failures, 4);
   server.Start();
+  EXPECT_TRUE(absl::IsUnavailable(tier->Erase(kOther, /*all=*/true))) << "the prefix is not taken yet";
+  ASSERT_TRUE(tier->NextIncarnation().ok());
   Store(*tier, kOther, MakeOperatorSession(1));
   server.Kill();
   server.Start();  // without its data, and without the connection
   EXPECT_TRUE(absl::IsNotFound(tier->Load(kOther).status()));
+}
+
+TEST_F(RedisTierTest, OnlyTheLastThatTookThePrefixWrites) {
+  Start();
+  Store(*tier_, kKey, MakeModelSession(1));
+  const auto later = Connect(*server_);
+  ASSERT_EQ(*later->NextIncarnation(), 2);
+  ExpectLoads(*later, kKey, MakeModelSession(1));
+  const auto taken_over = [](const absl::Status& status) {
+    ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver);
+    EXPECT_FALSE(ErrorMetadata(status).contains("owner"));
+  };
+  taken_over(tier_->Store(kKey, MakeImage(MakeModelSession(2), memory_.host)).status());
+  taken_over(tier_->Erase(kKey, /*all=*/true));
+  taken_over(tier_->Load(kKey).status());
+  taken_over(tier_->CheckClaim());
+  ExpectLoads(*later, kKey, MakeModelSession(1));
+  EXPECT_TRUE(later->CheckClaim().ok());
+  // For good, though the later one goes and the store with it.
+  server_->Command({"FLUSHALL"});
+  taken_over(tier_->CheckClaim());
+  taken_over(tier_->NextIncarnation().status());
+}
+
+TEST_F(RedisTierTest, AStoreThatWentBackIsTakenAgainByTheServerThatCameLast) {
+  Start();
+  const auto later = Connect(*server_);
+  const std::string owner = server_->Command({"HGET", "gdn:owner", "server"});
+  ASSERT_TRUE(later->NextIncarnation().ok());
+  // As it was before: the owner is one that the later server took it from, and the number is lower.
+  server_->Command({"HSET", "gdn:owner", "server", owner, "before", "", "incarnation", "1"});
+  server_->Command({"SET", "gdn:incarnation", "1"});
+  EXPECT_TRUE(tier_->CheckClaim().ok()) << "it looks as if the prefix were still its own";
+  Store(*later, kKey, MakeModelSession(1));
+  EXPECT_EQ(server_->Command({"GET", "gdn:incarnation"}), "2");
+  EXPECT_EQ(ErrorReason(tier_->CheckClaim()), reason::kStatesTakenOver);
+  server_->Command({"FLUSHALL"});
+  Store(*later, kKey, MakeModelSession(2));
+  ExpectLoads(*later, kKey, MakeModelSession(2));
 }
 
 TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
@@ -234,7 +279,7 @@ TEST_F(RedisTierTest, KeepsTheOldStateWhereTheServersMemoryIsFull) {
   Store(*tier_, kKey, MakeModelSession(3));
   ExpectLoads(*tier_, kKey, MakeModelSession(3));
   EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
-  EXPECT_EQ(server_->Command({"DBSIZE"}), "0");
+  EXPECT_EQ(server_->Command({"DBSIZE"}), std::to_string(kClaimKeys));
 }
 
 TEST_F(RedisTierTest, AReaderFindsTheOldOrTheNewStateWhileOneIsStored) {

@@ -259,6 +259,45 @@ TEST_F(TierStackTest, AnOlderCopyThatCouldNotBeErasedIsNeverFetched) {
   EXPECT_THAT(redis_.versions(), IsEmpty());
 }
 
+SessionImagePtr At(int64_t epoch, int64_t changes) {
+  const auto image = std::const_pointer_cast<SessionImage>(MakeVersion(changes));
+  image->header.epoch = epoch;
+  image->header.changes = changes;
+  return image;
+}
+
+TEST_F(TierStackTest, AnOlderStateThanTheTierTookIsNeverFetchedButToBeRestored) {
+  TierStack stack({&redis_}, {.retry_after = absl::ZeroDuration()});
+  ASSERT_TRUE(stack.Park(Key("a"), At(1, 5)).ok());
+  ASSERT_TRUE(redis_.Store(Key("a"), At(1, 4)).ok());  // behind the stack's back
+  absl::Status status = stack.Fetch(Key("a")).status();
+  ExpectError(status, absl::StatusCode::kDataLoss, reason::kStateRolledBack);
+  EXPECT_EQ(ErrorMetadata(status)["known"], "epoch 1, change 5");
+  EXPECT_EQ(ErrorMetadata(status)["found"], "epoch 1, change 4");
+  EXPECT_EQ(VersionOf(*stack.FetchCheckpoint(Key("a"))), 4);
+  ASSERT_TRUE(stack.Checkpoint(Key("a"), At(2, 5)).ok());
+  EXPECT_EQ(VersionOf(*stack.Fetch(Key("a"))), 5);
+
+  ASSERT_TRUE(redis_.Store(Key("a"), At(2, 6)).ok());
+  status = stack.Fetch(Key("a")).status();
+  ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver);
+  ASSERT_TRUE(redis_.Erase(Key("a"), /*all=*/false).ok());
+  ExpectError(stack.Fetch(Key("a")).status(), absl::StatusCode::kDataLoss, reason::kStateRolledBack);
+}
+
+TEST_F(TierStackTest, AStateWhoseStoreWasNotAnsweredMayBeThereOrNot) {
+  TierStack stack({&redis_}, {.retry_after = absl::ZeroDuration()});
+  ASSERT_TRUE(stack.Park(Key("a"), At(1, 5)).ok());
+  redis_.FailStores(Unavailable("redis"));
+  EXPECT_FALSE(stack.Checkpoint(Key("a"), At(3, 5)).ok());
+  redis_.FailStores(absl::OkStatus());
+  EXPECT_TRUE(stack.Fetch(Key("a")).ok());
+  ASSERT_TRUE(redis_.Store(Key("a"), At(3, 5)).ok());  // it had come to pass
+  EXPECT_TRUE(stack.Fetch(Key("a")).ok());
+  ASSERT_TRUE(redis_.Store(Key("a"), At(3, 6)).ok());
+  EXPECT_FALSE(stack.Fetch(Key("a")).ok());
+}
+
 TEST_F(TierStackTest, TrimMakesRoomInHostMemoryAheadOfTime) {
   HostTier host(1000);
   FakeTier disk("disk", true, 0);

@@ -1,0 +1,40 @@
+#include "server/session/store_watch.h"
+
+#include <spdlog/spdlog.h>
+
+#include "base/error.h"
+#include "base/this_thread.h"
+
+namespace gdn {
+
+StoreWatch::StoreWatch(const StoreWatchParts& parts, absl::Duration interval)
+    : parts_(parts), thread_([this, interval] {
+        NameThisThread("gdn-store-watch");
+        Loop(interval);
+      }) {}
+
+StoreWatch::~StoreWatch() {
+  stop_.Notify();
+  thread_.join();
+}
+
+void StoreWatch::Loop(absl::Duration interval) {
+  while (!stop_.WaitForNotificationWithTimeout(interval)) {
+    const absl::Status claim = parts_.store.CheckClaim();
+    if (ErrorReason(claim) != reason::kStatesTakenOver) continue;
+    return StopServing(claim);  // for good: nothing is stored there from now on
+  }
+}
+
+void StoreWatch::StopServing(const absl::Status& why) {
+  int64_t stopped = 0;
+  for (const std::shared_ptr<Session>& session : parts_.sessions.All()) {
+    if (!parts_.tiers.HasCopy(parts_.store, session->key())) continue;
+    session->StopServing(why);
+    ++stopped;
+  }
+  spdlog::critical("{} sessions are no longer served here: another server has their states in {}", stopped,
+                   parts_.store.name());
+}
+
+}  // namespace gdn

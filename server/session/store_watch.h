@@ -1,0 +1,40 @@
+// Asks a shared store now and then whether it is still this server's. Where another server has taken it, the sessions
+// with a state there are served by that one, and no longer here.
+//
+// Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
+//
+//   StoreWatch watch({.store = redis, .tiers = tiers, .sessions = sessions}, absl::Seconds(1));
+#pragma once
+
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "server/session/session_manager.h"
+#include "state_store/tiers/tier_stack.h"
+
+namespace gdn {
+
+struct StoreWatchParts {
+  StateTier& store;
+  TierStack& tiers;
+  SessionManager& sessions;
+};
+
+class StoreWatch {
+ public:
+  StoreWatch(const StoreWatchParts& parts, absl::Duration interval);
+  ~StoreWatch();
+  StoreWatch(const StoreWatch&) = delete;
+  StoreWatch& operator=(const StoreWatch&) = delete;
+
+ private:
+  void Loop(absl::Duration interval);
+  void StopServing(const absl::Status& why);
+
+  const StoreWatchParts parts_;
+  absl::Notification stop_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace gdn

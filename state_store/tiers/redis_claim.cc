@@ -1,0 +1,108 @@
+#include "state_store/tiers/redis_claim.h"
+
+#include <hiredis/hiredis.h>
+#include <spdlog/spdlog.h>
+
+#include <string_view>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+// The owners before this one that are remembered, 64 of them; one that is further back is taken for a later one.
+constexpr std::string_view kBeforeBytes = "2112";
+
+// KEYS: owner, incarnation. ARGV: server, bytes of the owners before it. A Take whose answer was lost may run again:
+// an owner is not before itself.
+constexpr std::string_view kTakeScript = R"(
+local number = redis.call('INCR', KEYS[2])
+local last = redis.call('HMGET', KEYS[1], 'server', 'before')
+local before = last[2] or ''
+if last[1] and last[1] ~= ARGV[1] then before = last[1] .. ' ' .. before end
+before = string.sub(before, 1, tonumber(ARGV[2]))
+redis.call('HSET', KEYS[1], 'server', ARGV[1], 'incarnation', number, 'before', before)
+return {number, before})";
+
+// KEYS: owner, incarnation. ARGV: server, its incarnation, the owners before it, who is the owner now.
+constexpr std::string_view kRetakeScript = R"(
+local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
+if owner ~= ARGV[1] and owner ~= ARGV[4] then return redis.error_reply('FENCED ' .. owner) end
+redis.call('HSET', KEYS[1], 'server', ARGV[1], 'incarnation', ARGV[2], 'before', ARGV[3])
+if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[2], ARGV[2]) end
+return redis.status_reply('OK'))";
+
+constexpr std::string_view kCheckScript = "return redis.status_reply('OK')";
+constexpr std::string_view kNobody = "nobody";
+constexpr std::string_view kOwner = "owner";  // of an IsFenced error's metadata
+
+}  // namespace
+
+bool IsFenced(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) && ErrorMetadata(status).contains(std::string(kOwner));
+}
+
+absl::StatusOr<int64_t> RedisClaim::Take(RedisConnection& redis) {
+  GDN_RETURN_IF_ERROR(lost());
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply,
+                       redis.Call({"EVAL", kTakeScript, "2", OwnerKey(), IncarnationKey(), server_, kBeforeBytes}));
+  if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
+      reply->element[1]->type != REDIS_REPLY_STRING) {
+    return RedisUnavailable(redis.endpoint(), "an answer that is no owner's");
+  }
+  const std::string_view before(reply->element[1]->str, reply->element[1]->len);
+  absl::MutexLock lock(&mu_);
+  incarnation_ = reply->element[0]->integer;
+  before_ = before;
+  return incarnation_;
+}
+
+std::string RedisClaim::token() const {
+  absl::MutexLock lock(&mu_);
+  return incarnation_ == 0 ? "" : server_;
+}
+
+absl::Status RedisClaim::Recover(RedisConnection& redis, const absl::Status& fenced) {
+  const std::string owner = ErrorMetadata(fenced)[std::string(kOwner)];
+  std::string incarnation;
+  std::string before;
+  {
+    absl::MutexLock lock(&mu_);
+    GDN_RETURN_IF_ERROR(lost_);
+    if (owner != kNobody && (" " + before_ + " ").find(" " + owner + " ") == std::string::npos) {
+      lost_ = RedisError(redis.endpoint(), absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
+                         StrCat("another server has taken over the states under the prefix '", prefix_,
+                                "'; they are served there, and here no more"));
+      spdlog::critical("{}; give each server a --redis-prefix of its own. This one keeps what is not there",
+                       std::string(lost_.message()));
+      return lost_;
+    }
+    incarnation = std::to_string(incarnation_);
+    before = before_;
+  }
+  const absl::StatusOr<RedisReply> retaken =
+      redis.Call({"EVAL", kRetakeScript, "2", OwnerKey(), IncarnationKey(), server_, incarnation, before, owner});
+  if (IsFenced(retaken.status())) return Recover(redis, retaken.status());  // somebody was faster
+  GDN_RETURN_IF_ERROR(retaken.status());
+  spdlog::critical(
+      "redis at {} has gone back to a time before this server ({}): emptied, restored, or a replica that lagged. The "
+      "prefix '{}' is taken again; states that are older than those this server stored are not served",
+      redis.endpoint().ToString(), owner == kNobody ? "it has no owner" : "an owner before it", prefix_);
+  return absl::OkStatus();
+}
+
+absl::Status RedisClaim::Check(RedisConnection& redis) {
+  GDN_RETURN_IF_ERROR(lost());
+  const std::string script = StrCat(kFencedScript, kCheckScript);
+  const absl::Status answered = redis.Call({"EVAL", script, "1", OwnerKey(), token()}).status();
+  return IsFenced(answered) ? Recover(redis, answered) : answered;
+}
+
+absl::Status RedisClaim::lost() const {
+  absl::MutexLock lock(&mu_);
+  return lost_;
+}
+
+}  // namespace gdn

@@ -65,6 +65,7 @@ GdnServer::GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options)
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
   rpc_ = nullptr;  // no call from here on
+  if (states_ != nullptr) states_->StopWatching();
 }
 
 absl::Status GdnServer::LoadModels() {

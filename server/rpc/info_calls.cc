@@ -43,6 +43,7 @@ void FillTier(const TierUsage& usage, v1::TierInfo* out) {
   out->set_failures(usage.failures);
   out->set_stored_bytes(usage.stored_bytes);
   out->set_loaded_bytes(usage.loaded_bytes);
+  out->set_problem(usage.problem);
 }
 
 }  // namespace

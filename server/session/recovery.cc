@@ -36,6 +36,12 @@ absl::StatusOr<int64_t> EpochOf(const StoredSession& stored, std::optional<int64
   return std::max(*first_epoch, stored.header.epoch + 1);
 }
 
+// By what they say; clocks only where that is equal, as in files of before changes were counted.
+bool IsLater(const StoredSession& a, const StoredSession& b) {
+  if (a.header.version() != b.header.version()) return a.header.version() > b.header.version();
+  return a.stored_at > b.stored_at;
+}
+
 std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec) {
   std::vector<LayerInfo> infos;
   for (const int32_t layer : spec.layers) {
@@ -62,7 +68,7 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
     for (StoredSession& session : stored) {
       if (!session.key.checkpoint.empty()) continue;  // found again by name
       const auto it = newest.find(session.key);
-      if (it != newest.end() && it->second.first.stored_at >= session.stored_at) continue;
+      if (it != newest.end() && !IsLater(session, it->second.first)) continue;
       const StateKey key = session.key;
       newest.insert_or_assign(key, std::pair(std::move(session), tier));
     }
@@ -77,19 +83,26 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
       spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(epoch.status().message()));
       continue;
     }
+    if (tiers.IsErased(*tier, key)) continue;  // while the tier did not answer
     std::vector<LayerInfo> layers = LayersOf(stored, *spec);
     const SessionHeader& header = stored.header;
-    sessions.Adopt({.principal = key.principal,
-                    .id = key.id,
-                    .spec = *std::move(spec),
-                    .affinity = header.affinity,
-                    .request = header.request,
-                    .idle_ttl = header.idle_ttl,
-                    .max_lifetime = header.max_lifetime,
-                    .epoch = *epoch,
-                    .changes = std::max<int64_t>(header.changes, 1),
-                    .create_time = header.create_time},
-                   std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
+    const SessionLease adopted =
+        sessions.Adopt({.principal = key.principal,
+                        .id = key.id,
+                        .spec = *std::move(spec),
+                        .affinity = header.affinity,
+                        .request = header.request,
+                        .idle_ttl = header.idle_ttl,
+                        .max_lifetime = header.max_lifetime,
+                        .epoch = *epoch,
+                        .changes = std::max<int64_t>(header.changes, 1),
+                        .create_time = header.create_time},
+                       std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
+    if (!adopted.valid()) {
+      ++recovered.passed_over;
+      spdlog::warn("the stored session id={} stays where it is: another of its name was made meanwhile", key.id);
+      continue;
+    }
     tiers.Adopt(key, *tier, stored.bytes, header.version());
     ++recovered.sessions;
   }

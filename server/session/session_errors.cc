@@ -26,6 +26,13 @@ absl::Status SessionNotFound(const std::string& id) {
                    StrCat("no session named '", NameOf(id), "'; create it first"), {{"session", NameOf(id)}});
 }
 
+absl::Status SessionMaybeIn(const std::string& tier, const std::string& id) {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+                   StrCat("no session named '", NameOf(id), "' is known yet: the ", tier,
+                          " tier, which may have it, has not answered since the server started; try again"),
+                   {{"tier", tier}, {"session", NameOf(id)}});
+}
+
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers) {
   const std::string expected = absl::StrJoin(layers, ",");
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,

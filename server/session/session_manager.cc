@@ -66,8 +66,8 @@ absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
   return SessionCreation(this, key, std::move(session), std::move(lease));
 }
 
-void SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
-                           bool epoch_is_stored) {
+SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
+                                   bool epoch_is_stored) {
   const Key key(init.principal, init.id);
   std::vector<int64_t> counts;
   counts.reserve(layers.size());
@@ -75,13 +75,21 @@ void SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl
   const auto changes = static_cast<uint64_t>(init.changes);
   auto session = std::make_shared<Session>(std::move(init), std::move(layers), &environment_);
   session->NoteDurable(epoch_is_stored ? changes : 0, counts, durable_time);
+  SessionLease lease = session->TryLock();
   absl::MutexLock lock(&mu_);
-  sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished});
+  const bool adopted = sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished}).second;
+  return adopted ? std::move(lease) : SessionLease();
+}
+
+void SessionManager::SetUnknownIn(std::string_view tier) {
+  absl::MutexLock lock(&mu_);
+  unknown_in_ = tier;
 }
 
 absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(std::string_view principal, std::string_view id) const {
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(KeyLess::View(principal, id));
+  if (it == sessions_.end() && !unknown_in_.empty()) return SessionMaybeIn(unknown_in_, std::string(id));
   if (it == sessions_.end() || it->second.phase != Phase::kPublished) return SessionNotFound(std::string(id));
   it->second.session->Touch();
   return it->second.session;

@@ -79,10 +79,15 @@ class SessionManager {
   // session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or
   // ended.
   absl::StatusOr<SessionCreation> Begin(SessionInit init);
-  // A session whose states are parked already, found when the server started. Nothing where its id is taken.
-  // `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until it is stored
-  // again.
-  void Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time, bool epoch_is_stored = true);
+  // A session whose states are parked already, found in a tier; locked, until the tiers know of it. Invalid where its
+  // id is taken. `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until
+  // it is stored again.
+  SessionLease Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
+                     bool epoch_is_stored = true);
+
+  // Whether there may be sessions in a tier that has not answered yet (its name): Find then has UNAVAILABLE
+  // (TIER_UNAVAILABLE) for what it does not know. "": all are known.
+  void SetUnknownIn(std::string_view tier);
 
   // NOT_FOUND (SESSION_NOT_FOUND).
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view principal, std::string_view id) const;
@@ -131,6 +136,7 @@ class SessionManager {
   SessionEnvironment& environment_;
   std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;
+  std::string unknown_in_ ABSL_GUARDED_BY(mu_);
   std::map<Key, Entry, KeyLess> sessions_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include <spdlog/spdlog.h>
+
 #include "base/count_limits.h"
 #include "base/error.h"
 #include "base/random_id.h"
@@ -27,7 +29,13 @@ constexpr int kDrawnBits = 16;
 // The store is asked whose it is every so many rounds of housekeeping.
 constexpr int kRoundsPerWatch = 5;
 
-int64_t FirstEpoch(int64_t incarnation) {
+absl::StatusOr<int64_t> FirstEpoch(int64_t incarnation) {
+  constexpr int64_t kMostStarts = kMaxEpoch >> (kEpochBits + kDrawnBits);
+  if (incarnation >= kMostStarts) {
+    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                     StrCat("this is start ", incarnation, " of the durable tiers, more than the ", kMostStarts,
+                            " there can be; their count of starts is damaged"));
+  }
   const int64_t drawn = std::stol(RandomId().substr(0, kDrawnBits / 4), nullptr, /*base=*/16);
   return (incarnation << kDrawnBits | drawn) << kEpochBits;
 }
@@ -104,33 +112,52 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
 
 absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   std::vector<StateTier*> durable;
-  if (disk_ != nullptr) durable.push_back(disk_.get());
-  if (redis_ != nullptr) durable.push_back(redis_.get());
-  if (durable.empty()) return Recovered();
   int64_t incarnation = 0;
-  for (StateTier* tier : durable) {
-    GDN_ASSIGN_OR_RETURN(const int64_t starts, tier->NextIncarnation());
-    incarnation = std::max(incarnation, starts);
+  bool redis_answers = redis_ != nullptr;
+  for (StateTier* tier : {static_cast<StateTier*>(disk_.get()), redis_.get()}) {
+    if (tier == nullptr) continue;
+    const absl::StatusOr<int64_t> starts = tier->NextIncarnation();
+    if (tier == redis_.get() && disk_ != nullptr && absl::IsUnavailable(starts.status())) {
+      spdlog::error("degraded: {}. The sessions in it are UNAVAILABLE until it answers; the others are served",
+                    std::string(starts.status().message()));
+      redis_answers = false;
+      sessions_->SetUnknownIn(redis_->name());
+      continue;
+    }
+    GDN_RETURN_IF_ERROR(starts.status());
+    incarnation = std::max(incarnation, *starts);
+    durable.push_back(tier);
   }
+  if (durable.empty()) return Recovered();
   // Without the note of an orderly end, clients may have had answers to steps that are lost.
   bool orderly = false;
   if (disk_ != nullptr) {
     GDN_ASSIGN_OR_RETURN(const std::optional<int64_t> marker, disk_->TakeCleanMarker());
     orderly = marker.has_value();
   }
-  if (incarnation >= kMaxEpoch >> (kEpochBits + kDrawnBits)) {
-    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                     StrCat("this is start ", incarnation, " of the durable tiers, more than the ",
-                            kMaxEpoch >> (kEpochBits + kDrawnBits), " there can be; their count of starts is damaged"));
-  }
-  std::optional<int64_t> first_epoch;
-  if (!orderly) first_epoch = FirstEpoch(incarnation);
-  absl::StatusOr<Recovered> recovered = RecoverSessions(*tiers_, durable, *sessions_, spec_of, first_epoch);
+  GDN_ASSIGN_OR_RETURN(const int64_t next_epoch, FirstEpoch(incarnation));
+  absl::StatusOr<Recovered> recovered =
+      RecoverSessions(*tiers_, durable, *sessions_, spec_of, orderly ? std::nullopt : std::optional(next_epoch));
   if (redis_ != nullptr) {
+    std::function<absl::Status()> take_in;
+    if (!redis_answers) take_in = [this, spec_of] { return TakeRedisIn(spec_of); };
     store_watch_ = std::make_unique<StoreWatch>(
-        StoreWatchParts{.store = *redis_, .tiers = *tiers_, .sessions = *sessions_}, watch_interval_);
+        StoreWatchParts{.store = *redis_, .tiers = *tiers_, .sessions = *sessions_, .take_in = std::move(take_in)},
+        watch_interval_);
   }
   return recovered;
+}
+
+absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
+  GDN_ASSIGN_OR_RETURN(const int64_t incarnation, redis_->NextIncarnation());
+  // A new epoch, whatever the note on the disk says: nobody knows who had the store meanwhile.
+  GDN_ASSIGN_OR_RETURN(const int64_t first_epoch, FirstEpoch(incarnation));
+  GDN_ASSIGN_OR_RETURN(const Recovered recovered,
+                       RecoverSessions(*tiers_, {redis_.get()}, *sessions_, spec_of, first_epoch));
+  sessions_->SetUnknownIn("");
+  spdlog::info("redis answers, no longer degraded: sessions recovered={} passed_over={}", recovered.sessions,
+               recovered.passed_over);
+  return absl::OkStatus();
 }
 
 bool StateService::Drain() {

@@ -47,8 +47,10 @@ class StateService {
                                                             const StateServiceOptions& options);
   ~StateService();
 
-  // Sessions that an earlier process left behind.
+  // Sessions that an earlier process left behind. Where there is a disk, a Redis that does not answer is taken in once
+  // it does; `spec_of` is then called by another thread, until StopWatching.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
+  void StopWatching() { store_watch_ = nullptr; }
   // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step
   // may run any more. False where a session could not be made durable.
   bool Drain();
@@ -68,6 +70,8 @@ class StateService {
  private:
   StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
+  // Of a Redis that did not answer when the server started, and does now.
+  absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
 
   absl::Duration watch_interval_;
   // Each uses those before it.

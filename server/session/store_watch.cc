@@ -19,7 +19,9 @@ StoreWatch::~StoreWatch() {
 }
 
 void StoreWatch::Loop(absl::Duration interval) {
+  bool taken_in = parts_.take_in == nullptr;
   while (!stop_.WaitForNotificationWithTimeout(interval)) {
+    if (!taken_in && !(taken_in = parts_.take_in().ok())) continue;
     const absl::Status claim = parts_.store.CheckClaim();
     if (ErrorReason(claim) != reason::kStatesTakenOver) continue;
     return StopServing(claim);  // for good: nothing is stored there from now on

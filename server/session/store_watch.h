@@ -1,13 +1,16 @@
 // Asks a shared store now and then whether it is still this server's. Where another server has taken it, the sessions
-// with a state there are served by that one, and no longer here.
+// with a state there are served by that one, and no longer here. A store that did not answer when the server started is
+// taken in once it does.
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //
 //   StoreWatch watch({.store = redis, .tiers = tiers, .sessions = sessions}, absl::Seconds(1));
 #pragma once
 
+#include <functional>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "server/session/session_manager.h"
@@ -19,6 +22,7 @@ struct StoreWatchParts {
   StateTier& store;
   TierStack& tiers;
   SessionManager& sessions;
+  std::function<absl::Status()> take_in;  // of a store that is not in use yet; else nullptr
 };
 
 class StoreWatch {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "spdlog/spdlog.h"
 #include "state_store/tiers/durable_file.h"
 
 namespace gdn {
@@ -79,6 +80,12 @@ absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder)
   return entries;
 }
 
+// Whether there may be files in it; a link is what it leads to.
+bool IsFolder(const fs::directory_entry& entry) {
+  std::error_code error;
+  return entry.is_directory(error) || error;  // whoever lists it says what is wrong
+}
+
 int64_t FileBytes(const fs::directory_entry& file) {
   std::error_code error;
   const auto size = file.file_size(error);
@@ -136,15 +143,26 @@ std::string DiskFolder::DeltaPath(const StateKey& key) const { return StrCat(Ses
 absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remove_leftovers) const {
   std::map<StateKey, Files> found;
   GDN_ASSIGN_OR_RETURN(const auto principals, Entries(SessionsFolder()));
+  // What no server made stays where it is; it is told of once.
+  const auto pass_over = [remove_leftovers](const fs::directory_entry& stray) {
+    if (remove_leftovers) spdlog::warn("disk tier: '{}' is no session's and is passed over", stray.path().string());
+  };
   for (const fs::directory_entry& principal : principals) {
     std::string name = principal.path().filename().string();
     if (name == kAnonymous) name.clear();
+    if (!IsFolder(principal) || !IsPrincipal(name)) {
+      pass_over(principal);
+      continue;
+    }
     GDN_ASSIGN_OR_RETURN(const auto sessions, Entries(principal.path()));
     for (const fs::directory_entry& session : sessions) {
       const std::string folder = session.path().filename().string();
-      if (!folder.starts_with(kSessionPrefix)) continue;
-      const StateKey key{.principal = name, .id = folder.substr(kSessionPrefix.size()), .checkpoint = {}};
-      GDN_RETURN_IF_ERROR(ScanSession(key, remove_leftovers, found));
+      const std::string id = folder.starts_with(kSessionPrefix) ? folder.substr(kSessionPrefix.size()) : "";
+      if (!IsFolder(session) || !IsId(id)) {
+        pass_over(session);
+        continue;
+      }
+      GDN_RETURN_IF_ERROR(ScanSession({.principal = name, .id = id, .checkpoint = {}}, remove_leftovers, found));
     }
   }
   return found;

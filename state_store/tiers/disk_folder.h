@@ -54,7 +54,8 @@ class DiskFolder {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
   };
-  // All state files. `remove_leftovers`: what was never finished goes.
+  // All state files; what has another name or is no folder is passed over. `remove_leftovers`: what was never finished
+  // goes.
   absl::StatusOr<std::map<StateKey, Files>> Scan(bool remove_leftovers) const;
 
   // Durable on return.

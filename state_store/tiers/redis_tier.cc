@@ -310,6 +310,9 @@ TierUsage RedisTier::usage() const {
   TierUsage usage = usage_;
   usage.name = name();
   usage.sessions = static_cast<int64_t>(bytes_.size());
+  absl::Status problem = claim_.lost();
+  problem.Update(CheckTaken());
+  usage.problem = std::string(problem.message());
   return usage;
 }
 

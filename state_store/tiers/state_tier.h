@@ -67,6 +67,7 @@ struct TierUsage {
   int64_t failures = 0;  // of both
   int64_t stored_bytes = 0;
   int64_t loaded_bytes = 0;
+  std::string problem = {};  // why none of its states can be had for now; "": they can
 };
 
 class StateTier {

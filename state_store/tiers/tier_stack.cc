@@ -89,6 +89,11 @@ bool TierStack::HasCopy(const StateTier& tier, const StateKey& key) const {
   return t != kNowhere && ledger_.HasCopy(t, key);
 }
 
+bool TierStack::IsErased(const StateTier& tier, const StateKey& key) const {
+  const size_t t = IndexOf(tier);
+  return t != kNowhere && !ledger_.Owed(t, key).empty();
+}
+
 void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes, std::optional<StateVersion> version) {
   const size_t t = IndexOf(tier);
   if (t == kNowhere) return;

@@ -71,6 +71,8 @@ class TierStack {
   void Trim();
   bool WantsTrim() const;
 
+  // Whether the tier has still to erase all of the session: what it has of it stands for nothing.
+  bool IsErased(const StateTier& tier, const StateKey& key) const;
   // Whether the tier has a state of the session, of whatever age.
   bool HasCopy(const StateTier& tier, const StateKey& key) const;
   // "host", "disk", "redis"; "" where the state is not parked.

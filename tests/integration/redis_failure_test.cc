@@ -119,5 +119,43 @@ TEST_F(RedisFailure, LeavesSessionsOnTheDeviceAlone) {
   for (const std::string& id : ids_) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
 }
 
+TEST_F(RedisFailure, AtTheStartLeavesWhatIsOnTheDiskAndIsTakenInWhenItComesBack) {
+  const TempFolder folder;
+  GdnServerOptions options = WithRoomFor(1.5);
+  options.disk_dir = folder.path();
+  {
+    TestServer measured(options);
+    const Caller caller(measured);
+    feed_.Start(caller, "m", {0, 3});
+    options.disk_state_bytes = caller.Checkpoint("m").reply.written_bytes() * 3 / 2;  // of one session
+    ASSERT_TRUE(caller.Delete("m").ok());
+  }
+  std::string on_disk, in_redis;
+  {
+    TestServer server(options);
+    const Caller caller(server);
+    for (const std::string id : {"s0", "s1", "s2"}) feed_.Start(caller, id, {0, 3});
+    for (const std::string id : {"s0", "s1"}) {
+      (caller.Get(id).reply.tier() == v1::STATE_TIER_DISK ? on_disk : in_redis) = id;
+    }
+    ASSERT_EQ(caller.Get(in_redis).reply.tier(), v1::STATE_TIER_REDIS);
+  }
+  CreateAll(big_);
+  redis_.Kill();
+  TestServer server(options);
+  const Caller caller(server);
+  EXPECT_EQ(feed_.DecodeAll(caller, on_disk, {20, 2}), feed_.DecodeAll(big_, on_disk, {20, 2}));
+  const auto refused = caller.Decode(feed_.Decode({in_redis}, TokenRange{20, 1}));
+  EXPECT_TRUE(RefusedAs(refused, "TIER_UNAVAILABLE", {{"tier", "redis"}}));
+  EXPECT_TRUE(HasRetryInfo(refused.status));
+  EXPECT_NE(TierNamed(caller, "redis").problem(), "");
+  redis_.Start();
+  const auto back = [&] { return caller.Get(in_redis).ok(); };
+  ASSERT_TRUE(WaitUntil(back, "the session to come back from redis"));
+  EXPECT_EQ(TierNamed(caller, "redis").problem(), "");
+  for (const std::string id : {"s0", "s1"}) EXPECT_EQ(caller.State(id), big_.State(id)) << id;
+  EXPECT_TRUE(RefusedAs(caller.Get("another"), "SESSION_NOT_FOUND"));
+}
+
 }  // namespace
 }  // namespace gdn

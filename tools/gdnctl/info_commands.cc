@@ -33,6 +33,7 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
       if (tier.limit_bytes() > 0) absl::PrintF(" of %s", FormatBytes(tier.limit_bytes()));
       absl::PrintF("; %d stores (%s), %d loads (%s), %d failures\n", tier.stores(), FormatBytes(tier.stored_bytes()),
                    tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
+      if (!tier.problem().empty()) absl::PrintF("             %s\n", tier.problem());
     }
     if (info.tiers_size() > 0) {
       absl::PrintF("since start  %d checkpoints (%d failed), %d sessions recovered, %d expired, %s of stored replies\n",

@@ -193,6 +193,22 @@ TEST_F(DiskTierTest, ListTellsWhatIsThereAndPassesOverWhatIsDamaged) {
   EXPECT_THAT(stolen.ToString(), Not(HasSubstr("foreign"))) << "whose it is, is not told";
 }
 
+TEST_F(DiskTierTest, WhatNoServerMadeIsPassedOverAndLeftAlone) {
+  ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
+  const std::string sessions = path_ + "/sessions/";
+  const std::vector<std::string> strays = {sessions + "README", sessions + "ab12/notes", sessions + "ab12/s-file"};
+  for (const std::string& stray : strays) std::ofstream(stray) << "x";
+  fs::create_directories(sessions + "not a principal/s-x");
+  fs::create_directories(sessions + "ab12/s-not an id");
+  fs::create_symlink("/nowhere", sessions + "cd34");
+  Open();
+  ASSERT_NE(tier_, nullptr);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto list, tier_->List());
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].key, kKey);
+  for (const std::string& stray : strays) EXPECT_TRUE(fs::exists(stray)) << stray;
+}
+
 TEST_F(DiskTierTest, ADeltaToAnEarlierFileIsIgnored) {
   ASSERT_TRUE(Store(kKey, At(1, 1)).ok());
   ASSERT_TRUE(Store(kKey, At(1, 2)).ok());

@@ -116,6 +116,12 @@ ABSL_FLAG(std::string, redis_prefix, "gdn:",
           "TEXT: what all keys in --redis begin with. One server a prefix: one that is started with another's takes "
           "over its sessions.");
 
+ABSL_FLAG(
+    std::string, principal_key_file, "",
+    "FILE: the secret that callers' names inside the server are made with (HMAC-SHA-256), of 16 bytes or more. "
+    "Without it one is made and kept in --disk-dir (principal-key, for its owner alone), else in --redis, else for "
+    "as long as the process lives. Servers that take over each other's sessions need the same.");
+
 // Group: Checkpoints and lifetimes
 ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
           "N: makes a session durable at least every so many tokens: a crash never loses more (but a single larger "
@@ -305,6 +311,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
   options.redis = absl::GetFlag(FLAGS_redis);
   options.redis_prefix = absl::GetFlag(FLAGS_redis_prefix);
+  options.principal_key_file = absl::GetFlag(FLAGS_principal_key_file);
   options.checkpoint_every_tokens = absl::GetFlag(FLAGS_checkpoint_every_tokens);
   options.checkpoint_every = absl::GetFlag(FLAGS_checkpoint_every);
   options.session_idle_ttl = absl::GetFlag(FLAGS_session_idle_ttl);

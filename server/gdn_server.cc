@@ -101,6 +101,10 @@ absl::Status GdnServer::Start() {
   batcher_ = std::make_unique<Batcher>(
       *backend_, health_,
       BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch});
+  GDN_ASSIGN_OR_RETURN(std::string principal_key, options_.principal_key_file.empty()
+                                                      ? states_->KeepSecret()
+                                                      : ReadPrincipalKey(options_.principal_key_file));
+  principals_ = std::make_unique<Principals>(std::move(principal_key), states_->legacy());
   call_memory_ = std::make_unique<HostBlockPool>(*backend_, kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
@@ -115,6 +119,7 @@ absl::Status GdnServer::Start() {
                                                       .environment = states_->environment(),
                                                       .batcher = *batcher_,
                                                       .shared_regions = *shared_regions_,
+                                                      .principals = *principals_,
                                                       .tracer = tracer_,
                                                       .call_memory = *call_memory_,
                                                       .io = states_->io(),

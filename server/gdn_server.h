@@ -48,6 +48,7 @@ struct GdnServerOptions {
   int64_t disk_state_bytes = 0;  // 0: no limit but the disk's
   std::string redis = {};
   std::string redis_prefix = "gdn:";
+  std::string principal_key_file = {};                     // "": a key that is kept with the states
   int64_t checkpoint_every_tokens = 0;                     // 0: not by tokens
   absl::Duration checkpoint_every = absl::ZeroDuration();  // 0: not by time
   absl::Duration session_idle_ttl = absl::ZeroDuration();  // of sessions that do not say; 0: never
@@ -106,6 +107,7 @@ class GdnServer {
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Principals> principals_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;
 };

@@ -3,28 +3,22 @@
 #include <grpcpp/security/auth_context.h>
 
 #include <chrono>
-
-#include "base/hash.h"
+#include <string_view>
+#include <vector>
 
 namespace gdn {
 
-Caller CallerOf(const grpc::CallbackServerContext& context) {
-  Hasher hasher;
-  bool known = false;
-  if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
-    for (const grpc::string_ref& identity : auth->GetPeerIdentity()) {
-      hasher.UpdateField({identity.data(), identity.size()});
-      known = true;
-    }
-  }
+Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& principals) {
+  const auto auth = context.auth_context();
+  std::vector<grpc::string_ref> identity;
+  if (auth != nullptr && auth->IsPeerAuthenticated()) identity = auth->GetPeerIdentity();
+  std::vector<std::string_view> fields;
+  for (const grpc::string_ref& part : identity) fields.emplace_back(part.data(), part.size());
   const auto [begin, end] = context.client_metadata().equal_range("authorization");
-  for (auto it = begin; it != end; ++it) {
-    hasher.UpdateField({it->second.data(), it->second.size()});
-    known = true;
-  }
+  for (auto it = begin; it != end; ++it) fields.emplace_back(it->second.data(), it->second.size());
   const auto deadline = context.deadline();
   const bool never = deadline == std::chrono::system_clock::time_point::max();
-  return {.principal = known ? hasher.Finish().ToHex() : "",
+  return {.principal = principals.NameOf(fields),
           .deadline = never ? absl::InfiniteFuture() : absl::FromChrono(deadline)};
 }
 

@@ -5,7 +5,7 @@
 // mutual TLS, to decide.
 // Thread safety: a free function on the call's context.
 //
-//   const Caller caller = CallerOf(*context);
+//   const Caller caller = CallerOf(*context, service.principals);
 #pragma once
 
 #include <string>
@@ -13,14 +13,15 @@
 #include <grpcpp/server_context.h>
 
 #include "absl/time/time.h"
+#include "server/rpc/principals.h"
 
 namespace gdn {
 
 struct Caller {
-  std::string principal;  // "" for an anonymous one; never the token itself: a digest of it
+  std::string principal;  // "" for an anonymous one; never the token itself: Principals' name for it
   absl::Time deadline;
 };
 
-Caller CallerOf(const grpc::CallbackServerContext& context);
+Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& principals);
 
 }  // namespace gdn

@@ -117,7 +117,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
     GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
     GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
-    init_.principal = CallerOf(*call_).principal;
+    init_.principal = CallerOf(*call_, context_.principals).principal;
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
@@ -180,10 +180,10 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     creation_.emplace(std::move(creation));
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner));
-    context_.residency.Place(std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)),
-                             CallerOf(*call_).deadline, [this](absl::StatusOr<SessionLease> lease) {
-                               Finish(ToGrpcStatus(Publish(std::move(lease))));
-                             });
+    context_.residency.Place(
+        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)),
+        CallerOf(*call_, context_.principals).deadline,
+        [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
     return absl::OkStatus();
   }
 

@@ -96,7 +96,7 @@ class GdnService final : public GdnServiceMethods {
   Unary* Answer(Call* call, const Request* request, Response* response,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
     Unary* reactor = call->DefaultReactor();
-    method(context_, CallerOf(*call), *request, response,
+    method(context_, CallerOf(*call, context_.principals), *request, response,
            [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); });
     return reactor;
   }
@@ -104,7 +104,7 @@ class GdnService final : public GdnServiceMethods {
   Unary* Answer(Call* call, const Request* request, Response* response,
                 absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
     Unary* reactor = call->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(method(context_, CallerOf(*call), *request, response)));
+    reactor->Finish(ToGrpcStatus(method(context_, CallerOf(*call, context_.principals), *request, response)));
     return reactor;
   }
 

@@ -12,6 +12,7 @@
 
 #include "server/batcher/batcher.h"
 #include "server/model/served_model.h"
+#include "server/rpc/principals.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
@@ -32,6 +33,7 @@ struct ServiceContext {
   SessionEnvironment& environment;
   Batcher& batcher;
   SharedRegions& shared_regions;
+  const Principals& principals;
   CallTracer& tracer;
   HostBlockPool& call_memory;  // for tensors of calls, page-locked where a device copies from it
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.

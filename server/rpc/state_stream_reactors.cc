@@ -124,7 +124,8 @@ class ExportReactor final : public FileReactor {
   absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, CallerOf(*call_), request.name()));
+    GDN_ASSIGN_OR_RETURN(const auto session,
+                         FindSession(context_, CallerOf(*call_, context_.principals), request.name()));
     context_.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
     });
@@ -210,7 +211,7 @@ class WatchReactor final : public FileReactor {
   absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
-    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, CallerOf(*call_), request.name()));
+    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, CallerOf(*call_, context_.principals), request.name()));
     return absl::OkStatus();
   }
 

@@ -78,7 +78,7 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
       return;
     }
     received_ = *std::move(received);
-    const Caller caller = CallerOf(call);
+    const Caller caller = CallerOf(call, context.principals);
     NoteRequest(trace_.get(), caller, request_, received_);
     gate_.Set(/*turn=*/0, start(context, caller, request_, &response_, {.in = received_, .out = output_}, trace_.get(),
                                 [this](const absl::Status& status) { Reply(status); }));
@@ -114,7 +114,7 @@ template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, std::string_view method)
-      : context_(context), caller_(CallerOf(*call)), method_(method) {}
+      : context_(context), caller_(CallerOf(*call, context.principals)), method_(method) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);

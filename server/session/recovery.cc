@@ -60,12 +60,13 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
 }  // namespace
 
 absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
-                                          SessionManager& sessions, const SpecOfModelFn& spec_of,
-                                          std::optional<int64_t> first_epoch) {
+                                          SessionManager& sessions, LegacyPrincipals& legacy,
+                                          const SpecOfModelFn& spec_of, std::optional<int64_t> first_epoch) {
   std::map<StateKey, std::pair<StoredSession, StateTier*>> newest;
   for (StateTier* tier : durable) {
     GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
     for (StoredSession& session : stored) {
+      legacy.Note(session.key);
       if (!session.key.checkpoint.empty()) continue;  // found again by name
       const auto it = newest.find(session.key);
       if (it != newest.end() && !IsLater(session, it->second.first)) continue;

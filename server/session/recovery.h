@@ -2,7 +2,7 @@
 //
 // Thread safety: call once, before the server takes calls. Ownership: fills the manager and the stack.
 //
-//   GDN_ASSIGN_OR_RETURN(Recovered recovered, RecoverSessions(tiers, durable_tiers, sessions, spec_of, first_epoch));
+//   GDN_ASSIGN_OR_RETURN(Recovered recovered, RecoverSessions(tiers, durable_tiers, sessions, legacy, spec_of, epoch));
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/session/legacy_principals.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -28,7 +29,7 @@ using SpecOfModelFn = std::function<std::optional<SessionSpec>(const std::string
 // `durable`: the stack's durable tiers, fastest first; of two copies of a session the later one counts. `first_epoch`:
 // of sessions whose last steps may be lost, higher than any epoch that clients can know; nothing after an orderly end.
 absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
-                                          SessionManager& sessions, const SpecOfModelFn& spec_of,
-                                          std::optional<int64_t> first_epoch);
+                                          SessionManager& sessions, LegacyPrincipals& legacy,
+                                          const SpecOfModelFn& spec_of, std::optional<int64_t> first_epoch);
 
 }  // namespace gdn

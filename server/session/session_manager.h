@@ -28,6 +28,7 @@
 
 namespace gdn {
 
+class LegacyPrincipals;
 class SessionManager;
 
 // A session in the making: locked, without states, and not to be found by others until it is published; given up on
@@ -85,11 +86,13 @@ class SessionManager {
   SessionLease Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
                      bool epoch_is_stored = true);
 
+  // Where a session is looked for that is not found, before the first call.
+  void SetLegacy(LegacyPrincipals* legacy) { legacy_ = legacy; }
   // Whether there may be sessions in a tier that has not answered yet (its name): Find then has UNAVAILABLE
   // (TIER_UNAVAILABLE) for what it does not know. "": all are known.
   void SetUnknownIn(std::string_view tier);
 
-  // NOT_FOUND (SESSION_NOT_FOUND).
+  // NOT_FOUND (SESSION_NOT_FOUND); errors of LegacyPrincipals::MoveOver, which may block.
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view principal, std::string_view id) const;
 
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
@@ -128,12 +131,14 @@ class SessionManager {
     }
   };
 
+  absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
   // False where somebody else ends it already.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   void End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done);
 
   const SessionPlaces places_;
   SessionEnvironment& environment_;
+  LegacyPrincipals* legacy_ = nullptr;
   std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;
   std::string unknown_in_ ABSL_GUARDED_BY(mu_);

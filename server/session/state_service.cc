@@ -71,6 +71,8 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
   };
   self.sessions_ =
       std::make_unique<SessionManager>(SessionPlaces{.room = room, .tiers = tiers, .io = self.io_}, self.environment_);
+  self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
+  self.sessions_->SetLegacy(self.legacy_.get());
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, tiers, options.housekeeping);
   self.watch_interval_ = kRoundsPerWatch * options.housekeeping;
   return service;
@@ -81,6 +83,7 @@ StateService::~StateService() {
   housekeeper_ = nullptr;
   checkpointer_ = nullptr;
   residency_ = nullptr;
+  legacy_ = nullptr;
   sessions_ = nullptr;  // the last holds on slots
 }
 
@@ -136,8 +139,8 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
     orderly = marker.has_value();
   }
   GDN_ASSIGN_OR_RETURN(const int64_t next_epoch, FirstEpoch(incarnation));
-  absl::StatusOr<Recovered> recovered =
-      RecoverSessions(*tiers_, durable, *sessions_, spec_of, orderly ? std::nullopt : std::optional(next_epoch));
+  absl::StatusOr<Recovered> recovered = RecoverSessions(*tiers_, durable, *sessions_, *legacy_, spec_of,
+                                                        orderly ? std::nullopt : std::optional(next_epoch));
   if (redis_ != nullptr) {
     std::function<absl::Status()> take_in;
     if (!redis_answers) take_in = [this, spec_of] { return TakeRedisIn(spec_of); };
@@ -148,12 +151,19 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   return recovered;
 }
 
+absl::StatusOr<std::string> StateService::KeepSecret() {
+  const std::string proposed = StrCat(RandomId(), RandomId());
+  if (disk_ != nullptr) return disk_->KeepSecret(proposed);
+  if (redis_ != nullptr) return redis_->KeepSecret(proposed);
+  return proposed;
+}
+
 absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
   GDN_ASSIGN_OR_RETURN(const int64_t incarnation, redis_->NextIncarnation());
   // A new epoch, whatever the note on the disk says: nobody knows who had the store meanwhile.
   GDN_ASSIGN_OR_RETURN(const int64_t first_epoch, FirstEpoch(incarnation));
   GDN_ASSIGN_OR_RETURN(const Recovered recovered,
-                       RecoverSessions(*tiers_, {redis_.get()}, *sessions_, spec_of, first_epoch));
+                       RecoverSessions(*tiers_, {redis_.get()}, *sessions_, *legacy_, spec_of, first_epoch));
   sessions_->SetUnknownIn("");
   spdlog::info("redis answers, no longer degraded: sessions recovered={} passed_over={}", recovered.sessions,
                recovered.passed_over);

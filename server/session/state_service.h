@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "server/session/checkpointer.h"
 #include "server/session/housekeeper.h"
+#include "server/session/legacy_principals.h"
 #include "server/session/recovery.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
@@ -50,6 +51,8 @@ class StateService {
   // Sessions that an earlier process left behind. Where there is a disk, a Redis that does not answer is taken in once
   // it does; `spec_of` is then called by another thread, until StopWatching.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
+  // A random secret for principals' names (server/rpc/principals.h): kept on the disk, else in Redis, else nowhere.
+  absl::StatusOr<std::string> KeepSecret();
   void StopWatching() { store_watch_ = nullptr; }
   // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step
   // may run any more. False where a session could not be made durable.
@@ -66,6 +69,7 @@ class StateService {
   Residency& residency() { return *residency_; }
   Checkpointer& checkpointer() { return *checkpointer_; }
   SessionManager& sessions() { return *sessions_; }
+  LegacyPrincipals& legacy() { return *legacy_; }
 
  private:
   StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options);
@@ -89,6 +93,7 @@ class StateService {
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<SessionManager> sessions_;
+  std::unique_ptr<LegacyPrincipals> legacy_;
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<StoreWatch> store_watch_;
 };

@@ -33,6 +33,7 @@ constexpr std::string_view kSessionPrefix = "s-";
 constexpr std::string_view kAnonymous = "anonymous";
 constexpr char kCleanName[] = "clean";
 constexpr char kIncarnationName[] = "incarnation";
+constexpr char kSecretName[] = "principal-key";
 constexpr size_t kMaxId = 128;
 
 bool IsId(const std::string& id) {
@@ -274,6 +275,21 @@ absl::StatusOr<int64_t> DiskFolder::NextIncarnation() const {
   const std::string text = StrCat(++incarnation, "\n");
   GDN_RETURN_IF_ERROR(ReplaceFile(directory_, kIncarnationName, {text}).status);
   return incarnation;
+}
+
+absl::StatusOr<std::string> DiskFolder::KeepSecret(std::string_view proposed) const {
+  const std::string path = StrCat(directory_, "/", kSecretName);
+  absl::StatusOr<std::string> kept = ReadSmallFile(path);
+  if (kept.ok() && kept->empty()) {
+    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                     StrCat("'", path,
+                            "' is empty; without what was in it callers do not find their sessions: restore "
+                            "it, or remove it together with them"),
+                     {{"tier", "disk"}, {"path", path}});
+  }
+  if (!absl::IsNotFound(kept.status())) return kept;
+  GDN_RETURN_IF_ERROR(ReplaceFile(directory_, kSecretName, {proposed}).status);
+  return std::string(proposed);
 }
 
 }  // namespace gdn

@@ -4,6 +4,7 @@
 //   DIR/lock                                       held by the server that uses the folder
 //   DIR/clean                                      the last server ended in order
 //   DIR/incarnation                                how many servers have begun here
+//   DIR/principal-key                              what principals' names are made with; for the owner's eyes alone
 //   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
 //     state.safetensors                            the session
 //     state.delta.safetensors                      what changed since, where most of it did not
@@ -22,6 +23,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -70,6 +72,8 @@ class DiskFolder {
   absl::StatusOr<std::optional<int64_t>> TakeCleanMarker() const;
   // As StateTier's. DATA_LOSS (INVALID_STATE_FILE: tier, path) where the number in the folder is none.
   absl::StatusOr<int64_t> NextIncarnation() const;
+  // As StateTier's. The file can be read by its owner alone.
+  absl::StatusOr<std::string> KeepSecret(std::string_view proposed) const;
 
  private:
   DiskFolder(std::string directory, int lock_fd) : directory_(std::move(directory)), lock_fd_(lock_fd) {}

@@ -57,6 +57,7 @@ class DiskTier final : public StateTier {
   BaseVersions KnownBases(const StateKey& key) const override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
   absl::StatusOr<int64_t> NextIncarnation() override { return folder_->NextIncarnation(); }
+  absl::StatusOr<std::string> KeepSecret(std::string_view proposed) override { return folder_->KeepSecret(proposed); }
   TierUsage usage() const override;
 
   // As of DiskFolder.

@@ -191,4 +191,12 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
   return keys;
 }
 
+absl::StatusOr<std::string> RedisFolder::KeepSecret(RedisConnection& redis, std::string_view proposed) const {
+  const std::string name = StrCat(prefix_, "principal-key");
+  GDN_RETURN_IF_ERROR(redis.Call({"SETNX", name, proposed}).status());
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"GET", name}));
+  if (reply->type == REDIS_REPLY_STRING && reply->len > 0) return std::string(reply->str, reply->len);
+  return RedisUnavailable(redis.endpoint(), StrCat("GET ", name, " gave no text"));
+}
+
 }  // namespace gdn

@@ -4,6 +4,7 @@
 //   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> RedisManifest, as JSON
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
 //   PREFIXowner, PREFIXincarnation  whose it all is (redis_claim.h)
+//   PREFIXprincipal-key             what principals' names are made with
 // Errors of all that take a connection: as of RedisConnection; where another server has the prefix, IsFenced: what is
 // written is compared by the very script that writes, what is read only once the prefix was taken.
 // Thread safety: constant. Ownership: values.
@@ -61,6 +62,8 @@ class RedisFolder {
 
   // Some of the keys that have a manifest, perhaps one twice. `cursor` is "0" before the first call and after the last.
   absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;
+  // As StateTier's.
+  absl::StatusOr<std::string> KeepSecret(RedisConnection& redis, std::string_view proposed) const;
 
  private:
   const std::string prefix_;

@@ -300,6 +300,10 @@ absl::StatusOr<int64_t> RedisTier::NextIncarnation() {
   return pool_.Run([&](RedisConnection& redis) { return claim_.Take(redis); });
 }
 
+absl::StatusOr<std::string> RedisTier::KeepSecret(std::string_view proposed) {
+  return pool_.Run([&](RedisConnection& redis) { return folder_.KeepSecret(redis, proposed); });
+}
+
 absl::Status RedisTier::CheckClaim() {
   GDN_RETURN_IF_ERROR(CheckTaken());
   return pool_.Run([&](RedisConnection& redis) { return claim_.Check(redis); });

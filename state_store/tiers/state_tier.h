@@ -96,6 +96,12 @@ class StateTier {
     return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
   }
 
+  // The secret that is kept beside the states: the one kept before, or `proposed`, which is then. UNIMPLEMENTED
+  // elsewhere.
+  virtual absl::StatusOr<std::string> KeepSecret(std::string_view /*proposed*/) {
+    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
+  }
+
   // Whether the store is still this server's alone, as it asks there: OK; UNAVAILABLE where nobody answers;
   // FAILED_PRECONDITION (STATES_TAKEN_OVER) once another server has taken it, for good.
   virtual absl::Status CheckClaim() { return absl::OkStatus(); }

@@ -1,0 +1,53 @@
+#include "server/rpc/principals.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <array>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+constexpr size_t kLeastKeyBytes = 16;
+
+}  // namespace
+
+std::string Principals::NameOf(const std::vector<std::string_view>& fields) const {
+  if (fields.empty()) return "";
+  std::string text;
+  for (std::string_view field : fields) StrAppend(&text, field.size(), ":", field);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned int size = 0;
+  HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()), reinterpret_cast<const unsigned char*>(text.data()),
+       text.size(), digest.data(), &size);
+  std::string name = absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), size});
+  if (!legacy_.empty()) {
+    Hasher hasher;
+    for (std::string_view field : fields) hasher.UpdateField(field);
+    legacy_.Learn(name, hasher.Finish().ToHex());
+  }
+  return name;
+}
+
+absl::StatusOr<std::string> ReadPrincipalKey(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string key((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  absl::StripTrailingAsciiWhitespace(&key);
+  if (file.good() || file.eof()) {
+    if (key.size() >= kLeastKeyBytes) return key;
+  }
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                   StrCat("the file of --principal-key-file, '", path, "', cannot be read or has fewer than ",
+                          kLeastKeyBytes, " bytes; write it by: head -c 32 /dev/urandom | base64 > FILE"),
+                   {{"field", "principal-key-file"}});
+}
+
+}  // namespace gdn

@@ -1,0 +1,35 @@
+// What callers are called inside the server: a keyed digest (HMAC-SHA-256) of what they are known by, so that nobody
+// who sees a name, in a folder or in a store, can find out whose it is by trying tokens.
+//
+// Thread safety: constant after construction; safe from any thread. Ownership: `legacy` must outlive it.
+//
+//   const Principals principals(key, legacy);
+//   std::string name = principals.NameOf({"Bearer secret"});  // 64 hexadecimal digits
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/session/legacy_principals.h"
+
+namespace gdn {
+
+class Principals {
+ public:
+  Principals(std::string key, LegacyPrincipals& legacy) : key_(std::move(key)), legacy_(legacy) {}
+
+  // Of the fields in their order; equal names mean equal fields. "" where there are none.
+  std::string NameOf(const std::vector<std::string_view>& fields) const;
+
+ private:
+  const std::string key_;
+  LegacyPrincipals& legacy_;
+};
+
+// A key as a file has it, whatever is in it, but for white space at its end. INVALID_ARGUMENT (INVALID_SPEC: field)
+// where that is shorter than 16 bytes or cannot be read.
+absl::StatusOr<std::string> ReadPrincipalKey(const std::string& path);
+
+}  // namespace gdn

@@ -157,8 +157,13 @@ ABSL_FLAG(gdn::ByteCount, shared_memory_bytes_per_principal, gdn::ByteCount{int6
 ABSL_FLAG(int32_t, shared_memory_regions_per_principal, 256, "N: how many one principal may have, 1 .. 4096.");
 
 // Group: Shutdown, logs and traces
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
-          "TIME: on SIGTERM or SIGINT: how long steps that were accepted may take to end, for example 30s.");
+ABSL_FLAG(
+    absl::Duration, drain_timeout, absl::Seconds(30),
+    "TIME: on SIGTERM or SIGINT: how long steps that were accepted, and exports and imports under way, may take to "
+    "end, for example 30s.");
+ABSL_FLAG(absl::Duration, drain_checkpoint_timeout, absl::Seconds(300),
+          "TIME: how long sessions may take then to be made durable. Those that are not come back at their last "
+          "checkpoint, and the server exits with code 3.");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
 
@@ -178,7 +183,8 @@ constexpr char kUsage[] =
     "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
     "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a "
     "place "
-    "for it, then the server stops.";
+    "for it, then the server stops: with code 0, or 3 where an accepted call or a session's last checkpoint did not "
+    "end.";
 
 // Names with - become names with _, and the values of all --model flags become one list, those of --listen another.
 std::deque<std::string> NormalizedArguments(int argc, char** argv) {
@@ -227,8 +233,10 @@ absl::Status CheckOptions(const ServerOptions& options) {
   GDN_RETURN_IF_ERROR(
       CheckRange<int32_t>("shared-memory-regions-per-principal", options.shared_memory.regions_per_principal, 1, 4096));
   GDN_RETURN_IF_ERROR(CheckRange<int32_t>("trace-calls", options.trace_calls, 0, kMostTracedCalls));
-  if (options.drain_timeout < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("--drain-timeout is negative, expected a duration such as 30s");
+  for (const auto& [name, duration] : {std::pair("drain-timeout", options.drain_timeout),
+                                       std::pair("drain-checkpoint-timeout", options.drain_checkpoint_timeout)}) {
+    if (duration >= absl::ZeroDuration()) continue;
+    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s"));
   }
   if (options.listen.empty()) return absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH");
   for (const std::string& address : options.listen) {
@@ -327,6 +335,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.shared_memory.regions_per_principal = absl::GetFlag(FLAGS_shared_memory_regions_per_principal);
   options.trace_calls = absl::GetFlag(FLAGS_trace_calls);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  options.drain_checkpoint_timeout = absl::GetFlag(FLAGS_drain_checkpoint_timeout);
   options.logging = {.format = absl::GetFlag(FLAGS_log_format), .level = absl::GetFlag(FLAGS_log_level)};
   GDN_RETURN_IF_ERROR(CheckOptions(options));
   return options;

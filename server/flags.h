@@ -21,6 +21,7 @@ struct ServerOptions : GdnServerOptions {
   int32_t threads = 0;
   int32_t gpu_device = 0;
   absl::Duration drain_timeout;
+  absl::Duration drain_checkpoint_timeout;
   LoggingOptions logging;
 };
 

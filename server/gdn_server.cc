@@ -120,6 +120,7 @@ absl::Status GdnServer::Start() {
                                                       .batcher = *batcher_,
                                                       .shared_regions = *shared_regions_,
                                                       .principals = *principals_,
+                                                      .transfers = transfers_,
                                                       .tracer = tracer_,
                                                       .call_memory = *call_memory_,
                                                       .io = states_->io(),
@@ -149,12 +150,13 @@ absl::Status GdnServer::RecoverSessions() {
   return absl::OkStatus();
 }
 
-bool GdnServer::Drain(absl::Duration timeout) {
+bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout) {
   TellOfFailure(nullptr);
-  if (!rpc_->Stop(timeout)) spdlog::warn("some steps had not ended when the drain timeout passed");
-  if (states_->Drain()) return true;
-  spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
-  return false;
+  const bool ended = rpc_->Stop(timeout);
+  if (!ended) spdlog::warn("some calls had not ended when the drain timeout passed");
+  const bool durable = states_->Drain(checkpoint_timeout);
+  if (!durable) spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
+  return ended && durable;
 }
 
 void GdnServer::OnDeviceFailure(const absl::Status& failure) {

@@ -70,9 +70,12 @@ class GdnServer {
   // StateService::Make, StateService::Recover and RpcServer::Start.
   absl::Status Start();
 
-  // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. Then sessions are made
-  // durable, where there is a place for it. False, and a line in the log, where one could not be.
-  bool Drain(absl::Duration timeout);
+  // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports may take until `timeout`.
+  // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`. False, and a line in
+  // the log, where a call had not ended or a session was not durable.
+  bool Drain(absl::Duration timeout, absl::Duration checkpoint_timeout = absl::InfiniteDuration());
+  // After Drain: whether calls hang, so that this must not be destroyed.
+  bool has_stuck_calls() const { return rpc_->has_stuck_calls(); }
 
   Backend& backend() { return *backend_; }
   const StateServiceOptions& state_options() const { return state_options_; }
@@ -108,6 +111,7 @@ class GdnServer {
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Principals> principals_;
+  OpenTransfers transfers_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;
 };

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <spdlog/spdlog.h>
@@ -20,6 +21,7 @@
 #include "kernels/null/null_backend.h"
 #include "server/flags.h"
 #include "server/gdn_server.h"
+#include "server/process_end.h"
 
 #ifndef GDN_VERSION
 #error "GDN_VERSION comes from CMake"
@@ -58,9 +60,10 @@ absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& opti
   return MakeCpuBackend({.threads = options.threads});
 }
 
-absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
+// What the process is to exit with.
+absl::StatusOr<int> Serve(const ServerOptions& options, const sigset_t& signals) {
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, ChooseBackend(options));
-  GDN_ASSIGN_OR_RETURN(const std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backend), options));
+  GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backend), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
   GDN_RETURN_IF_ERROR(server->Start());
   std::cout << "gdn_server listening on " << absl::StrJoin(server->addresses(), ", ") << std::endl;
@@ -68,10 +71,10 @@ absl::Status Serve(const ServerOptions& options, const sigset_t& signals) {
 
   int signal = 0;
   sigwait(&signals, &signal);
-  spdlog::info("signal {}: draining, at most {}", signal, absl::FormatDuration(options.drain_timeout));
-  server->Drain(options.drain_timeout);
-  spdlog::info("stopped");
-  return absl::OkStatus();
+  spdlog::info("signal {}: draining, at most {}; then sessions are made durable, at most {}", signal,
+               absl::FormatDuration(options.drain_timeout), absl::FormatDuration(options.drain_checkpoint_timeout));
+  return DrainAndEnd(std::move(server),
+                     {.steps = options.drain_timeout, .checkpoints = options.drain_checkpoint_timeout});
 }
 
 int Main(int argc, char** argv) {
@@ -91,9 +94,9 @@ int Main(int argc, char** argv) {
     return 2;
   }
   options->version = GDN_VERSION;
-  status = Serve(*options, signals);
-  if (status.ok()) return 0;
-  spdlog::error("{}", std::string(status.message()));
+  const absl::StatusOr<int> served = Serve(*options, signals);
+  if (served.ok()) return *served;
+  spdlog::error("{}", std::string(served.status().message()));
   return 1;
 }
 

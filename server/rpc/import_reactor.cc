@@ -60,7 +60,7 @@ absl::Status CheckFits(const StateFile& file, const SessionSpec& spec) {
 class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   ImportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer* response)
-      : context_(context), call_(call), response_(response) {
+      : context_(context), call_(call), response_(response), open_(context.transfers.Begin()) {
     StartRead(&reading_);
   }
 
@@ -205,6 +205,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
+  const std::shared_ptr<void> open_;  // a drain waits for it
 
   // Worked with by one task at a time.
   v1::ImportStateRequest::Target target_;

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
@@ -97,7 +99,9 @@ class GdnService final : public GdnServiceMethods {
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
     Unary* reactor = call->DefaultReactor();
     method(context_, CallerOf(*call, context_.principals), *request, response,
-           [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); });
+           [reactor, open = context_.transfers.Begin()](const absl::Status& status) {
+             reactor->Finish(ToGrpcStatus(status));
+           });
     return reactor;
   }
   template <typename Request, typename Response>
@@ -112,6 +116,7 @@ class GdnService final : public GdnServiceMethods {
 };
 
 constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on their way when the last step has ended
+constexpr absl::Duration kStuckAfter = absl::Seconds(10);  // calls that were cancelled end at once
 
 }  // namespace
 
@@ -170,11 +175,25 @@ bool RpcServer::Stop(absl::Duration timeout) {
   server_->GetHealthCheckService()->SetServingStatus(false);
   const bool drained = context_.batcher.Drain(timeout);
   context_.shared_regions.Drain();
+  const bool moved = context_.transfers.WaitForNone(std::max(end - absl::Now(), absl::ZeroDuration()));
   server_->Shutdown(absl::ToChronoTime(std::max(absl::Now(), std::min(end, absl::Now() + kStreamGrace))));
-  server_->Wait();
-  server_ = nullptr;
-  sockets_.clear();
-  return drained;
+  // Calls whose step a driver does not give back end never; what is not theirs is to be made durable all the same.
+  auto ended = std::make_shared<absl::Notification>();
+  std::thread waiter([server = server_.get(), ended] {
+    server->Wait();
+    ended->Notify();
+  });
+  if (ended->WaitForNotificationWithTimeout(kStuckAfter)) {
+    waiter.join();
+    server_ = nullptr;
+    sockets_.clear();
+    return drained && moved;
+  }
+  stuck_ = true;
+  waiter.detach();
+  static_cast<void>(server_.release());  // the calls use both
+  static_cast<void>(service_.release());
+  return false;
 }
 
 }  // namespace gdn

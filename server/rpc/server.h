@@ -34,9 +34,12 @@ class RpcServer {
   const std::vector<std::string>& addresses() const { return addresses_; }
   // Health turns NOT_SERVING; calls are still answered. Safe from any thread until Stop.
   void ReportNotServing();
-  // Health turns NOT_SERVING and new steps are refused; accepted ones may take until `timeout`. True where all of them
-  // ended.
+  // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports under way and the like may
+  // take until `timeout`. True where all of them ended.
   bool Stop(absl::Duration timeout);
+  // After Stop: whether calls do not even end when they are cancelled, as on a device that hangs. They go on using the
+  // context.
+  bool has_stuck_calls() const { return stuck_; }
 
  private:
   explicit RpcServer(const ServiceContext& context);
@@ -47,6 +50,7 @@ class RpcServer {
   std::vector<UnixSocket> sockets_;
   std::vector<std::string> addresses_;
   int port_ = 0;
+  bool stuck_ = false;
 };
 
 }  // namespace gdn

@@ -12,6 +12,7 @@
 
 #include "server/batcher/batcher.h"
 #include "server/model/served_model.h"
+#include "server/rpc/open_transfers.h"
 #include "server/rpc/principals.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
@@ -34,6 +35,7 @@ struct ServiceContext {
   Batcher& batcher;
   SharedRegions& shared_regions;
   const Principals& principals;
+  OpenTransfers& transfers;
   CallTracer& tracer;
   HostBlockPool& call_memory;  // for tensors of calls, page-locked where a device copies from it
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.

@@ -116,7 +116,7 @@ std::string ExportTail(const PieceTail& tail) {
 class ExportReactor final : public FileReactor {
  public:
   ExportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
-      : context_(context), call_(call) {
+      : context_(context), call_(call), open_(context.transfers.Begin()) {
     if (absl::Status status = Begin(*message); !status.ok()) Finish(ToGrpcStatus(status));
   }
 
@@ -146,6 +146,7 @@ class ExportReactor final : public FileReactor {
 
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
+  const std::shared_ptr<void> open_;  // a drain waits for it
   StateFileOptions options_;
 };
 

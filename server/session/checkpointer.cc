@@ -5,7 +5,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
 #include "base/count_limits.h"
 #include "base/error.h"
@@ -318,25 +317,36 @@ void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, 
   }
 }
 
-int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions) {
+int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions, absl::Duration timeout) {
+  struct Final {
+    absl::Mutex mu;
+    size_t left = 0;
+    int64_t failures = 0;
+  };
   std::vector<std::shared_ptr<Session>> moved;
   for (const auto& session : sessions) {
     if (session->undurable().any && session->CheckAlive().ok()) moved.push_back(session);
   }
-  std::atomic<int64_t> failures{0};
-  absl::BlockingCounter left(static_cast<int>(moved.size()));
+  const auto final = std::make_shared<Final>();  // answers may come when nobody waits any more
+  final->left = moved.size();
   for (const auto& session : moved) {
-    Checkpoint(session, "", [&failures, &left, &session](const absl::StatusOr<CheckpointResult>& result) {
-      if (!result.ok() && !absl::IsNotFound(result.status())) {
-        failures.fetch_add(1);
+    Checkpoint(session, "", [final, session](const absl::StatusOr<CheckpointResult>& result) {
+      const bool failed = !result.ok() && !absl::IsNotFound(result.status());
+      if (failed) {
         spdlog::warn("session id={} could not be made durable: {}", session->id(),
                      std::string(result.status().message()));
       }
-      left.DecrementCount();
+      absl::MutexLock lock(&final->mu);
+      final->failures += failed;
+      --final->left;
     });
   }
-  left.Wait();
-  return failures;
+  const auto all = [final] { return final->left == 0; };
+  absl::MutexLock lock(&final->mu);
+  if (!final->mu.AwaitWithTimeout(absl::Condition(&all), timeout)) {
+    spdlog::error("{} of {} sessions were not durable when the time for it was over", final->left, moved.size());
+  }
+  return final->failures + static_cast<int64_t>(final->left);
 }
 
 }  // namespace gdn

@@ -92,8 +92,9 @@ class Checkpointer {
   // By the policy: after a step, and for all sessions now and then.
   void NoteProgress(const std::shared_ptr<Session>& session);
   void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now);
-  // Makes all of them durable as they are, and waits for it. How many could not be.
-  int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions);
+  // Makes all of them durable as they are, and waits for it, at most so long. How many are not.
+  int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions,
+                        absl::Duration timeout = absl::InfiniteDuration());
 
   const CheckpointPolicy& policy() const { return policy_; }
   int64_t made() const { return made_; }

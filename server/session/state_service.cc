@@ -170,10 +170,10 @@ absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
   return absl::OkStatus();
 }
 
-bool StateService::Drain() {
+bool StateService::Drain(absl::Duration timeout) {
   housekeeper_ = nullptr;  // nothing new
   if (tiers_->durable() == nullptr) return true;
-  const int64_t failures = checkpointer_->CheckpointAll(sessions_->All());
+  const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
   if (failures > 0) return false;
   return disk_ == nullptr || disk_->WriteCleanMarker(static_cast<int64_t>(sessions_->size())).ok();
 }

@@ -55,8 +55,8 @@ class StateService {
   absl::StatusOr<std::string> KeepSecret();
   void StopWatching() { store_watch_ = nullptr; }
   // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step
-  // may run any more. False where a session could not be made durable.
-  bool Drain();
+  // may run any more. False where a session could not be made durable, or not before the time was over.
+  bool Drain(absl::Duration timeout);
 
   StateStore& store() { return store_; }
   TierStack& tiers() { return *tiers_; }

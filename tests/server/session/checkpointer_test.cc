@@ -239,6 +239,16 @@ TEST_F(CheckpointerTest, WhatHasMovedIsMadeDurableAfterItsTime) {
   EXPECT_EQ(world.disk.store_calls(), 3) << "neither that which has not moved nor that which is durable";
 }
 
+TEST_F(CheckpointerTest, TheLastCheckpointsEndWhenTheirTimeIsOver) {
+  TieredWorld world({.device_sessions = 2, .disk = true});
+  const auto a = world.Make("a", 1.0f);
+  absl::Notification go_on;
+  world.disk.OnStore([&](const StateKey&) { go_on.WaitForNotification(); });  // a store that hangs
+  EXPECT_EQ(world.checkpointer.CheckpointAll({a}, absl::Milliseconds(1)), 1);
+  go_on.Notify();
+  EXPECT_EQ(world.checkpointer.CheckpointAll({a}, absl::InfiniteDuration()), 0);
+}
+
 TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
   std::vector<std::shared_ptr<Session>> sessions;
   for (int i = 0; i < 5; ++i) {

@@ -1,0 +1,49 @@
+#include "server/process_end.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+
+namespace gdn {
+namespace {
+
+[[noreturn]] void ExitAtOnce(int code) {
+  spdlog::shutdown();  // writes what it has
+  _exit(code);
+}
+
+// Ends the process unless it has ended, or `ended` was notified, when the time has passed.
+void ExitAfter(absl::Duration limit, int code, std::string what, std::shared_ptr<absl::Notification> ended) {
+  std::thread([limit, code, what = std::move(what), ended = std::move(ended)] {
+    if (ended->WaitForNotificationWithTimeout(limit)) return;
+    spdlog::critical("{} did not end within {}; the process ends without it, with code {}", what,
+                     absl::FormatDuration(limit), code);
+    ExitAtOnce(code);
+  }).detach();
+}
+
+}  // namespace
+
+int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits) {
+  const auto drain_ended = std::make_shared<absl::Notification>();
+  ExitAfter(limits.steps + limits.checkpoints + limits.destruction, kDrainFailed, "the drain", drain_ended);
+  const int code = server->Drain(limits.steps, limits.checkpoints) ? EXIT_SUCCESS : kDrainFailed;
+  drain_ended->Notify();
+  // To the very end, what runs after main included.
+  ExitAfter(limits.destruction, code, "the backend (its driver may hang)", std::make_shared<absl::Notification>());
+  if (server->has_stuck_calls()) {
+    spdlog::critical("calls on the device do not end; the process ends without them, with code {}", code);
+    ExitAtOnce(code);
+  }
+  server = nullptr;
+  spdlog::info("stopped");
+  return code;
+}
+
+}  // namespace gdn

@@ -1,0 +1,31 @@
+// The end of a server's process: drained, and within a bounded time whatever a driver does.
+//
+// Once states are safe nothing is left that is worth waiting for, and a driver that hangs is waited for for ever by
+// whoever destroys what it made. So the end has a time limit, after which the process ends without it.
+// Thread safety: for the thread that owns the server. Ownership: takes the server.
+//
+//   return DrainAndEnd(std::move(server), {.steps = absl::Seconds(30), .checkpoints = absl::Minutes(5)});
+#pragma once
+
+#include <memory>
+
+#include "absl/time/time.h"
+#include "server/gdn_server.h"
+
+namespace gdn {
+
+struct EndLimits {
+  absl::Duration steps = absl::Seconds(30);        // for accepted steps, and exports and imports under way
+  absl::Duration checkpoints = absl::Minutes(5);   // for sessions to be made durable, then
+  absl::Duration destruction = absl::Seconds(10);  // for the backend to be given up, then
+};
+
+// Exit codes, beside 0, 1 (the server could not start) and 2 (flags).
+inline constexpr int kDrainFailed = 3;
+
+// Drains the server and destroys it. What the process is to exit with: 0, or kDrainFailed where a call that was
+// accepted had no time to end or a session could not be made durable. Where one of the limits passes without an end,
+// the process exits with that code at once, without what is left of its own ending.
+int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits);
+
+}  // namespace gdn

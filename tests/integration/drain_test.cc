@@ -1,0 +1,115 @@
+// The end of a server: what it waits for, what it says of it, and that it comes.
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "server/process_end.h"
+#include "tests/integration/service_helpers.h"
+#include "tests/integration/token_feed.h"
+#include "tests/support/host_memory_backend.h"
+#include "tests/support/temp_folder.h"
+
+namespace gdn {
+namespace {
+
+// As a driver that never comes back from giving up its last stream.
+class HangingBackend : public HostMemoryBackend {
+ public:
+  HangingBackend() : HostMemoryBackend(/*unified_memory=*/true) {}
+  ~HangingBackend() override {
+    for (;;) absl::SleepFor(absl::Hours(1));
+  }
+};
+
+std::unique_ptr<GdnServer> Started(std::unique_ptr<Backend> backend) {
+  auto server = *GdnServer::Make(std::move(backend), {.device_state_bytes = int64_t{1} << 24, .host_state_bytes = 0});
+  const absl::Status started = server->Start();
+  if (!started.ok()) std::abort();
+  return server;
+}
+
+// A server that ends with a session whose last checkpoint cannot be written: a file stands where the folder was, so
+// that root fails too.
+[[noreturn]] void EndWithoutADisk() {
+  int code = 0;
+  {
+    const TempFolder folder;
+    auto server = *GdnServer::Make(MakeTestBackend(/*threads=*/1),
+                                   {.device_state_bytes = int64_t{1} << 24, .disk_dir = folder.path() + "/states"});
+    if (!server->Start().ok()) std::abort();
+    {
+      const auto stub = v1::GdnService::NewStub(
+          grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()), grpc::InsecureChannelCredentials()));
+      grpc::ClientContext context;
+      v1::CreateSessionResponse response;
+      if (!stub->CreateSession(&context, TokenFeed::Operator(1).Creation("a"), &response).ok()) std::abort();
+    }
+    std::filesystem::remove_all(folder.path() + "/states/sessions");
+    std::ofstream(folder.path() + "/states/sessions") << "x";
+    code = DrainAndEnd(std::move(server), {.destruction = absl::Minutes(1)});
+  }
+  std::exit(code);
+}
+
+class ProcessEndDeathTest : public ::testing::Test {
+ protected:
+  ProcessEndDeathTest() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+TEST_F(ProcessEndDeathTest, ComesThoughTheDriverHangs) {
+  EXPECT_EXIT(std::exit(DrainAndEnd(Started(std::make_unique<HangingBackend>()), {.destruction = absl::Seconds(1)})),
+              testing::ExitedWithCode(0), "");
+}
+
+TEST_F(ProcessEndDeathTest, SaysThatASessionIsNotDurable) {
+  EXPECT_EXIT(EndWithoutADisk(), testing::ExitedWithCode(kDrainFailed), "");
+}
+
+TEST(Drain, GivesAnExportTheTimeItTakes) {
+  TestServer server;
+  const Caller caller(server);
+  // One state of 16 MiB: more than lies in a connection that is not read.
+  v1::OperatorSpec spec;
+  spec.set_layer_count(1);
+  spec.set_key_heads(1);
+  spec.set_value_heads(64);
+  spec.set_key_dim(256);
+  spec.set_value_dim(256);
+  ASSERT_TRUE(caller.CreateOperator("a", spec).ok());
+  Random random(1);
+  v1::PrefillRequest prefill;
+  prefill.set_session("sessions/a");
+  *prefill.mutable_delta_rule() = DeltaRuleOf(RandomDeltaRuleInputs(OperatorDims(1, 64, 256, 256), 1, random), {1});
+  ASSERT_TRUE(caller.Prefill(prefill).ok());
+
+  grpc::ClientContext context;
+  v1::ExportStateRequest request;
+  request.set_name("sessions/a");
+  const auto stream = server.stub().ExportState(&context, request);
+  v1::ExportStateResponse piece;
+  ASSERT_TRUE(stream->Read(&piece));
+  std::atomic<bool> drained = false;
+  std::thread drain([&] {
+    EXPECT_TRUE(server.server().Drain(absl::Minutes(1), absl::Minutes(1)));
+    drained = true;
+  });
+  EXPECT_TRUE(WaitUntil([&] { return HealthOf(server) != 1; }, "the drain to begin"));
+  absl::SleepFor(absl::Seconds(2));  // the reader's own pause, longer than what streams at rest get
+  EXPECT_FALSE(drained);
+  while (stream->Read(&piece)) {
+  }
+  const grpc::Status read = stream->Finish();
+  EXPECT_TRUE(read.ok()) << read.error_message();
+  drain.join();
+}
+
+}  // namespace
+}  // namespace gdn

@@ -47,7 +47,7 @@ run() {
 targets=()
 if wants crash; then targets+=(gdn_server crash_soak); fi
 if wants many; then targets+=(state_service_test); fi
-if wants disk; then targets+=(snapshot_test disk_tier_test); fi
+if wants disk; then targets+=(disk_tier_test); fi
 if wants redis; then targets+=(redis_tier_test state_service_test); fi
 if (( ${#targets[@]} > 0 )); then build cpu "${targets[@]}"; fi
 bin="${repo_root}/build/cpu/bin"

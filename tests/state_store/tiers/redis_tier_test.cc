@@ -225,6 +225,14 @@ TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
   EXPECT_TRUE(absl::IsNotFound(tier->Load(kOther).status()));
 }
 
+TEST_F(RedisTierTest, KeepsTheFirstSecretForWhoeverComesLater) {
+  Start();
+  EXPECT_EQ(*tier_->KeepSecret("first"), "first");
+  EXPECT_EQ(*Connect(*server_)->KeepSecret("second"), "first");
+  EXPECT_EQ(*Connect(*server_, {.prefix = "other:"})->KeepSecret("third"), "third");
+  EXPECT_TRUE(tier_->List()->empty()) << "it is no session";
+}
+
 TEST_F(RedisTierTest, OnlyTheLastThatTookThePrefixWrites) {
   Start();
   Store(*tier_, kKey, MakeModelSession(1));

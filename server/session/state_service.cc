@@ -145,7 +145,11 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
     std::function<absl::Status()> take_in;
     if (!redis_answers) take_in = [this, spec_of] { return TakeRedisIn(spec_of); };
     store_watch_ = std::make_unique<StoreWatch>(
-        StoreWatchParts{.store = *redis_, .tiers = *tiers_, .sessions = *sessions_, .take_in = std::move(take_in)},
+        StoreWatchParts{.store = *redis_,
+                        .tiers = *tiers_,
+                        .sessions = *sessions_,
+                        .take_in = std::move(take_in),
+                        .set_backs = [redis = static_cast<RedisTier*>(redis_.get())] { return redis->set_backs(); }},
         watch_interval_);
   }
   return recovered;

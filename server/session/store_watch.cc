@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <vector>
+
 #include "base/error.h"
 #include "base/this_thread.h"
 
@@ -20,11 +22,25 @@ StoreWatch::~StoreWatch() {
 
 void StoreWatch::Loop(absl::Duration interval) {
   bool taken_in = parts_.take_in == nullptr;
+  int64_t set_backs = 0;
   while (!stop_.WaitForNotificationWithTimeout(interval)) {
     if (!taken_in && !(taken_in = parts_.take_in().ok())) continue;
     const absl::Status claim = parts_.store.CheckClaim();
+    if (const int64_t found = parts_.set_backs(); found != set_backs) {
+      set_backs = found;
+      CountNothingDurable();
+    }
     if (ErrorReason(claim) != reason::kStatesTakenOver) continue;
     return StopServing(claim);  // for good: nothing is stored there from now on
+  }
+}
+
+void StoreWatch::CountNothingDurable() {
+  for (const std::shared_ptr<Session>& session : parts_.sessions.All()) {
+    const StateKey key = session->key();
+    // What rests there is fetched and compared when it is asked for.
+    if (!parts_.tiers.HasCopy(parts_.store, key) || parts_.tiers.PlaceOf(key) == parts_.store.name()) continue;
+    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), absl::InfinitePast());
   }
 }
 

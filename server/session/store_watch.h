@@ -1,6 +1,6 @@
 // Asks a shared store now and then whether it is still this server's. Where another server has taken it, the sessions
 // with a state there are served by that one, and no longer here. A store that did not answer when the server started is
-// taken in once it does.
+// taken in once it does; one that has lost what it had is no longer counted on, and given it again by the checkpoints.
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //
@@ -23,6 +23,7 @@ struct StoreWatchParts {
   TierStack& tiers;
   SessionManager& sessions;
   std::function<absl::Status()> take_in;  // of a store that is not in use yet; else nullptr
+  std::function<int64_t()> set_backs;     // how often the store was found to have lost what it had
 };
 
 class StoreWatch {
@@ -35,6 +36,7 @@ class StoreWatch {
  private:
   void Loop(absl::Duration interval);
   void StopServing(const absl::Status& why);
+  void CountNothingDurable();
 
   const StoreWatchParts parts_;
   absl::Notification stop_;

@@ -86,6 +86,7 @@ absl::Status RedisClaim::Recover(RedisConnection& redis, const absl::Status& fen
       redis.Call({"EVAL", kRetakeScript, "2", OwnerKey(), IncarnationKey(), server_, incarnation, before, owner});
   if (IsFenced(retaken.status())) return Recover(redis, retaken.status());  // somebody was faster
   GDN_RETURN_IF_ERROR(retaken.status());
+  ++set_backs_;
   spdlog::critical(
       "redis at {} has gone back to a time before this server ({}): emptied, restored, or a replica that lagged. The "
       "prefix '{}' is taken again; states that are older than those this server stored are not served",

@@ -14,6 +14,7 @@
 //   if (IsFenced(written)) GDN_RETURN_IF_ERROR(claim.Recover(redis, written));  // OK: try again
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ class RedisClaim {
   absl::Status Recover(RedisConnection& redis, const absl::Status& fenced);
   // Asks the store. OK, errors of Recover, or of the connection.
   absl::Status Check(RedisConnection& redis);
+  // How often the prefix was taken again from a store that had gone back: what was stored may be gone.
+  int64_t set_backs() const { return set_backs_; }
   // OK, or the error of a prefix that was lost, without asking anybody.
   absl::Status lost() const;
 
@@ -50,6 +53,7 @@ class RedisClaim {
 
   const std::string prefix_;
   const std::string server_;
+  std::atomic<int64_t> set_backs_{0};
   mutable absl::Mutex mu_;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;  // 0: not taken yet
   std::string before_ ABSL_GUARDED_BY(mu_);       // ids with a space between

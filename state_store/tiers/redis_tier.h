@@ -63,6 +63,7 @@ class RedisTier final : public StateTier {
   // Takes the prefix, from whatever server has it; until then nothing can be stored or erased. UNAVAILABLE.
   absl::StatusOr<int64_t> NextIncarnation() override;
   absl::Status CheckClaim() override;
+  int64_t set_backs() const { return claim_.set_backs(); }  // as RedisClaim's
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) override;
   // used_bytes and sessions: of what this object stored, loaded or listed.
   TierUsage usage() const override;

@@ -143,7 +143,11 @@ TEST_F(StaleStore, AnEmptiedStoreIsDataLossForWhatWasThereAndTheOthersGoOn) {
   TestServer server(Options());
   const Caller caller(server);
   Fill(caller);
+  ASSERT_TRUE(caller.Checkpoint("b").ok());
+  const auto durable = [&] { return caller.Get("b").reply.layers(0).durable_token_count(); };
+  EXPECT_EQ(durable(), kPrompt.count + 2);
   redis_.Command({"FLUSHALL"});
+  EXPECT_TRUE(WaitUntil([&] { return durable() == 0; }, "the server to count on the store no more"));
   const auto refused = Step(caller, "a");
   Print("FLUSHALL: a session that was there: " + Text(refused));
   EXPECT_TRUE(RefusedAs(refused, "STATE_ROLLED_BACK", {{"tier", "redis"}}));

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
+#include "base/steady_clock.h"
 #include "kernels/slot_codec.h"
 #include "state_store/host_block_pool.h"
 
@@ -75,8 +76,9 @@ struct SessionHeader {
   std::vector<int32_t> layers;  // all of the session's, ascending
   Hash128 request;              // of the call that made it
   int64_t epoch = 1;
-  int64_t changes = 0;  // commits until this state; 0 in files of before they were counted
-  absl::Time create_time;
+  int64_t changes = 0;     // commits until this state; 0 in files of before they were counted
+  absl::Time create_time;  // by the wall's clock, to be shown
+  SteadyTime born;         // of this process; files hold the age
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   // The last AcceptTokens that had a request id.

@@ -1,6 +1,6 @@
 #include "kernels/gpu_backend/launch_streams.h"
+#include "base/steady_clock.h"
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 
@@ -77,11 +77,11 @@ absl::StatusOr<Event> LaunchStreams::MakeFence() {
 
 absl::Status LaunchStreams::WaitFence(Event fence) {
   absl::Status status;
-  for (const absl::Time end = absl::Now() + kPollTime;;) {
+  for (const SteadyTime end = SteadyNow() + kPollTime;;) {
     const absl::StatusOr<bool> done = EventIsDone(fence);
     if (done.ok() && *done) break;
     // Also where the poll fails: a lost device may still be at work in the callers' memory.
-    if (!done.ok() || absl::Now() >= end) {
+    if (!done.ok() || SteadyNow() >= end) {
       status = done.status();
       status.Update(WaitForEvent(fence));
       break;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/this_thread.h"
@@ -17,7 +16,7 @@ absl::Status Stopped(const StepJob& job) {
     return MakeError(absl::StatusCode::kCancelled, reason::kCallCancelled,
                      "the call was cancelled before its step was applied; the state did not move");
   }
-  if (absl::Now() >= job.deadline) {
+  if (SteadyNow() >= job.deadline) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded,
                      "the deadline passed before the step was applied; the state did not move");
   }
@@ -143,7 +142,7 @@ absl::Status IssuedLaunch::StatusOf(size_t part) const {
 
 std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& lane) {
   auto issued = std::make_unique<IssuedLaunch>();
-  issued->begin = absl::Now();
+  issued->begin = SteadyNow();
   issued->launch = std::move(launch);
   issued->lane = &lane;
   for (const Launch::Part& part : issued->launch.parts) {
@@ -249,7 +248,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   step.draft = shape.draft;
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
-  part.gathered = absl::Now();
+  part.gathered = SteadyNow();
   GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
   for (size_t i = 0; i < part.rows.size(); ++i) {
     LayerProgress& after = part.outcomes[i].after;
@@ -281,17 +280,17 @@ absl::Status BatchExecutor::RunPrefill(IssuedLaunch::RowGroup& part, IssuedLaunc
   step.call_tokens = call_tokens.data();
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, /*log_lengths=*/nullptr, &starts.fold, &step));
   StampCopiedIn(issued.stamps);
-  part.gathered = absl::Now();
+  part.gathered = SteadyNow();
   GDN_RETURN_IF_ERROR(backend_.MaterializeState(starts.fold));
   return runner_.Prefill(step);
 }
 
 void BatchExecutor::Wait(IssuedLaunch& issued) {
   const absl::Status waited = backend_.WaitFence(issued.fence);
-  const absl::Time end = issued.end = absl::Now();
+  const SteadyTime end = issued.end = SteadyNow();
   if (issued.stamps.traced()) issued.stamps.computed = TraceNow();
   // What the device spent, not what it waited for: the next launch is issued by estimates that are learned from this.
-  absl::Time begin = issued.groups.empty() ? issued.begin : end;
+  SteadyTime begin = issued.groups.empty() ? issued.begin : end;
   for (const IssuedLaunch::RowGroup& group : issued.groups) begin = std::min(begin, group.gathered);
   {
     absl::MutexLock lock(&mu_);

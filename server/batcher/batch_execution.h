@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/batcher/launch_lane.h"
 #include "server/batcher/step_job.h"
@@ -37,7 +38,7 @@ struct IssuedLaunch {
     StatePoolView pool;                 // of all pools that they are in
     std::vector<StepOutcome> outcomes;  // of decodes, parallel to rows
     absl::Status status;
-    absl::Time gathered = absl::InfiniteFuture();  // from here on the device can work on it
+    SteadyTime gathered = SteadyTime::InfiniteFuture();  // from here on the device can work on it
   };
   Launch launch;
   std::vector<StepJobPtr> jobs;       // parallel to launch.parts
@@ -45,9 +46,9 @@ struct IssuedLaunch {
   std::vector<RowGroup> groups;
   LaunchLane* lane = nullptr;
   Fence fence;
-  absl::Time begin;             // of issuing it
+  SteadyTime begin;             // of issuing it
   LaunchStamps stamps;          // of launches with a traced call
-  absl::Time end;               // Wait's: when it had run
+  SteadyTime end;               // Wait's: when it had run
   int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
 
   // Of the part's segment, once it has run.
@@ -81,7 +82,7 @@ class BatchExecutor {
   GdnLayerRunner runner_;  // of whoever issues
 
   absl::Mutex mu_;
-  absl::Time last_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  SteadyTime last_end_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace gdn

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -193,7 +192,7 @@ Batcher::Chosen Batcher::Choose(bool prefills) {
   }
   ++on_their_way_;
   const absl::Duration estimated = absl::Microseconds(chosen.launch.estimated_us);
-  expected_end_ = std::max(expected_end_, absl::Now()) + estimated;
+  expected_end_ = std::max(expected_end_, SteadyNow()) + estimated;
   expected_time_ += estimated;
   chosen.lane = free_lanes_.back();
   free_lanes_.pop_back();
@@ -275,7 +274,7 @@ void Batcher::AwaitLastMoment() {
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return free_lanes_.size() == lanes_.size() || !tasks_.empty();
   };
-  mu_.AwaitWithDeadline(absl::Condition(&idle), expected_end_ - issue_time_ - kLastMoment);
+  mu_.AwaitWithTimeout(absl::Condition(&idle), expected_end_ - SteadyNow() - issue_time_ - kLastMoment);
 }
 
 void Batcher::EngineLoop() {
@@ -309,7 +308,7 @@ void Batcher::EngineLoop() {
       End(std::move(issued));
       continue;
     }
-    const absl::Duration issue_time = absl::Now() - issued->begin;
+    const absl::Duration issue_time = SteadyNow() - issued->begin;
     PassOn(std::move(issued));
     absl::MutexLock lock(&mu_);
     issue_time_ = std::max(issue_time, 0.9 * issue_time_);
@@ -329,8 +328,8 @@ void Batcher::EndLoop() {
       if (to_be_ended_ == 0) return;
     }
     // Awake while the launch is still being issued: it takes about as long as waking up.
-    for (const absl::Time end = absl::Now() + kPollForIssue;
-         !any_issued_.load(std::memory_order_acquire) && absl::Now() < end;) {
+    for (const SteadyTime end = SteadyNow() + kPollForIssue;
+         !any_issued_.load(std::memory_order_acquire) && SteadyNow() < end;) {
     }
     {
       absl::MutexLock lock(&mu_);

@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "server/batcher/batch_execution.h"
 #include "server/batcher/repliers.h"
 #include "server/batcher/step_job.h"
@@ -143,9 +144,9 @@ class Batcher {
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;                            // jobs that have ended, with the repliers
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;                          // launches whose steps have not all ended
   absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // of the launches that were chosen and have not run
-  absl::Time expected_end_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // of the last one that was chosen
-  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);                       // of the longest launches of late
-  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;                    // of what waits, until something changes
+  SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // of the last one that was chosen
+  absl::Duration issue_time_ ABSL_GUARDED_BY(mu_);     // of the longest launches of late
+  bool nothing_may_run_ ABSL_GUARDED_BY(mu_) = false;  // of what waits, until something changes
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
 

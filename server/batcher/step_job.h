@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/dtype.h"
+#include "base/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
 #include "server/scheduler/scheduler.h"
 #include "server/session/step_lease.h"
@@ -59,7 +60,7 @@ struct StepJob : ScheduledStep {
   int64_t output_features = 0;
   std::vector<StepRow> rows;
   bool page_locked = false;  // inputs and outputs are in memory of Backend::AllocateHost
-  absl::Time deadline = absl::InfiniteFuture();
+  SteadyTime deadline = SteadyTime::InfiniteFuture();
   std::function<void()> done;  // rows carry the results
   CallTrace* trace = nullptr;  // the call's, where it is traced; filled until `done` is called
 

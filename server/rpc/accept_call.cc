@@ -70,7 +70,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
   }
 
   // Once no row, from the first-th on, would take its session too far from its last checkpoint.
-  void Pin(absl::Time deadline, size_t first = 0) {
+  void Pin(SteadyTime deadline, size_t first = 0) {
     std::vector<std::shared_ptr<Session>> sessions;
     for (size_t i = 0; i < rows.size(); ++i) {
       const Row& row = rows[i];

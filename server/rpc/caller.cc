@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/time/clock.h"
+
 namespace gdn {
 
 Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& principals) {
@@ -19,7 +21,7 @@ Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& pr
   const auto deadline = context.deadline();
   const bool never = deadline == std::chrono::system_clock::time_point::max();
   return {.principal = principals.NameOf(fields),
-          .deadline = never ? absl::InfiniteFuture() : absl::FromChrono(deadline)};
+          .deadline = never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now())};
 }
 
 }  // namespace gdn

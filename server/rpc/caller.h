@@ -12,14 +12,14 @@
 
 #include <grpcpp/server_context.h>
 
-#include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "server/rpc/principals.h"
 
 namespace gdn {
 
 struct Caller {
   std::string principal;  // "" for an anonymous one; never the token itself: Principals' name for it
-  absl::Time deadline;
+  SteadyTime deadline;
 };
 
 Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& principals);

@@ -126,7 +126,7 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
                                               .done = std::move(done)});
   if (absl::Status status = BeginChildren(request, *work); !status.ok()) return work->Finish(std::move(status));
   if (work->pending() == 0) return work->Finish(absl::OkStatus());
-  const absl::Time deadline = caller.deadline;
+  const SteadyTime deadline = caller.deadline;
   context.residency.LockResident(work->parent, deadline, [work, deadline](absl::StatusOr<SessionLease> lease) {
     if (!lease.ok()) return work->Finish(lease.status());
     work->lease = *std::move(lease);

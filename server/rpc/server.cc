@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
+#include "base/steady_clock.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "server/rpc/calls.h"
@@ -171,12 +172,13 @@ void RpcServer::ReportNotServing() { server_->GetHealthCheckService()->SetServin
 
 bool RpcServer::Stop(absl::Duration timeout) {
   if (server_ == nullptr) return true;
-  const absl::Time end = absl::Now() + timeout;
+  const SteadyTime end = SteadyNow() + timeout;
   server_->GetHealthCheckService()->SetServingStatus(false);
   const bool drained = context_.batcher.Drain(timeout);
   context_.shared_regions.Drain();
-  const bool moved = context_.transfers.WaitForNone(std::max(end - absl::Now(), absl::ZeroDuration()));
-  server_->Shutdown(absl::ToChronoTime(std::max(absl::Now(), std::min(end, absl::Now() + kStreamGrace))));
+  const bool moved = context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
+  server_->Shutdown(
+      absl::ToChronoTime(absl::Now() + std::clamp(end - SteadyNow(), absl::ZeroDuration(), kStreamGrace)));
   // Calls whose step a driver does not give back end never; what is not theirs is to be made durable all the same.
   auto ended = std::make_shared<absl::Notification>();
   std::thread waiter([server = server_.get(), ended] {

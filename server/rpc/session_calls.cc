@@ -69,7 +69,7 @@ v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
 
 // Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
 // `out`.
-void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, absl::Time deadline,
+void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, SteadyTime deadline,
                     v1::Session* out, CallDone done) {
   SessionLease lease = std::move(creation.lease());
   // std::function wants copyable captures; the creation is not.

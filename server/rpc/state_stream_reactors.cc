@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/steady_clock.h"
 #include "base/string_cat.h"
 #include "gdn/v1/state.pb.h"
 #include "server/rpc/calls.h"
@@ -232,7 +233,7 @@ class WatchReactor final : public FileReactor {
     GDN_RETURN_IF_ERROR(CheckWanted());
     const SessionImagePtr image = std::move(captured->image);
     last_ = Progress::Of(image->header.epoch, captured->layers);
-    last_time_ = captured->when;
+    last_time_ = captured->when.at;
 
     const auto has_known_base = [this](const LayerImage& layer) {
       const auto known = full_bases_.find(layer.layer);
@@ -295,7 +296,7 @@ class WatchReactor final : public FileReactor {
     const bool moved = now.MovedFrom(last_);
     const bool by_tokens =
         plan_.every_tokens > 0 && (now.epoch != last_.epoch || now.TokensFrom(last_) >= plan_.every_tokens);
-    if (by_tokens || (moved && absl::Now() - last_time_ >= plan_.every)) return Capture();
+    if (by_tokens || (moved && SteadyNow() - last_time_ >= plan_.every)) return Capture();
     look_after_ = now.MovedFrom(seen_) ? kShortestLook : std::min(2 * look_after_, kLongestLook);
     seen_ = now;
     Wait();
@@ -310,7 +311,7 @@ class WatchReactor final : public FileReactor {
   int64_t sequence_ = 0;
   // The last snapshot, and what was there when last looked at.
   Progress last_;
-  absl::Time last_time_;
+  SteadyTime last_time_;
   Progress seen_;
   // The last full file.
   std::string full_id_;

@@ -174,7 +174,7 @@ void StepCall::FinishOutput(v1::Tensor* output) {
   if (shared_.PutOutput(data, *output)) out = {};
 }
 
-absl::Status StepCall::Run(absl::Time deadline, v1::Tensor* output) {
+absl::Status StepCall::Run(SteadyTime deadline, v1::Tensor* output) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (!rows_[i].status.ok()) continue;
     rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));

@@ -5,7 +5,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "absl/time/clock.h"
 #include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -85,7 +84,7 @@ void Checkpointer::CaptureLocked(TaskQueue& queue, StateCopier::Threads threads,
     captured.image = *std::move(image);
     captured.changes = shared->changes();
     captured.layers = locked->Layers();
-    captured.when = absl::Now();
+    captured.when = locked->Now();
     shared->Hold();
     captured.held = std::move(*shared);
     done(std::move(captured));
@@ -110,7 +109,7 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
   CheckpointResult result{.stored = *stored,
                           .epoch = captured.image->header.epoch,
                           .layers = std::move(captured.layers),
-                          .when = captured.when};
+                          .when = captured.when.shown};
   for (LayerInfo& layer : result.layers) layer.durable_token_count = layer.progress.token_count;
   captured.image = nullptr;
   captured.held.Release();
@@ -187,7 +186,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
     tiers.Adopt(key, *tiers.durable(), (*image)->bytes(), header.version());
     lease.InstallParked(**image);
     lease.SetEpoch((*image)->header.epoch);
-    session->NoteDurable(lease.changes(), lease.counts(), absl::Now());
+    session->NoteDurable(lease.changes(), lease.counts(), session->Now());
     return absl::OkStatus();
   };
   absl::Status status = restore();
@@ -200,8 +199,8 @@ bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
   {
     absl::MutexLock lock(&mu_);
     const auto it = scheduled_.find(session.get());
-    if (it != scheduled_.end() && it->second > absl::Now()) return false;
-    scheduled_[session.get()] = absl::InfiniteFuture();
+    if (it != scheduled_.end() && it->second > parts_.clock.Now()) return false;
+    scheduled_[session.get()] = SteadyTime::InfiniteFuture();
     waiting_.push_back(session);
   }
   PumpLater();
@@ -255,7 +254,7 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
       wait_for_room_.erase(it);
     }
     if (failed) {
-      scheduled_[session.get()] = absl::Now() + kRetryAfter;
+      scheduled_[session.get()] = parts_.clock.Now() + kRetryAfter;
     } else {
       scheduled_.erase(session.get());
     }
@@ -295,7 +294,7 @@ bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::opt
     parts_.io.Post(std::move(ready));
     return false;
   }
-  if (it->second != absl::InfiniteFuture()) return true;  // it failed a moment ago
+  if (it->second != SteadyTime::InfiniteFuture()) return true;  // it failed a moment ago
   wait_for_room_[session.get()].push_back(std::move(ready));
   return false;
 }
@@ -305,7 +304,7 @@ void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {
   if (session->undurable().tokens >= std::max<int64_t>(policy_.every_tokens / 2, 1)) Schedule(session);
 }
 
-void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now) {
+void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now) {
   {
     absl::MutexLock lock(&mu_);
     std::erase_if(scheduled_, [now](const auto& entry) { return entry.second <= now; });

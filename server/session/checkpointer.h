@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "base/task_queue.h"
 #include "server/session/device_room.h"
 #include "server/session/state_copier.h"
@@ -43,7 +44,7 @@ struct CapturedState {
   SessionLease held;  // keeps other copies and moves of the session away until it dies; steps go on
   uint64_t changes = 0;
   std::vector<LayerInfo> layers;
-  absl::Time when;
+  Session::Moment when;
 };
 
 struct CheckpointResult {
@@ -58,6 +59,7 @@ struct CheckpointerParts {
   StateCopier& copier;
   DeviceRoom& room;  // forgets sessions that have gone back to a checkpoint
   TaskQueue& io;     // for what a call waits for
+  const SteadyClock& clock = SteadyClock::Real();
 };
 
 class Checkpointer {
@@ -91,7 +93,7 @@ class Checkpointer {
                    std::function<void()> ready);
   // By the policy: after a step, and for all sessions now and then.
   void NoteProgress(const std::shared_ptr<Session>& session);
-  void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, absl::Time now);
+  void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now);
   // Makes all of them durable as they are, and waits for it, at most so long. How many are not.
   int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions,
                         absl::Duration timeout = absl::InfiniteDuration());
@@ -126,7 +128,7 @@ class Checkpointer {
 
   mutable absl::Mutex mu_;
   // Sessions whose checkpoint is under way (InfiniteFuture), or not to be tried before.
-  std::unordered_map<const Session*, absl::Time> scheduled_ ABSL_GUARDED_BY(mu_);
+  std::unordered_map<const Session*, SteadyTime> scheduled_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<const Session*, std::vector<std::function<void()>>> wait_for_room_ ABSL_GUARDED_BY(mu_);
   std::deque<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
   int locking_ ABSL_GUARDED_BY(mu_) = 0;                               // scheduled, waiting for their lock

@@ -68,8 +68,8 @@ absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& r
   return claims;
 }
 
-absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& request, absl::Time deadline) {
-  const absl::Time end = std::min(deadline, absl::Now() + kRoomPatience);
+absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& request, SteadyTime deadline) {
+  const SteadyTime end = std::min(deadline, SteadyNow() + kRoomPatience);
   Attempt attempt;
   for (;;) {
     auto claims = TryClaim(request);
@@ -83,8 +83,8 @@ absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& r
     if (const absl::Status takes = options_.tiers.TakesStates(); !takes.ok()) {
       return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : claims.status();
     }
-    const bool over = absl::Now() >= end;
-    if (over && deadline <= absl::Now()) return ReturnDeadlinePassed();
+    const bool over = SteadyNow() >= end;
+    if (over && deadline <= SteadyNow()) return ReturnDeadlinePassed();
     if (over || sessions() <= static_cast<int64_t>(attempt.stuck.size())) {
       return attempt.error.ok() ? claims.status() : attempt.error;
     }
@@ -151,7 +151,7 @@ absl::Status DeviceRoom::Evict(SessionLease& lease) {
   GDN_ASSIGN_OR_RETURN(const SessionImagePtr image, options_.copier.CopyOut(lease, /*known=*/{}));
   GDN_RETURN_IF_ERROR(options_.tiers.Park(session->key(), image));
   const std::string place = options_.tiers.PlaceOf(session->key());
-  if (place != "host") session->NoteDurable(lease.changes(), lease.counts(), absl::Now());
+  if (place != "host") session->NoteDurable(lease.changes(), lease.counts(), session->Now());
   lease.Unload();
   Forget(*session);
   evictions_.fetch_add(1, std::memory_order_relaxed);

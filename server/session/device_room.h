@@ -64,7 +64,7 @@ class DeviceRoom {
   }
   // Moves sessions down until there is room. Errors of TryClaim; UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that
   // is needed cannot be written, DEVICE_FAILED, DEADLINE_EXCEEDED. None says whose session could not be moved.
-  absl::StatusOr<std::vector<SlotClaim>> MakeRoom(const RoomRequest& request, absl::Time deadline);
+  absl::StatusOr<std::vector<SlotClaim>> MakeRoom(const RoomRequest& request, SteadyTime deadline);
 
   int64_t budget_bytes() const { return options_.store.options().budget_bytes; }
   // Of a session that shares nothing, which is the least that any takes.
@@ -77,7 +77,7 @@ class DeviceRoom {
  private:
   struct Resident {
     std::weak_ptr<Session> session;
-    SteadyTime stuck_until;  // it could not be moved, and until then goes last
+    SteadyTime stuck_until = SteadyTime::InfinitePast();  // it could not be moved, and until then goes last
     absl::Duration stuck_for = absl::ZeroDuration();
   };
   // What one MakeRoom has found out.
@@ -89,7 +89,7 @@ class DeviceRoom {
   // Moves the least recently used session that can be moved. NOT_FOUND where none can be now, and the device's error.
   absl::Status EvictOne(Attempt& attempt);
   absl::Status Evict(SessionLease& lease);
-  using Candidate = std::tuple<bool, absl::Time, std::shared_ptr<Session>>;  // whether it is stuck, its last use
+  using Candidate = std::tuple<bool, SteadyTime, std::shared_ptr<Session>>;  // whether it is stuck, its last use
   std::vector<Candidate> Candidates(const Attempt& attempt);
   void NoteStuck(const Session& session, const absl::Status& why, Attempt& attempt);
 

@@ -8,9 +8,9 @@
 
 #include <thread>
 
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
+#include "base/stop_signal.h"
 #include "base/this_thread.h"
 #include "server/session/checkpointer.h"
 #include "server/session/session_manager.h"
@@ -20,26 +20,27 @@ namespace gdn {
 
 class Housekeeper {
  public:
-  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers, absl::Duration interval)
-      : thread_([this, &sessions, &checkpointer, &tiers, interval] {
+  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers, absl::Duration interval,
+              const SteadyClock& clock = SteadyClock::Real())
+      : thread_([this, &sessions, &checkpointer, &tiers, &clock, interval] {
           NameThisThread("gdn-housekeeper");
-          while (!stop_.WaitForNotificationWithTimeout(interval)) {
-            const absl::Time now = absl::Now();
+          while (!stop_.GivenWithin(interval)) {
+            const SteadyTime now = clock.Now();
             sessions.DeleteExpired(now);
             checkpointer.Sweep(sessions.All(), now);
             if (tiers.WantsTrim()) tiers.Trim();
           }
         }) {}
   ~Housekeeper() {
-    stop_.Notify();
+    stop_.Give();
     thread_.join();
   }
   Housekeeper(const Housekeeper&) = delete;
   Housekeeper& operator=(const Housekeeper&) = delete;
 
  private:
-  absl::Notification stop_;
-  std::thread thread_;
+  StopSignal stop_;
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace gdn

@@ -105,7 +105,8 @@ absl::Status LegacyPrincipals::MoveLocked(SessionLease lease, const std::string&
                                                 .max_lifetime = session->max_lifetime(),
                                                 .epoch = header.epoch,
                                                 .changes = header.changes,
-                                                .create_time = session->create_time()},
+                                                .create_time = session->create_time(),
+                                                .age = session->Now().at - session->born()},
                                                session->Layers(), absl::Now());
   if (adopted.valid()) tiers_.Adopt(to, *tiers_.durable(), image->bytes(), header.version());
   return absl::OkStatus();

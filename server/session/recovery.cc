@@ -97,7 +97,8 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
                         .max_lifetime = header.max_lifetime,
                         .epoch = *epoch,
                         .changes = std::max<int64_t>(header.changes, 1),
-                        .create_time = header.create_time},
+                        .create_time = header.create_time,
+                        .age = SteadyNow() - header.born},
                        std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
     if (!adopted.valid()) {
       ++recovered.passed_over;

@@ -66,7 +66,7 @@ void Residency::Enqueue(RequestPtr request) {
   requests_.push_back(std::move(request));
 }
 
-void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, absl::Time deadline, PinsDone done) {
+void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, SteadyTime deadline, PinsDone done) {
   // Mostly they are all here, and nobody is in the way.
   PinResults pins;
   pins.reserve(sessions.size());
@@ -133,7 +133,7 @@ void Residency::Bring(const RequestPtr& request, const std::vector<size_t>& miss
   Enqueue(request);
 }
 
-void Residency::LockResident(const std::shared_ptr<Session>& session, absl::Time deadline, LeaseDone done) {
+void Residency::LockResident(const std::shared_ptr<Session>& session, SteadyTime deadline, LeaseDone done) {
   auto request = std::make_shared<Request>(*this);
   request->deadline = deadline;
   request->lease_done = std::move(done);
@@ -151,7 +151,7 @@ void Residency::LockResident(const std::shared_ptr<Session>& session, absl::Time
   });
 }
 
-void Residency::Place(SessionLease lease, SessionImagePtr image, absl::Time deadline, LeaseDone done) {
+void Residency::Place(SessionLease lease, SessionImagePtr image, SteadyTime deadline, LeaseDone done) {
   if (image->layers.empty()) {  // nothing to copy: most new sessions
     auto claims = options_.room.TryClaim(RoomFor(*lease.session()));
     if (claims.ok()) {
@@ -169,7 +169,7 @@ void Residency::Place(SessionLease lease, SessionImagePtr image, absl::Time dead
   Enqueue(std::move(request));
 }
 
-void Residency::Reserve(RoomRequest room, absl::Time deadline, ClaimsDone done) {
+void Residency::Reserve(RoomRequest room, SteadyTime deadline, ClaimsDone done) {
   auto claims = options_.room.TryClaim(room);
   if (claims.ok() || !options_.room.CanMakeRoom(claims.status())) return done(std::move(claims));
   auto request = std::make_shared<Request>(*this);
@@ -181,7 +181,7 @@ void Residency::Reserve(RoomRequest room, absl::Time deadline, ClaimsDone done) 
 
 bool Residency::Prefetch(const std::shared_ptr<Session>& session) {
   if (session->resident()) return false;
-  Pin({session}, absl::Now() + kRoomPatience, [](const PinResults&) {});
+  Pin({session}, SteadyNow() + kRoomPatience, [](const PinResults&) {});
   return true;
 }
 
@@ -247,9 +247,9 @@ void Residency::ServePins(const RequestPtr& request) {
   request->done(std::move(pins));
 }
 
-absl::Status Residency::Arrive(Arrival& arrival, absl::Time deadline) {
+absl::Status Residency::Arrive(Arrival& arrival, SteadyTime deadline) {
   const std::shared_ptr<Session> session = arrival.lease.session();
-  if (absl::Now() >= deadline) return ReturnDeadlinePassed();
+  if (SteadyNow() >= deadline) return ReturnDeadlinePassed();
   GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, options_.room.MakeRoom(RoomFor(*session), deadline));
   GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*arrival.image, std::move(claims), arrival.lease));

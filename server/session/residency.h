@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "base/task_queue.h"
 #include "server/session/device_room.h"
 #include "server/session/session_lease.h"
@@ -58,13 +59,13 @@ class Residency {
 
   // Errors, each of its session: NOT_FOUND once deleted, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room,
   // DEADLINE_EXCEEDED, and those of TierStack::Fetch.
-  void Pin(std::vector<std::shared_ptr<Session>> sessions, absl::Time deadline, PinsDone done);
+  void Pin(std::vector<std::shared_ptr<Session>> sessions, SteadyTime deadline, PinsDone done);
   // Locked, and on the device.
-  void LockResident(const std::shared_ptr<Session>& session, absl::Time deadline, LeaseDone done);
+  void LockResident(const std::shared_ptr<Session>& session, SteadyTime deadline, LeaseDone done);
   // Puts the image's states on the device, for a session that has none there; moves others down for room.
-  void Place(SessionLease lease, SessionImagePtr image, absl::Time deadline, LeaseDone done);
+  void Place(SessionLease lease, SessionImagePtr image, SteadyTime deadline, LeaseDone done);
   // Claims beside a session's own slots, or for one that is to be made. Moves others down for room.
-  void Reserve(RoomRequest room, absl::Time deadline, ClaimsDone done);
+  void Reserve(RoomRequest room, SteadyTime deadline, ClaimsDone done);
   // Brings the session back without a call that waits for it. True where it was under way or begun.
   bool Prefetch(const std::shared_ptr<Session>& session);
 
@@ -81,7 +82,7 @@ class Residency {
     ~Request();
     Residency& residency;
     std::vector<std::shared_ptr<Session>> sessions;
-    absl::Time deadline;
+    SteadyTime deadline;
     PinsDone done;  // one of these three is set
     LeaseDone lease_done;
     ClaimsDone claims_done;
@@ -98,7 +99,7 @@ class Residency {
   void Loop();
   void Serve(const RequestPtr& request);
   void ServePins(const RequestPtr& request);
-  absl::Status Arrive(Arrival& arrival, absl::Time deadline);
+  absl::Status Arrive(Arrival& arrival, SteadyTime deadline);
 
   const ResidencyOptions options_;
   std::atomic<int64_t> returns_{0}, returned_bytes_{0}, fetch_failures_{0};

@@ -31,6 +31,7 @@ void SessionPin::Release() {
 Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)
     : init_(std::move(init)),
       environment_(environment),
+      born_(environment->clock().Now() - init_.age),
       layers_(init_.spec.layers.size()),
       epoch_(init_.epoch),
       changes_(static_cast<uint64_t>(init_.changes)) {
@@ -42,6 +43,7 @@ Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnviron
 Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment)
     : init_(std::move(init)),
       environment_(environment),
+      born_(environment->clock().Now() - init_.age),
       layers_(init_.spec.layers.size()),
       epoch_(init_.epoch),
       changes_(static_cast<uint64_t>(init_.changes)) {
@@ -123,19 +125,19 @@ int64_t Session::epoch() const {
 
 absl::Time Session::durable_time() const {
   absl::MutexLock lock(&mu_);
-  return durable_time_;
+  return durable_.shown;
 }
 
-void Session::NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, absl::Time when) {
+void Session::NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, const Moment& when) {
   absl::MutexLock lock(&mu_);
   durable_changes_ = changes;
-  durable_time_ = when;
+  durable_ = when;
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].durable_token_count = counts[i];
 }
 
 Session::Undurable Session::UndurableLocked() const {
   Undurable undurable;
-  undurable.since = durable_time_ == absl::InfinitePast() ? init_.create_time : durable_time_;
+  undurable.since = std::max(born_, durable_.at);
   for (const Layer& layer : layers_) {
     undurable.tokens = std::max(undurable.tokens, layer.progress.token_count - layer.durable_token_count);
   }

@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
+#include "base/steady_clock.h"
 #include "server/scheduler/session_turn.h"
 #include "server/session/session_environment.h"
 #include "server/session/session_gate.h"
@@ -58,8 +59,9 @@ struct SessionInit {
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   int64_t epoch = 1;
-  int64_t changes = 1;  // its making, and commits before this process had it
-  absl::Time create_time = absl::Now();
+  int64_t changes = 1;                        // its making, and commits before this process had it
+  absl::Time create_time = absl::Now();       // shown, and never counted with
+  absl::Duration age = absl::ZeroDuration();  // that it has already
 };
 
 using StepReplyPtr = StoredReplyPtr;
@@ -124,7 +126,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::string& id() const { return init_.id; }
   const SessionSpec& spec() const { return init_.spec; }
   const std::string& affinity() const { return init_.affinity; }
-  absl::Time create_time() const { return init_.create_time; }
+  absl::Time create_time() const { return init_.create_time; }  // shown
+  SteadyTime born() const { return born_; }
   absl::Duration idle_ttl() const { return init_.idle_ttl; }
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
   const Hash128& request() const { return init_.request; }
@@ -169,19 +172,25 @@ class Session : public std::enable_shared_from_this<Session> {
   // No further call of it is taken, but for its end; each is refused with this error.
   void StopServing(const absl::Status& why);
   int64_t epoch() const;
-  absl::Time durable_time() const;  // InfinitePast: never
-  absl::Time last_used() const { return absl::FromUnixNanos(last_used_.load(std::memory_order_relaxed)); }
-  void Touch() { last_used_.store(absl::ToUnixNanos(absl::Now()), std::memory_order_relaxed); }
+  absl::Time durable_time() const;  // shown; InfinitePast: never
+  SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
+  void Touch() { last_used_.store(environment_->clock().Now().ToNanos(), std::memory_order_relaxed); }
 
+  // When a copy of the states was taken: by the wall's clock, to be shown, and for what is due.
+  struct Moment {
+    absl::Time shown = absl::InfinitePast();
+    SteadyTime at = SteadyTime::InfinitePast();
+  };
+  Moment Now() const { return {.shown = absl::Now(), .at = environment_->clock().Now()}; }
   // A copy that has the first `changes` commits (SessionLease::changes) is durable; `counts` is parallel to
   // spec.layers.
-  void NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, absl::Time when);
+  void NoteDurable(uint64_t changes, const std::vector<int64_t>& counts, const Moment& when);
 
   // What steps have done since the states were last made durable.
   struct Undurable {
     bool any = false;
     int64_t tokens = 0;  // of the layer that has moved most
-    absl::Time since;    // of the last durable copy, or of the session's making
+    SteadyTime since;    // of the last durable copy, or of the session's making
   };
   Undurable undurable() const;
 
@@ -227,7 +236,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const SessionInit init_;
   SessionEnvironment* const environment_;
   SessionGate gate_;
-  std::atomic<int64_t> last_used_{0};  // nanoseconds since the epoch
+  const SteadyTime born_;              // `init_.age` before it was made
+  std::atomic<int64_t> last_used_{0};  // a SteadyTime's
 
   mutable SessionTurn turn_;
 
@@ -238,7 +248,7 @@ class Session : public std::enable_shared_from_this<Session> {
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t changes_ ABSL_GUARDED_BY(mu_);              // its making, and commits
   uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // those that the newest durable copy has
-  absl::Time durable_time_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  Moment durable_ ABSL_GUARDED_BY(mu_);                // when the newest durable copy was taken
   std::string accept_request_id_ ABSL_GUARDED_BY(mu_);
   int32_t accepted_tokens_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/steady_clock.h"
 #include "state_store/session_image.h"
 
 namespace gdn {
@@ -20,10 +21,14 @@ class Session;
 
 class SessionEnvironment {
  public:
-  explicit SessionEnvironment(int64_t reply_bytes) : reply_limit_(reply_bytes) {}
+  explicit SessionEnvironment(int64_t reply_bytes, const SteadyClock& clock = SteadyClock::Real())
+      : reply_limit_(reply_bytes), clock_(clock) {}
 
   // Called after a step has been committed, outside any lock.
   std::function<void(const std::shared_ptr<Session>&)> on_progress;
+
+  // Of ages and of what is due; no session's life depends on the wall's clock.
+  const SteadyClock& clock() const { return clock_; }
 
   BaseVersion NextBaseVersion() { return next_base_version_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -36,6 +41,7 @@ class SessionEnvironment {
 
  private:
   const int64_t reply_limit_;
+  const SteadyClock& clock_;
   std::atomic<int64_t> reply_bytes_{0};
   std::atomic<BaseVersion> next_base_version_{1};
 };

@@ -66,6 +66,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .epoch = 0,
                   .changes = 0,
                   .create_time = init.create_time,
+                  .born = SteadyNow() - (session_->environment_->clock().Now() - session_->born()),
                   .idle_ttl = init.idle_ttl,
                   .max_lifetime = init.max_lifetime,
                   .accept_request_id = {},

@@ -15,8 +15,8 @@ absl::Status Busy(const std::string& id, std::string_view why) {
                    {{"session", StrCat("sessions/", id)}});
 }
 
-bool IsExpired(const Session& session, absl::Time now) {
-  return now - session.last_used() > session.idle_ttl() || now - session.create_time() > session.max_lifetime();
+bool IsExpired(const Session& session, SteadyTime now) {
+  return now - session.last_used() > session.idle_ttl() || now - session.born() > session.max_lifetime();
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> laye
   for (const LayerInfo& layer : layers) counts.push_back(layer.progress.token_count);
   const auto changes = static_cast<uint64_t>(init.changes);
   auto session = std::make_shared<Session>(std::move(init), std::move(layers), &environment_);
-  session->NoteDurable(epoch_is_stored ? changes : 0, counts, durable_time);
+  session->NoteDurable(epoch_is_stored ? changes : 0, counts, {.shown = durable_time, .at = session->Now().at});
   SessionLease lease = session->TryLock();
   absl::MutexLock lock(&mu_);
   const bool adopted = sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished}).second;
@@ -175,7 +175,7 @@ void SessionManager::Delete(const std::string& principal, const std::string& id,
   End(*session, std::move(done));
 }
 
-void SessionManager::DeleteExpired(absl::Time now) {
+void SessionManager::DeleteExpired(SteadyTime now) {
   for (const std::shared_ptr<Session>& session : All()) {
     if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
     if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;

@@ -105,7 +105,7 @@ class SessionManager {
   // (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs.
   void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
   // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
-  void DeleteExpired(absl::Time now);
+  void DeleteExpired(SteadyTime now);
 
   size_t size() const;  // of all principals
   int64_t expired() const { return expired_; }

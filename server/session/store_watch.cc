@@ -16,14 +16,14 @@ StoreWatch::StoreWatch(const StoreWatchParts& parts, absl::Duration interval)
       }) {}
 
 StoreWatch::~StoreWatch() {
-  stop_.Notify();
+  stop_.Give();
   thread_.join();
 }
 
 void StoreWatch::Loop(absl::Duration interval) {
   bool taken_in = parts_.take_in == nullptr;
   int64_t set_backs = 0;
-  while (!stop_.WaitForNotificationWithTimeout(interval)) {
+  while (!stop_.GivenWithin(interval)) {
     if (!taken_in && !(taken_in = parts_.take_in().ok())) continue;
     const absl::Status claim = parts_.store.CheckClaim();
     if (const int64_t found = parts_.set_backs(); found != set_backs) {
@@ -40,7 +40,7 @@ void StoreWatch::CountNothingDurable() {
     const StateKey key = session->key();
     // What rests there is fetched and compared when it is asked for.
     if (!parts_.tiers.HasCopy(parts_.store, key) || parts_.tiers.PlaceOf(key) == parts_.store.name()) continue;
-    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), absl::InfinitePast());
+    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
   }
 }
 

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "base/stop_signal.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -39,7 +39,7 @@ class StoreWatch {
   void CountNothingDurable();
 
   const StoreWatchParts parts_;
-  absl::Notification stop_;
+  StopSignal stop_;
   std::thread thread_;  // last: it uses all of the above
 };
 

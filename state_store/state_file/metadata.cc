@@ -21,6 +21,8 @@ using Json = nlohmann::json;
 // Rows a log can hold under any log_capacity that a writer may have, drafts aside.
 constexpr int32_t kMaxLogLength = kLogCapacity + kMaxDraftLimit;
 
+constexpr absl::Duration kMostAge = absl::Hours(1000 * 366 * 24);
+
 constexpr std::pair<const char*, int32_t LayerDims::*> kDimFields[] = {
     {"key_heads", &LayerDims::key_heads},   {"value_heads", &LayerDims::value_heads},
     {"key_dim", &LayerDims::key_dim},       {"value_dim", &LayerDims::value_dim},
@@ -65,6 +67,12 @@ std::optional<std::string> TextField(const Json& json, const char* field) {
   const auto it = json.find(field);
   if (it == json.end() || !it->is_string()) return std::nullopt;
   return it->get<std::string>();
+}
+
+// 0 where nobody has said when it was made.
+absl::Duration AgeOf(const SessionHeader& header) {
+  if (header.born == SteadyTime::InfinitePast()) return absl::ZeroDuration();
+  return std::clamp(SteadyNow() - header.born, absl::ZeroDuration(), kMostAge);
 }
 
 std::optional<Hash128> ParseHash(const std::optional<std::string>& text) {
@@ -271,6 +279,7 @@ absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
                    {"id", header.id},
                    {"affinity", header.affinity},
                    {"create_time", absl::FormatTime(absl::RFC3339_full, header.create_time, absl::UTCTimeZone())},
+                   {"age_s", absl::ToDoubleSeconds(AgeOf(header))},
                    {"idle_ttl_s", SecondsJson(header.idle_ttl)},
                    {"max_lifetime_s", SecondsJson(header.max_lifetime)},
                    {"request", header.request.ToHex()},
@@ -278,7 +287,7 @@ absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
                    {"layers", header.layers}});
 }
 
-absl::Status ParseOwner(const std::string& text, SessionHeader& header) {
+absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHeader& header) {
   const Json json = Parse(text);
   const auto invalid = [&text](std::string_view expected) { return InvalidEntry("owner", text, expected); };
   for (const auto& [field, member] :
@@ -292,6 +301,16 @@ absl::Status ParseOwner(const std::string& text, SessionHeader& header) {
   if (!create_time.has_value() || !absl::ParseTime(absl::RFC3339_full, *create_time, &header.create_time, nullptr)) {
     return invalid("create_time as RFC 3339");
   }
+  // Files of before have no age; both of their times are of one clock.
+  absl::Duration age = created - header.create_time;
+  if (json.contains("age_s")) {
+    const auto seconds = ParseSeconds(json, "age_s");
+    if (!seconds.has_value() || *seconds < absl::ZeroDuration() || *seconds > kMostAge) {
+      return invalid("age_s, of at most 1000 years");
+    }
+    age = *seconds;
+  }
+  header.born = SteadyNow() - std::clamp(age, absl::ZeroDuration(), kMostAge);
   const auto idle_ttl = ParseSeconds(json, "idle_ttl_s");
   const auto max_lifetime = ParseSeconds(json, "max_lifetime_s");
   if (!idle_ttl.has_value() || !max_lifetime.has_value()) return invalid("idle_ttl_s and max_lifetime_s, or null");

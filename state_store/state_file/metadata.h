@@ -88,7 +88,7 @@ absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string&
 absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
 absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
-absl::Status ParseOwner(const std::string& text, SessionHeader& header);
+absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHeader& header);
 
 using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
 absl::StatusOr<Checksums> ParseChecksums(const std::string& text);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/string_cat.h"
 
@@ -185,7 +184,7 @@ void TierLedger::Paid(size_t tier, const Debt& debt) {
   absl::MutexLock lock(&mu_);
   Level& level = levels_[tier];
   level.owed.erase(debt.first);
-  if (absl::IsResourceExhausted(level.error)) level.retry_at = absl::InfinitePast();  // there may be room now
+  if (absl::IsResourceExhausted(level.error)) level.retry_at = SteadyTime();  // there may be room now
 }
 
 std::vector<StateKey> TierLedger::AcquireOwing(size_t tier, size_t most) {
@@ -201,7 +200,7 @@ std::vector<StateKey> TierLedger::AcquireOwing(size_t tier, size_t most) {
 absl::Status TierLedger::TakesStates(size_t tier) const {
   absl::MutexLock lock(&mu_);
   const Level& level = levels_[tier];
-  return absl::Now() < level.retry_at ? level.error : absl::OkStatus();
+  return options_.clock->Now() < level.retry_at ? level.error : absl::OkStatus();
 }
 
 void TierLedger::Note(size_t tier, const StateKey& session, const absl::Status& status) {
@@ -210,7 +209,7 @@ void TierLedger::Note(size_t tier, const StateKey& session, const absl::Status& 
     Level& level = levels_[tier];
     if (status.ok()) {
       level.failed_for.reset();
-      if (absl::IsUnavailable(level.error)) level.retry_at = absl::InfinitePast();
+      if (absl::IsUnavailable(level.error)) level.retry_at = SteadyTime();
     }
     if (!absl::IsUnavailable(status)) return;
     const StateKey of{.principal = session.principal, .id = session.id, .checkpoint = ""};
@@ -229,7 +228,7 @@ void TierLedger::BackOff(size_t tier, const absl::Status& why) {
                 StrCat("the ", shown, " tier took no states a moment ago; it is tried again soon"), {{"tier", shown}});
   absl::MutexLock lock(&mu_);
   levels_[tier].error = std::move(error);
-  levels_[tier].retry_at = absl::Now() + options_.retry_after;
+  levels_[tier].retry_at = options_.clock->Now() + options_.retry_after;
 }
 
 }  // namespace gdn

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -35,6 +36,7 @@ struct TierLedgerOptions {
   // Copies that an unreachable tier still has to erase are remembered up to so many; one that is forgotten may be found
   // again when a server starts.
   size_t max_owed_erasures = 65536;
+  const SteadyClock* clock = &SteadyClock::Real();
 };
 
 class TierLedger {
@@ -140,10 +142,10 @@ class TierLedger {
     std::list<StateKey>::iterator used;  // in levels_[place].used
   };
   struct Level {
-    std::list<StateKey> used;                    // the keys parked here, least recently used first
-    int64_t bytes = 0;                           // theirs
-    int leaving = 0;                             // calls under way that make room here
-    absl::Time retry_at = absl::InfinitePast();  // until then it takes no states, for `error`
+    std::list<StateKey> used;  // the keys parked here, least recently used first
+    int64_t bytes = 0;         // theirs
+    int leaving = 0;           // calls under way that make room here
+    SteadyTime retry_at;       // until then it takes no states, for `error`
     absl::Status error;
     std::optional<StateKey> failed_for;  // the session that it could not be reached for, since it last was
     std::map<StateKey, bool> owed;

@@ -95,7 +95,7 @@ struct Bed {
     GDN_ASSIGN_OR_RETURN(SessionCreation creation,
                          states->sessions().Begin({.id = id, .spec = spec, .affinity = {}, .request = {}}));
     auto lease = Await<absl::StatusOr<SessionLease>>([&](auto done) {
-      states->residency().Place(std::move(creation.lease()), image, absl::InfiniteFuture(), std::move(done));
+      states->residency().Place(std::move(creation.lease()), image, SteadyTime::InfiniteFuture(), std::move(done));
     });
     GDN_RETURN_IF_ERROR(lease.status());
     creation.Publish();
@@ -108,7 +108,8 @@ struct Bed {
   absl::StatusOr<double> Spill() {
     const double start = NowSeconds();
     const auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
-      states->residency().Reserve({.dims = spec.dims, .count = layers()}, absl::InfiniteFuture(), std::move(done));
+      states->residency().Reserve({.dims = spec.dims, .count = layers()}, SteadyTime::InfiniteFuture(),
+                                  std::move(done));
     });
     const double seconds = NowSeconds() - start;
     GDN_RETURN_IF_ERROR(claims.status());
@@ -117,7 +118,7 @@ struct Bed {
   absl::StatusOr<double> Return(const std::shared_ptr<Session>& session) {
     const double start = NowSeconds();
     const auto pins = Await<Residency::PinResults>(
-        [&](auto done) { states->residency().Pin({session}, absl::InfiniteFuture(), std::move(done)); });
+        [&](auto done) { states->residency().Pin({session}, SteadyTime::InfiniteFuture(), std::move(done)); });
     const double seconds = NowSeconds() - start;
     GDN_RETURN_IF_ERROR(pins.front().status());
     return seconds;
@@ -213,12 +214,12 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
   SessionInit init{.id = "fork", .spec = parent->spec(), .affinity = {}, .request = {}};
   GDN_ASSIGN_OR_RETURN(SessionCreation creation, bed.states->sessions().Begin(init));
   auto lease = Await<absl::StatusOr<SessionLease>>(
-      [&](auto done) { residency.LockResident(parent, absl::InfiniteFuture(), std::move(done)); });
+      [&](auto done) { residency.LockResident(parent, SteadyTime::InfiniteFuture(), std::move(done)); });
   GDN_RETURN_IF_ERROR(lease.status());
   const int32_t own = lease->claims_to_share();
   auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
     residency.Reserve({.dims = parent->spec().dims, .pool = lease->pool(), .count = bed.layers() + own},
-                      absl::InfiniteFuture(), std::move(done));
+                      SteadyTime::InfiniteFuture(), std::move(done));
   });
   GDN_RETURN_IF_ERROR(claims.status());
   std::vector<SlotClaim> of_child(std::make_move_iterator(claims->begin() + own),

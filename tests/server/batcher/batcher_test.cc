@@ -220,7 +220,7 @@ TEST_F(BatcherTest, CancelledAndExpiredStepsAreDroppedWhileTheOthersOfTheirBatch
   auto wanted = Decode({sessions[2]});
   auto cancelled_prefill = Prefill(sessions[3], 5);
   for (TestJob* job : {cancelled.get(), expired.get(), wanted.get(), cancelled_prefill.get()}) {
-    if (job == expired.get()) job->job->deadline = absl::Now() - absl::Milliseconds(1);
+    if (job == expired.get()) job->job->deadline = SteadyNow() - absl::Milliseconds(1);
     ASSERT_TRUE(batcher.Submit(job->job).ok());
   }
   cancelled->job->Cancel();

@@ -28,7 +28,7 @@ TEST(CheckpointSchedule, SessionsInUseDoNotKeepOthersFromTheirCopies) {
   }
   const auto idle = world.Make("idle", 1);
   due.push_back(idle);
-  world.checkpointer.Sweep(due, absl::Now() + absl::Hours(2));
+  world.checkpointer.Sweep(due, SteadyNow() + absl::Hours(2));
   WaitUntilDurable(*idle);
   EXPECT_EQ(world.checkpointer.made(), 1);
   pins.clear();
@@ -44,7 +44,7 @@ TEST(CheckpointSchedule, OneWhoseTurnComesWhileAllCopiesAreOutLetsStepsGoOnAndCo
   GDN_ASSERT_OK_AND_ASSIGN(SessionPin pin, world.PinOne(busy));
   std::vector<std::shared_ptr<Session>> due = {busy};
   for (int i = 0; i < kMoreThanCopies; ++i) due.push_back(world.Make(std::to_string(i), 1));
-  world.checkpointer.Sweep(due, absl::Now() + absl::Hours(2));
+  world.checkpointer.Sweep(due, SteadyNow() + absl::Hours(2));
   const auto held = [&due] {
     int count = 0;
     for (const auto& session : due) count += session->gate().held();

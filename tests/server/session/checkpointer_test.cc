@@ -227,15 +227,15 @@ TEST_F(CheckpointerTest, WhatHasMovedIsMadeDurableAfterItsTime) {
   TieredWorld world({.device_sessions = 3, .disk = true, .policy = {.every = absl::Hours(1)}});
   const auto a = world.Make("a");
   const auto b = world.Make("b");
-  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(59));
+  world.checkpointer.Sweep({a, b}, SteadyNow() + absl::Minutes(59));
   EXPECT_EQ(world.disk.store_calls(), 0);
-  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(61));
+  world.checkpointer.Sweep({a, b}, SteadyNow() + absl::Minutes(61));
   while (a->undurable().any || b->undurable().any) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(world.disk.store_calls(), 2) << "a new session is made durable, though it has seen nothing";
   ASSERT_TRUE(world.Write(a, 1).ok());
-  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(61));
+  world.checkpointer.Sweep({a, b}, SteadyNow() + absl::Minutes(61));
   while (a->undurable().any) absl::SleepFor(absl::Milliseconds(1));
-  world.checkpointer.Sweep({a, b}, absl::Now() + absl::Minutes(122));
+  world.checkpointer.Sweep({a, b}, SteadyNow() + absl::Minutes(122));
   EXPECT_EQ(world.disk.store_calls(), 3) << "neither that which has not moved nor that which is durable";
 }
 
@@ -268,7 +268,7 @@ TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
   GDN_ASSERT_OK_AND_ASSIGN(auto image, world_.copier.CopyOut(a->TryLock(), {}));
   auto creation = world_.manager.Begin(world_.Init("b"));
   Answer<absl::StatusOr<SessionLease>> placed;
-  world_.residency.Place(std::move(creation->lease()), image, absl::InfiniteFuture(), placed.callback());
+  world_.residency.Place(std::move(creation->lease()), image, SteadyTime::InfiniteFuture(), placed.callback());
   ASSERT_TRUE(placed.Wait().ok()) << placed.Wait().status();
   creation->Publish();
   placed.Wait()->Release();

@@ -80,7 +80,7 @@ TEST(Residency, ACallOfMoreThanFitsIsRefusedAtOnceAndOthersGoOn) {
   for (const auto& order : {std::vector{0, 1, 2}, std::vector{2, 0, 1}, std::vector{1, 2, 0}}) {
     std::vector<std::shared_ptr<Session>> call;
     for (const int i : order) call.push_back(sessions[static_cast<size_t>(i)]);
-    const auto pins = world.Pin(call, absl::Now() + absl::Seconds(9));
+    const auto pins = world.Pin(call, SteadyNow() + absl::Seconds(9));
     int refused = 0;
     for (const auto& pin : pins) {
       if (pin.ok()) continue;
@@ -179,10 +179,10 @@ TEST(Residency, ACallWhoseDeadlineHasPassedDoesNotMoveStates) {
   TieredWorld world({.device_sessions = 1});
   const auto a = world.Make("a");
   const auto b = world.Make("b");
-  const auto late = world.Pin({a}, absl::Now() - absl::Seconds(1));
+  const auto late = world.Pin({a}, SteadyNow() - absl::Seconds(1));
   ExpectError(late[0].status(), absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded);
   EXPECT_EQ(world.PlaceOf(b), "device");
-  EXPECT_TRUE(world.Pin({b}, absl::Now() - absl::Seconds(1))[0].ok()) << "what is there needs no time";
+  EXPECT_TRUE(world.Pin({b}, SteadyNow() - absl::Seconds(1))[0].ok()) << "what is there needs no time";
 }
 
 TEST(Residency, AWaitForRoomEndsWithTheDeadline) {
@@ -190,7 +190,7 @@ TEST(Residency, AWaitForRoomEndsWithTheDeadline) {
   const auto a = world.Make("a");
   const auto b = world.Make("b");
   const auto pin = world.PinOne(b);
-  const auto late = world.Pin({a}, absl::Now() + absl::Milliseconds(20));
+  const auto late = world.Pin({a}, SteadyNow() + absl::Milliseconds(20));
   EXPECT_EQ(late[0].status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(TieredWorld::Read(*pin).ok());
 }
@@ -212,13 +212,13 @@ TEST(Residency, ALockBringsTheSessionBackAndKeepsCallsWaiting) {
   const auto a = world.Make("a", 3);
   const auto b = world.Make("b");
   Answer<absl::StatusOr<SessionLease>> locked;
-  world.residency.LockResident(a, absl::InfiniteFuture(), locked.callback());
+  world.residency.LockResident(a, SteadyTime::InfiniteFuture(), locked.callback());
   ASSERT_TRUE(locked.Wait().ok());
   SessionLease lease = *std::move(locked.Wait());
   EXPECT_TRUE(lease.resident());
   EXPECT_EQ(ReadContents(lease, 1), TieredWorld::MarkOf(3, 1));
   Answer<Residency::PinResults> pins;
-  world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  world.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
   EXPECT_FALSE(pins.given());
   lease.Release();
   EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
@@ -233,7 +233,7 @@ TEST(Residency, AParkedSessionThatIsBeingCopiedComesBackOnceItIs) {
   ASSERT_TRUE(captured.Wait().ok());
   EXPECT_EQ((*captured.Wait()).image->layers.size(), 2u);
   Answer<Residency::PinResults> pins;
-  world.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  world.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
   world.io.Drain();
   EXPECT_FALSE(pins.given()) << "and waits without keeping the IO threads busy";
   (*captured.Wait()).held.Release();
@@ -247,15 +247,15 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
   const auto pin = world.PinOne(b);
   {
     Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
-    world.residency.Reserve({.dims = world.spec.dims, .count = 2}, absl::InfiniteFuture(), claims.callback());
+    world.residency.Reserve({.dims = world.spec.dims, .count = 2}, SteadyTime::InfiniteFuture(), claims.callback());
     ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
     EXPECT_EQ((*claims.Wait()).size(), 2u);
     EXPECT_EQ(world.PlaceOf(a), "host");
     EXPECT_EQ(world.PlaceOf(b), "device");
   }
   Answer<absl::StatusOr<std::vector<SlotClaim>>> beside;
-  world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, absl::InfiniteFuture(),
-                          beside.callback());
+  world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2},
+                          SteadyTime::InfiniteFuture(), beside.callback());
   ASSERT_TRUE(beside.Wait().ok()) << beside.Wait().status();
   EXPECT_EQ((*beside.Wait())[0].pool(), AdmitStep(b).pool());
 }

@@ -72,7 +72,7 @@ TEST_F(SessionManagerTest, AnAbandonedCreationLeavesNothing) {
   {
     GDN_ASSERT_OK_AND_ASSIGN(auto creation, Begin("a"));
     Answer<absl::StatusOr<SessionLease>> placed;
-    world_.residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), absl::InfiniteFuture(),
+    world_.residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), SteadyTime::InfiniteFuture(),
                            placed.callback());
     ASSERT_TRUE(placed.Wait().ok());
     const SessionCreation moved = std::move(creation);
@@ -226,11 +226,11 @@ TEST_F(SessionEndTest, CallsThatWaitForAnEndedSessionAreTold) {
   const auto a = world_.Make("a");
   SessionLease lease = a->TryLock();
   Answer<Residency::PinResults> pins;
-  world_.residency.Pin({a}, absl::InfiniteFuture(), pins.callback());
+  world_.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
   Answer<absl::StatusOr<SessionLease>> locked;
   Answer<absl::Status> deleted;
   world_.manager.Delete("", "a", deleted.callback());
-  world_.residency.LockResident(a, absl::InfiniteFuture(), locked.callback());
+  world_.residency.LockResident(a, SteadyTime::InfiniteFuture(), locked.callback());
   lease.Release();
   EXPECT_TRUE(deleted.Wait().ok());
   EXPECT_EQ(ErrorReason(pins.Wait()[0].status()), reason::kSessionNotFound);
@@ -245,17 +245,17 @@ TEST_F(SessionEndTest, SessionsWhoseTimeIsOverEndOnce) {
   ASSERT_TRUE(world_.TryMake(idle).ok());
   ASSERT_TRUE(world_.TryMake(old).ok());
   world_.Make("eternal");
-  world_.manager.DeleteExpired(absl::Now() + absl::Minutes(59));
+  world_.manager.DeleteExpired(SteadyNow() + absl::Minutes(59));
   EXPECT_EQ(world_.manager.expired(), 0);
   const auto session = world_.manager.Find("", "idle");
   {
     const auto pin = world_.PinOne(*session);
-    world_.manager.DeleteExpired(absl::Now() + absl::Hours(1) + absl::Minutes(1));
+    world_.manager.DeleteExpired(SteadyNow() + absl::Hours(1) + absl::Minutes(1));
     EXPECT_EQ(world_.manager.expired(), 0) << "not while a call uses it";
   }
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] { world_.manager.DeleteExpired(absl::Now() + absl::Hours(3)); });
+    threads.emplace_back([&] { world_.manager.DeleteExpired(SteadyNow() + absl::Hours(3)); });
   }
   for (std::thread& thread : threads) thread.join();
   world_.io.Drain();
@@ -269,7 +269,7 @@ TEST_F(SessionEndTest, UseKeepsASessionAlive) {
   SessionInit init = world_.Init("a");
   init.idle_ttl = absl::Hours(1);
   GDN_ASSERT_OK_AND_ASSIGN(const auto session, world_.TryMake(init));
-  const absl::Time before = session->last_used();
+  const SteadyTime before = session->last_used();
   ASSERT_TRUE(world_.Read(session).ok());
   EXPECT_GT(session->last_used(), before);
 }

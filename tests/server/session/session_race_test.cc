@@ -95,7 +95,7 @@ class Racer {
           Delete(id);
           break;
         case 5:
-          world_.manager.DeleteExpired(absl::Now() + absl::Hours(2));
+          world_.manager.DeleteExpired(SteadyNow() + absl::Hours(2));
           break;
         case 6:
         case 7:
@@ -283,7 +283,7 @@ class Racer {
     if (!creation->pending()) return;
     expectations_.Set(*creation->session(), {});
     Answer<absl::StatusOr<SessionLease>> placed;
-    world_.residency.Place(std::move(creation->lease()), std::make_shared<SessionImage>(), absl::InfiniteFuture(),
+    world_.residency.Place(std::move(creation->lease()), std::make_shared<SessionImage>(), SteadyTime::InfiniteFuture(),
                            placed.callback());
     if (!placed.Wait().ok()) {
       EXPECT_TRUE(absl::IsResourceExhausted(placed.Wait().status())) << placed.Wait().status();
@@ -300,7 +300,7 @@ class Racer {
   void PushOut() {
     Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
     world_.residency.Reserve({.dims = world_.spec.dims, .count = static_cast<int32_t>(kLayers * random_.NextInt(1, 3))},
-                             absl::InfiniteFuture(), claims.callback());
+                             SteadyTime::InfiniteFuture(), claims.callback());
     const absl::Status& status = claims.Wait().status();
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
   }
@@ -311,7 +311,7 @@ class Racer {
     auto creation = world_.manager.Begin(Init(std::to_string(random_.NextInt(0, kIds - 1))));
     if (!creation.ok() || !creation->pending()) return;
     Answer<absl::StatusOr<SessionLease>> locked;
-    world_.residency.LockResident(parent, absl::InfiniteFuture(), locked.callback());
+    world_.residency.LockResident(parent, SteadyTime::InfiniteFuture(), locked.callback());
     if (!locked.Wait().ok()) {
       const absl::Status& status = locked.Wait().status();
       EXPECT_TRUE(absl::IsNotFound(status) || absl::IsResourceExhausted(status)) << status;
@@ -322,7 +322,7 @@ class Racer {
     const int32_t own = lease.claims_to_share();
     Answer<absl::StatusOr<std::vector<SlotClaim>>> reserved;
     world_.residency.Reserve({.dims = world_.spec.dims, .pool = lease.pool(), .count = own + kLayers},
-                             absl::InfiniteFuture(), reserved.callback());
+                             SteadyTime::InfiniteFuture(), reserved.callback());
     if (!reserved.Wait().ok()) return;
     std::vector<SlotClaim> claims = *std::move(reserved.Wait());
     std::vector<SlotClaim> for_parent;

@@ -317,21 +317,21 @@ TEST_F(SessionTest, LayersAreTheSpecsAndKindsAreFixed) {
 
 TEST_F(SessionTest, TellsHowMuchOfItIsNotDurable) {
   EXPECT_TRUE(session_->undurable().any) << "its making";
-  session_->NoteDurable(session_->TryLock().changes(), {0, 0}, session_->create_time());
+  session_->NoteDurable(session_->TryLock().changes(), {0, 0}, {});
   EXPECT_FALSE(session_->undurable().any);
-  EXPECT_EQ(session_->undurable().since, session_->create_time());
+  EXPECT_EQ(session_->undurable().since, session_->born());
   Step(Request(), {.token_count = 7});
   Step(PlainStep(1), {.token_count = 3});
   EXPECT_TRUE(session_->undurable().any);
   EXPECT_EQ(session_->undurable().tokens, 7) << "of the layer that has moved most";
   const uint64_t changes = session_->TryLock().changes();
   Step(PlainStep(1), {.token_count = 5});
-  const absl::Time when = absl::Now();
+  const Session::Moment when = session_->Now();
   session_->NoteDurable(changes, {7, 3}, when);
   EXPECT_TRUE(session_->undurable().any) << "a step was taken since that copy";
   EXPECT_EQ(session_->undurable().tokens, 2);
-  EXPECT_EQ(session_->undurable().since, when);
-  EXPECT_EQ(session_->durable_time(), when);
+  EXPECT_EQ(session_->undurable().since, when.at);
+  EXPECT_EQ(session_->durable_time(), when.shown);
   EXPECT_EQ(session_->Layers()[0].durable_token_count, 7);
   session_->NoteDurable(session_->TryLock().changes(), {7, 5}, when);
   EXPECT_FALSE(session_->undurable().any);

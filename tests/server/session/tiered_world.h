@@ -101,7 +101,8 @@ struct TieredWorld : SessionWorld {
     return {.id = id, .spec = spec, .affinity = id, .request = HashBytes("r")};
   }
 
-  absl::StatusOr<std::shared_ptr<Session>> TryMake(SessionInit init, absl::Time deadline = absl::InfiniteFuture()) {
+  absl::StatusOr<std::shared_ptr<Session>> TryMake(SessionInit init,
+                                                   SteadyTime deadline = SteadyTime::InfiniteFuture()) {
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, manager.Begin(std::move(init)));
     Answer<absl::StatusOr<SessionLease>> placed;
     residency.Place(std::move(creation.lease()), std::make_shared<SessionImage>(), deadline, placed.callback());
@@ -118,7 +119,7 @@ struct TieredWorld : SessionWorld {
   }
 
   Residency::PinResults Pin(std::vector<std::shared_ptr<Session>> sessions,
-                            absl::Time deadline = absl::InfiniteFuture()) {
+                            SteadyTime deadline = SteadyTime::InfiniteFuture()) {
     Answer<Residency::PinResults> pins;
     residency.Pin(std::move(sessions), deadline, pins.callback());
     return std::move(pins.Wait());

@@ -145,6 +145,17 @@ TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {
   EXPECT_LE(created, absl::Now());
 }
 
+TEST_F(StateFiles, KeepTheSessionsAgeWhateverTheWallsClockSays) {
+  constexpr absl::Duration kRounding = absl::Milliseconds(1);
+  TestSession session = MakeModelSession();
+  session.header.create_time = absl::Now() + absl::Hours(1000);  // it was set back since
+  session.header.born = SteadyNow() - absl::Hours(3);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto read, Read(Encode(session, memory_.host, {.include_owner = true})));
+  EXPECT_GE(read.header.born, session.header.born - kRounding);
+  EXPECT_LE(read.header.born, SteadyNow() - absl::Hours(3) + kRounding);
+  EXPECT_EQ(read.header.create_time, session.header.create_time);
+}
+
 TEST_F(StateFiles, NoTwoFilesShareAnId) {
   const SessionImagePtr image = MakeImage(MakeOperatorSession(), memory_.host);
   std::set<std::string> ids;

@@ -17,6 +17,7 @@
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
+#include "server/validation/names.h"
 
 namespace gdn {
 namespace {
@@ -48,6 +49,52 @@ using GdnServiceMethods = WithMethods<
     Gdn::WithRawCallbackMethod_ExportState, Gdn::WithRawCallbackMethod_ImportState,
     Gdn::WithRawCallbackMethod_WatchState>::Type;
 
+// The sessions that a call has made under ids that its reply alone tells.
+std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
+                                         const v1::CreateSessionResponse& response) {
+  std::vector<std::string> names;
+  if (request.session_id().empty()) names.push_back(response.session().name());
+  return names;
+}
+std::vector<std::string> UnknownSessions(const v1::ForkSessionRequest& request,
+                                         const v1::ForkSessionResponse& response) {
+  std::vector<std::string> names;
+  for (int i = 0; i < std::min(request.session_ids_size(), response.sessions_size()); ++i) {
+    if (request.session_ids(i).empty()) names.push_back(response.sessions(i).name());
+  }
+  return names;
+}
+
+// A call that makes sessions. Where it is cancelled, those that nobody knows of end with it: nobody could end them.
+template <typename Request, typename Response>
+class MakingReactor final : public Unary {
+ public:
+  MakingReactor(const ServiceContext& context, Call* call, const Request* request, Response* response,
+                void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone))
+      : context_(context), call_(call), caller_(CallerOf(*call, context.principals)) {
+    method(context, caller_, *request, response, [this, request, response](const absl::Status& status) {
+      if (status.ok()) unknown_ = UnknownSessions(*request, *response);
+      Finish(ToGrpcStatus(status));
+    });
+  }
+
+  void OnDone() override {
+    if (call_->IsCancelled()) {
+      for (const std::string& name : unknown_) {
+        const absl::StatusOr<std::string_view> id = ParseSessionName(name);
+        if (id.ok()) context_.sessions.Delete(caller_.principal, std::string(*id), [](const absl::Status&) {});
+      }
+    }
+    delete this;
+  }
+
+ private:
+  const ServiceContext& context_;
+  Call* const call_;
+  const Caller caller_;
+  std::vector<std::string> unknown_;
+};
+
 class GdnService final : public GdnServiceMethods {
  public:
   explicit GdnService(const ServiceContext& context) : context_(context) {}
@@ -60,17 +107,22 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(GetServerInfo)
   GDN_ANSWERED_METHOD(ListModels)
   GDN_ANSWERED_METHOD(GetModel)
-  GDN_ANSWERED_METHOD(CreateSession)
   GDN_ANSWERED_METHOD(GetSession)
   GDN_ANSWERED_METHOD(ListSessions)
   GDN_ANSWERED_METHOD(DeleteSession)
-  GDN_ANSWERED_METHOD(ForkSession)
   GDN_ANSWERED_METHOD(CheckpointSession)
   GDN_ANSWERED_METHOD(RestoreCheckpoint)
   GDN_ANSWERED_METHOD(AcceptTokens)
   GDN_ANSWERED_METHOD(PrefetchSessions)
   GDN_ANSWERED_METHOD(TraceCalls)
 #undef GDN_ANSWERED_METHOD
+  Unary* CreateSession(Call* call, const v1::CreateSessionRequest* request,
+                       v1::CreateSessionResponse* response) override {
+    return new MakingReactor(context_, call, request, response, gdn::CreateSession);
+  }
+  Unary* ForkSession(Call* call, const v1::ForkSessionRequest* request, v1::ForkSessionResponse* response) override {
+    return new MakingReactor(context_, call, request, response, gdn::ForkSession);
+  }
   // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
   Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
     return NewPrefillReactor(context_, call, const_cast<grpc::ByteBuffer&>(*request), response);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -62,21 +63,22 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
 absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
                                           SessionManager& sessions, LegacyPrincipals& legacy,
                                           const SpecOfModelFn& spec_of, std::optional<int64_t> first_epoch) {
-  std::map<StateKey, std::pair<StoredSession, StateTier*>> newest;
+  using Copy = std::pair<StoredSession, StateTier*>;
+  std::map<StateKey, std::vector<Copy>> found;
   for (StateTier* tier : durable) {
     GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
     for (StoredSession& session : stored) {
       legacy.Note(session.key);
-      if (!session.key.checkpoint.empty()) continue;  // found again by name
-      const auto it = newest.find(session.key);
-      if (it != newest.end() && !IsLater(session, it->second.first)) continue;
-      const StateKey key = session.key;
-      newest.insert_or_assign(key, std::pair(std::move(session), tier));
+      if (!session.key.checkpoint.empty()) continue;     // found again by name
+      if (tiers.IsErased(*tier, session.key)) continue;  // while the tier did not answer
+      std::vector<Copy>& copies = found[session.key];
+      copies.emplace_back(std::move(session), tier);
     }
   }
   Recovered recovered;
-  for (const auto& [key, found] : newest) {
-    const auto& [stored, tier] = found;
+  for (auto& [key, copies] : found) {
+    std::ranges::stable_sort(copies, [](const Copy& a, const Copy& b) { return IsLater(a.first, b.first); });
+    const auto& [stored, tier] = copies.front();
     absl::StatusOr<SessionSpec> spec = SpecOf(stored, spec_of);
     const absl::StatusOr<int64_t> epoch = spec.ok() ? EpochOf(stored, first_epoch) : spec.status();
     if (!epoch.ok()) {
@@ -84,7 +86,6 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
       spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(epoch.status().message()));
       continue;
     }
-    if (tiers.IsErased(*tier, key)) continue;  // while the tier did not answer
     std::vector<LayerInfo> layers = LayersOf(stored, *spec);
     const SessionHeader& header = stored.header;
     const SessionLease adopted =
@@ -105,7 +106,10 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
       spdlog::warn("the stored session id={} stays where it is: another of its name was made meanwhile", key.id);
       continue;
     }
-    tiers.Adopt(key, *tier, stored.bytes, header.version());
+    // The newest last; the others go with the session, or once it is stored again.
+    for (const auto& [copy, place] : std::views::reverse(copies)) {
+      tiers.Adopt(key, *place, copy.bytes, copy.header.version());
+    }
     ++recovered.sessions;
   }
   return recovered;

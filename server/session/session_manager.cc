@@ -147,17 +147,30 @@ bool SessionManager::BeginEnd(const Key& key, const std::shared_ptr<Session>& se
   return true;
 }
 
-void SessionManager::End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done) {
-  session->Lock([this, done = std::move(done)](SessionLease lease) {
-    const std::shared_ptr<Session> ended = lease.session();
-    lease.MarkDeleted();
-    places_.room.Forget(*ended);
-    auto finish = [this, ended, done, shared = std::make_shared<SessionLease>(std::move(lease))] {
-      // What a tier could not erase it tries again later: the session itself is gone for good.
-      if (!places_.tiers.empty()) places_.tiers.Erase(ended->key()).IgnoreError();
+void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unnoted,
+                         std::function<void(absl::Status)> done) {
+  session->Lock([this, even_unnoted, done = std::move(done)](SessionLease lease) {
+    auto shared = std::make_shared<SessionLease>(std::move(lease));
+    auto finish = [this, even_unnoted, done, shared] {
+      const std::shared_ptr<Session> ended = shared->session();
+      const Key key(ended->principal(), ended->id());
+      if (!places_.tiers.empty()) {
+        if (absl::Status refused = places_.tiers.Erase(ended->key(), even_unnoted); !refused.ok()) {
+          // A durable copy may be gone, though its tier's answer was lost.
+          ended->NoteDurable(/*changes=*/0, std::vector<int64_t>(ended->spec().layers.size()), {});
+          {
+            absl::MutexLock lock(&mu_);
+            sessions_.at(key).phase = Phase::kPublished;
+          }
+          shared->Release();
+          return done(std::move(refused));
+        }
+      }
+      shared->MarkDeleted();
+      places_.room.Forget(*ended);
       {
         absl::MutexLock lock(&mu_);
-        sessions_.erase(Key(ended->principal(), ended->id()));
+        sessions_.erase(key);
       }
       shared->Release();
       done(absl::OkStatus());
@@ -172,7 +185,7 @@ void SessionManager::Delete(const std::string& principal, const std::string& id,
   if (!session.ok()) return done(session.status());
   if ((*session)->gate().pins() > 0) return done(Busy(id, "has a step in flight, which ends first"));
   if (!BeginEnd(Key(principal, id), *session)) return done(SessionNotFound(id));
-  End(*session, std::move(done));
+  End(*session, /*even_unnoted=*/false, std::move(done));
 }
 
 void SessionManager::DeleteExpired(SteadyTime now) {
@@ -180,7 +193,8 @@ void SessionManager::DeleteExpired(SteadyTime now) {
     if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
     if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;
     expired_.fetch_add(1, std::memory_order_relaxed);
-    End(session, [](const absl::Status&) {});
+    // One that comes back after a crash has its age, and ends again.
+    End(session, /*even_unnoted=*/true, [](const absl::Status&) {});
   }
 }
 

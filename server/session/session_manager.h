@@ -101,8 +101,9 @@ class SessionManager {
   // Of all principals.
   std::vector<std::shared_ptr<Session>> All() const;
 
-  // Ends the session and erases its states from every tier; `done` comes when they are gone. NOT_FOUND
-  // (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs.
+  // Ends the session and erases its states from every tier; `done` comes when they are gone, or are noted to go, for
+  // good. NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs, UNAVAILABLE (TIER_UNAVAILABLE)
+  // as of TierStack::Erase: it goes on then.
   void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
   // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
   void DeleteExpired(SteadyTime now);
@@ -134,7 +135,7 @@ class SessionManager {
   absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
   // False where somebody else ends it already.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
-  void End(const std::shared_ptr<Session>& session, std::function<void(absl::Status)> done);
+  void End(const std::shared_ptr<Session>& session, bool even_unnoted, std::function<void(absl::Status)> done);
 
   const SessionPlaces places_;
   SessionEnvironment& environment_;

@@ -114,6 +114,7 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
 }
 
 absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
+  GDN_RETURN_IF_ERROR(tiers_->LoadErasureNotes());
   std::vector<StateTier*> durable;
   int64_t incarnation = 0;
   bool redis_answers = redis_ != nullptr;
@@ -125,6 +126,7 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
                     std::string(starts.status().message()));
       redis_answers = false;
       sessions_->SetUnknownIn(redis_->name());
+      tiers_->SetUnlisted(*redis_, true);
       continue;
     }
     GDN_RETURN_IF_ERROR(starts.status());
@@ -169,6 +171,7 @@ absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
   GDN_ASSIGN_OR_RETURN(const Recovered recovered,
                        RecoverSessions(*tiers_, {redis_.get()}, *sessions_, *legacy_, spec_of, first_epoch));
   sessions_->SetUnknownIn("");
+  tiers_->SetUnlisted(*redis_, false);
   spdlog::info("redis answers, no longer degraded: sessions recovered={} passed_over={}", recovered.sessions,
                recovered.passed_over);
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 //   DIR/lock                                       held by the server that uses the folder
 //   DIR/clean                                      the last server ended in order
 //   DIR/incarnation                                how many servers have begun here
+//   DIR/owed/PRINCIPAL/s-ID                        what is still to be erased (erasure_notes.h)
 //   DIR/principal-key                              what principals' names are made with; for the owner's eyes alone
 //   DIR/sessions/PRINCIPAL/s-ID/                   PRINCIPAL: hexadecimal digits, or "anonymous"
 //     state.safetensors                            the session
@@ -48,6 +49,7 @@ class DiskFolder {
   std::string SessionFolder(const StateKey& key) const;
   static std::string FullName(const StateKey& key);
   static std::string DeltaName();
+  std::string OwedFolder() const { return directory_ + "/owed"; }
   std::string FullPath(const StateKey& key) const;
   std::string DeltaPath(const StateKey& key) const;
 

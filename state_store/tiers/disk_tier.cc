@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& 
 }
 
 DiskTier::DiskTier(const DiskTierOptions& options, std::unique_ptr<DiskFolder> folder, HostBlockPool& blocks)
-    : options_(options), folder_(std::move(folder)), blocks_(blocks) {
+    : options_(options), folder_(std::move(folder)), notes_(folder_->OwedFolder()), blocks_(blocks) {
   usage_.name = name();
   usage_.limit_bytes = options.limit_bytes;
 }

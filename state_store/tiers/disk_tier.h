@@ -26,6 +26,7 @@
 #include "state_store/host_block_pool.h"
 #include "state_store/tiers/disk_folder.h"
 #include "state_store/tiers/durable_file.h"
+#include "state_store/tiers/erasure_notes.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -58,6 +59,10 @@ class DiskTier final : public StateTier {
   absl::StatusOr<std::vector<StoredSession>> List() override;
   absl::StatusOr<int64_t> NextIncarnation() override { return folder_->NextIncarnation(); }
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) override { return folder_->KeepSecret(proposed); }
+  absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override {
+    return Counted(notes_.Set(session, tiers));
+  }
+  absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override { return notes_.All(); }
   TierUsage usage() const override;
 
   // As of DiskFolder.
@@ -103,6 +108,7 @@ class DiskTier final : public StateTier {
   // Constant after construction.
   const DiskTierOptions options_;
   const std::unique_ptr<DiskFolder> folder_;
+  const class ErasureNotes notes_;
   HostBlockPool& blocks_;
 
   mutable absl::Mutex mu_;

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -105,6 +107,16 @@ class StateTier {
   // Whether the store is still this server's alone, as it asks there: OK; UNAVAILABLE where nobody answers;
   // FAILED_PRECONDITION (STATES_TAKEN_OVER) once another server has taken it, for good.
   virtual absl::Status CheckClaim() { return absl::OkStatus(); }
+
+  // For each session that has ended, the tiers, this one among them, that may have copies of it yet: kept here, so that
+  // a server that starts later erases them. None: there is nothing left. Durable on return; UNIMPLEMENTED where the
+  // tier keeps no notes.
+  virtual absl::Status SetErasureNote(const StateKey& /*session*/, const std::set<std::string>& /*tiers*/) {
+    return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
+  }
+  virtual absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() {
+    return absl::UnimplementedError(StrCat("the ", name(), " tier keeps no notes"));
+  }
 
   virtual TierUsage usage() const = 0;
 };

@@ -84,12 +84,13 @@ TierLedger::TierSet TierLedger::Unpark(const StateKey& key) {
   return copies;
 }
 
-void TierLedger::End(const StateKey& session) {
+void TierLedger::End(const StateKey& session, TierSet noted) {
   absl::MutexLock lock(&mu_);
   const auto [begin, end] = SessionRange(entries_, session);
   for (auto it = begin; it != end; ++it) SetPlace(it->first, it->second, kNowhere, 0);
   entries_.erase(begin, end);
   for (size_t t = 0; t < levels_.size(); ++t) {
+    if ((noted >> t & 1) != 0) levels_[t].noted.insert(session);
     Owe(t, session, /*all=*/true);
     ++levels_[t].leaving;
   }
@@ -170,8 +171,31 @@ void TierLedger::Owe(size_t tier, const StateKey& key, bool all) {
   } else if (begin != end && begin->second) {
     return;  // the debt of all of the session's comes first, and is this one too
   }
-  if (owed.size() >= options_.max_owed_erasures && !owed.contains(key)) owed.erase(owed.begin());
+  if (owed.size() >= options_.max_owed_erasures && !owed.contains(key)) {
+    // A note that outlives its debt would have a later session of the name erased.
+    const std::set<StateKey>& noted = levels_[tier].noted;
+    const auto first = std::ranges::find_if(owed, [&noted](const Debt& debt) { return !noted.contains(debt.first); });
+    if (first != owed.end()) owed.erase(first);
+  }
   owed[key] = all;
+}
+
+void TierLedger::OweNoted(size_t tier, const StateKey& session) {
+  absl::MutexLock lock(&mu_);
+  levels_[tier].noted.insert(session);
+  Owe(tier, session, /*all=*/true);
+}
+
+TierLedger::TierSet TierLedger::TiersWith(const StateKey& session) const {
+  absl::MutexLock lock(&mu_);
+  TierSet tiers = 0;
+  const auto [begin, end] = SessionRange(entries_, session);
+  for (auto it = begin; it != end; ++it) tiers |= it->second.copies;
+  for (size_t t = 0; t < levels_.size(); ++t) {
+    const auto [first, last] = SessionRange(levels_[t].owed, session);
+    tiers |= static_cast<TierSet>(first != last) << t;
+  }
+  return tiers;
 }
 
 std::vector<TierLedger::Debt> TierLedger::Owed(size_t tier, const StateKey& session) const {
@@ -184,6 +208,7 @@ void TierLedger::Paid(size_t tier, const Debt& debt) {
   absl::MutexLock lock(&mu_);
   Level& level = levels_[tier];
   level.owed.erase(debt.first);
+  level.noted.erase(debt.first);
   if (absl::IsResourceExhausted(level.error)) level.retry_at = SteadyTime();  // there may be room now
 }
 

@@ -91,7 +91,10 @@ class TierLedger {
   // leaving tier 0 until Left.
   TierSet Unpark(const StateKey& key);
   // Nothing of the session is anywhere: every tier owes its erasure, and something is leaving each until Left.
-  void End(const StateKey& session);
+  // `noted`: the tiers whose debts a note has on record, so that they must not be forgotten.
+  void End(const StateKey& session, TierSet noted = 0);
+  // The tiers that may have a state of the session, or of a checkpoint of it.
+  TierSet TiersWith(const StateKey& session) const;
   // The tier that the key is parked in, which counts as a use of it; where it is parked nowhere, or `parked` is false,
   // the tier with its checkpoint.
   size_t Find(const StateKey& key, bool parked);
@@ -119,6 +122,8 @@ class TierLedger {
   // without a checkpoint id.
   using Debt = std::pair<StateKey, bool>;
   std::vector<Debt> Owed(size_t tier, const StateKey& session) const;
+  // A debt of all of the session's, as a note has it.
+  void OweNoted(size_t tier, const StateKey& session);
   void Paid(size_t tier, const Debt& debt);
   // At most so many keys with debts in the tier, whose sessions had no owner and have one now.
   std::vector<StateKey> AcquireOwing(size_t tier, size_t most);
@@ -149,6 +154,7 @@ class TierLedger {
     absl::Status error;
     std::optional<StateKey> failed_for;  // the session that it could not be reached for, since it last was
     std::map<StateKey, bool> owed;
+    std::set<StateKey> noted;  // those of `owed` that a note has on record
   };
 
   void Acquire(const StateKey& key);

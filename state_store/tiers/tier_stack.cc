@@ -16,9 +16,6 @@ namespace {
 // Trimming begins above the first and ends at the second, in hundredths of the first tier's limit.
 constexpr int64_t kTrimAbove = 90;
 constexpr int64_t kTrimTo = 80;
-// Erasures that one call makes up for, so that no call becomes slow for those before it.
-constexpr size_t kOwedPerCall = 8;
-
 // States that cannot be moved, though the tiers below take some, before a call gives up making room with others.
 constexpr size_t kMostStuck = 4;
 
@@ -154,21 +151,6 @@ absl::StatusOr<StoreResult> TierStack::Checkpoint(const StateKey& key, const Ses
   return result;
 }
 
-absl::Status TierStack::Erase(const StateKey& key) {
-  EraseSomeOwed();
-  Owner owner(ledger_, key);
-  const StateKey session{.principal = key.principal, .id = key.id, .checkpoint = ""};
-  ledger_.End(session);
-  absl::Status error;
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    absl::Status status = ledger_.TakesStates(t);
-    if (!absl::IsUnavailable(status)) status = EraseOwed(t, session);
-    error.Update(status);
-    ledger_.Left(t, /*wake=*/true);
-  }
-  return error;
-}
-
 void TierStack::Trim() {
   EraseSomeOwed();
   if (tiers_.empty() || tiers_[0]->durable()) return;
@@ -267,36 +249,6 @@ absl::StatusOr<SessionImagePtr> TierStack::LoadKnown(size_t tier, const StateKey
   if (found < known->oldest) return RolledBack(tiers_[tier]->name(), key, *known, found);
   if (known->newest < found) return WrittenByOthers(tiers_[tier]->name(), key, *known, found);
   return image;
-}
-
-void TierStack::EraseCopies(const StateKey& key, TierLedger::TierSet tiers) {
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    if ((tiers >> t & 1) == 0) continue;
-    ledger_.DropCopy(t, key);
-    if (absl::IsUnavailable(ledger_.TakesStates(t))) continue;
-    EraseOwed(t, key).IgnoreError();  // it is still owed then
-  }
-}
-
-absl::Status TierStack::EraseOwed(size_t tier, const StateKey& key) {
-  for (const TierLedger::Debt& debt : ledger_.Owed(tier, key)) {
-    const absl::Status status = tiers_[tier]->Erase(debt.first, /*all=*/debt.second);
-    ledger_.Note(tier, key, status);
-    GDN_RETURN_IF_ERROR(status);
-    ledger_.Paid(tier, debt);
-  }
-  return absl::OkStatus();
-}
-
-void TierStack::EraseSomeOwed() {
-  for (size_t t = 0; t < tiers_.size(); ++t) {
-    if (absl::IsUnavailable(ledger_.TakesStates(t))) continue;
-    bool reached = true;
-    for (const StateKey& key : ledger_.AcquireOwing(t, kOwedPerCall)) {
-      Owner owner(ledger_, key, Owner::kAcquired);
-      if (reached) reached = EraseOwed(t, key).ok();
-    }
-  }
 }
 
 absl::Status TierStack::MakeRoom(size_t tier, int64_t bytes) {

@@ -13,14 +13,19 @@
 //   stack.Release(key);                                 // it is on the device again
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "state_store/tiers/state_tier.h"
 #include "state_store/tiers/tier_ledger.h"
 
@@ -61,9 +66,16 @@ class TierStack {
   // Makes a checkpoint in the durable tier, moving parked states down where it is full: StateTier::Store there; copies
   // in other durable tiers are then erased. FAILED_PRECONDITION (NO_DURABLE_TIER).
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image);
-  // The session has ended: all of its states and checkpoints go, from every tier. A tier's error: that tier still has
-  // to erase them, which later calls see to, and nothing of the session is found in it until then.
-  absl::Status Erase(const StateKey& key);
+  // The session ends: all of its states and checkpoints go, from every tier. A durable tier with copies that cannot be
+  // reached still has to erase them, which later calls see to; nothing of the session is found in it until then, by a
+  // later server either, for a note of it is made in a durable tier. UNAVAILABLE (TIER_UNAVAILABLE: tier) where no tier
+  // takes the note: the session has not ended. With `even_unnoted` it ends all the same, and OK says that a server that
+  // starts before the tier has erased them may find them.
+  absl::Status Erase(const StateKey& key, bool even_unnoted = false);
+  // Takes over the notes of the server before. Call once, before List of any tier.
+  absl::Status LoadErasureNotes();
+  // What the tier has is not known yet, so it may have copies of any session.
+  void SetUnlisted(const StateTier& tier, bool unlisted);
 
   // Moves what was not used for longest out of host memory until that is filled to 80%, so that the next Park finds
   // room; for a background thread, which runs it when WantsTrim(): filled above 90%, and a tier below that takes
@@ -94,6 +106,12 @@ class TierStack {
   size_t IndexOf(const StateTier& tier) const;
   void EraseCopies(const StateKey& key, TierLedger::TierSet tiers);
   absl::Status EraseOwed(size_t tier, const StateKey& key);
+  // Erases what the durable ones of the tiers `held` have of the session, `erased`, or notes that they are to.
+  absl::Status MakeEndDurable(const StateKey& session, TierLedger::TierSet held, TierLedger::TierSet& erased,
+                              TierLedger::TierSet& noted);
+  absl::Status Note(const StateKey& session, TierLedger::TierSet tiers);
+  // The tier has paid.
+  absl::Status DropNote(size_t tier, const StateKey& session);
   void EraseSomeOwed();
   absl::Status MakeRoom(size_t tier, int64_t bytes);
   absl::Status MoveOut(size_t tier, int64_t bytes);
@@ -103,6 +121,14 @@ class TierStack {
   const std::vector<StateTier*> tiers_;
   const size_t durable_;  // kNowhere: none
   TierLedger ledger_;
+
+  std::atomic<TierLedger::TierSet> unlisted_{0};
+  struct ErasureNote {
+    size_t keeper = kNowhere;     // the tier that has the note
+    std::set<std::string> tiers;  // of which there may be others than this stack's
+  };
+  absl::Mutex notes_mu_;
+  std::map<StateKey, ErasureNote> notes_ ABSL_GUARDED_BY(notes_mu_);  // each changed by its session's owner
 };
 
 }  // namespace gdn

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <string>
 #include <vector>
 
@@ -264,6 +265,39 @@ TEST_F(Sessions, InterleavedOnesEqualThoseRunApartToTheBit) {
   EXPECT_EQ(outputs, expected);
   for (const char* who : {"0", "1"})
     EXPECT_EQ(caller_.State(std::string("mixed") + who), caller_.State(std::string("apart") + who));
+}
+
+// Nobody could end such a session: its name was in the reply that nobody waits for.
+TEST(CancelledCreation, WithoutAnIdLeavesNoSession) {
+  const v1::OperatorSpec spec = SmallOperator();
+  TestServer probe;
+  const int64_t bytes = Caller(probe).CreateOperator("probe", spec).reply.state_bytes();
+  TestServer server({.device_state_bytes = bytes, .host_state_bytes = 8 * bytes});
+  const Caller caller(server);
+  const TokenFeed feed = TokenFeed::Operator(1);
+  ASSERT_TRUE(feed.Create(caller, "busy").ok());
+  {
+    EngineBlocker blocker(server.batcher());
+    auto step = std::async(std::launch::async, [&] { return caller.Decode(feed.Decode({"busy"}, TokenRange{0, 1})); });
+    ASSERT_TRUE(WaitForQueuedSteps(server, 1));
+    // It waits for room, which there is once the step has ended.
+    const auto context = caller.NewContext();
+    v1::CreateSessionRequest request;
+    *request.mutable_operator_() = spec;
+    auto creation = std::async(std::launch::async, [&] {
+      v1::CreateSessionResponse response;
+      return server.stub().CreateSession(context.get(), request, &response);
+    });
+    ASSERT_TRUE(WaitUntil([&] { return caller.Info().reply.session_count() == 2; }, "the creation to begin"));
+    CancelAndSettle(caller, *context);
+    EXPECT_EQ(creation.get().error_code(), grpc::StatusCode::CANCELLED);
+    blocker.Release();
+    EXPECT_TRUE(step.get().ok());
+  }
+  // Behind the one that was cancelled.
+  ASSERT_TRUE(feed.Create(caller, "next").ok());
+  EXPECT_TRUE(WaitUntil([&] { return caller.Info().reply.session_count() == 2; }, "what nobody knows of to end"));
+  EXPECT_THAT(caller.List(10).reply.sessions_size(), 2);
 }
 
 }  // namespace

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "server/session/housekeeper.h"
+#include "server/session/legacy_principals.h"
+#include "server/session/recovery.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
@@ -282,6 +285,49 @@ TEST_F(SessionEndTest, TheHousekeeperEndsThemByItself) {
   const Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.tiers, absl::Milliseconds(1));
   while (world_.manager.size() > 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(world_.manager.expired(), 1);
+}
+
+TEST_F(SessionEndTest, ADeleteThatCouldBeForgottenIsRefusedAndTheSessionGoesOn) {
+  TieredWorld world({.device_sessions = 2, .disk = true});
+  const auto a = world.Make("a", 1);
+  ASSERT_TRUE(world.Checkpoint(a).ok());
+  world.disk.FailErasures(Unavailable("disk"));
+  ExpectError(world.Delete("a"), absl::StatusCode::kUnavailable, reason::kTierUnavailable);
+  EXPECT_EQ(*world.Read(a), 1);
+  EXPECT_TRUE(a->undurable().any) << "its copy may be gone, though the answer did not come";
+  EXPECT_TRUE(world.Make("never stored", 2)->resident());
+  EXPECT_TRUE(world.Delete("never stored").ok());
+  world.disk.FailErasures(absl::OkStatus());
+  EXPECT_TRUE(world.Delete("a").ok());
+  EXPECT_TRUE(world.disk.versions().empty());
+  EXPECT_EQ(world.store.used_bytes(), 0);
+}
+
+TEST_F(SessionEndTest, ASessionThatEndedDoesNotRiseWithTheNextServer) {
+  TieredWorld world({.device_sessions = 2, .disk = true});
+  const auto a = world.Make("a", 1);
+  const auto b = world.Make("b", 2);
+  for (const auto& session : {a, b}) ASSERT_TRUE(world.Checkpoint(session).ok());
+  world.disk.KeepsNotes(true);
+  world.disk.FailErasures(Unavailable("disk"));
+  ASSERT_TRUE(world.Delete("a").ok());
+  EXPECT_EQ(world.disk.versions().size(), 2u);
+
+  TieredWorld next({.device_sessions = 2});
+  TierStack tiers({&world.disk}, {.retry_after = absl::ZeroDuration()});
+  SessionManager manager({.room = next.room, .tiers = tiers, .io = next.io}, next.environment);
+  LegacyPrincipals legacy(manager, tiers);
+  const auto no_models = [](const std::string&) { return std::optional<SessionSpec>(); };
+  ASSERT_TRUE(tiers.LoadErasureNotes().ok());
+  GDN_ASSERT_OK_AND_ASSIGN(const Recovered recovered,
+                           RecoverSessions(tiers, {&world.disk}, manager, legacy, no_models, std::nullopt));
+  EXPECT_EQ(recovered.sessions, 1);
+  EXPECT_TRUE(manager.Find("", "b").ok());
+  EXPECT_EQ(ErrorReason(manager.Find("", "a").status()), reason::kSessionNotFound);
+  world.disk.FailErasures(absl::OkStatus());
+  tiers.Trim();
+  EXPECT_EQ(world.disk.versions().size(), 1u);
+  EXPECT_TRUE(world.disk.ErasureNotes()->empty());
 }
 
 }  // namespace

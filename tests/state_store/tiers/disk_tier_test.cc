@@ -315,5 +315,23 @@ TEST_F(DiskTierTest, AFullDiskLeavesTheOldState) {
   EXPECT_EQ(umount2(mounted.c_str(), MNT_DETACH), 0);
 }
 
+TEST_F(DiskTierTest, NotesOfWhatIsToBeErasedOutliveTheProcess) {
+  const StateKey a{.principal = "ab12", .id = "a.b~c", .checkpoint = {}};
+  const StateKey b{.principal = "", .id = "b", .checkpoint = {}};
+  EXPECT_THAT(*tier_->ErasureNotes(), ::testing::IsEmpty());
+  ASSERT_TRUE(tier_->SetErasureNote(a, {"disk", "redis"}).ok());
+  ASSERT_TRUE(tier_->SetErasureNote(b, {"redis"}).ok());
+  ASSERT_TRUE(tier_->SetErasureNote(a, {"redis"}).ok());
+  Open();
+  EXPECT_THAT(*tier_->ErasureNotes(),
+              ::testing::UnorderedElementsAre(::testing::Pair(a, ::testing::ElementsAre("redis")),
+                                              ::testing::Pair(b, ::testing::ElementsAre("redis"))));
+  ASSERT_TRUE(tier_->SetErasureNote(a, {}).ok());
+  ASSERT_TRUE(tier_->SetErasureNote(a, {}).ok());
+  Open();
+  EXPECT_THAT(*tier_->ErasureNotes(), ::testing::ElementsAre(::testing::Pair(b, ::testing::ElementsAre("redis"))));
+  EXPECT_TRUE(tier_->List()->empty());
+}
+
 }  // namespace
 }  // namespace gdn

@@ -80,6 +80,37 @@ absl::Status FakeTier::Erase(const StateKey& key, bool all) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<StoredSession>> FakeTier::List() {
+  absl::MutexLock lock(&mu_);
+  if (!load_status_.ok()) return load_status_;
+  std::vector<StoredSession> sessions;
+  for (const auto& [key, image] : images_) {
+    StoredSession& session = sessions.emplace_back();
+    session.key = key;
+    session.header = image->header;
+    session.bytes = image->bytes();
+    for (const LayerImage& layer : image->layers) {
+      session.layers.emplace_back(layer.layer, layer.extent);
+      session.kinds.push_back(layer.kind);
+    }
+  }
+  return sessions;
+}
+
+absl::Status FakeTier::SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) {
+  absl::MutexLock lock(&mu_);
+  if (!keeps_notes_) return absl::UnimplementedError(name_);
+  if (!store_status_.ok()) return store_status_;
+  tiers.empty() ? void(notes_.erase(session)) : void(notes_[session] = tiers);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<StateKey, std::set<std::string>>> FakeTier::ErasureNotes() {
+  absl::MutexLock lock(&mu_);
+  if (!keeps_notes_) return absl::UnimplementedError(name_);
+  return notes_;
+}
+
 TierUsage FakeTier::usage() const {
   absl::MutexLock lock(&mu_);
   return {.name = name_,

@@ -40,7 +40,10 @@ class FakeTier final : public StateTier {
   absl::StatusOr<StoreResult> Store(const StateKey& key, const SessionImagePtr& image) override;
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
-  absl::StatusOr<std::vector<StoredSession>> List() override { return std::vector<StoredSession>(); }
+  absl::StatusOr<std::vector<StoredSession>> List() override;
+  // Where KeepsNotes.
+  absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override;
+  absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override;
   TierUsage usage() const override;
 
   // What calls answer from now on, without doing anything; OK: they work.
@@ -52,6 +55,7 @@ class FakeTier final : public StateTier {
   void FailStoresOf(const StateKey& key, const absl::Status& status);
   // The answer to a Load of this key.
   void Damage(const StateKey& key);
+  void KeepsNotes(bool keeps) { Set(keeps_notes_, keeps); }
   // Called at the start of each Store, without a lock.
   void OnStore(std::function<void(const StateKey&)> hook) { Set(on_store_, std::move(hook)); }
 
@@ -81,6 +85,8 @@ class FakeTier final : public StateTier {
   std::map<StateKey, SessionImagePtr> images_;
   std::set<StateKey> damaged_;
   std::map<StateKey, absl::Status> refused_;
+  bool keeps_notes_ = false;
+  std::map<StateKey, std::set<std::string>> notes_;
   std::set<std::pair<std::string, std::string>> running_;  // principal, id
   int64_t used_bytes_ = 0;
   int64_t store_calls_ = 0;

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "state_store/tiers/host_tier.h"
 #include "tests/state_store/tiers/fake_tier.h"
+#include "tests/state_store/tiers/tier_stack_fixture.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn {
@@ -15,25 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-
-// Images of 100 bytes: room for 2, 3 and 4 of them.
-class TierStackTest : public ::testing::Test {
- protected:
-  void Park(const std::string& id, int64_t version) {
-    const absl::Status status = stack_.Park(Key(id), MakeVersion(version));
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  // -1: not to be had.
-  int64_t Fetch(const StateKey& key) {
-    const absl::StatusOr<SessionImagePtr> image = stack_.Fetch(key);
-    return image.ok() ? VersionOf(*image) : -1;
-  }
-
-  FakeTier host_{"host", false, 200};
-  FakeTier disk_{"disk", true, 300};
-  FakeTier redis_{"redis", true, 400};
-  TierStack stack_{{&host_, &disk_, &redis_}, {.retry_after = absl::ZeroDuration()}};
-};
 
 TEST_F(TierStackTest, MovesDownWhatWasNotUsedForLongest) {
   Park("a", 1);
@@ -207,56 +189,6 @@ TEST_F(TierStackTest, CheckpointNeedsADurableTier) {
   ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier);
   EXPECT_TRUE(TierStack({}).empty());
   EXPECT_TRUE(absl::IsResourceExhausted(TierStack({}).Park(Key("a"), MakeVersion(1))));
-}
-
-TEST_F(TierStackTest, EraseTakesTheSessionAndItsCheckpointsOutOfAllTiers) {
-  for (int i = 0; i < 5; ++i) Park(std::to_string(i), i);
-  ASSERT_TRUE(stack_.Checkpoint(Key("0", "named"), MakeVersion(9)).ok());
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(stack_.Erase(Key(std::to_string(i))).ok());
-  EXPECT_THAT(host_.versions(), IsEmpty());
-  EXPECT_THAT(disk_.versions(), IsEmpty());
-  EXPECT_THAT(redis_.versions(), IsEmpty());
-  EXPECT_EQ(Fetch(Key("0", "named")), -1);
-}
-
-TEST_F(TierStackTest, AnErasedSessionDoesNotComeBackFromATierThatWasUnreachable) {
-  for (int i = 0; i < 6; ++i) Park(std::to_string(i), i);
-  ASSERT_EQ(stack_.PlaceOf(Key("0")), "redis");
-  redis_.FailErasures(Unavailable("redis"));
-  EXPECT_TRUE(absl::IsUnavailable(stack_.Erase(Key("0"))));
-  EXPECT_THAT(redis_.versions(), ElementsAre(Pair(Key("0"), 0)));
-  // It could be read there, but has ended.
-  EXPECT_TRUE(absl::IsUnavailable(stack_.Fetch(Key("0")).status()));
-  redis_.FailErasures(absl::OkStatus());
-  Park("another", 10);
-  EXPECT_EQ(redis_.versions().count(Key("0")), 0u);
-  EXPECT_TRUE(absl::IsNotFound(stack_.Fetch(Key("0")).status()));
-}
-
-TEST_F(TierStackTest, AnErasureThatIsOwedSparesANewSessionOfTheName) {
-  TierStack stack({&disk_, &redis_}, {.retry_after = absl::ZeroDuration()});
-  ASSERT_TRUE(redis_.Store(Key("a", "old"), MakeVersion(1)).ok());
-  redis_.FailErasures(Unavailable("redis"));
-  EXPECT_TRUE(absl::IsUnavailable(stack.Erase(Key("a"))));
-  disk_.FailStores(Unavailable("disk"));
-  EXPECT_TRUE(absl::IsUnavailable(stack.Park(Key("a"), MakeVersion(2))));  // not beside what is to be erased
-  EXPECT_THAT(redis_.versions(), ElementsAre(Pair(Key("a", "old"), 1)));
-  redis_.FailErasures(absl::OkStatus());
-  ASSERT_TRUE(stack.Park(Key("a"), MakeVersion(2)).ok());
-  for (int i = 0; i < 3; ++i) stack.Trim();
-  EXPECT_THAT(redis_.versions(), ElementsAre(Pair(Key("a"), 2)));
-}
-
-TEST_F(TierStackTest, AnOlderCopyThatCouldNotBeErasedIsNeverFetched) {
-  ASSERT_TRUE(redis_.Store(Key("a"), MakeVersion(1)).ok());
-  stack_.Adopt(Key("a"), redis_, 100);
-  redis_.FailErasures(Unavailable("redis"));
-  ASSERT_TRUE(stack_.Checkpoint(Key("a"), MakeVersion(2)).ok());
-  stack_.Release(Key("a"));
-  EXPECT_EQ(Fetch(Key("a")), 2);
-  redis_.FailErasures(absl::OkStatus());
-  stack_.Trim();
-  EXPECT_THAT(redis_.versions(), IsEmpty());
 }
 
 SessionImagePtr At(int64_t epoch, int64_t changes) {

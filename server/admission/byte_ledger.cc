@@ -1,0 +1,217 @@
+#include "server/admission/byte_ledger.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/admission/peer_address.h"
+
+namespace gdn {
+namespace {
+
+constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "device",
+                                                                 "host", "disk", "redis"};
+// One address alone still leaves the allowance of those that are not listed in two, so that a second finds its part.
+constexpr int64_t kFewestPeers = 2;
+
+}  // namespace
+
+std::string_view BytePoolName(BytePool pool) { return kPoolNames[static_cast<size_t>(pool)]; }
+
+ByteCharge& ByteCharge::operator=(ByteCharge&& other) noexcept {
+  if (this != &other) {
+    Release();
+    ledger_ = std::exchange(other.ledger_, nullptr);
+    pool_ = other.pool_;
+    account_ = std::move(other.account_);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+absl::Status ByteCharge::TryGrow(int64_t bytes) {
+  GDN_RETURN_IF_ERROR(ledger_->TryAdd(pool_, *account_, bytes));
+  bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void ByteCharge::ShrinkTo(int64_t bytes) {
+  if (bytes >= bytes_) return;
+  ledger_->GiveBack(pool_, *account_, bytes_ - bytes);
+  bytes_ = bytes;
+}
+
+void ByteCharge::Release() {
+  if (account_ == nullptr) return;
+  const ByteAccountPtr account = std::move(account_);  // lives until its bytes are given back
+  ledger_->GiveBack(pool_, *account, std::exchange(bytes_, 0));
+}
+
+ByteLedger::ByteLedger(const ByteLedgerOptions& options) {
+  for (const auto& [pool, pool_options] : options.pools) options_[Index(pool)] = pool_options;
+  for (const auto& [principal, weight] : options.weights) {
+    auto account = std::make_shared<ByteAccount>();
+    account->listed_ = principal;
+    account->weight_ = weight;
+    listed_.emplace(principal, std::move(account));
+    weights_ += weight;
+  }
+}
+
+ByteAccountPtr ByteLedger::AccountOf(std::string_view principal, std::string_view peer) {
+  if (const auto it = listed_.find(principal); it != listed_.end()) return it->second;
+  const std::string address = PeerAddress(peer);
+  ByteAccountPtr account;
+  absl::MutexLock lock(&mu_);
+  std::weak_ptr<ByteAccount>& line = peers_[address];
+  account = line.lock();
+  if (account == nullptr) {
+    auto made = std::make_unique<ByteAccount>();
+    made->peer_ = address;
+    account = ByteAccountPtr(made.release(), [this](ByteAccount* ended) { Forget(ended); });
+    line = account;
+  }
+  return account;
+}
+
+void ByteLedger::Forget(ByteAccount* account) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = peers_.find(account->peer_);
+    if (it != peers_.end() && it->second.expired()) peers_.erase(it);
+  }
+  delete account;
+}
+
+double ByteLedger::PartLocked(size_t pool, const ByteAccount& account) const {
+  if (!account.listed_.empty()) return account.weight_ / weights_;
+  const int64_t peers = pools_[pool].peers + (account.used_[pool] == 0 ? 1 : 0);
+  return 1 / weights_ / static_cast<double>(std::max(peers, kFewestPeers));
+}
+
+double ByteLedger::SharesHeldLocked(size_t pool, const ByteAccount& account) const {
+  const int64_t limit = options_[pool].limit_bytes;
+  const double whole = static_cast<double>(limit == kNoByteLimit ? std::max<int64_t>(pools_[pool].used, 1) : limit);
+  return static_cast<double>(account.used_[pool]) / (whole * PartLocked(pool, account));
+}
+
+bool ByteLedger::AllowsLocked(size_t pool, const ByteAccount& account, int64_t bytes) const {
+  const BytePoolOptions& options = options_[pool];
+  const int64_t used = pools_[pool].used;
+  if (options.limit_bytes == kNoByteLimit || used == 0) return true;
+  if (bytes > options.limit_bytes - used) return false;
+  const auto limit = static_cast<double>(options.limit_bytes);
+  const bool others_within = !account.listed_.empty() || static_cast<double>(others_[pool] + bytes) <= limit / weights_;
+  if (others_within && static_cast<double>(account.used_[pool] + bytes) <= limit * PartLocked(pool, account)) {
+    return true;
+  }
+  return static_cast<double>(used + bytes) <= limit * (1 - options.headroom);
+}
+
+void ByteLedger::AddLocked(size_t pool, ByteAccount& account, int64_t bytes) {
+  const bool before = account.used_[pool] > 0;
+  account.used_[pool] += bytes;
+  pools_[pool].used += bytes;
+  if (!account.listed_.empty()) return;
+  others_[pool] += bytes;
+  pools_[pool].peers += static_cast<int64_t>(account.used_[pool] > 0) - static_cast<int64_t>(before);
+}
+
+absl::Status ByteLedger::TryAdd(BytePool pool, ByteAccount& account, int64_t bytes) {
+  const size_t p = Index(pool);
+  absl::MutexLock lock(&mu_);
+  if (AllowsLocked(p, account, bytes)) {
+    AddLocked(p, account, bytes);
+    return absl::OkStatus();
+  }
+  const BytePoolOptions& options = options_[p];
+  return MakeError(absl::StatusCode::kResourceExhausted, reason::kBytesExhausted,
+                   StrCat("this needs ", bytes, " bytes of the ", kPoolNames[p], " memory, of which the caller holds ",
+                          account.used_[p], "; the server has ", options.limit_bytes, " (", options.flag,
+                          ") for all callers. Try again once earlier calls have ended, or send less at a time"),
+                   {{"pool", std::string(kPoolNames[p])},
+                    {"needed", StrCat(bytes)},
+                    {"held", StrCat(account.used_[p])},
+                    {"limit", StrCat(options.limit_bytes)}});
+}
+
+absl::StatusOr<ByteCharge> ByteLedger::TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes) {
+  GDN_RETURN_IF_ERROR(TryAdd(pool, *account, bytes));
+  return ByteCharge(this, pool, account, bytes);
+}
+
+ByteCharge ByteLedger::Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  AddLocked(Index(pool), *account, bytes);
+  return ByteCharge(this, pool, account, bytes);
+}
+
+void ByteLedger::WhenCharged(BytePool pool, const ByteAccountPtr& account, int64_t bytes,
+                             std::function<void(ByteCharge)> granted) {
+  {
+    absl::MutexLock lock(&mu_);
+    pools_[Index(pool)].waiters.push_back({.account = account, .bytes = bytes, .granted = std::move(granted)});
+  }
+  GrantWaiters(Index(pool));
+}
+
+void ByteLedger::GiveBack(BytePool pool, ByteAccount& account, int64_t bytes) {
+  {
+    absl::MutexLock lock(&mu_);
+    AddLocked(Index(pool), account, -bytes);
+    if (pools_[Index(pool)].waiters.empty()) return;
+  }
+  GrantWaiters(Index(pool));
+}
+
+bool ByteLedger::TakeWaiterLocked(size_t pool, Waiter* next) {
+  std::list<Waiter>& waiters = pools_[pool].waiters;
+  // One that cannot be granted yet keeps later ones waiting, or what is large would never be.
+  const auto it = std::min_element(waiters.begin(), waiters.end(), [&](const Waiter& a, const Waiter& b) {
+    return SharesHeldLocked(pool, *a.account) < SharesHeldLocked(pool, *b.account);
+  });
+  if (it == waiters.end() || !AllowsLocked(pool, *it->account, it->bytes)) return false;
+  AddLocked(pool, *it->account, it->bytes);
+  *next = std::move(*it);
+  waiters.erase(it);
+  return true;
+}
+
+void ByteLedger::GrantWaiters(size_t pool) {
+  for (;;) {
+    Waiter next;
+    {
+      absl::MutexLock lock(&mu_);
+      if (pools_[pool].granting) return;  // maybe ourselves, further up: a grant that was given back at once
+      if (!TakeWaiterLocked(pool, &next)) return;
+      pools_[pool].granting = true;
+    }
+    next.granted(ByteCharge(this, static_cast<BytePool>(pool), next.account, next.bytes));
+    next = {};
+    absl::MutexLock lock(&mu_);
+    pools_[pool].granting = false;
+  }
+}
+
+double ByteLedger::SharesHeld(BytePool pool, const ByteAccount& account) const {
+  absl::MutexLock lock(&mu_);
+  return SharesHeldLocked(Index(pool), account);
+}
+
+int64_t ByteLedger::held(BytePool pool) const {
+  absl::MutexLock lock(&mu_);
+  return pools_[Index(pool)].used;
+}
+
+int64_t ByteLedger::held(BytePool pool, const ByteAccount& account) const {
+  absl::MutexLock lock(&mu_);
+  return account.used_[Index(pool)];
+}
+
+size_t ByteLedger::accounts() const {
+  absl::MutexLock lock(&mu_);
+  return listed_.size() + peers_.size();
+}
+
+}  // namespace gdn

@@ -1,0 +1,176 @@
+// Who holds how many of the server's bytes, and whether they may hold more.
+//
+// Everything that a request can pin is charged here, to the *account* of its caller, in the *pool* that it comes from.
+// A pool has a limit, which its accounts share by weight. The rule: what keeps an account within its share may fill the
+// pool, what does not must leave `headroom` of it free. So an idle server gives one caller nearly all, a caller that
+// comes later finds room at once, and where callers compete, those over their share wait until they are not.
+// Listed principals have an account each. All others share one allowance, of weight 1, which is split evenly between
+// the addresses that they call from: inventing principals gains nothing.
+// Thread safety: safe from any thread; callbacks come from the thread that gave bytes back, outside any lock.
+// Ownership: accounts and charges may outlive calls and sessions, not the ledger.
+//
+//   ByteLedger ledger({.pools = {{BytePool::kCalls, {.limit_bytes = int64_t{1} << 30}}}});
+//   const ByteAccountPtr account = ledger.AccountOf(principal, "ipv4:10.0.0.7:41236");
+//   GDN_ASSIGN_OR_RETURN(ByteCharge charge, ledger.TryCharge(BytePool::kCalls, account, bytes));
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace gdn {
+
+// What bytes are of; BytePoolName has the names that errors and metrics use.
+enum class BytePool : uint8_t {
+  kCalls,    // messages of calls that wait or run, and their replies
+  kCopies,   // copies of states in host memory that are on their way: exports, imports, returns, checkpoints
+  kReplies,  // outputs of stored replies
+  kDevice,   // slots of sessions on the device
+  kHost,     // states resting in host memory
+  kDisk,
+  kRedis,
+};
+inline constexpr size_t kBytePools = 7;
+std::string_view BytePoolName(BytePool pool);  // "call", "copy", "reply", "device", "host", "disk", "redis"
+
+inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
+
+struct BytePoolOptions {
+  int64_t limit_bytes = kNoByteLimit;
+  double headroom = 0.125;  // of the limit, 0 .. 0.5
+  std::string flag = {};    // that sets the limit, for errors: "--call-bytes"
+};
+
+struct ByteLedgerOptions {
+  std::map<BytePool, BytePoolOptions> pools = {};  // those that are missing have no limit
+  std::map<std::string, double> weights = {};      // of the listed principals, each above 0
+};
+
+class ByteLedger;
+
+// One line of the ledger. Its identity is the pointer.
+class ByteAccount {
+ public:
+  // "" for those that are not listed.
+  const std::string& listed() const { return listed_; }
+
+ private:
+  friend class ByteLedger;
+  std::string listed_;
+  std::string peer_;                           // of those that are not listed
+  double weight_ = 1;                          // of a listed principal
+  std::array<int64_t, kBytePools> used_ = {};  // guarded by the ledger's mutex
+};
+using ByteAccountPtr = std::shared_ptr<ByteAccount>;
+
+// Bytes of an account in a pool; given back on destruction.
+class ByteCharge {
+ public:
+  ByteCharge() = default;
+  ByteCharge(ByteCharge&& other) noexcept { *this = std::move(other); }
+  ByteCharge& operator=(ByteCharge&& other) noexcept;
+  ~ByteCharge() { Release(); }
+
+  int64_t bytes() const { return bytes_; }
+  bool valid() const { return account_ != nullptr; }
+  const ByteAccountPtr& account() const { return account_; }
+  // RESOURCE_EXHAUSTED as of TryCharge; nothing has changed then.
+  absl::Status TryGrow(int64_t bytes);
+  // To `bytes`, at most what it has.
+  void ShrinkTo(int64_t bytes);
+  void Release();
+
+ private:
+  friend class ByteLedger;
+  ByteCharge(ByteLedger* ledger, BytePool pool, ByteAccountPtr account, int64_t bytes)
+      : ledger_(ledger), pool_(pool), account_(std::move(account)), bytes_(bytes) {}
+
+  ByteLedger* ledger_ = nullptr;
+  BytePool pool_ = BytePool::kCalls;
+  ByteAccountPtr account_;
+  int64_t bytes_ = 0;
+};
+
+class ByteLedger {
+ public:
+  explicit ByteLedger(const ByteLedgerOptions& options);
+  ByteLedger(const ByteLedger&) = delete;
+  ByteLedger& operator=(const ByteLedger&) = delete;
+
+  // The account of a caller. `peer`: where it calls from, as gRPC says it: ports do not matter, nor the lower half of
+  // an IPv6 address, which a host may choose; "" where it is not known.
+  ByteAccountPtr AccountOf(std::string_view principal, std::string_view peer);
+
+  // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit) where the rule above does not allow it. Where
+  // nothing at all is charged it is allowed whatever its size.
+  absl::StatusOr<ByteCharge> TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
+  // Whatever the limit: what is there already, or must not be refused.
+  ByteCharge Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
+  // Calls `granted` with the charge once TryCharge would give it; at once where it does now. Of those that wait, the
+  // account that holds least for its share is next, and its oldest first.
+  void WhenCharged(BytePool pool, const ByteAccountPtr& account, int64_t bytes,
+                   std::function<void(ByteCharge)> granted);
+
+  // How many shares the account holds in the pool: over 1 it holds more than its own. Its holdings are compared with
+  // the limit, or where there is none with all that is held.
+  double SharesHeld(BytePool pool, const ByteAccount& account) const;
+  bool WithinShare(BytePool pool, const ByteAccount& account) const { return SharesHeld(pool, account) <= 1; }
+
+  int64_t held(BytePool pool) const;
+  int64_t held(BytePool pool, const ByteAccount& account) const;
+  int64_t limit(BytePool pool) const { return options_[Index(pool)].limit_bytes; }
+  // Accounts that somebody has, the listed ones included.
+  size_t accounts() const;
+
+ private:
+  friend class ByteCharge;
+  using Bytes = std::array<int64_t, kBytePools>;
+  struct Waiter {
+    ByteAccountPtr account;
+    int64_t bytes = 0;
+    std::function<void(ByteCharge)> granted;
+  };
+  struct Pool {
+    int64_t used = 0;
+    int64_t peers = 0;  // accounts that are not listed and hold something
+    std::list<Waiter> waiters;
+    bool granting = false;  // by a thread that looks again before it stops
+  };
+  static size_t Index(BytePool pool) { return static_cast<size_t>(pool); }
+
+  // The part of the pool that is the account's, once it holds something there.
+  double PartLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  double SharesHeldLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AllowsLocked(size_t pool, const ByteAccount& account, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddLocked(size_t pool, ByteAccount& account, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status TryAdd(BytePool pool, ByteAccount& account, int64_t bytes);
+  void GiveBack(BytePool pool, ByteAccount& account, int64_t bytes);
+  void GrantWaiters(size_t pool);
+  // Takes the next waiter, and charges it; false where it has to wait on.
+  bool TakeWaiterLocked(size_t pool, Waiter* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(ByteAccount* account);
+
+  mutable absl::Mutex mu_;
+  std::array<BytePoolOptions, kBytePools> options_;            // constant
+  std::map<std::string, ByteAccountPtr, std::less<>> listed_;  // constant
+  double weights_ = 1;                                         // constant: of the listed principals and of the others
+  std::array<Pool, kBytePools> pools_ ABSL_GUARDED_BY(mu_);
+  Bytes others_ ABSL_GUARDED_BY(mu_) = {};  // held by all that are not listed
+  std::map<std::string, std::weak_ptr<ByteAccount>, std::less<>> peers_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace gdn

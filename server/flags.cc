@@ -141,8 +141,17 @@ ABSL_FLAG(gdn::ByteCount, max_stored_reply_bytes, gdn::ByteCount{int64_t{1} << 2
           "BYTES: largest reply that is kept for a retry with the same request_id, for each session and layer; at most "
           "64MiB.");
 ABSL_FLAG(gdn::ByteCount, stored_reply_bytes, gdn::ByteCount{int64_t{1} << 30},
-          "BYTES: memory for the kept replies of all sessions on the device. Above it a step with a request_id is "
-          "refused with STATE_BUDGET_EXHAUSTED.");
+          "BYTES: memory for the outputs of the kept replies of all sessions on the device. Above it the oldest of the "
+          "caller that is furthest over its share go: a retry of such a step is answered with REPLY_DROPPED.");
+ABSL_FLAG(
+    gdn::OptionalByteCount, call_bytes, gdn::OptionalByteCount{},
+    "BYTES: host memory for calls: their messages while they wait or run, and their replies. Callers share it: one "
+    "alone may fill seven eighths, so that another finds room; what is over is refused with BYTES_EXHAUSTED. At "
+    "least --max-message-bytes. auto: an eighth of the host's memory.");
+ABSL_FLAG(
+    gdn::OptionalByteCount, copy_bytes, gdn::OptionalByteCount{},
+    "BYTES: host memory for copies of states on their way: exports, watches, imports. Shared as --call-bytes is; a "
+    "single copy that is larger goes alone. auto: an eighth of the host's memory.");
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
 
 // Group: Memory shared with clients on this host
@@ -260,6 +269,14 @@ absl::Status CheckOptions(const ServerOptions& options) {
                                           std::numeric_limits<int32_t>::max()));
   GDN_RETURN_IF_ERROR(CheckRange<int64_t>("stored-reply-bytes", options.stored_reply_bytes,
                                           options.limits.max_stored_reply_bytes, std::numeric_limits<int64_t>::max()));
+  if (options.call_bytes.has_value()) {
+    GDN_RETURN_IF_ERROR(CheckRange<int64_t>("call-bytes", *options.call_bytes, options.limits.max_message_bytes,
+                                            std::numeric_limits<int64_t>::max()));
+  }
+  if (options.copy_bytes.has_value()) {
+    GDN_RETURN_IF_ERROR(
+        CheckRange<int64_t>("copy-bytes", *options.copy_bytes, int64_t{1} << 20, std::numeric_limits<int64_t>::max()));
+  }
   for (const auto& [name, duration] : {std::pair("checkpoint-every", options.checkpoint_every),
                                        std::pair("session-idle-ttl", options.session_idle_ttl)}) {
     if (duration >= absl::ZeroDuration()) continue;
@@ -328,6 +345,8 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.limits.max_batch = absl::GetFlag(FLAGS_max_batch);
   options.limits.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;
   options.limits.max_stored_reply_bytes = absl::GetFlag(FLAGS_max_stored_reply_bytes).bytes;
+  options.call_bytes = absl::GetFlag(FLAGS_call_bytes).bytes;
+  options.copy_bytes = absl::GetFlag(FLAGS_copy_bytes).bytes;
   options.max_queued_steps = absl::GetFlag(FLAGS_max_queued_steps);
   options.shared_memory.directory = absl::GetFlag(FLAGS_shared_memory_dir);
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;

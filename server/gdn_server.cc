@@ -1,13 +1,12 @@
 #include "server/gdn_server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include <spdlog/spdlog.h>
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "kernels/common/reserved_memory.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
 
@@ -31,7 +30,16 @@ int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int
 int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& backend) {
   if (options.host_state_bytes.has_value()) return *options.host_state_bytes;
   if (backend.unified_memory) return 0;
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE) / 4;
+  return HostMemoryBytes() / 4;
+}
+
+// An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
+ByteLedgerOptions LedgerOptions(const GdnServerOptions& options) {
+  const int64_t eighth = HostMemoryBytes() / 8;
+  const int64_t calls = options.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
+  return {.pools = {{BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
+                    {BytePool::kCopies, {.limit_bytes = options.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
+                    {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}}}};
 }
 
 absl::Duration ZeroIsNever(absl::Duration duration) {
@@ -85,7 +93,6 @@ absl::Status GdnServer::LoadModels() {
   state_options_ = {
       .device_bytes = DeviceBudgetBytes(options_, *backend_, slot_bytes),
       .max_draft = options_.limits.max_draft,
-      .stored_reply_bytes = options_.stored_reply_bytes,
       .host_bytes = HostBudgetBytes(options_, backend_->info()),
       .disk_dir = options_.disk_dir,
       .disk_bytes = options_.disk_state_bytes,
@@ -97,7 +104,8 @@ absl::Status GdnServer::LoadModels() {
 }
 
 absl::Status GdnServer::Start() {
-  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(*backend_, health_, state_options_));
+  ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_));
+  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(*backend_, health_, *ledger_, state_options_));
   batcher_ = std::make_unique<Batcher>(
       *backend_, health_,
       BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch});
@@ -109,7 +117,8 @@ absl::Status GdnServer::Start() {
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
   context_ =
-      std::make_unique<ServiceContext>(ServiceContext{.models = catalog_,
+      std::make_unique<ServiceContext>(ServiceContext{.ledger = *ledger_,
+                                                      .models = catalog_,
                                                       .sessions = states_->sessions(),
                                                       .store = states_->store(),
                                                       .room = states_->room(),

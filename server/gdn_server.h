@@ -24,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "server/admission/byte_ledger.h"
 #include "server/batcher/batcher.h"
 #include "server/health/device_health.h"
 #include "server/model/loaded_model.h"
@@ -54,6 +55,8 @@ struct GdnServerOptions {
   absl::Duration session_idle_ttl = absl::ZeroDuration();  // of sessions that do not say; 0: never
   absl::Duration housekeeping = absl::Milliseconds(200);   // how often it is looked what is due
   int64_t stored_reply_bytes = int64_t{1} << 30;
+  std::optional<int64_t> call_bytes = std::nullopt;  // nothing: by the host's memory
+  std::optional<int64_t> copy_bytes = std::nullopt;  // nothing: by the host's memory
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   SharedMemoryOptions shared_memory = {};
@@ -86,6 +89,7 @@ class GdnServer {
   RpcServer& rpc() { return *rpc_; }
   StateService& states() { return *states_; }
   Batcher& batcher() { return *batcher_; }
+  ByteLedger& ledger() { return *ledger_; }
 
  private:
   GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options);
@@ -106,6 +110,7 @@ class GdnServer {
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   DeviceHealth health_;
   CallTracer tracer_;
+  std::unique_ptr<ByteLedger> ledger_;
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;

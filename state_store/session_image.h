@@ -28,9 +28,10 @@ namespace gdn {
 struct StoredReply {
   std::string request_id;
   Hash128 payload;     // of everything the reply follows from
-  std::string output;  // the session's rows, dense, in the reply's dtype
+  std::string output;  // the session's rows, dense, in the reply's dtype; "" where it was dropped
   int64_t token_count = 0;
   int64_t compute_time_us = 0;
+  bool output_dropped = false;  // for want of memory: the step happened, and cannot be answered again
   friend bool operator==(const StoredReply&, const StoredReply&) = default;
 };
 using StoredReplyPtr = std::shared_ptr<const StoredReply>;

@@ -10,18 +10,21 @@
 
 namespace gdn {
 
-Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& principals) {
-  const auto auth = context.auth_context();
+Caller CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& service) {
+  const auto auth = call.auth_context();
   std::vector<grpc::string_ref> identity;
   if (auth != nullptr && auth->IsPeerAuthenticated()) identity = auth->GetPeerIdentity();
   std::vector<std::string_view> fields;
   for (const grpc::string_ref& part : identity) fields.emplace_back(part.data(), part.size());
-  const auto [begin, end] = context.client_metadata().equal_range("authorization");
+  const auto [begin, end] = call.client_metadata().equal_range("authorization");
   for (auto it = begin; it != end; ++it) fields.emplace_back(it->second.data(), it->second.size());
-  const auto deadline = context.deadline();
+  const auto deadline = call.deadline();
   const bool never = deadline == std::chrono::system_clock::time_point::max();
-  return {.principal = principals.NameOf(fields),
-          .deadline = never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now())};
+  Caller caller{
+      .principal = service.principals.NameOf(fields),
+      .deadline = never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now())};
+  caller.account = service.ledger.AccountOf(caller.principal, call.peer());
+  return caller;
 }
 
 }  // namespace gdn

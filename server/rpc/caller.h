@@ -5,7 +5,7 @@
 // mutual TLS, to decide.
 // Thread safety: a free function on the call's context.
 //
-//   const Caller caller = CallerOf(*context, service.principals);
+//   const Caller caller = CallerOf(*call, context);
 #pragma once
 
 #include <string>
@@ -13,15 +13,17 @@
 #include <grpcpp/server_context.h>
 
 #include "base/steady_clock.h"
-#include "server/rpc/principals.h"
+#include "server/admission/byte_ledger.h"
+#include "server/rpc/service_context.h"
 
 namespace gdn {
 
 struct Caller {
   std::string principal;  // "" for an anonymous one; never the token itself: Principals' name for it
   SteadyTime deadline;
+  ByteAccountPtr account = {};  // what its calls pin is charged to
 };
 
-Caller CallerOf(const grpc::CallbackServerContext& context, const Principals& principals);
+Caller CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& service);
 
 }  // namespace gdn

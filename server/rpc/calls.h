@@ -4,7 +4,7 @@
 // Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
 // and responses must live until then.
 //
-//   CreateSession(context, CallerOf(*call, context.principals), request, response,
+//   CreateSession(context, CallerOf(*call, context), request, response,
 //                 [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
 #pragma once
 

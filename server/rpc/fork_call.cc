@@ -98,6 +98,7 @@ absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work
                      .id = {},
                      .spec = work.parent->spec(),
                      .affinity = work.parent->affinity(),
+                     .account = work.parent->account(),
                      .request = HashForkRequest(request)};
   GDN_RETURN_IF_ERROR(SetLifetimes(work.context, request, common));
   for (const std::string& id : request.session_ids()) {

@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/reactors.h"
@@ -60,7 +61,11 @@ absl::Status CheckFits(const StateFile& file, const SessionSpec& spec) {
 class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   ImportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer* response)
-      : context_(context), call_(call), response_(response), open_(context.transfers.Begin()) {
+      : context_(context),
+        call_(call),
+        response_(response),
+        caller_(CallerOf(*call, context)),
+        open_(context.transfers.Begin()) {
     StartRead(&reading_);
   }
 
@@ -68,7 +73,14 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     {
       absl::MutexLock lock(&mu_);
       read_under_way_ = false;
-      ok ? arrived_.push_back(std::exchange(reading_, grpc::ByteBuffer())) : void(ended_ = true);
+      if (ok) {
+        Arrived message{.bytes = std::exchange(reading_, grpc::ByteBuffer())};
+        message.charge = ChargeCall(context_, caller_, message.bytes.Length());
+        if (!message.charge.ok()) message.bytes.Clear();
+        arrived_.push_back(std::move(message));
+      } else {
+        ended_ = true;
+      }
       ReadOn();
       if (std::exchange(working_, true)) return;
     }
@@ -77,6 +89,11 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   void OnDone() override { delete this; }
 
  private:
+  struct Arrived {
+    grpc::ByteBuffer bytes;
+    absl::StatusOr<ByteCharge> charge = ByteCharge();
+  };
+
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (read_under_way_ || ended_ || failed_ || arrived_.size() >= kMessagesAhead) return;
     read_under_way_ = true;
@@ -85,7 +102,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   void Work() {
     for (;;) {
-      grpc::ByteBuffer message;
+      Arrived message;
       {
         absl::MutexLock lock(&mu_);
         if (arrived_.empty()) {
@@ -93,11 +110,12 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
           working_ = false;
           return;
         }
-        message.Swap(&arrived_.front());
+        message = std::move(arrived_.front());
         arrived_.pop_front();
         ReadOn();
       }
-      if (absl::Status status = Take(message); !status.ok()) {
+      const absl::Status status = message.charge.ok() ? Take(message.bytes) : message.charge.status();
+      if (!status.ok()) {
         {
           absl::MutexLock lock(&mu_);
           failed_ = true;
@@ -117,7 +135,8 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
     GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
     GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
-    init_.principal = CallerOf(*call_, context_.principals).principal;
+    init_.principal = caller_.principal;
+    init_.account = caller_.account;
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
@@ -126,7 +145,8 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     const int64_t layer_bytes =
         2 * layout_.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
-    file_.emplace(context_.memory, layers * layer_bytes + kMostHeaderBytes, target_.total_bytes());
+    GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
+    file_.emplace(context_.memory, layers * layer_bytes + kMostHeaderBytes, target_.total_bytes(), std::move(charge));
     return file_->CheckTotal();
   }
 
@@ -181,8 +201,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner));
     context_.residency.Place(
-        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)),
-        CallerOf(*call_, context_.principals).deadline,
+        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), caller_.deadline,
         [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
     return absl::OkStatus();
   }
@@ -205,6 +224,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
+  const Caller caller_;
   const std::shared_ptr<void> open_;  // a drain waits for it
 
   // Worked with by one task at a time.
@@ -217,7 +237,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
   grpc::ByteBuffer reading_;  // the read's that is under way
   absl::Mutex mu_;
-  std::deque<grpc::ByteBuffer> arrived_ ABSL_GUARDED_BY(mu_);
+  std::deque<Arrived> arrived_ ABSL_GUARDED_BY(mu_);
   bool read_under_way_ ABSL_GUARDED_BY(mu_) = true;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   bool working_ ABSL_GUARDED_BY(mu_) = false;  // stays so once the call has been answered

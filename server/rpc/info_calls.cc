@@ -64,7 +64,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   limits->set_max_queued_steps(context.max_queued_steps);
   response->set_state_bytes_used(context.store.used_bytes());
   response->set_session_count(static_cast<int64_t>(context.sessions.size()));
-  limits->set_stored_reply_bytes(context.environment.reply_limit());
+  limits->set_stored_reply_bytes(context.environment.replies().limit());
   if (const SharedRegions& regions = context.shared_regions; regions.offered()) {
     limits->set_shared_memory_bytes(std::min(regions.options().bytes_per_principal, regions.options().bytes));
     limits->set_shared_memory_regions(regions.options().regions_per_principal);
@@ -86,7 +86,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   response->set_checkpoint_failures(context.checkpointer.failed());
   response->set_recovered_sessions(context.recovered_sessions);
   response->set_expired_sessions(context.sessions.expired());
-  response->set_stored_reply_bytes(context.environment.reply_bytes());
+  response->set_stored_reply_bytes(context.environment.replies().bytes());
   return absl::OkStatus();
 }
 

@@ -14,7 +14,8 @@ constexpr char kDomain[] = "gdn.v1";
 constexpr int kRetryDelayNanos = 100'000'000;  // a batch or two; long enough not to spin, short enough not to be felt
 
 bool IsWorthWaitingFor(const std::string& name) {
-  constexpr std::array kReasons = {reason::kStateBudgetExhausted, reason::kQueueFull, reason::kServerDraining,
+  constexpr std::array kReasons = {reason::kBytesExhausted,  reason::kStateBudgetExhausted,
+                                   reason::kQueueFull,       reason::kServerDraining,
                                    reason::kTierUnavailable, reason::kSharedMemoryExhausted};
   return std::find(kReasons.begin(), kReasons.end(), name) != kReasons.end();
 }

@@ -14,6 +14,7 @@
 #include "base/steady_clock.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
+#include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
@@ -71,7 +72,13 @@ class MakingReactor final : public Unary {
  public:
   MakingReactor(const ServiceContext& context, Call* call, const Request* request, Response* response,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone))
-      : context_(context), call_(call), caller_(CallerOf(*call, context.principals)) {
+      : context_(context), call_(call), caller_(CallerOf(*call, context)) {
+    auto charge = ChargeCall(context, caller_, request->ByteSizeLong());
+    if (!charge.ok()) {
+      Finish(ToGrpcStatus(charge.status()));
+      return;
+    }
+    charge_ = *std::move(charge);
     method(context, caller_, *request, response, [this, request, response](const absl::Status& status) {
       if (status.ok()) unknown_ = UnknownSessions(*request, *response);
       Finish(ToGrpcStatus(status));
@@ -92,6 +99,7 @@ class MakingReactor final : public Unary {
   const ServiceContext& context_;
   Call* const call_;
   const Caller caller_;
+  ByteCharge charge_;
   std::vector<std::string> unknown_;
 };
 
@@ -151,8 +159,16 @@ class GdnService final : public GdnServiceMethods {
   Unary* Answer(Call* call, const Request* request, Response* response,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
     Unary* reactor = call->DefaultReactor();
-    method(context_, CallerOf(*call, context_.principals), *request, response,
-           [reactor, open = context_.transfers.Begin()](const absl::Status& status) {
+    const Caller caller = CallerOf(*call, context_);
+    auto charge = ChargeCall(context_, caller, request->ByteSizeLong());
+    if (!charge.ok()) {
+      reactor->Finish(ToGrpcStatus(charge.status()));
+      return reactor;
+    }
+    method(context_, caller, *request, response,
+           [reactor, open = context_.transfers.Begin(),
+            held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
+             held->Release();
              reactor->Finish(ToGrpcStatus(status));
            });
     return reactor;
@@ -161,7 +177,7 @@ class GdnService final : public GdnServiceMethods {
   Unary* Answer(Call* call, const Request* request, Response* response,
                 absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
     Unary* reactor = call->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(method(context_, CallerOf(*call, context_.principals), *request, response)));
+    reactor->Finish(ToGrpcStatus(method(context_, CallerOf(*call, context_), *request, response)));
     return reactor;
   }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "server/admission/byte_ledger.h"
 #include "server/batcher/batcher.h"
 #include "server/model/served_model.h"
 #include "server/rpc/open_transfers.h"
@@ -24,6 +25,7 @@
 namespace gdn {
 
 struct ServiceContext {
+  ByteLedger& ledger;
   const ModelCatalog& models;
   SessionManager& sessions;
   StateStore& store;

@@ -180,6 +180,7 @@ void CreateSession(const ServiceContext& context, const Caller& caller, const v1
                      .id = request.session_id(),
                      .spec = spec,
                      .affinity = request.affinity(),
+                     .account = caller.account,
                      .request = HashCreateRequest(request)};
     GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
     GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));

@@ -18,9 +18,8 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
                      const v1::ShareMemoryRequest& request)
       : regions_(context.shared_regions) {
     // The system takes its time to find room.
-    context.io.Post([this, principal = CallerOf(call, context.principals).principal, bytes = request.bytes()] {
-      Open(principal, bytes);
-    });
+    context.io.Post(
+        [this, principal = CallerOf(call, context).principal, bytes = request.bytes()] { Open(principal, bytes); });
   }
 
   void OnWriteDone(bool /*ok*/) override { FinishIfLast(); }

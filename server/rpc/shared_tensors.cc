@@ -38,7 +38,8 @@ bool SharedTensors::UsedBy(const CheckedInput& input) {
 }
 
 absl::Status SharedTensors::Load(const SharedRegions& regions, const std::string& principal, int64_t message_bytes,
-                                 const StepLimits& limits, HostBlockPool& memory, CheckedInput& input) {
+                                 const StepLimits& limits, HostBlockPool& memory, ByteCharge& charge,
+                                 CheckedInput& input) {
   std::vector<std::pair<CheckedField*, SharedRegionPtr>> found;
   int64_t bytes = 0;
   for (CheckedField& field : input.fields) {
@@ -57,6 +58,7 @@ absl::Status SharedTensors::Load(const SharedRegions& regions, const std::string
     output_range_ = input.output_shared;
   }
   if (found.empty()) return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(charge.TryGrow(bytes));
   GDN_ASSIGN_OR_RETURN(copies_, memory.TakeForCall(static_cast<size_t>(bytes)));
   char* to = copies_.chars();
   for (const auto& [field, region] : found) {

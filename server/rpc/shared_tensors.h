@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "gdn/v1/tensor.pb.h"
+#include "server/admission/byte_ledger.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/validation/step_input.h"
 #include "state_store/host_block_pool.h"
@@ -26,10 +27,10 @@ class SharedTensors {
   static bool UsedBy(const CheckedInput& input);
 
   // Finds the regions and checks all ranges; then copies what the fields name. `message_bytes` are those of the request
-  // itself. Errors of SharedRegions::Find and SharedRegion, with `field`, of CheckMessageSize, and of
-  // HostBlockPool::TakeForCall.
+  // itself; `charge` grows by the copies. Errors of SharedRegions::Find and SharedRegion, with `field`, of
+  // CheckMessageSize, ByteCharge::TryGrow, and HostBlockPool::TakeForCall.
   absl::Status Load(const SharedRegions& regions, const std::string& principal, int64_t message_bytes,
-                    const StepLimits& limits, HostBlockPool& memory, CheckedInput& input);
+                    const StepLimits& limits, HostBlockPool& memory, ByteCharge& charge, CheckedInput& input);
   bool takes_output() const { return output_region_ != nullptr; }
   // Takes the output's data to where the request wants it, and says so in `output`. False where the system refuses: the
   // reply is to have them.

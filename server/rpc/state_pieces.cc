@@ -24,6 +24,7 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
 constexpr int64_t kPieceBytes = int64_t{2} << 20;
+constexpr size_t kFirstIncomingBytes = size_t{1} << 20;
 
 static_assert(v1::ExportStateResponse::kDataFieldNumber == 1 && v1::WatchStateResponse::kDataFieldNumber == 1);
 constexpr uint32_t kDataTag = WireFormatLite::MakeTag(1, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
@@ -124,24 +125,24 @@ absl::StatusOr<char*> IncomingFile::Room(size_t bytes) {
                      {{"tensor", "header"}});
   }
   if (!block_.valid() || wanted > block_.bytes()) {
-    const size_t size = total_bytes_ > 0 ? static_cast<size_t>(total_bytes_)
-                                         : std::min(std::max(wanted, 2 * size_), static_cast<size_t>(max_bytes_));
-    GDN_RETURN_IF_ERROR(Grow(size));
+    const size_t most = static_cast<size_t>(total_bytes_ > 0 ? total_bytes_ : max_bytes_);
+    GDN_RETURN_IF_ERROR(Grow(std::min(std::max({wanted, 2 * size_, kFirstIncomingBytes}), most)));
   }
   return data() + size_;
 }
 
 absl::Status IncomingFile::Expect(int64_t file_bytes) {
   total_bytes_ = file_bytes;
-  GDN_RETURN_IF_ERROR(CheckTotal());
-  if (static_cast<size_t>(file_bytes) <= block_.bytes()) return absl::OkStatus();
-  return Grow(static_cast<size_t>(file_bytes));
+  return CheckTotal();
 }
 
 absl::Status IncomingFile::Grow(size_t bytes) {
+  const int64_t before = charge_.bytes();
+  GDN_RETURN_IF_ERROR(charge_.TryGrow(static_cast<int64_t>(bytes)));  // both are there while one is copied
   GDN_ASSIGN_OR_RETURN(HostBlock block, memory_.TakeForFile(bytes));
   if (size_ > 0) std::memcpy(block.chars(), data(), size_);
   block_ = std::move(block);
+  charge_.ShrinkTo(charge_.bytes() - before);
   return absl::OkStatus();
 }
 

@@ -7,7 +7,7 @@
 //
 //   FilePieces pieces(file, [](const PieceTail& tail) { return ...the other fields, serialized...; });
 //   while (!pieces.done()) Write(pieces.Next());
-//   IncomingFile incoming(memory, max_bytes);
+//   IncomingFile incoming(memory, max_bytes, /*total_bytes=*/0, charge);
 //   GDN_ASSIGN_OR_RETURN(ImportMessage message, ReadImportMessage(buffer, [&](size_t n) { return incoming.Room(n); }));
 #pragma once
 
@@ -19,10 +19,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "gdn/v1/session.pb.h"
+#include "server/admission/byte_ledger.h"
 #include "state_store/host_block_pool.h"
 #include "state_store/state_file/encode.h"
 
@@ -66,25 +68,25 @@ struct ImportMessage {
 absl::StatusOr<ImportMessage> ReadImportMessage(grpc::ByteBuffer& message,
                                                 absl::FunctionRef<absl::StatusOr<char*>(size_t)> place);
 
-// A file as it arrives, in one piece of memory.
+// A file as it arrives, in one piece of memory, which grows with what has come and not with what is said to come.
 class IncomingFile {
  public:
-  // total_bytes 0: not known.
-  IncomingFile(HostBlockPool& memory, int64_t max_bytes, int64_t total_bytes)
-      : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes) {}
+  // total_bytes 0: not known. `charge` grows with the memory.
+  IncomingFile(HostBlockPool& memory, int64_t max_bytes, int64_t total_bytes, ByteCharge charge)
+      : memory_(memory), max_bytes_(max_bytes), total_bytes_(total_bytes), charge_(std::move(charge)) {}
 
   // RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE) where total_bytes is more than the target's states can fill.
   absl::Status CheckTotal() const;
 
   // Room for the next `bytes`, which count once they are added. RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE), DATA_LOSS
-  // (INVALID_STATE_FILE) beyond total_bytes, errors of HostBlockPool::Take.
+  // (INVALID_STATE_FILE) beyond total_bytes, errors of ByteCharge::TryGrow and HostBlockPool::Take. What is there
+  // already may move.
   absl::StatusOr<char*> Room(size_t bytes);
   void Add(size_t bytes) { size_ += bytes; }
 
   std::string_view bytes() const { return {data(), size_}; }
   int64_t total_bytes() const { return total_bytes_; }
-  // What the file's header says of its size, as total_bytes; the bytes lie in their place from now on. Errors as
-  // CheckTotal and Room.
+  // What the file's header says of its size, as total_bytes. Errors as CheckTotal.
   absl::Status Expect(int64_t file_bytes);
 
  private:
@@ -95,6 +97,7 @@ class IncomingFile {
   HostBlockPool& memory_;
   const int64_t max_bytes_;
   int64_t total_bytes_;
+  ByteCharge charge_;  // of block_
   HostBlock block_;
   size_t size_ = 0;
 };

@@ -106,6 +106,11 @@ absl::StatusOr<StateFileOptions> OptionsOf(const v1::ExportStateRequest& request
   }
 }
 
+// What a file takes at most: the states as they are on the device, and what is written another way beside them.
+int64_t FileBytes(const ServiceContext& context, const Session& session, const StateFileOptions& options) {
+  return (options.include_recurrent_state ? 3 : 2) * context.room.BytesOf(session);
+}
+
 std::string ExportTail(const PieceTail& tail) {
   v1::ExportStateResponse rest;
   rest.set_offset(tail.offset);
@@ -125,8 +130,10 @@ class ExportReactor final : public FileReactor {
   absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    GDN_ASSIGN_OR_RETURN(const auto session,
-                         FindSession(context_, CallerOf(*call_, context_.principals), request.name()));
+    const Caller caller = CallerOf(*call_, context_);
+    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, caller, request.name()));
+    GDN_ASSIGN_OR_RETURN(
+        charge_, context_.ledger.TryCharge(BytePool::kCopies, caller.account, FileBytes(context_, *session, options_)));
     context_.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
     });
@@ -149,6 +156,7 @@ class ExportReactor final : public FileReactor {
   grpc::CallbackServerContext* const call_;
   const std::shared_ptr<void> open_;  // a drain waits for it
   StateFileOptions options_;
+  ByteCharge charge_;  // of the file
 };
 
 // How often a session is looked at: soon after it has moved, less often while it rests.
@@ -206,20 +214,30 @@ class WatchReactor final : public FileReactor {
   WatchReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
       : context_(context), call_(call) {
     const absl::Status status = Begin(*message);
-    status.ok() ? Capture() : End(status);
+    status.ok() ? WaitForMemory() : End(status);
   }
 
  private:
   absl::Status Begin(const grpc::ByteBuffer& message) {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
-    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, CallerOf(*call_, context_.principals), request.name()));
+    const Caller caller = CallerOf(*call_, context_);
+    account_ = caller.account;
+    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, caller, request.name()));
     return absl::OkStatus();
   }
 
   void End(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
 
-  // One of these at a time, each leading to the next: capture, send, wait.
+  // One of these at a time, each leading to the next: wait for memory, capture, send, wait.
+  void WaitForMemory() {
+    context_.ledger.WhenCharged(BytePool::kCopies, account_, FileBytes(context_, *session_, {}),
+                                [this](ByteCharge charge) {
+                                  charge_ = std::move(charge);
+                                  Capture();
+                                });
+  }
+
   void Capture() {
     const auto known = [this] { return refresh_ ? BaseVersions() : full_bases_; };
     context_.checkpointer.Capture(session_, known, [this](absl::StatusOr<CapturedState> captured) {
@@ -271,6 +289,7 @@ class WatchReactor final : public FileReactor {
   }
 
   void OnFileSent() override {
+    charge_.Release();
     look_after_ = kShortestLook;
     Wait();
   }
@@ -296,7 +315,7 @@ class WatchReactor final : public FileReactor {
     const bool moved = now.MovedFrom(last_);
     const bool by_tokens =
         plan_.every_tokens > 0 && (now.epoch != last_.epoch || now.TokensFrom(last_) >= plan_.every_tokens);
-    if (by_tokens || (moved && SteadyNow() - last_time_ >= plan_.every)) return Capture();
+    if (by_tokens || (moved && SteadyNow() - last_time_ >= plan_.every)) return WaitForMemory();
     look_after_ = now.MovedFrom(seen_) ? kShortestLook : std::min(2 * look_after_, kLongestLook);
     seen_ = now;
     Wait();
@@ -305,6 +324,8 @@ class WatchReactor final : public FileReactor {
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   WatchPlan plan_;
+  ByteAccountPtr account_;
+  ByteCharge charge_;  // of the file that is made or sent
   std::shared_ptr<Session> session_;
   std::unique_ptr<grpc::Alarm> alarm_;  // a new one each time: it is still running when the next is set
   absl::Duration look_after_ = kShortestLook;

@@ -100,14 +100,11 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
                       .kind = input_.kind,
                       .request_id = input_.request_id,
                       .payload = {},
-                      .reply_bytes = 0,
                       .tokens = input_.lengths[index],
                       .epoch = row.epoch,
                       .expected_token_count = row.expected_token_count};
   if (!request.request_id.empty()) {
     request.payload = HashRow(input_, row_number);
-    request.reply_bytes =
-        int64_t{input_.lengths[index]} * input_.output_features * static_cast<int64_t>(DTypeSize(input_.output_dtype));
   }
   waiting_.fetch_add(1);  // for the callback, which may come before Admit returns
   StepReplyCallback on_joined;
@@ -145,7 +142,7 @@ absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
 absl::Status StepCall::LoadShared(const Caller& caller) {
   if (!SharedTensors::UsedBy(input_)) return absl::OkStatus();
   return shared_.Load(context_.shared_regions, caller.principal, data_.in.message_bytes, context_.limits,
-                      context_.call_memory, input_);
+                      context_.call_memory, data_.charge, input_);
 }
 
 absl::Status StepCall::MakeRoom(v1::Tensor* output) {
@@ -155,6 +152,9 @@ absl::Status StepCall::MakeRoom(v1::Tensor* output) {
   row_stride_ = static_cast<size_t>(input_.tokens) * token_bytes;
   data_.out.bytes = row_stride_ * rows_.size();
   if (data_.out.bytes == 0) return absl::OkStatus();
+  // A reply that is kept has a copy of the rows, which counts as kept once the step has happened.
+  const int64_t copies = input_.request_id.empty() ? 1 : 2;
+  GDN_RETURN_IF_ERROR(data_.charge.TryGrow(copies * static_cast<int64_t>(data_.out.bytes)));
   GDN_ASSIGN_OR_RETURN(data_.out.block, context_.call_memory.TakeForCall(data_.out.bytes));
   output_ = data_.out.block.chars();
   for (size_t i = 0; i < rows_.size(); ++i) {

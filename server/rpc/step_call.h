@@ -7,8 +7,8 @@
 // any thread.
 // Ownership: request, response, data and trace are the caller's and must live until `done` was called.
 //
-//   auto call = StartDecode(context, caller, request, response, {.in = received, .out = output}, /*trace=*/nullptr,
-//                           done);
+//   auto call = StartDecode(context, caller, request, response, {.in = received, .out = output, .charge = charge},
+//                           /*trace=*/nullptr, done);
 //   call->Cancel();
 #pragma once
 
@@ -25,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gdn/v1/step.pb.h"
+#include "server/admission/byte_ledger.h"
 #include "server/batcher/step_job.h"
 #include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
@@ -38,6 +39,7 @@ namespace gdn {
 struct StepData {
   const ReceivedTensors& in;
   ReplyOutput& out;
+  ByteCharge& charge;  // of the request; grows by what else the call takes
 };
 
 class StepCall : public std::enable_shared_from_this<StepCall> {

@@ -7,13 +7,16 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
+#include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/step_call.h"
 #include "server/rpc/step_wire.h"
+#include "server/validation/names.h"
 
 namespace gdn {
 namespace {
@@ -72,15 +75,14 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   UnaryStepReactor(const ServiceContext& context, grpc::CallbackServerContext& call, std::string_view method,
                    grpc::ByteBuffer& request, grpc::ByteBuffer* response, StartFn* start)
       : context_(context), trace_(context.tracer.Begin(method)), reply_wire_(response) {
-    auto received = ReadStepRequest(request, context.limits.max_message_bytes, context.call_memory, request_);
-    if (!received.ok()) {
-      Reply(received.status());
+    const Caller caller = CallerOf(call, context);
+    if (absl::Status status = Receive(caller, request); !status.ok()) {
+      Reply(status);
       return;
     }
-    received_ = *std::move(received);
-    const Caller caller = CallerOf(call, context.principals);
     NoteRequest(trace_.get(), caller, request_, received_);
-    gate_.Set(/*turn=*/0, start(context, caller, request_, &response_, {.in = received_, .out = output_}, trace_.get(),
+    const StepData data{.in = received_, .out = output_, .charge = charge_};
+    gate_.Set(/*turn=*/0, start(context, caller, request_, &response_, data, trace_.get(),
                                 [this](const absl::Status& status) { Reply(status); }));
   }
 
@@ -93,6 +95,12 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
  private:
+  absl::Status Receive(const Caller& caller, grpc::ByteBuffer& request) {
+    GDN_ASSIGN_OR_RETURN(charge_, ChargeCall(context_, caller, request.Length()));
+    GDN_ASSIGN_OR_RETURN(received_,
+                         ReadStepRequest(request, context_.limits.max_message_bytes, context_.call_memory, request_));
+    return absl::OkStatus();
+  }
   void Reply(const absl::Status& status) {
     if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
     NoteReply(trace_.get(), status, reply_wire_->Length());
@@ -102,6 +110,7 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   const ServiceContext& context_;
   std::unique_ptr<CallTrace> trace_;
   grpc::ByteBuffer* const reply_wire_;
+  ByteCharge charge_;  // until the reply is with the transport
   Request request_;
   ReceivedTensors received_;
   Response response_;
@@ -114,22 +123,27 @@ template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, std::string_view method)
-      : context_(context), caller_(CallerOf(*call, context.principals)), method_(method) {}
+      : context_(context), caller_(CallerOf(*call, context)), method_(method) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
     trace_ = context_.tracer.Begin(method_);
+    auto charge = ChargeCall(context_, caller_, wire_.Length());
     auto received = ReadStepRequest(wire_, context_.limits.max_message_bytes, context_.call_memory, request_);
     if (!received.ok()) return Finish(ToGrpcStatus(received.status()));  // nobody knows which session it was for
     received_ = *std::move(received);
     response_.Clear();
+    if (!charge.ok()) return Reply(charge.status());
+    charge_ = *std::move(charge);
     const int64_t turn = ++turn_;
     if (auto call = Step([this](const absl::Status& status) { Reply(status); }); call != nullptr)
       gate_.Set(turn, std::move(call));
   }
   void OnWriteDone(bool ok) override {
     context_.tracer.End(std::move(trace_));
+    charge_.Release();
     if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
+    if (!end_.ok()) return Finish(ToGrpcStatus(end_));
     StartRead(&wire_);
   }
   void OnCancel() override { gate_.Cancel(); }
@@ -142,7 +156,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   virtual void Ended(const absl::Status& /*status*/) {}
 
   void Start() { StartRead(&wire_); }
-  StepData data() { return {.in = received_, .out = output_}; }
+  StepData data() { return {.in = received_, .out = output_, .charge = charge_}; }
 
   const ServiceContext& context_;
   const Caller caller_;
@@ -150,7 +164,9 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   ReceivedTensors received_;
   Response response_;
   ReplyOutput output_;
+  ByteCharge charge_;                 // of the message and its reply
   std::unique_ptr<CallTrace> trace_;  // of the message
+  absl::Status end_;                  // an error ends the stream, behind the reply that is on its way
 
  private:
   void Reply(const absl::Status& status) {
@@ -191,12 +207,22 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
   void Ended(const absl::Status& status) override {
     if (status.ok()) {
       failed_.erase(Key());
-    } else {
+    } else if (ParseSessionName(request_.segment().session()).ok()) {  // else no session can have a gap
       failed_.insert(Key());
+      if (failed_.size() > kMostFailed) end_ = TooManyFailed();
     }
   }
 
  private:
+  static constexpr size_t kMostFailed = 4096;
+
+  static absl::Status TooManyFailed() {
+    return MakeError(absl::StatusCode::kResourceExhausted, reason::kBytesExhausted,
+                     StrCat("segments of more than ", kMostFailed,
+                            " layers of sessions have failed in this stream, and it remembers no more of them; begin "
+                            "another, and look why they fail"),
+                     {{"limit", StrCat(kMostFailed)}});
+  }
   absl::Status PreviousSegmentFailed(const v1::PrefillRequest& segment) const {
     absl::Status status = MakeError(
         absl::StatusCode::kAborted, reason::kPreviousSegmentFailed,

@@ -10,6 +10,14 @@
 #include "server/session/step_lease.h"
 
 namespace gdn {
+namespace {
+
+SessionInit WithAccount(SessionInit init, SessionEnvironment& environment) {
+  if (init.account == nullptr) init.account = environment.ledger().AccountOf(init.principal, /*peer=*/"");
+  return init;
+}
+
+}  // namespace
 
 SessionPin& SessionPin::operator=(SessionPin&& other) noexcept {
   std::swap(session_, other.session_);
@@ -29,7 +37,7 @@ void SessionPin::Release() {
 }
 
 Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)
-    : init_(std::move(init)),
+    : init_(WithAccount(std::move(init), *environment)),
       environment_(environment),
       born_(environment->clock().Now() - init_.age),
       layers_(init_.spec.layers.size()),
@@ -41,7 +49,7 @@ Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnviron
 }
 
 Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment)
-    : init_(std::move(init)),
+    : init_(WithAccount(std::move(init), *environment)),
       environment_(environment),
       born_(environment->clock().Now() - init_.age),
       layers_(init_.spec.layers.size()),
@@ -53,11 +61,6 @@ Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnviron
     layers_[i].durable_token_count = parked[i].durable_token_count;
   }
   Touch();
-}
-
-Session::~Session() {
-  absl::MutexLock lock(&mu_);
-  for (Layer& layer : layers_) SetReply(layer, nullptr);
 }
 
 Session::PinOutcome Session::TryPin(SessionPin* pin) {
@@ -75,9 +78,27 @@ void Session::Lock(std::function<void(SessionLease)> granted) {
 }
 
 void Session::SetReply(Layer& layer, StepReplyPtr reply) {
-  if (layer.reply != nullptr) environment_->Discharge(static_cast<int64_t>(layer.reply->output.size()));
+  layer.kept = {};
   layer.reply = std::move(reply);
-  if (layer.reply != nullptr) environment_->Charge(static_cast<int64_t>(layer.reply->output.size()));
+  if (layer.reply == nullptr || layer.reply->output.empty()) return;
+  layer.kept = environment_->replies().Keep(
+      init_.account,
+      {.session = weak_from_this(), .layer = static_cast<size_t>(&layer - layers_.data()), .reply = layer.reply.get()},
+      static_cast<int64_t>(layer.reply->output.size()));
+}
+
+void Session::DropOutput(size_t index, const StoredReply* reply) {
+  StepReplyPtr dropped;  // freed without the mutex
+  absl::MutexLock lock(&mu_);
+  Layer& layer = layers_[index];
+  if (layer.reply.get() != reply) return;
+  auto rest = std::make_shared<StoredReply>();
+  rest->request_id = reply->request_id;
+  rest->payload = reply->payload;
+  rest->token_count = reply->token_count;
+  rest->compute_time_us = reply->compute_time_us;
+  rest->output_dropped = true;
+  dropped = std::exchange(layer.reply, std::move(rest));
 }
 
 LayerInfo Session::InfoLocked(size_t index) const {
@@ -198,6 +219,9 @@ absl::StatusOr<bool> Session::FindReply(const StepRequest& request, StepReplyCal
   if ((in_flight ? layer.flight_payload : layer.reply->payload) != request.payload) {
     return StepIdReused(id(), request.layer, request.request_id);
   }
+  if (!in_flight && layer.reply->output_dropped) {
+    return ReplyDropped(id(), request.layer, request.request_id, layer.progress.token_count);
+  }
   if (in_flight) {
     layer.joined.push_back(std::move(on_joined));
     admission.joined = true;
@@ -228,9 +252,6 @@ absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& requ
   if (request.tokens > kMaxTokenCount - token_count) {
     return TokenCountLimit(id(), request.layer, token_count, request.tokens);
   }
-  if (!request.request_id.empty() && !environment_->TryCharge(request.reply_bytes)) {
-    return NoRoomForReply(request.reply_bytes, environment_->reply_limit(), environment_->reply_bytes());
-  }
   layer.busy = true;
   layer.flight_id = request.request_id;
   layer.flight_payload = request.payload;
@@ -239,7 +260,6 @@ absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& requ
   admission.lease.layer_ = &layer;
   admission.lease.before_ = layer.progress;
   admission.lease.kind_ = request.kind;
-  if (!request.request_id.empty()) admission.lease.reply_charge_ = request.reply_bytes;
   return admission;
 }
 

@@ -54,8 +54,9 @@ struct SessionInit {
   std::string principal = {};
   std::string id;
   SessionSpec spec;
-  std::string affinity;  // "": the id
-  Hash128 request = {};  // of the call that made it
+  std::string affinity;         // "": the id
+  ByteAccountPtr account = {};  // what it takes is charged to; nullptr: the principal's, of no known address
+  Hash128 request = {};         // of the call that made it
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
   int64_t epoch = 1;
@@ -72,7 +73,6 @@ struct StepRequest {
   InputKind kind = InputKind::kHiddenStates;
   std::string_view request_id = {};  // "": none; the caller's, until it is admitted
   Hash128 payload = {};              // looked at only with a request id
-  int64_t reply_bytes = 0;           // what a stored reply will take
   int64_t tokens = 1;                // that it brings
   std::optional<int64_t> epoch = std::nullopt;
   std::optional<int64_t> expected_token_count = std::nullopt;
@@ -120,10 +120,10 @@ class Session : public std::enable_shared_from_this<Session> {
   // says what the parked states are.
   Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment);
   Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment);
-  ~Session();
 
   const std::string& principal() const { return init_.principal; }
   const std::string& id() const { return init_.id; }
+  const ByteAccountPtr& account() const { return init_.account; }
   const SessionSpec& spec() const { return init_.spec; }
   const std::string& affinity() const { return init_.affinity; }
   absl::Time create_time() const { return init_.create_time; }  // shown
@@ -145,9 +145,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // `pin` is of this session; the lease takes it along. INVALID_ARGUMENT (LAYER_NOT_GDN, REQUEST_ID_REUSED),
   // FAILED_PRECONDITION (INPUT_KIND_MISMATCH, INPUT_NEEDS_MODEL, DRAFT_PENDING), ABORTED (EPOCH_MISMATCH,
-  // TOKEN_COUNT_MISMATCH, SESSION_BUSY), RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room for the reply,
-  // OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND (SESSION_NOT_FOUND) once deleted. `on_joined` is called only where the
-  // admission says joined, which needs a request id; from the thread that ends the other call.
+  // TOKEN_COUNT_MISMATCH, SESSION_BUSY, REPLY_DROPPED), OUT_OF_RANGE (COUNT_LIMIT), NOT_FOUND (SESSION_NOT_FOUND) once
+  // deleted. `on_joined` is called only where the admission says joined, which needs a request id; from the thread that
+  // ends the other call.
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined);
 
   struct AcceptRequest {
@@ -175,6 +175,9 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Time durable_time() const;  // shown; InfinitePast: never
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
   void Touch() { last_used_.store(environment_->clock().Now().ToNanos(), std::memory_order_relaxed); }
+
+  // Of the layer with this index, where `reply` is still its stored one.
+  void DropOutput(size_t index, const StoredReply* reply);
 
   // When a copy of the states was taken: by the wall's clock, to be shown, and for what is due.
   struct Moment {
@@ -219,6 +222,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::vector<StepReplyCallback> joined;
     // The last step that had a request id.
     StepReplyPtr reply;
+    StoredReplies::Kept kept;  // its output
   };
 
   LayerInfo InfoLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -228,6 +232,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Whether the request was seen before: its stored reply, or joined.
   absl::StatusOr<bool> FindReply(const StepRequest& request, StepReplyCallback& on_joined, Layer& layer,
                                  Admission& admission) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // StoredReplies::Trim is the caller's, once the mutex is free.
   void SetReply(Layer& layer, StepReplyPtr reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Counts, kinds and replies become the image's.
   void Apply(const SessionImage& image) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -109,6 +109,18 @@ absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view
                    {{"session", NameOf(id)}, {"layer", StrCat(layer)}, {"request_id", std::string(request_id)}});
 }
 
+absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view request_id, int64_t token_count) {
+  return MakeError(
+      absl::StatusCode::kAborted, reason::kReplyDropped,
+      StrCat("the step of request_id '", request_id, "' on ", NameOf(id), " layer ", layer,
+             " happened, and its output was given up for want of memory (--stored-reply-bytes). To have it "
+             "again, restore a checkpoint and send the inputs since then; else go on behind it"),
+      {{"session", NameOf(id)},
+       {"layer", StrCat(layer)},
+       {"request_id", std::string(request_id)},
+       {"token_count", StrCat(token_count)}});
+}
+
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
                    StrCat("request_id '", request_id, "' accepted ", before, " tokens of ", NameOf(id), ", now ", now,
@@ -138,14 +150,6 @@ absl::Status NoDraft(const std::string& id, int32_t accepted_tokens) {
                    StrCat(NameOf(id), " has no draft, so ", accepted_tokens,
                           " tokens cannot be accepted; send Decode with draft first"),
                    {{"session", NameOf(id)}, {"found", StrCat(accepted_tokens)}, {"expected", "0"}});
-}
-
-absl::Status NoRoomForReply(int64_t needed, int64_t limit, int64_t used) {
-  return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
-                   StrCat("stored replies fill their ", limit,
-                          " bytes, so this step's could not be kept for a retry; try again when sessions have ended or "
-                          "rested, or raise --stored-reply-bytes"),
-                   {{"needed", StrCat(needed)}, {"available", StrCat(limit - used)}});
 }
 
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec) {

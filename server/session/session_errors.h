@@ -30,11 +30,11 @@ absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t to
 absl::Status TokenCountLimit(const std::string& id, int32_t layer, int64_t token_count, int64_t tokens);
 absl::Status EpochLimit(const std::string& id, int64_t epoch);
 absl::Status StepIdReused(const std::string& id, int32_t layer, std::string_view request_id);
+absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view request_id, int64_t token_count);
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
 absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
 absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
-absl::Status NoRoomForReply(int64_t needed, int64_t limit, int64_t used);
 
 // Whether a stored state is of this model, these dims and layers: FAILED_PRECONDITION (STATE_MISMATCH: field, found,
 // expected) where it is not.

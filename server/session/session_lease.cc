@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "server/session/session_errors.h"
 
 namespace gdn {
@@ -118,6 +119,7 @@ void SessionLease::Unload() {
 }
 
 void SessionLease::Install(const SessionImage& image, std::vector<SlotRef> slots, std::vector<SlotClaim> claims) {
+  const absl::Cleanup trim = [this] { session_->environment_->replies().Trim(); };  // once the mutex is free
   absl::MutexLock lock(&session_->mu_);
   size_t next_claim = 0;
   size_t next = 0;

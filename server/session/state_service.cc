@@ -45,17 +45,19 @@ int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_con
 
 }  // namespace
 
-StateService::StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options)
+StateService::StateService(Backend& backend, DeviceHealth& health, ByteLedger& ledger,
+                           const StateServiceOptions& options)
     : store_(backend, {.budget_bytes = options.device_bytes, .max_draft = options.max_draft}),
       memory_(backend, kCopyBytes + options.host_bytes / 4),
       copiers_(CopyThreads(), "gdn-copiers"),
       copier_({.backend = backend, .memory = memory_, .health = health, .threads = &copiers_}),
-      environment_(options.stored_reply_bytes),
+      environment_(ledger),
       io_({.name = "gdn-state-io", .threads = kIoThreads}) {}
 
 absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, DeviceHealth& health,
+                                                                 ByteLedger& ledger,
                                                                  const StateServiceOptions& options) {
-  std::unique_ptr<StateService> service(new StateService(backend, health, options));
+  std::unique_ptr<StateService> service(new StateService(backend, health, ledger, options));
   GDN_RETURN_IF_ERROR(service->OpenTiers(options));
   StateService& self = *service;
   TierStack& tiers = *self.tiers_;

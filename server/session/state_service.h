@@ -2,10 +2,11 @@
 // checkpoints, housekeeping.
 //
 // Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the thread that owns it.
-// Ownership: owns the parts; the backend and its health must outlive it. Nothing may use a session when it is
-// destroyed.
+// Ownership: owns the parts; the backend, its health and the ledger must outlive it. Nothing may use a session when it
+// is destroyed.
 //
-//   GDN_ASSIGN_OR_RETURN(auto states, StateService::Make(backend, health, {.device_bytes = bytes, .disk_dir = "/d"}));
+//   GDN_ASSIGN_OR_RETURN(auto states,
+//                        StateService::Make(backend, health, ledger, {.device_bytes = bytes, .disk_dir = "/d"}));
 //   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
 #pragma once
 
@@ -31,7 +32,6 @@ namespace gdn {
 struct StateServiceOptions {
   int64_t device_bytes = 0;
   int32_t max_draft = 8;
-  int64_t stored_reply_bytes = int64_t{1} << 30;
   int64_t host_bytes = 0;             // 0: no host tier
   std::string disk_dir;               // "": no disk tier
   int64_t disk_bytes = 0;             // 0: no limit but the disk's
@@ -44,7 +44,7 @@ struct StateServiceOptions {
 class StateService {
  public:
   // Errors of opening the tiers, which name the flag.
-  static absl::StatusOr<std::unique_ptr<StateService>> Make(Backend& backend, DeviceHealth& health,
+  static absl::StatusOr<std::unique_ptr<StateService>> Make(Backend& backend, DeviceHealth& health, ByteLedger& ledger,
                                                             const StateServiceOptions& options);
   ~StateService();
 
@@ -72,7 +72,7 @@ class StateService {
   LegacyPrincipals& legacy() { return *legacy_; }
 
  private:
-  StateService(Backend& backend, DeviceHealth& health, const StateServiceOptions& options);
+  StateService(Backend& backend, DeviceHealth& health, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
   // Of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);

@@ -26,7 +26,6 @@ StepLease& StepLease::operator=(StepLease&& other) noexcept {
     layer_ = std::exchange(other.layer_, nullptr);
     before_ = other.before_;
     kind_ = other.kind_;
-    reply_charge_ = std::exchange(other.reply_charge_, 0);
     taken_ = std::move(other.taken_);
     spare_ = std::exchange(other.spare_, false);
   }
@@ -103,7 +102,7 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
     }
     joined.swap(layer.joined);
   }
-  session->environment_->Discharge(std::exchange(reply_charge_, 0));
+  if (kept != nullptr) session->environment_->replies().Trim();
   layer_ = nullptr;
   pin_.Release();
   for (auto& callback : joined) callback(kept);
@@ -132,7 +131,6 @@ bool StepLease::GiveBack(bool though_joined) {
     layer_->busy = false;
     layer_->flight_id.clear();
     joined.swap(layer_->joined);
-    session.environment_->Discharge(std::exchange(reply_charge_, 0));
   }
   layer_ = nullptr;
   pin_.Release();

@@ -76,9 +76,8 @@ class StepLease {
   Session::Layer* layer_ = nullptr;  // ours while we hold the lease
   LayerProgress before_;
   InputKind kind_ = InputKind::kNone;
-  int64_t reply_charge_ = 0;  // bytes set aside for the stored reply
-  SlotRef taken_;             // what Commit puts in the slot's place
-  bool spare_ = false;        // taken_ is a spare
+  SlotRef taken_;       // what Commit puts in the slot's place
+  bool spare_ = false;  // taken_ is a spare
 };
 
 // Exactly one of the three: a lease to compute with, a stored reply, or joined (the callback will be called once).

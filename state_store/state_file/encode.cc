@@ -101,6 +101,8 @@ class FileParts {
     }
     if (layer.reply != nullptr) {
       entry.reply = *layer.reply;
+    }
+    if (layer.reply != nullptr && !layer.reply->output_dropped) {
       const std::string_view output = layer.reply->output;
       Append(layer, kReply, "U8", {static_cast<int64_t>(output.size())}, output);
     }

@@ -107,7 +107,9 @@ absl::Status ParseReply(const std::string& key, const std::string& text, const J
     return InvalidEntry(key, text,
                         "a reply of request_id, payload (32 hexadecimal digits), token_count and compute_time_us");
   }
-  entry.reply = StoredReply{*request_id, *payload, /*output=*/{}, *token_count, *compute_time_us};
+  const auto output = json.find("output");
+  entry.reply = StoredReply{*request_id,  *payload,         /*output=*/{},
+                            *token_count, *compute_time_us, output != json.end() && *output == "dropped"};
   return absl::OkStatus();
 }
 
@@ -219,6 +221,7 @@ absl::StatusOr<std::string> LayerText(const LayerEntry& entry) {
                          {"payload", entry.reply->payload.ToHex()},
                          {"token_count", entry.reply->token_count},
                          {"compute_time_us", entry.reply->compute_time_us}};
+    if (entry.reply->output_dropped) json["reply"]["output"] = "dropped";
   }
   return Dump(json);
 }

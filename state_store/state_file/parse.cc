@@ -183,11 +183,13 @@ class LayerReader {
 
   absl::Status ReadReply(const LayerEntry& entry, StateFileLayer& layer) const {
     const std::string name = TensorName(layer.layer, kReply);
-    if (file_.Contains(name) != entry.reply.has_value()) {
+    const bool has_output = entry.reply.has_value() && !entry.reply->output_dropped;
+    if (file_.Contains(name) != has_output) {
       return Damaged(StrCat("layer ", layer.layer, " has only one of tensor '", name, "' and its reply's metadata"),
                      name);
     }
-    if (!entry.reply.has_value()) return absl::OkStatus();
+    if (entry.reply.has_value() && !has_output) layer.reply = std::make_shared<const StoredReply>(*entry.reply);
+    if (!has_output) return absl::OkStatus();
     const SafetensorsEntry& tensor = file_.entries().at(name);
     if (tensor.dtype != "U8" || tensor.shape.size() != 1) {
       return Damaged(StrCat("tensor '", name, "' is ", tensor.dtype, " ", ShapeToString(tensor.shape),

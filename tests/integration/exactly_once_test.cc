@@ -260,6 +260,7 @@ TEST_F(ExactlyOnce, ABusySessionIsNotDeletedAndIsExportedOnceItsStepHasEnded) {
 }
 
 TEST_F(ExactlyOnce, APrefillThatEndsHalfwayLeavesTheStateAsItWas) {
+  if (TestBackendName() == "gpu") GTEST_SKIP() << "a card runs all of the prompt in one launch";
   const Tokens prompt = RandomTokens(1500, 3);  // three segments of the engine
   ASSERT_TRUE(caller_.Prefill(Prompt("a", "")).ok());
   ASSERT_TRUE(caller_.Create("fresh", "next").ok());

@@ -32,7 +32,7 @@ DType ToDType(v1::DType dtype) { return static_cast<DType>(dtype); }  // the two
 grpc::StatusCode CodeOf(const std::string& reason) {
   using enum grpc::StatusCode;
   static const auto* const kCodes = new std::map<grpc::StatusCode, std::set<std::string>>{
-      {ABORTED, {"EPOCH_MISMATCH", "SESSION_BUSY", "TOKEN_COUNT_MISMATCH"}},
+      {ABORTED, {"EPOCH_MISMATCH", "REPLY_DROPPED", "SESSION_BUSY", "TOKEN_COUNT_MISMATCH"}},
       {ALREADY_EXISTS, {"SESSION_EXISTS"}},
       {DATA_LOSS, {"INVALID_STATE_FILE", "STATE_ROLLED_BACK"}},
       {FAILED_PRECONDITION,
@@ -40,7 +40,8 @@ grpc::StatusCode CodeOf(const std::string& reason) {
         "STATES_TAKEN_OVER"}},
       {NOT_FOUND, {"CHECKPOINT_NOT_FOUND", "MODEL_NOT_FOUND", "SESSION_NOT_FOUND", "SHARED_REGION_NOT_FOUND"}},
       {OUT_OF_RANGE, {"COUNT_LIMIT"}},
-      {RESOURCE_EXHAUSTED, {"MESSAGE_TOO_LARGE", "QUEUE_FULL", "SHARED_MEMORY_EXHAUSTED", "STATE_BUDGET_EXHAUSTED"}},
+      {RESOURCE_EXHAUSTED,
+       {"BYTES_EXHAUSTED", "MESSAGE_TOO_LARGE", "QUEUE_FULL", "SHARED_MEMORY_EXHAUSTED", "STATE_BUDGET_EXHAUSTED"}},
       {UNIMPLEMENTED, {"SHARED_MEMORY_NOT_OFFERED"}},
       {UNAVAILABLE, {"DEVICE_FAILED", "SERVER_DRAINING", "TIER_UNAVAILABLE"}}};
   for (const auto& [code, reasons] : *kCodes) {

@@ -47,6 +47,7 @@ struct Bed {
   SessionSpec spec;
   SessionImagePtr image;
   DeviceHealth health;
+  ByteLedger ledger{{}};
   std::unique_ptr<StateService> states;  // last: uses the above
 
   int32_t layers() const { return static_cast<int32_t>(spec.layers.size()); }
@@ -65,7 +66,7 @@ struct Bed {
     options.max_draft = kMaxDraft;
     options.host_bytes = host_bytes;
     options.disk_dir = disk_dir;
-    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make(*bed->backend, bed->health, options));
+    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make(*bed->backend, bed->health, bed->ledger, options));
     return bed;
   }
 

@@ -91,7 +91,7 @@ TEST_F(CheckpointerTest, ARestoreTakesStateCountsAndRepliesBackUnderTheNextEpoch
   EXPECT_FALSE(a->undurable().any);
   EXPECT_FALSE(a->resident());
   EXPECT_EQ(world_.store.used_bytes(), 0);
-  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+  EXPECT_EQ(world_.environment.replies().bytes(), 0);
   GDN_ASSERT_OK_AND_ASSIGN(const auto pin, world_.PinOne(a));
   StepRequest request = PlainStep(0);
   request.epoch = 1;

@@ -32,7 +32,6 @@ class SessionTest : public ::testing::Test {
             .kind = InputKind::kDeltaRule,
             .request_id = request_id,
             .payload = HashBytes(payload),
-            .reply_bytes = 8,
             .expected_token_count = expected};
   }
   static std::shared_ptr<StoredReply> Reply(const std::string& output) {

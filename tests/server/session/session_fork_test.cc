@@ -51,7 +51,7 @@ class Family {
     }
     members_.clear();
     EXPECT_EQ(world_.store.used_bytes(), 0);
-    EXPECT_EQ(world_.environment.reply_bytes(), 0);
+    EXPECT_EQ(world_.environment.replies().bytes(), 0);
   }
 
  private:

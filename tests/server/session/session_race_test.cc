@@ -227,7 +227,6 @@ class Racer {
     if (!pin.valid()) return;
     StepRequest request = PlainStep(random_.NextInt(0, kLayers - 1));
     request.request_id = "r";
-    request.reply_bytes = 16;
     auto admission = session->Admit(pin.Another(), request, [](const absl::StatusOr<StepReplyPtr>& reply) {
       EXPECT_TRUE(absl::IsAborted(reply.status())) << reply.status();
     });
@@ -387,7 +386,7 @@ TEST(SessionRace, NoStateIsLostLeakedOrSharedByMistake) {
   while (world.manager.size() > 0) absl::SleepFor(absl::Milliseconds(1));  // those that others were ending
   world.io.Drain();
   EXPECT_EQ(world.store.used_bytes(), 0);
-  EXPECT_EQ(world.environment.reply_bytes(), 0);
+  EXPECT_EQ(world.environment.replies().bytes(), 0);
   EXPECT_EQ(world.host.usage().sessions, 0);
   EXPECT_EQ(world.disk.usage().sessions, 0);
   EXPECT_FALSE(world.disk.overlapped()) << "a tier is called for a session once at a time";

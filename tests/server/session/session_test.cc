@@ -220,38 +220,60 @@ TEST_F(SessionTest, ProgressIsHeardOfAfterEveryCommit) {
 }
 
 TEST_F(SessionTest, StoredRepliesCountAgainstTheirBudget) {
-  EXPECT_EQ(world_.environment.reply_bytes(), 0);
-  StepRequest large = Request("r");
-  large.reply_bytes = 101;
-  const absl::Status refused = TryAdmit(large).status();
-  ExpectError(refused, absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted);
-  EXPECT_EQ(ErrorMetadata(refused).at("needed"), "101");
-  EXPECT_EQ(ErrorMetadata(refused).at("available"), "100");
-  EXPECT_EQ(world_.environment.reply_bytes(), 0);
-  EXPECT_TRUE(Admit(Request()).valid()) << "a refused step leaves the layer free";
-
-  large.request_id = {};
-  EXPECT_TRUE(Admit(large).valid()) << "nothing is kept of a step without an id";
-  large = Request("r");
-  large.reply_bytes = 60;
-  {
-    const StepLease lease = Admit(large);
-    EXPECT_EQ(world_.environment.reply_bytes(), 60);
-    StepRequest other = large;
-    other.layer = 1;
-    EXPECT_EQ(Reason(other), reason::kStateBudgetExhausted);
-  }
-  EXPECT_EQ(world_.environment.reply_bytes(), 0) << "given back by the lease that was dropped";
-  StepLease cancelled = Admit(large);
-  EXPECT_TRUE(cancelled.TryCancel());
-  EXPECT_EQ(world_.environment.reply_bytes(), 0);
-
-  Finish(Admit(large), {.token_count = 1}, Reply(std::string(50, 'x')));
-  EXPECT_EQ(world_.environment.reply_bytes(), 50) << "what it takes, not what it might have taken";
-  Finish(Admit(Request("s")), {.token_count = 2}, Reply("12345"));
-  EXPECT_EQ(world_.environment.reply_bytes(), 5) << "the new reply takes the place of the old";
+  EXPECT_EQ(world_.environment.replies().bytes(), 0);
+  Finish(Admit(Request()), {.token_count = 1}, nullptr);
+  EXPECT_EQ(world_.environment.replies().bytes(), 0) << "nothing is kept of a step without an id";
+  Finish(Admit(Request("r")), {.token_count = 2}, Reply(std::string(50, 'x')));
+  EXPECT_EQ(world_.environment.replies().bytes(), 50);
+  Finish(Admit(Request("s")), {.token_count = 3}, Reply("12345"));
+  EXPECT_EQ(world_.environment.replies().bytes(), 5) << "the new reply takes the place of the old";
   session_.reset();
-  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+  EXPECT_EQ(world_.environment.replies().bytes(), 0);
+}
+
+TEST_F(SessionTest, OverTheBudgetTheOldestOutputsGoAndTheirStepsStayDone) {
+  const auto other = world_.MakeSession(session_->spec(), "b");
+  Finish(Admit(Request("r")), {.token_count = 7}, Reply(std::string(60, 'x')));
+  Finish(AdmitStep(other, Request("s")), {.token_count = 8}, Reply(std::string(60, 'y')));
+  EXPECT_EQ(world_.environment.replies().bytes(), 60) << "100 are allowed";
+  EXPECT_EQ(world_.environment.replies().dropped(), 1);
+  const absl::Status dropped = TryAdmit(Request("r")).status();
+  ExpectError(dropped, absl::StatusCode::kAborted, reason::kReplyDropped);
+  EXPECT_EQ(ErrorMetadata(dropped).at("token_count"), "7");
+  StepRequest another = Request("r");
+  another.payload = Hash128{.high = 1, .low = 2};
+  EXPECT_EQ(Reason(another), reason::kRequestIdReused) << "the payload's hash is still known";
+  EXPECT_EQ(session_->Layers()[0].progress.token_count, 7);
+  const auto kept = other->Admit(PinOf(other), Request("s"), NotJoined);
+  ASSERT_TRUE(kept.ok() && kept->stored != nullptr);
+  EXPECT_EQ(kept->stored->output, std::string(60, 'y'));
+  EXPECT_TRUE(Admit(Request("t")).valid()) << "the next step goes on";
+}
+
+TEST_F(SessionTest, ThePrincipalThatKeepsMostGivesUpItsOutputsFirst) {
+  const ByteAccountPtr hog = world_.ledger.AccountOf("", "ipv4:10.0.0.1:1");
+  const ByteAccountPtr modest = world_.ledger.AccountOf("", "ipv4:10.0.0.2:1");
+  const auto make = [&](const std::string& id, const ByteAccountPtr& account) {
+    auto claims = world_.store.Reserve(session_->spec().dims, static_cast<int32_t>(session_->spec().layers.size()));
+    return std::make_shared<Session>(
+        SessionInit{.id = id, .spec = session_->spec(), .affinity = id, .account = account}, *std::move(claims),
+        &world_.environment);
+  };
+  const auto kept = [&](const std::shared_ptr<Session>& session) {
+    const auto admission = session->Admit(PinOf(session), Request("r"), NotJoined);
+    return admission.ok() && admission->stored != nullptr;
+  };
+  const auto first = make("first", modest);
+  Finish(AdmitStep(first, Request("r")), {.token_count = 1}, Reply(std::string(20, 'm')));
+  std::vector<std::shared_ptr<Session>> many;
+  for (int i = 0; i < 10; ++i) {
+    many.push_back(make("hog-" + std::to_string(i), hog));
+    Finish(AdmitStep(many.back(), Request("r")), {.token_count = 1}, Reply(std::string(30, 'h')));
+  }
+  EXPECT_TRUE(kept(first));
+  EXPECT_EQ(world_.environment.replies().dropped(), 8);
+  EXPECT_TRUE(kept(many[9]) && kept(many[8]));
+  EXPECT_FALSE(kept(many[7]));
 }
 
 TEST_F(SessionTest, ADeletedOneTakesNoStepsAndGivesUpWhatItHas) {
@@ -264,7 +286,7 @@ TEST_F(SessionTest, ADeletedOneTakesNoStepsAndGivesUpWhatItHas) {
   EXPECT_EQ(ErrorReason(session_->Admit(SessionPin(), Request("r"), NotJoined).status()), reason::kSessionNotFound);
   EXPECT_EQ(ErrorReason(session_->AdmitAccept(pin, {}).status()), reason::kSessionNotFound);
   EXPECT_EQ(world_.store.used_bytes(), 0);
-  EXPECT_EQ(world_.environment.reply_bytes(), 0);
+  EXPECT_EQ(world_.environment.replies().bytes(), 0);
 }
 
 TEST_F(SessionTest, ALeaseKeepsItsSessionAliveAndPinned) {

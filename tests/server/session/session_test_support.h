@@ -137,7 +137,8 @@ inline StepLease AdmitStep(const std::shared_ptr<Session>& session, const StepRe
 
 struct SessionWorld {
   explicit SessionWorld(int64_t budget_bytes = int64_t{1} << 22, int64_t reply_bytes = int64_t{1} << 20)
-      : store(*backend, {.budget_bytes = budget_bytes, .max_draft = 8}), environment(reply_bytes) {}
+      : store(*backend, {.budget_bytes = budget_bytes, .max_draft = 8}),
+        ledger({.pools = {{BytePool::kReplies, {.limit_bytes = reply_bytes}}}}) {}
 
   static int64_t SlotBytes(const SessionSpec& spec) { return StateLayout::Make(spec.dims, 8)->slot_bytes(); }
 
@@ -164,7 +165,8 @@ struct SessionWorld {
 
   std::unique_ptr<Backend> backend = MakeNullBackend();
   StateStore store;
-  SessionEnvironment environment;
+  ByteLedger ledger;
+  SessionEnvironment environment{ledger};
 };
 
 }  // namespace gdn

@@ -59,15 +59,15 @@ TEST(StateCopy, RepliesTravelWithTheSession) {
   auto reply = std::make_shared<StoredReply>();
   reply->output = "kept";
   ASSERT_TRUE(Decode(AdmitStep(a, request), {.tail = 1}, false, reply).ok());
-  EXPECT_EQ(world.environment.reply_bytes(), 4);
+  EXPECT_EQ(world.environment.replies().bytes(), 4);
   const auto b = world.Make("b");
   EXPECT_EQ(world.PlaceOf(a), "host");
-  EXPECT_EQ(world.environment.reply_bytes(), 0) << "it counts where it is";
+  EXPECT_EQ(world.environment.replies().bytes(), 0) << "it counts where it is";
   const auto pin = world.PinOne(a);
   const auto again = a->Admit(pin->Another(), request, nullptr);
   ASSERT_TRUE(again.ok() && again->stored != nullptr);
   EXPECT_EQ(again->stored->output, "kept");
-  EXPECT_EQ(world.environment.reply_bytes(), 4);
+  EXPECT_EQ(world.environment.replies().bytes(), 4);
 }
 
 TEST(StateCopy, AStateOfSomethingElseDoesNotFit) {

@@ -89,6 +89,19 @@ TEST_F(StateFiles, AnImportedStateWithoutTokensRoundTrips) {
   ExpectSame(TakeApart(*Read(Encode(session, memory_.host))), session);
 }
 
+TEST_F(StateFiles, AReplyWhoseOutputWasDroppedRoundTripsWithoutIt) {
+  TestSession session = MakeModelSession();
+  StoredReply reply = *session.layers[1].reply;
+  reply.output.clear();
+  reply.output_dropped = true;
+  session.layers[1].reply = std::make_shared<const StoredReply>(reply);
+  const std::string bytes = Encode(session, memory_.host);
+  EXPECT_FALSE(SafetensorsFile::Parse(bytes)->Contains("layer.2.reply"));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto image, Read(bytes));
+  ExpectSame(TakeApart(image), session);
+  EXPECT_TRUE(image.layers[1].reply->output_dropped);
+}
+
 TEST_F(StateFiles, ADraftWithoutALogRoundTrips) {
   Random random(2);
   TestSession session = MakeModelSession();

@@ -1,0 +1,92 @@
+// The outputs of stored replies: how many bytes of them their principals keep, and whose go where there is no room.
+//
+// What makes a step happen once, a reply's id, payload hash and counts, stays with its session whatever comes. Its
+// output may go: above the pool's limit the oldest of the account that is furthest over its share is dropped.
+// Thread safety: safe from any thread; a Kept may come and go under its session's mutex, Trim takes those mutexes and
+// is called without any. Ownership: outlives every Kept; sessions are not kept alive.
+//
+//   StoredReplies replies(ledger);
+//   layer.kept = replies.Keep(account, {.session = weak_from_this(), .layer = i, .reply = reply.get()}, bytes);
+//   replies.Trim();  // once the session's mutex is free
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/admission/byte_ledger.h"
+#include "state_store/session_image.h"
+
+namespace gdn {
+
+class Session;
+
+class StoredReplies {
+ public:
+  struct Place {
+    std::weak_ptr<Session> session;
+    size_t layer = 0;  // an index
+    const StoredReply* reply = nullptr;
+  };
+
+  explicit StoredReplies(ByteLedger& ledger) : ledger_(ledger) {}
+  StoredReplies(const StoredReplies&) = delete;
+  StoredReplies& operator=(const StoredReplies&) = delete;
+
+ private:
+  struct Node {
+    ByteCharge charge;
+    Place place;
+    bool listed = true;  // not chosen to be dropped
+    std::list<Node*>::iterator at;
+  };
+
+ public:
+  // Counts an output for as long as it lives, or until the output is dropped.
+  class Kept {
+   public:
+    Kept() = default;
+    Kept(Kept&& other) noexcept : replies_(std::exchange(other.replies_, nullptr)), node_(std::move(other.node_)) {}
+    Kept& operator=(Kept&& other) noexcept {
+      std::swap(replies_, other.replies_);
+      std::swap(node_, other.node_);
+      return *this;
+    }
+    ~Kept() {
+      if (replies_ != nullptr) replies_->Release(std::move(node_));
+    }
+
+   private:
+    friend class StoredReplies;
+    Kept(StoredReplies* replies, std::unique_ptr<Node> node) : replies_(replies), node_(std::move(node)) {}
+    StoredReplies* replies_ = nullptr;
+    std::unique_ptr<Node> node_;
+  };
+
+  // As what its account has kept last. The limit is Trim's.
+  Kept Keep(const ByteAccountPtr& account, Place place, int64_t bytes);
+  // Drops outputs (Session::DropOutput) until what is kept is within the limit.
+  void Trim();
+
+  int64_t bytes() const { return ledger_.held(BytePool::kReplies); }
+  int64_t limit() const { return ledger_.limit(BytePool::kReplies); }
+  int64_t dropped() const;
+
+ private:
+  void Release(std::unique_ptr<Node> node);
+  // The next to drop, which counts no more; false where nothing is over the limit.
+  bool TakeNext(Place* place);
+  void Unlist(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  ByteLedger& ledger_;
+  mutable absl::Mutex mu_;
+  std::map<ByteAccountPtr, std::list<Node*>> kept_ ABSL_GUARDED_BY(mu_);  // oldest first; no empty lists
+  int64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace gdn

@@ -74,6 +74,7 @@ inline constexpr std::string_view kInvalidSharedRange = "INVALID_SHARED_RANGE";
 inline constexpr std::string_view kSharedMemoryTruncated = "SHARED_MEMORY_TRUNCATED";
 inline constexpr std::string_view kMalformedMessage = "MALFORMED_MESSAGE";
 inline constexpr std::string_view kCountLimit = "COUNT_LIMIT";
+inline constexpr std::string_view kTooManyCheckpoints = "TOO_MANY_CHECKPOINTS";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -186,6 +186,23 @@ absl::StatusOr<v1::Checkpoint> Client::CheckpointSession(const v1::CheckpointSes
   return std::move(*response.mutable_checkpoint());
 }
 
+absl::StatusOr<std::vector<v1::Checkpoint>> Client::ListCheckpoints(const std::string& session,
+                                                                    const CallOptions& call) {
+  v1::ListCheckpointsRequest request;
+  request.set_name(session);
+  GDN_ASSIGN_OR_RETURN(v1::ListCheckpointsResponse response, Call(&Stub::ListCheckpoints, request, call));
+  return std::vector<v1::Checkpoint>(std::make_move_iterator(response.mutable_checkpoints()->begin()),
+                                     std::make_move_iterator(response.mutable_checkpoints()->end()));
+}
+
+absl::Status Client::DeleteCheckpoint(const std::string& session, const std::string& checkpoint_id,
+                                      const CallOptions& call) {
+  v1::DeleteCheckpointRequest request;
+  request.set_name(session);
+  request.set_checkpoint_id(checkpoint_id);
+  return Call(&Stub::DeleteCheckpoint, request, call).status();
+}
+
 absl::StatusOr<v1::Session> Client::RestoreCheckpoint(const v1::RestoreCheckpointRequest& request,
                                                       const CallOptions& call) {
   GDN_ASSIGN_OR_RETURN(v1::RestoreCheckpointResponse response, Call(&Stub::RestoreCheckpoint, request, call));

@@ -93,6 +93,10 @@ class Client {
                                                        const CallOptions& call = {});
   absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                    const CallOptions& call = {});
+  // The named checkpoints of a session ("sessions/ID").
+  absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& session, const CallOptions& call = {});
+  absl::Status DeleteCheckpoint(const std::string& session, const std::string& checkpoint_id,
+                                const CallOptions& call = {});
   absl::StatusOr<v1::Session> RestoreCheckpoint(const v1::RestoreCheckpointRequest& request,
                                                 const CallOptions& call = {});
   absl::StatusOr<v1::AcceptTokensResponse> AcceptTokens(const v1::AcceptTokensRequest& request,

@@ -48,6 +48,10 @@ void DeleteSession(const ServiceContext& context, const Caller& caller, const v1
 // state_calls.cc
 void CheckpointSession(const ServiceContext& context, const Caller& caller, const v1::CheckpointSessionRequest& request,
                        v1::CheckpointSessionResponse* response, CallDone done);
+void ListCheckpoints(const ServiceContext& context, const Caller& caller, const v1::ListCheckpointsRequest& request,
+                     v1::ListCheckpointsResponse* response, CallDone done);
+void DeleteCheckpoint(const ServiceContext& context, const Caller& caller, const v1::DeleteCheckpointRequest& request,
+                      v1::DeleteCheckpointResponse* response, CallDone done);
 void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, const v1::RestoreCheckpointRequest& request,
                        v1::RestoreCheckpointResponse* response, CallDone done);
 absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,

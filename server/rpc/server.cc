@@ -44,6 +44,7 @@ using GdnServiceMethods = WithMethods<
     Gdn::WithCallbackMethod_GetModel, Gdn::WithCallbackMethod_CreateSession, Gdn::WithCallbackMethod_GetSession,
     Gdn::WithCallbackMethod_ListSessions, Gdn::WithCallbackMethod_DeleteSession, Gdn::WithCallbackMethod_ForkSession,
     Gdn::WithCallbackMethod_CheckpointSession, Gdn::WithCallbackMethod_RestoreCheckpoint,
+    Gdn::WithCallbackMethod_ListCheckpoints, Gdn::WithCallbackMethod_DeleteCheckpoint,
     Gdn::WithCallbackMethod_AcceptTokens, Gdn::WithCallbackMethod_PrefetchSessions, Gdn::WithCallbackMethod_ShareMemory,
     Gdn::WithCallbackMethod_TraceCalls, Gdn::WithRawCallbackMethod_Prefill, Gdn::WithRawCallbackMethod_Decode,
     Gdn::WithRawCallbackMethod_StreamPrefill, Gdn::WithRawCallbackMethod_StreamDecode,
@@ -119,6 +120,8 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(ListSessions)
   GDN_ANSWERED_METHOD(DeleteSession)
   GDN_ANSWERED_METHOD(CheckpointSession)
+  GDN_ANSWERED_METHOD(ListCheckpoints)
+  GDN_ANSWERED_METHOD(DeleteCheckpoint)
   GDN_ANSWERED_METHOD(RestoreCheckpoint)
   GDN_ANSWERED_METHOD(AcceptTokens)
   GDN_ANSWERED_METHOD(PrefetchSessions)

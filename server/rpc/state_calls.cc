@@ -1,4 +1,4 @@
-// CheckpointSession, RestoreCheckpoint, PrefetchSessions.
+// CheckpointSession, ListCheckpoints, DeleteCheckpoint, RestoreCheckpoint, PrefetchSessions.
 #include <google/protobuf/util/time_util.h>
 
 #include <utility>
@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "server/rpc/calls.h"
+#include "server/session/recovery.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -31,6 +32,37 @@ void CheckpointSession(const ServiceContext& context, const Caller& caller, cons
         checkpoint->set_incremental(result->stored.incremental);
         done(absl::OkStatus());
       });
+}
+
+void ListCheckpoints(const ServiceContext& context, const Caller& caller, const v1::ListCheckpointsRequest& request,
+                     v1::ListCheckpointsResponse* response, CallDone done) {
+  const auto session = FindSession(context, caller, request.name());
+  if (!session.ok()) return done(session.status());
+  context.checkpointer.List(*session, [session = *session, response, done = std::move(done)](
+                                          const absl::StatusOr<std::vector<StoredSession>>& found) {
+    if (!found.ok()) return done(found.status());
+    for (const StoredSession& stored : *found) {
+      v1::Checkpoint* checkpoint = response->add_checkpoints();
+      checkpoint->set_checkpoint_id(stored.key.checkpoint);
+      if (stored.bytes == 0) continue;  // damaged
+      checkpoint->set_epoch(stored.header.epoch);
+      *checkpoint->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(stored.stored_at));
+      FillLayers(LayersOf(stored, session->spec()), checkpoint->mutable_layers());
+      checkpoint->set_written_bytes(stored.bytes);
+      response->set_stored_bytes(response->stored_bytes() + stored.bytes);
+    }
+    done(absl::OkStatus());
+  });
+}
+
+void DeleteCheckpoint(const ServiceContext& context, const Caller& caller, const v1::DeleteCheckpointRequest& request,
+                      v1::DeleteCheckpointResponse* /*response*/, CallDone done) {
+  const auto session = FindSession(context, caller, request.name());
+  if (!session.ok()) return done(session.status());
+  if (absl::Status status = CheckNamedCheckpointId(request.checkpoint_id()); !status.ok()) {
+    return done(std::move(status));
+  }
+  context.checkpointer.Delete(*session, request.checkpoint_id(), std::move(done));
 }
 
 void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, const v1::RestoreCheckpointRequest& request,

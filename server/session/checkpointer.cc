@@ -125,10 +125,16 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
 }
 
 void Checkpointer::CheckpointLocked(SessionLease lease, const std::string& checkpoint_id, CheckpointDone done) {
+  StateKey key = lease.session()->key();
+  key.checkpoint = checkpoint_id;
+  if (absl::Status room = parts_.tiers.CheckNamedCheckpoints(key); !room.ok()) {
+    lease.Release();
+    return done(std::move(room));
+  }
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
   if (checkpoint_id.empty()) {
-    known = [durable = parts_.tiers.durable(), key = lease.session()->key()] { return durable->KnownBases(key); };
+    known = [durable = parts_.tiers.durable(), key] { return durable->KnownBases(key); };
   }
   CaptureLocked(copies_, StateCopier::Threads::kCallerOnly, std::move(lease), std::move(known),
                 [this, checkpoint_id, done = std::move(done)](absl::StatusOr<CapturedState> captured) {
@@ -138,6 +144,26 @@ void Checkpointer::CheckpointLocked(SessionLease lease, const std::string& check
                     Write(std::move(*shared), checkpoint_id, done);
                   });
                 });
+}
+
+void Checkpointer::List(const std::shared_ptr<Session>& session,
+                        std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done) {
+  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
+  parts_.io.Post([this, open = Open(), session, done = std::move(done)] {
+    const absl::Status alive = session->CheckAlive();
+    done(alive.ok() ? parts_.tiers.ListCheckpoints(session->key()) : alive);
+  });
+}
+
+void Checkpointer::Delete(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
+                          std::function<void(absl::Status)> done) {
+  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
+  parts_.io.Post([this, open = Open(), session, checkpoint_id, done = std::move(done)] {
+    StateKey key = session->key();
+    key.checkpoint = checkpoint_id;
+    const absl::Status alive = session->CheckAlive();
+    done(alive.ok() ? parts_.tiers.EraseCheckpoint(key) : alive);
+  });
 }
 
 void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,

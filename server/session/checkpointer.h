@@ -76,8 +76,15 @@ class Checkpointer {
   // locked.
   void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done);
 
-  // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::Checkpoint.
+  // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS),
+  // and errors of TierStack::Checkpoint.
   void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
+  // The named ones, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::ListCheckpoints.
+  void List(const std::shared_ptr<Session>& session,
+            std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done);
+  // A named one goes. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::EraseCheckpoint.
+  void Delete(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
+              std::function<void(absl::Status)> done);
   // The session goes back, under the next epoch; its states then come from the durable tier. NOT_FOUND
   // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), errors
   // of the tier; nothing has changed then.

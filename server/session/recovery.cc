@@ -43,6 +43,8 @@ bool IsLater(const StoredSession& a, const StoredSession& b) {
   return a.stored_at > b.stored_at;
 }
 
+}  // namespace
+
 std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec) {
   std::vector<LayerInfo> infos;
   for (const int32_t layer : spec.layers) {
@@ -58,8 +60,6 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
   return infos;
 }
 
-}  // namespace
-
 absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
                                           SessionManager& sessions, LegacyPrincipals& legacy,
                                           const SpecOfModelFn& spec_of, std::optional<int64_t> first_epoch) {
@@ -69,15 +69,25 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
     GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
     for (StoredSession& session : stored) {
       legacy.Note(session.key);
-      if (!session.key.checkpoint.empty()) continue;     // found again by name
       if (tiers.IsErased(*tier, session.key)) continue;  // while the tier did not answer
       std::vector<Copy>& copies = found[session.key];
       copies.emplace_back(std::move(session), tier);
     }
   }
   Recovered recovered;
+  // The newest last; the others go with the session, or once it is stored again.
+  const auto adopt = [&tiers](const StateKey& key, const std::vector<Copy>& copies) {
+    for (const auto& [copy, place] : std::views::reverse(copies)) {
+      tiers.Adopt(key, *place, copy.bytes, copy.header.version());
+    }
+  };
+  StateKey session;  // the last that was taken over; its named checkpoints come next
   for (auto& [key, copies] : found) {
     std::ranges::stable_sort(copies, [](const Copy& a, const Copy& b) { return IsLater(a.first, b.first); });
+    if (!key.checkpoint.empty()) {
+      if (key.principal == session.principal && key.id == session.id) adopt(key, copies);
+      continue;
+    }
     const auto& [stored, tier] = copies.front();
     absl::StatusOr<SessionSpec> spec = SpecOf(stored, spec_of);
     const absl::StatusOr<int64_t> epoch = spec.ok() ? EpochOf(stored, first_epoch) : spec.status();
@@ -106,10 +116,8 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
       spdlog::warn("the stored session id={} stays where it is: another of its name was made meanwhile", key.id);
       continue;
     }
-    // The newest last; the others go with the session, or once it is stored again.
-    for (const auto& [copy, place] : std::views::reverse(copies)) {
-      tiers.Adopt(key, *place, copy.bytes, copy.header.version());
-    }
+    adopt(key, copies);
+    session = key;
     ++recovered.sessions;
   }
   return recovered;

@@ -26,6 +26,9 @@ struct Recovered {
 // What a model is served with; nothing where it is not served.
 using SpecOfModelFn = std::function<std::optional<SessionSpec>(const std::string& model)>;
 
+// What a stored state says of each of the session's layers.
+std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec);
+
 // `durable`: the stack's durable tiers, fastest first; of two copies of a session the later one counts. `first_epoch`:
 // of sessions whose last steps may be lost, higher than any epoch that clients can know; nothing after an orderly end.
 absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,

@@ -65,6 +65,11 @@ absl::Status CheckRequestId(std::string_view id) { return CheckId("request_id", 
 
 absl::Status CheckCheckpointId(std::string_view id) { return CheckId("checkpoint_id", id, kMaxSessionIdLength); }
 
+absl::Status CheckNamedCheckpointId(std::string_view id) {
+  if (!id.empty()) return CheckCheckpointId(id);
+  return Refuse("checkpoint_id", id, "the id of a named checkpoint; the newest, which has none, goes with its session");
+}
+
 absl::Status CheckAffinity(std::string_view affinity) {
   const bool printable = std::all_of(affinity.begin(), affinity.end(),
                                      [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });

@@ -28,6 +28,8 @@ absl::StatusOr<std::string_view> ParseModelName(std::string_view name);
 absl::Status CheckSessionId(std::string_view id);
 absl::Status CheckRequestId(std::string_view id);
 absl::Status CheckCheckpointId(std::string_view id);
+// But not "".
+absl::Status CheckNamedCheckpointId(std::string_view id);
 absl::Status CheckAffinity(std::string_view affinity);
 
 }  // namespace gdn

@@ -241,6 +241,15 @@ absl::StatusOr<std::vector<StoredSession>> DiskTier::List() {
   return sessions;
 }
 
+absl::StatusOr<StoredSession> DiskTier::Describe(const StateKey& key) {
+  GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
+  const Entry entry = Find(key);
+  absl::StatusOr<StoredSession> stored =
+      ReadEntry(key, {.full_bytes = entry.full_bytes, .delta_bytes = entry.delta_bytes});
+  Counted(stored.status()).IgnoreError();
+  return stored;
+}
+
 absl::StatusOr<StoredSession> DiskTier::ReadEntry(const StateKey& key, const DiskFolder::Files& files) {
   const auto read = [&key](const std::string& path) -> absl::StatusOr<StateFile> {
     GDN_ASSIGN_OR_RETURN(const FileStart head, ReadHead([&path](int64_t bytes) -> absl::StatusOr<FileStart> {

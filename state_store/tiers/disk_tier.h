@@ -57,6 +57,7 @@ class DiskTier final : public StateTier {
   absl::Status Erase(const StateKey& key, bool all) override;
   BaseVersions KnownBases(const StateKey& key) const override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
+  absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
   absl::StatusOr<int64_t> NextIncarnation() override { return folder_->NextIncarnation(); }
   absl::StatusOr<std::string> KeepSecret(std::string_view proposed) override { return folder_->KeepSecret(proposed); }
   absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override {

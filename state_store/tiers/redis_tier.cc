@@ -266,6 +266,14 @@ absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& r
   return sessions;
 }
 
+absl::StatusOr<StoredSession> RedisTier::Describe(const StateKey& key) {
+  absl::StatusOr<StoredSession> stored = RunFenced([&](RedisConnection& redis) { return ReadHeader(redis, key); });
+  absl::MutexLock lock(&mu_);
+  Count(stored.status());
+  if (stored.ok()) SetBytes(key, stored->bytes);
+  return stored;
+}
+
 absl::StatusOr<StoredSession> RedisTier::ReadHeader(RedisConnection& redis, const StateKey& key) const {
   for (int attempt = 0;; ++attempt) {
     GDN_ASSIGN_OR_RETURN(const RedisManifest manifest, folder_.ReadManifest(redis, key));
@@ -313,7 +321,8 @@ TierUsage RedisTier::usage() const {
   absl::MutexLock lock(&mu_);
   TierUsage usage = usage_;
   usage.name = name();
-  usage.sessions = static_cast<int64_t>(bytes_.size());
+  usage.sessions =
+      std::count_if(bytes_.begin(), bytes_.end(), [](const auto& entry) { return entry.first.checkpoint.empty(); });
   absl::Status problem = claim_.lost();
   problem.Update(CheckTaken());
   usage.problem = std::string(problem.message());

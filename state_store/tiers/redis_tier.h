@@ -60,6 +60,7 @@ class RedisTier final : public StateTier {
   absl::StatusOr<SessionImagePtr> Load(const StateKey& key) override;
   absl::Status Erase(const StateKey& key, bool all) override;
   absl::StatusOr<std::vector<StoredSession>> List() override;
+  absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
   // Takes the prefix, from whatever server has it; until then nothing can be stored or erased. UNAVAILABLE.
   absl::StatusOr<int64_t> NextIncarnation() override;
   absl::Status CheckClaim() override;

@@ -93,6 +93,11 @@ class StateTier {
   // durable tiers, when a server starts.
   virtual absl::StatusOr<std::vector<StoredSession>> List() = 0;
 
+  // What is there of a key, by its header alone. Errors of Load; UNIMPLEMENTED where the tier is not durable.
+  virtual absl::StatusOr<StoredSession> Describe(const StateKey& /*key*/) {
+    return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));
+  }
+
   // Counts the starts of servers on a durable store: higher than any before, and durable. UNIMPLEMENTED elsewhere.
   virtual absl::StatusOr<int64_t> NextIncarnation() {
     return absl::UnimplementedError(StrCat("the ", name(), " tier does not outlive the process"));

@@ -1,6 +1,7 @@
 #include "state_store/tiers/tier_ledger.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -49,6 +50,19 @@ bool TierLedger::HasCopy(size_t tier, const StateKey& key) const {
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(key);
   return it != entries_.end() && (it->second.copies >> tier & 1) != 0;
+}
+
+std::vector<std::pair<StateKey, size_t>> TierLedger::NamedCheckpoints(const StateKey& session) const {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::pair<StateKey, size_t>> named;
+  const auto [begin, end] = SessionRange(entries_, session);
+  for (auto it = begin; it != end; ++it) {
+    const auto& [key, entry] = *it;
+    if (key.checkpoint.empty() || entry.copies == 0) continue;
+    const auto first = static_cast<size_t>(std::countr_zero(entry.copies));
+    named.emplace_back(key, entry.checkpoint == kNowhere ? first : entry.checkpoint);
+  }
+  return named;
 }
 
 void TierLedger::DropCopy(size_t tier, const StateKey& key) {
@@ -202,6 +216,11 @@ std::vector<TierLedger::Debt> TierLedger::Owed(size_t tier, const StateKey& sess
   absl::MutexLock lock(&mu_);
   const auto [begin, end] = SessionRange(levels_[tier].owed, session);
   return {begin, end};
+}
+
+bool TierLedger::Owes(size_t tier, const StateKey& key) const {
+  absl::MutexLock lock(&mu_);
+  return levels_[tier].owed.contains(key);
 }
 
 void TierLedger::Paid(size_t tier, const Debt& debt) {

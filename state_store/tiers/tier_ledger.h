@@ -79,6 +79,8 @@ class TierLedger {
   };
   std::optional<Versions> VersionsOf(const StateKey& key) const;
   bool HasCopy(size_t tier, const StateKey& key) const;
+  // The session's named checkpoints, by id, each with a tier that has it, the one with the newest where that is known.
+  std::vector<std::pair<StateKey, size_t>> NamedCheckpoints(const StateKey& session) const;
   // The tier's copy of the key is to go: it owes the erasure.
   void DropCopy(size_t tier, const StateKey& key);
   // The key is parked in a tier, as what was used last. Returns the tiers whose copies are of no use now: all others,
@@ -122,6 +124,8 @@ class TierLedger {
   // without a checkpoint id.
   using Debt = std::pair<StateKey, bool>;
   std::vector<Debt> Owed(size_t tier, const StateKey& session) const;
+  // Of this key alone.
+  bool Owes(size_t tier, const StateKey& key) const;
   // A debt of all of the session's, as a note has it.
   void OweNoted(size_t tier, const StateKey& session);
   void Paid(size_t tier, const Debt& debt);

@@ -31,6 +31,9 @@
 
 namespace gdn {
 
+// Of a session, beside its newest checkpoint.
+inline constexpr size_t kMostNamedCheckpoints = 64;
+
 class TierStack {
  public:
   // Fastest first; at most one of them is not durable, and it is the first.
@@ -66,6 +69,14 @@ class TierStack {
   // Makes a checkpoint in the durable tier, moving parked states down where it is full: StateTier::Store there; copies
   // in other durable tiers are then erased. FAILED_PRECONDITION (NO_DURABLE_TIER).
   absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image);
+  // The named checkpoints of a session, by id, as their tiers describe them; of a damaged one the key alone. Errors of
+  // StateTier::Describe but for NOT_FOUND and DATA_LOSS.
+  absl::StatusOr<std::vector<StoredSession>> ListCheckpoints(const StateKey& session);
+  // RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS) where the session has kMostNamedCheckpoints, and not this one.
+  absl::Status CheckNamedCheckpoints(const StateKey& key) const;
+  // A named checkpoint goes, from every tier. NOT_FOUND (CHECKPOINT_NOT_FOUND). A tier's error: that tier still has to
+  // erase it, which later calls see to, and it is listed no more.
+  absl::Status EraseCheckpoint(const StateKey& key);
   // The session ends: all of its states and checkpoints go, from every tier. A durable tier with copies that cannot be
   // reached still has to erase them, which later calls see to; nothing of the session is found in it until then, by a
   // later server either, for a note of it is made in a durable tier. UNAVAILABLE (TIER_UNAVAILABLE: tier) where no tier

@@ -143,6 +143,16 @@ class BadStateInput : public ::testing::Test {
         {"restore: no such checkpoint", "CHECKPOINT_NOT_FOUND", "",
          [this] { return caller_.Restore("a", "x").status; }},
         {"restore: none yet", "CHECKPOINT_NOT_FOUND", "", [this] { return caller_.Restore("b").status; }},
+        {"list checkpoints: unknown", "SESSION_NOT_FOUND", "", [this] { return caller_.Checkpoints("none").status; }},
+        {"list checkpoints: bad name", "INVALID_NAME", "session", [this] { return caller_.Checkpoints("a/b").status; }},
+        {"delete checkpoint: unknown", "SESSION_NOT_FOUND", "",
+         [this] { return caller_.DeleteCheckpoint("none", "x").status; }},
+        {"delete checkpoint: bad id", "INVALID_NAME", "checkpoint_id",
+         [this] { return caller_.DeleteCheckpoint("a", "../x").status; }},
+        {"delete checkpoint: the newest", "INVALID_NAME", "checkpoint_id",
+         [this] { return caller_.DeleteCheckpoint("a", "").status; }},
+        {"delete checkpoint: no such", "CHECKPOINT_NOT_FOUND", "",
+         [this] { return caller_.DeleteCheckpoint("a", "x").status; }},
         {"prefetch: nothing", "BATCH_TOO_LARGE", "", [this] { return caller_.Prefetch({}).status; }},
         {"prefetch: too many", "BATCH_TOO_LARGE", "",
          [this] {
@@ -185,13 +195,16 @@ TEST_F(BadStateInput, IsNotSeenWhereThereIsNone) {
   EXPECT_TRUE(caller_.Accept("b", 1).ok());
   EXPECT_TRUE(caller_.Checkpoint("a", "named").ok());
   EXPECT_TRUE(caller_.Restore("a", "named").ok());
+  EXPECT_EQ(caller_.Checkpoints("a").reply.checkpoints_size(), 1);
+  EXPECT_TRUE(caller_.DeleteCheckpoint("a", "named").ok());
   EXPECT_TRUE(caller_.Prefetch({"a", "b"}).ok());
 }
 
 TEST_F(BadStateInput, OfAStrangerIsAsIfTheSessionWereNotThere) {
   const Caller stranger(server_, "Bearer other");
-  for (const grpc::Status& status : {stranger.Fork("a", {"x"}).status, stranger.Checkpoint("a").status,
-                                     stranger.Restore("a").status, stranger.Accept("a", 0).status}) {
+  for (const grpc::Status& status :
+       {stranger.Fork("a", {"x"}).status, stranger.Checkpoint("a").status, stranger.Restore("a").status,
+        stranger.Accept("a", 0).status, stranger.Checkpoints("a").status, stranger.DeleteCheckpoint("a", "x").status}) {
     EXPECT_TRUE(RefusedAs(status, "SESSION_NOT_FOUND"));
   }
   const auto hint = stranger.Prefetch({"a"});

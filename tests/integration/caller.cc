@@ -179,6 +179,17 @@ Outcome<v1::Checkpoint> Caller::Checkpoint(const std::string& id, const std::str
   return FieldOf(Call(*this, &Stub::CheckpointSession, request), &v1::CheckpointSessionResponse::checkpoint);
 }
 
+Outcome<v1::ListCheckpointsResponse> Caller::Checkpoints(const std::string& id) const {
+  return Call(*this, &Stub::ListCheckpoints, Naming<v1::ListCheckpointsRequest>(id));
+}
+
+Outcome<v1::DeleteCheckpointResponse> Caller::DeleteCheckpoint(const std::string& id,
+                                                               const std::string& checkpoint_id) const {
+  auto request = Naming<v1::DeleteCheckpointRequest>(id);
+  request.set_checkpoint_id(checkpoint_id);
+  return Call(*this, &Stub::DeleteCheckpoint, request);
+}
+
 Outcome<v1::Session> Caller::Restore(const std::string& id, const std::string& checkpoint_id) const {
   auto request = Naming<v1::RestoreCheckpointRequest>(id);
   request.set_checkpoint_id(checkpoint_id);

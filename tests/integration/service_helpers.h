@@ -168,6 +168,8 @@ class Caller {
   // The first `accepted` tokens of one session's draft.
   Outcome<v1::AcceptTokensResponse> Accept(const std::string& id, int32_t accepted) const;
   Outcome<v1::Checkpoint> Checkpoint(const std::string& id, const std::string& checkpoint_id = "") const;
+  Outcome<v1::ListCheckpointsResponse> Checkpoints(const std::string& id) const;
+  Outcome<v1::DeleteCheckpointResponse> DeleteCheckpoint(const std::string& id, const std::string& checkpoint_id) const;
   Outcome<v1::Session> Restore(const std::string& id, const std::string& checkpoint_id = "") const;
   Outcome<v1::PrefetchSessionsResponse> Prefetch(const std::vector<std::string>& ids) const;
 

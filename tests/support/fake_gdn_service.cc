@@ -2,11 +2,13 @@
 
 #include <chrono>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/string_cat.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "tests/support/server_error.h"
 
 namespace gdn {
 namespace {
@@ -198,6 +200,32 @@ LoopbackServer::~LoopbackServer() { server_->Shutdown(std::chrono::system_clock:
 
 std::unique_ptr<Client> LoopbackServer::Connect() const {
   return std::make_unique<Client>(server_->InProcessChannel({}));
+}
+
+grpc::Status FakeGdnService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
+                                             v1::ListCheckpointsResponse* response) {
+  constexpr int64_t kBytes = 1024;
+  absl::MutexLock lock(&mu_);
+  Session* const session = FindSession(request->name());
+  if (session == nullptr) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
+  for (const auto& [id, states] : session->checkpoints) {
+    if (id.empty()) continue;
+    v1::Checkpoint* const checkpoint = response->add_checkpoints();
+    checkpoint->set_checkpoint_id(id);
+    checkpoint->set_epoch(session->epoch);
+    checkpoint->set_written_bytes(kBytes);
+    for (const auto& [index, layer] : states.layers) *checkpoint->add_layers() = Describe(*session, index, layer);
+    response->set_stored_bytes(response->stored_bytes() + kBytes);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeGdnService::DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
+                                              v1::DeleteCheckpointResponse*) {
+  absl::MutexLock lock(&mu_);
+  Session* const session = FindSession(request->name());
+  if (session != nullptr && session->checkpoints.erase(request->checkpoint_id()) != 0) return grpc::Status::OK;
+  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kCheckpointNotFound, "no such checkpoint");
 }
 
 }  // namespace gdn

@@ -98,6 +98,10 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest*, v1::ForkSessionResponse*) override;
   grpc::Status CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest*,
                                  v1::CheckpointSessionResponse*) override;
+  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest*,
+                               v1::ListCheckpointsResponse*) override;
+  grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest*,
+                                v1::DeleteCheckpointResponse*) override;
   grpc::Status RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest*,
                                  v1::RestoreCheckpointResponse*) override;
   grpc::Status PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest*,

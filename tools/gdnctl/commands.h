@@ -14,7 +14,7 @@ namespace gdn {
 std::vector<Command> InfoCommands();       // info, models
 std::vector<Command> SessionCommands();    // sessions, sessions create | show | delete
 std::vector<Command> StepCommands();       // prefill, decode
-std::vector<Command> StateCommands();      // state export | import | fork | checkpoint | restore, sessions prefetch
+std::vector<Command> StateCommands();      // state export | import | .., checkpoints, sessions prefetch
 std::vector<Command> StateViewCommands();  // state inspect | watch
 std::vector<Command> ReplayCommands();     // replay
 std::vector<Command> TraceCommands();      // trace

@@ -1,4 +1,4 @@
-// gdnctl state export | import | fork | checkpoint | restore, gdnctl sessions prefetch.
+// gdnctl state export | import | fork | checkpoint | restore, gdnctl checkpoints, gdnctl sessions prefetch.
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -127,6 +127,37 @@ absl::StatusOr<int> RunCheckpoint(const std::vector<std::string>&) {
   });
 }
 
+absl::StatusOr<int> RunListCheckpoints(const std::vector<std::string>&) {
+  GDN_ASSIGN_OR_RETURN(const std::string session, OneSession());
+  GDN_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, ConnectByFlags()->ListCheckpoints(session));
+  v1::ListCheckpointsResponse all;
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    *all.add_checkpoints() = checkpoint;
+    all.set_stored_bytes(all.stored_bytes() + checkpoint.written_bytes());
+  }
+  return Show(all, [&] {
+    absl::PrintF("%-44s %10s %6s %12s  %s\n", "checkpoint", "tokens", "epoch", "stored", "created");
+    for (const v1::Checkpoint& checkpoint : checkpoints) {
+      int64_t tokens = 0;
+      for (const v1::LayerState& layer : checkpoint.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
+      absl::PrintF("%-44s %10d %6d %12s  %s\n", checkpoint.checkpoint_id(), tokens, checkpoint.epoch(),
+                   FormatBytes(checkpoint.written_bytes()), FormatTimestamp(checkpoint.create_time()));
+    }
+    absl::PrintF("%d of %s\n", checkpoints.size(), FormatBytes(all.stored_bytes()));
+  });
+}
+
+absl::StatusOr<int> RunDeleteCheckpoints(const std::vector<std::string>& ids) {
+  GDN_ASSIGN_OR_RETURN(const std::string session, OneSession());
+  if (ids.empty()) return UsageError("the id of a checkpoint is needed");
+  const std::unique_ptr<Client> client = ConnectByFlags();
+  for (const std::string& id : ids) {
+    GDN_RETURN_IF_ERROR(client->DeleteCheckpoint(session, id));
+    absl::PrintF("deleted checkpoint '%s' of %s\n", id, session);
+  }
+  return kExitOk;
+}
+
 absl::StatusOr<int> RunRestore(const std::vector<std::string>&) {
   v1::RestoreCheckpointRequest request;
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
@@ -175,6 +206,18 @@ std::vector<Command> StateCommands() {
                       "Example: gdnctl state checkpoint --session chat --checkpoint before-tools\n",
            .flags = {"session", "checkpoint", "json"},
            .run = RunCheckpoint},
+          {.name = "checkpoints",
+           .summary = "List a session's named checkpoints, and what they take",
+           .details = "The tokens shown are those of the layer that had seen most.\n"
+                      "Example: gdnctl checkpoints --session chat\n",
+           .flags = {"session", "json"},
+           .run = RunListCheckpoints},
+          {.name = "checkpoints delete",
+           .arguments = "ID [ID ...]",
+           .summary = "End named checkpoints and free their bytes",
+           .details = "Example: gdnctl checkpoints delete --session chat before-tools\n",
+           .flags = {"session"},
+           .run = RunDeleteCheckpoints},
           {.name = "state restore",
            .summary = "Take a session back to a checkpoint",
            .details = "Its epoch rises, so that steps made for the state before are refused.\n"

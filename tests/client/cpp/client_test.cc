@@ -145,6 +145,17 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
         out->mutable_checkpoint()->set_checkpoint_id(request.checkpoint_id());
         return grpc::Status::OK;
       });
+  EXPECT_CALL(*stub_, ListCheckpoints(_, _, _))
+      .WillOnce([](auto*, const v1::ListCheckpointsRequest& request, auto* out) {
+        EXPECT_EQ(request.name(), "sessions/a");
+        out->add_checkpoints()->set_checkpoint_id("before");
+        return grpc::Status::OK;
+      });
+  EXPECT_CALL(*stub_, DeleteCheckpoint(_, _, _)).WillOnce([](auto*, const v1::DeleteCheckpointRequest& request, auto*) {
+    EXPECT_EQ(request.name(), "sessions/a");
+    EXPECT_EQ(request.checkpoint_id(), "before");
+    return grpc::Status::OK;
+  });
   EXPECT_CALL(*stub_, RestoreCheckpoint(_, _, _))
       .WillOnce([](auto*, const v1::RestoreCheckpointRequest& request, auto* out) {
         out->mutable_session()->set_name(request.name());
@@ -174,6 +185,8 @@ TEST_F(ClientTest, SendsWhatIsAskedOfSessionsAndGivesTheReplies) {
   v1::CheckpointSessionRequest checkpoint;
   checkpoint.set_checkpoint_id("before");
   EXPECT_EQ(client_->CheckpointSession(checkpoint)->checkpoint_id(), "before");
+  EXPECT_EQ(client_->ListCheckpoints("sessions/a")->at(0).checkpoint_id(), "before");
+  EXPECT_TRUE(client_->DeleteCheckpoint("sessions/a", "before").ok());
   v1::RestoreCheckpointRequest restore;
   restore.set_name("sessions/a");
   EXPECT_EQ(client_->RestoreCheckpoint(restore)->epoch(), 2);

@@ -141,6 +141,37 @@ TEST_F(CheckpointerTest, NamedCheckpointsStandForThemselves) {
   EXPECT_EQ(a->epoch(), 4);
 }
 
+TEST_F(CheckpointerTest, OneNamedCheckpointTooManyIsRefusedBeforeAnythingIsCopied) {
+  const auto a = world_.Make("a", 1);
+  for (size_t i = 0; i < kMostNamedCheckpoints; ++i) ASSERT_TRUE(world_.Checkpoint(a, StrCat(i)).ok());
+  const int64_t stores = world_.disk.store_calls();
+  ExpectError(world_.Checkpoint(a, "more").status(), absl::StatusCode::kResourceExhausted, reason::kTooManyCheckpoints);
+  EXPECT_EQ(world_.disk.store_calls(), stores);
+  EXPECT_TRUE(world_.Checkpoint(a, "7").ok()) << "an id that is used again";
+  EXPECT_TRUE(world_.Checkpoint(a).ok()) << "the newest";
+  ASSERT_TRUE(world_.Write(a, 2).ok()) << "the session is not locked any more";
+  Answer<absl::Status> deleted;
+  world_.checkpointer.Delete(a, "7", deleted.callback());
+  ASSERT_TRUE(deleted.Wait().ok()) << deleted.Wait();
+  ASSERT_TRUE(world_.Checkpoint(a, "more").ok());
+  Answer<absl::StatusOr<std::vector<StoredSession>>> listed;
+  world_.checkpointer.List(a, listed.callback());
+  ASSERT_TRUE(listed.Wait().ok()) << listed.Wait().status();
+  EXPECT_EQ(listed.Wait()->size(), kMostNamedCheckpoints);
+}
+
+TEST_F(CheckpointerTest, OfASessionThatHasEndedNothingIsListedOrDeleted) {
+  const auto a = world_.Make("a", 1);
+  ASSERT_TRUE(world_.Checkpoint(a, "one").ok());
+  ASSERT_TRUE(world_.Delete("a").ok());
+  Answer<absl::Status> deleted;
+  world_.checkpointer.Delete(a, "one", deleted.callback());
+  EXPECT_EQ(ErrorReason(deleted.Wait()), reason::kSessionNotFound);
+  Answer<absl::StatusOr<std::vector<StoredSession>>> listed;
+  world_.checkpointer.List(a, listed.callback());
+  EXPECT_EQ(ErrorReason(listed.Wait().status()), reason::kSessionNotFound);
+}
+
 TEST_F(CheckpointerTest, ACheckpointThatIsNotThereChangesNothing) {
   const auto a = world_.Make("a", 1);
   for (const std::string id : {"", "named"}) {

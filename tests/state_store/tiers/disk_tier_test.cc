@@ -76,6 +76,24 @@ TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
   EXPECT_TRUE(absl::IsNotFound(tier_->Load({.principal = "", .id = "chat-1", .checkpoint = ""}).status()));
 }
 
+TEST_F(DiskTierTest, DescribesAStateWithoutReadingIt) {
+  StateKey named = kKey;
+  named.checkpoint = "before";
+  ASSERT_TRUE(Store(kKey, MakeModelSession()).ok());
+  const int64_t bytes = tier_->usage().used_bytes;
+  ASSERT_TRUE(Store(named, MakeModelSession()).ok());
+  for (const bool reopened : {false, true}) {
+    if (reopened) Open();
+    GDN_ASSERT_OK_AND_ASSIGN(const StoredSession found, tier_->Describe(named));
+    EXPECT_EQ(found.key, named);
+    EXPECT_EQ(found.bytes, tier_->usage().used_bytes - bytes);
+    EXPECT_EQ(found.layers.size(), MakeModelSession().layers.size());
+    EXPECT_EQ(tier_->usage().loads, 0);
+  }
+  named.checkpoint = "after";
+  EXPECT_TRUE(absl::IsNotFound(tier_->Describe(named).status()));
+}
+
 TEST_F(DiskTierTest, TheFilesAreOrdinarySafetensorsFiles) {
   ASSERT_TRUE(Store(kKey, MakeModelSession()).ok());
   GDN_ASSERT_OK_AND_ASSIGN(const auto file, SafetensorsFile::Open(path_ + "/sessions/ab12/s-chat-1/state.safetensors"));

@@ -1,6 +1,7 @@
 #include "tests/state_store/tiers/fake_tier.h"
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -109,6 +110,17 @@ absl::StatusOr<std::map<StateKey, std::set<std::string>>> FakeTier::ErasureNotes
   absl::MutexLock lock(&mu_);
   if (!keeps_notes_) return absl::UnimplementedError(name_);
   return notes_;
+}
+
+absl::StatusOr<StoredSession> FakeTier::Describe(const StateKey& key) {
+  GDN_ASSIGN_OR_RETURN(const SessionImagePtr image, Load(key));
+  StoredSession stored{
+      .key = key, .header = image->header, .layers = {}, .kinds = {}, .stored_at = {}, .bytes = image->bytes()};
+  for (const LayerImage& layer : image->layers) {
+    stored.layers.emplace_back(layer.layer, layer.extent);
+    stored.kinds.push_back(layer.kind);
+  }
+  return stored;
 }
 
 TierUsage FakeTier::usage() const {

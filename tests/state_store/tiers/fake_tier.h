@@ -44,6 +44,7 @@ class FakeTier final : public StateTier {
   // Where KeepsNotes.
   absl::Status SetErasureNote(const StateKey& session, const std::set<std::string>& tiers) override;
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override;
+  absl::StatusOr<StoredSession> Describe(const StateKey& key) override;
   TierUsage usage() const override;
 
   // What calls answer from now on, without doing anything; OK: they work.

@@ -72,7 +72,7 @@ TEST_F(RedisTierTest, ErasesAStateOrAllOfASession) {
   Store(*tier_, kKey, MakeModelSession(1));
   Store(*tier_, kNamed, MakeModelSession(2));
   Store(*tier_, kOther, MakeOperatorSession(3));
-  EXPECT_EQ(tier_->usage().sessions, 3);
+  EXPECT_EQ(tier_->usage().sessions, 2) << "a checkpoint is no session";
   EXPECT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
   EXPECT_TRUE(tier_->Erase(kKey, /*all=*/false).ok());
   EXPECT_TRUE(absl::IsNotFound(tier_->Load(kKey).status()));
@@ -86,6 +86,24 @@ TEST_F(RedisTierTest, ErasesAStateOrAllOfASession) {
   EXPECT_EQ(server_->Command({"DBSIZE"}), std::to_string(kClaimKeys));
   EXPECT_EQ(tier_->usage().sessions, 0);
   EXPECT_EQ(tier_->usage().used_bytes, 0);
+}
+
+TEST_F(RedisTierTest, DescribesAStateWithoutReadingIt) {
+  Start();
+  Store(*tier_, kKey, MakeModelSession(1));
+  const int64_t bytes = tier_->usage().used_bytes;
+  Store(*tier_, kNamed, MakeModelSession(2));
+  const auto another = Connect(*server_);
+  ASSERT_TRUE(another->NextIncarnation().ok());
+  const absl::StatusOr<StoredSession> found = another->Describe(kNamed);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->key, kNamed);
+  EXPECT_EQ(found->bytes, tier_->usage().used_bytes - bytes);
+  EXPECT_EQ(found->layers.size(), MakeModelSession(2).layers.size());
+  EXPECT_EQ(another->usage().used_bytes, found->bytes);
+  EXPECT_EQ(another->usage().loads, 0);
+  EXPECT_EQ(ErrorReason(another->Describe({.principal = "", .id = "x", .checkpoint = "y"}).status()),
+            reason::kCheckpointNotFound);
 }
 
 TEST_F(RedisTierTest, ListsWhatIsThereAfterARestart) {
@@ -120,7 +138,7 @@ TEST_F(RedisTierTest, ListsWhatIsThereAfterARestart) {
     EXPECT_EQ(session.kinds[i], expected.layers[i].kind);
   }
   EXPECT_EQ(tier->usage().failures, 1);  // the manifest that is none
-  EXPECT_EQ(tier->usage().sessions, 3);
+  EXPECT_EQ(tier->usage().sessions, 2);
   ExpectLoads(*tier, kKey, expected);
 }
 

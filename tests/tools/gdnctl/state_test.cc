@@ -213,6 +213,25 @@ TEST_F(StateCommandLine, GoesBackToACheckpoint) {
   EXPECT_EQ(Run({"state", "restore", "--session=chat", "--checkpoint=four"}).exit_code, kExitFailed);
 }
 
+TEST_F(StateCommandLine, ListsAndDeletesCheckpoints) {
+  for (const char* id : {"three", "five"}) {
+    ASSERT_EQ(Run({"state", "checkpoint", "--session=chat", StrCat("--checkpoint=", id)}).exit_code, kExitOk);
+    Step(*Client::Connect(server_.target()), 2);
+  }
+  Outcome outcome = Run({"checkpoints", "--session=chat"});
+  ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 of 2.0 KiB"));
+  EXPECT_THAT(outcome.out, ::testing::ContainsRegex("five +5 +1 +1.0 KiB"));
+  EXPECT_THAT(Run({"checkpoints", "--session=chat", "--json"}).out, HasSubstr("\"stored_bytes\": \"2048\""));
+  outcome = Run({"checkpoints", "delete", "--session=chat", "three", "five"});
+  EXPECT_EQ(outcome.out, "deleted checkpoint 'three' of sessions/chat\ndeleted checkpoint 'five' of sessions/chat\n");
+  outcome = Run({"checkpoints", "delete", "--session=chat", "three"});
+  EXPECT_EQ(outcome.exit_code, kExitFailed);
+  EXPECT_THAT(outcome.err, HasSubstr("CHECKPOINT_NOT_FOUND"));
+  EXPECT_EQ(Run({"checkpoints", "delete", "--session=chat"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"checkpoints"}).exit_code, kExitUsage);
+}
+
 TEST_F(StateCommandLine, InspectsFilesAndSessions) {
   WriteFile(file_, StateFileBytes());
   Outcome outcome = Run({"state", "inspect", file_});

@@ -18,8 +18,6 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/rpc/unix_socket.h"
-#include "server/trace/call_tracer.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -154,6 +152,30 @@ ABSL_FLAG(
     "single copy that is larger goes alone. auto: an eighth of the host's memory.");
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
 
+// Group: Connections
+ABSL_FLAG(gdn::OptionalByteCount, transport_bytes, gdn::OptionalByteCount{},
+          "BYTES: memory for the buffers of all connections, at least four times --max-message-bytes. Where it is used "
+          "up, gRPC takes no new connection, closes those without calls, and then ends calls, whose it does not ask. "
+          "auto: an eighth of the host's memory.");
+ABSL_FLAG(int32_t, streams_per_connection, 1024,
+          "N: calls under way on one connection, 1 .. 1000000; those above wait at the client.");
+ABSL_FLAG(absl::Duration, keepalive_time, absl::Seconds(60),
+          "TIME: a connection that was silent for so long is asked for an answer, calls or not; 0: never.");
+ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
+          "TIME: without an answer within this time the connection is closed, and its calls are cancelled.");
+ABSL_FLAG(absl::Duration, min_ping_interval, absl::Seconds(5),
+          "TIME: a client that three times pings sooner than so long after its last ping, with no reply between, is "
+          "disconnected with ENHANCE_YOUR_CALM; 0: it may.");
+ABSL_FLAG(
+    absl::Duration, connection_idle, absl::Seconds(1800),
+    "TIME: a connection without a call is closed after this time; the client's next call makes another. 0: never.");
+ABSL_FLAG(
+    absl::Duration, connection_age, absl::ZeroDuration(),
+    "TIME: a connection takes no new call from this age on, give or take a tenth, so that clients spread anew over "
+    "servers; 0: never.");
+ABSL_FLAG(absl::Duration, connection_age_grace, absl::Seconds(300),
+          "TIME: calls on a connection of that age, streams too, end after this time with UNAVAILABLE.");
+
 // Group: Memory shared with clients on this host
 ABSL_FLAG(
     std::string, shared_memory_dir, "/dev/shm",
@@ -225,73 +247,6 @@ std::deque<std::string> NormalizedArguments(int argc, char** argv) {
   return arguments;
 }
 
-template <typename T>
-absl::Status CheckRange(std::string_view flag, T value, T low, T high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(StrCat("--", flag, " is ", value, ", expected ", low, " .. ", high));
-}
-
-absl::Status CheckOptions(const ServerOptions& options) {
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("threads", options.threads, 0, 1024));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-draft", options.limits.max_draft, 1, 64));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-batch", options.limits.max_batch, 1, 65536));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-queued-steps", options.max_queued_steps, 1, 1'000'000));
-  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("max-message-bytes", options.limits.max_message_bytes, 4 << 10, 1 << 30));
-  GDN_RETURN_IF_ERROR(
-      CheckRange<int64_t>("max-stored-reply-bytes", options.limits.max_stored_reply_bytes, 0, 64 << 20));
-  GDN_RETURN_IF_ERROR(
-      CheckRange<int32_t>("shared-memory-regions-per-principal", options.shared_memory.regions_per_principal, 1, 4096));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("trace-calls", options.trace_calls, 0, kMostTracedCalls));
-  for (const auto& [name, duration] : {std::pair("drain-timeout", options.drain_timeout),
-                                       std::pair("drain-checkpoint-timeout", options.drain_checkpoint_timeout)}) {
-    if (duration >= absl::ZeroDuration()) continue;
-    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s"));
-  }
-  if (options.listen.empty()) return absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH");
-  for (const std::string& address : options.listen) {
-    const auto path = UnixSocketPath(address);
-    if (path.has_value() ? absl::StartsWith(*path, "/") : absl::StrContains(address, ':')) continue;
-    return absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected HOST:PORT or unix:/PATH"));
-  }
-  if (options.backend != "auto" && options.backend != "gpu" && options.backend != "cpu" && options.backend != "null") {
-    return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null"));
-  }
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("state-slots", options.state_slots, 0, std::numeric_limits<int32_t>::max()));
-  if (options.state_slots > 0 && options.device_state_bytes > 0) {
-    return absl::InvalidArgumentError("--state-slots and --device-state-bytes are both given, expected one of them");
-  }
-  if (options.state_slots > 0 && options.models.empty()) {
-    return absl::InvalidArgumentError(
-        "--state-slots counts states of a --model and none is given; use --device-state-bytes");
-  }
-  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("checkpoint-every-tokens", options.checkpoint_every_tokens, 0,
-                                          std::numeric_limits<int32_t>::max()));
-  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("stored-reply-bytes", options.stored_reply_bytes,
-                                          options.limits.max_stored_reply_bytes, std::numeric_limits<int64_t>::max()));
-  if (options.call_bytes.has_value()) {
-    GDN_RETURN_IF_ERROR(CheckRange<int64_t>("call-bytes", *options.call_bytes, options.limits.max_message_bytes,
-                                            std::numeric_limits<int64_t>::max()));
-  }
-  if (options.copy_bytes.has_value()) {
-    GDN_RETURN_IF_ERROR(
-        CheckRange<int64_t>("copy-bytes", *options.copy_bytes, int64_t{1} << 20, std::numeric_limits<int64_t>::max()));
-  }
-  for (const auto& [name, duration] : {std::pair("checkpoint-every", options.checkpoint_every),
-                                       std::pair("session-idle-ttl", options.session_idle_ttl)}) {
-    if (duration >= absl::ZeroDuration()) continue;
-    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0"));
-  }
-  const bool checkpoints = options.checkpoint_every_tokens > 0 || options.checkpoint_every > absl::ZeroDuration();
-  if (checkpoints && options.disk_dir.empty() && options.redis.empty()) {
-    return absl::InvalidArgumentError("checkpoints need a place to be kept in: give --disk-dir or --redis as well");
-  }
-  if (options.disk_state_bytes > 0 && options.disk_dir.empty()) {
-    return absl::InvalidArgumentError("--disk-state-bytes limits --disk-dir, which is not given");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
@@ -352,6 +307,14 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;
   options.shared_memory.bytes_per_principal = absl::GetFlag(FLAGS_shared_memory_bytes_per_principal).bytes;
   options.shared_memory.regions_per_principal = absl::GetFlag(FLAGS_shared_memory_regions_per_principal);
+  options.transport = {.memory_bytes = absl::GetFlag(FLAGS_transport_bytes).bytes.value_or(0),
+                       .streams_per_connection = absl::GetFlag(FLAGS_streams_per_connection),
+                       .keepalive_time = absl::GetFlag(FLAGS_keepalive_time),
+                       .keepalive_timeout = absl::GetFlag(FLAGS_keepalive_timeout),
+                       .min_ping_interval = absl::GetFlag(FLAGS_min_ping_interval),
+                       .connection_idle = absl::GetFlag(FLAGS_connection_idle),
+                       .connection_age = absl::GetFlag(FLAGS_connection_age),
+                       .connection_age_grace = absl::GetFlag(FLAGS_connection_age_grace)};
   options.trace_calls = absl::GetFlag(FLAGS_trace_calls);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.drain_checkpoint_timeout = absl::GetFlag(FLAGS_drain_checkpoint_timeout);

@@ -29,4 +29,7 @@ struct ServerOptions : GdnServerOptions {
 // and what was expected. Prints and exits for --help and for flags that do not exist.
 absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv);
 
+// What ParseServerFlags says of values, as INVALID_ARGUMENT.
+absl::Status CheckOptions(const ServerOptions& options);
+
 }  // namespace gdn

@@ -42,6 +42,15 @@ ByteLedgerOptions LedgerOptions(const GdnServerOptions& options) {
                     {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}}}};
 }
 
+// An eighth of the host's memory, and room for four messages of the largest size.
+TransportLimits TransportLimitsOf(const GdnServerOptions& options) {
+  TransportLimits limits = options.transport;
+  if (limits.memory_bytes == 0) {
+    limits.memory_bytes = std::max(HostMemoryBytes() / 8, 4 * options.limits.max_message_bytes);
+  }
+  return limits;
+}
+
 absl::Duration ZeroIsNever(absl::Duration duration) {
   return duration > absl::ZeroDuration() ? duration : absl::InfiniteDuration();
 }
@@ -141,7 +150,7 @@ absl::Status GdnServer::Start() {
                                                       .max_queued_steps = options_.max_queued_steps,
                                                       .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl)});
   GDN_RETURN_IF_ERROR(RecoverSessions());
-  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen));
+  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen, TransportLimitsOf(options_)));
   TellOfFailure(rpc_.get());
   return absl::OkStatus();
 }

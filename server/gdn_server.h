@@ -60,7 +60,8 @@ struct GdnServerOptions {
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   SharedMemoryOptions shared_memory = {};
-  int32_t trace_calls = 0;  // of the last so many it is told where their time went (TraceCalls)
+  TransportLimits transport = {};  // memory_bytes 0: by the host's memory
+  int32_t trace_calls = 0;         // of the last so many it is told where their time went (TraceCalls)
 };
 
 class GdnServer {

@@ -196,7 +196,8 @@ RpcServer::RpcServer(const ServiceContext& context)
     : context_(context), service_(std::make_unique<GdnService>(context)) {}
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext& context,
-                                                            const std::vector<std::string>& addresses) {
+                                                            const std::vector<std::string>& addresses,
+                                                            const TransportLimits& limits) {
   std::unique_ptr<RpcServer> result(new RpcServer(context));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -205,6 +206,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
   builder.SetMaxReceiveMessageSize(static_cast<int>(
       std::min<int64_t>(2 * context.limits.max_message_bytes + (1 << 20), std::numeric_limits<int>::max())));
   builder.SetMaxSendMessageSize(-1);
+  Apply(limits, builder);
   // Two servers on one port would each get half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   std::vector<int> ports(addresses.size());

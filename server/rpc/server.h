@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/rpc/service_context.h"
+#include "server/rpc/transport_limits.h"
 #include "server/rpc/unix_socket.h"
 
 namespace gdn {
@@ -25,7 +26,8 @@ class RpcServer {
   // Each address is HOST:PORT, where port 0 is a free one, or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE where
   // one cannot be bound; errors of UnixSocket.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context,
-                                                          const std::vector<std::string>& addresses);
+                                                          const std::vector<std::string>& addresses,
+                                                          const TransportLimits& limits = {});
   ~RpcServer();
 
   // Of the first HOST:PORT; 0 where there is none.

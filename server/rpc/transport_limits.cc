@@ -1,0 +1,42 @@
+#include "server/rpc/transport_limits.h"
+
+#include <grpcpp/resource_quota.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace gdn {
+namespace {
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, std::numeric_limits<int>::max()));
+}
+
+// gRPC's own word for never is its largest number.
+int ZeroIsNever(absl::Duration duration) {
+  return duration == absl::ZeroDuration() ? std::numeric_limits<int>::max() : std::max(1, Milliseconds(duration));
+}
+
+}  // namespace
+
+void Apply(const TransportLimits& limits, grpc::ServerBuilder& builder) {
+  if (limits.memory_bytes > 0) {
+    grpc::ResourceQuota quota("gdn-transport");
+    quota.Resize(static_cast<size_t>(limits.memory_bytes));
+    builder.SetResourceQuota(quota);
+  }
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ZeroIsNever(limits.keepalive_time));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(limits.keepalive_timeout));
+  // Without these two, a server sends two pings to a silent client and no more, and none while there is no call; and
+  // takes a client's pings while there is none for abuse.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Milliseconds(limits.min_ping_interval));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, ZeroIsNever(limits.connection_idle));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, ZeroIsNever(limits.connection_age));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(limits.connection_age_grace));
+}
+
+}  // namespace gdn

@@ -141,7 +141,7 @@ absl::Status GdnServer::Start() {
                                                       .transfers = transfers_,
                                                       .tracer = tracer_,
                                                       .call_memory = *call_memory_,
-                                                      .io = states_->io(),
+                                                      .io = states_->transfer_threads(),
                                                       .memory = states_->memory(),
                                                       .copiers = states_->copiers(),
                                                       .backend = backend_->info(),

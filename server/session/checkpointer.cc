@@ -55,7 +55,7 @@ std::shared_ptr<void> Checkpointer::Open() {
 void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
                            CapturedDone done) {
   session->Lock([this, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) mutable {
-    CaptureLocked(parts_.io, StateCopier::Threads::kAll, std::move(lease), std::move(known), std::move(done));
+    CaptureLocked(parts_.transfers, StateCopier::Threads::kAll, std::move(lease), std::move(known), std::move(done));
   });
 }
 
@@ -149,7 +149,7 @@ void Checkpointer::CheckpointLocked(SessionLease lease, const std::string& check
 void Checkpointer::List(const std::shared_ptr<Session>& session,
                         std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  parts_.io.Post([this, open = Open(), session, done = std::move(done)] {
+  parts_.transfers.Post([this, open = Open(), session, done = std::move(done)] {
     const absl::Status alive = session->CheckAlive();
     done(alive.ok() ? parts_.tiers.ListCheckpoints(session->key()) : alive);
   });
@@ -158,7 +158,7 @@ void Checkpointer::List(const std::shared_ptr<Session>& session,
 void Checkpointer::Delete(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                           std::function<void(absl::Status)> done) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  parts_.io.Post([this, open = Open(), session, checkpoint_id, done = std::move(done)] {
+  parts_.transfers.Post([this, open = Open(), session, checkpoint_id, done = std::move(done)] {
     StateKey key = session->key();
     key.checkpoint = checkpoint_id;
     const absl::Status alive = session->CheckAlive();
@@ -172,7 +172,7 @@ void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::s
   session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) {
     if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
     auto shared = std::make_shared<SessionLease>(std::move(lease));
-    parts_.io.Post(
+    parts_.transfers.Post(
         [this, open, checkpoint_id, done, shared] { RestoreLocked(std::move(*shared), checkpoint_id, done); });
   });
 }

@@ -57,8 +57,9 @@ struct CheckpointResult {
 struct CheckpointerParts {
   TierStack& tiers;
   StateCopier& copier;
-  DeviceRoom& room;  // forgets sessions that have gone back to a checkpoint
-  TaskQueue& io;     // for what a call waits for
+  DeviceRoom& room;      // forgets sessions that have gone back to a checkpoint
+  TaskQueue& io;         // for what steps wait for
+  TaskQueue& transfers;  // for what other calls wait for
   const SteadyClock& clock = SteadyClock::Real();
 };
 

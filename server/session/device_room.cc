@@ -76,6 +76,7 @@ absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& r
     if (claims.ok() || !CanMakeRoom(claims.status())) return claims;
     GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(request.dims, options_.store.options().max_draft));
     if (request.count * layout.slot_bytes() > budget_bytes()) return claims;  // it never fits
+    if (SteadyNow() >= deadline) return ReturnDeadlinePassed();               // and moves nobody any more
     const absl::Status evicted = EvictOne(attempt);
     if (evicted.ok()) continue;
     if (!absl::IsNotFound(evicted)) return evicted;

@@ -61,6 +61,14 @@ ResidencyCounters Residency::counters() const {
           .failures = fetch_failures_ + options_.copier.failures()};
 }
 
+bool Residency::TooLate(const Request& request) { return SteadyNow() >= request.deadline; }
+
+void Residency::FailLate(const Request& request) {
+  PinResults pins(request.sessions.size());
+  for (absl::StatusOr<SessionPin>& pin : pins) pin = ReturnDeadlinePassed();
+  request.done(std::move(pins));
+}
+
 void Residency::Enqueue(RequestPtr request) {
   absl::MutexLock lock(&mu_);
   requests_.push_back(std::move(request));
@@ -102,13 +110,14 @@ void Residency::TryAll(const RequestPtr& request) {
     const Session::PinOutcome outcome = session->TryPin(&pin);
     if (outcome == Session::PinOutcome::kWait) {
       pins.clear();
-      return Again(request, session);
+      return TooLate(*request) ? FailLate(*request) : Again(request, session);
     }
     if (outcome == Session::PinOutcome::kNotResident) missing.push_back(i);
     pins.emplace_back(std::move(pin));
   }
   if (missing.empty()) return request->done(std::move(pins));
   pins.clear();
+  if (TooLate(*request)) return FailLate(*request);
   options_.io.Post([this, request, missing] { Bring(request, missing); });
 }
 
@@ -122,6 +131,10 @@ void Residency::Bring(const RequestPtr& request, const std::vector<size_t>& miss
     SessionLease lease = session->TryLock();
     if (!lease.valid()) return Again(request, session);
     if (lease.resident()) continue;  // somebody else brought it
+    if (TooLate(*request)) {
+      request->errors[i] = ReturnDeadlinePassed();
+      continue;
+    }
     absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
     if (!image.ok()) {
       fetch_failures_.fetch_add(1, std::memory_order_relaxed);
@@ -143,6 +156,7 @@ void Residency::LockResident(const std::shared_ptr<Session>& session, SteadyTime
     request->arrivals.push_back({.index = 0, .lease = std::move(lease), .image = nullptr});
     options_.io.Post([this, request] {
       Arrival& arrival = request->arrivals.front();
+      if (TooLate(*request)) return request->lease_done(ReturnDeadlinePassed());
       absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(arrival.lease.session()->key());
       if (!image.ok()) return request->lease_done(image.status());
       arrival.image = *std::move(image);

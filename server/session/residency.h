@@ -92,6 +92,8 @@ class Residency {
   };
   using RequestPtr = std::shared_ptr<Request>;
 
+  static bool TooLate(const Request& request);
+  static void FailLate(const Request& request);  // of pins
   void TryAll(const RequestPtr& request);
   void Bring(const RequestPtr& request, const std::vector<size_t>& missing);
   void Again(const RequestPtr& request, const std::shared_ptr<Session>& blocked);

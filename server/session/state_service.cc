@@ -20,7 +20,7 @@ namespace {
 
 // Copies under way are kept for the next ones, beside what the host tier frees.
 constexpr int64_t kCopyBytes = int64_t{256} << 20;
-constexpr int kIoThreads = 2;
+constexpr int kIoThreads = 2;  // of each kind
 // Epochs of one start, which RestoreCheckpoint counts through.
 constexpr int kEpochBits = 12;
 // A start's own bits of its epochs, drawn: a store that was set back gives an incarnation again, and an epoch that
@@ -52,7 +52,8 @@ StateService::StateService(Backend& backend, DeviceHealth& health, ByteLedger& l
       copiers_(CopyThreads(), "gdn-copiers"),
       copier_({.backend = backend, .memory = memory_, .health = health, .threads = &copiers_}),
       environment_(ledger),
-      io_({.name = "gdn-state-io", .threads = kIoThreads}) {}
+      io_({.name = "gdn-state-io", .threads = kIoThreads}),
+      transfer_threads_({.name = "gdn-transfer", .threads = kIoThreads}) {}
 
 absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, DeviceHealth& health,
                                                                  ByteLedger& ledger,
@@ -67,12 +68,14 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
   self.residency_ = std::make_unique<Residency>(
       ResidencyOptions{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_});
   self.checkpointer_ = std::make_unique<Checkpointer>(
-      CheckpointerParts{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_}, options.policy);
+      CheckpointerParts{
+          .tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_, .transfers = self.transfer_threads_},
+      options.policy);
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);
   };
-  self.sessions_ =
-      std::make_unique<SessionManager>(SessionPlaces{.room = room, .tiers = tiers, .io = self.io_}, self.environment_);
+  self.sessions_ = std::make_unique<SessionManager>(
+      SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_}, self.environment_);
   self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
   self.sessions_->SetLegacy(self.legacy_.get());
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, tiers, options.housekeeping);
@@ -85,6 +88,7 @@ StateService::~StateService() {
   housekeeper_ = nullptr;
   checkpointer_ = nullptr;
   residency_ = nullptr;
+  transfer_threads_.Drain();
   legacy_ = nullptr;
   sessions_ = nullptr;  // the last holds on slots
 }

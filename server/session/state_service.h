@@ -62,7 +62,8 @@ class StateService {
   TierStack& tiers() { return *tiers_; }
   DeviceRoom& room() { return *room_; }
   // For work on states that a call waits for: threads that may block, memory for copies, threads to spread loops over.
-  TaskQueue& io() { return io_; }
+  // Not those that bring states back for steps.
+  TaskQueue& transfer_threads() { return transfer_threads_; }
   HostBlockPool& memory() { return memory_; }
   SharedThreadPool& copiers() { return copiers_; }
   SessionEnvironment& environment() { return environment_; }
@@ -89,7 +90,8 @@ class StateService {
   std::unique_ptr<TierStack> tiers_;
   SessionEnvironment environment_;
   std::unique_ptr<DeviceRoom> room_;
-  TaskQueue io_;
+  TaskQueue io_;                // what steps wait for: states that come back
+  TaskQueue transfer_threads_;  // exports, imports, watches, restores, deletions
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<SessionManager> sessions_;

@@ -8,6 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
+
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
@@ -185,6 +188,65 @@ TEST(Residency, ACallWhoseDeadlineHasPassedDoesNotMoveStates) {
   EXPECT_TRUE(world.Pin({b}, SteadyNow() - absl::Seconds(1))[0].ok()) << "what is there needs no time";
 }
 
+TEST(Residency, NothingIsFetchedForACallWhoseDeadlineHasPassed) {
+  TieredWorld world({.device_sessions = 1, .host = false, .disk = true});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  std::atomic<int> loads = 0;
+  world.disk.OnLoad([&](const StateKey&) { ++loads; });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world.Pin({a}, SteadyNow() - absl::Seconds(1))[0].status()));
+  Answer<absl::StatusOr<SessionLease>> locked;
+  world.residency.LockResident(a, SteadyNow() - absl::Seconds(1), locked.callback());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(locked.Wait().status()));
+  EXPECT_EQ(loads, 0);
+}
+
+TEST(Residency, OnceItsDeadlineHasPassedACallMovesNobodyAway) {
+  TieredWorld world({.device_sessions = 3, .host = false, .disk = true});
+  const auto a = world.Make("a");
+  const auto b = world.Make("b");
+  const auto c = world.Make("c");
+  const SteadyTime deadline = SteadyNow() + absl::Milliseconds(20);
+  int stores = 0;  // of the residency thread, before whose answer it is not read
+  world.disk.OnStore([&](const StateKey&) {
+    ++stores;
+    absl::SleepFor(deadline - SteadyNow());  // a slow tier
+  });
+  Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+  world.residency.Reserve({.dims = world.spec.dims, .count = 6}, deadline, claims.callback());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(claims.Wait().status())) << claims.Wait().status();
+  EXPECT_LE(stores, 1);
+  EXPECT_EQ(world.PlaceOf(c), "device");
+}
+
+TEST(Residency, CopiesForOtherCallsDoNotKeepStepsFromTheirStates) {
+  TieredWorld world({.device_sessions = 1, .host = false, .disk = true});
+  const auto x = world.Make("x", 1);
+  const auto y = world.Make("y", 2);
+  const auto z = world.Make("z", 3);
+  const auto last = world.Make("last", 4);
+  absl::Notification go_on;
+  absl::BlockingCounter begun(2);
+  world.disk.OnLoad([&](const StateKey& key) {
+    if (key.id == "z") return;
+    begun.DecrementCount();
+    go_on.WaitForNotification();
+  });
+  Answer<absl::StatusOr<CapturedState>> captured[2];
+  world.checkpointer.Capture(x, nullptr, captured[0].callback());
+  world.checkpointer.Capture(y, nullptr, captured[1].callback());
+  begun.Wait();  // two exports hold a thread each
+  Answer<Residency::PinResults> pins;
+  world.residency.Pin({z}, SteadyNow() + absl::Seconds(60), pins.callback());
+  const SteadyTime end = SteadyNow() + absl::Seconds(60);
+  while (!pins.given() && SteadyNow() < end) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(pins.given()) << "the step waits for the exports";
+  go_on.Notify();
+  ASSERT_TRUE(pins.Wait()[0].ok()) << pins.Wait()[0].status();
+  EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);
+  for (auto& capture : captured) EXPECT_TRUE(capture.Wait().ok());
+}
+
 TEST(Residency, AWaitForRoomEndsWithTheDeadline) {
   TieredWorld world({.device_sessions = 1});
   const auto a = world.Make("a");
@@ -235,6 +297,7 @@ TEST(Residency, AParkedSessionThatIsBeingCopiedComesBackOnceItIs) {
   Answer<Residency::PinResults> pins;
   world.residency.Pin({a}, SteadyTime::InfiniteFuture(), pins.callback());
   world.io.Drain();
+  world.transfers.Drain();
   EXPECT_FALSE(pins.given()) << "and waits without keeping the IO threads busy";
   (*captured.Wait()).held.Release();
   EXPECT_EQ(*TieredWorld::Read(*pins.Wait()[0]), 3);

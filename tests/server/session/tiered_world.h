@@ -79,7 +79,8 @@ struct TieredWorld : SessionWorld {
         disk("disk", /*durable=*/true, options.disk_bytes),
         tiers(Tiers(options), {.retry_after = absl::ZeroDuration()}),
         residency({.tiers = tiers, .copier = copier, .room = room, .io = io}),
-        checkpointer({.tiers = tiers, .copier = copier, .room = room, .io = io}, options.policy),
+        checkpointer({.tiers = tiers, .copier = copier, .room = room, .io = io, .transfers = transfers},
+                     options.policy),
         manager({.room = room, .tiers = tiers, .io = io}, environment) {
     environment.on_progress = [this](const std::shared_ptr<Session>& session) { checkpointer.NoteProgress(session); };
   }
@@ -197,6 +198,7 @@ struct TieredWorld : SessionWorld {
   StateCopier copier{{.backend = *backend, .memory = memory, .health = health}};
   DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier, .clock = clock}};
   TaskQueue io{{.name = "gdn-state-io", .threads = 2}};
+  TaskQueue transfers{{.name = "gdn-transfer", .threads = 2}};
   Residency residency;
   Checkpointer checkpointer;
   SessionManager manager;

@@ -63,6 +63,7 @@ absl::StatusOr<StoreResult> FakeTier::Store(const StateKey& key, const SessionIm
 
 absl::StatusOr<SessionImagePtr> FakeTier::Load(const StateKey& key) {
   Call call(*this, key);
+  if (const auto hook = Get(on_load_); hook) hook(key);
   absl::MutexLock lock(&mu_);
   if (!load_status_.ok()) return load_status_;
   const auto it = images_.find(key);

@@ -59,6 +59,8 @@ class FakeTier final : public StateTier {
   void KeepsNotes(bool keeps) { Set(keeps_notes_, keeps); }
   // Called at the start of each Store, without a lock.
   void OnStore(std::function<void(const StateKey&)> hook) { Set(on_store_, std::move(hook)); }
+  // The same of each Load.
+  void OnLoad(std::function<void(const StateKey&)> hook) { Set(on_load_, std::move(hook)); }
 
   std::map<StateKey, int64_t> versions() const;
   int64_t store_calls() const { return Get(store_calls_); }
@@ -93,7 +95,7 @@ class FakeTier final : public StateTier {
   int64_t store_calls_ = 0;
   bool overlapped_ = false;
   absl::Status store_status_, load_status_, erase_status_;
-  std::function<void(const StateKey&)> on_store_;
+  std::function<void(const StateKey&)> on_store_, on_load_;
 };
 
 // Keeps a tier's next Store (of `key`, or whichever comes) at its start until Release, or destruction. No second one

@@ -146,10 +146,10 @@ ABSL_FLAG(
     "BYTES: host memory for calls: their messages while they wait or run, and their replies. Callers share it: one "
     "alone may fill seven eighths, so that another finds room; what is over is refused with BYTES_EXHAUSTED. At "
     "least --max-message-bytes. auto: an eighth of the host's memory.");
-ABSL_FLAG(
-    gdn::OptionalByteCount, copy_bytes, gdn::OptionalByteCount{},
-    "BYTES: host memory for copies of states on their way: exports, watches, imports. Shared as --call-bytes is; a "
-    "single copy that is larger goes alone. auto: an eighth of the host's memory.");
+ABSL_FLAG(gdn::OptionalByteCount, copy_bytes, gdn::OptionalByteCount{},
+          "BYTES: host memory for copies of states on their way: exports, watches, imports, checkpoints. Shared as "
+          "--call-bytes is; a "
+          "single copy that is larger goes alone. auto: an eighth of the host's memory.");
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
 
 // Group: Connections

@@ -113,6 +113,7 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
   for (LayerInfo& layer : result.layers) layer.durable_token_count = layer.progress.token_count;
   captured.image = nullptr;
   captured.held.Release();
+  captured.charge.Release();
   done(std::move(result));
 }
 
@@ -120,11 +121,26 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
                               CheckpointDone done) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
   session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) mutable {
-    CheckpointLocked(std::move(lease), checkpoint_id, std::move(done));
+    const std::shared_ptr<Session> locked = lease.session();
+    const int64_t bytes = parts_.room.BytesOf(*locked);
+    auto charge = parts_.ledger.TryCharge(BytePool::kCopies, locked->account(), bytes);
+    if (charge.ok()) {
+      return CheckpointLocked(std::move(lease), *std::move(charge), checkpoint_id, std::move(done));
+    }
+    lease.Release();  // its steps go on until there is memory for a copy; and what waits for its steps holds none
+    parts_.ledger.WhenCharged(
+        BytePool::kCopies, locked->account(), bytes,
+        [this, open, locked, checkpoint_id, done = std::move(done)](ByteCharge granted) mutable {
+          auto shared = std::make_shared<ByteCharge>(std::move(granted));
+          locked->Lock([this, open, checkpoint_id, done = std::move(done), shared](SessionLease again) mutable {
+            CheckpointLocked(std::move(again), std::move(*shared), checkpoint_id, std::move(done));
+          });
+        });
   });
 }
 
-void Checkpointer::CheckpointLocked(SessionLease lease, const std::string& checkpoint_id, CheckpointDone done) {
+void Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id,
+                                    CheckpointDone done) {
   StateKey key = lease.session()->key();
   key.checkpoint = checkpoint_id;
   if (absl::Status room = parts_.tiers.CheckNamedCheckpoints(key); !room.ok()) {
@@ -137,8 +153,10 @@ void Checkpointer::CheckpointLocked(SessionLease lease, const std::string& check
     known = [durable = parts_.tiers.durable(), key] { return durable->KnownBases(key); };
   }
   CaptureLocked(copies_, StateCopier::Threads::kCallerOnly, std::move(lease), std::move(known),
-                [this, checkpoint_id, done = std::move(done)](absl::StatusOr<CapturedState> captured) {
+                [this, checkpoint_id, done = std::move(done),
+                 charged = std::make_shared<ByteCharge>(std::move(charge))](absl::StatusOr<CapturedState> captured) {
                   if (!captured.ok()) return done(captured.status());
+                  captured->charge = std::move(*charged);
                   auto shared = std::make_shared<CapturedState>(*std::move(captured));
                   writes_.Post([this, open = Open(), checkpoint_id, done, shared] {
                     Write(std::move(*shared), checkpoint_id, done);
@@ -263,8 +281,9 @@ void Checkpointer::ScheduledLocked(SessionLease lease) {
     }
     ++active_;
   }
+  ByteCharge charge = parts_.ledger.Charge(BytePool::kCopies, session->account(), parts_.room.BytesOf(*session));
   CheckpointLocked(
-      std::move(lease), /*checkpoint_id=*/"",
+      std::move(lease), std::move(charge), /*checkpoint_id=*/"",
       [this, session](const absl::StatusOr<CheckpointResult>& result) { ScheduledDone(session, result.status()); });
 }
 
@@ -354,6 +373,8 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
   }
   const auto final = std::make_shared<Final>();  // answers may come when nobody waits any more
   final->left = moved.size();
+  // Those that calls still use come last: what waits for them has no part in the memory for copies.
+  std::stable_partition(moved.begin(), moved.end(), [](const auto& session) { return session->gate().pins() == 0; });
   for (const auto& session : moved) {
     Checkpoint(session, "", [final, session](const absl::StatusOr<CheckpointResult>& result) {
       const bool failed = !result.ok() && !absl::IsNotFound(result.status());

@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "base/task_queue.h"
+#include "server/admission/byte_ledger.h"
 #include "server/session/device_room.h"
 #include "server/session/state_copier.h"
 #include "state_store/tiers/tier_stack.h"
@@ -40,6 +41,7 @@ struct CheckpointPolicy {
 
 // A consistent copy of a session's states.
 struct CapturedState {
+  ByteCharge charge;  // of the image, where the capture had to wait for memory; goes last
   SessionImagePtr image;
   SessionLease held;  // keeps other copies and moves of the session away until it dies; steps go on
   uint64_t changes = 0;
@@ -60,6 +62,7 @@ struct CheckpointerParts {
   DeviceRoom& room;      // forgets sessions that have gone back to a checkpoint
   TaskQueue& io;         // for what steps wait for
   TaskQueue& transfers;  // for what other calls wait for
+  ByteLedger& ledger;
   const SteadyClock& clock = SteadyClock::Real();
 };
 
@@ -77,8 +80,8 @@ class Checkpointer {
   // locked.
   void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done);
 
-  // `checkpoint_id` "": the newest. FAILED_PRECONDITION (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS),
-  // and errors of TierStack::Checkpoint.
+  // Waits for memory of the pool kCopies, without the session. `checkpoint_id` "": the newest. FAILED_PRECONDITION
+  // (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS), and errors of TierStack::Checkpoint.
   void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
   // The named ones, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::ListCheckpoints.
   void List(const std::shared_ptr<Session>& session,
@@ -114,7 +117,8 @@ class Checkpointer {
   // On `queue`'s threads, and those that `threads` allows.
   void CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
                      std::function<BaseVersions()> known, CapturedDone done);
-  void CheckpointLocked(SessionLease lease, const std::string& checkpoint_id, CheckpointDone done);
+  // `charge`: of the copy.
+  void CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id, CheckpointDone done);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                      const std::function<void(absl::Status)>& done);

@@ -122,15 +122,28 @@ void Residency::TryAll(const RequestPtr& request) {
 }
 
 void Residency::Bring(const RequestPtr& request, const std::vector<size_t>& missing) {
+  // Nothing is fetched that finds no room beside the others of the call.
+  const int64_t budget = options_.room.budget_bytes();
+  int64_t together = 0;
+  for (const std::shared_ptr<Session>& session : request->sessions) together += options_.room.BytesOf(*session);
+  for (const size_t i : missing) together -= options_.room.BytesOf(*request->sessions[i]);
   for (const size_t i : missing) {
     const std::shared_ptr<Session>& session = request->sessions[i];
+    const int64_t bytes = options_.room.BytesOf(*session);
+    if (together + bytes > budget) {
+      request->errors[i] = NeverFits(together + bytes, budget);
+      continue;
+    }
     if (absl::Status alive = session->CheckAlive(); !alive.ok()) {
       request->errors[i] = std::move(alive);
       continue;
     }
     SessionLease lease = session->TryLock();
     if (!lease.valid()) return Again(request, session);
-    if (lease.resident()) continue;  // somebody else brought it
+    if (lease.resident()) {  // somebody else brought it
+      together += bytes;
+      continue;
+    }
     if (TooLate(*request)) {
       request->errors[i] = ReturnDeadlinePassed();
       continue;
@@ -141,6 +154,7 @@ void Residency::Bring(const RequestPtr& request, const std::vector<size_t>& miss
       request->errors[i] = session->CheckAlive().ok() ? image.status() : session->CheckAlive();
       continue;
     }
+    together += bytes;
     request->arrivals.push_back({.index = i, .lease = std::move(lease), .image = *std::move(image)});
   }
   Enqueue(request);

@@ -67,10 +67,13 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
   DeviceRoom& room = *self.room_;
   self.residency_ = std::make_unique<Residency>(
       ResidencyOptions{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_});
-  self.checkpointer_ = std::make_unique<Checkpointer>(
-      CheckpointerParts{
-          .tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_, .transfers = self.transfer_threads_},
-      options.policy);
+  self.checkpointer_ = std::make_unique<Checkpointer>(CheckpointerParts{.tiers = tiers,
+                                                                        .copier = self.copier_,
+                                                                        .room = room,
+                                                                        .io = self.io_,
+                                                                        .transfers = self.transfer_threads_,
+                                                                        .ledger = ledger},
+                                                      options.policy);
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);
   };

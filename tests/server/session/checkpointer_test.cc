@@ -294,6 +294,26 @@ TEST_F(CheckpointerTest, AllAreMadeDurableAndFailuresCounted) {
   EXPECT_EQ(world_.checkpointer.made(), 5) << "what is durable is not written again";
 }
 
+TEST(CheckpointMemory, ADrainHasNoMoreCopiesAtATimeThanThereIsMemoryFor) {
+  TieredWorld world({.device_sessions = 8, .disk = true, .copy_sessions = 2});
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (int i = 0; i < 8; ++i) sessions.push_back(world.Make(std::to_string(i), 1));
+  // One that a call uses is copied last, and keeps nobody waiting.
+  SessionPin pin = PinOf(sessions[0]);
+  std::atomic<int64_t> most{0}, stores{0};
+  world.disk.OnStore([&](const StateKey&) {
+    const auto copies = std::count_if(sessions.begin(), sessions.end(), [](const auto& s) { return s->gate().held(); });
+    int64_t seen = most;
+    while (seen < copies && !most.compare_exchange_weak(seen, copies)) {
+    }
+    if (++stores == 7) pin.Release();
+  });
+  EXPECT_EQ(world.checkpointer.CheckpointAll(sessions), 0);
+  EXPECT_EQ(world.checkpointer.made(), 8);
+  EXPECT_LE(most, 2);
+  EXPECT_EQ(world.ledger.held(BytePool::kCopies), 0);
+}
+
 TEST_F(CheckpointerTest, AnImportedStateIsNotDurableBeforeItIsWritten) {
   const auto a = world_.Make("a", 4);
   GDN_ASSERT_OK_AND_ASSIGN(auto image, world_.copier.CopyOut(a->TryLock(), {}));

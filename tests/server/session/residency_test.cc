@@ -83,7 +83,9 @@ TEST(Residency, ACallOfMoreThanFitsIsRefusedAtOnceAndOthersGoOn) {
   for (const auto& order : {std::vector{0, 1, 2}, std::vector{2, 0, 1}, std::vector{1, 2, 0}}) {
     std::vector<std::shared_ptr<Session>> call;
     for (const int i : order) call.push_back(sessions[static_cast<size_t>(i)]);
+    const int64_t loads = world.host.usage().loads;
     const auto pins = world.Pin(call, SteadyNow() + absl::Seconds(9));
+    EXPECT_EQ(world.host.usage().loads, loads) << "what finds no room is not fetched";
     int refused = 0;
     for (const auto& pin : pins) {
       if (pin.ok()) continue;

@@ -42,6 +42,7 @@ struct TieredWorldOptions {
   bool disk = false;
   int64_t disk_bytes = 0;
   CheckpointPolicy policy = {};
+  int64_t copy_sessions = 1000;  // of which host memory holds copies on their way
 };
 
 // Waits for the one answer of an asynchronous call.
@@ -73,14 +74,17 @@ class Answer {
 
 struct TieredWorld : SessionWorld {
   explicit TieredWorld(const TieredWorldOptions& options = {})
-      : SessionWorld(options.device_sessions * options.layers * SlotBytes(OperatorSessionSpec())),
+      : SessionWorld(options.device_sessions * options.layers * SlotBytes(OperatorSessionSpec()),
+                     /*reply_bytes=*/int64_t{1} << 20,
+                     options.copy_sessions * options.layers * SlotBytes(OperatorSessionSpec())),
         spec(OperatorSessionSpec(options.layers)),
         host(options.host_bytes),
         disk("disk", /*durable=*/true, options.disk_bytes),
         tiers(Tiers(options), {.retry_after = absl::ZeroDuration()}),
         residency({.tiers = tiers, .copier = copier, .room = room, .io = io}),
-        checkpointer({.tiers = tiers, .copier = copier, .room = room, .io = io, .transfers = transfers},
-                     options.policy),
+        checkpointer(
+            {.tiers = tiers, .copier = copier, .room = room, .io = io, .transfers = transfers, .ledger = ledger},
+            options.policy),
         manager({.room = room, .tiers = tiers, .io = io}, environment) {
     environment.on_progress = [this](const std::shared_ptr<Session>& session) { checkpointer.NoteProgress(session); };
   }

@@ -10,14 +10,12 @@
 namespace gdn {
 namespace {
 
-constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "device",
-                                                                 "host", "disk", "redis"};
+// As errors name them.
+constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply"};
 // One address alone still leaves the allowance of those that are not listed in two, so that a second finds its part.
 constexpr int64_t kFewestPeers = 2;
 
 }  // namespace
-
-std::string_view BytePoolName(BytePool pool) { return kPoolNames[static_cast<size_t>(pool)]; }
 
 ByteCharge& ByteCharge::operator=(ByteCharge&& other) noexcept {
   if (this != &other) {

@@ -1,9 +1,10 @@
 // Who holds how many of the server's bytes, and whether they may hold more.
 //
-// Everything that a request can pin is charged here, to the *account* of its caller, in the *pool* that it comes from.
-// A pool has a limit, which its accounts share by weight. The rule: what keeps an account within its share may fill the
-// pool, what does not must leave `headroom` of it free. So an idle server gives one caller nearly all, a caller that
-// comes later finds room at once, and where callers compete, those over their share wait until they are not.
+// What calls, copies of states and stored replies take of the host's memory is charged here, to the *account* of
+// their caller, in the *pool* that it comes from. A pool has a limit, which its accounts share by weight. The rule:
+// what keeps an account within its share may fill the pool, what does not must leave `headroom` of it free. So an idle
+// server gives one caller nearly all, a caller that comes later finds room at once, and where callers compete, those
+// over their share wait until they are not.
 // Listed principals have an account each. All others share one allowance, of weight 1, which is split evenly between
 // the addresses that they call from: inventing principals gains nothing.
 // Thread safety: safe from any thread; callbacks come from the thread that gave bytes back, outside any lock.
@@ -34,18 +35,13 @@
 
 namespace gdn {
 
-// What bytes are of; BytePoolName has the names that errors and metrics use.
+// What bytes are of.
 enum class BytePool : uint8_t {
   kCalls,    // messages of calls that wait or run, and their replies
-  kCopies,   // copies of states in host memory that are on their way: exports, imports, returns, checkpoints
+  kCopies,   // copies of states that are on their way: exports, watches, imports, checkpoints
   kReplies,  // outputs of stored replies
-  kDevice,   // slots of sessions on the device
-  kHost,     // states resting in host memory
-  kDisk,
-  kRedis,
 };
-inline constexpr size_t kBytePools = 7;
-std::string_view BytePoolName(BytePool pool);  // "call", "copy", "reply", "device", "host", "disk", "redis"
+inline constexpr size_t kBytePools = 3;
 
 inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
 
@@ -128,7 +124,6 @@ class ByteLedger {
   // How many shares the account holds in the pool: over 1 it holds more than its own. Its holdings are compared with
   // the limit, or where there is none with all that is held.
   double SharesHeld(BytePool pool, const ByteAccount& account) const;
-  bool WithinShare(BytePool pool, const ByteAccount& account) const { return SharesHeld(pool, account) <= 1; }
 
   int64_t held(BytePool pool) const;
   int64_t held(BytePool pool, const ByteAccount& account) const;

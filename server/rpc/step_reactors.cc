@@ -221,7 +221,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
                      StrCat("segments of more than ", kMostFailed,
                             " layers of sessions have failed in this stream, and it remembers no more of them; begin "
                             "another, and look why they fail"),
-                     {{"limit", StrCat(kMostFailed)}});
+                     {{"pool", "stream"}, {"limit", StrCat(kMostFailed)}});
   }
   absl::Status PreviousSegmentFailed(const v1::PrefillRequest& segment) const {
     absl::Status status = MakeError(

@@ -31,7 +31,7 @@ constexpr size_t kSmallData = size_t{16} << 10;
 
 constexpr int kData = v1::Tensor::kDataFieldNumber;
 constexpr int kOutput = v1::DecodeResponse::kOutputFieldNumber;
-constexpr int kStep = v1::StreamDecodeRequest::kStepFieldNumber;
+constexpr int kStepField = v1::StreamDecodeRequest::kStepFieldNumber;
 constexpr int kResult = v1::StreamDecodeResponse::kResultFieldNumber;
 static_assert(v1::PrefillRequest::kHiddenStatesFieldNumber == 3 && v1::DecodeRequest::kHiddenStatesFieldNumber == 3);
 static_assert(v1::PrefillRequest::kProjectedFieldNumber == 4 && v1::DecodeRequest::kProjectedFieldNumber == 4);
@@ -39,7 +39,7 @@ static_assert(v1::PrefillRequest::kDeltaRuleFieldNumber == 5 && v1::DecodeReques
 // Tensors are the first fields of each input, in the order in which inputs are checked.
 static_assert(v1::DeltaRuleInput::kBetaFieldNumber == kMaxInputTensors);
 static_assert(v1::PrefillResponse::kOutputFieldNumber == kOutput);
-static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStep);
+static_assert(v1::StreamPrefillRequest::kSegmentFieldNumber == kStepField);
 static_assert(v1::StreamPrefillResponse::kResultFieldNumber == kResult);
 
 // Where in a message tensors' data are.
@@ -48,7 +48,7 @@ enum class Level { kStream, kStep, kInput, kTensor };
 bool Opens(Level level, int field) {
   switch (level) {
     case Level::kStream:
-      return field == kStep;
+      return field == kStepField;
     case Level::kStep:
       return field >= v1::DecodeRequest::kHiddenStatesFieldNumber && field <= v1::DecodeRequest::kDeltaRuleFieldNumber;
     case Level::kInput:

@@ -43,7 +43,8 @@ absl::Status ReturnDeadlinePassed() {
 
 void DeviceRoom::Track(const std::shared_ptr<Session>& session) {
   absl::MutexLock lock(&mu_);
-  resident_[session.get()] = {.session = session};
+  Resident& fresh = resident_[session.get()] = Resident();
+  fresh.session = session;
 }
 
 void DeviceRoom::Forget(const Session& session) {

@@ -36,31 +36,29 @@ void SessionPin::Release() {
   }
 }
 
-Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)
+Session::Session(SessionInit init, SessionEnvironment* environment)
     : init_(WithAccount(std::move(init), *environment)),
       environment_(environment),
       born_(environment->clock().Now() - init_.age),
       layers_(init_.spec.layers.size()),
       epoch_(init_.epoch),
       changes_(static_cast<uint64_t>(init_.changes)) {
-  for (size_t i = 0; i < claims.size(); ++i) layers_[i].claim = std::move(claims[i]);
-  resident_ = true;
   Touch();
 }
 
+Session::Session(SessionInit init, std::vector<SlotClaim> claims, SessionEnvironment* environment)
+    : Session(std::move(init), environment) {
+  for (size_t i = 0; i < claims.size(); ++i) layers_[i].claim = std::move(claims[i]);
+  resident_ = true;
+}
+
 Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnvironment* environment)
-    : init_(WithAccount(std::move(init), *environment)),
-      environment_(environment),
-      born_(environment->clock().Now() - init_.age),
-      layers_(init_.spec.layers.size()),
-      epoch_(init_.epoch),
-      changes_(static_cast<uint64_t>(init_.changes)) {
+    : Session(std::move(init), environment) {
   for (size_t i = 0; i < parked.size(); ++i) {
     layers_[i].progress = parked[i].progress;
     layers_[i].kind = parked[i].kind;
     layers_[i].durable_token_count = parked[i].durable_token_count;
   }
-  Touch();
 }
 
 Session::PinOutcome Session::TryPin(SessionPin* pin) {

@@ -202,6 +202,9 @@ class Session : public std::enable_shared_from_this<Session> {
   friend class StepLease;
   friend class SessionLease;
 
+  // What both others begin with.
+  Session(SessionInit init, SessionEnvironment* environment);
+
   struct Layer {
     // Where the state is on the device. Forks share `slot` until one of them writes; it then takes a slot of its own by
     // its `claim`, with a copy of the log and the convolution columns, and reads the base from `shared_base` until it

@@ -107,8 +107,7 @@ TEST(ByteLedger, ListedPrincipalsHaveSharesByWeight) {
   lights.resize(100);
   EXPECT_EQ(Fill(ledger, heavy, 10, heavys), 4000);
   EXPECT_DOUBLE_EQ(ledger.SharesHeld(kPool, *heavy), 1.5);
-  EXPECT_FALSE(ledger.WithinShare(kPool, *heavy));
-  EXPECT_TRUE(ledger.WithinShare(kPool, *ledger.AccountOf("light", "")));
+  EXPECT_LT(ledger.SharesHeld(kPool, *ledger.AccountOf("light", "")), 1);
 }
 
 TEST(ByteLedger, WhatIsLargerThanThePoolGoesAlone) {
@@ -173,11 +172,11 @@ TEST(ByteLedger, PoolsWithoutALimitOnlyCount) {
   ByteLedger ledger(Limited(10));
   const ByteAccountPtr one = ledger.AccountOf("", PeerOf(1));
   const ByteAccountPtr two = ledger.AccountOf("", PeerOf(2));
-  const auto large = ledger.TryCharge(BytePool::kDisk, one, int64_t{3} << 40);
-  const auto small = ledger.TryCharge(BytePool::kDisk, two, int64_t{1} << 40);
+  const auto large = ledger.TryCharge(BytePool::kCopies, one, int64_t{3} << 40);
+  const auto small = ledger.TryCharge(BytePool::kCopies, two, int64_t{1} << 40);
   ASSERT_TRUE(small.ok());
-  EXPECT_DOUBLE_EQ(ledger.SharesHeld(BytePool::kDisk, *one), 1.5);
-  EXPECT_DOUBLE_EQ(ledger.SharesHeld(BytePool::kDisk, *two), 0.5);
+  EXPECT_DOUBLE_EQ(ledger.SharesHeld(BytePool::kCopies, *one), 1.5);
+  EXPECT_DOUBLE_EQ(ledger.SharesHeld(BytePool::kCopies, *two), 0.5);
 }
 
 // Whatever comes: the pool's limit is kept, an account within its share is refused only where the pool is full, and in

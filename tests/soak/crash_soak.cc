@@ -8,12 +8,10 @@
 // by a bit, a step was applied other than once, or a kill cost a layer more tokens than the checkpoint interval.
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,12 +21,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "base/child_process.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/temporary_folder.h"
 #include "client/cpp/durable_session.h"
 #include "client/cpp/tensor_codec.h"
+#include "tests/soak/server_process.h"
 #include "tests/support/random.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
@@ -46,44 +44,6 @@ namespace {
 constexpr int32_t kKeyHeads = 2, kValueHeads = 4, kKeyDim = 16, kValueDim = 24, kOperatorLayers = 3;
 constexpr int kMaxPrefill = 12;  // with the interval, what a kill may cost: a prefill is not cut by a checkpoint
 constexpr int kMaxDraft = 4;
-
-// A gdn_server that is killed and started again on the same port; it is killed when its owner goes.
-class ServerProcess {
- public:
-  // `name` tells its port file and its log in `folder` from another's.
-  ServerProcess(std::vector<std::string> flags, const std::string& folder, const std::string& name)
-      : flags_(std::move(flags)),
-        port_file_(StrCat(folder, "/", name, ".port")),
-        log_file_(StrCat(folder, "/", name, ".log")) {}
-  ~ServerProcess() { Kill(); }
-
-  // Returns when it listens: on a free port the first time, on the same one later. UNAVAILABLE with the end of its log
-  // where it exits, or does not listen within a minute.
-  absl::Status Start() {
-    process_.reset();
-    std::remove(port_file_.c_str());
-    std::vector<std::string> argv = {absl::GetFlag(FLAGS_server), StrCat("--listen=", target()),
-                                     StrCat("--port-file=", port_file_)};
-    argv.insert(argv.end(), flags_.begin(), flags_.end());
-    GDN_ASSIGN_OR_RETURN(ChildProcess started, ChildProcess::Start(std::move(argv), log_file_));
-    process_.emplace(std::move(started));
-    GDN_ASSIGN_OR_RETURN(port_, process_->WaitForPort(port_file_, absl::Minutes(1)));
-    return absl::OkStatus();
-  }
-
-  void Kill() {
-    if (process_.has_value()) process_->End(SIGKILL);
-  }
-
-  std::string target() const { return StrCat("127.0.0.1:", port_); }  // once it has been started
-
- private:
-  const std::vector<std::string> flags_;
-  const std::string port_file_;
-  const std::string log_file_;
-  std::optional<ChildProcess> process_;
-  int port_ = 0;
-};
 
 // What a session is made of, and the inputs that fit it.
 struct Plan {
@@ -267,8 +227,9 @@ absl::Status RunSoak(const std::string& folder) {
   durable.push_back(StrCat("--checkpoint-every-tokens=", interval));
   std::filesystem::create_directory(folder + "/disk");
 
-  ServerProcess undisturbed(flags, folder, "undisturbed");
-  ServerProcess crashing(durable, folder, "crashing");
+  const std::string program = absl::GetFlag(FLAGS_server);
+  ServerProcess undisturbed(program, flags, folder, "undisturbed");
+  ServerProcess crashing(program, durable, folder, "crashing");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
   GDN_RETURN_IF_ERROR(crashing.Start());
   const std::unique_ptr<Client> truth = Client::Connect(undisturbed.target());

@@ -45,6 +45,7 @@ class ChildProcess {
   // WaitUntil's.
   absl::StatusOr<int> WaitForPort(const std::string& port_file, absl::Duration timeout);
 
+  pid_t pid() const { return pid_; }  // 0 once it has been reaped
   // Sends a signal and does not wait; nothing where the child has been reaped.
   void Signal(int signal) const;
   // Sends a signal and waits until the child is gone.

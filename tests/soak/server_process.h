@@ -8,6 +8,8 @@
 //   server.Kill();
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +34,7 @@ class ServerProcess {
   void Kill();
 
   std::string target() const;  // once it has been started
+  pid_t pid() const { return process_.has_value() ? process_->pid() : 0; }
 
  private:
   const std::string program_;

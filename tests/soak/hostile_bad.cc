@@ -1,0 +1,157 @@
+// Requests that should never have been sent: counts and sizes beyond all, no numbers, calls that nobody waits for.
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "absl/time/clock.h"
+#include "base/count_limits.h"
+#include "base/safetensors.h"
+#include "base/string_cat.h"
+#include "tests/soak/hostile.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+std::string Name(const std::string& id) { return StrCat("sessions/", id); }
+
+// The session's file with another count in its first layer, without checksums, as a tool might write it.
+absl::StatusOr<std::string> FileWithCount(const std::string& file, int64_t count) {
+  auto parsed = SafetensorsFile::Parse(file);
+  if (!parsed.ok()) return parsed.status();
+  std::vector<NamedTensor> tensors;
+  for (const auto& [name, entry] : parsed->entries()) {
+    auto view = parsed->Tensor(name);
+    if (!view.ok()) return view.status();
+    tensors.push_back({name, *view});
+  }
+  auto metadata = parsed->metadata();
+  metadata.erase("checksums");
+  metadata.erase("header_checksum");
+  metadata.insert_or_assign("format_version", std::string(1, '1'));
+  metadata["layer.0"] = StrCat("{\"token_count\": ", count, "}");
+  return SerializeSafetensors(tensors, metadata);
+}
+
+// Sessions that begin at a count near the end of all counts, made, imported and stepped over it.
+void HugeCounts(HostileCaller& me) {
+  constexpr std::array<int64_t, 5> kCounts = {kMost, kMost - 1, int64_t{1} << 62, kMaxTokenCount + 1, -1};
+  for (size_t i = 0; !me.over(); ++i) {
+    v1::CreateSessionRequest create = me.small().Creation(me.NewId());
+    create.add_initial_states()->set_token_count(kCounts[i % kCounts.size()]);
+    me.Note(me.client().CreateSession(create).status());
+    create.mutable_initial_states(0)->set_token_count(kMaxTokenCount - 1);
+    me.Note(me.client().CreateSession(create).status());
+    for (int64_t token = kMaxTokenCount - 1; token < kMaxTokenCount + 2; ++token) {
+      FeedRow row{.session = Name(create.session_id()), .stream = 0, .token = 0};
+      v1::DecodeRequest step = me.small().Decode({row}, 0);
+      step.clear_expected_token_counts();
+      step.set_partial_ok(token % 2 == 0);
+      me.Note(me.client().Decode(step).status());
+    }
+    v1::ExportStateRequest name;
+    name.set_name(Name(create.session_id()));
+    if (const auto file = me.client().ExportState(name); file.ok()) {
+      if (const auto changed = FileWithCount(*file, kCounts[i % kCounts.size()]); changed.ok()) {
+        v1::ImportStateRequest::Target target;
+        target.set_session_id(me.NewId());
+        *target.mutable_operator_() = create.operator_();
+        me.Note(me.client().ImportState(target, *changed).status());
+      }
+    }
+    me.client().DeleteSession(name.name()).IgnoreError();
+  }
+}
+
+// An import that says that 8 TiB will come, and sends 64 KiB.
+absl::Status HugeImport(HostileCaller& me) {
+  v1::ImportStateRequest::Target target;
+  target.set_session_id(me.NewId());
+  *target.mutable_operator_() = me.small().Creation("x").operator_();
+  target.set_total_bytes(int64_t{8} << 40);
+  const std::string bytes(64 << 10, '\0');
+  bool sent = false;
+  return me.client()
+      .ImportState(target,
+                   [&](size_t most) -> absl::StatusOr<std::string_view> {
+                     if (std::exchange(sent, true)) return std::string_view();
+                     return std::string_view(bytes).substr(0, most);
+                   })
+      .status();
+}
+
+void HugeSizes(HostileCaller& me) {
+  const std::string id = me.NewId();
+  me.Note(me.client().CreateSession(me.small().Creation(id)).status());
+  v1::PrefillRequest large = me.small().Prefill(Name(id), 0, 1);
+  large.mutable_delta_rule()->mutable_q()->set_data(std::string(9 << 20, 'x'));
+  while (!me.over()) {
+    v1::CreateSessionRequest create = me.small().Creation(me.NewId());
+    v1::OperatorSpec& spec = *create.mutable_operator_();
+    for (const auto set :
+         {&v1::OperatorSpec::set_key_heads, &v1::OperatorSpec::set_value_heads, &v1::OperatorSpec::set_key_dim,
+          &v1::OperatorSpec::set_value_dim, &v1::OperatorSpec::set_layer_count}) {
+      (spec.*set)(1024);
+    }
+    me.Note(me.client().CreateSession(create).status());
+    spec.set_layer_count(std::numeric_limits<int32_t>::max());
+    me.Note(me.client().CreateSession(create).status());
+    me.Note(HugeImport(me));
+    for (const int64_t dim : {int64_t{1} << 40, int64_t{1} << 62}) {
+      v1::PrefillRequest prefill = me.small().Prefill(Name(id), 0, 1);
+      for (v1::Tensor* tensor :
+           {prefill.mutable_delta_rule()->mutable_q(), prefill.mutable_delta_rule()->mutable_v()}) {
+        tensor->set_shape(0, dim);
+      }
+      me.Note(me.client().Prefill(prefill).status());
+    }
+    me.Note(me.client().Prefill(large).status());
+  }
+}
+
+// Not a number, refused and allowed, in batches with sessions of the same layout.
+void NotANumber(HostileCaller& me) {
+  const std::string id = me.NewId();
+  me.Note(me.client().CreateSession(me.small().Creation(id)).status());
+  v1::DecodeRequest step = me.small().Decode({{.session = Name(id), .stream = 0, .token = 0}}, 0);
+  step.clear_expected_token_counts();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(step.mutable_delta_rule()->mutable_v()->mutable_data()->data(), &nan, sizeof(nan));
+  for (int i = 0; !me.over(); ++i) {
+    step.set_allow_non_finite(i % 2 == 1);
+    me.Note(me.client().Decode(step).status());
+  }
+}
+
+// Steps that are cancelled at whatever moment of theirs.
+void Cancels(HostileCaller& me) {
+  const std::string id = me.NewId();
+  me.Note(me.client().CreateSession(me.large().Creation(id)).status());
+  const v1::PrefillRequest prefill = me.large().Prefill(Name(id), 0, 256);
+  v1::StreamPrefillRequest segment;
+  *segment.mutable_segment() = me.large().Prefill(Name(id), 1, 256);
+  while (!me.over()) {
+    CallOptions soon;
+    soon.timeout = absl::Microseconds(me.random().NextInt(1, 20'000));
+    me.Note(me.client().Prefill(prefill, soon).status());
+    grpc::ClientContext context;
+    me.Sign(context);
+    const auto stream = me.stub().StreamPrefill(&context);
+    stream->Write(segment);
+    absl::SleepFor(absl::Microseconds(me.random().NextInt(0, 10'000)));
+    context.TryCancel();
+    me.Note(absl::StatusCodeToString(static_cast<absl::StatusCode>(stream->Finish().error_code())));
+  }
+}
+
+}  // namespace
+
+std::vector<HostileKind> BadRequests() {
+  return {{"huge counts", 1, {"COUNT_LIMIT"}, HugeCounts},
+          {"huge sizes", 1, {"SHAPE_OVERFLOW"}, HugeSizes},
+          {"not a number", 1, {"NON_FINITE_INPUT"}, NotANumber},
+          {"cancels", 1, {"CANCELLED"}, Cancels}};
+}
+
+}  // namespace gdn

@@ -1,0 +1,242 @@
+// One client that is in everybody's way beside one that minds its own business: what does the latter notice?
+//
+//   neighbour_soak --server=build/cpu/bin/gdn_server --seconds=60
+//
+// A server with small limits, one well-behaved principal that decodes at a fixed rate, first alone and then beside a
+// hostile one (hostile.h) in a process of its own. Of more than two processors the server gets the lower half and the
+// clients the upper one; else they share them. Until the server verifies callers, it tells those that are not
+// listed apart by the address that they call from; so the well-behaved one comes by a Unix socket and the hostile one, with all
+// principals that it invents, from 127.0.0.1. Prints what both were answered, and what the server took of its machine.
+// Exit code 1 where the well-behaved one sees an error or another bit than was learnt, the server takes more memory
+// than its flags allow, a kind of hostility is not refused, or, with --check_times, the well-behaved one's p99 is more
+// than twice, or its rate less than nine tenths, of what they should be.
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/child_process.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "base/temporary_folder.h"
+#include "base/this_thread.h"
+#include "tests/soak/hostile.h"
+#include "tests/soak/process_figures.h"
+#include "tests/soak/server_process.h"
+#include "tests/soak/well_behaved.h"
+
+ABSL_FLAG(std::string, server, "", "The gdn_server program.");
+ABSL_FLAG(double, seconds, 60, "Alone, and again beside the hostile one.");
+ABSL_FLAG(double, calls_per_s, 50, "Of the well-behaved one.");
+ABSL_FLAG(int32_t, trace_calls, 0, "Calls that the server keeps traces of, to tell where slow ones had to wait.");
+ABSL_FLAG(bool, check_memory, true,
+          "Whether more memory than the flags allow is a failure; sanitizers take their own.");
+ABSL_FLAG(bool, check_times, true, "Whether a p99 or a rate can be a failure.");
+ABSL_FLAG(std::string, hostile_to, "", "Be the hostile one to the server at this address.");
+ABSL_FLAG(std::string, begin_file, "", "What the hostile one waits for.");
+
+namespace gdn {
+namespace {
+
+constexpr double kMostP99Ratio = 2;
+constexpr double kLeastAnswered = 0.9;
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// What the server may pin, by its flags; and what it keeps of the memory of calls that have ended.
+struct Limits {
+  int64_t device = 96 * kMiB;
+  int64_t host = 16 * kMiB;
+  int64_t calls = 24 * kMiB;
+  int64_t copies = 24 * kMiB;
+  int64_t replies = 8 * kMiB;
+  int64_t transport = 128 * kMiB;
+  int64_t kept = 512 * kMiB;
+
+  int64_t sum() const { return device + host + calls + copies + replies + transport + kept; }
+  std::vector<std::string> Flags() const {
+    return {StrCat("--device-state-bytes=", device),
+            StrCat("--host-state-bytes=", host),
+            StrCat("--call-bytes=", calls),
+            StrCat("--copy-bytes=", copies),
+            StrCat("--stored-reply-bytes=", replies),
+            StrCat("--transport-bytes=", transport),
+            StrCat("--disk-state-bytes=", 512 * kMiB),
+            StrCat("--max-message-bytes=", 8 * kMiB)};
+  }
+};
+
+// The hostile process: waits, attacks, prints one line for each kind.
+absl::Status BeHostile() {
+  LowerThisThread(19);  // what clients do to each other on their own processors is not the server's matter
+  while (!std::filesystem::exists(absl::GetFlag(FLAGS_begin_file))) absl::SleepFor(absl::Milliseconds(5));
+  GDN_ASSIGN_OR_RETURN(const HostileAnswers answers,
+                       RunHostile(absl::GetFlag(FLAGS_hostile_to), absl::Seconds(absl::GetFlag(FLAGS_seconds))));
+  for (const auto& [kind, counts] : answers) {
+    std::string text;
+    for (const auto& [answer, count] : counts) text += StrCat(text.empty() ? "" : ", ", answer, " ", count);
+    absl::PrintF("  %-20s %s\n", kind, text);
+  }
+  return absl::OkStatus();
+}
+
+void Print(const char* when, const LoadFigures& figures) {
+  absl::PrintF(
+      "  %-6s %.0f s: %d calls offered, %d answered (%.4f), %d errors; p50 %.2f ms, p90 %.2f ms, p99 %.2f ms, most "
+      "%.2f ms\n",
+      when, figures.seconds, figures.offered, figures.answered, figures.answered_part(), figures.errors,
+      1e3 * figures.Quantile(0.5), 1e3 * figures.Quantile(0.9), 1e3 * figures.Quantile(0.99),
+      1e3 * figures.Quantile(1));
+  if (!figures.first_error.empty()) absl::PrintF("  first error: %s\n", figures.first_error);
+}
+
+std::string Text(const std::string& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+// The processors, in two halves where there are more than two; else both have all.
+struct Halves {
+  std::vector<int> server;
+  std::vector<int> clients;
+};
+Halves SplitProcessors() {
+  const std::vector<int> all = Processors();
+  if (all.size() <= 2) return {.server = all, .clients = all};
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  return {.server = {all.begin(), middle}, .clients = {middle, all.end()}};
+}
+
+// Where the time of the slowest tenth of the client's last calls went.
+absl::Status PrintSlowest(const std::string& target, const std::string& token) {
+  if (absl::GetFlag(FLAGS_trace_calls) == 0) return absl::OkStatus();
+  GDN_ASSIGN_OR_RETURN(v1::TraceCallsResponse traces, Client::Connect(target, {.token = token})->TraceCalls({}));
+  auto& calls = *traces.mutable_calls();
+  std::sort(calls.begin(), calls.end(),
+            [](const v1::CallTrace& a, const v1::CallTrace& b) { return a.duration_ns() > b.duration_ns(); });
+  const int slowest = (calls.size() + 9) / 10;
+  std::map<std::string, double> stages_ms;
+  for (int i = 0; i < slowest; ++i) {
+    stages_ms["all"] += 1e-6 * static_cast<double>(calls[i].duration_ns()) / slowest;
+    for (const v1::CallStage& stage : calls[i].stages()) {
+      stages_ms[v1::TraceStage_Name(stage.stage())] += 1e-6 * static_cast<double>(stage.duration_ns()) / slowest;
+    }
+  }
+  absl::PrintF("  the slowest %d of its last %d calls took, in the mean and in the server:", slowest, calls.size());
+  for (const auto& [stage, ms] : stages_ms) absl::PrintF(" %s %.2f ms", stage, ms);
+  absl::PrintF("\n");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepFeed> LearnFeed(const std::string& target) {
+  FeedOptions options{.key_heads = 4, .value_heads = 8, .key_dim = 64, .value_dim = 64, .layers = 4};
+  const double longest = absl::GetFlag(FLAGS_seconds) + absl::ToDoubleSeconds(kHostilePatience) + 30;
+  const int calls_a_token = WellBehavedOptions().groups * options.layers;  // of each session, in each layer
+  options.tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_calls_per_s) * longest) / calls_a_token + 16;
+  return StepFeed::Learn(*Client::Connect(target), options);
+}
+
+absl::Status Judge(const LoadFigures& alone, const LoadFigures& beside, int64_t peak, int64_t limit, int hostile_code) {
+  if (alone.errors + beside.errors > 0) return absl::InternalError("the well-behaved one has seen an error");
+  if (absl::GetFlag(FLAGS_check_memory) && peak > limit)
+    return absl::InternalError("the server took more memory than its limits allow");
+  if (hostile_code != 0) return absl::InternalError("a kind of hostility was not answered as it is to be");
+  if (!absl::GetFlag(FLAGS_check_times)) return absl::OkStatus();
+  if (beside.Quantile(0.99) > kMostP99Ratio * alone.Quantile(0.99)) return absl::InternalError("the p99 is too large");
+  if (beside.answered_part() < kLeastAnswered) return absl::InternalError("too few calls were answered");
+  return absl::OkStatus();
+}
+
+absl::Status RunSoak(const std::string& folder, const std::string& self) {
+  const std::string program = absl::GetFlag(FLAGS_server);
+  const double seconds = absl::GetFlag(FLAGS_seconds);
+  const std::string socket = StrCat("unix:", folder, "/socket");
+  const std::string begin_file = folder + "/begin";
+  const std::string hostile_log = folder + "/hostile.log";
+  const Limits limits;
+  std::filesystem::create_directory(folder + "/disk");
+  std::vector<std::string> flags = limits.Flags();
+  flags.push_back(StrCat("--disk-dir=", folder, "/disk"));
+  flags.push_back(StrCat("--listen=", socket));
+  flags.push_back(StrCat("--trace-calls=", absl::GetFlag(FLAGS_trace_calls)));
+
+  // All processes before any connection is made.
+  const std::string machine = MachineName();
+  const Halves halves = SplitProcessors();
+  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.server));
+  ServerProcess undisturbed(program, {"--device-state-bytes=256MiB"}, folder, "undisturbed");
+  GDN_RETURN_IF_ERROR(undisturbed.Start());
+  ServerProcess server(program, flags, folder, "server");
+  GDN_RETURN_IF_ERROR(server.Start());
+  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.clients));
+  GDN_ASSIGN_OR_RETURN(ChildProcess hostile,
+                       ChildProcess::Start({self, StrCat("--hostile_to=", server.target()),
+                                            StrCat("--begin_file=", begin_file), StrCat("--seconds=", seconds)},
+                                           hostile_log));
+  GDN_ASSIGN_OR_RETURN(const ProcessFigures at_rest, ReadProcess(server.pid()));
+  GDN_ASSIGN_OR_RETURN(const StepFeed feed, LearnFeed(undisturbed.target()));
+  undisturbed.Kill();
+
+  const double rate = absl::GetFlag(FLAGS_calls_per_s);
+  WellBehaved first(&feed, socket, {.name = "alone", .calls_per_s = rate});
+  GDN_RETURN_IF_ERROR(first.Create());
+  const absl::Time end = absl::Now() + absl::Seconds(seconds);
+  const LoadFigures alone = first.Run([&] { return absl::Now() < end; });
+
+  WellBehaved second(&feed, socket, {.name = "beside", .calls_per_s = rate});
+  GDN_RETURN_IF_ERROR(second.Create());
+  std::ofstream(begin_file) << "begin";
+  std::atomic<bool> goes_on = true;
+  LoadFigures beside;
+  std::thread load([&] { beside = second.Run([&] { return goes_on.load(); }); });
+  const int hostile_code = hostile.Wait();
+  goes_on = false;
+  load.join();
+
+  GDN_ASSIGN_OR_RETURN(const ProcessFigures after, ReadProcess(server.pid()));
+  const int64_t limit = at_rest.resident_bytes + limits.sum();
+  absl::PrintF("neighbour_soak on %s; the server has %d of them, the clients %s\n", machine, halves.server.size(),
+               halves.server == halves.clients ? "the same" : "the others");
+  Print("alone", alone);
+  Print("beside", beside);
+  GDN_RETURN_IF_ERROR(PrintSlowest(socket, "Bearer beside"));
+  absl::PrintF("  p99 beside / alone %.2f (goal: at most %.0f), answered / offered %.4f (goal: at least %.1f)\n",
+               beside.Quantile(0.99) / alone.Quantile(0.99), kMostP99Ratio, beside.answered_part(), kLeastAnswered);
+  absl::PrintF("  server: peak %.1f MiB, limit %.1f MiB (%.1f at rest, %.1f by its flags, %.1f kept of ended calls)\n",
+               static_cast<double>(after.peak_resident_bytes) / kMiB, static_cast<double>(limit) / kMiB,
+               static_cast<double>(at_rest.resident_bytes) / kMiB,
+               static_cast<double>(limits.sum() - limits.kept) / kMiB, static_cast<double>(limits.kept) / kMiB);
+  std::cout << "the hostile one was answered:\n" << Text(hostile_log) << std::flush;
+  return Judge(alone, beside, after.peak_resident_bytes, limit, hostile_code);
+}
+
+}  // namespace
+}  // namespace gdn
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  if (!absl::GetFlag(FLAGS_hostile_to).empty()) {
+    const absl::Status status = gdn::BeHostile();
+    if (!status.ok()) std::cerr << status << "\n";
+    return status.ok() ? 0 : 1;
+  }
+  auto folder = gdn::TemporaryFolder::Make();
+  const absl::Status status = folder.ok() ? gdn::RunSoak(folder->path(), argv[0]) : folder.status();
+  if (status.ok()) return 0;
+  std::cerr << "neighbour_soak: " << status << "\n";
+  if (!folder.ok()) return 1;
+  std::cerr << "The server's log and files are in " << folder->path() << "\n";
+  folder->Keep();
+  return 1;
+}

@@ -36,9 +36,27 @@ Backoff DurableSession::NewBackoff() const {
 
 std::string DurableSession::NewRequestId() { return StrCat(id_prefix_, "-", next_request_++); }
 
+const std::string& DurableSession::RequestIdInFlight() {
+  if (in_flight_->request_id.empty()) in_flight_->request_id = NewRequestId();
+  return in_flight_->request_id;
+}
+
 CallOptions DurableSession::TryOptions(const Backoff& backoff) const {
   const absl::Duration left = std::max(backoff.deadline() - absl::Now(), absl::Milliseconds(1));
   return {.timeout = std::min(options_.try_timeout, left), .affinity = session_.affinity()};
+}
+
+void DurableSession::AddRowTo(v1::DecodeRequest& message, int64_t token_count) const {
+  message.add_sessions(name());
+  message.add_session_epochs(epoch_);
+  message.add_expected_token_counts(token_count);
+}
+
+void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted_tokens) const {
+  v1::DraftAcceptance* const acceptance = message.add_acceptances();
+  acceptance->set_session(name());
+  acceptance->set_accepted_tokens(accepted_tokens);
+  acceptance->set_session_epoch(epoch_);
 }
 
 absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request, const std::string& request_id,
@@ -50,19 +68,17 @@ absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request,
     prefill->set_expected_token_count(token_count);
     prefill->set_request_id(request_id);
     GDN_ASSIGN_OR_RETURN(v1::PrefillResponse response, client_.Prefill(*prefill, TryOptions(backoff)));
-    reply.token_count = response.token_count();
-    reply.durable_token_count = response.durable_token_count();
-    reply.output = HashBytes(response.output().data());
+    reply.result = {.token_count = response.token_count(),
+                    .durable_token_count = response.durable_token_count(),
+                    .output = HashBytes(response.output().data())};
     reply.message = std::move(response);
     return reply;
   }
   v1::DecodeRequest& decode = std::get<v1::DecodeRequest>(request);
   decode.clear_sessions();
-  decode.add_sessions(name());
   decode.clear_session_epochs();
-  decode.add_session_epochs(epoch_);
   decode.clear_expected_token_counts();
-  decode.add_expected_token_counts(token_count);
+  AddRowTo(decode, token_count);
   decode.set_partial_ok(false);
   decode.set_request_id(request_id);
   GDN_ASSIGN_OR_RETURN(v1::DecodeResponse response, client_.Decode(decode, TryOptions(backoff)));
@@ -71,9 +87,10 @@ absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request,
         absl::StatusCode::kInternal, reason::kInternal,
         StrCat("a Decode of one session was answered with ", response.token_counts_size(), " token counts"));
   }
-  reply.token_count = response.token_counts(0);
-  reply.durable_token_count = response.durable_token_counts_size() == 1 ? response.durable_token_counts(0) : 0;
-  reply.output = HashBytes(response.output().data());
+  reply.result = {
+      .token_count = response.token_counts(0),
+      .durable_token_count = response.durable_token_counts_size() == 1 ? response.durable_token_counts(0) : 0,
+      .output = HashBytes(response.output().data())};
   reply.message = std::move(response);
   return reply;
 }
@@ -82,10 +99,7 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accept
                                                                   const std::string& request_id,
                                                                   const Backoff& backoff) {
   v1::AcceptTokensRequest request;
-  v1::DraftAcceptance* const acceptance = request.add_acceptances();
-  acceptance->set_session(name());
-  acceptance->set_accepted_tokens(accepted_tokens);
-  acceptance->set_session_epoch(epoch_);
+  AddRowTo(request, accepted_tokens);
   request.set_request_id(request_id);
   GDN_ASSIGN_OR_RETURN(v1::AcceptTokensResponse response, client_.AcceptTokens(request, TryOptions(backoff)));
   if (response.counts_size() != 1) {
@@ -95,25 +109,7 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accept
   return std::move(*response.mutable_counts(0));
 }
 
-absl::Status DurableSession::Recover(absl::Status cause, Backoff& backoff) {
-  const auto* const step = in_flight_.has_value() ? std::get_if<StepRequest>(&in_flight_->what) : nullptr;
-  if (step != nullptr && in_flight_->applied && ErrorReason(cause) == reason::kTokenCountMismatch) {
-    const LayerSteps& layer = layers_.at(StepLayer(*step));
-    return Lost(reason::kTokenCountMismatch,
-                StrCat(name(), " layer ", layer.layer(), " has taken the step after token ", layer.token_count(),
-                       ", and its reply is no longer stored"),
-                name(), layer.layer());
-  }
-  for (;;) {
-    GDN_RETURN_IF_ERROR(backoff.Wait(cause));
-    ++stats_.retries;
-    cause = RecoverOnce(backoff);
-    if (cause.ok()) return cause;
-    if (!WorthAnotherTry(cause) && !SessionHasMoved(cause)) return cause;
-  }
-}
-
-absl::Status DurableSession::RecoverOnce(const Backoff& backoff) {
+absl::Status DurableSession::Recover(const Backoff& backoff) {
   bool recreated = false;
   GDN_ASSIGN_OR_RETURN(v1::Session session, FindOrRecreate(&recreated, backoff));
   // Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
@@ -122,49 +118,135 @@ absl::Status DurableSession::RecoverOnce(const Backoff& backoff) {
     needs_replay_ = true;
   }
   if (in_flight_.has_value()) {
-    in_flight_->applied = false;
-    for (const v1::LayerState& state : session.layers()) {
-      const auto layer = layers_.find(state.layer());
-      if (layer != layers_.end()) in_flight_->applied |= InFlightIsApplied(layer->second, state.token_count());
+    in_flight_->applied = InFlightIsAppliedIn(session);
+    if (ReplyIsGone()) GDN_RETURN_IF_ERROR(Rewind(&session, backoff));
+  }
+  if (needs_replay_) {
+    if (in_flight_.has_value()) {
+      // A stored reply tells of a draft that is dropped below, or of an acceptance before it: these begin anew. A step
+      // keeps its id, for the server may have applied it, saved it and lost only the reply.
+      const auto* const step = std::get_if<StepRequest>(&in_flight_->what);
+      if (step == nullptr || IsDraft(*step)) in_flight_->request_id.clear();
     }
+    GDN_RETURN_IF_ERROR(CompareNumerics(backoff));
+    GDN_RETURN_IF_ERROR(DropDrafts(&session, backoff));
+    GDN_RETURN_IF_ERROR(Replay(session, backoff));
   }
-  if (!needs_replay_) return absl::OkStatus();
-
-  if (in_flight_.has_value()) {
-    // A stored reply tells of a draft that is dropped below, or of an acceptance before it: these begin anew. A step
-    // keeps its id, for the server may have applied it, saved it and lost only the reply.
-    const auto* const step = std::get_if<StepRequest>(&in_flight_->what);
-    if (step == nullptr || IsDraft(*step)) in_flight_->request_id = NewRequestId();
-  }
-  GDN_RETURN_IF_ERROR(CompareNumerics(backoff));
-  GDN_RETURN_IF_ERROR(DropDrafts(&session, backoff));
-  GDN_RETURN_IF_ERROR(Replay(session, backoff));
-  needs_replay_ = false;
+  needs_replay_ = astray_ = false;
   return absl::OkStatus();
+}
+
+const LayerSteps* DurableSession::NotKeptFromStart() const {
+  for (const auto& [index, layer] : layers_) {
+    const auto initial = initial_counts_.find(index);
+    const int64_t start = initial == initial_counts_.end() ? 0 : initial->second;
+    if (!create_.has_value() || layer.begin() != start) return &layer;
+  }
+  return nullptr;
 }
 
 absl::StatusOr<v1::Session> DurableSession::FindOrRecreate(bool* recreated, const Backoff& backoff) {
   absl::StatusOr<v1::Session> found = client_.GetSession(name(), TryOptions(backoff));
   if (found.ok() || ErrorReason(found.status()) != reason::kSessionNotFound) return found;
-  for (const auto& [index, layer] : layers_) {
-    const auto initial = initial_counts_.find(index);
-    const bool from_start =
-        create_.has_value() && layer.begin() == (initial == initial_counts_.end() ? 0 : initial->second);
-    if (from_start) continue;
+  if (const LayerSteps* const layer = NotKeptFromStart(); layer != nullptr) {
     return Lost(reason::kSessionNotFound,
-                StrCat(name(), " is gone from the server, and of layer ", index, " only the inputs from token ",
-                       layer.begin(), " on are kept here; prefill a new session"),
-                name(), index);
+                StrCat(name(), " is gone from the server, and of layer ", layer->layer(),
+                       " only the inputs from token ", layer->begin(), " on are kept here; prefill a new session"),
+                name(), layer->layer());
   }
+  *recreated = true;
+  return Recreate(backoff);
+}
+
+absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
   // Idempotent: if its reply is lost, too, GetSession finds the session.
   absl::StatusOr<v1::Session> made = client_.CreateSession(*create_, TryOptions(backoff));
   if (!made.ok()) return While(StrCat("making ", name(), " again, as the server has lost it"), made.status());
-  *recreated = true;
   return made;
 }
 
+bool DurableSession::ReplyIsGone() const {
+  const auto* const step = std::get_if<StepRequest>(&in_flight_->what);
+  if (step == nullptr) return false;
+  const std::string& refusal = in_flight_->refusal;
+  // The id is looked at first: where it is the count or a draft that is refused, the server has forgotten the id.
+  if (IsDraft(*step)) return refusal == reason::kReplyDropped || refusal == reason::kDraftPending;
+  return in_flight_->applied && (refusal == reason::kReplyDropped || refusal == reason::kTokenCountMismatch);
+}
+
+absl::Status DurableSession::Rewind(v1::Session* session, const Backoff& backoff) {
+  if (!IsDraft(step())) {  // a draft is no part of the state yet: it is dropped with the others
+    GDN_ASSIGN_OR_RETURN(std::optional<v1::Session> back, RestoreDurableCopy(*session, backoff));
+    if (!back.has_value()) {
+      GDN_ASSIGN_OR_RETURN(back, BeginAnew(*session, backoff));
+    }
+    *session = *std::move(back);
+    epoch_ = session->epoch();
+    in_flight_->applied = in_flight_->copy_tried = InFlightIsAppliedIn(*session);
+  }
+  in_flight_->refusal.clear();
+  needs_replay_ = true;
+  ++stats_.rewinds;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Session> DurableSession::BeginAnew(const v1::Session& session, const Backoff& backoff) {
+  const LayerSteps& layer = layers_.at(StepLayer(step()));
+  std::string obstacle;
+  if (const LayerSteps* const short_of = NotKeptFromStart(); short_of != nullptr) {
+    obstacle =
+        StrCat("of layer ", short_of->layer(), " only the inputs from token ", short_of->begin(), " on are kept");
+  } else if (session.has_durable_time()) {
+    const auto named = client_.ListCheckpoints(name(), TryOptions(backoff));
+    if (!named.ok()) return While(StrCat("looking for checkpoints of ", name()), named.status());
+    if (!named->empty()) obstacle = "making it anew would delete its named checkpoints";
+  }
+  if (!obstacle.empty()) {
+    return Lost(reason::kReplyDropped,
+                StrCat(name(), " layer ", layer.layer(), " has taken the step after token ", layer.token_count(),
+                       ", its reply is no longer stored, and there is no way back to before it: ",
+                       session.has_durable_time() ? "the durable copy has the step in it" : "there is no durable copy",
+                       ", and ", obstacle,
+                       ". Where the output is not needed, go on with DurableSession::Attach; else prefill a new "
+                       "session. A larger --stored-reply-bytes keeps replies longer"),
+                name(), layer.layer());
+  }
+  const absl::Status deleted = client_.DeleteSession(name(), TryOptions(backoff));
+  if (!deleted.ok() && ErrorReason(deleted) != reason::kSessionNotFound) {
+    return While(StrCat("going back to the start of ", name()), deleted);
+  }
+  ++stats_.recreations;
+  return Recreate(backoff);
+}
+
+absl::StatusOr<std::optional<v1::Session>> DurableSession::RestoreDurableCopy(const v1::Session& session,
+                                                                              const Backoff& backoff) {
+  // A copy that has the step in it may have its reply, too; where it turned out not to, it is of no use again.
+  if (!session.has_durable_time() || in_flight_->copy_tried) return std::nullopt;
+  for (const v1::LayerState& state : session.layers()) {
+    const auto layer = layers_.find(state.layer());
+    if (layer == layers_.end()) return std::nullopt;
+    const int64_t count = state.durable_token_count();
+    if (!layer->second.StepAt(count).has_value() && !InFlightIsApplied(layer->second, count)) return std::nullopt;
+  }
+  v1::RestoreCheckpointRequest request;
+  request.set_name(name());
+  absl::StatusOr<v1::Session> restored = client_.RestoreCheckpoint(request, TryOptions(backoff));
+  if (restored.ok()) return *std::move(restored);
+  const std::string reason = ErrorReason(restored.status());
+  if (reason == reason::kCheckpointNotFound || reason == reason::kNoDurableTier) return std::nullopt;
+  return While(StrCat("going back to the durable copy of ", name()), restored.status());
+}
+
+bool DurableSession::InFlightIsAppliedIn(const v1::Session& session) const {
+  return std::any_of(session.layers().begin(), session.layers().end(), [this](const v1::LayerState& state) {
+    const auto layer = layers_.find(state.layer());
+    return layer != layers_.end() && InFlightIsApplied(layer->second, state.token_count());
+  });
+}
+
 bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
-  if (!in_flight_.has_value()) return false;
+  if (!in_flight_.has_value() || !in_flight_->sent) return false;
   int64_t tokens = 0;
   if (const auto* const step = std::get_if<StepRequest>(&in_flight_->what)) {
     if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens = StepTokens(*step);
@@ -269,7 +351,7 @@ absl::Status DurableSession::ReplayStep(KeptStep& step, const Backoff& backoff) 
   const std::string doing = StrCat("replaying the step of layer ", layer, " after token ", step.before, " of ", name());
   absl::StatusOr<Reply> reply = Send(step.request, NewRequestId(), step.before, backoff);
   if (!reply.ok()) return While(doing, reply.status());
-  int64_t count = reply->token_count;
+  int64_t count = reply->result.token_count;
   if (draft && step.tokens > 0) {
     const auto counts = SendAccept(static_cast<int32_t>(step.tokens), NewRequestId(), backoff);
     if (!counts.ok()) return While(doing, counts.status());
@@ -277,7 +359,7 @@ absl::Status DurableSession::ReplayStep(KeptStep& step, const Backoff& backoff) 
       if (state.layer() == layer) count = state.token_count();
     }
   }
-  const bool same_bytes = reply->output == step.output;
+  const bool same_bytes = reply->result.output == step.output;
   if (count != step.after() || (!same_bytes && !numerics_changed_)) {
     return While(doing, MakeError(absl::StatusCode::kInternal, reason::kInternal,
                                   same_bytes ? StrCat("the layer has seen ", count, " tokens, expected ", step.after())

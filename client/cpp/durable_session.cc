@@ -90,15 +90,19 @@ auto DurableSession::Retried(Backoff& backoff, const Call& call) -> decltype(cal
 
 template <typename Call>
 auto DurableSession::Recovered(Backoff& backoff, const Call& call) -> decltype(call()) {
-  if (needs_replay_) GDN_RETURN_IF_ERROR(Recover(absl::UnavailableError("not all steps are back"), backoff));
   for (;;) {
-    auto result = call();
-    if (result.ok()) return result;
-    if (!WorthAnotherTry(result.status()) && !SessionHasMoved(result.status())) {
-      in_flight_.reset();
-      return result;
+    absl::Status status = Prepare(backoff);
+    if (status.ok()) {
+      auto result = call();
+      if (result.ok()) return result;
+      status = result.status();
     }
-    GDN_RETURN_IF_ERROR(Recover(result.status(), backoff));
+    if (!TryAgainAfter(status)) return status;
+    if (status = backoff.Wait(status); !status.ok()) {
+      GiveUp();
+      return status;
+    }
+    ++stats_.retries;
   }
 }
 
@@ -134,57 +138,113 @@ int64_t DurableSession::kept_bytes() const {
   return bytes;
 }
 
-absl::Status DurableSession::Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity, Backoff& backoff) {
-  if (in_flight_.has_value()) {
-    if (in_flight_->identity == identity) return absl::OkStatus();
-    return absl::FailedPreconditionError(AbslView(StrCat("the call before on ", name(),
-                                                         " ended without an answer and may have been applied; "
-                                                         "repeat it before another one")));
+absl::Status DurableSession::Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity) {
+  if (!in_flight_.has_value()) {
+    in_flight_ = {.what = std::move(what), .identity = identity};
+    return absl::OkStatus();
   }
-  GDN_RETURN_IF_ERROR(KeepWithinLimits(backoff));
-  in_flight_ = {.what = std::move(what), .identity = identity, .request_id = NewRequestId()};
+  if (in_flight_->identity == identity) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      AbslView(StrCat("the call before on ", name(),
+                      " ended without an answer and may have been applied; repeat it before another one")));
+}
+
+absl::Status DurableSession::BeginStep(StepRequest request) {
+  const int32_t index = StepLayer(request);
+  const auto found = layers_.find(index);
+  if (found == layers_.end()) return NoSuchLayer(name(), index);
+  if (found->second.draft().has_value() && !in_flight_.has_value()) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
+                     StrCat(name(), " layer ", index, " has a draft; AcceptTokens comes first"),
+                     {{"session", name()}, {"layer", StrCat(index)}});
+  }
+  const Hash128 identity = IdentityOf(request);
+  return Begin(std::move(request), identity);
+}
+
+absl::Status DurableSession::BeginAccept(int32_t accepted_tokens) {
+  for (auto& [index, layer] : layers_) {
+    const int64_t draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : accepted_tokens;
+    if (accepted_tokens >= 0 && accepted_tokens <= draft) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                     StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft, 0),
+                            ", the draft of layer ", index),
+                     {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
+  }
+  return Begin(AcceptCall{accepted_tokens}, IdentityOfAccept(accepted_tokens));
+}
+
+absl::Status DurableSession::Prepare(const Backoff& backoff) {
+  if (astray_) GDN_RETURN_IF_ERROR(Recover(backoff));
+  if (!in_flight_.has_value()) return absl::OkStatus();
+  if (!in_flight_->sent) GDN_RETURN_IF_ERROR(KeepWithinLimits(backoff));
+  in_flight_->sent = true;
+  in_flight_->refusal.clear();
   return absl::OkStatus();
 }
 
-absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest request) {
-  const auto found = layers_.find(StepLayer(request));
-  if (found == layers_.end()) return NoSuchLayer(name(), StepLayer(request));
-  if (found->second.draft().has_value() && !in_flight_.has_value()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kDraftPending,
-                     StrCat(name(), " layer ", StepLayer(request), " has a draft; AcceptTokens comes first"),
-                     {{"session", name()}, {"layer", StrCat(StepLayer(request))}});
+bool DurableSession::TryAgainAfter(const absl::Status& status) {
+  if (SessionHasMoved(status)) {
+    // What a recovery meets says nothing of the call.
+    if (!std::exchange(astray_, true) && in_flight_.has_value()) in_flight_->refusal = ErrorReason(status);
+    return true;
   }
-  Backoff backoff = NewBackoff();
-  const Hash128 identity = IdentityOf(request);
-  GDN_RETURN_IF_ERROR(Begin(std::move(request), identity, backoff));
-  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered(backoff, [&] {
-                         return Send(std::get<StepRequest>(in_flight_->what), in_flight_->request_id,
-                                     found->second.token_count(), backoff);
-                       }));
-  CallInFlight done = *std::exchange(in_flight_, std::nullopt);
-  GDN_RETURN_IF_ERROR(Commit(std::move(std::get<StepRequest>(done.what)), reply));
-  return reply;
+  if (WorthAnotherTry(status)) return true;
+  if (!astray_) in_flight_.reset();
+  GiveUp();
+  return false;
 }
 
-absl::Status DurableSession::Commit(StepRequest request, const Reply& reply) {
+void DurableSession::GiveUp() {
+  if (in_flight_.has_value() && !in_flight_->sent) in_flight_.reset();
+}
+
+absl::Status DurableSession::FinishStep(const StepResult& result) {
+  StepRequest request = std::get<StepRequest>(std::move(std::exchange(in_flight_, std::nullopt)->what));
   LayerSteps& layer = layers_.at(StepLayer(request));
   const bool draft = IsDraft(request);
   KeptStep step{.request = std::move(request),
                 .before = layer.token_count(),
-                .tokens = reply.token_count - layer.token_count(),
-                .output = reply.output};
+                .tokens = result.token_count - layer.token_count(),
+                .output = result.output};
   if (step.tokens < 0 || (draft && step.tokens != 0)) {
     return MakeError(absl::StatusCode::kInternal, reason::kInternal,
                      StrCat(name(), " layer ", layer.layer(), " had seen ", step.before, " tokens before the step and ",
-                            reply.token_count, " after it"));
+                            result.token_count, " after it"));
   }
   if (draft) {
     if (StepTokens(step.request) > 0) layer.AddDraft(std::move(step));
   } else {
     layer.Add(std::move(step));
   }
-  layer.Trim(reply.durable_token_count);
+  layer.Trim(result.durable_token_count);
   return absl::OkStatus();
+}
+
+absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) {
+  const int32_t accepted = std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).accepted_tokens;
+  for (const v1::LayerState& state : counts.layers()) {
+    const auto found = layers_.find(state.layer());
+    if (found == layers_.end()) continue;
+    found->second.AcceptDraft(accepted);
+    if (found->second.token_count() != state.token_count()) {
+      return MakeError(absl::StatusCode::kInternal, reason::kInternal,
+                       StrCat(name(), " layer ", state.layer(), " has seen ", state.token_count(),
+                              " tokens after AcceptTokens, expected ", found->second.token_count()));
+    }
+    found->second.Trim(state.durable_token_count());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest request) {
+  GDN_RETURN_IF_ERROR(BeginStep(std::move(request)));
+  Backoff backoff = NewBackoff();
+  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered(backoff, [&] {
+                         return Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff);
+                       }));
+  GDN_RETURN_IF_ERROR(FinishStep(reply.result));
+  return reply;
 }
 
 absl::StatusOr<v1::PrefillResponse> DurableSession::Prefill(v1::PrefillRequest request) {
@@ -198,45 +258,24 @@ absl::StatusOr<v1::DecodeResponse> DurableSession::Decode(v1::DecodeRequest requ
 }
 
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t accepted_tokens) {
-  for (auto& [index, layer] : layers_) {
-    const int64_t draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : accepted_tokens;
-    if (accepted_tokens >= 0 && accepted_tokens <= draft) continue;
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
-                     StrCat("accepted_tokens is ", accepted_tokens, ", expected 0 .. ", std::max<int64_t>(draft, 0),
-                            ", the draft of layer ", index),
-                     {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
-  }
+  GDN_RETURN_IF_ERROR(BeginAccept(accepted_tokens));
   Backoff backoff = NewBackoff();
-  GDN_RETURN_IF_ERROR(Begin(AcceptCall{accepted_tokens}, IdentityOfAccept(accepted_tokens), backoff));
-  GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts, Recovered(backoff, [&] {
-                         return SendAccept(accepted_tokens, in_flight_->request_id, backoff);
-                       }));
-  in_flight_.reset();
-  for (const v1::LayerState& state : counts.layers()) {
-    const auto found = layers_.find(state.layer());
-    if (found == layers_.end()) continue;
-    found->second.AcceptDraft(accepted_tokens);
-    if (found->second.token_count() != state.token_count()) {
-      return MakeError(absl::StatusCode::kInternal, reason::kInternal,
-                       StrCat(name(), " layer ", state.layer(), " has seen ", state.token_count(),
-                              " tokens after AcceptTokens, expected ", found->second.token_count()));
-    }
-    found->second.Trim(state.durable_token_count());
-  }
+  GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts,
+                       Recovered(backoff, [&] { return SendAccept(accepted_tokens, RequestIdInFlight(), backoff); }));
+  GDN_RETURN_IF_ERROR(FinishAccept(counts));
   return counts;
 }
 
-absl::StatusOr<v1::Checkpoint> DurableSession::CheckpointWith(const std::string& checkpoint_id, Backoff& backoff) {
+absl::StatusOr<v1::Checkpoint> DurableSession::TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff) {
   v1::CheckpointSessionRequest request;
   request.set_name(name());
   request.set_checkpoint_id(checkpoint_id);
-  GDN_ASSIGN_OR_RETURN(
-      const v1::Checkpoint made, Recovered(backoff, [&]() -> absl::StatusOr<v1::Checkpoint> {
-        GDN_ASSIGN_OR_RETURN(v1::Checkpoint checkpoint, client_.CheckpointSession(request, TryOptions(backoff)));
-        if (checkpoint.epoch() == epoch_) return checkpoint;
-        // Of what a crash has left; the steps it lacks come back first.
-        return MakeError(absl::StatusCode::kAborted, reason::kEpochMismatch, "the checkpoint is of another epoch");
-      }));
+  GDN_ASSIGN_OR_RETURN(v1::Checkpoint made, client_.CheckpointSession(request, TryOptions(backoff)));
+  if (made.epoch() != epoch_) {
+    // Of what a crash has left; the steps it lacks come back first.
+    return MakeError(absl::StatusCode::kAborted, reason::kEpochMismatch, "the checkpoint is of another epoch");
+  }
+  if (!checkpoint_id.empty()) return made;  // a crash does not come back to it, so the inputs are still needed
   for (const v1::LayerState& state : made.layers()) {
     const auto found = layers_.find(state.layer());
     if (found == layers_.end()) continue;
@@ -252,10 +291,10 @@ absl::StatusOr<v1::Checkpoint> DurableSession::Checkpoint(const std::string& che
         AbslView(StrCat("the call before on ", name(), " ended without an answer; repeat it before a checkpoint")));
   }
   Backoff backoff = NewBackoff();
-  return CheckpointWith(checkpoint_id, backoff);
+  return Recovered(backoff, [&] { return TryCheckpoint(checkpoint_id, backoff); });
 }
 
-absl::Status DurableSession::KeepWithinLimits(Backoff& backoff) {
+absl::Status DurableSession::KeepWithinLimits(const Backoff& backoff) {
   const int64_t kept = kept_bytes();
   bool due = kept > options_.max_kept_bytes;
   for (auto& [index, layer] : layers_) {
@@ -263,7 +302,8 @@ absl::Status DurableSession::KeepWithinLimits(Backoff& backoff) {
            layer.token_count() - checkpointed_counts_[index] >= options_.checkpoint_every_tokens;
   }
   if (!due) return absl::OkStatus();
-  absl::Status status = CheckpointWith("", backoff).status();
+  absl::Status status = TryCheckpoint("", backoff).status();
+  if (WorthAnotherTry(status) || SessionHasMoved(status)) return status;
   if (kept <= options_.max_kept_bytes || (status.ok() && kept_bytes() <= options_.max_kept_bytes)) return status;
   return MakeError(
       absl::StatusCode::kResourceExhausted, status.ok() ? std::string(reason::kDraftPending) : ErrorReason(status),

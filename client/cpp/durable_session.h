@@ -3,8 +3,10 @@
 // It keeps the inputs of every step since the newest durable copy of each layer (the server says how far that is). When
 // the server comes back with less than it had answered, the kept steps are sent again, with their original call
 // boundaries, so that the state is the same bits; then the call that failed goes on. A call whose reply was lost is
-// repeated under its request id, which the server answers from its memory. The caller sees every step applied once.
-// A step without a server that has --disk-dir is replayed from the session's start, so all inputs are kept.
+// repeated under its request id, which the server answers from its memory. Where that had no room for the reply
+// (REPLY_DROPPED), the session goes back to its durable copy, or is made anew, and takes the kept steps and this one
+// again. The caller sees every step applied once. On a server without --disk-dir a session is replayed from its start,
+// so all inputs are kept.
 //
 // Thread safety: one thread at a time; different sessions of one Client may be used at once. Ownership: the Client must
 // outlive it; it keeps copies of inputs, up to max_kept_bytes. While it is used nobody else may move the session.
@@ -46,7 +48,8 @@ struct DurableSessionOptions {
 struct DurableSessionStats {
   int64_t retries = 0;      // tries beyond the first, of whatever call
   int64_t recoveries = 0;   // times that the server had lost steps, or the whole session
-  int64_t recreations = 0;  // of those, the session was made anew
+  int64_t recreations = 0;  // the session was made anew, in a recovery or to go back
+  int64_t rewinds = 0;      // times that a reply was not stored any more, so the session went back to before its step
   int64_t replayed_steps = 0;
   int64_t replayed_tokens = 0;
   int64_t last_lost_tokens = 0;  // of the layer that lost most, at the last recovery
@@ -70,7 +73,8 @@ class DurableSession final {
   // DecodeRequest has one row. Beside the server's refusals of the step, after which nothing has moved:
   //   UNAVAILABLE, DEADLINE_EXCEEDED ..  overall_timeout has passed; the step may have been applied. Make the same call
   //                                      again to find out and go on; another is refused (FAILED_PRECONDITION).
-  //   DATA_LOSS                          the server lost more than is kept here, or somebody else moved the session
+  //   DATA_LOSS                          the server lost more than is kept here, or somebody else moved the session, or
+  //                                      (REPLY_DROPPED) the step is done, its reply is lost and there is no way back
   //   INTERNAL                           a replayed step gave other bytes than at first, on equal numerics
   //   RESOURCE_EXHAUSTED                 the inputs are over max_kept_bytes and the session cannot be made durable
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
@@ -80,7 +84,8 @@ class DurableSession final {
   // layer's is shorter. Other errors as above.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
 
-  // Makes the session durable now and forgets the inputs before. Errors as above.
+  // Makes the session durable now and forgets the inputs before. With an id it makes a copy to go back to by hand: a
+  // crash leaves the newest one without, so the inputs stay. Errors as above.
   absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id = "");
 
   // Ends the session on the server. OK where it is gone already.
@@ -93,31 +98,56 @@ class DurableSession final {
   const DurableSessionStats& stats() const { return stats_; }
 
  private:
-  struct Reply {
-    std::variant<v1::PrefillResponse, v1::DecodeResponse> message;
+  // What a step did.
+  struct StepResult {
     int64_t token_count = 0;
     int64_t durable_token_count = 0;
     Hash128 output;
   };
+  struct Reply {
+    std::variant<v1::PrefillResponse, v1::DecodeResponse> message;
+    StepResult result;
+  };
   struct AcceptCall {
     int32_t accepted_tokens = 0;
   };
-  // A call that was sent and not yet answered; kept when overall_timeout ends it.
+  // A call that is under way; kept when overall_timeout ends it without an answer.
   struct CallInFlight {
     std::variant<StepRequest, AcceptCall> what;
-    Hash128 identity;  // of what the caller asked for
-    std::string request_id;
-    bool applied = false;  // the server has done it, as its token counts tell
+    Hash128 identity;             // of what the caller asked for
+    std::string request_id = {};  // "": the next try takes a new one
+    bool sent = false;            // so it may have been applied
+    bool applied = false;         // the server has done it, as its token counts tell
+    bool copy_tried = false;      // the durable copy has the step in it, and the session is back there already
+    std::string refusal = {};     // the reason why the session has to be looked at
   };
 
   DurableSession(Client& client, DurableSessionOptions options);
   absl::Status Adopt(v1::Session session, Backoff& backoff);
-  absl::Status Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity, Backoff& backoff);
+
+  // A call in parts, for the loop that tries until it is answered (Recovered). Begin; then, until a try
+  // gives a result or TryAgainAfter says that none will: Prepare, send, and a wait. Finish or, where the time is over,
+  // GiveUp ends it.
+  absl::Status BeginStep(StepRequest request);
+  absl::Status BeginAccept(int32_t accepted_tokens);
+  absl::Status Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity);
+  // Brings the server's session to where the call can be made, and makes a checkpoint where one is due. One try.
+  absl::Status Prepare(const Backoff& backoff);
+  // After a try that failed, in Prepare or later: false where another will not do better.
+  bool TryAgainAfter(const absl::Status& status);
+  void GiveUp();
+  absl::Status FinishStep(const StepResult& result);
+  absl::Status FinishAccept(const v1::SessionTokenCounts& counts);
+  // The step in flight; its request, where it is a decode, and its place in a message of several.
+  StepRequest& step() { return std::get<StepRequest>(in_flight_->what); }
+  void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
+  void AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted_tokens) const;
+
   absl::StatusOr<Reply> RunStep(StepRequest request);
-  absl::Status Commit(StepRequest request, const Reply& reply);
-  absl::Status KeepWithinLimits(Backoff& backoff);
-  absl::StatusOr<v1::Checkpoint> CheckpointWith(const std::string& checkpoint_id, Backoff& backoff);
-  // The call's result once it is none that another try may better; Recovered brings the session back before each.
+  // One try where the inputs are too many, or it is time.
+  absl::Status KeepWithinLimits(const Backoff& backoff);
+  absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
+  // The call's result once it is none that another try may better; Recovered prepares each.
   template <typename Call>
   auto Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions()));
   template <typename Call>
@@ -125,6 +155,7 @@ class DurableSession final {
 
   Backoff NewBackoff() const;
   std::string NewRequestId();
+  const std::string& RequestIdInFlight();
   CallOptions TryOptions(const Backoff& backoff) const;
 
   // One try of a call.
@@ -133,19 +164,29 @@ class DurableSession final {
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(int32_t accepted_tokens, const std::string& request_id,
                                                     const Backoff& backoff);
 
-  // Waits, and brings the server's session to where this side believes it to be, or to where the
-  // call in flight has taken it.
-  absl::Status Recover(absl::Status cause, Backoff& backoff);
-  absl::Status RecoverOnce(const Backoff& backoff);
+  // Brings the server's session to where this side believes it to be, or to where the call in flight has taken it. One
+  // try, which goes on where the last one broke.
+  absl::Status Recover(const Backoff& backoff);
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
+  absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
+  // nullptr where the inputs of all layers are kept from the start; else a layer of which they are not.
+  const LayerSteps* NotKeptFromStart() const;
   bool IsWhereExpected(const v1::Session& session) const;
   void NoteLoss(const v1::Session& session, bool recreated);
+  // Whether the call in flight was applied and its reply is not to be had any more.
+  bool ReplyIsGone() const;
+  // Takes the session back to before the step in flight: to its durable copy, or to its start.
+  absl::Status Rewind(v1::Session* session, const Backoff& backoff);
+  // nullopt: there is no copy that the session could go on from.
+  absl::StatusOr<std::optional<v1::Session>> RestoreDurableCopy(const v1::Session& session, const Backoff& backoff);
+  absl::StatusOr<v1::Session> BeginAnew(const v1::Session& session, const Backoff& backoff);
   absl::Status CompareNumerics(const Backoff& backoff);
   absl::Status DropDrafts(v1::Session* session, const Backoff& backoff);
   absl::Status Replay(const v1::Session& session, const Backoff& backoff);
   absl::Status ReplayLayer(LayerSteps& layer, int64_t token_count, const Backoff& backoff);
   absl::Status ReplayStep(KeptStep& step, const Backoff& backoff);
   bool InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const;
+  bool InFlightIsAppliedIn(const v1::Session& session) const;
 
   // Constant after construction.
   Client& client_;
@@ -157,6 +198,7 @@ class DurableSession final {
   v1::Session session_;
   std::map<int32_t, LayerSteps> layers_;
   int64_t epoch_ = 0;
+  bool astray_ = false;            // the server's session may be elsewhere than this side believes
   bool needs_replay_ = false;      // the server has lost something and not all of it is back
   std::string numerics_id_;        // "": not known
   bool numerics_changed_ = false;  // then replies of before and after differ

@@ -34,7 +34,8 @@ bool SessionHasMoved(const absl::Status& status) {
   const std::string reason = ErrorReason(status);
   switch (status.code()) {
     case absl::StatusCode::kAborted:
-      return reason == reason::kEpochMismatch || reason == reason::kTokenCountMismatch;
+      return reason == reason::kEpochMismatch || reason == reason::kTokenCountMismatch ||
+             reason == reason::kReplyDropped;
     case absl::StatusCode::kNotFound:
       return reason == reason::kSessionNotFound;
     case absl::StatusCode::kFailedPrecondition:

@@ -21,7 +21,7 @@ namespace gdn {
 bool WorthAnotherTry(const absl::Status& status);
 
 // True where the session is not where the caller left it: EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_NOT_FOUND, a
-// draft that the caller does not know of.
+// draft that the caller does not know of; REPLY_DROPPED, where it is behind a step that the caller has no answer to.
 bool SessionHasMoved(const absl::Status& status);
 
 class Backoff {

@@ -143,7 +143,8 @@ grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::Decode
                .layer = request.layer(),
                .request_id = request.request_id(),
                .input = &request.hidden_states().hidden_states(),
-               .draft = request.draft()};
+               .draft = request.draft(),
+               .partial_ok = request.partial_ok()};
   for (int row = 0; row < request.sessions_size(); ++row) {
     step.rows.push_back(
         {.session = request.sessions(row),

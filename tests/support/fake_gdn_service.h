@@ -40,6 +40,7 @@ enum class Fault {
   kCrashAfter,   // .. and after it has done the call, and made it durable where that is due
   kRefuse,       // INVALID_ARGUMENT
   kOtherBytes,   // done, with a reply whose first byte is another
+  kDropReply,    // as kLoseReply, and the stored output is dropped: a retry is told REPLY_DROPPED
 };
 
 class FakeGdnService final : public v1::GdnService::Service {
@@ -60,13 +61,14 @@ class FakeGdnService final : public v1::GdnService::Service {
     int64_t checkpoint_every_tokens = 0;  // of any layer; 0: only by CheckpointSession
     bool durable_tier = true;
     bool forget_stored_replies = false;  // a retry is not answered from memory
+    bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
   };
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
   // The fault of the call-th Prefill, Decode or AcceptTokens from now on, counted from 0, replays included.
   void Plan(int call, Fault fault);
-  // Of the next calls of "CreateSession", "GetSession" or "CheckpointSession".
+  // Of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession" or "RestoreCheckpoint".
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Sessions come back from their newest checkpoints, in a new epoch; those without one are gone.
   void Crash();
@@ -139,18 +141,28 @@ class FakeGdnService final : public v1::GdnService::Service {
     const v1::Tensor* input = nullptr;
     bool prefill = false;
     bool draft = false;
+    bool partial_ok = false;
     std::vector<Row> rows = {};  // of one length
+  };
+  // What a step's layer says, and gives in this row.
+  struct RowResult {
+    grpc::Status status;
+    std::vector<float> output;
+    v1::LayerState state;
   };
 
   struct Layer {
     ToyState toy;
     std::string reply_id;
     std::string reply_payload;
-    std::string reply;  // serialized
+    std::vector<float> reply;
+    bool reply_dropped = false;
   };
   struct State {
     std::map<int32_t, Layer> layers;
     std::string accept_id;
+
+    void DropReplies();
   };
   struct Session {
     std::string create;  // the request, serialized
@@ -181,6 +193,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   // What it answers once the call is done.
   grpc::Status FailAfter(std::optional<Fault> fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CrashLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Save(Session& session, const std::string& checkpoint_id) const;
   void SaveIfDue(Session& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // nullptr: no such session, or no such layer.
   Session* FindSession(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -192,8 +205,11 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status Apply(const Step& step, Reply* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Why the step may not move the session's layer.
   grpc::Status Check(const Step& step, const Row& row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  grpc::Status Accept(const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response)
+  // Of the row's `tokens` tokens at `x`; with `look`, only whether they would be refused.
+  RowResult ApplyRow(const Step& step, const Row& row, const float* x, size_t tokens, bool look)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  grpc::Status Accept(const std::string& request_id, const v1::DraftAcceptance& acceptance,
+                      v1::SessionTokenCounts* counts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   mutable absl::Mutex mu_;

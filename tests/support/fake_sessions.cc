@@ -1,12 +1,10 @@
 // The sessions of FakeGdnService.
 #include "tests/support/fake_gdn_service.h"
 
-#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 #include "base/string_cat.h"
-#include "client/cpp/tensor_codec.h"
 #include "tests/support/server_error.h"
 
 namespace gdn {
@@ -92,6 +90,10 @@ grpc::Status FakeGdnService::AddSession(const std::string& name, const ToyStates
   return grpc::Status::OK;
 }
 
+void FakeGdnService::State::DropReplies() {
+  for (auto& [index, layer] : layers) layer.reply_dropped = true;
+}
+
 std::optional<Fault> FakeGdnService::TakeFault() {
   const auto planned = plan_.extract(log_.steps++);
   return planned.empty() ? std::nullopt : std::optional(planned.mapped());
@@ -127,12 +129,17 @@ void FakeGdnService::CrashLocked() {
   }
 }
 
+void FakeGdnService::Save(Session& session, const std::string& checkpoint_id) const {
+  State& copy = session.checkpoints[checkpoint_id] = session.now;
+  if (options_.save_no_outputs) copy.DropReplies();
+}
+
 void FakeGdnService::SaveIfDue(Session& session) {
   if (options_.checkpoint_every_tokens == 0) return;
   for (const auto& [index, layer] : session.now.layers) {
     const v1::LayerState state = Describe(session, index, layer);
     if (state.token_count() - state.durable_token_count() >= options_.checkpoint_every_tokens) {
-      session.checkpoints[""] = session.now;
+      Save(session, "");
       return;
     }
   }
@@ -208,137 +215,9 @@ grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessi
 grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
                                            v1::DeleteSessionResponse*) {
   absl::MutexLock lock(&mu_);
-  return sessions_.erase(request->name()) != 0 ? grpc::Status::OK : NoSession();
-}
-
-grpc::Status FakeGdnService::Check(const Step& step, const Row& row) {
-  const Session* const session = FindSession(row.session);
-  if (session == nullptr) return NoSession();
-  const Layer* const layer = FindLayer(row.session, step.layer);
-  if (layer == nullptr) return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kLayerNotGdn, "no such layer");
-  if (row.expected >= 0) log_.checked_calls.insert(step.call);
-  if ((options_.traces || row.epoch != 0) && row.epoch != session->epoch) {
-    return ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
-  }
-  if ((options_.traces || row.expected >= 0) && row.expected != layer->toy.token_count) {
-    return ServerError(grpc::StatusCode::ABORTED, reason::kTokenCountMismatch, "another token count");
-  }
-  if (layer->toy.draft.empty()) return grpc::Status::OK;
-  return ServerError(grpc::StatusCode::FAILED_PRECONDITION, reason::kDraftPending, "a draft");
-}
-
-template <typename Reply>
-grpc::Status FakeGdnService::Apply(const Step& step, Reply* reply) {
-  const auto input = TensorToFloats(*step.input);
-  const std::vector<int64_t> shape(step.input->shape().begin(), step.input->shape().end());
-  const size_t rows = step.rows.size();
-  if (!input.ok() || shape.empty() || shape.back() != kToyHidden ||
-      (!step.prefill && shape[0] != static_cast<int64_t>(rows))) {
-    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the input has another shape");
-  }
-  const std::string payload = StrCat(step.layer, step.prefill, step.draft, step.input->data());
-  if (!step.request_id.empty()) {
-    if (static_cast<int64_t>(input->size() * sizeof(float)) > kMaxStoredReplyBytes) {
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "the reply is too large to store");
-    }
-    log_.identified_calls.insert(step.call);
-    const Layer* const layer = FindLayer(step.rows[0].session, step.layer);
-    if (layer != nullptr && layer->reply_id == step.request_id) {
-      if (payload != layer->reply_payload) {
-        return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kRequestIdReused, "id");
-      }
-      reply->ParseFromString(layer->reply);
-      return grpc::Status::OK;
-    }
-  }
-  const size_t tokens = input->size() / rows / kToyHidden;
-  std::vector<float> output;
-  for (size_t row = 0; row < rows; ++row) {
-    if (grpc::Status status = Check(step, step.rows[row]); !status.ok()) return status;
-    Layer& layer = *FindLayer(step.rows[row].session, step.layer);
-    const float* const x = input->data() + row * tokens * kToyHidden;
-    ToyState moved = layer.toy;
-    moved.Advance(step.layer, x, tokens, options_.traces, output);
-    if (step.draft) {
-      layer.toy.draft.assign(x, x + tokens * kToyHidden);
-    } else {
-      if (step.prefill) moved.EndPrefill(tokens);
-      layer.toy = std::move(moved);
-    }
-    // As a real reply: durable counts are those of before this step's own checkpoint.
-    const v1::LayerState state = Describe(sessions_.at(step.rows[row].session), step.layer, layer);
-    const int64_t count = state.token_count() + (options_.wrong_token_count ? 1 : 0);
-    if constexpr (std::is_same_v<Reply, v1::PrefillResponse>) {
-      reply->set_token_count(count);
-      reply->set_durable_token_count(state.durable_token_count());
-    } else {
-      reply->add_token_counts(count);
-      reply->add_durable_token_counts(state.durable_token_count());
-    }
-  }
-  if (step.call == options_.faulty_call) {
-    for (float& y : output) y += options_.output_error;
-  }
-  *reply->mutable_output() = *MakeTensor(output, shape);
-  for (const Row& row : step.rows) {
-    Layer& layer = *FindLayer(row.session, step.layer);
-    layer.reply_id = options_.forget_stored_replies ? "" : step.request_id;
-    layer.reply_payload = payload;
-    layer.reply = reply->SerializeAsString();
-    SaveIfDue(sessions_.at(row.session));
-  }
-  return grpc::Status::OK;
-}
-
-template <typename Reply>
-grpc::Status FakeGdnService::RunStep(const Step& step, Reply* reply) {
-  absl::MutexLock lock(&mu_);
-  const std::optional<Fault> fault = TakeFault();
-  if (const auto failed = FailBefore(fault, reason::kNonFiniteInput)) return *failed;
-  if (grpc::Status status = Apply(step, reply); !status.ok()) return status;
-  if (fault == Fault::kOtherBytes) reply->mutable_output()->mutable_data()->front() ^= 1;
-  return FailAfter(fault);
-}
-template grpc::Status FakeGdnService::RunStep(const Step&, v1::PrefillResponse*);
-template grpc::Status FakeGdnService::RunStep(const Step&, v1::DecodeResponse*);
-
-grpc::Status FakeGdnService::Accept(const v1::AcceptTokensRequest& request, v1::AcceptTokensResponse* response) {
-  const v1::DraftAcceptance& acceptance = request.acceptances(0);
-  Session* const session = FindSession(acceptance.session());
-  if (session == nullptr) return NoSession();
-  State& state = session->now;
-  if (request.request_id().empty() || request.request_id() != state.accept_id) {
-    if (acceptance.session_epoch() != session->epoch) {
-      return ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
-    }
-    const auto accepted = static_cast<size_t>(acceptance.accepted_tokens());
-    for (const auto& [index, layer] : state.layers) {
-      if (!layer.toy.draft.empty() && acceptance.accepted_tokens() > layer.toy.draft_length()) {
-        return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kTooManyTokens, "longer than the draft");
-      }
-    }
-    for (auto& [index, layer] : state.layers) {
-      if (layer.toy.draft.empty()) continue;
-      std::vector<float> ignored;
-      layer.toy.Advance(index, layer.toy.draft.data(), accepted, options_.traces, ignored);
-      layer.toy.draft.clear();
-    }
-    state.accept_id = options_.forget_stored_replies ? "" : request.request_id();
-    SaveIfDue(*session);
-  }
-  v1::SessionTokenCounts* const counts = response->add_counts();
-  counts->set_session(acceptance.session());
-  for (const auto& [index, layer] : state.layers) *counts->add_layers() = Describe(*session, index, layer);
-  return grpc::Status::OK;
-}
-
-grpc::Status FakeGdnService::AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest* request,
-                                          v1::AcceptTokensResponse* response) {
-  absl::MutexLock lock(&mu_);
-  const std::optional<Fault> fault = TakeFault();
+  const std::optional<Fault> fault = TakeNext("DeleteSession");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  grpc::Status status = Accept(*request, response);
-  return status.ok() ? FailAfter(fault) : status;
+  return sessions_.erase(request->name()) != 0 ? FailAfter(fault) : NoSession();
 }
 
 grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
@@ -351,7 +230,7 @@ grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::C
   }
   Session* const session = FindSession(request->name());
   if (session == nullptr) return NoSession();
-  session->checkpoints[request->checkpoint_id()] = session->now;
+  Save(*session, request->checkpoint_id());
   v1::Checkpoint* const checkpoint = response->mutable_checkpoint();
   checkpoint->set_checkpoint_id(request->checkpoint_id());
   checkpoint->set_epoch(session->epoch);
@@ -362,16 +241,18 @@ grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::C
 grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest* request,
                                                v1::RestoreCheckpointResponse* response) {
   absl::MutexLock lock(&mu_);
+  const std::optional<Fault> fault = TakeNext("RestoreCheckpoint");
+  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   Session* const session = FindSession(request->name());
   if (session == nullptr) return NoSession();
   const auto checkpoint = session->checkpoints.find(request->checkpoint_id());
   if (checkpoint == session->checkpoints.end()) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such checkpoint");
+    return ServerError(grpc::StatusCode::NOT_FOUND, reason::kCheckpointNotFound, "no such checkpoint");
   }
   session->now = checkpoint->second;
   ++session->epoch;
   Describe(request->name(), *session, response->mutable_session());
-  return grpc::Status::OK;
+  return FailAfter(fault);
 }
 
 grpc::Status FakeGdnService::ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,

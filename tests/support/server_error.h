@@ -19,6 +19,7 @@ inline grpc::Status ServerError(grpc::StatusCode code, std::string_view reason, 
                                 const std::map<std::string, std::string>& metadata = {}) {
   google::rpc::Status details;
   details.set_code(code);
+  details.set_message(message);
   google::rpc::ErrorInfo info;
   info.set_reason(std::string(reason));
   info.set_domain("gdn.v1");

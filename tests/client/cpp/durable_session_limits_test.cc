@@ -81,12 +81,6 @@ TEST_F(Durable, SaysSoWhenTheCountIsNoCallBoundary) {
   ExpectDataLoss(Decode(0, 7), "no step of here ended there");
 }
 
-TEST_F(Durable, SaysSoWhenTheReplyOfAnAppliedStepIsNoLongerStored) {
-  Start({.forget_stored_replies = true});
-  service_->Plan(0, Fault::kLoseReply);
-  ExpectDataLoss(Decode(0, 7), "no longer stored");
-}
-
 TEST_F(Durable, SaysSoWhenTheServerCameBackFromAnOlderCopyThanItSaid) {
   Start({});
   RunPlain(1, 3);

@@ -48,6 +48,8 @@ TEST_F(Durable, TakesAStoredReplyThatCameBackWithTheCheckpoint) {
   service_->Plan(0, Fault::kCrashAfter);  // applied, durable, and the reply is lost with the server
   ASSERT_EQ(Decode(0, 2), absl::OkStatus());
   EXPECT_EQ(session_->token_count(0), 6);
+  ASSERT_EQ(Decode(0, 3), absl::OkStatus());  // hears of the new epoch
+  EXPECT_EQ(session_->token_count(0), 7);
   EXPECT_EQ(session_->stats().recoveries, 1);
   EXPECT_EQ(session_->stats().replayed_steps, 0);
   EXPECT_EQ(session_->stats().max_lost_tokens, 0);

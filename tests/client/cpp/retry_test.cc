@@ -44,6 +44,7 @@ TEST(WorthAnotherTry, IsNotWhatTheSameRequestMeetsAgain) {
 TEST(SessionHasMoved, IsByReasonAndCode) {
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kAborted, reason::kEpochMismatch)));
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kAborted, reason::kTokenCountMismatch)));
+  EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kAborted, reason::kReplyDropped)));
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kNotFound, reason::kSessionNotFound)));
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kFailedPrecondition, reason::kDraftPending)));
   EXPECT_FALSE(SessionHasMoved(Error(absl::StatusCode::kNotFound, reason::kModelNotFound)));

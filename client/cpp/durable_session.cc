@@ -7,6 +7,7 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "client/cpp/step_rows.h"
 
 namespace gdn {
 namespace {
@@ -158,6 +159,7 @@ absl::Status DurableSession::BeginStep(StepRequest request) {
                      StrCat(name(), " layer ", index, " has a draft; AcceptTokens comes first"),
                      {{"session", name()}, {"layer", StrCat(index)}});
   }
+  GDN_RETURN_IF_ERROR(CheckInMessage(request));
   const Hash128 identity = IdentityOf(request);
   return Begin(std::move(request), identity);
 }

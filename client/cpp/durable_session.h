@@ -1,20 +1,27 @@
 // One uninterrupted session on a server that may crash, restart or drain.
 //
-// It keeps the inputs of every step since the newest durable copy of each layer (the server says how far that is). When
-// the server comes back with less than it had answered, the kept steps are sent again, with their original call
-// boundaries, so that the state is the same bits; then the call that failed goes on. A call whose reply was lost is
-// repeated under its request id, which the server answers from its memory. Where that had no room for the reply
-// (REPLY_DROPPED), the session goes back to its durable copy, or is made anew, and takes the kept steps and this one
-// again. The caller sees every step applied once. On a server without --disk-dir a session is replayed from its start,
-// so all inputs are kept.
+// It keeps the inputs of every step since the newest durable copy of each layer
+// (the server says how far that is). When the server comes back with less than
+// it had answered, the kept steps are sent again, with their original call
+// boundaries, so that the state is the same bits; then the call that failed
+// goes on. A call whose reply was lost is repeated under its request id, which
+// the server answers from its memory. Where that has no room for the reply any
+// more (REPLY_DROPPED), the session goes back to its durable copy, or is made
+// anew, and takes the kept steps and this one again. The caller sees every step
+// applied once. On a server without --disk-dir a session is replayed from its
+// start, so all inputs are kept. DurableBatch (durable_batch.h) takes a step of
+// many such sessions in one call.
 //
-// Thread safety: one thread at a time; different sessions of one Client may be used at once. Ownership: the Client must
-// outlive it; it keeps copies of inputs, up to max_kept_bytes. While it is used nobody else may move the session.
+// Thread safety: one thread at a time; different sessions of one Client may be
+// used at once. Ownership: the Client must outlive it; it keeps copies of
+// inputs, up to max_kept_bytes. While it is used nobody else may move the
+// session.
 //
 //   v1::CreateSessionRequest create;
 //   create.set_model("models/qwen");
 //   GDN_ASSIGN_OR_RETURN(auto session, DurableSession::Create(client, create));
-//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse prompt, session->Prefill(prefill));  // fills in session, epoch, count, id
+//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse prompt,
+//   session->Prefill(prefill));  // fills in session, epoch, count, id
 //   GDN_ASSIGN_OR_RETURN(v1::DecodeResponse token, session->Decode(decode));
 #pragma once
 
@@ -39,7 +46,8 @@ struct DurableSessionOptions {
   absl::Duration overall_timeout = absl::Minutes(5);  // of a call of this class, waiting and replaying included
   absl::Duration first_backoff = absl::Milliseconds(50);
   absl::Duration longest_backoff = absl::Seconds(2);
-  int64_t max_kept_bytes = int64_t{256} << 20;  // of inputs; above it the session is checkpointed before the next step
+  int64_t max_kept_bytes = int64_t{256} << 20;  // of inputs; above it the session is
+                                                // checkpointed before the next step
   int64_t checkpoint_every_tokens = 0;          // CheckpointSession whenever a layer has gone on by so many; 0: the
                                                 // server's own policy alone
 };
@@ -49,7 +57,8 @@ struct DurableSessionStats {
   int64_t retries = 0;      // tries beyond the first, of whatever call
   int64_t recoveries = 0;   // times that the server had lost steps, or the whole session
   int64_t recreations = 0;  // the session was made anew, in a recovery or to go back
-  int64_t rewinds = 0;      // times that a reply was not stored any more, so the session went back to before its step
+  int64_t rewinds = 0;      // times that a reply was not stored any more, so the
+                            // session went back to before its step
   int64_t replayed_steps = 0;
   int64_t replayed_tokens = 0;
   int64_t last_lost_tokens = 0;  // of the layer that lost most, at the last recovery
@@ -58,34 +67,45 @@ struct DurableSessionStats {
 
 class DurableSession final {
  public:
-  // Makes the session, or finds it where the request names one that the same request has made. INVALID_ARGUMENT,
-  // NOT_FOUND, ALREADY_EXISTS, RESOURCE_EXHAUSTED of CreateSession. `client` is borrowed.
+  // Makes the session, or finds it where the request names one that the same
+  // request has made. INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS,
+  // RESOURCE_EXHAUSTED of CreateSession. `client` is borrowed.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Create(Client& client, v1::CreateSessionRequest request,
                                                                 DurableSessionOptions options = {});
-  // Goes on with a session that is there, from its token counts: an imported one, or a fork. It can be brought back
-  // only as far as it is durable: checkpoint it first. FAILED_PRECONDITION (DRAFT_PENDING) while it has a draft.
+  // Goes on with a session that is there, from its token counts: an imported
+  // one, or a fork. It can be brought back only as far as it is durable:
+  // checkpoint it first. FAILED_PRECONDITION (DRAFT_PENDING) while it has a
+  // draft.
   static absl::StatusOr<std::unique_ptr<DurableSession>> Attach(Client& client, const std::string& name,
                                                                 DurableSessionOptions options = {});
   DurableSession(const DurableSession&) = delete;
   DurableSession& operator=(const DurableSession&) = delete;
 
-  // One step. session, session_epoch, expected_token_count and request_id are set here, whatever they were; a
-  // DecodeRequest has one row. Beside the server's refusals of the step, after which nothing has moved:
-  //   UNAVAILABLE, DEADLINE_EXCEEDED ..  overall_timeout has passed; the step may have been applied. Make the same call
-  //                                      again to find out and go on; another is refused (FAILED_PRECONDITION).
-  //   DATA_LOSS                          the server lost more than is kept here, or somebody else moved the session, or
-  //                                      (REPLY_DROPPED) the step is done, its reply is lost and there is no way back
-  //   INTERNAL                           a replayed step gave other bytes than at first, on equal numerics
-  //   RESOURCE_EXHAUSTED                 the inputs are over max_kept_bytes and the session cannot be made durable
+  // One step. session, session_epoch, expected_token_count and request_id are
+  // set here, whatever they were; a DecodeRequest has one row. Beside the
+  // server's refusals of the step, after which nothing has moved:
+  //   UNAVAILABLE, DEADLINE_EXCEEDED ..  overall_timeout has passed; the step
+  //   may have been applied. Make the same call
+  //                                      again to find out and go on; another
+  //                                      is refused (FAILED_PRECONDITION).
+  //   DATA_LOSS                          the server lost more than is kept
+  //   here, or somebody else moved the session, or
+  //                                      (REPLY_DROPPED) the step is done, its
+  //                                      reply is lost and there is no way back
+  //   INTERNAL                           a replayed step gave other bytes than
+  //   at first, on equal numerics RESOURCE_EXHAUSTED                 the inputs
+  //   are over max_kept_bytes and the session cannot be made durable
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
 
-  // Accepts the first tokens of the draft in every layer that has one. INVALID_ARGUMENT (TOO_MANY_TOKENS) where a
-  // layer's is shorter. Other errors as above.
+  // Accepts the first tokens of the draft in every layer that has one.
+  // INVALID_ARGUMENT (TOO_MANY_TOKENS) where a layer's is shorter. Other errors
+  // as above.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
 
-  // Makes the session durable now and forgets the inputs before. With an id it makes a copy to go back to by hand: a
-  // crash leaves the newest one without, so the inputs stay. Errors as above.
+  // Makes the session durable now and forgets the inputs before. With an id it
+  // makes a copy to go back to by hand: a crash leaves the newest one without,
+  // so the inputs stay. Errors as above.
   absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id = "");
 
   // Ends the session on the server. OK where it is gone already.
@@ -98,6 +118,8 @@ class DurableSession final {
   const DurableSessionStats& stats() const { return stats_; }
 
  private:
+  friend class DurableBatch;
+
   // What a step did.
   struct StepResult {
     int64_t token_count = 0;
@@ -111,34 +133,40 @@ class DurableSession final {
   struct AcceptCall {
     int32_t accepted_tokens = 0;
   };
-  // A call that is under way; kept when overall_timeout ends it without an answer.
+  // A call that is under way; kept when overall_timeout ends it without an
+  // answer.
   struct CallInFlight {
     std::variant<StepRequest, AcceptCall> what;
     Hash128 identity;             // of what the caller asked for
     std::string request_id = {};  // "": the next try takes a new one
     bool sent = false;            // so it may have been applied
     bool applied = false;         // the server has done it, as its token counts tell
-    bool copy_tried = false;      // the durable copy has the step in it, and the session is back there already
+    bool copy_tried = false;      // the durable copy has the step in it, and the
+                                  // session is back there already
     std::string refusal = {};     // the reason why the session has to be looked at
   };
 
   DurableSession(Client& client, DurableSessionOptions options);
   absl::Status Adopt(v1::Session session, Backoff& backoff);
 
-  // A call in parts, for the loop that tries until it is answered (Recovered). Begin; then, until a try
-  // gives a result or TryAgainAfter says that none will: Prepare, send, and a wait. Finish or, where the time is over,
-  // GiveUp ends it.
+  // A call in parts, for the loops that try until it is answered (Recovered,
+  // DurableBatch). Begin; then, until a try gives a result or TryAgainAfter
+  // says that none will: Prepare, send, and a wait. Finish or, where the time
+  // is over, GiveUp ends it.
   absl::Status BeginStep(StepRequest request);
   absl::Status BeginAccept(int32_t accepted_tokens);
   absl::Status Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity);
-  // Brings the server's session to where the call can be made, and makes a checkpoint where one is due. One try.
+  // Brings the server's session to where the call can be made, and makes a
+  // checkpoint where one is due. One try.
   absl::Status Prepare(const Backoff& backoff);
-  // After a try that failed, in Prepare or later: false where another will not do better.
+  // After a try that failed, in Prepare or later: false where another will not
+  // do better.
   bool TryAgainAfter(const absl::Status& status);
   void GiveUp();
   absl::Status FinishStep(const StepResult& result);
   absl::Status FinishAccept(const v1::SessionTokenCounts& counts);
-  // The step in flight; its request, where it is a decode, and its place in a message of several.
+  // The step in flight; its request, where it is a decode, and its place in a
+  // message of several.
   StepRequest& step() { return std::get<StepRequest>(in_flight_->what); }
   void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
   void AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted_tokens) const;
@@ -147,7 +175,8 @@ class DurableSession final {
   // One try where the inputs are too many, or it is time.
   absl::Status KeepWithinLimits(const Backoff& backoff);
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
-  // The call's result once it is none that another try may better; Recovered prepares each.
+  // The call's result once it is none that another try may better; Recovered
+  // prepares each.
   template <typename Call>
   auto Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions()));
   template <typename Call>
@@ -164,18 +193,22 @@ class DurableSession final {
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(int32_t accepted_tokens, const std::string& request_id,
                                                     const Backoff& backoff);
 
-  // Brings the server's session to where this side believes it to be, or to where the call in flight has taken it. One
-  // try, which goes on where the last one broke.
+  // Brings the server's session to where this side believes it to be, or to
+  // where the call in flight has taken it. One try, which goes on where the
+  // last one broke.
   absl::Status Recover(const Backoff& backoff);
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
   absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
-  // nullptr where the inputs of all layers are kept from the start; else a layer of which they are not.
+  // nullptr where the inputs of all layers are kept from the start; else a
+  // layer of which they are not.
   const LayerSteps* NotKeptFromStart() const;
   bool IsWhereExpected(const v1::Session& session) const;
   void NoteLoss(const v1::Session& session, bool recreated);
-  // Whether the call in flight was applied and its reply is not to be had any more.
+  // Whether the call in flight was applied and its reply is not to be had any
+  // more.
   bool ReplyIsGone() const;
-  // Takes the session back to before the step in flight: to its durable copy, or to its start.
+  // Takes the session back to before the step in flight: to its durable copy,
+  // or to its start.
   absl::Status Rewind(v1::Session* session, const Backoff& backoff);
   // nullopt: there is no copy that the session could go on from.
   absl::StatusOr<std::optional<v1::Session>> RestoreDurableCopy(const v1::Session& session, const Backoff& backoff);

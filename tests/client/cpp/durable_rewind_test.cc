@@ -172,5 +172,19 @@ TEST_F(Durable, KeepsTheInputsBeforeANamedCheckpoint) {
   ExpectLike(truth);
 }
 
+TEST_F(Durable, RefusesStepsWhoseBytesAreElsewhereWhenTheyAreReplayed) {
+  Start({});
+  v1::DecodeRequest input = DecodeOf(0, 1);
+  v1::Tensor* const tensor = input.mutable_hidden_states()->mutable_hidden_states();
+  tensor->clear_data();
+  tensor->mutable_shared()->set_region("region");
+  ExpectError(session_->Decode(input).status(), absl::StatusCode::kInvalidArgument, reason::kInvalidSharedRange);
+  v1::PrefillRequest output = PrefillOf(0, 3, 1);
+  output.mutable_output_shared()->set_region("region");
+  ExpectError(session_->Prefill(output).status(), absl::StatusCode::kInvalidArgument, reason::kInvalidSharedRange);
+  EXPECT_EQ(Decode(0, 1), absl::OkStatus());
+  EXPECT_EQ(session_->token_count(0), 1);
+}
+
 }  // namespace
 }  // namespace gdn

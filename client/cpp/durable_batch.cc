@@ -1,0 +1,205 @@
+#include "client/cpp/durable_batch.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/random_id.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "client/cpp/rpc_status.h"
+#include "client/cpp/step_rows.h"
+
+namespace gdn {
+namespace {
+
+absl::Status OddReply(const std::string& what) {
+  return MakeError(absl::StatusCode::kInternal, reason::kInternal, what);
+}
+
+// Copies row `from` of `part` to row `to` of `whole`, which becomes like `part` with `rows` rows where it is empty.
+void PutRow(const v1::Tensor& part, size_t from, size_t to, size_t rows, v1::Tensor* whole) {
+  const size_t bytes = part.data().size() / static_cast<size_t>(part.shape(0));
+  if (whole->shape_size() == 0) {
+    whole->set_dtype(part.dtype());
+    *whole->mutable_shape() = part.shape();
+    whole->set_shape(0, static_cast<int64_t>(rows));
+    whole->mutable_data()->resize(bytes * rows);
+  }
+  whole->mutable_data()->replace(to * bytes, bytes, part.data(), from * bytes, bytes);
+}
+
+}  // namespace
+
+DurableBatch::DurableBatch(Client& client, DurableSessionOptions options)
+    : client_(client), options_(options), id_prefix_(RandomId()) {}
+
+absl::Status DurableBatch::Check(absl::Span<DurableSession* const> sessions) const {
+  if (sessions.empty()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kBatchTooLarge, "the batch has no session",
+                     {{"found", "0"}, {"expected", "1 or more"}});
+  }
+  std::set<std::string> names;
+  for (const DurableSession* const session : sessions) {
+    if (names.insert(session->name()).second) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
+                     StrCat(session->name(), " stands in the batch twice; its steps are serial"),
+                     {{"session", session->name()}});
+  }
+  return absl::OkStatus();
+}
+
+std::vector<absl::Status> DurableBatch::Run(absl::Span<DurableSession* const> sessions,
+                                            absl::FunctionRef<absl::Status(size_t)> begin, SendRows send) {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    absl::Status begun = begin(i);
+    const bool pending = begun.ok();
+    rows.push_back({.session = sessions[i], .status = std::move(begun), .pending = pending});
+  }
+  Backoff backoff({.first = options_.first_backoff,
+                   .longest = options_.longest_backoff,
+                   .deadline = absl::Now() + options_.overall_timeout});
+  for (;;) {
+    // What can be sent at once does not wait for what has to be brought back first.
+    for (const bool astray : {false, true}) TryOnce(rows, astray, backoff, send);
+    const auto waits = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.pending; });
+    if (waits == rows.end()) break;
+    const absl::Status wait = backoff.Wait(waits->status);
+    for (Row& row : rows) {
+      if (!row.pending) continue;
+      if (wait.ok()) {
+        ++row.session->stats_.retries;
+        continue;
+      }
+      row.session->GiveUp();
+      row.status = &row == &*waits ? wait : WithPrefix(row.status, "the last try, as the time for this call is over");
+      row.pending = false;
+    }
+  }
+  std::vector<absl::Status> statuses;
+  for (Row& row : rows) statuses.push_back(std::move(row.status));
+  return statuses;
+}
+
+void DurableBatch::TryOnce(std::vector<Row>& rows, bool astray, const Backoff& backoff, SendRows send) {
+  const std::string new_id = StrCat(id_prefix_, "-", next_request_++);
+  std::vector<Row*> tried;
+  std::map<std::string, std::vector<size_t>> calls;  // by request id: a row that may have been applied keeps its own
+  for (size_t i = 0; i < rows.size(); ++i) {
+    DurableSession& session = *rows[i].session;
+    if (!rows[i].pending || session.astray_ != astray) continue;
+    tried.push_back(&rows[i]);
+    rows[i].status = session.Prepare(backoff);
+    if (!rows[i].status.ok()) continue;
+    std::string& id = session.in_flight_->request_id;
+    if (id.empty()) id = new_id;
+    calls[id].push_back(i);
+  }
+  for (const auto& [id, members] : calls) {
+    CallOptions call = rows[members.front()].session->TryOptions(backoff);
+    call.timeout = std::min(options_.try_timeout, *call.timeout);
+    const std::vector<absl::Status> statuses = send(members, id, call);
+    for (size_t k = 0; k < members.size(); ++k) rows[members[k]].status = statuses[k];
+  }
+  for (Row* const row : tried) row->pending = !row->status.ok() && row->session->TryAgainAfter(row->status);
+}
+
+std::vector<absl::Status> DurableBatch::SendDecode(absl::Span<DurableSession* const> sessions,
+                                                   const std::vector<size_t>& rows, const std::string& id,
+                                                   const CallOptions& call, v1::Tensor* output) {
+  std::vector<v1::DecodeRequest*> parts;
+  for (const size_t row : rows) parts.push_back(&std::get<v1::DecodeRequest>(sessions[row]->step()));
+  v1::DecodeRequest request = JoinRows(parts);
+  for (const size_t row : rows) sessions[row]->AddRowTo(request, sessions[row]->token_count(request.layer()));
+  request.set_partial_ok(true);
+  request.set_request_id(id);
+  const absl::StatusOr<v1::DecodeResponse> reply = client_.Decode(request, call);
+  if (!reply.ok()) return std::vector<absl::Status>(rows.size(), reply.status());
+  const auto count = static_cast<int>(rows.size());
+  const v1::Tensor& tensor = reply->output();
+  const bool any = std::any_of(reply->row_statuses().begin(), reply->row_statuses().end(),
+                               [](const google::rpc::Status& status) { return status.code() == 0; });
+  if (reply->token_counts_size() != count || reply->row_statuses_size() != count ||
+      reply->durable_token_counts_size() != count ||
+      (any && (tensor.shape_size() == 0 || tensor.shape(0) != count || tensor.data().size() % rows.size() != 0))) {
+    return std::vector<absl::Status>(
+        rows.size(),
+        OddReply(StrCat("a Decode of ", count, " sessions was answered with ", reply->token_counts_size(),
+                        " token counts and ", reply->row_statuses_size(), " statuses, or rows of odd lengths")));
+  }
+  std::vector<absl::Status> statuses;
+  const size_t bytes = tensor.data().size() / rows.size();
+  for (size_t k = 0; k < rows.size(); ++k) {
+    const auto i = static_cast<int>(k);
+    absl::Status status = StatusFromRpc(reply->row_statuses(i));
+    if (status.ok()) {
+      status = sessions[rows[k]]->FinishStep({.token_count = reply->token_counts(i),
+                                              .durable_token_count = reply->durable_token_counts(i),
+                                              .output = HashBytes({tensor.data().data() + k * bytes, bytes})});
+      PutRow(tensor, k, rows[k], sessions.size(), output);
+    }
+    statuses.push_back(std::move(status));
+  }
+  return statuses;
+}
+
+absl::StatusOr<DurableBatch::Reply> DurableBatch::Decode(absl::Span<DurableSession* const> sessions,
+                                                         v1::DecodeRequest request) {
+  GDN_RETURN_IF_ERROR(Check(sessions));
+  StepRequest whole = std::move(request);
+  GDN_RETURN_IF_ERROR(CheckInMessage(whole));
+  GDN_ASSIGN_OR_RETURN(std::vector<v1::DecodeRequest> parts,
+                       CutRows(std::get<v1::DecodeRequest>(std::move(whole)), static_cast<int>(sessions.size())));
+  Reply reply;
+  reply.rows = Run(
+      sessions, [&](size_t row) { return sessions[row]->BeginStep(std::move(parts[row])); },
+      [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call) {
+        return SendDecode(sessions, rows, id, call, &reply.output);
+      });
+  return reply;
+}
+
+absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch::AcceptTokens(
+    absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens) {
+  GDN_RETURN_IF_ERROR(Check(sessions));
+  if (accepted_tokens.size() != sessions.size()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
+                     StrCat("accepted_tokens has ", accepted_tokens.size(), " entries, expected ", sessions.size(),
+                            ", one for each session"),
+                     {{"field", "accepted_tokens"}});
+  }
+  std::vector<absl::StatusOr<v1::SessionTokenCounts>> counts(sessions.size());
+  const auto send = [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call) {
+    v1::AcceptTokensRequest request;
+    for (const size_t row : rows) sessions[row]->AddRowTo(request, accepted_tokens[row]);
+    request.set_partial_ok(true);
+    request.set_request_id(id);
+    const absl::StatusOr<v1::AcceptTokensResponse> reply = client_.AcceptTokens(request, call);
+    const auto count = static_cast<int>(rows.size());
+    absl::Status whole = reply.status();
+    if (reply.ok() && (reply->counts_size() != count || reply->row_statuses_size() != count)) {
+      whole = OddReply(StrCat("AcceptTokens of ", count, " sessions was answered with ", reply->counts_size(),
+                              " entries and ", reply->row_statuses_size(), " statuses"));
+    }
+    std::vector<absl::Status> statuses(rows.size(), whole);
+    for (size_t k = 0; k < rows.size() && whole.ok(); ++k) {
+      statuses[k] = StatusFromRpc(reply->row_statuses(static_cast<int>(k)));
+      if (!statuses[k].ok()) continue;
+      counts[rows[k]] = reply->counts(static_cast<int>(k));
+      statuses[k] = sessions[rows[k]]->FinishAccept(*counts[rows[k]]);
+    }
+    return statuses;
+  };
+  const std::vector<absl::Status> statuses = Run(
+      sessions, [&](size_t row) { return sessions[row]->BeginAccept(accepted_tokens[row]); }, send);
+  for (size_t row = 0; row < sessions.size(); ++row) {
+    if (!statuses[row].ok()) counts[row] = statuses[row];
+  }
+  return counts;
+}
+
+}  // namespace gdn

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/string_cat.h"
@@ -70,9 +71,13 @@ std::unique_ptr<Client> HostileCaller::Invented() {
 
 std::string HostileCaller::NewId() { return StrCat("hostile-", number_, "-", ids_++); }
 
-absl::StatusOr<HostileAnswers> RunHostile(const std::string& target, absl::Duration time) {
+absl::StatusOr<HostileAnswers> RunHostile(const std::string& target, absl::Duration time,
+                                          const std::vector<std::string>& only) {
   std::vector<HostileKind> kinds = BadRequests();
   for (HostileKind& kind : GreedyRequests()) kinds.push_back(std::move(kind));
+  if (!only.empty()) {
+    std::erase_if(kinds, [&](const HostileKind& kind) { return !absl::c_linear_search(only, kind.name); });
+  }
   HostileTally tally;
   std::vector<std::thread> threads;
   for (const HostileKind& kind : kinds) {

@@ -105,7 +105,8 @@ std::vector<HostileKind> GreedyRequests();
 inline constexpr absl::Duration kHostilePatience = absl::Minutes(5);
 
 // Runs all kinds for at least `time`, and on until each has had an answer that it has to have. DEADLINE_EXCEEDED, with
-// the kinds and their answers, where that takes kHostilePatience more.
-absl::StatusOr<HostileAnswers> RunHostile(const std::string& target, absl::Duration time);
+// the kinds and their answers, where that takes kHostilePatience more. `only`: names of kinds; none: all.
+absl::StatusOr<HostileAnswers> RunHostile(const std::string& target, absl::Duration time,
+                                          const std::vector<std::string>& only = {});
 
 }  // namespace gdn

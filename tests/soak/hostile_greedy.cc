@@ -129,6 +129,15 @@ void InventedPrincipals(HostileCaller& me) {
   }
 }
 
+// Many principals that have all been invented by one client, each with a prefill at any time.
+void Crowd(HostileCaller& me) {
+  const std::unique_ptr<Client> invented = me.Invented();
+  const std::string id = me.NewId();
+  me.Note(invented->CreateSession(me.small().Creation(id)).status());
+  const v1::PrefillRequest prefill = me.small().Prefill(Name(id), 0, 512);
+  while (!me.over()) me.Note(invented->Prefill(prefill).status());
+}
+
 // Hundreds of connections: some do nothing, some begin a call, some send half a message, some ping without end.
 void Connections(HostileCaller& me) {
   constexpr int kConnections = 240;
@@ -165,6 +174,7 @@ std::vector<HostileKind> GreedyRequests() {
           {"prefills", 4, {}, Prefills},
           {"evictions", 2, {}, Evictions},
           {"invented principals", 4, {"SESSION_NOT_FOUND"}, InventedPrincipals},
+          {"crowd", 16, {}, Crowd},
           {"connections", 1, {"ENHANCE_YOUR_CALM"}, Connections}};
 }
 

@@ -25,6 +25,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/child_process.h"
 #include "base/status_macros.h"
@@ -39,6 +40,8 @@
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(double, seconds, 60, "Alone, and again beside the hostile one.");
 ABSL_FLAG(double, calls_per_s, 50, "Of the well-behaved one.");
+ABSL_FLAG(std::vector<std::string>, kinds, {}, "Kinds of hostility, to tell what one does; none: all.");
+ABSL_FLAG(std::vector<std::string>, server_flags, {}, "More flags of the servers, such as --backend=gpu.");
 ABSL_FLAG(int32_t, trace_calls, 0, "Calls that the server keeps traces of, to tell where slow ones had to wait.");
 ABSL_FLAG(bool, check_memory, true,
           "Whether more memory than the flags allow is a failure; sanitizers take their own.");
@@ -81,7 +84,8 @@ absl::Status BeHostile() {
   LowerThisThread(19);  // what clients do to each other on their own processors is not the server's matter
   while (!std::filesystem::exists(absl::GetFlag(FLAGS_begin_file))) absl::SleepFor(absl::Milliseconds(5));
   GDN_ASSIGN_OR_RETURN(const HostileAnswers answers,
-                       RunHostile(absl::GetFlag(FLAGS_hostile_to), absl::Seconds(absl::GetFlag(FLAGS_seconds))));
+                       RunHostile(absl::GetFlag(FLAGS_hostile_to), absl::Seconds(absl::GetFlag(FLAGS_seconds)),
+                                  absl::GetFlag(FLAGS_kinds)));
   for (const auto& [kind, counts] : answers) {
     std::string text;
     for (const auto& [answer, count] : counts) text += StrCat(text.empty() ? "" : ", ", answer, " ", count);
@@ -118,14 +122,14 @@ Halves SplitProcessors() {
   return {.server = {all.begin(), middle}, .clients = {middle, all.end()}};
 }
 
-// Where the time of the slowest tenth of the client's last calls went.
+// Where the time of the slowest fiftieth of the client's last calls went.
 absl::Status PrintSlowest(const std::string& target, const std::string& token) {
   if (absl::GetFlag(FLAGS_trace_calls) == 0) return absl::OkStatus();
   GDN_ASSIGN_OR_RETURN(v1::TraceCallsResponse traces, Client::Connect(target, {.token = token})->TraceCalls({}));
   auto& calls = *traces.mutable_calls();
   std::sort(calls.begin(), calls.end(),
             [](const v1::CallTrace& a, const v1::CallTrace& b) { return a.duration_ns() > b.duration_ns(); });
-  const int slowest = (calls.size() + 9) / 10;
+  const int slowest = (calls.size() + 49) / 50;
   std::map<std::string, double> stages_ms;
   for (int i = 0; i < slowest; ++i) {
     stages_ms["all"] += 1e-6 * static_cast<double>(calls[i].duration_ns()) / slowest;
@@ -166,7 +170,10 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   const std::string hostile_log = folder + "/hostile.log";
   const Limits limits;
   std::filesystem::create_directory(folder + "/disk");
-  std::vector<std::string> flags = limits.Flags();
+  std::vector<std::string> undisturbed_flags = absl::GetFlag(FLAGS_server_flags);
+  std::vector<std::string> flags = undisturbed_flags;
+  undisturbed_flags.push_back("--device-state-bytes=256MiB");
+  for (std::string& flag : limits.Flags()) flags.push_back(std::move(flag));
   flags.push_back(StrCat("--disk-dir=", folder, "/disk"));
   flags.push_back(StrCat("--listen=", socket));
   flags.push_back(StrCat("--trace-calls=", absl::GetFlag(FLAGS_trace_calls)));
@@ -175,14 +182,15 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   const std::string machine = MachineName();
   const Halves halves = SplitProcessors();
   GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.server));
-  ServerProcess undisturbed(program, {"--device-state-bytes=256MiB"}, folder, "undisturbed");
+  ServerProcess undisturbed(program, undisturbed_flags, folder, "undisturbed");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
   ServerProcess server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());
   GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.clients));
   GDN_ASSIGN_OR_RETURN(ChildProcess hostile,
                        ChildProcess::Start({self, StrCat("--hostile_to=", server.target()),
-                                            StrCat("--begin_file=", begin_file), StrCat("--seconds=", seconds)},
+                                            StrCat("--begin_file=", begin_file), StrCat("--seconds=", seconds),
+                                            StrCat("--kinds=", absl::StrJoin(absl::GetFlag(FLAGS_kinds), ","))},
                                            hostile_log));
   GDN_ASSIGN_OR_RETURN(const ProcessFigures at_rest, ReadProcess(server.pid()));
   GDN_ASSIGN_OR_RETURN(const StepFeed feed, LearnFeed(undisturbed.target()));

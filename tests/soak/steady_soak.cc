@@ -44,6 +44,7 @@ ABSL_FLAG(int32_t, on_device, 300, "Sessions that the device has room for.");
 ABSL_FLAG(int32_t, on_host, 100, "Sessions that host memory has room for; the others are on the disk.");
 ABSL_FLAG(int64_t, tokens, 512, "Of a session in each layer, before it begins anew.");
 ABSL_FLAG(uint64_t, seed, 1, "Of inputs and picks.");
+ABSL_FLAG(std::vector<std::string>, server_flags, {}, "More flags of both servers, such as --backend=gpu.");
 ABSL_FLAG(bool, check_trends, true, "Whether a figure that climbs or falls is a failure.");
 ABSL_FLAG(std::string, samples, "", "A file for all samples, as text.");
 
@@ -234,10 +235,14 @@ absl::StatusOr<std::string> Moves(Client& client) {
 }
 
 absl::StatusOr<StepFeed> LearnFeed(const std::string& program, const std::string& folder) {
-  ServerProcess undisturbed(program, {"--device-state-bytes=256MiB"}, folder, "undisturbed");
+  std::vector<std::string> flags = absl::GetFlag(FLAGS_server_flags);
+  flags.push_back("--device-state-bytes=256MiB");
+  ServerProcess undisturbed(program, flags, folder, "undisturbed");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
-  return StepFeed::Learn(*Client::Connect(undisturbed.target()),
-                         {.tokens = absl::GetFlag(FLAGS_tokens), .seed = absl::GetFlag(FLAGS_seed)});
+  FeedOptions options{.key_heads = 4, .value_heads = 8, .key_dim = 64, .value_dim = 64};  // 400 KiB a session
+  options.tokens = absl::GetFlag(FLAGS_tokens);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  return StepFeed::Learn(*Client::Connect(undisturbed.target()), options);
 }
 
 absl::Status RunSoak(const std::string& folder) {
@@ -246,11 +251,12 @@ absl::Status RunSoak(const std::string& folder) {
   const int callers = absl::GetFlag(FLAGS_callers);
   GDN_ASSIGN_OR_RETURN(const StepFeed feed, LearnFeed(program, folder));
   std::filesystem::create_directory(folder + "/disk");
-  ServerProcess server(program,
-                       {StrCat("--device-state-bytes=", absl::GetFlag(FLAGS_on_device) * feed.session_bytes()),
-                        StrCat("--host-state-bytes=", absl::GetFlag(FLAGS_on_host) * feed.session_bytes()),
-                        StrCat("--disk-dir=", folder, "/disk"), "--trace-calls=256"},
-                       folder, "server");
+  std::vector<std::string> flags = absl::GetFlag(FLAGS_server_flags);
+  flags.push_back(StrCat("--device-state-bytes=", absl::GetFlag(FLAGS_on_device) * feed.session_bytes()));
+  flags.push_back(StrCat("--host-state-bytes=", absl::GetFlag(FLAGS_on_host) * feed.session_bytes()));
+  flags.push_back(StrCat("--disk-dir=", folder, "/disk"));
+  flags.push_back("--trace-calls=256");
+  ServerProcess server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());
   const std::unique_ptr<Client> client = Client::Connect(server.target());
 

@@ -150,7 +150,7 @@ std::vector<absl::Status> DurableBatch::SendDecode(absl::Span<DurableSession* co
 absl::StatusOr<DurableBatch::Reply> DurableBatch::Decode(absl::Span<DurableSession* const> sessions,
                                                          v1::DecodeRequest request) {
   GDN_RETURN_IF_ERROR(Check(sessions));
-  StepRequest whole = std::move(request);
+  SessionStep whole = std::move(request);
   GDN_RETURN_IF_ERROR(CheckInMessage(whole));
   GDN_ASSIGN_OR_RETURN(std::vector<v1::DecodeRequest> parts,
                        CutRows(std::get<v1::DecodeRequest>(std::move(whole)), static_cast<int>(sessions.size())));

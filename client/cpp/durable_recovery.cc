@@ -59,7 +59,7 @@ void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted
   acceptance->set_session_epoch(epoch_);
 }
 
-absl::StatusOr<DurableSession::Reply> DurableSession::Send(StepRequest& request, const std::string& request_id,
+absl::StatusOr<DurableSession::Reply> DurableSession::Send(SessionStep& request, const std::string& request_id,
                                                            int64_t token_count, const Backoff& backoff) {
   Reply reply;
   if (auto* const prefill = std::get_if<v1::PrefillRequest>(&request)) {
@@ -125,7 +125,7 @@ absl::Status DurableSession::Recover(const Backoff& backoff) {
     if (in_flight_.has_value()) {
       // A stored reply tells of a draft that is dropped below, or of an acceptance before it: these begin anew. A step
       // keeps its id, for the server may have applied it, saved it and lost only the reply.
-      const auto* const step = std::get_if<StepRequest>(&in_flight_->what);
+      const auto* const step = std::get_if<SessionStep>(&in_flight_->what);
       if (step == nullptr || IsDraft(*step)) in_flight_->request_id.clear();
     }
     GDN_RETURN_IF_ERROR(CompareNumerics(backoff));
@@ -166,7 +166,7 @@ absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
 }
 
 bool DurableSession::ReplyIsGone() const {
-  const auto* const step = std::get_if<StepRequest>(&in_flight_->what);
+  const auto* const step = std::get_if<SessionStep>(&in_flight_->what);
   if (step == nullptr) return false;
   const std::string& refusal = in_flight_->refusal;
   // The id is looked at first: where it is the count or a draft that is refused, the server has forgotten the id.
@@ -248,7 +248,7 @@ bool DurableSession::InFlightIsAppliedIn(const v1::Session& session) const {
 bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_count) const {
   if (!in_flight_.has_value() || !in_flight_->sent) return false;
   int64_t tokens = 0;
-  if (const auto* const step = std::get_if<StepRequest>(&in_flight_->what)) {
+  if (const auto* const step = std::get_if<SessionStep>(&in_flight_->what)) {
     if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens = StepTokens(*step);
   } else if (layer.draft().has_value()) {
     tokens = std::get<AcceptCall>(in_flight_->what).accepted_tokens;
@@ -266,7 +266,7 @@ bool DurableSession::IsWhereExpected(const v1::Session& session) const {
     const bool same_count = state.token_count() == layer.token_count();
     bool expected = same_count && state.draft_length() == draft;
     if (in_flight_.has_value()) {
-      const auto* const step = std::get_if<StepRequest>(&in_flight_->what);
+      const auto* const step = std::get_if<SessionStep>(&in_flight_->what);
       const bool drafts_here = step != nullptr && IsDraft(*step) && StepLayer(*step) == state.layer();
       expected |= state.draft_length() == 0 && InFlightIsApplied(layer, state.token_count());
       expected |= same_count && drafts_here && state.draft_length() == StepTokens(*step);

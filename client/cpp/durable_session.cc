@@ -13,7 +13,7 @@ namespace gdn {
 namespace {
 
 // What the caller asked for: the request without what this side fills in.
-Hash128 IdentityOf(StepRequest request) {
+Hash128 IdentityOf(SessionStep request) {
   std::visit(
       [](auto& step) {
         step.clear_request_id();
@@ -139,7 +139,7 @@ int64_t DurableSession::kept_bytes() const {
   return bytes;
 }
 
-absl::Status DurableSession::Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity) {
+absl::Status DurableSession::Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity) {
   if (!in_flight_.has_value()) {
     in_flight_ = {.what = std::move(what), .identity = identity};
     return absl::OkStatus();
@@ -150,7 +150,7 @@ absl::Status DurableSession::Begin(std::variant<StepRequest, AcceptCall> what, H
                       " ended without an answer and may have been applied; repeat it before another one")));
 }
 
-absl::Status DurableSession::BeginStep(StepRequest request) {
+absl::Status DurableSession::BeginStep(SessionStep request) {
   const int32_t index = StepLayer(request);
   const auto found = layers_.find(index);
   if (found == layers_.end()) return NoSuchLayer(name(), index);
@@ -202,7 +202,7 @@ void DurableSession::GiveUp() {
 }
 
 absl::Status DurableSession::FinishStep(const StepResult& result) {
-  StepRequest request = std::get<StepRequest>(std::move(std::exchange(in_flight_, std::nullopt)->what));
+  SessionStep request = std::get<SessionStep>(std::move(std::exchange(in_flight_, std::nullopt)->what));
   LayerSteps& layer = layers_.at(StepLayer(request));
   const bool draft = IsDraft(request);
   KeptStep step{.request = std::move(request),
@@ -239,7 +239,7 @@ absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(StepRequest request) {
+absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(SessionStep request) {
   GDN_RETURN_IF_ERROR(BeginStep(std::move(request)));
   Backoff backoff = NewBackoff();
   GDN_ASSIGN_OR_RETURN(Reply reply, Recovered(backoff, [&] {

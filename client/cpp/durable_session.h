@@ -136,7 +136,7 @@ class DurableSession final {
   // A call that is under way; kept when overall_timeout ends it without an
   // answer.
   struct CallInFlight {
-    std::variant<StepRequest, AcceptCall> what;
+    std::variant<SessionStep, AcceptCall> what;
     Hash128 identity;             // of what the caller asked for
     std::string request_id = {};  // "": the next try takes a new one
     bool sent = false;            // so it may have been applied
@@ -153,9 +153,9 @@ class DurableSession final {
   // DurableBatch). Begin; then, until a try gives a result or TryAgainAfter
   // says that none will: Prepare, send, and a wait. Finish or, where the time
   // is over, GiveUp ends it.
-  absl::Status BeginStep(StepRequest request);
+  absl::Status BeginStep(SessionStep request);
   absl::Status BeginAccept(int32_t accepted_tokens);
-  absl::Status Begin(std::variant<StepRequest, AcceptCall> what, Hash128 identity);
+  absl::Status Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity);
   // Brings the server's session to where the call can be made, and makes a
   // checkpoint where one is due. One try.
   absl::Status Prepare(const Backoff& backoff);
@@ -167,11 +167,11 @@ class DurableSession final {
   absl::Status FinishAccept(const v1::SessionTokenCounts& counts);
   // The step in flight; its request, where it is a decode, and its place in a
   // message of several.
-  StepRequest& step() { return std::get<StepRequest>(in_flight_->what); }
+  SessionStep& step() { return std::get<SessionStep>(in_flight_->what); }
   void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
   void AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted_tokens) const;
 
-  absl::StatusOr<Reply> RunStep(StepRequest request);
+  absl::StatusOr<Reply> RunStep(SessionStep request);
   // One try where the inputs are too many, or it is time.
   absl::Status KeepWithinLimits(const Backoff& backoff);
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
@@ -188,7 +188,7 @@ class DurableSession final {
   CallOptions TryOptions(const Backoff& backoff) const;
 
   // One try of a call.
-  absl::StatusOr<Reply> Send(StepRequest& request, const std::string& request_id, int64_t token_count,
+  absl::StatusOr<Reply> Send(SessionStep& request, const std::string& request_id, int64_t token_count,
                              const Backoff& backoff);
   absl::StatusOr<v1::SessionTokenCounts> SendAccept(int32_t accepted_tokens, const std::string& request_id,
                                                     const Backoff& backoff);

@@ -24,22 +24,22 @@ int64_t Tokens(const v1::DecodeRequest& request) {
   return tensor.shape_size() > 1 ? tensor.shape(1) : 0;
 }
 
-int64_t RequestBytes(const StepRequest& request) {
+int64_t RequestBytes(const SessionStep& request) {
   return static_cast<int64_t>(std::visit([](const auto& step) { return step.ByteSizeLong(); }, request));
 }
 
 }  // namespace
 
-int32_t StepLayer(const StepRequest& request) {
+int32_t StepLayer(const SessionStep& request) {
   return std::visit([](const auto& step) { return step.layer(); }, request);
 }
 
-bool IsDraft(const StepRequest& request) {
+bool IsDraft(const SessionStep& request) {
   const auto* const decode = std::get_if<v1::DecodeRequest>(&request);
   return decode != nullptr && decode->draft();
 }
 
-int64_t StepTokens(const StepRequest& request) {
+int64_t StepTokens(const SessionStep& request) {
   return std::visit([](const auto& step) { return Tokens(step); }, request);
 }
 

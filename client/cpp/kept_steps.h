@@ -20,15 +20,15 @@
 
 namespace gdn {
 
-using StepRequest = std::variant<v1::PrefillRequest, v1::DecodeRequest>;  // a DecodeRequest of one row
+using SessionStep = std::variant<v1::PrefillRequest, v1::DecodeRequest>;  // a DecodeRequest of one row
 
-int32_t StepLayer(const StepRequest& request);
-bool IsDraft(const StepRequest& request);
+int32_t StepLayer(const SessionStep& request);
+bool IsDraft(const SessionStep& request);
 // Tokens that the request brings; 0 where its input has no shape to tell (the server will refuse it).
-int64_t StepTokens(const StepRequest& request);
+int64_t StepTokens(const SessionStep& request);
 
 struct KeptStep {
-  StepRequest request;
+  SessionStep request;
   int64_t before = 0;   // tokens that the layer had seen
   int64_t tokens = 0;   // by which its count moved; of a draft: those that were accepted
   Hash128 output = {};  // of the first reply's bytes

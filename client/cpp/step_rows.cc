@@ -42,7 +42,7 @@ absl::Status Refused(std::string_view reason, const std::string& field, const st
 
 }  // namespace
 
-absl::Status CheckInMessage(StepRequest& step) {
+absl::Status CheckInMessage(SessionStep& step) {
   std::string shared;
   const bool output = std::visit([](const auto& request) { return request.has_output_shared(); }, step);
   if (output) shared = "output_shared";

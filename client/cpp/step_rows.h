@@ -17,7 +17,7 @@ namespace gdn {
 
 // INVALID_ARGUMENT (INVALID_SHARED_RANGE) where a tensor of the step lies in shared memory, or its output is to go
 // there: such bytes are others when the step is replayed.
-absl::Status CheckInMessage(StepRequest& step);
+absl::Status CheckInMessage(SessionStep& step);
 
 // Each row with its padding; it names no session, epoch, count or request id. INVALID_ARGUMENT (INVALID_TENSOR_SHAPE,
 // INVALID_TENSOR_DATA, INVALID_LENGTHS) where a tensor or `lengths` has not so many rows.

@@ -7,14 +7,14 @@
 namespace gdn {
 namespace {
 
-StepRequest Prefill(int64_t tokens) {
+SessionStep Prefill(int64_t tokens) {
   v1::PrefillRequest request;
   request.set_layer(3);
   request.mutable_delta_rule()->mutable_q()->add_shape(tokens);
   return request;
 }
 
-StepRequest Decode(int64_t tokens, bool draft = false) {
+SessionStep Decode(int64_t tokens, bool draft = false) {
   v1::DecodeRequest request;
   request.set_layer(3);
   request.set_draft(draft);
@@ -23,17 +23,17 @@ StepRequest Decode(int64_t tokens, bool draft = false) {
   return request;
 }
 
-KeptStep Kept(StepRequest request, int64_t before, int64_t tokens) {
+KeptStep Kept(SessionStep request, int64_t before, int64_t tokens) {
   return {.request = std::move(request), .before = before, .tokens = tokens};
 }
 
-TEST(StepRequest, TellsItsLayerTokensAndWhetherItIsADraft) {
+TEST(SessionStep, TellsItsLayerTokensAndWhetherItIsADraft) {
   EXPECT_EQ(StepLayer(Prefill(5)), 3);
   EXPECT_EQ(StepTokens(Prefill(5)), 5);
   EXPECT_FALSE(IsDraft(Prefill(5)));
   EXPECT_EQ(StepTokens(Decode(4)), 4);
   EXPECT_TRUE(IsDraft(Decode(4, true)));
-  StepRequest shorter = Decode(4);
+  SessionStep shorter = Decode(4);
   std::get<v1::DecodeRequest>(shorter).add_lengths(2);
   EXPECT_EQ(StepTokens(shorter), 2);
   EXPECT_EQ(StepTokens(v1::PrefillRequest()), 0);

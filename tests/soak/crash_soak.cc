@@ -4,15 +4,19 @@
 //
 // Two servers of the same program run: one is never disturbed; the other has a disk and a checkpoint policy, is killed
 // (SIGKILL) once a round and started again. Each session, in a thread of its own, takes every step on both, through
-// DurableSession: prefills, decodes and drafts of all layers, made from the seed. Exit code 1 where an answer differs
-// by a bit, a step was applied other than once, or a kill cost a layer more tokens than the checkpoint interval.
+// DurableSession: prefills, decodes and drafts of all layers, made from the seed. Beside them some sessions of each
+// kind are stepped together, through DurableBatch on the server that is killed, and one by one on the other. Exit code 1
+// where an answer differs by a bit, a step was applied other than once, or a kill cost a layer more tokens than the
+// checkpoint interval.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -24,7 +28,9 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/temporary_folder.h"
+#include "client/cpp/durable_batch.h"
 #include "client/cpp/durable_session.h"
+#include "client/cpp/step_rows.h"
 #include "client/cpp/tensor_codec.h"
 #include "tests/soak/server_process.h"
 #include "tests/support/random.h"
@@ -34,6 +40,7 @@ ABSL_FLAG(std::string, model, "", "A checkpoint's folder; empty: operator sessio
 ABSL_FLAG(int32_t, rounds, 5, "How often the server is killed.");
 ABSL_FLAG(uint64_t, seed, 1, "Of inputs, steps and moments.");
 ABSL_FLAG(int32_t, sessions, 3, "Operator sessions; with --model, as many of the model.");
+ABSL_FLAG(int32_t, batched, 3, "More sessions of each kind, which are decoded in one call; 0: none.");
 ABSL_FLAG(int32_t, interval, 16, "Tokens between two checkpoints (--checkpoint-every-tokens).");
 ABSL_FLAG(int32_t, longest_life_ms, 400, "A server lives at most so long before it is killed.");
 ABSL_FLAG(std::vector<std::string>, server_flags, {}, "More flags of both servers, such as --backend=gpu.");
@@ -45,9 +52,9 @@ constexpr int32_t kKeyHeads = 2, kValueHeads = 4, kKeyDim = 16, kValueDim = 24, 
 constexpr int kMaxPrefill = 12;  // with the interval, what a kill may cost: a prefill is not cut by a checkpoint
 constexpr int kMaxDraft = 4;
 
-// What a session is made of, and the inputs that fit it.
+// What sessions that are stepped together are made of, and the inputs that fit them.
 struct Plan {
-  v1::CreateSessionRequest create;
+  std::vector<v1::CreateSessionRequest> create;  // one: stepped alone
   std::vector<int32_t> layers;
   int64_t hidden_size = 0;  // 0: an operator session
 };
@@ -64,7 +71,7 @@ v1::Tensor Uniform(const std::vector<int64_t>& shape, float low, float high, Ran
   return *MakeTensor(random.Uniform(count, low, high), shape);
 }
 
-// `leading` is [T] of a prefill, [1, T] of a decode.
+// `leading` is [T] of a prefill, [B, T] of a decode.
 template <typename Request>
 void SetInput(const Plan& plan, const std::vector<int64_t>& leading, Random& random, Request* request) {
   const auto shape = [&leading](std::initializer_list<int64_t> rest) {
@@ -100,14 +107,20 @@ struct Soak {
   }
 };
 
-// One session on both servers.
-class Twin {
+// The sessions of a plan on both servers.
+class Twins {
  public:
-  Twin(Soak* soak, Plan plan, uint64_t seed) : soak_(soak), plan_(std::move(plan)), random_(seed) {}
+  Twins(Soak* soak, Plan plan, uint64_t seed) : soak_(soak), plan_(std::move(plan)), random_(seed) {}
 
   absl::Status Run(Client& undisturbed, Client& crashing) {
-    GDN_ASSIGN_OR_RETURN(truth_, DurableSession::Create(undisturbed, plan_.create));
-    GDN_ASSIGN_OR_RETURN(tested_, DurableSession::Create(crashing, plan_.create));
+    for (const v1::CreateSessionRequest& create : plan_.create) {
+      GDN_ASSIGN_OR_RETURN(auto truth, DurableSession::Create(undisturbed, create));
+      GDN_ASSIGN_OR_RETURN(auto tested, DurableSession::Create(crashing, create));
+      truth_.push_back(std::move(truth));
+      together_.push_back(tested.get());
+      tested_.push_back(std::move(tested));
+    }
+    batch_.emplace(crashing);
     for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Prefill(layer));
     while (!soak_->over) {
       const int kind = random_.NextInt(0, 19);
@@ -116,99 +129,137 @@ class Twin {
       } else if (kind < 5) {
         GDN_RETURN_IF_ERROR(Draft());
       } else {
-        for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, 1, false));
+        for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, {}, false));
       }
     }
-    GDN_ASSIGN_OR_RETURN(const v1::Session found, crashing.GetSession(tested_->name()));
-    for (const v1::LayerState& state : found.layers()) {
-      if (state.token_count() != truth_->token_count(state.layer())) {
-        Mismatch(StrCat("layer ", state.layer(), " has seen ", state.token_count(), " tokens on the server, expected ",
-                        truth_->token_count(state.layer())));
+    for (size_t row = 0; row < tested_.size(); ++row) {
+      GDN_ASSIGN_OR_RETURN(const v1::Session found, crashing.GetSession(tested_[row]->name()));
+      for (const v1::LayerState& state : found.layers()) {
+        if (state.token_count() == truth_[row]->token_count(state.layer())) continue;
+        Mismatch(row, StrCat("layer ", state.layer(), " has seen ", state.token_count(),
+                             " tokens on the server, expected ", truth_[row]->token_count(state.layer())));
       }
+      if (truth_[row]->stats().recoveries != 0) return absl::InternalError("the undisturbed server has lost steps");
     }
-    if (truth_->stats().recoveries != 0) return absl::InternalError("the undisturbed server has lost steps");
     return absl::OkStatus();
   }
 
-  const DurableSessionStats& stats() const { return tested_->stats(); }
-  bool made() const { return tested_ != nullptr; }
+  const std::vector<std::unique_ptr<DurableSession>>& tested() const { return tested_; }
 
  private:
-  void Mismatch(const std::string& what) {
+  void Mismatch(size_t row, const std::string& what) {
     ++soak_->mismatches;
-    std::cerr << "MISMATCH " << tested_->name() << ": " << what << "\n";
+    std::cerr << "MISMATCH " << tested_[row]->name() << ": " << what << "\n";
   }
 
-  template <typename Reply>
-  void Compare(const char* call, int32_t layer, const Reply& tested, const Reply& truth) {
+  void Compare(const char* call, int32_t layer, size_t row, std::string_view tested, std::string_view truth) {
     ++soak_->steps;
-    if (tested.output().SerializeAsString() != truth.output().SerializeAsString()) {
-      Mismatch(StrCat(call, " of layer ", layer, " up to token ", truth_->token_count(layer), " gave other bytes"));
-    }
-    if (tested_->token_count(layer) != truth_->token_count(layer)) {
-      Mismatch(StrCat("layer ", layer, " is at token ", tested_->token_count(layer), ", expected ",
-                      truth_->token_count(layer)));
+    const int64_t count = truth_[row]->token_count(layer);
+    if (tested != truth) Mismatch(row, StrCat(call, " of layer ", layer, " up to token ", count, " gave other bytes"));
+    if (tested_[row]->token_count(layer) != count) {
+      Mismatch(row, StrCat("layer ", layer, " is at token ", tested_[row]->token_count(layer), ", expected ", count));
     }
   }
 
   absl::Status Prefill(int32_t layer) {
-    v1::PrefillRequest request;
-    request.set_layer(layer);
-    SetInput(plan_, {random_.NextInt(0, kMaxPrefill)}, random_, &request);
-    GDN_ASSIGN_OR_RETURN(const v1::PrefillResponse truth, truth_->Prefill(request));
-    GDN_ASSIGN_OR_RETURN(const v1::PrefillResponse tested, tested_->Prefill(request));
-    Compare("Prefill", layer, tested, truth);
+    for (size_t row = 0; row < tested_.size(); ++row) {
+      v1::PrefillRequest request;
+      request.set_layer(layer);
+      SetInput(plan_, {random_.NextInt(0, kMaxPrefill)}, random_, &request);
+      GDN_ASSIGN_OR_RETURN(const v1::PrefillResponse truth, truth_[row]->Prefill(request));
+      GDN_ASSIGN_OR_RETURN(const v1::PrefillResponse tested, tested_[row]->Prefill(request));
+      Compare("Prefill", layer, row, tested.output().data(), truth.output().data());
+    }
     return absl::OkStatus();
   }
 
-  absl::Status Decode(int32_t layer, int tokens, bool draft) {
+  // Tokens of each row; none: one.
+  absl::Status Decode(int32_t layer, const std::vector<int32_t>& lengths, bool draft) {
+    const size_t rows = tested_.size();
     v1::DecodeRequest request;
     request.set_layer(layer);
     request.set_draft(draft);
-    SetInput(plan_, {1, tokens}, random_, &request);
-    GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse truth, truth_->Decode(request));
-    GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse tested, tested_->Decode(request));
-    Compare(draft ? "a draft" : "Decode", layer, tested, truth);
+    request.mutable_lengths()->Add(lengths.begin(), lengths.end());
+    const int32_t longest = lengths.empty() ? 1 : *std::max_element(lengths.begin(), lengths.end());
+    SetInput(plan_, {static_cast<int64_t>(rows), longest}, random_, &request);
+    GDN_ASSIGN_OR_RETURN(const std::vector<v1::DecodeRequest> parts, CutRows(request, static_cast<int>(rows)));
+    std::vector<std::string> truth;
+    for (size_t row = 0; row < rows; ++row) {
+      GDN_ASSIGN_OR_RETURN(v1::DecodeResponse reply, truth_[row]->Decode(parts[row]));
+      truth.push_back(std::move(*reply.mutable_output()->mutable_data()));
+    }
+    const char* const call = draft ? "a draft" : "Decode";
+    if (rows == 1) {
+      GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse tested, tested_[0]->Decode(request));
+      Compare(call, layer, 0, tested.output().data(), truth[0]);
+      return absl::OkStatus();
+    }
+    GDN_ASSIGN_OR_RETURN(const DurableBatch::Reply tested, batch_->Decode(together_, std::move(request)));
+    const std::string_view output = tested.output.data();
+    const size_t bytes = output.size() / rows;
+    for (size_t row = 0; row < rows; ++row) {
+      GDN_RETURN_IF_ERROR(tested.rows[row]);
+      Compare(call, layer, row, output.substr(row * bytes, bytes), truth[row]);
+    }
     return absl::OkStatus();
   }
 
   absl::Status Draft() {
-    const int tokens = random_.NextInt(1, kMaxDraft);
-    for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, tokens, true));
-    const int accepted = random_.NextInt(0, tokens);
-    GDN_RETURN_IF_ERROR(truth_->AcceptTokens(accepted).status());
-    return tested_->AcceptTokens(accepted).status();
+    std::vector<int32_t> lengths, accepted;
+    for (size_t row = 0; row < tested_.size(); ++row) {
+      lengths.push_back(random_.NextInt(1, kMaxDraft));
+      accepted.push_back(random_.NextInt(0, lengths.back()));
+    }
+    for (const int32_t layer : plan_.layers) GDN_RETURN_IF_ERROR(Decode(layer, lengths, true));
+    for (size_t row = 0; row < tested_.size(); ++row) {
+      GDN_RETURN_IF_ERROR(truth_[row]->AcceptTokens(accepted[row]).status());
+    }
+    if (tested_.size() == 1) return tested_[0]->AcceptTokens(accepted[0]).status();
+    GDN_ASSIGN_OR_RETURN(const auto counts, batch_->AcceptTokens(together_, accepted));
+    for (const auto& row : counts) GDN_RETURN_IF_ERROR(row.status());
+    return absl::OkStatus();
   }
 
   Soak* const soak_;
   const Plan plan_;
   Random random_;
-  std::unique_ptr<DurableSession> truth_;
-  std::unique_ptr<DurableSession> tested_;
+  std::vector<std::unique_ptr<DurableSession>> truth_;
+  std::vector<std::unique_ptr<DurableSession>> tested_;
+  std::vector<DurableSession*> together_;  // those of tested_
+  std::optional<DurableBatch> batch_;
 };
+
+// Sessions "NAME-0", "NAME-1", ..: each a plan of its own, and some more that are one plan.
+void AddPlans(const Plan& kind, const v1::CreateSessionRequest& create, const std::string& name,
+              std::vector<Plan>& plans) {
+  const int alone = absl::GetFlag(FLAGS_sessions);
+  const int batched = absl::GetFlag(FLAGS_batched);
+  for (int i = 0; i < alone + batched; ++i) {
+    if (i <= alone) plans.push_back(kind);
+    plans.back().create.push_back(create);
+    plans.back().create.back().set_session_id(StrCat(name, "-", i));
+  }
+}
 
 absl::StatusOr<std::vector<Plan>> MakePlans(Client& client) {
   std::vector<Plan> plans;
   GDN_ASSIGN_OR_RETURN(const std::vector<v1::Model> models, client.ListModels());
-  for (int i = 0; i < absl::GetFlag(FLAGS_sessions); ++i) {
-    Plan plan;
-    plan.create.set_session_id(StrCat("operator-", i));
-    v1::OperatorSpec* const spec = plan.create.mutable_operator_();
-    spec->set_key_heads(kKeyHeads);
-    spec->set_value_heads(kValueHeads);
-    spec->set_key_dim(kKeyDim);
-    spec->set_value_dim(kValueDim);
-    spec->set_layer_count(kOperatorLayers);
-    for (int32_t layer = 0; layer < kOperatorLayers; ++layer) plan.layers.push_back(layer);
-    plans.push_back(std::move(plan));
-    for (const v1::Model& model : models) {
-      Plan of_model;
-      of_model.create.set_session_id(StrCat("model-", i));
-      of_model.create.set_model(model.name());
-      of_model.layers.assign(model.gdn_layers().begin(), model.gdn_layers().end());
-      of_model.hidden_size = model.dims().hidden_size();
-      plans.push_back(std::move(of_model));
-    }
+  Plan of_operator;
+  v1::CreateSessionRequest create;
+  v1::OperatorSpec* const spec = create.mutable_operator_();
+  spec->set_key_heads(kKeyHeads);
+  spec->set_value_heads(kValueHeads);
+  spec->set_key_dim(kKeyDim);
+  spec->set_value_dim(kValueDim);
+  spec->set_layer_count(kOperatorLayers);
+  for (int32_t layer = 0; layer < kOperatorLayers; ++layer) of_operator.layers.push_back(layer);
+  AddPlans(of_operator, create, "operator", plans);
+  for (const v1::Model& model : models) {
+    Plan of_model;
+    of_model.layers.assign(model.gdn_layers().begin(), model.gdn_layers().end());
+    of_model.hidden_size = model.dims().hidden_size();
+    create.set_model(model.name());
+    AddPlans(of_model, create, "model", plans);
   }
   return plans;
 }
@@ -237,12 +288,12 @@ absl::Status RunSoak(const std::string& folder) {
   GDN_ASSIGN_OR_RETURN(std::vector<Plan> plans, MakePlans(*truth));
 
   Soak soak;
-  std::vector<std::unique_ptr<Twin>> twins;
+  std::vector<std::unique_ptr<Twins>> twins;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < plans.size(); ++i) {
-    twins.push_back(std::make_unique<Twin>(&soak, std::move(plans[i]), seed * 1000 + i));
-    threads.emplace_back([&soak, &truth, &tested, twin = twins.back().get()] {
-      if (absl::Status status = twin->Run(*truth, *tested); !status.ok()) soak.Fail(status);
+    twins.push_back(std::make_unique<Twins>(&soak, std::move(plans[i]), seed * 1000 + i));
+    threads.emplace_back([&soak, &truth, &tested, some = twins.back().get()] {
+      if (absl::Status status = some->Run(*truth, *tested); !status.ok()) soak.Fail(status);
     });
   }
   Random random(seed);
@@ -261,20 +312,25 @@ absl::Status RunSoak(const std::string& folder) {
   for (std::thread& thread : threads) thread.join();
 
   DurableSessionStats sum;
-  for (const auto& twin : twins) {
-    if (!twin->made()) continue;
-    const DurableSessionStats& stats = twin->stats();
-    sum.retries += stats.retries;
-    sum.recoveries += stats.recoveries;
-    sum.recreations += stats.recreations;
-    sum.replayed_steps += stats.replayed_steps;
-    sum.replayed_tokens += stats.replayed_tokens;
-    sum.max_lost_tokens = std::max(sum.max_lost_tokens, stats.max_lost_tokens);
+  size_t sessions = 0, batched = 0;
+  for (const auto& some : twins) {
+    sessions += some->tested().size();
+    batched += some->tested().size() > 1 ? some->tested().size() : 0;
+    for (const auto& session : some->tested()) {
+      const DurableSessionStats& stats = session->stats();
+      sum.retries += stats.retries;
+      sum.recoveries += stats.recoveries;
+      sum.recreations += stats.recreations;
+      sum.replayed_steps += stats.replayed_steps;
+      sum.replayed_tokens += stats.replayed_tokens;
+      sum.max_lost_tokens = std::max(sum.max_lost_tokens, stats.max_lost_tokens);
+    }
   }
   absl::PrintF(
-      "crash_soak seed %d: %d of %d kills, %d sessions, %d steps compared, %d recoveries (%d from nothing), "
+      "crash_soak seed %d: %d of %d kills, %d sessions (%d of them in batches), %d steps compared, %d recoveries (%d "
+      "from nothing), "
       "%d steps and %d tokens replayed, at most %d tokens of a layer lost by a kill (interval %d), %d mismatches\n",
-      seed, kills, rounds, twins.size(), soak.steps.load(), sum.recoveries, sum.recreations, sum.replayed_steps,
+      seed, kills, rounds, sessions, batched, soak.steps.load(), sum.recoveries, sum.recreations, sum.replayed_steps,
       sum.replayed_tokens, sum.max_lost_tokens, interval, soak.mismatches.load());
   GDN_RETURN_IF_ERROR(soak.failure);
   if (soak.mismatches != 0) return absl::DataLossError("answers differ from the undisturbed server's");

@@ -44,6 +44,9 @@ absl::Status DurableBatch::Check(absl::Span<DurableSession* const> sessions) con
   }
   std::set<std::string> names;
   for (const DurableSession* const session : sessions) {
+    if (&session->client_ != &client_) {
+      return absl::InvalidArgumentError(AbslView(StrCat(session->name(), " is of another Client than the batch")));
+    }
     if (names.insert(session->name()).second) continue;
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
                      StrCat(session->name(), " stands in the batch twice; its steps are serial"),
@@ -140,7 +143,7 @@ std::vector<absl::Status> DurableBatch::SendDecode(absl::Span<DurableSession* co
       status = sessions[rows[k]]->FinishStep({.token_count = reply->token_counts(i),
                                               .durable_token_count = reply->durable_token_counts(i),
                                               .output = HashBytes({tensor.data().data() + k * bytes, bytes})});
-      PutRow(tensor, k, rows[k], sessions.size(), output);
+      if (status.ok()) PutRow(tensor, k, rows[k], sessions.size(), output);
     }
     statuses.push_back(std::move(status));
   }

@@ -3,7 +3,8 @@
 // All rows go to the server in one Decode, under one request id. A row that succeeds is its session's own step from
 // then on, bit for bit as if DurableSession::Decode had taken it. A row that fails is brought back by its session
 // (found again, replayed, gone back where its reply was dropped) and sent again with the others that failed, until it
-// succeeds, cannot, or overall_timeout has passed. A reply that is lost as a whole is answered from stored replies.
+// succeeds, cannot, or overall_timeout has passed. Rows are brought back one after the other, once those that need not
+// be have been sent. A reply that is lost as a whole is answered from stored replies.
 //
 // Thread safety: one thread at a time, and none that uses one of the sessions. Ownership: the Client must outlive it;
 // sessions are borrowed for a call. Between calls they may be stepped alone, or in other batches.
@@ -38,7 +39,7 @@ class DurableBatch final {
   // `request` as that of a Decode of these sessions, whose names, epochs, counts and ids are set here. Where a row's
   // error says that its time is over, repeat that row before another step of its session, alone or in any batch: the
   // others are done. INVALID_ARGUMENT, and nothing has moved: DUPLICATE_SESSION; BATCH_TOO_LARGE where there is no
-  // session; tensors with another number of rows, or in shared memory.
+  // session; a session of another Client; tensors with another number of rows, or in shared memory.
   absl::StatusOr<Reply> Decode(absl::Span<DurableSession* const> sessions, v1::DecodeRequest request);
 
   // Accepts the first accepted_tokens[i] tokens of session i's draft, with the errors of DurableSession::AcceptTokens.

@@ -12,8 +12,8 @@
 namespace gdn {
 namespace {
 
-// What the caller asked for: the request without what this side fills in.
-Hash128 IdentityOf(SessionStep request) {
+// Leaves what the caller asked for, without what this side fills in.
+void Strip(SessionStep& request) {
   std::visit(
       [](auto& step) {
         step.clear_request_id();
@@ -29,9 +29,12 @@ Hash128 IdentityOf(SessionStep request) {
         }
       },
       request);
+}
+
+Hash128 IdentityOf(const SessionStep& stripped) {
   Hasher hasher;
-  hasher.UpdateInt(static_cast<int64_t>(request.index()));
-  hasher.UpdateField(std::visit([](const auto& step) { return step.SerializeAsString(); }, request));
+  hasher.UpdateInt(static_cast<int64_t>(stripped.index()));
+  hasher.UpdateField(std::visit([](const auto& step) { return step.SerializeAsString(); }, stripped));
   return hasher.Finish();
 }
 
@@ -160,6 +163,7 @@ absl::Status DurableSession::BeginStep(SessionStep request) {
                      {{"session", name()}, {"layer", StrCat(index)}});
   }
   GDN_RETURN_IF_ERROR(CheckInMessage(request));
+  Strip(request);
   const Hash128 identity = IdentityOf(request);
   return Begin(std::move(request), identity);
 }

@@ -5,9 +5,9 @@
 // Two servers of the same program run: one is never disturbed; the other has a disk and a checkpoint policy, is killed
 // (SIGKILL) once a round and started again. Each session, in a thread of its own, takes every step on both, through
 // DurableSession: prefills, decodes and drafts of all layers, made from the seed. Beside them some sessions of each
-// kind are stepped together, through DurableBatch on the server that is killed, and one by one on the other. Exit code 1
-// where an answer differs by a bit, a step was applied other than once, or a kill cost a layer more tokens than the
-// checkpoint interval.
+// kind are stepped together, through DurableBatch on the server that is killed, and one by one on the other. Exit
+// code 1 where an answer differs by a bit, a step was applied other than once, or a kill cost a layer more tokens than
+// the checkpoint interval.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>

@@ -186,6 +186,44 @@ TEST_F(DurableBatches, LetARowFailByItselfAndTheOthersGoOn) {
   EXPECT_EQ(ErrorReason(next.rows[1]), reason::kDraftPending);
 }
 
+TEST_F(DurableBatches, LetARowFailWhoseSessionCannotKeepMore) {
+  Start({.durable_tier = false});
+  DurableSessionOptions little = Quick();
+  little.max_kept_bytes = 1;
+  v1::CreateSessionRequest create;
+  create.set_session_id("little");
+  create.set_model("models/toy");
+  GDN_ASSERT_OK_AND_ASSIGN(sessions_[1], DurableSession::Create(*client_, create, little));
+  for (int seed = 0; seed < 3; ++seed) {
+    std::vector<v1::DecodeRequest> rows;
+    for (int row = 0; row < kRows; ++row) rows.push_back(RowOf(0, seed, row, 1, false));
+    GDN_ASSERT_OK_AND_ASSIGN(const DurableBatch::Reply reply, batch_->Decode(Sessions(), Together(rows)));
+    EXPECT_EQ(reply.rows[0], absl::OkStatus());
+    EXPECT_EQ(reply.rows[2], absl::OkStatus());
+    EXPECT_EQ(ErrorReason(reply.rows[1]), seed == 0 ? std::string_view() : reason::kNoDurableTier);
+  }
+  EXPECT_EQ(sessions_[0]->token_count(0), 3);
+  EXPECT_EQ(sessions_[1]->token_count(0), 1);
+}
+
+TEST_F(DurableBatches, MakeDueCheckpointsBeforeTheStep) {
+  Start({});
+  DurableSessionOptions often = Quick();
+  often.checkpoint_every_tokens = 2;
+  for (int row = 0; row < kRows; ++row) {
+    GDN_ASSERT_OK_AND_ASSIGN(sessions_[row], DurableSession::Attach(*client_, sessions_[row]->name(), often));
+  }
+  for (int seed = 0; seed < 6; ++seed) {
+    service_->PlanNext("CheckpointSession", {Fault::kUnavailable});
+    Decode(/*together=*/true, 0, seed);
+  }
+  for (const auto& session : sessions_) {
+    EXPECT_EQ(session->token_count(0), 6);
+    GDN_ASSERT_OK_AND_ASSIGN(const v1::Session found, client_->GetSession(session->name()));
+    EXPECT_EQ(found.layers(0).durable_token_count(), 4);
+  }
+}
+
 TEST_F(DurableBatches, FinishARowLaterWhoseTimeWasOver) {
   Start({});
   Run(false);
@@ -234,6 +272,9 @@ TEST_F(DurableBatches, AreRefusedAsAWholeWhereTheyMakeNoSense) {
   odd.mutable_output_shared()->set_region("region");
   EXPECT_EQ(refused({a, b}, odd), reason::kInvalidSharedRange);
   EXPECT_EQ(ErrorReason(batch_->AcceptTokens({a, b}, {1}).status()), reason::kInvalidLengths);
+  const auto other_client = server_->Connect();
+  EXPECT_EQ(DurableBatch(*other_client, Quick()).Decode({a, b}, two).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(service_->log().steps, 0);
   GDN_ASSERT_OK_AND_ASSIGN(const auto accepted, batch_->AcceptTokens({a, b}, {0, -1}));
   EXPECT_TRUE(accepted[0].ok());

@@ -161,7 +161,7 @@ absl::StatusOr<v1::Session> DurableSession::FindOrRecreate(bool* recreated, cons
 absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
   // Idempotent: if its reply is lost, too, GetSession finds the session.
   absl::StatusOr<v1::Session> made = client_.CreateSession(*create_, TryOptions(backoff));
-  if (!made.ok()) return While(StrCat("making ", name(), " again, as the server has lost it"), made.status());
+  if (!made.ok()) return While(StrCat("making ", name(), " again"), made.status());
   return made;
 }
 
@@ -196,10 +196,12 @@ absl::StatusOr<v1::Session> DurableSession::BeginAnew(const v1::Session& session
   if (const LayerSteps* const short_of = NotKeptFromStart(); short_of != nullptr) {
     obstacle =
         StrCat("of layer ", short_of->layer(), " only the inputs from token ", short_of->begin(), " on are kept");
-  } else if (session.has_durable_time()) {
+  } else {
     const auto named = client_.ListCheckpoints(name(), TryOptions(backoff));
-    if (!named.ok()) return While(StrCat("looking for checkpoints of ", name()), named.status());
-    if (!named->empty()) obstacle = "making it anew would delete its named checkpoints";
+    if (!named.ok() && ErrorReason(named.status()) != reason::kNoDurableTier) {
+      return While(StrCat("looking for named checkpoints of ", name()), named.status());
+    }
+    if (named.ok() && !named->empty()) obstacle = "making it anew would delete its named checkpoints";
   }
   if (!obstacle.empty()) {
     return Lost(reason::kReplyDropped,

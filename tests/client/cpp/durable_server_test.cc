@@ -162,6 +162,18 @@ TEST_F(DurableServer, APrefillsReplyThatWasDroppedComesAgain) {
   ExpectSameStates({"a"});
 }
 
+TEST_F(DurableServer, NamedCheckpointsAreNotDeletedForAReply) {
+  Start(/*disk=*/true, kReplyBytes);
+  const auto session = Make("a");
+  ASSERT_NO_FATAL_FAILURE(Prompt(*session, "a"));
+  ASSERT_TRUE(session->Checkpoint("mine").ok());
+  LoseReplyOf("Decode", [this] { DropStoredReplies(); });
+  const absl::Status status = session->Decode(feed_.Decode({"a"}, TokenRange{kPrompt.count, 1})).status();
+  ExpectError(status, absl::StatusCode::kDataLoss, reason::kReplyDropped);
+  ASSERT_REPLY(const auto named, caller_->Checkpoints("a"));
+  EXPECT_EQ(named.checkpoints_size(), 1);
+}
+
 // Rows of several sessions on both servers.
 class DurableServerBatch : public DurableServer {
  protected:

@@ -1,11 +1,19 @@
 #include "base/task_queue.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "base/this_thread.h"
 
 namespace gdn {
+namespace {
+
+constexpr double kShortest = 1e-7;  // seconds: no task counts as none
+
+}  // namespace
 
 TaskQueue::TaskQueue(const TaskQueueOptions& options) {
   for (int i = 0; i < options.threads; ++i) {
@@ -21,9 +29,9 @@ TaskQueue::~TaskQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void TaskQueue::Post(Task task) {
+void TaskQueue::Post(Task task, const Turn& turn) {
   absl::MutexLock lock(&mu_);
-  tasks_.push_back(std::move(task));
+  tasks_.Push(turn, std::move(task));
 }
 
 void TaskQueue::Drain() {
@@ -37,22 +45,24 @@ void TaskQueue::Loop(const TaskQueueOptions& options) {
   LowerThisThread(options.niceness);
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !tasks_.empty(); };
   for (;;) {
-    Task task;
+    std::optional<TurnQueue<Task>::Item> next;
     {
       absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&has_work));
-      if (tasks_.empty()) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
+      next = tasks_.Pop();
+      if (!next.has_value()) return;
       ++running_;
     }
+    const SteadyTime begun = SteadyNow();
     {
       std::optional<GivesWay> gives_way;
       if (options.niceness > 0) gives_way.emplace();
-      task();
-      task = nullptr;  // what it holds is let go before it counts as done
+      next->item();
+      next->item = nullptr;  // what it holds is let go before it counts as done
     }
+    const double seconds = std::max(absl::ToDoubleSeconds(SteadyNow() - begun), kShortest);
     absl::MutexLock lock(&mu_);
+    tasks_.Charge(next->turn, seconds);
     --running_;
   }
 }

@@ -1,13 +1,14 @@
-// Threads that run tasks in the order they were posted.
+// Threads that run tasks: those of one owner in the order they were posted, those of several in turns, by the time that
+// each owner's tasks have taken (base/turn_queue.h). Without owners: in the order they were posted.
 //
 // Thread safety: Post from any thread, also from a task. Ownership: joins its threads on destruction, after running
 // what was posted.
 //
 //   TaskQueue queue({.name = "gdn-io", .threads = 2});
 //   queue.Post([] { ... });
+//   queue.Post([] { ... }, {.of = account});
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <string>
 #include <thread>
@@ -15,6 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/turn_queue.h"
 
 namespace gdn {
 
@@ -33,7 +35,7 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
-  void Post(Task task);
+  void Post(Task task, const Turn& turn = {});
   // Waits until nothing is queued or running; what is posted meanwhile is waited for too.
   void Drain();
 
@@ -41,7 +43,7 @@ class TaskQueue {
   void Loop(const TaskQueueOptions& options);
 
   absl::Mutex mu_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  TurnQueue<Task> tasks_ ABSL_GUARDED_BY(mu_);
   int running_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;  // last: they use all of the above

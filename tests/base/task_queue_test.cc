@@ -38,6 +38,21 @@ TEST(TaskQueue, RunsAsManyTasksAtATimeAsItHasThreads) {
   EXPECT_TRUE(all.try_wait());
 }
 
+TEST(TaskQueue, OwnersTakeTurns) {
+  std::vector<char> ran;
+  {
+    TaskQueue queue({.threads = 1});
+    std::latch go(1);
+    queue.Post([&go] { go.wait(); });  // until all are there
+    const char many = 'm', few = 'f';
+    for (int i = 0; i < 100; ++i) queue.Post([&ran] { ran.push_back('m'); }, {.of = &many});
+    queue.Post([&ran] { ran.push_back('f'); }, {.of = &few});
+    go.count_down();
+  }
+  ASSERT_EQ(ran.size(), 101u);
+  EXPECT_EQ(ran[1], 'f') << "one task of the other is before it";
+}
+
 TEST(TaskQueue, DrainWaitsForWhatTasksPostToo) {
   TaskQueue queue({.threads = 2});
   std::atomic<int> ran{0};

@@ -40,6 +40,11 @@ void TaskQueue::Drain() {
   mu_.Await(absl::Condition(&idle));
 }
 
+size_t TaskQueue::waiting() const {
+  absl::MutexLock lock(&mu_);
+  return tasks_.size();
+}
+
 void TaskQueue::Loop(const TaskQueueOptions& options) {
   NameThisThread(options.name);
   LowerThisThread(options.niceness);

@@ -9,6 +9,7 @@
 //   queue.Post([] { ... }, {.of = account});
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <thread>
@@ -38,11 +39,13 @@ class TaskQueue {
   void Post(Task task, const Turn& turn = {});
   // Waits until nothing is queued or running; what is posted meanwhile is waited for too.
   void Drain();
+  // Tasks that have not begun.
+  size_t waiting() const;
 
  private:
   void Loop(const TaskQueueOptions& options);
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   TurnQueue<Task> tasks_ ABSL_GUARDED_BY(mu_);
   int running_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;

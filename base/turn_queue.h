@@ -73,6 +73,15 @@ class TurnQueue {
     return next;
   }
 
+  // What Pop gave goes back to where it was, and is not charged.
+  void PutBack(Item taken) {
+    Group& group = groups_[taken.turn.group];
+    group.owners[taken.turn.of].items.emplace_front(0, std::move(taken.item));
+    ++group.waiting;
+    ++size_;
+    Add(taken.turn, -kMeanwhile);
+  }
+
   // `cost`: what the item that Pop gave has taken, 0 or more.
   void Charge(const Turn& turn, double cost) {
     Add(turn, cost - kMeanwhile);

@@ -11,7 +11,7 @@ namespace gdn {
 namespace {
 
 // As errors name them.
-constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply"};
+constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "device"};
 // One address alone still leaves the allowance of those that are not listed in two, so that a second finds its part.
 constexpr int64_t kFewestPeers = 2;
 

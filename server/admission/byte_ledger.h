@@ -1,10 +1,10 @@
 // Who holds how many of the server's bytes, and whether they may hold more.
 //
-// What calls, copies of states and stored replies take of the host's memory is charged here, to the *account* of
-// their caller, in the *pool* that it comes from. A pool has a limit, which its accounts share by weight. The rule:
-// what keeps an account within its share may fill the pool, what does not must leave `headroom` of it free. So an idle
-// server gives one caller nearly all, a caller that comes later finds room at once, and where callers compete, those
-// over their share wait until they are not.
+// What calls, copies of states and stored replies take of the host's memory, and sessions of the device's, is charged
+// here, to the *account* of their caller, in the *pool* that it comes from. A pool has a limit, which its accounts
+// share by weight. The rule: what keeps an account within its share may fill the pool, what does not must leave
+// `headroom` of it free. So an idle server gives one caller nearly all, a caller that comes later finds room at once,
+// and where callers compete, those over their share wait until they are not.
 // Listed principals have an account each. All others share one allowance, of weight 1, which is split evenly between
 // the addresses that they call from: inventing principals gains nothing.
 // Thread safety: safe from any thread; callbacks come from the thread that gave bytes back, outside any lock.
@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/turn_queue.h"
 
 namespace gdn {
 
@@ -40,8 +41,9 @@ enum class BytePool : uint8_t {
   kCalls,    // messages of calls that wait or run, and their replies
   kCopies,   // copies of states that are on their way: exports, watches, imports, checkpoints
   kReplies,  // outputs of stored replies
+  kDevice,   // sessions on the device; whoever holds most for its share gives way first
 };
-inline constexpr size_t kBytePools = 3;
+inline constexpr size_t kBytePools = 4;
 
 inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
 
@@ -63,6 +65,8 @@ class ByteAccount {
  public:
   // "" for those that are not listed.
   const std::string& listed() const { return listed_; }
+  // In queues whose owners take turns: those that are not listed are one group.
+  Turn turn() const { return {.group = listed_.empty() ? nullptr : this, .of = this, .weight = weight_}; }
 
  private:
   friend class ByteLedger;

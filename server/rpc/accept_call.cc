@@ -70,12 +70,12 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
   }
 
   // Once no row, from the first-th on, would take its session too far from its last checkpoint.
-  void Pin(SteadyTime deadline, size_t first = 0) {
+  void Pin(const WaitLimit& limit, size_t first = 0) {
     std::vector<std::shared_ptr<Session>> sessions;
     for (size_t i = 0; i < rows.size(); ++i) {
       const Row& row = rows[i];
       if (!row.status.ok()) continue;
-      const auto again = [self = shared_from_this(), deadline, i] { self->Pin(deadline, i); };
+      const auto again = [self = shared_from_this(), limit, i] { self->Pin(limit, i); };
       if (i >= first &&
           !context.checkpointer.WaitForRoom(row.session, std::nullopt, row.request.accepted_tokens, again)) {
         return;
@@ -83,7 +83,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       sessions.push_back(row.session);
     }
     if (sessions.empty()) return Finish(absl::OkStatus());
-    context.residency.Pin(std::move(sessions), deadline, [self = shared_from_this()](Residency::PinResults pins) {
+    context.residency.Pin(std::move(sessions), limit, [self = shared_from_this()](Residency::PinResults pins) {
       size_t next = 0;
       for (Row& row : self->rows) {
         if (!row.status.ok()) continue;
@@ -145,7 +145,7 @@ void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1:
                   v1::AcceptTokensResponse* response, CallDone done) {
   auto call = std::make_shared<AcceptCall>(context, response, std::move(done));
   if (absl::Status status = call->Begin(caller, request); !status.ok()) return call->Finish(std::move(status));
-  call->Pin(caller.deadline);
+  call->Pin(caller.limit);
 }
 
 }  // namespace gdn

@@ -22,7 +22,8 @@ Caller CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& s
   const bool never = deadline == std::chrono::system_clock::time_point::max();
   Caller caller{
       .principal = service.principals.NameOf(fields),
-      .deadline = never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now())};
+      .limit = {never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now()),
+                [&call] { return call.IsCancelled(); }}};
   caller.account = service.ledger.AccountOf(caller.principal, call.peer());
   return caller;
 }

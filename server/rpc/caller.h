@@ -12,15 +12,15 @@
 
 #include <grpcpp/server_context.h>
 
-#include "base/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 #include "server/rpc/service_context.h"
+#include "server/session/wait_limit.h"
 
 namespace gdn {
 
 struct Caller {
-  std::string principal;  // "" for an anonymous one; never the token itself: Principals' name for it
-  SteadyTime deadline;
+  std::string principal;        // "" for an anonymous one; never the token itself: Principals' name for it
+  WaitLimit limit;              // until its deadline, and while its client is there; for as long as the call is open
   ByteAccountPtr account = {};  // what its calls pin is charged to
 };
 

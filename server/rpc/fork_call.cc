@@ -127,8 +127,8 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
                                               .done = std::move(done)});
   if (absl::Status status = BeginChildren(request, *work); !status.ok()) return work->Finish(std::move(status));
   if (work->pending() == 0) return work->Finish(absl::OkStatus());
-  const SteadyTime deadline = caller.deadline;
-  context.residency.LockResident(work->parent, deadline, [work, deadline](absl::StatusOr<SessionLease> lease) {
+  const WaitLimit limit = caller.limit;
+  context.residency.LockResident(work->parent, limit, [work, limit](absl::StatusOr<SessionLease> lease) {
     if (!lease.ok()) return work->Finish(lease.status());
     work->lease = *std::move(lease);
     const SessionSpec& spec = work->parent->spec();
@@ -136,7 +136,8 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
     work->context.residency.Reserve({.dims = spec.dims,
                                      .pool = work->lease.pool(),
                                      .count = work->pending() * layers + work->lease.claims_to_share()},
-                                    deadline, [work](absl::StatusOr<std::vector<SlotClaim>> claims) {
+                                    work->parent->account(), limit,
+                                    [work](absl::StatusOr<std::vector<SlotClaim>> claims) {
                                       if (!claims.ok()) return work->Finish(claims.status());
                                       work->Fork(*std::move(claims));
                                     });

@@ -84,7 +84,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       ReadOn();
       if (std::exchange(working_, true)) return;
     }
-    context_.io.Post([this] { Work(); });
+    context_.io.Post([this] { Work(); }, caller_.account->turn());
   }
   void OnDone() override { delete this; }
 
@@ -201,7 +201,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner));
     context_.residency.Place(
-        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), caller_.deadline,
+        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), caller_.limit,
         [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
     return absl::OkStatus();
   }

@@ -69,8 +69,8 @@ v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
 
 // Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
 // `out`.
-void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image, SteadyTime deadline,
-                    v1::Session* out, CallDone done) {
+void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image,
+                    const WaitLimit& limit, v1::Session* out, CallDone done) {
   SessionLease lease = std::move(creation.lease());
   // std::function wants copyable captures; the creation is not.
   auto shared = std::make_shared<SessionCreation>(std::move(creation));
@@ -90,7 +90,7 @@ void FinishCreation(const ServiceContext& context, SessionCreation creation, Ses
     shared.reset();  // before anybody hears of it: a session that is then deleted frees its states at once
     std::exchange(done, nullptr)(std::move(status));
   };
-  context.residency.Place(std::move(lease), std::move(image), deadline, std::move(placed));
+  context.residency.Place(std::move(lease), std::move(image), limit, std::move(placed));
 }
 
 }  // namespace
@@ -198,7 +198,7 @@ void CreateSession(const ServiceContext& context, const Caller& caller, const v1
     FillSession(context, *creation.session(), response->mutable_session());
     return done(absl::OkStatus());
   }
-  FinishCreation(context, std::move(creation), std::move(image), caller.deadline, response->mutable_session(),
+  FinishCreation(context, std::move(creation), std::move(image), caller.limit, response->mutable_session(),
                  std::move(done));
 }
 

@@ -18,8 +18,9 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
                      const v1::ShareMemoryRequest& request)
       : regions_(context.shared_regions) {
     // The system takes its time to find room.
-    context.io.Post(
-        [this, principal = CallerOf(call, context).principal, bytes = request.bytes()] { Open(principal, bytes); });
+    const Caller caller = CallerOf(call, context);
+    const auto open = [this, principal = caller.principal, bytes = request.bytes()] { Open(principal, bytes); };
+    context.io.Post(open, caller.account->turn());
   }
 
   void OnWriteDone(bool /*ok*/) override { FinishIfLast(); }

@@ -31,7 +31,8 @@ void CheckpointSession(const ServiceContext& context, const Caller& caller, cons
         checkpoint->set_written_bytes(result->stored.written_bytes);
         checkpoint->set_incremental(result->stored.incremental);
         done(absl::OkStatus());
-      });
+      },
+      caller.limit);
 }
 
 void ListCheckpoints(const ServiceContext& context, const Caller& caller, const v1::ListCheckpointsRequest& request,
@@ -70,14 +71,14 @@ void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, cons
   auto session = FindSession(context, caller, request.name());
   if (!session.ok()) return done(session.status());
   if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
-  context.checkpointer.Restore(*session, request.checkpoint_id(),
-                               [&context, session = *session, response, done = std::move(done)](absl::Status status) {
-                                 if (status.ok()) {
-                                   FillSession(context, *session, response->mutable_session());
-                                   spdlog::info("session restored id={} epoch={}", session->id(), session->epoch());
-                                 }
-                                 done(std::move(status));
-                               });
+  const auto restored = [&context, session = *session, response, done = std::move(done)](absl::Status status) {
+    if (status.ok()) {
+      FillSession(context, *session, response->mutable_session());
+      spdlog::info("session restored id={} epoch={}", session->id(), session->epoch());
+    }
+    done(std::move(status));
+  };
+  context.checkpointer.Restore(*session, request.checkpoint_id(), restored, caller.limit);
 }
 
 absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,

@@ -134,9 +134,10 @@ class ExportReactor final : public FileReactor {
     GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, caller, request.name()));
     GDN_ASSIGN_OR_RETURN(
         charge_, context_.ledger.TryCharge(BytePool::kCopies, caller.account, FileBytes(context_, *session, options_)));
-    context_.checkpointer.Capture(session, /*known=*/nullptr, [this](absl::StatusOr<CapturedState> captured) {
+    const auto encode = [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
-    });
+    };
+    context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller.limit);
     return absl::OkStatus();
   }
 
@@ -223,6 +224,7 @@ class WatchReactor final : public FileReactor {
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
     const Caller caller = CallerOf(*call_, context_);
     account_ = caller.account;
+    limit_ = caller.limit;
     GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, caller, request.name()));
     return absl::OkStatus();
   }
@@ -240,9 +242,10 @@ class WatchReactor final : public FileReactor {
 
   void Capture() {
     const auto known = [this] { return refresh_ ? BaseVersions() : full_bases_; };
-    context_.checkpointer.Capture(session_, known, [this](absl::StatusOr<CapturedState> captured) {
+    const auto encode = [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
-    });
+    };
+    context_.checkpointer.Capture(session_, known, encode, limit_);
   }
 
   absl::Status Encode(absl::StatusOr<CapturedState> captured) {
@@ -325,6 +328,7 @@ class WatchReactor final : public FileReactor {
   grpc::CallbackServerContext* const call_;
   WatchPlan plan_;
   ByteAccountPtr account_;
+  WaitLimit limit_;
   ByteCharge charge_;  // of the file that is made or sent
   std::shared_ptr<Session> session_;
   std::unique_ptr<grpc::Alarm> alarm_;  // a new one each time: it is still running when the next is set

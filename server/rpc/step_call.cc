@@ -174,7 +174,7 @@ void StepCall::FinishOutput(v1::Tensor* output) {
   if (shared_.PutOutput(data, *output)) out = {};
 }
 
-absl::Status StepCall::Run(SteadyTime deadline, v1::Tensor* output) {
+absl::Status StepCall::Run(const WaitLimit& limit, v1::Tensor* output) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (!rows_[i].status.ok()) continue;
     rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));
@@ -182,7 +182,7 @@ absl::Status StepCall::Run(SteadyTime deadline, v1::Tensor* output) {
   }
   if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
   GDN_RETURN_IF_ERROR(MakeRoom(output));
-  deadline_ = deadline;
+  limit_ = limit;
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].status.ok()) pinned_rows_.push_back(i);
   }
@@ -202,7 +202,7 @@ void StepCall::Pin(size_t first) {
   std::vector<std::shared_ptr<Session>> sessions;
   sessions.reserve(pinned_rows_.size());
   for (const size_t row : pinned_rows_) sessions.push_back(rows_[row].session);
-  context_.residency.Pin(std::move(sessions), deadline_,
+  context_.residency.Pin(std::move(sessions), limit_,
                          [self = shared_from_this()](Residency::PinResults pins) { self->Pinned(std::move(pins)); });
 }
 
@@ -231,7 +231,7 @@ absl::Status StepCall::Proceed() {
   job->use_qk_l2norm = input_.use_qk_l2norm;
   job->output_dtype = input_.output_dtype;
   job->output_features = input_.output_features;
-  job->deadline = deadline_;
+  job->deadline = limit_.deadline;
   job->page_locked = data_.in.bytes() != nullptr;
   if (const SessionSpec& spec = *Spec(); !spec.model.empty()) {
     const auto& layers = context_.models.at(spec.model).layers;
@@ -327,7 +327,7 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
     GDN_ASSIGN_OR_RETURN(call->input_,
                          CheckPrefillInput(request, data.in.bytes(), row.session->spec().dims, context.limits));
     GDN_RETURN_IF_ERROR(call->LoadShared(caller));
-    return call->Run(caller.deadline, response->mutable_output());
+    return call->Run(caller.limit, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();
@@ -365,7 +365,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     for (int i = 0; i < request.session_epochs_size(); ++i) {
       call->rows_[static_cast<size_t>(i)].epoch = request.session_epochs(i);
     }
-    return call->Run(caller.deadline, response->mutable_output());
+    return call->Run(caller.limit, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();

@@ -74,7 +74,7 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   // Copies what the request names in shared memory.
   absl::Status LoadShared(const Caller& caller);
   // Checks values and pins. `output` is where the reply's tensor goes.
-  absl::Status Run(SteadyTime deadline, v1::Tensor* output);
+  absl::Status Run(const WaitLimit& limit, v1::Tensor* output);
   // Room for the reply's tensor, zero where no step writes.
   absl::Status MakeRoom(v1::Tensor* output);
   // Pins once no row, from the first-th of pinned_rows_ on, would take its session too far from its last checkpoint.
@@ -106,7 +106,7 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
 
   std::vector<Row> rows_;
   std::vector<size_t> pinned_rows_;  // rows_ index of each session that is being pinned
-  SteadyTime deadline_;
+  WaitLimit limit_;
   CheckedInput input_;
   SharedTensors shared_;
   char* output_ = nullptr;

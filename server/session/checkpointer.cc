@@ -5,7 +5,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include "base/count_limits.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -17,11 +16,6 @@ namespace {
 constexpr int kMostCopies = 4;
 constexpr int kThreads = 2;
 constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk does not empty itself at once
-
-absl::Status NoDurableTier() {
-  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier,
-                   "this server keeps no checkpoints; start it with --disk-dir or --redis");
-}
 
 }  // namespace
 
@@ -53,17 +47,26 @@ std::shared_ptr<void> Checkpointer::Open() {
 }
 
 void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
-                           CapturedDone done) {
-  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done)](SessionLease lease) mutable {
+                           CapturedDone done, const WaitLimit& limit) {
+  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done),
+                 limit](SessionLease lease) mutable {
+    if (absl::Status over = limit.Check(); !over.ok()) return Refuse(std::move(lease), over, done);
     CaptureLocked(parts_.transfers, StateCopier::Threads::kAll, std::move(lease), std::move(known), std::move(done));
   });
+}
+
+template <typename Done>
+void Checkpointer::Refuse(SessionLease lease, const absl::Status& status, const Done& done) {
+  lease.Release();
+  done(status);
 }
 
 void Checkpointer::CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
                                  std::function<BaseVersions()> known, CapturedDone done) {
   if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
   auto shared = std::make_shared<SessionLease>(std::move(lease));
-  queue.Post([this, threads, open = Open(), known = std::move(known), done = std::move(done), shared] {
+  const Turn turn = shared->session()->account()->turn();
+  const auto capture = [this, threads, open = Open(), known = std::move(known), done = std::move(done), shared] {
     const std::shared_ptr<Session> locked = shared->session();
     // What is parked is as it was before a device failed; what is on the device nobody vouches for.
     absl::StatusOr<SessionImagePtr> image;
@@ -88,7 +91,8 @@ void Checkpointer::CaptureLocked(TaskQueue& queue, StateCopier::Threads threads,
     shared->Hold();
     captured.held = std::move(*shared);
     done(std::move(captured));
-  });
+  };
+  queue.Post(capture, turn);
 }
 
 void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done) {
@@ -118,9 +122,10 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
 }
 
 void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                              CheckpointDone done) {
+                              CheckpointDone done, const WaitLimit& limit) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) mutable {
+  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit](SessionLease lease) mutable {
+    if (absl::Status over = limit.Check(); !over.ok()) return Refuse(std::move(lease), over, done);
     const std::shared_ptr<Session> locked = lease.session();
     const int64_t bytes = parts_.room.BytesOf(*locked);
     auto charge = parts_.ledger.TryCharge(BytePool::kCopies, locked->account(), bytes);
@@ -130,9 +135,10 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
     lease.Release();  // its steps go on until there is memory for a copy; and what waits for its steps holds none
     parts_.ledger.WhenCharged(
         BytePool::kCopies, locked->account(), bytes,
-        [this, open, locked, checkpoint_id, done = std::move(done)](ByteCharge granted) mutable {
+        [this, open, locked, checkpoint_id, done = std::move(done), limit](ByteCharge granted) mutable {
           auto shared = std::make_shared<ByteCharge>(std::move(granted));
-          locked->Lock([this, open, checkpoint_id, done = std::move(done), shared](SessionLease again) mutable {
+          locked->Lock([this, open, checkpoint_id, done = std::move(done), limit, shared](SessionLease again) mutable {
+            if (absl::Status over = limit.Check(); !over.ok()) return Refuse(std::move(again), over, done);
             CheckpointLocked(std::move(again), std::move(*shared), checkpoint_id, std::move(done));
           });
         });
@@ -144,8 +150,7 @@ void Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge, const
   StateKey key = lease.session()->key();
   key.checkpoint = checkpoint_id;
   if (absl::Status room = parts_.tiers.CheckNamedCheckpoints(key); !room.ok()) {
-    lease.Release();
-    return done(std::move(room));
+    return Refuse(std::move(lease), room, done);
   }
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
@@ -157,85 +162,13 @@ void Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge, const
                  charged = std::make_shared<ByteCharge>(std::move(charge))](absl::StatusOr<CapturedState> captured) {
                   if (!captured.ok()) return done(captured.status());
                   captured->charge = std::move(*charged);
+                  const Turn turn = captured->held.session()->account()->turn();
                   auto shared = std::make_shared<CapturedState>(*std::move(captured));
-                  writes_.Post([this, open = Open(), checkpoint_id, done, shared] {
+                  const auto write = [this, open = Open(), checkpoint_id, done, shared] {
                     Write(std::move(*shared), checkpoint_id, done);
-                  });
+                  };
+                  writes_.Post(write, turn);
                 });
-}
-
-void Checkpointer::List(const std::shared_ptr<Session>& session,
-                        std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done) {
-  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  parts_.transfers.Post([this, open = Open(), session, done = std::move(done)] {
-    const absl::Status alive = session->CheckAlive();
-    done(alive.ok() ? parts_.tiers.ListCheckpoints(session->key()) : alive);
-  });
-}
-
-void Checkpointer::Delete(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                          std::function<void(absl::Status)> done) {
-  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  parts_.transfers.Post([this, open = Open(), session, checkpoint_id, done = std::move(done)] {
-    StateKey key = session->key();
-    key.checkpoint = checkpoint_id;
-    const absl::Status alive = session->CheckAlive();
-    done(alive.ok() ? parts_.tiers.EraseCheckpoint(key) : alive);
-  });
-}
-
-void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                           std::function<void(absl::Status)> done) {
-  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done)](SessionLease lease) {
-    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
-    auto shared = std::make_shared<SessionLease>(std::move(lease));
-    parts_.transfers.Post(
-        [this, open, checkpoint_id, done, shared] { RestoreLocked(std::move(*shared), checkpoint_id, done); });
-  });
-}
-
-void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
-                                 const std::function<void(absl::Status)>& done) {
-  const std::shared_ptr<Session> session = lease.session();
-  TierStack& tiers = parts_.tiers;
-  StateKey key = session->key();
-  const auto restore = [&]() -> absl::Status {
-    if (session->epoch() >= kMaxEpoch) return EpochLimit(session->id(), session->epoch());
-    key.checkpoint = checkpoint_id;
-    absl::StatusOr<SessionImagePtr> image = tiers.FetchCheckpoint(key);
-    key.checkpoint.clear();
-    if (absl::IsNotFound(image.status())) {
-      return MakeError(absl::StatusCode::kNotFound, reason::kCheckpointNotFound,
-                       checkpoint_id.empty()
-                           ? StrCat("sessions/", session->id(), " has no checkpoint yet; call CheckpointSession first")
-                           : StrCat("sessions/", session->id(), " has no checkpoint '", checkpoint_id, "'"),
-                       {{"session", StrCat("sessions/", session->id())}, {"checkpoint", checkpoint_id}});
-    }
-    GDN_RETURN_IF_ERROR(image.status());
-    std::vector<int32_t> layers;
-    for (const LayerImage& layer : (*image)->layers) layers.push_back(layer.layer);
-    GDN_RETURN_IF_ERROR(CheckStateFits((*image)->header, layers, session->spec()));
-    // Just loaded, so nobody else has it yet.
-    SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
-    header.epoch = session->epoch() + 1;
-    header.changes = static_cast<int64_t>(lease.changes());
-    // Durable as restored before it is restored: a crash must not bring back what was rolled back.
-    GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
-    if (lease.resident()) {
-      lease.Unload();
-      parts_.room.Forget(*session);
-    }
-    tiers.Release(key);
-    tiers.Adopt(key, *tiers.durable(), (*image)->bytes(), header.version());
-    lease.InstallParked(**image);
-    lease.SetEpoch((*image)->header.epoch);
-    session->NoteDurable(lease.changes(), lease.counts(), session->Now());
-    return absl::OkStatus();
-  };
-  absl::Status status = restore();
-  lease.Release();
-  done(std::move(status));
 }
 
 bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
@@ -245,7 +178,7 @@ bool Checkpointer::Schedule(const std::shared_ptr<Session>& session) {
     const auto it = scheduled_.find(session.get());
     if (it != scheduled_.end() && it->second > parts_.clock.Now()) return false;
     scheduled_[session.get()] = SteadyTime::InfiniteFuture();
-    waiting_.push_back(session);
+    waiting_.Push(session->account()->turn(), session);
   }
   PumpLater();
   return true;
@@ -262,8 +195,7 @@ void Checkpointer::Pump() {
     {
       absl::MutexLock lock(&mu_);
       if (waiting_.empty() || active_ == kMostCopies) return;
-      session = std::move(waiting_.front());
-      waiting_.pop_front();
+      session = waiting_.Pop()->item;
       ++locking_;
     }
     session->Lock([this, open = Open()](SessionLease lease) { ScheduledLocked(std::move(lease)); });
@@ -272,16 +204,19 @@ void Checkpointer::Pump() {
 
 void Checkpointer::ScheduledLocked(SessionLease lease) {
   const std::shared_ptr<Session> session = lease.session();
+  const int64_t bytes = parts_.room.BytesOf(*session);
   {
     absl::MutexLock lock(&mu_);
+    const Turn turn = session->account()->turn();
     --locking_;
     if (active_ == kMostCopies) {  // others were faster: its steps go on until a copy has ended
-      waiting_.push_front(session);
+      waiting_.PutBack({.turn = turn, .item = session});
       return;
     }
+    waiting_.Charge(turn, static_cast<double>(bytes));
     ++active_;
   }
-  ByteCharge charge = parts_.ledger.Charge(BytePool::kCopies, session->account(), parts_.room.BytesOf(*session));
+  ByteCharge charge = parts_.ledger.Charge(BytePool::kCopies, session->account(), bytes);
   CheckpointLocked(
       std::move(lease), std::move(charge), /*checkpoint_id=*/"",
       [this, session](const absl::StatusOr<CheckpointResult>& result) { ScheduledDone(session, result.status()); });
@@ -309,7 +244,7 @@ void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const 
                  std::string(status.message()));
   }
   if (status.ok()) NoteProgress(session);  // one that has ended has nothing left to make durable
-  for (std::function<void()>& callback : ready) parts_.io.Post(std::move(callback));
+  for (std::function<void()>& callback : ready) parts_.io.Post(std::move(callback), session->account()->turn());
   PumpLater();
 }
 
@@ -336,7 +271,7 @@ bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::opt
   absl::MutexLock lock(&mu_);
   const auto it = scheduled_.find(session.get());
   if (it == scheduled_.end()) {  // it has ended meanwhile
-    parts_.io.Post(std::move(ready));
+    parts_.io.Post(std::move(ready), session->account()->turn());
     return false;
   }
   if (it->second != SteadyTime::InfiniteFuture()) return true;  // it failed a moment ago

@@ -4,6 +4,7 @@
 // durable tier while steps go on. With a policy by tokens, no layer is ever further from its last durable copy than
 // that many tokens (or the one call that is larger): a checkpoint begins at half of them, and a step that would go
 // beyond waits until it has ended (WaitForRoom). A checkpoint that failed holds nobody back: it is tried again later.
+// Those that wait take turns by account, and end with their calls' limits.
 // Thread safety: all methods from any thread; callbacks come from any thread. Ownership: what it is made with must
 // outlive it; on destruction what was begun is finished.
 //
@@ -13,7 +14,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,9 +27,11 @@
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "base/task_queue.h"
+#include "base/turn_queue.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/device_room.h"
 #include "server/session/state_copier.h"
+#include "server/session/wait_limit.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
@@ -78,11 +80,13 @@ class Checkpointer {
 
   // Copies the states from wherever they are, for a call that waits for them. `known` is asked once the session is
   // locked.
-  void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done);
+  void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done,
+               const WaitLimit& limit = {});
 
   // Waits for memory of the pool kCopies, without the session. `checkpoint_id` "": the newest. FAILED_PRECONDITION
   // (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS), and errors of TierStack::Checkpoint.
-  void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done);
+  void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done,
+                  const WaitLimit& limit = {});
   // The named ones, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::ListCheckpoints.
   void List(const std::shared_ptr<Session>& session,
             std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done);
@@ -93,7 +97,7 @@ class Checkpointer {
   // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), errors
   // of the tier; nothing has changed then.
   void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-               std::function<void(absl::Status)> done);
+               std::function<void(absl::Status)> done, const WaitLimit& limit = {});
 
   // Whether a step may have to wait for room at all.
   bool bounds_steps() const { return policy_.every_tokens != 0 && parts_.tiers.durable() != nullptr; }
@@ -114,6 +118,9 @@ class Checkpointer {
   int64_t failed() const { return failed_; }
 
  private:
+  // `done` hears why, once the session is free.
+  template <typename Done>
+  void Refuse(SessionLease lease, const absl::Status& status, const Done& done);
   // On `queue`'s threads, and those that `threads` allows.
   void CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
                      std::function<BaseVersions()> known, CapturedDone done);
@@ -142,10 +149,10 @@ class Checkpointer {
   // Sessions whose checkpoint is under way (InfiniteFuture), or not to be tried before.
   std::unordered_map<const Session*, SteadyTime> scheduled_ ABSL_GUARDED_BY(mu_);
   std::unordered_map<const Session*, std::vector<std::function<void()>>> wait_for_room_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
-  int locking_ ABSL_GUARDED_BY(mu_) = 0;                               // scheduled, waiting for their lock
-  int active_ ABSL_GUARDED_BY(mu_) = 0;                                // scheduled, with a copy
-  int open_ ABSL_GUARDED_BY(mu_) = 0;                                  // calls that have not been answered
+  TurnQueue<std::shared_ptr<Session>> waiting_ ABSL_GUARDED_BY(mu_);  // scheduled, not begun
+  int locking_ ABSL_GUARDED_BY(mu_) = 0;                              // scheduled, waiting for their lock
+  int active_ ABSL_GUARDED_BY(mu_) = 0;                               // scheduled, with a copy
+  int open_ ABSL_GUARDED_BY(mu_) = 0;                                 // calls that have not been answered
 
   // Last: their tasks use all of the above. Checkpoints give way to steps; copies less so, for they keep their session
   // locked.

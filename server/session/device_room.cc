@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -14,7 +15,11 @@
 namespace gdn {
 namespace {
 
+// All being pinned, how soon a step that ends is noticed.
 constexpr absl::Duration kRoomPoll = absl::Milliseconds(2);
+// So much of the budget is kept free of sessions that nobody has used for so long.
+constexpr int64_t kAheadPart = 16;
+constexpr absl::Duration kIdle = absl::Seconds(5);
 // How long a session that could not be moved goes behind the others; each time twice as long.
 constexpr absl::Duration kLeastStuck = absl::Seconds(5);
 constexpr absl::Duration kMostStuck = absl::Minutes(5);
@@ -36,20 +41,18 @@ absl::Status NothingBelowTakesStates(const std::string& tier) {
 
 }  // namespace
 
-absl::Status ReturnDeadlinePassed() {
-  return MakeError(absl::StatusCode::kDeadlineExceeded, reason::kDeadlineExceeded,
-                   "the deadline passed while the session's states were brought back to the device; they did not move");
-}
-
 void DeviceRoom::Track(const std::shared_ptr<Session>& session) {
+  Resident resident;
+  resident.session = session;
+  resident.charge = options_.ledger.Charge(BytePool::kDevice, session->account(), BytesOf(*session));
   absl::MutexLock lock(&mu_);
-  Resident& fresh = resident_[session.get()] = Resident();
-  fresh.session = session;
+  std::swap(resident_[session.get()], resident);
 }
 
 void DeviceRoom::Forget(const Session& session) {
+  decltype(resident_)::node_type forgotten;  // outlives the lock
   absl::MutexLock lock(&mu_);
-  resident_.erase(&session);
+  forgotten = resident_.extract(&session);
 }
 
 int64_t DeviceRoom::sessions() const {
@@ -69,58 +72,79 @@ absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& r
   return claims;
 }
 
-absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::MakeRoom(const RoomRequest& request, SteadyTime deadline) {
-  const SteadyTime end = std::min(deadline, SteadyNow() + kRoomPatience);
-  Attempt attempt;
-  for (;;) {
-    auto claims = TryClaim(request);
-    if (claims.ok() || !CanMakeRoom(claims.status())) return claims;
-    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(request.dims, options_.store.options().max_draft));
-    if (request.count * layout.slot_bytes() > budget_bytes()) return claims;  // it never fits
-    if (SteadyNow() >= deadline) return ReturnDeadlinePassed();               // and moves nobody any more
-    const absl::Status evicted = EvictOne(attempt);
-    if (evicted.ok()) continue;
-    if (!absl::IsNotFound(evicted)) return evicted;
-    // Nothing can move now. Calls that run end soon; what could not be moved a moment ago stays.
-    if (const absl::Status takes = options_.tiers.TakesStates(); !takes.ok()) {
-      return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : claims.status();
-    }
-    const bool over = SteadyNow() >= end;
-    if (over && deadline <= SteadyNow()) return ReturnDeadlinePassed();
-    if (over || sessions() <= static_cast<int64_t>(attempt.stuck.size())) {
-      return attempt.error.ok() ? claims.status() : attempt.error;
-    }
-    absl::SleepFor(kRoomPoll);
+absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, RoomEffort& effort,
+                                                 std::vector<SlotClaim>* claims) {
+  auto claimed = TryClaim(request);
+  if (claimed.ok()) {
+    *claims = *std::move(claimed);
+    return RoomProgress::kMade;
   }
+  if (!CanMakeRoom(claimed.status())) return claimed.status();
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(request.dims, options_.store.options().max_draft));
+  if (request.count * layout.slot_bytes() > budget_bytes()) return claimed.status();  // it never fits
+  effort.no_room = claimed.status();
+  if (SteadyNow() < nothing_moves_until_) return RoomProgress::kNothingMoves;
+  const absl::Status evicted = EvictOne(effort);
+  if (evicted.ok()) return RoomProgress::kMoved;
+  if (!absl::IsNotFound(evicted)) return evicted;
+  if (const absl::Status takes = options_.tiers.TakesStates(); !takes.ok()) {
+    return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : effort.no_room;
+  }
+  // What could not be moved a moment ago stays.
+  if (sessions() <= static_cast<int64_t>(effort.stuck.size())) return effort.error();
+  if (effort.stuck.empty()) nothing_moves_until_ = SteadyNow() + kRoomPoll;
+  return RoomProgress::kNothingMoves;
 }
 
-std::vector<DeviceRoom::Candidate> DeviceRoom::Candidates(const Attempt& attempt) {
+bool DeviceRoom::WantsAhead() const {
+  return !options_.tiers.empty() &&
+         options_.ledger.held(BytePool::kDevice) > budget_bytes() - budget_bytes() / kAheadPart;
+}
+
+bool DeviceRoom::EvictAhead() {
+  RoomEffort effort;
+  return EvictOne(effort, options_.clock.Now() - kIdle).ok();
+}
+
+bool DeviceRoom::Candidate::GoesAfter(const Candidate& other) const {
+  return std::tuple(stuck, -shares, last_used) > std::tuple(other.stuck, -other.shares, other.last_used);
+}
+
+std::vector<DeviceRoom::Candidate> DeviceRoom::Candidates(const RoomEffort& effort, SteadyTime unused_since) {
   std::vector<Candidate> candidates;
+  std::vector<Resident> gone;  // outlives the lock
+  std::unordered_map<const ByteAccount*, double> shares;
   const SteadyTime now = options_.clock.Now();
   absl::MutexLock lock(&mu_);
   for (auto it = resident_.begin(); it != resident_.end();) {
     auto session = it->second.session.lock();
     if (session == nullptr) {
+      gone.push_back(std::move(it->second));
       it = resident_.erase(it);
       continue;
     }
     const bool stuck = now < it->second.stuck_until;
     ++it;
-    if (attempt.stuck.contains(session.get())) continue;
-    candidates.emplace_back(stuck, session->last_used(), std::move(session));
+    if (effort.stuck.contains(session.get()) || session->last_used() > unused_since) continue;
+    const ByteAccount& account = *session->account();
+    const auto [held, first] = shares.try_emplace(&account, 1);
+    if (first) held->second = std::max(1.0, options_.ledger.SharesHeld(BytePool::kDevice, account));
+    candidates.push_back(
+        {.stuck = stuck, .shares = held->second, .last_used = session->last_used(), .session = std::move(session)});
   }
   return candidates;
 }
 
-absl::Status DeviceRoom::EvictOne(Attempt& attempt) {
-  std::vector<Candidate> candidates = Candidates(attempt);
+absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
+  std::vector<Candidate> candidates = Candidates(effort, unused_since);
   // A heap and no sort: the first few of thousands are looked at.
-  std::ranges::make_heap(candidates, std::greater<>());
+  const auto after = [](const Candidate& a, const Candidate& b) { return a.GoesAfter(b); };
+  std::ranges::make_heap(candidates, after);
   for (; !candidates.empty() && options_.tiers.TakesStates().ok(); candidates.pop_back()) {
-    std::ranges::pop_heap(candidates, std::greater<>());
-    const std::shared_ptr<Session>& session = std::get<2>(candidates.back());
-    if (BytesOf(*session) >= attempt.too_large) {
-      attempt.stuck.insert(session.get());
+    std::ranges::pop_heap(candidates, after);
+    const std::shared_ptr<Session>& session = candidates.back().session;
+    if (BytesOf(*session) >= effort.too_large) {
+      effort.stuck.insert(session.get());
       continue;
     }
     SessionLease lease = session->TryLock();
@@ -128,15 +152,16 @@ absl::Status DeviceRoom::EvictOne(Attempt& attempt) {
     const absl::Status evicted = Evict(lease);
     if (evicted.ok()) return evicted;
     GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
-    NoteStuck(*session, evicted, attempt);
+    NoteStuck(*session, evicted, effort);
   }
   return absl::NotFoundError("no session can be moved");
 }
 
-void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Attempt& attempt) {
-  attempt.stuck.insert(&session);
-  if (absl::IsResourceExhausted(why)) attempt.too_large = std::min(attempt.too_large, BytesOf(session));
-  if (absl::IsUnavailable(why)) attempt.error = NothingBelowTakesStates(TierOf(why));
+void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort) {
+  effort.stuck.insert(&session);
+  if (absl::IsResourceExhausted(why)) effort.too_large = std::min(effort.too_large, BytesOf(session));
+  if (absl::IsUnavailable(why)) effort.refused = NothingBelowTakesStates(TierOf(why));
+  if (ErrorReason(why) == reason::kStatesTakenOver) effort.refused = why;  // of the store, and not of a session
   const SteadyTime now = options_.clock.Now();
   absl::MutexLock lock(&mu_);
   const auto it = resident_.find(&session);

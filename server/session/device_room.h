@@ -1,19 +1,21 @@
 // Room on the device: which sessions have their states there, and which of them move down where others need the room.
 //
-// The least recently used session goes first; one that is pinned or locked is never moved. One that no lower tier takes
-// (it is too large, its folder cannot be written) lets the next one go, and for a while others are tried before it.
-// Thread safety: all methods from any thread; MakeRoom blocks, and is for one thread at a time (Residency's).
-// Ownership: what the options name must outlive it.
+// Of the account that holds most for its share of the device, where one holds more than that, the least recently used
+// session goes first; one that is pinned or locked is never moved. One that no lower tier takes (it is too large, its
+// folder cannot be written) lets the next one go, and for a while others are tried before it.
+// Thread safety: all methods from any thread, but those that move sessions (Advance, EvictAhead), which block on tiers
+// and are for one thread at a time (Residency's). Ownership: what the options name must outlive it.
 //
 //   room.Track(session);
-//   GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, room.MakeRoom({.dims = dims, .count = 36}, deadline));
+//   RoomEffort effort;
+//   std::vector<SlotClaim> claims;
+//   GDN_ASSIGN_OR_RETURN(const RoomProgress made, room.Advance({.dims = dims, .count = 36}, effort, &claims));
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -23,19 +25,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
+#include "server/admission/byte_ledger.h"
 #include "server/session/session_lease.h"
 #include "server/session/state_copier.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
 
-// How long a call waits for others to let go of the states that are in the way of its own.
-inline constexpr absl::Duration kRoomPatience = absl::Seconds(1);  // others wait behind it
-
 struct DeviceRoomOptions {
   StateStore& store;
   TierStack& tiers;
   StateCopier& copier;
+  ByteLedger& ledger;
   const SteadyClock& clock = SteadyClock::Real();
 };
 
@@ -44,6 +45,23 @@ struct RoomRequest {
   LayerDims dims;
   std::shared_ptr<StatePool> pool = nullptr;  // where they have to be; nullptr: in any
   int32_t count = 0;
+};
+
+// What the steps of one call towards its room have found out.
+struct RoomEffort {
+  std::unordered_set<const Session*> stuck;                 // could not be moved
+  int64_t too_large = std::numeric_limits<int64_t>::max();  // nothing below has room for so many bytes
+  absl::Status refused;                                     // why something was not moved, for the caller
+  absl::Status no_room;                                     // of the last TryClaim
+
+  // Why the call gives up.
+  const absl::Status& error() const { return refused.ok() ? no_room : refused; }
+};
+
+enum class RoomProgress {
+  kMade,          // there was room
+  kMoved,         // one session has left the device: go on
+  kNothingMoves,  // none can be moved now; calls that run end soon
 };
 
 class DeviceRoom {
@@ -62,9 +80,14 @@ class DeviceRoom {
   bool CanMakeRoom(const absl::Status& error) const {
     return absl::IsResourceExhausted(error) && !options_.tiers.empty();
   }
-  // Moves sessions down until there is room. Errors of TryClaim; UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that
-  // is needed cannot be written, DEVICE_FAILED, DEADLINE_EXCEEDED. None says whose session could not be moved.
-  absl::StatusOr<std::vector<SlotClaim>> MakeRoom(const RoomRequest& request, SteadyTime deadline);
+  // One step towards room: claims it where there is some, or else moves one session down. Errors of TryClaim;
+  // UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that is needed cannot be written, DEVICE_FAILED. None says whose
+  // session could not be moved.
+  absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, std::vector<SlotClaim>* claims);
+  // Whether so little is left that sessions which nobody uses had better go before somebody needs the room.
+  bool WantsAhead() const;
+  // Moves one that was not used for a while. False where there is none.
+  bool EvictAhead();
 
   int64_t budget_bytes() const { return options_.store.options().budget_bytes; }
   // Of a session that shares nothing, which is the least that any takes.
@@ -77,29 +100,30 @@ class DeviceRoom {
  private:
   struct Resident {
     std::weak_ptr<Session> session;
+    ByteCharge charge;
     SteadyTime stuck_until = SteadyTime::InfinitePast();  // it could not be moved, and until then goes last
     absl::Duration stuck_for = absl::ZeroDuration();
   };
-  // What one MakeRoom has found out.
-  struct Attempt {
-    std::unordered_set<const Session*> stuck;                 // could not be moved
-    int64_t too_large = std::numeric_limits<int64_t>::max();  // nothing below has room for so many bytes
-    absl::Status error;                                       // why, for the caller
+  struct Candidate {
+    bool stuck = false;
+    double shares = 0;  // that its account holds; at least 1
+    SteadyTime last_used;
+    std::shared_ptr<Session> session;
+    // Whether it goes after `other`.
+    bool GoesAfter(const Candidate& other) const;
   };
-  // Moves the least recently used session that can be moved. NOT_FOUND where none can be now, and the device's error.
-  absl::Status EvictOne(Attempt& attempt);
+  // Moves the first that can be moved, of those not used since. NOT_FOUND where none can be now, and the device's
+  // error.
+  absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
   absl::Status Evict(SessionLease& lease);
-  using Candidate = std::tuple<bool, SteadyTime, std::shared_ptr<Session>>;  // whether it is stuck, its last use
-  std::vector<Candidate> Candidates(const Attempt& attempt);
-  void NoteStuck(const Session& session, const absl::Status& why, Attempt& attempt);
+  std::vector<Candidate> Candidates(const RoomEffort& effort, SteadyTime unused_since);
+  void NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort);
 
   const DeviceRoomOptions options_;
   std::atomic<int64_t> evictions_{0}, evicted_bytes_{0};
+  SteadyTime nothing_moves_until_;  // of the moving thread: all are pinned
   mutable absl::Mutex mu_;
   std::unordered_map<const Session*, Resident> resident_ ABSL_GUARDED_BY(mu_);
 };
-
-// DEADLINE_EXCEEDED, of a call whose states were on their way.
-absl::Status ReturnDeadlinePassed();
 
 }  // namespace gdn

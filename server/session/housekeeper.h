@@ -1,9 +1,9 @@
-// What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room in the
-// host tier.
+// What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room on the
+// device and in the host tier.
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //
-//   Housekeeper housekeeper(manager, checkpointer, tiers, absl::Milliseconds(200));
+//   Housekeeper housekeeper(manager, checkpointer, residency, tiers, absl::Milliseconds(200));
 #pragma once
 
 #include <thread>
@@ -13,6 +13,7 @@
 #include "base/stop_signal.h"
 #include "base/this_thread.h"
 #include "server/session/checkpointer.h"
+#include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -20,14 +21,15 @@ namespace gdn {
 
 class Housekeeper {
  public:
-  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, TierStack& tiers, absl::Duration interval,
-              const SteadyClock& clock = SteadyClock::Real())
-      : thread_([this, &sessions, &checkpointer, &tiers, &clock, interval] {
+  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, TierStack& tiers,
+              absl::Duration interval, const SteadyClock& clock = SteadyClock::Real())
+      : thread_([this, &sessions, &checkpointer, &residency, &tiers, &clock, interval] {
           NameThisThread("gdn-housekeeper");
           while (!stop_.GivenWithin(interval)) {
             const SteadyTime now = clock.Now();
             sessions.DeleteExpired(now);
             checkpointer.Sweep(sessions.All(), now);
+            residency.MoveIdleAhead();
             if (tiers.WantsTrim()) tiers.Trim();
           }
         }) {}

@@ -6,10 +6,18 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "base/this_thread.h"
 
 namespace gdn {
 namespace {
+
+// How long a call waits for others to let go of the states that are in the way of its own.
+constexpr absl::Duration kPatience = absl::Seconds(1);
+// How soon calls that end are noticed where all sessions are in use.
+constexpr absl::Duration kPoll = absl::Milliseconds(2);
+// What the residency thread does for one call at a time; moving one session is the least.
+constexpr absl::Duration kSlice = absl::Milliseconds(5);
+// How soon it looks again for sessions to move ahead of need, where there was none.
+constexpr absl::Duration kAheadPause = absl::Milliseconds(200);
 
 absl::Status NeverFits(int64_t needed, int64_t budget) {
   return MakeError(
@@ -26,29 +34,28 @@ RoomRequest RoomFor(const Session& session) {
 
 }  // namespace
 
-Residency::Residency(const ResidencyOptions& options)
-    : options_(options), thread_([this] {
-        NameThisThread("gdn-residency");
-        Loop();
-      }) {}
+Residency::Residency(const ResidencyOptions& options) : options_(options), thread_({.name = "gdn-residency"}) {}
 
 Residency::~Residency() {
   {
     absl::MutexLock lock(&mu_);
     const auto answered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_requests_ == 0; };
     mu_.Await(absl::Condition(&answered));
-    stop_ = true;
   }
-  thread_.join();
+  thread_.Drain();
   options_.io.Drain();
 }
 
-Residency::Request::Request(Residency& to) : residency(to) {
+Residency::Request::Request(Residency& to, ByteAccountPtr of, WaitLimit until)
+    : residency(to), account(std::move(of)), limit(std::move(until)), number(to.next_number_.fetch_add(1)) {
   absl::MutexLock lock(&residency.mu_);
   ++residency.open_requests_;
 }
 
 Residency::Request::~Request() {
+  // They tell others, who may look for this one.
+  pins.clear();
+  needs.clear();
   absl::MutexLock lock(&residency.mu_);
   --residency.open_requests_;
 }
@@ -61,20 +68,21 @@ ResidencyCounters Residency::counters() const {
           .failures = fetch_failures_ + options_.copier.failures()};
 }
 
-bool Residency::TooLate(const Request& request) { return SteadyNow() >= request.deadline; }
-
-void Residency::FailLate(const Request& request) {
-  PinResults pins(request.sessions.size());
-  for (absl::StatusOr<SessionPin>& pin : pins) pin = ReturnDeadlinePassed();
-  request.done(std::move(pins));
+void Residency::Post(const RequestPtr& request, void (Residency::*step)(const RequestPtr&)) {
+  thread_.Post([this, request, step] { (this->*step)(request); }, request->account->turn());
 }
 
-void Residency::Enqueue(RequestPtr request) {
-  absl::MutexLock lock(&mu_);
-  requests_.push_back(std::move(request));
+void Residency::Fail(const RequestPtr& request, const absl::Status& status) {
+  request->pins.clear();
+  request->needs.clear();
+  if (request->lease_done) return request->lease_done(status);
+  if (request->claims_done) return request->claims_done(status);
+  PinResults pins(request->sessions.size());
+  for (absl::StatusOr<SessionPin>& pin : pins) pin = status;
+  request->pins_done(std::move(pins));
 }
 
-void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, SteadyTime deadline, PinsDone done) {
+void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, WaitLimit limit, PinsDone done) {
   // Mostly they are all here, and nobody is in the way.
   PinResults pins;
   pins.reserve(sessions.size());
@@ -85,208 +93,273 @@ void Residency::Pin(std::vector<std::shared_ptr<Session>> sessions, SteadyTime d
   }
   if (pins.size() == sessions.size()) return done(std::move(pins));
   pins.clear();
-  auto request = std::make_shared<Request>(*this);
+  auto request = std::make_shared<Request>(*this, sessions.front()->account(), std::move(limit));
   request->sessions = std::move(sessions);
-  request->deadline = deadline;
-  request->done = std::move(done);
-  TryAll(request);
+  request->pins_done = std::move(done);
+  TryPins(request);
+}
+
+void Residency::TryPins(const RequestPtr& request) {
+  PinResults pins;
+  for (const std::shared_ptr<Session>& session : request->sessions) {
+    SessionPin pin;
+    switch (session->TryPin(&pin)) {
+      case Session::PinOutcome::kPinned:
+        pins.emplace_back(std::move(pin));
+        continue;
+      case Session::PinOutcome::kWait:
+        pins.clear();
+        return Again(request, session);
+      case Session::PinOutcome::kNotResident:
+        pins.clear();
+        return Post(request, &Residency::Begin);
+    }
+  }
+  request->pins_done(std::move(pins));
 }
 
 void Residency::Again(const RequestPtr& request, const std::shared_ptr<Session>& blocked) {
-  request->arrivals.clear();  // lets others at them meanwhile
-  const auto retry = [this, request] { options_.io.Post([this, request] { TryAll(request); }); };
+  request->pins.clear();  // lets others at them meanwhile
+  request->needs.clear();
+  if (absl::Status limit = request->limit.Check(); !limit.ok()) return Fail(request, limit);
+  const auto retry = [this, request] { Post(request, &Residency::TryPins); };
   // Steps may go on while a copy is written, but states that are away are not brought back until then.
   if (blocked->gate().held() && !blocked->resident()) return blocked->Lock([retry](const SessionLease&) { retry(); });
   blocked->gate().WhenPinnable(retry);
 }
 
-void Residency::TryAll(const RequestPtr& request) {
-  PinResults pins;
-  std::vector<size_t> missing;
-  request->errors.assign(request->sessions.size(), absl::OkStatus());
-  for (size_t i = 0; i < request->sessions.size(); ++i) {
-    const std::shared_ptr<Session>& session = request->sessions[i];
-    SessionPin pin;
-    const Session::PinOutcome outcome = session->TryPin(&pin);
-    if (outcome == Session::PinOutcome::kWait) {
-      pins.clear();
-      return TooLate(*request) ? FailLate(*request) : Again(request, session);
-    }
-    if (outcome == Session::PinOutcome::kNotResident) missing.push_back(i);
-    pins.emplace_back(std::move(pin));
-  }
-  if (missing.empty()) return request->done(std::move(pins));
-  pins.clear();
-  if (TooLate(*request)) return FailLate(*request);
-  options_.io.Post([this, request, missing] { Bring(request, missing); });
-}
-
-void Residency::Bring(const RequestPtr& request, const std::vector<size_t>& missing) {
-  // Nothing is fetched that finds no room beside the others of the call.
-  const int64_t budget = options_.room.budget_bytes();
-  int64_t together = 0;
-  for (const std::shared_ptr<Session>& session : request->sessions) together += options_.room.BytesOf(*session);
-  for (const size_t i : missing) together -= options_.room.BytesOf(*request->sessions[i]);
-  for (const size_t i : missing) {
-    const std::shared_ptr<Session>& session = request->sessions[i];
-    const int64_t bytes = options_.room.BytesOf(*session);
-    if (together + bytes > budget) {
-      request->errors[i] = NeverFits(together + bytes, budget);
-      continue;
-    }
-    if (absl::Status alive = session->CheckAlive(); !alive.ok()) {
-      request->errors[i] = std::move(alive);
-      continue;
-    }
-    SessionLease lease = session->TryLock();
-    if (!lease.valid()) return Again(request, session);
-    if (lease.resident()) {  // somebody else brought it
-      together += bytes;
-      continue;
-    }
-    if (TooLate(*request)) {
-      request->errors[i] = ReturnDeadlinePassed();
-      continue;
-    }
-    absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
-    if (!image.ok()) {
-      fetch_failures_.fetch_add(1, std::memory_order_relaxed);
-      request->errors[i] = session->CheckAlive().ok() ? image.status() : session->CheckAlive();
-      continue;
-    }
-    together += bytes;
-    request->arrivals.push_back({.index = i, .lease = std::move(lease), .image = *std::move(image)});
-  }
-  Enqueue(request);
-}
-
-void Residency::LockResident(const std::shared_ptr<Session>& session, SteadyTime deadline, LeaseDone done) {
-  auto request = std::make_shared<Request>(*this);
-  request->deadline = deadline;
+void Residency::LockResident(const std::shared_ptr<Session>& session, WaitLimit limit, LeaseDone done) {
+  auto request = std::make_shared<Request>(*this, session->account(), std::move(limit));
   request->lease_done = std::move(done);
   session->Lock([this, request](SessionLease lease) {
     if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return request->lease_done(std::move(alive));
     if (lease.resident()) return request->lease_done(std::move(lease));
-    request->arrivals.push_back({.index = 0, .lease = std::move(lease), .image = nullptr});
-    options_.io.Post([this, request] {
-      Arrival& arrival = request->arrivals.front();
-      if (TooLate(*request)) return request->lease_done(ReturnDeadlinePassed());
-      absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(arrival.lease.session()->key());
-      if (!image.ok()) return request->lease_done(image.status());
-      arrival.image = *std::move(image);
-      Enqueue(request);
-    });
+    Need& need = request->needs.emplace_back();
+    need.room = RoomFor(*lease.session());
+    need.lease = std::move(lease);
+    Post(request, &Residency::Claim);
   });
 }
 
-void Residency::Place(SessionLease lease, SessionImagePtr image, SteadyTime deadline, LeaseDone done) {
-  if (image->layers.empty()) {  // nothing to copy: most new sessions
-    auto claims = options_.room.TryClaim(RoomFor(*lease.session()));
-    if (claims.ok()) {
-      lease.Install(*image, {}, *std::move(claims));
-      options_.tiers.Release(lease.session()->key());
-      options_.room.Track(lease.session());
-      return done(std::move(lease));
-    }
-    if (!options_.room.CanMakeRoom(claims.status())) return done(claims.status());
-  }
-  auto request = std::make_shared<Request>(*this);
-  request->deadline = deadline;
+void Residency::Place(SessionLease lease, SessionImagePtr image, WaitLimit limit, LeaseDone done) {
+  auto request = std::make_shared<Request>(*this, lease.session()->account(), std::move(limit));
   request->lease_done = std::move(done);
-  request->arrivals.push_back({.index = 0, .lease = std::move(lease), .image = std::move(image)});
-  Enqueue(std::move(request));
+  Need& need = request->needs.emplace_back();
+  need.room = RoomFor(*lease.session());
+  need.lease = std::move(lease);
+  need.image = std::move(image);
+  if (need.image->layers.empty()) {  // nothing to copy: most new sessions
+    auto claims = options_.room.TryClaim(need.room);
+    if (!claims.ok() && !options_.room.CanMakeRoom(claims.status())) return Fail(request, claims.status());
+    if (claims.ok()) {
+      need.claims = *std::move(claims);
+      return Bring(request);
+    }
+  }
+  Post(request, &Residency::Claim);
 }
 
-void Residency::Reserve(RoomRequest room, SteadyTime deadline, ClaimsDone done) {
+void Residency::Reserve(RoomRequest room, const ByteAccountPtr& account, WaitLimit limit, ClaimsDone done) {
   auto claims = options_.room.TryClaim(room);
   if (claims.ok() || !options_.room.CanMakeRoom(claims.status())) return done(std::move(claims));
-  auto request = std::make_shared<Request>(*this);
-  request->deadline = deadline;
+  auto request = std::make_shared<Request>(*this, account, std::move(limit));
   request->claims_done = std::move(done);
-  request->room = std::move(room);
-  Enqueue(std::move(request));
+  request->needs.emplace_back().room = std::move(room);
+  Post(request, &Residency::Claim);
 }
 
 bool Residency::Prefetch(const std::shared_ptr<Session>& session) {
   if (session->resident()) return false;
-  Pin({session}, SteadyNow() + kRoomPatience, [](const PinResults&) {});
+  Pin({session}, SteadyNow() + kPatience, [](const PinResults&) {});
   return true;
 }
 
-void Residency::Loop() {
-  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stop_ || !requests_.empty(); };
-  for (;;) {
-    RequestPtr request;
-    {
-      absl::MutexLock lock(&mu_);
-      mu_.Await(absl::Condition(&has_work));
-      if (requests_.empty()) return;
-      request = std::move(requests_.front());
-      requests_.pop_front();
-    }
-    Serve(request);
-  }
-}
-
-void Residency::Serve(const RequestPtr& request) {
-  if (request->done) return ServePins(request);
-  if (request->claims_done) return request->claims_done(options_.room.MakeRoom(request->room, request->deadline));
-  Arrival& arrival = request->arrivals.front();
-  if (absl::Status status = Arrive(arrival, request->deadline); !status.ok()) {
-    return request->lease_done(std::move(status));
-  }
-  request->lease_done(std::move(arrival.lease));
-}
-
-void Residency::ServePins(const RequestPtr& request) {
-  PinResults pins(request->sessions.size());
-  // What is there is held first, lest it go to make room for what is not.
-  std::vector<bool> arriving(request->sessions.size());
-  for (const Arrival& arrival : request->arrivals) arriving[arrival.index] = true;
-  for (size_t i = 0; i < pins.size(); ++i) {
-    if (arriving[i] || !request->errors[i].ok()) continue;
+void Residency::Begin(const RequestPtr& request) {
+  if (absl::Status limit = request->limit.Check(); !limit.ok()) return Fail(request, limit);
+  request->pins.clear();
+  request->needs.clear();
+  request->pins.resize(request->sessions.size());
+  for (size_t i = 0; i < request->sessions.size(); ++i) {
+    const std::shared_ptr<Session>& session = request->sessions[i];
     SessionPin pin;
-    const Session::PinOutcome outcome = request->sessions[i]->TryPin(&pin);
-    if (outcome != Session::PinOutcome::kPinned) {
-      pins.clear();
-      return Again(request, request->sessions[i]);
-    }
-    pins[i] = std::move(pin);
-  }
-  const int64_t budget = options_.room.budget_bytes();
-  int64_t together = 0;  // of the sessions that are to be on the device at the same time
-  for (size_t i = 0; i < pins.size(); ++i) {
-    if (!arriving[i] && request->errors[i].ok()) together += options_.room.BytesOf(*request->sessions[i]);
-  }
-  for (Arrival& arrival : request->arrivals) {
-    together += options_.room.BytesOf(*arrival.lease.session());
-    absl::Status status = together > budget ? NeverFits(together, budget) : Arrive(arrival, request->deadline);
-    if (status.ok()) {
-      pins[arrival.index] = std::move(arrival.lease).IntoPin();
-    } else {
-      together -= options_.room.BytesOf(*arrival.lease.session());
-      arrival.lease.Release();
-      request->errors[arrival.index] = std::move(status);
+    switch (session->TryPin(&pin)) {
+      case Session::PinOutcome::kPinned:
+        request->pins[i] = std::move(pin);
+        break;
+      case Session::PinOutcome::kWait:
+        return Again(request, session);
+      case Session::PinOutcome::kNotResident:
+        if (!LockParked(request, i)) return Again(request, session);
     }
   }
-  for (size_t i = 0; i < pins.size(); ++i) {
-    if (!request->errors[i].ok()) pins[i] = request->errors[i];
-  }
-  request->done(std::move(pins));
+  RefuseWhatNeverFits(*request);
+  Claim(request);
 }
 
-absl::Status Residency::Arrive(Arrival& arrival, SteadyTime deadline) {
-  const std::shared_ptr<Session> session = arrival.lease.session();
-  if (SteadyNow() >= deadline) return ReturnDeadlinePassed();
+bool Residency::LockParked(const RequestPtr& request, size_t index) {
+  const std::shared_ptr<Session>& session = request->sessions[index];
+  if (absl::Status alive = session->CheckAlive(); !alive.ok()) {
+    request->pins[index] = std::move(alive);
+    return true;
+  }
+  SessionLease lease = session->TryLock();
+  if (!lease.valid()) return false;
+  if (lease.resident()) {  // somebody else brought it
+    request->pins[index] = std::move(lease).IntoPin();
+    return true;
+  }
+  Need& need = request->needs.emplace_back();
+  need.room = RoomFor(*session);
+  need.index = index;
+  need.lease = std::move(lease);
+  return true;
+}
+
+void Residency::RefuseWhatNeverFits(Request& request) const {
+  const int64_t budget = options_.room.budget_bytes();
+  int64_t together = 0;
+  for (size_t i = 0; i < request.sessions.size(); ++i) {
+    if (request.pins[i].ok()) together += options_.room.BytesOf(*request.sessions[i]);
+  }
+  for (Need& need : request.needs) {
+    const int64_t bytes = options_.room.BytesOf(*request.sessions[need.index]);
+    if (together + bytes > budget) {
+      need.status = NeverFits(together + bytes, budget);
+      need.lease.Release();
+    } else {
+      together += bytes;
+    }
+  }
+}
+
+void Residency::Claim(const RequestPtr& request) {
+  const SteadyTime begun = SteadyNow();
+  if (request->patience == SteadyTime::InfiniteFuture()) request->patience = begun + kPatience;
+  holders_.erase(request->number);
+  for (Need& need : request->needs) {
+    while (need.wants_claims()) {
+      need.status = request->limit.Check();
+      if (need.status.ok()) need.status = options_.copier.CheckDevice();
+      if (!need.status.ok()) break;
+      const auto progress = options_.room.Advance(need.room, request->effort, &need.claims);
+      need.status = progress.status();
+      if (!progress.ok() || *progress == RoomProgress::kMade) break;
+      if (*progress == RoomProgress::kNothingMoves) {
+        if (SteadyNow() < request->patience) return Stuck(request);
+        need.status = request->effort.error();
+      } else if (SteadyNow() - begun >= kSlice) {
+        holders_.insert(request->number);
+        return Post(request, &Residency::Claim);
+      }
+    }
+    if (!need.status.ok()) need.lease.Release();
+  }
+  Bring(request);
+}
+
+void Residency::Stuck(const RequestPtr& request) {
+  const bool oldest = holders_.empty() || request->number < *holders_.begin();
+  if (oldest) {
+    holders_.insert(request->number);
+  } else {
+    // What an older one waits for may be here.
+    for (Need& need : request->needs) need.claims.clear();
+    if (request->pins_done) request->needs.clear();
+    request->pins.clear();
+  }
+  if (stuck_.empty()) thread_.Post([this] { RetryStuck(); }, {.of = this});
+  stuck_.push_back(request);
+}
+
+void Residency::RetryStuck() {
+  absl::SleepFor(kPoll);
+  for (const RequestPtr& request : std::exchange(stuck_, {})) {
+    const bool let_go = request->pins_done && request->pins.empty();
+    Post(request, let_go ? &Residency::Begin : &Residency::Claim);
+  }
+}
+
+void Residency::MoveIdleAhead() {
+  if (!options_.room.WantsAhead() || moving_ahead_.exchange(true)) return;
+  thread_.Post([this] { MoveOneAhead(); }, {.of = &moving_ahead_});
+}
+
+void Residency::MoveOneAhead() {
+  moving_ahead_ = false;
+  if (SteadyNow() < ahead_again_) return;
+  if (options_.room.EvictAhead()) return MoveIdleAhead();
+  ahead_again_ = SteadyNow() + kAheadPause;
+}
+
+void Residency::Bring(const RequestPtr& request) {
+  size_t coming = 0;
+  for (const Need& need : request->needs) coming += need.status.ok() && need.lease.valid() ? 1 : 0;
+  if (coming == 0) return Finish(*request);
+  request->coming = coming;
+  for (Need& need : request->needs) {
+    if (need.status.ok() && need.lease.valid()) BringOne(request, need);
+  }
+}
+
+void Residency::BringOne(const RequestPtr& request, Need& need) {
+  const auto arrive = [this, request, &need] {
+    need.status = Arrive(*request, need);
+    if (!need.status.ok()) need.lease.Release();
+    Arrived(request);
+  };
+  if (need.image != nullptr && need.image->layers.empty()) return arrive();
+  options_.io.Post(arrive, request->account->turn());
+}
+
+absl::Status Residency::Arrive(const Request& request, Need& need) {
+  const std::shared_ptr<Session> session = need.lease.session();
+  GDN_RETURN_IF_ERROR(request.limit.Check());
   GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
-  GDN_ASSIGN_OR_RETURN(std::vector<SlotClaim> claims, options_.room.MakeRoom(RoomFor(*session), deadline));
-  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*arrival.image, std::move(claims), arrival.lease));
-  returns_.fetch_add(1, std::memory_order_relaxed);
-  returned_bytes_.fetch_add(arrival.image->bytes(), std::memory_order_relaxed);
-  arrival.image = nullptr;
+  const bool fetched = need.image == nullptr;
+  if (fetched) {
+    absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
+    if (!image.ok()) {
+      fetch_failures_.fetch_add(1, std::memory_order_relaxed);
+      return session->CheckAlive().ok() ? image.status() : session->CheckAlive();
+    }
+    need.image = *std::move(image);
+  }
+  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims), need.lease));
+  if (!need.image->layers.empty()) {
+    returns_.fetch_add(1, std::memory_order_relaxed);
+    returned_bytes_.fetch_add(need.image->bytes(), std::memory_order_relaxed);
+  }
+  need.image = nullptr;
   options_.tiers.Release(session->key());
   options_.room.Track(session);
   return absl::OkStatus();
+}
+
+void Residency::Arrived(const RequestPtr& request) {
+  if (request->coming.fetch_sub(1) != 1) return;
+  Finish(*request);
+  MoveIdleAhead();
+}
+
+void Residency::Finish(Request& request) {
+  if (request.claims_done) {
+    Need& need = request.needs.front();
+    if (!need.status.ok()) return request.claims_done(need.status);
+    return request.claims_done(std::move(need.claims));
+  }
+  if (request.lease_done) {
+    Need& need = request.needs.front();
+    if (!need.status.ok()) return request.lease_done(need.status);
+    return request.lease_done(std::move(need.lease));
+  }
+  for (Need& need : request.needs) {
+    if (need.status.ok()) {
+      request.pins[need.index] = std::move(need.lease).IntoPin();
+    } else {
+      request.pins[need.index] = need.status;
+    }
+  }
+  request.pins_done(std::move(request.pins));
 }
 
 }  // namespace gdn

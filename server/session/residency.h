@@ -1,20 +1,29 @@
 // Brings sessions' states to the device when a call needs them there.
 //
-// A call pins all of its sessions or none. Where one is parked, the call waits: its states are fetched from their tier
-// by the IO threads and put on the device by the residency thread, which serves one call after the other and so cannot
-// be caught between two calls that each have half of what they need. A session that is pinned or locked is never moved.
+// A call pins all of its sessions or none. Where some are parked it first gets room for all of them, moving others
+// down, then their states are fetched and put on the device:
+//
+//   Pin --all there--> done            residency thread                         IO threads
+//     \--some parked--> [ locks them, claims room, step by step ] --> [ fetch, copy in ] ... --> done
+//
+// The residency thread does little at a time for one call, then the next caller's has its turn (TaskQueue); a large
+// call keeps nobody waiting for long. Calls that each hold a part of the room cannot keep each other from the rest:
+// where nothing can be moved, only the oldest keeps what it has. An IO thread fetches one session and puts it on the
+// device before it fetches another, so there are no more copies on their way than threads, however many sessions calls
+// have. A session that is pinned or locked is never moved. Where little room is left, sessions that nobody uses go down
+// ahead of need.
 // Thread safety: all methods from any thread; callbacks come from any thread, maybe before the method returns.
 // Ownership: what the options name must outlive it; on destruction everything that was asked for is answered first.
 //
-//   residency.Pin({a, b}, deadline, [](std::vector<absl::StatusOr<SessionPin>> pins) { ... });
+//   residency.Pin({a, b}, {deadline, cancelled}, [](std::vector<absl::StatusOr<SessionPin>> pins) { ... });
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <thread>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,6 +35,7 @@
 #include "server/session/device_room.h"
 #include "server/session/session_lease.h"
 #include "server/session/state_copier.h"
+#include "server/session/wait_limit.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
@@ -58,60 +68,95 @@ class Residency {
   Residency& operator=(const Residency&) = delete;
 
   // Errors, each of its session: NOT_FOUND once deleted, RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) for want of room,
-  // DEADLINE_EXCEEDED, and those of TierStack::Fetch.
-  void Pin(std::vector<std::shared_ptr<Session>> sessions, SteadyTime deadline, PinsDone done);
+  // those of WaitLimit::Check, DeviceRoom::Advance and TierStack::Fetch.
+  void Pin(std::vector<std::shared_ptr<Session>> sessions, WaitLimit limit, PinsDone done);
   // Locked, and on the device.
-  void LockResident(const std::shared_ptr<Session>& session, SteadyTime deadline, LeaseDone done);
+  void LockResident(const std::shared_ptr<Session>& session, WaitLimit limit, LeaseDone done);
   // Puts the image's states on the device, for a session that has none there; moves others down for room.
-  void Place(SessionLease lease, SessionImagePtr image, SteadyTime deadline, LeaseDone done);
-  // Claims beside a session's own slots, or for one that is to be made. Moves others down for room.
-  void Reserve(RoomRequest room, SteadyTime deadline, ClaimsDone done);
+  void Place(SessionLease lease, SessionImagePtr image, WaitLimit limit, LeaseDone done);
+  // Claims beside a session's own slots, or for one that is to be made, of `account`. Moves others down for room.
+  void Reserve(RoomRequest room, const ByteAccountPtr& account, WaitLimit limit, ClaimsDone done);
   // Brings the session back without a call that waits for it. True where it was under way or begun.
   bool Prefetch(const std::shared_ptr<Session>& session);
+  // Where little room is left, sessions that nobody has used for a while leave the device one after the other, between
+  // what calls need. For whoever looks now and then; does not wait.
+  void MoveIdleAhead();
 
   ResidencyCounters counters() const;
 
  private:
-  struct Arrival {
+  // What is to be on the device: a session's states, or claims alone.
+  struct Need {
+    RoomRequest room;
+    std::vector<SlotClaim> claims;
+    absl::Status status;
+    // Of a session:
     size_t index = 0;  // of the request's sessions
     SessionLease lease;
-    SessionImagePtr image;
+    SessionImagePtr image;  // nullptr: to be fetched
+
+    bool wants_claims() const { return status.ok() && claims.empty() && room.count > 0; }
   };
   struct Request {
-    explicit Request(Residency& to);
+    Request(Residency& to, ByteAccountPtr account, WaitLimit limit);
     ~Request();
     Residency& residency;
-    std::vector<std::shared_ptr<Session>> sessions;
-    SteadyTime deadline;
-    PinsDone done;  // one of these three is set
+    const ByteAccountPtr account;
+    const WaitLimit limit;
+    const uint64_t number;  // the older, the less
+    PinsDone pins_done;     // one of these three is set
     LeaseDone lease_done;
     ClaimsDone claims_done;
-    RoomRequest room;  // claims_done
-    std::vector<Arrival> arrivals;
-    std::vector<absl::Status> errors;  // parallel to sessions
+    std::vector<std::shared_ptr<Session>> sessions;  // pins_done
+    PinResults pins;                                 // parallel to them
+    std::vector<Need> needs;
+    std::atomic<size_t> coming{0};  // of needs
+    // Of the residency thread:
+    RoomEffort effort;
+    SteadyTime patience = SteadyTime::InfiniteFuture();  // with others that do not let go
   };
   using RequestPtr = std::shared_ptr<Request>;
 
-  static bool TooLate(const Request& request);
-  static void FailLate(const Request& request);  // of pins
-  void TryAll(const RequestPtr& request);
-  void Bring(const RequestPtr& request, const std::vector<size_t>& missing);
+  // --- Any thread.
+  void TryPins(const RequestPtr& request);
+  // Once nobody has the session locked.
   void Again(const RequestPtr& request, const std::shared_ptr<Session>& blocked);
-  void Enqueue(RequestPtr request);
-  void Loop();
-  void Serve(const RequestPtr& request);
-  void ServePins(const RequestPtr& request);
-  absl::Status Arrive(Arrival& arrival, SteadyTime deadline);
+  static void Fail(const RequestPtr& request, const absl::Status& status);
+  void Post(const RequestPtr& request, void (Residency::*step)(const RequestPtr&));
+
+  // --- The residency thread.
+  // Pins the sessions that are there, and locks the others.
+  void Begin(const RequestPtr& request);
+  bool LockParked(const RequestPtr& request, size_t index);
+  // Nothing is fetched that finds no room beside the others of the call.
+  void RefuseWhatNeverFits(Request& request) const;
+  // Claims, for a while.
+  void Claim(const RequestPtr& request);
+  void Stuck(const RequestPtr& request);
+  void RetryStuck();
+  void MoveOneAhead();
+
+  // --- The IO threads.
+  void Bring(const RequestPtr& request);
+  void BringOne(const RequestPtr& request, Need& need);
+  absl::Status Arrive(const Request& request, Need& need);
+  void Arrived(const RequestPtr& request);
+  static void Finish(Request& request);
 
   const ResidencyOptions options_;
   std::atomic<int64_t> returns_{0}, returned_bytes_{0}, fetch_failures_{0};
+  std::atomic<uint64_t> next_number_{0};
+  std::atomic<bool> moving_ahead_{false};
 
   absl::Mutex mu_;
-  std::deque<RequestPtr> requests_ ABSL_GUARDED_BY(mu_);
   int open_requests_ ABSL_GUARDED_BY(mu_) = 0;  // not answered yet, wherever they wait
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
 
-  std::thread thread_;  // last: it uses all of the above
+  // Of the residency thread:
+  std::set<uint64_t> holders_;  // numbers of the requests that have room and wait for more
+  std::vector<RequestPtr> stuck_;
+  SteadyTime ahead_again_;
+
+  TaskQueue thread_;  // last: it uses all of the above
 };
 
 }  // namespace gdn

@@ -168,4 +168,9 @@ absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32
   return absl::OkStatus();
 }
 
+absl::Status NoDurableTier() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier,
+                   "this server keeps no checkpoints; start it with --disk-dir or --redis");
+}
+
 }  // namespace gdn

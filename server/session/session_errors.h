@@ -40,4 +40,7 @@ absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 // expected) where it is not.
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
 
+// FAILED_PRECONDITION (NO_DURABLE_TIER).
+absl::Status NoDurableTier();
+
 }  // namespace gdn

@@ -175,7 +175,7 @@ void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unno
       shared->Release();
       done(absl::OkStatus());
     };
-    places_.tiers.empty() ? finish() : places_.io.Post(finish);
+    places_.tiers.empty() ? finish() : places_.io.Post(finish, shared->session()->account()->turn());
   });
 }
 

@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
   GDN_RETURN_IF_ERROR(service->OpenTiers(options));
   StateService& self = *service;
   TierStack& tiers = *self.tiers_;
-  self.room_ =
-      std::make_unique<DeviceRoom>(DeviceRoomOptions{.store = self.store_, .tiers = tiers, .copier = self.copier_});
+  self.room_ = std::make_unique<DeviceRoom>(
+      DeviceRoomOptions{.store = self.store_, .tiers = tiers, .copier = self.copier_, .ledger = ledger});
   DeviceRoom& room = *self.room_;
   self.residency_ = std::make_unique<Residency>(
       ResidencyOptions{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_});
@@ -81,7 +81,8 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backen
       SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_}, self.environment_);
   self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
   self.sessions_->SetLegacy(self.legacy_.get());
-  self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, tiers, options.housekeeping);
+  self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
+                                                    options.housekeeping);
   self.watch_interval_ = kRoundsPerWatch * options.housekeeping;
   return service;
 }

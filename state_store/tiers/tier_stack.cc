@@ -210,7 +210,7 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
 
 absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const SessionImagePtr& image) {
   const bool whole = image->has_all_bases();
-  absl::Status unavailable;
+  absl::Status unavailable, taken_over;
   std::string full;
   for (size_t t = first; t < tiers_.size(); ++t) {
     if (!whole && t != durable_) continue;
@@ -221,13 +221,16 @@ absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const Sessi
     }
     if (absl::IsUnavailable(status)) {
       unavailable.Update(status);
-    } else if (absl::IsResourceExhausted(status) || ErrorReason(status) == reason::kStatesTakenOver) {
+    } else if (ErrorReason(status) == reason::kStatesTakenOver) {
+      taken_over.Update(status);
+    } else if (absl::IsResourceExhausted(status)) {
       StrAppend(&full, "; ", tiers_[t]->name(), ": ", status.message());
     } else {
       return status;
     }
   }
   if (!unavailable.ok()) return unavailable;
+  if (!taken_over.ok() && full.empty()) return taken_over;
   return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
                    StrCat("no tier has room for the ", image->bytes(), " bytes of ", key.ToString(),
                           full.empty() ? "; the server has no further tier" : full));

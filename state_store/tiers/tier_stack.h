@@ -46,9 +46,10 @@ class TierStack {
   StateTier* durable() const { return durable_ < tiers_.size() ? tiers_[durable_] : nullptr; }
 
   // Takes the state in, moving others down where that makes room. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where no
-  // tier has room, UNAVAILABLE (TIER_UNAVAILABLE) where one that might have cannot be written, naming it: the caller
-  // still has the state then, and what was parked is parked. An image without its bases (LayerImage::has_base) goes to
-  // durable(), whose KnownBases() it was made for, or nowhere.
+  // tier has room, UNAVAILABLE (TIER_UNAVAILABLE) where one that might have cannot be written, naming it, and
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER) where the only one is another server's now: the caller still has the state
+  // then, and what was parked is parked. An image without its bases (LayerImage::has_base) goes to durable(), whose
+  // KnownBases() it was made for, or nowhere.
   absl::Status Park(const StateKey& key, const SessionImagePtr& image);
   // OK where a tier may take a state now; else why all of them are left alone for a while, which names no session.
   absl::Status TakesStates() const { return TakesStatesFrom(0); }

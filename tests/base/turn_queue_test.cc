@@ -103,6 +103,16 @@ TEST(TurnQueue, WhoGoesAndComesBackStillOwesWhatItHas) {
   EXPECT_NEAR(static_cast<double>(std::ranges::count(ran, 'b')), 10.0, 2.0);
 }
 
+TEST(TurnQueue, WhatIsPutBackIsNextAgain) {
+  TurnQueue<char> queue;
+  queue.Push(Of(0), 'a');
+  queue.Push(Of(0), 'b');
+  queue.Push(Of(1), 'c');
+  queue.PutBack(*queue.Pop());
+  EXPECT_EQ(queue.size(), 3u);
+  EXPECT_EQ(Serve(queue, 3, [](char) { return 1.0; }), "acb");
+}
+
 TEST(TurnQueue, OwnersThatHaveGoneAreForgotten) {
   TurnQueue<int> queue;
   std::array<char, 5000> owners{};

@@ -215,7 +215,7 @@ TEST(Residency, OnceItsDeadlineHasPassedACallMovesNobodyAway) {
     absl::SleepFor(deadline - SteadyNow());  // a slow tier
   });
   Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
-  world.residency.Reserve({.dims = world.spec.dims, .count = 6}, deadline, claims.callback());
+  world.residency.Reserve({.dims = world.spec.dims, .count = 6}, a->account(), deadline, claims.callback());
   EXPECT_TRUE(absl::IsDeadlineExceeded(claims.Wait().status())) << claims.Wait().status();
   EXPECT_LE(stores, 1);
   EXPECT_EQ(world.PlaceOf(c), "device");
@@ -312,14 +312,15 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
   const auto pin = world.PinOne(b);
   {
     Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
-    world.residency.Reserve({.dims = world.spec.dims, .count = 2}, SteadyTime::InfiniteFuture(), claims.callback());
+    world.residency.Reserve({.dims = world.spec.dims, .count = 2}, a->account(), SteadyTime::InfiniteFuture(),
+                            claims.callback());
     ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
     EXPECT_EQ((*claims.Wait()).size(), 2u);
     EXPECT_EQ(world.PlaceOf(a), "host");
     EXPECT_EQ(world.PlaceOf(b), "device");
   }
   Answer<absl::StatusOr<std::vector<SlotClaim>>> beside;
-  world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2},
+  world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, b->account(),
                           SteadyTime::InfiniteFuture(), beside.callback());
   ASSERT_TRUE(beside.Wait().ok()) << beside.Wait().status();
   EXPECT_EQ((*beside.Wait())[0].pool(), AdmitStep(b).pool());

@@ -282,7 +282,8 @@ TEST_F(SessionEndTest, TheHousekeeperEndsThemByItself) {
   init.max_lifetime = absl::Nanoseconds(1);
   ASSERT_TRUE(world_.TryMake(init).ok());
   world_.Make("eternal");
-  const Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.tiers, absl::Milliseconds(1));
+  const Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.residency, world_.tiers,
+                                absl::Milliseconds(1));
   while (world_.manager.size() > 1) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(world_.manager.expired(), 1);
 }

@@ -299,7 +299,7 @@ class Racer {
   void PushOut() {
     Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
     world_.residency.Reserve({.dims = world_.spec.dims, .count = static_cast<int32_t>(kLayers * random_.NextInt(1, 3))},
-                             SteadyTime::InfiniteFuture(), claims.callback());
+                             world_.ledger.AccountOf("", ""), SteadyTime::InfiniteFuture(), claims.callback());
     const absl::Status& status = claims.Wait().status();
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
   }
@@ -321,7 +321,7 @@ class Racer {
     const int32_t own = lease.claims_to_share();
     Answer<absl::StatusOr<std::vector<SlotClaim>>> reserved;
     world_.residency.Reserve({.dims = world_.spec.dims, .pool = lease.pool(), .count = own + kLayers},
-                             SteadyTime::InfiniteFuture(), reserved.callback());
+                             parent->account(), SteadyTime::InfiniteFuture(), reserved.callback());
     if (!reserved.Wait().ok()) return;
     std::vector<SlotClaim> claims = *std::move(reserved.Wait());
     std::vector<SlotClaim> for_parent;

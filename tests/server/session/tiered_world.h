@@ -200,7 +200,7 @@ struct TieredWorld : SessionWorld {
   FakeTier disk;
   TierStack tiers;
   StateCopier copier{{.backend = *backend, .memory = memory, .health = health}};
-  DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier, .clock = clock}};
+  DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier, .ledger = ledger, .clock = clock}};
   TaskQueue io{{.name = "gdn-state-io", .threads = 2}};
   TaskQueue transfers{{.name = "gdn-transfer", .threads = 2}};
   Residency residency;

@@ -55,7 +55,7 @@ TEST_F(WallClock, AJumpForwardEndsNoSession) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto a, world_.TryMake(init));
   const auto b = world_.Make("b");
   ASSERT_NO_FATAL_FAILURE(Jump(kJump));
-  Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.tiers, absl::Milliseconds(1));
+  Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.residency, world_.tiers, absl::Milliseconds(1));
   // Each was made after a look at who is to end.
   for (const float mark : {1.0f, 2.0f, 3.0f}) MoveAndAwaitCheckpoint(b, mark);
   EXPECT_TRUE(world_.manager.Find("", "a").ok());
@@ -64,7 +64,7 @@ TEST_F(WallClock, AJumpForwardEndsNoSession) {
 
 TEST_F(WallClock, AJumpBackStopsNoCheckpoint) {
   const auto a = world_.Make("a");
-  Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.tiers, absl::Milliseconds(1));
+  Housekeeper housekeeper(world_.manager, world_.checkpointer, world_.residency, world_.tiers, absl::Milliseconds(1));
   MoveAndAwaitCheckpoint(a, 1);
   ASSERT_NO_FATAL_FAILURE(Jump(-kJump));
   MoveAndAwaitCheckpoint(a, 2);

@@ -115,6 +115,14 @@ ABSL_FLAG(std::string, redis_prefix, "gdn:",
           "over its sessions.");
 
 ABSL_FLAG(
+    std::string, principals, "",
+    "FILE: JSON list of callers with shares of their own in memory and time, by weight: {\"principals\": [{\"name\": "
+    "NAME, \"sha256\": [SHA-256 of the whole authorization value or TLS identity, ..], \"weight\": 1}]}. All that are "
+    "not "
+    "in it have one share of weight 1, split by the address that they call from. Sessions belong to the name, so "
+    "tokens "
+    "can be changed. List a principal before it has sessions: those it made before belong to its token.");
+ABSL_FLAG(
     std::string, principal_key_file, "",
     "FILE: the secret that callers' names inside the server are made with (HMAC-SHA-256), of 16 bytes or more. "
     "Without it one is made and kept in --disk-dir (principal-key, for its owner alone), else in --redis, else for "
@@ -291,6 +299,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
   options.redis = absl::GetFlag(FLAGS_redis);
   options.redis_prefix = absl::GetFlag(FLAGS_redis_prefix);
+  options.principals_file = absl::GetFlag(FLAGS_principals);
   options.principal_key_file = absl::GetFlag(FLAGS_principal_key_file);
   options.checkpoint_every_tokens = absl::GetFlag(FLAGS_checkpoint_every_tokens);
   options.checkpoint_every = absl::GetFlag(FLAGS_checkpoint_every);

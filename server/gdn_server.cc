@@ -121,7 +121,7 @@ absl::Status GdnServer::Start() {
   GDN_ASSIGN_OR_RETURN(std::string principal_key, options_.principal_key_file.empty()
                                                       ? states_->KeepSecret()
                                                       : ReadPrincipalKey(options_.principal_key_file));
-  principals_ = std::make_unique<Principals>(std::move(principal_key), states_->legacy());
+  GDN_RETURN_IF_ERROR(ListPrincipals(std::move(principal_key)));
   call_memory_ = std::make_unique<HostBlockPool>(*backend_, kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
@@ -152,6 +152,22 @@ absl::Status GdnServer::Start() {
   GDN_RETURN_IF_ERROR(RecoverSessions());
   GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen, TransportLimitsOf(options_)));
   TellOfFailure(rpc_.get());
+  return absl::OkStatus();
+}
+
+absl::Status GdnServer::ListPrincipals(std::string key) {
+  PrincipalList list;
+  if (!options_.principals_file.empty()) {
+    GDN_ASSIGN_OR_RETURN(list, ReadPrincipalList(options_.principals_file));
+    spdlog::info("principals listed={} file={}", list.weights.size(), options_.principals_file);
+  }
+  const std::map<std::string, double> weights = list.weights;
+  principals_ = std::make_unique<Principals>(std::move(key), std::move(list), states_->legacy());
+  for (const auto& [listed, weight] : weights) {
+    const std::string name = principals_->NameOfListed(listed);
+    ledger_->List(name, weight);
+    batcher_->SetWeight(name, weight);
+  }
   return absl::OkStatus();
 }
 

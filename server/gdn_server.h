@@ -49,6 +49,7 @@ struct GdnServerOptions {
   int64_t disk_state_bytes = 0;  // 0: no limit but the disk's
   std::string redis = {};
   std::string redis_prefix = "gdn:";
+  std::string principals_file = {};                        // "": nobody is listed
   std::string principal_key_file = {};                     // "": a key that is kept with the states
   int64_t checkpoint_every_tokens = 0;                     // 0: not by tokens
   absl::Duration checkpoint_every = absl::ZeroDuration();  // 0: not by time
@@ -95,6 +96,7 @@ class GdnServer {
  private:
   GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options);
   absl::Status LoadModels();
+  absl::Status ListPrincipals(std::string key);
   absl::Status RecoverSessions();
   void OnDeviceFailure(const absl::Status& failure);
   // Who is told that the device failed, at whatever time that is.

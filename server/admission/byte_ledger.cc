@@ -48,25 +48,28 @@ void ByteCharge::Release() {
 
 ByteLedger::ByteLedger(const ByteLedgerOptions& options) {
   for (const auto& [pool, pool_options] : options.pools) options_[Index(pool)] = pool_options;
-  for (const auto& [principal, weight] : options.weights) {
-    auto account = std::make_shared<ByteAccount>();
-    account->listed_ = principal;
-    account->weight_ = weight;
-    listed_.emplace(principal, std::move(account));
-    weights_ += weight;
-  }
+}
+
+void ByteLedger::List(const std::string& principal, double weight) {
+  auto account = std::make_shared<ByteAccount>();
+  account->name_ = principal;
+  account->listed_ = true;
+  account->weight_ = weight;
+  absl::MutexLock lock(&mu_);
+  if (listed_.emplace(principal, std::move(account)).second) weights_ += weight;
 }
 
 ByteAccountPtr ByteLedger::AccountOf(std::string_view principal, std::string_view peer) {
-  if (const auto it = listed_.find(principal); it != listed_.end()) return it->second;
   const std::string address = PeerAddress(peer);
   ByteAccountPtr account;
   absl::MutexLock lock(&mu_);
+  if (const auto it = listed_.find(principal); it != listed_.end()) return it->second;
   std::weak_ptr<ByteAccount>& line = peers_[address];
   account = line.lock();
   if (account == nullptr) {
     auto made = std::make_unique<ByteAccount>();
     made->peer_ = address;
+    made->name_ = StrCat("peer ", address);
     account = ByteAccountPtr(made.release(), [this](ByteAccount* ended) { Forget(ended); });
     line = account;
   }
@@ -83,7 +86,7 @@ void ByteLedger::Forget(ByteAccount* account) {
 }
 
 double ByteLedger::PartLocked(size_t pool, const ByteAccount& account) const {
-  if (!account.listed_.empty()) return account.weight_ / weights_;
+  if (account.listed_) return account.weight_ / weights_;
   const int64_t peers = pools_[pool].peers + (account.used_[pool] == 0 ? 1 : 0);
   return 1 / weights_ / static_cast<double>(std::max(peers, kFewestPeers));
 }
@@ -100,7 +103,7 @@ bool ByteLedger::AllowsLocked(size_t pool, const ByteAccount& account, int64_t b
   if (options.limit_bytes == kNoByteLimit || used == 0) return true;
   if (bytes > options.limit_bytes - used) return false;
   const auto limit = static_cast<double>(options.limit_bytes);
-  const bool others_within = !account.listed_.empty() || static_cast<double>(others_[pool] + bytes) <= limit / weights_;
+  const bool others_within = account.listed_ || static_cast<double>(others_[pool] + bytes) <= limit / weights_;
   if (others_within && static_cast<double>(account.used_[pool] + bytes) <= limit * PartLocked(pool, account)) {
     return true;
   }
@@ -111,7 +114,7 @@ void ByteLedger::AddLocked(size_t pool, ByteAccount& account, int64_t bytes) {
   const bool before = account.used_[pool] > 0;
   account.used_[pool] += bytes;
   pools_[pool].used += bytes;
-  if (!account.listed_.empty()) return;
+  if (account.listed_) return;
   others_[pool] += bytes;
   pools_[pool].peers += static_cast<int64_t>(account.used_[pool] > 0) - static_cast<int64_t>(before);
 }

@@ -55,7 +55,6 @@ struct BytePoolOptions {
 
 struct ByteLedgerOptions {
   std::map<BytePool, BytePoolOptions> pools = {};  // those that are missing have no limit
-  std::map<std::string, double> weights = {};      // of the listed principals, each above 0
 };
 
 class ByteLedger;
@@ -63,15 +62,17 @@ class ByteLedger;
 // One line of the ledger. Its identity is the pointer.
 class ByteAccount {
  public:
-  // "" for those that are not listed.
-  const std::string& listed() const { return listed_; }
+  // Who it is to others that share by account: a listed principal, or "peer ADDRESS".
+  const std::string& name() const { return name_; }
+  bool listed() const { return listed_; }
   // In queues whose owners take turns: those that are not listed are one group.
-  Turn turn() const { return {.group = listed_.empty() ? nullptr : this, .of = this, .weight = weight_}; }
+  Turn turn() const { return {.group = listed_ ? this : nullptr, .of = this, .weight = weight_}; }
 
  private:
   friend class ByteLedger;
-  std::string listed_;
-  std::string peer_;                           // of those that are not listed
+  std::string name_;
+  std::string peer_;  // of those that are not listed
+  bool listed_ = false;
   double weight_ = 1;                          // of a listed principal
   std::array<int64_t, kBytePools> used_ = {};  // guarded by the ledger's mutex
 };
@@ -110,6 +111,9 @@ class ByteLedger {
   explicit ByteLedger(const ByteLedgerOptions& options);
   ByteLedger(const ByteLedger&) = delete;
   ByteLedger& operator=(const ByteLedger&) = delete;
+
+  // The principal has an account of its own from now on, of a weight above 0. Before any of its calls.
+  void List(const std::string& principal, double weight);
 
   // The account of a caller. `peer`: where it calls from, as gRPC says it: ports do not matter, nor the lower half of
   // an IPv6 address, which a host may choose; "" where it is not known.
@@ -164,9 +168,9 @@ class ByteLedger {
   void Forget(ByteAccount* account);
 
   mutable absl::Mutex mu_;
-  std::array<BytePoolOptions, kBytePools> options_;            // constant
-  std::map<std::string, ByteAccountPtr, std::less<>> listed_;  // constant
-  double weights_ = 1;                                         // constant: of the listed principals and of the others
+  std::array<BytePoolOptions, kBytePools> options_;  // constant
+  std::map<std::string, ByteAccountPtr, std::less<>> listed_ ABSL_GUARDED_BY(mu_);
+  double weights_ ABSL_GUARDED_BY(mu_) = 1;  // of the listed principals and of the others
   std::array<Pool, kBytePools> pools_ ABSL_GUARDED_BY(mu_);
   Bytes others_ ABSL_GUARDED_BY(mu_) = {};  // held by all that are not listed
   std::map<std::string, std::weak_ptr<ByteAccount>, std::less<>> peers_ ABSL_GUARDED_BY(mu_);

@@ -91,7 +91,7 @@ void Batcher::Schedule(StepJob& job) {
   if (groups_.size() >= kMaxGroups) groups_.clear();
   const auto [group, is_new] = groups_.try_emplace(key, groups_made_ + 1);
   if (is_new) ++groups_made_;
-  job.principal = lease.session().principal();
+  job.principal = lease.session().account()->name();
   job.turn = &lease.session().turn();
   job.group = group->second;
   job.row_count = static_cast<int64_t>(job.rows.size());
@@ -104,6 +104,11 @@ void Batcher::Schedule(StepJob& job) {
   }
   scheduler_.Add(job);
   nothing_may_run_ = false;
+}
+
+void Batcher::SetWeight(const std::string& account, double weight) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.SetWeight(account, weight);
 }
 
 absl::Status Batcher::Submit(StepJobPtr job, Where where) {

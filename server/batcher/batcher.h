@@ -56,6 +56,9 @@ class Batcher {
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
+  // Of the account of this name (ByteAccount) in the device's time, above 0.
+  void SetWeight(const std::string& account, double weight);
+
   // Where a submitted step may run.
   enum class Where { kEngineThread, kHereIfShort };
 

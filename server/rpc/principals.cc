@@ -20,15 +20,23 @@ constexpr size_t kLeastKeyBytes = 16;
 
 }  // namespace
 
-std::string Principals::NameOf(const std::vector<std::string_view>& fields) const {
-  if (fields.empty()) return "";
-  std::string text;
-  for (std::string_view field : fields) StrAppend(&text, field.size(), ":", field);
+std::string Principals::Digest(std::string_view text) const {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
   unsigned int size = 0;
   HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()), reinterpret_cast<const unsigned char*>(text.data()),
        text.size(), digest.data(), &size);
-  std::string name = absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), size});
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), size});
+}
+
+// What a caller brings begins with a digit below, so none can pass for a listed one.
+std::string Principals::NameOfListed(const std::string& listed) const { return Digest(StrCat("listed:", listed)); }
+
+std::string Principals::NameOf(const std::vector<std::string_view>& fields) const {
+  if (fields.empty()) return "";
+  const std::string* const listed = list_.Find(fields);
+  std::string text;
+  for (std::string_view field : fields) StrAppend(&text, field.size(), ":", field);
+  std::string name = listed != nullptr ? NameOfListed(*listed) : Digest(text);
   if (!legacy_.empty()) {
     Hasher hasher;
     for (std::string_view field : fields) hasher.UpdateField(field);

@@ -1,9 +1,10 @@
 // What callers are called inside the server: a keyed digest (HMAC-SHA-256) of what they are known by, so that nobody
-// who sees a name, in a folder or in a store, can find out whose it is by trying tokens.
+// who sees a name, in a folder or in a store, can find out whose it is by trying tokens. Of a principal that the server
+// lists the digest is of its listed name, whatever token it brings.
 //
 // Thread safety: constant after construction; safe from any thread. Ownership: `legacy` must outlive it.
 //
-//   const Principals principals(key, legacy);
+//   const Principals principals(key, list, legacy);
 //   std::string name = principals.NameOf({"Bearer secret"});  // 64 hexadecimal digits
 #pragma once
 
@@ -12,19 +13,26 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/rpc/principal_list.h"
 #include "server/session/legacy_principals.h"
 
 namespace gdn {
 
 class Principals {
  public:
-  Principals(std::string key, LegacyPrincipals& legacy) : key_(std::move(key)), legacy_(legacy) {}
+  Principals(std::string key, PrincipalList list, LegacyPrincipals& legacy)
+      : key_(std::move(key)), list_(std::move(list)), legacy_(legacy) {}
 
   // Of the fields in their order; equal names mean equal fields. "" where there are none.
   std::string NameOf(const std::vector<std::string_view>& fields) const;
+  // Of a listed principal.
+  std::string NameOfListed(const std::string& listed) const;
 
  private:
+  std::string Digest(std::string_view text) const;
+
   const std::string key_;
+  const PrincipalList list_;
   LegacyPrincipals& legacy_;
 };
 

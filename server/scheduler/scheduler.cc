@@ -37,7 +37,7 @@ void Scheduler::SetWeight(const std::string& principal, double weight) {
   named.principal = principal;
   Principal& known = PrincipalOf(named);
   known.weight = weight;
-  known.has_set_weight = true;
+  if (!std::exchange(known.has_set_weight, true)) ++set_weights_;
   SetWeights(known, options_.prefill_share);
 }
 
@@ -53,6 +53,19 @@ void Scheduler::SetWeights(Principal& principal, double prefill_share) {
     }
     flow.weight = weight;
   }
+}
+
+void Scheduler::AddSteps(Flow& flow, int64_t steps) {
+  const bool before = flow.steps > 0;
+  flow.steps = static_cast<size_t>(static_cast<int64_t>(flow.steps) + steps);
+  if (flow.principal->has_set_weight) return;
+  const Class kind = &flow == &flow.principal->flows[kDecode] ? kDecode : kPrefill;
+  others_[kind] += static_cast<int64_t>(flow.steps > 0) - static_cast<int64_t>(before);
+}
+
+double Scheduler::ShareOf(const Flow& flow) const {
+  if (set_weights_ == 0 || flow.principal->has_set_weight) return flow.weight;
+  return flow.weight / static_cast<double>(std::max(*std::ranges::max_element(others_), int64_t{1}));
 }
 
 void Scheduler::SetSpares(const void* pool, int32_t spares) {
@@ -116,7 +129,8 @@ void Scheduler::Enqueue(ScheduledStep& step) {
   step.place_ = ScheduledStep::Place::kQueued;
   step.due_ = std::max(queue.flow->due_now, step.turn->due[step.prefill ? kPrefill : kDecode]);
   queue.steps.insert(&step);
-  if (++queue.flow->steps == 1) {
+  AddSteps(*queue.flow, 1);
+  if (queue.flow->steps == 1) {
     // Who comes back does not make up for the time when nothing of it waited.
     queue.flow->served = std::max(queue.flow->served, now_);
     SetWeights(*queue.flow->principal, options_.prefill_share);
@@ -175,7 +189,7 @@ void Scheduler::Remove(ScheduledStep& step) {
   } else {
     Queue& queue = QueueOf(step);
     queue.steps.erase(&step);
-    --queue.flow->steps;
+    AddSteps(*queue.flow, -1);
     if (queue.steps.empty()) Deactivate(queue);
   }
   step.place_ = ScheduledStep::Place::kNowhere;
@@ -317,6 +331,7 @@ void Scheduler::Charge(const std::vector<Given>& given, Launch& launch) {
   auto part = launch.parts.begin();
   for (const Given& some : given) {
     Queue& queue = *some.queue;
+    const double share = ShareOf(*queue.flow);
     double sum_us = 0;
     for (const auto end = part + static_cast<ptrdiff_t>(some.parts); part != end; ++part) {
       ScheduledStep& step = *part->step;
@@ -331,10 +346,10 @@ void Scheduler::Charge(const std::vector<Given>& given, Launch& launch) {
       }
       if (!part->last) continue;
       step.place_ = ScheduledStep::Place::kNowhere;
-      --queue.flow->steps;
+      AddSteps(*queue.flow, -1);
       --waiting_;
     }
-    queue.flow->served += sum_us / queue.flow->weight;
+    queue.flow->served += sum_us / share;
   }
   for (const Given& some : given) {
     Queue& queue = *some.queue;

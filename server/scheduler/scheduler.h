@@ -1,13 +1,14 @@
 // What runs next on the device: decided from the steps that wait and from what was given out before, and from nothing
 // else. No clock, no thread and no backend is in here, so a decision can be read, tested and simulated.
 //
-// Time on the device is shared by weight (start-time fair queueing). Its *flows* are each principal's decodes and each
-// principal's prefills: where both wait, `prefill_share` of the principal's weight is the prefills'. The flow that has
-// been served least leads; within it the step whose session is due first, which is the session that was served least;
-// of equals, a decode before a prefill, and then who came first. Others of the leader's group (a layer of a model, or
-// an operator layout) ride along, of all principals that wait there in turn, but for flows that are too far ahead. Each
-// step of a launch is charged its share of the time that the launch is estimated to take (LaunchCost), the leader's
-// like the others'.
+// Time on the device is shared by weight (start-time fair queueing). A *principal* here is whoever has a share of its
+// own: one whose weight was set, or of the others, which have a share of weight 1 together where any weight was set, an
+// address that they call from. Its *flows* are each principal's decodes and each principal's prefills: where both wait,
+// `prefill_share` of the principal's weight is the prefills'. The flow that has been served least leads; within it the
+// step whose session is due first, which is the session that was served least; of equals, a decode before a prefill,
+// and then who came first. Others of the leader's group (a layer of a model, or an operator layout) ride along, of all
+// principals that wait there in turn, but for flows that are too far ahead. Each step of a launch is charged its share
+// of the time that the launch is estimated to take (LaunchCost), the leader's like the others'.
 //
 // Prefills are given out in segments, of several calls in one launch, each a multiple of `segment_multiple` tokens from
 // its call's first. While decodes are about (one was among the last kBusyLaunches) segments are shorter: a decode that
@@ -108,7 +109,7 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
 
-  // Shares are as weights; 1 where none is set.
+  // Shares are as weights; 1 where no weight is set of anybody, and else 1 of all whose weight is not set together.
   void SetWeight(const std::string& principal, double weight);
   // Spare slots of a pool, those in use included.
   void SetSpares(const void* pool, int32_t spares);
@@ -201,6 +202,10 @@ class Scheduler {
   void Activate(Queue& queue);
   void Deactivate(Queue& queue);
   static void SetWeights(Principal& principal, double prefill_share);
+  // Steps that wait in the flow, more or fewer.
+  void AddSteps(Flow& flow, int64_t steps);
+  // Of a flow that is charged.
+  double ShareOf(const Flow& flow) const;
   // Enters the queue's first step in its flow's heap.
   static void EnterFirst(Queue& queue);
   void GrantSpares(Pool& pool);
@@ -223,6 +228,8 @@ class Scheduler {
   double now_ = 0;                                             // Flow::served of the one that led last
   uint64_t arrivals_ = 0;
   size_t waiting_ = 0;
+  int64_t set_weights_ = 0;
+  std::array<int64_t, 2> others_{};  // flows with steps whose weight is not set, by class
   int launches_since_decode_ = kBusyLaunches;
 };
 

@@ -98,6 +98,40 @@ TEST_F(PrincipalNames, AKeyThatIsTooShortEndsTheStart) {
   }
 }
 
+// {"principals": [..]} of one principal, "team", with these two tokens: "Bearer 1" and "Bearer 2".
+constexpr char kTeam[] =
+    R"({"principals": [{"name": "team", "weight": 2, "sha256": [
+      "16c2e9a3b8c0efc5d394421c9bdfac3ff12ce2c91b8f0208e0f75b013f22cb62",
+      "cfcead19ff9b06ed6215a7c39808b52c03f27782522bc6070611c914f14a6604"]}]})";
+
+TEST_F(PrincipalNames, TokensOfAListedPrincipalAreOne) {
+  const TempFolder folder;
+  const std::string list = folder.path() + "/principals.json";
+  std::ofstream(list) << kTeam;
+  const GdnServerOptions options{.disk_dir = folder.path() + "/states", .principals_file = list};
+  fs::create_directory(folder.path() + "/states");
+  std::string state;
+  {
+    TestServer server(options);
+    const Caller one(server, "Bearer 1"), two(server, "Bearer 2"), other(server, "Bearer 3");
+    feed_.Start(one, "a", {0, 7}, 3);
+    state = one.State("a");
+    EXPECT_EQ(two.State("a"), state);
+    EXPECT_TRUE(RefusedAs(other.Get("a"), "SESSION_NOT_FOUND"));
+    EXPECT_EQ(server.server().ledger().accounts(), 1u) << "theirs; the address has no session and no call";
+    server.Drain();
+  }
+  TestServer server(options);
+  EXPECT_EQ(Caller(server, "Bearer 2").State("a"), state) << "and after a restart";
+}
+
+TEST_F(PrincipalNames, AListThatCannotBeReadEndsTheStart) {
+  const TempFolder folder;
+  auto server = *GdnServer::Make(MakeTestBackend(/*threads=*/1),
+                                 {.device_state_bytes = int64_t{1} << 24, .principals_file = folder.path() + "/none"});
+  EXPECT_TRUE(absl::IsInvalidArgument(server->Start()));
+}
+
 TEST_F(PrincipalNames, SessionsUnderOldNamesAreMovedOverAtTheirFirstUse) {
   const TempFolder folder;
   std::string named, newest;

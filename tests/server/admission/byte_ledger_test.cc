@@ -13,9 +13,8 @@ namespace {
 
 constexpr BytePool kPool = BytePool::kCalls;
 
-ByteLedgerOptions Limited(int64_t limit, std::map<std::string, double> weights = {}) {
-  return {.pools = {{kPool, {.limit_bytes = limit, .headroom = 0.125, .flag = "--call-bytes"}}},
-          .weights = std::move(weights)};
+ByteLedgerOptions Limited(int64_t limit) {
+  return {.pools = {{kPool, {.limit_bytes = limit, .headroom = 0.125, .flag = "--call-bytes"}}}};
 }
 
 std::string PeerOf(int host, int port = 1000) { return StrCat("ipv4:10.0.0.", host, ":", port); }
@@ -93,10 +92,13 @@ TEST(ByteLedger, InventedPrincipalsOfOneAddressShareItsPart) {
 
 TEST(ByteLedger, ListedPrincipalsHaveSharesByWeight) {
   // 3 + 4 + 1 for all others: an eighth of the pool is 1,000.
-  ByteLedger ledger(Limited(8000, {{"heavy", 4}, {"light", 3}}));
+  ByteLedger ledger(Limited(8000));
+  ledger.List("heavy", 4);
+  ledger.List("light", 3);
   const ByteAccountPtr heavy = ledger.AccountOf("heavy", PeerOf(1));
   EXPECT_EQ(heavy, ledger.AccountOf("heavy", PeerOf(9)));
-  EXPECT_EQ(heavy->listed(), "heavy");
+  EXPECT_TRUE(heavy->listed());
+  EXPECT_EQ(heavy->name(), "heavy");
   std::vector<ByteCharge> strangers, heavys, lights;
   // Strangers cannot touch the headroom: their share is smaller than what they would have to hold for it.
   EXPECT_EQ(Fill(ledger, ledger.AccountOf("", PeerOf(3)), 10, strangers), 7000);
@@ -161,7 +163,8 @@ TEST(ByteLedger, AGrantThatIsGivenBackAtOnceLetsTheNextInWithoutDeepStacks) {
 }
 
 TEST(ByteLedger, AccountsOfAddressesThatHoldNothingAreForgotten) {
-  ByteLedger ledger(Limited(1000, {{"listed", 1}}));
+  ByteLedger ledger(Limited(1000));
+  ledger.List("listed", 1);
   for (int i = 0; i < 200; ++i) ledger.AccountOf("", PeerOf(i));
   EXPECT_EQ(ledger.accounts(), 1u);
   const auto charge = ledger.TryCharge(kPool, ledger.AccountOf("", PeerOf(1)), 10);
@@ -185,7 +188,9 @@ TEST(ByteLedger, KeepsItsRuleOverRandomLoads) {
   for (int seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
     constexpr int64_t kLimit = 100'000;
-    ByteLedger ledger(Limited(kLimit, {{"a", 2}, {"b", 0.5}}));
+    ByteLedger ledger(Limited(kLimit));
+    ledger.List("a", 2);
+    ledger.List("b", 0.5);
     const std::vector<ByteAccountPtr> accounts = {ledger.AccountOf("a", ""), ledger.AccountOf("b", ""),
                                                   ledger.AccountOf("c", PeerOf(1)), ledger.AccountOf("d", PeerOf(2)),
                                                   ledger.AccountOf("e", PeerOf(3))};
@@ -207,8 +212,8 @@ TEST(ByteLedger, KeepsItsRuleOverRandomLoads) {
         charges.push_back(*std::move(charge));
       } else if (total + bytes <= kLimit * 7 / 8) {
         FAIL() << "refused with room for all; seed " << seed;
-      } else if (total + bytes <= kLimit && !account->listed().empty()) {
-        const double share = account->listed() == "a" ? kLimit * 2 / 3.5 : kLimit * 0.5 / 3.5;
+      } else if (total + bytes <= kLimit && account->listed()) {
+        const double share = account->name() == "a" ? kLimit * 2 / 3.5 : kLimit * 0.5 / 3.5;
         ASSERT_GT(before * share + static_cast<double>(bytes), share) << "refused within its share; seed " << seed;
       }
     }

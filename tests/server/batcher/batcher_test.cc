@@ -137,6 +137,15 @@ TEST_F(BatcherTest, OnlyLikeStepsShareABatch) {
                                              "decode of 1", "decode done", "decode of 1", "decode done"));
 }
 
+TEST_F(BatcherTest, StepsAreChargedToTheirSessionsAccounts) {
+  Batcher batcher(backend_, health_, {});
+  const auto session = MakeSession();
+  const auto job = Decode({session});
+  ASSERT_TRUE(batcher.Submit(job->job).ok());
+  job->done.wait();
+  EXPECT_EQ(job->job->principal, session->account()->name()) << "an invented principal is nobody new";
+}
+
 TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
   Batcher batcher(backend_, health_, {.max_batch_rows = 3});
   EngineBlocker gate(batcher);

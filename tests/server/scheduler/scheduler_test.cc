@@ -95,6 +95,26 @@ TEST_F(SchedulerTest, DecodesComeBeforePrefillsThatCameFirst) {
   EXPECT_TRUE(scheduler_.Next(true).prefill);
 }
 
+TEST_F(SchedulerTest, AllWithoutAWeightHaveOneShareTogether) {
+  scheduler_.SetWeight("listed", 1);
+  double listed_us = 0, others_us = 0;
+  std::map<const ScheduledStep*, std::string> whose;
+  const auto wait = [&](const std::string& principal, uint64_t group) {
+    whose[&Decode(principal, /*session=*/1, group)] = principal;
+  };
+  const auto group_of = [](int principal) { return static_cast<uint64_t>(principal + 2); };
+  wait("listed", 1);  // groups of their own: nobody rides along
+  for (int i = 0; i < 20; ++i) wait(std::to_string(i), group_of(i));
+  for (int launches = 0; launches < 4000; ++launches) {
+    const Launch launch = scheduler_.Next(true);
+    ASSERT_EQ(launch.parts.size(), 1u);
+    const std::string& principal = whose[launch.parts[0].step];
+    (principal == "listed" ? listed_us : others_us) += launch.estimated_us;
+    wait(principal, launch.group);  // every principal always has something waiting
+  }
+  EXPECT_NEAR(listed_us / (listed_us + others_us), 0.5, 0.05);
+}
+
 TEST_F(SchedulerTest, CutsPrefillsAtMultiplesFromTheirFirstToken) {
   Prefill("a", 1, 1, 2500);
   std::vector<std::pair<int64_t, int64_t>> segments;

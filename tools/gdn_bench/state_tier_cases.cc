@@ -109,8 +109,8 @@ struct Bed {
   absl::StatusOr<double> Spill() {
     const double start = NowSeconds();
     const auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
-      states->residency().Reserve({.dims = spec.dims, .count = layers()}, SteadyTime::InfiniteFuture(),
-                                  std::move(done));
+      states->residency().Reserve({.dims = spec.dims, .count = layers()}, ledger.AccountOf("", ""),
+                                  SteadyTime::InfiniteFuture(), std::move(done));
     });
     const double seconds = NowSeconds() - start;
     GDN_RETURN_IF_ERROR(claims.status());
@@ -220,7 +220,7 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
   const int32_t own = lease->claims_to_share();
   auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
     residency.Reserve({.dims = parent->spec().dims, .pool = lease->pool(), .count = bed.layers() + own},
-                      SteadyTime::InfiniteFuture(), std::move(done));
+                      parent->account(), SteadyTime::InfiniteFuture(), std::move(done));
   });
   GDN_RETURN_IF_ERROR(claims.status());
   std::vector<SlotClaim> of_child(std::make_move_iterator(claims->begin() + own),

@@ -121,6 +121,7 @@ void Residency::TryPins(const RequestPtr& request) {
 void Residency::Again(const RequestPtr& request, const std::shared_ptr<Session>& blocked) {
   request->pins.clear();  // lets others at them meanwhile
   request->needs.clear();
+  request->patience = SteadyTime::InfiniteFuture();
   if (absl::Status limit = request->limit.Check(); !limit.ok()) return Fail(request, limit);
   const auto retry = [this, request] { Post(request, &Residency::TryPins); };
   // Steps may go on while a copy is written, but states that are away are not brought back until then.

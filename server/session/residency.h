@@ -111,7 +111,7 @@ class Residency {
     PinResults pins;                                 // parallel to them
     std::vector<Need> needs;
     std::atomic<size_t> coming{0};  // of needs
-    // Of the residency thread:
+    // Of whichever thread has it:
     RoomEffort effort;
     SteadyTime patience = SteadyTime::InfiniteFuture();  // with others that do not let go
   };

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "absl/cleanup/cleanup.h"
+#include "base/fresh_mapping.h"
 #include "base/string_cat.h"
 
 namespace gdn {
@@ -36,6 +37,7 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   if (size == 0) return MappedFile(path, std::string_view());  // mmap refuses a length of zero
   void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return SystemError(errno, "map", path);
+  ForgetOldMarks(data, size);
   return MappedFile(path, std::string_view(static_cast<const char*>(data), size));
 }
 

@@ -14,6 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "base/error.h"
+#include "base/fresh_mapping.h"
+#include "base/fresh_mapping.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/rpc_status.h"
@@ -134,6 +136,7 @@ absl::Status SharedMemory::Map(const v1::SharedRegion& region) {
   close(fd);
   if (!fits) return NotShared(region, StrCat("it is no file of ", region.bytes(), " bytes"));
   if (mapped == MAP_FAILED) return NotShared(region, std::strerror(error));
+  ForgetOldMarks(mapped, static_cast<size_t>(region.bytes()));
   region_ = region.name();
   data_ = static_cast<char*>(mapped);
   size_ = static_cast<size_t>(region.bytes());

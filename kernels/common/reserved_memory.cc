@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
+#include "base/fresh_mapping.h"
 
 namespace gdn {
 namespace {
@@ -58,6 +59,7 @@ absl::StatusOr<void*> HostAllocate(size_t bytes) {
   void* data =
       mmap(nullptr, MappedBytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return Exhausted(bytes);
+  ForgetOldMarks(data, MappedBytes(bytes));
   if (bytes >= kHugePagesFrom)
     madvise(data, MappedBytes(bytes), MADV_HUGEPAGE);  // a wish; a kernel without them refuses
   return data;

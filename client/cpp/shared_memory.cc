@@ -15,7 +15,6 @@
 #include "absl/strings/match.h"
 #include "base/error.h"
 #include "base/fresh_mapping.h"
-#include "base/fresh_mapping.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/rpc_status.h"

@@ -113,13 +113,13 @@ class GdnServer {
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   DeviceHealth health_;
   CallTracer tracer_;
+  OpenTransfers transfers_;  // what a call leaves behind on the states' threads lets go of it
   std::unique_ptr<ByteLedger> ledger_;
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Principals> principals_;
-  OpenTransfers transfers_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;
 };

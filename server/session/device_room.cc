@@ -90,8 +90,9 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
   if (const absl::Status takes = options_.tiers.TakesStates(); !takes.ok()) {
     return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : effort.no_room;
   }
-  // What could not be moved a moment ago stays.
-  if (sessions() <= static_cast<int64_t>(effort.stuck.size())) return effort.error();
+  // What could not be moved a moment ago stays; where there is nothing, what takes the room is on its way here.
+  const int64_t there = sessions();
+  if (there > 0 && there <= static_cast<int64_t>(effort.stuck.size())) return effort.error();
   if (effort.stuck.empty()) nothing_moves_until_ = SteadyNow() + kRoomPoll;
   return RoomProgress::kNothingMoves;
 }

@@ -27,6 +27,13 @@ absl::Status NeverFits(int64_t needed, int64_t budget) {
       {{"needed", StrCat(needed)}, {"available", StrCat(budget)}});
 }
 
+// Before the call is answered: what its client does next may need the room.
+template <typename Need>
+void GiveUp(Need& need) {
+  need.claims.clear();
+  need.lease.Release();
+}
+
 RoomRequest RoomFor(const Session& session) {
   const SessionSpec& spec = session.spec();
   return {.dims = spec.dims, .count = static_cast<int32_t>(spec.layers.size())};
@@ -253,7 +260,7 @@ void Residency::Claim(const RequestPtr& request) {
         return Post(request, &Residency::Claim);
       }
     }
-    if (!need.status.ok()) need.lease.Release();
+    if (!need.status.ok()) GiveUp(need);
   }
   Bring(request);
 }
@@ -305,7 +312,7 @@ void Residency::Bring(const RequestPtr& request) {
 void Residency::BringOne(const RequestPtr& request, Need& need) {
   const auto arrive = [this, request, &need] {
     need.status = Arrive(*request, need);
-    if (!need.status.ok()) need.lease.Release();
+    if (!need.status.ok()) GiveUp(need);
     Arrived(request);
   };
   if (need.image != nullptr && need.image->layers.empty()) return arrive();

@@ -167,6 +167,40 @@ TEST(Residency, AStateThatCannotBeReadFailsItsOwnRowAlone) {
   EXPECT_GE(world.residency.counters().failures, 3);
 }
 
+TEST(Residency, RoomForAStateThatCannotBeReadIsThereAgainWhenItsCallIsAnswered) {
+  TieredWorld world({.device_sessions = 1, .host = false, .disk = true});
+  const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 2);
+  world.disk.Damage(sessions[0]->key());
+  Answer<absl::Status> room;
+  world.residency.Pin({sessions[0]}, SteadyTime::InfiniteFuture(), [&](const Residency::PinResults& pins) {
+    EXPECT_EQ(pins[0].status().code(), absl::StatusCode::kDataLoss);
+    room.callback()(world.room.TryClaim({.dims = world.spec.dims, .count = 2}).status());
+  });
+  EXPECT_TRUE(room.Wait().ok()) << room.Wait();
+}
+
+TEST(Residency, RoomThatIsTakenByStatesOnTheirWayIsWaitedFor) {
+  TieredWorld world({.device_sessions = 1, .host = false, .disk = true});
+  const std::vector<std::shared_ptr<Session>> sessions = MakeMarked(world, 2);
+  world.disk.Damage(sessions[0]->key());
+  absl::Notification loading, go;
+  world.disk.OnLoad([&](const StateKey&) {
+    loading.Notify();
+    go.WaitForNotification();
+  });
+  Answer<Residency::PinResults> pins;
+  world.residency.Pin({sessions[0]}, SteadyTime::InfiniteFuture(), pins.callback());
+  loading.WaitForNotification();
+  Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+  world.residency.Reserve({.dims = world.spec.dims, .count = 2}, sessions[1]->account(), SteadyTime::InfiniteFuture(),
+                          claims.callback());
+  absl::SleepFor(absl::Milliseconds(20));  // long enough for a refusal
+  EXPECT_FALSE(claims.given());
+  go.Notify();
+  EXPECT_TRUE(claims.Wait().ok()) << claims.Wait().status();
+  EXPECT_FALSE(pins.Wait()[0].ok());
+}
+
 TEST(Residency, NothingIsCopiedOnceTheDeviceHasFailed) {
   TieredWorld world({.device_sessions = 1});
   const auto a = world.Make("a");

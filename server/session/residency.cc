@@ -294,7 +294,7 @@ void Residency::MoveIdleAhead() {
 
 void Residency::MoveOneAhead() {
   moving_ahead_ = false;
-  if (SteadyNow() < ahead_again_) return;
+  if (!options_.room.WantsAhead() || SteadyNow() < ahead_again_) return;  // somebody may have asked meanwhile
   if (options_.room.EvictAhead()) return MoveIdleAhead();
   ahead_again_ = SteadyNow() + kAheadPause;
 }

@@ -27,13 +27,6 @@ absl::Status NeverFits(int64_t needed, int64_t budget) {
       {{"needed", StrCat(needed)}, {"available", StrCat(budget)}});
 }
 
-// Before the call is answered: what its client does next may need the room.
-template <typename Need>
-void GiveUp(Need& need) {
-  need.claims.clear();
-  need.lease.Release();
-}
-
 RoomRequest RoomFor(const Session& session) {
   const SessionSpec& spec = session.spec();
   return {.dims = spec.dims, .count = static_cast<int32_t>(spec.layers.size())};
@@ -65,6 +58,11 @@ Residency::Request::~Request() {
   needs.clear();
   absl::MutexLock lock(&residency.mu_);
   --residency.open_requests_;
+}
+
+void Residency::Need::GiveUp() {
+  claims.clear();
+  lease.Release();
 }
 
 ResidencyCounters Residency::counters() const {
@@ -233,7 +231,7 @@ void Residency::RefuseWhatNeverFits(Request& request) const {
     const int64_t bytes = options_.room.BytesOf(*request.sessions[need.index]);
     if (together + bytes > budget) {
       need.status = NeverFits(together + bytes, budget);
-      need.lease.Release();
+      need.GiveUp();
     } else {
       together += bytes;
     }
@@ -260,7 +258,7 @@ void Residency::Claim(const RequestPtr& request) {
         return Post(request, &Residency::Claim);
       }
     }
-    if (!need.status.ok()) GiveUp(need);
+    if (!need.status.ok()) need.GiveUp();
   }
   Bring(request);
 }
@@ -312,7 +310,7 @@ void Residency::Bring(const RequestPtr& request) {
 void Residency::BringOne(const RequestPtr& request, Need& need) {
   const auto arrive = [this, request, &need] {
     need.status = Arrive(*request, need);
-    if (!need.status.ok()) GiveUp(need);
+    if (!need.status.ok()) need.GiveUp();
     Arrived(request);
   };
   if (need.image != nullptr && need.image->layers.empty()) return arrive();

@@ -96,6 +96,8 @@ class Residency {
     SessionImagePtr image;  // nullptr: to be fetched
 
     bool wants_claims() const { return status.ok() && claims.empty() && room.count > 0; }
+    // Before the call is answered: what its client does next may need the room.
+    void GiveUp();
   };
   struct Request {
     Request(Residency& to, ByteAccountPtr account, WaitLimit limit);

@@ -33,6 +33,7 @@
 #include "client/cpp/step_rows.h"
 #include "client/cpp/tensor_codec.h"
 #include "tests/soak/server_process.h"
+#include "tests/soak/soak_state.h"
 #include "tests/support/random.h"
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
@@ -93,18 +94,9 @@ void SetInput(const Plan& plan, const std::vector<int64_t>& leading, Random& ran
 }
 
 // What all sessions share.
-struct Soak {
-  std::atomic<bool> over = false;
+struct Soak : SoakState {
   std::atomic<int64_t> steps = 0;
   std::atomic<int64_t> mismatches = 0;
-  absl::Mutex mu;
-  absl::Status failure;  // the first
-
-  void Fail(const absl::Status& status) {
-    absl::MutexLock lock(&mu);
-    if (failure.ok()) failure = status;
-    over = true;
-  }
 };
 
 // The sessions of a plan on both servers.
@@ -332,7 +324,7 @@ absl::Status RunSoak(const std::string& folder) {
       "%d steps and %d tokens replayed, at most %d tokens of a layer lost by a kill (interval %d), %d mismatches\n",
       seed, kills, rounds, sessions, batched, soak.steps.load(), sum.recoveries, sum.recreations, sum.replayed_steps,
       sum.replayed_tokens, sum.max_lost_tokens, interval, soak.mismatches.load());
-  GDN_RETURN_IF_ERROR(soak.failure);
+  GDN_RETURN_IF_ERROR(soak.status());
   if (soak.mismatches != 0) return absl::DataLossError("answers differ from the undisturbed server's");
   if (sum.max_lost_tokens > interval) return absl::DataLossError("a kill cost more than the checkpoint interval");
   if (rounds > 0 && sum.recoveries == 0) return absl::InternalError("no kill cost anything, so nothing was tested");

@@ -31,6 +31,7 @@
 #include "client/cpp/client.h"
 #include "tests/soak/process_figures.h"
 #include "tests/soak/server_process.h"
+#include "tests/soak/soak_state.h"
 #include "tests/soak/step_feed.h"
 #include "tests/soak/trend.h"
 #include "tests/support/random.h"
@@ -55,18 +56,9 @@ constexpr double kMostChangePercent = 1;
 constexpr double kWarmUp = 0.2;  // of the time, that trends leave out
 
 // What all callers share.
-struct Soak {
-  std::atomic<bool> over = false;
+struct Soak : SoakState {
   std::atomic<int64_t> calls = 0;
   std::atomic<int64_t> begun_anew = 0;
-  absl::Mutex mu;
-  absl::Status failure;  // the first
-
-  void Fail(const absl::Status& status) {
-    absl::MutexLock lock(&mu);
-    if (failure.ok()) failure = status;
-    over = true;
-  }
 };
 
 // One caller, and the sessions that are its own.
@@ -284,7 +276,7 @@ absl::Status RunSoak(const std::string& folder) {
   }
   soak.over = true;
   for (std::thread& thread : threads) thread.join();
-  GDN_RETURN_IF_ERROR(soak.failure);
+  GDN_RETURN_IF_ERROR(soak.status());
 
   GDN_ASSIGN_OR_RETURN(const std::string moves, Moves(*client));
   absl::PrintF(

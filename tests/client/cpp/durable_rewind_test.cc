@@ -16,8 +16,9 @@ constexpr int kSteps = 5;  // after a prefill of each of two layers
 
 class DurableRewind : public Durable {
  protected:
-  // The fault meets the last step of the run. `checkpoint_at`: before this step, 0 for none.
-  void RunWithLastReplyDropped(int checkpoint_at = 0) {
+  // The fault meets the last step of the run. `checkpoint_at`: before this step, 0 for none. `replay_fault` meets a
+  // step of the replay.
+  void RunWithLastReplyDropped(int checkpoint_at = 0, std::optional<Fault> replay_fault = std::nullopt) {
     RunSteps(0, checkpoint_at);
     if (checkpoint_at > 0) {
       ASSERT_TRUE(session_->Checkpoint().ok());
@@ -25,6 +26,7 @@ class DurableRewind : public Durable {
     RunSteps(checkpoint_at, kSteps - 1);
     ASSERT_EQ(Decode(0, 1000 + 2 * (kSteps - 1)), absl::OkStatus());
     service_->Plan(0, Fault::kDropReply);
+    if (replay_fault.has_value()) service_->Plan(2, *replay_fault);
     ASSERT_EQ(Decode(1, 1001 + 2 * (kSteps - 1)), absl::OkStatus());
   }
   // As RunPlain.
@@ -104,15 +106,7 @@ TEST_F(DurableRewind, IsNotHinderedByFaultsOnTheWayBack) {
       for (const char* call : {"RestoreCheckpoint", "DeleteSession", "CreateSession"}) {
         service_->PlanNext(call, {fault, Fault::kUnavailable});
       }
-      RunSteps(0, checkpoint_at);
-      if (checkpoint_at > 0) {
-        ASSERT_TRUE(session_->Checkpoint().ok());
-      }
-      RunSteps(checkpoint_at, kSteps - 1);
-      ASSERT_EQ(Decode(0, 1000 + 2 * (kSteps - 1)), absl::OkStatus());
-      service_->Plan(0, Fault::kDropReply);
-      service_->Plan(2, fault);  // a step of the replay
-      ASSERT_EQ(Decode(1, 1001 + 2 * (kSteps - 1)), absl::OkStatus());
+      RunWithLastReplyDropped(checkpoint_at, fault);
       ExpectLike(truth);
     }
   }

@@ -112,9 +112,10 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accept
 absl::Status DurableSession::Recover(const Backoff& backoff) {
   bool recreated = false;
   GDN_ASSIGN_OR_RETURN(v1::Session session, FindOrRecreate(&recreated, backoff));
+  rolled_back_ = false;
   // Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
   if (session.epoch() != epoch_ || recreated || (!needs_replay_ && !IsWhereExpected(session))) {
-    NoteLoss(session, recreated);
+    NoteLoss(session);
     needs_replay_ = true;
   }
   if (in_flight_.has_value()) {
@@ -147,6 +148,8 @@ const LayerSteps* DurableSession::NotKeptFromStart() const {
 
 absl::StatusOr<v1::Session> DurableSession::FindOrRecreate(bool* recreated, const Backoff& backoff) {
   absl::StatusOr<v1::Session> found = client_.GetSession(name(), TryOptions(backoff));
+  // With another epoch it has been brought back already, and that reply was lost.
+  if (found.ok() && rolled_back_ && found->epoch() == epoch_) return GoOnFromStore(recreated, backoff);
   if (found.ok() || ErrorReason(found.status()) != reason::kSessionNotFound) return found;
   if (const LayerSteps* const layer = NotKeptFromStart(); layer != nullptr) {
     return Lost(reason::kSessionNotFound,
@@ -162,7 +165,26 @@ absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
   // Idempotent: if its reply is lost, too, GetSession finds the session.
   absl::StatusOr<v1::Session> made = client_.CreateSession(*create_, TryOptions(backoff));
   if (!made.ok()) return While(StrCat("making ", name(), " again"), made.status());
+  ++stats_.recreations;
   return made;
+}
+
+absl::StatusOr<v1::Session> DurableSession::GoOnFromStore(bool* recreated, const Backoff& backoff) {
+  v1::RestoreCheckpointRequest request;
+  request.set_name(name());
+  absl::StatusOr<v1::Session> restored = client_.RestoreCheckpoint(request, TryOptions(backoff));
+  if (restored.ok()) return restored;
+  if (ErrorReason(restored.status()) != reason::kCheckpointNotFound) {
+    return While(StrCat("going on from what the server's store has of ", name()), restored.status());
+  }
+  const auto lost = [this](const std::string& obstacle) {
+    return Lost(reason::kCheckpointNotFound,
+                StrCat("the server's store was set back and has nothing of ", name(), " any more, and ", obstacle,
+                       "; restore a named checkpoint where there is one, else prefill a new session"),
+                name(), layers_.begin()->first);
+  };
+  *recreated = true;
+  return BeginAnew(lost, backoff);
 }
 
 bool DurableSession::ReplyIsGone() const {
@@ -178,7 +200,19 @@ absl::Status DurableSession::Rewind(v1::Session* session, const Backoff& backoff
   if (!IsDraft(step())) {  // a draft is no part of the state yet: it is dropped with the others
     GDN_ASSIGN_OR_RETURN(std::optional<v1::Session> back, RestoreDurableCopy(*session, backoff));
     if (!back.has_value()) {
-      GDN_ASSIGN_OR_RETURN(back, BeginAnew(*session, backoff));
+      const auto lost = [&](const std::string& obstacle) {
+        const LayerSteps& layer = layers_.at(StepLayer(step()));
+        return Lost(
+            reason::kReplyDropped,
+            StrCat(name(), " layer ", layer.layer(), " has taken the step after token ", layer.token_count(),
+                   ", its reply is no longer stored, and there is no way back to before it: ",
+                   session->has_durable_time() ? "the durable copy has the step in it" : "there is no durable copy",
+                   ", and ", obstacle,
+                   ". Where the output is not needed, go on with DurableSession::Attach; else prefill a new session. "
+                   "A larger --stored-reply-bytes keeps replies longer"),
+            name(), layer.layer());
+      };
+      GDN_ASSIGN_OR_RETURN(back, BeginAnew(lost, backoff));
     }
     *session = *std::move(back);
     epoch_ = session->epoch();
@@ -190,34 +224,20 @@ absl::Status DurableSession::Rewind(v1::Session* session, const Backoff& backoff
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::Session> DurableSession::BeginAnew(const v1::Session& session, const Backoff& backoff) {
-  const LayerSteps& layer = layers_.at(StepLayer(step()));
-  std::string obstacle;
-  if (const LayerSteps* const short_of = NotKeptFromStart(); short_of != nullptr) {
-    obstacle =
-        StrCat("of layer ", short_of->layer(), " only the inputs from token ", short_of->begin(), " on are kept");
-  } else {
-    const auto named = client_.ListCheckpoints(name(), TryOptions(backoff));
-    if (!named.ok() && ErrorReason(named.status()) != reason::kNoDurableTier) {
-      return While(StrCat("looking for named checkpoints of ", name()), named.status());
-    }
-    if (named.ok() && !named->empty()) obstacle = "making it anew would delete its named checkpoints";
+absl::StatusOr<v1::Session> DurableSession::BeginAnew(absl::FunctionRef<absl::Status(const std::string&)> lost,
+                                                      const Backoff& backoff) {
+  if (const LayerSteps* const layer = NotKeptFromStart(); layer != nullptr) {
+    return lost(StrCat("of layer ", layer->layer(), " only the inputs from token ", layer->begin(), " on are kept"));
   }
-  if (!obstacle.empty()) {
-    return Lost(reason::kReplyDropped,
-                StrCat(name(), " layer ", layer.layer(), " has taken the step after token ", layer.token_count(),
-                       ", its reply is no longer stored, and there is no way back to before it: ",
-                       session.has_durable_time() ? "the durable copy has the step in it" : "there is no durable copy",
-                       ", and ", obstacle,
-                       ". Where the output is not needed, go on with DurableSession::Attach; else prefill a new "
-                       "session. A larger --stored-reply-bytes keeps replies longer"),
-                name(), layer.layer());
+  const auto named = client_.ListCheckpoints(name(), TryOptions(backoff));
+  if (!named.ok() && ErrorReason(named.status()) != reason::kNoDurableTier) {
+    return While(StrCat("looking for named checkpoints of ", name()), named.status());
   }
+  if (named.ok() && !named->empty()) return lost("making it anew would delete its named checkpoints");
   const absl::Status deleted = client_.DeleteSession(name(), TryOptions(backoff));
   if (!deleted.ok() && ErrorReason(deleted) != reason::kSessionNotFound) {
     return While(StrCat("going back to the start of ", name()), deleted);
   }
-  ++stats_.recreations;
   return Recreate(backoff);
 }
 
@@ -280,7 +300,7 @@ bool DurableSession::IsWhereExpected(const v1::Session& session) const {
   return true;
 }
 
-void DurableSession::NoteLoss(const v1::Session& session, bool recreated) {
+void DurableSession::NoteLoss(const v1::Session& session) {
   int64_t lost = 0;
   for (const v1::LayerState& state : session.layers()) {
     const auto found = layers_.find(state.layer());
@@ -288,7 +308,6 @@ void DurableSession::NoteLoss(const v1::Session& session, bool recreated) {
   }
   epoch_ = session.epoch();
   ++stats_.recoveries;
-  stats_.recreations += recreated ? 1 : 0;
   stats_.last_lost_tokens = lost;
   stats_.max_lost_tokens = std::max(stats_.max_lost_tokens, lost);
 }
@@ -333,7 +352,8 @@ absl::Status DurableSession::ReplayLayer(LayerSteps& layer, int64_t token_count,
     if (token_count < layer.begin()) {
       return Lost(reason::kEpochMismatch,
                   StrCat(where, "the inputs are kept from token ", layer.begin(),
-                         " on: it came back from an older copy than it had said to be durable"),
+                         " on: it came back from an older copy than it had said to be durable. Where the inputs before "
+                         "are at hand, go on with DurableSession::Attach; else prefill a new session"),
                   name(), layer.layer());
     }
     return Lost(reason::kTokenCountMismatch,

@@ -191,6 +191,7 @@ absl::Status DurableSession::Prepare(const Backoff& backoff) {
 
 bool DurableSession::TryAgainAfter(const absl::Status& status) {
   if (SessionHasMoved(status)) {
+    rolled_back_ |= ErrorReason(status) == reason::kStateRolledBack;
     // What a recovery meets says nothing of the call.
     if (!std::exchange(astray_, true) && in_flight_.has_value()) in_flight_->refusal = ErrorReason(status);
     return true;

@@ -7,10 +7,12 @@
 // goes on. A call whose reply was lost is repeated under its request id, which
 // the server answers from its memory. Where that has no room for the reply any
 // more (REPLY_DROPPED), the session goes back to its durable copy, or is made
-// anew, and takes the kept steps and this one again. The caller sees every step
-// applied once. On a server without --disk-dir a session is replayed from its
-// start, so all inputs are kept. DurableBatch (durable_batch.h) takes a step of
-// many such sessions in one call.
+// anew, and takes the kept steps and this one again. Where a store was set back
+// and has less of the session than the server knew (STATE_ROLLED_BACK), it goes
+// on from what is there in the same way. The caller sees every step applied
+// once. On a server without --disk-dir a session is replayed from its start, so
+// all inputs are kept. DurableBatch (durable_batch.h) takes a step of many such
+// sessions in one call.
 //
 // Thread safety: one thread at a time; different sessions of one Client may be
 // used at once. Ownership: the Client must outlive it; it keeps copies of
@@ -32,6 +34,7 @@
 #include <string>
 #include <variant>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/hash.h"
@@ -91,7 +94,10 @@ class DurableSession final {
   //   DATA_LOSS                          the server lost more than is kept
   //   here, or somebody else moved the session, or
   //                                      (REPLY_DROPPED) the step is done, its
-  //                                      reply is lost and there is no way back
+  //                                      reply is lost and there is no way
+  //                                      back, or (CHECKPOINT_NOT_FOUND) the
+  //                                      server's store has lost the session
+  //                                      and it cannot be made anew
   //   INTERNAL                           a replayed step gave other bytes than
   //   at first, on equal numerics RESOURCE_EXHAUSTED                 the inputs
   //   are over max_kept_bytes and the session cannot be made durable
@@ -198,12 +204,15 @@ class DurableSession final {
   // last one broke.
   absl::Status Recover(const Backoff& backoff);
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
+  // Where the store was set back: what is there now under a new epoch, or the
+  // session made anew.
+  absl::StatusOr<v1::Session> GoOnFromStore(bool* recreated, const Backoff& backoff);
   absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
   // nullptr where the inputs of all layers are kept from the start; else a
   // layer of which they are not.
   const LayerSteps* NotKeptFromStart() const;
   bool IsWhereExpected(const v1::Session& session) const;
-  void NoteLoss(const v1::Session& session, bool recreated);
+  void NoteLoss(const v1::Session& session);
   // Whether the call in flight was applied and its reply is not to be had any
   // more.
   bool ReplyIsGone() const;
@@ -212,7 +221,10 @@ class DurableSession final {
   absl::Status Rewind(v1::Session* session, const Backoff& backoff);
   // nullopt: there is no copy that the session could go on from.
   absl::StatusOr<std::optional<v1::Session>> RestoreDurableCopy(const v1::Session& session, const Backoff& backoff);
-  absl::StatusOr<v1::Session> BeginAnew(const v1::Session& session, const Backoff& backoff);
+  // Deletes the session and makes it again; `lost` makes the error where it
+  // cannot be, of the reason why.
+  absl::StatusOr<v1::Session> BeginAnew(absl::FunctionRef<absl::Status(const std::string&)> lost,
+                                        const Backoff& backoff);
   absl::Status CompareNumerics(const Backoff& backoff);
   absl::Status DropDrafts(v1::Session* session, const Backoff& backoff);
   absl::Status Replay(const v1::Session& session, const Backoff& backoff);
@@ -232,6 +244,7 @@ class DurableSession final {
   std::map<int32_t, LayerSteps> layers_;
   int64_t epoch_ = 0;
   bool astray_ = false;            // the server's session may be elsewhere than this side believes
+  bool rolled_back_ = false;       // .. and its store has less of it than the server knew
   bool needs_replay_ = false;      // the server has lost something and not all of it is back
   std::string numerics_id_;        // "": not known
   bool numerics_changed_ = false;  // then replies of before and after differ

@@ -40,6 +40,8 @@ bool SessionHasMoved(const absl::Status& status) {
       return reason == reason::kSessionNotFound;
     case absl::StatusCode::kFailedPrecondition:
       return reason == reason::kDraftPending;
+    case absl::StatusCode::kDataLoss:
+      return reason == reason::kStateRolledBack;
     default:
       return false;
   }

@@ -6,13 +6,17 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "client/cpp/client.h"
+#include "client/cpp/durable_session.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
 #include "tests/state_store/tiers/redis_server_fixture.h"
+#include "tests/support/assert_ok.h"
 #include "tests/support/tcp_proxy.h"
 
 namespace gdn {
@@ -49,6 +53,15 @@ class StaleStore : public ::testing::Test {
   }
   Outcome<v1::DecodeResponse> Step(const Caller& caller, const std::string& id) {
     return caller.Decode(feed_.Decode({id}, TokenRange{50, 1}));
+  }
+  // As "a" of Fill.
+  std::unique_ptr<DurableSession> StartDurable(Client& client) {
+    auto session = DurableSession::Create(client, feed_.Creation("a"), {.first_backoff = absl::Milliseconds(1)});
+    EXPECT_TRUE(session.ok() && (*session)->Prefill(feed_.Prefill("a", kPrompt)).ok());
+    for (const int64_t token : {kPrompt.count, kPrompt.count + 1}) {
+      EXPECT_TRUE(session.ok() && (*session)->Decode(feed_.Decode({"a"}, TokenRange{token, 1})).ok());
+    }
+    return session.ok() ? *std::move(session) : nullptr;
   }
   // `replica` has all of what redis_ has, and from now on nothing more.
   void LeaveBehind(RedisServer& replica) {
@@ -104,6 +117,44 @@ TEST_F(StaleStore, AFailoverToAReplicaThatLaggedIsDataLossUntilTheSessionIsResto
   EXPECT_EQ(Decode(caller, "a", 20, 3), Decode(steady_, "a", 20, 3)) << "replayed";
   Decode(steady_, "b", 20, 1);
   for (const std::string& id : ids_) EXPECT_EQ(caller.State(id), steady_.State(id)) << id;
+}
+
+TEST_F(StaleStore, ADurableSessionGoesOnFromWhatTheReplicaHas) {
+  TestServer server(Options());
+  const Caller caller(server);
+  Client client(server.channel());
+  const auto session = StartDurable(client);
+  ASSERT_NE(session, nullptr);
+  feed_.Start(caller, "b", kPrompt, 2);
+  RedisServer replica({.tcp = true});
+  LeaveBehind(replica);
+  ASSERT_TRUE(session->Decode(feed_.Decode({"a"}, TokenRange{20, 1})).ok());
+  Decode(caller, "b", 20, 1);  // stores "a" again
+  FailOverTo(replica);
+
+  GDN_ASSERT_OK_AND_ASSIGN(const auto reply, session->Decode(feed_.Decode({"a"}, TokenRange{21, 1})));
+  Decode(steady_, "a", 20, 1);
+  EXPECT_EQ(reply.output().data(), Decode(steady_, "a", 21, 1));
+  EXPECT_EQ(session->stats().recoveries, 1);
+  EXPECT_EQ(session->stats().replayed_steps, 1);
+  EXPECT_EQ(session->stats().recreations, 0);
+  EXPECT_EQ(caller.State("a"), steady_.State("a"));
+  Print("failover to an older replica: a DurableSession goes on from what is there, with the same bits");
+}
+
+TEST_F(StaleStore, ADurableSessionIsMadeAnewWhereTheStoreWasEmptied) {
+  TestServer server(Options());
+  const Caller caller(server);
+  Client client(server.channel());
+  const auto session = StartDurable(client);
+  ASSERT_NE(session, nullptr);
+  feed_.Start(caller, "b", kPrompt, 2);  // moves "a" to Redis
+  redis_.Command({"FLUSHALL"});
+  GDN_ASSERT_OK_AND_ASSIGN(const auto reply, session->Decode(feed_.Decode({"a"}, TokenRange{20, 1})));
+  EXPECT_EQ(reply.output().data(), Decode(steady_, "a", 20, 1));
+  EXPECT_EQ(session->stats().recreations, 1);
+  EXPECT_EQ(caller.State("a"), steady_.State("a"));
+  Print("FLUSHALL: a DurableSession is made anew, with the same bits");
 }
 
 TEST_F(StaleStore, ASecondServerOnThePrefixTakesItAndTheFirstStopsServingWhatIsThere) {

@@ -41,6 +41,7 @@ enum class Fault {
   kRefuse,       // INVALID_ARGUMENT
   kOtherBytes,   // done, with a reply whose first byte is another
   kDropReply,    // as kLoseReply, and the stored output is dropped: a retry is told REPLY_DROPPED
+  kRollBack,     // SetStoreBack of all sessions to their newest checkpoints, and then the call
 };
 
 class FakeGdnService final : public v1::GdnService::Service {
@@ -72,6 +73,9 @@ class FakeGdnService final : public v1::GdnService::Service {
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Sessions come back from their newest checkpoints, in a new epoch; those without one are gone.
   void Crash();
+  // As if the session had rested in a store that was then set back, to this checkpoint, "" for the newest: steps are
+  // refused (STATE_ROLLED_BACK) until RestoreCheckpoint. Without one of this id the store has nothing of it any more.
+  void SetStoreBack(const std::string& session, const std::string& checkpoint_id);
   void SetNumerics(const std::string& numerics_id);
   // As if another client had done it.
   void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
@@ -169,6 +173,9 @@ class FakeGdnService final : public v1::GdnService::Service {
     int64_t epoch = 1;
     State now;
     std::map<std::string, State> checkpoints;  // by id; "" is the newest
+    bool rolled_back = false;                  // of `now` nothing is left
+
+    void SetStoreBack(const std::string& checkpoint_id);
   };
 
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);

@@ -13,6 +13,9 @@ namespace {
 grpc::Status NoSession() {
   return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
 }
+grpc::Status RolledBack() {
+  return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateRolledBack, "the store was set back");
+}
 grpc::Status ConnectionBroken() { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke"); }
 
 }  // namespace
@@ -30,6 +33,21 @@ void FakeGdnService::PlanNext(const std::string& call, std::vector<Fault> faults
 void FakeGdnService::Crash() {
   absl::MutexLock lock(&mu_);
   CrashLocked();
+}
+
+void FakeGdnService::SetStoreBack(const std::string& session, const std::string& checkpoint_id) {
+  absl::MutexLock lock(&mu_);
+  sessions_.at(session).SetStoreBack(checkpoint_id);
+}
+
+void FakeGdnService::Session::SetStoreBack(const std::string& checkpoint_id) {
+  rolled_back = true;
+  const auto left = checkpoints.find(checkpoint_id);
+  if (left != checkpoints.end()) {
+    checkpoints.insert_or_assign("", left->second);
+  } else {
+    checkpoints.erase("");
+  }
 }
 
 void FakeGdnService::SetNumerics(const std::string& numerics_id) {
@@ -110,13 +128,16 @@ std::optional<Fault> FakeGdnService::TakeNext(const std::string& call) {
 std::optional<grpc::Status> FakeGdnService::FailBefore(std::optional<Fault> fault, std::string_view refusal) {
   if (fault == Fault::kUnavailable) return ConnectionBroken();
   if (fault == Fault::kRefuse) return ServerError(grpc::StatusCode::INVALID_ARGUMENT, refusal, "refused");
+  if (fault == Fault::kRollBack) {
+    for (auto& [name, session] : sessions_) session.SetStoreBack("");
+  }
   if (fault != Fault::kCrashBefore) return std::nullopt;
   CrashLocked();
   return ConnectionBroken();
 }
 
 grpc::Status FakeGdnService::FailAfter(std::optional<Fault> fault) {
-  if (!fault.has_value() || fault == Fault::kOtherBytes) return grpc::Status::OK;
+  if (!fault.has_value() || fault == Fault::kOtherBytes || fault == Fault::kRollBack) return grpc::Status::OK;
   if (fault == Fault::kCrashAfter) CrashLocked();
   return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
 }
@@ -125,6 +146,7 @@ void FakeGdnService::CrashLocked() {
   std::erase_if(sessions_, [](const auto& session) { return session.second.checkpoints.count("") == 0; });
   for (auto& [name, session] : sessions_) {
     session.now = session.checkpoints.at("");
+    session.rolled_back = false;
     ++session.epoch;
   }
 }
@@ -230,6 +252,7 @@ grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::C
   }
   Session* const session = FindSession(request->name());
   if (session == nullptr) return NoSession();
+  if (session->rolled_back) return RolledBack();
   Save(*session, request->checkpoint_id());
   v1::Checkpoint* const checkpoint = response->mutable_checkpoint();
   checkpoint->set_checkpoint_id(request->checkpoint_id());
@@ -250,6 +273,7 @@ grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::R
     return ServerError(grpc::StatusCode::NOT_FOUND, reason::kCheckpointNotFound, "no such checkpoint");
   }
   session->now = checkpoint->second;
+  session->rolled_back = false;
   ++session->epoch;
   Describe(request->name(), *session, response->mutable_session());
   return FailAfter(fault);

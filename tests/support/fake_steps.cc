@@ -14,6 +14,9 @@ namespace {
 grpc::Status NoSession() {
   return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
 }
+grpc::Status RolledBack() {
+  return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateRolledBack, "the store was set back");
+}
 
 }  // namespace
 
@@ -39,6 +42,10 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, const Row& 
   const size_t values = tokens * kToyHidden;
   const std::string payload =
       StrCat(step.layer, step.prefill, step.draft, std::string(reinterpret_cast<const char*>(x), values * sizeof(*x)));
+  if (const Session* const found = FindSession(row.session); found != nullptr && found->rolled_back) {
+    result.status = RolledBack();
+    return result;
+  }
   Layer* const layer = FindLayer(row.session, step.layer);
   if (!step.request_id.empty() && layer != nullptr && layer->reply_id == step.request_id) {
     if (payload != layer->reply_payload) {
@@ -139,6 +146,7 @@ grpc::Status FakeGdnService::Accept(const std::string& request_id, const v1::Dra
   counts->set_session(acceptance.session());
   Session* const session = FindSession(acceptance.session());
   if (session == nullptr) return NoSession();
+  if (session->rolled_back) return RolledBack();
   State& state = session->now;
   if (request_id.empty() || request_id != state.accept_id) {
     if (acceptance.session_epoch() != session->epoch) {

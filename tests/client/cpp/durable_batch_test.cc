@@ -186,6 +186,29 @@ TEST_F(DurableBatches, LetARowFailByItselfAndTheOthersGoOn) {
   EXPECT_EQ(ErrorReason(next.rows[1]), reason::kDraftPending);
 }
 
+TEST_F(DurableBatches, BringBackOnlyTheRowWhoseStoredStateIsOlderThanKnown) {
+  Start({});
+  Run(false);
+  const std::vector<std::string> outputs = row_outputs_;
+  const std::string states = AllStates();
+  Start({});
+  ASSERT_TRUE(sessions_[1]->Checkpoint().ok());
+  Run(true);
+  service_->SetStoreBack(sessions_[1]->name(), "");
+  Decode(/*together=*/true, 0, 70);
+  const int64_t count = sessions_[1]->token_count(0);
+  EXPECT_EQ(service_->token_count(sessions_[1]->name(), 0), count);
+  EXPECT_EQ(sessions_[1]->stats().recoveries, 1);
+  EXPECT_EQ(sessions_[1]->stats().last_lost_tokens, count - 1);
+  for (const int row : {0, 2}) EXPECT_EQ(sessions_[row]->stats().recoveries, 0) << row;
+  const std::vector<std::string> with_fault = row_outputs_;
+  Start({});
+  Run(false);
+  EXPECT_TRUE(row_outputs_ == outputs && AllStates() == states);
+  Decode(/*together=*/false, 0, 70);
+  EXPECT_TRUE(row_outputs_ == with_fault);
+}
+
 TEST_F(DurableBatches, LetARowFailWhoseSessionCannotKeepMore) {
   Start({.durable_tier = false});
   DurableSessionOptions little = Quick();

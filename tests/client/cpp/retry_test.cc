@@ -47,6 +47,7 @@ TEST(SessionHasMoved, IsByReasonAndCode) {
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kAborted, reason::kReplyDropped)));
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kNotFound, reason::kSessionNotFound)));
   EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kFailedPrecondition, reason::kDraftPending)));
+  EXPECT_TRUE(SessionHasMoved(Error(absl::StatusCode::kDataLoss, reason::kStateRolledBack)));
   EXPECT_FALSE(SessionHasMoved(Error(absl::StatusCode::kNotFound, reason::kModelNotFound)));
   EXPECT_FALSE(SessionHasMoved(Error(absl::StatusCode::kDataLoss, reason::kTokenCountMismatch)));
   EXPECT_FALSE(SessionHasMoved(absl::OkStatus()));

@@ -1,11 +1,12 @@
-// Tells a thread that works now and then to end. Its waits are by the steady clock; Abseil's end at a time of the
-// wall's clock, which may be set back by hours meanwhile.
+// Tells a thread that works now and then to end, or one that waits that something has ended. Its waits are by the
+// steady clock; Abseil's end at a time of the wall's clock, which may be set back by hours meanwhile.
 //
 // Thread safety: safe from any thread. Ownership: must outlive the thread.
 //
 //   while (!stop.GivenWithin(absl::Seconds(1))) { ... }
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 
@@ -25,7 +26,8 @@ class StopSignal {
   // Whether it was given, before or within this time.
   bool GivenWithin(absl::Duration time) {
     std::unique_lock lock(mu_);
-    return changed_.wait_for(lock, absl::ToChronoNanoseconds(time), [this] { return given_; });
+    constexpr absl::Duration kForEver = absl::Hours(100'000);  // and no overflow
+    return changed_.wait_for(lock, absl::ToChronoNanoseconds(std::min(time, kForEver)), [this] { return given_; });
   }
 
  private:

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
+#include "base/stop_signal.h"
 
 namespace gdn {
 namespace {
@@ -18,10 +18,10 @@ namespace {
   _exit(code);
 }
 
-// Ends the process unless it has ended, or `ended` was notified, when the time has passed.
-void ExitAfter(absl::Duration limit, int code, std::string what, std::shared_ptr<absl::Notification> ended) {
+// Ends the process unless it has ended, or `ended` was given, when the time has passed.
+void ExitAfter(absl::Duration limit, int code, std::string what, std::shared_ptr<StopSignal> ended) {
   std::thread([limit, code, what = std::move(what), ended = std::move(ended)] {
-    if (ended->WaitForNotificationWithTimeout(limit)) return;
+    if (ended->GivenWithin(limit)) return;
     spdlog::critical("{} did not end within {}; the process ends without it, with code {}", what,
                      absl::FormatDuration(limit), code);
     ExitAtOnce(code);
@@ -31,12 +31,12 @@ void ExitAfter(absl::Duration limit, int code, std::string what, std::shared_ptr
 }  // namespace
 
 int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits) {
-  const auto drain_ended = std::make_shared<absl::Notification>();
+  const auto drain_ended = std::make_shared<StopSignal>();
   ExitAfter(limits.steps + limits.checkpoints + limits.destruction, kDrainFailed, "the drain", drain_ended);
   const int code = server->Drain(limits.steps, limits.checkpoints) ? EXIT_SUCCESS : kDrainFailed;
-  drain_ended->Notify();
+  drain_ended->Give();
   // To the very end, what runs after main included.
-  ExitAfter(limits.destruction, code, "the backend (its driver may hang)", std::make_shared<absl::Notification>());
+  ExitAfter(limits.destruction, code, "the backend (its driver may hang)", std::make_shared<StopSignal>());
   if (server->has_stuck_calls()) {
     spdlog::critical("calls on the device do not end; the process ends without them, with code {}", code);
     ExitAtOnce(code);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/steady_wait.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
 
@@ -161,7 +162,7 @@ bool Batcher::Drain(absl::Duration timeout) {
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !HasWork() && !engine_taken_ && on_their_way_ == 0 && unanswered_ == 0;
   };
-  return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  return AwaitSteadily(mu_, absl::Condition(&idle), timeout);
 }
 
 bool Batcher::draining() const {

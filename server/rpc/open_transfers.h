@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/steady_wait.h"
 
 namespace gdn {
 
@@ -29,7 +30,7 @@ class OpenTransfers {
   bool WaitForNone(absl::Duration timeout) {
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0; };
     absl::MutexLock lock(&mu_);
-    return mu_.AwaitWithTimeout(absl::Condition(&none), timeout);
+    return AwaitSteadily(mu_, absl::Condition(&none), timeout);
   }
 
  private:

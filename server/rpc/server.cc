@@ -9,9 +9,9 @@
 #include <limits>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "base/steady_clock.h"
+#include "base/stop_signal.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "server/rpc/call_charge.h"
@@ -253,12 +253,12 @@ bool RpcServer::Stop(absl::Duration timeout) {
   server_->Shutdown(
       absl::ToChronoTime(absl::Now() + std::clamp(end - SteadyNow(), absl::ZeroDuration(), kStreamGrace)));
   // Calls whose step a driver does not give back end never; what is not theirs is to be made durable all the same.
-  auto ended = std::make_shared<absl::Notification>();
+  auto ended = std::make_shared<StopSignal>();
   std::thread waiter([server = server_.get(), ended] {
     server->Wait();
-    ended->Notify();
+    ended->Give();
   });
-  if (ended->WaitForNotificationWithTimeout(kStuckAfter)) {
+  if (ended->GivenWithin(kStuckAfter)) {
     waiter.join();
     server_ = nullptr;
     sockets_.clear();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "base/steady_wait.h"
 #include "base/string_cat.h"
 #include "server/session/session_errors.h"
 
@@ -324,7 +325,7 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
   }
   const auto all = [final] { return final->left == 0; };
   absl::MutexLock lock(&final->mu);
-  if (!final->mu.AwaitWithTimeout(absl::Condition(&all), timeout)) {
+  if (!AwaitSteadily(final->mu, absl::Condition(&all), timeout)) {
     spdlog::error("{} of {} sessions were not durable when the time for it was over", final->left, moved.size());
   }
   return final->failures + static_cast<int64_t>(final->left);

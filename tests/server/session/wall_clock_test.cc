@@ -1,15 +1,22 @@
-// What happens to sessions when somebody sets the wall's clock. This program's clock_gettime is its own: it sets the
-// wall's clock, and leaves the steady one alone.
+// What happens to sessions, and to a server's end, when somebody sets the wall's clock. This program's clock_gettime
+// and gettimeofday, by which Abseil's waits begin, are its own: they set the wall's clock and no other.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>  // NOLINT(modernize-deprecated-headers): POSIX's, for clock_gettime
 #include <unistd.h>
 
 #include <atomic>
 #include <memory>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/stop_signal.h"
+#include "server/batcher/batcher.h"
+#include "server/rpc/open_transfers.h"
 #include "server/session/housekeeper.h"
+#include "tests/server/batcher/engine_gate.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
@@ -20,6 +27,13 @@ std::atomic<int64_t> wall_ahead_s{0};
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
   if (clock == CLOCK_REALTIME) time->tv_sec += wall_ahead_s.load();
+  return result;
+}
+
+extern "C" int gettimeofday(timeval* time, void* /*zone*/) noexcept {
+  timespec now{};
+  const int result = clock_gettime(CLOCK_REALTIME, &now);
+  *time = {.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
   return result;
 }
 
@@ -80,6 +94,49 @@ TEST_F(WallClock, AJumpBackStopsNoRetriesOfATier) {
   ASSERT_NO_FATAL_FAILURE(Jump(-kJump));
   while (!tiers.Park(Key("a"), MakeVersion(1)).ok()) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(tiers.PlaceOf(Key("a")), "disk");
+}
+
+// A wall's clock that the system sees 1000 hours back, after a wait began, keeps no server from its end.
+constexpr absl::Duration kSoon = absl::Milliseconds(1);
+
+TEST_F(WallClock, AJumpBackDelaysNoEndOfFinalCheckpoints) {
+  const auto a = world_.Make("a", 1);
+  absl::Notification go_on;
+  world_.disk.OnStore([&](const StateKey&) { go_on.WaitForNotification(); });  // a store that hangs
+  ASSERT_NO_FATAL_FAILURE(Jump(kJump));
+  EXPECT_EQ(world_.checkpointer.CheckpointAll({a}, kSoon), 1);
+  go_on.Notify();
+  EXPECT_EQ(world_.checkpointer.CheckpointAll({a}, absl::InfiniteDuration()), 0);
+}
+
+TEST_F(WallClock, AJumpBackDelaysNoEndOfTheWaitForTransfers) {
+  OpenTransfers transfers;
+  std::shared_ptr<void> open = transfers.Begin();
+  ASSERT_NO_FATAL_FAILURE(Jump(kJump));
+  EXPECT_FALSE(transfers.WaitForNone(kSoon));
+  open = nullptr;
+  EXPECT_TRUE(transfers.WaitForNone(absl::InfiniteDuration()));
+}
+
+TEST_F(WallClock, AJumpBackDelaysNoEndOfTheWaitForSteps) {
+  Batcher batcher(*world_.backend, world_.health, {});
+  EngineBlocker engine(batcher);
+  EngineGate behind;  // work that waits
+  behind.open.count_down();
+  behind.Post(batcher);
+  ASSERT_NO_FATAL_FAILURE(Jump(kJump));
+  EXPECT_FALSE(batcher.Drain(kSoon));
+  engine.Release();
+  EXPECT_TRUE(batcher.Drain(absl::InfiniteDuration()));
+}
+
+TEST_F(WallClock, AJumpBackDelaysNoSignal) {
+  StopSignal stop;
+  ASSERT_NO_FATAL_FAILURE(Jump(kJump));
+  EXPECT_FALSE(stop.GivenWithin(kSoon));
+  std::thread gives([&stop] { stop.Give(); });
+  EXPECT_TRUE(stop.GivenWithin(absl::InfiniteDuration())) << "no overflow";
+  gives.join();
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -43,7 +44,9 @@ struct BackendInfo {
   bool unified_memory = false;    // backend memory can be read and written by the host directly
   bool lazy_memory = false;       // memory is committed as it is touched
   bool transposed_base = false;   // slots keep the base as [HV, V, K]
-  bool merges_sequences = false;  // one call may prefill several sequences: kSequenceGemm's bits do not follow rows
+  bool merges_sequences = false;  // one call may prefill several sequences
+  // kSequenceGemm gives a row the same bits among any number of rows up to this one.
+  int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
 };
 
 // What a launch brings to the device.

@@ -27,6 +27,7 @@ class CpuBackend final : public Backend {
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
     info_.lazy_memory = true;
+    info_.stable_gemm_rows = SequenceGemmStableRows();
   }
 
   const BackendInfo& info() const override { return info_; }

@@ -55,6 +55,11 @@ PrefillPath PrefillPathOf(int64_t call_tokens) {
   return call_tokens < kGemmFromTokens ? PrefillPath::kChunked : PrefillPath::kChunkedGemm;
 }
 
+int32_t PrefillMultiple(const BackendInfo& backend, InputKind kind) {
+  const bool follows_rows = kind == InputKind::kHiddenStates && backend.stable_gemm_rows < kPrefillSegmentTokens;
+  return follows_rows ? kPrefillSegmentTokens : kPrefillSegmentMultiple;
+}
+
 absl::Status GdnLayerRunner::Prefill(const LayerStep& step) {
   GDN_RETURN_IF_ERROR(ValidatePrefillStep(step));
   const bool merges = backend_.info().merges_sequences;

@@ -72,7 +72,7 @@ absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_length
 // Segments of a prefill call end at multiples of this from its first token: a multiple of both chunk lengths, so that
 // no segment cuts a chunk.
 inline constexpr int32_t kPrefillSegmentMultiple = 64;
-// Where the backend runs one sequence at a time, segments have this many tokens: its GEMM's bits may follow the rows.
+// Tokens of one run where the backend runs one sequence at a time. Bounds the workspace.
 inline constexpr int32_t kPrefillSegmentTokens = 512;
 // Tokens of one run where the backend merges sequences. Bounds the workspace.
 inline constexpr int32_t kMaxMergedTokens = 1024;
@@ -80,6 +80,10 @@ inline constexpr int32_t kMaxMergedTokens = 1024;
 inline constexpr int32_t kChunkedFromTokens = 32;
 // A call with this many takes the GEMM, where the backend merges sequences: below, its tiles are too few for a device.
 inline constexpr int32_t kGemmFromTokens = 256;
+
+// kPrefillSegmentMultiple; kPrefillSegmentTokens for steps with projections where the bits of the backend's GEMM follow
+// the rows.
+int32_t PrefillMultiple(const BackendInfo& backend, InputKind kind);
 
 // The kernels that a prefill call takes, by its own length alone.
 enum class PrefillPath : uint8_t { kScan, kChunked, kChunkedGemm };
@@ -91,7 +95,7 @@ class GdnLayerRunner {
 
   // Advances each sequence by its rows. Slots hold folded states (MaterializeState first). Sequences of one path that
   // follow one another are computed together where the backend merges them, else one by one. A segment's first token is
-  // at a multiple of kPrefillSegmentMultiple in its call, of kPrefillSegmentTokens where sequences are not merged.
+  // at a multiple of PrefillMultiple in its call.
   absl::Status Prefill(const LayerStep& step);
 
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, in

@@ -24,6 +24,9 @@ void NarrowRows(const ProjectionParams& params, const float* sums, int64_t strid
 // fails.
 absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& pool);
 
+// Up to so many rows kSequenceGemm is computed row by row, and a row's bits do not follow their number.
+int64_t SequenceGemmStableRows();
+
 // What the GEMM's bits depend on beside its arguments: "dnnl2.6.3-isa3f".
 std::string SequenceGemmId();
 

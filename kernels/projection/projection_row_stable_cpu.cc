@@ -272,6 +272,8 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   return absl::OkStatus();
 }
 
+int64_t SequenceGemmStableRows() { return HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)() - 1; }
+
 void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end) {
   for (int64_t row = 0; row < params.rows; ++row) {
     ConvertFromFloat(sums + row * stride, static_cast<size_t>(end - begin), params.y.dtype,

@@ -1,6 +1,7 @@
 #include "server/batcher/batcher.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -21,17 +22,20 @@ constexpr absl::Duration kPollForIssue = absl::Microseconds(500);
 // The next launch is begun this long before it must have been issued: for the thread to wake up, and estimates to err.
 constexpr absl::Duration kLastMoment = absl::Microseconds(60);
 
+// Of a prefill on a CPU, until it is measured: its first segments beside decodes are short.
+const LaunchCost kFirstCpuPrefillCost(/*fixed_us=*/100, /*token_us=*/20);
+
 SchedulerOptions MakeSchedulerOptions(const BatcherOptions& options, const BackendInfo& backend) {
   SchedulerOptions made;
   made.max_rows = options.max_batch_rows;
   if (backend.merges_sequences) {
-    made.segment_multiple = kPrefillSegmentMultiple;
     made.max_segment_tokens = kMaxMergedTokens;
     return made;
   }
-  made.segment_multiple = kPrefillSegmentTokens;
-  made.segment_us = 0;                               // segments of one multiple
+  made.max_segment_tokens = kPrefillSegmentTokens;
+  made.segment_us = std::numeric_limits<double>::infinity();  // nothing waits
   made.least_merged_tokens = kPrefillSegmentTokens;  // parts of a launch run one after the other, so one is enough
+  made.prefill_cost = kFirstCpuPrefillCost;
   return made;
 }
 
@@ -99,6 +103,7 @@ void Batcher::Schedule(StepJob& job) {
   job.token_count = 0;
   for (const StepRow& row : job.rows) job.token_count += row.tokens;
   job.pool = nullptr;
+  if (job.prefill) job.segment_multiple = PrefillMultiple(backend_.info(), job.kind);
   if (job.prefill && lease.needs_spare()) {
     job.pool = pool.get();
     scheduler_.SetSpares(pool.get(), pool->spare_slots());

@@ -289,10 +289,10 @@ std::vector<Scheduler::Given> Scheduler::TakeDecodes(Queue& lead, Launch& launch
 
 std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launch) const {
   Group& group = *lead.group;
-  const int64_t multiple = options_.segment_multiple;
+  const int64_t multiple = (*lead.steps.begin())->segment_multiple;
   const auto whole = [&](int64_t tokens) { return std::max(tokens / multiple, int64_t{1}) * multiple; };
-  const double us = launches_since_decode_ < kBusyLaunches ? std::min(options_.busy_segment_us, options_.segment_us)
-                                                           : options_.segment_us;
+  const double us =
+      us_since_decode_ < kBusyUs ? std::min(options_.busy_segment_us, options_.segment_us) : options_.segment_us;
   const int64_t budget = whole(std::min(group.cost.TokensWithin(us), options_.max_segment_tokens));
   const auto most = static_cast<size_t>(std::max<int64_t>(1, budget / options_.least_merged_tokens));
   // The step that leads, the first of each other queue in turn, then the rest of them.
@@ -323,10 +323,10 @@ std::vector<Scheduler::Given> Scheduler::TakePrefills(Queue& lead, Launch& launc
 }
 
 void Scheduler::Charge(const std::vector<Given>& given, Launch& launch) {
-  launches_since_decode_ = launch.prefill ? std::min(launches_since_decode_ + 1, kBusyLaunches) : 0;
   for (const Launch::Part& part : launch.parts) launch.tokens += part.tokens;
   const Class kind = launch.prefill ? kPrefill : kDecode;
   launch.estimated_us = given.front().queue->group->cost.Estimate(launch.tokens);
+  us_since_decode_ = launch.prefill ? us_since_decode_ + launch.estimated_us : 0;
   const double token_us = launch.estimated_us / static_cast<double>(std::max<int64_t>(1, launch.tokens));
   auto part = launch.parts.begin();
   for (const Given& some : given) {

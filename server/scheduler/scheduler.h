@@ -11,8 +11,8 @@
 // of the time that the launch is estimated to take (LaunchCost), the leader's like the others'.
 //
 // Prefills are given out in segments, of several calls in one launch, each a multiple of `segment_multiple` tokens from
-// its call's first. While decodes are about (one was among the last kBusyLaunches) segments are shorter: a decode that
-// comes may wait for the one that runs and for one that was launched ahead. A prefill needs a spare slot of its pool;
+// its call's first. While decodes are about (until prefills alone have had the device for kBusyUs) segments are shorter: a
+// decode that comes may wait for the one that runs and for one that was launched ahead. A prefill needs a spare slot of its pool;
 // the last spare is kept for principals that have none.
 //
 // A step's wait is bounded, whatever the others send: by the launch that runs, one launch of each other flow that
@@ -45,8 +45,9 @@
 
 namespace gdn {
 
-// Launches after which the last decode is forgotten.
-inline constexpr int kBusyLaunches = 16;
+// Time of the device that prefills have alone before the last decode is forgotten: more than a client that generates
+// takes from one token to the next.
+inline constexpr double kBusyUs = 250'000;
 
 struct SchedulerOptions {
   int32_t max_rows = 512;             // of a decode launch; a single step may have more
@@ -54,8 +55,7 @@ struct SchedulerOptions {
   double ride_ahead_us = 8000;        // that a flow of weight 1 may have been served more than the one that leads
   double segment_us = 2000;           // what a launch of prefill segments should take
   double busy_segment_us = 1000;      // the same while decodes are about, which wait for it
-  int64_t segment_multiple = 64;      // tokens
-  int64_t max_segment_tokens = 4096;  // of all segments of a launch; at least segment_multiple
+  int64_t max_segment_tokens = 4096;  // of all segments of a launch; at least a step's segment_multiple
   int64_t least_merged_tokens = 256;  // a launch is not split further between calls
   LaunchCost decode_cost{40, 4};      // before the first measurements
   LaunchCost prefill_cost{100, 2.7};
@@ -68,9 +68,10 @@ class ScheduledStep {
   SessionTurn* turn = nullptr;  // a call of several sessions counts as its first one's
   uint64_t group = 0;  // steps with equal ones may share a launch, decodes with decodes and prefills with prefills
   bool prefill = false;
-  int64_t row_count = 1;       // of a decode
-  int64_t token_count = 1;     // of all rows
-  const void* pool = nullptr;  // where a prefill needs a spare slot; null where it needs none
+  int64_t row_count = 1;          // of a decode
+  int64_t token_count = 1;        // of all rows
+  int64_t segment_multiple = 64;  // tokens that a prefill's segments are multiples of; the same for all of a group
+  const void* pool = nullptr;     // where a prefill needs a spare slot; null where it needs none
 
  private:
   friend class Scheduler;
@@ -229,8 +230,8 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   size_t waiting_ = 0;
   int64_t set_weights_ = 0;
-  std::array<int64_t, 2> others_{};  // flows with steps whose weight is not set, by class
-  int launches_since_decode_ = kBusyLaunches;
+  std::array<int64_t, 2> others_{};   // flows with steps whose weight is not set, by class
+  double us_since_decode_ = kBusyUs;  // that prefills have had alone
 };
 
 }  // namespace gdn

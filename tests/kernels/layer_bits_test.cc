@@ -113,11 +113,11 @@ TEST_P(LayerBits, PrefillsHaveTheSameBitsAloneMergedAndInAnySegments) {
   for (const Rows& call : calls) Append(alone.Prefill(runner(), {call}), expected);
   const std::vector<float> together = merged.Prefill(runner(), calls);
   // Segments of the calls, beside one another as far as they go.
-  const bool merges = backend().info().merges_sequences;
+  const int32_t multiple = PrefillMultiple(backend().info(), InputKind::kHiddenStates);
   const int64_t width = cut.hidden_size();
   std::vector<std::vector<float>> of_call(calls.size());
   for (int32_t begin = 0, round = 0; begin < 600; ++round) {
-    const int32_t tokens = merges ? (round % 2 == 0 ? 64 : 192) : kPrefillSegmentTokens;
+    const int32_t tokens = round % 2 == 0 ? multiple : 3 * multiple;
     std::vector<Rows> segments;
     std::vector<int32_t> call_tokens;
     for (size_t i = 0; i < calls.size(); ++i) {

@@ -139,6 +139,7 @@ absl::Status GdnServer::Start() {
                                                       .shared_regions = *shared_regions_,
                                                       .principals = *principals_,
                                                       .transfers = transfers_,
+                                                      .refusals = refusals_,
                                                       .tracer = tracer_,
                                                       .call_memory = *call_memory_,
                                                       .io = states_->transfer_threads(),

@@ -114,6 +114,7 @@ class GdnServer {
   DeviceHealth health_;
   CallTracer tracer_;
   OpenTransfers transfers_;  // what a call leaves behind on the states' threads lets go of it
+  RefusalPauses refusals_;
   std::unique_ptr<ByteLedger> ledger_;
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;

@@ -15,6 +15,7 @@
 #include "server/model/served_model.h"
 #include "server/rpc/open_transfers.h"
 #include "server/rpc/principals.h"
+#include "server/rpc/refusal_pause.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
@@ -38,6 +39,7 @@ struct ServiceContext {
   SharedRegions& shared_regions;
   const Principals& principals;
   OpenTransfers& transfers;
+  RefusalPauses& refusals;
   CallTracer& tracer;
   HostBlockPool& call_memory;  // for tensors of calls, page-locked where a device copies from it
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.

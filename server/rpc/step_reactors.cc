@@ -7,7 +7,6 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/error.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/this_thread.h"
 #include "server/rpc/call_charge.h"
@@ -76,10 +75,19 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
                    grpc::ByteBuffer& request, grpc::ByteBuffer* response, StartFn* start)
       : context_(context), trace_(context.tracer.Begin(method)), reply_wire_(response) {
     const Caller caller = CallerOf(call, context);
-    if (absl::Status status = Receive(caller, request); !status.ok()) {
-      Reply(status);
+    auto charge = ChargeCall(context, caller, request.Length());
+    if (!charge.ok()) {
+      request.Clear();
+      Reply(charge.status());
       return;
     }
+    charge_ = *std::move(charge);
+    auto received = ReadStepRequest(request, context.limits.max_message_bytes, context.call_memory, request_);
+    if (!received.ok()) {
+      Reply(received.status());
+      return;
+    }
+    received_ = *std::move(received);
     NoteRequest(trace_.get(), caller, request_, received_);
     const StepData data{.in = received_, .out = output_, .charge = charge_};
     gate_.Set(/*turn=*/0, start(context, caller, request_, &response_, data, trace_.get(),
@@ -95,13 +103,13 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
  private:
-  absl::Status Receive(const Caller& caller, grpc::ByteBuffer& request) {
-    GDN_ASSIGN_OR_RETURN(charge_, ChargeCall(context_, caller, request.Length()));
-    GDN_ASSIGN_OR_RETURN(received_,
-                         ReadStepRequest(request, context_.limits.max_message_bytes, context_.call_memory, request_));
-    return absl::OkStatus();
-  }
   void Reply(const absl::Status& status) {
+    if (ErrorReason(status) != reason::kBytesExhausted) return Send(status);
+    received_ = {};
+    charge_.Release();
+    context_.refusals.After(refused_, [this, status] { Send(status); });
+  }
+  void Send(const absl::Status& status) {
     if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
     NoteReply(trace_.get(), status, reply_wire_->Length());
     Finish(ToGrpcStatus(status));
@@ -115,6 +123,7 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   ReceivedTensors received_;
   Response response_;
   ReplyOutput output_;
+  RefusalPauses::Answer refused_;
   CancelGate gate_;
 };
 
@@ -171,6 +180,13 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
  private:
   void Reply(const absl::Status& status) {
     Ended(status);
+    if (ErrorReason(status) != reason::kBytesExhausted) return Send(status);
+    received_ = {};
+    charge_.Release();
+    wire_.Clear();
+    context_.refusals.After(refused_, [this, status] { Send(status); });
+  }
+  void Send(const absl::Status& status) {
     if (!status.ok()) {
       response_.clear_result();
       *response_.mutable_status() = ToRpcStatus(status);
@@ -184,6 +200,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   const std::string_view method_;
   grpc::ByteBuffer wire_;  // what is read, then what is written
   int64_t turn_ = 0;       // messages read
+  RefusalPauses::Answer refused_;
   CancelGate gate_;
 };
 

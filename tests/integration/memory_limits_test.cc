@@ -4,7 +4,9 @@
 
 #include <future>
 
+#include "base/steady_clock.h"
 #include "client/cpp/client.h"
+#include "server/rpc/refusal_pause.h"
 #include "tests/integration/token_feed.h"
 #include "tests/support/random.h"
 
@@ -80,6 +82,34 @@ TEST_F(CallMemory, AStreamsMessagesAreRefusedOneByOne) {
   again.set_expected_token_count(0);
   ASSERT_TRUE(stream->Write(StreamSegment(again)) && stream->Read(&reply));
   EXPECT_TRUE(reply.has_result()) << reply.status().message();
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(CallMemory, ARefusalOfAStepIsNotToldAtOnce) {
+  for (const std::string& id : SessionIds(3)) ASSERT_TRUE(caller_.Create(id, "m").ok());
+  std::vector<std::future<Outcome<v1::PrefillResponse>>> waiting;
+  const auto context = caller_.NewContext();
+  const auto stream = server_.stub().StreamPrefill(context.get());
+  v1::StreamPrefillResponse reply;
+  {
+    EngineBlocker blocker(server_.batcher());
+    for (const char* id : {"s0", "s1"}) waiting.push_back(Later(id));
+    EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+    const SteadyTime begin = SteadyNow();
+    EXPECT_TRUE(RefusedAs(caller_.Prefill(Prompt("s2")), "BYTES_EXHAUSTED"));
+    const SteadyTime middle = SteadyNow();
+    ASSERT_TRUE(stream->Write(StreamSegment(Prompt("s2"))) && stream->Read(&reply));
+    EXPECT_EQ(ErrorInfoOf(reply.status()).reason(), "BYTES_EXHAUSTED");
+    // gRPC's timers count whole milliseconds.
+    EXPECT_GE(middle - begin, RefusalPauses::kPause - absl::Milliseconds(2));
+    EXPECT_GE(SteadyNow() - middle, RefusalPauses::kPause - absl::Milliseconds(2));
+    // One whose client does not wait for it ends all the same.
+    const auto hasty = caller_.NewContext();
+    hasty->set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(10)));
+    EXPECT_EQ(caller_.Prefill(*hasty, Prompt("s2")).status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
 }

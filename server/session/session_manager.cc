@@ -1,5 +1,7 @@
 #include "server/session/session_manager.h"
 
+#include <iterator>
+
 #include "base/error.h"
 #include "base/random_id.h"
 #include "base/status_macros.h"
@@ -9,6 +11,9 @@
 
 namespace gdn {
 namespace {
+
+// Sessions that All looks at before it lets calls in: every step looks its session up.
+constexpr int kListedAtOnce = 64;
 
 absl::Status Busy(const std::string& id, std::string_view why) {
   return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy, StrCat("sessions/", id, " ", why, "; try again"),
@@ -132,11 +137,16 @@ std::vector<std::shared_ptr<Session>> SessionManager::List(const std::string& pr
 
 std::vector<std::shared_ptr<Session>> SessionManager::All() const {
   std::vector<std::shared_ptr<Session>> sessions;
-  absl::MutexLock lock(&mu_);
-  for (const auto& [key, entry] : sessions_) {
-    if (entry.phase == Phase::kPublished) sessions.push_back(entry.session);
+  Key last;  // of those seen
+  while (true) {
+    absl::MutexLock lock(&mu_);
+    auto it = sessions_.upper_bound(last);
+    for (int i = 0; i < kListedAtOnce && it != sessions_.end(); ++i, ++it) {
+      if (it->second.phase == Phase::kPublished) sessions.push_back(it->second.session);
+    }
+    if (it == sessions_.end()) return sessions;
+    last = std::prev(it)->first;
   }
-  return sessions;
 }
 
 bool SessionManager::BeginEnd(const Key& key, const std::shared_ptr<Session>& session) {

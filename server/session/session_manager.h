@@ -98,7 +98,7 @@ class SessionManager {
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
                                              size_t limit) const;
-  // Of all principals.
+  // Of all principals, but perhaps for some that are made or end meanwhile: calls are let in between.
   std::vector<std::shared_ptr<Session>> All() const;
 
   // Ends the session and erases its states from every tier; `done` comes when they are gone, or are noted to go, for

@@ -4,8 +4,8 @@
 // Thread safety: RunHostile from one thread; a HostileCaller is for its thread, but Note and over. Ownership: callers
 // own their connections.
 //
-//   GDN_ASSIGN_OR_RETURN(const HostileAnswers answers, RunHostile("127.0.0.1:50061", absl::Seconds(60)));
-//   for (const HostileAnswer& answer : answers) std::cout << answer.kind << answer.answer << answer.count;
+//   const HostileResult result = RunHostile("127.0.0.1:50061", absl::Seconds(60), /*patience=*/absl::Minutes(5));
+//   for (const auto& [kind, counts] : result.answers) std::cout << kind;
 #pragma once
 
 #include <atomic>
@@ -101,12 +101,14 @@ std::vector<HostileKind> BadRequests();
 // Requests that hold what others need, or keep the server busy.
 std::vector<HostileKind> GreedyRequests();
 
-// How much longer than it was told to the hostile one may go on.
-inline constexpr absl::Duration kHostilePatience = absl::Minutes(5);
+struct HostileResult {
+  HostileAnswers answers;
+  std::string missing;  // kinds without an answer that they have to have; "": none
+};
 
-// Runs all kinds for at least `time`, and on until each has had an answer that it has to have. DEADLINE_EXCEEDED, with
-// the kinds and their answers, where that takes kHostilePatience more. `only`: names of kinds; none: all.
-absl::StatusOr<HostileAnswers> RunHostile(const std::string& target, absl::Duration time,
-                                          const std::vector<std::string>& only = {});
+// Runs all kinds for at least `time`, and on until each has had an answer that it has to have, but for no more than
+// `patience`. `only`: names of kinds; none: all.
+HostileResult RunHostile(const std::string& target, absl::Duration time, absl::Duration patience,
+                         const std::vector<std::string>& only = {});
 
 }  // namespace gdn

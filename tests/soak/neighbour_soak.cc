@@ -39,6 +39,7 @@
 
 ABSL_FLAG(std::string, server, "", "The gdn_server program.");
 ABSL_FLAG(double, seconds, 60, "Alone, and again beside the hostile one.");
+ABSL_FLAG(double, patience, 300, "How many seconds longer, until every kind of hostility was answered as it is to be.");
 ABSL_FLAG(double, calls_per_s, 50, "Of the well-behaved one.");
 ABSL_FLAG(std::vector<std::string>, kinds, {}, "Kinds of hostility, to tell what one does; none: all.");
 ABSL_FLAG(std::vector<std::string>, server_flags, {}, "More flags of the servers, such as --backend=gpu.");
@@ -83,15 +84,16 @@ struct Limits {
 absl::Status BeHostile() {
   LowerThisThread(19);  // what clients do to each other on their own processors is not the server's matter
   while (!std::filesystem::exists(absl::GetFlag(FLAGS_begin_file))) absl::SleepFor(absl::Milliseconds(5));
-  GDN_ASSIGN_OR_RETURN(const HostileAnswers answers,
-                       RunHostile(absl::GetFlag(FLAGS_hostile_to), absl::Seconds(absl::GetFlag(FLAGS_seconds)),
-                                  absl::GetFlag(FLAGS_kinds)));
-  for (const auto& [kind, counts] : answers) {
+  const HostileResult result = RunHostile(absl::GetFlag(FLAGS_hostile_to), absl::Seconds(absl::GetFlag(FLAGS_seconds)),
+                                          absl::Seconds(absl::GetFlag(FLAGS_patience)), absl::GetFlag(FLAGS_kinds));
+  for (const auto& [kind, counts] : result.answers) {
     std::string text;
     for (const auto& [answer, count] : counts) text += StrCat(text.empty() ? "" : ", ", answer, " ", count);
     absl::PrintF("  %-20s %s\n", kind, text);
   }
-  return absl::OkStatus();
+  if (result.missing.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      StrCat("kinds of hostility without the answers that they are to have: ", result.missing));
 }
 
 void Print(const char* when, const LoadFigures& figures) {
@@ -145,7 +147,7 @@ absl::Status PrintSlowest(const std::string& target, const std::string& token) {
 
 absl::StatusOr<StepFeed> LearnFeed(const std::string& target) {
   FeedOptions options{.key_heads = 4, .value_heads = 8, .key_dim = 64, .value_dim = 64, .layers = 4};
-  const double longest = absl::GetFlag(FLAGS_seconds) + absl::ToDoubleSeconds(kHostilePatience) + 30;
+  const double longest = absl::GetFlag(FLAGS_seconds) + absl::GetFlag(FLAGS_patience) + 30;
   const int calls_a_token = WellBehavedOptions().groups * options.layers;  // of each session, in each layer
   options.tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_calls_per_s) * longest) / calls_a_token + 16;
   return StepFeed::Learn(*Client::Connect(target), options);
@@ -187,11 +189,12 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   ServerProcess server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());
   GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.clients));
-  GDN_ASSIGN_OR_RETURN(ChildProcess hostile,
-                       ChildProcess::Start({self, StrCat("--hostile_to=", server.target()),
-                                            StrCat("--begin_file=", begin_file), StrCat("--seconds=", seconds),
-                                            StrCat("--kinds=", absl::StrJoin(absl::GetFlag(FLAGS_kinds), ","))},
-                                           hostile_log));
+  GDN_ASSIGN_OR_RETURN(
+      ChildProcess hostile,
+      ChildProcess::Start({self, StrCat("--hostile_to=", server.target()), StrCat("--begin_file=", begin_file),
+                           StrCat("--seconds=", seconds), StrCat("--patience=", absl::GetFlag(FLAGS_patience)),
+                           StrCat("--kinds=", absl::StrJoin(absl::GetFlag(FLAGS_kinds), ","))},
+                          hostile_log));
   GDN_ASSIGN_OR_RETURN(const ProcessFigures at_rest, ReadProcess(server.pid()));
   GDN_ASSIGN_OR_RETURN(const StepFeed feed, LearnFeed(undisturbed.target()));
   undisturbed.Kill();

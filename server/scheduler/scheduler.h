@@ -10,10 +10,10 @@
 // principals that wait there in turn, but for flows that are too far ahead. Each step of a launch is charged its share
 // of the time that the launch is estimated to take (LaunchCost), the leader's like the others'.
 //
-// Prefills are given out in segments, of several calls in one launch, each a multiple of `segment_multiple` tokens from
-// its call's first. While decodes are about (until prefills alone have had the device for kBusyUs) segments are shorter: a
-// decode that comes may wait for the one that runs and for one that was launched ahead. A prefill needs a spare slot of its pool;
-// the last spare is kept for principals that have none.
+// Prefills are given out in segments, of several calls in one launch, each a multiple of its call's `segment_multiple`
+// tokens from the call's first. While decodes are about (until prefills alone have had the device for kBusyUs) segments
+// are shorter: a decode that comes may wait for the one that runs and for one that was launched ahead. A prefill needs
+// a spare slot of its pool; the last spare is kept for principals that have none.
 //
 // A step's wait is bounded, whatever the others send: by the launch that runs, one launch of each other flow that
 // waits, and, over the flow's share of the weights that wait, the time of its own flow's steps before it and of the

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdio>
 #include <latch>
 #include <memory>
 #include <string>
@@ -160,18 +159,6 @@ TEST_F(BatcherTest, ABatchHasAtMostItsRowsAndALargerCallGoesAlone) {
   EXPECT_THAT(backend_.events(),
               ElementsAre("decode of 2", "decode done", "decode of 4", "decode done", "decode of 1", "decode done"))
       << "a call that does not fit is not passed by its principal's later ones";
-}
-
-// With every run of whole segments, whose lengths follow what earlier ones took, as one event.
-std::vector<std::string> WithSegmentsAsOne(const std::vector<std::string>& events) {
-  std::vector<std::string> folded;
-  for (const std::string& event : events) {
-    int tokens = 0;
-    const bool whole = std::sscanf(event.c_str(), "prefill of %d", &tokens) == 1 && tokens % 64 == 0;
-    if (whole && !folded.empty() && folded.back() == "segments") continue;
-    folded.push_back(whole ? "segments" : event);
-  }
-  return folded;
 }
 
 TEST_F(BatcherTest, ADecodeWaitsForOneSegmentOfAPrefillAtMost) {

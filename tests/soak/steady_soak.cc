@@ -7,11 +7,13 @@
 // with what an undisturbed server said. Each second the server's memory, its descriptors and the rows of its launches
 // are looked at. Exit code 1 where a call failed, an answer differs, or, with --check_trends, the line of least squares
 // through the last four fifths of one of these figures climbs or falls by 1% of its mean or more.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -170,16 +172,17 @@ struct Figure {
   std::vector<Sample> samples;
 };
 
-// One sample of the process, the mean of many looks over `seconds`: files are open for milliseconds.
+// One sample of the process, of many looks over `seconds`: the mean of its memory, and the descriptors that stayed
+// open. Those that stores have open for milliseconds are as many as the machine is busy.
 absl::Status Look(pid_t pid, double at, double seconds, Figure* memory, Figure* descriptors) {
   constexpr int kLooks = 50;
   double bytes = 0;
-  double open = 0;
+  double open = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kLooks; ++i) {
     absl::SleepFor(absl::Seconds(seconds / kLooks));
     GDN_ASSIGN_OR_RETURN(const ProcessFigures process, ReadProcess(pid));
     bytes += static_cast<double>(process.resident_bytes) / kLooks;
-    open += static_cast<double>(process.descriptors) / kLooks;
+    open = std::min(open, static_cast<double>(process.descriptors));
   }
   memory->samples.push_back({at, bytes});
   descriptors->samples.push_back({at, open});

@@ -85,13 +85,14 @@ absl::StatusOr<StoreResult> DiskTier::StoreDelta(const StateKey& key, const Sess
                                                                              .known_bases = entry.bases}));
   const ReplaceResult written =
       Write(key, DiskFolder::DeltaName(), delta.pieces(), delta.bytes(), /*replaced_bytes=*/entry.delta_bytes);
+  const int64_t held = entry.full_bytes + delta.bytes();
   if (written.replaced) {
     entry.delta_bytes = delta.bytes();
     entry.rewrite = !written.status.ok();
     Put(key, std::move(entry));
   }
   GDN_RETURN_IF_ERROR(written.status);
-  return StoreResult{.written_bytes = delta.bytes(), .incremental = true};
+  return StoreResult{.written_bytes = delta.bytes(), .incremental = true, .held_bytes = held};
 }
 
 absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const SessionImagePtr& image, const Entry& entry) {
@@ -137,10 +138,11 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
     AddUsed(entry.delta_bytes);
   }
   next.rewrite = !written.status.ok();
-  const int64_t bytes = next.full_bytes;
+  const StoreResult result{
+      .written_bytes = next.full_bytes, .incremental = false, .held_bytes = next.full_bytes + next.delta_bytes};
   Put(key, std::move(next));
   GDN_RETURN_IF_ERROR(written.status);
-  return StoreResult{.written_bytes = bytes, .incremental = false};
+  return result;
 }
 
 ReplaceResult DiskTier::Write(const StateKey& key, const std::string& name, const std::vector<std::string_view>& pieces,

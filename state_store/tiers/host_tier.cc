@@ -32,7 +32,7 @@ absl::StatusOr<StoreResult> HostTier::Store(const StateKey& key, const SessionIm
   usage_.used_bytes += bytes - before;
   ++usage_.stores;
   usage_.stored_bytes += bytes;
-  return StoreResult{.written_bytes = bytes};
+  return StoreResult{.written_bytes = bytes, .held_bytes = bytes};
 }
 
 absl::StatusOr<SessionImagePtr> HostTier::Load(const StateKey& key) {

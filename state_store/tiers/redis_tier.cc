@@ -96,7 +96,7 @@ absl::StatusOr<StoreResult> RedisTier::Store(const StateKey& key, const SessionI
   ++usage_.stores;
   usage_.stored_bytes += *bytes;
   SetBytes(key, *bytes);
-  return StoreResult{.written_bytes = *bytes};
+  return StoreResult{.written_bytes = *bytes, .held_bytes = *bytes};
 }
 
 absl::StatusOr<int64_t> RedisTier::StoreFile(RedisConnection& redis, const StateKey& key,

@@ -47,6 +47,7 @@ auto SessionRange(Map& map, const StateKey& key) {
 struct StoreResult {
   int64_t written_bytes = 0;
   bool incremental = false;  // only what changed since the Store before was written
+  int64_t held_bytes = 0;    // that the tier has of the key now
 };
 
 // What a durable tier has of a session, as found by List.

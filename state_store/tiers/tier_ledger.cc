@@ -23,21 +23,35 @@ void TierLedger::Relinquish(const StateKey& key) {
   relinquished_.SignalAll();
 }
 
-void TierLedger::AddCopy(size_t tier, const StateKey& key, const StateVersion& version) {
-  absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
-  entry.copies |= TierSet{1} << tier;
-  if (entry.versions.has_value()) entry.versions->newest = std::max(entry.versions->newest, version);
+TierLedger::Entry& TierLedger::EntryOf(const StateKey& key) {
+  const auto [it, added] = entries_.try_emplace(key);
+  if (added && options_.holders != nullptr) it->second.holder = options_.holders->HolderOf(key);
+  return it->second;
 }
 
-void TierLedger::AddNewest(size_t tier, const StateKey& key, std::optional<StateVersion> version) {
-  absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
+void TierLedger::SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes) {
   entry.copies |= TierSet{1} << tier;
+  if (options_.holders == nullptr) return;
+  entry.charges[tier] = options_.holders->Charge(names_[tier], key, entry.holder, bytes);
+}
+
+void TierLedger::AddCopy(size_t tier, const StateKey& key, const TierCopy& copy) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = EntryOf(key);
+  if ((entry.copies >> tier & 1) == 0) SetCopy(tier, key, entry, copy.bytes);
+  if (entry.versions.has_value() && copy.version.has_value()) {
+    entry.versions->newest = std::max(entry.versions->newest, *copy.version);
+  }
+}
+
+void TierLedger::AddNewest(size_t tier, const StateKey& key, const TierCopy& copy) {
+  absl::MutexLock lock(&mu_);
+  Entry& entry = EntryOf(key);
+  SetCopy(tier, key, entry, copy.bytes);
   if (!IsDurable(tier)) return;
   entry.checkpoint = tier;
   entry.versions.reset();
-  if (version.has_value()) entry.versions = Versions{.oldest = *version, .newest = *version};
+  if (copy.version.has_value()) entry.versions = Versions{.oldest = *copy.version, .newest = *copy.version};
 }
 
 std::optional<TierLedger::Versions> TierLedger::VersionsOf(const StateKey& key) const {
@@ -67,15 +81,18 @@ std::vector<std::pair<StateKey, size_t>> TierLedger::NamedCheckpoints(const Stat
 
 void TierLedger::DropCopy(size_t tier, const StateKey& key) {
   absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
-  entry.copies &= ~(TierSet{1} << tier);
-  if (entry.checkpoint == tier) entry.checkpoint = kNowhere;
+  if (const auto it = entries_.find(key); it != entries_.end()) {
+    Entry& entry = it->second;
+    entry.copies &= ~(TierSet{1} << tier);
+    entry.charges.erase(tier);
+    if (entry.checkpoint == tier) entry.checkpoint = kNowhere;
+  }
   Owe(tier, key, /*all=*/false);
 }
 
 TierLedger::TierSet TierLedger::Park(size_t tier, const StateKey& key, int64_t bytes) {
   absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
+  Entry& entry = EntryOf(key);
   SetPlace(key, entry, tier, bytes);
   const TierSet others = entry.copies & ~(TierSet{1} << tier);
   return IsDurable(tier) ? others : others & ~durable_tiers_;
@@ -83,7 +100,7 @@ TierLedger::TierSet TierLedger::Park(size_t tier, const StateKey& key, int64_t b
 
 TierLedger::TierSet TierLedger::MoveCheckpoint(size_t tier, const StateKey& key, int64_t bytes) {
   absl::MutexLock lock(&mu_);
-  Entry& entry = entries_[key];
+  Entry& entry = EntryOf(key);
   if (entry.place != kNowhere && IsDurable(entry.place)) SetPlace(key, entry, tier, bytes);
   return entry.copies & durable_tiers_ & ~(TierSet{1} << tier);
 }
@@ -114,11 +131,16 @@ size_t TierLedger::Find(const StateKey& key, bool parked) {
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(key);
   if (it == entries_.end()) return kNowhere;
-  const Entry& entry = it->second;
+  Entry& entry = it->second;
   if (!parked || entry.place == kNowhere) return entry.checkpoint;
-  std::list<StateKey>& used = levels_[entry.place].used;
-  used.splice(used.end(), used, entry.used);
+  NoteUse(entry);
   return entry.place;
+}
+
+void TierLedger::NoteUse(Entry& entry) {
+  std::list<Parked>& parked = levels_[entry.place].parked.at(entry.holder.get());
+  parked.splice(parked.end(), parked, entry.used);
+  entry.used->used = ++uses_;
 }
 
 size_t TierLedger::PlaceOf(const StateKey& key) const {
@@ -128,25 +150,64 @@ size_t TierLedger::PlaceOf(const StateKey& key) const {
 }
 
 void TierLedger::SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) {
+  const void* const holder = entry.holder.get();
   if (entry.place != kNowhere) {
-    levels_[entry.place].used.erase(entry.used);
-    levels_[entry.place].bytes -= entry.bytes;
+    Level& level = levels_[entry.place];
+    const auto parked = level.parked.find(holder);
+    parked->second.erase(entry.used);
+    if (parked->second.empty()) level.parked.erase(parked);
+    level.bytes -= entry.bytes;
   }
   entry.place = place;
   entry.bytes = bytes;
   if (place == kNowhere) return;
   Level& level = levels_[place];
-  entry.used = level.used.insert(level.used.end(), key);
+  std::list<Parked>& parked = level.parked[holder];
+  entry.used = parked.insert(parked.end(), {.key = key, .used = ++uses_});
   level.bytes += bytes;
 }
 
-TierLedger::Oldest TierLedger::AcquireOldest(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
+const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take) const {
+  // How far each holder's list has been looked through: however much is parked, mostly one of each is looked at.
+  struct Cursor {
+    double shares = 1;
+    std::list<Parked>::const_iterator at, end;
+    bool GoesAfter(const Cursor& other) const {
+      return shares != other.shares ? shares < other.shares : at->used > other.at->used;
+    }
+  };
+  const Level& level = levels_[tier];
+  std::vector<Cursor> cursors;
+  cursors.reserve(level.parked.size());
+  for (const auto& [holder, parked] : level.parked) {
+    Cursor& cursor = cursors.emplace_back(Cursor{.at = parked.begin(), .end = parked.end()});
+    if (level.parked.size() == 1 || holder == nullptr) continue;
+    cursor.shares = options_.holders->SharesHeld(names_[tier], entries_.at(cursor.at->key).holder);
+  }
+  const auto after = [](const Cursor& a, const Cursor& b) { return a.GoesAfter(b); };
+  std::ranges::make_heap(cursors, after);
+  while (!cursors.empty()) {
+    std::ranges::pop_heap(cursors, after);
+    Cursor& first = cursors.back();
+    if (take(first.at->key)) return &first.at->key;
+    if (++first.at == first.end) {
+      cursors.pop_back();
+    } else {
+      std::ranges::push_heap(cursors, after);
+    }
+  }
+  return nullptr;
+}
+
+TierLedger::Next TierLedger::AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
   absl::MutexLock lock(&mu_);
   Level& level = levels_[tier];
-  for (const StateKey& candidate : level.used) {
-    if (tried.contains(candidate) || !TryAcquire(candidate)) continue;
+  const StateKey* const next = FirstToLeave(tier, [&](const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !tried.contains(key) && TryAcquire(key);
+  });
+  if (next != nullptr) {
     ++level.leaving;
-    return {.key = candidate, .bytes = entries_.at(candidate).bytes};
+    return {.key = *next, .bytes = entries_.at(*next).bytes};
   }
   if (!may_wait || level.leaving == 0) return {};
   relinquished_.Wait(&mu_);
@@ -155,9 +216,8 @@ TierLedger::Oldest TierLedger::AcquireOldest(size_t tier, const std::set<StateKe
 
 void TierLedger::Moved(size_t tier, const StateKey& key, bool moved) {
   absl::MutexLock lock(&mu_);
-  Level& level = levels_[tier];
-  --level.leaving;
-  if (!moved) level.used.splice(level.used.end(), level.used, entries_.at(key).used);
+  --levels_[tier].leaving;
+  if (!moved) NoteUse(entries_.at(key));
 }
 
 void TierLedger::Left(size_t tier, bool wake) {
@@ -171,10 +231,10 @@ bool TierLedger::CanFree(size_t tier, int64_t bytes) const {
   return levels_[tier].bytes >= bytes || levels_[tier].leaving != 0;
 }
 
-std::optional<int64_t> TierLedger::OldestBytes(size_t tier) const {
+std::optional<int64_t> TierLedger::NextBytes(size_t tier) const {
   absl::MutexLock lock(&mu_);
-  if (levels_[tier].used.empty()) return std::nullopt;
-  return entries_.at(levels_[tier].used.front()).bytes;
+  const StateKey* const next = FirstToLeave(tier, [](const StateKey&) { return true; });
+  return next == nullptr ? std::nullopt : std::optional(entries_.at(*next).bytes);
 }
 
 void TierLedger::Owe(size_t tier, const StateKey& key, bool all) {

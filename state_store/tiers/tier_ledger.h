@@ -1,20 +1,23 @@
-// What a TierStack knows of its tiers: which state is where, which erasures a tier still owes, when to try a broken one
-// again; and who may move a session.
+// What a TierStack knows of its tiers: which state is where and whose it is, what leaves a tier first, which erasures a
+// tier still owes, when to try a broken one again; and who may move a session.
 //
-// A key without a copy anywhere is not in it. The bytes of a tier are those of the keys that are parked there.
+// A key without a copy anywhere is not in it. Where room is made in a tier, the holder that has most for its share of
+// it gives first (TierHolders), of what it has parked there what was used longest ago.
 // Thread safety: all methods from any thread, none blocks on a tier. What takes a key and changes its copies or its
 // place is called by the session's Owner alone. Ownership: values.
 //
-//   TierLedger ledger(/*tiers=*/2, /*durable_tiers=*/0b10, {});
+//   TierLedger ledger({"host", "disk"}, /*durable_tiers=*/0b10, {});
 //   TierLedger::Owner owner(ledger, key);  // waits for a move of the session to end
-//   ledger.AddNewest(1, key);
+//   ledger.AddNewest(1, key, {.bytes = image->bytes()});
 //   ledger.Park(1, key, image->bytes());
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,6 +30,7 @@
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "state_store/tiers/state_tier.h"
+#include "state_store/tiers/tier_holders.h"
 
 namespace gdn {
 
@@ -37,6 +41,13 @@ struct TierLedgerOptions {
   // again when a server starts.
   size_t max_owed_erasures = 65536;
   const SteadyClock* clock = &SteadyClock::Real();
+  TierHolders* holders = nullptr;  // nullptr: all is one's, and nobody is charged
+};
+
+// A tier's copy of a state.
+struct TierCopy {
+  int64_t bytes = 0;                                   // that the key's holder is charged for
+  std::optional<StateVersion> version = std::nullopt;  // nothing: what it is, is not known
 };
 
 class TierLedger {
@@ -44,8 +55,9 @@ class TierLedger {
   static constexpr size_t kNowhere = ~size_t{0};
   using TierSet = uint32_t;  // bit t: tier t
 
-  TierLedger(size_t tiers, TierSet durable_tiers, const TierLedgerOptions& options)
-      : durable_tiers_(durable_tiers), options_(options), levels_(tiers) {}
+  // `tiers`: their names.
+  TierLedger(std::vector<std::string> tiers, TierSet durable_tiers, const TierLedgerOptions& options)
+      : names_(std::move(tiers)), durable_tiers_(durable_tiers), options_(options), levels_(names_.size()) {}
   TierLedger(const TierLedger&) = delete;
   TierLedger& operator=(const TierLedger&) = delete;
 
@@ -56,7 +68,7 @@ class TierLedger {
     static constexpr Acquired kAcquired{};
 
     Owner(TierLedger& ledger, const StateKey& key) : ledger_(ledger), key_(key) { ledger_.Acquire(key_); }
-    // Of a session that AcquireOldest or AcquireOwing has given.
+    // Of a session that AcquireNext or AcquireOwing has given.
     Owner(TierLedger& ledger, const StateKey& key, Acquired) : ledger_(ledger), key_(key) {}
     ~Owner() { ledger_.Relinquish(key_); }
     Owner(const Owner&) = delete;
@@ -69,10 +81,9 @@ class TierLedger {
 
   // --- Places.
   // The tier may have this state of the key: whether a Store of it came to pass is not known.
-  void AddCopy(size_t tier, const StateKey& key, const StateVersion& version);
-  // The tier has the key's newest state, which is its checkpoint where the tier is durable. Without a version: what it
-  // is, is not known.
-  void AddNewest(size_t tier, const StateKey& key, std::optional<StateVersion> version = std::nullopt);
+  void AddCopy(size_t tier, const StateKey& key, const TierCopy& copy);
+  // The tier has the key's newest state, which is its checkpoint where the tier is durable.
+  void AddNewest(size_t tier, const StateKey& key, const TierCopy& copy = {});
   // Which states a durable tier that was told of by AddNewest can have of the key, if it has lost none.
   struct Versions {
     StateVersion oldest, newest;
@@ -103,22 +114,22 @@ class TierLedger {
   size_t PlaceOf(const StateKey& key) const;
 
   // --- Room.
-  // What was used longest ago of what is parked in the tier, was not `tried` and has no owner. It has one now, and is
+  // What is to leave the tier first of what is parked there, was not `tried` and has no owner. It has one now, and is
   // leaving until Moved. Where there is none but something else is leaving, `may_wait` waits for a change.
-  struct Oldest {
+  struct Next {
     std::optional<StateKey> key;
     int64_t bytes = 0;
     bool waited = false;
   };
-  Oldest AcquireOldest(size_t tier, const std::set<StateKey>& tried, bool may_wait);
+  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait);
   // Called before its Owner ends. `moved` false: it stays, and counts as used, so that it is not tried first again.
   void Moved(size_t tier, const StateKey& key, bool moved);
   // `wake`: at once those that wait for it, and not only when the Owner ends.
   void Left(size_t tier, bool wake);
   // Whether moves may make so many bytes free in the tier.
   bool CanFree(size_t tier, int64_t bytes) const;
-  // Of what was used longest ago; nullopt where nothing is parked.
-  std::optional<int64_t> OldestBytes(size_t tier) const;
+  // Of what is to leave first; nullopt where nothing is parked.
+  std::optional<int64_t> NextBytes(size_t tier) const;
 
   // --- Debts: erasures that a tier has still to make, by key: of it alone, or (true) of all of the session's, then
   // without a checkpoint id.
@@ -142,19 +153,25 @@ class TierLedger {
   void BackOff(size_t tier, const absl::Status& why);
 
  private:
+  struct Parked {
+    StateKey key;
+    uint64_t used = 0;  // counts uses: what was used longest ago has least
+  };
   struct Entry {
-    size_t place = kNowhere;             // the tier it is parked in
-    size_t checkpoint = kNowhere;        // the durable tier with its newest durable copy, `place` or not
-    TierSet copies = 0;                  // the tiers that have a state of the key, of whatever age
-    std::optional<Versions> versions;    // of that copy
-    int64_t bytes = 0;                   // what it counts for in levels_[place].bytes
-    std::list<StateKey>::iterator used;  // in levels_[place].used
+    TierHolders::Holder holder;                       // whose it is; nullptr without holders
+    size_t place = kNowhere;                          // the tier it is parked in
+    size_t checkpoint = kNowhere;                     // the durable tier with its newest durable copy, `place` or not
+    TierSet copies = 0;                               // the tiers that have a state of the key, of whatever age
+    std::map<size_t, std::shared_ptr<void>> charges;  // of those copies, by tier
+    std::optional<Versions> versions;                 // of that copy
+    int64_t bytes = 0;                                // what it counts for in levels_[place].bytes
+    std::list<Parked>::iterator used;                 // in its holder's list of levels_[place]
   };
   struct Level {
-    std::list<StateKey> used;  // the keys parked here, least recently used first
-    int64_t bytes = 0;         // theirs
-    int leaving = 0;           // calls under way that make room here
-    SteadyTime retry_at;       // until then it takes no states, for `error`
+    std::map<const void*, std::list<Parked>> parked;  // here, by holder, least recently used first; no list is empty
+    int64_t bytes = 0;                                // theirs
+    int leaving = 0;                                  // calls under way that make room here
+    SteadyTime retry_at;                              // until then it takes no states, for `error`
     absl::Status error;
     std::optional<StateKey> failed_for;  // the session that it could not be reached for, since it last was
     std::map<StateKey, bool> owed;
@@ -164,15 +181,23 @@ class TierLedger {
   void Acquire(const StateKey& key);
   bool TryAcquire(const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Relinquish(const StateKey& key);
+  Entry& EntryOf(const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteUse(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first to leave the tier of those that `take` takes; nullptr.
+  const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Owe(size_t tier, const StateKey& key, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsDurable(size_t tier) const { return (durable_tiers_ >> tier & 1) != 0; }
 
+  const std::vector<std::string> names_;
   const TierSet durable_tiers_;
   const TierLedgerOptions options_;
 
   mutable absl::Mutex mu_;
   absl::CondVar relinquished_;
+  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
   std::vector<Level> levels_ ABSL_GUARDED_BY(mu_);                            // by tier
   std::set<std::pair<std::string, std::string>> owned_ ABSL_GUARDED_BY(mu_);  // principal, id

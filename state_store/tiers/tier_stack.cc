@@ -37,6 +37,12 @@ TierLedger::TierSet DurableTiers(const std::vector<StateTier*>& tiers) {
   return durable;
 }
 
+std::vector<std::string> NamesOf(const std::vector<StateTier*>& tiers) {
+  std::vector<std::string> names;
+  for (const StateTier* tier : tiers) names.emplace_back(tier->name());
+  return names;
+}
+
 size_t FirstDurable(const std::vector<StateTier*>& tiers) {
   const auto it = std::find_if(tiers.begin(), tiers.end(), [](const StateTier* tier) { return tier->durable(); });
   return it == tiers.end() ? TierLedger::kNowhere : static_cast<size_t>(it - tiers.begin());
@@ -68,7 +74,9 @@ absl::Status WrittenByOthers(std::string_view tier, const StateKey& key, const T
 }  // namespace
 
 TierStack::TierStack(std::vector<StateTier*> tiers, const TierLedgerOptions& options)
-    : tiers_(std::move(tiers)), durable_(FirstDurable(tiers_)), ledger_(tiers_.size(), DurableTiers(tiers_), options) {}
+    : tiers_(std::move(tiers)),
+      durable_(FirstDurable(tiers_)),
+      ledger_(NamesOf(tiers_), DurableTiers(tiers_), options) {}
 
 absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) {
   EraseSomeOwed();
@@ -95,7 +103,7 @@ void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes,
   const size_t t = IndexOf(tier);
   if (t == kNowhere) return;
   Owner owner(ledger_, key);
-  ledger_.AddNewest(t, key, version);
+  ledger_.AddNewest(t, key, {.bytes = bytes, .version = version});
   if (key.checkpoint.empty()) ledger_.Park(t, key, bytes);
 }
 
@@ -120,7 +128,7 @@ absl::StatusOr<SessionImagePtr> TierStack::FetchFrom(const StateKey& key, bool p
     if (status.ok()) {
       absl::StatusOr<SessionImagePtr> image = LoadFrom(t, key);
       if (image.ok()) {
-        ledger_.AddNewest(t, key, (*image)->header.version());
+        ledger_.AddNewest(t, key, {.bytes = (*image)->bytes(), .version = (*image)->header.version()});
         return image;
       }
       status = image.status();
@@ -164,7 +172,7 @@ bool TierStack::WantsTrim() const {
   if (tiers_.empty() || tiers_[0]->durable()) return false;
   const TierUsage host = tiers_[0]->usage();
   if (host.limit_bytes == 0 || host.used_bytes <= Hundredths(host.limit_bytes, kTrimAbove)) return false;
-  const std::optional<int64_t> bytes = ledger_.OldestBytes(0);
+  const std::optional<int64_t> bytes = ledger_.NextBytes(0);
   return bytes.has_value() && HasRoomFrom(1, *bytes);
 }
 
@@ -188,12 +196,12 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
     absl::StatusOr<StoreResult> result = tiers_[tier]->Store(key, image);
     ledger_.Note(tier, key, result.status());
     if (result.ok()) {
-      ledger_.AddNewest(tier, key, image->header.version());
+      ledger_.AddNewest(tier, key, {.bytes = result->held_bytes, .version = image->header.version()});
       return result;
     }
     if (absl::IsUnavailable(result.status()) && tiers_[tier]->durable()) {
-      ledger_.AddCopy(tier, key,
-                      image->header.version());  // whether it took the state before it went away is not known
+      // Whether it took the state before it went away is not known.
+      ledger_.AddCopy(tier, key, {.bytes = bytes, .version = image->header.version()});
     }
     if (!absl::IsResourceExhausted(result.status())) return result;
     const absl::Status room = MakeRoom(tier, bytes);
@@ -273,7 +281,7 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
   int64_t moved = 0;
   std::set<StateKey> tried;
   while (moved < bytes) {
-    const TierLedger::Oldest next = ledger_.AcquireOldest(tier, tried, /*may_wait=*/moved == 0);
+    const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/moved == 0);
     // Others are making room here. They wait only for tiers below this one, so this ends.
     if (next.waited) return absl::OkStatus();
     if (!next.key.has_value()) break;

@@ -1,5 +1,5 @@
-// The tiers below the device as one place: a session's state is put into the fastest that has room, and what was not
-// used for longest moves down.
+// The tiers below the device as one place: a session's state is put into the fastest that has room; where there is
+// none, states of whoever holds most for its share move down (TierHolders), what was not used for longest first.
 //
 // Which tier holds a state is the stack's own business; losing none is its promise: a state leaves a tier only once the
 // next one has it.
@@ -89,7 +89,7 @@ class TierStack {
   // What the tier has is not known yet, so it may have copies of any session.
   void SetUnlisted(const StateTier& tier, bool unlisted);
 
-  // Moves what was not used for longest out of host memory until that is filled to 80%, so that the next Park finds
+  // Moves what is to leave first out of host memory until that is filled to 80%, so that the next Park finds
   // room; for a background thread, which runs it when WantsTrim(): filled above 90%, and a tier below that takes
   // states.
   void Trim();

@@ -58,7 +58,7 @@ absl::StatusOr<StoreResult> FakeTier::Store(const StateKey& key, const SessionIm
   }
   used_bytes_ = used;
   images_[key] = image;
-  return StoreResult{.written_bytes = image->bytes()};
+  return StoreResult{.written_bytes = image->bytes(), .held_bytes = image->bytes()};
 }
 
 absl::StatusOr<SessionImagePtr> FakeTier::Load(const StateKey& key) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/state_store/tiers/fake_holders.h"
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/support/assert_ok.h"
 
@@ -10,7 +11,9 @@ namespace gdn {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 using Owner = TierLedger::Owner;
 
 constexpr size_t kHost = 0, kDisk = 1, kRedis = 2;
@@ -25,7 +28,8 @@ class TierLedgerTest : public ::testing::Test {
     ledger_.Park(tier, key, 100);
   }
 
-  TierLedger ledger_{/*tiers=*/3, kDurable, {.retry_after = absl::InfiniteDuration(), .max_owed_erasures = 3}};
+  TierLedger ledger_{
+      {"host", "disk", "redis"}, kDurable, {.retry_after = absl::InfiniteDuration(), .max_owed_erasures = 3}};
 };
 
 TEST_F(TierLedgerTest, ATierHasTheBytesOfWhatIsParkedThere) {
@@ -37,7 +41,7 @@ TEST_F(TierLedgerTest, ATierHasTheBytesOfWhatIsParkedThere) {
   EXPECT_FALSE(ledger_.CanFree(kHost, 101));
   EXPECT_TRUE(ledger_.CanFree(kDisk, 100));
   ledger_.End(Key("a"));
-  EXPECT_EQ(ledger_.OldestBytes(kDisk), std::nullopt);
+  EXPECT_EQ(ledger_.NextBytes(kDisk), std::nullopt);
   EXPECT_TRUE(ledger_.CanFree(kDisk, 100)) << "the session is leaving it";
   ledger_.Left(kDisk, /*wake=*/true);
   EXPECT_FALSE(ledger_.CanFree(kDisk, 100));
@@ -61,11 +65,76 @@ TEST_F(TierLedgerTest, WhatWasUsedLongestAgoLeavesFirstUnlessItHasAnOwner) {
   ledger_.Find(Key("a"), /*parked=*/true);
   const StateKey b = Key("b");
   const Owner other(ledger_, b);
-  const TierLedger::Oldest next = ledger_.AcquireOldest(kHost, /*tried=*/{}, /*may_wait=*/false);
+  const TierLedger::Next next = ledger_.AcquireNext(kHost, /*tried=*/{}, /*may_wait=*/false);
   ASSERT_EQ(next.key, Key("c"));
   const Owner owner(ledger_, *next.key, Owner::kAcquired);
   ledger_.Moved(kHost, *next.key, /*moved=*/false);
-  EXPECT_EQ(ledger_.AcquireOldest(kHost, /*tried=*/{Key("a")}, /*may_wait=*/false).key, std::nullopt);
+  EXPECT_EQ(ledger_.AcquireNext(kHost, /*tried=*/{Key("a")}, /*may_wait=*/false).key, std::nullopt);
+}
+
+class TierHoldersTest : public ::testing::Test {
+ protected:
+  void Park(size_t tier, const StateKey& key, int64_t bytes = 100) {
+    const Owner owner(ledger_, key);
+    ledger_.AddNewest(tier, key, {.bytes = bytes});
+    ledger_.Park(tier, key, bytes);
+  }
+  // What leaves next, and does.
+  std::string Next(size_t tier) {
+    const TierLedger::Next next = ledger_.AcquireNext(tier, /*tried=*/{}, /*may_wait=*/false);
+    if (!next.key.has_value()) return "";
+    const Owner owner(ledger_, *next.key, Owner::kAcquired);
+    ledger_.Park(kRedis, *next.key, next.bytes);
+    ledger_.DropCopy(tier, *next.key);
+    ledger_.Moved(tier, *next.key, /*moved=*/true);
+    return next.key->principal + "/" + next.key->id;
+  }
+
+  FakeHolders holders_{/*share=*/200};
+  TierLedger ledger_{{"host", "disk", "redis"}, kDurable, {.holders = &holders_}};
+};
+
+TEST_F(TierHoldersTest, WhoHoldsMostForItsShareGivesFirstAndOfItsOwnWhatWasUsedLongestAgo) {
+  Park(kHost, KeyOf("modest", "a"));
+  for (const char* id : {"b", "c", "d", "e"}) Park(kHost, KeyOf("greedy", id));
+  for (const char* id : {"f", "g", "h"}) Park(kHost, KeyOf("eager", id));
+  ledger_.Find(KeyOf("greedy", "b"), /*parked=*/true);
+  EXPECT_EQ(Next(kHost), "greedy/c");
+  EXPECT_EQ(Next(kHost), "greedy/d") << "both hold as much, and it was used before the other's";
+  EXPECT_EQ(Next(kHost), "eager/f");
+  // All are within their shares.
+  EXPECT_EQ(ledger_.NextBytes(kHost), 100);
+  EXPECT_EQ(Next(kHost), "modest/a");
+  EXPECT_EQ(Next(kHost), "greedy/e");
+  EXPECT_EQ(Next(kHost), "eager/g");
+}
+
+TEST_F(TierHoldersTest, WhereTheFirstHolderHasNothingThatMayGoTheNextGives) {
+  for (const char* id : {"a", "b", "c"}) Park(kHost, KeyOf("greedy", id));
+  Park(kHost, KeyOf("modest", "d"));
+  const std::set<StateKey> tried = {KeyOf("greedy", "a"), KeyOf("greedy", "c")};
+  const StateKey owned = KeyOf("greedy", "b");
+  const Owner other(ledger_, owned);
+  const TierLedger::Next next = ledger_.AcquireNext(kHost, tried, /*may_wait=*/false);
+  ASSERT_EQ(next.key, KeyOf("modest", "d"));
+  const Owner owner(ledger_, *next.key, Owner::kAcquired);
+  ledger_.Moved(kHost, *next.key, /*moved=*/false);
+}
+
+TEST_F(TierHoldersTest, EachCopyIsChargedForAsLongAsATierHasIt) {
+  const StateKey key = KeyOf("p", "a"), named = KeyOf("p", "a", "named");
+  Park(kHost, key, 70);
+  ledger_.AddNewest(kDisk, key, {.bytes = 60});
+  ledger_.AddCopy(kRedis, key, {.bytes = 50});
+  ledger_.AddNewest(kDisk, named, {.bytes = 40});
+  EXPECT_THAT(holders_.held(), UnorderedElementsAre(Pair("host p", 70), Pair("disk p", 100), Pair("redis p", 50)));
+  ledger_.AddNewest(kDisk, key, {.bytes = 65});
+  ledger_.DropCopy(kHost, key);
+  EXPECT_THAT(holders_.held(), UnorderedElementsAre(Pair("disk p", 105), Pair("redis p", 50)));
+  ledger_.DropCopy(kDisk, named);
+  EXPECT_THAT(holders_.held(), UnorderedElementsAre(Pair("disk p", 65), Pair("redis p", 50)));
+  ledger_.End(key);
+  EXPECT_THAT(holders_.held(), IsEmpty());
 }
 
 TEST_F(TierLedgerTest, TheDebtOfASessionIsThatOfItsCheckpointsToo) {

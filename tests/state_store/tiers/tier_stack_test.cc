@@ -5,6 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "state_store/tiers/host_tier.h"
+#include "tests/state_store/tiers/fake_holders.h"
 #include "tests/state_store/tiers/fake_tier.h"
 #include "tests/state_store/tiers/tier_stack_fixture.h"
 #include "tests/support/assert_ok.h"
@@ -16,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 TEST_F(TierStackTest, MovesDownWhatWasNotUsedForLongest) {
   Park("a", 1);
@@ -28,6 +30,44 @@ TEST_F(TierStackTest, MovesDownWhatWasNotUsedForLongest) {
   EXPECT_EQ(stack_.PlaceOf(Key("b")), "disk");
   EXPECT_EQ(stack_.PlaceOf(Key("d")), "");
   EXPECT_EQ(Fetch(Key("b")), 2);
+}
+
+TEST_F(TierStackTest, WhoIsWithinItsShareStaysWhereItIsWhileOthersMoveDown) {
+  FakeHolders holders(/*share=*/200);
+  FakeTier host("host", false, 400);
+  TierStack stack({&host, &disk_, &redis_}, {.holders = &holders});
+  const auto park = [&](const StateKey& key) { ASSERT_TRUE(stack.Park(key, MakeVersion(1)).ok()) << key.id; };
+  park(KeyOf("modest", "mine"));
+  for (int i = 0; i < 8; ++i) park(KeyOf("greedy", std::to_string(i)));
+  EXPECT_EQ(stack.PlaceOf(KeyOf("modest", "mine")), "host");
+  EXPECT_EQ(stack.PlaceOf(KeyOf("greedy", "4")), "disk");
+  EXPECT_EQ(stack.PlaceOf(KeyOf("greedy", "0")), "redis");
+  park(KeyOf("modest", "second"));
+  EXPECT_EQ(stack.PlaceOf(KeyOf("modest", "mine")), "host") << "it makes room of what the other has";
+  EXPECT_EQ(stack.PlaceOf(KeyOf("greedy", "5")), "disk");
+  EXPECT_THAT(holders.held(), UnorderedElementsAre(Pair("host modest", 200), Pair("host greedy", 200),
+                                                   Pair("disk greedy", 300), Pair("redis greedy", 300)));
+  ASSERT_TRUE(stack.Erase(KeyOf("modest", "mine")).ok());
+  stack.Release(KeyOf("modest", "second"));
+  EXPECT_THAT(holders.held(),
+              UnorderedElementsAre(Pair("host greedy", 200), Pair("disk greedy", 300), Pair("redis greedy", 300)));
+}
+
+TEST_F(TierStackTest, ChargesWhatItTakesOverAndNamedCheckpointsToo) {
+  FakeHolders holders(/*share=*/100);
+  {
+    TierStack before({&disk_, &redis_});
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(before.Park(KeyOf("p", std::to_string(i)), MakeVersion(i)).ok());
+  }
+  TierStack stack({&disk_, &redis_}, {.holders = &holders});
+  for (int i = 0; i < 4; ++i) stack.Adopt(KeyOf("p", std::to_string(i)), i == 0 ? redis_ : disk_, 90);
+  EXPECT_THAT(holders.held(), UnorderedElementsAre(Pair("disk p", 270), Pair("redis p", 90)));
+  ASSERT_TRUE(stack.Erase(KeyOf("p", "1")).ok());
+  ASSERT_TRUE(stack.Checkpoint(KeyOf("p", "2", "named"), MakeVersion(2)).ok());
+  EXPECT_THAT(holders.held(), UnorderedElementsAre(Pair("disk p", 280), Pair("redis p", 90)));
+  ASSERT_TRUE(stack.EraseCheckpoint(KeyOf("p", "2", "named")).ok());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(stack.Erase(KeyOf("p", std::to_string(i))).ok());
+  EXPECT_THAT(holders.held(), IsEmpty());
 }
 
 TEST_F(TierStackTest, ChainsMovesThroughAllTiersUntilTheLastIsFull) {

@@ -1,0 +1,31 @@
+// Whose the bytes in the tiers are: who is charged for them, and who gives way first where others need the room.
+//
+// Thread safety: safe from any thread. It is asked with a TierLedger's lock held, so it must not call that ledger's
+// stack, nor wait for one that does. Ownership: outlives the stack and what it has charged.
+//
+//   TierLedgerOptions options{.holders = &holders};
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+class TierHolders {
+ public:
+  // One holder has one address.
+  using Holder = std::shared_ptr<void>;
+
+  virtual ~TierHolders() = default;
+  virtual Holder HolderOf(const StateKey& key) = 0;
+  // The holder has so many bytes of the key in the tier ("host", "disk", "redis"), until the result dies.
+  virtual std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
+                                       int64_t bytes) = 0;
+  // How many shares of the tier the holder has. Who has most gives way first; those within theirs are equals, at 1.
+  virtual double SharesHeld(std::string_view tier, const Holder& holder) const = 0;
+};
+
+}  // namespace gdn

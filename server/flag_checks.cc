@@ -89,6 +89,10 @@ absl::Status CheckOptions(const ServerOptions& options) {
     GDN_RETURN_IF_ERROR(
         CheckRange<int64_t>("copy-bytes", *options.copy_bytes, int64_t{1} << 20, std::numeric_limits<int64_t>::max()));
   }
+  if (options.session_bytes.has_value()) {
+    GDN_RETURN_IF_ERROR(CheckRange<int64_t>("session-bytes", *options.session_bytes, int64_t{1} << 20,
+                                            std::numeric_limits<int64_t>::max()));
+  }
   for (const auto& [name, duration] : {std::pair("checkpoint-every", options.checkpoint_every),
                                        std::pair("session-idle-ttl", options.session_idle_ttl)}) {
     if (duration >= absl::ZeroDuration()) continue;

@@ -105,7 +105,13 @@ ABSL_FLAG(std::string, disk_dir, "",
           "DIR: folder for the states of idle sessions and for checkpoints: sessions then survive a restart. One "
           "server a folder.");
 ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
-          "BYTES: most that --disk-dir may hold; 0: no limit but the disk's.");
+          "BYTES: most that --disk-dir may hold; 0: no limit but the disk's. Where there is no --redis, checkpoints of "
+          "a caller over its share leave an eighth of it free (BYTES_EXHAUSTED).");
+ABSL_FLAG(gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
+          "BYTES: states of all sessions, wherever they are, and named checkpoints. Callers share it as they do "
+          "--call-bytes; sessions that are over are refused with BYTES_EXHAUSTED. auto: the device and host memory for "
+          "states, or --disk-state-bytes where that is more; no limit with --redis or a disk without one, nor, where "
+          "nobody is listed (--principals), without a tier below the device.");
 ABSL_FLAG(std::string, redis, "",
           "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk: HOST:PORT, unix:/PATH "
           "or redis://[:PASSWORD@]HOST:PORT/DB. Where states must survive Redis itself, run it with appendonly yes and "
@@ -311,6 +317,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.limits.max_stored_reply_bytes = absl::GetFlag(FLAGS_max_stored_reply_bytes).bytes;
   options.call_bytes = absl::GetFlag(FLAGS_call_bytes).bytes;
   options.copy_bytes = absl::GetFlag(FLAGS_copy_bytes).bytes;
+  options.session_bytes = absl::GetFlag(FLAGS_session_bytes).bytes;
   options.max_queued_steps = absl::GetFlag(FLAGS_max_queued_steps);
   options.shared_memory.directory = absl::GetFlag(FLAGS_shared_memory_dir);
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;

@@ -33,13 +33,28 @@ int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& back
   return HostMemoryBytes() / 4;
 }
 
+// What all sessions and named checkpoints together may have, where nothing else is said: what there is room for, so
+// that who comes later finds some. Where that is not known there is no limit, nor where nothing could give way.
+int64_t SessionBytes(const GdnServerOptions& options, const StateServiceOptions& states) {
+  if (options.session_bytes.has_value()) return *options.session_bytes;
+  if (!states.redis.empty()) return kNoByteLimit;
+  const int64_t memory = states.device_bytes + states.host_bytes;
+  if (!states.disk_dir.empty()) return states.disk_bytes > 0 ? std::max(states.disk_bytes, memory) : kNoByteLimit;
+  return states.host_bytes > 0 || !options.principals_file.empty() ? memory : kNoByteLimit;
+}
+
 // An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
-ByteLedgerOptions LedgerOptions(const GdnServerOptions& options) {
+ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states) {
   const int64_t eighth = HostMemoryBytes() / 8;
   const int64_t calls = options.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
+  // From a disk that is full states go on to Redis.
+  const bool disk_ends = states.disk_bytes > 0 && states.redis.empty();
   return {.pools = {{BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
                     {BytePool::kCopies, {.limit_bytes = options.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
-                    {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}}}};
+                    {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
+                    {BytePool::kStates, {.limit_bytes = SessionBytes(options, states), .flag = "--session-bytes"}},
+                    {BytePool::kDisk,
+                     {.limit_bytes = disk_ends ? states.disk_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
 }
 
 // An eighth of the host's memory, and room for four messages of the largest size.
@@ -113,7 +128,7 @@ absl::Status GdnServer::LoadModels() {
 }
 
 absl::Status GdnServer::Start() {
-  ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_));
+  ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_));
   GDN_ASSIGN_OR_RETURN(states_, StateService::Make(*backend_, health_, *ledger_, state_options_));
   batcher_ = std::make_unique<Batcher>(
       *backend_, health_,

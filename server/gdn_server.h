@@ -56,8 +56,9 @@ struct GdnServerOptions {
   absl::Duration session_idle_ttl = absl::ZeroDuration();  // of sessions that do not say; 0: never
   absl::Duration housekeeping = absl::Milliseconds(200);   // how often it is looked what is due
   int64_t stored_reply_bytes = int64_t{1} << 30;
-  std::optional<int64_t> call_bytes = std::nullopt;  // nothing: by the host's memory
-  std::optional<int64_t> copy_bytes = std::nullopt;  // nothing: by the host's memory
+  std::optional<int64_t> call_bytes = std::nullopt;     // nothing: by the host's memory
+  std::optional<int64_t> copy_bytes = std::nullopt;     // nothing: by the host's memory
+  std::optional<int64_t> session_bytes = std::nullopt;  // nothing: by where states may be
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   SharedMemoryOptions shared_memory = {};

@@ -11,7 +11,20 @@ namespace gdn {
 namespace {
 
 // As errors name them.
-constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "device"};
+constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call",   "copy", "reply", "session",
+                                                                 "device", "host", "disk",  "redis"};
+std::string Place(BytePool pool) {
+  if (pool == BytePool::kStates) return "room for sessions and named checkpoints";
+  if (pool == BytePool::kDisk) return "disk";
+  return StrCat(kPoolNames[static_cast<size_t>(pool)], " memory");
+}
+
+// What a caller may do about a refusal.
+std::string_view Remedy(BytePool pool) {
+  return pool < BytePool::kStates ? "Try again once earlier calls have ended, or send less at a time"
+                                  : "Delete sessions or named checkpoints that are of no use, or try again later";
+}
+
 // One address alone still leaves the allowance of those that are not listed in two, so that a second finds its part.
 constexpr int64_t kFewestPeers = 2;
 
@@ -127,14 +140,14 @@ absl::Status ByteLedger::TryAdd(BytePool pool, ByteAccount& account, int64_t byt
     return absl::OkStatus();
   }
   const BytePoolOptions& options = options_[p];
-  return MakeError(absl::StatusCode::kResourceExhausted, reason::kBytesExhausted,
-                   StrCat("this needs ", bytes, " bytes of the ", kPoolNames[p], " memory, of which the caller holds ",
-                          account.used_[p], "; the server has ", options.limit_bytes, " (", options.flag,
-                          ") for all callers. Try again once earlier calls have ended, or send less at a time"),
-                   {{"pool", std::string(kPoolNames[p])},
-                    {"needed", StrCat(bytes)},
-                    {"held", StrCat(account.used_[p])},
-                    {"limit", StrCat(options.limit_bytes)}});
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, reason::kBytesExhausted,
+      StrCat("this needs ", bytes, " bytes of the ", Place(pool), ", of which the caller holds ", account.used_[p],
+             "; the server has ", options.limit_bytes, " (", options.flag, ") for all callers. ", Remedy(pool)),
+      {{"pool", std::string(kPoolNames[p])},
+       {"needed", StrCat(bytes)},
+       {"held", StrCat(account.used_[p])},
+       {"limit", StrCat(options.limit_bytes)}});
 }
 
 absl::StatusOr<ByteCharge> ByteLedger::TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes) {

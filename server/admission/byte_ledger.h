@@ -1,8 +1,8 @@
 // Who holds how many of the server's bytes, and whether they may hold more.
 //
-// What calls, copies of states and stored replies take of the host's memory, and sessions of the device's, is charged
-// here, to the *account* of their caller, in the *pool* that it comes from. A pool has a limit, which its accounts
-// share by weight. The rule: what keeps an account within its share may fill the pool, what does not must leave
+// What calls, copies of states and stored replies take of memory, and sessions of the device and of each tier, is
+// charged here, to the *account* of their caller, in the *pool* that it comes from. A pool may have a limit, which
+// its accounts share by weight. The rule: what keeps an account within its share may fill it, what does not must leave
 // `headroom` of it free. So an idle server gives one caller nearly all, a caller that comes later finds room at once,
 // and where callers compete, those over their share wait until they are not.
 // Listed principals have an account each. All others share one allowance, of weight 1, which is split evenly between
@@ -39,11 +39,16 @@ namespace gdn {
 // What bytes are of.
 enum class BytePool : uint8_t {
   kCalls,    // messages of calls that wait or run, and their replies
-  kCopies,   // copies of states that are on their way: exports, watches, imports, checkpoints
+  kCopies,   // copies of states that are on their way: exports, imports, checkpoints, to the device and from it
   kReplies,  // outputs of stored replies
-  kDevice,   // sessions on the device; whoever holds most for its share gives way first
+  kStates,   // sessions, each with the size of its states wherever they are, and named checkpoints
+  // Where states are, named checkpoints too; whoever holds most for its share there gives way first.
+  kDevice,
+  kHost,
+  kDisk,
+  kRedis,
 };
-inline constexpr size_t kBytePools = 4;
+inline constexpr size_t kBytePools = 8;
 
 inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
 

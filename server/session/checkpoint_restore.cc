@@ -59,6 +59,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
   const auto restore = [&]() -> absl::Status {
     if (session->epoch() >= kMaxEpoch) return EpochLimit(session->id(), session->epoch());
     key.checkpoint = checkpoint_id;
+    const ByteCharge copy = parts_.room.ChargeCopy(*session);
     absl::StatusOr<SessionImagePtr> image = tiers.FetchCheckpoint(key);
     key.checkpoint.clear();
     if (absl::IsNotFound(image.status())) {

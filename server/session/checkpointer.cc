@@ -10,6 +10,7 @@
 #include "base/steady_wait.h"
 #include "base/string_cat.h"
 #include "server/session/session_errors.h"
+#include "server/session/session_holders.h"
 
 namespace gdn {
 namespace {
@@ -101,6 +102,7 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
   StateKey key = session->key();
   key.checkpoint = checkpoint_id;
   absl::StatusOr<StoreResult> stored = parts_.tiers.Checkpoint(key, captured.image);
+  captured.room = {};
   (stored.ok() ? made_ : failed_).fetch_add(1, std::memory_order_relaxed);
   if (!stored.ok()) {
     captured.held.Release();
@@ -146,23 +148,41 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
   });
 }
 
+absl::StatusOr<CheckpointRoom> Checkpointer::TakeRoom(const Session& session, const StateKey& key) {
+  const StateTier& durable = *parts_.tiers.durable();
+  if (parts_.tiers.HasCopy(durable, key)) return CheckpointRoom();
+  GDN_RETURN_IF_ERROR(parts_.tiers.CheckNamedCheckpoints(key));
+  if (last_ones_) return CheckpointRoom();
+  const int64_t bytes = parts_.room.BytesOf(session);
+  const auto take = [&]() -> absl::StatusOr<CheckpointRoom> {
+    CheckpointRoom room;
+    GDN_ASSIGN_OR_RETURN(room.there, parts_.ledger.TryCharge(PoolOfTier(durable.name()), session.account(), bytes));
+    if (key.checkpoint.empty()) return room;
+    GDN_ASSIGN_OR_RETURN(room.state, parts_.ledger.TryCharge(BytePool::kStates, session.account(), bytes));
+    return room;
+  };
+  auto room = take();
+  if (!room.ok()) failed_.fetch_add(1, std::memory_order_relaxed);
+  return room;
+}
+
 void Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id,
                                     CheckpointDone done) {
   StateKey key = lease.session()->key();
   key.checkpoint = checkpoint_id;
-  if (absl::Status room = parts_.tiers.CheckNamedCheckpoints(key); !room.ok()) {
-    return Refuse(std::move(lease), room, done);
-  }
+  absl::StatusOr<CheckpointRoom> room = TakeRoom(*lease.session(), key);
+  if (!room.ok()) return Refuse(std::move(lease), room.status(), done);
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
   if (checkpoint_id.empty()) {
     known = [durable = parts_.tiers.durable(), key] { return durable->KnownBases(key); };
   }
   CaptureLocked(copies_, StateCopier::Threads::kCallerOnly, std::move(lease), std::move(known),
-                [this, checkpoint_id, done = std::move(done),
+                [this, checkpoint_id, done = std::move(done), room = std::make_shared<CheckpointRoom>(*std::move(room)),
                  charged = std::make_shared<ByteCharge>(std::move(charge))](absl::StatusOr<CapturedState> captured) {
                   if (!captured.ok()) return done(captured.status());
                   captured->charge = std::move(*charged);
+                  captured->room = std::move(*room);
                   const Turn turn = captured->held.session()->account()->turn();
                   auto shared = std::make_shared<CapturedState>(*std::move(captured));
                   const auto write = [this, open = Open(), checkpoint_id, done, shared] {
@@ -303,6 +323,7 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
     size_t left = 0;
     int64_t failures = 0;
   };
+  last_ones_ = true;
   std::vector<std::shared_ptr<Session>> moved;
   for (const auto& session : sessions) {
     if (session->undurable().any && session->CheckAlive().ok()) moved.push_back(session);

@@ -41,9 +41,15 @@ struct CheckpointPolicy {
   absl::Duration every = absl::InfiniteDuration();  // since the last, where the session has moved
 };
 
+// What a checkpoint takes until its tier has it, which is charged for it then.
+struct CheckpointRoom {
+  ByteCharge there, state;  // in the durable tier, and in kStates
+};
+
 // A consistent copy of a session's states.
 struct CapturedState {
-  ByteCharge charge;  // of the image, where the capture had to wait for memory; goes last
+  ByteCharge charge;    // of the image, where the capture had to wait for memory; goes last
+  CheckpointRoom room;  // where it is for one
   SessionImagePtr image;
   SessionLease held;  // keeps other copies and moves of the session away until it dies; steps go on
   uint64_t changes = 0;
@@ -84,7 +90,8 @@ class Checkpointer {
                const WaitLimit& limit = {});
 
   // Waits for memory of the pool kCopies, without the session. `checkpoint_id` "": the newest. FAILED_PRECONDITION
-  // (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS), and errors of TierStack::Checkpoint.
+  // (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED where the account may take no more
+  // room), and errors of TierStack::Checkpoint.
   void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done,
                   const WaitLimit& limit = {});
   // The named ones, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::ListCheckpoints.
@@ -126,6 +133,8 @@ class Checkpointer {
                      std::function<BaseVersions()> known, CapturedDone done);
   // `charge`: of the copy.
   void CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id, CheckpointDone done);
+  // For one that replaces none: an account over its share must leave the headroom of the disk free.
+  absl::StatusOr<CheckpointRoom> TakeRoom(const Session& session, const StateKey& key);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                      const std::function<void(absl::Status)>& done);
@@ -144,6 +153,7 @@ class Checkpointer {
   const CheckpointerParts parts_;
   const CheckpointPolicy policy_;
   std::atomic<int64_t> made_{0}, failed_{0};
+  std::atomic<bool> last_ones_{false};  // nobody comes later who could need the room
 
   mutable absl::Mutex mu_;
   // Sessions whose checkpoint is under way (InfiniteFuture), or not to be tried before.

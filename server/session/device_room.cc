@@ -60,9 +60,9 @@ int64_t DeviceRoom::sessions() const {
   return static_cast<int64_t>(resident_.size());
 }
 
-int64_t DeviceRoom::BytesOf(const Session& session) const {
-  const auto layout = StateLayout::Make(session.spec().dims, options_.store.options().max_draft);
-  return layout.ok() ? layout->slot_bytes() * static_cast<int64_t>(session.spec().layers.size()) : 0;
+int64_t DeviceRoom::BytesOf(const SessionSpec& spec) const {
+  const auto layout = StateLayout::Make(spec.dims, options_.store.options().max_draft);
+  return layout.ok() ? layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()) : 0;
 }
 
 absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& request) {
@@ -176,6 +176,7 @@ void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Room
 
 absl::Status DeviceRoom::Evict(SessionLease& lease) {
   const std::shared_ptr<Session> session = lease.session();
+  const ByteCharge copy = ChargeCopy(*session);
   GDN_ASSIGN_OR_RETURN(const SessionImagePtr image, options_.copier.CopyOut(lease, /*known=*/{}));
   GDN_RETURN_IF_ERROR(options_.tiers.Park(session->key(), image));
   const std::string place = options_.tiers.PlaceOf(session->key());

@@ -91,7 +91,12 @@ class DeviceRoom {
 
   int64_t budget_bytes() const { return options_.store.options().budget_bytes; }
   // Of a session that shares nothing, which is the least that any takes.
-  int64_t BytesOf(const Session& session) const;
+  int64_t BytesOf(const SessionSpec& spec) const;
+  int64_t BytesOf(const Session& session) const { return BytesOf(session.spec()); }
+  // For a copy of the session's states on its way to the device or from it, which nobody waits to make.
+  ByteCharge ChargeCopy(const Session& session) const {
+    return options_.ledger.Charge(BytePool::kCopies, session.account(), BytesOf(session));
+  }
 
   int64_t sessions() const;  // on the device
   int64_t evictions() const { return evictions_; }

@@ -321,8 +321,9 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
   const std::shared_ptr<Session> session = need.lease.session();
   GDN_RETURN_IF_ERROR(request.limit.Check());
   GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
-  const bool fetched = need.image == nullptr;
-  if (fetched) {
+  ByteCharge copy;
+  if (need.image == nullptr) {
+    copy = options_.room.ChargeCopy(*session);
     absl::StatusOr<SessionImagePtr> image = options_.tiers.Fetch(session->key());
     if (!image.ok()) {
       fetch_failures_.fetch_add(1, std::memory_order_relaxed);

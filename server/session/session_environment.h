@@ -1,5 +1,5 @@
-// What all sessions of a server share: the accounts of their principals, stored replies, names for base states, and who
-// hears of progress.
+// What all sessions of a server share: the accounts of their principals, which of these each session's copies in the
+// tiers are charged to, stored replies, names for base states, and who hears of progress.
 //
 // Thread safety: safe from any thread; `on_progress` is set before the first session. Ownership: outlives every
 // session; the ledger outlives it.
@@ -14,6 +14,7 @@
 
 #include "base/steady_clock.h"
 #include "server/admission/byte_ledger.h"
+#include "server/session/session_holders.h"
 #include "server/session/stored_replies.h"
 #include "state_store/session_image.h"
 
@@ -24,7 +25,7 @@ class Session;
 class SessionEnvironment {
  public:
   explicit SessionEnvironment(ByteLedger& ledger, const SteadyClock& clock = SteadyClock::Real())
-      : ledger_(ledger), clock_(clock), replies_(ledger) {}
+      : ledger_(ledger), clock_(clock), holders_(ledger), replies_(ledger) {}
 
   // Called after a step has been committed, outside any lock.
   std::function<void(const std::shared_ptr<Session>&)> on_progress;
@@ -34,11 +35,13 @@ class SessionEnvironment {
 
   BaseVersion NextBaseVersion() { return next_base_version_.fetch_add(1, std::memory_order_relaxed); }
   ByteLedger& ledger() { return ledger_; }
+  SessionHolders& holders() { return holders_; }
   StoredReplies& replies() { return replies_; }
 
  private:
   ByteLedger& ledger_;
   const SteadyClock& clock_;
+  SessionHolders holders_;
   StoredReplies replies_;
   std::atomic<BaseVersion> next_base_version_{1};
 };

@@ -28,10 +28,7 @@ bool IsExpired(const Session& session, SteadyTime now) {
 
 SessionCreation::~SessionCreation() {
   if (manager_ == nullptr) return;
-  {
-    absl::MutexLock lock(&manager_->mu_);
-    manager_->sessions_.erase(key_);
-  }
+  manager_->Remove(key_);
   manager_->places_.room.Forget(*session_);
 }
 
@@ -70,9 +67,14 @@ absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
     }
     return SessionCreation(nullptr, key, it->second.session, SessionLease());
   }
+  ByteLedger& ledger = environment_.ledger();
+  if (init.account == nullptr) init.account = ledger.AccountOf(init.principal, /*peer=*/"");
+  GDN_ASSIGN_OR_RETURN(ByteCharge charge,
+                       ledger.TryCharge(BytePool::kStates, init.account, places_.room.BytesOf(init.spec)));
   const size_t layers = init.spec.layers.size();
   auto session = std::make_shared<Session>(std::move(init), std::vector<LayerInfo>(layers), &environment_);
-  sessions_.emplace(key, Entry{.session = session});
+  sessions_.emplace(key, Entry{.session = session, .charge = std::move(charge)});
+  environment_.holders().Set(session->key(), session->account());
   SessionLease lease = session->TryLock();
   return SessionCreation(this, key, std::move(session), std::move(lease));
 }
@@ -88,8 +90,21 @@ SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> laye
   session->NoteDurable(epoch_is_stored ? changes : 0, counts, {.shown = durable_time, .at = session->Now().at});
   SessionLease lease = session->TryLock();
   absl::MutexLock lock(&mu_);
-  const bool adopted = sessions_.emplace(key, Entry{.session = std::move(session), .phase = Phase::kPublished}).second;
-  return adopted ? std::move(lease) : SessionLease();
+  const auto [it, adopted] = sessions_.try_emplace(key);
+  if (!adopted) return SessionLease();
+  it->second = {.session = session,
+                .charge = environment_.ledger().Charge(BytePool::kStates, session->account(),
+                                                       places_.room.BytesOf(session->spec())),
+                .phase = Phase::kPublished};
+  environment_.holders().Set(session->key(), session->account());
+  return lease;
+}
+
+void SessionManager::Remove(const Key& key) {
+  decltype(sessions_)::node_type removed;  // outlives the lock
+  absl::MutexLock lock(&mu_);
+  removed = sessions_.extract(key);
+  environment_.holders().Forget({.principal = key.first, .id = key.second, .checkpoint = ""});
 }
 
 void SessionManager::SetUnknownIn(std::string_view tier) {
@@ -178,10 +193,7 @@ void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unno
       }
       shared->MarkDeleted();
       places_.room.Forget(*ended);
-      {
-        absl::MutexLock lock(&mu_);
-        sessions_.erase(key);
-      }
+      Remove(key);
       shared->Release();
       done(absl::OkStatus());
     };

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/task_queue.h"
+#include "server/admission/byte_ledger.h"
 #include "server/session/device_room.h"
 #include "server/session/session.h"
 #include "server/session/session_lease.h"
@@ -78,7 +79,7 @@ class SessionManager {
 
   // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the
   // session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or
-  // ended.
+  // ended. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED) where the account may hold no more sessions.
   absl::StatusOr<SessionCreation> Begin(SessionInit init);
   // A session whose states are parked already, found in a tier; locked, until the tiers know of it. Invalid where its
   // id is taken. `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until
@@ -117,6 +118,7 @@ class SessionManager {
   enum class Phase { kMaking, kPublished, kEnding };
   struct Entry {
     std::shared_ptr<Session> session;
+    ByteCharge charge;  // of the pool kStates
     Phase phase = Phase::kMaking;
   };
 
@@ -133,6 +135,7 @@ class SessionManager {
   };
 
   absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
+  void Remove(const Key& key);
   // False where somebody else ends it already.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   void End(const std::shared_ptr<Session>& session, bool even_unnoted, std::function<void(absl::Status)> done);

@@ -119,7 +119,7 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
     GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
     tiers.push_back(redis_.get());
   }
-  tiers_ = std::make_unique<TierStack>(std::move(tiers));
+  tiers_ = std::make_unique<TierStack>(std::move(tiers), TierLedgerOptions{.holders = &environment_.holders()});
   return absl::OkStatus();
 }
 

@@ -84,11 +84,11 @@ class StateService {
   HostBlockPool memory_;
   SharedThreadPool copiers_;
   StateCopier copier_;
+  SessionEnvironment environment_;
   std::unique_ptr<StateTier> host_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<StateTier> redis_;
   std::unique_ptr<TierStack> tiers_;
-  SessionEnvironment environment_;
   std::unique_ptr<DeviceRoom> room_;
   TaskQueue io_;                // what steps wait for: states that come back
   TaskQueue transfer_threads_;  // exports, imports, watches, restores, deletions

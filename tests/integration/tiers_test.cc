@@ -147,7 +147,9 @@ TEST_F(Tiers, ABatchThatCannotFitIsRefusedAndNothingMoves) {
 }
 
 TEST_F(Tiers, WhenAllAreFullANewSessionIsRefusedAndTheOthersGoOn) {
-  TestServer server(WithHost(2.5, 3.5));
+  GdnServerOptions options = WithHost(2.5, 3.5);
+  options.session_bytes = BytesOf(100);
+  TestServer server(options);
   const Caller caller(server);
   std::vector<std::string> ids;
   grpc::Status refused;

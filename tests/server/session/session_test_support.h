@@ -137,10 +137,13 @@ inline StepLease AdmitStep(const std::shared_ptr<Session>& session, const StepRe
 
 struct SessionWorld {
   explicit SessionWorld(int64_t budget_bytes = int64_t{1} << 22, int64_t reply_bytes = int64_t{1} << 20,
-                        int64_t copy_bytes = kNoByteLimit)
+                        int64_t copy_bytes = kNoByteLimit, int64_t state_bytes = kNoByteLimit,
+                        int64_t disk_bytes = kNoByteLimit)
       : store(*backend, {.budget_bytes = budget_bytes, .max_draft = 8}),
         ledger({.pools = {{BytePool::kReplies, {.limit_bytes = reply_bytes}},
-                          {BytePool::kCopies, {.limit_bytes = copy_bytes, .headroom = 0}}}}) {}
+                          {BytePool::kCopies, {.limit_bytes = copy_bytes, .headroom = 0}},
+                          {BytePool::kStates, {.limit_bytes = state_bytes, .flag = "--session-bytes"}},
+                          {BytePool::kDisk, {.limit_bytes = disk_bytes, .flag = "--disk-state-bytes"}}}}) {}
 
   static int64_t SlotBytes(const SessionSpec& spec) { return StateLayout::Make(spec.dims, 8)->slot_bytes(); }
 

@@ -43,6 +43,11 @@ struct TieredWorldOptions {
   int64_t disk_bytes = 0;
   CheckpointPolicy policy = {};
   int64_t copy_sessions = 1000;  // of which host memory holds copies on their way
+  // That all accounts may have, and have on the disk.
+  int64_t most_sessions = kManySessions;
+  int64_t most_on_disk = kManySessions;
+
+  static constexpr int64_t kManySessions = 1'000'000;
 };
 
 // Waits for the one answer of an asynchronous call.
@@ -76,11 +81,13 @@ struct TieredWorld : SessionWorld {
   explicit TieredWorld(const TieredWorldOptions& options = {})
       : SessionWorld(options.device_sessions * options.layers * SlotBytes(OperatorSessionSpec()),
                      /*reply_bytes=*/int64_t{1} << 20,
-                     options.copy_sessions * options.layers * SlotBytes(OperatorSessionSpec())),
+                     options.copy_sessions * options.layers * SlotBytes(OperatorSessionSpec()),
+                     options.most_sessions * options.layers * SlotBytes(OperatorSessionSpec()),
+                     options.most_on_disk * options.layers * SlotBytes(OperatorSessionSpec())),
         spec(OperatorSessionSpec(options.layers)),
         host(options.host_bytes),
         disk("disk", /*durable=*/true, options.disk_bytes),
-        tiers(Tiers(options), {.retry_after = absl::ZeroDuration()}),
+        tiers(Tiers(options), {.retry_after = absl::ZeroDuration(), .holders = &environment.holders()}),
         residency({.tiers = tiers, .copier = copier, .room = room, .io = io}),
         checkpointer(
             {.tiers = tiers, .copier = copier, .room = room, .io = io, .transfers = transfers, .ledger = ledger},

@@ -1,0 +1,45 @@
+#include "server/session/session_holders.h"
+
+#include <algorithm>
+
+namespace gdn {
+
+BytePool PoolOfTier(std::string_view tier) {
+  if (tier == "host") return BytePool::kHost;
+  return tier == "disk" ? BytePool::kDisk : BytePool::kRedis;
+}
+
+void SessionHolders::Set(const StateKey& session, const ByteAccountPtr& account) {
+  absl::MutexLock lock(&mu_);
+  accounts_[{session.principal, session.id}] = account;
+}
+
+void SessionHolders::Forget(const StateKey& session) {
+  decltype(accounts_)::node_type forgotten;  // outlives the lock
+  absl::MutexLock lock(&mu_);
+  forgotten = accounts_.extract({session.principal, session.id});
+}
+
+TierHolders::Holder SessionHolders::HolderOf(const StateKey& key) {
+  absl::MutexLock lock(&mu_);
+  const auto it = accounts_.find({key.principal, key.id});
+  return it == accounts_.end() ? ledger_.AccountOf(key.principal, /*peer=*/"") : it->second;
+}
+
+std::shared_ptr<void> SessionHolders::Charge(std::string_view tier, const StateKey& key, const Holder& holder,
+                                             int64_t bytes) {
+  struct Charges {
+    ByteCharge there, state;
+  };
+  const auto account = std::static_pointer_cast<ByteAccount>(holder);
+  auto charges = std::make_shared<Charges>();
+  charges->there = ledger_.Charge(PoolOfTier(tier), account, bytes);
+  if (!key.checkpoint.empty()) charges->state = ledger_.Charge(BytePool::kStates, account, bytes);
+  return charges;
+}
+
+double SessionHolders::SharesHeld(std::string_view tier, const Holder& holder) const {
+  return std::max(1.0, ledger_.SharesHeld(PoolOfTier(tier), *static_cast<const ByteAccount*>(holder.get())));
+}
+
+}  // namespace gdn

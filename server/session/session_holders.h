@@ -1,0 +1,46 @@
+// Whose accounts states in the tiers are charged to (BytePool kHost, kDisk, kRedis; named checkpoints in kStates too).
+//
+// Thread safety: safe from any thread. Ownership: the ledger must outlive it.
+//
+//   SessionHolders holders(ledger);
+//   holders.Set(session->key(), session->account());  // else it is the principal's, of no known address
+//   TierStack stack({&host, &disk}, {.holders = &holders});
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/admission/byte_ledger.h"
+#include "state_store/tiers/tier_holders.h"
+
+namespace gdn {
+
+// Of what is in the tier of that name.
+BytePool PoolOfTier(std::string_view tier);
+
+class SessionHolders final : public TierHolders {
+ public:
+  explicit SessionHolders(ByteLedger& ledger) : ledger_(ledger) {}
+
+  void Set(const StateKey& session, const ByteAccountPtr& account);
+  // The session has ended; what is charged for it stays so until it is gone.
+  void Forget(const StateKey& session);
+
+  Holder HolderOf(const StateKey& key) override;
+  std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
+                               int64_t bytes) override;
+  double SharesHeld(std::string_view tier, const Holder& holder) const override;
+
+ private:
+  using Name = std::pair<std::string, std::string>;  // principal, id
+  ByteLedger& ledger_;
+  absl::Mutex mu_;
+  std::map<Name, ByteAccountPtr> accounts_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace gdn

@@ -102,7 +102,11 @@ TEST_F(Shares, OneThatTakesAllItCanIsInNobodysWay) {
       }
     }
     EXPECT_GT(TierNamed(modest, "disk").sessions(), 20);
-    EXPECT_EQ(server.server().ledger().held(BytePool::kDisk), TierNamed(modest, "disk").used_bytes());
+    // Not before the last move has ended.
+    const auto disk_is_charged = [&] {
+      return server.server().ledger().held(BytePool::kDisk) == TierNamed(modest, "disk").used_bytes();
+    };
+    EXPECT_TRUE(WaitUntil(disk_is_charged, "what the disk has"));
     for (const std::string& id : ids) EXPECT_EQ(modest.State(id), undisturbed.State(id));
     EXPECT_TRUE(server.Drain());
   }

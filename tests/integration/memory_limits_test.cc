@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <functional>
 #include <future>
+#include <vector>
 
 #include "base/steady_clock.h"
 #include "client/cpp/client.h"
@@ -29,6 +31,18 @@ class CallMemory : public testing::Test {
   std::future<Outcome<v1::PrefillResponse>> Later(const std::string& id) const {
     return std::async(std::launch::async, [this, id] { return caller_.Prefill(Prompt(id)); });
   }
+  // While two prompts wait, the caller has room for no third.
+  void WhileTwoWait(const std::function<void()>& body) {
+    std::vector<std::future<Outcome<v1::PrefillResponse>>> waiting;
+    {
+      EngineBlocker blocker(server_.batcher());
+      // Each takes its message and its reply's room: 160 KiB both, and what any call takes.
+      for (const char* id : {"s0", "s1"}) waiting.push_back(Later(id));
+      EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+      body();
+    }
+    for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
+  }
 
   const TempFolder folder_;
   TestServer server_{{.models = {{"m", GoldenPath("qwen3_5_5")}},
@@ -42,12 +56,7 @@ class CallMemory : public testing::Test {
 TEST_F(CallMemory, CallsOverTheCallersPartAreRefusedAndLeaveNoTrace) {
   for (const std::string& id : SessionIds(4)) ASSERT_TRUE(caller_.Create(id, "m").ok());
   const std::string fresh = caller_.State("s3");
-  std::vector<std::future<Outcome<v1::PrefillResponse>>> waiting;
-  {
-    EngineBlocker blocker(server_.batcher());
-    // Each takes its message and its reply's room: 160 KiB both, and what any call takes.
-    for (const char* id : {"s0", "s1"}) waiting.push_back(Later(id));
-    EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  WhileTwoWait([&] {
     const Outcome<v1::PrefillResponse> refused = caller_.Prefill(Prompt("s3"));
     EXPECT_TRUE(RefusedAs(refused, "BYTES_EXHAUSTED", {{"pool", "call"}, {"limit", std::to_string(kMiB)}}));
     EXPECT_TRUE(HasRetryInfo(refused.status));
@@ -55,8 +64,7 @@ TEST_F(CallMemory, CallsOverTheCallersPartAreRefusedAndLeaveNoTrace) {
     const auto elsewhere = Client::Connect(server_.server().addresses()[1]);
     EXPECT_TRUE(elsewhere->GetServerInfo().ok());
     EXPECT_TRUE(caller_.Get("s3").ok());
-  }
-  for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
+  });
   EXPECT_EQ(caller_.State("s3"), fresh);
   EXPECT_TRUE(WaitForNothingHeld(server_, BytePool::kCalls));
   EXPECT_TRUE(caller_.Prefill(Prompt("s3")).ok());
@@ -65,18 +73,13 @@ TEST_F(CallMemory, CallsOverTheCallersPartAreRefusedAndLeaveNoTrace) {
 
 TEST_F(CallMemory, AStreamsMessagesAreRefusedOneByOne) {
   for (const std::string& id : SessionIds(3)) ASSERT_TRUE(caller_.Create(id, "m").ok());
-  std::vector<std::future<Outcome<v1::PrefillResponse>>> waiting;
   const auto context = caller_.NewContext();
   const auto stream = server_.stub().StreamPrefill(context.get());
   v1::StreamPrefillResponse reply;
-  {
-    EngineBlocker blocker(server_.batcher());
-    for (const char* id : {"s0", "s1"}) waiting.push_back(Later(id));
-    EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  WhileTwoWait([&] {
     ASSERT_TRUE(stream->Write(StreamSegment(Prompt("s2"))) && stream->Read(&reply));
     EXPECT_EQ(ErrorInfoOf(reply.status()).reason(), "BYTES_EXHAUSTED");
-  }
-  for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
+  });
   EXPECT_TRUE(WaitForNothingHeld(server_, BytePool::kCalls));
   v1::PrefillRequest again = Prompt("s2");
   again.set_expected_token_count(0);
@@ -88,14 +91,10 @@ TEST_F(CallMemory, AStreamsMessagesAreRefusedOneByOne) {
 
 TEST_F(CallMemory, ARefusalOfAStepIsNotToldAtOnce) {
   for (const std::string& id : SessionIds(3)) ASSERT_TRUE(caller_.Create(id, "m").ok());
-  std::vector<std::future<Outcome<v1::PrefillResponse>>> waiting;
   const auto context = caller_.NewContext();
   const auto stream = server_.stub().StreamPrefill(context.get());
   v1::StreamPrefillResponse reply;
-  {
-    EngineBlocker blocker(server_.batcher());
-    for (const char* id : {"s0", "s1"}) waiting.push_back(Later(id));
-    EXPECT_TRUE(WaitForQueuedSteps(server_, 2));
+  WhileTwoWait([&] {
     const SteadyTime begin = SteadyNow();
     EXPECT_TRUE(RefusedAs(caller_.Prefill(Prompt("s2")), "BYTES_EXHAUSTED"));
     const SteadyTime middle = SteadyNow();
@@ -108,8 +107,7 @@ TEST_F(CallMemory, ARefusalOfAStepIsNotToldAtOnce) {
     const auto hasty = caller_.NewContext();
     hasty->set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(10)));
     EXPECT_EQ(caller_.Prefill(*hasty, Prompt("s2")).status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  }
-  for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
+  });
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
 }

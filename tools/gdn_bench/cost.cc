@@ -60,7 +60,9 @@ Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch) {
   return OperatorCost(dims, batch, WholeState(dims), static_cast<double>(batch));
 }
 
-Cost PrefillCost(const LayerDims& dims, int64_t tokens) { return OperatorCost(dims, tokens, WholeState(dims), 1); }
+Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each) {
+  return OperatorCost(dims, sequences * tokens_each, WholeState(dims), static_cast<double>(sequences));
+}
 
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype) {
   const double r = static_cast<double>(rows);

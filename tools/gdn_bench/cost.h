@@ -29,8 +29,8 @@ struct Cost {
 Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch);
 Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch);
 
-// A prefill of one sequence.
-Cost PrefillCost(const LayerDims& dims, int64_t tokens);
+// A prefill of `sequences`, each of `tokens_each`.
+Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each);
 
 // y [rows, out] = x [rows, in] W^T.
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype);

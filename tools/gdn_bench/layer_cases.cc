@@ -101,9 +101,8 @@ struct LayerFixture {
   }
 };
 
-absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(Backend& backend, int64_t layers, int32_t batch,
-                                                               int32_t tokens_each) {
-  const LayerDims dims = BenchLayerDims();
+absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(Backend& backend, const LayerDims& dims, int64_t layers,
+                                                               int32_t batch, int32_t tokens_each) {
   auto fixture = std::make_shared<LayerFixture>();
   GDN_ASSIGN_OR_RETURN(fixture->weights, MakeWeights(backend, dims, layers));
   const int32_t slot_count = static_cast<int32_t>(layers) * batch;
@@ -123,13 +122,12 @@ double LayerWeightBytes(const LayerDims& dims) {
   return static_cast<double>(ProjectionElements(dims)) * static_cast<double>(DTypeSize(kWeightDtype));
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, int32_t batch) {
-  const LayerDims dims = BenchLayerDims();
+absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, const LayerDims& dims, int32_t batch) {
   const double state_bytes = sizeof(float) * static_cast<double>(dims.state_elements());
   const double layer_bytes = LayerWeightBytes(dims) + batch * state_bytes;
   const int64_t layers =
       std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(setting.rotation_bytes) / layer_bytes)));
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting.backend, layers, batch, /*tokens_each=*/1));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting.backend, dims, layers, batch, /*tokens_each=*/1));
   const int64_t slots = layers * batch;
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t log_length = static_cast<int32_t>(slot * kLogCapacity / slots);
@@ -142,9 +140,9 @@ absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, int3
                       .run = [fixture] { return fixture->RunDecode(); }};
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t sequences, int32_t tokens_each) {
-  const LayerDims dims = BenchLayerDims();
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, /*layers=*/1, sequences, tokens_each));
+absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, const LayerDims& dims, int32_t sequences,
+                                                 int32_t tokens_each) {
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, dims, /*layers=*/1, sequences, tokens_each));
   fixture->token_counts.assign(static_cast<size_t>(sequences), 0);
   const Cost cost = LayerPrefillCost(dims, kWeightDtype, sequences, tokens_each);
   return PreparedCase{.cost = cost, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
@@ -152,17 +150,32 @@ absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, int32_t seque
                       }};
 }
 
-}  // namespace
-
-KernelCase LayerDecodeCase(int32_t batch) {
-  return {absl::StrCat("layer_decode/BF16/B=", batch),
-          [batch](const CaseSetting& setting) { return PrepareLayerDecode(setting, batch); }};
+// Qwen3.5's largest layers.
+LayerDims LargeLayerDims() {
+  LayerDims dims = BenchLayerDims();
+  dims.value_heads = 48;
+  dims.hidden_size = 2560;
+  return dims;
 }
 
-KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each) {
+KernelCase DecodeCase(const std::string& name, const LayerDims& dims, int32_t batch) {
+  return {absl::StrCat("layer_decode/BF16/", name, "B=", batch),
+          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, dims, batch); }};
+}
+
+KernelCase PrefillCase(const std::string& name, const LayerDims& dims, int32_t sequences, int32_t tokens_each) {
   const std::string batch = sequences == 1 ? "" : absl::StrCat("B=", sequences, "/");
-  return {absl::StrCat("layer_prefill/BF16/", batch, "T=", tokens_each),
-          [=](const CaseSetting& setting) { return PrepareLayerPrefill(setting.backend, sequences, tokens_each); }};
+  return {absl::StrCat("layer_prefill/BF16/", name, batch, "T=", tokens_each), [=](const CaseSetting& setting) {
+            return PrepareLayerPrefill(setting.backend, dims, sequences, tokens_each);
+          }};
+}
+
+}  // namespace
+
+KernelCase LayerDecodeCase(int32_t batch) { return DecodeCase("", BenchLayerDims(), batch); }
+
+KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each) {
+  return PrefillCase("", BenchLayerDims(), sequences, tokens_each);
 }
 
 std::vector<KernelCase> LayerCases(CaseList list) {
@@ -171,6 +184,11 @@ std::vector<KernelCase> LayerCases(CaseList list) {
   std::vector<KernelCase> cases;
   for (const int32_t batch : batches) cases.push_back(LayerDecodeCase(batch));
   for (const int32_t tokens : kPrefillLengths) cases.push_back(LayerPrefillCase(/*sequences=*/1, tokens));
+  if (list == CaseList::kGpu) {
+    cases.push_back(LayerPrefillCase(/*sequences=*/8, /*tokens_each=*/2048));
+    cases.push_back(DecodeCase("HV=48,D=2560/", LargeLayerDims(), /*batch=*/32));
+    cases.push_back(PrefillCase("HV=48,D=2560/", LargeLayerDims(), /*sequences=*/1, /*tokens_each=*/2048));
+  }
   return cases;
 }
 

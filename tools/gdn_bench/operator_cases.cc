@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,13 +14,29 @@
 namespace gdn::bench {
 namespace {
 
-constexpr int32_t kCpuDecodeBatches[] = {1, 8, 32, 128};
+constexpr int32_t kCpuDecodeBatches[] = {1, 8, 32, 64, 128};
 constexpr int32_t kGpuDecodeBatches[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+constexpr int32_t kHotDecodeBatches[] = {1, 8};
 constexpr int32_t kCpuPrefillLengths[] = {64, 512, 1024, 4096};
-constexpr int32_t kGpuPrefillLengths[] = {64, 128, 512, 1024, 4096};
+constexpr int32_t kGpuPrefillLengths[] = {64, 128, 512, 1024, 2048, 4096, 32768};
+constexpr int32_t kManySequences = 8;
+constexpr int32_t kManySequencesTokens = 4096;
+constexpr int32_t kOtherDecodeBatch = 32;
+constexpr int32_t kOtherPrefillTokens = 1024;
 constexpr int32_t kDecodeInputRows = 1024;  // steps take different rows, so that no state settles on one key
 constexpr float kLargestLogDecay = -0.001f;
 constexpr float kSmallestLogDecay = -0.1f;
+
+// Dimensions beside Qwen3-Next's, as a case's name has them.
+struct OtherDims {
+  const char* name;
+  LayerDims dims;
+};
+const OtherDims kOtherDims[] = {
+    {"HV=4/", {.key_heads = 2, .value_heads = 4, .key_dim = 128, .value_dim = 128}},     // an eighth of the heads
+    {"HV=48/", {.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128}},  // Qwen3.5's largest
+    {"K=96,V=192/", {.key_heads = 16, .value_heads = 32, .key_dim = 96, .value_dim = 192}},
+};
 
 struct OperatorInputs {
   std::shared_ptr<DeviceBuffer> q, k, v, g, beta, output;
@@ -60,9 +77,8 @@ struct OperatorInputs {
 
 enum class Form { kDeferredDecode, kScan, kChunk };
 
-// `groups` batches of sessions take turns, so that a batch finds its states in memory, not in a cache. Log lengths are
-// spread evenly over 0 .. L - 1, as in a service whose sessions began at different times: each run() then holds its
-// share of folds.
+// `groups` batches of sessions take turns. Log lengths are spread evenly over 0 .. L - 1, as in a service whose sessions
+// began at different times: each run() then holds its share of folds.
 struct Fixture {
   Form form = Form::kScan;
   int32_t groups = 0;
@@ -90,44 +106,63 @@ struct Fixture {
   }
 };
 
-// A step gives each session `tokens` of the inputs' rows.
-absl::StatusOr<std::shared_ptr<Fixture>> MakeFixture(Backend& backend, Form form, int32_t groups, int32_t batch,
-                                                     int32_t tokens, int32_t rows) {
-  const LayerDims dims = BenchOperatorDims();
+// A step gives each session `tokens` of the inputs' rows. Where they are hot, all groups are of the same sessions.
+absl::StatusOr<std::shared_ptr<Fixture>> MakeFixture(Backend& backend, const LayerDims& dims, Form form, int32_t groups,
+                                                     int32_t batch, int32_t tokens, int32_t rows, bool hot) {
   auto fixture = std::make_shared<Fixture>();
   fixture->form = form;
   fixture->groups = groups;
   fixture->batch = batch;
-  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, groups * batch));
+  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, hot ? batch : groups * batch));
   GDN_ASSIGN_OR_RETURN(fixture->inputs, OperatorInputs::Make(backend, dims, rows));
   for (int32_t i = 0; i <= batch; ++i) fixture->cu_seqlens.push_back(i * tokens);
-  for (int32_t slot = 0; slot < groups * batch; ++slot) {
-    fixture->slots.push_back(slot);
-    fixture->log_lengths.push_back(slot % kLogCapacity);
+  for (int32_t group = 0; group < groups; ++group) {
+    for (int32_t i = 0; i < batch; ++i) {
+      fixture->slots.push_back(hot ? i : group * batch + i);
+      fixture->log_lengths.push_back((hot ? group + i : group * batch + i) % kLogCapacity);
+    }
   }
   return fixture;
 }
 
-absl::StatusOr<PreparedCase> PrepareDecode(const CaseSetting& setting, Form form, int32_t batch) {
-  const LayerDims dims = BenchOperatorDims();
+// Cold, each step finds its states in memory, for as many batches take turns as do not fit into a cache; hot, it finds
+// them where the step before left them.
+absl::StatusOr<PreparedCase> PrepareDecode(const CaseSetting& setting, const LayerDims& dims, Form form, int32_t batch,
+                                           bool hot) {
   const int64_t batch_bytes = batch * dims.state_elements() * static_cast<int64_t>(sizeof(float));
-  // Whole turns of L slots, so that folds spread evenly.
-  auto groups = static_cast<int32_t>((setting.rotation_bytes + batch_bytes - 1) / batch_bytes);
-  while (int64_t{groups} * batch % kLogCapacity != 0) ++groups;
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(setting.backend, form, groups, batch, /*tokens=*/1, kDecodeInputRows));
+  int32_t groups = kLogCapacity;
+  if (!hot) {  // whole turns of L slots, so that folds spread evenly
+    groups = static_cast<int32_t>((setting.rotation_bytes + batch_bytes - 1) / batch_bytes);
+    while (int64_t{groups} * batch % kLogCapacity != 0) ++groups;
+  }
+  GDN_ASSIGN_OR_RETURN(auto fixture,
+                       MakeFixture(setting.backend, dims, form, groups, batch, /*tokens=*/1, kDecodeInputRows, hot));
   return PreparedCase{
       .cost = form == Form::kDeferredDecode ? DecodeDeferredCost(dims, batch) : DecodeInPlaceCost(dims, batch),
       .steps = groups,
-      .working_set_bytes = static_cast<double>(groups * batch_bytes),
+      .working_set_bytes = static_cast<double>((hot ? 1 : groups) * batch_bytes),
       .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
 }
 
-absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, Form form, int32_t tokens) {
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(backend, form, /*groups=*/1, /*batch=*/1, tokens, /*rows=*/tokens));
-  const Cost cost = PrefillCost(BenchOperatorDims(), tokens);
+absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, const LayerDims& dims, Form form, int32_t sequences,
+                                            int32_t tokens) {
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(backend, dims, form, /*groups=*/1, sequences, tokens,
+                                                 /*rows=*/sequences * tokens, /*hot=*/false));
+  const Cost cost = PrefillCost(dims, sequences, tokens);
   return PreparedCase{.cost = cost,
                       .working_set_bytes = cost.bytes_read + cost.bytes_written,
                       .run = [fixture, &backend] { return fixture->Run(backend); }};
+}
+
+KernelCase DecodeCase(const std::string& name, const LayerDims& dims, Form form, int32_t batch, bool hot) {
+  return {absl::StrCat(name, "B=", batch),
+          [=](const CaseSetting& setting) { return PrepareDecode(setting, dims, form, batch, hot); }};
+}
+
+KernelCase PrefillCase(const std::string& name, const LayerDims& dims, Form form, int32_t sequences, int32_t tokens) {
+  const std::string batch = sequences == 1 ? "" : absl::StrCat("B=", sequences, "/");
+  return {absl::StrCat(name, batch, "T=", tokens),
+          [=](const CaseSetting& setting) { return PreparePrefill(setting.backend, dims, form, sequences, tokens); }};
 }
 
 }  // namespace
@@ -136,21 +171,27 @@ std::vector<KernelCase> OperatorCases(CaseList list) {
   const bool gpu = list == CaseList::kGpu;
   const auto batches = gpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
   const auto lengths = gpu ? absl::MakeConstSpan(kGpuPrefillLengths) : absl::MakeConstSpan(kCpuPrefillLengths);
+  const LayerDims dims = BenchOperatorDims();
   std::vector<KernelCase> cases;
   for (const auto& [form, name] :
-       {std::pair(Form::kDeferredDecode, "decode_deferred"), std::pair(Form::kScan, "decode_in_place")}) {
-    for (const int32_t batch : batches) {
-      cases.push_back({absl::StrCat(name, "/B=", batch), [form = form, batch](const CaseSetting& setting) {
-                         return PrepareDecode(setting, form, batch);
-                       }});
-    }
+       {std::pair(Form::kDeferredDecode, "decode_deferred/"), std::pair(Form::kScan, "decode_in_place/")}) {
+    for (const int32_t batch : batches) cases.push_back(DecodeCase(name, dims, form, batch, /*hot=*/false));
   }
-  for (const auto& [form, name] : {std::pair(Form::kScan, "prefill_scan"), std::pair(Form::kChunk, "prefill_chunk")}) {
-    for (const int32_t tokens : lengths) {
-      cases.push_back({absl::StrCat(name, "/T=", tokens), [form = form, tokens](const CaseSetting& setting) {
-                         return PreparePrefill(setting.backend, form, tokens);
-                       }});
-    }
+  for (const int32_t batch : kHotDecodeBatches) {
+    cases.push_back(DecodeCase("decode_hot/", dims, Form::kDeferredDecode, batch, /*hot=*/true));
+  }
+  for (const auto& [form, name] :
+       {std::pair(Form::kScan, "prefill_scan/"), std::pair(Form::kChunk, "prefill_chunk/")}) {
+    for (const int32_t tokens : lengths) cases.push_back(PrefillCase(name, dims, form, /*sequences=*/1, tokens));
+  }
+  if (gpu) {
+    cases.push_back(PrefillCase("prefill_chunk/", dims, Form::kChunk, kManySequences, kManySequencesTokens));
+  }
+  for (const OtherDims& other : kOtherDims) {
+    cases.push_back(DecodeCase(absl::StrCat("decode_deferred/", other.name), other.dims, Form::kDeferredDecode,
+                               kOtherDecodeBatch, /*hot=*/false));
+    cases.push_back(PrefillCase(absl::StrCat("prefill_chunk/", other.name), other.dims, Form::kChunk,
+                                /*sequences=*/1, kOtherPrefillTokens));
   }
   return cases;
 }

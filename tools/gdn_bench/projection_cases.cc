@@ -17,6 +17,8 @@ namespace {
 
 constexpr int64_t kCpuDecodeRows[] = {1, 8, 32};
 constexpr int64_t kGpuDecodeRows[] = {1, 8, 32, 128};
+constexpr int64_t kCpuGemmRows[] = {512};
+constexpr int64_t kGpuGemmRows[] = {512, 2048};
 
 struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> weights;  // [copies, C, D]
@@ -65,6 +67,7 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, Proje
 std::vector<KernelCase> ProjectionCases(CaseList list) {
   const auto decode_rows =
       list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeRows) : absl::MakeConstSpan(kCpuDecodeRows);
+  const auto gemm_rows = list == CaseList::kGpu ? absl::MakeConstSpan(kGpuGemmRows) : absl::MakeConstSpan(kCpuGemmRows);
   std::vector<KernelCase> cases;
   const auto add = [&cases](const char* name, ProjectionPath path, DType dtype, int64_t rows) {
     cases.push_back({absl::StrCat(name, "/", std::string(DTypeName(dtype)), "/rows=", rows),
@@ -72,7 +75,7 @@ std::vector<KernelCase> ProjectionCases(CaseList list) {
   };
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const int64_t rows : decode_rows) add("projection_row_stable", ProjectionPath::kRowStable, dtype, rows);
-    add("projection_sequence_gemm", ProjectionPath::kSequenceGemm, dtype, kPrefillSegmentTokens);
+    for (const int64_t rows : gemm_rows) add("projection_sequence_gemm", ProjectionPath::kSequenceGemm, dtype, rows);
   }
   return cases;
 }

@@ -77,8 +77,8 @@ struct OperatorInputs {
 
 enum class Form { kDeferredDecode, kScan, kChunk };
 
-// `groups` batches of sessions take turns. Log lengths are spread evenly over 0 .. L - 1, as in a service whose sessions
-// began at different times: each run() then holds its share of folds.
+// `groups` batches of sessions take turns. Log lengths are spread evenly over 0 .. L - 1, as in a service whose
+// sessions began at different times: each run() then holds its share of folds.
 struct Fixture {
   Form form = Form::kScan;
   int32_t groups = 0;

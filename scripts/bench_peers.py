@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Other projects' kernels beside ours, in one run.
+
+  bench_peers.py --bench=build/cpu/bin/gdn_bench --json=FILE [--backend=cpu|gpu] [--test-backend-ops=PROGRAM] [--rounds=5]
+                 [--min-time=0.2] [--filter=REGEX]
+
+Each round times a case of `gdn_bench kernel`, then the same work by each peer that is installed, so that both meet the same
+machine; the ratio (ours / theirs) is the median over rounds. Peers:
+
+  ggml          --test-backend-ops, or test-backend-ops on the PATH: the operator GATED_DELTA_NET of llama.cpp, on the CPU or
+                the GPU of that build. It finds its state in a cache (it repeats one step), gives each value head a key head of
+                its own, and normalises q and k.
+  fla           flash-linear-attention, where torch and a GPU are: fused_recurrent_gated_delta_rule and chunk_gated_delta_rule,
+                float32, replayed as a CUDA graph; states in a cache. fla-bf16: the same with bfloat16 inputs.
+  transformers  Qwen3NextGatedDeltaNet in bfloat16 with that library's kernels, as a CUDA graph: a whole layer.
+
+A peer that is not there is left out and named on stderr. Exits 1 where gdn_bench fails, or no peer could be run.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HEADS, VALUE_HEADS, DIM, HIDDEN, CONV = 16, 32, 128, 2048, 4
+
+
+def shape_of(case):
+    """(what, key heads, value heads, sequences, tokens) of a case of gdn_bench; None where no peer has the like."""
+    match = re.fullmatch(r"(decode_deferred|decode_hot|prefill_chunk|layer_decode/BF16|layer_prefill/BF16)/(HV=4/)?"
+                         r"(?:B=(\d+))?/?(?:T=(\d+))?", case)
+    if match is None:
+        return None
+    what, few, sequences, tokens = match.groups()
+    heads = (2, 4) if few else (HEADS, VALUE_HEADS)
+    return what, *heads, int(sequences or 1), int(tokens or 1)
+
+
+class Ggml:
+    """llama.cpp's operator, by its own benchmark."""
+
+    def __init__(self, program, backend):
+        found = program or shutil.which("test-backend-ops")
+        if not found:
+            raise LookupError("no test-backend-ops: pass --test-backend-ops=PROGRAM")
+        self.name = "ggml"
+        self.version = "llama.cpp's test-backend-ops"
+        self.command = [found, "perf", "-o", "GATED_DELTA_NET"]
+        if backend == "cpu":
+            self.command += ["-b", "CPU"]
+
+    def time_us(self, shape):
+        what, _, value_heads, sequences, tokens = shape
+        if what not in ("decode_deferred", "decode_hot", "prefill_chunk") or sequences != 1:
+            return None
+        sought = f"head_count={value_heads},head_size={DIM},n_seq_tokens={tokens},n_seqs=1,v_repeat=1,permuted=0,kda=0,K=1"
+        out = subprocess.run(self.command + ["-p", sought], capture_output=True, text=True, check=False).stdout
+        found = re.search(re.escape(sought) + r"\).*?([0-9.]+) us/run", out)
+        return float(found.group(1)) if found else None
+
+
+class Graph:
+    """What a call takes on the device, replayed as a graph."""
+
+    def __init__(self, call, min_time):
+        import torch
+        self.torch, self.min_time = torch, min_time
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            call()
+        torch.cuda.synchronize()
+        self.count = 1
+        self.count = max(5, min(20000, int(min_time * 1e6 / max(self.time_us(), 1.0))))
+
+    def time_us(self):
+        cuda = self.torch.cuda
+        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(self.count):
+            self.graph.replay()
+        end.record()
+        cuda.synchronize()
+        return begin.elapsed_time(end) * 1e3 / self.count
+
+
+class Fla:
+    """flash-linear-attention's operators."""
+
+    def __init__(self, dtype, min_time):
+        import torch
+        if not torch.cuda.is_available():
+            raise LookupError("torch sees no GPU")
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+        self.torch, self.dtype, self.min_time = torch, getattr(torch, dtype), min_time
+        self.chunk, self.recurrent = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+        self.name = "fla" if dtype == "float32" else "fla-bf16"
+        self.version = f"flash-linear-attention {importlib.metadata.version('flash-linear-attention')}, torch {torch.__version__}"
+        self.graphs = {}
+
+    def time_us(self, shape):
+        if shape[0] not in ("decode_deferred", "decode_hot", "prefill_chunk"):
+            return None
+        key = (shape[0] == "prefill_chunk", *shape[1:])
+        if key not in self.graphs:
+            self.graphs.clear()  # one case's memory at a time
+            self.graphs[key] = self.make(*key)
+        return self.graphs[key].time_us()
+
+    def make(self, prefill, heads, value_heads, sequences, tokens):
+        torch = self.torch
+        make = lambda *size: torch.randn(*size, device="cuda", dtype=self.dtype)
+        normal = torch.nn.functional.normalize
+        q, k = (normal(make(sequences, tokens, heads, DIM), dim=-1) for _ in range(2))
+        if heads != value_heads:  # the operators want a key head for each value head
+            q, k = (x.repeat_interleave(value_heads // heads, dim=2).contiguous() for x in (q, k))
+        v = make(sequences, tokens, value_heads, DIM)
+        g = -0.1 * torch.rand(sequences, tokens, value_heads, device="cuda")
+        beta = torch.rand(sequences, tokens, value_heads, device="cuda").to(self.dtype)
+        state = torch.zeros(sequences, value_heads, DIM, DIM, device="cuda")
+        call = self.chunk if prefill else self.recurrent
+        return Graph(lambda: call(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True), self.min_time)
+
+
+class Transformers:
+    """A layer of Qwen3-Next as Hugging Face's library runs it."""
+
+    def __init__(self, min_time):
+        import torch
+        if not torch.cuda.is_available():
+            raise LookupError("torch sees no GPU")
+        from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
+        from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+        self.torch, self.min_time = torch, min_time
+        config = Qwen3NextConfig(hidden_size=HIDDEN, linear_num_key_heads=HEADS, linear_num_value_heads=VALUE_HEADS,
+                                 linear_key_head_dim=DIM, linear_value_head_dim=DIM, linear_conv_kernel_dim=CONV)
+        self.layer = Qwen3NextGatedDeltaNet(config, layer_idx=0).to("cuda", torch.bfloat16).eval()
+        self.name = "transformers"
+        self.version = f"transformers {importlib.metadata.version('transformers')}"
+        self.graphs = {}
+
+    def time_us(self, shape):
+        if shape[0] != "layer_prefill/BF16":  # a decode needs the library's cache, whose form changes from version to version
+            return None
+        if shape not in self.graphs:
+            torch = self.torch
+            hidden = torch.randn(shape[3], shape[4], HIDDEN, device="cuda", dtype=torch.bfloat16)
+            with torch.no_grad():
+                self.graphs[shape] = Graph(lambda: self.layer(hidden), self.min_time)
+        return self.graphs[shape].time_us()
+
+
+def peers(options):
+    makers = [lambda: Ggml(options.test_backend_ops, options.backend)]
+    if options.backend != "cpu":
+        makers += [lambda: Fla("float32", options.min_time), lambda: Fla("bfloat16", options.min_time),
+                   lambda: Transformers(options.min_time)]
+    for make in makers:
+        try:
+            yield make()
+        except (LookupError, ImportError, RuntimeError) as error:
+            print(f"bench_peers: left out: {error}", file=sys.stderr)
+
+
+def ours_us(options, case):
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([options.bench, "kernel", f"--backend={options.backend}", f"--filter=^{re.escape(case)}$", "--repeat=3",
+                        f"--min-time={options.min_time / 3}", f"--json={file.name}"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        return json.load(open(file.name, encoding="utf-8"))["cases"][0]["time_us"]["median"]
+
+
+def measure(options, case, everyone):
+    """The rounds of a case: ours, then each peer."""
+    shape = shape_of(case)
+    rounds = {}
+    able = [peer for peer in everyone if shape is not None]
+    for _ in range(options.rounds):
+        ours = None
+        for peer in list(able):
+            try:
+                theirs = peer.time_us(shape)
+            except Exception as error:  # a peer's failure is told, and is no failure of the others
+                print(f"bench_peers: {peer.name} failed at {case}: {error}", file=sys.stderr)
+                theirs = None
+            if theirs is None:
+                able.remove(peer)
+                continue
+            if ours is None:
+                ours = ours_us(options, case)
+            rounds.setdefault(peer.name, []).append((ours, theirs))
+    return {name: {"ours_us": statistics.median(o for o, _ in pairs), "time_us": statistics.median(t for _, t in pairs),
+                   "ratio": statistics.median(o / t for o, t in pairs), "least": min(o / t for o, t in pairs),
+                   "most": max(o / t for o, t in pairs)} for name, pairs in rounds.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", required=True)
+    parser.add_argument("--json", required=True)
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--test-backend-ops", default="")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--min-time", type=float, default=0.2)
+    parser.add_argument("--filter", default="")
+    options = parser.parse_args()
+    everyone = list(peers(options))
+    if not everyone:
+        sys.exit("bench_peers: no peer is installed")
+    names = subprocess.run([options.bench, "kernel", f"--backend={options.backend}", "--list", f"--filter={options.filter}"],
+                           check=True, capture_output=True, text=True).stdout.split()
+    cases = {}
+    for case in names:
+        found = measure(options, case, everyone)
+        if found:
+            cases[case] = found
+            print(f"{case:34}" + "  ".join(f"{name} {row['ours_us']:.1f} / {row['time_us']:.1f} us = {row['ratio']:.2f}"
+                                           for name, row in found.items()), flush=True)
+    with open(options.json, "w", encoding="utf-8") as file:
+        json.dump({"peers": {peer.name: peer.version for peer in everyone}, "rounds": options.rounds, "cases": cases}, file, indent=1)
+    if not cases:
+        sys.exit("bench_peers: no peer has a case of these")
+
+
+if __name__ == "__main__":
+    main()

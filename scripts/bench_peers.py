@@ -69,7 +69,8 @@ class Graph:
 
     def __init__(self, call, min_time):
         import torch
-        self.torch, self.min_time = torch, min_time
+        self.torch = torch
+        self.call = call  # keeps what the graph reads and writes
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             for _ in range(3):
@@ -221,12 +222,14 @@ def main():
     cases = {}
     for case in names:
         found = measure(options, case, everyone)
-        if found:
-            cases[case] = found
-            print(f"{case:34}" + "  ".join(f"{name} {row['ours_us']:.1f} / {row['time_us']:.1f} us = {row['ratio']:.2f}"
-                                           for name, row in found.items()), flush=True)
-    with open(options.json, "w", encoding="utf-8") as file:
-        json.dump({"peers": {peer.name: peer.version for peer in everyone}, "rounds": options.rounds, "cases": cases}, file, indent=1)
+        if not found:
+            continue
+        cases[case] = found
+        print(f"{case:34}" + "  ".join(f"{name} {row['ours_us']:.1f} / {row['time_us']:.1f} us = {row['ratio']:.2f}"
+                                       for name, row in found.items()), flush=True)
+        with open(options.json, "w", encoding="utf-8") as file:  # after each case: a run may be cut short
+            json.dump({"peers": {peer.name: peer.version for peer in everyone}, "rounds": options.rounds, "cases": cases}, file,
+                      indent=1)
     if not cases:
         sys.exit("bench_peers: no peer has a case of these")
 

@@ -60,7 +60,7 @@ def keep(name, run_file, peers_file):
 class Plot:
     """Lines over two logarithmic axes."""
 
-    WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 380, 64, 150, 34, 46
+    WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 680, 380, 64, 190, 34, 46
 
     def __init__(self, title, x_name, y_name):
         self.title, self.x_name, self.y_name, self.lines = title, x_name, y_name, []
@@ -136,7 +136,8 @@ def plots_of(name, run):
     fractions = {case: row["of_limit"][0] for case, row in run["cases"].items()}
     plot = Plot(f"Of the machine's limit ({name})", "sessions, rows or tokens", "fraction of the limit")
     for label, prefix, variable in (("decode", "decode_deferred", "B"), ("prefill", "prefill_chunk", "T"),
-                                    ("projection, BF16", "projection_row_stable/BF16", "rows"),
+                                    ("projection, BF16, row-stable", "projection_row_stable/BF16", "rows"),
+                                    ("projection, BF16, GEMM", "projection_sequence_gemm/BF16", "rows"),
                                     ("layer decode", "layer_decode/BF16", "B"), ("layer prefill", "layer_prefill/BF16", "T")):
         plot.line(label, points_of(fractions, prefix, variable))
     plots[f"performance-{name}-limit.svg"] = plot.svg()
@@ -177,7 +178,7 @@ def section(name, run):
         for case, rows in run["beside"].items():
             for peer, row in rows.items():
                 out.append(f"| `{case}` | {peer} | {row['ours_us']:,.1f} | {row['time_us']:,.1f} | {row['ratio']:.2f} | "
-                           f"{row['least']:.2f} .. {row['most']:.2f} |")
+                           + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|"))
         out.append("")
     out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound |", "|---|--:|--:|--:|--:|---|"]
     for case, row in run["cases"].items():

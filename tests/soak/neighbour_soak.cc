@@ -3,8 +3,9 @@
 //   neighbour_soak --server=build/cpu/bin/gdn_server --seconds=60
 //
 // A server with small limits, one well-behaved principal that decodes at a fixed rate, first alone and then beside a
-// hostile one (hostile.h) in a process of its own. Of more than two processors the server gets the lower half and the
-// clients the upper one; else they share them. Until the server verifies callers, it tells those that are not listed
+// hostile one (hostile.h) in a process of its own. Of eight processors and more the server gets the lower half, the
+// hostile one three quarters of the others and the well-behaved one the rest, for on separate machines they would not
+// wait for each other's threads; of fewer the clients share the upper half, and of two all share both. Until the server verifies callers, it tells those that are not listed
 // apart by the address that they call from; so the well-behaved one comes by a Unix socket, and the hostile one from
 // 127.0.0.1, with all principals that it invents. Prints what both were answered, and what the server took.
 // Exit code 1 where the well-behaved one sees an error or another bit than was learnt, the server takes more memory
@@ -112,16 +113,20 @@ std::string Text(const std::string& file) {
   return text.str();
 }
 
-// The processors, in two halves where there are more than two; else both have all.
-struct Halves {
+// Who may run where; with few processors the lists are the same.
+struct Shares {
   std::vector<int> server;
-  std::vector<int> clients;
+  std::vector<int> hostile;
+  std::vector<int> well_behaved;
 };
-Halves SplitProcessors() {
+Shares ShareProcessors() {
   const std::vector<int> all = Processors();
-  if (all.size() <= 2) return {.server = all, .clients = all};
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  return {.server = {all.begin(), middle}, .clients = {middle, all.end()}};
+  if (all.size() <= 2) return {.server = all, .hostile = all, .well_behaved = all};
+  const auto at = [&all](size_t i) { return all.begin() + static_cast<std::ptrdiff_t>(i); };
+  const size_t middle = all.size() / 2;
+  if (all.size() < 8) return {{all.begin(), at(middle)}, {at(middle), all.end()}, {at(middle), all.end()}};
+  const size_t last = all.size() - (all.size() - middle) / 4;
+  return {{all.begin(), at(middle)}, {at(middle), at(last)}, {at(last), all.end()}};
 }
 
 // Where the time of the slowest fiftieth of the client's last calls went.
@@ -182,19 +187,20 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
 
   // All processes before any connection is made.
   const std::string machine = MachineName();
-  const Halves halves = SplitProcessors();
-  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.server));
+  const Shares shares = ShareProcessors();
+  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(shares.server));
   ServerProcess undisturbed(program, undisturbed_flags, folder, "undisturbed");
   GDN_RETURN_IF_ERROR(undisturbed.Start());
   ServerProcess server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());
-  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(halves.clients));
+  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(shares.hostile));
   GDN_ASSIGN_OR_RETURN(
       ChildProcess hostile,
       ChildProcess::Start({self, StrCat("--hostile_to=", server.target()), StrCat("--begin_file=", begin_file),
                            StrCat("--seconds=", seconds), StrCat("--patience=", absl::GetFlag(FLAGS_patience)),
                            StrCat("--kinds=", absl::StrJoin(absl::GetFlag(FLAGS_kinds), ","))},
                           hostile_log));
+  GDN_RETURN_IF_ERROR(ThisThreadRunsOn(shares.well_behaved));
   GDN_ASSIGN_OR_RETURN(const ProcessFigures at_rest, ReadProcess(server.pid()));
   GDN_ASSIGN_OR_RETURN(const StepFeed feed, LearnFeed(undisturbed.target()));
   undisturbed.Kill();
@@ -217,8 +223,10 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
 
   GDN_ASSIGN_OR_RETURN(const ProcessFigures after, ReadProcess(server.pid()));
   const int64_t limit = at_rest.resident_bytes + limits.sum();
-  absl::PrintF("neighbour_soak on %s; the server has %d of them, the clients %s\n", machine, halves.server.size(),
-               halves.server == halves.clients ? "the same" : "the others");
+  absl::PrintF(
+      "neighbour_soak on %s; the server runs on %d, the hostile client on %d%s, the well-behaved one on %d%s\n",
+      machine, shares.server.size(), shares.hostile.size(), shares.hostile == shares.server ? " (the same)" : "",
+      shares.well_behaved.size(), shares.well_behaved == shares.hostile ? " (the same)" : "");
   Print("alone", alone);
   Print("beside", beside);
   GDN_RETURN_IF_ERROR(PrintSlowest(socket, "Bearer beside"));

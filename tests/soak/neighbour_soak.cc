@@ -5,12 +5,13 @@
 // A server with small limits, one well-behaved principal that decodes at a fixed rate, first alone and then beside a
 // hostile one (hostile.h) in a process of its own. Of eight processors and more the server gets the lower half, the
 // hostile one three quarters of the others and the well-behaved one the rest, for on separate machines they would not
-// wait for each other's threads; of fewer the clients share the upper half, and of two all share both. Until the server verifies callers, it tells those that are not listed
-// apart by the address that they call from; so the well-behaved one comes by a Unix socket, and the hostile one from
-// 127.0.0.1, with all principals that it invents. Prints what both were answered, and what the server took.
-// Exit code 1 where the well-behaved one sees an error or another bit than was learnt, the server takes more memory
-// than its flags allow, a kind of hostility is not refused, or, with --check_times, the well-behaved one's p99 is more
-// than twice, or its rate less than nine tenths, of what they should be.
+// wait for each other's threads; of fewer the clients share the upper half, and of two all share both. Until the
+// server verifies callers, it tells those that are not listed apart by the address that they call from; so the well-
+// behaved one comes by a Unix socket, and the hostile one from 127.0.0.1, with all principals that it invents. Prints
+// what both were answered, and what the server took. Exit code 1 where the well-behaved one sees an error or another
+// bit than was learnt, the server takes more memory than its flags allow, a kind of hostility is not refused, or, with
+// --check_times, the well-behaved one's p99 is more than twice, or its rate less than nine tenths, of what they should
+// be.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>

@@ -22,7 +22,7 @@ namespace gdn {
 namespace {
 
 // Raised whenever a GPU operator's bits change.
-constexpr int kKernelVersion = 3;
+constexpr int kKernelVersion = 4;
 
 struct DestroysStream {
   void operator()(const gpu::Stream* stream) const {

@@ -1,11 +1,11 @@
 // y = x W^T: the layer's in- and out-projections.
 //
 // Thread safety: any number of calls at a time (the thread pool permitting). Ownership: none.
-// Two paths with different orders of summation, so the caller says which:
+// Two paths, whose orders of summation may differ, so the caller says which:
 //   kRowStable     few rows, bound by reading W. Each output is summed over features in one fixed order, however
 //                  many rows the call has: batching cannot change a bit. Decode.
-//   kSequenceGemm  the rows of a prefill, by a GEMM over fixed tiles. On the CPU a library's, whose order may follow
-//                  the number of rows: of one sequence. On the GPU that order is fixed too, but not kRowStable's.
+//   kSequenceGemm  the rows of a prefill. On the CPU by a library's GEMM, whose order may follow the number of rows: of
+//                  one sequence. On the GPU the order is kRowStable's.
 // Sums are float32; BF16 and F16 inputs and weights are widened exactly, outputs rounded to nearest even.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
@@ -53,8 +53,9 @@ void ProjectionReference(const ProjectionParams& params);
 // RESOURCE_EXHAUSTED where there is no memory for a copy of x.
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 
-// One to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch. INVALID_ARGUMENT where x, its stride,
-// rows, the path or the number of input features differ between them. The order of sums depends on the path alone.
+// One to kMaxProjectionsPerLaunch matrices on the same rows of x, in one launch. INVALID_ARGUMENT where x, its stride,
+// rows, the path or the number of input features differ between them. Weights of several dtypes take a launch each.
+// Every sum has the one order of projection_args.h, on either path.
 inline constexpr int kMaxProjectionsPerLaunch = 4;
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream);
 

@@ -1,9 +1,15 @@
-// What the two GPU paths of a projection take: up to four matrices on the same rows of x, as kernels see them.
+// What the GPU kernels of a projection take: up to four matrices on the same rows of x, as kernels see them; and the
+// one order of sums that they all keep.
+//
+// Order of a sum: features are cut into groups of kGroupFeatures. A group's products are added first to last by
+// multiply-adds, beginning at zero; then the groups' sums, first to last, beginning at zero. Nothing else (rows in the
+// call, path, kernel, tile, wave, grid, dtype, alignment) has a part in it. One running sum over thousands of features
+// would err by 1e-6.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //
 //   const ProjectionArgs args = MakeProjectionArgs(params, /*outputs_per_tile=*/64);
-//   GDN_RETURN_IF_ERROR(LaunchRowStable(args, stream));
+//   return Launch("projection_tiles", kernel, {blocks}, kThreads, stream, args);
 #pragma once
 
 #include <cstdint>
@@ -11,10 +17,14 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "kernels/gpu/device.h"
 #include "kernels/gpu/stream.h"
+#include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/projection.h"
 
 namespace gdn::gpu {
+
+inline constexpr int kGroupFeatures = 64;
 
 struct ProjectionMatrix {
   const void* weight;
@@ -22,7 +32,6 @@ struct ProjectionMatrix {
   int64_t y_stride;
   int32_t outputs;     // rows of the weight matrix
   int32_t first_tile;  // of the launch's tiles of outputs
-  DType dtype;         // of the weights
   DType y_dtype;
 };
 
@@ -35,16 +44,51 @@ struct ProjectionArgs {
   int32_t row_tiles;
   int32_t output_tiles;
   DType x_dtype;
-  bool x_vector;  // x's rows allow loads of four elements
 };
 
 // `params` are validated and have rows. Matrices without outputs are left out.
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile);
 
-// True where the rows of all weights allow 16-byte loads.
-bool WeightsAllowVectors(absl::Span<const ProjectionParams> params);
+// True where the rows of all weights allow 16-byte loads, and those of x loads of four elements.
+bool AllowsVectors(absl::Span<const ProjectionParams> params);
 
-absl::Status LaunchRowStable(absl::Span<const ProjectionParams> params, const Stream& stream);
-absl::Status LaunchSequenceGemm(absl::Span<const ProjectionParams> params, const Stream& stream);
+// Where a lane finds x's rows from `first_row` on. A copy: a pointer to a kernel's arguments would put them into
+// scratch memory.
+struct XRows {
+  const void* data;
+  int64_t first;  // element
+  int64_t stride;
+  int32_t rows;  // that are left, if they fit
+  int32_t features;
+  DType dtype;
+
+  __device__ __forceinline__ XRows(const ProjectionArgs& p, int64_t first_row)
+      : data(p.x),
+        first(first_row * p.x_stride),
+        stride(p.x_stride),
+        rows(p.rows - first_row < 0x7fffffff ? static_cast<int32_t>(p.rows - first_row) : 0x7fffffff),
+        features(p.features),
+        dtype(p.x_dtype) {}
+  // Features [f, f + 4) of `row`, raw; zeros past the last of either. kVector: as AllowsVectors. kWide: float32.
+  template <bool kVector, bool kWide = false>
+  __device__ __forceinline__ Vec4 Load(int32_t row, int32_t f) const {
+    return LoadRaw4(data, kWide ? DType::kF32 : dtype, first + row * stride + f, row < rows ? features - f : 0,
+                    kVector);
+  }
+  template <bool kWide = false>
+  __device__ __forceinline__ Vec4 Widen(const Vec4& raw) const {
+    return WidenRaw4(raw, kWide ? DType::kF32 : dtype);
+  }
+};
+
+// Up to so many rows LaunchFewRows is the faster one.
+inline constexpr int64_t kFewRows = 8;
+
+// `params` are validated, have rows, and weights of one dtype.
+absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
+// Where GemmFillsDevice.
+absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);
+bool GemmFillsDevice(absl::Span<const ProjectionParams> params, const Stream& stream);
 
 }  // namespace gdn::gpu

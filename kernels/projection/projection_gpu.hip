@@ -1,6 +1,6 @@
-// Projections on the GPU: which path, and the arguments of both.
+// Projections on the GPU: which kernel, and the arguments of all.
 //
-// The kernels: projection_row_stable_gpu.hip, projection_gemm_gpu.hip.
+// The kernels: projection_few_rows_gpu.hip, projection_tiles_gpu.hip, projection_gemm_gpu.hip.
 
 #include <cstddef>
 
@@ -23,7 +23,6 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   args.x_stride = first.x_stride;
   args.rows = first.rows;
   args.features = static_cast<int32_t>(first.weight.cols);
-  args.x_vector = first.weight.cols % 4 == 0 && AllowsRaw4(first.x.data, first.x.dtype, first.x_stride);
   size_t used = 0;
   for (const ProjectionParams& p : params) {
     if (p.weight.rows == 0) continue;
@@ -32,7 +31,6 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
                              .y_stride = p.y_stride,
                              .outputs = static_cast<int32_t>(p.weight.rows),
                              .first_tile = args.output_tiles,
-                             .dtype = p.weight.dtype,
                              .y_dtype = p.y.dtype};
     args.output_tiles += static_cast<int32_t>(CeilDivide(p.weight.rows, outputs_per_tile));
   }
@@ -40,14 +38,24 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   return args;
 }
 
-bool WeightsAllowVectors(absl::Span<const ProjectionParams> params) {
-  if (params[0].weight.cols % 8 != 0) return false;
+bool AllowsVectors(absl::Span<const ProjectionParams> params) {
+  const ProjectionParams& first = params[0];
+  if (first.weight.cols % 8 != 0 || !AllowsRaw4(first.x.data, first.x.dtype, first.x_stride)) return false;
   for (const ProjectionParams& p : params) {
     if (p.weight.rows > 0 && !Aligned16(p.weight.data)) return false;
   }
   return true;
 }
 
+namespace {
+
+// Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.
+absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  if (params[0].rows <= kFewRows) return LaunchFewRows(params, stream);
+  return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, stream);
+}
+
+}  // namespace
 }  // namespace gpu
 
 namespace {
@@ -86,11 +94,15 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
 
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateTogether(params));
-  bool any = false;
-  for (const ProjectionParams& p : params) any = any || (p.rows > 0 && p.weight.rows > 0);
-  if (!any) return absl::OkStatus();
-  return params[0].path == ProjectionPath::kSequenceGemm ? gpu::LaunchSequenceGemm(params, stream)
-                                                         : gpu::LaunchRowStable(params, stream);
+  if (params[0].rows == 0) return absl::OkStatus();
+  // Neighbours of one dtype share a launch.
+  while (!params.empty()) {
+    size_t count = 1;
+    while (count < params.size() && params[count].weight.dtype == params[0].weight.dtype) ++count;
+    GDN_RETURN_IF_ERROR(gpu::LaunchFastest(params.first(count), stream));
+    params.remove_prefix(count);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gdn

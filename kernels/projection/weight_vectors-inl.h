@@ -83,4 +83,12 @@ __device__ __forceinline__ typename Weights::Raw LoadEight(const typename Weight
   }
 }
 
+// On the host: function(Bf16Weights()), or that of another dtype.
+template <typename Function>
+auto WithWeights(DType dtype, Function&& function) {
+  if (dtype == DType::kBF16) return function(Bf16Weights());
+  if (dtype == DType::kF16) return function(F16Weights());
+  return function(F32Weights());
+}
+
 }  // namespace gdn::gpu

@@ -23,13 +23,13 @@ constexpr DType kDtypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 struct Problem {
   Problem(DType dtype, int64_t rows, int64_t outputs, int64_t features) {
     Random random(5);
-    x = random.Normal(rows * (features + 2));
+    x = random.Normal(rows * (features + 4));
     const std::vector<float> w = random.Normal(outputs * features);
     stored.resize(w.size() * DTypeSize(dtype));
     ConvertFromFloat(w.data(), w.size(), dtype, stored.data());
     params = {.rows = rows,
               .x = x.data(),
-              .x_stride = features + 2,
+              .x_stride = features + 4,
               .weight = {dtype, stored.data(), outputs, features},
               .y_stride = outputs + 3};
   }
@@ -116,6 +116,29 @@ TEST_P(Projection, GemmRowsDoNotDependOnOtherRows) {
   few.params.rows = kGemmRows + 4;
   const std::vector<float> y = few.Run(ProjectionPath::kSequenceGemm, backend());
   EXPECT_TRUE(BitEqual(y, absl::MakeConstSpan(many.Run(ProjectionPath::kSequenceGemm, backend())).first(y.size())));
+}
+
+// Both paths, and whatever kernels their rows choose.
+TEST_P(Projection, OnTheGpuEveryNumberOfRowsHasOneOrderOfSums) {
+  if (on_cpu()) GTEST_SKIP() << "the library's GEMM has an order of its own";
+  for (const DType dtype : kDtypes) {
+    Problem all(dtype, /*rows=*/300, /*outputs=*/70, /*features=*/776);
+    const std::vector<float> expected = all.Run(ProjectionPath::kSequenceGemm, backend());
+    for (const ProjectionPath path : kPaths) {
+      for (const int64_t rows : {1, 2, 4, 8, 9, 33, 65, 129}) {
+        Problem few = all;
+        few.params.rows = rows;
+        few.params.weight.data = few.stored.data();
+        few.params.x = few.x.data();
+        const std::vector<float> y = few.Run(path, backend());
+        EXPECT_TRUE(BitEqual(y, absl::MakeConstSpan(expected).first(y.size()))) << DTypeName(dtype) << " " << rows;
+        few.params.weight.rows = 40;  // of a tile of outputs
+        EXPECT_TRUE(
+            BitEqual(absl::MakeConstSpan(few.Run(path, backend())).first(40), absl::MakeConstSpan(expected).first(40)))
+            << DTypeName(dtype) << " " << rows;
+      }
+    }
+  }
 }
 
 // Past a row's last feature lies the next row's first: it must not be read into a sum, not even times zero.

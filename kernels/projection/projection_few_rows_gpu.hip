@@ -1,0 +1,251 @@
+// y = x W^T for few rows on the GPU: decode.
+//
+// Order of a sum: projection_args.h.
+// Threads: a team of kTeamLanes lanes computes a group of features for its tile's outputs, one or two to a lane, and
+// kRows rows; the block's teams take neighbouring groups. Weights arrive as the matrix lies, 32 or 64 bytes of an
+// output side by side, and pass through LDS so that a lane finds its own outputs' features in order; the next stage's
+// loads are on their way meanwhile. x lies beside them, read by all lanes at once. When all teams are through with a
+// group each, their sums are added in the groups' order. The row tile is the fastest grid index: tiles that want the
+// same weights run at about the same time and find them in the L2 cache.
+// Resources: up to 32 KB of LDS, two blocks a compute unit; no barrier of the block within a group. Bound by memory.
+
+#include "kernels/gpu/launch.h"
+#include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/projection_args.h"
+#include "kernels/projection/weight_vectors-inl.h"
+
+namespace gdn::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTeamLanes = 16;
+constexpr int kTeams = kThreads / kTeamLanes;
+
+template <typename Weights, int kRows>
+struct Tile {
+  // With many rows each value of x that is read from LDS serves two outputs.
+  static constexpr int kLaneOutputs = kRows <= 2 ? 1 : 2;
+  static constexpr int kOutputs = kTeamLanes * kLaneOutputs;
+  // A stage: neighbouring features of each output, kVectors times eight of them.
+  static constexpr int kElementBytes = static_cast<int>(sizeof(typename Weights::Element));
+  static constexpr int kFeatures = 64 / kLaneOutputs / kElementBytes;
+  static constexpr int kVectors = kFeatures / kWeightVector;
+  static constexpr int kQuads = kFeatures / 4;
+  static constexpr int kGroupStages = kGroupFeatures / kFeatures;
+  static constexpr int kRawFloats = kWeightVector * kElementBytes / 4;
+  static constexpr int kWeightLoads = kOutputs * kVectors / kTeamLanes;
+  static constexpr int kXLoads = (kRows * kQuads + kTeamLanes - 1) / kTeamLanes;
+  // LDS of a team. The gaps: an odd number of 16 bytes from output to output, and teams of a wave apart, so that what
+  // is read at once lies in different banks.
+  static constexpr int kOutputFloats = kVectors * kRawFloats + 4;
+  static constexpr int kWeightFloats = kOutputs * kOutputFloats - 4;  // no gap after the last
+  static constexpr int kXFloats = kRows * kFeatures + 4;
+
+  struct Shared {
+    LdsArray<float, kTeams * kWeightFloats> w;
+    LdsArray<float, kTeams * kXFloats> x;
+  };
+  // A lane's share of a stage, between memory and LDS.
+  struct Stage {
+    typename Weights::Raw w[kWeightLoads];
+    Vec4 x[kXLoads];
+  };
+};
+
+template <typename Weights, bool kVector, int kRows>
+class Team {
+ public:
+  using T = Tile<Weights, kRows>;
+  using Stage = typename T::Stage;
+
+  __device__ __forceinline__ Team(const ProjectionArgs& p, const ProjectionMatrix& m, int32_t first_output,
+                                  int64_t first_row, typename T::Shared& s)
+      : x_from_(p, first_row),
+        weights_(static_cast<const typename Weights::Element*>(m.weight)),
+        last_output_(m.outputs - 1),
+        first_output_(first_output),
+        s_(s) {}
+
+  // Features [feature, feature + kFeatures); zeros past the last.
+  __device__ __forceinline__ void Load(int32_t feature, Stage& stage) const {
+#pragma unroll
+    for (int i = 0; i < T::kWeightLoads; ++i) {
+      const int index = Lane() + i * kTeamLanes;
+      const int32_t output = first_output_ + index / T::kVectors;
+      const int32_t f = feature + index % T::kVectors * kWeightVector;
+      const auto* row = weights_ + int64_t{output < last_output_ ? output : last_output_} * x_from_.features;
+      stage.w[i] = LoadEight<Weights, kVector>(row + f, x_from_.features - f);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int index = Lane() + i * kTeamLanes;
+      if (index >= kRows * T::kQuads) break;
+      stage.x[i] = x_from_.Load<kVector>(index / T::kQuads, feature + index % T::kQuads * 4);
+    }
+  }
+
+  __device__ __forceinline__ void Store(const Stage& stage) const {
+#pragma unroll
+    for (int i = 0; i < T::kWeightLoads; ++i) {
+      const int index = Lane() + i * kTeamLanes;
+      const int at = WeightsAt(index / T::kVectors) + index % T::kVectors * T::kRawFloats;
+      const auto* raw = reinterpret_cast<const Vec4*>(&stage.w[i]);
+#pragma unroll
+      for (int j = 0; j < T::kRawFloats / 4; ++j) s_.w.Store4(at + 4 * j, raw[j]);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int index = Lane() + i * kTeamLanes;
+      if (index >= kRows * T::kQuads) break;
+      s_.x.Store4(XAt() + index * 4, x_from_.Widen(stage.x[i]));
+    }
+  }
+
+  // sum[r][o] += the stage's products, in order.
+  __device__ __forceinline__ void Multiply(float (&sum)[kRows][T::kLaneOutputs]) const {
+#pragma unroll kRows <= 2 ? T::kVectors : 1  // more would take more registers than there are
+    for (int v = 0; v < T::kVectors; ++v) {
+      float w[T::kLaneOutputs][kWeightVector];
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) {
+        typename Weights::Raw raw;
+        auto* parts = reinterpret_cast<Vec4*>(&raw);
+#pragma unroll
+        for (int j = 0; j < T::kRawFloats / 4; ++j) {
+          parts[j] = s_.w.Load4(WeightsAt(Lane() + o * kTeamLanes) + v * T::kRawFloats + 4 * j);
+        }
+        Weights::Widen(raw, w[o]);
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        float x[kWeightVector];
+        Unpack4(s_.x.Load4(XAt() + r * T::kFeatures + v * kWeightVector), x);
+        Unpack4(s_.x.Load4(XAt() + r * T::kFeatures + v * kWeightVector + 4), x + 4);
+#pragma unroll
+        for (int o = 0; o < T::kLaneOutputs; ++o) {
+#pragma unroll
+          for (int i = 0; i < kWeightVector; ++i) sum[r][o] = fmaf(x[i], w[o][i], sum[r][o]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ static int Lane() { return static_cast<int>(threadIdx.x) % kTeamLanes; }
+  __device__ __forceinline__ static int Index() { return static_cast<int>(threadIdx.x) / kTeamLanes; }
+
+ private:
+  __device__ __forceinline__ static int WeightsAt(int output) {
+    return Index() * T::kWeightFloats + output * T::kOutputFloats;
+  }
+  __device__ __forceinline__ static int XAt() { return Index() * T::kXFloats; }
+
+  const XRows x_from_;
+  const typename Weights::Element* weights_;
+  const int32_t last_output_;
+  const int32_t first_output_;
+  typename T::Shared& s_;
+};
+
+template <typename Weights, bool kVector, int kRows>
+__device__ __forceinline__ void Project(const ProjectionArgs& p, const ProjectionMatrix& m, int32_t first_output,
+                                        int64_t first_row, typename Tile<Weights, kRows>::Shared& s) {
+  using T = Tile<Weights, kRows>;
+  constexpr int kResults = kRows * T::kOutputs;
+  static_assert(kResults <= kThreads && kTeams * kResults <= kTeams * T::kWeightFloats);
+  const Team<Weights, kVector, kRows> team(p, m, first_output, first_row, s);
+  const int mine = static_cast<int>(threadIdx.x);
+  const int team_index = mine / kTeamLanes;
+  const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
+  const auto first_feature = [team_index](int32_t round) { return (round * kTeams + team_index) * kGroupFeatures; };
+  typename T::Stage ahead;
+  team.Load(first_feature(0), ahead);
+  float total = 0.0f;  // of the tile's result number `mine`
+  for (int32_t round = 0; round * kTeams < groups; ++round) {
+    float sum[kRows][T::kLaneOutputs];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) sum[r][o] = 0.0f;
+    }
+#pragma unroll 1
+    for (int stage = 0; stage < T::kGroupStages; ++stage) {
+      WaveBarrier();
+      team.Store(ahead);
+      WaveBarrier();
+      const bool last = stage + 1 == T::kGroupStages;
+      team.Load(last ? first_feature(round + 1) : first_feature(round) + (stage + 1) * T::kFeatures, ahead);
+      team.Multiply(sum);
+    }
+    SyncThreads();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) {
+        s.w[(team_index * kRows + r) * T::kOutputs + mine % kTeamLanes + o * kTeamLanes] = sum[r][o];
+      }
+    }
+    SyncThreads();
+    if (mine < kResults) {
+#pragma unroll
+      for (int t = 0; t < kTeams; ++t) {
+        if (round * kTeams + t < groups) total += s.w[t * kResults + mine];
+      }
+    }
+    SyncThreads();
+  }
+  const int64_t row = first_row + mine / T::kOutputs;
+  const int32_t output = first_output + mine % T::kOutputs;
+  if (mine < kResults && row < p.rows && output < m.outputs) {
+    StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total);
+  }
+}
+
+// Blocks that a multiprocessor's registers are to hold, on waves of 32: a matrix of some thousand outputs is then one
+// round of them.
+template <typename Weights, int kWave, int kRows>
+inline constexpr int kResidentBlocks = kWave == 64                                            ? 1
+                                       : kRows == 1 && sizeof(typename Weights::Element) == 2 ? 4
+                                       : kRows <= 2                                           ? 3
+                                                                                              : 2;
+
+template <typename Weights, int kWave, int kRows, bool kVector>
+__global__ __launch_bounds__(kThreads, (kResidentBlocks<Weights, kWave, kRows>)) void FewRowsKernel(ProjectionArgs p) {
+  using T = Tile<Weights, kRows>;
+  auto& s = SharedMemory<typename T::Shared>();
+  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
+  const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
+  ProjectionMatrix m = p.matrices[0];
+#pragma unroll
+  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
+    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
+  }
+  const int64_t first_row = int64_t{row_tile} * kRows;
+  const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
+  Project<Weights, kVector, kRows>(p, m, first_output, first_row, s);
+}
+
+template <typename Weights, int kRows, bool kVector>
+absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  ProjectionArgs args = MakeProjectionArgs(params, Tile<Weights, kRows>::kOutputs);
+  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, kRows));
+  return WithWaveWidth(stream, "projection_few_rows", [&](auto wave) {
+    return Launch("projection_few_rows", FewRowsKernel<Weights, wave(), kRows, kVector>,
+                  {int64_t{args.row_tiles} * args.output_tiles}, kThreads, stream, args);
+  });
+}
+
+}  // namespace
+
+absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  return WithWeights(params[0].weight.dtype, [&](auto weights) {
+    using Weights = decltype(weights);
+    if (!AllowsVectors(params)) return LaunchRows<Weights, 4, false>(params, stream);
+    const int64_t rows = params[0].rows;
+    if (rows == 1) return LaunchRows<Weights, 1, true>(params, stream);
+    if (rows == 2) return LaunchRows<Weights, 2, true>(params, stream);
+    if (rows <= 4) return LaunchRows<Weights, 4, true>(params, stream);
+    return LaunchRows<Weights, 8, true>(params, stream);
+  });
+}
+
+}  // namespace gdn::gpu

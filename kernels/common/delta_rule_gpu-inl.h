@@ -2,7 +2,7 @@
 //
 // On the GPU the base is [HV][V][K]: a value column's K elements are contiguous. 16 lanes hold a column, kElements
 // each: element 64 i + 4 lane + c is x[4 i + c] of its lane, zero past K. The choice of lanes and the order of sums are
-// the same for every wave width, batch and path, so that bits are.
+// the same for every wave width, batch and path, so that bits are; the chunked path for waves of 32 has its own.
 // Thread safety: pure functions. For *_gpu.hip files only.
 //
 //   float k[kElements];

@@ -38,4 +38,12 @@ struct ChunkArgs {
 // The first kernel: t, p and the decays of every chunk.
 absl::Status PrepareChunks(const ChunkArgs& args, const DeviceBatch& batch, const Stream& stream);
 
+// The path for waves of 32 (delta_rule_split_gpu.hip), of keys up to kSplitMostKeys. `states` holds as many chunks'
+// states as fit 64 MiB, about what an L2 keeps until they are read; never less than one chunk's of one sequence.
+inline constexpr int32_t kSplitMostKeys = 128;
+inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
+int64_t SplitWorkspaceFloats(const LayerDims& dims, int64_t sequences, int64_t max_length);
+absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* prepared, float* states,
+                               const Stream& stream);
+
 }  // namespace gdn::gpu

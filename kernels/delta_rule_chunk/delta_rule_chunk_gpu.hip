@@ -6,6 +6,7 @@
 // one in each lane: row b * kRows + lane / kColumns, column lane % kColumns, for kBatches values b of a chunk. X and U
 // stay among a group's own lanes, so only the chunk's K and Q (one after the other in one buffer) and T, P need block
 // barriers.
+// Waves of 32 take this path for K above 128 alone; the others' is delta_rule_split_gpu.hip.
 // Resources: kColumns = 2, K = 128: 128 VGPRs or fewer, 30 KB of LDS: two blocks a CU. Bound by VALU.
 
 #include <algorithm>
@@ -284,13 +285,31 @@ absl::Status LaunchChunk(const DeltaRuleParams& params, const DeviceBatch& batch
   return Launch("delta_rule_chunk", kernel, grid, kDeltaRuleThreads, stream, args);
 }
 
+template <int... kWidths>
+constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
+  return ((kWidths == 32) || ...);
+}
+
+int64_t PreparedFloats(const DeltaRuleParams& params) {
+  return ChunkBlock(params.batch.tokens(), params.batch.sequences, 0, params.pool.layout.dims().value_heads, 0) *
+         ChunkWorkspace::kFloats;
+}
+
 }  // namespace
 }  // namespace gpu
 
 int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params) {
   if (params.batch.sequences == 0) return 0;
-  return gpu::ChunkBlock(params.batch.tokens(), params.batch.sequences, 0, params.pool.layout.dims().value_heads, 0) *
-         gpu::ChunkWorkspace::kFloats;
+  const LayerDims& dims = params.pool.layout.dims();
+  int64_t floats = gpu::PreparedFloats(params);
+  if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
+    if (dims.key_dim <= gpu::kSplitMostKeys) {
+      int32_t longest = 0;
+      for (int32_t i = 0; i < params.batch.sequences; ++i) longest = std::max(longest, params.batch.length(i));
+      floats += gpu::SplitWorkspaceFloats(dims, params.batch.sequences, longest);
+    }
+  }
+  return floats;
 }
 
 absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, float* workspace,
@@ -303,6 +322,11 @@ absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceB
     return DeltaRuleScanGpu(params, batch, stream);
   }
   GDN_RETURN_IF_ERROR(RequirePointer("DeltaRuleChunk", "workspace", workspace));
+  if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
+    if (stream.wave_width == 32 && dims.key_dim <= gpu::kSplitMostKeys) {
+      return gpu::DeltaRuleSplitGpu(params, batch, workspace, workspace + gpu::PreparedFloats(params), stream);
+    }
+  }
   // Two columns a group once they give every processor two blocks, and K keeps them busy; else one.
   const int64_t wide_blocks =
       int64_t{batch.sequences} * dims.value_heads * gpu::CeilDivide(dims.value_dim, 2 * gpu::kDeltaRuleGroups);

@@ -88,13 +88,14 @@ std::vector<std::string> HostBackends() {
   return {"cpu"};
 }
 
-std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name) {
+std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name, bool any_wave) {
   std::vector<std::unique_ptr<Backend>> others;
   if (name == "cpu") {
     for (const int threads : {1, 3, 5}) others.push_back(*MakeCpuBackend({.threads = threads}));
   } else {
     others.push_back(*MakeExecutor(name, "1"));
-    others.push_back(*MakeExecutor(name == "host64" ? "host32" : "host64", "200"));
+    const std::string other_wave = name == "host64" ? "host32" : "host64";
+    others.push_back(*MakeExecutor(any_wave ? other_wave : name, "200"));
   }
   return others;
 }

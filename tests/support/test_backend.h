@@ -36,9 +36,9 @@ std::vector<std::string> WithGpus(std::vector<std::string> names);
 // Those whose memory a test may read and write in place: "cpu", and the executor's where tests run on it and its
 // streams do not run behind them.
 std::vector<std::string> HostBackends();
-// Others that promise the bits of a host backend: of fewer and more threads, or of the other wave and of smaller and
-// larger grids.
-std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name);
+// Others that promise the bits of a host backend: of fewer and more threads, or of smaller and larger grids; of the
+// other wave too, but for operators that take another path there (any_wave false).
+std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name, bool any_wave);
 
 // Is run once on each of the backends named. Skipped where the GPU sources were built for a device and there is none.
 class BackendTest : public testing::TestWithParam<std::string> {
@@ -48,7 +48,9 @@ class BackendTest : public testing::TestWithParam<std::string> {
   }
   Backend& backend() { return **backend_; }
   bool on_cpu() const { return GetParam() == "cpu"; }
-  std::vector<std::unique_ptr<Backend>> OthersOfTheSameBits() const { return BackendsOfTheSameBits(GetParam()); }
+  std::vector<std::unique_ptr<Backend>> OthersOfTheSameBits(bool any_wave = true) const {
+    return BackendsOfTheSameBits(GetParam(), any_wave);
+  }
 
  private:
   absl::StatusOr<std::unique_ptr<Backend>> backend_ = MakeBackend(GetParam());

@@ -1,0 +1,157 @@
+// What the two kernels of delta_rule_split_gpu.hip share: spans of chunks, tiles of 8 rows x 4 columns a lane, and rows
+// on their way through registers into LDS.
+//
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   const Place place = ThisPlace();
+//   float sum[kTileRows][4] = {};
+//   MultiplyTile<kC>(sh.q, 0, kKeys + 4, sh.b, place.quarter * kTile, place, sum);
+#pragma once
+
+#include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
+
+namespace gdn::gpu::split {
+
+inline constexpr int kC = kGpuChunkTokens;
+inline constexpr int kThreads = 128;
+inline constexpr int kQuarters = 4;
+inline constexpr int kLanes = kThreads / kQuarters;
+inline constexpr int kSlice = 32;                 // columns of a states block, and of a quarter of an outputs block
+inline constexpr int kTile = kC * kSlice;         // floats
+inline constexpr int kColumnGroups = kSlice / 4;  // of 4 neighbours
+inline constexpr int kRowGroups = kLanes / kColumnGroups;
+inline constexpr int kTileRows = kC / kRowGroups;  // of a lane: rows row_group + kRowGroups * r
+inline constexpr int kStride = kC + 4;
+static_assert(kC == 32 && kTileRows == 8);
+
+struct Place {
+  int quarter, lane, row_group, column;  // column: the first of this lane's 4 in its slice
+};
+__device__ __forceinline__ Place ThisPlace() {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kLanes;
+  return {thread / kLanes, lane, lane / kColumnGroups, lane % kColumnGroups * 4};
+}
+
+// row[at .. at + 3], zero from `count` on.
+template <bool kExact>
+__device__ __forceinline__ Vec4 LoadGuarded(const float* row, int at, int count) {
+  if constexpr (kExact) {
+    return Load4(row + at);
+  } else {
+    Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
+    if (at < count) x.x = row[at];
+    if (at + 1 < count) x.y = row[at + 1];
+    if (at + 2 < count) x.z = row[at + 2];
+    if (at + 3 < count) x.w = row[at + 3];
+    return x;
+  }
+}
+template <bool kExact>
+__device__ __forceinline__ void StoreGuarded(float* row, int at, int count, const Vec4& x) {
+  if constexpr (kExact) {
+    Store4(row + at, x);
+  } else {
+    if (at < count) row[at] = x.x;
+    if (at + 1 < count) row[at + 1] = x.y;
+    if (at + 2 < count) row[at + 2] = x.z;
+    if (at + 3 < count) row[at + 3] = x.w;
+  }
+}
+
+__device__ __forceinline__ void AddScaled(float scale, const Vec4& x, float (&sum)[4]) {
+  sum[0] = fmaf(scale, x.x, sum[0]);
+  sum[1] = fmaf(scale, x.y, sum[1]);
+  sum[2] = fmaf(scale, x.z, sum[2]);
+  sum[3] = fmaf(scale, x.w, sum[3]);
+}
+
+// sum[r] += a[row_group + 4 r][0 .. kDepth) b[0 .. kDepth)[column .. column + 3], of which b has rows of kSlice.
+template <int kDepth, typename A, typename B>
+__device__ __forceinline__ void MultiplyTile(A& a, int a_at, int a_stride, B& b, int b_at, const Place& place,
+                                             float (&sum)[kTileRows][4]) {
+#pragma unroll 2
+  for (int d = 0; d < kDepth; d += 4) {
+    Vec4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = b.Load4(b_at + (d + i) * kSlice + place.column);
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      const Vec4 y = a.Load4(a_at + (place.row_group + kRowGroups * r) * a_stride + d);
+      AddScaled(y.x, x[0], sum[r]);
+      AddScaled(y.y, x[1], sum[r]);
+      AddScaled(y.z, x[2], sum[r]);
+      AddScaled(y.w, x[3], sum[r]);
+    }
+  }
+}
+
+// A chunk's rows of q or k, held in registers on their way to LDS [kC][kKeys + 4]: zero past K and past the last row.
+template <int kKeys, bool kExact>
+struct RowMover {
+  static constexpr int kRowVectors = kKeys / 4;
+  static constexpr int kStep = kThreads / kRowVectors;
+  static constexpr int kMoved = kC / kStep;
+  Vec4 ahead[kMoved];
+
+  __device__ __forceinline__ void Fetch(const float* from, int64_t stride, int rows, int key_dim) {
+    const int row = static_cast<int>(threadIdx.x) / kRowVectors;
+    const int at = static_cast<int>(threadIdx.x) % kRowVectors * 4;
+#pragma unroll
+    for (int n = 0; n < kMoved; ++n) {
+      ahead[n] = Vec4{0.0f, 0.0f, 0.0f, 0.0f};
+      if (row + n * kStep < rows) ahead[n] = LoadGuarded<kExact>(from + (row + n * kStep) * stride, at, key_dim);
+    }
+  }
+  template <typename Rows>
+  __device__ __forceinline__ void Store(Rows& to) const {
+    const int row = static_cast<int>(threadIdx.x) / kRowVectors;
+    const int at = static_cast<int>(threadIdx.x) % kRowVectors * 4;
+#pragma unroll
+    for (int n = 0; n < kMoved; ++n) to.Store4((row + n * kStep) * (kKeys + 4) + at, ahead[n]);
+  }
+};
+
+// A [C][C] matrix of a workspace block on its way to LDS [C][kStride].
+struct SquareMover {
+  Vec4 ahead[kC * kC / 4 / kThreads];
+
+  __device__ __forceinline__ void Fetch(const float* from) {
+#pragma unroll
+    for (int n = 0; n < kC * kC / 4 / kThreads; ++n) ahead[n] = Load4(from + (n * kThreads + threadIdx.x) * 4);
+  }
+  template <typename Square>
+  __device__ __forceinline__ void Store(Square& to) const {
+#pragma unroll
+    for (int n = 0; n < kC * kC / 4 / kThreads; ++n) {
+      const int i = n * kThreads + static_cast<int>(threadIdx.x);
+      to.Store4(i / (kC / 4) * kStride + i % (kC / 4) * 4, ahead[n]);
+    }
+  }
+};
+
+// The chunks that one pair of launches works on.
+struct Span {
+  float* states;  // [sequences][chunks][HV][kKeys][value_slots]
+  int32_t sequence, sequences;
+  int32_t chunk, chunks;
+  int32_t value_slots;  // V up to whole slices
+};
+
+template <int kKeys>
+__device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs& p, int sequence, int chunk, int head) {
+  const int64_t block = (int64_t{sequence} * span.chunks + chunk) * p.value_heads + head;
+  return span.states + block * kKeys * span.value_slots;
+}
+
+// Launches one span. `exact`: whole vectors everywhere, K = kKeys and V of whole slices.
+template <int kKeys>
+absl::Status LaunchStates(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream);
+template <int kKeys>
+absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream);
+extern template absl::Status LaunchStates<64>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchStates<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchOutputs<64>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchOutputs<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+
+}  // namespace gdn::gpu::split

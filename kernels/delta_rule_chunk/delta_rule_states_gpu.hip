@@ -1,0 +1,214 @@
+// The walk over a span's chunks, for waves of 32 (delta_rule_split_gpu.hip):
+//   X = V - e^G K S      U = T diag(beta) X      S <- e^{G_C} S + K^T (e^{G_C-G} U)
+// Leaves U where O goes, and each chunk's incoming S in the workspace.
+//
+// Threads: a block of 128 is 32 columns of one (sequence, value head). A quarter (32 threads) owns a quarter of K: its
+// rows of S in registers, 4 or 8 a lane by 4 columns, and a copy in LDS. K S is computed in tiles of 8 tokens x 4
+// columns a lane over a quarter of K, whose partial sums replace the copy, which is rewritten after the update. The
+// next chunk's rows are loaded while this one is computed.
+// Resources: 46.3 KB of LDS for K = 128 and 230 registers; five barriers a chunk; 1.5 bytes of LDS an
+// FMA.
+
+#include "kernels/delta_rule_chunk/delta_rule_split_gpu-inl.h"
+
+namespace gdn::gpu::split {
+namespace {
+
+template <int kKeys>
+struct StatesShared {
+  LdsArray<float, kC*(kKeys + 4)> k;
+  LdsArray<float, kQuarters * kTile> s;  // a quarter's rows of S, then its partial sums of K S
+  LdsArray<float, kTile> x;
+  LdsArray<float, kTile> u;  // e^{G_C-G} U
+  LdsArray<float, kC * kStride> t;
+  LdsArray<float, 2 * kC> decays;
+};
+
+template <int kKeys, bool kExact>
+// NOLINTNEXTLINE(readability-function-size): its phases share registers.
+__global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args, Span span) {
+  constexpr int kVectors = kKeys / 64;  // of 4 rows of S, a lane
+  constexpr int kQuarterKeys = kKeys / kQuarters;
+  using Rows = StatesShared<kKeys>;
+  Rows& sh = SharedMemory<Rows>();
+  const DeltaRuleArgs& p = args.rule;
+  const uint32_t slices = static_cast<uint32_t>(p.column_blocks);
+  const int head = static_cast<int>(blockIdx.x / slices % static_cast<uint32_t>(p.value_heads));
+  const int in_span = static_cast<int>(blockIdx.x / slices / static_cast<uint32_t>(p.value_heads));
+  const int sequence = span.sequence + in_span;
+  const int slot = p.slots[sequence];
+  const int64_t first = p.cu_seqlens[sequence];
+  const int64_t length = p.cu_seqlens[sequence + 1] - first;
+  const int chunks =
+      min(span.chunks, static_cast<int>((length + kC - 1) / kC) - span.chunk);  // of this sequence, in this span
+  if (slot < 0 || chunks <= 0) return;
+  const Place place = ThisPlace();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int slice = static_cast<int>(blockIdx.x % slices) * kSlice;
+  const int column = slice + place.column;
+  float* base = p.pool + slot * p.at.slot_floats + p.at.base + int64_t{head} * p.value_dim * p.key_dim;
+  const int key = place.quarter * kQuarterKeys + place.row_group * 4;  // of vector 0; vector n is 16 n further
+
+  float s[kVectors][4][4];  // [key][column]
+#pragma unroll
+  for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      Vec4 keys{0.0f, 0.0f, 0.0f, 0.0f};
+      if (kExact || column + c < p.value_dim) {
+        keys = LoadGuarded<kExact>(base + int64_t{column + c} * p.key_dim, key + n * 16, p.key_dim);
+      }
+      s[n][0][c] = keys.x;
+      s[n][1][c] = keys.y;
+      s[n][2][c] = keys.z;
+      s[n][3][c] = keys.w;
+    }
+  }
+
+  const int64_t start = first + int64_t{span.chunk} * kC;
+  const float* k_rows = p.k + start * p.k_stride + int64_t{head / p.group} * p.key_dim;
+  const float* v_rows = p.v + start * p.v_stride + int64_t{head} * p.value_dim;
+  float* u_rows = p.output + (start * p.value_heads + head) * p.value_dim;
+  const int64_t u_stride = int64_t{p.value_heads} * p.value_dim;
+  const float* prepared =
+      args.workspace + ChunkBlock(first, sequence, span.chunk, p.value_heads, head) * ChunkWorkspace::kFloats;
+  float* state = StateOf<kKeys>(span, p, in_span, 0, head);
+  // X and U: rows x_row and x_row + 16 of the slice's columns from x_column on.
+  const int x_row = thread / kColumnGroups;
+  const int s_at = place.quarter * kTile;
+
+  RowMover<kKeys, kExact> mover;
+  SquareMover t_mover;
+  float decay_ahead = 0.0f;
+  int rows = static_cast<int>(min(int64_t{kC}, first + length - start));
+  mover.Fetch(k_rows, p.k_stride, rows, p.key_dim);
+  t_mover.Fetch(prepared + ChunkWorkspace::kT);
+  if (thread < 2 * kC) decay_ahead = prepared[ChunkWorkspace::kGrown + thread];
+#pragma unroll 1
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    mover.Store(sh.k);
+    t_mover.Store(sh.t);
+    if (thread < 2 * kC) sh.decays[thread] = decay_ahead;
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Vec4 row{s[n][i][0], s[n][i][1], s[n][i][2], s[n][i][3]};
+        sh.s.Store4(s_at + (place.row_group * 4 + n * 16 + i) * kSlice + place.column, row);
+        Store4(state + int64_t{key + n * 16 + i} * span.value_slots + column, row);
+      }
+    }
+    SyncThreads();
+
+    Vec4 v[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = x_row + h * 16;
+      v[h] = Vec4{0.0f, 0.0f, 0.0f, 0.0f};
+      if (row < rows) v[h] = LoadGuarded<kExact>(v_rows + row * p.v_stride, column, p.value_dim);
+    }
+    const int rows_left = static_cast<int>(min(int64_t{kC}, length - int64_t{span.chunk + chunk + 1} * kC));
+    prepared += int64_t{p.value_heads} * ChunkWorkspace::kFloats;
+    k_rows += kC * p.k_stride;
+    if (chunk + 1 < chunks) {
+      mover.Fetch(k_rows, p.k_stride, rows_left, p.key_dim);
+      t_mover.Fetch(prepared + ChunkWorkspace::kT);
+      if (thread < 2 * kC) decay_ahead = prepared[ChunkWorkspace::kGrown + thread];
+    }
+
+    float read[kTileRows][4] = {};
+    MultiplyTile<kQuarterKeys>(sh.k, place.quarter * kQuarterKeys, kKeys + 4, sh.s, s_at, place, read);
+    WaveBarrier();
+#pragma unroll
+    for (int r = 0; r < kTileRows; ++r) {
+      sh.s.Store4(s_at + (place.row_group + kRowGroups * r) * kSlice + place.column,
+                  {read[r][0], read[r][1], read[r][2], read[r][3]});
+    }
+    SyncThreads();
+
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = x_row + h * 16;
+      float sum[4] = {};
+#pragma unroll
+      for (int quarter = 0; quarter < kQuarters; ++quarter) {
+        AddScaled(1.0f, sh.s.Load4(quarter * kTile + row * kSlice + place.column), sum);
+      }
+      float x[4] = {v[h].x, v[h].y, v[h].z, v[h].w};
+      AddScaled(-sh.decays[row], {sum[0], sum[1], sum[2], sum[3]}, x);
+      sh.x.Store4(row * kSlice + place.column, {x[0], x[1], x[2], x[3]});
+    }
+    SyncThreads();
+
+    float u[2][4] = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = x_row + h * 16;
+      // Up to the last row of the quarter: the zeros above the diagonal cost less than lanes that part.
+      const int depth = (place.quarter + 1) * 4 + h * 16;
+#pragma unroll 2
+      for (int j = 0; j < depth; j += 4) {
+        const Vec4 t = sh.t.Load4(row * kStride + j);
+        AddScaled(t.x, sh.x.Load4(j * kSlice + place.column), u[h]);
+        AddScaled(t.y, sh.x.Load4((j + 1) * kSlice + place.column), u[h]);
+        AddScaled(t.z, sh.x.Load4((j + 2) * kSlice + place.column), u[h]);
+        AddScaled(t.w, sh.x.Load4((j + 3) * kSlice + place.column), u[h]);
+      }
+      if (row < rows) {
+        StoreGuarded<kExact>(u_rows + row * u_stride, column, p.value_dim, {u[h][0], u[h][1], u[h][2], u[h][3]});
+      }
+      const float tail = sh.decays[kC + row];
+      sh.u.Store4(row * kSlice + place.column, {u[h][0] * tail, u[h][1] * tail, u[h][2] * tail, u[h][3] * tail});
+    }
+    const float decay = sh.decays[kC - 1];
+    SyncThreads();
+
+#pragma unroll
+    for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) s[n][i][c] *= decay;
+      }
+    }
+#pragma unroll 4
+    for (int row = 0; row < kC; ++row) {
+      const Vec4 tailed = sh.u.Load4(row * kSlice + place.column);
+#pragma unroll
+      for (int n = 0; n < kVectors; ++n) {
+        const Vec4 keys = sh.k.Load4(row * (kKeys + 4) + key + n * 16);
+        AddScaled(keys.x, tailed, s[n][0]);
+        AddScaled(keys.y, tailed, s[n][1]);
+        AddScaled(keys.z, tailed, s[n][2]);
+        AddScaled(keys.w, tailed, s[n][3]);
+      }
+    }
+    SyncThreads();  // before the next chunk's rows replace these
+    rows = rows_left;
+    v_rows += kC * p.v_stride;
+    u_rows += kC * u_stride;
+    state += int64_t{p.value_heads} * kKeys * span.value_slots;
+  }
+#pragma unroll
+  for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (!kExact && column + c >= p.value_dim) continue;
+      StoreGuarded<kExact>(base + int64_t{column + c} * p.key_dim, key + n * 16, p.key_dim,
+                           {s[n][0][c], s[n][1][c], s[n][2][c], s[n][3][c]});
+    }
+  }
+}
+
+}  // namespace
+
+template <int kKeys>
+absl::Status LaunchStates(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream) {
+  const auto kernel = exact ? DeltaRuleStatesKernel<kKeys, true> : DeltaRuleStatesKernel<kKeys, false>;
+  const int64_t heads = int64_t{span.sequences} * args.rule.value_heads;
+  return Launch("delta_rule_states", kernel, {heads * args.rule.column_blocks}, kThreads, stream, args, span);
+}
+template absl::Status LaunchStates<64>(const ChunkArgs&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+
+}  // namespace gdn::gpu::split

@@ -130,25 +130,59 @@ Shares ShareProcessors() {
   return {{all.begin(), at(middle)}, {at(middle), at(last)}, {at(last), all.end()}};
 }
 
-// Where the time of the slowest fiftieth of the client's last calls went.
-absl::Status PrintSlowest(const std::string& target, const std::string& token) {
-  if (absl::GetFlag(FLAGS_trace_calls) == 0) return absl::OkStatus();
-  GDN_ASSIGN_OR_RETURN(v1::TraceCallsResponse traces, Client::Connect(target, {.token = token})->TraceCalls({}));
-  auto& calls = *traces.mutable_calls();
-  std::sort(calls.begin(), calls.end(),
-            [](const v1::CallTrace& a, const v1::CallTrace& b) { return a.duration_ns() > b.duration_ns(); });
-  const int slowest = (calls.size() + 49) / 50;
-  std::map<std::string, double> stages_ms;
-  for (int i = 0; i < slowest; ++i) {
-    stages_ms["all"] += 1e-6 * static_cast<double>(calls[i].duration_ns()) / slowest;
-    for (const v1::CallStage& stage : calls[i].stages()) {
-      stages_ms[v1::TraceStage_Name(stage.stage())] += 1e-6 * static_cast<double>(stage.duration_ns()) / slowest;
+// Collects the traces of a principal's calls while they come, for the server keeps the last of all principals together.
+class TraceCollector {
+ public:
+  TraceCollector(const std::string& target, const std::string& token)
+      : client_(Client::Connect(target, {.token = token})), thread_([this] { Run(); }) {}
+  ~TraceCollector() { Stop(); }
+
+  // By begin, on the steady clock that a client on this machine has too. Unit: nanoseconds.
+  const std::map<int64_t, v1::CallTrace>& Stop() {
+    stopped_ = true;
+    if (thread_.joinable()) thread_.join();
+    return traces_;
+  }
+
+ private:
+  void Run() {
+    while (!stopped_ && absl::GetFlag(FLAGS_trace_calls) > 0) {
+      absl::SleepFor(absl::Milliseconds(300));
+      auto traces = client_->TraceCalls({});
+      if (!traces.ok()) continue;
+      for (v1::CallTrace& trace : *traces->mutable_calls())
+        traces_.insert_or_assign(trace.begin_ns(), std::move(trace));
     }
   }
-  absl::PrintF("  the slowest %d of its last %d calls took, in the mean and in the server:", slowest, calls.size());
-  for (const auto& [stage, ms] : stages_ms) absl::PrintF(" %s %.2f ms", stage, ms);
+
+  const std::unique_ptr<Client> client_;
+  std::atomic<bool> stopped_ = false;
+  std::map<int64_t, v1::CallTrace> traces_;  // the thread's until it has ended
+  std::thread thread_;
+};
+
+// Where the time of the slowest fiftieth of the client's calls went, of those whose traces were seen.
+void PrintSlowest(const LoadFigures& load, const std::map<int64_t, v1::CallTrace>& traces) {
+  std::map<std::string, double> parts_ms;
+  int seen = 0;
+  for (size_t i = load.calls.size() - load.calls.size() / 50; i < load.calls.size(); ++i) {
+    const CallTimes& call = load.calls[i];
+    const auto trace = traces.lower_bound(static_cast<int64_t>(1e9 * call.sent));
+    if (trace == traces.end() || 1e-9 * static_cast<double>(trace->first) > call.answered) continue;
+    ++seen;
+    const double begin = 1e-9 * static_cast<double>(trace->first);
+    const double end = begin + 1e-9 * static_cast<double>(trace->second.duration_ns());
+    parts_ms["1 client late"] += 1e3 * (call.sent - call.due);
+    parts_ms["2 before the server's handler"] += 1e3 * (begin - call.sent);
+    parts_ms["4 after it"] += 1e3 * (call.answered - end);
+    for (const v1::CallStage& stage : trace->second.stages()) {
+      parts_ms[StrCat("3 ", v1::TraceStage_Name(stage.stage()))] += 1e-6 * static_cast<double>(stage.duration_ns());
+    }
+  }
+  if (seen == 0) return;
+  absl::PrintF("  %d of the slowest fiftieth, in the mean:", seen);
+  for (const auto& [part, ms] : parts_ms) absl::PrintF(" %s %.2f ms;", part.substr(2), ms / seen);
   absl::PrintF("\n");
-  return absl::OkStatus();
 }
 
 absl::StatusOr<StepFeed> LearnFeed(const std::string& target) {
@@ -210,17 +244,21 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   WellBehaved first(&feed, socket, {.name = "alone", .calls_per_s = rate});
   GDN_RETURN_IF_ERROR(first.Create());
   const absl::Time end = absl::Now() + absl::Seconds(seconds);
+  TraceCollector first_traces(socket, "Bearer alone");
   const LoadFigures alone = first.Run([&] { return absl::Now() < end; });
+  first_traces.Stop();  // before the next load
 
   WellBehaved second(&feed, socket, {.name = "beside", .calls_per_s = rate});
   GDN_RETURN_IF_ERROR(second.Create());
   std::ofstream(begin_file) << "begin";
+  TraceCollector second_traces(socket, "Bearer beside");
   std::atomic<bool> goes_on = true;
   LoadFigures beside;
   std::thread load([&] { beside = second.Run([&] { return goes_on.load(); }); });
   const int hostile_code = hostile.Wait();
   goes_on = false;
   load.join();
+  second_traces.Stop();
 
   GDN_ASSIGN_OR_RETURN(const ProcessFigures after, ReadProcess(server.pid()));
   const int64_t limit = at_rest.resident_bytes + limits.sum();
@@ -229,8 +267,9 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
       machine, shares.server.size(), shares.hostile.size(), shares.hostile == shares.server ? " (the same)" : "",
       shares.well_behaved.size(), shares.well_behaved == shares.hostile ? " (the same)" : "");
   Print("alone", alone);
+  PrintSlowest(alone, first_traces.Stop());
   Print("beside", beside);
-  GDN_RETURN_IF_ERROR(PrintSlowest(socket, "Bearer beside"));
+  PrintSlowest(beside, second_traces.Stop());
   absl::PrintF("  p99 beside / alone %.2f (goal: at most %.0f), answered / offered %.4f (goal: at least %.1f)\n",
                beside.Quantile(0.99) / alone.Quantile(0.99), kMostP99Ratio, beside.answered_part(), kLeastAnswered);
   absl::PrintF("  server: peak %.1f MiB, limit %.1f MiB (%.1f at rest, %.1f by its flags, %.1f kept of ended calls)\n",

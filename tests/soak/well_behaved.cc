@@ -22,9 +22,10 @@ void SleepUntil(double time) {
 }  // namespace
 
 double LoadFigures::Quantile(double fraction) const {
-  if (latencies_s.empty()) return 0;
-  const auto rank = static_cast<size_t>(std::ceil(fraction * static_cast<double>(latencies_s.size())));
-  return latencies_s[std::min(latencies_s.size() - 1, rank > 0 ? rank - 1 : 0)];
+  if (calls.empty()) return 0;
+  const auto rank = static_cast<size_t>(std::ceil(fraction * static_cast<double>(calls.size())));
+  const CallTimes& call = calls[std::min(calls.size() - 1, rank > 0 ? rank - 1 : 0)];
+  return call.answered - call.due;
 }
 
 WellBehaved::WellBehaved(const StepFeed* feed, const std::string& target, const WellBehavedOptions& options)
@@ -61,9 +62,10 @@ LoadFigures WellBehaved::Run(const std::function<bool()>& goes_on) {
     sum.answered += part.answered;
     sum.errors += part.errors;
     if (sum.first_error.empty()) sum.first_error = part.first_error;
-    sum.latencies_s.insert(sum.latencies_s.end(), part.latencies_s.begin(), part.latencies_s.end());
+    sum.calls.insert(sum.calls.end(), part.calls.begin(), part.calls.end());
   }
-  std::sort(sum.latencies_s.begin(), sum.latencies_s.end());
+  std::sort(sum.calls.begin(), sum.calls.end(),
+            [](const CallTimes& a, const CallTimes& b) { return a.answered - a.due < b.answered - b.due; });
   return sum;
 }
 
@@ -72,10 +74,10 @@ LoadFigures WellBehaved::RunGroup(size_t number, double begin_s, const std::func
   const double first = begin_s + interval * static_cast<double>(number) / static_cast<double>(groups_.size());
   LoadFigures figures;
   for (; goes_on(); ++figures.offered) {
-    const double due = first + interval * static_cast<double>(figures.offered);
-    SleepUntil(due);
-    const absl::Status status = Step(groups_[number]);
-    figures.latencies_s.push_back(Now() - due);
+    CallTimes times{.due = first + interval * static_cast<double>(figures.offered)};
+    SleepUntil(times.due);
+    const absl::Status status = Step(groups_[number], times);
+    figures.calls.push_back(times);
     figures.errors += status.ok() ? 0 : 1;
     figures.answered += status.ok() ? 1 : 0;
     if (!status.ok() && figures.first_error.empty()) figures.first_error = status.ToString();
@@ -87,7 +89,7 @@ LoadFigures WellBehaved::RunGroup(size_t number, double begin_s, const std::func
 }
 
 // The next token of every session of the group, in the layer that has had the fewest.
-absl::Status WellBehaved::Step(Group& group) {
+absl::Status WellBehaved::Step(Group& group, CallTimes& times) {
   const auto layer = static_cast<int32_t>(group.calls++ % feed_->options().layers);
   int64_t& token = group.tokens[static_cast<size_t>(layer)];
   if (token == feed_->options().tokens) return absl::InternalError("the feed is at its end; learn more tokens");
@@ -99,9 +101,12 @@ absl::Status WellBehaved::Step(Group& group) {
   }
   v1::DecodeRequest request = feed_->Decode(rows, layer);
   request.set_request_id(StrCat("r", group.calls));
-  GDN_ASSIGN_OR_RETURN(const v1::DecodeResponse reply, client_->Decode(request));
+  times.sent = Now();
+  const absl::StatusOr<v1::DecodeResponse> reply = client_->Decode(request);
+  times.answered = Now();
+  GDN_RETURN_IF_ERROR(reply.status());
   ++token;
-  return feed_->Check(rows, layer, reply);
+  return feed_->Check(rows, layer, *reply);
 }
 
 }  // namespace gdn

@@ -27,13 +27,20 @@ struct WellBehavedOptions {
   int rows = 8;    // sessions of a group
 };
 
+// One call, by the steady clock. Unit: seconds.
+struct CallTimes {
+  double due = 0;
+  double sent = 0;
+  double answered = 0;
+};
+
 struct LoadFigures {
   double seconds = 0;
   int64_t offered = 0;   // calls that were due
   int64_t answered = 0;  // well, before the end
   int64_t errors = 0;    // wrong bits among them
   std::string first_error;
-  std::vector<double> latencies_s = {};  // of all calls, in order of length
+  std::vector<CallTimes> calls = {};  // from the fastest to the slowest, counted from when they were due
 
   double Quantile(double fraction) const;
   double answered_part() const { return static_cast<double>(answered) / static_cast<double>(offered); }
@@ -57,7 +64,7 @@ class WellBehaved {
 
   absl::Status CreateGroup(const Group& group);
   LoadFigures RunGroup(size_t number, double begin_s, const std::function<bool()>& goes_on);
-  absl::Status Step(Group& group);
+  absl::Status Step(Group& group, CallTimes& times);
 
   const StepFeed* const feed_;
   const WellBehavedOptions options_;

@@ -234,6 +234,16 @@ __device__ __forceinline__ float Dot(const float (&a)[kElements], const float (&
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+// One of two values' sums with the lane kMask away: of `low` in the lower lane of the two, of `high` in the upper. By
+// value: a choice between elements of an array is an index, which gfx906 finds by comparing it with each there is.
+template <int kMask, int kWave>
+__device__ __forceinline__ float HalveSums(float low, float high, int lane) {
+  const bool upper = (lane & kMask) != 0;
+  const float passed = upper ? low : high;
+  const float kept = upper ? high : low;
+  return kept + ButterflyPartner<kMask, kWave>(passed);
+}
+
 // Sums of kValues values over the lanes of a column: a lane returns that of value lane * kValues / 16. Each step leaves
 // a lane half of the values, so all take little more than the steps of one; the order of a sum's terms does not depend
 // on kValues.
@@ -247,14 +257,9 @@ __device__ __forceinline__ float SumOfLane(const float (&x)[kValues], int lane) 
     return SumOfLane<1, kWave, kMask / 2>(sum, lane);
   } else {
     constexpr int kHalf = kValues / 2;
-    const bool upper = (lane & kMask) != 0;
     float sums[kHalf];
 #pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      const float passed = upper ? x[i] : x[i + kHalf];
-      const float kept = upper ? x[i + kHalf] : x[i];
-      sums[i] = kept + ButterflyPartner<kMask, kWave>(passed);
-    }
+    for (int i = 0; i < kHalf; ++i) sums[i] = HalveSums<kMask, kWave>(x[i], x[i + kHalf], lane);
     return SumOfLane<kHalf, kWave, kMask / 2>(sums, lane);
   }
 }

@@ -74,6 +74,14 @@ __device__ __forceinline__ void RowFragment(Rows& rows, int row, int lane, float
   }
 }
 
+template <int kElements>
+__device__ __forceinline__ float DotInOrder(const float (&a)[kElements], const float (&b)[kElements]) {
+  float dot = a[0] * b[0];
+#pragma unroll
+  for (int i = 1; i < kElements; ++i) dot = fmaf(a[i], b[i], dot);
+  return dot;
+}
+
 // rows S, scattered over the lanes of the group. The loop is not unrolled, for the registers' sake: its results pass
 // through LDS, each to be read by the lane that wrote it.
 template <int kWave, int kElements, int kColumns, typename Rows, typename Values>
@@ -82,21 +90,20 @@ __device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, 
   constexpr int kRows = 16 / kColumns;
 #pragma unroll 1
   for (int b = 0; b < kC / kRows; ++b) {
-    float sum[16];
+    float sum[8];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (kElements == 4 && r == 8) WaveBarrier();  // else the compiler reads all 16 rows ahead, and spills
-      float x[kElements];
-      RowFragment<kElements>(rows, b * kRows + r, lane, x);
+    for (int r = 0; r < kRows / 2; ++r) {
+      if (kElements == 4 && r == 4) WaveBarrier();  // else the compiler reads all 16 rows ahead, and spills
+      float low[kElements];
+      float high[kElements];
+      RowFragment<kElements>(rows, b * kRows + r, lane, low);
+      RowFragment<kElements>(rows, b * kRows + kRows / 2 + r, lane, high);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        float dot = s[c][0] * x[0];
-#pragma unroll
-        for (int i = 1; i < kElements; ++i) dot = fmaf(s[c][i], x[i], dot);
-        sum[r * kColumns + c] = dot;
+        sum[r * kColumns + c] = HalveSums<8, kWave>(DotInOrder(s[c], low), DotInOrder(s[c], high), lane);
       }
     }
-    values[column * kStride + b * kRows + lane / kColumns] = SumOfLane<16, kWave>(sum, lane);
+    values[column * kStride + b * kRows + lane / kColumns] = SumOfLane<8, kWave, 4>(sum, lane);
   }
 #pragma unroll
   for (int b = 0; b < kC / kRows; ++b) out[b] = values[column * kStride + b * kRows + lane / kColumns];

@@ -70,8 +70,12 @@ def device_code(fat, target):
 
 
 def kernel_name(mangled):
-    text = subprocess.run(["c++filt", mangled], check=True, capture_output=True, text=True).stdout.strip()
-    text = text.replace("(anonymous namespace)::", "").replace("gdn::gpu::", "").replace("gdn::", "")
+    return short_name(subprocess.run(["c++filt", mangled], check=True, capture_output=True, text=True).stdout.strip())
+
+
+def short_name(demangled):
+    """Without namespaces, return type and parameters."""
+    text = demangled.replace("(anonymous namespace)::", "").replace("gdn::gpu::", "").replace("gdn::", "")
     text = re.sub(r"^void ", "", text)
     depth = 0
     for at in range(len(text) - 1, -1, -1):  # the parameters are the last parentheses; casts in templates come before

@@ -1,0 +1,219 @@
+"""What scripts/mi50_model.py models: two machines, the launches of a layer's kernels, and what an H200 measured of them.
+
+A line a kernel says how many blocks run, how often each loop does (in the order that `gfx906_isa.py BUILD REGEX` prints them; 0:
+never entered) and how many bytes must pass between memory and device once. When a kernel's loops change, its line does.
+
+  launch = mi50_launches.projection(rows=32, outputs=(8192,), features=2048, name="projection")
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import gfx906_walk
+
+RUN = pathlib.Path(__file__).resolve().parent.parent / "docs" / "performance" / "h200.json"
+
+# ---- the machines
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    name: str
+    units: int  # CUs or multiprocessors
+    ghz: float
+    fma_tflops: float  # float32 multiply-adds
+    gb_s: float
+    lds_bytes: int  # a clock and unit
+    asked_bytes: int  # that a unit's loads and stores can ask for, a clock
+    shared_pipe: bool  # whether both of these are one
+    latencies: gfx906_walk.Latencies
+    launch_us: tuple  # least and most a launch adds
+
+    def simd_cycles(self):
+        """Vector cycles, of 16 lanes each, that a unit has a second."""
+        return self.fma_tflops * 1e12 / 2 / 16 / self.units
+
+
+MI50 = Machine("MI50", 60, 1.725, 13.3, 820, 128, 64, False, gfx906_walk.Latencies(), (5, 8))
+# Limits as measured (docs/gpu-verification.md, docs/performance/h200.json); latencies of Hopper by microbenchmarks; a launch in
+# a replayed graph, which is what was timed.
+H200 = Machine("H200", 132, 1.98, 57.8, 4440, 128, 128, True, gfx906_walk.Latencies(lds=33, scalar=40, memory=650, issue=0.5),
+              (1.5, 1.5))
+
+# ---- what runs: a Qwen3-Next layer, BF16 weights, float32 states and activations
+
+H, HV, K, V, D, W, LOG, CHUNK, PIECE = 16, 32, 128, 128, 2048, 4, 16, 32, 1024
+CHANNELS = 2 * H * K + HV * V
+STATE = 4 * HV * K * V
+ENTRY = 4 * (H * K + HV * V + HV)  # of the decode log
+IN_OUTPUTS = (CHANNELS + HV * V, 2 * HV)  # the in-projections' matrices; features: D
+RULE_IN = 4 * (2 * H * K + HV * V + 2 * HV)  # q, k, v, g, beta of a token
+
+
+@dataclasses.dataclass
+class Part:
+    """Blocks of a launch that do the same."""
+    kernel: str
+    blocks: int
+    trips: tuple
+
+
+@dataclasses.dataclass
+class Launch:
+    name: str
+    parts: list
+    bytes: float  # that memory must give and take once
+    resident: int  # blocks a multiprocessor of an H200 holds, by the launch bounds in the source
+
+
+def ceil(a, b):
+    return -(-a // b)
+
+
+def columns_of(sequences, units):  # ChooseColumns for K = V = 128
+    return 2 if sequences * HV * V // (16 * 4) < 2 * units else 4
+
+
+def decode(b, units):
+    c = columns_of(b, units)  # A fold every 16th step; one wave of four adds up 2.5 times four decays.
+    return Launch("decode", [Part(f"DeltaRuleDecodeKernel<64, 8, {c}, true, true>", b * HV * V // (16 * c), (2.5 / 4, 1, 0))],
+                  b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + RULE_IN + 4 * HV * V), 3)
+
+
+def materialize(b, units):
+    c = columns_of(b, units)  # eight entries in the log, the convolution's columns to another slot
+    conv = (W - 1 + 8) * CHANNELS
+    blocks = b * HV * V // (16 * c)
+    return Launch("materialize", [Part(f"MaterializeStateKernel<8, {c}, true>", blocks, (conv * b / blocks / 256, 1, 0, 1, 0, 8))],
+                  b * (2 * STATE + 8 * ENTRY + 8 * conv), 4)
+
+
+def projection(rows, outputs, features, name):
+    tile, groups = 16 if rows <= 2 else 32, features // 64
+    if rows > 8:
+        r = 4 if rows <= 32 else 8
+        part = Part(f"TilesKernel<Bf16Weights, 64, {r}, true>", ceil(rows, 8 * r) * sum(ceil(o, 64) for o in outputs), (groups // 8, 8))
+    else:
+        r = 1 << (rows - 1).bit_length()
+        blocks = ceil(rows, r) * sum(ceil(o, tile) for o in outputs)
+        part = Part(f"FewRowsKernel<Bf16Weights, 64, {r}, true>", blocks, (groups // 16, 2) if r <= 2 else (groups // 16, 4, 2))
+    return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)), 4 if rows == 1 else 2)
+
+
+def prepare(t, b=1):
+    return Launch("chunk prepare", [Part("DeltaRulePrepareKernel<true>", b * ceil(t, CHUNK) * HV, (K // 64, 4))],
+                  b * (t * 4 * (2 * H * K + 2 * HV) + ceil(t, CHUNK) * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 4)
+
+
+def walk(t, b=1):
+    chunks = ceil(t, CHUNK)
+    return Launch("chunk walk", [Part("DeltaRuleChunkKernel<64, 8, 2, true>", b * HV * V // 32, (chunks, 4, 0, 0, 4, 8, 0))],
+                  b * (2 * STATE + t * (RULE_IN + 4 * HV * V) + chunks * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 2)
+
+
+def scan(t, units, b=1):
+    c = 4 if b * HV * V // 64 >= 4 * units else 2
+    return Launch("scan", [Part(f"DeltaRuleScanKernel<64, 8, {c}, true, StoredGates>", b * HV * V // (16 * c), (t, 0))],
+                  b * (2 * STATE + t * (RULE_IN + 4 * HV * V)), 2)
+
+
+def mixer_input(b, t, units):
+    heads, values, gates = 2 * H // 4, HV * V // 512, 1
+    across = heads + 2 * values + gates
+    tile = 4
+    while tile < 16 and across * ceil(b * t, tile) > 16 * units:
+        tile *= 2
+    tiles = ceil(t, tile)
+    groups = min(b, ceil(16 * units, across * tiles))
+    n, k = b / groups, min(tile, t)  # sequences a block, tokens a tile
+    ring = min(t, W - 1 + 8) / tiles
+    kernel, unused = "MixerInputKernel<64, true, true>", (0,)
+    parts = [Part(kernel, gates * tiles * groups, (n, 1, ceil(k * HV, 128)) + unused * 12),
+             Part(kernel, values * tiles * groups, unused * 3 + (n, 1, k) + unused * 9),
+             Part(kernel, values * tiles * groups, unused * 6 + (n, 1, 0, k, ring) + unused * 4),
+             Part(kernel, heads * tiles * groups, unused * 11 + (n, 1, k, ring))]
+    moved = 4 * (2 * CHANNELS + 2 * HV * V + 4 * HV)
+    return Launch("mixer_input", parts, b * (t * moved + 4 * CHANNELS * (W - 1 + min(t, W - 1 + 8))) + 4 * CHANNELS * W, 8)
+
+
+def gated_norm(rows, units):
+    needed = ceil(rows * HV, 8)
+    blocks = min(needed, 16 * units)
+    return Launch("gated norm", [Part("GatedRmsNormKernel<64, true>", blocks, (needed / blocks,))], rows * 3 * 4 * HV * V, 5)
+
+
+def layer(b, t, units):
+    """A decode of b sessions (t = 0), or a prefill of t tokens, which runs in pieces."""
+    rows = b if t == 0 else min(t, PIECE)
+    rule = [decode(b, units)] if t == 0 else [prepare(rows), walk(rows)]
+    mixed = mixer_input(b, 1, units) if t == 0 else mixer_input(1, rows, units)
+    once = [projection(rows, IN_OUTPUTS, D, "in-projections"), mixed, *rule, gated_norm(rows, units),
+            projection(rows, (D,), HV * V, "out-projection")]
+    return once, 1 if t == 0 else ceil(t, PIECE)
+
+
+def rows_of(count):
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def launches(machine):
+    u = machine.units
+    return ([(f"B = {b}", decode(b, u)) for b in (1, 8, 32, 128, 512)] +
+            [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
+            [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
+            [(f"T = {t:,}", f(t)) for f in (prepare, walk) for t in (512, 4096)] +
+            [(f"T = {t}", scan(t, u)) for t in (16, 64)] +
+            [("B = 1", mixer_input(1, 1, u)), ("B = 128", mixer_input(128, 1, u)), ("T = 1,024", mixer_input(1, 1024, u))] +
+            [("B = 1", gated_norm(1, u)), ("B = 128", gated_norm(128, u)), ("T = 1,024", gated_norm(1024, u))] +
+            [("1 state", materialize(1, u)), ("32 states", materialize(32, u))])
+
+
+# ---- measured on an H200
+
+# Kernels that have changed since the run in docs/performance/h200.json, or that it does not time alone: a commit's body.
+WALK_COMMIT, TILES_COMMIT, SPLIT_COMMIT = "61d7227", "a2f20fb", "d5c1696"
+SAME, REPLACED = "the same source", "the same source, replaced there since"
+EARLIER, TILES32, OTHER = "an earlier form of it", "the same source, tiles half as wide", "another kernel there"
+
+
+def measured():
+    """(kernel, case, launches, us, source, remark)"""
+    run = json.loads(RUN.read_text(encoding="utf-8"))
+    kept, u = run["commit"], H200.units
+    rows = []
+
+    def add(kernel, case, name, launch, remark=SAME):
+        if name in run["cases"]:
+            rows.append((kernel, case, launch, run["cases"][name]["us"][0], kept, remark))
+
+    for b in (1, 8, 32, 128, 512):
+        add("decode", f"B = {b}", f"decode_deferred/B={b}", [decode(b, u)])
+    for t in (64, 512, 4096):
+        add("scan", f"T = {t:,}", f"prefill_scan/T={t}", [scan(t, u)])
+    rows += [("chunk prepare", "T = 4,096", [prepare(4096)], 107, WALK_COMMIT + ", counters", SAME),
+             ("chunk walk", "T = 4,096", [walk(4096)], 1273, WALK_COMMIT + ", counters", REPLACED),
+             ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512)], 174.4, WALK_COMMIT, REPLACED)]
+    old = kept == WALK_COMMIT
+    for r, us, remark in ((1, 12.4, EARLIER), (8, 21.6, EARLIER), (32, 48.0, TILES32), (128, 155.3, OTHER), (512, 448.7, OTHER),
+                          (2048, 1749, OTHER)):
+        launch = [projection(r, (CHANNELS,), D, "projection")]
+        if old:
+            rows.append(("projection", rows_of(r), launch, us, TILES_COMMIT, remark))
+        else:
+            add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}", launch,
+                SAME if remark == EARLIER else remark)
+    for b in (1, 32, 128):
+        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0],
+            "projections of before " + TILES_COMMIT if old else SAME)
+    return rows
+
+
+def split_rows():
+    """What waves of 32 have instead of the walk, by formula: multiply-adds, LDS bytes, and bytes of states left in memory."""
+    tokens, product = 4096, CHUNK * K * V  # of one product with S, a chunk and head
+    chunks = tokens // CHUNK * HV
+    lds = H200.lds_bytes * H200.ghz * 1e9 * H200.units
+    for name, fma in (("delta_rule_states", chunks * (2 * product + CHUNK * CHUNK * V)),
+                      ("delta_rule_outputs", chunks * (product + CHUNK * CHUNK * V))):
+        yield name, fma, fma * 2 / H200.fma_tflops / 1e6, fma * 1.5 / lds * 1e6, chunks * STATE / HV / H200.gb_s / 1e3

@@ -92,8 +92,12 @@ def materialize(b, units):
 def projection(rows, outputs, features, name):
     tile, groups = 16 if rows <= 2 else 32, features // 64
     if rows > 8:
-        r = 4 if rows <= 32 else 8
-        part = Part(f"TilesKernel<Bf16Weights, 64, {r}, true>", ceil(rows, 8 * r) * sum(ceil(o, 64) for o in outputs), (groups // 8, 8))
+        # Lanes down a tile, rows a lane: as LaunchTiles chooses for 60 CUs.
+        tiles = sum(ceil(o, 128) for o in outputs)
+        wide = rows <= 32 and 3 * tiles >= 2 * 60 * ceil(tiles, 60)
+        lanes, r = (4, 8) if wide else (8, 4 if rows <= 32 else 8)
+        blocks = ceil(rows, lanes * r) * sum(ceil(o, 64 // lanes * 8) for o in outputs)
+        part = Part(f"TilesKernel<Bf16Weights, Tile<64, {lanes}, {r}>, true, (DType)1>", blocks, (groups // 8, 8))
     else:
         r = 1 << (rows - 1).bit_length()
         blocks = ceil(rows, r) * sum(ceil(o, tile) for o in outputs)

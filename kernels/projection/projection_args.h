@@ -69,16 +69,12 @@ struct XRows {
         rows(p.rows - first_row < 0x7fffffff ? static_cast<int32_t>(p.rows - first_row) : 0x7fffffff),
         features(p.features),
         dtype(p.x_dtype) {}
-  // Features [f, f + 4) of `row`, raw; zeros past the last of either. kVector: as AllowsVectors. kWide: float32.
-  template <bool kVector, bool kWide = false>
+  // Features [f, f + 4) of `row`, raw; zeros past the last of either. kVector: as AllowsVectors.
+  template <bool kVector>
   __device__ __forceinline__ Vec4 Load(int32_t row, int32_t f) const {
-    return LoadRaw4(data, kWide ? DType::kF32 : dtype, first + row * stride + f, row < rows ? features - f : 0,
-                    kVector);
+    return LoadRaw4(data, dtype, first + row * stride + f, row < rows ? features - f : 0, kVector);
   }
-  template <bool kWide = false>
-  __device__ __forceinline__ Vec4 Widen(const Vec4& raw) const {
-    return WidenRaw4(raw, kWide ? DType::kF32 : dtype);
-  }
+  __device__ __forceinline__ Vec4 Widen(const Vec4& raw) const { return WidenRaw4(raw, dtype); }
 };
 
 // Up to so many rows LaunchFewRows is the faster one.

@@ -6,14 +6,14 @@
 // read, and a barrier of the block ends the step. One team a block keeps the group's sums and the totals in
 // registers; where that leaves a multiprocessor with four waves, two teams a block take neighbouring groups, and
 // exchange halves of their sums through LDS after each.
-// Resources: 26 KB of LDS; 8 waves of up to 255 registers a multiprocessor. A gfx906 would hold one wave a SIMD, so
-// there projection_tiles_gpu.hip serves all rows. Bound by FMAs.
+// Resources: 24 KB of LDS a team, in two buffers; 8 waves of up to 255 registers a multiprocessor. A gfx906 would hold
+// one wave a SIMD, so there projection_tiles_gpu.hip serves all rows. Bound by FMAs.
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/operand_tile_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/thread_tile-inl.h"
-#include "kernels/projection/weight_vectors-inl.h"
 
 namespace gdn::gpu {
 namespace {
@@ -22,79 +22,12 @@ constexpr int kTeamThreads = 128;
 constexpr int kTileRows = 128;
 constexpr int kTileOutputs = 64;
 constexpr int kThreadRows = 8;
-constexpr int kXStride = kTileRows + 4;
-constexpr int kWStride = kTileOutputs + 4;
+using Operands = OperandTile<kTeamThreads, kTileRows, kTileOutputs, /*depth=*/16>;
 
 // kTeams teams of a block take neighbouring groups of features of the same tile.
 template <int kTeams>
-struct Steps {
-  static constexpr int kThreads = kTeams * kTeamThreads;
-  static constexpr int kDepth = 16 / kTeams;
-  static constexpr int kBuffer = kDepth * (kXStride + kWStride);
-  // Loads a thread makes for a step, of 4 values of x and of 8 weights; of the latter not all threads have one.
-  static constexpr int kXLoads = kTileRows * kDepth / 4 / kTeamThreads;
-  static constexpr int kWVectors = kTileOutputs * kDepth / kWeightVector;
-  static_assert(kWVectors <= kTeamThreads);
-  struct Shared {
-    LdsArray<float, kTeams * 2 * kBuffer> floats;  // x, then w, of each buffer of each team
-  };
-};
-
-// A thread's share of a step, between memory and LDS.
-template <typename Weights, int kTeams, bool kWideX>
-class Step {
- public:
-  using S = Steps<kTeams>;
-
-  __device__ __forceinline__ Step(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
-                                  int32_t first_output)
-      : x_from_(p, first_row) {
-    const int32_t output = first_output + Thread() / kVectors;
-    weights_ = static_cast<const typename Weights::Element*>(m.weight) +
-               int64_t{output < m.outputs ? output : m.outputs - 1} * p.features + Thread() % kVectors * kWeightVector;
-  }
-
-  __device__ __forceinline__ void Load(int32_t feature) {
-#pragma unroll
-    for (int i = 0; i < S::kXLoads; ++i) {
-      x_[i] = x_from_.template Load<true, kWideX>(Thread() / kQuads + i * (kTeamThreads / kQuads),
-                                                  feature + Thread() % kQuads * 4);
-    }
-    if (Thread() < S::kWVectors) {
-      w_ = LoadEight<Weights, true>(weights_ + feature,
-                                    x_from_.features - feature - Thread() % kVectors * kWeightVector);
-    }
-  }
-
-  __device__ __forceinline__ void Store(typename S::Shared& s, int buffer) const {
-#pragma unroll
-    for (int i = 0; i < S::kXLoads; ++i) {
-      const int at = buffer + Thread() % kQuads * 4 * kXStride + Thread() / kQuads + i * (kTeamThreads / kQuads);
-      const Vec4 wide = x_from_.template Widen<kWideX>(x_[i]);
-      s.floats[at] = wide.x;
-      s.floats[at + kXStride] = wide.y;
-      s.floats[at + 2 * kXStride] = wide.z;
-      s.floats[at + 3 * kXStride] = wide.w;
-    }
-    if (Thread() < S::kWVectors) {
-      const int at =
-          buffer + S::kDepth * kXStride + Thread() % kVectors * kWeightVector * kWStride + Thread() / kVectors;
-      float wide[kWeightVector];
-      Weights::Widen(w_, wide);
-#pragma unroll
-      for (int j = 0; j < kWeightVector; ++j) s.floats[at + j * kWStride] = wide[j];
-    }
-  }
-
- private:
-  static constexpr int kQuads = S::kDepth / 4;
-  static constexpr int kVectors = S::kDepth / kWeightVector;
-  __device__ __forceinline__ static int Thread() { return static_cast<int>(threadIdx.x) % kTeamThreads; }
-
-  const XRows x_from_;
-  const typename Weights::Element* weights_;
-  Vec4 x_[S::kXLoads];
-  typename Weights::Raw w_;
+struct Shared {
+  LdsArray<float, kTeams * 2 * Operands::kFloats> floats;  // two buffers a team
 };
 
 // Of one team: it has the results to itself.
@@ -144,10 +77,10 @@ __device__ __forceinline__ void AddTo(float (&total)[kThreadRows / 2][kThreadOut
   SyncThreads();
 }
 
-template <typename Weights, int kTeams, bool kWideX>
-__global__ __launch_bounds__(Steps<kTeams>::kThreads, 2 / kTeams) void GemmKernel(ProjectionArgs p) {
-  using S = Steps<kTeams>;
-  auto& s = SharedMemory<typename S::Shared>();
+template <typename Weights, int kTeams, DType kX>
+__global__ __launch_bounds__(kTeams* kTeamThreads, 2 / kTeams) void GemmKernel(ProjectionArgs p) {
+  using T = Operands;
+  auto& s = SharedMemory<Shared<kTeams>>();
   // Row tiles are the fastest index: those that run together read the same weights.
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
   const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
@@ -159,44 +92,34 @@ __global__ __launch_bounds__(Steps<kTeams>::kThreads, 2 / kTeams) void GemmKerne
   const int64_t first_row = int64_t{row_tile} * kTileRows;
   const int32_t first_output = (tile - m.first_tile) * kTileOutputs;
 
-  // Four groups of 32 threads, 2 x 2 of 64 rows x 32 outputs; in each, 8 x 4 threads. A thread's rows are two times
-  // four neighbours, its outputs likewise.
+  // Four waves, 2 x 2 of 64 rows x 32 outputs; in each, 8 x 4 lanes. A thread's rows are two times four neighbours, its
+  // outputs likewise.
   const int thread = static_cast<int>(threadIdx.x) % kTeamThreads;
   const int team = static_cast<int>(threadIdx.x) / kTeamThreads;
-  const int row = thread / 64 * 64 + thread % 8 * 4;              // and row + 32
-  const int column = thread / 32 % 2 * 32 + thread % 32 / 8 * 4;  // and column + 16
-  const int buffers = team * 2 * S::kBuffer;
+  const LanePlace place = PlaceOfLane<8>(thread % 32);
+  const int row = thread / 64 * 64 + place.row * 4;            // and row + 32
+  const int column = thread / 32 % 2 * 32 + place.column * 4;  // and column + 16
+  const int buffers = team * 2 * T::kFloats;
 
-  Step<Weights, kTeams, kWideX> step(p, m, first_row, first_output);
-  step.Load(team * kGroupFeatures);
+  OperandMover<Weights, /*kVector=*/true, kX, T> mover(p, m, thread, first_row, first_output);
+  mover.Load(team * kGroupFeatures);
   float total[kThreadRows / kTeams][kThreadOutputs];
   SetZero(total);
+  int buffer = buffers;
   for (int32_t round = 0; round < p.features; round += kTeams * kGroupFeatures) {
     const int32_t group = round + team * kGroupFeatures;
     float sum[kThreadRows][kThreadOutputs];
     SetZero(sum);
-    int buffer = buffers;
-    step.Store(s, buffer);
-    SyncThreads();
 #pragma unroll 1
-    for (int32_t depth = 0; depth < kGroupFeatures; depth += S::kDepth) {
-      const bool last = depth + S::kDepth == kGroupFeatures;
-      step.Load(group + (last ? kTeams * kGroupFeatures : depth + S::kDepth));
-      const int x_at = buffer + row;
-      const int w_at = buffer + S::kDepth * kXStride + column;
-#pragma unroll
-      for (int d = 0; d < S::kDepth; ++d) {
-        const Vec4 w0 = s.floats.Load4(w_at + d * kWStride);
-        const Vec4 w1 = s.floats.Load4(w_at + d * kWStride + 16);
-#pragma unroll
-        for (int i = 0; i < kThreadRows; i += 4) {
-          AddOuters(sum, i, s.floats.Load4(x_at + d * kXStride + i * 8), w0, w1);
-        }
-      }
-      if (last) continue;
-      buffer = 2 * buffers + S::kBuffer - buffer;
-      step.Store(s, buffer);
+    for (int32_t depth = 0; depth < kGroupFeatures; depth += T::kDepth) {
+      const int32_t next = depth + T::kDepth;
+      mover.Store(s.floats, buffer);
       SyncThreads();
+      mover.Load(group + (next < kGroupFeatures ? next : kTeams * kGroupFeatures));
+      // nvcc would move the loads down to where they are needed; with one team that does no harm, and gives it freedom.
+      if constexpr (kTeams > 1) WaveBarrier();
+      MultiplyStep<T, 32, 16>(s.floats, buffer, row, column, sum);
+      buffer = 2 * buffers + T::kFloats - buffer;
     }
     AddTo(total, sum, round + kGroupFeatures < p.features, s.floats);
   }
@@ -212,20 +135,16 @@ __global__ __launch_bounds__(Steps<kTeams>::kThreads, 2 / kTeams) void GemmKerne
   }
 }
 
-template <int kTeams, bool kWideX>
+template <int kTeams>
 absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream& stream) {
   ProjectionArgs args = MakeProjectionArgs(params, kTileOutputs);
   args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, kTileRows));
   return WithWeights(params[0].weight.dtype, [&](auto weights) {
-    return Launch("projection_gemm", GemmKernel<decltype(weights), kTeams, kWideX>,
-                  {int64_t{args.row_tiles} * args.output_tiles}, Steps<kTeams>::kThreads, stream, args);
+    return WithXDType(params[0].x.dtype, [&](auto x) {
+      return Launch("projection_gemm", GemmKernel<decltype(weights), kTeams, x()>,
+                    {int64_t{args.row_tiles} * args.output_tiles}, kTeams * kTeamThreads, stream, args);
+    });
   });
-}
-
-template <int kTeams>
-absl::Status LaunchX(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return params[0].x.dtype == DType::kF32 ? LaunchTeams<kTeams, true>(params, stream)
-                                          : LaunchTeams<kTeams, false>(params, stream);
 }
 
 int64_t Blocks(absl::Span<const ProjectionParams> params) {
@@ -243,7 +162,7 @@ absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream&
   return WithWaveWidth(stream, "projection_gemm", [&](auto wave) -> absl::Status {
     if constexpr (wave() == 32) {
       // One block a multiprocessor: two teams share its features.
-      return Blocks(params) <= stream.processors ? LaunchX<2>(params, stream) : LaunchX<1>(params, stream);
+      return Blocks(params) <= stream.processors ? LaunchTeams<2>(params, stream) : LaunchTeams<1>(params, stream);
     } else {
       return LaunchTiles(params, stream);
     }

@@ -1,7 +1,8 @@
-// Device code: a thread's tile of results, [rows][8] in registers.
+// Device code: a thread's tile of results, [rows][8] in registers, and its place among the lanes that share operands.
 //
 // Thread safety: pure functions.
 //
+//   const LanePlace place = PlaceOfLane<8>(lane);
 //   float sum[8][8];  SetZero(sum);
 //   AddOuters(sum, 4, x, w0, w1);  // rows 4 to 7
 #pragma once
@@ -11,6 +12,18 @@
 namespace gdn::gpu {
 
 inline constexpr int kThreadOutputs = 8;
+
+// Of kRows lanes down a tile and as many across as there are. Neighbours two by two share their row, and two further on
+// their column: then NVIDIA's LDS serves half a wave's 16-byte loads of either operand at once.
+struct LanePlace {
+  int row;
+  int column;
+};
+template <int kRows>
+__device__ __forceinline__ LanePlace PlaceOfLane(int lane) {
+  static_assert(kRows >= 2);
+  return {lane / 2 % kRows, lane % 2 + lane / (2 * kRows) * 2};
+}
 
 template <int kRows>
 __device__ __forceinline__ void SetZero(float (&tile)[kRows][kThreadOutputs]) {

@@ -1,0 +1,158 @@
+// Device code: a tile of x and of weights on its way from memory to LDS, where the feature is the slow index.
+//
+// In LDS x is [kDepth][kRows], the weights after it [kDepth][kOutputs], without gaps. From some features to the next,
+// rows are swapped 8 to 24 apart and outputs 16, so that what a wave stores at once lies in different banks.
+// Thread safety: each lane of the team calls the same; the caller places the barriers.
+//
+//   using T = OperandTile</*lanes=*/128, /*rows=*/128, /*outputs=*/64, /*depth=*/16>;
+//   OperandMover<Weights, /*kVector=*/true, DType::kBF16, T> mover(p, m, lane, first_row, first_output);
+//   mover.Load(feature);
+//   mover.Store(lds, at);
+//   MultiplyStep<T, /*kSpanRows=*/32, /*kSpanOutputs=*/16>(lds, at, row, output, sum);
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/gpu/device.h"
+#include "kernels/projection/projection_args.h"
+#include "kernels/projection/thread_tile-inl.h"
+#include "kernels/projection/weight_vectors-inl.h"
+
+namespace gdn::gpu {
+
+template <int kTeamLanes, int kTileRows, int kTileOutputs, int kTileDepth>
+struct OperandTile {
+  static constexpr int kLanes = kTeamLanes;
+  static constexpr int kRows = kTileRows;
+  static constexpr int kOutputs = kTileOutputs;
+  static constexpr int kDepth = kTileDepth;
+  static constexpr int kFloats = kDepth * (kRows + kOutputs);
+  // Of a row of x, and of an output, neighbouring lanes load these.
+  static constexpr int kQuads = kDepth / 4;
+  static constexpr int kVectors = kDepth / kWeightVector;
+  // Loads of a lane.
+  static constexpr int kXLoads = kRows * kQuads / kLanes;
+  static constexpr int kWLoads = kOutputs * kVectors / kLanes;
+  static_assert(kXLoads * kLanes == kRows * kQuads && kWLoads * kLanes == kOutputs * kVectors);
+  static_assert(kRows % 32 == 0 && kOutputs % 32 == 0 && kVectors <= 2);
+
+  // Where a step's feature has row, or output, `at + further`: four neighbours from a multiple of four on stay
+  // neighbours. The compiler knows `further`, which has none of the bits that `at` has: of kSpan, a power of two, or
+  // above, where kSpan is 32 or more. So few addresses differ by more than a constant.
+  template <int kSpan>
+  __device__ __forceinline__ static constexpr int XAt(int feature, int at, int further) {
+    return feature * kRows + Swapped<kSpan>(at, further, RowSwap(feature));
+  }
+  template <int kSpan>
+  __device__ __forceinline__ static constexpr int WAt(int feature, int at, int further) {
+    return kDepth * kRows + feature * kOutputs + Swapped<kSpan>(at, further, OutputSwap(feature));
+  }
+
+ private:
+  template <int kSpan>
+  __device__ __forceinline__ static constexpr int Swapped(int at, int further, int swap) {
+    static_assert((kSpan & (kSpan - 1)) == 0);
+    return (at ^ swap % kSpan) + (further ^ swap / kSpan * kSpan);
+  }
+  __device__ __forceinline__ static constexpr int RowSwap(int feature) { return feature / 4 * (32 / kQuads); }
+  __device__ __forceinline__ static constexpr int OutputSwap(int feature) { return feature / kWeightVector * 16; }
+};
+
+// What a lane has of a step: of T's rows and outputs, those that do not exist are copies of the last one, and their
+// results are not to be kept. kVector: as AllowsVectors. kX: of x.
+template <typename Weights, bool kVector, DType kX, typename T>
+class OperandMover {
+ public:
+  __device__ __forceinline__ OperandMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
+                                          int64_t first_row, int32_t first_output)
+      : features_(p.features),
+        row_(lane / T::kQuads),
+        quad_(lane % T::kQuads * 4),
+        output_(lane / T::kVectors),
+        vector_(lane % T::kVectors * kWeightVector) {
+    const auto* x = static_cast<const XElement*>(p.x);
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int64_t row = first_row + row_ + i * kRowStep;
+      x_rows_[i] = x + (row < p.rows ? row : p.rows - 1) * p.x_stride + quad_;
+    }
+    const auto* weights = static_cast<const typename Weights::Element*>(m.weight);
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      const int32_t output = first_output + output_ + i * kOutputStep;
+      weights_[i] = weights + int64_t{output < m.outputs ? output : m.outputs - 1} * p.features + vector_;
+    }
+  }
+
+  // Features [feature, feature + kDepth); zeros past the last.
+  __device__ __forceinline__ void Load(int32_t feature) {
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      x_[i] = LoadRaw4(x_rows_[i], kX, feature, features_ - feature - quad_, kVector);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      w_[i] = LoadEight<Weights, kVector>(weights_[i] + feature, features_ - feature - vector_);
+    }
+  }
+
+  template <typename Lds>
+  __device__ __forceinline__ void Store(Lds& lds, int at) const {
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int x = at + T::template XAt<kRowStep>(quad_, row_, i * kRowStep);
+      const Vec4 wide = WidenRaw4(x_[i], kX);
+      lds[x] = wide.x;
+      lds[x + T::kRows] = wide.y;
+      lds[x + 2 * T::kRows] = wide.z;
+      lds[x + 3 * T::kRows] = wide.w;
+    }
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      const int w = at + T::template WAt<kOutputStep>(vector_, output_, i * kOutputStep);
+      float wide[kWeightVector];
+      Weights::Widen(w_[i], wide);
+#pragma unroll
+      for (int j = 0; j < kWeightVector; ++j) lds[w + j * T::kOutputs] = wide[j];
+    }
+  }
+
+ private:
+  static constexpr int kRowStep = T::kLanes / T::kQuads;
+  static constexpr int kOutputStep = T::kLanes / T::kVectors;
+  using XElement = std::conditional_t<kX == DType::kF32, float, uint16_t>;
+
+  const int32_t features_;
+  const int row_, quad_, output_, vector_;
+  const XElement* x_rows_[T::kXLoads];
+  const typename Weights::Element* weights_[T::kWLoads];
+  Vec4 x_[T::kXLoads];
+  typename Weights::Raw w_[T::kWLoads];
+};
+
+// sum += the step's products of a lane's rows from `row` on, four neighbours of each kSpanRows, and of its outputs from
+// `output` on likewise, in the features' order.
+template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows>
+__device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
+                                             float (&sum)[kThreadRows][kThreadOutputs]) {
+#pragma unroll
+  for (int d = 0; d < T::kDepth; ++d) {
+    const Vec4 w0 = lds.Load4(at + T::template WAt<kSpanOutputs>(d, output, 0));
+    const Vec4 w1 = lds.Load4(at + T::template WAt<kSpanOutputs>(d, output, kSpanOutputs));
+#pragma unroll
+    for (int i = 0; i < kThreadRows / 4; ++i) {
+      AddOuters(sum, i * 4, lds.Load4(at + T::template XAt<kSpanRows>(d, row, i * kSpanRows)), w0, w1);
+    }
+  }
+}
+
+// On the host: function(std::integral_constant<DType, dtype>()).
+template <typename Function>
+auto WithXDType(DType dtype, Function&& function) {
+  if (dtype == DType::kBF16) return function(std::integral_constant<DType, DType::kBF16>());
+  if (dtype == DType::kF16) return function(std::integral_constant<DType, DType::kF16>());
+  return function(std::integral_constant<DType, DType::kF32>());
+}
+
+}  // namespace gdn::gpu

@@ -90,18 +90,32 @@ def materialize(b, units):
 
 
 def projection(rows, outputs, features, name):
-    tile, groups = 16 if rows <= 2 else 32, features // 64
+    groups = features // 64
     if rows > 8:
-        # Lanes down a tile, rows a lane: as LaunchTiles chooses for 60 CUs.
-        tiles = sum(ceil(o, 128) for o in outputs)
-        wide = rows <= 32 and 3 * tiles >= 2 * 60 * ceil(tiles, 60)
-        lanes, r = (4, 8) if wide else (8, 4 if rows <= 32 else 8)
-        blocks = ceil(rows, lanes * r) * sum(ceil(o, 64 // lanes * 8) for o in outputs)
-        part = Part(f"TilesKernel<Bf16Weights, Tile<64, {lanes}, {r}>, true, (DType)1>", blocks, (groups // 8, 8))
+        def rounds_times_results(tile):  # CostOf in projection_tiles_gpu.hip
+            down, r, o, percent = tile
+            return ceil(blocks_of(tile), MI50.units) * 64 * r * o * 100 // percent
+
+        def blocks_of(tile):
+            down, r, o, _ = tile
+            return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
+
+        tile = min(((8, 8, 8, 95), (4, 8, 8, 95), (8, 4, 8, 90), (4, 4, 4, 60)), key=rounds_times_results)
+        part = Part(f"TilesKernel<Bf16Weights, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}>, true, (DType)1>", blocks_of(tile),
+                    (groups // 8, 64 // 16 if tile[1] * tile[2] == 16 else 8))
     else:
         r = 1 << (rows - 1).bit_length()
-        blocks = ceil(rows, r) * sum(ceil(o, tile) for o in outputs)
-        part = Part(f"FewRowsKernel<Bf16Weights, 64, {r}, true>", blocks, (groups // 16, 2) if r <= 2 else (groups // 16, 4, 2))
+
+        def tiles_of(lanes):
+            return sum(ceil(o, lanes * (1 if r <= 2 else 2)) for o in outputs)
+
+        def used(lanes):  # PartUsed in projection_few_rows_gpu.hip
+            return tiles_of(lanes) / (2 * MI50.units * ceil(tiles_of(lanes), 2 * MI50.units))
+
+        lanes = 8 if used(8) > 1.5 * used(16) else 16
+        teams, stages = 256 // lanes, 2 if r <= 2 else 4
+        part = Part(f"FewRowsKernel<Tile<Bf16Weights, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
+                    (ceil(groups, teams), stages) if r <= 2 else (ceil(groups, teams), stages, 2))
     return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)), 4 if rows == 1 else 2)
 
 

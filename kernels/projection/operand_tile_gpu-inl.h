@@ -35,7 +35,7 @@ struct OperandTile {
   static constexpr int kXLoads = kRows * kQuads / kLanes;
   static constexpr int kWLoads = kOutputs * kVectors / kLanes;
   static_assert(kXLoads * kLanes == kRows * kQuads && kWLoads * kLanes == kOutputs * kVectors);
-  static_assert(kRows % 32 == 0 && kOutputs % 32 == 0 && kVectors <= 2);
+  static_assert(kRows % 16 == 0 && kOutputs % 32 == 0 && kVectors <= 2);
 
   // Where a step's feature has row, or output, `at + further`: four neighbours from a multiple of four on stay
   // neighbours. The compiler knows `further`, which has none of the bits that `at` has: of kSpan, a power of two, or
@@ -55,7 +55,7 @@ struct OperandTile {
     static_assert((kSpan & (kSpan - 1)) == 0);
     return (at ^ swap % kSpan) + (further ^ swap / kSpan * kSpan);
   }
-  __device__ __forceinline__ static constexpr int RowSwap(int feature) { return feature / 4 * (32 / kQuads); }
+  __device__ __forceinline__ static constexpr int RowSwap(int feature) { return feature / 4 * (32 / kQuads) % kRows; }
   __device__ __forceinline__ static constexpr int OutputSwap(int feature) { return feature / kWeightVector * 16; }
 };
 
@@ -133,16 +133,19 @@ class OperandMover {
 
 // sum += the step's products of a lane's rows from `row` on, four neighbours of each kSpanRows, and of its outputs from
 // `output` on likewise, in the features' order.
-template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows>
+template <typename T, int kSpanRows, int kSpanOutputs, typename Lds, int kThreadRows, int kThreadOutputs>
 __device__ __forceinline__ void MultiplyStep(Lds& lds, int at, int row, int output,
                                              float (&sum)[kThreadRows][kThreadOutputs]) {
 #pragma unroll
   for (int d = 0; d < T::kDepth; ++d) {
-    const Vec4 w0 = lds.Load4(at + T::template WAt<kSpanOutputs>(d, output, 0));
-    const Vec4 w1 = lds.Load4(at + T::template WAt<kSpanOutputs>(d, output, kSpanOutputs));
+    Vec4 w[kThreadOutputs / 4];
+#pragma unroll
+    for (int i = 0; i < kThreadOutputs / 4; ++i) {
+      w[i] = lds.Load4(at + T::template WAt<kSpanOutputs>(d, output, i * kSpanOutputs));
+    }
 #pragma unroll
     for (int i = 0; i < kThreadRows / 4; ++i) {
-      AddOuters(sum, i * 4, lds.Load4(at + T::template XAt<kSpanRows>(d, row, i * kSpanRows)), w0, w1);
+      AddOuters(sum, i * 4, lds.Load4(at + T::template XAt<kSpanRows>(d, row, i * kSpanRows)), w);
     }
   }
 }

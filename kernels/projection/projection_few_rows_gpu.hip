@@ -1,7 +1,7 @@
 // y = x W^T for few rows on the GPU: decode.
 //
 // Order of a sum: projection_args.h.
-// Threads: a team of kTeamLanes lanes computes a group of features for its tile's outputs, one or two to a lane, and
+// Threads: a team of 16 or 8 lanes computes a group of features for its tile's outputs, one or two to a lane, and
 // kRows rows; the block's teams take neighbouring groups. Weights arrive as the matrix lies, 32 or 64 bytes of an
 // output side by side, and pass through LDS so that a lane finds its own outputs' features in order; the next stage's
 // loads are on their way meanwhile. x lies beside them, read by all lanes at once. When all teams are through with a
@@ -18,11 +18,13 @@ namespace gdn::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTeamLanes = 16;
-constexpr int kTeams = kThreads / kTeamLanes;
 
-template <typename Weights, int kRows>
+template <typename ElementsOfWeights, int kLanesOfTeam, int kRowsOfTile>
 struct Tile {
+  using Weights = ElementsOfWeights;
+  static constexpr int kTeamLanes = kLanesOfTeam;
+  static constexpr int kTeams = kThreads / kTeamLanes;
+  static constexpr int kRows = kRowsOfTile;
   // With many rows each value of x that is read from LDS serves two outputs.
   static constexpr int kLaneOutputs = kRows <= 2 ? 1 : 2;
   static constexpr int kOutputs = kTeamLanes * kLaneOutputs;
@@ -52,11 +54,13 @@ struct Tile {
   };
 };
 
-template <typename Weights, bool kVector, int kRows>
+template <typename T, bool kVector>
 class Team {
  public:
-  using T = Tile<Weights, kRows>;
+  using Weights = typename T::Weights;
   using Stage = typename T::Stage;
+  static constexpr int kRows = T::kRows;
+  static constexpr int kTeamLanes = T::kTeamLanes;
 
   __device__ __forceinline__ Team(const ProjectionArgs& p, const ProjectionMatrix& m, int32_t first_output,
                                   int64_t first_row, typename T::Shared& s)
@@ -146,13 +150,15 @@ class Team {
   typename T::Shared& s_;
 };
 
-template <typename Weights, bool kVector, int kRows>
+template <typename T, bool kVector>
 __device__ __forceinline__ void Project(const ProjectionArgs& p, const ProjectionMatrix& m, int32_t first_output,
-                                        int64_t first_row, typename Tile<Weights, kRows>::Shared& s) {
-  using T = Tile<Weights, kRows>;
+                                        int64_t first_row, typename T::Shared& s) {
+  constexpr int kRows = T::kRows;
+  constexpr int kTeamLanes = T::kTeamLanes;
+  constexpr int kTeams = T::kTeams;
   constexpr int kResults = kRows * T::kOutputs;
   static_assert(kResults <= kThreads && kTeams * kResults <= kTeams * T::kWeightFloats);
-  const Team<Weights, kVector, kRows> team(p, m, first_output, first_row, s);
+  const Team<T, kVector> team(p, m, first_output, first_row, s);
   const int mine = static_cast<int>(threadIdx.x);
   const int team_index = mine / kTeamLanes;
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
@@ -200,17 +206,14 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
   }
 }
 
-// Blocks that a multiprocessor's registers are to hold, on waves of 32: a matrix of some thousand outputs is then one
-// round of them.
-template <typename Weights, int kWave, int kRows>
-inline constexpr int kResidentBlocks = kWave == 64                                            ? 1
-                                       : kRows == 1 && sizeof(typename Weights::Element) == 2 ? 4
-                                       : kRows <= 2                                           ? 3
-                                                                                              : 2;
+// Blocks that a multiprocessor's registers are to hold, on waves of 32.
+template <typename T>
+inline constexpr int kBlocks32 = T::kRows == 1 && sizeof(typename T::Weights::Element) == 2 ? 4
+                                 : T::kRows <= 2                                            ? 3
+                                                                                            : 2;
 
-template <typename Weights, int kWave, int kRows, bool kVector>
-__global__ __launch_bounds__(kThreads, (kResidentBlocks<Weights, kWave, kRows>)) void FewRowsKernel(ProjectionArgs p) {
-  using T = Tile<Weights, kRows>;
+template <typename T, int kWave, bool kVector>
+__global__ __launch_bounds__(kThreads, kWave == 32 ? kBlocks32<T> : 1) void FewRowsKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
   const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
@@ -219,19 +222,40 @@ __global__ __launch_bounds__(kThreads, (kResidentBlocks<Weights, kWave, kRows>))
   for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
     if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
   }
-  const int64_t first_row = int64_t{row_tile} * kRows;
+  const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  Project<Weights, kVector, kRows>(p, m, first_output, first_row, s);
+  Project<T, kVector>(p, m, first_output, first_row, s);
 }
 
-template <typename Weights, int kRows, bool kVector>
-absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  ProjectionArgs args = MakeProjectionArgs(params, Tile<Weights, kRows>::kOutputs);
-  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, kRows));
+template <typename T, bool kVector>
+absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
+  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
   return WithWaveWidth(stream, "projection_few_rows", [&](auto wave) {
-    return Launch("projection_few_rows", FewRowsKernel<Weights, wave(), kRows, kVector>,
+    return Launch("projection_few_rows", FewRowsKernel<T, wave(), kVector>,
                   {int64_t{args.row_tiles} * args.output_tiles}, kThreads, stream, args);
   });
+}
+
+// Which part of the places for blocks tiles of T use, in whole rounds.
+template <typename T>
+double PartUsed(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  const int64_t places = int64_t{stream.processors} * (stream.wave_width == 32 ? kBlocks32<T> : 2);
+  const int64_t blocks = MakeProjectionArgs(params, T::kOutputs).output_tiles;
+  return static_cast<double>(blocks) / static_cast<double>(places * CeilDivide(blocks, places));
+}
+
+// Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew, which
+// costs more where few blocks are at work (docs/mi50-model.md).
+template <typename Weights, int kRows>
+absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  using Wide = Tile<Weights, 16, kRows>;
+  using Narrow = Tile<Weights, 8, kRows>;
+  const double enough = stream.wave_width == 32 ? 1.2 : 1.5;
+  if (PartUsed<Narrow>(params, stream) > enough * PartUsed<Wide>(params, stream)) {
+    return LaunchTile<Narrow, true>(params, stream);
+  }
+  return LaunchTile<Wide, true>(params, stream);
 }
 
 }  // namespace
@@ -239,12 +263,12 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream&
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   return WithWeights(params[0].weight.dtype, [&](auto weights) {
     using Weights = decltype(weights);
-    if (!AllowsVectors(params)) return LaunchRows<Weights, 4, false>(params, stream);
+    if (!AllowsVectors(params)) return LaunchTile<Tile<Weights, 16, 4>, false>(params, stream);
     const int64_t rows = params[0].rows;
-    if (rows == 1) return LaunchRows<Weights, 1, true>(params, stream);
-    if (rows == 2) return LaunchRows<Weights, 2, true>(params, stream);
-    if (rows <= 4) return LaunchRows<Weights, 4, true>(params, stream);
-    return LaunchRows<Weights, 8, true>(params, stream);
+    if (rows == 1) return LaunchRows<Weights, 1>(params, stream);
+    if (rows == 2) return LaunchRows<Weights, 2>(params, stream);
+    if (rows <= 4) return LaunchRows<Weights, 4>(params, stream);
+    return LaunchRows<Weights, 8>(params, stream);
   });
 }
 

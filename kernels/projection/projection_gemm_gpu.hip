@@ -22,6 +22,7 @@ constexpr int kTeamThreads = 128;
 constexpr int kTileRows = 128;
 constexpr int kTileOutputs = 64;
 constexpr int kThreadRows = 8;
+constexpr int kThreadOutputs = 8;
 using Operands = OperandTile<kTeamThreads, kTileRows, kTileOutputs, /*depth=*/16>;
 
 // kTeams teams of a block take neighbouring groups of features of the same tile.

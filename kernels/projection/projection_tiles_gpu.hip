@@ -1,12 +1,15 @@
 // y = x W^T for more rows than a few, on the GPU: decode in large batches, prefill.
 //
 // Order of a sum: projection_args.h.
-// Threads: eight waves a block, all on one tile of kLaneRows kThreadRows rows, kThreadRows x 8 results of it a lane.
+// Threads: eight waves a block, all on one tile, of which a lane has 16 to 96 results: whatever leaves the fewest
+// processors idle.
 // Waves take neighbouring groups of features, each through LDS of its own, kDepth features at a time and without a
 // barrier of the block: the features are split, so that few rows fill the device too. Both operands lie in LDS with the
 // feature as the slow index, so that a lane reads its values 16 bytes at a time. When all waves are through with a
 // group each, their sums are added in the groups' order.
 // Resources: up to 34 KB of LDS; 64 sums a lane and at most 128 registers. Bound by FMAs.
+
+#include <algorithm>
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
@@ -19,22 +22,27 @@ namespace {
 
 constexpr int kWaves = 8;
 
-// The tile of a wave of kWaveLanes lanes, kDownLanes of them down, and what a wave has of LDS.
-template <int kWaveLanes, int kDownLanes, int kRowsOfThread>
+// A wave's tile: kLanesDown of its kWaveLanes lanes down, kRowsOfLane x kOutputsOfLane results each; and what it has of
+// LDS.
+template <int kWaveLanes, int kLanesDown, int kRowsOfLane, int kOutputsOfLane>
 struct Tile {
   static constexpr int kWave = kWaveLanes;
-  static constexpr int kLaneRows = kDownLanes;
-  static constexpr int kThreadRows = kRowsOfThread;
+  static constexpr int kLaneRows = kLanesDown;
+  static constexpr int kThreadRows = kRowsOfLane;
+  static constexpr int kThreadOutputs = kOutputsOfLane;
   static constexpr int kThreads = kWaves * kWave;
   static constexpr int kRows = kLaneRows * kThreadRows;
-  static constexpr int kOutputs = kWave / kLaneRows * kThreadOutputs;
+  static constexpr int kSpan = kWave / kLaneRows * 4;  // of the lanes' first four outputs
+  static constexpr int kOutputs = kSpan * (kThreadOutputs / 4);
   // So many features at once as registers and LDS allow.
-  using Operands = OperandTile<kWave, kRows, kOutputs, /*depth=*/kWave == 32 && kThreadRows == 8 ? 16 : 8>;
+  static constexpr int kResults = kThreadRows * kThreadOutputs;  // of a lane
+  using Operands =
+      OperandTile<kWave, kRows, kOutputs, /*depth=*/kResults == 16 || (kWave == 32 && kResults == 64) ? 16 : 8>;
   // The exchange of the waves' sums takes kExchangeRows of a thread's rows at a time.
   static constexpr int kExchangeRows = 2;
   static constexpr int kExchange = kExchangeRows * kLaneRows * kOutputs;
   static constexpr int kExchangeResults = kExchange / kThreads;  // a thread's
-  static_assert(kExchangeResults * kThreads == kExchange && kThreads % kOutputs == 0);
+  static_assert(kExchangeResults * kThreads == kExchange);
   using Lds = LdsArray<float, kWaves*(Operands::kFloats > kExchange ? Operands::kFloats : kExchange)>;
   struct Shared {
     Lds floats;
@@ -51,7 +59,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
   constexpr int kLaneRows = T::kLaneRows;
   const int thread = static_cast<int>(threadIdx.x);
   const int wave = thread / T::kWave;
-  // A lane's rows are four neighbours in each 4 kLaneRows rows, its outputs four in each half of the tile's.
+  // A lane's rows are four neighbours in each 4 kLaneRows rows, its outputs four in each kSpan.
   const LanePlace place = PlaceOfLane<kLaneRows>(thread % T::kWave);
   const int lane_row = place.row;
   const int lane_column = place.column * 4;
@@ -70,7 +78,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
     for (float& result : results) result = 0.0f;
   }
   for (int32_t round = 0; round * kWaves < groups; ++round) {
-    float sum[kThreadRows][kThreadOutputs];
+    float sum[kThreadRows][T::kThreadOutputs];
     SetZero(sum);
 #pragma unroll 1
     for (int depth = 0; depth < kGroupFeatures; depth += Operands::kDepth) {
@@ -80,7 +88,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
       WaveBarrier();
       mover.Load(next < kGroupFeatures ? first_feature(round) + next : first_feature(round + 1));
       WaveBarrier();  // nvcc would move the loads down to where they are needed
-      MultiplyStep<Operands, 4 * kLaneRows, T::kOutputs / 2>(s.floats, at, lane_row * 4, lane_column, sum);
+      MultiplyStep<Operands, 4 * kLaneRows, T::kSpan>(s.floats, at, lane_row * 4, lane_column, sum);
     }
     const int32_t left = groups - round * kWaves;
 #pragma unroll
@@ -88,11 +96,13 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
       SyncThreads();
 #pragma unroll
       for (int i = 0; i < T::kExchangeRows; ++i) {
-        const float(&row)[kThreadOutputs] = sum[first + i];
+        const float(&row)[T::kThreadOutputs] = sum[first + i];
         const int lanes = ((wave * T::kExchangeRows + i) * kLaneRows + lane_row) * T::kOutputs;
-        s.floats.Store4(lanes + T::ExchangeAt(lane_row, lane_column), {row[0], row[1], row[2], row[3]});
-        s.floats.Store4(lanes + T::ExchangeAt(lane_row, lane_column + T::kOutputs / 2),
-                        {row[4], row[5], row[6], row[7]});
+#pragma unroll
+        for (int j = 0; j < T::kThreadOutputs; j += 4) {
+          s.floats.Store4(lanes + T::ExchangeAt(lane_row, lane_column + j / 4 * T::kSpan),
+                          {row[j], row[j + 1], row[j + 2], row[j + 3]});
+        }
       }
       SyncThreads();
 #pragma unroll
@@ -107,11 +117,11 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
     }
     SyncThreads();
   }
-  const int32_t output = first_output + thread % T::kOutputs;
 #pragma unroll
   for (int first = 0; first < kThreadRows; first += T::kExchangeRows) {
 #pragma unroll
     for (int r = 0; r < T::kExchangeResults; ++r) {
+      const int32_t output = first_output + (r * T::kThreads + thread) % T::kOutputs;
       const int at = (r * T::kThreads + thread) / T::kOutputs;  // [kExchangeRows][kLaneRows]
       const int i = first + at / kLaneRows;
       const int64_t row = first_row + i / 4 * 4 * kLaneRows + at % kLaneRows * 4 + i % 4;
@@ -124,7 +134,8 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
 
 // Blocks that a multiprocessor's registers are to hold.
 template <typename Weights, typename T>
-inline constexpr int kResidentBlocks = T::kWave == 32 && T::kThreadRows == 4 && sizeof(typename Weights::Element) == 2
+inline constexpr int kResidentBlocks = T::kWave == 32 && (T::kResults == 16 ||
+                                                          (T::kResults == 32 && sizeof(typename Weights::Element) == 2))
                                            ? 2
                                            : 1;
 
@@ -144,35 +155,61 @@ __global__ __launch_bounds__(T::kThreads, (kResidentBlocks<Weights, T>)) void Ti
   Multiply<Weights, kVector, kX, T>(p, m, first_row, first_output, s);
 }
 
-template <typename Weights, int kLaneRows, int kThreadRows, bool kVector>
+template <typename Weights, typename T, bool kVector>
 absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithWaveWidth(stream, "projection_tiles", [&](auto wave) {
-    using T = Tile<wave(), kLaneRows, kThreadRows>;
-    ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
-    args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
-    return WithXDType(params[0].x.dtype, [&](auto x) {
-      return Launch("projection_tiles", TilesKernel<Weights, T, kVector, x()>,
-                    {int64_t{args.row_tiles} * args.output_tiles}, T::kThreads, stream, args);
-    });
+  ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
+  args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
+  return WithXDType(params[0].x.dtype, [&](auto x) {
+    return Launch("projection_tiles", TilesKernel<Weights, T, kVector, x()>,
+                  {int64_t{args.row_tiles} * args.output_tiles}, T::kThreads, stream, args);
   });
 }
 
-// Whether blocks of so many outputs keep two thirds of the processors busy, in whole rounds.
-bool Fill(absl::Span<const ProjectionParams> params, int outputs, const Stream& stream) {
-  const int64_t blocks = MakeProjectionArgs(params, outputs).output_tiles;
-  return 3 * blocks >= 2 * stream.processors * CeilDivide(blocks, stream.processors);
+// How long tiles of T take, in results of a processor at the full rate: whole rounds of blocks, and what reading LDS
+// for fewer results a lane costs, as measured on waves of 32 and as docs/mi50-model.md has it on waves of 64.
+template <typename T>
+int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  constexpr bool kWide = T::kWave == 64;
+  constexpr int kPercent = T::kResults == 16   ? (kWide ? 60 : 50)
+                           : T::kResults == 32 ? (kWide ? 90 : 70)
+                           : T::kResults == 64 ? 95
+                                               : 100;
+  const int64_t blocks = MakeProjectionArgs(params, T::kOutputs).output_tiles * CeilDivide(params[0].rows, T::kRows);
+  return CeilDivide(blocks, stream.processors) * T::kRows * T::kOutputs * 100 / kPercent;
+}
+
+// Launches the cheapest of tiles.
+template <typename Weights, typename First, typename... Others>
+absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  const int64_t least = std::min({CostOf<First>(params, stream), CostOf<Others>(params, stream)...});
+  absl::Status status;
+  const auto launch = [&](auto tile) {
+    using T = decltype(tile);
+    if (CostOf<T>(params, stream) > least) return false;
+    status = LaunchTilesOf<Weights, T, true>(params, stream);
+    return true;
+  };
+  (void)(launch(First()) || ... || launch(Others()));
+  return status;
 }
 
 }  // namespace
 
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream) {
   return WithWeights(params[0].weight.dtype, [&](auto weights) {
-    using Weights = decltype(weights);
-    if (!AllowsVectors(params)) return LaunchTilesOf<Weights, 8, 4, false>(params, stream);
-    if (params[0].rows > 32) return LaunchTilesOf<Weights, 8, 8, true>(params, stream);
-    // Eight rows a lane, where tiles of twice the outputs leave no more of the processors idle.
-    if (Fill(params, 2 * stream.wave_width, stream)) return LaunchTilesOf<Weights, 4, 8, true>(params, stream);
-    return LaunchTilesOf<Weights, 8, 4, true>(params, stream);
+    return WithWaveWidth(stream, "projection_tiles", [&](auto wave) {
+      using Weights = decltype(weights);
+      constexpr int kWave = wave();
+      using Small = Tile<kWave, 8, 4, 8>;
+      if (!AllowsVectors(params)) return LaunchTilesOf<Weights, Small, false>(params, stream);
+      if constexpr (kWave == 32) {
+        return LaunchCheapest<Weights, Tile<32, 8, 8, 8>, Tile<32, 4, 8, 12>, Tile<32, 4, 8, 8>, Small,
+                              Tile<32, 4, 4, 4>>(params, stream);
+      } else {  // two waves a SIMD have no registers for 96 sums
+        return LaunchCheapest<Weights, Tile<kWave, 8, 8, 8>, Tile<kWave, 4, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(params,
+                                                                                                                stream);
+      }
+    });
   });
 }
 

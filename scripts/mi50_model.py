@@ -312,7 +312,9 @@ def self_test():
     for b, t, count, pieces in ((32, 0, 5, 1), (1, 512, 6, 1), (1, 4096, 6, 4)):
         assert [len(layer(b, t, 60)[0]), layer(b, t, 60)[1]] == [count, pieces]
     assert mi50_launches.columns_of(1, 60) == 2 and mi50_launches.columns_of(2, 60) == 4
-    assert [p.blocks for p in mi50_launches.projection(128, (2048,), 4096, "").parts] == [64]
+    # 128 blocks of 32 x 64 in three rounds, where 64 of 64 x 64 would take two, twice as long; 60 tiles of 64 x 64 take one.
+    for outputs, blocks in ((2048, 128), (1920, 60)):
+        assert [p.blocks for p in mi50_launches.projection(128, (outputs,), 4096, "").parts] == [blocks]
     print("mi50_model: all launches take what they should")
 
 

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/processor.cc"
@@ -53,6 +56,22 @@ int QuotaProcessors(int otherwise) {
 HWY_EXPORT(TargetName);
 
 std::string SimdTargetName() { return absl::AsciiStrToLower(HWY_DYNAMIC_DISPATCH(TargetName)()); }
+
+absl::Status UseSimdTarget(absl::string_view name) {
+  hwy::DisableTargets(0);
+  if (name.empty()) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    names.push_back(absl::AsciiStrToLower(hwy::TargetName(target)));
+    if (names.back() == name) {
+      hwy::DisableTargets(target - 1);  // better ones have lower bits
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("instruction set '", name,
+                                                 "' is not one of this processor and build; ", "use one of ",
+                                                 absl::StrJoin(names, ", ")));
+}
 
 std::string ProcessorName() {
   std::ifstream file("/proc/cpuinfo");

@@ -1,12 +1,15 @@
 // The processors this process may use: what the operating system says of them, and which of their instructions the
 // SIMD operators use.
 //
-// Thread safety: free functions.
+// Thread safety: free functions; UseSimdTarget() as it says.
 //
 //   int threads = AvailableProcessors();
 #pragma once
 
 #include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace gdn {
 
@@ -18,5 +21,10 @@ int AvailableProcessors();
 
 // Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
 std::string SimdTargetName();
+
+// From here on all operators use the instruction set of this name, as SimdTargetName() gives it; empty: the best again.
+// oneDNN is not concerned. INVALID_ARGUMENT where this processor or build does not have it. Not beside operators that
+// run.
+absl::Status UseSimdTarget(absl::string_view name);
 
 }  // namespace gdn

@@ -83,6 +83,9 @@ static_assert(kSliceFloats % kStreamGrain == 0);
 
 constexpr int64_t kMultiplyAddIterations = 100'000;  // a task of about a quarter of a millisecond
 constexpr int64_t kTasksPerThread = 8;
+// A ceiling is the best that was seen: the fastest of so many bursts counts. Another program's moment, or a clock still
+// low from the loops on memory before, would lower it.
+constexpr int kMultiplyAddBursts = 6;
 // Volatile: nothing about the loops may be known when they are compiled.
 const volatile float kMultiplier = 0.5f;
 const volatile float kAddend = 1.0f;
@@ -165,7 +168,11 @@ class CpuLimits {
                                });
     const double flops =
         static_cast<double>(pool_.threads() * kTasksPerThread * kMultiplyAddIterations * FlopsPerIteration());
-    rates.flops_per_s = flops / MultiplyAddSeconds(kMultiplyAddIterations);
+    double seconds = std::numeric_limits<double>::infinity();
+    for (int burst = 0; burst < kMultiplyAddBursts; ++burst) {
+      seconds = std::min(seconds, MultiplyAddSeconds(kMultiplyAddIterations));
+    }
+    rates.flops_per_s = flops / seconds;
     return rates;
   }
 

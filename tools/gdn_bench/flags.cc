@@ -29,6 +29,9 @@ ABSL_FLAG(std::string, backend, "",
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
 ABSL_FLAG(int, threads, 0,
           "kernel, serve: worker threads of the CPU; 0: one for each processor this process may run on");
+ABSL_FLAG(
+    std::string, simd, "",
+    "kernel: the instruction set of the CPU's operators, its limits and oneDNN: avx3, avx2 ...; default: the best");
 ABSL_FLAG(std::string, filter, "", "kernel: only cases whose name holds a match of this regular expression");
 ABSL_FLAG(bool, list, false, "kernel: print the names of the cases and exit");
 ABSL_FLAG(int, repeat, 15,
@@ -231,6 +234,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   const std::string backend = absl::GetFlag(FLAGS_backend);
   line.kernel = {.backend = backend.empty() ? "cpu" : backend,
                  .threads = absl::GetFlag(FLAGS_threads),
+                 .simd = absl::GetFlag(FLAGS_simd),
                  .gpu_device = absl::GetFlag(FLAGS_gpu_device),
                  .filter = absl::GetFlag(FLAGS_filter),
                  .measure = {.repeat = absl::GetFlag(FLAGS_repeat), .min_time_s = absl::GetFlag(FLAGS_min_time)}};

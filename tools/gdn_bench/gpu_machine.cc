@@ -281,6 +281,7 @@ struct GraphTimer {
     for (; warm_seconds < kFirstWarmUpSeconds; warm_seconds += seconds) {
       GDN_ASSIGN_OR_RETURN(seconds, timed->Run(kWarmUpRuns));
     }
+    if (prepared.every_run_differs) return timed;
     const auto wanted = static_cast<int64_t>(std::ceil(kGraphSeconds / run_seconds));
     GDN_RETURN_IF_ERROR(timed->Record(std::clamp<int64_t>(wanted, 1, kMostGraphRuns)));
     return timed;

@@ -5,10 +5,12 @@
 #include <regex>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/gdn_bench/kernel_case.h"
 #include "tools/gdn_bench/machine.h"
@@ -42,6 +44,18 @@ absl::StatusOr<std::vector<KernelCase>> SelectCases(const KernelBenchOptions& op
   return selected;
 }
 
+// The CPU's operators, limits and oneDNN (which reads its variable at its first use) with one instruction set.
+absl::Status UseInstructions(const KernelBenchOptions& options) {
+  if (options.simd.empty()) return UseSimdTarget("");
+  if (options.backend != "cpu") return absl::InvalidArgumentError("--simd is for --backend=cpu");
+  if (const absl::Status status = UseSimdTarget(options.simd); !status.ok()) return WithPrefix(status, "--simd");
+  const char* widest = absl::StartsWith(options.simd, "avx3") ? "AVX512_CORE"
+                       : options.simd == "avx2"               ? "AVX2"
+                                                              : "SSE41";
+  setenv("ONEDNN_MAX_CPU_ISA", widest, /*overwrite=*/1);
+  return absl::OkStatus();
+}
+
 double LoadAverage() {
   double minute = 0;
   return getloadavg(&minute, 1) == 1 ? minute : 0;
@@ -68,6 +82,7 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
   if (cases.empty()) {
     return absl::NotFoundError(absl::StrCat("no case matches --filter='", options.filter, "'; --list shows them all"));
   }
+  GDN_RETURN_IF_ERROR(UseInstructions(options));
   const double load_average = LoadAverage();
   GDN_ASSIGN_OR_RETURN(Machine machine,
                        options.backend != "cpu" ? MakeGpuMachine(options.gpu_device) : MakeCpuMachine(options.threads));

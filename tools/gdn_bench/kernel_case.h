@@ -29,8 +29,9 @@ struct PreparedCase {
   int64_t steps = 1;             // of one run(): once around the slots or weights it rotates over
   double working_set_bytes = 0;  // what one run() touches
   // Issues the work and returns; waiting for it is the caller's. Host arrays that change from run to run come round
-  // after L (kLogCapacity) of them.
+  // after L (kLogCapacity) of them, unless every_run_differs.
   std::function<absl::Status()> run;
+  bool every_run_differs = false;  // no recording of one run stands for the next
 };
 
 // Where a case is prepared. The backend must outlive the prepared case.
@@ -59,6 +60,10 @@ std::vector<KernelCase> LayerCases(CaseList list);
 // Single ones of LayerCases, of any size.
 KernelCase LayerDecodeCase(int32_t batch);
 KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each);
+
+// A layer's decode as the server launches it, two launches under way: BF16 rows and index arrays that no launch has had
+// before go to the device in one copy from page-locked memory, and BF16 outputs come back.
+KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch);
 
 // What memory-bound cases rotate over is kColdFactor last-level caches, and at most this.
 inline constexpr int64_t kLargestRotation = int64_t{768} << 20;

@@ -1,11 +1,15 @@
 // A whole layer of Qwen3-Next's dimensions and projection layout, with BF16 weights: decode and prefill from
 // hidden_states.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -118,11 +122,104 @@ absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(Backend& backend,
   return fixture;
 }
 
+// Layers whose decodes are launched as server/batcher/launch_lane.h does it.
+class ServedLayers {
+ public:
+  static constexpr DType kDType = DType::kBF16;
+
+  static absl::StatusOr<std::shared_ptr<ServedLayers>> Make(Backend& backend, std::shared_ptr<LayerFixture> layers) {
+    auto served = std::make_shared<ServedLayers>(backend, std::move(layers));
+    for (Lane& lane : served->lanes_) {
+      GDN_ASSIGN_OR_RETURN(lane.in, DeviceBuffer::Make(backend, served->in_bytes()));
+      GDN_ASSIGN_OR_RETURN(lane.host_in, HostBuffer::Make(backend, served->in_bytes()));
+      GDN_ASSIGN_OR_RETURN(lane.out, DeviceBuffer::Make(backend, served->row_bytes_));
+      GDN_ASSIGN_OR_RETURN(lane.host_out, HostBuffer::Make(backend, served->row_bytes_));
+      std::memset(lane.host_in.data(), 0, served->in_bytes());
+    }
+    GDN_RETURN_IF_ERROR(backend.Synchronize());
+    return served;
+  }
+
+  // Sessions lie in any slots of the pool.
+  ServedLayers(Backend& backend, std::shared_ptr<LayerFixture> layers)
+      : backend_(backend),
+        layers_(std::move(layers)),
+        row_bytes_(RoundUp64(layers_->batch * layers_->weights.layers[0].dims.hidden_size * DTypeSize(kDType))) {
+    std::shuffle(layers_->slots.begin(), layers_->slots.end(), std::mt19937());
+    layers_->token_counts = layers_->first_token_counts;
+  }
+  ServedLayers(const ServedLayers&) = delete;
+  ~ServedLayers() {
+    for (Lane& lane : lanes_) static_cast<void>(Await(lane));  // a run has reported failures
+  }
+
+  // L tokens of each layer. Sessions come in another order each time, at counts that go on from run to run.
+  absl::Status Run() {
+    GDN_RETURN_IF_ERROR(backend_.UseThread());
+    for (int32_t token = 0; token < kLogCapacity; ++token) {
+      for (size_t layer = 0; layer < layers_->weights.layers.size(); ++layer) GDN_RETURN_IF_ERROR(Decode(layer));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Lane {
+    DeviceBuffer in, out;
+    HostBuffer host_in, host_out;
+    bool under_way = false;
+    Fence fence;
+  };
+
+  static size_t RoundUp64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  size_t in_bytes() const { return row_bytes_ + backend_.BatchArrayBytes(layers_->batch); }
+
+  absl::Status Await(Lane& lane) {
+    if (!std::exchange(lane.under_way, false)) return absl::OkStatus();
+    return backend_.WaitFence(lane.fence);
+  }
+
+  absl::Status Decode(size_t layer) {
+    LayerFixture& l = *layers_;
+    Lane& lane = lanes_[launches_++ % lanes_.size()];
+    GDN_RETURN_IF_ERROR(Await(lane));
+    const auto rotate = [&](auto& of_layers) {
+      const auto begin = of_layers.begin() + static_cast<ptrdiff_t>(layer) * l.batch;
+      std::rotate(begin, begin + 1, begin + l.batch);
+    };
+    rotate(l.slots);
+    rotate(l.token_counts);
+    rotate(l.log_lengths);
+    int32_t* const log_lengths = l.log_lengths.data() + layer * l.batch;
+    LayerStep step = l.Step(layer);
+    step.hidden_states = {lane.in.data(), kDType};
+    step.output = {lane.out.data(), kDType};
+    GDN_RETURN_IF_ERROR(backend_.StageIn({.device = lane.in.data(),
+                                          .host = lane.host_in.data(),
+                                          .bytes = row_bytes_,
+                                          .batch = step.batch,
+                                          .token_counts = step.token_counts,
+                                          .log_lengths = log_lengths}));
+    GDN_RETURN_IF_ERROR(l.runner->Decode(step, log_lengths));
+    GDN_RETURN_IF_ERROR(backend_.StageOut(lane.host_out.data(), lane.out.data(), row_bytes_));
+    GDN_ASSIGN_OR_RETURN(lane.fence, backend_.MakeFence());
+    lane.under_way = true;
+    for (int32_t i = 0; i < l.batch; ++i) ++l.token_counts[layer * l.batch + i];
+    return absl::OkStatus();
+  }
+
+  Backend& backend_;
+  const std::shared_ptr<LayerFixture> layers_;
+  const size_t row_bytes_;
+  std::array<Lane, 2> lanes_;
+  size_t launches_ = 0;
+};
+
 double LayerWeightBytes(const LayerDims& dims) {
   return static_cast<double>(ProjectionElements(dims)) * static_cast<double>(DTypeSize(kWeightDtype));
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, const LayerDims& dims, int32_t batch) {
+absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, const LayerDims& dims, int32_t batch,
+                                                bool served) {
   const double state_bytes = sizeof(float) * static_cast<double>(dims.state_elements());
   const double layer_bytes = LayerWeightBytes(dims) + batch * state_bytes;
   const int64_t layers =
@@ -134,10 +231,16 @@ absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, cons
     fixture->log_lengths.push_back(log_length);
     fixture->first_token_counts.push_back(log_length);
   }
-  return PreparedCase{.cost = LayerDecodeCost(dims, kWeightDtype, batch),
-                      .steps = layers * kLogCapacity,
-                      .working_set_bytes = static_cast<double>(layers) * layer_bytes,
-                      .run = [fixture] { return fixture->RunDecode(); }};
+  PreparedCase prepared{.cost = LayerDecodeCost(dims, kWeightDtype, batch),
+                        .steps = layers * kLogCapacity,
+                        .working_set_bytes = static_cast<double>(layers) * layer_bytes,
+                        .run = [fixture] { return fixture->RunDecode(); }};
+  if (served) {
+    GDN_ASSIGN_OR_RETURN(auto launches, ServedLayers::Make(setting.backend, fixture));
+    prepared.run = [launches] { return launches->Run(); };
+    prepared.every_run_differs = true;
+  }
+  return prepared;
 }
 
 absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, const LayerDims& dims, int32_t sequences,
@@ -160,7 +263,7 @@ LayerDims LargeLayerDims() {
 
 KernelCase DecodeCase(const std::string& name, const LayerDims& dims, int32_t batch) {
   return {absl::StrCat("layer_decode/BF16/", name, "B=", batch),
-          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, dims, batch); }};
+          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, dims, batch, /*served=*/false); }};
 }
 
 KernelCase PrefillCase(const std::string& name, const LayerDims& dims, int32_t sequences, int32_t tokens_each) {
@@ -178,6 +281,11 @@ KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each) {
   return PrefillCase("", BenchLayerDims(), sequences, tokens_each);
 }
 
+KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch) {
+  return {absl::StrCat("layer_decode_served/BF16/B=", batch),
+          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, dims, batch, /*served=*/true); }};
+}
+
 std::vector<KernelCase> LayerCases(CaseList list) {
   const auto batches =
       list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
@@ -185,6 +293,7 @@ std::vector<KernelCase> LayerCases(CaseList list) {
   for (const int32_t batch : batches) cases.push_back(LayerDecodeCase(batch));
   for (const int32_t tokens : kPrefillLengths) cases.push_back(LayerPrefillCase(/*sequences=*/1, tokens));
   if (list == CaseList::kGpu) {
+    for (const int32_t batch : batches) cases.push_back(ServedDecodeCase(BenchLayerDims(), batch));
     cases.push_back(LayerPrefillCase(/*sequences=*/8, /*tokens_each=*/2048));
     cases.push_back(DecodeCase("HV=48,D=2560/", LargeLayerDims(), /*batch=*/32));
     cases.push_back(PrefillCase("HV=48,D=2560/", LargeLayerDims(), /*sequences=*/1, /*tokens_each=*/2048));

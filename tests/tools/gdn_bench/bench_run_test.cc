@@ -87,6 +87,19 @@ TEST(GdnBenchKernel, ListsItsCases) {
             "layer_prefill/BF16/T=512\nlayer_prefill/BF16/T=2048\n");
 }
 
+TEST(GdnBenchKernel, UsesTheInstructionSetThatItIsTold) {
+  const Outcome refused = RunGdnBench("kernel --simd=mmx 2>&1");
+  EXPECT_EQ(refused.exit_code, 1);
+  ASSERT_THAT(refused.out, HasSubstr("use one of "));
+  // The last of them is the slowest, which no processor that has a better one takes by itself.
+  const std::string slowest =
+      refused.out.substr(refused.out.rfind(' ') + 1, refused.out.rfind('\n') - refused.out.rfind(' ') - 1);
+  const Json json = RunForJson(
+      "gdn_bench", "kernel --simd=" + slowest + " --filter '^decode_deferred/B=1$' --repeat=1 --min-time=0 --json");
+  EXPECT_THAT(json.at("backend").at("numerics_id").get<std::string>(), HasSubstr("cpu-" + slowest + "-"));
+  EXPECT_EQ(RunGdnBench("kernel --backend=gpu --simd=" + slowest + " 2>&1").exit_code, 1);
+}
+
 #ifdef GDN_HAS_BENCH_HOST
 TEST(GdnBenchKernel, MeasuresTheHostExecutorAsAGpu) {
   const std::string filter = "--filter '^decode_deferred/B=1$'";

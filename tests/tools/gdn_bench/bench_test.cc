@@ -14,6 +14,7 @@
 #include "tools/gdn_bench/cost.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/kernel_case.h"
 #include "tools/gdn_bench/machine.h"
 #include "tools/gdn_bench/measure.h"
 #include "tools/gdn_bench/statistics.h"
@@ -75,6 +76,20 @@ TEST(Cost, OfALayerReadsItsWeightsOnceForTheWholeBatch) {
   EXPECT_DOUBLE_EQ(two - one, three - two);
   // What is left at no session: the projections and the convolution's taps.
   EXPECT_DOUBLE_EQ(2 * one - two, 2.0 * ProjectionElements(dims) + 4.0 * 24 * 4);
+}
+
+TEST(ServedDecode, RunsAgainAndAgainWithArraysThatGoOn) {
+  LayerDims dims{.key_heads = 1, .value_heads = 2, .key_dim = 16, .value_dim = 16};
+  dims.conv_width = 4;
+  dims.hidden_size = 32;
+  absl::StatusOr<Machine> machine = MakeCpuMachine(/*threads=*/1);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  const absl::StatusOr<PreparedCase> prepared = ServedDecodeCase(dims, 3).prepare({*machine->backend, 0});
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_TRUE(prepared->every_run_differs);
+  EXPECT_EQ(prepared->steps, 2 * kLogCapacity);
+  for (int run = 0; run < 3; ++run) ASSERT_EQ(prepared->run(), absl::OkStatus());
+  ASSERT_EQ(machine->backend->Synchronize(), absl::OkStatus());
 }
 
 TEST(LimitOf, IsTheLongerOfMovingBytesAndMultiplying) {

@@ -54,13 +54,14 @@ HWY_INLINE hn::Vec<D> LoadWide(StoredF16, D d, const uint16_t* p) {
 // GFLOP/s a core against 95 at 512 rows, 110 against 70 at 64); with 16 it is from about 40 rows on (70 GFLOP/s against
 // 95 at most).
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-constexpr int64_t kTileRows = 6;  // 24 accumulators of 32 registers
+constexpr int64_t kTileRows = 6;
+constexpr int64_t kTileOutputs = 4;  // 24 accumulators, 4 of W and one of x: 29 of 32 registers
 constexpr int64_t kGemmFromRows = 1024;
 #else
-constexpr int64_t kTileRows = 3;  // 12 of 16
+constexpr int64_t kTileRows = 4;
+constexpr int64_t kTileOutputs = 3;  // 12, 3 and one: all 16
 constexpr int64_t kGemmFromRows = 40;
 #endif
-constexpr int64_t kTileOutputs = 4;
 
 HWY_INLINE int64_t PaddedColumns(int64_t cols) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
@@ -233,7 +234,8 @@ HWY_AFTER_NAMESPACE();
 namespace gdn {
 namespace {
 
-constexpr int64_t kOutputsPerTask = 32;  // of 2048 float32 features: 256 KB of W, within one core's second-level cache
+// Of 2048 float32 features: 288 KB of W, within one core's second-level cache. A multiple of every kTileOutputs.
+constexpr int64_t kOutputsPerTask = 36;
 constexpr int64_t kMultiplyAddsPerWork = 8;
 constexpr int64_t kMaxPadding = 64;  // floats; at least one vector of the widest target
 

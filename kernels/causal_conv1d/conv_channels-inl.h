@@ -73,6 +73,15 @@ inline Grid PlanConvTiles(int64_t blocks_x, const Stream& stream, ConvGeometry& 
   return {blocks_x, tiles, batch.sequences < groups ? batch.sequences : groups};
 }
 
+// count mod columns, of few columns: a 64-bit remainder costs hundreds of cycles.
+__device__ __forceinline__ int32_t ColumnOf(int64_t count, uint32_t columns) {
+  const auto low = static_cast<uint32_t>(count);
+  const auto high = static_cast<uint32_t>(count >> 32);
+  if (high == 0) return static_cast<int32_t>(low % columns);
+  const uint32_t carry = 0xffffffffu % columns + 1;  // 2^32 mod columns, or columns
+  return static_cast<int32_t>((high % columns * carry + low % columns) % columns);
+}
+
 // `x` at the thread's channel of the packed batch's first token; `channel` counts ring channels.
 __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_t sequence, const float* x,
                                                    int64_t x_stride, int32_t channel) {
@@ -87,11 +96,7 @@ __device__ __forceinline__ ConvSequence SequenceAt(const ConvGeometry& g, int32_
                  .length = g.batch.cu_seqlens[sequence + 1] - begin,
                  .live = slot >= 0};
   if (s.live) {
-    const int64_t count = g.batch.token_counts[sequence];
-    // A 64-bit remainder costs hundreds of cycles.
-    s.first = count <= 0x7fffffff
-                  ? static_cast<int32_t>(static_cast<uint32_t>(count) % static_cast<uint32_t>(g.columns))
-                  : static_cast<int32_t>(count % g.columns);
+    s.first = ColumnOf(g.batch.token_counts[sequence], static_cast<uint32_t>(g.columns));
   }
   return s;
 }

@@ -91,6 +91,14 @@ inline bool ExactRule(const DeltaRuleParams& params, int elements, int block_col
          params.q_stride % 4 == 0 && params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
 }
 
+// Whether LoadVectors will do for every row and column.
+inline bool VectorRule(const DeltaRuleParams& params) {
+  const LayerDims& dims = params.pool.layout.dims();
+  return dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
+         Aligned16(params.pool.data, params.q, params.k, params.v) && params.q_stride % 4 == 0 &&
+         params.k_stride % 4 == 0 && params.v_stride % 4 == 0;
+}
+
 // function(std::integral_constant<int, n>) for the smallest n of 4, 8, .. kMost with 16 n >= K; n is a lane's elements.
 template <int kMost, int kElements = 4, typename Function>
 absl::Status WithElements(int32_t key_dim, Function&& function) {
@@ -163,6 +171,26 @@ __device__ __forceinline__ void StoreFragment(float* row, int lane, int key_dim,
         if (at + c < key_dim) row[at + c] = x[i + c];
       }
     }
+  }
+}
+
+// The same by vectors of four: K is a multiple of 4, or whole, and rows are aligned.
+template <int kElements, bool kWhole>
+__device__ __forceinline__ void LoadVectors(const float* row, int lane, int key_dim, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    Vec4 vector{0.0f, 0.0f, 0.0f, 0.0f};
+    if (kWhole || at < key_dim) vector = Load4(row + at);
+    Unpack4(vector, x + i);
+  }
+}
+template <int kElements, bool kWhole>
+__device__ __forceinline__ void StoreVectors(float* row, int lane, int key_dim, const float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    if (kWhole || at < key_dim) Store4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
   }
 }
 

@@ -28,6 +28,8 @@ struct DeltaRuleDecodeParams {
   // T entries follow the log's, past L where need be (log_lengths come out as length + T). Outputs, and the entries'
   // bits, are those of a call that folds.
   bool draft = false;
+  // What MixerInput wrote to `records` for the same batch, log lengths and bases, where DecodeRecordFloats is not 0.
+  const float* records = nullptr;
 };
 
 // Folds the logs of `src` slots into the bases of `dst` slots, and copies the convolution columns; dst logs count as
@@ -65,8 +67,14 @@ absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPoo
 // Bases are [HV][V][K] in device memory; index arrays are needed twice: params' on the host, the others on the device,
 // with the same values, null where params' are. The host's log_lengths are those after the call as soon as it returns;
 // the device's stay as they are. One launch for a token a sequence or a draft, two for more.
-// workspace: device memory of DeltaRuleDecodeGpuWorkspaceFloats, which is 0 but for drafts with K above 256.
-int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params);
+// workspace: device memory of DeltaRuleDecodeGpuWorkspaceFloats.
+// Records are what a step of one token takes from the log; DecodeRecordsGpu finds those of a batch whose
+// DecodeRecordFloatsGpu is not 0.
+inline constexpr int64_t kDecodeRecordFloats = 64;  // of a sequence and value head
+int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batch, const gpu::Stream& stream);
+absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatch& batch, float* records,
+                              const gpu::Stream& stream);
+int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream);
 absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                 const gpu::Stream& stream);
 absl::Status MaterializeStateGpu(const MaterializeStateParams& params, const int32_t* device_src,

@@ -44,6 +44,10 @@ inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
 absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                     const Stream& stream);
 
+// A token a sequence, by records (decode_record_gpu-inl.h): found first, or given.
+absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                                      const Stream& stream);
+
 template <int kColumns>
 struct DecodeShared {
   static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
@@ -183,62 +187,95 @@ __device__ __forceinline__ void ShareEntryDots(const DecodeLane& my, const Decod
   }
 }
 
-// Weights: the block's last wave finds e^{G_t-G_e} of all entries and e^{G_t}; lane `entry` takes the token's g. In
-// double, in this order, whatever the token's place in the call; lane `entry` finds e^{G_t}.
+// e^{G_t-G_e} of the entry that is the lane's, of 16, which has its g; e^{G_t} in lane `entry`, which has the token's.
+// In double, in this order, whatever the token's place in the call.
+template <int kWave>
+__device__ __forceinline__ float DecayFactor(int entry, int lane, float g) {
+  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;
+  const int after = lane < entry ? lane : -1;
+  double sum = 0.0;
+#pragma unroll 1
+  for (int few = 0; few <= entry; few += 4) {
+#pragma unroll
+    for (int e = few; e < few + 4; ++e) {
+      const float entry_g = Bpermute<kWave>(first + e, g);  // zero past `entry`
+      sum += e > after ? static_cast<double>(entry_g) : 0.0;
+    }
+  }
+  return expf(static_cast<float>(sum));
+}
+
+// Weights: the block's last wave finds all entries'.
 template <int kWave, typename Shared>
 __device__ __forceinline__ void FindWeights(const DeltaRuleArgs& p, const DecodeLane& my, const DecodeToken& token,
                                             Shared& sh, float& g) {
   if (my.thread < kDeltaRuleThreads - kWave) return;
   if (token.at == token.entry) g = p.g[token.row * p.value_heads + my.task.head];
-  const int after = token.at < token.entry ? my.lane : -1;
-  double sum = 0.0;
-#pragma unroll 1
-  for (int few = 0; few <= token.entry; few += 4) {
-#pragma unroll
-    for (int e = few; e < few + 4; ++e) {
-      const float entry_g = Bpermute<kWave>(e, g);  // of the last wave's first lanes; zero past `entry`
-      sum += e > after ? static_cast<double>(entry_g) : 0.0;
-    }
-  }
-  const float factor = expf(static_cast<float>(sum));
+  const float factor = DecayFactor<kWave>(token.entry, token.at, g);
   if (my.group != kDeltaRuleGroups - 1) return;
   sh.weight[token.buffer + my.lane] = token.at < token.entry ? factor : 1.0f;
   if (token.at == token.entry) sh.decay[token.t % 2] = factor;
 }
 
-// The token from state and log: writes its output and its row of log_u, and returns u_t of the lane's own column.
-// state_dots(c, k, q) gives this lane's parts of S0^T k and S0^T q of column c.
-template <int kWave, int kColumns, typename Shared, typename StateDots>
-__device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
-                                           float v, float beta, const float (&u)[kColumns], StateDots state_dots,
-                                           Shared& sh) {
-  const DeltaRuleArgs& p = args.rule;
-  constexpr int kShare = kSharingLanes<kColumns>;
-  const float decay = sh.decay[token.t % 2];
-  const float self = sh.dots[2 * token.buffer + kLogCapacity + token.entry];
-  const float weight = sh.weight[token.buffer + my.lane];
+// The log as a token sees it, of which lane e has entry e's.
+struct TokenLog {
+  float weight;    // e^{G_t-G_e}; 1 from `entry` on
+  float weight_k;  // times k_e.k_t; 0 from `entry` on
+  float weight_q;  // times k_e.q_t
+  float decay;     // e^{G_t}
+  float self;      // k_t.q_t
+};
+
+// As the block's groups found it.
+template <typename Shared>
+__device__ __forceinline__ TokenLog SharedLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
   const float lane_dot_k = sh.dots[2 * token.buffer + min(my.lane, token.entry)];
   const float lane_dot_q = sh.dots[2 * token.buffer + kLogCapacity + min(my.lane, token.entry)];
-  const float weight_k = token.at < token.entry ? weight * lane_dot_k : 0.0f;
-  const float weight_q = token.at < token.entry ? weight * lane_dot_q : 0.0f;
+  TokenLog log;
+  log.weight = sh.weight[token.buffer + my.lane];
+  log.weight_k = token.at < token.entry ? log.weight * lane_dot_k : 0.0f;
+  log.weight_q = token.at < token.entry ? log.weight * lane_dot_q : 0.0f;
+  log.decay = sh.decay[token.t % 2];
+  log.self = sh.dots[2 * token.buffer + kLogCapacity + token.entry];
+  return log;
+}
+
+// The token from state and log: returns what the lane has of it, and `now`, u_t of its own column. state_dots(c, k, q)
+// gives this lane's parts of S0^T k and S0^T q of column c.
+template <int kWave, int kColumns, typename StateDots>
+__device__ __forceinline__ float ReadColumns(const DecodeToken& token, float v, float beta, const float (&u)[kColumns],
+                                             StateDots state_dots, const TokenLog& log, float& now) {
+  constexpr int kShare = kSharingLanes<kColumns>;
   float parts[2 * kColumns];
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     float state_k;
     float state_q;
     state_dots(c, state_k, state_q);
-    parts[2 * c] = fmaf(weight_k, u[c], decay * state_k);
-    parts[2 * c + 1] = fmaf(weight_q, u[c], decay * state_q);
+    parts[2 * c] = fmaf(log.weight_k, u[c], log.decay * state_k);
+    parts[2 * c + 1] = fmaf(log.weight_q, u[c], log.decay * state_q);
   }
   const float sum = SumOfLane<2 * kColumns, kWave>(parts, token.at);
   const float other = ButterflyPartner<kShare, kWave>(sum);
-  const float now = beta * (v - (token.reads ? other : sum));
-  if (token.at % kShare == 0 && token.own < my.count) {
-    float* to = token.reads
-                    ? p.output + (token.row * p.value_heads + my.task.head) * p.value_dim + my.column + token.own
-                    : my.log_u + (token.n & args.row_mask) * my.u_stride + token.own;
-    *to = token.reads ? fmaf(self, now, sum) : now;
-  }
+  now = beta * (v - (token.reads ? other : sum));
+  return token.reads ? fmaf(log.self, now, sum) : now;
+}
+
+// Where a lane's part of the token goes: its output, or its row of log_u.
+__device__ __forceinline__ float* TokenTarget(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token) {
+  const DeltaRuleArgs& p = args.rule;
+  return token.reads ? p.output + (token.row * p.value_heads + my.task.head) * p.value_dim + my.column + token.own
+                     : my.log_u + (token.n & args.row_mask) * my.u_stride + token.own;
+}
+
+// ReadColumns, written; returns u_t.
+template <int kWave, int kColumns, typename StateDots>
+__device__ __forceinline__ float ReadToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                           float v, float beta, const float (&u)[kColumns], StateDots state_dots,
+                                           const TokenLog& log) {
+  float now;
+  const float value = ReadColumns<kWave, kColumns>(token, v, beta, u, state_dots, log, now);
+  if (token.at % kSharingLanes<kColumns> == 0 && token.own < my.count) *TokenTarget(args, my, token) = value;
   return now;
 }
 
@@ -255,12 +292,12 @@ __device__ __forceinline__ void KeepU(const DecodeLane& my, const DecodeToken& t
   }
 }
 
-// Append, to the log: g, and k by store_key(row), where no block reads those rows.
+// Append, to the log: g, and k by store_key(row), where no block reads those rows; by one group of a head.
 template <typename StoreKey>
-__device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
-                                          float g, StoreKey store_key) {
+__device__ __forceinline__ void AppendRow(const DecodeArgs& args, const DecodeLane& my, int group,
+                                          const DecodeToken& token, float g, StoreKey store_key) {
   const DeltaRuleArgs& p = args.rule;
-  if (token.n > args.row_mask || my.task.column_block != 0 || my.group != kDeltaRuleGroups - 1) return;
+  if (token.n > args.row_mask || my.task.column_block != 0 || my.group != group) return;
   if (my.lane == token.entry) my.log_g[int64_t{token.n} * p.value_heads] = g;
   if (my.task.head != my.task.key_head * p.group) return;
   store_key(my.slot + p.at.log_k + int64_t{token.n} * p.key_heads * p.key_dim + int64_t{my.task.key_head} * p.key_dim);

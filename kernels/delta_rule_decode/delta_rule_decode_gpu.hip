@@ -9,7 +9,8 @@
 // S0^T q. The block's last wave finds the entries' weights meanwhile. All loads of a call's first token are under way
 // before the first barrier, and steps of one token a sequence have an instance of their own: what counts is how many
 // columns a processor has on their way. The parts of a step are in delta_rule_decode_gpu-inl.h, K > 256 in
-// delta_rule_decode_wide_gpu.hip. Tokens are counted by their position n since the log was last empty: the log's
+// delta_rule_decode_wide_gpu.hip, steps of one token of many heads, or of rows that do not fill the lanes, in
+// delta_rule_decode_stream_gpu.hip. Tokens are counted by their position n since the log was last empty: the log's
 // entries first, then the call's. Entry n mod L of the log holds token n; folds fall after n = L - 1, 2 L - 1, ..
 // Across blocks: rows of log_u are written by the block that owns their columns. Rows of log_k and log_g are read by
 // every block of a head, so here only rows that no block reads are written, by one block each: those of the tokens
@@ -80,9 +81,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
       state_k = Dot(s[c], k);
       state_q = Dot(s[c], q);
     };
-    const float now = ReadToken<kWave, kColumns>(args, my, token, v, beta, u, state_dots, sh);
+    const float now = ReadToken<kWave, kColumns>(args, my, token, v, beta, u, state_dots, SharedLog(my, token, sh));
     if (!kOneToken || token.entry == kLogCapacity - 1) KeepU<kColumns>(my, token, now, sh, u);
-    AppendRow(args, my, token, g,
+    AppendRow(args, my, kDeltaRuleGroups - 1, token, g,
               [&](float* log_k) { StoreFragment<kElements, kExact>(log_k, my.lane, token.key_dim, k); });
     if (token.entry == kLogCapacity - 1) {
       EmptyLog<kColumns>(my, sh, u, g);
@@ -138,9 +139,19 @@ absl::Status LaunchDecodeOf(const DeltaRuleDecodeParams& params, const DeviceBat
   });
 }
 
+// Whether a step takes records, or finds them first: that is a launch more, which few heads are too short for.
+bool UsesRecords(const DeltaRuleDecodeParams& params, const Stream& stream) {
+  const StateLayout& layout = params.rule.pool.layout;
+  const int64_t floats = DecodeRecordFloatsGpu(layout, params.rule.batch, stream);
+  if (floats == 0 || !VectorRule(params.rule)) return false;
+  const int64_t heads = floats / kDecodeRecordFloats;
+  return params.records != nullptr || heads >= int64_t{stream.processors} * 4 || layout.dims().key_dim % 64 != 0;
+}
+
 absl::Status LaunchAnyDecode(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                              const Stream& stream) {
   const int32_t key_dim = params.rule.pool.layout.dims().key_dim;
+  if (UsesRecords(params, stream)) return DeltaRuleDecodeStreamGpu(params, batch, workspace, stream);
   if (key_dim > kMostElements * kColumnLanes) return DeltaRuleDecodeWideGpu(params, batch, workspace, stream);
   return WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
     return WithElements<kMostElements>(
@@ -151,8 +162,11 @@ absl::Status LaunchAnyDecode(const DeltaRuleDecodeParams& params, const DeviceBa
 }  // namespace
 }  // namespace gpu
 
-int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params) {
+int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream) {
   const LayerDims& dims = params.rule.pool.layout.dims();
+  if (gpu::UsesRecords(params, stream)) {
+    return params.records != nullptr ? 0 : DecodeRecordFloatsGpu(params.rule.pool.layout, params.rule.batch, stream);
+  }
   // Wide columns may be in memory.
   if (!params.draft || dims.key_dim <= gpu::kMostElements * gpu::kColumnLanes) return 0;
   return params.rule.batch.sequences * dims.state_elements();

@@ -103,9 +103,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
         state_q = Dot(s[0], q);
       }
     };
-    const float now = ReadToken<kWave, 1>(args, my, token, v, beta, u, state_dots, sh);
+    const float now = ReadToken<kWave, 1>(args, my, token, v, beta, u, state_dots, SharedLog(my, token, sh));
     KeepU<1>(my, token, now, sh, u);
-    AppendRow(args, my, token, g, [&](float* log_k) {
+    AppendRow(args, my, kDeltaRuleGroups - 1, token, g, [&](float* log_k) {
       if constexpr (kInMemory) {
 #pragma unroll 1
         for (int i = my.lane; i < token.key_dim; i += kColumnLanes) log_k[i] = k_row[i];

@@ -34,6 +34,14 @@ constexpr int DppSource(int ctrl, int lane, int width) {
   return -1;
 }
 
+// Where lane i reads lane i ^ mask, the mask; 0 elsewhere.
+constexpr int DppXorMask(int ctrl) {
+  if (ctrl == kDppRowMirror) return 15;
+  if (ctrl == kDppRowHalfMirror) return 7;
+  const int mask = ctrl & 3;  // what lane 0 of a quad reads
+  return ctrl == DppQuadPerm(mask, 1 ^ mask, 2 ^ mask, 3 ^ mask) ? mask : 0;
+}
+
 // ds_swizzle's bit-mask mode, within groups of 32 lanes: ((i & and) | or) ^ xor.
 constexpr int SwizzlePattern(int and_mask, int or_mask, int xor_mask) {
   return and_mask | (or_mask << 5) | (xor_mask << 10);

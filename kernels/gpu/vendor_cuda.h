@@ -30,6 +30,9 @@ __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
 __device__ __forceinline__ float UpdateDpp(float old, float source) {
   static_assert(kWave == 32, "an NVIDIA warp has 32 lanes");
+  if constexpr (constexpr int kMask = DppXorMask(kCtrl); kMask != 0 && kRowMask == 0xf && kBankMask == 0xf) {
+    return __shfl_xor_sync(0xffffffffu, source, kMask);
+  }
   const int lane = threadIdx.x & 31;
   const int from = DppSource(kCtrl, lane, kWave);
   const float moved = __shfl_sync(0xffffffffu, source, from < 0 ? lane : from);

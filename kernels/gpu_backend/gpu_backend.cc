@@ -172,7 +172,7 @@ class GpuBackend final : public Backend {
     GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
     GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
                          indices_.Batch(ring_, params.rule.batch, nullptr, params.log_lengths, params.base_slots));
-    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleDecodeGpuWorkspaceFloats(params)));
+    GDN_RETURN_IF_ERROR(ReserveWorkspace(DeltaRuleDecodeGpuWorkspaceFloats(params, stream_)));
     return DeltaRuleDecodeGpu(params, batch, workspace_.floats(), stream_);
   }
   absl::Status MaterializeState(const MaterializeStateParams& params) override {
@@ -188,10 +188,15 @@ class GpuBackend final : public Backend {
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {
     return ProjectionsGpu(params, stream_);
   }
+  int64_t DecodeRecordFloats(const StateLayout& layout, const PackedBatch& batch) const override {
+    return DecodeRecordFloatsGpu(layout, batch, stream_);
+  }
   absl::Status MixerInput(const MixerInputParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
+    const bool records = params.records != nullptr;
     GDN_ASSIGN_OR_RETURN(const gpu::DeviceBatch batch,
-                         indices_.Batch(ring_, params.batch, params.token_counts, nullptr));
+                         indices_.Batch(ring_, params.batch, params.token_counts,
+                                        records ? params.log_lengths : nullptr, records ? params.base_slots : nullptr));
     return MixerInputGpu(params, batch, stream_);
   }
 

@@ -39,6 +39,7 @@ struct GdnLayerRunner::Mixer {
   float* k = nullptr;          // [tokens, H, K]
   float* g = nullptr;          // [tokens, HV]
   float* beta = nullptr;       // [tokens, HV]
+  float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
   float* output = nullptr;     // [tokens, HV, V]
 };
 
@@ -159,7 +160,7 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_l
     rule.q = q;
     rule.k = k;
   }
-  GDN_RETURN_IF_ERROR(DeltaRule(step, rule, log_lengths));
+  GDN_RETURN_IF_ERROR(DeltaRule(step, rule, log_lengths, /*records=*/nullptr));
   return Narrow(step, given);
 }
 
@@ -171,6 +172,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   const int64_t projected = step.kind == InputKind::kHiddenStates ? tokens : 0;  // rows that are projected here
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
+  const int64_t records = log_lengths == nullptr ? 0 : backend_.DecodeRecordFloats(step.pool.layout, step.batch);
   Mixer mixer;
   GDN_RETURN_IF_ERROR(ReserveWidened({{&mixer.qkvz, projected * qkvz_features},
                                       {&mixer.ba, projected * ba_features},
@@ -181,6 +183,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
                                       {&mixer.k, tokens * dims.key_features()},
                                       {&mixer.g, tokens * dims.value_heads},
                                       {&mixer.beta, tokens * dims.value_heads},
+                                      {&mixer.records, records},
                                       {&mixer.output, projected * dims.value_features()}},
                                      step));
   if (projected == 0) {
@@ -234,7 +237,10 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                            .q = mixer.q,
                                            .k = mixer.k,
                                            .g = mixer.g,
-                                           .beta = mixer.beta}));
+                                           .beta = mixer.beta,
+                                           .records = mixer.records,
+                                           .log_lengths = log_lengths,
+                                           .base_slots = step.base_slots}));
   GDN_RETURN_IF_ERROR(DeltaRule(step,
                                 {.pool = step.pool,
                                  .batch = step.batch,
@@ -247,7 +253,7 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                  .k_stride = dims.key_features(),
                                  .v_stride = dims.conv_channels(),
                                  .output = mixer.output},
-                                log_lengths));
+                                log_lengths, mixer.records));
   return backend_.GatedRmsNorm({.value_dim = dims.value_dim,
                                 .rows = tokens * dims.value_heads,
                                 .epsilon = weights.norm_epsilon,
@@ -257,10 +263,14 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .y = mixer.output});
 }
 
-absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths) {
+absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
+                                       const float* records) {
   if (log_lengths != nullptr) {
-    return backend_.DeltaRuleDecode(
-        {.rule = rule, .log_lengths = log_lengths, .base_slots = step.base_slots, .draft = step.draft});
+    return backend_.DeltaRuleDecode({.rule = rule,
+                                     .log_lengths = log_lengths,
+                                     .base_slots = step.base_slots,
+                                     .draft = step.draft,
+                                     .records = records});
   }
   return path_ == PrefillPath::kScan ? backend_.DeltaRuleScan(rule) : backend_.DeltaRuleChunk(rule);
 }

@@ -112,7 +112,8 @@ class GdnLayerRunner {
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
-  absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths);
+  absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
+                         const float* records);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
 
   // Gives each part its number of floats, 64-byte aligned, null for none; what an earlier call gave is void.

@@ -2,6 +2,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
 
 namespace gdn {
 
@@ -26,7 +27,9 @@ absl::Status ValidateMixerInput(const MixerInputParams& params) {
                                             {"k", params.k},
                                             {"g", params.g},
                                             {"beta", params.beta}}));
-  return ValidateTokenCounts(kOp, params.batch, params.token_counts);
+  GDN_RETURN_IF_ERROR(ValidateTokenCounts(kOp, params.batch, params.token_counts));
+  if (params.records == nullptr) return absl::OkStatus();
+  return ValidateDecodeLogs(kOp, params.pool, params.batch, params.log_lengths, params.base_slots);
 }
 
 }  // namespace gdn

@@ -48,12 +48,18 @@ struct MixerInputParams {
   float* k = nullptr;          // [tokens, H, K]
   float* g = nullptr;          // [tokens, HV]
   float* beta = nullptr;       // [tokens, HV]
+
+  // For a decode that follows, where the backend's DecodeRecordFloats is not 0: what it takes from the logs.
+  float* records = nullptr;              // [DecodeRecordFloats]
+  const int32_t* log_lengths = nullptr;  // [sequences] host memory, as DeltaRuleDecodeParams has them
+  const int32_t* base_slots = nullptr;   // [sequences] host memory, or null
 };
 
 // INVALID_ARGUMENT where a pointer is missing or the batch is not valid.
 absl::Status ValidateMixerInput(const MixerInputParams& params);
 
-// One launch. `batch` holds params.batch and params.token_counts on the device.
+// One launch; two for records where K is above 128 or does not fill vectors. `batch` holds params.batch,
+// params.token_counts and, for records, params.log_lengths and params.base_slots on the device.
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream);
 
 }  // namespace gdn

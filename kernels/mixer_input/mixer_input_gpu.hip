@@ -5,6 +5,8 @@
 //   values  four channels of v a thread: convolve
 //   z       four elements a thread: copy (from projections only)
 //   gates   a (token, value head) a thread
+// Before a decode of one token a sequence, a block's heads are two key heads' q and k; it finds the gates too, and what
+// the decode takes from the logs: their keys are on their way while it convolves.
 // Bits are the separate operators': the functions are theirs. The ring's columns: conv_channels-inl.h. Resources:
 // registers only; heads beyond kRegisterHeadDim, widths other than 4 and odd sizes go through memory. Bound by launch
 // latency for one token, by memory for many.
@@ -16,41 +18,13 @@
 #include "kernels/gpu/gate_math.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/mixer_input/mixer_input.h"
+#include "kernels/mixer_input/mixer_records_gpu-inl.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
 #include "kernels/qkvz_split/qkvz_index-inl.h"
 
 namespace gdn {
 namespace gpu {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kHeadsPerBlock = kThreads / kHeadLanes;
-constexpr int kChannelsPerBlock = 4 * kThreads;
-
-struct MixerArgs {
-  ConvGeometry geometry;
-  QkvzIndex at;  // the identity on channels where the inputs are already split
-  bool projected;
-  bool negative_exp;
-  // Blocks of each task along x; the gates have one.
-  int32_t head_blocks;
-  int32_t value_blocks;
-  int32_t z_blocks;
-  const float* x;  // qkvz or mixed_qkv
-  int32_t x_stride;
-  const float* b;  // ba or b
-  const float* a;  // ba or a
-  const float* weight;
-  const float* a_log;
-  const float* dt_bias;
-  float scale;
-  float* convolved;
-  float* z;
-  float* q;
-  float* k;
-  float* g;
-  float* beta;
-};
 
 struct MixedChannel {
   QkvzIndex at;
@@ -176,23 +150,23 @@ __device__ __forceinline__ void Gates(const MixerArgs& p) {
     ForEachTile(g, i, [&](int32_t begin, int32_t end) {
       const int32_t count = (end - begin) * heads;
 #pragma unroll 1
-      for (int32_t j = static_cast<int32_t>(threadIdx.x); j < count; j += kThreads) {
+      for (int32_t j = static_cast<int32_t>(threadIdx.x); j < count; j += kMixerThreads) {
         const int32_t head = j % heads;
         const int64_t row = int64_t{g.batch.cu_seqlens[i]} + begin + j / heads;
-        const float b = p.projected ? p.b[row * 2 * heads + p.at.B(head)] : p.b[row * heads + head];
-        const float a = p.projected ? p.a[row * 2 * heads + p.at.A(head)] : p.a[row * heads + head];
-        p.g[row * heads + head] = LogDecay(a, p.a_log[head], p.dt_bias[head], p.negative_exp);
-        p.beta[row * heads + head] = Sigmoid(b);
+        StoreGates(p, row, head, GatesOf(p, row, head));
       }
     });
   }
 }
 
-template <int kWave, bool kVector, bool kInRegisters>
-__global__ __launch_bounds__(kThreads) void MixerInputKernel(MixerArgs p) {
+enum class Heads { kInMemory, kInRegisters, kWithRecords };
+
+template <int kWave, bool kVector, Heads kHeads>
+__global__ __launch_bounds__(kMixerThreads) void MixerInputKernel(MixerArgs p) {
   const int thread = static_cast<int>(threadIdx.x);
   int32_t block = static_cast<int32_t>(blockIdx.x);
   if (block < p.head_blocks) {
+    if constexpr (kHeads == Heads::kWithRecords) return HeadsAndRecords<kWave>(p, block * kRecordHeads);
     const int lane = thread % kHeadLanes;
     const int32_t index = block * kHeadsPerBlock + thread / kHeadLanes;  // q heads, then k heads
     const bool valid = index < 2 * p.at.key_heads;
@@ -200,7 +174,7 @@ __global__ __launch_bounds__(kThreads) void MixerInputKernel(MixerArgs p) {
     const bool is_query = head < p.at.key_heads;
     float* out = is_query ? p.q + head * p.at.key_dim : p.k + (head - p.at.key_heads) * p.at.key_dim;
     const float scale = is_query ? p.scale : 1.0f;
-    if constexpr (kInRegisters) {
+    if constexpr (kHeads == Heads::kInRegisters) {
       HeadInRegisters<kWave>(p, head, valid, lane, out, scale);
     } else {
       HeadThroughMemory<kWave>(p, head, valid, lane, out, scale);
@@ -220,7 +194,7 @@ __global__ __launch_bounds__(kThreads) void MixerInputKernel(MixerArgs p) {
     if (element < p.at.ValueFeatures()) CopyZ<kVector>(p, element);
     return;
   }
-  Gates(p);
+  if constexpr (kHeads != Heads::kWithRecords) Gates(p);
 }
 
 MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
@@ -247,7 +221,13 @@ MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
           .q = params.q,
           .k = params.k,
           .g = params.g,
-          .beta = params.beta};
+          .beta = params.beta,
+          .pool = params.pool.data,
+          .slot_floats = params.pool.layout.slot_floats(),
+          .log_k = static_cast<uint32_t>(params.pool.layout.log_k_offset()),
+          .log_g = static_cast<uint32_t>(params.pool.layout.log_g_offset()),
+          .group_heads = dims.group(),
+          .records = params.records};
 }
 
 }  // namespace
@@ -256,18 +236,34 @@ MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
 absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateMixerInput(params));
   const LayerDims& dims = params.pool.layout.dims();
-  gpu::MixerArgs args = gpu::MakeArgs(params, batch);
+  gpu::MixerArgs args = gpu::MakeArgs(params, gpu::WithBaseSlots(batch));
   const bool vector = dims.conv_width == 4 && dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 &&
                       gpu::Aligned16(params.pool.data, args.x, args.weight, args.convolved, args.z, args.q, args.k);
   const bool in_registers = vector && dims.key_dim <= gpu::kRegisterHeadDim;
-  const int64_t blocks = int64_t{args.head_blocks} + args.value_blocks + args.z_blocks + 1;
-  const gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
-  return gpu::WithWaveWidth(stream, "mixer_input", [&](auto wave) {
-    const auto kernel = in_registers ? gpu::MixerInputKernel<wave(), true, true>
-                        : vector     ? gpu::MixerInputKernel<wave(), true, false>
-                                     : gpu::MixerInputKernel<wave(), false, false>;
-    return gpu::Launch("mixer_input", kernel, grid, gpu::kThreads, stream, args);
-  });
+  // Dot products are those of the other ways to find records, which give a lane as few elements as hold K.
+  const bool with_records = params.records != nullptr && in_registers && dims.key_dim > gpu::kRegisterHeadDim / 2 &&
+                            gpu::kRecordHeads * dims.group() <= gpu::kRecordGroups && batch.max_length <= 1;
+  const int64_t blocks = int64_t{args.head_blocks} + args.value_blocks + args.z_blocks + (with_records ? 0 : 1);
+  gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
+  if (with_records) grid.z = batch.sequences;
+  GDN_RETURN_IF_ERROR(gpu::WithWaveWidth(stream, "mixer_input", [&](auto wave) {
+    using gpu::Heads;
+    const auto kernel = with_records   ? gpu::MixerInputKernel<wave(), true, Heads::kWithRecords>
+                        : in_registers ? gpu::MixerInputKernel<wave(), true, Heads::kInRegisters>
+                        : vector       ? gpu::MixerInputKernel<wave(), true, Heads::kInMemory>
+                                       : gpu::MixerInputKernel<wave(), false, Heads::kInMemory>;
+    return gpu::Launch("mixer_input", kernel, grid, gpu::kMixerThreads, stream, args);
+  }));
+  if (params.records == nullptr || with_records) return absl::OkStatus();
+  DeltaRuleParams rule;
+  rule.pool = params.pool;
+  rule.batch = params.batch;
+  rule.q = params.q;
+  rule.k = params.k;
+  rule.g = params.g;
+  rule.beta = params.beta;
+  rule.q_stride = rule.k_stride = dims.key_features();
+  return DecodeRecordsGpu(rule, batch, params.records, stream);
 }
 
 }  // namespace gdn

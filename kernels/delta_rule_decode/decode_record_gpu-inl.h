@@ -1,0 +1,96 @@
+// What a step of one token takes from its log, found before the state is read: a record a (sequence, value head), which
+// tells a wave of the streaming decode all that it needs, and where its state is, by a single load.
+//
+// Device code, for *_gpu.hip files only. Thread safety: pure functions but for the memory they are given.
+//
+//   record   weight_k [16], weight_q [16], weight [16]   TokenLog, by entry
+//            decay, self, beta, g                        of the token
+//            row, slot, base slot, entry                 int32; row < 0: no token; slot < 0: padding
+//
+//   const DecodeRecord record = ReadRecord(records + index * kDecodeRecordFloats, lane);
+#pragma once
+
+#include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
+
+namespace gdn::gpu {
+
+static_assert(kDecodeRecordFloats == 3 * kLogCapacity + 16);
+inline constexpr int kRecordToken = 3 * kLogCapacity;
+inline constexpr int kRecordPlace = kRecordToken + 4;
+
+// Where a sequence's token and state are.
+struct RecordPlace {
+  int32_t row, slot, base_slot, entry;
+};
+// A lane's part of a record.
+struct DecodeRecord {
+  TokenLog log;
+  float beta, g;
+  RecordPlace place;
+};
+
+// `batch` with the base slots that it stands for.
+inline DeviceBatch WithBaseSlots(DeviceBatch batch) {
+  if (batch.base_slots == nullptr) batch.base_slots = batch.slots;
+  return batch;
+}
+__device__ __forceinline__ RecordPlace PlaceOf(const DeviceBatch& batch, int32_t sequence) {
+  const int32_t first = batch.cu_seqlens[sequence];
+  const bool any = batch.cu_seqlens[sequence + 1] > first;
+  return {any ? first : -1, batch.slots[sequence], batch.base_slots[sequence], batch.log_lengths[sequence]};
+}
+
+__device__ __forceinline__ RecordPlace ReadPlace(const float* record) {
+  const Vec4 place = Load4(record + kRecordPlace);
+  return {static_cast<int32_t>(FloatToBits(place.x)), static_cast<int32_t>(FloatToBits(place.y)),
+          static_cast<int32_t>(FloatToBits(place.z)), static_cast<int32_t>(FloatToBits(place.w))};
+}
+
+__device__ __forceinline__ DecodeRecord ReadRecord(const float* record, int lane) {
+  DecodeRecord r;
+  r.place = ReadPlace(record);
+  const Vec4 token = Load4(record + kRecordToken);
+  r.log = {.weight = record[2 * kLogCapacity + lane],
+           .weight_k = record[lane],
+           .weight_q = record[kLogCapacity + lane],
+           .decay = token.x,
+           .self = token.y};
+  r.beta = token.z;
+  r.g = token.w;
+  return r;
+}
+
+// Dot products of kEntries keys with k and q, each in kSharing lanes: of key i with k from lane 2 i kSharing on, with q
+// in the kSharing after those.
+template <int kWave, int kElements, int kEntries>
+__device__ __forceinline__ float EntryDots(const float (&keys)[kEntries][kElements], const float (&k)[kElements],
+                                           const float (&q)[kElements], int lane) {
+  float parts[2 * kEntries];
+#pragma unroll
+  for (int i = 0; i < kEntries; ++i) {
+    parts[2 * i] = Dot(keys[i], k);
+    parts[2 * i + 1] = Dot(keys[i], q);
+  }
+  return SumOfLane<2 * kEntries, kWave>(parts, lane);
+}
+
+// A record, by the 16 lanes of a group; `factor` is DecayFactor's, dots(e) is k_e.k_t and dots(16 + e) k_e.q_t of an
+// entry in use, `self` k_t.q_t.
+template <typename Dots>
+__device__ __forceinline__ void WriteRecord(int entry, int lane, float factor, float g, float beta, Dots&& dots,
+                                            float self, float* record) {
+  const bool logged = lane < entry;
+  record[lane] = logged ? factor * dots(lane) : 0.0f;
+  record[kLogCapacity + lane] = logged ? factor * dots(kLogCapacity + lane) : 0.0f;
+  record[2 * kLogCapacity + lane] = logged ? factor : 1.0f;
+  if (lane == entry) Store4(record + kRecordToken, {factor, self, beta, g});
+}
+
+// Likewise, of any sequence; by one lane.
+__device__ __forceinline__ void WritePlace(const RecordPlace& place, float* record) {
+  Store4(record + kRecordPlace,
+         {BitsToFloat(static_cast<uint32_t>(place.row)), BitsToFloat(static_cast<uint32_t>(place.slot)),
+          BitsToFloat(static_cast<uint32_t>(place.base_slot)), BitsToFloat(static_cast<uint32_t>(place.entry))});
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,371 @@
+// The deferred delta rule on the GPU for a token a sequence; delta_rule_decode_gpu.hip has the formula, and bits are
+// those of its kernel.
+//
+// Threads: a wave has some of a head's value columns, and works alone: no LDS, no barrier. 16 lanes hold kColumns
+// columns at a time (a wave two or four times as many: a set), and the next set is on its way while a wave computes
+// with the one it has. What is the same for a whole head it reads from a record, with where the state is.
+// A fold takes several times as long as the step that it ends, so a wave has few sets: those of a head that folds are
+// many waves' work.
+// Across waves: rows of log_u are written by the wave that owns their columns; k and g by the head's first, to rows
+// that none reads.
+// Where waves have 64 lanes only rows come here that do not fill them: whole ones the other kernel reads at memory's
+// limit (docs/mi50-model.md), without records.
+// Resources: 99 VGPRs for K = 128; no LDS, no spills (gfx906). Bound by memory.
+
+#include "base/status_macros.h"
+#include "kernels/delta_rule_decode/decode_record_gpu-inl.h"
+
+namespace gdn {
+namespace gpu {
+namespace {
+
+constexpr int kThreads = 128;              // few, so that a processor's waves are replaced one by one
+constexpr int kMostElements = 16;          // of a column in a lane's registers
+constexpr int64_t kMostSequences = 65535;  // blockIdx.y
+constexpr int64_t kWavesOfProcessor = 16;
+
+// Sets of a wave, one after another. A wave of 64 lanes has as many columns in one; a second would cost spills.
+template <int kWave>
+inline constexpr int32_t kMostSets = kWave == 64 ? 1 : 2;
+
+template <int kElements>
+inline constexpr int kSetColumnsOfGroup = kElements <= 8 ? 4 : 2;
+constexpr int SetColumns(int wave_width, int32_t key_dim) {
+  return wave_width / kColumnLanes * (key_dim <= 8 * kColumnLanes ? kSetColumnsOfGroup<8> : kSetColumnsOfGroup<16>);
+}
+
+// kColumns columns of the base, and what belongs to them.
+template <int kElements, int kColumns>
+struct ColumnSet {
+  float s[kColumns][kElements];
+  float u[kColumns];  // of log entry `lane`
+  float v;            // of the lane's own column
+};
+
+// Where a lane's parts of a set are; those of the next are a set's columns on.
+struct SetPlace {
+  const float* base;
+  const float* u;  // of log entry `lane`
+  const float* v;
+  float* target;
+};
+
+struct StreamArgs {
+  DecodeArgs decode;
+  const float* records;
+  int32_t sets;       // of a head's columns
+  int32_t wave_sets;  // of them, a wave's
+  int32_t parts;      // waves a head
+};
+
+template <int kElements, bool kWhole>
+__device__ __forceinline__ int64_t ColumnStride(int32_t key_dim) {
+  return kWhole ? kColumnLanes * kElements : key_dim;
+}
+
+template <int kElements, int kColumns, bool kWhole>
+__device__ __forceinline__ void LoadSet(const SetPlace& at, int columns_on, int lane, int32_t key_dim, bool logged,
+                                        ColumnSet<kElements, kColumns>& set) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    LoadVectors<kElements, kWhole>(at.base + (columns_on + c) * ColumnStride<kElements, kWhole>(key_dim), lane, key_dim,
+                                   set.s[c]);
+    set.u[c] = 0.0f;
+  }
+  if (logged) LoadColumns<kColumns, true>(at.u + columns_on, kColumns, set.u);
+  set.v = at.v[columns_on];
+}
+
+// The base of the set's columns with the log and the token folded into it. `now` is u_t of the lanes' own columns,
+// `keys` log_k of the first entry, `k` the token's.
+template <int kWave, int kElements, int kColumns, bool kWhole>
+__device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
+                                        const float* keys, const float (&k)[kElements], float* columns,
+                                        ColumnSet<kElements, kColumns>& set) {
+  constexpr int kShare = kSharingLanes<kColumns>;
+  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const float latest = Bpermute<kWave>(first + 2 * kShare * c, now);
+    if (lane == kLogCapacity - 1) set.u[c] = latest;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) set.s[c][i] *= log.decay;
+  }
+  const auto add = [&](int e, const float(&entry_k)[kElements]) {
+    const float weight = Bpermute<kWave>(first + e, log.weight);
+    float u[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = Bpermute<kWave>(first + e, set.u[c]);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const float weighted = weight * entry_k[i];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) set.s[c][i] = fmaf(weighted, u[c], set.s[c][i]);
+    }
+  };
+  constexpr int kAhead = kElements <= 8 ? 3 : 1;  // keys on their way at a time
+  static_assert((kLogCapacity - 1) % kAhead == 0);
+  const int64_t stride = int64_t{p.key_heads} * p.key_dim;
+#pragma unroll 1
+  for (int e = 0; e < kLogCapacity - 1; e += kAhead) {
+    float entry_k[kAhead][kElements];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      LoadVectors<kElements, kWhole>(keys, lane, p.key_dim, entry_k[i]);
+      keys += stride;
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) add(e + i, entry_k[i]);
+  }
+  add(kLogCapacity - 1, k);
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    StoreVectors<kElements, kWhole>(columns + c * ColumnStride<kElements, kWhole>(p.key_dim), lane, p.key_dim,
+                                    set.s[c]);
+  }
+}
+
+// Blocks of a multiprocessor; waves of a SIMD where a wave has 64 lanes.
+template <int kWave, bool kOneSet>
+inline constexpr int kLeast = kWave == 64 ? 2
+                              : kOneSet   ? 5
+                                          : 4;
+
+template <int kWave, int kElements, bool kWhole, bool kOneSet>
+__global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleDecodeStreamKernel(StreamArgs args) {
+  constexpr int kColumns = kSetColumnsOfGroup<kElements>;
+  constexpr int kSetColumns = kWave / kColumnLanes * kColumns;
+  using Set = ColumnSet<kElements, kColumns>;
+  const DeltaRuleArgs& p = args.decode.rule;
+  const int lane_of_wave = LaneId<kWave>();
+  const int lane = lane_of_wave % kColumnLanes;
+  const int wave = static_cast<int>(blockIdx.x) * (kThreads / kWave) + static_cast<int>(threadIdx.x) / kWave;
+  const int head = wave / args.parts;
+  if (head >= p.value_heads) return;
+  const int part = wave - head * args.parts;
+  const int64_t index = int64_t{blockIdx.y} * p.value_heads + head;
+  const DecodeRecord record = ReadRecord(args.records + index * kDecodeRecordFloats, lane);
+  const RecordPlace& place = record.place;
+  if (place.row < 0) return;
+  const int sets = kOneSet ? 1 : min(args.wave_sets, args.sets - part * args.wave_sets);
+  const int first_column = part * args.wave_sets * kSetColumns;
+  const int64_t row_of_head = int64_t{place.row} * p.value_heads + head;
+  if (place.slot < 0) {
+    for (int i = lane_of_wave; i < sets * kSetColumns; i += kWave) {
+      p.output[row_of_head * p.value_dim + first_column + i] = 0.0f;
+    }
+    return;
+  }
+  const DecodeToken token = TokenOf<kColumns>(place.entry, place.row, 0, p.key_dim, lane);
+  const bool logged = lane < token.entry;
+  const bool owns = lane % kSharingLanes<kColumns> == 0;
+  const int column = first_column + lane_of_wave / kColumnLanes * kColumns;
+  float* slot = p.pool + place.slot * p.at.slot_floats;
+  const int64_t value = int64_t{head} * p.value_dim + column;
+  const int64_t values = int64_t{p.value_heads} * p.value_dim;
+  float* log_u = slot + p.at.log_u + value;
+  SetPlace at;
+  at.base = p.pool + place.base_slot * p.at.slot_floats + p.at.base + value * p.key_dim;
+  at.u = log_u + lane * values;
+  at.v = p.v + place.row * p.v_stride + value + token.own;
+  at.target = (token.reads ? p.output + place.row * values + value : log_u + token.entry * values) + token.own;
+  const auto load = [&](int sets_on, Set& set) {
+    LoadSet<kElements, kColumns, kWhole>(at, sets_on * kSetColumns, lane, p.key_dim, logged, set);
+  };
+  Set one;
+  load(0, one);
+  const int key_head = head / p.group;
+  const int64_t key = int64_t{key_head} * p.key_dim;
+  float k[kElements];
+  float q[kElements];
+  LoadVectors<kElements, kWhole>(p.k + place.row * p.k_stride + key, lane, p.key_dim, k);
+  LoadVectors<kElements, kWhole>(p.q + place.row * p.q_stride + key, lane, p.key_dim, q);
+
+  const auto read = [&](int sets_on, const Set& set) {
+    const auto state_dots = [&](int c, float& state_k, float& state_q) {
+      state_k = Dot(set.s[c], k);
+      state_q = Dot(set.s[c], q);
+    };
+    float now;
+    const float result = ReadColumns<kWave, kColumns>(token, set.v, record.beta, set.u, state_dots, record.log, now);
+    if (owns) at.target[sets_on * kSetColumns] = result;
+    return now;
+  };
+  const auto move = [&](int sets_on) {
+    const int columns = sets_on * kSetColumns;
+    at.base += columns * ColumnStride<kElements, kWhole>(p.key_dim);
+    at.u += columns;
+    at.v += columns;
+    at.target += columns;
+  };
+  if (token.entry == kLogCapacity - 1 && args.decode.row_mask == kLogCapacity - 1) {
+    float* columns = slot + p.at.base + value * p.key_dim;
+#pragma unroll 1
+    for (int i = 0; i < sets; ++i) {
+      if (i > 0) load(0, one);
+      const float now = read(0, one);
+      FoldSet<kWave, kElements, kColumns, kWhole>(p, record.log, lane, now, slot + p.at.log_k + key, k, columns, one);
+      columns += kSetColumns * ColumnStride<kElements, kWhole>(p.key_dim);
+      move(1);
+    }
+  } else if constexpr (kOneSet) {
+    read(0, one);
+  } else {
+    Set other;
+#pragma unroll 1
+    for (int i = 0; i < sets; i += 2) {
+      if (i + 1 < sets) load(1, other);
+      read(0, one);
+      if (i + 2 < sets) load(2, one);
+      if (i + 1 < sets) read(1, other);
+      move(2);
+    }
+  }
+  if (part != 0 || lane_of_wave >= kColumnLanes) return;
+  if (lane == token.entry) slot[p.at.log_g + int64_t{token.entry} * p.value_heads + head] = record.g;
+  if (head != key_head * p.group) return;
+  StoreVectors<kElements, kWhole>(slot + p.at.log_k + int64_t{token.entry} * p.key_heads * p.key_dim + key, lane,
+                                  p.key_dim, k);
+}
+
+struct RecordArgs {
+  DeltaRuleArgs rule;
+  DeviceBatch batch;
+  float* records;
+};
+struct RecordShared {
+  LdsArray<float, 2 * kLogCapacity> dots;  // k_e.k_t of all entries, then k_e.q_t
+};
+
+// A block a sequence and key head; a group of lanes has an entry, then a value head.
+template <int kWave, int kElements, bool kWhole>
+__global__ __launch_bounds__(kDeltaRuleThreads) void DecodeRecordKernel(RecordArgs args) {
+  RecordShared& sh = SharedMemory<RecordShared>();
+  const DeltaRuleArgs& p = args.rule;
+  const int lane = static_cast<int>(threadIdx.x) % kColumnLanes;
+  const int group = static_cast<int>(threadIdx.x) / kColumnLanes;
+  const int key_head = static_cast<int>(blockIdx.x);
+  const int32_t sequence = static_cast<int32_t>(blockIdx.y);
+  const RecordPlace place = PlaceOf(args.batch, sequence);
+  float* records =
+      args.records + (int64_t{sequence} * p.value_heads + int64_t{key_head} * p.group) * kDecodeRecordFloats;
+  for (int i = static_cast<int>(threadIdx.x); i < p.group; i += kDeltaRuleThreads) {
+    WritePlace(place, records + i * kDecodeRecordFloats);
+  }
+  if (place.row < 0 || place.slot < 0) return;
+  const float* slot = p.pool + place.slot * p.at.slot_floats;
+  const int64_t key = int64_t{key_head} * p.key_dim;
+  const float* token_k = p.k + place.row * p.k_stride + key;
+  float k[kElements];
+  float q[kElements];
+  float entry_k[1][kElements];
+  LoadVectors<kElements, kWhole>(token_k, lane, p.key_dim, k);
+  LoadVectors<kElements, kWhole>(p.q + place.row * p.q_stride + key, lane, p.key_dim, q);
+  const float* entry_row =
+      group < place.entry ? slot + p.at.log_k + int64_t{group} * p.key_heads * p.key_dim + key : token_k;
+  LoadVectors<kElements, kWhole>(entry_row, lane, p.key_dim, entry_k[0]);
+  const float dot = EntryDots<kWave>(entry_k, k, q, lane);
+  if (lane % (kColumnLanes / 2) == 0) sh.dots[lane / (kColumnLanes / 2) * kLogCapacity + group] = dot;
+  SyncThreads();
+  for (int first = 0; first < p.group; first += kDeltaRuleGroups) {
+    const bool mine = first + group < p.group;
+    const int index = mine ? first + group : 0;
+    const int head = key_head * p.group + index;
+    const int64_t at = int64_t{place.row} * p.value_heads + head;
+    float g = p.g[at];
+    if (lane != place.entry) {
+      g = lane < place.entry ? slot[p.at.log_g + int64_t{lane} * p.value_heads + head] : 0.0f;
+    }
+    const float factor = DecayFactor<kWave>(place.entry, lane, g);
+    if (!mine) continue;
+    WriteRecord(
+        place.entry, lane, factor, p.g[at], p.beta[at], [&](int i) { return sh.dots[i]; },
+        sh.dots[kLogCapacity + place.entry], records + index * kDecodeRecordFloats);
+  }
+}
+
+template <int kWave, int kElements, bool kWhole>
+absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                          const Stream& stream) {
+  constexpr int kSetColumns = SetColumns(kWave, kElements * kColumnLanes);
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  if (params.records == nullptr) GDN_RETURN_IF_ERROR(DecodeRecordsGpu(params.rule, batch, workspace, stream));
+  const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
+  const int64_t enough = int64_t{stream.processors} * kWavesOfProcessor;
+  const int32_t sets = dims.value_dim / kSetColumns;
+  int32_t wave_sets = kMostSets<kWave>;
+  while (wave_sets > 1 && heads * CeilDivide(sets, wave_sets) < enough) wave_sets /= 2;
+  const StreamArgs args{.decode = MakeDecodeArgs(params, batch, kSetColumns, /*unwritten=*/nullptr),
+                        .records = params.records != nullptr ? params.records : workspace,
+                        .sets = sets,
+                        .wave_sets = wave_sets,
+                        .parts = static_cast<int32_t>(CeilDivide(sets, wave_sets))};
+  const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
+  if constexpr (kMostSets < kWave >> 1) {
+    if (wave_sets > 1) {
+      return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, false>, grid, kThreads,
+                    stream, args);
+    }
+  }
+  return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, true>, grid, kThreads,
+                stream, args);
+}
+
+// Whether delta_rule_decode_gpu.hip's kernel takes such rows without guards.
+bool IsWhole(const LayerDims& dims) {
+  const bool lanes_are_full = dims.key_dim == 64 || dims.key_dim == 128 || dims.key_dim == 256;
+  return lanes_are_full && dims.value_dim % (2 * kDeltaRuleGroups) == 0;
+}
+
+// function(elements, whole) for rows of K. Waves of 64 lanes come with what is not whole, and have one instance for it.
+template <int kWave, typename Function>
+absl::Status WithVectors(int32_t key_dim, Function&& function) {
+  return WithElements<kMostElements>(key_dim, [&](auto elements) {
+    if constexpr (kWave == 32) {
+      if (key_dim == kColumnLanes * elements()) return function(elements, std::true_type());
+    }
+    return function(elements, std::false_type());
+  });
+}
+
+}  // namespace
+
+absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                                      const Stream& stream) {
+  return WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
+    return WithVectors<wave()>(params.rule.pool.layout.dims().key_dim, [&](auto elements, auto whole) {
+      return LaunchStream<wave(), elements(), whole()>(params, batch, workspace, stream);
+    });
+  });
+}
+
+}  // namespace gpu
+
+int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batch, const gpu::Stream& stream) {
+  const LayerDims& dims = layout.dims();
+  const bool can = batch.sequences <= gpu::kMostSequences && dims.key_dim % 4 == 0 &&
+                   dims.key_dim <= gpu::kMostElements * gpu::kColumnLanes &&
+                   dims.value_dim % gpu::SetColumns(stream.wave_width, dims.key_dim) == 0;
+  if (!can) return 0;
+  const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
+  // Of whole rows the other kernel is as quick for a few heads, and on gfx906 at memory's limit for many.
+  if (gpu::IsWhole(dims) && (stream.wave_width == 64 || heads < stream.processors)) return 0;
+  for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (batch.length(i) > 1) return 0;
+  }
+  return heads * kDecodeRecordFloats;
+}
+
+absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatch& batch, float* records,
+                              const gpu::Stream& stream) {
+  const LayerDims& dims = rule.pool.layout.dims();
+  const gpu::RecordArgs args{gpu::MakeDeltaRuleArgs(rule, batch, 1), gpu::WithBaseSlots(batch), records};
+  return gpu::WithWaveWidth(stream, "decode_records", [&](auto wave) {
+    return gpu::WithVectors<wave()>(dims.key_dim, [&](auto elements, auto whole) {
+      return gpu::Launch("decode_records", gpu::DecodeRecordKernel<wave(), elements(), whole()>,
+                         {dims.key_heads, batch.sequences}, gpu::kDeltaRuleThreads, stream, args);
+    });
+  });
+}
+
+}  // namespace gdn

@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -45,6 +46,8 @@ struct BackendInfo {
   bool lazy_memory = false;       // memory is committed as it is touched
   bool transposed_base = false;   // slots keep the base as [HV, V, K]
   bool merges_sequences = false;  // one call may prefill several sequences
+  bool replays_steps = false;     // IssueOrReplay may replay
+  std::string graphs;             // for people: whether steps are replayed and why; empty where they never are
   // kSequenceGemm gives a row the same bits among any number of rows up to this one.
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
 };
@@ -60,6 +63,15 @@ struct StageInParams {
   const int32_t* log_lengths = nullptr;
   const int32_t* base_slots = nullptr;
   const MaterializeStateParams* fold = nullptr;  // of no more entries than the batch has sequences
+};
+
+// A step that comes again and again. `key` says all that its launches' arguments hold but for where the arrays are.
+struct ReplayableStep {
+  std::string key;
+  PackedBatch batch;
+  const int64_t* token_counts = nullptr;
+  const int32_t* log_lengths = nullptr;
+  const int32_t* base_slots = nullptr;
 };
 
 // A point in what was issued; null: passed.
@@ -116,6 +128,13 @@ class Backend {
   virtual absl::StatusOr<Fence> MakeFence() { return Fence{}; }
   // Reports what failed. It polls while that is likely to be soon enough, then sleeps.
   virtual absl::Status WaitFence(Fence /*fence*/) { return absl::OkStatus(); }
+
+  // Runs `issue`, which issues a step's operators, or replays what they launched for an equal key. `issue` changes
+  // nothing that its caller sees, and may run twice, the first time in vain. A step is replayed where the launch's
+  // StageIn brought its arrays.
+  virtual absl::Status IssueOrReplay(const ReplayableStep& /*step*/, absl::FunctionRef<absl::Status()> issue) {
+    return issue();
+  }
 
   // Makes a slot fresh, in the order of operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);

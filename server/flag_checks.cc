@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "kernels/gpu_backend/gpu_backend.h"
 #include "server/flags.h"
 #include "server/rpc/unix_socket.h"
 #include "server/trace/call_tracer.h"
@@ -69,6 +70,9 @@ absl::Status CheckOptions(const ServerOptions& options) {
     return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null"));
   }
   GDN_RETURN_IF_ERROR(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
+  if (!ParseGpuGraphs(options.gpu_graphs).has_value()) {
+    return absl::InvalidArgumentError(StrCat("--gpu-graphs is '", options.gpu_graphs, "', expected auto, on or off"));
+  }
   GDN_RETURN_IF_ERROR(CheckRange<int32_t>("state-slots", options.state_slots, 0, std::numeric_limits<int32_t>::max()));
   if (options.state_slots > 0 && options.device_state_bytes > 0) {
     return absl::InvalidArgumentError("--state-slots and --device-state-bytes are both given, expected one of them");

@@ -88,6 +88,9 @@ ABSL_FLAG(std::string, backend, "auto",
           "gpu, cpu, or auto: the GPU where a usable one is found, else the CPU (the log says which, and why). null "
           "computes nothing; it is for measuring the service itself.");
 ABSL_FLAG(int32_t, gpu_device, 0, "N: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
+ABSL_FLAG(std::string, gpu_graphs, "auto",
+          "on, off, or auto: whether decode steps that come again are recorded and replayed with one call to the GPU's "
+          "runtime. auto measures at start whether that is quicker; the log says what it found.");
 ABSL_FLAG(int32_t, threads, 0,
           "N: worker threads of the CPU backend; 0: one for each processor that the process may use.");
 
@@ -298,6 +301,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.backend = absl::GetFlag(FLAGS_backend);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
+  options.gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs);
   options.state_slots = absl::GetFlag(FLAGS_state_slots);
   options.device_state_bytes = absl::GetFlag(FLAGS_device_state_bytes).bytes;
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;

@@ -20,6 +20,7 @@ struct ServerOptions : GdnServerOptions {
   std::string backend;
   int32_t threads = 0;
   int32_t gpu_device = 0;
+  std::string gpu_graphs;
   absl::Duration drain_timeout;
   absl::Duration drain_checkpoint_timeout;
   LoggingOptions logging;

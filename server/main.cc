@@ -54,7 +54,11 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
 absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& options) {
   if (options.backend == "null") return MakeNullBackend();
   if (options.backend == "cpu") return MakeCpuBackend({.threads = options.threads});
-  absl::StatusOr<std::unique_ptr<Backend>> gpu = MakeGpuBackend({.device = options.gpu_device});
+  const GpuGraphs graphs = ParseGpuGraphs(options.gpu_graphs).value_or(GpuGraphs::kAuto);
+  absl::StatusOr<std::unique_ptr<Backend>> gpu = MakeGpuBackend({.device = options.gpu_device, .graphs = graphs});
+  if (gpu.ok() && !(*gpu)->info().graphs.empty()) {
+    spdlog::info("replaying of decode steps is {}", (*gpu)->info().graphs);
+  }
   if (gpu.ok() || options.backend == "gpu") return gpu;
   spdlog::info("computing on the CPU: {}", std::string(gpu.status().message()));
   return MakeCpuBackend({.threads = options.threads});

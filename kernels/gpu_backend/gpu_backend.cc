@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
@@ -13,6 +14,7 @@
 #include "kernels/gpu_backend/gpu_transfers.h"
 #include "kernels/gpu_backend/index_staging.h"
 #include "kernels/gpu_backend/launch_streams.h"
+#include "kernels/gpu_backend/step_graphs.h"
 
 #ifndef GDN_GPU_BACKEND_NAME
 #error "GDN_GPU_BACKEND_NAME comes from CMake"
@@ -36,12 +38,14 @@ class GpuBackend final : public Backend {
  public:
   GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring)
       : device_(device),
+        vendor_(info.vendor),
         owned_stream_(std::move(stream)),
         stream_(*owned_stream_),
         transfers_(device),
         streams_(device, stream_),
         ring_(std::move(ring)),
-        indices_(stream_) {
+        indices_(stream_),
+        graphs_(stream_) {
     info_.name = std::string(GpuBackendName());
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
     info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-k",
@@ -69,8 +73,8 @@ class GpuBackend final : public Backend {
     return status;
   }
   void Free(void* data, size_t /*bytes*/) override {
-    // Work in flight may still use it, and not every runtime's free waits.
-    static_cast<void>(gpu::SynchronizeStream(stream_));
+    if (graphs_.FreesLater(data)) return;
+    graphs_.DropAll();  // waits too: work in flight may still use it, and not every runtime's free does
     gpu::DeviceFree(data);
   }
   absl::Status CopyIn(void* device, const void* host, size_t bytes) override {
@@ -142,6 +146,35 @@ class GpuBackend final : public Backend {
     return streams_.WaitFence(fence.event);
   }
 
+  absl::Status IssueOrReplay(const ReplayableStep& step, absl::FunctionRef<absl::Status()> issue) override {
+    key_.clear();
+    if (!info_.replays_steps || !indices_.AddPlaces(step, &key_)) return issue();
+    key_.append(step.key);
+    return graphs_.Run(key_, issue, [this] { indices_.ForgetPlaced(); });
+  }
+  gpu::StepGraphs::Counts graph_counts() const { return graphs_.counts(); }
+  // Before the first step.
+  void DecideOnGraphs(GpuGraphs choice) {
+    if (choice == GpuGraphs::kOff) {
+      info_.graphs = "off, as --gpu-graphs says";
+      return;
+    }
+    if (choice == GpuGraphs::kOn) {
+      info_.replays_steps = true;
+      info_.graphs = "on, as --gpu-graphs says";
+      return;
+    }
+    if (vendor_ == "host") {  // its times are an emulator's
+      info_.graphs = "off on the host executor";
+      return;
+    }
+    const absl::StatusOr<gpu::GraphGain> gain = gpu::MeasureGraphGain(stream_);
+    info_.replays_steps = gain.ok() && gain->worthwhile();
+    info_.graphs = gain.ok() ? absl::StrFormat("%s: six launches take %.1f us, replayed %.1f",
+                                               info_.replays_steps ? "on" : "off", gain->plain_us, gain->replayed_us)
+                             : absl::StrCat("off: ", std::string(gain.status().message()));
+  }
+
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {
     GDN_RETURN_IF_ERROR(ValidateSlot(pool, slot));
     return FillZeroGpu(pool.slot(slot), static_cast<size_t>(pool.layout.slot_bytes()), stream_);
@@ -211,6 +244,7 @@ class GpuBackend final : public Backend {
 
   // Constant after construction.
   const int device_;
+  const std::string vendor_;
   const OwnedStream owned_stream_;  // goes after all that works on it
   const gpu::Stream stream_;
   BackendInfo info_;
@@ -222,6 +256,9 @@ class GpuBackend final : public Backend {
   // Of the one thread that issues operators.
   gpu::PinnedRing ring_;
   gpu::IndexStaging indices_;
+  std::string key_;  // of the step that is issued; kept for its memory
+
+  gpu::StepGraphs graphs_;  // own synchronisation
   DeviceBuffer workspace_;
 };
 
@@ -253,7 +290,15 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
                      {{"device", backend->info().device}});
   }
   backend->Free(*probe, 256);
+  backend->DecideOnGraphs(options.graphs);
   return backend;
+}
+
+GpuGraphCounts GpuGraphCountsOf(Backend& backend) {
+  auto* gpu_backend = dynamic_cast<GpuBackend*>(&backend);
+  if (gpu_backend == nullptr) return {};
+  const gpu::StepGraphs::Counts counts = gpu_backend->graph_counts();
+  return {.plain = counts.plain, .recorded = counts.recorded, .replayed = counts.replayed, .refused = counts.refused};
 }
 
 absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend) {

@@ -9,7 +9,10 @@
 //   GDN_ASSIGN_OR_RETURN(gpu::Stream stream, GpuStreamOf(*backend));  // for kernels beside the backend's operators
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -17,9 +20,29 @@
 
 namespace gdn {
 
+// Whether decode steps are recorded and replayed: kAuto where that is clearly quicker by a measurement at the start.
+enum class GpuGraphs : uint8_t { kAuto, kOn, kOff };
+// "auto", "on" or "off".
+inline std::optional<GpuGraphs> ParseGpuGraphs(std::string_view text) {
+  if (text == "auto") return GpuGraphs::kAuto;
+  if (text == "on") return GpuGraphs::kOn;
+  if (text == "off") return GpuGraphs::kOff;
+  return std::nullopt;
+}
+
 struct GpuBackendOptions {
   int device = 0;  // among those that HIP_VISIBLE_DEVICES leaves
+  GpuGraphs graphs = GpuGraphs::kAuto;
 };
+
+// Of one backend since it was made; all 0 for a backend that is not made here.
+struct GpuGraphCounts {
+  int64_t plain = 0;     // steps that could have been replayed, and were launched
+  int64_t recorded = 0;  // recordings made
+  int64_t replayed = 0;
+  int64_t refused = 0;  // recordings that failed; their steps are launched for good
+};
+GpuGraphCounts GpuGraphCountsOf(Backend& backend);
 
 // FAILED_PRECONDITION (DEVICE_UNSUPPORTED) where there is no such device, no driver, or no kernels for it in this
 // build.

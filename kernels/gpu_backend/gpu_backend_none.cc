@@ -12,6 +12,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
                    "this build has no GPU kernels; build with 'cmake --preset hip-gfx906', or use --backend=cpu", {});
 }
 
+GpuGraphCounts GpuGraphCountsOf(Backend& /*backend*/) { return {}; }
+
 absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& /*backend*/) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported, "this build has no GPU kernels", {});
 }

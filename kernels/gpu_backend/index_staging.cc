@@ -125,6 +125,21 @@ absl::StatusOr<const int32_t*> IndexStaging::Fold(PinnedRing& ring, const Materi
   return reinterpret_cast<const int32_t*>(placed);
 }
 
+bool IndexStaging::AddPlaces(const ReplayableStep& step, std::string* key) const {
+  const auto sequences = static_cast<size_t>(step.batch.sequences);
+  const auto add = [&](Content content) {
+    const char* place = FindProvided(content);
+    key->append(reinterpret_cast<const char*>(&place), sizeof(place));
+    return place != nullptr;
+  };
+  const auto add_values = [&](const auto* values) {
+    key->push_back(values != nullptr ? 1 : 0);
+    return values == nullptr || add({BytesOf(values, sequences)});
+  };
+  return add(ContentOf(step.batch)) && add_values(step.token_counts) && add_values(step.log_lengths) &&
+         add_values(step.base_slots);
+}
+
 size_t IndexStaging::StagedBytes(int32_t sequences) {
   const auto count = static_cast<size_t>(sequences);
   return AlignUp((2 * count + 1) * sizeof(int32_t)) + AlignUp(count * sizeof(int64_t)) +

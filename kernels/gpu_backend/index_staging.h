@@ -39,6 +39,14 @@ class IndexStaging {
   size_t Provide(char* device, char* host, const StageInParams& params);
   void ForgetProvided() { provided_.clear(); }
 
+  // Adds where the step's arrays are to `key`. False where a launch did not bring one of them.
+  bool AddPlaces(const ReplayableStep& step, std::string* key) const;
+  // Of operators that never ran: what they were to send has not been sent.
+  void ForgetPlaced() {
+    placed_.clear();
+    next_ = 0;
+  }
+
  private:
   // Arrays that lie end to end on the device, as the host's bytes of each.
   using Content = absl::Span<const absl::Span<const char>>;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/layer/step_key.h"
 
 namespace gdn {
 namespace {
@@ -114,11 +115,32 @@ absl::Status GdnLayerRunner::RunPieces(const LayerStep& step, absl::Span<const P
 absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(ValidateDecodeStep(step, log_lengths));
   if (step.batch.tokens() == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(Run(step, log_lengths));
+  GDN_RETURN_IF_ERROR(IssueDecode(step, log_lengths));
   // Padding rows went through the projections with the rest; whatever they held, their outputs are zero.
   for (int32_t i = 0; i < step.batch.sequences; ++i) {
     if (step.batch.slots[i] < 0) GDN_RETURN_IF_ERROR(ZeroOutput(step, i));
   }
+  return absl::OkStatus();
+}
+
+absl::Status GdnLayerRunner::IssueDecode(const LayerStep& step, int32_t* log_lengths) {
+  if (!backend_.info().replays_steps) return Run(step, log_lengths);
+  // A replay knows nothing of the host's lengths, and a recording may be in vain: those that operators move are a copy.
+  const auto issue = [&] {
+    moved_lengths_.assign(log_lengths, log_lengths + step.batch.sequences);
+    return Run(step, moved_lengths_.data());
+  };
+  GDN_RETURN_IF_ERROR(backend_.IssueOrReplay({.key = StepKey(step),
+                                              .batch = step.batch,
+                                              .token_counts = step.token_counts,
+                                              .log_lengths = log_lengths,
+                                              .base_slots = step.base_slots},
+                                             issue));
+  DeltaRuleDecodeParams decode;
+  decode.rule.batch = step.batch;
+  decode.log_lengths = log_lengths;
+  decode.draft = step.draft;
+  AdvanceLogs(decode);
   return absl::OkStatus();
 }
 

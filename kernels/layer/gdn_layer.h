@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -108,6 +109,7 @@ class GdnLayerRunner {
   struct Piece;  // of a prefill: rows of one sequence
 
   absl::Status RunPieces(const LayerStep& step, absl::Span<const Piece> pieces);
+  absl::Status IssueDecode(const LayerStep& step, int32_t* log_lengths);
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
@@ -132,6 +134,7 @@ class GdnLayerRunner {
   Backend& backend_;
   DeviceBuffer workspace_;
   PrefillPath path_ = PrefillPath::kScan;  // of the prefill that runs
+  std::vector<int32_t> moved_lengths_;     // kept for its memory
 };
 
 }  // namespace gdn

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "gpu_on_host/device_memory.h"
 #include "gpu_on_host/device_queue.h"
+#include "gpu_on_host/host_streams.h"
 #include "gpu_on_host/tsan_edges.h"
 #include "kernels/gpu/runtime.h"
 
@@ -42,6 +43,7 @@ absl::Status DeviceStatus() {
 }
 
 absl::StatusOr<void*> Allocate(simt::MemoryKind kind, size_t bytes) {
+  GDN_RETURN_IF_ERROR(simt::RefuseWhileRecording("an allocation"));
   GDN_RETURN_IF_ERROR(DeviceStatus());
   return simt::AllocateMemory(kind, bytes);
 }
@@ -143,6 +145,7 @@ void DestroyStream(const Stream& stream) {
   if (simt::HostStream* queue = QueueOf(stream); queue != nullptr) queue->device().DestroyStream(queue);
 }
 absl::Status SynchronizeStream(const Stream& stream) {
+  GDN_RETURN_IF_ERROR(simt::RefuseWhileRecording("a wait for a stream"));
   simt::HostStream* queue = QueueOf(stream);
   return queue == nullptr ? absl::OkStatus() : queue->Synchronize();
 }
@@ -158,6 +161,7 @@ void PinnedFree(void* data) { Free(data); }
 
 absl::Status CopyToDevice(void* device, const void* host, size_t bytes, const Stream& stream) {
   constexpr const char* kCall = "a copy to the device";
+  GDN_RETURN_IF_ERROR(simt::RefuseWhileRecording(kCall));
   simt::HostStream* queue = QueueOf(stream);
   if (queue == nullptr) {
     std::memcpy(device, host, bytes);
@@ -176,6 +180,7 @@ absl::Status CopyToDevice(void* device, const void* host, size_t bytes, const St
 }
 absl::Status CopyToHost(void* host, const void* device, size_t bytes, const Stream& stream) {
   constexpr const char* kCall = "a copy to the host";
+  GDN_RETURN_IF_ERROR(simt::RefuseWhileRecording(kCall));
   simt::HostStream* queue = QueueOf(stream);
   if (queue == nullptr) {
     std::memcpy(host, device, bytes);
@@ -190,6 +195,7 @@ absl::Status CopyToHost(void* host, const void* device, size_t bytes, const Stre
 }
 absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream& stream) {
   constexpr const char* kCall = "a copy on the device";
+  GDN_RETURN_IF_ERROR(simt::RefuseWhileRecording(kCall));
   simt::HostStream* queue = QueueOf(stream);
   if (queue == nullptr) {
     std::memmove(to, from, bytes);
@@ -242,11 +248,20 @@ absl::StatusOr<double> MicrosecondsBetween(Event begin, Event end) {
 }
 
 absl::Status BeginCapture(const Stream& stream) {
-  return absl::UnimplementedError("the host executor records no graphs; launch directly");
+  GDN_RETURN_IF_ERROR(DeviceStatus());
+  return simt::BeginRecording(stream);
 }
-absl::StatusOr<Graph> EndCapture(const Stream& stream) { return BeginCapture(stream); }
-absl::Status LaunchGraph(Graph graph, const Stream& stream) { return BeginCapture(stream); }
-void DestroyGraph(Graph graph) {}
+absl::StatusOr<Graph> EndCapture(const Stream& stream) {
+  GDN_ASSIGN_OR_RETURN(auto launches, simt::EndRecording(stream));
+  return new simt::Recording(std::move(launches));
+}
+absl::Status LaunchGraph(Graph graph, const Stream& stream) {
+  for (const simt::RecordedLaunch& launch : *static_cast<const simt::Recording*>(graph)) {
+    GDN_RETURN_IF_ERROR(simt::EnqueueLaunch(stream, launch.name, launch.run));
+  }
+  return absl::OkStatus();
+}
+void DestroyGraph(Graph graph) { delete static_cast<simt::Recording*>(graph); }
 
 absl::Status RuntimeStatus(int code, const char* call) {
   if (code == 0) return absl::OkStatus();

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "gpu_on_host/device_queue.h"
 #include "gpu_on_host/tsan_edges.h"
 
@@ -43,7 +45,46 @@ std::shared_ptr<HostDevice> CurrentDevice() {
   return socket.device;
 }
 
+namespace {
+
+// What the thread records.
+struct Recorder {
+  bool active = false;
+  void* stream = nullptr;
+  absl::Status status;
+  Recording launches;
+};
+thread_local Recorder recorder;
+
+}  // namespace
+
+absl::Status BeginRecording(const Stream& stream) {
+  GDN_RETURN_IF_ERROR(RefuseWhileRecording("another recording"));
+  recorder = {.active = true, .stream = stream.handle};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Recording> EndRecording(const Stream& stream) {
+  Recorder ended = std::exchange(recorder, {});
+  if (!ended.active || ended.stream != stream.handle) {
+    return absl::FailedPreconditionError("host executor: the stream is not being recorded");
+  }
+  GDN_RETURN_IF_ERROR(ended.status);
+  return std::move(ended.launches);
+}
+
+absl::Status RefuseWhileRecording(const char* call) {
+  if (!recorder.active) return absl::OkStatus();
+  recorder.status = absl::FailedPreconditionError(
+      absl::StrCat("host executor: ", call, " cannot be part of a recording; do it before or after"));
+  return recorder.status;
+}
+
 absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch) {
+  if (recorder.active && recorder.stream == stream.handle) {
+    recorder.launches.push_back({name, std::move(launch)});
+    return absl::OkStatus();
+  }
   if (stream.handle == nullptr) return launch();
   return static_cast<HostStream*>(stream.handle)->Enqueue(name, std::move(launch));
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn::gpu {
@@ -53,8 +54,21 @@ class HostStreams {
 };
 
 namespace simt {
-// For simt.h: runs `launch` in the stream's order, at once where the stream has no handle.
+// For simt.h: runs `launch` in the stream's order, at once where the stream has no handle. Only remembers it where the
+// calling thread records that stream.
 absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch);
+
+// For runtime.h's graphs: launches, and nothing else, between Begin and End, by one thread.
+struct RecordedLaunch {
+  const char* name;
+  std::function<absl::Status()> run;
+};
+using Recording = std::vector<RecordedLaunch>;
+absl::Status BeginRecording(const Stream& stream);
+// What was recorded; FAILED_PRECONDITION where something was asked for meanwhile that cannot be.
+absl::StatusOr<Recording> EndRecording(const Stream& stream);
+// FAILED_PRECONDITION where the calling thread records; then the recording is of no use.
+absl::Status RefuseWhileRecording(const char* call);
 }  // namespace simt
 
 }  // namespace gdn::gpu

@@ -26,6 +26,8 @@ ABSL_FLAG(std::string, json, "",
 ABSL_FLAG(std::string, backend, "",
           "kernel: the backend to time: cpu (the default), or gpu; serve: gdn_server's: null (the default; gpu for "
           "--suite=goals), cpu, gpu or auto");
+ABSL_FLAG(std::string, gpu_graphs, "auto",
+          "kernel: whether the GPU replays decode steps that come again, as gdn_server's flag: auto, on or off");
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
 ABSL_FLAG(int, threads, 0,
           "kernel, serve: worker threads of the CPU; 0: one for each processor this process may run on");
@@ -236,6 +238,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
                  .threads = absl::GetFlag(FLAGS_threads),
                  .simd = absl::GetFlag(FLAGS_simd),
                  .gpu_device = absl::GetFlag(FLAGS_gpu_device),
+                 .gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs),
                  .filter = absl::GetFlag(FLAGS_filter),
                  .measure = {.repeat = absl::GetFlag(FLAGS_repeat), .min_time_s = absl::GetFlag(FLAGS_min_time)}};
   GDN_ASSIGN_OR_RETURN(line.serve, ServeOptionsOfFlags());

@@ -290,9 +290,13 @@ struct GraphTimer {
 
 }  // namespace
 
-absl::StatusOr<Machine> MakeGpuMachine(int device) {
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs) {
+  const std::optional<GpuGraphs> choice = ParseGpuGraphs(graphs);
+  if (!choice.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu-graphs is '", graphs, "', expected auto, on or off"));
+  }
   Machine machine;
-  GDN_ASSIGN_OR_RETURN(machine.backend, MakeGpuBackend({.device = device}));
+  GDN_ASSIGN_OR_RETURN(machine.backend, MakeGpuBackend({.device = device, .graphs = *choice}));
   GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(*machine.backend));
   GDN_ASSIGN_OR_RETURN(machine.device, gpu::DescribeDevice(device));
   const bool emulated = machine.device->vendor == "host";

@@ -18,11 +18,12 @@
 namespace gdn::bench {
 
 struct KernelBenchOptions {
-  std::string backend = "cpu";  // or what the GPU sources of the build run on: "gpu", "host"
-  int threads = 0;              // of the CPU; 0: one for each processor this process may run on
-  std::string simd;             // of the CPU, as UseSimdTarget() takes it; empty: the best it has
-  int gpu_device = 0;           // among those that HIP_VISIBLE_DEVICES leaves
-  std::string filter;           // regular expression found anywhere in a case's name; empty: all
+  std::string backend = "cpu";      // or what the GPU sources of the build run on: "gpu", "host"
+  int threads = 0;                  // of the CPU; 0: one for each processor this process may run on
+  std::string simd;                 // of the CPU, as UseSimdTarget() takes it; empty: the best it has
+  int gpu_device = 0;               // among those that HIP_VISIBLE_DEVICES leaves
+  std::string gpu_graphs = "auto";  // whether the GPU replays decode steps that come again: "auto", "on" or "off"
+  std::string filter;               // regular expression found anywhere in a case's name; empty: all
   MeasureOptions measure;
 };
 

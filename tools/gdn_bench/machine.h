@@ -60,6 +60,6 @@ struct Machine {
 absl::StatusOr<Machine> MakeCpuMachine(int threads);
 
 // The backend of this build's GPU sources (gpu_backend.h). A build without them answers as MakeGpuBackend does.
-absl::StatusOr<Machine> MakeGpuMachine(int device);
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs);
 
 }  // namespace gdn::bench

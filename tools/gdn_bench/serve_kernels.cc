@@ -28,7 +28,7 @@ absl::StatusOr<KernelTimes> KernelTimes::Make(const std::string& backend, const 
                                                    std::string(GpuBackendName()), ": run the two of one build"));
   }
   GDN_ASSIGN_OR_RETURN(Machine machine,
-                       backend == "cpu" ? MakeCpuMachine(options.threads) : MakeGpuMachine(options.gpu_device));
+                       backend == "cpu" ? MakeCpuMachine(options.threads) : MakeGpuMachine(options.gpu_device, "auto"));
   return KernelTimes(std::make_unique<Machine>(std::move(machine)));
 }
 

@@ -1,0 +1,46 @@
+#include "kernels/layer/step_key.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+namespace gdn {
+namespace {
+
+// No struct: between its fields there may be bytes that mean nothing.
+template <typename... Values>
+void Add(std::string& key, const Values&... values) {
+  static_assert((std::is_scalar_v<Values> && ...));
+  (key.append(reinterpret_cast<const char*>(&values), sizeof(values)), ...);
+}
+
+void AddWeights(const LayerWeights& weights, std::string& key) {
+  for (const WeightMatrix* matrix : {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.out}) {
+    Add(key, matrix->data, matrix->dtype, matrix->rows, matrix->cols);
+  }
+  Add(key, weights.layout, weights.a_log_convention, weights.norm_epsilon, weights.conv_weight, weights.a_log,
+      weights.dt_bias, weights.norm_weight);
+}
+
+}  // namespace
+
+std::string StepKey(const LayerStep& step) {
+  std::string key;
+  key.reserve(512);
+  const StateLayout& layout = step.pool.layout;
+  const LayerDims& dims = layout.dims();
+  int32_t longest = 0;
+  for (int32_t i = 0; i < step.batch.sequences; ++i) longest = std::max(longest, step.batch.length(i));
+  Add(key, step.kind, step.draft, step.use_qk_l2norm, step.scale, step.batch.sequences, step.batch.tokens(), longest,
+      step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(), dims.hidden_size, dims.key_heads,
+      dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width, step.output.data, step.output.dtype);
+  std::array<LayerField, kMaxLayerFields> storage;
+  for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
+    const InputTensor& tensor = step.*field.tensor;
+    Add(key, tensor.data, tensor.dtype);
+  }
+  if (step.weights != nullptr) AddWeights(*step.weights, key);
+  return key;
+}
+
+}  // namespace gdn

@@ -82,7 +82,7 @@ struct GraphGain {
   double plain_us = 0.0, replayed_us = 0.0;  // medians
   bool worthwhile() const { return replayed_us < 0.9 * plain_us; }
 };
-// UNIMPLEMENTED or another error where the runtime records nothing.
+// An error where the runtime records nothing, or replays something else.
 absl::StatusOr<GraphGain> MeasureGraphGain(const Stream& stream);
 
 }  // namespace gdn::gpu

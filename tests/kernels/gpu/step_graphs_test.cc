@@ -190,6 +190,13 @@ TEST_F(StepGraphsAlone, WhatCannotBeRecordedIsLaunched) {
   EXPECT_EQ(issued, 7) << "one in vain";
 }
 
+TEST_F(StepGraphsAlone, TheMeasurementAtTheStartRunsWhatItRecords) {
+  const absl::StatusOr<gpu::GraphGain> gain = gpu::MeasureGraphGain(stream_);
+  ASSERT_EQ(gain.status(), absl::OkStatus());
+  EXPECT_GT(gain->plain_us, 0.0);
+  EXPECT_GT(gain->replayed_us, 0.0);
+}
+
 TEST_F(StepGraphsAlone, AnErrorOfAStepIsItsCallers) {
   const auto issue = [] { return absl::InvalidArgumentError("a bad step"); };
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Run("key", issue), absl::InvalidArgumentError("a bad step"));

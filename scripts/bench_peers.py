@@ -142,22 +142,30 @@ class Transformers:
         from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
         from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
         self.torch, self.min_time = torch, min_time
-        config = Qwen3NextConfig(hidden_size=HIDDEN, linear_num_key_heads=HEADS, linear_num_value_heads=VALUE_HEADS,
-                                 linear_key_head_dim=DIM, linear_value_head_dim=DIM, linear_conv_kernel_dim=CONV)
-        self.layer = Qwen3NextGatedDeltaNet(config, layer_idx=0).to("cuda", torch.bfloat16).eval()
+        self.config = Qwen3NextConfig(hidden_size=HIDDEN, linear_num_key_heads=HEADS, linear_num_value_heads=VALUE_HEADS,
+                                      linear_key_head_dim=DIM, linear_value_head_dim=DIM, linear_conv_kernel_dim=CONV)
+        self.layer = Qwen3NextGatedDeltaNet(self.config, layer_idx=0).to("cuda", torch.bfloat16).eval()
         self.name = "transformers"
         self.version = f"transformers {importlib.metadata.version('transformers')}"
         self.graphs = {}
 
     def time_us(self, shape):
-        if shape[0] != "layer_prefill/BF16":  # a decode needs the library's cache, whose form changes from version to version
+        if shape[0] not in ("layer_prefill/BF16", "layer_decode/BF16"):
             return None
         if shape not in self.graphs:
-            torch = self.torch
-            hidden = torch.randn(shape[3], shape[4], HIDDEN, device="cuda", dtype=torch.bfloat16)
-            with torch.no_grad():
-                self.graphs[shape] = Graph(lambda: self.layer(hidden), self.min_time)
+            with self.torch.no_grad():
+                self.graphs[shape] = Graph(self.call(*shape), self.min_time)
         return self.graphs[shape].time_us()
+
+    def call(self, what, _, __, sequences, tokens):
+        torch = self.torch
+        hidden = torch.randn(sequences, tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
+        if what == "layer_prefill/BF16":
+            return lambda: self.layer(hidden)
+        from transformers.cache_utils import DynamicCache
+        cache = DynamicCache(config=self.config)  # its states stay where they are, so a graph can hold them
+        self.layer(hidden.expand(sequences, CONV, HIDDEN), cache_params=cache)
+        return lambda: self.layer(hidden, cache_params=cache)
 
 
 def peers(options):

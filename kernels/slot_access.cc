@@ -1,5 +1,7 @@
 #include "kernels/slot_access.h"
 
+#include <utility>
+
 #include "base/status_macros.h"
 
 namespace gdn {
@@ -10,7 +12,12 @@ absl::StatusOr<SlotImage> Decode(const StateLayout& layout, bool transposed_base
   std::vector<float> scratch;
   const SlotView view = ViewSlot(layout, transposed_base, slot, extent, scratch);
   const auto owned = [](absl::Span<const float> part) { return std::vector<float>(part.begin(), part.end()); };
-  return SlotImage{.base = owned(view.base),
+  std::vector<float> base = owned(view.base);
+  if (!view.base_bf16.empty()) {
+    base.resize(view.base_bf16.size());
+    ConvertToFloat(DType::kBF16, view.base_bf16.data(), base.size(), base.data());
+  }
+  return SlotImage{.base = std::move(base),
                    .log_k = owned(view.log_k),
                    .log_u = owned(view.log_u),
                    .log_g = owned(view.log_g),
@@ -23,6 +30,7 @@ absl::Status Encode(const StateLayout& layout, bool transposed_base, int64_t tok
       .token_count = token_count,
       .log_length = static_cast<int32_t>(static_cast<int64_t>(image.log_g.size()) / layout.dims().value_heads)};
   const SlotView view{.base = image.base,
+                      .base_bf16 = {},
                       .log_k = image.log_k,
                       .log_u = image.log_u,
                       .log_g = image.log_g,

@@ -19,7 +19,7 @@ namespace gdn {
 
 // A slot without a draft, in wire order.
 struct SlotImage {
-  std::vector<float> base;   // [HV, K, V]
+  std::vector<float> base;   // [HV, K, V]; rounded where the slot's base is not float32
   std::vector<float> log_k;  // [log_length, H, K]
   std::vector<float> log_u;  // [log_length, HV, V]
   std::vector<float> log_g;  // [log_length, HV]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 
 #include "base/count_limits.h"
 #include "base/error.h"
@@ -16,7 +17,8 @@ namespace {
 constexpr int64_t kBlock = 16;
 
 // to [columns, rows] = from [rows, columns], transposed.
-void Transpose(const float* from, int64_t rows, int64_t columns, float* to) {
+template <typename Element>
+void Transpose(const Element* from, int64_t rows, int64_t columns, Element* to) {
   for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
     const int64_t c1 = std::min(c0 + kBlock, columns);
     for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
@@ -28,7 +30,8 @@ void Transpose(const float* from, int64_t rows, int64_t columns, float* to) {
   }
 }
 
-void TransposeHeads(const float* from, int64_t heads, int64_t rows, int64_t columns, float* to) {
+template <typename Element>
+void TransposeHeads(const Element* from, int64_t heads, int64_t rows, int64_t columns, Element* to) {
   const int64_t head = rows * columns;
   for (int64_t hv = 0; hv < heads; ++hv) {
     Transpose(from + hv * head, rows, columns, to + hv * head);
@@ -82,7 +85,9 @@ absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, 
   GDN_RETURN_IF_ERROR(CheckSlotExtent(layout, extent));
   const LayerDims& dims = layout.dims();
   const int64_t entries = int64_t{extent.log_length} + extent.draft_length;
-  if (!view.base.empty()) GDN_RETURN_IF_ERROR(RequireSize("base", view.base.size(), dims.state_elements()));
+  if (view.has_base()) {
+    GDN_RETURN_IF_ERROR(RequireSize("base", view.base.size() + view.base_bf16.size(), dims.state_elements()));
+  }
   GDN_RETURN_IF_ERROR(RequireSize("log_k", view.log_k.size(), entries * dims.key_features()));
   GDN_RETURN_IF_ERROR(RequireSize("log_u", view.log_u.size(), entries * dims.value_features()));
   GDN_RETURN_IF_ERROR(RequireSize("log_g", view.log_g.size(), entries * dims.value_heads));
@@ -100,20 +105,31 @@ SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* 
   const auto section = [slot](int64_t offset, int64_t count) {
     return absl::Span<const float>(slot + offset, static_cast<size_t>(count));
   };
-  SlotView view{.base = section(layout.base_offset(), dims.state_elements()),
+  SlotView view{.base = {},
+                .base_bf16 = {},
                 .log_k = section(layout.log_k_offset(), entries * dims.key_features()),
                 .log_u = section(layout.log_u_offset(), entries * dims.value_features()),
                 .log_g = section(layout.log_g_offset(), entries * dims.value_heads),
                 .conv = {},
                 .draft_conv = {}};
-  const int64_t turned = transposed_base ? dims.state_elements() : 0;
+  const int64_t turned = transposed_base ? layout.log_k_offset() - layout.base_offset() : 0;
   scratch.resize(static_cast<size_t>(turned + (kept + drafted) * dims.conv_channels()));
   float* free = scratch.data();
-  if (transposed_base) {
-    TransposeHeads(slot + layout.base_offset(), dims.value_heads, dims.value_dim, dims.key_dim, free);
-    view.base = {free, static_cast<size_t>(turned)};
-    free += turned;
-  }
+  WithBaseElement(layout, [&](auto element) {
+    using Element = decltype(element);
+    const auto* base = reinterpret_cast<const Element*>(slot + layout.base_offset());
+    if (transposed_base) {
+      TransposeHeads(base, dims.value_heads, dims.value_dim, dims.key_dim, reinterpret_cast<Element*>(free));
+      base = reinterpret_cast<const Element*>(free);
+      free += turned;
+    }
+    const absl::Span<const Element> all(base, static_cast<size_t>(dims.state_elements()));
+    if constexpr (std::is_same_v<Element, float>) {
+      view.base = all;
+    } else {
+      view.base_bf16 = all;
+    }
+  });
   const auto columns = [&](int64_t first, int64_t tokens) {
     const absl::Span<const float> part(free, static_cast<size_t>(tokens * dims.conv_channels()));
     ForEachConvElement(layout, first, tokens, [slot, free](int64_t ring, int64_t wire) { free[wire] = slot[ring]; });
@@ -125,18 +141,64 @@ SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* 
   return view;
 }
 
+namespace {
+
+// The view's base as `Element`s in wire order: the view's own, or `converted`.
+template <typename Element>
+const Element* BaseAs(const SlotView& view, std::vector<Element>& converted) {
+  if constexpr (std::is_same_v<Element, float>) {
+    if (!view.base.empty()) return view.base.data();
+    converted.resize(view.base_bf16.size());
+    ConvertToFloat(DType::kBF16, view.base_bf16.data(), converted.size(), converted.data());
+  } else {
+    if (!view.base_bf16.empty()) return view.base_bf16.data();
+    converted.resize(view.base.size());
+    ConvertFromFloat(view.base.data(), converted.size(), DType::kBF16, converted.data());
+  }
+  return converted.data();
+}
+
+void FillBase(const StateLayout& layout, bool transposed_base, const SlotView& view, float* slot) {
+  const LayerDims& dims = layout.dims();
+  WithBaseElement(layout, [&](auto element) {
+    using Element = decltype(element);
+    auto* base = reinterpret_cast<Element*>(slot + layout.base_offset());
+    std::vector<Element> converted;
+    const Element* from = BaseAs(view, converted);
+    if (transposed_base) {
+      TransposeHeads(from, dims.value_heads, dims.key_dim, dims.value_dim, base);
+    } else {
+      std::copy_n(from, dims.state_elements(), base);
+    }
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<const void> ConvertBase(const StateLayout& layout, SlotView& view) {
+  return WithBaseElement(layout, [&view](auto element) -> std::shared_ptr<const void> {
+    using Element = decltype(element);
+    auto converted = std::make_shared<std::vector<Element>>();
+    BaseAs(view, *converted);
+    if (converted->empty()) return nullptr;
+    if constexpr (std::is_same_v<Element, float>) {
+      view.base = *converted;
+      view.base_bf16 = {};
+    } else {
+      view.base = {};
+      view.base_bf16 = *converted;
+    }
+    return converted;
+  });
+}
+
 void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
               float* slot) {
   const LayerDims& dims = layout.dims();
-  float* base = slot + layout.base_offset();
-  if (view.base.empty()) {
-    std::fill_n(base, dims.state_elements(), 0.0f);
-  } else if (transposed_base) {
-    TransposeHeads(view.base.data(), dims.value_heads, dims.key_dim, dims.value_dim, base);
-  } else {
-    std::copy(view.base.begin(), view.base.end(), base);
-  }
-  std::fill(base + dims.state_elements(), slot + layout.slot_floats(), 0.0f);
+  // From the last float that the base is in on, which may be half of it.
+  const int64_t base_floats = layout.base_bytes() / static_cast<int64_t>(sizeof(float));
+  std::fill(slot + (view.has_base() ? base_floats : layout.base_offset()), slot + layout.slot_floats(), 0.0f);
+  if (view.has_base()) FillBase(layout, transposed_base, view, slot);
   std::copy(view.log_k.begin(), view.log_k.end(), slot + layout.log_k_offset());
   std::copy(view.log_u.begin(), view.log_u.end(), slot + layout.log_u_offset());
   std::copy(view.log_g.begin(), view.log_g.end(), slot + layout.log_g_offset());

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,12 +29,16 @@ struct SlotExtent {
 
 // The parts of a slot that count, in wire order. n = log_length + draft_length entries, d = draft_length columns.
 struct SlotView {
-  absl::Span<const float> base;        // [HV, K, V]; empty: left out
+  // [HV, K, V]; empty: left out. At most one of the two is not: bfloat16 where the base is kept so.
+  absl::Span<const float> base;
+  absl::Span<const uint16_t> base_bf16 = {};
   absl::Span<const float> log_k;       // [n, H, K]
   absl::Span<const float> log_u;       // [n, HV, V]
   absl::Span<const float> log_g;       // [n, HV]
   absl::Span<const float> conv;        // [C, W - 1], newest last; empty for a bare operator
   absl::Span<const float> draft_conv;  // [C, d], oldest first
+
+  bool has_base() const { return !base.empty() || !base_bf16.empty(); }
 };
 
 // Views into `slot` (layout.slot_floats()) where it is in wire order, and into `scratch` elsewhere.
@@ -45,7 +50,12 @@ SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* 
 absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent);
 absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view);
 
-// Writes the whole slot; what the view does not say is zero. The view has been checked.
+// Gives the view a base of the layout's dtype where it has one of the other: widened, or rounded. What it then views,
+// else nullptr.
+std::shared_ptr<const void> ConvertBase(const StateLayout& layout, SlotView& view);
+
+// Writes the whole slot; what the view does not say is zero. The view has been checked. A base of the other dtype than
+// the layout's is widened, or rounded.
 void FillSlot(const StateLayout& layout, bool transposed_base, const SlotExtent& extent, const SlotView& view,
               float* slot);
 

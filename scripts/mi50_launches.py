@@ -77,7 +77,7 @@ def columns_of(sequences, units):  # ChooseColumns for K = V = 128
 
 def decode(b, units):
     c = columns_of(b, units)  # A fold every 16th step; one wave of four adds up 2.5 times four decays.
-    return Launch("decode", [Part(f"DeltaRuleDecodeKernel<64, 8, {c}, true, true>", b * HV * V // (16 * c), (2.5 / 4, 1, 0))],
+    return Launch("decode", [Part(f"DeltaRuleDecodeKernel<64, 8, {c}, true, true, float>", b * HV * V // (16 * c), (2.5 / 4, 1, 0))],
                   b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + RULE_IN + 4 * HV * V), 3)
 
 
@@ -85,7 +85,7 @@ def materialize(b, units):
     c = columns_of(b, units)  # eight entries in the log, the convolution's columns to another slot
     conv = (W - 1 + 8) * CHANNELS
     blocks = b * HV * V // (16 * c)
-    return Launch("materialize", [Part(f"MaterializeStateKernel<8, {c}, true>", blocks, (conv * b / blocks / 256, 1, 0, 1, 0, 8))],
+    return Launch("materialize", [Part(f"MaterializeStateKernel<8, {c}, true, float>", blocks, (conv * b / blocks / 256, 1, 0, 1, 0, 8))],
                   b * (2 * STATE + 8 * ENTRY + 8 * conv), 4)
 
 
@@ -126,13 +126,13 @@ def prepare(t, b=1):
 
 def walk(t, b=1):
     chunks = ceil(t, CHUNK)
-    return Launch("chunk walk", [Part("DeltaRuleChunkKernel<64, 8, 2, true>", b * HV * V // 32, (chunks, 4, 0, 0, 4, 8, 0))],
+    return Launch("chunk walk", [Part("DeltaRuleChunkKernel<64, 8, 2, true, float>", b * HV * V // 32, (chunks, 4, 0, 0, 4, 8, 0))],
                   b * (2 * STATE + t * (RULE_IN + 4 * HV * V) + chunks * HV * 4 * (2 * CHUNK * CHUNK + 2 * CHUNK)), 2)
 
 
 def scan(t, units, b=1):
     c = 4 if b * HV * V // 64 >= 4 * units else 2
-    return Launch("scan", [Part(f"DeltaRuleScanKernel<64, 8, {c}, true, StoredGates>", b * HV * V // (16 * c), (t, 0))],
+    return Launch("scan", [Part(f"DeltaRuleScanKernel<64, 8, {c}, true, StoredGates, float>", b * HV * V // (16 * c), (t, 0))],
                   b * (2 * STATE + t * (RULE_IN + 4 * HV * V)), 2)
 
 

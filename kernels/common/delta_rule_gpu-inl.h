@@ -202,6 +202,10 @@ __device__ __forceinline__ float* At(float* base, uint32_t offset) {
   return reinterpret_cast<float*>(reinterpret_cast<char*>(base) + offset * uint32_t{sizeof(float)});
 }
 
+__device__ __forceinline__ uint16_t* At(uint16_t* base, uint32_t offset) {
+  return reinterpret_cast<uint16_t*>(reinterpret_cast<char*>(base) + offset * uint32_t{sizeof(uint16_t)});
+}
+
 // The next kElements of a row that may hold fewer than that, or more.
 template <int kElements, bool kExact>
 __device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, float (&x)[kElements]) {
@@ -213,31 +217,6 @@ __device__ __forceinline__ void LoadPiece(const float* row, int lane, int left, 
       const int at = i / 4 * 4 * kColumnLanes + lane * 4 + i % 4;
       x[i] = at < left ? row[at] : 0.0f;
     }
-  }
-}
-
-// kColumns columns of the base from `columns` on, of which `count` exist; the others are zero.
-template <int kElements, int kColumns, bool kExact>
-__device__ __forceinline__ void LoadState(const float* columns, int count, int lane, int key_dim,
-                                          float (&s)[kColumns][kElements]) {
-  const int64_t stride = kExact ? kColumnLanes * kElements : key_dim;
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    if (kExact || c < count) {
-      LoadFragment<kElements, kExact>(columns + c * stride, lane, key_dim, s[c]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) s[c][i] = 0.0f;
-    }
-  }
-}
-template <int kElements, int kColumns, bool kExact>
-__device__ __forceinline__ void StoreState(float* columns, int count, int lane, int key_dim,
-                                           const float (&s)[kColumns][kElements]) {
-  const int64_t stride = kExact ? kColumnLanes * kElements : key_dim;
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    if (kExact || c < count) StoreFragment<kElements, kExact>(columns + c * stride, lane, key_dim, s[c]);
   }
 }
 

@@ -1,7 +1,7 @@
 // What one state slot holds, and where: the base state, the decode log and the convolution columns of one (session,
 // layer).
 //
-// A slot is slot_floats() float32:
+// A slot is slot_floats() float32, but for the base, which may be bfloat16 (base_dtype()):
 //   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; BackendInfo says)
 //   log_k  [R, H, K]      keys of the tokens since the base      R = log_capacity + max_draft
 //   log_u  [R, HV, V]     their write vectors u
@@ -10,14 +10,21 @@
 // The number of log entries in use and the token count are the caller's, not the slot's. A fresh slot is all zero.
 // Each section starts at a multiple of 16 floats. Thread safety: a plain value.
 //
+// A bfloat16 base is rounded to nearest even whenever it is written, and those moments are the same on every backend,
+// so that bits do not depend on it: at a decode's fold, at MaterializeState, and in a prefill after every
+// kBaseRoundTokens tokens of the call and at its end. Between them everything is float32.
+//
 //   GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, /*max_draft=*/8));
-//   float* base = pool + slot * layout.slot_floats() + layout.base_offset();
+//   float* log_g = pool + slot * layout.slot_floats() + layout.log_g_offset();
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/dtype.h"
 #include "base/layer_dims.h"
 
 namespace gdn {
@@ -26,16 +33,21 @@ namespace gdn {
 inline constexpr int32_t kLogCapacity = 16;
 // Largest accepted max_draft.
 inline constexpr int32_t kMaxDraftLimit = 64;
+// Tokens of a prefill between two roundings of a base that is not float32, counted from the sequence's first row. Both
+// chunk lengths divide it, and it divides every segment but a call's last.
+inline constexpr int32_t kBaseRoundTokens = 64;
 
 class StateLayout {
  public:
   StateLayout() = default;
 
-  // INVALID_ARGUMENT for dims that ValidateLayerDims refuses or max_draft outside [1, kMaxDraftLimit].
-  static absl::StatusOr<StateLayout> Make(const LayerDims& dims, int32_t max_draft);
+  // INVALID_ARGUMENT for dims that ValidateLayerDims refuses, max_draft outside [1, kMaxDraftLimit] or a base_dtype
+  // other than kF32 and kBF16.
+  static absl::StatusOr<StateLayout> Make(const LayerDims& dims, int32_t max_draft, DType base_dtype = DType::kF32);
 
   const LayerDims& dims() const { return dims_; }
   int32_t max_draft() const { return max_draft_; }
+  DType base_dtype() const { return base_dtype_; }
   int32_t log_rows() const { return kLogCapacity + max_draft_; }                                         // R
   int32_t conv_columns() const { return dims_.conv_width > 0 ? dims_.conv_width - 1 + max_draft_ : 0; }  // P
 
@@ -46,6 +58,7 @@ class StateLayout {
   }
 
   int64_t base_offset() const { return 0; }
+  int64_t base_bytes() const { return dims_.state_elements() * static_cast<int64_t>(DTypeSize(base_dtype_)); }
   int64_t log_k_offset() const { return log_k_offset_; }
   int64_t log_u_offset() const { return log_u_offset_; }
   int64_t log_g_offset() const { return log_g_offset_; }
@@ -58,6 +71,7 @@ class StateLayout {
  private:
   LayerDims dims_;
   int32_t max_draft_ = 0;
+  DType base_dtype_ = DType::kF32;
   int64_t log_k_offset_ = 0;
   int64_t log_u_offset_ = 0;
   int64_t log_g_offset_ = 0;
@@ -72,12 +86,28 @@ struct StatePoolView {
   int32_t slot_count = 0;
 
   float* slot(int32_t index) const { return data + int64_t{index} * layout.slot_floats(); }
-  // Value head `hv` of a slot's base.
-  float* base(int32_t index, int64_t hv) const {
+  // Value head `hv` of a slot's base. Element: float, or uint16_t where layout.base_dtype() is kBF16.
+  template <typename Element>
+  Element* base(int32_t index, int64_t hv) const {
     const LayerDims& dims = layout.dims();
-    return slot(index) + layout.base_offset() + hv * dims.key_dim * dims.value_dim;
+    return reinterpret_cast<Element*>(slot(index) + layout.base_offset()) + hv * dims.key_dim * dims.value_dim;
   }
 };
+
+// What servers that keep bases of this dtype say in place of their backend's numerics_id: bits follow from it.
+std::string NumericsIdFor(std::string_view backend_numerics_id, DType base_dtype);
+
+// function(Element()): the element type of the layout's bases.
+template <typename Function>
+auto WithBaseElement(const StateLayout& layout, Function&& function) {
+  return layout.base_dtype() == DType::kBF16 ? function(uint16_t{}) : function(float{});
+}
+
+// A slot's whole base [HV, K, V] in host memory, as float32; and back, rounded where the layout's is not float32.
+void ReadBase(const StatePoolView& pool, int32_t slot, float* base);
+void WriteBase(const StatePoolView& pool, int32_t slot, const float* base);
+// Rounds to `dtype` what stays float32 in memory.
+void RoundElements(DType dtype, float* values, int64_t count);
 
 // Widens `all` so that it has the slots of `pool` too: of the same layout, both at multiples of a slot's size.
 // False where their numbers would not fit; then nothing has changed.

@@ -10,7 +10,7 @@
 //   const float* t = p.workspace + ChunkBlock(first, sequence, chunk, value_heads, head) * ChunkWorkspace::kFloats;
 #pragma once
 
-#include "kernels/common/delta_rule_gpu-inl.h"
+#include "kernels/common/base_columns_gpu-inl.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 
 namespace gdn::gpu {
@@ -39,10 +39,11 @@ struct ChunkArgs {
 absl::Status PrepareChunks(const ChunkArgs& args, const DeviceBatch& batch, const Stream& stream);
 
 // The path for waves of 32 (delta_rule_split_gpu.hip), of keys up to kSplitMostKeys. `states` holds as many chunks'
-// states as fit 64 MiB, about what an L2 keeps until they are read; never less than one chunk's of one sequence.
+// states as fit 64 MiB, about what an L2 keeps until they are read; never less than one chunk's of one sequence, or
+// of the chunks between two roundings of a base of bfloat16.
 inline constexpr int32_t kSplitMostKeys = 128;
 inline constexpr int64_t kSplitStateFloats = int64_t{16} << 20;
-int64_t SplitWorkspaceFloats(const LayerDims& dims, int64_t sequences, int64_t max_length);
+int64_t SplitWorkspaceFloats(const StateLayout& layout, int64_t sequences, int64_t max_length);
 absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* prepared, float* states,
                                const Stream& stream);
 

@@ -216,6 +216,9 @@ Partition ChoosePartition(const LayerDims& dims, int64_t sequences, int64_t pane
   return partition;
 }
 
+// The state goes through the base after every chunk, which is where a base of bfloat16 is to be rounded.
+static_assert(kC == kBaseRoundTokens);
+template <typename Base>
 void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head, const Partition& partition,
              int64_t first_column, const ChunkScratch& scratch) {
   const LayerDims& dims = params.pool.layout.dims();
@@ -235,7 +238,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
       for (int64_t column = first_column; column < last_column; column += panel_columns) {
         const int64_t columns = std::min(panel_columns, value_dim - column);
         const int64_t value_offset = hv * value_dim + column;
-        float* state = params.pool.base(params.batch.slots[sequence], hv) + column;
+        Base* state = params.pool.base<Base>(params.batch.slots[sequence], hv) + column;
         float* output = params.output + token * dims.value_features() + value_offset;
         const float* v = params.v + token * params.v_stride + value_offset;
         LoadPanel(state, value_dim, key_dim, columns, scratch.state);
@@ -259,8 +262,11 @@ void ChunkTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScr
     const int32_t sequence = static_cast<int32_t>(index / (head_groups * cuts));
     if (params.batch.slots[sequence] < 0) return;
     const int64_t first_head = index / cuts % head_groups * partition.heads;
-    RunTask(params, sequence, first_head, partition, index % cuts * partition.panels * panel_columns,
-            ChunkScratch(scratch.piece(worker), dims.key_dim));
+    WithBaseElement(params.pool.layout, [&](auto element) {
+      RunTask<decltype(element)>(params, sequence, first_head, partition,
+                                 index % cuts * partition.panels * panel_columns,
+                                 ChunkScratch(scratch.piece(worker), dims.key_dim));
+    });
   });
 }
 

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kC = kGpuChunkTokens;
 constexpr int kStride = kC + 4;
+static_assert(kBaseRoundTokens % kC == 0);
 constexpr int kMostElements = 16;                  // K up to 256
 constexpr int64_t kMostStride = int64_t{1} << 24;  // so that offsets inside a chunk have 32 bits, in bytes
 
@@ -132,7 +133,7 @@ __device__ __forceinline__ void WriteValues(Values& values, int lane, int column
   for (int b = 0; b < 2 * kColumns; ++b) values[column * kStride + b * kRows + lane / kColumns] = x[b];
 }
 
-template <int kWave, int kElements, int kColumns, bool kExact>
+template <int kWave, int kElements, int kColumns, bool kExact, typename Base>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kDeltaRuleThreads, kElements <= 8 ? 2 : 1) void DeltaRuleChunkKernel(ChunkArgs args) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
@@ -158,7 +159,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads, kElements <= 8 ? 2 : 1) void Del
   const int my_column = task.column_block * kBlockColumns + my_local;
   const bool mine = kExact || my_column < p.value_dim;
   const int64_t key_offset = int64_t{task.key_head} * p.key_dim;
-  float* base = p.pool + slot * p.at.slot_floats + p.at.base + int64_t{task.head} * p.value_dim * p.key_dim;
+  Base* base = HeadBase<Base>(p, slot, task.head);
   float s[kColumns][kElements];
   LoadState<kElements, kColumns, kExact>(base + int64_t{column} * p.key_dim, p.value_dim - column, lane, p.key_dim, s);
 
@@ -272,6 +273,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads, kElements <= 8 ? 2 : 1) void Del
         }
       }
     }
+    if constexpr (kRounds<Base>) {
+      if ((start - first + kC) % kBaseRoundTokens == 0) RoundState<kElements, kColumns>(s);
+    }
   }
   // Not the address that was loaded from, lest it take registers from the loop.
   StoreState<kElements, kColumns, kExact>(At(base, column * static_cast<uint32_t>(p.key_dim)), p.value_dim - column,
@@ -286,10 +290,13 @@ absl::Status LaunchChunk(const DeltaRuleParams& params, const DeviceBatch& batch
                        static_cast<int32_t>(CeilDivide(batch.max_length, kC))};
   GDN_RETURN_IF_ERROR(PrepareChunks(args, batch, stream));
   const Grid grid{int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks};
-  const auto kernel = ExactRule(params, kElements, kBlockColumns)
-                          ? DeltaRuleChunkKernel<kWave, kElements, kColumns, true>
-                          : DeltaRuleChunkKernel<kWave, kElements, kColumns, false>;
-  return Launch("delta_rule_chunk", kernel, grid, kDeltaRuleThreads, stream, args);
+  return WithBaseElement(params.pool.layout, [&](auto element) {
+    using Base = decltype(element);
+    const auto kernel = ExactRule(params, kElements, kBlockColumns)
+                            ? DeltaRuleChunkKernel<kWave, kElements, kColumns, true, Base>
+                            : DeltaRuleChunkKernel<kWave, kElements, kColumns, false, Base>;
+    return Launch("delta_rule_chunk", kernel, grid, kDeltaRuleThreads, stream, args);
+  });
 }
 
 template <int... kWidths>
@@ -313,7 +320,7 @@ int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params) {
     if (dims.key_dim <= gpu::kSplitMostKeys) {
       int32_t longest = 0;
       for (int32_t i = 0; i < params.batch.sequences; ++i) longest = std::max(longest, params.batch.length(i));
-      floats += gpu::SplitWorkspaceFloats(dims, params.batch.sequences, longest);
+      floats += gpu::SplitWorkspaceFloats(params.pool.layout, params.batch.sequences, longest);
     }
   }
   return floats;

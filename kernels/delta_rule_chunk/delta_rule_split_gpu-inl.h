@@ -48,6 +48,30 @@ __device__ __forceinline__ Vec4 LoadGuarded(const float* row, int at, int count)
   }
 }
 template <bool kExact>
+__device__ __forceinline__ Vec4 LoadGuarded(const uint16_t* row, int at, int count) {
+  if constexpr (kExact) {
+    return LoadBf16x4(row + at);
+  } else {
+    Vec4 x{0.0f, 0.0f, 0.0f, 0.0f};
+    if (at < count) x.x = FromBf16(row[at]);
+    if (at + 1 < count) x.y = FromBf16(row[at + 1]);
+    if (at + 2 < count) x.z = FromBf16(row[at + 2]);
+    if (at + 3 < count) x.w = FromBf16(row[at + 3]);
+    return x;
+  }
+}
+template <bool kExact>
+__device__ __forceinline__ void StoreGuarded(uint16_t* row, int at, int count, const Vec4& x) {
+  if constexpr (kExact) {
+    StoreBf16x4(row + at, x);
+  } else {
+    if (at < count) row[at] = ToBf16(x.x);
+    if (at + 1 < count) row[at + 1] = ToBf16(x.y);
+    if (at + 2 < count) row[at + 2] = ToBf16(x.z);
+    if (at + 3 < count) row[at + 3] = ToBf16(x.w);
+  }
+}
+template <bool kExact>
 __device__ __forceinline__ void StoreGuarded(float* row, int at, int count, const Vec4& x) {
   if constexpr (kExact) {
     Store4(row + at, x);
@@ -146,11 +170,12 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
 
 // Launches one span. `exact`: whole vectors everywhere, K = kKeys and V of whole slices.
 template <int kKeys>
-absl::Status LaunchStates(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream);
+absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
+                          const Stream& stream);
 template <int kKeys>
 absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream);
-extern template absl::Status LaunchStates<64>(const ChunkArgs&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchStates<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchStates<64>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchStates<128>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
 extern template absl::Status LaunchOutputs<64>(const ChunkArgs&, const Span&, bool, const Stream&);
 extern template absl::Status LaunchOutputs<128>(const ChunkArgs&, const Span&, bool, const Stream&);
 

@@ -24,7 +24,40 @@ struct StatesShared {
   LdsArray<float, 2 * kC> decays;
 };
 
-template <int kKeys, bool kExact>
+// A lane's part of S from a head's base, and back.
+template <int kVectors, bool kExact, typename Element>
+__device__ __forceinline__ void LoadRows(const Element* base, int key, int column, const DeltaRuleArgs& p,
+                                         float (&s)[kVectors][4][4]) {
+#pragma unroll
+  for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      Vec4 keys{0.0f, 0.0f, 0.0f, 0.0f};
+      if (kExact || column + c < p.value_dim) {
+        keys = LoadGuarded<kExact>(base + int64_t{column + c} * p.key_dim, key + n * 16, p.key_dim);
+      }
+      s[n][0][c] = keys.x;
+      s[n][1][c] = keys.y;
+      s[n][2][c] = keys.z;
+      s[n][3][c] = keys.w;
+    }
+  }
+}
+template <int kVectors, bool kExact, typename Element>
+__device__ __forceinline__ void StoreRows(Element* base, int key, int column, const DeltaRuleArgs& p,
+                                          const float (&s)[kVectors][4][4]) {
+#pragma unroll
+  for (int n = 0; n < kVectors; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (!kExact && column + c >= p.value_dim) continue;
+      StoreGuarded<kExact>(base + int64_t{column + c} * p.key_dim, key + n * 16, p.key_dim,
+                           {s[n][0][c], s[n][1][c], s[n][2][c], s[n][3][c]});
+    }
+  }
+}
+
+template <int kKeys, bool kExact, typename Base>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args, Span span) {
   constexpr int kVectors = kKeys / 64;  // of 4 rows of S, a lane
@@ -46,24 +79,11 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
   const int thread = static_cast<int>(threadIdx.x);
   const int slice = static_cast<int>(blockIdx.x % slices) * kSlice;
   const int column = slice + place.column;
-  float* base = p.pool + slot * p.at.slot_floats + p.at.base + int64_t{head} * p.value_dim * p.key_dim;
+  Base* base = HeadBase<Base>(p, slot, head);
   const int key = place.quarter * kQuarterKeys + place.row_group * 4;  // of vector 0; vector n is 16 n further
 
   float s[kVectors][4][4];  // [key][column]
-#pragma unroll
-  for (int n = 0; n < kVectors; ++n) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      Vec4 keys{0.0f, 0.0f, 0.0f, 0.0f};
-      if (kExact || column + c < p.value_dim) {
-        keys = LoadGuarded<kExact>(base + int64_t{column + c} * p.key_dim, key + n * 16, p.key_dim);
-      }
-      s[n][0][c] = keys.x;
-      s[n][1][c] = keys.y;
-      s[n][2][c] = keys.z;
-      s[n][3][c] = keys.w;
-    }
-  }
+  LoadRows<kVectors, kExact>(base, key, column, p, s);
 
   const int64_t start = first + int64_t{span.chunk} * kC;
   const float* k_rows = p.k + start * p.k_stride + int64_t{head / p.group} * p.key_dim;
@@ -183,32 +203,34 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
         AddScaled(keys.w, tailed, s[n][3]);
       }
     }
+    if constexpr (kRounds<Base>) {
+      if ((span.chunk + chunk + 1) * kC % kBaseRoundTokens == 0) {
+#pragma unroll
+        for (int n = 0; n < kVectors; ++n) RoundState<4, 4>(s[n]);
+      }
+    }
     SyncThreads();  // before the next chunk's rows replace these
     rows = rows_left;
     v_rows += kC * p.v_stride;
     u_rows += kC * u_stride;
     state += int64_t{p.value_heads} * kKeys * span.value_slots;
   }
-#pragma unroll
-  for (int n = 0; n < kVectors; ++n) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      if (!kExact && column + c >= p.value_dim) continue;
-      StoreGuarded<kExact>(base + int64_t{column + c} * p.key_dim, key + n * 16, p.key_dim,
-                           {s[n][0][c], s[n][1][c], s[n][2][c], s[n][3][c]});
-    }
-  }
+  StoreRows<kVectors, kExact>(base, key, column, p, s);
 }
 
 }  // namespace
 
 template <int kKeys>
-absl::Status LaunchStates(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream) {
-  const auto kernel = exact ? DeltaRuleStatesKernel<kKeys, true> : DeltaRuleStatesKernel<kKeys, false>;
+absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
+                          const Stream& stream) {
   const int64_t heads = int64_t{span.sequences} * args.rule.value_heads;
-  return Launch("delta_rule_states", kernel, {heads * args.rule.column_blocks}, kThreads, stream, args, span);
+  return WithBaseElement(layout, [&](auto element) {
+    using Base = decltype(element);
+    const auto kernel = exact ? DeltaRuleStatesKernel<kKeys, true, Base> : DeltaRuleStatesKernel<kKeys, false, Base>;
+    return Launch("delta_rule_states", kernel, {heads * args.rule.column_blocks}, kThreads, stream, args, span);
+  });
 }
-template absl::Status LaunchStates<64>(const ChunkArgs&, const Span&, bool, const Stream&);
-template absl::Status LaunchStates<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<64>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<128>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
 
 }  // namespace gdn::gpu::split

@@ -62,24 +62,24 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
 }
 
 // Tile of rows [row, row + kRows) and kVectors vectors of columns of a fold.
-template <int kRows, int kVectors, class D>
+template <int kRows, int kVectors, class D, typename Base>
 HWY_INLINE void FoldTile(D d, float decay, int64_t entries, const float* keys, int64_t key_dim, const float* u,
-                         int64_t value_dim, const float* from, float* to) {
+                         int64_t value_dim, const Base* from, Base* to) {
   hn::Vec<D> acc[kRows][kVectors];
   LoadScaledTile(d, decay, from, value_dim, acc);
   MultiplyAccumulate(d, entries, keys, /*a_row=*/1, /*a_column=*/key_dim, u, value_dim, acc);
   StoreTile(d, acc, to, value_dim);
 }
 
-// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], maybe the same. scratch:
-// FoldScratchFloats.
-inline HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const float* from, float* to,
-                                  float* scratch) {
+// to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], maybe the same; Base is float, or uint16_t for
+// bfloat16. scratch: FoldScratchFloats.
+template <typename Base>
+HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
   const FloatTag d;
   const int64_t K = dims.key_dim;
   const int64_t V = dims.value_dim;
   if (log.entries == 0) {
-    if (from != to) std::memcpy(to, from, static_cast<size_t>(K * V) * sizeof(float));
+    if (from != to) std::memcpy(to, from, static_cast<size_t>(K * V) * sizeof(Base));
     return;
   }
   const double newest = log.sums[log.entries - 1];

@@ -4,6 +4,7 @@
 //   pred = exp(G_t) S0^T k_t + sum_{i<t} exp(G_t - G_i) (k_i . k_t) u_i        u_t = beta (v_t - pred)
 //   o    = exp(G_t) S0^T q_t + sum_{i<=t} exp(G_t - G_i) (k_i . q_t) u_i
 // and once the log holds L = kLogCapacity tokens it is folded:  S0 <- exp(G_L) S0 + sum_i exp(G_L - G_i) k_i u_i^T.
+// The folded base is rounded to the layout's base_dtype(), a draft's too.
 // A call of T tokens gives the same bits as T calls of one. Thread safety and bits: as delta_rule_scan.
 //
 //   int32_t log_lengths[] = {3, 15};
@@ -57,7 +58,8 @@ struct FoldNames {
 };
 absl::Status ValidateFold(const FoldNames& names, const MaterializeStateParams& params);
 
-// Double-precision references on host memory; stored values (log, base) are rounded to float32 as the fast path's are.
+// Double-precision references on host memory; stored values (log, base) are rounded to the layout's dtypes as the fast
+// path's are.
 void DeltaRuleDecodeReference(const DeltaRuleDecodeParams& params);
 void MaterializeStateReference(const MaterializeStateParams& params);
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kMaxBlockTokens = 4;
 // Asked for before the head's dot products are computed, so that the base is on its way by then.
-constexpr int64_t kPrefetchFloats = 1024;
+constexpr size_t kPrefetchBytes = 4096;
 // Vectors of columns in a tile times tokens of a block: there are two sums for each.
 constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
 
@@ -55,8 +55,8 @@ HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, i
 }
 
 // Columns [column, column + kVectors * lanes) of a block: predictions, log entries and outputs.
-template <int kTokens, int kVectors, class D>
-HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dims, const float* HWY_RESTRICT base,
+template <int kTokens, int kVectors, class D, typename Base>
+HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dims, const Base* HWY_RESTRICT base,
                               float* log_u, int64_t u_stride, int64_t column) {
   using Vec = hn::Vec<D>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -65,11 +65,11 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
   SetTile(d, 0.0f, sum_k);
   SetTile(d, 0.0f, sum_q);
   for (int64_t i = 0; i < dims.key_dim; ++i) {
-    const float* row = base + i * dims.value_dim + column;
+    const Base* row = base + i * dims.value_dim + column;
     Vec s[kVectors];
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
-      s[n] = hn::LoadU(d, row + n * lanes);
+      s[n] = LoadElements(d, row + n * lanes);
     }
     HWY_UNROLL(16)
     for (int t = 0; t < kTokens; ++t) {
@@ -116,8 +116,8 @@ HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dim
 }
 
 // Covers [column, V) with the widest tiles that fit, then narrower ones.
-template <int kTokens, int kVectors>
-HWY_INLINE void DecodeTiles(const TokenBlock& block, const LayerDims& dims, const float* base, float* log_u,
+template <int kTokens, int kVectors, typename Base>
+HWY_INLINE void DecodeTiles(const TokenBlock& block, const LayerDims& dims, const Base* base, float* log_u,
                             int64_t u_stride, int64_t column) {
   const FloatTag d;
   const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));
@@ -133,8 +133,8 @@ HWY_INLINE void DecodeTiles(const TokenBlock& block, const LayerDims& dims, cons
   }
 }
 
-template <int kTokens>
-HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, const float* base, float* log_u,
+template <int kTokens, typename Base>
+HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, const Base* base, float* log_u,
                               int64_t u_stride) {
   DecodeTiles<kTokens, kMaxTileSums / kTokens>(block, dims, base, log_u, u_stride, 0);
 }
@@ -165,12 +165,13 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
   }
 }
 
-HWY_INLINE void PrefetchRow(const float* row, int64_t floats) {
-  constexpr int64_t kLine = 64 / sizeof(float);
-  for (int64_t i = 0; i < floats; i += kLine) hwy::Prefetch(row + i);
+HWY_INLINE void PrefetchRow(const void* row, size_t bytes) {
+  constexpr size_t kLine = 64;
+  for (size_t i = 0; i < bytes; i += kLine) hwy::Prefetch(static_cast<const char*>(row) + i);
 }
 
 // All tokens of one value head of one sequence. scratch: FoldScratchFloats of L entries, then K V for a draft.
+template <typename Base>
 void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t hv, float* scratch) {
   const DeltaRuleParams& rule = params.rule;
   const int32_t slot = rule.batch.slots[sequence];
@@ -181,18 +182,19 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
   const StateLayout& layout = rule.pool.layout;
   const LayerDims& dims = layout.dims();
   float* data = rule.pool.slot(slot);
-  const float* base = rule.pool.base(params.base_slots == nullptr ? slot : params.base_slots[sequence], hv);
-  float* folded = params.draft ? scratch + FoldScratchFloats(dims, kLogCapacity) : rule.pool.base(slot, hv);
+  const Base* base = rule.pool.base<Base>(params.base_slots == nullptr ? slot : params.base_slots[sequence], hv);
+  Base* folded = params.draft ? reinterpret_cast<Base*>(scratch + FoldScratchFloats(dims, kLogCapacity))
+                              : rule.pool.base<Base>(slot, hv);
   const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
   float* log_u = data + layout.log_u_offset() + hv * dims.value_dim;
   float* log_g = data + layout.log_g_offset() + hv;
   const int64_t u_stride = dims.value_features();
   const int32_t entries = params.log_lengths[sequence];
 
-  PrefetchRow(base, std::min(kPrefetchFloats, int64_t{dims.key_dim} * dims.value_dim));
+  PrefetchRow(base, std::min(kPrefetchBytes, sizeof(Base) * dims.key_dim * dims.value_dim));
   for (int32_t e = 0; e < entries; ++e) {
-    PrefetchRow(log_k + e * dims.key_features(), dims.key_dim);
-    PrefetchRow(log_u + e * u_stride, dims.value_dim);
+    PrefetchRow(log_k + e * dims.key_features(), sizeof(float) * dims.key_dim);
+    PrefetchRow(log_u + e * u_stride, sizeof(float) * dims.value_dim);
   }
   HeadLog log;
   OpenLog(layout, data, hv, entries, log);
@@ -201,7 +203,7 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
     const int64_t most = std::min<int64_t>({end - token, kLogCapacity - log.entries, kMaxBlockTokens});
     const int count = most == 3 ? 2 : static_cast<int>(most);
     PrepareBlock(rule, token, count, hv, log, log_g, block);
-    const auto decode = count == 4 ? DecodeBlock<4> : count == 2 ? DecodeBlock<2> : DecodeBlock<1>;
+    const auto decode = count == 4 ? DecodeBlock<4, Base> : count == 2 ? DecodeBlock<2, Base> : DecodeBlock<1, Base>;
     decode(block, dims, base, log_u, u_stride);
     token += count;
     if (log.entries == kLogCapacity) {
@@ -219,29 +221,35 @@ void DecodeHead(const DeltaRuleDecodeParams& params, int32_t sequence, int64_t h
 
 void DecodeTasks(const DeltaRuleDecodeParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
   const int64_t heads = params.rule.pool.layout.dims().value_heads;
-  pool.ParallelFor(params.rule.batch.sequences * heads, [&](int64_t index, int worker) {
-    DecodeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
+  WithBaseElement(params.rule.pool.layout, [&](auto element) {
+    pool.ParallelFor(params.rule.batch.sequences * heads, [&](int64_t index, int worker) {
+      DecodeHead<decltype(element)>(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
+    });
   });
 }
 
 // One value head of one entry, from slot to slot.
+template <typename Base>
 void MaterializeHead(const MaterializeStateParams& params, int32_t index, int64_t hv, float* scratch) {
   const LayerDims& dims = params.pool.layout.dims();
-  float* to = params.pool.base(params.dst[index], hv);
+  Base* to = params.pool.base<Base>(params.dst[index], hv);
   if (params.src[index] < 0) {
-    std::memset(to, 0, static_cast<size_t>(dims.key_dim) * dims.value_dim * sizeof(float));
+    std::memset(to, 0, static_cast<size_t>(dims.key_dim) * dims.value_dim * sizeof(Base));
     return;
   }
   const int32_t base = params.src_bases == nullptr ? params.src[index] : params.src_bases[index];
   HeadLog log;
   OpenLog(params.pool.layout, params.pool.slot(params.src[index]), hv, params.log_lengths[index], log);
-  FoldHead(log, dims, params.pool.base(base, hv), to, scratch);
+  FoldHead<Base>(log, dims, params.pool.base<Base>(base, hv), to, scratch);
 }
 
 void MaterializeTasks(const MaterializeStateParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
   const int64_t heads = params.pool.layout.dims().value_heads;
-  pool.ParallelFor(params.count * heads, [&](int64_t index, int worker) {
-    MaterializeHead(params, static_cast<int32_t>(index / heads), index % heads, scratch.piece(worker));
+  WithBaseElement(params.pool.layout, [&](auto element) {
+    pool.ParallelFor(params.count * heads, [&](int64_t index, int worker) {
+      MaterializeHead<decltype(element)>(params, static_cast<int32_t>(index / heads), index % heads,
+                                         scratch.piece(worker));
+    });
   });
 }
 

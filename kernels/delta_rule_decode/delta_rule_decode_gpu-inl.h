@@ -25,7 +25,8 @@ struct DecodeArgs {
   DeltaRuleArgs rule;
   const int32_t* log_lengths;  // [sequences], before the call
   const int32_t* base_slots;   // [sequences], where bases are read
-  float* unwritten;            // [sequences, HV, V, K], the folded bases of a draft whose columns stay in memory
+  float* unwritten;            // [sequences, HV, V, K], the bases of columns that stay in memory, where they are not
+                               // read and written as they are: of a draft, and of bfloat16
   int32_t row_mask;            // token n goes to log row n & row_mask: L - 1, or everything for a draft
 };
 
@@ -315,8 +316,14 @@ __device__ __forceinline__ void EmptyLog(const DecodeLane& my, Shared& sh, float
   WaveBarrier();
 }
 
-// Fold, of columns in registers; a draft's base stays there.
-template <int kElements, int kColumns, bool kExact, typename Shared>
+// The group's columns of the slot's base, of float or uint16_t.
+template <typename Base>
+__device__ __forceinline__ Base* OwnBase(const DeltaRuleArgs& p, const DecodeLane& my) {
+  return reinterpret_cast<Base*>(my.slot + p.at.base) + my.column_offset;
+}
+
+// Fold, of columns in registers; a draft's base stays there, rounded as if it were written and read.
+template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
 __device__ __forceinline__ void FoldInRegisters(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
                                                 int64_t first_row, int log_length, Shared& sh,
                                                 float (&s)[kColumns][kElements]) {
@@ -331,9 +338,9 @@ __device__ __forceinline__ void FoldInRegisters(const DecodeArgs& args, const De
         for (int c = 0; c < kColumns; ++c) entry_u[c] = sh.u[e * Shared::kBlockColumns + my.group * kColumns + c];
       },
       s);
+  if constexpr (kRounds<Base>) RoundState<kElements, kColumns>(s);
   if (args.row_mask == kLogCapacity - 1) {
-    StoreState<kElements, kColumns, kExact>(my.slot + p.at.base + my.column_offset, my.count, my.lane, token.key_dim,
-                                            s);
+    StoreState<kElements, kColumns, kExact>(OwnBase<Base>(p, my), my.count, my.lane, token.key_dim, s);
   }
 }
 

@@ -33,7 +33,7 @@ constexpr int kMostElements = 16;  // of a column in a lane's registers
 template <int kWave, int kElements, bool kOneToken>
 inline constexpr int kLeastBlocks = kWave == 32 && kOneToken&& kElements <= 8 ? 3 : 2;
 
-template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken>
+template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads,
                              (kLeastBlocks<kWave, kElements, kOneToken>)) void DeltaRuleDecodeKernel(DecodeArgs args) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
@@ -47,8 +47,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
   }
   const DecodeLane my = LaneOf<kColumns>(p, call);
   float s[kColumns][kElements];
-  LoadState<kElements, kColumns, kExact>(p.pool + call.base_slot * p.at.slot_floats + p.at.base + my.column_offset,
-                                         my.count, my.lane, p.key_dim, s);
+  const float* base_slot = p.pool + call.base_slot * p.at.slot_floats + p.at.base;
+  LoadState<kElements, kColumns, kExact>(reinterpret_cast<const Base*>(base_slot) + my.column_offset, my.count, my.lane,
+                                         p.key_dim, s);
   float u[kColumns];  // of log entry `lane`
   LoadLogU<kColumns, kExact>(my, call.log_length, u);
   float g = LoadLogG<kWave>(p, my, call.log_length);
@@ -87,7 +88,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
               [&](float* log_k) { StoreFragment<kElements, kExact>(log_k, my.lane, token.key_dim, k); });
     if (token.entry == kLogCapacity - 1) {
       EmptyLog<kColumns>(my, sh, u, g);
-      FoldInRegisters<kElements, kColumns, kExact>(args, my, token, call.first, call.log_length, sh, s);
+      FoldInRegisters<kElements, kColumns, kExact, Base>(args, my, token, call.first, call.log_length, sh, s);
     }
   }
 }
@@ -115,10 +116,10 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void AppendFoldedLogKernel(Decod
   }
 }
 
-template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken>
+template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
 absl::Status LaunchDecode(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, const Stream& stream) {
   const DecodeArgs args = MakeDecodeArgs(params, batch, kDeltaRuleGroups * kColumns, /*unwritten=*/nullptr);
-  return Launch("delta_rule_decode", DeltaRuleDecodeKernel<kWave, kElements, kColumns, kExact, kOneToken>,
+  return Launch("delta_rule_decode", DeltaRuleDecodeKernel<kWave, kElements, kColumns, kExact, kOneToken, Base>,
                 DecodeGrid(args, batch), kDeltaRuleThreads, stream, args);
 }
 
@@ -129,13 +130,18 @@ absl::Status LaunchDecodeOf(const DeltaRuleDecodeParams& params, const DeviceBat
   const LayerDims& dims = params.rule.pool.layout.dims();
   const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
   const int columns = ChooseColumns(kMost, heads, dims.value_dim, stream);
-  if (!ExactRule(params.rule, kElements, kDeltaRuleGroups * columns)) {
-    constexpr int kNarrowest = kElements <= 8 ? 2 : 1;
-    return LaunchDecode<kWave, kElements, kNarrowest, false, false>(params, batch, stream);
-  }
-  return WithColumns<kMost>(columns, [&](auto chosen) {
-    if (batch.max_length <= 1) return LaunchDecode<kWave, kElements, chosen(), true, true>(params, batch, stream);
-    return LaunchDecode<kWave, kElements, chosen(), true, false>(params, batch, stream);
+  return WithBaseElement(params.rule.pool.layout, [&](auto base) {
+    using Base = decltype(base);
+    if (!ExactRule(params.rule, kElements, kDeltaRuleGroups * columns)) {
+      constexpr int kNarrowest = kElements <= 8 ? 2 : 1;
+      return LaunchDecode<kWave, kElements, kNarrowest, false, false, Base>(params, batch, stream);
+    }
+    return WithColumns<kMost>(columns, [&](auto chosen) {
+      if (batch.max_length <= 1) {
+        return LaunchDecode<kWave, kElements, chosen(), true, true, Base>(params, batch, stream);
+      }
+      return LaunchDecode<kWave, kElements, chosen(), true, false, Base>(params, batch, stream);
+    });
   });
 }
 
@@ -168,7 +174,8 @@ int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params, c
     return params.records != nullptr ? 0 : DecodeRecordFloatsGpu(params.rule.pool.layout, params.rule.batch, stream);
   }
   // Wide columns may be in memory.
-  if (!params.draft || dims.key_dim <= gpu::kMostElements * gpu::kColumnLanes) return 0;
+  const bool elsewhere = params.draft || params.rule.pool.layout.base_dtype() != DType::kF32;
+  if (!elsewhere || dims.key_dim <= gpu::kMostElements * gpu::kColumnLanes) return 0;
   return params.rule.batch.sequences * dims.state_elements();
 }
 

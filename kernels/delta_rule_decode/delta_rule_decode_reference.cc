@@ -89,21 +89,21 @@ void DecodeSequence(const DeltaRuleDecodeParams& params, int32_t sequence) {
   const DeltaRuleParams& rule = params.rule;
   const LayerDims& dims = rule.pool.layout.dims();
   const int32_t slot = rule.batch.slots[sequence];
-  const float* bases = rule.pool.base(params.base_slots == nullptr ? slot : params.base_slots[sequence], /*hv=*/0);
-  std::vector<float> unwritten(params.draft ? dims.state_elements() : 0);  // a draft's folded bases
-  float* folded = params.draft ? unwritten.data() : rule.pool.base(slot, /*hv=*/0);
+  std::vector<float> bases(dims.state_elements());
+  ReadBase(rule.pool, params.base_slots == nullptr ? slot : params.base_slots[sequence], bases.data());
   int32_t first = 0;  // row of the log's first entry
   int32_t entries = params.log_lengths[sequence];
   for (int64_t t = rule.batch.cu_seqlens[sequence]; t < rule.batch.cu_seqlens[sequence + 1]; ++t) {
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-      DecodeToken(rule, ViewHead(rule.pool, bases, slot, first, hv), hv, t, entries);
+      DecodeToken(rule, ViewHead(rule.pool, bases.data(), slot, first, hv), hv, t, entries);
     }
     if (++entries < kLogCapacity) continue;
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-      Fold(ViewHead(rule.pool, bases, slot, first, hv), dims, entries,
-           folded + int64_t{hv} * dims.key_dim * dims.value_dim);
+      Fold(ViewHead(rule.pool, bases.data(), slot, first, hv), dims, entries,
+           bases.data() + int64_t{hv} * dims.key_dim * dims.value_dim);
     }
-    bases = folded;
+    RoundElements(rule.pool.layout.base_dtype(), bases.data(), dims.state_elements());
+    if (!params.draft) WriteBase(rule.pool, slot, bases.data());
     entries = 0;
     if (params.draft) first += kLogCapacity;
   }
@@ -124,18 +124,20 @@ void MaterializeStateReference(const MaterializeStateParams& params) {
   const StateLayout& layout = params.pool.layout;
   const LayerDims& dims = layout.dims();
   const int64_t conv_floats = layout.conv_columns() * dims.conv_channels();
+  std::vector<float> bases(dims.state_elements());
   for (int32_t i = 0; i < params.count; ++i) {
     float* dst = params.pool.slot(params.dst[i]);
     if (params.src[i] < 0) {
-      std::fill_n(dst + layout.base_offset(), dims.state_elements(), 0.0f);
+      std::fill(dst + layout.base_offset(), dst + layout.log_k_offset(), 0.0f);
       std::fill_n(dst + layout.conv_offset(), conv_floats, 0.0f);
       continue;
     }
-    const float* bases = params.pool.base(params.src_bases == nullptr ? params.src[i] : params.src_bases[i], /*hv=*/0);
+    ReadBase(params.pool, params.src_bases == nullptr ? params.src[i] : params.src_bases[i], bases.data());
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-      Fold(ViewHead(params.pool, bases, params.src[i], /*first=*/0, hv), dims, params.log_lengths[i],
-           params.pool.base(params.dst[i], hv));
+      Fold(ViewHead(params.pool, bases.data(), params.src[i], /*first=*/0, hv), dims, params.log_lengths[i],
+           bases.data() + int64_t{hv} * dims.key_dim * dims.value_dim);
     }
+    WriteBase(params.pool, params.dst[i], bases.data());
     const float* src = params.pool.slot(params.src[i]);
     if (src != dst) std::copy_n(src + layout.conv_offset(), conv_floats, dst + layout.conv_offset());
   }

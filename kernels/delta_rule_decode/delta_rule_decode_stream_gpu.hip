@@ -43,8 +43,9 @@ struct ColumnSet {
 };
 
 // Where a lane's parts of a set are; those of the next are a set's columns on.
+template <typename Base>
 struct SetPlace {
-  const float* base;
+  const Base* base;
   const float* u;  // of log entry `lane`
   const float* v;
   float* target;
@@ -63,9 +64,9 @@ __device__ __forceinline__ int64_t ColumnStride(int32_t key_dim) {
   return kWhole ? kColumnLanes * kElements : key_dim;
 }
 
-template <int kElements, int kColumns, bool kWhole>
-__device__ __forceinline__ void LoadSet(const SetPlace& at, int columns_on, int lane, int32_t key_dim, bool logged,
-                                        ColumnSet<kElements, kColumns>& set) {
+template <int kElements, int kColumns, bool kWhole, typename Base>
+__device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on, int lane, int32_t key_dim,
+                                        bool logged, ColumnSet<kElements, kColumns>& set) {
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     LoadVectors<kElements, kWhole>(at.base + (columns_on + c) * ColumnStride<kElements, kWhole>(key_dim), lane, key_dim,
@@ -78,9 +79,9 @@ __device__ __forceinline__ void LoadSet(const SetPlace& at, int columns_on, int 
 
 // The base of the set's columns with the log and the token folded into it. `now` is u_t of the lanes' own columns,
 // `keys` log_k of the first entry, `k` the token's.
-template <int kWave, int kElements, int kColumns, bool kWhole>
+template <int kWave, int kElements, int kColumns, bool kWhole, typename Base>
 __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
-                                        const float* keys, const float (&k)[kElements], float* columns,
+                                        const float* keys, const float (&k)[kElements], Base* columns,
                                         ColumnSet<kElements, kColumns>& set) {
   constexpr int kShare = kSharingLanes<kColumns>;
   const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
@@ -131,7 +132,7 @@ inline constexpr int kLeast = kWave == 64 ? 2
                               : kOneSet   ? 5
                                           : 4;
 
-template <int kWave, int kElements, bool kWhole, bool kOneSet>
+template <int kWave, int kElements, bool kWhole, bool kOneSet, typename Base>
 __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleDecodeStreamKernel(StreamArgs args) {
   constexpr int kColumns = kSetColumnsOfGroup<kElements>;
   constexpr int kSetColumns = kWave / kColumnLanes * kColumns;
@@ -164,8 +165,8 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
   const int64_t value = int64_t{head} * p.value_dim + column;
   const int64_t values = int64_t{p.value_heads} * p.value_dim;
   float* log_u = slot + p.at.log_u + value;
-  SetPlace at;
-  at.base = p.pool + place.base_slot * p.at.slot_floats + p.at.base + value * p.key_dim;
+  SetPlace<Base> at;
+  at.base = reinterpret_cast<const Base*>(p.pool + place.base_slot * p.at.slot_floats + p.at.base) + value * p.key_dim;
   at.u = log_u + lane * values;
   at.v = p.v + place.row * p.v_stride + value + token.own;
   at.target = (token.reads ? p.output + place.row * values + value : log_u + token.entry * values) + token.own;
@@ -199,7 +200,7 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
     at.target += columns;
   };
   if (token.entry == kLogCapacity - 1 && args.decode.row_mask == kLogCapacity - 1) {
-    float* columns = slot + p.at.base + value * p.key_dim;
+    Base* columns = reinterpret_cast<Base*>(slot + p.at.base) + value * p.key_dim;
 #pragma unroll 1
     for (int i = 0; i < sets; ++i) {
       if (i > 0) load(0, one);
@@ -301,14 +302,17 @@ absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch
                         .wave_sets = wave_sets,
                         .parts = static_cast<int32_t>(CeilDivide(sets, wave_sets))};
   const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
-  if constexpr (kMostSets < kWave >> 1) {
-    if (wave_sets > 1) {
-      return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, false>, grid, kThreads,
-                    stream, args);
+  return WithBaseElement(params.rule.pool.layout, [&](auto base) {
+    using Base = decltype(base);
+    if constexpr (kMostSets < kWave >> 1) {
+      if (wave_sets > 1) {
+        return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, false, Base>, grid,
+                      kThreads, stream, args);
+      }
     }
-  }
-  return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, true>, grid, kThreads,
-                stream, args);
+    return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, true, Base>, grid,
+                  kThreads, stream, args);
+  });
 }
 
 // Whether delta_rule_decode_gpu.hip's kernel takes such rows without guards.

@@ -3,7 +3,8 @@
 //
 // Rows of more than 256 elements would fill the registers twice over: the dot products with the log's keys are taken by
 // and by, before k and q are loaded whole. Columns that do not fill the lanes stay in memory, and each token reads
-// them: the guards of so many registers would not fit the scalar ones. One instance serves every such K.
+// them: the guards of so many registers would not fit the scalar ones. One instance serves every such K. All
+// columns of bfloat16 take that way, widened into the workspace first: in registers they would spill.
 // Resources: 127 VGPRs for K = 512, 224 for K = 1024; 2 KB of LDS; no spills (gfx906). Bound by memory.
 
 #include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
@@ -11,17 +12,30 @@
 namespace gdn::gpu {
 namespace {
 
+// The group's columns in the workspace.
+__device__ __forceinline__ float* Unwritten(const DecodeArgs& args, const DecodeLane& my) {
+  const DeltaRuleArgs& p = args.rule;
+  return args.unwritten + my.task.sequence * (int64_t{p.value_heads} * p.value_dim * p.key_dim) + my.column_offset;
+}
+
+// The columns there, widened.
+__device__ __forceinline__ const float* WidenInMemory(const DecodeArgs& args, const DecodeLane& my, int key_dim,
+                                                      const uint16_t* columns) {
+  float* wide = Unwritten(args, my);
+#pragma unroll 1
+  for (int i = my.lane; i < (my.count > 0 ? key_dim : 0); i += kColumnLanes) wide[i] = FromBf16(columns[i]);
+  SyncThreads();  // other lanes read what this one wrote
+  return wide;
+}
+
 // FoldColumns an element at a time, from `columns` to where the folded base goes, which is returned.
-template <typename Shared>
+template <typename Base, typename Shared>
 __device__ __forceinline__ const float* FoldInMemory(const DecodeArgs& args, const DecodeLane& my,
                                                      const DecodeToken& token, int64_t first_row, int log_length,
                                                      const float* columns, Shared& sh) {
   const DeltaRuleArgs& p = args.rule;
   const float decay = sh.decay[token.t % 2];
-  float* folded = args.unwritten == nullptr
-                      ? my.slot + p.at.base
-                      : args.unwritten + my.task.sequence * (int64_t{p.value_heads} * p.value_dim * p.key_dim);
-  folded += my.column_offset;
+  float* folded = args.unwritten == nullptr ? OwnBase<float>(p, my) : Unwritten(args, my);
 #pragma unroll 1
   for (int i = my.lane; i < (my.count > 0 ? token.key_dim : 0); i += kColumnLanes) {
     float element = columns[i] * decay;
@@ -31,13 +45,17 @@ __device__ __forceinline__ const float* FoldInMemory(const DecodeArgs& args, con
       const float entry_u = sh.u[e * kDeltaRuleGroups + my.group];
       element = fmaf(entry_weight * KeyRow(p, my, first_row, log_length, token.since + e)[i], entry_u, element);
     }
+    if constexpr (kRounds<Base>) {
+      element = RoundToBf16(element);
+      if (args.row_mask == kLogCapacity - 1) OwnBase<uint16_t>(p, my)[i] = ToBf16(element);
+    }
     folded[i] = element;
   }
   SyncThreads();  // other lanes read what this one wrote
   return folded;
 }
 
-template <int kWave, int kElements, bool kExact>
+template <int kWave, int kElements, bool kExact, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads,
                              (kElements > 32 ? 1 : 2)) void DeltaRuleDecodeWideKernel(DecodeArgs args) {
   constexpr bool kInMemory = !kExact;
@@ -50,9 +68,16 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
     return;
   }
   const DecodeLane my = LaneOf<1>(p, call);
-  const float* columns = p.pool + call.base_slot * p.at.slot_floats + p.at.base + my.column_offset;
   float s[1][kElements];
-  if constexpr (!kInMemory) LoadState<kElements, 1, true>(columns, my.count, my.lane, p.key_dim, s);
+  const Base* base = reinterpret_cast<const Base*>(p.pool + call.base_slot * p.at.slot_floats + p.at.base);
+  const float* columns = nullptr;  // in memory
+  if constexpr (!kInMemory) {
+    LoadState<kElements, 1, true>(base + my.column_offset, my.count, my.lane, p.key_dim, s);
+  } else if constexpr (std::is_same_v<Base, float>) {
+    columns = base + my.column_offset;
+  } else {
+    columns = WidenInMemory(args, my, p.key_dim, base + my.column_offset);
+  }
   float u[1];  // of log entry `lane`
   LoadLogU<1, kExact>(my, call.log_length, u);
   float g = LoadLogG<kWave>(p, my, call.log_length);
@@ -116,9 +141,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
     if (token.entry == kLogCapacity - 1) {
       EmptyLog<1>(my, sh, u, g);
       if constexpr (kInMemory) {
-        columns = FoldInMemory(args, my, token, first_row, call.log_length, columns, sh);
+        columns = FoldInMemory<Base>(args, my, token, first_row, call.log_length, columns, sh);
       } else {
-        FoldInRegisters<kElements, 1, true>(args, my, token, first_row, call.log_length, sh, s);
+        FoldInRegisters<kElements, 1, true, Base>(args, my, token, first_row, call.log_length, sh, s);
       }
     }
   }
@@ -127,11 +152,17 @@ __global__ __launch_bounds__(kDeltaRuleThreads,
 template <int kWave, int kElements>
 absl::Status LaunchWide(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                         const Stream& stream) {
-  const bool exact = ExactRule(params.rule, kElements, kDeltaRuleGroups);
-  const DecodeArgs args = MakeDecodeArgs(params, batch, kDeltaRuleGroups, params.draft && !exact ? workspace : nullptr);
-  const auto kernel =
-      exact ? DeltaRuleDecodeWideKernel<kWave, kElements, true> : DeltaRuleDecodeWideKernel<kWave, 32, false>;
-  return Launch("delta_rule_decode", kernel, DecodeGrid(args, batch), kDeltaRuleThreads, stream, args);
+  const auto launch = [&](auto kernel, bool elsewhere) {
+    const DecodeArgs args = MakeDecodeArgs(params, batch, kDeltaRuleGroups, elsewhere ? workspace : nullptr);
+    return Launch("delta_rule_decode", kernel, DecodeGrid(args, batch), kDeltaRuleThreads, stream, args);
+  };
+  if (params.rule.pool.layout.base_dtype() == DType::kBF16) {
+    return launch(DeltaRuleDecodeWideKernel<kWave, 32, false, uint16_t>, /*elsewhere=*/true);
+  }
+  if (ExactRule(params.rule, kElements, kDeltaRuleGroups)) {
+    return launch(DeltaRuleDecodeWideKernel<kWave, kElements, true, float>, /*elsewhere=*/false);
+  }
+  return launch(DeltaRuleDecodeWideKernel<kWave, 32, false, float>, params.draft);
 }
 
 }  // namespace

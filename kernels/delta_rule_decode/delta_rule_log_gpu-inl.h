@@ -6,7 +6,7 @@
 //   FoldColumns<kElements, kColumns, kExact>(decay, entries, lane, key_dim, key_row, weight_at, u_at, s);
 #pragma once
 
-#include "kernels/common/delta_rule_gpu-inl.h"
+#include "kernels/common/base_columns_gpu-inl.h"
 
 namespace gdn::gpu {
 

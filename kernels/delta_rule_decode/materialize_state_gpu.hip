@@ -50,7 +50,7 @@ __device__ __forceinline__ void CopyConv(const DeltaRuleArgs& p, const float* fr
   }
 }
 
-template <int kElements, int kColumns, bool kExact>
+template <int kElements, int kColumns, bool kExact, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(MaterializeArgs args) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   Shared& sh = SharedMemory<Shared>();
@@ -69,10 +69,12 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(Mate
   const int lane = thread % kColumnLanes;
   const int column = task.column_block * kBlockColumns + thread / kColumnLanes * kColumns;
   const int count = p.value_dim - column;
-  const int64_t offset = p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
+  const int64_t offset = (int64_t{task.head} * p.value_dim + column) * p.key_dim;
   float s[kColumns][kElements] = {};
   if (source >= 0) {
-    LoadState<kElements, kColumns, kExact>(p.pool + base * p.at.slot_floats + offset, count, lane, p.key_dim, s);
+    const float* base_slot = p.pool + base * p.at.slot_floats + p.at.base;
+    LoadState<kElements, kColumns, kExact>(reinterpret_cast<const Base*>(base_slot) + offset, count, lane, p.key_dim,
+                                           s);
   }
   if (entries > 0) {
     if (thread < entries) sh.g[thread] = from[p.at.log_g + int64_t{thread} * p.value_heads + task.head];
@@ -93,7 +95,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void MaterializeStateKernel(Mate
         },
         s);
   }
-  StoreState<kElements, kColumns, kExact>(to + offset, count, lane, p.key_dim, s);
+  StoreState<kElements, kColumns, kExact>(reinterpret_cast<Base*>(to + p.at.base) + offset, count, lane, p.key_dim, s);
 }
 
 template <int kElements, int kColumns>
@@ -103,10 +105,13 @@ absl::Status LaunchMaterialize(const MaterializeArgs& args, const MaterializeSta
   MaterializeArgs cut = args;
   cut.state.column_blocks = static_cast<int32_t>(CeilDivide(cut.state.value_dim, kBlockColumns));
   const Grid grid{int64_t{params.count} * cut.state.value_heads * cut.state.column_blocks};
-  const auto kernel = ExactColumns(params.pool, kElements, kBlockColumns)
-                          ? MaterializeStateKernel<kElements, kColumns, true>
-                          : MaterializeStateKernel<kElements, kColumns, false>;
-  return Launch("materialize_state", kernel, grid, kDeltaRuleThreads, stream, cut);
+  return WithBaseElement(params.pool.layout, [&](auto element) {
+    using Base = decltype(element);
+    const auto kernel = ExactColumns(params.pool, kElements, kBlockColumns)
+                            ? MaterializeStateKernel<kElements, kColumns, true, Base>
+                            : MaterializeStateKernel<kElements, kColumns, false, Base>;
+    return Launch("materialize_state", kernel, grid, kDeltaRuleThreads, stream, cut);
+  });
 }
 
 }  // namespace

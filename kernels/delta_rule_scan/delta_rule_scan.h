@@ -15,8 +15,8 @@
 
 namespace gdn {
 
-// Double-precision reference on host memory; states are read and written as float32, all else is double. Slow and
-// plain.
+// Double-precision reference on host memory; states are read and written, and rounded, as the layout says, all else is
+// double. Slow and plain.
 void DeltaRuleScanReference(const DeltaRuleParams& params);
 
 // SIMD, one (sequence, value head, column slice) a task.

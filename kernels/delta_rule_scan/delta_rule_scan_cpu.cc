@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // foreach_target.h must come first.
 #include <algorithm>
+#include <type_traits>
 
 #include "base/status_macros.h"
 #include "hwy/highway.h"
@@ -108,7 +109,8 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   }
 }
 
-void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+template <typename Base>
+void ScanTasksOf(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
   const LayerDims& dims = params.pool.layout.dims();
   const int64_t slice_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t slices = (dims.value_dim + slice_columns - 1) / slice_columns;
@@ -123,25 +125,40 @@ void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScra
     if (slot < 0 || tokens == 0) return;
 
     const int64_t first = params.batch.cu_seqlens[sequence];
+    const int64_t end = first + tokens;
     ScanTask task{.params = params,
                   .hv = hv,
                   .first = first,
-                  .end = first + tokens,
+                  .end = end,
                   .key_dim = dims.key_dim,
                   .column = column,
                   .columns = std::min<int64_t>(slice_columns, dims.value_dim - column),
                   .state = nullptr,
                   .state_row = 0};
-    float* base = params.pool.base(slot, hv) + column;
-    const bool in_place = tokens < kInPlaceTokens && task.columns == slice_columns;
-    task.state = in_place ? base : scratch.piece(worker);
-    task.state_row = in_place ? dims.value_dim : slice_columns;
-    // Columns past the head's are computed too, from zeros, and dropped.
-    if (!in_place) LoadPanel(base, dims.value_dim, dims.key_dim, task.columns, task.state);
-    ScanSlice(task);
-    if (!in_place) StorePanel(task.state, dims.key_dim, task.columns, base, dims.value_dim);
+    Base* base = params.pool.base<Base>(slot, hv) + column;
+    if constexpr (std::is_same_v<Base, float>) {
+      if (tokens < kInPlaceTokens && task.columns == slice_columns) {
+        task.state = base;
+        task.state_row = dims.value_dim;
+        return ScanSlice(task);
+      }
+    }
+    task.state = scratch.piece(worker);
+    task.state_row = slice_columns;
+    const int64_t most = std::is_same_v<Base, float> ? tokens : kBaseRoundTokens;  // from rounding to rounding
+    for (; task.first < end; task.first = task.end) {
+      task.end = std::min(end, task.first + most);
+      // Columns past the head's are computed too, from zeros, and dropped.
+      LoadPanel(base, dims.value_dim, dims.key_dim, task.columns, task.state);
+      ScanSlice(task);
+      StorePanel(task.state, dims.key_dim, task.columns, base, dims.value_dim);
+    }
   };
   pool.ParallelFor(params.batch.sequences * tasks_per_sequence, run);
+}
+
+void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+  WithBaseElement(params.pool.layout, [&](auto element) { ScanTasksOf<decltype(element)>(params, pool, scratch); });
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 //   return ScanWithGates("delta_rule_scan", params, StoredGates{params.g, params.beta}, batch, stream);
 #pragma once
 
-#include "kernels/common/delta_rule_gpu-inl.h"
+#include "kernels/common/base_columns_gpu-inl.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 
 namespace gdn::gpu {
@@ -62,7 +62,7 @@ __device__ __forceinline__ float Step(const Token<kElements, kColumns>& token, i
   return mine;
 }
 
-template <int kWave, int kElements, int kColumns, bool kExact, typename Gates>
+template <int kWave, int kElements, int kColumns, bool kExact, typename Gates, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleScanKernel(DeltaRuleArgs p, Gates gates) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   const BlockTask task = TaskOf(p);
@@ -79,9 +79,9 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleScanKernel(DeltaRu
   // Groups past V compute on zeros and store nothing.
   const int column = task.column_block * kBlockColumns + group * kColumns;
   const int count = p.value_dim - column;
-  float* columns =
-      p.pool + slot * p.at.slot_floats + p.at.base + (int64_t{task.head} * p.value_dim + column) * p.key_dim;
   float s[kColumns][kElements];
+  Base* columns = reinterpret_cast<Base*>(p.pool + slot * p.at.slot_floats + p.at.base) +
+                  (int64_t{task.head} * p.value_dim + column) * p.key_dim;
   LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
 
   constexpr bool kAhead = kElements <= 16;
@@ -98,26 +98,29 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleScanKernel(DeltaRu
     if (lane < kColumns && lane < count) {
       p.output[(row * p.value_heads + task.head) * p.value_dim + column + lane] = o;
     }
+    if constexpr (kRounds<Base>) {
+      if ((row + 1 - first) % kBaseRoundTokens == 0) RoundState<kElements, kColumns>(s);
+    }
     if constexpr (kAhead) token = next;
   }
   StoreState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
 }
 
-template <int kWave, int kElements, int kColumns, typename Gates>
+template <int kWave, int kElements, int kColumns, typename Base, typename Gates>
 absl::Status LaunchScan(const char* name, const DeltaRuleParams& params, const Gates& gates, const DeviceBatch& batch,
                         const Stream& stream) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   const DeltaRuleArgs args = MakeDeltaRuleArgs(params, batch, kBlockColumns);
   const Grid grid{int64_t{batch.sequences} * args.value_heads * args.column_blocks};
   return ExactRule(params, kElements, kBlockColumns)
-             ? Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, true, Gates>, grid, kDeltaRuleThreads,
+             ? Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, true, Gates, Base>, grid, kDeltaRuleThreads,
                       stream, args, gates)
-             : Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, false, Gates>, grid, kDeltaRuleThreads,
-                      stream, args, gates);
+             : Launch(name, DeltaRuleScanKernel<kWave, kElements, kColumns, false, Gates, Base>, grid,
+                      kDeltaRuleThreads, stream, args, gates);
 }
 
-// `params` have been validated; its g and beta are not looked at.
-template <typename Gates>
+// `params` have been validated; its g and beta are not looked at. Base: of the layout's bases, float or uint16_t.
+template <typename Base = float, typename Gates>
 absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, const Gates& gates,
                            const DeviceBatch& batch, const Stream& stream) {
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
@@ -129,10 +132,10 @@ absl::Status ScanWithGates(const char* name, const DeltaRuleParams& params, cons
   return WithWaveWidth(stream, name, [&](auto wave) {
     return WithElements<kMaxHeadDim / kColumnLanes>(dims.key_dim, [&](auto elements) {
       if constexpr (elements() <= 8) {
-        if (wide) return LaunchScan<wave(), elements(), 4>(name, params, gates, batch, stream);
+        if (wide) return LaunchScan<wave(), elements(), 4, Base>(name, params, gates, batch, stream);
       }
       constexpr int kColumns = elements() <= 16 ? 2 : 1;
-      return LaunchScan<wave(), elements(), kColumns>(name, params, gates, batch, stream);
+      return LaunchScan<wave(), elements(), kColumns, Base>(name, params, gates, batch, stream);
     });
   });
 }

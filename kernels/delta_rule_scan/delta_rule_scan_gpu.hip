@@ -26,7 +26,10 @@ struct StoredGates {
 
 absl::Status DeltaRuleScanGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
-  return gpu::ScanWithGates("delta_rule_scan", params, gpu::StoredGates{params.g, params.beta}, batch, stream);
+  return WithBaseElement(params.pool.layout, [&](auto base) {
+    const gpu::StoredGates gates{params.g, params.beta};
+    return gpu::ScanWithGates<decltype(base)>("delta_rule_scan", params, gates, batch, stream);
+  });
 }
 
 }  // namespace gdn

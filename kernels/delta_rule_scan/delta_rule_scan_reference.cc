@@ -9,14 +9,18 @@ void DeltaRuleScanReference(const DeltaRuleParams& params) {
   const LayerDims& dims = params.pool.layout.dims();
   const int32_t K = dims.key_dim;
   const int32_t V = dims.value_dim;
+  const DType dtype = params.pool.layout.base_dtype();
+  std::vector<float> bases(dims.state_elements());
+  std::vector<float> rounded(static_cast<size_t>(K) * V);
   std::vector<double> state(static_cast<size_t>(K) * V);
   std::vector<double> u(V);
   ZeroPaddingRows(params.batch, dims.value_features(), params.output);
   for (int32_t sequence = 0; sequence < params.batch.sequences; ++sequence) {
     const int32_t slot = params.batch.slots[sequence];
     if (slot < 0) continue;
+    ReadBase(params.pool, slot, bases.data());
     for (int32_t hv = 0; hv < dims.value_heads; ++hv) {
-      float* base = params.pool.base(slot, hv);
+      float* base = bases.data() + int64_t{hv} * K * V;
       state.assign(base, base + int64_t{K} * V);
       for (int64_t t = params.batch.cu_seqlens[sequence]; t < params.batch.cu_seqlens[sequence + 1]; ++t) {
         const HeadToken token = HeadTokenAt(params, t, hv);
@@ -39,9 +43,15 @@ void DeltaRuleScanReference(const DeltaRuleParams& params) {
           }
           token.output[j] = static_cast<float>(sum);
         }
+        if (dtype != DType::kF32 && (t + 1 - params.batch.cu_seqlens[sequence]) % kBaseRoundTokens == 0) {
+          rounded.assign(state.begin(), state.end());
+          RoundElements(dtype, rounded.data(), int64_t{K} * V);
+          state.assign(rounded.begin(), rounded.end());
+        }
       }
       for (int64_t i = 0; i < int64_t{K} * V; ++i) base[i] = static_cast<float>(state[i]);
     }
+    WriteBase(params.pool, slot, bases.data());
   }
 }
 

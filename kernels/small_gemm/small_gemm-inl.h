@@ -40,6 +40,33 @@ inline constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64;
 inline constexpr int kTileRows = kManyRegisters ? 8 : 6;
 inline constexpr int kTileVectors = 2;
 
+// A vector of a matrix of float32 or, as uint16_t, of bfloat16: widened exactly, rounded to nearest even.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadElements(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadElements(D d, const uint16_t* from) {
+  const hn::RebindToUnsigned<D> words;
+  const hn::Rebind<uint16_t, D> halves;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, hn::LoadU(halves, from))));
+}
+template <class D>
+HWY_INLINE void StoreElements(D d, hn::Vec<D> values, float* to) {
+  hn::StoreU(values, d, to);
+}
+template <class D>
+HWY_INLINE void StoreElements(D d, hn::Vec<D> values, uint16_t* to) {
+  const hn::RebindToUnsigned<D> words;
+  const hn::Rebind<uint16_t, D> halves;
+  const auto bits = hn::BitCast(words, values);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
+  const auto quieted = hn::Or(hn::ShiftRight<16>(bits), hn::Set(words, 0x40));  // a NaN
+  const auto is_nan = hn::RebindMask(words, hn::IsNaN(values));
+  hn::StoreU(hn::TruncateTo(halves, hn::IfThenElse(is_nan, quieted, rounded)), halves, to);
+}
+
 // Tiles are arrays of vectors that stay in registers only when every loop over them is unrolled: hence HWY_UNROLL
 // throughout.
 
@@ -54,26 +81,26 @@ HWY_INLINE void SetTile(D d, float value, hn::Vec<D> (&acc)[kRows][kVectors]) {
 }
 
 // acc = scale * C.
-template <int kRows, int kVectors, class D>
-HWY_INLINE void LoadScaledTile(D d, float scale, const float* c, int64_t c_row, hn::Vec<D> (&acc)[kRows][kVectors]) {
+template <int kRows, int kVectors, class D, typename Element>
+HWY_INLINE void LoadScaledTile(D d, float scale, const Element* c, int64_t c_row, hn::Vec<D> (&acc)[kRows][kVectors]) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_UNROLL(16)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(16)
     for (int n = 0; n < kVectors; ++n) {
-      acc[r][n] = hn::Mul(hn::Set(d, scale), hn::LoadU(d, c + r * c_row + n * lanes));
+      acc[r][n] = hn::Mul(hn::Set(d, scale), LoadElements(d, c + r * c_row + n * lanes));
     }
   }
 }
 
 // C = acc.
-template <int kRows, int kVectors, class D>
-HWY_INLINE void StoreTile(D d, const hn::Vec<D> (&acc)[kRows][kVectors], float* c, int64_t c_row) {
+template <int kRows, int kVectors, class D, typename Element>
+HWY_INLINE void StoreTile(D d, const hn::Vec<D> (&acc)[kRows][kVectors], Element* c, int64_t c_row) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   HWY_UNROLL(16)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(16)
-    for (int n = 0; n < kVectors; ++n) hn::StoreU(acc[r][n], d, c + r * c_row + n * lanes);
+    for (int n = 0; n < kVectors; ++n) StoreElements(d, acc[r][n], c + r * c_row + n * lanes);
   }
 }
 
@@ -95,29 +122,32 @@ HWY_INLINE void MultiplyAccumulate(D d, int64_t depth, const float* HWY_RESTRICT
   }
 }
 
-// Copies the first `columns` floats of each row; kPad fills a row up to a tile's width with zeros.
-template <bool kPad>
-HWY_INLINE void CopyRows(const float* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
-                         float* HWY_RESTRICT to, int64_t to_row) {
+// Copies the first `columns` elements of each row; kPad fills a row up to a tile's width with zeros.
+template <bool kPad, typename From, typename To>
+HWY_INLINE void CopyRows(const From* HWY_RESTRICT from, int64_t from_row, int64_t rows, int64_t columns,
+                         To* HWY_RESTRICT to, int64_t to_row) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
   for (int64_t i = 0; i < rows; ++i, from += from_row, to += to_row) {
     if (HWY_LIKELY(columns == width)) {
       HWY_UNROLL(16)
-      for (int n = 0; n < kTileVectors; ++n) hn::StoreU(hn::LoadU(d, from + n * lanes), d, to + n * lanes);
+      for (int n = 0; n < kTileVectors; ++n) StoreElements(d, LoadElements(d, from + n * lanes), to + n * lanes);
     } else {
-      for (int64_t j = 0; j < columns; ++j) to[j] = from[j];
-      for (int64_t j = columns; kPad && j < width; ++j) to[j] = 0.0f;
+      const hn::CappedTag<float, 1> one;
+      for (int64_t j = 0; j < columns; ++j) StoreElements(one, LoadElements(one, from + j), to + j);
+      for (int64_t j = columns; kPad && j < width; ++j) to[j] = 0;
     }
   }
 }
 
 // A panel is a dense matrix one tile wide, with zeros past its `columns`.
-HWY_INLINE void LoadPanel(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* panel) {
+template <typename Element>
+HWY_INLINE void LoadPanel(const Element* from, int64_t from_row, int64_t rows, int64_t columns, float* panel) {
   CopyRows<true>(from, from_row, rows, columns, panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())));
 }
-HWY_INLINE void StorePanel(const float* panel, int64_t rows, int64_t columns, float* to, int64_t to_row) {
+template <typename Element>
+HWY_INLINE void StorePanel(const float* panel, int64_t rows, int64_t columns, Element* to, int64_t to_row) {
   CopyRows<false>(panel, kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag())), rows, columns, to, to_row);
 }
 

@@ -12,9 +12,9 @@ const char* DeltaRulePathName(DeltaRulePath path) {
   return path == DeltaRulePath::kScan ? "Scan" : path == DeltaRulePath::kChunk ? "Chunk" : "Decode";
 }
 
-DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft)
+DecodeSlots::DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft, DType base_dtype)
     : backend_(backend) {
-  pool_ = {.layout = *StateLayout::Make(dims, max_draft), .data = nullptr, .slot_count = slots};
+  pool_ = {.layout = *StateLayout::Make(dims, max_draft, base_dtype), .data = nullptr, .slot_count = slots};
   memory_ = *DeviceBuffer::Make(backend, static_cast<size_t>(slots * pool_.layout.slot_bytes()));
   pool_.data = memory_.floats();
   for (int32_t slot = 0; slot < slots; ++slot) EXPECT_EQ(backend.ZeroSlot(pool_, slot), absl::OkStatus());

@@ -33,7 +33,8 @@ struct Log {
 
 class DecodeSlots {
  public:
-  DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft = 8);
+  DecodeSlots(Backend& backend, const LayerDims& dims, int32_t slots, int32_t max_draft = 8,
+              DType base_dtype = DType::kF32);
 
   Backend& backend() { return backend_; }
   const StatePoolView& pool() const { return pool_; }
@@ -42,7 +43,7 @@ class DecodeSlots {
   void SetBase(int32_t slot, absl::Span<const float> base);
   std::vector<float> Base(int32_t slot) { return Read(slot, 0).base; }
   void Write(int32_t slot, const SlotImage& image);
-  // Into the slot's base alone.
+  // Into the slot's base alone, of float32.
   void PoisonBase(int32_t slot);
   void Copy(int32_t to, int32_t from);
   SlotImage Read(int32_t slot, int32_t log_length);

@@ -31,6 +31,9 @@ struct SigmoidGates {
 absl::Status SigmoidGatingRecurrentGpu(const SigmoidGatingRecurrentParams& params, const gpu::DeviceBatch& batch,
                                        const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateSigmoidGatingRecurrent(params));
+  if (params.rule.pool.layout.base_dtype() != DType::kF32) {
+    return absl::UnimplementedError("SigmoidGatingRecurrent takes bases of F32 alone");
+  }
   const gpu::SigmoidGates gates{params.a, params.b, params.a_log, params.dt_bias,
                                 params.convention == ALogConvention::kNegativeExp};
   return gpu::ScanWithGates("sigmoid_gating_recurrent", params.rule, gates, batch, stream);

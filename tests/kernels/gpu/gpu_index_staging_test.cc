@@ -203,8 +203,8 @@ TEST_F(GpuIndexStaging, AFoldFindsItsArraysInTheLaunchsCopy) {
     ASSERT_EQ(backend->MaterializeState(fold), absl::OkStatus());
     EXPECT_EQ(HostStreams::operations(), before + 2) << "one copy, one launch";
     ASSERT_EQ(backend->Synchronize(), absl::OkStatus());
-    EXPECT_EQ(pool.base(4, 0)[0], src_bases == nullptr ? 1.0f : 3.0f);
-    EXPECT_EQ(pool.base(5, 0)[0], 0.0f);
+    EXPECT_EQ(pool.base<float>(4, 0)[0], src_bases == nullptr ? 1.0f : 3.0f);
+    EXPECT_EQ(pool.base<float>(5, 0)[0], 0.0f);
   }
 }
 

@@ -1,0 +1,120 @@
+// The base on the GPU: columns of float, or of bfloat16 where the layout says so, and in registers always float32.
+//
+// The overloads for rows of uint16_t are those of delta_rule_gpu-inl.h for float, which also says how a column lies
+// across lanes. Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   Base* columns = HeadBase<Base>(p, slot, head) + int64_t{column} * p.key_dim;  // Base: float or uint16_t
+//   LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
+//   if constexpr (kRounds<Base>) RoundState<kElements, kColumns>(s);
+//   StoreState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
+#pragma once
+
+#include "kernels/common/delta_rule_gpu-inl.h"
+#include "kernels/gpu/bf16_elements.h"
+
+namespace gdn::gpu {
+
+template <int kElements, bool kWhole>
+__device__ __forceinline__ void LoadVectors(const uint16_t* row, int lane, int key_dim, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    Vec4 vector{0.0f, 0.0f, 0.0f, 0.0f};
+    if (kWhole || at < key_dim) vector = LoadBf16x4(row + at);
+    Unpack4(vector, x + i);
+  }
+}
+template <int kElements, bool kWhole>
+__device__ __forceinline__ void StoreVectors(uint16_t* row, int lane, int key_dim, const float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    if (kWhole || at < key_dim) StoreBf16x4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
+  }
+}
+template <int kElements, bool kExact>
+__device__ __forceinline__ void LoadFragment(const uint16_t* row, int lane, int key_dim, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    if constexpr (kExact) {
+      Unpack4(LoadBf16x4(row + at), x + i);
+    } else if (Whole<kElements>(i, key_dim)) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[i + c] = FromBf16(row[at + c]);
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float inside = FromBf16(row[min(at + c, key_dim - 1)]);
+        x[i + c] = at + c < key_dim ? inside : 0.0f;
+      }
+    }
+  }
+}
+
+template <int kElements, bool kExact>
+__device__ __forceinline__ void StoreFragment(uint16_t* row, int lane, int key_dim, const float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    if constexpr (kExact) {
+      StoreBf16x4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
+    } else if (Whole<kElements>(i, key_dim)) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) row[at + c] = ToBf16(x[i + c]);
+    } else {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (at + c < key_dim) row[at + c] = ToBf16(x[i + c]);
+      }
+    }
+  }
+}
+
+// kColumns columns of the base from `columns` on, of which `count` exist; the others are zero.
+template <int kElements, int kColumns, bool kExact, typename Element>
+__device__ __forceinline__ void LoadState(const Element* columns, int count, int lane, int key_dim,
+                                          float (&s)[kColumns][kElements]) {
+  const int64_t stride = kExact ? kColumnLanes * kElements : key_dim;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (kExact || c < count) {
+      LoadFragment<kElements, kExact>(columns + c * stride, lane, key_dim, s[c]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) s[c][i] = 0.0f;
+    }
+  }
+}
+template <int kElements, int kColumns, bool kExact, typename Element>
+__device__ __forceinline__ void StoreState(Element* columns, int count, int lane, int key_dim,
+                                           const float (&s)[kColumns][kElements]) {
+  const int64_t stride = kExact ? kColumnLanes * kElements : key_dim;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    if (kExact || c < count) StoreFragment<kElements, kExact>(columns + c * stride, lane, key_dim, s[c]);
+  }
+}
+
+// Whether a base rounds what is written to it.
+template <typename Base>
+inline constexpr bool kRounds = std::is_same_v<Base, uint16_t>;
+
+// A head's base in a slot.
+template <typename Base>
+__device__ __forceinline__ Base* HeadBase(const DeltaRuleArgs& p, int slot, int head) {
+  return reinterpret_cast<Base*>(p.pool + slot * p.at.slot_floats + p.at.base) +
+         int64_t{head} * p.value_dim * p.key_dim;
+}
+
+// What a base of bfloat16 that is written and read again makes of the state.
+template <int kElements, int kColumns>
+__device__ __forceinline__ void RoundState(float (&s)[kColumns][kElements]) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) s[c][i] = RoundToBf16(s[c][i]);
+  }
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,32 @@
+// Device code: four neighbouring elements of bfloat16, read as float32 and written rounded to nearest even.
+//
+// Without arithmetic on 16 bits, which gfx906 has not for this type: a shift widens, integers round.
+// Thread safety: pure functions.
+//
+//   const Vec4 x = LoadBf16x4(row + at);  // row + at is aligned to 8 bytes
+//   StoreBf16x4(row + at, x);
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gpu/device.h"
+
+namespace gdn::gpu {
+
+__device__ __forceinline__ float RoundToBf16(float value) { return FromBf16(ToBf16(value)); }
+
+__device__ __forceinline__ Vec4 LoadBf16x4(const uint16_t* p) {
+  const uint64_t bits = *reinterpret_cast<const uint64_t*>(p);
+  const uint32_t low = static_cast<uint32_t>(bits);
+  const uint32_t high = static_cast<uint32_t>(bits >> 32);
+  return {BitsToFloat(low << 16), BitsToFloat(low & 0xffff0000u), BitsToFloat(high << 16),
+          BitsToFloat(high & 0xffff0000u)};
+}
+
+__device__ __forceinline__ void StoreBf16x4(uint16_t* p, const Vec4& x) {
+  const uint32_t low = ToBf16(x.x) | static_cast<uint32_t>(ToBf16(x.y)) << 16;
+  const uint32_t high = ToBf16(x.z) | static_cast<uint32_t>(ToBf16(x.w)) << 16;
+  *reinterpret_cast<uint64_t*>(p) = low | static_cast<uint64_t>(high) << 32;
+}
+
+}  // namespace gdn::gpu

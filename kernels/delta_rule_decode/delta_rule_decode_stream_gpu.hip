@@ -294,7 +294,8 @@ absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch
   const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
   const int64_t enough = int64_t{stream.processors} * kWavesOfProcessor;
   const int32_t sets = dims.value_dim / kSetColumns;
-  int32_t wave_sets = kMostSets<kWave>;
+  constexpr int32_t kMost = kMostSets<kWave>;
+  int32_t wave_sets = kMost;
   while (wave_sets > 1 && heads * CeilDivide(sets, wave_sets) < enough) wave_sets /= 2;
   const StreamArgs args{.decode = MakeDecodeArgs(params, batch, kSetColumns, /*unwritten=*/nullptr),
                         .records = params.records != nullptr ? params.records : workspace,
@@ -304,7 +305,7 @@ absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch
   const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
   return WithBaseElement(params.rule.pool.layout, [&](auto base) {
     using Base = decltype(base);
-    if constexpr (kMostSets < kWave >> 1) {
+    if constexpr (kMost > 1) {
       if (wave_sets > 1) {
         return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, false, Base>, grid,
                       kThreads, stream, args);

@@ -32,8 +32,9 @@ std::string StepKey(const LayerStep& step) {
   int32_t longest = 0;
   for (int32_t i = 0; i < step.batch.sequences; ++i) longest = std::max(longest, step.batch.length(i));
   Add(key, step.kind, step.draft, step.use_qk_l2norm, step.scale, step.batch.sequences, step.batch.tokens(), longest,
-      step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(), dims.hidden_size, dims.key_heads,
-      dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width, step.output.data, step.output.dtype);
+      step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(), layout.base_dtype(),
+      dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width,
+      step.output.data, step.output.dtype);
   std::array<LayerField, kMaxLayerFields> storage;
   for (const LayerField& field : LayerFields(step.kind, dims, storage)) {
     const InputTensor& tensor = step.*field.tensor;

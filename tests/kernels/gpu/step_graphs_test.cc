@@ -43,17 +43,19 @@ class Served {
     host_ = *HostBuffer::Make(*backend_, bytes);
   }
 
-  std::vector<float> Decode(std::vector<Rows>& rows, bool draft = false) {
+  // Unless `staged`, only the rows are brought, and the arrays are left to the operators.
+  std::vector<float> Decode(std::vector<Rows>& rows, bool draft = false, bool staged = true) {
     PackedRows packed(rows, problem_.weights(), problem_.pool().view());
     const size_t bytes = WholeLines(packed.x.size() * sizeof(float));
     std::memcpy(host_.data(), packed.x.data(), packed.x.size() * sizeof(float));
     EXPECT_EQ(backend_->UseThread(), absl::OkStatus());
-    EXPECT_EQ(backend_->StageIn({.device = in_.data(),
-                                 .host = host_.data(),
-                                 .bytes = bytes,
-                                 .batch = packed.step.batch,
-                                 .token_counts = packed.token_counts.data(),
-                                 .log_lengths = packed.log_lengths.data()}),
+    EXPECT_EQ(staged ? backend_->StageIn({.device = in_.data(),
+                                          .host = host_.data(),
+                                          .bytes = bytes,
+                                          .batch = packed.step.batch,
+                                          .token_counts = packed.token_counts.data(),
+                                          .log_lengths = packed.log_lengths.data()})
+                     : backend_->StagePiece(in_.data(), host_.data(), bytes),
               absl::OkStatus());
     packed.step.hidden_states = in_.floats();
     packed.step.output = out_.floats();
@@ -77,7 +79,6 @@ class Served {
   }
 
   GpuGraphCounts counts() { return GpuGraphCountsOf(*backend_); }
-  Backend& backend() { return *backend_; }
   int64_t hidden_size() const { return problem_.hidden_size(); }
 
  private:
@@ -148,10 +149,8 @@ TEST(StepGraphs, NothingIsReplayedFromMemoryThatHasMoved) {
 
 TEST(StepGraphs, ArraysThatNoLaunchBroughtAreSentAndTheStepIsLaunched) {
   Served served(GpuGraphs::kOn);
-  LayerProblem problem({}, kSlots);
-  GdnLayerRunner runner(served.backend());
-  std::vector<Rows> rows = {{.slot = 0, .x = problem.Inputs(1)}};
-  for (int i = 0; i < 6; ++i) problem.Decode(runner, rows);
+  std::vector<Rows> rows = {{.slot = 0, .x = std::vector<float>(served.hidden_size(), 0.5f)}};
+  for (int i = 0; i < 6; ++i) served.Decode(rows, /*draft=*/false, /*staged=*/false);
   EXPECT_EQ(served.counts().plain + served.counts().replayed, 0);
 }
 

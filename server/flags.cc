@@ -95,6 +95,11 @@ ABSL_FLAG(int32_t, threads, 0,
           "N: worker threads of the CPU backend; 0: one for each processor that the process may use.");
 
 // Group: Memory for session states
+ABSL_FLAG(
+    std::string, state_dtype, "float32",
+    "float32, or bf16: the matrices of the states are kept as bfloat16, which halves them, and rounded to nearest "
+    "even whenever they are written; sums, logs and convolution columns stay float32. Part of "
+    "numerics_id. States of a server of the other kind are refused, or converted where ImportState is asked to.");
 ABSL_FLAG(gdn::ByteCount, device_state_bytes, gdn::ByteCount{},
           "BYTES: device memory for session states, for example 8GiB; 0: half of a CPU's memory (committed as it is "
           "used), or three quarters of what is free on a GPU once the models are loaded.");
@@ -223,6 +228,12 @@ ABSL_FLAG(
 namespace gdn {
 namespace {
 
+absl::StatusOr<DType> ParseStateDtype(std::string_view name) {
+  if (name == "float32") return DType::kF32;
+  if (name == "bf16") return DType::kBF16;
+  return absl::InvalidArgumentError(StrCat("--state-dtype is '", name, "', expected float32 or bf16"));
+}
+
 constexpr char kUsage[] =
     "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
     "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061\n"
@@ -302,6 +313,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
   options.gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs);
+  GDN_ASSIGN_OR_RETURN(options.state_dtype, ParseStateDtype(absl::GetFlag(FLAGS_state_dtype)));
   options.state_slots = absl::GetFlag(FLAGS_state_slots);
   options.device_state_bytes = absl::GetFlag(FLAGS_device_state_bytes).bytes;
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;

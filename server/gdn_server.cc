@@ -109,7 +109,8 @@ absl::Status GdnServer::LoadModels() {
                  name, model.config().family, LayerDimsToString(model.config().dims), model.layers().size(),
                  model.config().num_layers, DTypeName(model.weight_dtype()), model.fingerprint(),
                  absl::FormatDuration(absl::Now() - begin));
-    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(model.config().dims, options_.limits.max_draft));
+    GDN_ASSIGN_OR_RETURN(const StateLayout layout,
+                         StateLayout::Make(model.config().dims, options_.limits.max_draft, options_.state_dtype));
     slot_bytes = std::max(slot_bytes, layout.slot_bytes());
     catalog_.emplace(name, Describe(model));
     loaded_.push_back(std::move(model));
@@ -117,6 +118,7 @@ absl::Status GdnServer::LoadModels() {
   state_options_ = {
       .device_bytes = DeviceBudgetBytes(options_, *backend_, slot_bytes),
       .max_draft = options_.limits.max_draft,
+      .state_dtype = options_.state_dtype,
       .host_bytes = HostBudgetBytes(options_, backend_->info()),
       .disk_dir = options_.disk_dir,
       .disk_bytes = options_.disk_state_bytes,

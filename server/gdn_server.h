@@ -42,6 +42,7 @@ struct GdnServerOptions {
   std::vector<std::pair<std::string, std::string>> models = {};  // name, folder
   std::vector<std::string> listen = {"127.0.0.1:0"};             // host:port (0: a free one) or unix:/path
   std::string version = "unknown";                               // what GetServerInfo tells
+  DType state_dtype = DType::kF32;                               // of the states' bases: kF32 or kBF16
   int64_t device_state_bytes = 0;                                // 0: by the device's memory
   int32_t state_slots = 0;                                       // of the largest model, instead of bytes, where not 0
   std::optional<int64_t> host_state_bytes = std::nullopt;        // nothing: by the backend and the host's memory

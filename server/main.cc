@@ -34,7 +34,7 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
   std::vector<std::string> models;
   for (const auto& [name, directory] : options.models) models.push_back(StrCat(name, "=", directory));
   spdlog::info("gdn_server {} backend={} device=\"{}\" numerics_id={} threads={}", GDN_VERSION, backend.name,
-               backend.device, backend.numerics_id, backend.threads);
+               backend.device, NumericsIdFor(backend.numerics_id, options.state_dtype), backend.threads);
   spdlog::info(
       "config listen={} models=[{}] device_state_bytes={} host_state_bytes={} disk_dir={} redis={} "
       "checkpoint_every_tokens={} checkpoint_every={} max_draft={} max_batch={} max_message_bytes={} "

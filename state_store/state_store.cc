@@ -18,7 +18,7 @@ absl::Status StateStore::NoRoom(int64_t needed, int64_t available, std::string_v
 }
 
 absl::StatusOr<std::vector<SlotClaim>> StateStore::Reserve(const LayerDims& dims, int32_t count) {
-  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(dims, options_.max_draft));
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, LayoutOf(dims));
   std::shared_ptr<StatePool> pool;
   {
     absl::MutexLock lock(&mu_);

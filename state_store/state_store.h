@@ -27,6 +27,7 @@ namespace gdn {
 struct StateStoreOptions {
   int64_t budget_bytes = 0;  // of all claims together
   int32_t max_draft = 8;     // tokens of a decode row; sizes the log and the convolution columns
+  DType base_dtype = DType::kF32;
 };
 
 class StateStore {
@@ -42,6 +43,10 @@ class StateStore {
   absl::StatusOr<std::vector<SlotClaim>> ReserveIn(const std::shared_ptr<StatePool>& pool, int32_t count);
 
   const StateStoreOptions& options() const { return options_; }
+  // Of slots for states of these dims. INVALID_ARGUMENT for bad ones.
+  absl::StatusOr<StateLayout> LayoutOf(const LayerDims& dims) const {
+    return StateLayout::Make(dims, options_.max_draft, options_.base_dtype);
+  }
   int64_t used_bytes() const;
 
  private:

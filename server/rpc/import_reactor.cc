@@ -51,10 +51,11 @@ absl::Status Exists(const std::string& id) {
                    StrCat(SessionName(id), " exists; choose another id"), {{"session", SessionName(id)}});
 }
 
-absl::Status CheckFits(const StateFile& file, const SessionSpec& spec) {
+absl::Status CheckFits(const StateFile& file, const SessionSpec& spec, const StateLayout& layout, bool convert) {
   std::vector<int32_t> layers;
   for (const StateFileLayer& layer : file.layers) layers.push_back(layer.layer);
-  return CheckStateFits(file.header, layers, spec);
+  GDN_RETURN_IF_ERROR(CheckStateFits(file.header, layers, spec));
+  return convert ? absl::OkStatus() : CheckStateDtype(file, layout);
 }
 
 // Messages are read by gRPC's threads while the one before is worked on by the IO threads.
@@ -140,10 +141,11 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
-    GDN_ASSIGN_OR_RETURN(layout_, StateLayout::Make(init_.spec.dims, context_.limits.max_draft));
+    GDN_ASSIGN_OR_RETURN(layout_, context_.store.LayoutOf(init_.spec.dims));
+    GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(init_.spec.dims, context_.limits.max_draft));
     // A file holds at most the slots, the folded states beside them, a stored reply of each, and a header.
     const int64_t layer_bytes =
-        2 * layout_.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
+        2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
     GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
     file_.emplace(context_.memory, layers * layer_bytes + kMostHeaderBytes, target_.total_bytes(), std::move(charge));
@@ -173,7 +175,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     if (!state_.has_value()) {
       if (!SafetensorsHeaderEnd(file_->bytes()).ok()) return absl::OkStatus();  // it has not come yet
       GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
-      GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec));
+      GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
       GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
       state_.emplace(std::move(state));
     }
@@ -199,7 +201,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     if (!creation.pending()) return Exists(init_.id);
     creation_.emplace(std::move(creation));
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
-    GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner));
+    GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner, target_.convert_state_dtype()));
     context_.residency.Place(
         std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), caller_.limit,
         [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });

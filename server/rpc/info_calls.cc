@@ -28,7 +28,7 @@ void FillModel(const ServiceContext& context, const ServedModel& model, v1::Mode
   for (const auto& [index, weights] : model.layers) out->add_gdn_layers(index);
   out->set_weight_dtype(ToProto(model.weight_dtype));
   out->set_fingerprint(model.fingerprint);
-  if (const auto layout = StateLayout::Make(model.dims, context.limits.max_draft); layout.ok()) {
+  if (const auto layout = context.store.LayoutOf(model.dims); layout.ok()) {
     out->set_state_bytes_per_session(layout->slot_bytes() * static_cast<int64_t>(model.layers.size()));
   }
 }
@@ -53,7 +53,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   response->set_version(context.version);
   response->set_backend(context.backend.name);
   response->set_device(context.backend.device);
-  response->set_numerics_id(context.backend.numerics_id);
+  response->set_numerics_id(NumericsIdFor(context.backend.numerics_id, context.store.options().base_dtype));
   response->set_threads(context.backend.threads);
   v1::Limits* limits = response->mutable_limits();
   limits->set_max_message_bytes(context.limits.max_message_bytes);

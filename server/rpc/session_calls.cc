@@ -40,11 +40,15 @@ v1::InputKind ToProto(InputKind kind) {
 absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vector<CheckedInitialState> states,
                                         const SessionSpec& spec) {
   auto image = std::make_shared<SessionImage>();
-  GDN_ASSIGN_OR_RETURN(image->layout, StateLayout::Make(spec.dims, context.limits.max_draft));
-  image->numerics_id = context.backend.numerics_id;
-  const auto owner = std::make_shared<std::vector<CheckedInitialState>>(std::move(states));
+  GDN_ASSIGN_OR_RETURN(image->layout, context.store.LayoutOf(spec.dims));
+  image->numerics_id = NumericsIdFor(context.backend.numerics_id, image->layout.base_dtype());
+  struct Owner {
+    std::vector<CheckedInitialState> states;
+    std::vector<std::shared_ptr<const void>> rounded;
+  };
+  const auto owner = std::make_shared<Owner>(Owner{std::move(states), {}});
   image->owner = owner;
-  for (CheckedInitialState& state : *owner) {
+  for (CheckedInitialState& state : owner->states) {
     LayerImage& layer = image->layers.emplace_back();
     layer.layer = state.layer;
     layer.extent.token_count = state.token_count;
@@ -53,6 +57,7 @@ absl::StatusOr<SessionImagePtr> ToImage(const ServiceContext& context, std::vect
     state.conv_state.resize(static_cast<size_t>(conv));
     layer.wire.base = state.recurrent_state;
     layer.wire.conv = state.conv_state;
+    owner->rounded.push_back(ConvertBase(image->layout, layer.wire));
     GDN_RETURN_IF_ERROR(CheckSlotView(image->layout, layer.extent, layer.wire));
   }
   return image;
@@ -148,7 +153,7 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
   out->set_affinity(session.affinity());
   FillLayers(session.Layers(), out->mutable_layers());
   *out->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(session.create_time()));
-  if (const auto layout = StateLayout::Make(spec.dims, context.limits.max_draft); layout.ok()) {
+  if (const auto layout = context.store.LayoutOf(spec.dims); layout.ok()) {
     out->set_state_bytes(layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()));
   }
   out->set_epoch(session.epoch());

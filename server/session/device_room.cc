@@ -61,7 +61,7 @@ int64_t DeviceRoom::sessions() const {
 }
 
 int64_t DeviceRoom::BytesOf(const SessionSpec& spec) const {
-  const auto layout = StateLayout::Make(spec.dims, options_.store.options().max_draft);
+  const auto layout = options_.store.LayoutOf(spec.dims);
   return layout.ok() ? layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()) : 0;
 }
 
@@ -80,7 +80,7 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
     return RoomProgress::kMade;
   }
   if (!CanMakeRoom(claimed.status())) return claimed.status();
-  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(request.dims, options_.store.options().max_draft));
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, options_.store.LayoutOf(request.dims));
   if (request.count * layout.slot_bytes() > budget_bytes()) return claimed.status();  // it never fits
   effort.no_room = claimed.status();
   if (SteadyNow() < nothing_moves_until_) return RoomProgress::kNothingMoves;

@@ -32,7 +32,8 @@ absl::Status StateCopier::Report(absl::Status status) {
 absl::StatusOr<SessionImagePtr> StateCopier::CopyOut(const SessionLease& lease, const BaseVersions& known,
                                                      Threads threads) {
   GDN_RETURN_IF_ERROR(CheckDevice());
-  auto image = std::make_shared<SessionImage>(lease.Describe(options_.backend.info().numerics_id));
+  auto image = std::make_shared<SessionImage>(
+      lease.Describe(NumericsIdFor(options_.backend.info().numerics_id, options_.base_dtype)));
   GDN_RETURN_IF_ERROR(
       Report(CopyLayersOut(*image, lease, known, threads == Threads::kAll ? options_.threads : nullptr)));
   return image;

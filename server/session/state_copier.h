@@ -26,6 +26,7 @@ struct StateCopierOptions {
   Backend& backend;
   HostBlockPool& memory;  // of the copies; states in wire order pass through it on their way to a device
   DeviceHealth& health;
+  DType base_dtype = DType::kF32;       // of the slots
   SharedThreadPool* threads = nullptr;  // to spread copies over that a call waits for; nullptr: the caller's alone
 };
 

@@ -47,10 +47,15 @@ int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_con
 
 StateService::StateService(Backend& backend, DeviceHealth& health, ByteLedger& ledger,
                            const StateServiceOptions& options)
-    : store_(backend, {.budget_bytes = options.device_bytes, .max_draft = options.max_draft}),
+    : store_(backend,
+             {.budget_bytes = options.device_bytes, .max_draft = options.max_draft, .base_dtype = options.state_dtype}),
       memory_(backend, kCopyBytes + options.host_bytes / 4),
       copiers_(CopyThreads(), "gdn-copiers"),
-      copier_({.backend = backend, .memory = memory_, .health = health, .threads = &copiers_}),
+      copier_({.backend = backend,
+               .memory = memory_,
+               .health = health,
+               .base_dtype = options.state_dtype,
+               .threads = &copiers_}),
       environment_(ledger),
       io_({.name = "gdn-state-io", .threads = kIoThreads}),
       transfer_threads_({.name = "gdn-transfer", .threads = kIoThreads}) {}
@@ -107,6 +112,7 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
     GDN_ASSIGN_OR_RETURN(disk_, DiskTier::Open({.directory = options.disk_dir,
                                                 .limit_bytes = options.disk_bytes,
                                                 .max_draft = options.max_draft,
+                                                .base_dtype = options.state_dtype,
                                                 .pool = &copiers_},
                                                memory_));
     tiers.push_back(disk_.get());
@@ -116,6 +122,7 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
     redis.endpoint = options.redis;
     redis.prefix = options.redis_prefix;
     redis.max_draft = options.max_draft;
+    redis.base_dtype = options.state_dtype;
     GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
     tiers.push_back(redis_.get());
   }

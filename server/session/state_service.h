@@ -32,6 +32,7 @@ namespace gdn {
 struct StateServiceOptions {
   int64_t device_bytes = 0;
   int32_t max_draft = 8;
+  DType state_dtype = DType::kF32;    // of the states' bases
   int64_t host_bytes = 0;             // 0: no host tier
   std::string disk_dir;               // "": no disk tier
   int64_t disk_bytes = 0;             // 0: no limit but the disk's

@@ -20,9 +20,10 @@ std::string_view Bytes(absl::Span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// The base with the accepted log folded in, in wire order.
-std::shared_ptr<std::vector<float>> Materialize(const StateLayout& layout, const SlotExtent& extent,
-                                                const SlotView& view) {
+// The base with the accepted log folded in, in wire order and float32 whatever the base is.
+absl::StatusOr<std::shared_ptr<std::vector<float>>> Materialize(const StateLayout& of, const SlotExtent& extent,
+                                                                const SlotView& view) {
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(of.dims(), of.max_draft()));
   auto slot = std::make_shared<std::vector<float>>(layout.slot_floats());
   FillSlot(layout, /*transposed_base=*/false, extent, view, slot->data());
   const int32_t index = 0;
@@ -94,8 +95,11 @@ class FileParts {
     if (image_.layout.dims().conv_width > 0) AddFloats(layer, kConvState, view.conv);
     if (!view.draft_conv.empty()) AddFloats(layer, kDraftConvState, view.draft_conv);
     const bool has_log = extent.log_length + extent.draft_length > 0;
-    if (fold) AddConverted(layer, Materialize(image_.layout, extent, view));
-    if (has_base) AddFloats(layer, has_log ? kBaseState : kRecurrentState, view.base);
+    if (fold) {
+      GDN_ASSIGN_OR_RETURN(auto folded, Materialize(image_.layout, extent, view));
+      AddConverted(layer, std::move(folded));
+    }
+    if (has_base) AddBase(layer, has_log ? kBaseState : kRecurrentState, view);
     if (has_log) {
       for (const auto& [part, values] : kLogParts) AddFloats(layer, part, view.*values);
     }
@@ -143,6 +147,11 @@ class FileParts {
   void AddFloats(const LayerImage& layer, std::string_view part, absl::Span<const float> values) {
     Append(layer, part, "F32", PartShape(part, image_.layout.dims(), layer.extent), Bytes(values));
   }
+  void AddBase(const LayerImage& layer, std::string_view part, const SlotView& view) {
+    if (view.base_bf16.empty()) return AddFloats(layer, part, view.base);
+    Append(layer, part, DTypeName(DType::kBF16), PartShape(part, image_.layout.dims(), layer.extent),
+           {reinterpret_cast<const char*>(view.base_bf16.data()), view.base_bf16.size() * sizeof(uint16_t)});
+  }
   void AddConverted(const LayerImage& layer, std::shared_ptr<std::vector<float>> state) {
     const DType dtype = options_.recurrent_state_dtype;
     if (dtype == DType::kF32) {
@@ -177,6 +186,7 @@ absl::Status AddHeader(const SessionImage& image, const StateFileOptions& option
   metadata["layer_count"] = StrCat(last + 1);
   for (const auto& [key, member] : kModelEntries) metadata[key] = header.*member;
   metadata["numerics_id"] = image.numerics_id;
+  if (image.layout.base_dtype() != DType::kF32) metadata["base_dtype"] = DTypeName(image.layout.base_dtype());
   metadata["log_capacity"] = StrCat(kLogCapacity);
   metadata["epoch"] = StrCat(header.epoch);
   metadata["created"] = absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone());

@@ -27,6 +27,10 @@ absl::Status CheckBaseOf(const StateFile& full, const StateFile& delta) {
     return Mismatch("dims", StrCat("the delta's dimensions are ", LayerDimsToString(delta.header.dims),
                                    ", and the full file's ", LayerDimsToString(full.header.dims)));
   }
+  if (full.base_dtype != delta.base_dtype) {
+    return Mismatch("base_dtype", StrCat("the delta's bases are ", DTypeName(delta.base_dtype),
+                                         ", and the full file's ", DTypeName(full.base_dtype)));
+  }
   // The base of a layer whose log was not taken over is another one.
   if (full.log_capacity != kLogCapacity || delta.log_capacity != kLogCapacity) {
     return Mismatch("log_capacity", StrCat("the files' log_capacity is ", full.log_capacity, " and ",
@@ -42,12 +46,27 @@ absl::Status NoBase(int32_t layer) {
 
 }  // namespace
 
+absl::Status CheckStateDtype(const StateFile& file, const StateLayout& layout) {
+  if (file.layers.empty() || file.base_dtype == layout.base_dtype()) return absl::OkStatus();
+  const std::string_view wanted = file.base_dtype == DType::kBF16 ? "bf16" : "float32";
+  return Mismatch("base_dtype",
+                  StrCat("the state's bases are ", DTypeName(file.base_dtype), ", and this server keeps ",
+                         DTypeName(layout.base_dtype()),
+                         " (--state-dtype): it would go on in other bits. It stays where it is; use a server with "
+                         "--state-dtype=",
+                         wanted,
+                         ", or import an exported file with convert_state_dtype (gdnctl state import "
+                         "--convert-state-dtype)"));
+}
+
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
-                                       std::shared_ptr<const void> owner) {
+                                       std::shared_ptr<const void> owner, bool convert) {
   if (file.header.dims != layout.dims()) {
     return Mismatch("dims", StrCat("the state file's dimensions are ", LayerDimsToString(file.header.dims),
                                    "; expected ", LayerDimsToString(layout.dims())));
   }
+  if (!convert) GDN_RETURN_IF_ERROR(CheckStateDtype(file, layout));
+  std::vector<std::shared_ptr<const void>> converted;
   SessionImage image{
       .header = file.header, .numerics_id = file.numerics_id, .layout = layout, .layers = {}, .owner = nullptr};
   image.layers.reserve(file.layers.size());
@@ -62,13 +81,15 @@ absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout&
     read.extent = layer.extent;
     read.kind = layer.kind;
     read.wire = layer.view;
+    converted.push_back(ConvertBase(layout, read.wire));
     read.reply = layer.reply;
   }
   struct Owner {
     std::shared_ptr<const void> bytes;
-    std::vector<std::shared_ptr<const std::vector<float>>> converted;
+    std::vector<std::shared_ptr<const std::vector<float>>> parsed;
+    std::vector<std::shared_ptr<const void>> converted;
   };
-  image.owner = std::make_shared<const Owner>(Owner{std::move(owner), file.converted});
+  image.owner = std::make_shared<const Owner>(Owner{std::move(owner), file.converted, std::move(converted)});
   return image;
 }
 
@@ -80,6 +101,7 @@ absl::Status CompleteDelta(const StateFile& full, StateFile& delta) {
                                    [&layer](const StateFileLayer& l) { return l.layer == layer.layer; });
     if (base == full.layers.end()) return NoBase(layer.layer);
     layer.view.base = base->view.base;
+    layer.view.base_bf16 = base->view.base_bf16;
     layer.has_base = true;
   }
   delta.converted.insert(delta.converted.end(), full.converted.begin(), full.converted.end());

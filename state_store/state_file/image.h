@@ -20,9 +20,13 @@ namespace gdn {
 
 // The file's states as an image in wire order; nothing is copied. `layout`'s dims must be the file's; `owner` keeps the
 // bytes of the file alive. FAILED_PRECONDITION (STATE_MISMATCH) where a draft is longer than the layout's, or for a
-// delta.
+// delta; and CheckStateDtype's, unless `convert`: then bases are widened, or rounded.
 absl::StatusOr<SessionImage> ReadImage(const StateFile& file, const StateLayout& layout,
-                                       std::shared_ptr<const void> owner);
+                                       std::shared_ptr<const void> owner, bool convert = false);
+
+// FAILED_PRECONDITION (STATE_MISMATCH: base_dtype) where the file has states whose bases are not of the layout's dtype.
+// Its header is enough.
+absl::Status CheckStateDtype(const StateFile& file, const StateLayout& layout);
 
 // Gives the layers of `delta` without a base that of `full`, which must outlive it. FAILED_PRECONDITION
 // (STATE_MISMATCH) where it is a delta to another file.

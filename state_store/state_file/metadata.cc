@@ -354,7 +354,7 @@ absl::StatusOr<Checksums> ParseChecksums(const std::string& text) {
 absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
                                          const Checksums& checksums) {
   metadata["format"] = kFormat;
-  metadata["format_version"] = kFormatVersion;
+  metadata["format_version"] = metadata.count("base_dtype") == 0 ? kFormatVersion : kFormatVersionBf16;
   metadata["checksums"] = Json(checksums).dump();
   metadata["header_checksum"] = kNoChecksum;
   GDN_ASSIGN_OR_RETURN(std::string header, SafetensorsHeader(tensors, metadata));

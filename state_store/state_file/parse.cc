@@ -1,6 +1,7 @@
 #include "state_store/state_file/parse.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/count_limits.h"
@@ -26,13 +27,15 @@ absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file
   GDN_ASSIGN_OR_RETURN(const std::string format, RequiredText(metadata, "format"));
   if (format != kFormat) return InvalidEntry("format", format, kFormat);
   GDN_ASSIGN_OR_RETURN(const std::string version, RequiredText(metadata, "format_version"));
-  if (version != kFormatVersion && version != kFormatVersionPlain) {
-    return InvalidEntry("format_version", version, StrCat(kFormatVersionPlain, " or ", kFormatVersion));
+  const bool has_checksums = version == kFormatVersion || version == kFormatVersionBf16;
+  if (!has_checksums && version != kFormatVersionPlain) {
+    return InvalidEntry("format_version", version,
+                        StrCat(kFormatVersionPlain, ", ", kFormatVersion, " or ", kFormatVersionBf16));
   }
-  if (!sealed && (version == kFormatVersion || metadata.count("header_checksum") != 0)) {
+  if (!sealed && (has_checksums || metadata.count("header_checksum") != 0)) {
     return Damaged("it has no header_checksum of 32 hexadecimal digits, written without spaces");
   }
-  if (version == kFormatVersion) GDN_RETURN_IF_ERROR(RequiredText(metadata, "checksums").status());
+  if (has_checksums) GDN_RETURN_IF_ERROR(RequiredText(metadata, "checksums").status());
   return file;
 }
 
@@ -44,7 +47,7 @@ absl::StatusOr<Checksums> ReadChecksums(const SafetensorsFile& file) {
     if (!file.Contains(name))
       return Damaged(StrCat("it has a checksum of tensor '", name, "' but no such tensor"), name);
   }
-  if (file.metadata().at("format_version") != kFormatVersion) return checksums;
+  if (file.metadata().at("format_version") == kFormatVersionPlain) return checksums;
   for (const auto& [name, entry] : file.entries()) {
     if (checksums.count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
   }
@@ -99,15 +102,12 @@ class LayerReader {
       }
     }
     absl::Span<const float> recurrent_state;
-    const bool has_recurrent_state = Has(layer.layer, kRecurrentState);
-    if (has_recurrent_state || (entry.has_base && !has_log)) {
+    const bool has_recurrent_state = has_log && Has(layer.layer, kRecurrentState);
+    if (has_recurrent_state) {
       GDN_ASSIGN_OR_RETURN(recurrent_state, Floats(layer, kRecurrentState));
     }
-    layer.view.base = recurrent_state;
+    if (entry.has_base) GDN_RETURN_IF_ERROR(ReadBase(layer, has_log ? kBaseState : kRecurrentState));
     if (has_log) {
-      if (entry.has_base) {
-        GDN_ASSIGN_OR_RETURN(layer.view.base, Floats(layer, kBaseState));
-      }
       for (const auto& [part, values] : kLogParts) {
         GDN_ASSIGN_OR_RETURN(layer.view.*values, Floats(layer, part));
       }
@@ -157,7 +157,12 @@ class LayerReader {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<absl::Span<const float>> Floats(const StateFileLayer& layer, std::string_view part) {
+  struct FoundTensor {
+    std::string name;
+    DType dtype;
+  };
+  // It is there, and of the shape that the layer's counts give it.
+  absl::StatusOr<FoundTensor> Find(const StateFileLayer& layer, std::string_view part) const {
     const std::string name = TensorName(layer.layer, part);
     const std::vector<int64_t> shape = PartShape(part, result_.header.dims, layer.extent);
     const auto it = file_.entries().find(name);
@@ -169,14 +174,44 @@ class LayerReader {
     }
     const auto dtype = ParseDType(it->second.dtype);
     if (!dtype.ok()) return Damaged(StrCat("tensor '", name, "': ", dtype.status().message()), name);
+    return FoundTensor{name, *dtype};
+  }
+
+  // The base of a server that keeps it so, as it is; any other as float32.
+  absl::Status ReadBase(StateFileLayer& layer, std::string_view part) {
+    if (result_.base_dtype == DType::kF32) {
+      GDN_ASSIGN_OR_RETURN(layer.view.base, Floats(layer, part));
+      return absl::OkStatus();
+    }
+    GDN_ASSIGN_OR_RETURN(const FoundTensor tensor, Find(layer, part));
+    if (tensor.dtype != result_.base_dtype) {
+      return Damaged(StrCat("tensor '", tensor.name, "' is ", DTypeName(tensor.dtype), "; base_dtype says ",
+                            DTypeName(result_.base_dtype)),
+                     tensor.name);
+    }
+    if (!data_) return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(tensor.name));
+    const char* data = bytes.data();
+    if (reinterpret_cast<uintptr_t>(data) % alignof(uint16_t) != 0) {
+      auto aligned = std::make_shared<std::vector<float>>((bytes.size() + sizeof(float) - 1) / sizeof(float));
+      std::memcpy(aligned->data(), data, bytes.size());
+      data = reinterpret_cast<const char*>(aligned->data());
+      result_.converted.push_back(std::move(aligned));
+    }
+    layer.view.base_bf16 = {reinterpret_cast<const uint16_t*>(data), bytes.size() / sizeof(uint16_t)};
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<absl::Span<const float>> Floats(const StateFileLayer& layer, std::string_view part) {
+    GDN_ASSIGN_OR_RETURN(const FoundTensor tensor, Find(layer, part));
     if (!data_) return absl::Span<const float>();
-    GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(name));
-    const size_t count = bytes.size() / DTypeSize(*dtype);
-    if (*dtype == DType::kF32 && reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0) {
+    GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(tensor.name));
+    const size_t count = bytes.size() / DTypeSize(tensor.dtype);
+    if (tensor.dtype == DType::kF32 && reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0) {
       return absl::Span<const float>(reinterpret_cast<const float*>(bytes.data()), count);
     }
     auto values = std::make_shared<std::vector<float>>(count);
-    ConvertToFloat(*dtype, bytes.data(), count, values->data());
+    ConvertToFloat(tensor.dtype, bytes.data(), count, values->data());
     result_.converted.push_back(values);
     return absl::Span<const float>(*values);
   }
@@ -224,6 +259,7 @@ class LayerReader {
       log.remove_prefix(log.size() / static_cast<size_t>(entries) * static_cast<size_t>(layer.extent.log_length));
     }
     layer.view.base = recurrent_state;
+    layer.view.base_bf16 = {};
     layer.extent.log_length = 0;
     return absl::OkStatus();
   }
@@ -246,6 +282,12 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   result.numerics_id = OptionalText(metadata, "numerics_id");
   result.snapshot_id = OptionalText(metadata, "snapshot_id");
   result.base_snapshot_id = OptionalText(metadata, "base_snapshot_id");
+  if (const std::string dtype = OptionalText(metadata, "base_dtype");
+      metadata.at("format_version") == kFormatVersionBf16 ? dtype != "BF16" : !dtype.empty()) {
+    return InvalidEntry("base_dtype", dtype, StrCat("BF16 in format_version ", kFormatVersionBf16, ", else none"));
+  } else if (!dtype.empty()) {
+    result.base_dtype = DType::kBF16;
+  }
   result.log_capacity = ParseIndex(OptionalText(metadata, "log_capacity")).value_or(0);
   if (const std::string epoch = OptionalText(metadata, "epoch"); !epoch.empty()) {
     const auto value = ParseInt(epoch);

@@ -36,8 +36,9 @@ struct StateFile {
   // layers below are those with a state.
   SessionHeader header;
   std::string numerics_id;
-  int32_t layer_count = 0;   // above every layer index the session has, seen or not
-  int32_t log_capacity = 0;  // L of the writer; 0 where the file does not say
+  int32_t layer_count = 0;         // above every layer index the session has, seen or not
+  int32_t log_capacity = 0;        // L of the writer; 0 where the file does not say
+  DType base_dtype = DType::kF32;  // of the writer's bases; where kBF16, that of the tensors they are in
   std::string snapshot_id;
   std::string base_snapshot_id;  // "": a full file
   absl::Time created;

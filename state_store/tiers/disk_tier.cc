@@ -27,7 +27,7 @@ bool IsDeltaWorthwhile(const SessionImage& image, const BaseVersions& bases, int
     const bool left_out = !layer.has_base || IsKnownBase(layer, bases);
     const int64_t entries = int64_t{layer.extent.log_length} + layer.extent.draft_length;
     left_out_layers += left_out;
-    if (!left_out) floats += dims.state_elements();
+    if (!left_out) bytes += image.layout.base_bytes();
     floats += entries * (dims.key_features() + dims.value_features() + dims.value_heads);
     if (dims.conv_width > 0) floats += dims.conv_channels() * (dims.conv_width - 1 + layer.extent.draft_length);
     if (layer.reply != nullptr) bytes += static_cast<int64_t>(layer.reply->output.size());
@@ -209,7 +209,8 @@ absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t
   }
   if (const absl::Status status = CheckOwner(key, *state); !status.ok())
     return WithPrefix(status, folder_->FullPath(key));
-  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(state->header.dims, options_.max_draft));
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout,
+                       StateLayout::Make(state->header.dims, options_.max_draft, options_.base_dtype));
   GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*state, layout, files));
   for (LayerImage& layer : image.layers) {
     if (const auto known = bases.find(layer.layer); known != bases.end()) layer.base_version = known->second;

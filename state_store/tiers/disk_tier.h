@@ -35,6 +35,7 @@ struct DiskTierOptions {
   std::string directory;
   int64_t limit_bytes = 0;           // of all files; 0: none
   int32_t max_draft = 1;             // of the slots that Load makes
+  DType base_dtype = DType::kF32;    // of those; states of another are refused, and stay
   SharedThreadPool* pool = nullptr;  // to read and verify on
 };
 

@@ -211,7 +211,8 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
     const absl::StatusOr<StateFile> parsed = ParseStateFile(view);
     if (!parsed.ok()) return WithPrefix(parsed.status(), StrCat("redis at ", endpoint(), ": ", key.ToString()));
     if (!CheckOwner(key, *parsed).ok()) return DamagedInRedis(redis.endpoint(), key, kOthersFile);
-    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(parsed->header.dims, options_.max_draft));
+    GDN_ASSIGN_OR_RETURN(const StateLayout layout,
+                         StateLayout::Make(parsed->header.dims, options_.max_draft, options_.base_dtype));
     bytes = manifest.bytes;
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(*parsed, layout, file));
     return std::make_shared<const SessionImage>(std::move(image));

@@ -43,6 +43,7 @@ struct RedisTierOptions {
   int64_t window_bytes = int64_t{16} << 20;  // sent or asked for ahead of the replies
   // The layout that loaded images are in.
   int32_t max_draft = 8;
+  DType base_dtype = DType::kF32;  // states of another are refused, and stay
 };
 
 class RedisTier final : public StateTier {

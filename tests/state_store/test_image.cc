@@ -97,7 +97,7 @@ SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, con
   auto image = std::make_shared<SessionImage>();
   image->header = session.header;
   image->numerics_id = session.numerics_id;
-  image->layout = StateLayout::Make(session.header.dims, options.max_draft).value();
+  image->layout = StateLayout::Make(session.header.dims, options.max_draft, options.base_dtype).value();
   image->transposed_base = options.transposed_base;
   for (const TestLayer& layer : session.layers) {
     LayerImage& made = image->layers.emplace_back();
@@ -110,9 +110,16 @@ SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, con
     made.slot = blocks.Take(static_cast<size_t>(image->layout.slot_bytes())).value();
     FillSlot(image->layout, options.transposed_base, layer.extent, layer.view(), made.slot.floats());
     // What is not copied is not known either.
-    if (!layer.has_base) std::fill_n(made.slot.floats(), session.header.dims.state_elements(), -77.0f);
+    if (!layer.has_base) std::fill_n(made.slot.floats(), image->layout.log_k_offset(), -77.0f);
   }
   return image;
+}
+
+TestSession WithRoundedBases(TestSession session) {
+  for (TestLayer& layer : session.layers) {
+    RoundElements(DType::kBF16, layer.base.data(), static_cast<int64_t>(layer.base.size()));
+  }
+  return session;
 }
 
 TestSession TakeApart(const SessionImage& image) {
@@ -128,13 +135,17 @@ TestSession TakeApart(const SessionImage& image) {
                               .kind = layer.kind,
                               .base_version = layer.base_version,
                               .has_base = layer.has_base,
-                              .base = copy(view.base),
+                              .base = view.base_bf16.empty() ? copy(view.base) : std::vector<float>(),
                               .log_k = copy(view.log_k),
                               .log_u = copy(view.log_u),
                               .log_g = copy(view.log_g),
                               .conv = copy(view.conv),
                               .draft_conv = copy(view.draft_conv),
                               .reply = layer.reply});
+    std::vector<float>& base = session.layers.back().base;
+    if (view.base_bf16.empty()) continue;
+    base.resize(view.base_bf16.size());
+    ConvertToFloat(DType::kBF16, view.base_bf16.data(), base.size(), base.data());
   }
   return session;
 }

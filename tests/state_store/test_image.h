@@ -67,10 +67,13 @@ TestSession MakeStep(int64_t step);
 struct TestImageOptions {
   int32_t max_draft = 8;
   bool transposed_base = false;
+  DType base_dtype = DType::kF32;
 };
 SessionImagePtr MakeImage(const TestSession& session, HostBlockPool& blocks, const TestImageOptions& options = {});
 TestSession TakeApart(const SessionImage& image);
 
+// What a server with bases of bfloat16 makes of the session: they are rounded.
+TestSession WithRoundedBases(TestSession session);
 // Everything but base versions and has_base; the owner's fields only where `owner`.
 void ExpectSame(const TestSession& a, const TestSession& b, bool owner = false);
 // The tier gives the session back, with its owner.

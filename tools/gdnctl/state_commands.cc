@@ -24,6 +24,8 @@ ABSL_FLAG(bool, include_recurrent_state, false,
           "Also write each layer's state with its log folded in, for other readers.");
 ABSL_FLAG(std::string, recurrent_state_dtype, "",
           "Element type of those: F32 or BF16. Sets --include-recurrent-state.");
+ABSL_FLAG(bool, convert_state_dtype, false,
+          "Take a file of a server with another --state-dtype: its states are widened, or rounded.");
 ABSL_FLAG(std::string, checkpoint, "", "A checkpoint's id; empty: the newest, which the next one replaces.");
 
 namespace gdn {
@@ -81,6 +83,7 @@ absl::StatusOr<int> RunImport(const std::vector<std::string>&) {
   }
   target.set_session_id(absl::GetFlag(FLAGS_id));
   target.set_affinity(absl::GetFlag(FLAGS_affinity));
+  target.set_convert_state_dtype(absl::GetFlag(FLAGS_convert_state_dtype));
   v1::Session session;
   {
     ProgressBar bar("import");
@@ -191,7 +194,7 @@ std::vector<Command> StateCommands() {
                       "  gdnctl state export --target A:50061 --session chat --out chat.safetensors\n"
                       "  gdnctl state import --target B:50061 --in chat.safetensors --id chat\n"
                       "  gdnctl sessions delete --target A:50061 chat\n",
-           .flags = {"in", "model", "operator", "id", "affinity", "progress"},
+           .flags = {"in", "model", "operator", "id", "affinity", "convert_state_dtype", "progress"},
            .run = RunImport},
           {.name = "state fork",
            .arguments = "[ID ...]",

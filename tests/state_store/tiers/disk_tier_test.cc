@@ -76,6 +76,25 @@ TEST_F(DiskTierTest, KeepsSessionsAcrossProcesses) {
   EXPECT_TRUE(absl::IsNotFound(tier_->Load({.principal = "", .id = "chat-1", .checkpoint = ""}).status()));
 }
 
+TEST_F(DiskTierTest, AStateOfAnotherDtypeIsRefusedAndStays) {
+  const TestSession session = MakeModelSession();
+  ASSERT_TRUE(tier_->Store(kKey, MakeImage(session, memory_.host, {.base_dtype = DType::kBF16})).ok());
+  const auto files = Files();
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = tier_->Load(kKey).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ErrorReason(refused), reason::kStateMismatch);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("--state-dtype=bf16"));
+    EXPECT_EQ(Files(), files);
+    Open();
+  }
+  GDN_ASSERT_OK_AND_ASSIGN(const auto described, tier_->Describe(kKey));
+  EXPECT_EQ(described.header.id, "chat-1");
+  tier_ = nullptr;
+  tier_ = *DiskTier::Open({.directory = path_, .max_draft = 8, .base_dtype = DType::kBF16}, memory_.host);
+  ExpectLoads(*tier_, kKey, WithRoundedBases(session));
+}
+
 TEST_F(DiskTierTest, DescribesAStateWithoutReadingIt) {
   StateKey named = kKey;
   named.checkpoint = "before";

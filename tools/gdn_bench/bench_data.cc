@@ -52,9 +52,12 @@ absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int
   return buffer;
 }
 
-absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots) {
-  GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, kMaxDraft));
-  GDN_ASSIGN_OR_RETURN(auto memory, RandomBuffer(backend, slots * layout.slot_floats(), -kStateRange, kStateRange));
+absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots,
+                                              DType base_dtype) {
+  GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, kMaxDraft, base_dtype));
+  // Two bfloat16 side by side are as good a float32.
+  const int64_t elements = slots * layout.slot_bytes() / static_cast<int64_t>(DTypeSize(base_dtype));
+  GDN_ASSIGN_OR_RETURN(auto memory, RandomBuffer(backend, elements, -kStateRange, kStateRange, base_dtype));
   RandomStatePool pool{.memory = memory, .view = {.layout = layout, .data = memory->floats(), .slot_count = slots}};
   const std::vector<float> log_g(static_cast<size_t>(layout.log_rows()) * dims.value_heads, kSmallestLogDecay / 2);
   for (int32_t slot = 0; slot < slots; ++slot) {

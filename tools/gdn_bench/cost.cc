@@ -9,7 +9,9 @@ namespace {
 
 constexpr double kFloat = sizeof(float);
 
-double StateBytes(const LayerDims& dims) { return kFloat * static_cast<double>(dims.state_elements()); }
+double StateBytes(const LayerDims& dims, DType state) {
+  return static_cast<double>(DTypeSize(state)) * static_cast<double>(dims.state_elements());
+}
 
 double RecurrenceFlops(const LayerDims& dims) { return 6.0 * static_cast<double>(dims.state_elements()); }
 
@@ -18,13 +20,15 @@ double ConvStateBytes(const LayerDims& dims) {
 }
 
 // One session's state that is read and written once.
-Cost WholeState(const LayerDims& dims) { return {.bytes_read = StateBytes(dims), .bytes_written = StateBytes(dims)}; }
+Cost WholeState(const LayerDims& dims, DType state) {
+  return {.bytes_read = StateBytes(dims, state), .bytes_written = StateBytes(dims, state)};
+}
 
 // One session's state in a deferred step.
-Cost DeferredState(const LayerDims& dims) {
+Cost DeferredState(const LayerDims& dims, DType state) {
   const double log_entry = kFloat * static_cast<double>(dims.key_features() + dims.value_features() + dims.value_heads);
-  return {.bytes_read = StateBytes(dims) + log_entry * (kLogCapacity - 1) / 2.0,
-          .bytes_written = StateBytes(dims) / kLogCapacity + log_entry};
+  return {.bytes_read = StateBytes(dims, state) + log_entry * (kLogCapacity - 1) / 2.0,
+          .bytes_written = StateBytes(dims, state) / kLogCapacity + log_entry};
 }
 
 // q, k, v, g, beta in; o out; and the states of `sessions`.
@@ -52,16 +56,16 @@ Cost LayerCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, const 
 
 }  // namespace
 
-Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch) {
-  return OperatorCost(dims, batch, DeferredState(dims), static_cast<double>(batch));
+Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch, DType state) {
+  return OperatorCost(dims, batch, DeferredState(dims, state), static_cast<double>(batch));
 }
 
-Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch) {
-  return OperatorCost(dims, batch, WholeState(dims), static_cast<double>(batch));
+Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state) {
+  return OperatorCost(dims, batch, WholeState(dims, state), static_cast<double>(batch));
 }
 
-Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each) {
-  return OperatorCost(dims, sequences * tokens_each, WholeState(dims), static_cast<double>(sequences));
+Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, DType state) {
+  return OperatorCost(dims, sequences * tokens_each, WholeState(dims, state), static_cast<double>(sequences));
 }
 
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype) {
@@ -79,15 +83,16 @@ int64_t ProjectionElements(const LayerDims& dims) {
          dims.value_features() * dims.hidden_size;
 }
 
-Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch) {
-  Cost state = DeferredState(dims);
+Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state_dtype) {
+  Cost state = DeferredState(dims, state_dtype);
   state.bytes_read += ConvStateBytes(dims);
   state.bytes_written += kFloat * static_cast<double>(dims.conv_channels());
   return LayerCost(dims, weight_dtype, batch, state, static_cast<double>(batch));
 }
 
-Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each) {
-  Cost state = WholeState(dims);
+Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
+                      DType state_dtype) {
+  Cost state = WholeState(dims, state_dtype);
   state.bytes_read += ConvStateBytes(dims);
   state.bytes_written += ConvStateBytes(dims);
   return LayerCost(dims, weight_dtype, sequences * tokens_each, state, static_cast<double>(sequences));

@@ -24,20 +24,23 @@ struct Cost {
   int64_t tokens = 0;
 };
 
+// `state` is the dtype of the states' bases.
+
 // A decode step of one token for each of `batch` sessions. Deferred: the base read once, written every L-th step; (L -
 // 1) / 2 log entries read on average, one written. In place: the state read and written.
-Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch);
-Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch);
+Cost DecodeDeferredCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
+Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state = DType::kF32);
 
 // A prefill of `sequences`, each of `tokens_each`.
-Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each);
+Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, DType state = DType::kF32);
 
 // y [rows, out] = x [rows, in] W^T.
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype);
 
 // The whole layer from hidden_states to output; projection weights are read once a call.
-Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch);
-Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each);
+Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state = DType::kF32);
+Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
+                      DType state = DType::kF32);
 
 // Elements of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
 int64_t ProjectionElements(const LayerDims& dims);

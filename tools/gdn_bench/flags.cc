@@ -66,7 +66,8 @@ ABSL_FLAG(std::string, beside, "",
           "serve: prefill:TOKENS: measure also beside another session's StreamPrefills of so many tokens");
 ABSL_FLAG(double, time_limit, 20, "serve: seconds for each load; then the calls made so far are reported");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
-ABSL_FLAG(uint64_t, seed, 1, "schedule: seed of the random arrivals");
+ABSL_FLAG(uint64_t, seed, 1, "schedule, drift: seed of the random arrivals and inputs");
+ABSL_FLAG(int64_t, drift_tokens, 100'000, "drift: tokens to decode, 1 .. 100,000,000");
 ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved, with a state of 2 MiB each");
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
 ABSL_FLAG(int, pause_phases, 20, "state: phases of a neighbour's calls with checkpoints, and as many without");
@@ -77,6 +78,8 @@ ABSL_FLAG(bool, quick, false,
 ABSL_FLAG(std::string, server, "", "serve, state: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server: HOST:PORT or unix:PATH");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
+
+ABSL_FLAG(std::string, state_dtype, "float32", "kernel: of the states' bases: float32 or bf16");
 
 namespace gdn::bench {
 namespace {
@@ -92,6 +95,8 @@ constexpr char kUsage[] =
     "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
     "sessions\n"
     "                                                      against plain copies of the same bytes\n"
+    "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
+    "bfloat16\n"
     "  gdn_bench echo_server --port_file=FILE              the plain servers of both, alone\n\n"
     "docs/benchmarks.md says what is measured and how to read it.";
 
@@ -218,13 +223,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   CommandLine line;
   if (rest.size() != 2)
     return absl::InvalidArgumentError(
-        "expected one command: gdn_bench kernel | serve | schedule | state; --help shows the flags");
+        "expected one command: gdn_bench kernel | serve | schedule | state | drift; --help shows the flags");
   line.command = rest[1];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "echo_server"};
+  const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "drift", "echo_server"};
   if (commands.count(line.command) == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown command '", rest[1], "'; expected kernel, serve, schedule or state"));
+        absl::StrCat("unknown command '", rest[1], "'; expected kernel, serve, schedule, state or drift"));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);
@@ -241,10 +246,20 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
                  .gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs),
                  .filter = absl::GetFlag(FLAGS_filter),
                  .measure = {.repeat = absl::GetFlag(FLAGS_repeat), .min_time_s = absl::GetFlag(FLAGS_min_time)}};
+  if (const std::string dtype = absl::GetFlag(FLAGS_state_dtype); dtype == "bf16") {
+    line.kernel.state_dtype = DType::kBF16;
+  } else if (dtype != "float32") {
+    return absl::InvalidArgumentError(absl::StrCat("--state-dtype is '", dtype, "', expected float32 or bf16"));
+  }
   GDN_ASSIGN_OR_RETURN(line.serve, ServeOptionsOfFlags());
   line.schedule = {.seconds = absl::GetFlag(FLAGS_seconds), .seed = absl::GetFlag(FLAGS_seed)};
   if (!(line.schedule.seconds >= 0.1 && line.schedule.seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds is ", line.schedule.seconds, ", expected 0.1 .. 3600"));
+  }
+  line.drift = {.tokens = absl::GetFlag(FLAGS_drift_tokens), .seed = absl::GetFlag(FLAGS_seed)};
+  if (line.drift.tokens < 1 || line.drift.tokens > 100'000'000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--drift-tokens is ", line.drift.tokens, ", expected 1 .. 100000000"));
   }
   line.state = {.layers = absl::GetFlag(FLAGS_layers),
                 .repeat = absl::GetFlag(FLAGS_repeat),

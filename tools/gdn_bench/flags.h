@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/kernel_bench.h"
 #include "tools/gdn_bench/schedule_bench.h"
 #include "tools/gdn_bench/serve_bench.h"
@@ -17,9 +18,10 @@
 namespace gdn::bench {
 
 struct CommandLine {
-  std::string command;  // "kernel", "serve", "schedule", "state" or "echo_server"
+  std::string command;  // "kernel", "serve", "schedule", "state", "drift" or "echo_server"
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
+  DriftOptions drift;
   ServeOptions serve;
   StateBenchOptions state;
   bool list = false;

@@ -36,8 +36,11 @@ absl::StatusOr<std::vector<KernelCase>> SelectCases(const KernelBenchOptions& op
         absl::StrCat("--filter='", options.filter, "' is not a regular expression: ", error.what()));
   }
   std::vector<KernelCase> selected;
+  const bool narrow = options.state_dtype != DType::kF32;
   for (auto* cases : {&OperatorCases, &ProjectionCases, &LayerCases}) {
+    if (narrow && cases == &ProjectionCases) continue;  // no states
     for (KernelCase& c : (*cases)(list)) {
+      if (narrow) c.name += "/state=bf16";
       if (std::regex_search(c.name, pattern)) selected.push_back(std::move(c));
     }
   }
@@ -93,10 +96,13 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
                       .load_average = load_average,
                       .options = options,
                       .cases = {}};
+  report.backend.numerics_id = NumericsIdFor(report.backend.numerics_id, options.state_dtype);
   for (size_t i = 0; i < cases.size(); ++i) {
     const KernelCase& c = cases[i];
     std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), c.name.c_str());
-    absl::StatusOr<PreparedCase> prepared = c.prepare(machine.setting());
+    CaseSetting setting = machine.setting();
+    setting.state_dtype = options.state_dtype;
+    absl::StatusOr<PreparedCase> prepared = c.prepare(setting);
     if (!prepared.ok()) return WithPrefix(prepared.status(), c.name);
     absl::StatusOr<CaseResult> result = MeasureCase(c.name, *prepared, machine, options.measure);
     if (!result.ok()) return WithPrefix(result.status(), c.name);

@@ -24,6 +24,7 @@ struct KernelBenchOptions {
   int gpu_device = 0;               // among those that HIP_VISIBLE_DEVICES leaves
   std::string gpu_graphs = "auto";  // whether the GPU replays decode steps that come again: "auto", "on" or "off"
   std::string filter;               // regular expression found anywhere in a case's name; empty: all
+  DType state_dtype = DType::kF32;  // of the states' bases; kBF16: rows with states alone, named with /state=bf16
   MeasureOptions measure;
 };
 

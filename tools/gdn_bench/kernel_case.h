@@ -37,7 +37,8 @@ struct PreparedCase {
 // Where a case is prepared. The backend must outlive the prepared case.
 struct CaseSetting {
   Backend& backend;
-  int64_t rotation_bytes = 0;  // that a memory-bound case takes turns over, so that none of it is found in a cache
+  int64_t rotation_bytes = 0;       // that a memory-bound case takes turns over, so that none of it is found in a cache
+  DType state_dtype = DType::kF32;  // of the states' bases
 };
 
 struct KernelCase {
@@ -78,6 +79,6 @@ struct RandomStatePool {
   std::shared_ptr<DeviceBuffer> memory;
   StatePoolView view;
 };
-absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots);
+absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots, DType base_dtype);
 
 }  // namespace gdn::bench

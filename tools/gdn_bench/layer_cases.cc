@@ -105,12 +105,13 @@ struct LayerFixture {
   }
 };
 
-absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(Backend& backend, const LayerDims& dims, int64_t layers,
-                                                               int32_t batch, int32_t tokens_each) {
+absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(const CaseSetting& setting, const LayerDims& dims,
+                                                               int64_t layers, int32_t batch, int32_t tokens_each) {
+  Backend& backend = setting.backend;
   auto fixture = std::make_shared<LayerFixture>();
   GDN_ASSIGN_OR_RETURN(fixture->weights, MakeWeights(backend, dims, layers));
   const int32_t slot_count = static_cast<int32_t>(layers) * batch;
-  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count));
+  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count, setting.state_dtype));
   const int64_t rows = int64_t{batch} * tokens_each;
   GDN_ASSIGN_OR_RETURN(fixture->hidden_states, RandomBuffer(backend, rows * dims.hidden_size, -1.0f, 1.0f));
   GDN_ASSIGN_OR_RETURN(fixture->output, RandomBuffer(backend, rows * dims.hidden_size, 0.0f, 1.0f));
@@ -220,18 +221,19 @@ double LayerWeightBytes(const LayerDims& dims) {
 
 absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, const LayerDims& dims, int32_t batch,
                                                 bool served) {
-  const double state_bytes = sizeof(float) * static_cast<double>(dims.state_elements());
+  const double state_bytes =
+      static_cast<double>(DTypeSize(setting.state_dtype)) * static_cast<double>(dims.state_elements());
   const double layer_bytes = LayerWeightBytes(dims) + batch * state_bytes;
   const int64_t layers =
       std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(setting.rotation_bytes) / layer_bytes)));
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting.backend, dims, layers, batch, /*tokens_each=*/1));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, layers, batch, /*tokens_each=*/1));
   const int64_t slots = layers * batch;
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t log_length = static_cast<int32_t>(slot * kLogCapacity / slots);
     fixture->log_lengths.push_back(log_length);
     fixture->first_token_counts.push_back(log_length);
   }
-  PreparedCase prepared{.cost = LayerDecodeCost(dims, kWeightDtype, batch),
+  PreparedCase prepared{.cost = LayerDecodeCost(dims, kWeightDtype, batch, setting.state_dtype),
                         .steps = layers * kLogCapacity,
                         .working_set_bytes = static_cast<double>(layers) * layer_bytes,
                         .run = [fixture] { return fixture->RunDecode(); }};
@@ -243,11 +245,11 @@ absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, cons
   return prepared;
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerPrefill(Backend& backend, const LayerDims& dims, int32_t sequences,
+absl::StatusOr<PreparedCase> PrepareLayerPrefill(const CaseSetting& setting, const LayerDims& dims, int32_t sequences,
                                                  int32_t tokens_each) {
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(backend, dims, /*layers=*/1, sequences, tokens_each));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, /*layers=*/1, sequences, tokens_each));
   fixture->token_counts.assign(static_cast<size_t>(sequences), 0);
-  const Cost cost = LayerPrefillCost(dims, kWeightDtype, sequences, tokens_each);
+  const Cost cost = LayerPrefillCost(dims, kWeightDtype, sequences, tokens_each, setting.state_dtype);
   return PreparedCase{.cost = cost, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
                         return fixture->runner->Prefill(fixture->Step(0));
                       }};
@@ -268,9 +270,8 @@ KernelCase DecodeCase(const std::string& name, const LayerDims& dims, int32_t ba
 
 KernelCase PrefillCase(const std::string& name, const LayerDims& dims, int32_t sequences, int32_t tokens_each) {
   const std::string batch = sequences == 1 ? "" : absl::StrCat("B=", sequences, "/");
-  return {absl::StrCat("layer_prefill/BF16/", name, batch, "T=", tokens_each), [=](const CaseSetting& setting) {
-            return PrepareLayerPrefill(setting.backend, dims, sequences, tokens_each);
-          }};
+  return {absl::StrCat("layer_prefill/BF16/", name, batch, "T=", tokens_each),
+          [=](const CaseSetting& setting) { return PrepareLayerPrefill(setting, dims, sequences, tokens_each); }};
 }
 
 }  // namespace

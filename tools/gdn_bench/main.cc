@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/echo_server.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
@@ -31,6 +32,10 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "schedule") {
     const std::vector<ScheduleCase> cases = RunScheduleBench(line.schedule);
     return Publish(ScheduleTable(cases), ScheduleJson(cases), line.json);
+  }
+  if (line.command == "drift") {
+    GDN_ASSIGN_OR_RETURN(const std::vector<DriftRow> rows, RunDriftBench(line.drift));
+    return Publish(DriftTable(rows), DriftJson(rows), line.json);
   }
   if (line.command == "state") {
     GDN_ASSIGN_OR_RETURN(const StateReport report, RunStateBench(line.state));

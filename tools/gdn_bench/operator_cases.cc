@@ -107,13 +107,15 @@ struct Fixture {
 };
 
 // A step gives each session `tokens` of the inputs' rows. Where they are hot, all groups are of the same sessions.
-absl::StatusOr<std::shared_ptr<Fixture>> MakeFixture(Backend& backend, const LayerDims& dims, Form form, int32_t groups,
-                                                     int32_t batch, int32_t tokens, int32_t rows, bool hot) {
+absl::StatusOr<std::shared_ptr<Fixture>> MakeFixture(const CaseSetting& setting, const LayerDims& dims, Form form,
+                                                     int32_t groups, int32_t batch, int32_t tokens, int32_t rows,
+                                                     bool hot) {
+  Backend& backend = setting.backend;
   auto fixture = std::make_shared<Fixture>();
   fixture->form = form;
   fixture->groups = groups;
   fixture->batch = batch;
-  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, hot ? batch : groups * batch));
+  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, hot ? batch : groups * batch, setting.state_dtype));
   GDN_ASSIGN_OR_RETURN(fixture->inputs, OperatorInputs::Make(backend, dims, rows));
   for (int32_t i = 0; i <= batch; ++i) fixture->cu_seqlens.push_back(i * tokens);
   for (int32_t group = 0; group < groups; ++group) {
@@ -129,29 +131,29 @@ absl::StatusOr<std::shared_ptr<Fixture>> MakeFixture(Backend& backend, const Lay
 // them where the step before left them.
 absl::StatusOr<PreparedCase> PrepareDecode(const CaseSetting& setting, const LayerDims& dims, Form form, int32_t batch,
                                            bool hot) {
-  const int64_t batch_bytes = batch * dims.state_elements() * static_cast<int64_t>(sizeof(float));
+  const int64_t batch_bytes = batch * dims.state_elements() * static_cast<int64_t>(DTypeSize(setting.state_dtype));
   int32_t groups = kLogCapacity;
   if (!hot) {  // whole turns of L slots, so that folds spread evenly
     groups = static_cast<int32_t>((setting.rotation_bytes + batch_bytes - 1) / batch_bytes);
     while (int64_t{groups} * batch % kLogCapacity != 0) ++groups;
   }
   GDN_ASSIGN_OR_RETURN(auto fixture,
-                       MakeFixture(setting.backend, dims, form, groups, batch, /*tokens=*/1, kDecodeInputRows, hot));
-  return PreparedCase{
-      .cost = form == Form::kDeferredDecode ? DecodeDeferredCost(dims, batch) : DecodeInPlaceCost(dims, batch),
-      .steps = groups,
-      .working_set_bytes = static_cast<double>((hot ? 1 : groups) * batch_bytes),
-      .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
+                       MakeFixture(setting, dims, form, groups, batch, /*tokens=*/1, kDecodeInputRows, hot));
+  return PreparedCase{.cost = form == Form::kDeferredDecode ? DecodeDeferredCost(dims, batch, setting.state_dtype)
+                                                            : DecodeInPlaceCost(dims, batch, setting.state_dtype),
+                      .steps = groups,
+                      .working_set_bytes = static_cast<double>((hot ? 1 : groups) * batch_bytes),
+                      .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
 }
 
-absl::StatusOr<PreparedCase> PreparePrefill(Backend& backend, const LayerDims& dims, Form form, int32_t sequences,
-                                            int32_t tokens) {
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(backend, dims, form, /*groups=*/1, sequences, tokens,
+absl::StatusOr<PreparedCase> PreparePrefill(const CaseSetting& setting, const LayerDims& dims, Form form,
+                                            int32_t sequences, int32_t tokens) {
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(setting, dims, form, /*groups=*/1, sequences, tokens,
                                                  /*rows=*/sequences * tokens, /*hot=*/false));
-  const Cost cost = PrefillCost(dims, sequences, tokens);
+  const Cost cost = PrefillCost(dims, sequences, tokens, setting.state_dtype);
   return PreparedCase{.cost = cost,
                       .working_set_bytes = cost.bytes_read + cost.bytes_written,
-                      .run = [fixture, &backend] { return fixture->Run(backend); }};
+                      .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
 }
 
 KernelCase DecodeCase(const std::string& name, const LayerDims& dims, Form form, int32_t batch, bool hot) {
@@ -162,7 +164,7 @@ KernelCase DecodeCase(const std::string& name, const LayerDims& dims, Form form,
 KernelCase PrefillCase(const std::string& name, const LayerDims& dims, Form form, int32_t sequences, int32_t tokens) {
   const std::string batch = sequences == 1 ? "" : absl::StrCat("B=", sequences, "/");
   return {absl::StrCat(name, batch, "T=", tokens),
-          [=](const CaseSetting& setting) { return PreparePrefill(setting.backend, dims, form, sequences, tokens); }};
+          [=](const CaseSetting& setting) { return PreparePrefill(setting, dims, form, sequences, tokens); }};
 }
 
 }  // namespace

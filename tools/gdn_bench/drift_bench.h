@@ -1,0 +1,43 @@
+// `gdn_bench drift`: how far decoding goes from double precision over many tokens, with a base of float32 and of
+// bfloat16, on the CPU.
+//
+// Thread safety: one thread.
+//
+//   GDN_ASSIGN_OR_RETURN(const std::vector<DriftRow> rows, RunDriftBench({.tokens = 100'000}));
+//   std::fputs(DriftTable(rows).c_str(), stdout);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn::bench {
+
+struct DriftOptions {
+  int64_t tokens = 100'000;
+  uint64_t seed = 1;
+};
+
+// Relative Euclidean errors.
+struct DriftErrors {
+  double output = 0;  // of the outputs since the row before, 1,000 at most
+  double state = 0;   // of the state after the row's tokens
+};
+
+struct DriftRow {
+  std::string inputs;
+  int64_t tokens = 0;
+  DriftErrors f32;
+  DriftErrors bf16;
+};
+
+// Rows at 1,000, 10,000, .. and options.tokens of each kind of inputs.
+absl::StatusOr<std::vector<DriftRow>> RunDriftBench(const DriftOptions& options);
+
+std::string DriftTable(const std::vector<DriftRow>& rows);
+nlohmann::ordered_json DriftJson(const std::vector<DriftRow>& rows);
+
+}  // namespace gdn::bench

@@ -32,6 +32,41 @@ __device__ __forceinline__ void StoreVectors(uint16_t* row, int lane, int key_di
     if (kWhole || at < key_dim) StoreBf16x4(row + at, {x[i], x[i + 1], x[i + 2], x[i + 3]});
   }
 }
+// A lane's part of a column as the base has it: what is on its way takes no more registers than it has bytes, and is
+// widened by whoever needs it, not before it has come.
+template <int kElements, typename Base>
+struct HeldColumn {
+  float x[kElements];
+};
+template <int kElements>
+struct HeldColumn<kElements, uint16_t> {
+  uint64_t bits[kElements / 4];
+};
+template <int kElements, bool kWhole>
+__device__ __forceinline__ void HoldColumn(const float* column, int lane, int key_dim,
+                                           HeldColumn<kElements, float>& held) {
+  LoadVectors<kElements, kWhole>(column, lane, key_dim, held.x);
+}
+template <int kElements, bool kWhole>
+__device__ __forceinline__ void HoldColumn(const uint16_t* column, int lane, int key_dim,
+                                           HeldColumn<kElements, uint16_t>& held) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    const int at = i * kColumnLanes + lane * 4;
+    held.bits[i / 4] = kWhole || at < key_dim ? LoadBf16Bits(column + at) : 0;
+  }
+}
+template <int kElements>
+__device__ __forceinline__ void WidenColumn(const HeldColumn<kElements, float>& held, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) x[i] = held.x[i];
+}
+template <int kElements>
+__device__ __forceinline__ void WidenColumn(const HeldColumn<kElements, uint16_t>& held, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) Unpack4(WidenBf16x4(held.bits[i / 4]), x + i);
+}
+
 template <int kElements, bool kExact>
 __device__ __forceinline__ void LoadFragment(const uint16_t* row, int lane, int key_dim, float (&x)[kElements]) {
 #pragma unroll

@@ -22,11 +22,16 @@ namespace {
 constexpr int kThreads = 128;              // few, so that a processor's waves are replaced one by one
 constexpr int kMostElements = 16;          // of a column in a lane's registers
 constexpr int64_t kMostSequences = 65535;  // blockIdx.y
-constexpr int64_t kWavesOfProcessor = 16;
 
-// Sets of a wave, one after another. A wave of 64 lanes has as many columns in one; a second would cost spills.
-template <int kWave>
-inline constexpr int32_t kMostSets = kWave == 64 ? 1 : 2;
+// Sets of a wave, one after another: with more of them its way to the first is worth more. A wave of 64 lanes has as
+// many columns in one; a second would cost spills.
+template <int kWave, typename Base>
+inline constexpr int32_t kMostSets = kWave == 64     ? 1
+                                     : kRounds<Base> ? 8
+                                                     : 4;
+// So that there are waves enough: by measurement, for bases of either size (docs/kernel-notes.md).
+template <typename Base>
+inline constexpr int64_t kWavesOfProcessor = kRounds<Base> ? 112 : 192;
 
 template <int kElements>
 inline constexpr int kSetColumnsOfGroup = kElements <= 8 ? 4 : 2;
@@ -35,9 +40,9 @@ constexpr int SetColumns(int wave_width, int32_t key_dim) {
 }
 
 // kColumns columns of the base, and what belongs to them.
-template <int kElements, int kColumns>
+template <int kElements, int kColumns, typename Base>
 struct ColumnSet {
-  float s[kColumns][kElements];
+  HeldColumn<kElements, Base> s[kColumns];
   float u[kColumns];  // of log entry `lane`
   float v;            // of the lane's own column
 };
@@ -66,11 +71,11 @@ __device__ __forceinline__ int64_t ColumnStride(int32_t key_dim) {
 
 template <int kElements, int kColumns, bool kWhole, typename Base>
 __device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on, int lane, int32_t key_dim,
-                                        bool logged, ColumnSet<kElements, kColumns>& set) {
+                                        bool logged, ColumnSet<kElements, kColumns, Base>& set) {
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
-    LoadVectors<kElements, kWhole>(at.base + (columns_on + c) * ColumnStride<kElements, kWhole>(key_dim), lane, key_dim,
-                                   set.s[c]);
+    HoldColumn<kElements, kWhole>(at.base + (columns_on + c) * ColumnStride<kElements, kWhole>(key_dim), lane, key_dim,
+                                  set.s[c]);
     set.u[c] = 0.0f;
   }
   if (logged) LoadColumns<kColumns, true>(at.u + columns_on, kColumns, set.u);
@@ -82,7 +87,7 @@ __device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on
 template <int kWave, int kElements, int kColumns, bool kWhole, typename Base>
 __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
                                         const float* keys, const float (&k)[kElements], Base* columns,
-                                        ColumnSet<kElements, kColumns>& set) {
+                                        ColumnSet<kElements, kColumns, float>& set) {
   constexpr int kShare = kSharingLanes<kColumns>;
   const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
 #pragma unroll
@@ -90,7 +95,7 @@ __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& 
     const float latest = Bpermute<kWave>(first + 2 * kShare * c, now);
     if (lane == kLogCapacity - 1) set.u[c] = latest;
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) set.s[c][i] *= log.decay;
+    for (int i = 0; i < kElements; ++i) set.s[c].x[i] *= log.decay;
   }
   const auto add = [&](int e, const float(&entry_k)[kElements]) {
     const float weight = Bpermute<kWave>(first + e, log.weight);
@@ -101,10 +106,10 @@ __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& 
     for (int i = 0; i < kElements; ++i) {
       const float weighted = weight * entry_k[i];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) set.s[c][i] = fmaf(weighted, u[c], set.s[c][i]);
+      for (int c = 0; c < kColumns; ++c) set.s[c].x[i] = fmaf(weighted, u[c], set.s[c].x[i]);
     }
   };
-  constexpr int kAhead = kElements <= 8 ? 3 : 1;  // keys on their way at a time
+  constexpr int kAhead = kElements <= 8 && !kRounds<Base> ? 3 : 1;  // keys on their way at a time
   static_assert((kLogCapacity - 1) % kAhead == 0);
   const int64_t stride = int64_t{p.key_heads} * p.key_dim;
 #pragma unroll 1
@@ -122,7 +127,7 @@ __device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& 
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     StoreVectors<kElements, kWhole>(columns + c * ColumnStride<kElements, kWhole>(p.key_dim), lane, p.key_dim,
-                                    set.s[c]);
+                                    set.s[c].x);
   }
 }
 
@@ -136,7 +141,7 @@ template <int kWave, int kElements, bool kWhole, bool kOneSet, typename Base>
 __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleDecodeStreamKernel(StreamArgs args) {
   constexpr int kColumns = kSetColumnsOfGroup<kElements>;
   constexpr int kSetColumns = kWave / kColumnLanes * kColumns;
-  using Set = ColumnSet<kElements, kColumns>;
+  using Set = ColumnSet<kElements, kColumns, Base>;
   const DeltaRuleArgs& p = args.decode.rule;
   const int lane_of_wave = LaneId<kWave>();
   const int lane = lane_of_wave % kColumnLanes;
@@ -184,8 +189,10 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
 
   const auto read = [&](int sets_on, const Set& set) {
     const auto state_dots = [&](int c, float& state_k, float& state_q) {
-      state_k = Dot(set.s[c], k);
-      state_q = Dot(set.s[c], q);
+      float s[kElements];
+      WidenColumn(set.s[c], s);
+      state_k = Dot(s, k);
+      state_q = Dot(s, q);
     };
     float now;
     const float result = ReadColumns<kWave, kColumns>(token, set.v, record.beta, set.u, state_dots, record.log, now);
@@ -203,11 +210,24 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
     Base* columns = reinterpret_cast<Base*>(slot + p.at.base) + value * p.key_dim;
 #pragma unroll 1
     for (int i = 0; i < sets; ++i) {
-      if (i > 0) load(0, one);
       const float now = read(0, one);
-      FoldSet<kWave, kElements, kColumns, kWhole>(p, record.log, lane, now, slot + p.at.log_k + key, k, columns, one);
+      const auto fold = [&](ColumnSet<kElements, kColumns, float>& set) {
+        FoldSet<kWave, kElements, kColumns, kWhole>(p, record.log, lane, now, slot + p.at.log_k + key, k, columns, set);
+      };
+      if constexpr (kRounds<Base>) {
+        ColumnSet<kElements, kColumns, float> wide;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          WidenColumn(one.s[c], wide.s[c].x);
+          wide.u[c] = one.u[c];
+        }
+        fold(wide);
+      } else {
+        fold(one);
+      }
       columns += kSetColumns * ColumnStride<kElements, kWhole>(p.key_dim);
       move(1);
+      if (i + 1 < sets) load(0, one);
     }
   } else if constexpr (kOneSet) {
     read(0, one);
@@ -292,27 +312,28 @@ absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch
   const LayerDims& dims = params.rule.pool.layout.dims();
   if (params.records == nullptr) GDN_RETURN_IF_ERROR(DecodeRecordsGpu(params.rule, batch, workspace, stream));
   const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
-  const int64_t enough = int64_t{stream.processors} * kWavesOfProcessor;
   const int32_t sets = dims.value_dim / kSetColumns;
-  constexpr int32_t kMost = kMostSets<kWave>;
-  int32_t wave_sets = kMost;
-  while (wave_sets > 1 && heads * CeilDivide(sets, wave_sets) < enough) wave_sets /= 2;
-  const StreamArgs args{.decode = MakeDecodeArgs(params, batch, kSetColumns, /*unwritten=*/nullptr),
-                        .records = params.records != nullptr ? params.records : workspace,
-                        .sets = sets,
-                        .wave_sets = wave_sets,
-                        .parts = static_cast<int32_t>(CeilDivide(sets, wave_sets))};
-  const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
   return WithBaseElement(params.rule.pool.layout, [&](auto base) {
     using Base = decltype(base);
-    if constexpr (kMost > 1) {
-      if (wave_sets > 1) {
-        return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, false, Base>, grid,
-                      kThreads, stream, args);
-      }
+    int32_t wave_sets = kMostSets<kWave, Base>;
+    while (wave_sets > 1 && heads * CeilDivide(sets, wave_sets) < stream.processors * kWavesOfProcessor<Base>) {
+      wave_sets /= 2;
     }
-    return Launch("delta_rule_decode", DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, true, Base>, grid,
-                  kThreads, stream, args);
+    const StreamArgs args{.decode = MakeDecodeArgs(params, batch, kSetColumns, /*unwritten=*/nullptr),
+                          .records = params.records != nullptr ? params.records : workspace,
+                          .sets = sets,
+                          .wave_sets = wave_sets,
+                          .parts = static_cast<int32_t>(CeilDivide(sets, wave_sets))};
+    const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
+    const auto launch = [&](auto one_set) {
+      return Launch("delta_rule_decode",
+                    DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, decltype(one_set)::value, Base>, grid,
+                    kThreads, stream, args);
+    };
+    if constexpr (kMostSets < kWave, Base >> 1) {
+      if (wave_sets > 1) return launch(std::false_type());
+    }
+    return launch(std::true_type());
   });
 }
 

@@ -15,13 +15,16 @@ namespace gdn::gpu {
 
 __device__ __forceinline__ float RoundToBf16(float value) { return FromBf16(ToBf16(value)); }
 
-__device__ __forceinline__ Vec4 LoadBf16x4(const uint16_t* p) {
-  const uint64_t bits = *reinterpret_cast<const uint64_t*>(p);
+// As they lie in memory; the first is lowest.
+__device__ __forceinline__ uint64_t LoadBf16Bits(const uint16_t* p) { return *reinterpret_cast<const uint64_t*>(p); }
+__device__ __forceinline__ Vec4 WidenBf16x4(uint64_t bits) {
   const uint32_t low = static_cast<uint32_t>(bits);
   const uint32_t high = static_cast<uint32_t>(bits >> 32);
   return {BitsToFloat(low << 16), BitsToFloat(low & 0xffff0000u), BitsToFloat(high << 16),
           BitsToFloat(high & 0xffff0000u)};
 }
+
+__device__ __forceinline__ Vec4 LoadBf16x4(const uint16_t* p) { return WidenBf16x4(LoadBf16Bits(p)); }
 
 __device__ __forceinline__ void StoreBf16x4(uint16_t* p, const Vec4& x) {
   const uint32_t low = ToBf16(x.x) | static_cast<uint32_t>(ToBf16(x.y)) << 16;

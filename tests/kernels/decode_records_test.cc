@@ -130,9 +130,10 @@ GDN_ON_BACKENDS(DecodeRecords, HostBackends());
 
 TEST_P(DecodeRecords, StepsHaveTheBitsOfThoseThatFindEverythingThemselves) {
   // Rows that fill the lanes and that do not; heads that a block shares, an odd one, and more than it has room for.
-  const LayerDims shapes[] = {Dims(2, 4, 128, 32), Dims(3, 3, 128, 16), Dims(2, 4, 96, 48),
-                              Dims(1, 5, 128, 16), Dims(1, 2, 64, 32),  Dims(2, 2, 256, 16),
-                              Dims(1, 1, 36, 64),  Dims(1, 3, 128, 24), Dims(1, 2, 30, 16)};
+  const LayerDims shapes[] = {
+      Dims(2, 4, 128, 32), Dims(3, 3, 128, 16), Dims(2, 4, 96, 48), Dims(1, 5, 128, 16),
+      Dims(1, 2, 64, 32),  Dims(2, 2, 256, 16), Dims(1, 1, 36, 64), Dims(1, 3, 128, 24),
+      Dims(1, 2, 30, 16),  Dims(4, 24, 64, 128)};  // the last: waves with several sets of columns
   int shapes_with_records = 0;
   for (const LayerDims& dims : shapes) {
     SCOPED_TRACE(LayerDimsToString(dims));
@@ -172,7 +173,7 @@ TEST_P(DecodeRecords, StepsHaveTheBitsOfThoseThatFindEverythingThemselves) {
     shapes_with_records += together.used_records() ? 1 : 0;
   }
   // Waves of 64 lanes do without where rows fill them.
-  EXPECT_GE(shapes_with_records, on_cpu() ? 0 : GetParam() == "host32" ? 7 : 4);
+  EXPECT_GE(shapes_with_records, on_cpu() ? 0 : GetParam() == "host32" ? 8 : 4);
 }
 
 }  // namespace

@@ -150,7 +150,13 @@ class GpuBackend final : public Backend {
     key_.clear();
     if (!info_.replays_steps || !indices_.AddPlaces(step, &key_)) return issue();
     key_.append(step.key);
-    return graphs_.Run(key_, issue, [this] { indices_.ForgetPlaced(); });
+    const auto issue_step = [&] {
+      indices_.RefuseToSend(graphs_.recording());
+      const absl::Status status = issue();
+      indices_.RefuseToSend(false);
+      return status;
+    };
+    return graphs_.Run(key_, issue_step);
   }
   gpu::StepGraphs::Counts graph_counts() const { return graphs_.counts(); }
   // Before the first step.

@@ -69,6 +69,7 @@ const char* IndexStaging::FindProvided(Content content) const {
 
 absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, Content content) {
   if (const char* provided = FindProvided(content); provided != nullptr) return provided;
+  if (refuses_) return absl::InternalError("an index array that the launch did not bring cannot be recorded");
   sought_.clear();
   for (const absl::Span<const char> array : content) sought_.append(array.data(), array.size());
   if (const auto found = placed_.find(sought_); found != placed_.end()) return arena_ + found->second;

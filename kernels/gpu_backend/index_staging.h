@@ -41,11 +41,8 @@ class IndexStaging {
 
   // Adds where the step's arrays are to `key`. False where a launch did not bring one of them.
   bool AddPlaces(const ReplayableStep& step, std::string* key) const;
-  // Of operators that never ran: what they were to send has not been sent.
-  void ForgetPlaced() {
-    placed_.clear();
-    next_ = 0;
-  }
+  // Whether arrays that no launch brought are an error: a recording would have what they hold now, for good.
+  void RefuseToSend(bool refuse) { refuses_ = refuse; }
 
  private:
   // Arrays that lie end to end on the device, as the host's bytes of each.
@@ -64,6 +61,7 @@ class IndexStaging {
   char* arena_ = nullptr;  // contents lie one behind another; when it is full, all of them are given up
   size_t arena_bytes_ = 0;
   size_t next_ = 0;
+  bool refuses_ = false;
   absl::flat_hash_map<std::string, size_t> placed_;  // content -> offset
   std::string sought_;                               // what Place looks for; kept for its memory
   // A copy of what was provided: the host's own may be gone or changed when an operator asks.

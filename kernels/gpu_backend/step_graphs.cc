@@ -50,8 +50,7 @@ absl::StatusOr<Graph> StepGraphs::Record(absl::FunctionRef<absl::Status()> issue
   return status;
 }
 
-absl::Status StepGraphs::Run(const std::string& key, absl::FunctionRef<absl::Status()> issue,
-                             absl::FunctionRef<void()> forget) {
+absl::Status StepGraphs::Run(const std::string& key, absl::FunctionRef<absl::Status()> issue) {
   {
     absl::MutexLock lock(&mu_);
     Entry& entry = Find(key);
@@ -63,7 +62,6 @@ absl::Status StepGraphs::Run(const std::string& key, absl::FunctionRef<absl::Sta
       } else {
         entry.refused = true;
         ++counts_.refused;
-        forget();
       }
     }
     if (entry.graph != nullptr) {
@@ -87,7 +85,7 @@ void StepGraphs::DropAll() {
 }
 
 bool StepGraphs::FreesLater(void* data) {
-  if (recorder_.load() != std::this_thread::get_id()) return false;
+  if (!recording()) return false;
   freed_while_recording_.push_back(data);
   return true;
 }

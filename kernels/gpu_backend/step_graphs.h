@@ -39,9 +39,11 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   ~StepGraphs() { DropAll(); }
 
-  // `issue` launches the step and changes nothing on the host; it may be called twice, the first time in vain, after
-  // which `forget` is called: nothing of what was issued then has run.
-  absl::Status Run(const std::string& key, absl::FunctionRef<absl::Status()> issue, absl::FunctionRef<void()> forget);
+  // `issue` launches the step and changes nothing on the host; it may be called twice, the first time in vain.
+  absl::Status Run(const std::string& key, absl::FunctionRef<absl::Status()> issue);
+
+  // Whether the calling thread is issuing what is being recorded.
+  bool recording() const { return recorder_.load() == std::this_thread::get_id(); }
 
   // Waits for the stream, and gives all recordings up.
   void DropAll();

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -43,9 +44,12 @@ class Served {
     host_ = *HostBuffer::Make(*backend_, bytes);
   }
 
-  // Unless `staged`, only the rows are brought, and the arrays are left to the operators.
-  std::vector<float> Decode(std::vector<Rows>& rows, bool draft = false, bool staged = true) {
+  // Unless `staged`, only the rows are brought, and the arrays are left to the operators. Forks have base slots, and
+  // from the first fold on their own.
+  std::vector<float> Decode(std::vector<Rows>& rows, bool draft = false, bool staged = true,
+                            std::vector<int32_t>* base_slots = nullptr) {
     PackedRows packed(rows, problem_.weights(), problem_.pool().view());
+    if (base_slots != nullptr) packed.step.base_slots = base_slots->data();
     const size_t bytes = WholeLines(packed.x.size() * sizeof(float));
     std::memcpy(host_.data(), packed.x.data(), packed.x.size() * sizeof(float));
     EXPECT_EQ(backend_->UseThread(), absl::OkStatus());
@@ -54,7 +58,8 @@ class Served {
                                           .bytes = bytes,
                                           .batch = packed.step.batch,
                                           .token_counts = packed.token_counts.data(),
-                                          .log_lengths = packed.log_lengths.data()})
+                                          .log_lengths = packed.log_lengths.data(),
+                                          .base_slots = packed.step.base_slots})
                      : backend_->StagePiece(in_.data(), host_.data(), bytes),
               absl::OkStatus());
     packed.step.hidden_states = in_.floats();
@@ -64,8 +69,10 @@ class Served {
     EXPECT_EQ(backend_->CopyOut(packed.y.data(), out_.data(), packed.y.size() * sizeof(float)), absl::OkStatus());
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].slot < 0 || draft) continue;
+      const auto tokens = packed.step.batch.length(static_cast<int32_t>(i));
+      if (base_slots != nullptr && rows[i].log_length + tokens >= kLogCapacity) (*base_slots)[i] = rows[i].slot;
       rows[i].log_length = packed.log_lengths[i];
-      rows[i].token_count += packed.step.batch.length(static_cast<int32_t>(i));
+      rows[i].token_count += tokens;
     }
     return packed.y;
   }
@@ -76,6 +83,44 @@ class Served {
     std::vector<float> all;
     for (int32_t i = 0; i < kSlots; ++i) Append({problem_.pool().slot(i).begin(), problem_.pool().slot(i).end()}, all);
     return all;
+  }
+
+  // All but the base: what a fork copies.
+  void CopyLog(int32_t from, int32_t to) {
+    EXPECT_EQ(backend_->Synchronize(), absl::OkStatus());
+    const StatePoolView& pool = problem_.pool().view();
+    const std::vector<float> base = BaseOf(to);
+    std::memcpy(pool.slot(to), pool.slot(from), static_cast<size_t>(pool.layout.slot_bytes()));
+    std::memcpy(pool.base<float>(to, 0), base.data(), base.size() * sizeof(float));
+  }
+  std::vector<float> BaseOf(int32_t slot) {
+    EXPECT_EQ(backend_->Synchronize(), absl::OkStatus());
+    const StatePoolView& pool = problem_.pool().view();
+    const float* base = pool.base<float>(slot, 0);
+    return {base, base + pool.layout.dims().state_elements()};
+  }
+  void Fill(int32_t slot, float value) {
+    EXPECT_EQ(backend_->Synchronize(), absl::OkStatus());
+    const StatePoolView& pool = problem_.pool().view();
+    std::fill_n(pool.base<float>(slot, 0), pool.layout.dims().state_elements(), value);
+  }
+  // A step that says that it needs the batch's arrays, and folds by others.
+  void FoldBetweenStages(int32_t from, int32_t to) {
+    const std::array<int32_t, 2> cu_seqlens = {0, 1};
+    const std::array<int32_t, 1> slots = {0};
+    const std::array<int32_t, 1> no_log = {0};
+    const PackedBatch batch{.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = slots.data()};
+    EXPECT_EQ(backend_->UseThread(), absl::OkStatus());
+    EXPECT_EQ(backend_->StageIn({.device = in_.data(), .host = host_.data(), .bytes = 64, .batch = batch}),
+              absl::OkStatus());
+    EXPECT_EQ(
+        backend_->IssueOrReplay(
+            {.key = "fold", .batch = batch},
+            [&] {
+              return backend_->MaterializeState(
+                  {.pool = problem_.pool().view(), .count = 1, .src = &from, .dst = &to, .log_lengths = no_log.data()});
+            }),
+        absl::OkStatus());
   }
 
   GpuGraphCounts counts() { return GpuGraphCountsOf(*backend_); }
@@ -96,10 +141,13 @@ struct Pair {
   Random random{51};
 
   // `lengths` tokens of each of the rows; both sides have rows of their own, alike.
-  void Step(std::vector<Rows>& rows, const std::vector<int64_t>& lengths, bool draft = false) {
+  void Step(std::vector<Rows>& rows, const std::vector<int64_t>& lengths, bool draft = false,
+            std::vector<int32_t>* base_slots = nullptr) {
     for (size_t i = 0; i < rows.size(); ++i) rows[i].x = random.Normal(lengths[i] * replayed.hidden_size());
     std::vector<Rows> others = rows;
-    EXPECT_TRUE(BitEqual(replayed.Decode(rows, draft), launched.Decode(others, draft)));
+    std::vector<int32_t> bases = base_slots != nullptr ? *base_slots : std::vector<int32_t>();
+    const std::vector<float> output = replayed.Decode(rows, draft, /*staged=*/true, base_slots);
+    EXPECT_TRUE(BitEqual(output, launched.Decode(others, draft, /*staged=*/true, base_slots ? &bases : nullptr)));
     EXPECT_TRUE(BitEqual(replayed.States(), launched.States()));
     for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].log_length, others[i].log_length);
   }
@@ -122,6 +170,37 @@ TEST(StepGraphs, ReplayedStepsHaveTheBitsAndLengthsOfLaunchedOnes) {
   EXPECT_EQ(counts.refused, 0);
   EXPECT_GT(counts.replayed, 110);
   EXPECT_EQ(pair.launched.counts().replayed, 0);
+}
+
+TEST(StepGraphs, ForksAreReplayedFromTheirParentsBasesAndFromTheirOwn) {
+  Pair pair;
+  std::vector<Rows> parents = {{.slot = 0}, {.slot = 1}};
+  for (int i = 0; i < 18; ++i) pair.Step(parents, {1, 1});
+  for (Served* served : {&pair.replayed, &pair.launched}) served->CopyLog(/*from=*/0, /*to=*/2);
+  for (Served* served : {&pair.replayed, &pair.launched}) served->CopyLog(/*from=*/0, /*to=*/3);
+  const int64_t before = pair.replayed.counts().replayed;
+  std::vector<Rows> forks = {parents[0], parents[0]};
+  std::vector<int32_t> base_slots = {0, 0};
+  for (int i = 0; i < 2; ++i) forks[i].slot = 2 + i;
+  for (int i = 0; i < 40 && !HasFailure(); ++i) {
+    SCOPED_TRACE(i);
+    pair.Step(forks, {1, 1}, /*draft=*/false, &base_slots);
+  }
+  EXPECT_EQ(base_slots, (std::vector<int32_t>{2, 3}));
+  EXPECT_GT(pair.replayed.counts().replayed, before + 30);
+}
+
+// A recording would send what the array held then, for good.
+TEST(StepGraphs, AStepThatSendsAnArrayOfItsOwnIsLaunched) {
+  Served served(GpuGraphs::kOn);
+  for (int i = 0; i < 6; ++i) {
+    SCOPED_TRACE(i);
+    served.Fill(3, static_cast<float>(i + 1));
+    served.FoldBetweenStages(/*from=*/3, /*to=*/1 + i % 2);
+    EXPECT_EQ(served.BaseOf(1 + i % 2), served.BaseOf(3));
+  }
+  EXPECT_EQ(served.counts().refused, 1);
+  EXPECT_EQ(served.counts().replayed, 0);
 }
 
 TEST(StepGraphs, NothingIsReplayedFromMemoryThatHasMoved) {
@@ -161,11 +240,6 @@ class StepGraphsAlone : public testing::Test {
   alignas(16) float values_[8] = {};
   const gpu::Stream stream_ = *gpu::MakeStream(0);
   StepGraphs graphs_{stream_};
-  int forgotten_ = 0;
-
-  absl::Status Run(const std::string& key, absl::FunctionRef<absl::Status()> issue) {
-    return graphs_.Run(key, issue, [this] { ++forgotten_; });
-  }
 };
 
 TEST_F(StepGraphsAlone, WhatCannotBeRecordedIsLaunched) {
@@ -179,13 +253,12 @@ TEST_F(StepGraphsAlone, WhatCannotBeRecordedIsLaunched) {
   };
   for (int i = 0; i < 6; ++i) {
     std::fill_n(values_, 8, 1.0f);
-    EXPECT_EQ(Run("key", issue), absl::OkStatus());
+    EXPECT_EQ(graphs_.Run("key", issue), absl::OkStatus());
     EXPECT_EQ(gpu::SynchronizeStream(stream_), absl::OkStatus());
     EXPECT_EQ(values_[7], 0.0f);
   }
   EXPECT_EQ(graphs_.counts().refused, 1);
   EXPECT_EQ(graphs_.counts().replayed, 0);
-  EXPECT_EQ(forgotten_, 1);
   EXPECT_EQ(issued, 7) << "one in vain";
 }
 
@@ -198,14 +271,14 @@ TEST_F(StepGraphsAlone, TheMeasurementAtTheStartRunsWhatItRecords) {
 
 TEST_F(StepGraphsAlone, AnErrorOfAStepIsItsCallers) {
   const auto issue = [] { return absl::InvalidArgumentError("a bad step"); };
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(Run("key", issue), absl::InvalidArgumentError("a bad step"));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(graphs_.Run("key", issue), absl::InvalidArgumentError("a bad step"));
 }
 
 TEST_F(StepGraphsAlone, KeepsTheKeysThatWereUsedLast) {
   const auto issue = [&] { return FillZeroGpu(values_, sizeof(values_), stream_); };
   for (int round = 0; round < 4; ++round) {
-    for (int key = 0; key < 600; ++key) EXPECT_EQ(Run(std::to_string(key), issue), absl::OkStatus());
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(Run("often", issue), absl::OkStatus());
+    for (int key = 0; key < 600; ++key) EXPECT_EQ(graphs_.Run(std::to_string(key), issue), absl::OkStatus());
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(graphs_.Run("often", issue), absl::OkStatus());
   }
   EXPECT_EQ(graphs_.counts().recorded, 4) << "600 keys in turn push one another out, and `often` with them";
   EXPECT_EQ(graphs_.counts().replayed, 8);

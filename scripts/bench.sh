@@ -39,11 +39,13 @@ trap 'rm -rf "${work}"' EXIT
 
 note "kernels against the machine's limits"
 "${bench}" kernel --backend="${backend}" --repeat="${REPEAT:-15}" --json="${work}/run.json"
+"${bench}" kernel --backend="${backend}" --repeat="${REPEAT:-15}" --state-dtype=bf16 --filter='^(decode_deferred|layer_decode)/' \
+  --json="${work}/bf16.json"
 note "kernels beside other projects'"
 peers=()
 if "${python}" scripts/bench_peers.py --bench="${bench}" --backend="${backend}" --rounds="${PEER_ROUNDS:-5}" \
     --filter='^(decode_(deferred|hot)|prefill_chunk|layer_(decode|prefill))' --test-backend-ops="${ops}" --json="${work}/peers.json"; then
-  peers=("${work}/peers.json")
+  peers=(--peers "${work}/peers.json")
 fi
-python3 scripts/performance_page.py --add "${name:-${backend}}" "${work}/run.json" "${peers[@]}"
+python3 scripts/performance_page.py --add "${name:-${backend}}" "${work}/run.json" "${work}/bf16.json" "${peers[@]}"
 python3 scripts/performance_page.py --write

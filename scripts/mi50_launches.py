@@ -190,16 +190,15 @@ def launches(machine):
 # ---- measured on an H200
 
 # Kernels that have changed since the run in docs/performance/h200.json, or that it does not time alone: a commit's body.
-WALK_COMMIT, TILES_COMMIT, SPLIT_COMMIT = "61d7227", "a2f20fb", "d5c1696"
+WALK_COMMIT, SPLIT_COMMIT = "61d7227", "d5c1696"
 SAME, REPLACED = "the same source", "the same source, replaced there since"
-EARLIER, TILES32, OTHER = "an earlier form of it", "the same source, tiles half as wide", "another kernel there"
+TILES32, OTHER = "the same source, tiles half as wide", "another kernel there"
 
 
 def measured():
     """(kernel, case, launches, us, source, remark)"""
     run = json.loads(RUN.read_text(encoding="utf-8"))
     kept, u = run["commit"], H200.units
-    old = kept == WALK_COMMIT
     rows = []
 
     def add(kernel, case, name, launch, remark=SAME):
@@ -208,23 +207,17 @@ def measured():
 
     for b in (1, 8, 32, 128, 512):
         streamed = b * HV >= 4 * u
-        add("decode", f"B = {b}", f"decode_deferred/B={b}", [decode(b, u)], OTHER if streamed and not old else SAME)
+        add("decode", f"B = {b}", f"decode_deferred/B={b}", [decode(b, u)], OTHER if streamed else SAME)
     for t in (64, 512, 4096):
         add("scan", f"T = {t:,}", f"prefill_scan/T={t}", [scan(t, u)])
     rows += [("chunk prepare", "T = 4,096", [prepare(4096)], 107, WALK_COMMIT + ", counters", SAME),
              ("chunk walk", "T = 4,096", [walk(4096)], 1273, WALK_COMMIT + ", counters", REPLACED),
              ("chunk walk", "T = 512, with prepare", [prepare(512), walk(512)], 174.4, WALK_COMMIT, REPLACED)]
-    for r, us, remark in ((1, 12.4, EARLIER), (8, 21.6, EARLIER), (32, 48.0, TILES32), (128, 155.3, OTHER), (512, 448.7, OTHER),
-                          (2048, 1749, OTHER)):
-        launch = [projection(r, (CHANNELS,), D, "projection")]
-        if old:
-            rows.append(("projection", rows_of(r), launch, us, TILES_COMMIT, remark))
-        else:
-            add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}", launch,
-                SAME if remark == EARLIER else remark)
+    for r, remark in ((1, SAME), (8, SAME), (32, TILES32), (128, OTHER), (512, OTHER), (2048, OTHER)):
+        add("projection", rows_of(r), f"projection_{'row_stable' if r <= 128 else 'sequence_gemm'}/BF16/rows={r}",
+            [projection(r, (CHANNELS,), D, "projection")], remark)
     for b in (1, 32, 128):
-        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0],
-            "projections of before " + TILES_COMMIT if old else SAME)
+        add("layer", f"decode, B = {b}", f"layer_decode/BF16/B={b}", layer(b, 0, u)[0])
     return rows
 
 

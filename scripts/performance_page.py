@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """docs/performance.md and its plots, from the runs kept in docs/performance/.
 
-  performance_page.py --add NAME RUN.json [PEERS.json]   keep a run of `gdn_bench kernel --json` (and of bench_peers.py)
+  performance_page.py --add NAME RUN.json.. [--peers PEERS.json]
+                                                         keep runs of `gdn_bench kernel --json` (and of bench_peers.py); the
+                                                         first says what the machine is
   performance_page.py --write                            write the page and the plots anew
   performance_page.py --check                            exit 1 where they are not what the kept runs say
 
@@ -30,10 +32,11 @@ def rounded(value):
     return float(f"{value:.5g}")
 
 
-def keep(name, run_file, peers_file):
-    run = json.loads(pathlib.Path(run_file).read_text(encoding="utf-8"))
+def keep(name, run_files, peers_file):
+    runs = [json.loads(pathlib.Path(file).read_text(encoding="utf-8")) for file in run_files]
+    run = runs[0]
     cases = {}
-    for case in run["cases"]:
+    for case in (case for each in runs for case in each["cases"]):
         cases[case["name"]] = {
             "us": [rounded(case["time_us"][key]) for key in ("median", "p10", "p90")],
             "of_limit": [rounded(case["fraction_of_limit"][key]) for key in ("median", "p10", "p90")],
@@ -162,6 +165,24 @@ def machine_of(run):
     return f"{backend['device']}, {backend['threads']} threads"
 
 
+# How much longer a token takes far from a session's beginning.
+FLAT = (("a prefill's token, in {} tokens and in {}", "prefill_long/T=", True),
+        ("a decode's token, after {} tokens and after {}", "decode_at/position=", False))
+
+
+def flat_lines(cases):
+    out = []
+    for words, prefix, share in FLAT:
+        points = sorted((int(case[len(prefix):]), row["us"][0]) for case, row in cases.items()
+                        if case.startswith(prefix) and "/" not in case[len(prefix):])
+        if len(points) < 2:
+            continue
+        (near, first), (far, last) = points[0], points[-1]
+        first, last = (first / near, last / far) if share else (first, last)
+        out.append(f"- {words.format(f'{near:,}', f'{far:,}')}: {first:.3g} and {last:.3g} us, {last / first:.3f} times as long")
+    return ["Flat in length:", "", *out, ""] if out else []
+
+
 def section(name, run):
     limits = run["limits"]
     out = [f"## {name}", "",
@@ -180,6 +201,7 @@ def section(name, run):
                 out.append(f"| `{case}` | {peer} | {row['ours_us']:,.1f} | {row['time_us']:,.1f} | {row['ratio']:.2f} | "
                            + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|"))
         out.append("")
+    out += flat_lines(run["cases"])
     out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound |", "|---|--:|--:|--:|--:|---|"]
     for case, row in run["cases"].items():
         us, share = row["us"], row["of_limit"]
@@ -208,11 +230,12 @@ def main():
     group.add_argument("--add", nargs="+", metavar="ARGUMENT")
     group.add_argument("--write", action="store_true")
     group.add_argument("--check", action="store_true")
+    parser.add_argument("--peers", metavar="FILE")
     options = parser.parse_args()
     if options.add:
-        if not 2 <= len(options.add) <= 3:
-            parser.error("--add takes NAME RUN.json [PEERS.json]")
-        keep(options.add[0], options.add[1], options.add[2] if len(options.add) == 3 else None)
+        if len(options.add) < 2:
+            parser.error("--add takes NAME RUN.json..")
+        keep(options.add[0], options.add[1:], options.peers)
         return
     wrong = [path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if options.write:

@@ -1,4 +1,5 @@
 // The delta rule alone: decode (deferred, and in place through the scan of one token) and prefill (scan, chunked).
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,9 @@ constexpr int32_t kManySequences = 8;
 constexpr int32_t kManySequencesTokens = 4096;
 constexpr int32_t kOtherDecodeBatch = 32;
 constexpr int32_t kOtherPrefillTokens = 1024;
+constexpr int32_t kSegmentTokens = 4096;  // a call of a long prefill
+constexpr int32_t kLongTokens[] = {4096, 262144};
+constexpr int32_t kPositions[] = {1, 1000000};  // tokens of a session so far
 constexpr int32_t kDecodeInputRows = 1024;  // steps take different rows, so that no state settles on one key
 constexpr float kLargestLogDecay = -0.001f;
 constexpr float kSmallestLogDecay = -0.1f;
@@ -156,6 +160,42 @@ absl::StatusOr<PreparedCase> PreparePrefill(const CaseSetting& setting, const La
                       .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
 }
 
+// A session from its beginning, by calls as the server makes them.
+absl::Status RunLong(Backend& backend, Fixture& fixture, int32_t tokens) {
+  GDN_RETURN_IF_ERROR(backend.ZeroSlot(fixture.pool.view, fixture.slots[0]));
+  for (int32_t done = 0; done < tokens; done += kSegmentTokens) {
+    fixture.cu_seqlens[1] = std::min(kSegmentTokens, tokens - done);
+    GDN_RETURN_IF_ERROR(fixture.Run(backend));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PreparedCase> PrepareLongPrefill(const CaseSetting& setting, const LayerDims& dims, int32_t tokens) {
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(setting, dims, Form::kChunk, /*groups=*/1, /*batch=*/1, kSegmentTokens,
+                                                 /*rows=*/kSegmentTokens, /*hot=*/false));
+  const Cost cost = PrefillCost(dims, /*sequences=*/1, tokens, setting.state_dtype);
+  return PreparedCase{.cost = cost,
+                      .working_set_bytes = cost.bytes_read + cost.bytes_written,
+                      .run = [=, &backend = setting.backend] { return RunLong(backend, *fixture, tokens); }};
+}
+
+// Hot decodes of a session that has come so far.
+absl::StatusOr<PreparedCase> PrepareDecodeAt(const CaseSetting& setting, const LayerDims& dims, int32_t position) {
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeFixture(setting, dims, Form::kChunk, /*groups=*/1, /*batch=*/1, kSegmentTokens,
+                                                 /*rows=*/kSegmentTokens, /*hot=*/true));
+  GDN_RETURN_IF_ERROR(RunLong(setting.backend, *fixture, position));
+  fixture->form = Form::kDeferredDecode;
+  fixture->groups = kLogCapacity;
+  fixture->slots.assign(kLogCapacity, fixture->slots[0]);
+  fixture->cu_seqlens[1] = 1;
+  fixture->log_lengths.clear();
+  for (int32_t group = 0; group < kLogCapacity; ++group) fixture->log_lengths.push_back(group);
+  return PreparedCase{.cost = DecodeDeferredCost(dims, /*batch=*/1, setting.state_dtype),
+                      .steps = kLogCapacity,
+                      .working_set_bytes = static_cast<double>(dims.state_elements() * DTypeSize(setting.state_dtype)),
+                      .run = [fixture, &backend = setting.backend] { return fixture->Run(backend); }};
+}
+
 KernelCase DecodeCase(const std::string& name, const LayerDims& dims, Form form, int32_t batch, bool hot) {
   return {absl::StrCat(name, "B=", batch),
           [=](const CaseSetting& setting) { return PrepareDecode(setting, dims, form, batch, hot); }};
@@ -188,6 +228,14 @@ std::vector<KernelCase> OperatorCases(CaseList list) {
   }
   if (gpu) {
     cases.push_back(PrefillCase("prefill_chunk/", dims, Form::kChunk, kManySequences, kManySequencesTokens));
+  }
+  for (const int32_t tokens : kLongTokens) {
+    cases.push_back({absl::StrCat("prefill_long/T=", tokens),
+                     [=](const CaseSetting& setting) { return PrepareLongPrefill(setting, dims, tokens); }});
+  }
+  for (const int32_t position : kPositions) {
+    cases.push_back({absl::StrCat("decode_at/position=", position),
+                     [=](const CaseSetting& setting) { return PrepareDecodeAt(setting, dims, position); }});
   }
   for (const OtherDims& other : kOtherDims) {
     cases.push_back(DecodeCase(absl::StrCat("decode_deferred/", other.name), other.dims, Form::kDeferredDecode,

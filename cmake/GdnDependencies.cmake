@@ -7,7 +7,9 @@ find_package(OpenSSL REQUIRED)  # gRPC's, for HMAC
 find_package(spdlog CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
+if(NOT GDN_FUZZ)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
+endif()
 find_package(benchmark CONFIG REQUIRED)
 find_package(Boost REQUIRED COMPONENTS context)  # fibers of the SIMT executor
 # Not dnnl's own CMake config: it asks for OpenCL's development files, which nothing here uses.
@@ -23,7 +25,7 @@ if(NOT TARGET gdn::hiredis)
   set_target_properties(gdn::hiredis PROPERTIES IMPORTED_LOCATION ${HIREDIS_LIBRARY})
 endif()
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
-if(GDN_BUILD_TESTS)
+if(GDN_BUILD_TESTS AND NOT GDN_FUZZ)
   find_package(GTest REQUIRED)
   include(GoogleTest)
 endif()

@@ -4,7 +4,7 @@
 #   scripts/test.sh [--preset cpu|asan|tsan|hip-gfx906] [--keep-going] [--full] [-- CTEST_ARGS...]
 #
 # Without --preset: cpu, which also runs every GPU kernel on the host executor, then hip-gfx906, whose programs are built and
-# whose resource table is checked.
+# whose resource table is checked; then, where clang and its libFuzzer are installed, 60 s of fuzzing (scripts/fuzz.sh).
 # --full also lints deploy/, builds both container images and runs them (scripts/full_checks.sh; as root).
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
 # memory), TEST_JOBS tests at a time (default 2), CCACHE_DIR where compiled objects are kept.
@@ -12,15 +12,16 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 presets=(cpu hip-gfx906)
+fuzz=true
 keep_going=()
 full=false
 while (( $# > 0 )); do
   case "$1" in
-    --preset) [[ $# -ge 2 ]] || die "--preset needs a name"; presets=("$2"); shift ;;
-    --preset=*) presets=("${1#*=}") ;;
+    --preset) [[ $# -ge 2 ]] || die "--preset needs a name"; presets=("$2"); fuzz=false; shift ;;
+    --preset=*) presets=("${1#*=}"); fuzz=false ;;
     --keep-going) keep_going=(-- -k 0) ;;
     --full) full=true ;;
     --) shift; break ;;
@@ -73,6 +74,13 @@ for preset in "${presets[@]}"; do
 done
 (( ${#presets[@]} == 1 )) ||
   echo "test.sh: presets ${presets[*]}: $( ((rc == 0)) && echo passed || echo FAILED); total ${SECONDS} s"
+if "${fuzz}" && (( rc == 0 )); then
+  if scripts/fuzz.sh --available; then
+    scripts/fuzz.sh 60 || rc=$?
+  else
+    note "no fuzzing: clang and its libFuzzer are not installed; the corpora were run as tests"
+  fi
+fi
 if "${full}" && (( rc == 0 )); then
   scripts/full_checks.sh || rc=$?
   echo "test.sh: full: $( ((rc == 0)) && echo passed || echo FAILED); total ${SECONDS} s"

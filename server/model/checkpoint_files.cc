@@ -28,6 +28,24 @@ bool IsPlainFileName(const std::string& name) {
 
 }  // namespace
 
+absl::StatusOr<std::map<std::string, std::string>> ParseCheckpointIndex(std::string_view text,
+                                                                        const std::string& path) {
+  const Json index = Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return InvalidIndex(path, "is not an index; expected a JSON object with the object 'weight_map'");
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, shard] : index["weight_map"].items()) {
+    if (!shard.is_string() || !IsPlainFileName(shard.get_ref<const std::string&>())) {
+      return InvalidIndex(
+          path, StrCat("places tensor '", tensor, "' in ", shard.dump(-1, ' ', true, Json::error_handler_t::replace),
+                       "; expected the name of a file in the same folder"));
+    }
+    files.emplace(tensor, shard.get_ref<const std::string&>());
+  }
+  return files;
+}
+
 absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const std::string& directory) {
   CheckpointFiles files(directory);
   auto single = SafetensorsFile::Open(StrCat(directory, "/", kSingleFile));
@@ -37,31 +55,15 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const std::string& directo
     return files;
   }
   if (!absl::IsNotFound(single.status())) return single.status();
-  const absl::Status status = files.ReadIndex(StrCat(directory, "/", kIndexFile));
-  if (absl::IsNotFound(status)) {
+  const std::string index = StrCat(directory, "/", kIndexFile);
+  const auto file = MappedFile::Open(index);
+  if (absl::IsNotFound(file.status())) {
     return absl::NotFoundError(StrCat("'", directory, "' has neither ", kSingleFile, " nor ", kIndexFile,
                                       "; expected a Hugging Face checkpoint folder with safetensors weights"));
   }
-  if (!status.ok()) return status;
+  GDN_RETURN_IF_ERROR(file.status());
+  GDN_ASSIGN_OR_RETURN(files.tensors_, ParseCheckpointIndex(file->bytes(), index));
   return files;
-}
-
-absl::Status CheckpointFiles::ReadIndex(const std::string& path) {
-  GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  const std::string_view text = file.bytes();
-  const Json index = Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    return InvalidIndex(path, "is not an index; expected a JSON object with the object 'weight_map'");
-  }
-  for (const auto& [tensor, shard] : index["weight_map"].items()) {
-    if (!shard.is_string() || !IsPlainFileName(shard.get_ref<const std::string&>())) {
-      return InvalidIndex(
-          path, StrCat("places tensor '", tensor, "' in ", shard.dump(-1, ' ', true, Json::error_handler_t::replace),
-                       "; expected the name of a file in the same folder"));
-    }
-    tensors_.emplace(tensor, shard.get_ref<const std::string&>());
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> CheckpointFiles::Tensor(const std::string& name) {

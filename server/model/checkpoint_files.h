@@ -11,12 +11,17 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/safetensors.h"
 
 namespace gdn {
+
+// The file that holds each tensor, as an index (model.safetensors.index.json) says. INVALID_ARGUMENT (INVALID_SPEC)
+// with `path` in the message where it is damaged, or names anything but plain files.
+absl::StatusOr<std::map<std::string, std::string>> ParseCheckpointIndex(std::string_view text, const std::string& path);
 
 class CheckpointFiles {
  public:
@@ -36,7 +41,6 @@ class CheckpointFiles {
 
  private:
   explicit CheckpointFiles(std::string directory) : directory_(std::move(directory)) {}
-  absl::Status ReadIndex(const std::string& path);
 
   std::string directory_;
   std::map<std::string, std::string> tensors_;

@@ -1,0 +1,226 @@
+// Writes the corpus that the fuzz targets begin from, a folder a target: make_fuzz_seeds FOLDER. The same files in
+// every run, but for what is random in a state file (its snapshot's id, its times).
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/hash.h"
+#include "base/safetensors.h"
+#include "gdn/v1/step.pb.h"
+#include "state_store/state_file/parse.h"
+#include "state_store/tiers/redis_folder.h"
+#include "tests/state_store/test_image.h"
+
+namespace gdn {
+namespace {
+
+class Corpus {
+ public:
+  explicit Corpus(std::string folder) : folder_(std::move(folder)) {}
+  void Add(const std::string& target, const std::string& name, const std::string& bytes) const {
+    std::filesystem::create_directories(folder_ + "/" + target);
+    std::ofstream(folder_ + "/" + target + "/" + name, std::ios::binary) << bytes;
+  }
+
+ private:
+  const std::string folder_;
+};
+
+// As Input::Field of fuzz_target.h takes it.
+std::string Field(const std::string& bytes) {
+  return std::string{static_cast<char>(bytes.size() & 0xff), static_cast<char>(bytes.size() >> 8)} + bytes;
+}
+
+// One layer with a log, of the smallest dimensions that have every part.
+TestSession SmallSession() {
+  constexpr LayerDims kSmall{
+      .key_heads = 1, .value_heads = 2, .key_dim = 2, .value_dim = 3, .conv_width = 3, .hidden_size = 4};
+  Random random(3);
+  TestSession session;
+  session.header.dims = kSmall;
+  session.header.id = "s";
+  session.header.layers = {0, 1};
+  session.layers = {MakeLayer(kSmall, 0, {.token_count = 2}, random),
+                    MakeLayer(kSmall, 1, {.token_count = 5, .log_length = 2, .draft_length = 1}, random)};
+  session.layers[1].reply = MakeReply("id", "reply");
+  return session;
+}
+
+void AddStateFiles(const Corpus& corpus) {
+  TestMemory memory;
+  TestSession session = SmallSession();
+  const std::string full = Encode(session, memory.host, {.include_owner = true});
+  corpus.Add("state_file", "small", full);
+  corpus.Add("state_file", "operator", Encode(MakeOperatorSession(), memory.host, {.include_recurrent_state = true}));
+  corpus.Add("state_file", "bf16",
+             Encode(session, memory.host, {.include_recurrent_state = true, .recurrent_state_dtype = DType::kBF16}));
+  session.layers.clear();
+  corpus.Add("state_file", "no_layers", Encode(session, memory.host, {.include_owner = true}));
+  // Of another tool: no checksums, no log.
+  const std::string dims =
+      R"({"key_heads":1,"value_heads":1,"key_dim":1,"value_dim":2,"conv_width":0,"hidden_size":0})";
+  const std::string state(8, '\0');
+  const std::vector<RawTensor> tensors = {
+      {.name = "layer.0.recurrent_state", .dtype = "F32", .shape = {1, 1, 2}, .data = state}};
+  const auto header = SafetensorsHeader(tensors, {{"format", "gdn.state"},
+                                                  {"format_version", "1"},
+                                                  {"dims", dims},
+                                                  {"layer_count", "1"},
+                                                  {"layer.0", R"({"token_count":3})"}});
+  corpus.Add("state_file", "foreign", *header + state);
+
+  session = SmallSession();
+  const auto parsed = ParseStateFile(full);
+  session.layers[0].has_base = false;
+  corpus.Add(
+      "state_delta", "one_base_left_out",
+      Field(full) + Encode(session, memory.host, {.include_owner = true, .base_snapshot_id = parsed->snapshot_id}));
+  corpus.Add("state_delta", "not_a_delta", Field(full) + full);
+
+  corpus.Add("safetensors", "state_file", full);
+  corpus.Add("safetensors", "header_alone", header->substr(0, *SafetensorsHeaderEnd(*header)));
+  const std::string data(19, '\1');
+  const std::string_view view = data;
+  const std::vector<RawTensor> all = {{.name = "a", .dtype = "F32", .shape = {2}, .data = view.substr(0, 8)},
+                                      {.name = "b", .dtype = "BF16", .shape = {2, 1}, .data = view.substr(8, 4)},
+                                      {.name = "c", .dtype = "F16", .shape = {}, .data = view.substr(12, 2)},
+                                      {.name = "d", .dtype = "F4", .shape = {4}, .data = view.substr(14, 2)},
+                                      {.name = "e", .dtype = "F6_E2M3", .shape = {4}, .data = view.substr(16, 3)},
+                                      {.name = "f", .dtype = "I64", .shape = {0, 7}, .data = {}}};
+  corpus.Add("safetensors", "dtypes", *SafetensorsHeader(all, {{"format", "pt"}}) + data);
+
+  // A whole state as Redis has it: the manifest, its only chunk.
+  const RedisManifest manifest{.version = "v",
+                               .bytes = static_cast<int64_t>(full.size()),
+                               .chunk_bytes = 65536,
+                               .xxh3 = HashBytes(full).ToHex()};
+  const auto bulk = [](const std::string& text) { return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n"; };
+  const std::string load(1, '\0'), describe(1, '\1'), list(1, '\2');
+  corpus.Add("redis_replies", "load", load + bulk(manifest.ToJson()) + bulk(full));
+  corpus.Add("redis_replies", "load_nothing", load + "$-1\r\n");
+  corpus.Add("redis_replies", "load_missing_chunk", load + bulk(manifest.ToJson()) + "$-1\r\n");
+  corpus.Add("redis_replies", "describe", describe + bulk(manifest.ToJson()) + bulk(full.substr(0, 8)) + bulk(full));
+  corpus.Add("redis_replies", "list",
+             list + "*2\r\n$1\r\n0\r\n*1\r\n" + bulk("gdn:{/s}") + "*2\r\n" + bulk("state") + bulk("checkpoint:c") +
+                 bulk(manifest.ToJson()) + bulk(full.substr(0, 8)) + bulk(full) + "$-1\r\n");
+  corpus.Add("redis_manifest", "manifest", std::string(1, '\0') + manifest.ToJson());
+  corpus.Add(
+      "redis_manifest", "chunks_of_a_byte",
+      std::string(1, '\0') + RedisManifest{.version = "v", .bytes = int64_t{1} << 42, .chunk_bytes = 1}.ToJson());
+}
+
+void AddRedis(const Corpus& corpus) {
+  corpus.Add("redis_replies", "list_names_nothing", "\2*2\r\n$1\r\n0\r\n*1\r\n$-1\r\n");
+  corpus.Add("redis_replies", "list_names_a_number", "\2*2\r\n$1\r\n0\r\n*1\r\n:5\r\n");
+  corpus.Add("redis_replies", "list_names_too_short", "\2*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n");
+  corpus.Add("redis_replies", "list_has_no_fields", "\2*2\r\n$1\r\n0\r\n*1\r\n$8\r\ngdn:{/s}\r\n*2\r\n$-1\r\n:3\r\n");
+  corpus.Add("redis_replies", "take", "\3*2\r\n:4\r\n$3\r\na b\r\n");
+  corpus.Add("redis_replies", "secret", "\4:1\r\n$6\r\nsecret\r\n");
+  corpus.Add("redis_replies", "claim", "\5-FENCED other\r\n");
+  corpus.Add("redis_replies", "claim_set_back", "\5-FENCED nobody\r\n+OK\r\n");
+  corpus.Add("redis_replies", "erase", "\6+OK\r\n");
+  corpus.Add("redis_replies", "out_of_memory", "\6-OOM command not allowed\r\n");
+  corpus.Add("redis_manifest", "endpoint", "\1redis://user:p%41ss@[::1]:6379/3");
+  corpus.Add("redis_manifest", "socket", "\1unix:/run/redis");
+  corpus.Add("redis_manifest", "host", "\1host:6379");
+}
+
+void AddTexts(const Corpus& corpus) {
+  const std::string config =
+      R"("hidden_size":16,"num_hidden_layers":4,"linear_num_key_heads":2,"linear_num_value_heads":4,)"
+      R"("linear_key_head_dim":8,"linear_value_head_dim":4,"linear_conv_kernel_dim":4,"rms_norm_eps":1e-6,)"
+      R"("hidden_act":"silu")";
+  corpus.Add("model_config", "interval", R"({"model_type":"qwen3_next","full_attention_interval":2,)" + config + "}");
+  corpus.Add("model_config", "nested",
+             R"({"model_type":"qwen3_5_moe","text_config":{"model_type":"qwen3_5_moe_text","layer_types":)"
+             R"(["linear_attention","full_attention","linear_attention","full_attention"],)" +
+                 config + "}}");
+  corpus.Add(
+      "checkpoint_index", "two_shards",
+      R"({"metadata":{"total_size":3},"weight_map":{"a.weight":"model-1.safetensors","b":"model-2.safetensors"}})");
+  corpus.Add("checkpoint_index", "outside", R"({"weight_map":{"a":"../b","c":"d"}})");
+  const std::string digest(64, 'a');
+  corpus.Add("principals", "two",
+             R"({"principals":[{"name":"search","sha256":[")" + digest + R"("],"weight":2.5},)" +
+                 R"({"name":"chat","sha256":[")" + std::string(64, '0') + R"("]}]})");
+  corpus.Add("principals", "twice",
+             R"({"principals":[{"name":"a","sha256":[")" + digest + R"(",")" + digest + R"("]}]})");
+  corpus.Add("disk_folder", "incarnation", std::string(1, '\0') + "41\n");
+  corpus.Add("disk_folder", "incarnation_is_the_last_number", std::string(1, '\0') + "9223372036854775807\n");
+  corpus.Add("disk_folder", "clean", "\0011000");
+  corpus.Add("disk_folder", "secret", "\2c2VjcmV0");
+  corpus.Add("disk_folder", "owed", "\3disk\nredis");
+}
+
+void Fill(v1::Tensor* tensor, const std::vector<int64_t>& shape, bool shared = false) {
+  tensor->set_dtype(v1::DTYPE_F32);
+  int64_t bytes = 4;
+  for (const int64_t dim : shape) {
+    tensor->add_shape(dim);
+    bytes *= dim;
+  }
+  if (shared) {
+    tensor->mutable_shared()->set_region("r");
+    tensor->mutable_shared()->set_offset(64);
+    tensor->mutable_shared()->set_bytes(bytes);
+  } else {
+    tensor->set_data(std::string(static_cast<size_t>(bytes), '\0'));
+  }
+}
+
+void AddSteps(const Corpus& corpus) {
+  const std::string of_operator(1, '\0'), of_model(1, '\1');  // the dimensions, as step_wire_fuzz.cc has them
+  v1::PrefillRequest prefill;
+  prefill.set_session("sessions/s");
+  prefill.set_request_id("id");
+  v1::DeltaRuleInput* input = prefill.mutable_delta_rule();
+  Fill(input->mutable_q(), {2, 1, 2});
+  Fill(input->mutable_k(), {2, 1, 2});
+  Fill(input->mutable_v(), {2, 2, 3});
+  Fill(input->mutable_g(), {2, 2});
+  Fill(input->mutable_beta(), {2, 2});
+  corpus.Add("step_wire", "prefill_delta_rule", std::string(1, '\0') + of_operator + prefill.SerializeAsString());
+  v1::StreamPrefillRequest stream_prefill;
+  *stream_prefill.mutable_segment() = prefill;
+  corpus.Add("step_wire", "stream_prefill", "\2" + of_operator + stream_prefill.SerializeAsString());
+
+  v1::PrefillRequest hidden;
+  hidden.set_session("sessions/s");
+  Fill(hidden.mutable_hidden_states()->mutable_hidden_states(), {3, 5});
+  corpus.Add("step_wire", "prefill_hidden", std::string(1, '\0') + of_model + hidden.SerializeAsString());
+
+  v1::DecodeRequest decode;
+  decode.add_sessions("sessions/a");
+  decode.add_sessions("sessions/b");
+  v1::ProjectedInput* projected = decode.mutable_projected();
+  Fill(projected->mutable_mixed_qkv(), {2, 1, 10}, /*shared=*/true);
+  Fill(projected->mutable_z(), {2, 1, 6});
+  Fill(projected->mutable_b(), {2, 1, 2}, /*shared=*/true);
+  Fill(projected->mutable_a(), {2, 1, 2});
+  corpus.Add("step_wire", "decode_projected", "\1" + of_model + decode.SerializeAsString());
+  v1::DecodeRequest rows;
+  rows.add_sessions("sessions/a");
+  Fill(rows.mutable_hidden_states()->mutable_hidden_states(), {1, 1, 5}, /*shared=*/true);
+  corpus.Add("step_wire", "decode_shared", "\1" + of_model + rows.SerializeAsString());
+  v1::StreamDecodeRequest stream_decode;
+  *stream_decode.mutable_step() = rows;
+  corpus.Add("step_wire", "stream_decode", "\3" + of_model + stream_decode.SerializeAsString());
+}
+
+}  // namespace
+}  // namespace gdn
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    return EXIT_FAILURE;
+  }
+  const gdn::Corpus corpus(argv[1]);
+  gdn::AddStateFiles(corpus);
+  gdn::AddRedis(corpus);
+  gdn::AddTexts(corpus);
+  gdn::AddSteps(corpus);
+  return EXIT_SUCCESS;
+}

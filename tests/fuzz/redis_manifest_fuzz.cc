@@ -1,0 +1,39 @@
+// What is kept in Redis of a state beside its chunks, and where a Redis is: the first byte chooses.
+#include "state_store/tiers/redis_endpoint.h"
+#include "state_store/tiers/redis_folder.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace gdn {
+namespace {
+
+void ReadManifest(std::string_view text) {
+  const auto manifest = RedisManifest::Parse(text);
+  if (!manifest.has_value()) return;
+  GDN_FUZZ_CHECK(manifest->bytes > 0 && manifest->chunk_bytes > 0 && manifest->chunks() > 0, "numbers of no file");
+  // What a reader makes one by one must be countable.
+  GDN_FUZZ_CHECK(manifest->chunks() <= (int64_t{1} << 32), "more chunks than any file has");
+  const auto again = RedisManifest::Parse(manifest->ToJson());
+  GDN_FUZZ_CHECK(again.has_value() && again->bytes == manifest->bytes && again->chunks() == manifest->chunks(),
+                 "the manifest that was written is not the one that was read");
+}
+
+void ReadEndpoint(std::string_view text) {
+  const auto endpoint = ParseRedisEndpoint(text);
+  fuzz::CheckRefusal(endpoint.status());
+  if (!endpoint.ok()) return;
+  GDN_FUZZ_CHECK(!endpoint->unix_path.empty() || (!endpoint->host.empty() && endpoint->port > 0), "nowhere");
+  endpoint->ToString();
+}
+
+}  // namespace
+}  // namespace gdn
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  gdn::fuzz::Input input(data, size);
+  if (input.Byte() % 2 == 0) {
+    gdn::ReadManifest(input.Rest());
+  } else {
+    gdn::ReadEndpoint(input.Rest());
+  }
+  return 0;
+}

@@ -35,6 +35,8 @@ constexpr char kCleanName[] = "clean";
 constexpr char kIncarnationName[] = "incarnation";
 constexpr char kSecretName[] = "principal-key";
 constexpr size_t kMaxId = 128;
+// Against a file that lies: an epoch is made of the number, and nothing starts so often.
+constexpr int64_t kMostStarts = int64_t{1} << 40;
 
 bool IsId(const std::string& id) {
   return !id.empty() && id.size() <= kMaxId && std::ranges::all_of(id, [](unsigned char c) {
@@ -264,7 +266,7 @@ absl::StatusOr<int64_t> DiskFolder::NextIncarnation() const {
   int64_t incarnation = 0;
   const absl::StatusOr<std::string> file = ReadSmallFile(path);
   if (file.ok()) {
-    if (!absl::SimpleAtoi(AbslView(*file), &incarnation) || incarnation < 0) {
+    if (!absl::SimpleAtoi(AbslView(*file), &incarnation) || incarnation < 0 || incarnation > kMostStarts) {
       return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
                        StrCat("'", path, "' holds no number of starts; write one there that is higher than any before"),
                        {{"tier", "disk"}, {"path", path}});

@@ -54,6 +54,11 @@ constexpr std::string_view kCheckpoint = "checkpoint:";
 // Against a manifest that lies: no state comes near.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 42;
 
+// A string that Redis sent; "" for what is none, as no name is.
+std::string_view TextOf(const redisReply& reply) {
+  return reply.type == REDIS_REPLY_STRING ? std::string_view(reply.str, reply.len) : std::string_view();
+}
+
 // The manifest's field in the session's hash, and back into a checkpoint id.
 std::string ManifestField(const StateKey& key) {
   return key.checkpoint.empty() ? std::string(kState) : StrCat(kCheckpoint, key.checkpoint);
@@ -97,8 +102,9 @@ std::optional<RedisManifest> RedisManifest::Parse(std::string_view json) {
     if (!parsed.contains(name) || !parsed[name].is_number_integer()) return std::nullopt;
     *number = parsed[name].get<int64_t>();
   }
-  const auto possible = [](int64_t bytes) { return bytes >= 1 && bytes <= kMaxFileBytes; };
-  if (!possible(manifest.bytes) || !possible(manifest.chunk_bytes) || chunks != manifest.chunks()) return std::nullopt;
+  const bool possible = manifest.bytes >= 1 && manifest.bytes <= kMaxFileBytes &&
+                        manifest.chunk_bytes >= kLeastChunkBytes && manifest.chunk_bytes <= kMostChunkBytes;
+  if (!possible || chunks != manifest.chunks()) return std::nullopt;
   return manifest;
 }
 
@@ -157,7 +163,8 @@ absl::Status RedisFolder::Erase(RedisConnection& redis, const StateKey& key, boo
 }
 
 absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& redis, std::string& cursor) const {
-  const std::string pattern = StrCat(prefix_, "{*}");
+  const std::string before = StrCat(prefix_, "{");
+  const std::string pattern = StrCat(before, "*}");
   GDN_ASSIGN_OR_RETURN(const RedisReply page, redis.Call({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount}));
   if (page->type != REDIS_REPLY_ARRAY || page->elements != 2 || page->element[0]->type != REDIS_REPLY_STRING ||
       page->element[1]->type != REDIS_REPLY_ARRAY) {
@@ -167,8 +174,9 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
   const redisReply& names = *page->element[1];
   std::vector<StateKey> sessions;
   for (size_t i = 0; i < names.elements; ++i) {
-    std::string_view name(names.element[i]->str, names.element[i]->len);
-    name.remove_prefix(prefix_.size() + 1);
+    std::string_view name = TextOf(*names.element[i]);
+    if (!name.starts_with(before) || !name.ends_with('}')) continue;  // not what was asked for
+    name.remove_prefix(before.size());
     name.remove_suffix(1);
     const size_t slash = name.find('/');
     if (slash == std::string_view::npos) continue;  // not of a tier's making
@@ -182,7 +190,7 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
     GDN_ASSIGN_OR_RETURN(const RedisReply fields, redis.Receive());
     if (fields->type != REDIS_REPLY_ARRAY) continue;  // a key of another kind
     for (size_t i = 0; i < fields->elements; ++i) {
-      std::optional<std::string> checkpoint = CheckpointOfField({fields->element[i]->str, fields->element[i]->len});
+      std::optional<std::string> checkpoint = CheckpointOfField(TextOf(*fields->element[i]));
       if (!checkpoint.has_value()) continue;
       session.checkpoint = *std::move(checkpoint);
       keys.push_back(session);

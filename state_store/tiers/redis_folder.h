@@ -29,6 +29,10 @@
 
 namespace gdn {
 
+// Of a file's chunks but the last.
+inline constexpr int64_t kLeastChunkBytes = 1024;
+inline constexpr int64_t kMostChunkBytes = int64_t{256} << 20;
+
 // What is kept of a state beside its chunks: how many they are and what they hold.
 struct RedisManifest {
   std::string version;  // of the chunks' names; no two files share one

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <set>
 #include <utility>
 
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions opti
           "prefix has a character that is not printable ASCII other than {}*?[]\\; expected one like 'gdn:'");
     }
   }
-  if (options.chunk_bytes < 1024 || options.chunk_bytes > (int64_t{256} << 20)) {
+  if (options.chunk_bytes < kLeastChunkBytes || options.chunk_bytes > kMostChunkBytes) {
     return BadOption(StrCat("chunk_bytes are ", options.chunk_bytes, "; expected 1 KiB to 256 MiB"));
   }
   if (options.chunk_ttl < absl::Seconds(1)) return BadOption("chunk_ttl is less than a second");
@@ -165,18 +166,20 @@ absl::StatusOr<SessionImagePtr> RedisTier::Load(const StateKey& key) {
   return image;
 }
 
-absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const std::vector<std::string>& names,
-                                           const RedisManifest& manifest, char* file) const {
+absl::StatusOr<bool> RedisTier::ReadChunks(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest,
+                                           char* file) const {
+  const std::string session = folder_.SessionName(key);
   const int64_t window = std::max<int64_t>(1, options_.window_bytes / manifest.chunk_bytes);
   const int64_t chunks = manifest.chunks();
   int64_t asked = 0;
   bool whole = true;
   for (int64_t chunk = 0; chunk < asked || (whole && chunk < chunks); ++chunk) {
-    const int64_t first = asked;
+    // Named as they are asked for: what a manifest says there is may be none.
+    std::deque<std::string> names;
     while (whole && asked < chunks && asked < chunk + window) {
-      redis.Append({"GET", names[static_cast<size_t>(asked++)]});
+      redis.Append({"GET", names.emplace_back(manifest.ChunkName(session, asked++))});
     }
-    if (asked > first) GDN_RETURN_IF_ERROR(redis.Flush());
+    if (!names.empty()) GDN_RETURN_IF_ERROR(redis.Flush());
     GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Receive());
     const absl::Status answered = redis.CheckReply(*reply);
     if (!answered.ok()) {
@@ -201,8 +204,7 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
     const auto file = std::make_shared<HostBlock>();
     GDN_ASSIGN_OR_RETURN(*file, blocks_.TakeForFile(static_cast<size_t>(manifest.bytes)));
     const std::string_view view(file->chars(), static_cast<size_t>(manifest.bytes));
-    GDN_ASSIGN_OR_RETURN(const bool whole,
-                         ReadChunks(redis, manifest.ChunkNames(folder_.SessionName(key)), manifest, file->chars()));
+    GDN_ASSIGN_OR_RETURN(const bool whole, ReadChunks(redis, key, manifest, file->chars()));
     if (!whole || HashBytes(view).ToHex() != manifest.xxh3) {
       // A Store at the same time takes the chunks away; what the manifest then names is whole.
       if (attempt == 0) continue;

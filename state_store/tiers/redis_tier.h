@@ -81,8 +81,8 @@ class RedisTier final : public StateTier {
   absl::Status SendChunks(RedisConnection& redis, const std::vector<std::string>& names,
                           const std::vector<std::string_view>& pieces) const;
   // The whole file; false where a chunk is missing, as after a Store at the same time.
-  absl::StatusOr<bool> ReadChunks(RedisConnection& redis, const std::vector<std::string>& names,
-                                  const RedisManifest& manifest, char* file) const;
+  absl::StatusOr<bool> ReadChunks(RedisConnection& redis, const StateKey& key, const RedisManifest& manifest,
+                                  char* file) const;
   absl::StatusOr<SessionImagePtr> LoadImage(RedisConnection& redis, const StateKey& key, int64_t& bytes) const;
   // Everything that is there; `passed_over` counts what is damaged.
   absl::StatusOr<std::vector<StoredSession>> ListAll(RedisConnection& redis, int64_t& passed_over) const;

@@ -15,17 +15,16 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "tools/gdnctl/connection.h"
 
-ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, unix:/path, or any other gRPC target name.");
-ABSL_FLAG(std::string, token, "", "Sent as it is in the 'authorization' metadata; sessions belong to it.");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of each call, such as 500ms or 2m; inf for none.");
 ABSL_FLAG(bool, json, false, "Print JSON, with the field names of the API.");
 ABSL_FLAG(std::vector<std::string>, session, {}, "Session, by id; for decode one for each row, separated by commas.");
 
 namespace gdn {
 namespace {
 
-constexpr std::string_view kCommonFlags[] = {"target", "token", "timeout"};
+constexpr std::string_view kCommonFlags[] = {"target", "token",    "token_file", "tls",
+                                             "tls_ca", "tls_cert", "tls_key",    "timeout"};
 constexpr std::string_view kUsageReason = "BAD_USAGE";
 constexpr std::string_view kIntroduction =
     "gdnctl talks to a gdn_server: it shows models and sessions, runs steps on files, moves session states,\n"
@@ -188,13 +187,9 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
     absl::PrintF("%s", Usage(*command));
     return kExitOk;
   }
+  if (absl::Status status = PrepareConnection(); !status.ok()) return Report(command->name, status);
   const absl::StatusOr<int> exit_code = command->run(parsed->positional);
   return exit_code.ok() ? *exit_code : Report(command->name, exit_code.status());
-}
-
-std::unique_ptr<Client> ConnectByFlags() {
-  return Client::Connect(absl::GetFlag(FLAGS_target),
-                         {.default_timeout = absl::GetFlag(FLAGS_timeout), .token = absl::GetFlag(FLAGS_token)});
 }
 
 absl::StatusOr<std::string> ModelName(std::string_view id) { return ResourceName("models", "model", id); }

@@ -30,7 +30,7 @@ struct Command {
   std::string_view arguments = {};           // after the flags: "ID [ID ...]"; "": none are taken
   std::string_view summary;                  // one line
   std::string_view details = {};             // paragraphs for its own --help; may be empty
-  std::vector<std::string_view> flags = {};  // beside --target, --token and --timeout
+  std::vector<std::string_view> flags = {};  // beside those of every command (connection.cc)
   // Exit code, or an error that is printed; kExitUsage for those made by UsageError.
   absl::StatusOr<int> (*run)(const std::vector<std::string>& arguments);
 };
@@ -41,7 +41,7 @@ absl::Status UsageError(std::string_view message);
 // Finds the command, reads its flags, runs it and returns the process's exit code. Errors go to stderr.
 int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
 
-// A client by the common flags.
+// A client by the common flags (connection.cc).
 std::unique_ptr<Client> ConnectByFlags();
 
 // "NAME" and "models/NAME" become "models/NAME"; likewise for sessions. UsageError where `id` is empty.

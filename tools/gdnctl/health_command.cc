@@ -12,8 +12,8 @@
 #include "google/protobuf/wrappers.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
-#include "grpcpp/security/credentials.h"
 #include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/connection.h"
 
 ABSL_DECLARE_FLAG(absl::Duration, timeout);
 
@@ -28,7 +28,7 @@ constexpr uint32_t kServing = 1;
 using HealthStub = grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::UInt32Value>;
 
 absl::StatusOr<uint32_t> Check(const std::string& service) {
-  HealthStub stub(grpc::CreateChannel(absl::GetFlag(FLAGS_target), grpc::InsecureChannelCredentials()));
+  HealthStub stub(grpc::CreateChannel(absl::GetFlag(FLAGS_target), CredentialsByFlags()));
   grpc::ClientContext context;
   const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
   if (timeout < absl::InfiniteDuration()) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));

@@ -1,0 +1,68 @@
+#include "tools/gdnctl/connection.h"
+
+#include <fstream>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "client/cpp/client_tls.h"
+#include "tools/gdnctl/command.h"
+
+ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, unix:/path, or any other gRPC target name.");
+ABSL_FLAG(std::string, token, "", "Sent as it is in the 'authorization' metadata; sessions belong to it.");
+ABSL_FLAG(std::string, token_file, "", "File with a token, which is sent as 'Bearer TOKEN'.");
+ABSL_FLAG(bool, tls, false, "Speak TLS; the system's CAs are trusted where --tls-ca names no other.");
+ABSL_FLAG(std::string, tls_ca, "", "PEM file: who may have issued the server's certificate. Speaks TLS.");
+ABSL_FLAG(std::string, tls_cert, "", "PEM file: the client's own certificate. Speaks TLS.");
+ABSL_FLAG(std::string, tls_key, "", "PEM file: the key of --tls-cert.");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of each call, such as 500ms or 2m; inf for none.");
+
+namespace gdn {
+namespace {
+
+struct Connection {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  std::string authorization;
+};
+
+Connection& ByFlags() {
+  static Connection connection{.credentials = grpc::InsecureChannelCredentials(), .authorization = {}};
+  return connection;
+}
+
+absl::StatusOr<std::string> AuthorizationByFlags() {
+  const std::string path = absl::GetFlag(FLAGS_token_file);
+  if (path.empty()) return absl::GetFlag(FLAGS_token);
+  if (!absl::GetFlag(FLAGS_token).empty()) return UsageError("one of --token and --token-file is enough");
+  std::ifstream file(path);
+  std::string token;
+  std::getline(file, token);
+  absl::StripAsciiWhitespace(&token);
+  if (token.empty()) return absl::InvalidArgumentError(StrCat("--token-file: no token can be read from '", path, "'"));
+  return StrCat("Bearer ", token);
+}
+
+}  // namespace
+
+absl::Status PrepareConnection() {
+  GDN_ASSIGN_OR_RETURN(ByFlags().authorization, AuthorizationByFlags());
+  const ClientTls tls{.ca = absl::GetFlag(FLAGS_tls_ca),
+                      .certificate = absl::GetFlag(FLAGS_tls_cert),
+                      .key = absl::GetFlag(FLAGS_tls_key)};
+  if (absl::GetFlag(FLAGS_tls) || !tls.ca.empty() || !tls.certificate.empty() || !tls.key.empty()) {
+    GDN_ASSIGN_OR_RETURN(ByFlags().credentials, TlsCredentialsOf(tls));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsByFlags() { return ByFlags().credentials; }
+
+std::unique_ptr<Client> ConnectByFlags() {
+  return Client::Connect(absl::GetFlag(FLAGS_target), CredentialsByFlags(),
+                         {.default_timeout = absl::GetFlag(FLAGS_timeout), .token = ByFlags().authorization});
+}
+
+}  // namespace gdn

@@ -71,7 +71,7 @@ def sentence(text):
 DEFAULTS = [
     (r"\{\}|\"\"|gdn::OptionalByteCount\{\}", None),
     (r"\"([^\"]+)\"|(\d+)", lambda m: m.group(1) or m.group(2)),
-    (r"\{\"([^\"]+)\"\}", lambda m: m.group(1)),
+    (r"\{\"([^\"]+)\"\}|(true|false)", lambda m: m.group(1) or m.group(2)),
     (r"absl::ZeroDuration\(\)|gdn::ByteCount\{\}", lambda m: "0"),
     (r"absl::Seconds\((\d+)\)", lambda m: f"{m.group(1)}s"),
     (r"gdn::ByteCount\{int64_t\{(\d+)\} << (10|20|30)\}",

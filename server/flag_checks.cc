@@ -66,6 +66,7 @@ absl::Status CheckOptions(const ServerOptions& options) {
     if (path.has_value() ? absl::StartsWith(*path, "/") : absl::StrContains(address, ':')) continue;
     return absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected HOST:PORT or unix:/PATH"));
   }
+  GDN_RETURN_IF_ERROR(CheckSecurityOptions(options.security, options.listen));
   if (options.backend != "auto" && options.backend != "gpu" && options.backend != "cpu" && options.backend != "null") {
     return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null"));
   }

@@ -75,10 +75,10 @@ ABSL_FLAG(
     std::vector<std::string>, model, {},
     "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. Repeat it for "
     "more models. Without one there are operator sessions only.");
-ABSL_FLAG(
-    std::vector<std::string>, listen, {"127.0.0.1:50061"},
-    "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines, or "
-    "unix:/PATH, a socket that only processes of the same user may use. Repeat it for more.");
+ABSL_FLAG(std::vector<std::string>, listen, {"127.0.0.1:50061"},
+          "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines "
+          "(with --tls-cert), or "
+          "unix:/PATH, a socket that only processes of the same user may use. Repeat it for more.");
 ABSL_FLAG(std::string, port_file, "",
           "FILE: write the bound port number (of the first HOST:PORT; 0 without one) to this file, in one piece, once "
           "the server is ready.");
@@ -198,6 +198,24 @@ ABSL_FLAG(
 ABSL_FLAG(absl::Duration, connection_age_grace, absl::Seconds(300),
           "TIME: calls on a connection of that age, streams too, end after this time with UNAVAILABLE.");
 
+// Group: Security
+ABSL_FLAG(std::string, tls_cert, "",
+          "FILE: PEM certificate of the server, and those between it and its CA: every HOST:PORT of --listen then "
+          "speaks TLS. A file that changes is taken up while the server runs (--credentials-reload-interval); one that "
+          "is not good is logged, and the old one stays.");
+ABSL_FLAG(std::string, tls_key, "", "FILE: PEM key of --tls-cert, without a password.");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "FILE: PEM certificates of who may have issued clients' certificates (mTLS). A client without one of theirs "
+          "is not let in.");
+ABSL_FLAG(bool, tls_client_optional, false,
+          "Lets clients without a certificate in as well, though --tls-client-ca is given.");
+ABSL_FLAG(bool, allow_insecure, false,
+          "Listens without TLS where other machines reach it too, as inside a network that is safe by itself. Without "
+          "TLS and without this flag only loopback addresses and Unix sockets are taken.");
+ABSL_FLAG(absl::Duration, credentials_reload_interval, absl::Seconds(10),
+          "TIME: how often the files of this group are looked at, 1s or more.");
+ABSL_FLAG(bool, reflection, true, "Tells whoever asks what the API is (gRPC's server reflection), as grpcurl does.");
+
 // Group: Memory shared with clients on this host
 ABSL_FLAG(
     std::string, shared_memory_dir, "/dev/shm",
@@ -236,7 +254,8 @@ absl::StatusOr<DType> ParseStateDtype(std::string_view name) {
 
 constexpr char kUsage[] =
     "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
-    "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061\n"
+    "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061 --tls-cert CRT --tls-key "
+    "KEY\n"
     "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
     "  gdn_server --listen 127.0.0.1:50061 --listen unix:/run/gdn/gdn.sock\n"
     "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
@@ -347,6 +366,13 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
                        .connection_idle = absl::GetFlag(FLAGS_connection_idle),
                        .connection_age = absl::GetFlag(FLAGS_connection_age),
                        .connection_age_grace = absl::GetFlag(FLAGS_connection_age_grace)};
+  options.security = {.tls_cert = absl::GetFlag(FLAGS_tls_cert),
+                      .tls_key = absl::GetFlag(FLAGS_tls_key),
+                      .tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca),
+                      .tls_client_required = !absl::GetFlag(FLAGS_tls_client_optional),
+                      .allow_insecure = absl::GetFlag(FLAGS_allow_insecure),
+                      .reflection = absl::GetFlag(FLAGS_reflection),
+                      .reload_interval = absl::GetFlag(FLAGS_credentials_reload_interval)};
   options.trace_calls = absl::GetFlag(FLAGS_trace_calls);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.drain_checkpoint_timeout = absl::GetFlag(FLAGS_drain_checkpoint_timeout);

@@ -130,6 +130,7 @@ absl::Status GdnServer::LoadModels() {
 }
 
 absl::Status GdnServer::Start() {
+  GDN_ASSIGN_OR_RETURN(security_, Security::Make(options_.security));
   ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_));
   GDN_ASSIGN_OR_RETURN(states_, StateService::Make(*backend_, health_, *ledger_, state_options_));
   batcher_ = std::make_unique<Batcher>(
@@ -168,7 +169,10 @@ absl::Status GdnServer::Start() {
                                                       .max_queued_steps = options_.max_queued_steps,
                                                       .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl)});
   GDN_RETURN_IF_ERROR(RecoverSessions());
-  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen, TransportLimitsOf(options_)));
+  GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen,
+                                              {.limits = TransportLimitsOf(options_),
+                                               .tls = security_->tls(),
+                                               .reflection = options_.security.reflection}));
   TellOfFailure(rpc_.get());
   return absl::OkStatus();
 }

@@ -31,6 +31,7 @@
 #include "server/model/served_model.h"
 #include "server/rpc/server.h"
 #include "server/rpc/service_context.h"
+#include "server/security/security.h"
 #include "server/session/state_service.h"
 #include "server/shared_memory/shared_regions.h"
 #include "server/trace/call_tracer.h"
@@ -64,7 +65,8 @@ struct GdnServerOptions {
   int32_t max_queued_steps = 4096;
   SharedMemoryOptions shared_memory = {};
   TransportLimits transport = {};  // memory_bytes 0: by the host's memory
-  int32_t trace_calls = 0;         // of the last so many it is told where their time went (TraceCalls)
+  SecurityOptions security = {};
+  int32_t trace_calls = 0;  // of the last so many it is told where their time went (TraceCalls)
 };
 
 class GdnServer {
@@ -91,6 +93,7 @@ class GdnServer {
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
   RpcServer& rpc() { return *rpc_; }
+  Security& security() { return *security_; }
   StateService& states() { return *states_; }
   Batcher& batcher() { return *batcher_; }
   ByteLedger& ledger() { return *ledger_; }
@@ -123,6 +126,7 @@ class GdnServer {
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Principals> principals_;
+  std::unique_ptr<Security> security_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;
 };

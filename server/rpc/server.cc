@@ -2,6 +2,8 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
@@ -187,6 +189,15 @@ class GdnService final : public GdnServiceMethods {
   const ServiceContext& context_;
 };
 
+// Every builder of a process has what InitProtoReflectionServerBuilderPlugin gave it.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
 constexpr absl::Duration kStreamGrace = absl::Seconds(1);  // for replies on their way when the last step has ended
 constexpr absl::Duration kStuckAfter = absl::Seconds(10);  // calls that were cancelled end at once
 
@@ -197,16 +208,17 @@ RpcServer::RpcServer(const ServiceContext& context)
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext& context,
                                                             const std::vector<std::string>& addresses,
-                                                            const TransportLimits& limits) {
+                                                            const RpcServerOptions& options) {
   std::unique_ptr<RpcServer> result(new RpcServer(context));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  if (!options.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   // The service itself refuses what is over the limit, with a reason; the transport only stops what is absurd.
   builder.SetMaxReceiveMessageSize(static_cast<int>(
       std::min<int64_t>(2 * context.limits.max_message_bytes + (1 << 20), std::numeric_limits<int>::max())));
   builder.SetMaxSendMessageSize(-1);
-  Apply(limits, builder);
+  Apply(options.limits, builder);
   // Two servers on one port would each get half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   std::vector<int> ports(addresses.size());
@@ -217,7 +229,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
       address = socket.bind_address();
       result->sockets_.push_back(std::move(socket));
     }
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
+    const bool tls = options.tls != nullptr && !UnixSocketPath(addresses[i]).has_value();
+    builder.AddListeningPort(address, tls ? options.tls : grpc::InsecureServerCredentials(), &ports[i]);
   }
   builder.RegisterService(result->service_.get());
   result->server_ = builder.BuildAndStart();

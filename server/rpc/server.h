@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 
 #include "absl/status/statusor.h"
@@ -21,13 +22,19 @@
 
 namespace gdn {
 
+struct RpcServerOptions {
+  TransportLimits limits = {};
+  std::shared_ptr<grpc::ServerCredentials> tls = nullptr;  // of every HOST:PORT; nullptr: none
+  bool reflection = true;                                  // tells whoever asks what the API is
+};
+
 class RpcServer {
  public:
   // Each address is HOST:PORT, where port 0 is a free one, or unix:/PATH (server/rpc/unix_socket.h). UNAVAILABLE where
   // one cannot be bound; errors of UnixSocket.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServiceContext& context,
                                                           const std::vector<std::string>& addresses,
-                                                          const TransportLimits& limits = {});
+                                                          const RpcServerOptions& options = {});
   ~RpcServer();
 
   // Of the first HOST:PORT; 0 where there is none.

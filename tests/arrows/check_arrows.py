@@ -62,12 +62,13 @@ NODES = [
      ["server/health", "server/scheduler", "server/session", "server/trace", "kernels/layer"]),
     ("server/shared_memory", ["server/shared_memory"], "memory that clients on the host put tensors in", []),
     ("server/validation", ["server/validation"], "checks requests before anything is allocated or moved", ["proto"]),
+    ("server/security", ["server/security"], "TLS, who a caller is, and what it may do", []),
     ("server/rpc", ["server/rpc"], "the gRPC calls",
      ["proto", "server/admission", "server/validation", "server/session", "server/batcher", "server/shared_memory",
-      "server/model", "server/trace"] + STATES),
+      "server/model", "server/security", "server/trace"] + STATES),
     ("server", ["server"], "flags and the assembly of the parts",
      ["proto", "server/admission", "server/rpc", "server/validation", "server/health", "server/session", "server/batcher",
-      "server/shared_memory", "server/model", "server/observability", "server/trace"] + STATES + SERVED_KERNELS),
+      "server/shared_memory", "server/model", "server/observability", "server/security", "server/trace"] + STATES + SERVED_KERNELS),
     ("client", ["client/cpp"], "the C++ client", ["proto"]),
     ("tools/gdnctl", ["tools/gdnctl", "tools/gdnctl/*"], "the command line", ["client"]),
     ("tools/gdn_bench", ["tools/gdn_bench"], "measures",
@@ -81,7 +82,7 @@ ALLOWED = {node: set(allowed) for node, _, _, allowed in NODES}
 
 # Nodes whose files may include gRPC's and protobuf's own headers.
 SPEAKS_PROTOCOL = {
-    "proto", "server/rpc", "server/validation", "server", "client", "tools/gdnctl", "tools/gdn_bench", "tests"
+    "proto", "server/rpc", "server/security", "server/validation", "server", "client", "tools/gdnctl", "tools/gdn_bench", "tests"
 }
 
 VENDOR_SEAM = "kernels/gpu/device.h"

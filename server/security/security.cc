@@ -1,0 +1,70 @@
+#include "server/security/security.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "base/this_thread.h"
+#include "server/security/listen_rules.h"
+
+namespace gdn {
+
+absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vector<std::string>& listen) {
+  if (options.has_tls() && (options.tls_cert.empty() || options.tls_key.empty())) {
+    return absl::InvalidArgumentError(StrCat("--", options.tls_cert.empty() ? "tls-cert" : "tls-key",
+                                             " is not given; TLS needs a certificate and its ",
+                                             "key: --tls-cert and --tls-key"));
+  }
+  if (options.reload_interval < absl::Seconds(1)) {
+    return absl::InvalidArgumentError(StrCat("--credentials-reload-interval is ",
+                                             absl::FormatDuration(options.reload_interval), ", expected 1s or more"));
+  }
+  return options.has_tls() || options.allow_insecure ? absl::OkStatus() : CheckListenWithoutTls(listen);
+}
+
+absl::StatusOr<std::unique_ptr<Security>> Security::Make(SecurityOptions options) {
+  std::unique_ptr<Security> security(new Security(std::move(options)));
+  const SecurityOptions& given = security->options_;
+  GDN_RETURN_IF_ERROR(CheckSecurityOptions(given, {}));
+  if (given.has_tls()) {
+    const ClientCertificates clients = given.tls_client_ca.empty() ? ClientCertificates::kNone
+                                       : given.tls_client_required ? ClientCertificates::kRequired
+                                                                   : ClientCertificates::kOptional;
+    GDN_ASSIGN_OR_RETURN(security->certificates_, CertificateFiles::Make({.certificate = given.tls_cert,
+                                                                          .key = given.tls_key,
+                                                                          .client_ca = given.tls_client_ca,
+                                                                          .clients = clients}));
+    security->thread_ = std::thread([to = security.get()] { to->Watch(); });
+  }
+  return security;
+}
+
+Security::~Security() {
+  stop_.Give();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<grpc::ServerCredentials> Security::tls() const {
+  return certificates_ != nullptr ? certificates_->credentials() : nullptr;
+}
+
+void Security::Watch() {
+  NameThisThread("gdn-credentials");
+  while (!stop_.GivenWithin(options_.reload_interval)) Reload();
+}
+
+void Security::Reload() {
+  absl::MutexLock lock(&mu_);
+  if (certificates_ == nullptr) return;
+  const absl::StatusOr<bool> changed = certificates_->Reload();
+  if (changed.ok()) {
+    told_.clear();
+    if (*changed) spdlog::info("certificates reloaded; new connections use them");
+  } else if (const std::string error(changed.status().message()); std::exchange(told_, error) != error) {
+    spdlog::error("the certificates stay as they were: {}", error);
+  }
+}
+
+}  // namespace gdn

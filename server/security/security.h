@@ -1,0 +1,66 @@
+// Who may speak with the server, and how: TLS, and files of credentials that may change while it runs.
+//
+// Thread safety: safe from any thread. Ownership: must outlive the server that has its credentials.
+//
+//   GDN_ASSIGN_OR_RETURN(auto security, Security::Make({.tls_cert = "server.crt", .tls_key = "server.key"}));
+//   builder.AddListeningPort(address, security->tls());
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <grpcpp/security/server_credentials.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/stop_signal.h"
+#include "server/security/certificate_files.h"
+
+namespace gdn {
+
+struct SecurityOptions {
+  std::string tls_cert = {};
+  std::string tls_key = {};
+  std::string tls_client_ca = {};
+  bool tls_client_required = true;  // a certificate of each client, where there is a CA for them
+  bool allow_insecure = false;      // listens without TLS wherever it is told to
+  bool reflection = true;
+  absl::Duration reload_interval = absl::Seconds(10);
+
+  bool has_tls() const { return !tls_cert.empty() || !tls_key.empty() || !tls_client_ca.empty(); }
+};
+
+class Security {
+ public:
+  // INVALID_ARGUMENT for options that do not go together, and files that are not as they should be.
+  static absl::StatusOr<std::unique_ptr<Security>> Make(SecurityOptions options);
+  ~Security();
+  Security(const Security&) = delete;
+  Security& operator=(const Security&) = delete;
+
+  // nullptr: none.
+  std::shared_ptr<grpc::ServerCredentials> tls() const;
+  // Looks at the files, as its own thread does now and then. What is not good is logged, and what was there stays.
+  void Reload();
+
+ private:
+  explicit Security(SecurityOptions options) : options_(std::move(options)) {}
+  void Watch();
+
+  const SecurityOptions options_;
+  absl::Mutex mu_;  // one reload at a time
+  std::unique_ptr<CertificateFiles> certificates_;
+  std::string told_ ABSL_GUARDED_BY(mu_);  // the last error; each is logged once
+  StopSignal stop_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+// What can be said of the options without a look at the files: INVALID_ARGUMENT.
+absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vector<std::string>& listen);
+
+}  // namespace gdn

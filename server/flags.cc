@@ -235,6 +235,10 @@ ABSL_FLAG(
 ABSL_FLAG(absl::Duration, drain_checkpoint_timeout, absl::Seconds(300),
           "TIME: how long sessions may take then to be made durable. Those that are not come back at their last "
           "checkpoint, and the server exits with code 3.");
+ABSL_FLAG(bool, exit_on_device_failure, false,
+          "End when the device has failed, with code 4, so that whoever started the server starts it again: what rests "
+          "in host memory is made durable first, within the times above. Without it the server stays, and refuses "
+          "steps.");
 ABSL_FLAG(std::string, log_format, "text", "text, or json: one object a line.");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warn, error, critical or off.");
 
@@ -376,6 +380,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.trace_calls = absl::GetFlag(FLAGS_trace_calls);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.drain_checkpoint_timeout = absl::GetFlag(FLAGS_drain_checkpoint_timeout);
+  options.exit_on_device_failure = absl::GetFlag(FLAGS_exit_on_device_failure);
   options.logging = {.format = absl::GetFlag(FLAGS_log_format), .level = absl::GetFlag(FLAGS_log_level)};
   GDN_RETURN_IF_ERROR(CheckOptions(options));
   return options;

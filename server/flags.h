@@ -23,6 +23,7 @@ struct ServerOptions : GdnServerOptions {
   std::string gpu_graphs;
   absl::Duration drain_timeout;
   absl::Duration drain_checkpoint_timeout;
+  bool exit_on_device_failure = false;
   LoggingOptions logging;
 };
 

@@ -218,8 +218,11 @@ bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout)
 void GdnServer::OnDeviceFailure(const absl::Status& failure) {
   spdlog::critical("the device failed; steps are refused until the server is restarted: {}",
                    std::string(failure.message()));
-  absl::MutexLock lock(&mu_);
-  if (told_ != nullptr) told_->ReportNotServing();
+  {
+    absl::MutexLock lock(&mu_);
+    if (told_ != nullptr) told_->ReportNotServing();
+  }
+  if (options_.on_device_failure) options_.on_device_failure();
 }
 
 void GdnServer::TellOfFailure(RpcServer* rpc) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,8 @@ struct GdnServerOptions {
   TransportLimits transport = {};  // memory_bytes 0: by the host's memory
   SecurityOptions security = {};
   int32_t trace_calls = 0;  // of the last so many it is told where their time went (TraceCalls)
+  // Called once, by any thread, when the device has failed; it must not destroy the server.
+  std::function<void()> on_device_failure = nullptr;
 };
 
 class GdnServer {
@@ -83,6 +86,8 @@ class GdnServer {
   // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`. False, and a line in
   // the log, where a call had not ended or a session was not durable.
   bool Drain(absl::Duration timeout, absl::Duration checkpoint_timeout = absl::InfiniteDuration());
+  // OK, or what the device failed with, for good.
+  absl::Status device_status() const { return health_.status(); }
   // After Drain: whether calls hang, so that this must not be destroyed.
   bool has_stuck_calls() const { return rpc_->has_stuck_calls(); }
 

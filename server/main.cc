@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, for sets of signals
+#include <unistd.h>
 
 #include <iostream>
 #include <memory>
@@ -77,8 +78,9 @@ absl::StatusOr<int> Serve(const ServerOptions& options, const sigset_t& signals)
   sigwait(&signals, &signal);
   spdlog::info("signal {}: draining, at most {}; then sessions are made durable, at most {}", signal,
                absl::FormatDuration(options.drain_timeout), absl::FormatDuration(options.drain_checkpoint_timeout));
-  return DrainAndEnd(std::move(server),
-                     {.steps = options.drain_timeout, .checkpoints = options.drain_checkpoint_timeout});
+  return DrainAndEnd(std::move(server), {.steps = options.drain_timeout,
+                                         .checkpoints = options.drain_checkpoint_timeout,
+                                         .tell_of_device = options.exit_on_device_failure});
 }
 
 int Main(int argc, char** argv) {
@@ -98,6 +100,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   options->version = GDN_VERSION;
+  // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
+  if (options->exit_on_device_failure) options->on_device_failure = [] { kill(getpid(), SIGTERM); };
   const absl::StatusOr<int> served = Serve(*options, signals);
   if (served.ok()) return *served;
   spdlog::error("{}", std::string(served.status().message()));

@@ -32,8 +32,12 @@ void ExitAfter(absl::Duration limit, int code, std::string what, std::shared_ptr
 
 int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits) {
   const auto drain_ended = std::make_shared<StopSignal>();
-  ExitAfter(limits.steps + limits.checkpoints + limits.destruction, kDrainFailed, "the drain", drain_ended);
-  const int code = server->Drain(limits.steps, limits.checkpoints) ? EXIT_SUCCESS : kDrainFailed;
+  const bool device_failed = limits.tell_of_device && !server->device_status().ok();
+  const int failed = device_failed ? kDeviceFailed : kDrainFailed;
+  ExitAfter(limits.steps + limits.checkpoints + limits.destruction, failed, "the drain", drain_ended);
+  // What was on a device that has failed cannot be made durable; what rests below it is.
+  const bool drained = server->Drain(limits.steps, limits.checkpoints);
+  const int code = drained && !device_failed ? EXIT_SUCCESS : failed;
   drain_ended->Give();
   // To the very end, what runs after main included.
   ExitAfter(limits.destruction, code, "the backend (its driver may hang)", std::make_shared<StopSignal>());

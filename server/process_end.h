@@ -18,14 +18,17 @@ struct EndLimits {
   absl::Duration steps = absl::Seconds(30);        // for accepted steps, and exports and imports under way
   absl::Duration checkpoints = absl::Minutes(5);   // for sessions to be made durable, then
   absl::Duration destruction = absl::Seconds(10);  // for the backend to be given up, then
+  bool tell_of_device = false;                     // kDeviceFailed instead of other codes, where the device has failed
 };
 
 // Exit codes, beside 0, 1 (the server could not start) and 2 (flags).
 inline constexpr int kDrainFailed = 3;
+inline constexpr int kDeviceFailed = 4;
 
 // Drains the server and destroys it. What the process is to exit with: 0, or kDrainFailed where a call that was
-// accepted had no time to end or a session could not be made durable. Where one of the limits passes without an end,
-// the process exits with that code at once, without what is left of its own ending.
+// accepted had no time to end or a session could not be made durable; kDeviceFailed where that is to be told. Where
+// one of the limits passes without an end, the process exits with that code at once, without what is left of its own
+// ending.
 int DrainAndEnd(std::unique_ptr<GdnServer> server, const EndLimits& limits);
 
 }  // namespace gdn

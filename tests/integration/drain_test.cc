@@ -11,9 +11,12 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/stop_signal.h"
 #include "server/process_end.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
+#include "tests/server/batcher/recording_backend.h"
 #include "tests/support/host_memory_backend.h"
 #include "tests/support/temp_folder.h"
 
@@ -59,6 +62,54 @@ std::unique_ptr<GdnServer> Started(std::unique_ptr<Backend> backend) {
   std::exit(code);
 }
 
+constexpr int64_t kHostBytes = int64_t{1} << 24;
+
+// A server with room for one session on its device, whose device fails under the second: it ends on its own account,
+// and a server after it has the first, at its last step.
+[[noreturn]] void EndOnDeviceFailure() {
+  const TokenFeed feed = TokenFeed::Operator(1);
+  int64_t session_bytes = 0;
+  {
+    TestServer server;
+    session_bytes = Caller(server).Create(feed.Creation("probe")).reply.state_bytes();
+  }
+  const TempFolder folder;
+  StopSignal failed;
+  GdnServerOptions options = {.device_state_bytes = session_bytes,
+                              .host_state_bytes = kHostBytes,
+                              .disk_dir = folder.path() + "/states",
+                              .on_device_failure = [&failed] { failed.Give(); }};
+  const std::unique_ptr<Backend> computes = MakeTestBackend(/*threads=*/1);
+  auto made = std::make_unique<RecordingBackend>(*computes);
+  RecordingBackend* const device = made.get();
+  auto server = *GdnServer::Make(std::move(made), options);
+  if (!server->Start().ok()) std::abort();
+  const auto stub = v1::GdnService::NewStub(
+      grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()), grpc::InsecureChannelCredentials()));
+  const auto decode = [&](const std::string& id, int64_t token) {
+    grpc::ClientContext context;
+    v1::DecodeResponse response;
+    return stub->Decode(&context, feed.Decode({id}, TokenRange{token, 1}), &response);
+  };
+  for (const char* id : {"rests", "on_device"}) {
+    grpc::ClientContext context;
+    v1::CreateSessionResponse response;
+    if (!stub->CreateSession(&context, feed.Creation(id), &response).ok()) std::abort();
+    for (int64_t token = 0; token < 3; ++token) {
+      if (!decode(id, token).ok()) std::abort();  // the second one's first sends the first one to host memory
+    }
+  }
+  device->FailNext(MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed, "the device fell off the bus"));
+  if (decode("on_device", 3).ok() || !failed.GivenWithin(absl::Minutes(5))) std::abort();
+  const int code = DrainAndEnd(std::move(server), {.destruction = absl::Minutes(5), .tell_of_device = true});
+
+  TestServer next({.disk_dir = options.disk_dir});
+  const Caller caller(next);
+  if (caller.TokenCount("rests", 0) != 3) std::abort();
+  if (caller.Decode(feed.Decode({"on_device"}, TokenRange{3, 1})).ok()) std::abort();
+  std::exit(code);
+}
+
 class ProcessEndDeathTest : public ::testing::Test {
  protected:
   ProcessEndDeathTest() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
@@ -71,6 +122,10 @@ TEST_F(ProcessEndDeathTest, ComesThoughTheDriverHangs) {
 
 TEST_F(ProcessEndDeathTest, SaysThatASessionIsNotDurable) {
   EXPECT_EXIT(EndWithoutADisk(), testing::ExitedWithCode(kDrainFailed), "");
+}
+
+TEST_F(ProcessEndDeathTest, OnDeviceFailureKeepsWhatRestsBelowTheDevice) {
+  EXPECT_EXIT(EndOnDeviceFailure(), testing::ExitedWithCode(kDeviceFailed), "");
 }
 
 TEST(Drain, GivesAnExportTheTimeItTakes) {

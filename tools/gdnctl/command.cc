@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "tools/gdnctl/completion.h"
 #include "tools/gdnctl/connection.h"
 
 ABSL_FLAG(bool, json, false, "Print JSON, with the field names of the API.");
@@ -49,7 +50,8 @@ std::string Usage(const std::vector<Command>& commands) {
   for (const Command& command : commands) absl::StrAppendFormat(&text, "  %-18s %s\n", command.name, command.summary);
   text += "\nFlags of every command:\n";
   for (const std::string_view flag : kCommonFlags) AppendFlag(flag, &text);
-  return StrCat(text, "\n'gdnctl COMMAND --help' tells more. ", kExitCodes);
+  return StrCat(text, "\n'gdnctl COMMAND --help' tells more; source <(gdnctl completion bash) completes them. ",
+                kExitCodes);
 }
 
 std::string Usage(const Command& command) {
@@ -167,6 +169,13 @@ int RunCommandLine(const std::vector<Command>& commands, const std::vector<std::
   if (arguments.empty()) {
     absl::FPrintF(stderr, "%s", Usage(commands));
     return kExitUsage;
+  }
+  if (arguments[0] == "completion") {
+    if (arguments != std::vector<std::string>{"completion", "bash"}) {
+      return Report("", UsageError("completion is made for bash: gdnctl completion bash"));
+    }
+    absl::PrintF("%s", BashCompletion(commands, kCommonFlags));
+    return kExitOk;
   }
   const Command* const command = FindCommand(commands, arguments);
   if (command == nullptr) {

@@ -18,6 +18,7 @@ std::vector<Command> StateCommands();      // state export | import | .., checkp
 std::vector<Command> StateViewCommands();  // state inspect | watch
 std::vector<Command> ReplayCommands();     // replay
 std::vector<Command> TraceCommands();      // trace
+std::vector<Command> TopCommands();        // top
 std::vector<Command> HealthCommands();     // health
 std::vector<Command> DoctorCommands();     // doctor
 

@@ -1,0 +1,104 @@
+// gdnctl top: what it shows of two looks at a server, and the command.
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/fake_gdn_service.h"
+#include "tests/tools/gdnctl/run_command.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/top_view.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TopSample SampleAt(int64_t second) {
+  TopSample sample;
+  sample.at = absl::FromUnixSeconds(1000 + second);
+  sample.info.set_version("1.2");
+  v1::TierInfo& tier = *sample.info.add_tiers();
+  tier.set_name("host");
+  tier.set_used_bytes(int64_t{3} << 20);
+  tier.set_limit_bytes(int64_t{4} << 20);
+  tier.set_stores(10 * second);
+  return sample;
+}
+
+void AddSession(TopSample& sample, const std::string& name, int64_t tokens) {
+  v1::Session& session = sample.sessions.emplace_back();
+  session.set_name(name);
+  session.set_tier(v1::STATE_TIER_HOST);
+  session.add_layers()->set_token_count(tokens);
+}
+
+// That ended in `milliseconds`, of which the queue had half, and began at that second.
+void AddCall(TopSample& sample, int64_t second, int64_t milliseconds) {
+  sample.traced.set_kept(100);
+  v1::CallTrace& call = *sample.traced.add_calls();
+  call.set_method("Decode");
+  call.set_rows(4);
+  call.set_tokens(8);
+  call.mutable_begin_time()->set_seconds(1000 + second);
+  call.set_duration_ns(milliseconds * 1'000'000);
+  v1::CallStage& stage = *call.add_stages();
+  stage.set_stage(v1::TRACE_STAGE_QUEUE);
+  stage.set_duration_ns(milliseconds * 500'000);
+}
+
+TEST(TopView, ShowsRatesBetweenTheSamples) {
+  TopSample before = SampleAt(0);
+  AddSession(before, "sessions/quiet", 50);
+  AddSession(before, "sessions/busy", 10);
+  TopSample now = SampleAt(2);
+  AddSession(now, "sessions/quiet", 50);
+  AddSession(now, "sessions/busy", 30);
+  AddCall(now, -1, 900);  // before the first look
+  AddCall(now, 1, 6);
+  AddCall(now, 1, 6);
+  const std::string view = TopView(before, now, {.rows = 40, .columns = 200});
+  EXPECT_THAT(view, ContainsRegex("host +0 +3[.0]* MiB +4[.0]* MiB +75% +10.0 +0.0"));
+  EXPECT_THAT(view, ContainsRegex("Decode +1.0 +8.0 +4.0 +3.000 +6.000 +6.000"));
+  EXPECT_THAT(view, ContainsRegex("sessions/busy +30 +10.0 .* host"));
+  EXPECT_LT(view.find("sessions/busy"), view.find("sessions/quiet"));
+}
+
+TEST(TopView, FitsTheTerminal) {
+  TopSample now = SampleAt(0);
+  for (int i = 0; i < 100; ++i) AddSession(now, "sessions/s" + std::to_string(i), i);
+  const std::string view = TopView(now, now, {.rows = 24, .columns = 40});
+  int lines = 0;
+  size_t longest = 0, begin = 0;
+  for (size_t end = view.find('\n'); end != std::string::npos; begin = end + 1, end = view.find('\n', begin)) {
+    ++lines;
+    longest = std::max(longest, end - begin);
+  }
+  EXPECT_LE(lines, 23);
+  EXPECT_LE(longest, 40u);
+  EXPECT_THAT(view, AllOf(HasSubstr("sessions/s99"), HasSubstr("more of the caller's"), Not(HasSubstr("nan"))));
+}
+
+// Of a time before TraceCalls.
+class IdleService final : public v1::GdnService::Service {
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                             v1::GetServerInfoResponse*) override {
+    return grpc::Status::OK;
+  }
+  grpc::Status ListSessions(grpc::ServerContext*, const v1::ListSessionsRequest*, v1::ListSessionsResponse*) override {
+    return grpc::Status::OK;
+  }
+};
+
+TEST(TopCommand, PrintsPlainTextOnce) {
+  IdleService service;
+  const LoopbackServer server(&service);
+  const Outcome outcome = RunCommand(TopCommands(), {"top", "--once", "--interval=0s", "--target=" + server.target()});
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("TIER"), HasSubstr("SESSION"), Not(HasSubstr("\x1b"))));
+}
+
+}  // namespace
+}  // namespace gdn

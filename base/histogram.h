@@ -1,0 +1,96 @@
+// Counts of measured values by size, for paths where every nanosecond counts: relaxed atomics, no lock, nothing
+// allocated. The bounds are the type's, so that all that is added up or compared has the same.
+//
+// Thread safety: safe from any thread; a copy that is taken while others observe has each value whole or not at all in
+// its buckets, whose sum is its count. Ownership: plain values.
+//
+//   LatencyHistogram latency;
+//   latency.Observe(end_ns - begin_ns);
+//   const HistogramCounts counts = latency.counts();
+//   counts.Quantile(0.99);
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace gdn {
+
+// What a histogram had seen when it was asked.
+struct HistogramCounts {
+  std::span<const int64_t> bounds;  // ascending; the type's, so they live for ever
+  std::vector<int64_t> buckets;     // of values up to each bound and above the one before; the last: above all
+  int64_t sum = 0;
+
+  int64_t count() const {
+    int64_t total = 0;
+    for (const int64_t bucket : buckets) total += bucket;
+    return total;
+  }
+  // What came after `before`, which has the same bounds, or is empty.
+  HistogramCounts Since(const HistogramCounts& before) const {
+    HistogramCounts since = *this;
+    for (size_t i = 0; i < before.buckets.size(); ++i) since.buckets[i] -= before.buckets[i];
+    since.sum -= before.sum;
+    return since;
+  }
+  void Add(const HistogramCounts& other) {
+    bounds = other.bounds;
+    buckets.resize(other.buckets.size());
+    for (size_t i = 0; i < buckets.size(); ++i) buckets[i] += other.buckets[i];
+    sum += other.sum;
+  }
+  // The value that this part (0 .. 1) of all are at most, taken to lie evenly within its bucket; of those above the
+  // last bound, that bound. 0 where there are none.
+  double Quantile(double part) const {
+    const double wanted = part * static_cast<double>(count());
+    double seen = 0;
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      const auto here = static_cast<double>(buckets[i]);
+      if (here == 0 || seen + here < wanted) {
+        seen += here;
+        continue;
+      }
+      if (i == bounds.size()) return static_cast<double>(bounds.back());
+      const double low = i == 0 ? 0.0 : static_cast<double>(bounds[i - 1]);
+      return low + (static_cast<double>(bounds[i]) - low) * std::max(0.0, wanted - seen) / here;
+    }
+    return 0;
+  }
+};
+
+template <const auto& kBounds>
+class Histogram {
+ public:
+  void Observe(int64_t value) {
+    const auto bucket = static_cast<size_t>(std::lower_bound(kBounds.begin(), kBounds.end(), value) - kBounds.begin());
+    buckets_[bucket].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+  }
+  HistogramCounts counts() const {
+    HistogramCounts counts{.bounds = kBounds, .buckets = {}, .sum = sum_.load(std::memory_order_relaxed)};
+    counts.buckets.reserve(buckets_.size());
+    for (const auto& bucket : buckets_) counts.buckets.push_back(bucket.load(std::memory_order_relaxed));
+    return counts;
+  }
+
+ private:
+  std::array<std::atomic<int64_t>, kBounds.size() + 1> buckets_ = {};
+  std::atomic<int64_t> sum_{0};
+};
+
+// 10 us to 50 s.
+inline constexpr std::array<int64_t, 21> kLatencyBoundsNs = {
+    10'000,      20'000,        50'000,        100'000,       200'000,        500'000,        1'000'000,
+    2'000'000,   5'000'000,     10'000'000,    20'000'000,    50'000'000,     100'000'000,    200'000'000,
+    500'000'000, 1'000'000'000, 2'000'000'000, 5'000'000'000, 10'000'000'000, 20'000'000'000, 50'000'000'000};
+using LatencyHistogram = Histogram<kLatencyBoundsNs>;  // nanoseconds
+
+inline constexpr std::array<int64_t, 13> kRowBounds = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+using RowHistogram = Histogram<kRowBounds>;
+
+}  // namespace gdn

@@ -10,6 +10,8 @@ find_package(hwy CONFIG REQUIRED)
 if(NOT GDN_FUZZ)
   find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
 endif()
+find_package(civetweb CONFIG REQUIRED)        # the HTTP port
+find_package(prometheus-cpp CONFIG REQUIRED)  # what it answers to a scrape
 find_package(benchmark CONFIG REQUIRED)
 find_package(Boost REQUIRED COMPONENTS context)  # fibers of the SIMT executor
 # Not dnnl's own CMake config: it asks for OpenCL's development files, which nothing here uses.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The parts of the documents that the source knows: flags, errors, the API, the arrows, the rows of gdn_parity.
+"""The parts of the documents that the source knows: flags, errors, the API, metrics, the arrows, the rows of gdn_parity.
 
   generate_docs.py --write       write them anew
   generate_docs.py --check       exit 1 where a page is not what the source says
-  generate_docs.py --self-test   add a flag, an error, an arrow and a field to a copy of the tree, and see each reported
+  generate_docs.py --self-test   add a flag, an error, a metric and the like to a copy of the tree, and see each reported
 
 Options: --root DIR (default: this repository); --parity PROGRAM, without which the rows of gdn_parity are left alone;
 --parity PROGRAM --check checks only those.
@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = "server/flags.cc"
 ERRORS = "proto/gdn/v1/errors.proto"
 RETRIED = "server/rpc/rpc_status.cc"
+METRICS = "server/observability/metric_catalog.h"
 ARROWS = "tests/arrows/check_arrows.py"
 CHECKS = "tests/source_checks.py"  # which ARROWS imports
 API = [f"proto/gdn/v1/{name}.proto" for name in ("service", "step", "session", "state", "shared_memory", "trace", "info", "tensor")]
@@ -239,6 +240,37 @@ def errors(root):
     return table(("reason", "code", "when", "metadata", "what to do", "send the same again?"), rows)
 
 
+# ---- Metrics
+
+
+def metrics(root):
+    source = (root / METRICS).read_text()
+    string = r"\"((?:[^\"\\]|\\.)*)\""
+    definition = re.compile(r"// Group: (?P<group>.+)\n"
+                            r"|inline constexpr MetricInfo (?P<constant>k\w+) = \{\s*\"(?P<name>\w+)\",\s*"
+                            r"MetricType::k(?P<type>\w+),\s*\"(?P<unit>\w+)\",\s*\{(?P<labels>[^}]*)\},\s*"
+                            r"(?P<help>(?:" + string.replace("(", "(?:", 1) + r"\s*)+)\};")
+    blocks, rows, constants = [], [], []
+    for match in definition.finditer(source):
+        if match.group("group"):
+            rows = []
+            blocks.append((match.group("group"), rows))
+            continue
+        if not blocks:
+            raise Misread(f"{METRICS}: {match.group('name')} stands before the first '// Group:'")
+        labels = ", ".join(f"`{label}`" for label in re.findall(string, match.group("labels")))
+        rows.append((f"`{match.group('name')}`", match.group("type").lower(), match.group("unit"), labels,
+                     words("".join(re.findall(string, match.group("help"))))))
+        constants.append(match.group("constant"))
+    if len(constants) != source.count("constexpr MetricInfo "):
+        raise Misread(f"{METRICS}: only {len(constants)} of its metrics can be read")
+    listed = re.search(r"kAll = \{([^}]*)\}", source)
+    if not listed or re.findall(r"&(k\w+)", listed.group(1)) != constants:
+        raise Misread(f"{METRICS}: kAll does not list the metrics in their order")
+    return "\n\n".join(f"**{group}**\n\n" + table(("name", "type", "unit", "labels", "what it tells"), rows)
+                       for group, rows in blocks)
+
+
 # ---- Arrows
 
 
@@ -282,7 +314,8 @@ def parity(program):
 # ---- Pages
 
 PAGES = [("docs/operations.md", FLAGS, flags), ("docs/errors.md", ERRORS, errors),
-         ("docs/api-reference.md", "proto/gdn/v1", api), ("ARCHITECTURE.md", ARROWS, arrows)]
+         ("docs/api-reference.md", "proto/gdn/v1", api), ("docs/metrics.md", METRICS, metrics),
+         ("ARCHITECTURE.md", ARROWS, arrows)]
 
 
 def replaced(root, page, source, text):
@@ -339,6 +372,10 @@ PLANTED = [
      "proto/gdn/v1/errors.proto and server/rpc/rpc_status.cc do not"),
     ("proto/gdn/v1/step.proto", "message PrefillRequest {\n",
      "message PrefillRequest {\n  // Planted.\n  int32 planted = 99;\n", "docs/api-reference.md is not what"),
+    (METRICS, "// Group: The engine\n",
+     "// Group: The engine\ninline constexpr MetricInfo kPlanted = {\"gdn_planted\", MetricType::kGauge, \"planted\", {}, \"P.\"};\n",
+     "server/observability/metric_catalog.h: kAll does not list"),
+    (METRICS, "Sequences of each launch.", "Rows of each launch.", "docs/metrics.md is not what"),
     (ARROWS, "    (\"proto\", [", "    (\"planted\", [\"planted\"], \"a folder\", []),\n    (\"proto\", [",
      "ARCHITECTURE.md is not what"),
     (ARROWS, "\"the C++ client\", [\"proto\"]", "\"the C++ client\", [\"proto\", \"state_store\"]",
@@ -351,7 +388,7 @@ def self_test():
     for file, old, new, expected in PLANTED:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for path in {FLAGS, ERRORS, RETRIED, ARROWS, CHECKS, *API, *(page for page, _, _ in PAGES)}:
+            for path in {FLAGS, ERRORS, RETRIED, METRICS, ARROWS, CHECKS, *API, *(page for page, _, _ in PAGES)}:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / path, root / path)
             run(root, write=True)

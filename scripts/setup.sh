@@ -5,6 +5,7 @@
 #   scripts/setup.sh --hip     also the HIP compiler and runtime, for the preset hip-gfx906
 #   scripts/setup.sh --images  also what building the container images needs
 #   scripts/setup.sh --lint    also what scripts/lint.sh needs
+#   scripts/setup.sh --checks  also what some tests are skipped without: promtool, and a browser (85 MB to fetch, 320 MB)
 #   scripts/setup.sh --check   installs nothing; prints what is missing and exits 1 where something is
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -17,15 +18,17 @@ build_packages=(
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libc-ares-dev libre2-dev libssl-dev zlib1g-dev
   # Libraries.
-  libdnnl-dev libhiredis-dev libhwy-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
+  libcivetweb-dev libdnnl-dev libhiredis-dev libhwy-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev
   # Tests and benchmarks.
   fiu-utils libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev python3-numpy redis-server
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
+# promtool reads /metrics, the browser /statusz.
+check_packages=(chromium-headless-shell prometheus)
 lint_packages=(ca-certificates clang-format clang-tidy libomp-dev python3-venv shellcheck)
 
-usage() { sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 wanted=("${build_packages[@]}")
 check_only=false
@@ -34,6 +37,7 @@ for argument in "$@"; do
     --hip) wanted+=("${hip_packages[@]}") ;;
     --images) wanted+=("${image_packages[@]}") ;;
     --lint) wanted+=("${lint_packages[@]}") ;;
+    --checks) wanted+=("${check_packages[@]}") ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;
     *) die "unknown argument '${argument}'; see --help" ;;

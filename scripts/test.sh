@@ -5,14 +5,15 @@
 #
 # Without --preset: cpu, which also runs every GPU kernel on the host executor, then hip-gfx906, whose programs are built and
 # whose resource table is checked; then, where clang and its libFuzzer are installed, 60 s of fuzzing (scripts/fuzz.sh).
-# --full also lints deploy/, builds both container images and runs them (scripts/full_checks.sh; as root).
+# --full also installs what some tests are skipped without (scripts/setup.sh --checks), lints deploy/, builds both container
+# images and runs them (scripts/full_checks.sh; as root).
 # --keep-going compiles on after an error, to show all of them. Environment: JOBS compile jobs (default: by processors and
 # memory), TEST_JOBS tests at a time (default 2), CCACHE_DIR where compiled objects are kept.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 presets=(cpu hip-gfx906)
 fuzz=true
@@ -40,6 +41,7 @@ done
 cd "${repo_root}"
 SECONDS=0
 if [[ " ${presets[*]} " == *" hip-"* ]]; then scripts/setup.sh --hip; else scripts/setup.sh; fi
+if "${full}"; then scripts/setup.sh --checks; fi
 
 # run_preset NAME CTEST_ARGS...
 run_preset() {

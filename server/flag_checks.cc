@@ -7,6 +7,7 @@
 #include "base/string_cat.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/flags.h"
+#include "server/observability/http_server.h"
 #include "server/rpc/unix_socket.h"
 #include "server/trace/call_tracer.h"
 
@@ -60,6 +61,11 @@ absl::Status CheckOptions(const ServerOptions& options) {
     return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s"));
   }
   GDN_RETURN_IF_ERROR(CheckTransport(options));
+  if (!options.http_listen.empty()) {
+    if (const absl::Status status = CheckHttpAddress(options.http_listen); !status.ok()) {
+      return absl::InvalidArgumentError(StrCat("--http-listen: ", status.message()));
+    }
+  }
   if (options.listen.empty()) return absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH");
   for (const std::string& address : options.listen) {
     const auto path = UnixSocketPath(address);

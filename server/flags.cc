@@ -79,6 +79,10 @@ ABSL_FLAG(std::vector<std::string>, listen, {"127.0.0.1:50061"},
           "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines "
           "(with --tls-cert), or "
           "unix:/PATH, a socket that only processes of the same user may use. Repeat it for more.");
+ABSL_FLAG(
+    std::string, http_listen, "",
+    "ADDRESS: where to answer HTTP for operators: /metrics, /healthz, /readyz, /statusz. 127.0.0.1:9464 serves "
+    "this machine only; another machine's scraper needs an address of this one, or 0.0.0.0:9464. None by default.");
 ABSL_FLAG(std::string, port_file, "",
           "FILE: write the bound port number (of the first HOST:PORT; 0 without one) to this file, in one piece, once "
           "the server is ready.");
@@ -331,6 +335,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
     options.models.push_back(parts);
   }
   options.listen = absl::GetFlag(FLAGS_listen);
+  options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.backend = absl::GetFlag(FLAGS_backend);
   options.threads = absl::GetFlag(FLAGS_threads);

@@ -96,6 +96,7 @@ GdnServer::GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options)
 
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
+  http_ = nullptr;
   rpc_ = nullptr;  // no call from here on
   if (states_ != nullptr) states_->StopWatching();
 }
@@ -159,6 +160,7 @@ absl::Status GdnServer::Start() {
                                                       .transfers = transfers_,
                                                       .refusals = refusals_,
                                                       .tracer = tracer_,
+                                                      .stats = stats_,
                                                       .call_memory = *call_memory_,
                                                       .io = states_->transfer_threads(),
                                                       .memory = states_->memory(),
@@ -174,7 +176,7 @@ absl::Status GdnServer::Start() {
                                                .tls = security_->tls(),
                                                .reflection = options_.security.reflection}));
   TellOfFailure(rpc_.get());
-  return absl::OkStatus();
+  return StartHttp();
 }
 
 absl::Status GdnServer::ListPrincipals(std::string key) {
@@ -188,6 +190,7 @@ absl::Status GdnServer::ListPrincipals(std::string key) {
   for (const auto& [listed, weight] : weights) {
     const std::string name = principals_->NameOfListed(listed);
     ledger_->List(name, weight);
+    principal_names_.emplace(name, listed);
     batcher_->SetWeight(name, weight);
   }
   return absl::OkStatus();
@@ -206,8 +209,23 @@ absl::Status GdnServer::RecoverSessions() {
   return absl::OkStatus();
 }
 
+absl::Status GdnServer::StartHttp() {
+  if (options_.http_listen.empty()) return absl::OkStatus();
+  const MetricSources sources{.context = *context_,
+                              .health = health_,
+                              .backend = *backend_,
+                              .graph_counts = options_.graph_counts,
+                              .start_time = start_time_};
+  GDN_ASSIGN_OR_RETURN(http_, HttpEndpoint::Start(options_.http_listen, sources,
+                                                  {.may_see_status = options_.may_see_status,
+                                                   .principal_names = principal_names_,
+                                                   .addresses = rpc_->addresses()}));
+  return absl::OkStatus();
+}
+
 bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout) {
   TellOfFailure(nullptr);
+  if (http_ != nullptr) http_->SetDraining();
   const bool ended = rpc_->Stop(timeout);
   if (!ended) spdlog::warn("some calls had not ended when the drain timeout passed");
   const bool durable = states_->Drain(checkpoint_timeout);

@@ -13,9 +13,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,11 +25,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/batcher.h"
 #include "server/health/device_health.h"
+#include "server/http_endpoint.h"
 #include "server/model/loaded_model.h"
 #include "server/model/served_model.h"
 #include "server/rpc/server.h"
@@ -67,7 +71,10 @@ struct GdnServerOptions {
   SharedMemoryOptions shared_memory = {};
   TransportLimits transport = {};  // memory_bytes 0: by the host's memory
   SecurityOptions security = {};
-  int32_t trace_calls = 0;  // of the last so many it is told where their time went (TraceCalls)
+  int32_t trace_calls = 0;       // of the last so many it is told where their time went (TraceCalls)
+  std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and the like; "": none
+  std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // as HttpEndpointOptions has it
+  std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // as MetricSources has it
   // Called once, by any thread, when the device has failed; it must not destroy the server.
   std::function<void()> on_device_failure = nullptr;
 };
@@ -97,6 +104,7 @@ class GdnServer {
   // After Start.
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
+  HttpEndpoint* http() { return http_.get(); }  // null where there is none
   RpcServer& rpc() { return *rpc_; }
   Security& security() { return *security_; }
   StateService& states() { return *states_; }
@@ -108,11 +116,13 @@ class GdnServer {
   absl::Status LoadModels();
   absl::Status ListPrincipals(std::string key);
   absl::Status RecoverSessions();
+  absl::Status StartHttp();
   void OnDeviceFailure(const absl::Status& failure);
   // Who is told that the device failed, at whatever time that is.
   void TellOfFailure(RpcServer* rpc);
 
   const GdnServerOptions options_;
+  const absl::Time start_time_ = absl::Now();
 
   // Each uses those before it.
   const std::unique_ptr<Backend> backend_;
@@ -132,8 +142,11 @@ class GdnServer {
   std::unique_ptr<Batcher> batcher_;
   std::unique_ptr<Principals> principals_;
   std::unique_ptr<Security> security_;
+  std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts
+  RpcStats stats_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<HttpEndpoint> http_;
 };
 
 }  // namespace gdn

@@ -72,6 +72,8 @@ absl::StatusOr<int> Serve(const ServerOptions& options, const sigset_t& signals)
   LogConfiguration(options, server->backend().info(), server->state_options());
   GDN_RETURN_IF_ERROR(server->Start());
   std::cout << "gdn_server listening on " << absl::StrJoin(server->addresses(), ", ") << std::endl;
+  if (server->http() != nullptr)
+    spdlog::info("HTTP on port {}: /metrics, /healthz, /readyz, /statusz", server->http()->port());
   if (!options.port_file.empty()) GDN_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
 
   int signal = 0;
@@ -102,6 +104,7 @@ int Main(int argc, char** argv) {
   options->version = GDN_VERSION;
   // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
   if (options->exit_on_device_failure) options->on_device_failure = [] { kill(getpid(), SIGTERM); };
+  options->graph_counts = GpuGraphCountsOf;
   const absl::StatusOr<int> served = Serve(*options, signals);
   if (served.ok()) return *served;
   spdlog::error("{}", std::string(served.status().message()));

@@ -98,6 +98,22 @@ void ByteLedger::Forget(ByteAccount* account) {
   delete account;
 }
 
+std::vector<ByteLedger::Usage> ByteLedger::usage() const {
+  std::vector<ByteAccountPtr> accounts;  // goes after the lock: the last owner of one takes it
+  std::vector<Usage> usage;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [name, account] : listed_) accounts.push_back(account);
+  for (const auto& [address, line] : peers_) {
+    if (ByteAccountPtr account = line.lock(); account != nullptr) accounts.push_back(std::move(account));
+  }
+  for (const ByteAccountPtr& account : accounts) {
+    Usage& line = usage.emplace_back(
+        Usage{.name = account->name_, .listed = account->listed_, .weight = account->weight_, .held = account->used_});
+    for (size_t pool = 0; pool < kBytePools; ++pool) line.shares[pool] = SharesHeldLocked(pool, *account);
+  }
+  return usage;
+}
+
 double ByteLedger::PartLocked(size_t pool, const ByteAccount& account) const {
   if (account.listed_) return account.weight_ / weights_;
   const int64_t peers = pools_[pool].peers + (account.used_[pool] == 0 ? 1 : 0);

@@ -143,6 +143,15 @@ class ByteLedger {
   int64_t limit(BytePool pool) const { return options_[Index(pool)].limit_bytes; }
   // Accounts that somebody has, the listed ones included.
   size_t accounts() const;
+  // What each of them holds, in no order.
+  struct Usage {
+    std::string name;
+    bool listed = false;
+    double weight = 1;
+    std::array<int64_t, kBytePools> held = {};   // by BytePool
+    std::array<double, kBytePools> shares = {};  // SharesHeld
+  };
+  std::vector<Usage> usage() const;
 
  private:
   friend class ByteCharge;

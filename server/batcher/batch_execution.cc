@@ -56,6 +56,18 @@ void CommitRow(StepRow& row, const StepOutcome& outcome, int64_t compute_time_us
   row.lease.Commit(outcome, std::move(reply));
 }
 
+BatchKind KindOf(const StepJob& job) {
+  if (job.prefill) return BatchKind::kPrefill;
+  return job.draft ? BatchKind::kDraft : BatchKind::kDecode;
+}
+
+void Count(BatchStats::OfKind& stats, int64_t steps, int64_t tokens) {
+  stats.steps.fetch_add(steps, std::memory_order_relaxed);
+  stats.tokens.fetch_add(tokens, std::memory_order_relaxed);
+}
+
+int64_t NanosBetween(SteadyTime begin, SteadyTime end) { return absl::ToInt64Nanoseconds(end - begin); }
+
 void FailRow(StepRow& row, const absl::Status& status) {
   row.status = status;
   row.lease = StepLease();
@@ -147,7 +159,9 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
   issued->lane = &lane;
   for (const Launch::Part& part : issued->launch.parts) {
     issued->jobs.push_back(static_cast<StepJob&>(*part.step).self);
-    if (issued->jobs.back()->trace != nullptr && !issued->stamps.traced()) issued->stamps.Issued();
+    const StepJob& job = *issued->jobs.back();
+    if (part.first == 0) stats_.of(KindOf(job)).queue.Observe(NanosBetween(job.submitted, issued->begin));
+    if (job.trace != nullptr && !issued->stamps.traced()) issued->stamps.Issued();
   }
   issued->stopped.resize(issued->jobs.size());
   issued->launch.prefill ? CollectPrefills(*issued) : CollectDecodes(*issued);
@@ -171,6 +185,8 @@ std::unique_ptr<IssuedLaunch> BatchExecutor::Issue(Launch launch, LaunchLane& la
     stamps.launched = backend_.info().unified_memory ? stamps.copied_in : TraceNow();
   }
   if (!status.ok()) return issued;
+  issued->launched = SteadyNow();
+  CountIssued(*issued);
   // Also behind what failed half-way: nobody's slot is let go while operators may still write it.
   absl::StatusOr<Fence> fence = backend_.MakeFence();
   if (fence.ok()) {
@@ -191,6 +207,7 @@ void BatchExecutor::CollectDecodes(IssuedLaunch& issued) {
         row.status = stopped;
       } else if (row.tokens == 0) {
         CommitRow(row, {.after = row.lease.before()}, 0);
+        Count(stats_.of(KindOf(*job)), /*steps=*/1, /*tokens=*/0);
       } else {
         GroupOf(issued, row).rows.push_back({.job = job.get(), .row = &row, .first = 0, .tokens = row.tokens});
       }
@@ -306,13 +323,41 @@ void BatchExecutor::Wait(IssuedLaunch& issued) {
     issued.lane->Scatter(group);
     for (const RowSpan& span : group.rows) KeepOutput(span);
   }
+  CountEnded(issued);
   if (!issued.stamps.traced()) return;
   issued.stamps.copied_out = TraceNow();
   TellTraces(issued);
 }
 
+void BatchExecutor::CountIssued(const IssuedLaunch& issued) {
+  BatchStats::OfKind& stats = stats_.of(KindOf(*issued.jobs.front()));
+  size_t rows = 0;
+  SteadyTime gathered = SteadyTime::InfiniteFuture();
+  for (const IssuedLaunch::RowGroup& group : issued.groups) {
+    rows += group.rows.size();
+    gathered = std::min(gathered, group.gathered);
+  }
+  stats.rows.Observe(static_cast<int64_t>(rows));
+  if (gathered == SteadyTime::InfiniteFuture()) return;  // it failed before
+  stats.copy_in.Observe(NanosBetween(issued.begin, gathered));
+  if (!backend_.info().unified_memory) stats.issue.Observe(NanosBetween(gathered, issued.launched));
+}
+
+void BatchExecutor::CountEnded(const IssuedLaunch& issued) {
+  const auto is_ok = [](const IssuedLaunch::RowGroup& group) { return group.status.ok(); };
+  if (!std::ranges::any_of(issued.groups, is_ok)) return;
+  BatchStats::OfKind& stats = stats_.of(KindOf(*issued.jobs.front()));
+  stats.compute.Observe(1000 * issued.compute_time_us);
+  stats.copy_out.Observe(NanosBetween(issued.end, SteadyNow()));
+}
+
 void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
   for (IssuedLaunch::RowGroup& group : issued.groups) {
+    if (group.status.ok()) {
+      int64_t tokens = 0;
+      for (const RowSpan& span : group.rows) tokens += span.tokens;
+      Count(stats_.of(KindOf(*issued.jobs.front())), static_cast<int64_t>(group.rows.size()), tokens);
+    }
     for (size_t i = 0; i < group.rows.size(); ++i) {
       const RowSpan& span = group.rows[i];
       if (group.status.ok()) {
@@ -337,6 +382,7 @@ void BatchExecutor::EndPrefill(StepJob& job, const absl::Status& status) {
   LayerProgress after = row.lease.before();
   if (row.tokens > 0) after = {.token_count = after.token_count + row.tokens};
   CommitRow(row, {.after = after, .base_written = row.tokens > 0}, job.compute_time_us);
+  Count(stats_.of(BatchKind::kPrefill), /*steps=*/1, row.tokens);
   if (job.trace != nullptr) job.trace->committed = TraceNow();
 }
 

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
+#include "server/batcher/batch_stats.h"
 #include "server/batcher/launch_lane.h"
 #include "server/batcher/step_job.h"
 #include "server/health/device_health.h"
@@ -47,6 +48,7 @@ struct IssuedLaunch {
   LaunchLane* lane = nullptr;
   Fence fence;
   SteadyTime begin;             // of issuing it
+  SteadyTime launched;          // its operators are issued
   LaunchStamps stamps;          // of launches with a traced call
   SteadyTime end;               // Wait's: when it had run
   int64_t compute_time_us = 0;  // Wait's: the time that the device had for it alone
@@ -71,7 +73,11 @@ class BatchExecutor {
   // Commits or fails a prefill none of whose segments is on its way; OK: its last one has run.
   void EndPrefill(StepJob& job, const absl::Status& status);
 
+  const BatchStats& stats() const { return stats_; }
+
  private:
+  void CountIssued(const IssuedLaunch& issued);
+  void CountEnded(const IssuedLaunch& issued);
   void CollectDecodes(IssuedLaunch& issued);
   void CollectPrefills(IssuedLaunch& issued);
   absl::Status RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch& issued);
@@ -80,6 +86,7 @@ class BatchExecutor {
   Backend& backend_;
   DeviceHealth& health_;
   GdnLayerRunner runner_;  // of whoever issues
+  BatchStats stats_;
 
   absl::Mutex mu_;
   SteadyTime last_end_ ABSL_GUARDED_BY(mu_);

@@ -103,6 +103,7 @@ void Batcher::Schedule(StepJob& job) {
   job.token_count = 0;
   for (const StepRow& row : job.rows) job.token_count += row.tokens;
   job.pool = nullptr;
+  job.submitted = SteadyNow();
   if (job.prefill) job.segment_multiple = PrefillMultiple(backend_.info(), job.kind);
   if (job.prefill && lease.needs_spare()) {
     job.pool = pool.get();

@@ -73,6 +73,7 @@ class Batcher {
   bool Drain(absl::Duration timeout);
   bool draining() const;
 
+  const BatchStats& stats() const { return executor_.stats(); }
   size_t queued_steps() const;  // jobs that wait, prefills with segments left among them
 
  private:

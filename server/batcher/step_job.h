@@ -71,6 +71,7 @@ struct StepJob : ScheduledStep {
   std::atomic<bool> cancelled{false};
 
   // The engine's.
+  SteadyTime submitted;           // when
   std::shared_ptr<StepJob> self;  // while it waits or runs
   int32_t aside = -1;             // the slot that a prefill which has begun writes to
   int32_t on_their_way = 0;       // segments that were issued and have not ended

@@ -3,14 +3,30 @@
 #include <grpcpp/security/auth_context.h>
 
 #include <chrono>
+#include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
 
 namespace gdn {
 
-Caller CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& service) {
+namespace {
+
+TraceContextPtr TraceOf(grpc::CallbackServerContext& call) {
+  const auto& metadata = call.client_metadata();
+  if (metadata.count("traceparent") != 1) return nullptr;  // of several nobody knows which holds
+  const grpc::string_ref text = metadata.find("traceparent")->second;
+  auto context = ParseTraceparent({text.data(), text.size()});
+  if (!context.has_value()) return nullptr;
+  call.AddTrailingMetadata("traceparent", ToTraceparent(*context));
+  return std::make_shared<const TraceContext>(*std::move(context));
+}
+
+}  // namespace
+
+Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service) {
   const auto auth = call.auth_context();
   std::vector<grpc::string_ref> identity;
   if (auth != nullptr && auth->IsPeerAuthenticated()) identity = auth->GetPeerIdentity();
@@ -25,6 +41,7 @@ Caller CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& s
       .limit = {never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now()),
                 [&call] { return call.IsCancelled(); }}};
   caller.account = service.ledger.AccountOf(caller.principal, call.peer());
+  caller.trace = TraceOf(call);
   return caller;
 }
 

@@ -15,6 +15,7 @@
 #include "server/admission/byte_ledger.h"
 #include "server/rpc/service_context.h"
 #include "server/session/wait_limit.h"
+#include "server/trace/trace_context.h"
 
 namespace gdn {
 
@@ -22,8 +23,10 @@ struct Caller {
   std::string principal;        // "" for an anonymous one; never the token itself: Principals' name for it
   WaitLimit limit;              // until its deadline, and while its client is there; for as long as the call is open
   ByteAccountPtr account = {};  // what its calls pin is charged to
+  TraceContextPtr trace = {};   // of the client's "traceparent"; null without one
 };
 
-Caller CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& service);
+// Answers a "traceparent" with the call's own, in the trailing metadata.
+Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service);
 
 }  // namespace gdn

@@ -26,6 +26,7 @@ struct ForkWork {
   std::vector<SessionInit> inits;
   std::vector<SessionCreation> creations;  // parallel to inits
   v1::ForkSessionResponse* response;
+  TraceContextPtr trace;
   CallDone done;
 
   // The children that are not there yet.
@@ -36,7 +37,7 @@ struct ForkWork {
       for (const SessionCreation& creation : creations) {
         FillSession(context, *creation.session(), response->add_sessions());
       }
-      spdlog::info("session forked id={} children={}", parent->id(), creations.size());
+      spdlog::info("session forked id={} children={}{}", parent->id(), creations.size(), TraceForLog(trace));
     }
     creations.clear();
     lease.Release();
@@ -124,6 +125,7 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
                                               .inits = {},
                                               .creations = {},
                                               .response = response,
+                                              .trace = caller.trace,
                                               .done = std::move(done)});
   if (absl::Status status = BeginChildren(request, *work); !status.ok()) return work->Finish(std::move(status));
   if (work->pending() == 0) return work->Finish(absl::OkStatus());

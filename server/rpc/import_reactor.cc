@@ -63,6 +63,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   ImportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, grpc::ByteBuffer* response)
       : context_(context),
+        meter_(context.stats, RpcMethod::kImportState),
         call_(call),
         response_(response),
         caller_(CallerOf(*call, context)),
@@ -95,6 +96,11 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     absl::StatusOr<ByteCharge> charge = ByteCharge();
   };
 
+  void End(const absl::Status& status) {
+    meter_.End(status);
+    Finish(ToGrpcStatus(status));
+  }
+
   void ReadOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (read_under_way_ || ended_ || failed_ || arrived_.size() >= kMessagesAhead) return;
     read_under_way_ = true;
@@ -121,10 +127,10 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
           absl::MutexLock lock(&mu_);
           failed_ = true;
         }
-        return Finish(ToGrpcStatus(status));
+        return End(status);
       }
     }
-    if (absl::Status status = Import(); !status.ok()) Finish(ToGrpcStatus(status));
+    if (absl::Status status = Import(); !status.ok()) End(status);
   }
 
   // Checks the target at once, so that a file for nobody is not sent in vain.
@@ -202,9 +208,9 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     creation_.emplace(std::move(creation));
     const auto owner = std::make_shared<IncomingFile>(*std::exchange(file_, std::nullopt));
     GDN_ASSIGN_OR_RETURN(SessionImage image, ReadImage(file, layout_, owner, target_.convert_state_dtype()));
-    context_.residency.Place(
-        std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)), caller_.limit,
-        [this](absl::StatusOr<SessionLease> lease) { Finish(ToGrpcStatus(Publish(std::move(lease)))); });
+    context_.residency.Place(std::move(creation_->lease()), std::make_shared<const SessionImage>(std::move(image)),
+                             caller_.limit,
+                             [this](absl::StatusOr<SessionLease> lease) { End(Publish(std::move(lease))); });
     return absl::OkStatus();
   }
 
@@ -217,13 +223,14 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     v1::ImportStateResponse response;
     FillSession(context_, session, response.mutable_session());
     *response_ = SerializeMessage(response);
-    spdlog::info("session imported id={} model={} layers={} state_bytes={}", session.id(),
+    spdlog::info("session imported id={} model={} layers={} state_bytes={}{}", session.id(),
                  session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
-                 response.session().state_bytes());
+                 response.session().state_bytes(), TraceForLog(caller_.trace));
     return absl::OkStatus();
   }
 
   const ServiceContext& context_;
+  const RpcMeter meter_;
   grpc::CallbackServerContext* const call_;
   grpc::ByteBuffer* const response_;
   const Caller caller_;

@@ -19,6 +19,7 @@
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/rpc_stats.h"
 #include "server/rpc/rpc_status.h"
 #include "server/validation/names.h"
 
@@ -73,18 +74,18 @@ std::vector<std::string> UnknownSessions(const v1::ForkSessionRequest& request,
 template <typename Request, typename Response>
 class MakingReactor final : public Unary {
  public:
-  MakingReactor(const ServiceContext& context, Call* call, const Request* request, Response* response,
+  MakingReactor(const ServiceContext& context, RpcMethod rpc, Call* call, const Request* request, Response* response,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone))
-      : context_(context), call_(call), caller_(CallerOf(*call, context)) {
+      : context_(context), meter_(context.stats, rpc), call_(call), caller_(CallerOf(*call, context)) {
     auto charge = ChargeCall(context, caller_, request->ByteSizeLong());
     if (!charge.ok()) {
-      Finish(ToGrpcStatus(charge.status()));
+      End(charge.status());
       return;
     }
     charge_ = *std::move(charge);
     method(context, caller_, *request, response, [this, request, response](const absl::Status& status) {
       if (status.ok()) unknown_ = UnknownSessions(*request, *response);
-      Finish(ToGrpcStatus(status));
+      End(status);
     });
   }
 
@@ -99,7 +100,13 @@ class MakingReactor final : public Unary {
   }
 
  private:
+  void End(const absl::Status& status) {
+    meter_.End(status);
+    Finish(ToGrpcStatus(status));
+  }
+
   const ServiceContext& context_;
+  const RpcMeter meter_;
   Call* const call_;
   const Caller caller_;
   ByteCharge charge_;
@@ -113,7 +120,7 @@ class GdnService final : public GdnServiceMethods {
 // A method whose requests a function of its name answers.
 #define GDN_ANSWERED_METHOD(Name)                                                                    \
   Unary* Name(Call* call, const v1::Name##Request* request, v1::Name##Response* response) override { \
-    return Answer(call, request, response, gdn::Name);                                               \
+    return Answer(RpcMethod::k##Name, call, request, response, gdn::Name);                           \
   }
   GDN_ANSWERED_METHOD(GetServerInfo)
   GDN_ANSWERED_METHOD(ListModels)
@@ -131,10 +138,10 @@ class GdnService final : public GdnServiceMethods {
 #undef GDN_ANSWERED_METHOD
   Unary* CreateSession(Call* call, const v1::CreateSessionRequest* request,
                        v1::CreateSessionResponse* response) override {
-    return new MakingReactor(context_, call, request, response, gdn::CreateSession);
+    return new MakingReactor(context_, RpcMethod::kCreateSession, call, request, response, gdn::CreateSession);
   }
   Unary* ForkSession(Call* call, const v1::ForkSessionRequest* request, v1::ForkSessionResponse* response) override {
-    return new MakingReactor(context_, call, request, response, gdn::ForkSession);
+    return new MakingReactor(context_, RpcMethod::kForkSession, call, request, response, gdn::ForkSession);
   }
   // A request is its call's alone, whatever gRPC's signature says, and is given back as soon as it is read.
   Unary* Prefill(Call* call, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override {
@@ -161,28 +168,34 @@ class GdnService final : public GdnServiceMethods {
 
  private:
   template <typename Request, typename Response>
-  Unary* Answer(Call* call, const Request* request, Response* response,
+  Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
+    const RpcMeter meter(context_.stats, rpc);
     Unary* reactor = call->DefaultReactor();
     const Caller caller = CallerOf(*call, context_);
     auto charge = ChargeCall(context_, caller, request->ByteSizeLong());
     if (!charge.ok()) {
+      meter.End(charge.status());
       reactor->Finish(ToGrpcStatus(charge.status()));
       return reactor;
     }
     method(context_, caller, *request, response,
-           [reactor, open = context_.transfers.Begin(),
+           [meter, reactor, open = context_.transfers.Begin(),
             held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
              held->Release();
+             meter.End(status);
              reactor->Finish(ToGrpcStatus(status));
            });
     return reactor;
   }
   template <typename Request, typename Response>
-  Unary* Answer(Call* call, const Request* request, Response* response,
+  Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
                 absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
+    const RpcMeter meter(context_.stats, rpc);
     Unary* reactor = call->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(method(context_, CallerOf(*call, context_), *request, response)));
+    const absl::Status status = method(context_, CallerOf(*call, context_), *request, response);
+    meter.End(status);
+    reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
 

@@ -16,6 +16,7 @@
 #include "server/rpc/open_transfers.h"
 #include "server/rpc/principals.h"
 #include "server/rpc/refusal_pause.h"
+#include "server/rpc/rpc_stats.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
@@ -41,6 +42,7 @@ struct ServiceContext {
   OpenTransfers& transfers;
   RefusalPauses& refusals;
   CallTracer& tracer;
+  RpcStats& stats;
   HostBlockPool& call_memory;  // for tensors of calls, page-locked where a device copies from it
   // For state files: threads that may block, memory to read into, and threads to spread the encoding over.
   TaskQueue& io;

@@ -75,11 +75,12 @@ v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
 // Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
 // `out`.
 void FinishCreation(const ServiceContext& context, SessionCreation creation, SessionImagePtr image,
-                    const WaitLimit& limit, v1::Session* out, CallDone done) {
+                    const Caller& caller, v1::Session* out, CallDone done) {
   SessionLease lease = std::move(creation.lease());
   // std::function wants copyable captures; the creation is not.
   auto shared = std::make_shared<SessionCreation>(std::move(creation));
-  auto placed = [&context, shared, out, done = std::move(done)](absl::StatusOr<SessionLease> made) mutable {
+  auto placed = [&context, shared, out, trace = caller.trace,
+                 done = std::move(done)](absl::StatusOr<SessionLease> made) mutable {
     absl::Status status = made.status();
     if (status.ok()) {
       const Session& session = *shared->session();
@@ -88,14 +89,14 @@ void FinishCreation(const ServiceContext& context, SessionCreation creation, Ses
       // It may come with states that are worth a checkpoint at once.
       if (context.environment.on_progress) context.environment.on_progress(shared->session());
       FillSession(context, session, out);
-      spdlog::info("session created id={} model={} layers={} state_bytes={}", session.id(),
+      spdlog::info("session created id={} model={} layers={} state_bytes={}{}", session.id(),
                    session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
-                   out->state_bytes());
+                   out->state_bytes(), TraceForLog(trace));
     }
     shared.reset();  // before anybody hears of it: a session that is then deleted frees its states at once
     std::exchange(done, nullptr)(std::move(status));
   };
-  context.residency.Place(std::move(lease), std::move(image), limit, std::move(placed));
+  context.residency.Place(std::move(lease), std::move(image), caller.limit, std::move(placed));
 }
 
 }  // namespace
@@ -203,8 +204,7 @@ void CreateSession(const ServiceContext& context, const Caller& caller, const v1
     FillSession(context, *creation.session(), response->mutable_session());
     return done(absl::OkStatus());
   }
-  FinishCreation(context, std::move(creation), std::move(image), caller.limit, response->mutable_session(),
-                 std::move(done));
+  FinishCreation(context, std::move(creation), std::move(image), caller, response->mutable_session(), std::move(done));
 }
 
 absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
@@ -246,10 +246,11 @@ void DeleteSession(const ServiceContext& context, const Caller& caller, const v1
   const absl::StatusOr<std::string_view> id = ParseSessionName(request.name());
   if (!id.ok()) return done(id.status());
   const std::string owned(*id);
-  context.sessions.Delete(caller.principal, owned, [id = owned, done = std::move(done)](absl::Status status) {
-    if (status.ok()) spdlog::info("session deleted id={}", id);
-    done(std::move(status));
-  });
+  context.sessions.Delete(caller.principal, owned,
+                          [id = owned, trace = caller.trace, done = std::move(done)](absl::Status status) {
+                            if (status.ok()) spdlog::info("session deleted id={}{}", id, TraceForLog(trace));
+                            done(std::move(status));
+                          });
 }
 
 }  // namespace gdn

@@ -14,9 +14,9 @@ namespace {
 // Whoever ends the region, the client or a drain, ends the call: SharedRegions tells who is first.
 class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemoryResponse> {
  public:
-  ShareMemoryReactor(const ServiceContext& context, const grpc::CallbackServerContext& call,
+  ShareMemoryReactor(const ServiceContext& context, grpc::CallbackServerContext& call,
                      const v1::ShareMemoryRequest& request)
-      : regions_(context.shared_regions) {
+      : meter_(context.stats, RpcMethod::kShareMemory), regions_(context.shared_regions) {
     // The system takes its time to find room.
     const Caller caller = CallerOf(call, context);
     const auto open = [this, principal = caller.principal, bytes = request.bytes()] { Open(principal, bytes); };
@@ -40,7 +40,10 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
       End(MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                     "the server is shutting down and ends its shared memory"));
     });
-    if (!region.ok()) return Finish(ToGrpcStatus(region.status()));
+    if (!region.ok()) {
+      meter_.End(region.status());
+      return Finish(ToGrpcStatus(region.status()));
+    }
     v1::SharedRegion* const out = response_.mutable_region();
     out->set_name((*region)->name());
     out->set_path((*region)->path());
@@ -67,9 +70,12 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
   }
 
   void FinishIfLast() {
-    if (waiting_.fetch_sub(1) == 1) Finish(ToGrpcStatus(end_));
+    if (waiting_.fetch_sub(1) != 1) return;
+    meter_.End(end_);
+    Finish(ToGrpcStatus(end_));
   }
 
+  const RpcMeter meter_;
   SharedRegions& regions_;
   v1::ShareMemoryResponse response_;
   absl::Status end_;

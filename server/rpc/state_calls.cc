@@ -71,10 +71,11 @@ void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, cons
   auto session = FindSession(context, caller, request.name());
   if (!session.ok()) return done(session.status());
   if (absl::Status status = CheckCheckpointId(request.checkpoint_id()); !status.ok()) return done(std::move(status));
-  const auto restored = [&context, session = *session, response, done = std::move(done)](absl::Status status) {
+  const auto restored = [&context, session = *session, response, trace = caller.trace,
+                         done = std::move(done)](absl::Status status) {
     if (status.ok()) {
       FillSession(context, *session, response->mutable_session());
-      spdlog::info("session restored id={} epoch={}", session->id(), session->epoch());
+      spdlog::info("session restored id={} epoch={}{}", session->id(), session->epoch(), TraceForLog(trace));
     }
     done(std::move(status));
   };

@@ -30,9 +30,15 @@ absl::Status ClientGone() {
 // Sends one state file at a time, piece by piece; the next piece is made ready while the one before is on its way.
 //
 // Thread safety: Send from one thread at a time, not before the file before has been sent. Ownership: deletes itself
-// when the call is over. A derived class calls Finish once, and only while nothing of its own is under way.
+// when the call is over. A derived class calls End once, and only while nothing of its own is under way.
 class FileReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  protected:
+  FileReactor(const ServiceContext& context, RpcMethod method) : meter_(context.stats, method) {}
+
+  void End(const absl::Status& status) {
+    meter_.End(status);
+    Finish(ToGrpcStatus(status));
+  }
   // Ends in OnFileSent, or ends the call where the client does not read any more.
   void Send(FilePieces pieces);
 
@@ -45,6 +51,7 @@ class FileReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   // True where the next piece is to be sent.
   bool Advance();
 
+  const RpcMeter meter_;
   FilePieces pieces_;
   grpc::ByteBuffer writing_;
   grpc::ByteBuffer next_;
@@ -84,7 +91,7 @@ bool FileReactor::Advance() {
   pieces_ = FilePieces();
   writing_.Clear();
   next_.Clear();
-  broken_ ? Finish(ToGrpcStatus(ClientGone())) : OnFileSent();
+  broken_ ? End(ClientGone()) : OnFileSent();
   return false;
 }
 
@@ -122,8 +129,11 @@ std::string ExportTail(const PieceTail& tail) {
 class ExportReactor final : public FileReactor {
  public:
   ExportReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
-      : context_(context), call_(call), open_(context.transfers.Begin()) {
-    if (absl::Status status = Begin(*message); !status.ok()) Finish(ToGrpcStatus(status));
+      : FileReactor(context, RpcMethod::kExportState),
+        context_(context),
+        call_(call),
+        open_(context.transfers.Begin()) {
+    if (absl::Status status = Begin(*message); !status.ok()) End(status);
   }
 
  private:
@@ -135,7 +145,7 @@ class ExportReactor final : public FileReactor {
     GDN_ASSIGN_OR_RETURN(
         charge_, context_.ledger.TryCharge(BytePool::kCopies, caller.account, FileBytes(context_, *session, options_)));
     const auto encode = [this](absl::StatusOr<CapturedState> captured) {
-      if (absl::Status status = Encode(std::move(captured)); !status.ok()) Finish(ToGrpcStatus(status));
+      if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
     };
     context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller.limit);
     return absl::OkStatus();
@@ -151,7 +161,7 @@ class ExportReactor final : public FileReactor {
     return absl::OkStatus();
   }
 
-  void OnFileSent() override { Finish(grpc::Status::OK); }
+  void OnFileSent() override { End(absl::OkStatus()); }
 
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
@@ -213,7 +223,7 @@ struct Progress {
 class WatchReactor final : public FileReactor {
  public:
   WatchReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
-      : context_(context), call_(call) {
+      : FileReactor(context, RpcMethod::kWatchState), context_(context), call_(call) {
     const absl::Status status = Begin(*message);
     status.ok() ? WaitForMemory() : End(status);
   }
@@ -228,8 +238,6 @@ class WatchReactor final : public FileReactor {
     GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, caller, request.name()));
     return absl::OkStatus();
   }
-
-  void End(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
 
   // One of these at a time, each leading to the next: wait for memory, capture, send, wait.
   void WaitForMemory() {

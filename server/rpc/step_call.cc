@@ -344,7 +344,9 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     for (const StepCall::Row& row : self.rows_) {
       response->add_token_counts(self.TokenCount(row));
       response->add_durable_token_counts(self.DurableTokenCount(row));
-      if (self.partial_ok_) *response->add_row_statuses() = ToRpcStatus(row.status);
+      if (!self.partial_ok_) continue;
+      *response->add_row_statuses() = ToRpcStatus(row.status);
+      if (!row.status.ok()) self.context_.stats.CountError(row.status);
     }
     response->set_compute_time_us(self.compute_time_us_.load());
   };

@@ -12,6 +12,7 @@
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
+#include "server/rpc/rpc_stats.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/step_call.h"
 #include "server/rpc/step_wire.h"
@@ -50,6 +51,7 @@ template <typename Request>
 void NoteRequest(CallTrace* trace, const Caller& caller, const Request& request, const ReceivedTensors& received) {
   if (trace == nullptr) return;
   trace->principal = caller.principal;
+  trace->context = caller.trace;
   trace->layer = request.layer();
   trace->request_bytes = received.message_bytes;
   trace->admit = TraceNow();
@@ -71,9 +73,12 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   using StartFn = std::shared_ptr<StepCall>(const ServiceContext&, const Caller&, const Request&, Response*, StepData,
                                             CallTrace*, StepCall::Done);
 
-  UnaryStepReactor(const ServiceContext& context, grpc::CallbackServerContext& call, std::string_view method,
+  UnaryStepReactor(const ServiceContext& context, grpc::CallbackServerContext& call, RpcMethod method,
                    grpc::ByteBuffer& request, grpc::ByteBuffer* response, StartFn* start)
-      : context_(context), trace_(context.tracer.Begin(method)), reply_wire_(response) {
+      : context_(context),
+        meter_(context.stats, method),
+        trace_(context.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method)])),
+        reply_wire_(response) {
     const Caller caller = CallerOf(call, context);
     auto charge = ChargeCall(context, caller, request.Length());
     if (!charge.ok()) {
@@ -112,10 +117,12 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
   void Send(const absl::Status& status) {
     if (status.ok()) *reply_wire_ = WriteStepReply(response_, std::move(output_));
     NoteReply(trace_.get(), status, reply_wire_->Length());
+    meter_.End(status);
     Finish(ToGrpcStatus(status));
   }
 
   const ServiceContext& context_;
+  const RpcMeter meter_;
   std::unique_ptr<CallTrace> trace_;
   grpc::ByteBuffer* const reply_wire_;
   ByteCharge charge_;  // until the reply is with the transport
@@ -131,15 +138,19 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
 template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, std::string_view method)
-      : context_(context), caller_(CallerOf(*call, context)), method_(method) {}
+  StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, RpcMethod method)
+      : context_(context), caller_(CallerOf(*call, context)), method_(method), meter_(context.stats, method) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
-    trace_ = context_.tracer.Begin(method_);
+    meter_ = RpcMeter(context_.stats, method_);
+    trace_ = context_.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method_)]);
     auto charge = ChargeCall(context_, caller_, wire_.Length());
     auto received = ReadStepRequest(wire_, context_.limits.max_message_bytes, context_.call_memory, request_);
-    if (!received.ok()) return Finish(ToGrpcStatus(received.status()));  // nobody knows which session it was for
+    if (!received.ok()) {  // nobody knows which session it was for
+      meter_.End(received.status());
+      return Finish(ToGrpcStatus(received.status()));
+    }
     received_ = *std::move(received);
     response_.Clear();
     if (!charge.ok()) return Reply(charge.status());
@@ -194,10 +205,12 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
     wire_ = WriteStepReply(response_, std::exchange(output_, {}));
     received_ = {};
     NoteReply(trace_.get(), status, wire_.Length());
+    meter_.End(status);
     StartWrite(&wire_);
   }
 
-  const std::string_view method_;
+  const RpcMethod method_;
+  RpcMeter meter_;         // of the message
   grpc::ByteBuffer wire_;  // what is read, then what is written
   int64_t turn_ = 0;       // messages read
   RefusalPauses::Answer refused_;
@@ -207,7 +220,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillRequest, v1::StreamPrefillResponse> {
  public:
   StreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : StepStreamReactor(context, call, "StreamPrefill") {
+      : StepStreamReactor(context, call, RpcMethod::kStreamPrefill) {
     Start();
   }
 
@@ -262,7 +275,7 @@ class StreamPrefillReactor final : public StepStreamReactor<v1::StreamPrefillReq
 class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeRequest, v1::StreamDecodeResponse> {
  public:
   StreamDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call)
-      : StepStreamReactor(context, call, "StreamDecode") {
+      : StepStreamReactor(context, call, RpcMethod::kStreamDecode) {
     Start();
   }
 
@@ -278,14 +291,14 @@ class StreamDecodeReactor final : public StepStreamReactor<v1::StreamDecodeReque
 
 grpc::ServerUnaryReactor* NewPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                             grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-  return new UnaryStepReactor<v1::PrefillRequest, v1::PrefillResponse>(context, *call, "Prefill", request, response,
-                                                                       StartPrefill);
+  return new UnaryStepReactor<v1::PrefillRequest, v1::PrefillResponse>(context, *call, RpcMethod::kPrefill, request,
+                                                                       response, StartPrefill);
 }
 
 grpc::ServerUnaryReactor* NewDecodeReactor(const ServiceContext& context, grpc::CallbackServerContext* call,
                                            grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse>(context, *call, "Decode", request, response,
-                                                                     StartDecode);
+  return new UnaryStepReactor<v1::DecodeRequest, v1::DecodeResponse>(context, *call, RpcMethod::kDecode, request,
+                                                                     response, StartDecode);
 }
 
 ByteStreamReactor* NewStreamPrefillReactor(const ServiceContext& context, grpc::CallbackServerContext* call) {

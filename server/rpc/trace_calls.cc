@@ -48,7 +48,12 @@ void Fill(const CallTrace& call, v1::CallTrace* out) {
   out->mutable_begin_time()->set_seconds(begin_time / 1'000'000'000);
   out->mutable_begin_time()->set_nanos(static_cast<int32_t>(begin_time % 1'000'000'000));
   out->set_begin_ns(call.begin());
-  out->set_duration_ns(call.replied - call.begin());
+  out->set_duration_ns(call.duration());
+  if (call.context != nullptr) {
+    out->set_trace_id(call.context->trace_id);
+    out->set_span_id(call.context->span_id);
+    out->set_parent_span_id(call.context->parent_id);
+  }
   for (const TracedStage& stage : call.stages()) {
     v1::CallStage* const to = out->add_stages();
     to->set_stage(ToProto(stage.stage));

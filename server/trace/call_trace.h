@@ -8,12 +8,14 @@
 //   for (const TracedStage& stage : trace->stages()) Add(stage.stage, stage.end_ns - stage.begin_ns);
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/trace/trace_context.h"
 
 namespace gdn {
 
@@ -29,6 +31,9 @@ enum class TraceStage {
   kCommit,   // of the leases, with the kept replies; of a step that did not fail
   kReply,    // until the transport has it
 };
+
+inline constexpr std::array kTraceStageNames = {"parse",   "admit",    "queue",  "copy_in", "launch",
+                                                "compute", "copy_out", "commit", "reply"};
 
 // Nanoseconds of a monotonic clock, never 0.
 int64_t TraceNow();
@@ -61,7 +66,8 @@ struct CallTrace {
   // What the call is.
   std::string method;
   std::string principal;
-  std::string session;  // the first row's
+  std::string session;      // the first row's
+  TraceContextPtr context;  // the client's trace
   int32_t layer = 0;
   int32_t rows = 0;
   int64_t tokens = 0;
@@ -84,6 +90,7 @@ struct CallTrace {
   std::string starter, answerer;  // threads
 
   int64_t begin() const { return parse; }
+  int64_t duration() const { return replied - parse; }
   // Counts a launch once, however many of its rows are the call's.
   void AddLaunch(const LaunchStamps& stamps);
   // Those that it went through, by their begin; the launches of a prefill may overlap.

@@ -27,6 +27,9 @@ std::unique_ptr<CallTrace> CallTracer::Begin(std::string_view method) const {
 void CallTracer::End(std::unique_ptr<CallTrace> trace) {
   if (trace == nullptr) return;
   trace->replied = TraceNow();
+  for (const TracedStage& stage : trace->stages()) {
+    stages_[static_cast<size_t>(stage.stage)].Observe(stage.end_ns - stage.begin_ns);
+  }
   absl::MutexLock lock(&mu_);
   const auto most = static_cast<size_t>(kept());
   if (most == 0) return;
@@ -43,6 +46,19 @@ std::vector<std::shared_ptr<const CallTrace>> CallTracer::Calls(const std::strin
     if (static_cast<int32_t>(calls.size()) == most) break;
   }
   std::ranges::reverse(calls);
+  return calls;
+}
+
+std::vector<std::shared_ptr<const CallTrace>> CallTracer::Slowest(size_t most) const {
+  std::vector<std::shared_ptr<const CallTrace>> calls;
+  {
+    absl::MutexLock lock(&mu_);
+    calls.assign(ended_.begin(), ended_.end());
+  }
+  const auto longer = [](const auto& a, const auto& b) { return a->duration() > b->duration(); };
+  most = std::min(most, calls.size());
+  std::ranges::partial_sort(calls, calls.begin() + static_cast<std::ptrdiff_t>(most), longer);
+  calls.resize(most);
   return calls;
 }
 

@@ -11,6 +11,7 @@
 //   for (const auto& call : tracer.Calls(caller.principal, /*most=*/100)) Show(call->stages());
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "base/histogram.h"
 #include "server/trace/call_trace.h"
 
 namespace gdn {
@@ -45,9 +47,14 @@ class CallTracer {
 
   // The principal's last calls, at most so many (0: all that are there), in the order in which they ended.
   std::vector<std::shared_ptr<const CallTrace>> Calls(const std::string& principal, int32_t most) const;
+  // Of all principals' calls that are kept: those that took longest, at most so many, the longest first.
+  std::vector<std::shared_ptr<const CallTrace>> Slowest(size_t most) const;
+  // How long this stage took in the calls that have ended while it was on.
+  HistogramCounts stage_times(TraceStage stage) const { return stages_[static_cast<size_t>(stage)].counts(); }
 
  private:
   std::atomic<int32_t> kept_;
+  std::array<LatencyHistogram, kTraceStageNames.size()> stages_;
   mutable absl::Mutex mu_;
   std::deque<std::shared_ptr<const CallTrace>> ended_ ABSL_GUARDED_BY(mu_);
 };

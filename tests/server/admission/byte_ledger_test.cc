@@ -223,6 +223,28 @@ TEST(ByteLedger, KeepsItsRuleOverRandomLoads) {
   }
 }
 
+TEST(ByteLedger, TellsWhatEachAccountHolds) {
+  ByteLedger ledger(Limited(1000));
+  ledger.List("a", 3);
+  const ByteAccountPtr listed = ledger.AccountOf("a", PeerOf(1));
+  auto first = ledger.TryCharge(kPool, listed, 300);
+  {
+    const ByteAccountPtr peer = ledger.AccountOf("", PeerOf(2));
+    const ByteCharge second = ledger.Charge(kPool, peer, 100);
+    auto usage = ledger.usage();
+    std::ranges::sort(usage, std::ranges::greater(), &ByteLedger::Usage::listed);
+    ASSERT_EQ(usage.size(), 2u);
+    EXPECT_EQ(usage[0].name, "a");
+    EXPECT_EQ(usage[0].weight, 3);
+    EXPECT_EQ(usage[0].held[static_cast<size_t>(kPool)], 300);
+    EXPECT_DOUBLE_EQ(usage[0].shares[static_cast<size_t>(kPool)], ledger.SharesHeld(kPool, *listed));
+    EXPECT_FALSE(usage[1].listed);
+    EXPECT_EQ(usage[1].name, peer->name());
+    EXPECT_EQ(usage[1].held[static_cast<size_t>(kPool)], 100);
+  }
+  EXPECT_EQ(ledger.usage().size(), 1u);
+}
+
 TEST(ByteLedger, ManyThreadsLeaveNothingBehind) {
   ByteLedger ledger(Limited(10'000));
   std::atomic<int> granted{0};

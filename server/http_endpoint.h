@@ -1,0 +1,63 @@
+// The server's HTTP port: /metrics, /healthz, /readyz and /statusz (docs/metrics.md).
+//
+// /metrics, /healthz and /readyz name nobody and are answered to whoever reaches the port; /statusz names sessions and
+// callers, and is answered to those that `may_see_status` lets in.
+// Thread safety: Start and destruction on one thread; SetDraining from any. Ownership: owns the port and its threads;
+// borrows its sources.
+//
+//   GDN_ASSIGN_OR_RETURN(auto http, HttpEndpoint::Start("127.0.0.1:9464", sources, {}));
+//   http->SetDraining();  // /readyz says so from now on
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/observability/http_server.h"
+#include "server/server_metrics.h"
+#include "server/status_sampler.h"
+
+namespace gdn {
+
+struct HttpEndpointOptions {
+  // Whether whoever sends this "authorization" header ("" without one) may see /statusz. Empty: callers from this
+  // machine may, under a name of this machine, so that no web page of elsewhere reads it through a browser here.
+  std::function<bool(std::string_view authorization)> may_see_status = nullptr;
+  std::map<std::string, std::string> principal_names = {};  // what people call the listed accounts
+  std::vector<std::string> addresses = {};                  // of gRPC
+};
+
+class HttpEndpoint {
+ public:
+  // Errors of HttpServer::Start.
+  static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const std::string& listen, const MetricSources& sources,
+                                                             HttpEndpointOptions options);
+
+  int port() const { return server_->port(); }
+  void SetDraining() { draining_ = true; }
+  StatusSampler& sampler() { return sampler_; }
+
+ private:
+  HttpEndpoint(const MetricSources& sources, HttpEndpointOptions options)
+      : sources_(sources), options_(std::move(options)), sampler_(sources) {}
+
+  bool MaySeeStatus(const HttpRequest& request) const;
+  // Why no step is taken; "": steps are.
+  std::string Trouble() const;
+  HttpResponse Metrics() const;
+  HttpResponse Ready() const;
+  HttpResponse Status(const HttpRequest& request) const;
+
+  const MetricSources sources_;
+  const HttpEndpointOptions options_;
+  std::atomic<bool> draining_{false};
+  StatusSampler sampler_;
+  std::unique_ptr<HttpServer> server_;  // last: its threads use the others
+};
+
+}  // namespace gdn

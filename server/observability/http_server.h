@@ -1,0 +1,60 @@
+// A small HTTP port for operators: GET and HEAD of a fixed set of paths, answered from memory.
+//
+// No path of the file system is ever looked at, a query is ignored, a body is never read. Requests, threads and time
+// are bounded, and a connection takes one request: a slow or hostile client costs one of the threads for a few seconds.
+// Thread safety: Start and destruction on one thread; handlers are called from any, several at a time. Ownership: owns
+// its threads; what handlers use must outlive it.
+//
+//   const HttpHandler ok = [](const HttpRequest&) { return HttpResponse{.body = "ok\n"}; };
+//   GDN_ASSIGN_OR_RETURN(auto http, HttpServer::Start("127.0.0.1:0", {{"/healthz", ok}}));
+//   std::cout << http->port();
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace gdn {
+
+struct HttpRequest {
+  std::string_view authorization = {};  // the header's value; "" without one
+  std::string_view host = {};
+  bool from_loopback = false;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
+using HttpHandlers = std::map<std::string, HttpHandler, std::less<>>;  // by path
+
+class HttpServer {
+ public:
+  // Of a request's line and headers.
+  static constexpr int kMostRequestBytes = 8192;
+  static constexpr int kThreads = 4;
+
+  // `address`: ADDRESS:PORT with an IPv4 address, an IPv6 one in brackets, or localhost; port 0 takes a free one.
+  // INVALID_ARGUMENT where it is none of these, UNAVAILABLE where it cannot be listened on.
+  // A request that has not come whole, or a reply that is not taken, is given up after `timeout`.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
+                                                           absl::Duration timeout = absl::Seconds(5));
+  virtual ~HttpServer() = default;
+
+  virtual int port() const = 0;
+};
+
+// INVALID_ARGUMENT as of Start.
+absl::Status CheckHttpAddress(const std::string& address);
+// Whether the address or host name of a request, or of a listening socket, is this machine itself.
+bool IsLoopback(std::string_view host);
+
+}  // namespace gdn

@@ -1,0 +1,71 @@
+#include "server/observability/metric_page.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <cmath>
+#include <sstream>
+
+namespace gdn {
+namespace {
+
+prometheus::MetricType TypeOf(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter:
+      return prometheus::MetricType::Counter;
+    case MetricType::kGauge:
+      return prometheus::MetricType::Gauge;
+    case MetricType::kHistogram:
+      return prometheus::MetricType::Histogram;
+  }
+  return prometheus::MetricType::Untyped;
+}
+
+}  // namespace
+
+prometheus::ClientMetric& MetricPage::NewMetric(const MetricInfo& info, Labels labels) {
+  // The metrics of one name stand together.
+  prometheus::MetricFamily* family = nullptr;
+  for (prometheus::MetricFamily& known : families_) {
+    if (known.name == info.name) family = &known;
+  }
+  if (family == nullptr) {
+    family = &families_.emplace_back();
+    family->name = info.name;
+    family->help = info.help;
+    family->type = TypeOf(info.type);
+  }
+  prometheus::ClientMetric& metric = family->metric.emplace_back();
+  size_t i = 0;
+  for (const std::string_view value : labels) {
+    metric.label.push_back({.name = std::string(info.labels[i++]), .value = std::string(value)});
+  }
+  return metric;
+}
+
+void MetricPage::Add(const MetricInfo& info, Labels labels, double value) {
+  prometheus::ClientMetric& metric = NewMetric(info, labels);
+  (info.type == MetricType::kCounter ? metric.counter.value : metric.gauge.value) = value;
+}
+
+void MetricPage::Add(const MetricInfo& info, Labels labels, const HistogramCounts& counts, double unit) {
+  if (counts.count() == 0) return;
+  prometheus::ClientMetric::Histogram& histogram = NewMetric(info, labels).histogram;
+  // One rounding, so that a bound reads as it is written: 0.02 and not 0.019999999999999997.
+  const auto scaled = [unit](int64_t value) {
+    return unit < 1 ? static_cast<double>(value) / std::round(1 / unit) : static_cast<double>(value) * unit;
+  };
+  for (size_t i = 0; i < counts.buckets.size(); ++i) {
+    histogram.sample_count += static_cast<uint64_t>(counts.buckets[i]);
+    if (i == counts.bounds.size()) break;  // the serializer adds +Inf
+    histogram.bucket.push_back({.cumulative_count = histogram.sample_count, .upper_bound = scaled(counts.bounds[i])});
+  }
+  histogram.sample_sum = scaled(counts.sum);
+}
+
+std::string MetricPage::Text() const {
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families_);
+  return std::move(out).str();
+}
+
+}  // namespace gdn

@@ -1,0 +1,27 @@
+// A small plot over the last seconds, as HTML with an SVG inside.
+//
+// Thread safety: a free function on a plain value.
+//
+//   html += RenderPlot({.title = "Waiting steps", .series = {{.name = "waiting", .values = {1, 2}}}, .seconds = 300});
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gdn {
+
+struct Plot {
+  struct Series {
+    std::string name;
+    std::vector<std::optional<double>> values;  // a second each, the newest last; nothing: a gap
+  };
+  std::string title;
+  std::string unit;            // "tokens/s"
+  std::vector<Series> series;  // one or two
+  int seconds = 300;           // the width
+};
+
+std::string RenderPlot(const Plot& plot);
+
+}  // namespace gdn

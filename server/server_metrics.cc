@@ -1,0 +1,155 @@
+#include "server/server_metrics.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include "server/observability/metric_page.h"
+
+namespace gdn {
+namespace {
+
+constexpr std::array<const char*, kStatusCodes> kCodeNames = {
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
+
+void AddCalls(const ServiceContext& context, MetricPage& page) {
+  for (size_t method = 0; method < kRpcMethodNames.size(); ++method) {
+    for (size_t code = 0; code < kStatusCodes; ++code) {
+      page.AddSeconds(metric::kRpcDuration, {kRpcMethodNames[method], kCodeNames[code]},
+                      context.stats.latency(static_cast<RpcMethod>(method), code).counts());
+    }
+  }
+  for (int reason = 0; reason < v1::ErrorReason_ARRAYSIZE; ++reason) {
+    if (context.stats.errors(reason) == 0) continue;
+    constexpr std::string_view kPrefix = "ERROR_REASON_";
+    const std::string& name = v1::ErrorReason_Name(static_cast<v1::ErrorReason>(reason));
+    page.Add(metric::kErrors, {std::string_view(name).substr(kPrefix.size())}, context.stats.errors(reason));
+  }
+  for (size_t stage = 0; stage < kTraceStageNames.size(); ++stage) {
+    page.AddSeconds(metric::kStageDuration, {kTraceStageNames[stage]},
+                    context.tracer.stage_times(static_cast<TraceStage>(stage)));
+  }
+}
+
+void AddEngine(const Batcher& batcher, MetricPage& page) {
+  page.Add(metric::kQueuedSteps, {}, static_cast<int64_t>(batcher.queued_steps()));
+  for (size_t kind = 0; kind < kBatchKindNames.size(); ++kind) {
+    const char* const name = kBatchKindNames[kind];
+    const BatchStats::OfKind& stats = batcher.stats().kinds[kind];
+    page.AddSeconds(metric::kQueueDuration, {name}, stats.queue.counts());
+    page.Add(metric::kBatchRows, {name}, stats.rows.counts());
+    page.AddSeconds(metric::kLaunchDuration, {name, "copy_in"}, stats.copy_in.counts());
+    page.AddSeconds(metric::kLaunchDuration, {name, "issue"}, stats.issue.counts());
+    page.AddSeconds(metric::kLaunchDuration, {name, "compute"}, stats.compute.counts());
+    page.AddSeconds(metric::kLaunchDuration, {name, "copy_out"}, stats.copy_out.counts());
+    page.Add(metric::kSteps, {name}, stats.steps.load(std::memory_order_relaxed));
+    page.Add(metric::kTokens, {name}, stats.tokens.load(std::memory_order_relaxed));
+  }
+}
+
+void AddTiers(const ServiceContext& context, MetricPage& page) {
+  for (const TierUsage& tier : TierUsages(context)) {
+    page.Add(metric::kTierSessions, {tier.name}, tier.sessions);
+    page.Add(metric::kTierUsedBytes, {tier.name}, tier.used_bytes);
+    if (tier.limit_bytes > 0) page.Add(metric::kTierLimitBytes, {tier.name}, tier.limit_bytes);
+    if (tier.name == "device") continue;  // its moves have metrics of their own
+    page.Add(metric::kTierStores, {tier.name}, tier.stores);
+    page.Add(metric::kTierLoads, {tier.name}, tier.loads);
+    page.Add(metric::kTierStoredBytes, {tier.name}, tier.stored_bytes);
+    page.Add(metric::kTierLoadedBytes, {tier.name}, tier.loaded_bytes);
+    page.Add(metric::kTierFailures, {tier.name}, tier.failures);
+    page.Add(metric::kTierProblems, {tier.name}, static_cast<int64_t>(!tier.problem.empty()));
+  }
+}
+
+void AddSessions(const ServiceContext& context, MetricPage& page) {
+  page.Add(metric::kSessions, {}, static_cast<int64_t>(context.sessions.size()));
+  page.Add(metric::kExpiredSessions, {}, context.sessions.expired());
+  page.Add(metric::kRecoveredSessions, {}, context.recovered_sessions);
+  AddTiers(context, page);
+  const ResidencyCounters moves = context.residency.counters();
+  page.Add(metric::kEvictions, {}, moves.evictions);
+  page.Add(metric::kEvictedBytes, {}, moves.evicted_bytes);
+  page.Add(metric::kReturns, {}, moves.returns);
+  page.Add(metric::kReturnedBytes, {}, moves.returned_bytes);
+  page.Add(metric::kMoveFailures, {}, moves.failures);
+  page.Add(metric::kCheckpoints, {}, context.checkpointer.made());
+  page.Add(metric::kCheckpointFailures, {}, context.checkpointer.failed());
+  if (context.tiers.durable() == nullptr) return;
+  page.Add(metric::kCheckpointAge, {}, absl::ToDoubleSeconds(OldestUndurable(context.sessions, SteadyNow())));
+}
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+void AddMemory(const MetricSources& sources, std::optional<int64_t> device_free_bytes, MetricPage& page) {
+  const ByteLedger& ledger = sources.context.ledger;
+  for (const auto& [name, pool] : {std::pair("calls", BytePool::kCalls), std::pair("copies", BytePool::kCopies),
+                                   std::pair("replies", BytePool::kReplies), std::pair("states", BytePool::kStates)}) {
+    page.Add(metric::kPoolHeldBytes, {name}, ledger.held(pool));
+    if (ledger.limit(pool) != kNoByteLimit) page.Add(metric::kPoolLimitBytes, {name}, ledger.limit(pool));
+  }
+  page.Add(metric::kAccounts, {}, static_cast<int64_t>(ledger.accounts()));
+  page.Add(metric::kSharedMemoryBytes, {}, sources.context.shared_regions.used_bytes());
+  page.Add(metric::kDeviceMemoryBytes, {}, sources.backend.info().memory_bytes);
+  if (device_free_bytes.has_value()) page.Add(metric::kDeviceFreeBytes, {}, *device_free_bytes);
+  page.Add(metric::kResidentMemoryBytes, {}, ResidentBytes());
+}
+
+void AddProcess(const MetricSources& sources, MetricPage& page) {
+  const BackendInfo& info = sources.backend.info();
+  page.Add(metric::kDeviceFailures, {}, static_cast<int64_t>(!sources.health.status().ok()));
+  if (info.replays_steps && sources.graph_counts) {
+    const GpuGraphCounts counts = sources.graph_counts(sources.backend);
+    page.Add(metric::kGraphSteps, {"plain"}, counts.plain);
+    page.Add(metric::kGraphSteps, {"replayed"}, counts.replayed);
+    page.Add(metric::kGraphRecordings, {"recorded"}, counts.recorded);
+    page.Add(metric::kGraphRecordings, {"refused"}, counts.refused);
+  }
+  const ServiceContext& context = sources.context;
+  const std::string numerics = NumericsIdFor(info.numerics_id, context.store.options().base_dtype);
+  page.Add(metric::kBuildInfo, {context.version, info.name, numerics}, int64_t{1});
+  page.Add(metric::kStartTime, {}, absl::ToDoubleSeconds(sources.start_time - absl::UnixEpoch()));
+}
+
+}  // namespace
+
+std::vector<TierUsage> TierUsages(const ServiceContext& context) {
+  std::vector<TierUsage> tiers = context.tiers.usage();
+  tiers.insert(tiers.begin(), TierUsage{.name = "device",
+                                        .limit_bytes = context.store.options().budget_bytes,
+                                        .used_bytes = context.store.used_bytes(),
+                                        .sessions = static_cast<int64_t>(context.room.sessions())});
+  return tiers;
+}
+
+absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now) {
+  absl::Duration oldest = absl::ZeroDuration();
+  for (const std::shared_ptr<Session>& session : sessions.All()) {
+    const Session::Undurable undurable = session->undurable();
+    if (undurable.any) oldest = std::max(oldest, now - undurable.since);
+  }
+  return oldest;
+}
+
+std::string ServerMetrics(const MetricSources& sources, std::optional<int64_t> device_free_bytes) {
+  MetricPage page;
+  AddCalls(sources.context, page);
+  AddEngine(sources.context.batcher, page);
+  AddSessions(sources.context, page);
+  AddMemory(sources, device_free_bytes, page);
+  AddProcess(sources, page);
+  return page.Text();
+}
+
+}  // namespace gdn

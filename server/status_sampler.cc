@@ -1,0 +1,89 @@
+#include "server/status_sampler.h"
+
+#include <utility>
+
+#include "base/this_thread.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kSamplesPerAsking = 10;  // a driver may take a while over it
+
+}  // namespace
+
+StatusSampler::~StatusSampler() {
+  stop_.Give();
+  if (thread_.joinable()) thread_.join();
+}
+
+void StatusSampler::Start() {
+  {
+    absl::MutexLock lock(&sampling_);
+    before_ = Count();
+  }
+  thread_ = std::thread([this] {
+    NameThisThread("gdn-status");
+    while (!stop_.GivenWithin(absl::Seconds(1))) Sample();
+  });
+}
+
+StatusSampler::Counts StatusSampler::Count() const {
+  Counts counts;
+  const BatchStats& stats = sources_.context.batcher.stats();
+  for (const BatchKind kind : {BatchKind::kDecode, BatchKind::kDraft}) {
+    const BatchStats::OfKind& decodes = stats.of(kind);
+    counts.decode_tokens += decodes.tokens.load(std::memory_order_relaxed);
+    const HistogramCounts rows = decodes.rows.counts();
+    counts.launches += rows.count();
+    counts.rows += rows.sum;
+  }
+  counts.prefill_tokens = stats.of(BatchKind::kPrefill).tokens.load(std::memory_order_relaxed);
+  const RpcStats& calls = sources_.context.stats;
+  for (int reason = 0; reason < v1::ErrorReason_ARRAYSIZE; ++reason) counts.errors += calls.errors(reason);
+  counts.decode_latency = calls.latency(RpcMethod::kDecode, /*code=*/0).counts();
+  counts.decode_latency.Add(calls.latency(RpcMethod::kStreamDecode, /*code=*/0).counts());
+  return counts;
+}
+
+void StatusSampler::Sample() {
+  absl::MutexLock sampling(&sampling_);
+  const Counts now = Count();
+  const HistogramCounts latency = now.decode_latency.Since(before_.decode_latency);
+  const int64_t launches = now.launches - before_.launches;
+  StatusSecond second{.decode_tokens = static_cast<double>(now.decode_tokens - before_.decode_tokens),
+                      .prefill_tokens = static_cast<double>(now.prefill_tokens - before_.prefill_tokens),
+                      .errors = static_cast<double>(now.errors - before_.errors),
+                      .waiting_steps = static_cast<double>(sources_.context.batcher.queued_steps())};
+  if (launches > 0)
+    second.rows_per_launch = static_cast<double>(now.rows - before_.rows) / static_cast<double>(launches);
+  if (latency.count() > 0) {
+    second.decode_p50_ms = latency.Quantile(0.5) / 1e6;
+    second.decode_p99_ms = latency.Quantile(0.99) / 1e6;
+  }
+  before_ = now;
+
+  std::optional<int64_t> free_bytes;
+  const bool asks = until_ask_ == 0;
+  until_ask_ = asks ? kSamplesPerAsking - 1 : until_ask_ - 1;
+  if (asks && sources_.health.status().ok() && sources_.backend.UseThread().ok()) {
+    free_bytes = sources_.backend.FreeMemoryBytes();
+    // Of a CPU it is not known, and all of it is told.
+    if (*free_bytes >= sources_.backend.info().memory_bytes) free_bytes = std::nullopt;
+  }
+  absl::MutexLock lock(&mu_);
+  if (asks) device_free_bytes_ = free_bytes;
+  if (seconds_.size() == kSeconds) seconds_.pop_front();
+  seconds_.push_back(second);
+}
+
+std::vector<StatusSecond> StatusSampler::seconds() const {
+  absl::MutexLock lock(&mu_);
+  return {seconds_.begin(), seconds_.end()};
+}
+
+std::optional<int64_t> StatusSampler::device_free_bytes() const {
+  absl::MutexLock lock(&mu_);
+  return device_free_bytes_;
+}
+
+}  // namespace gdn

@@ -252,6 +252,56 @@ TEST_F(TraceCallsTest, KeepsAsManyAsItIsTold) {
   EXPECT_EQ(Ask(caller_).reply.kept(), 2);
 }
 
+// The trailing metadata's "traceparent"; "" without one.
+std::string TraceparentOf(const grpc::ClientContext& context) {
+  const auto& trailing = context.GetServerTrailingMetadata();
+  const auto it = trailing.find("traceparent");
+  return it == trailing.end() ? "" : std::string(it->second.data(), it->second.size());
+}
+
+constexpr char kTraceId[] = "0af7651916cd43dd8448eb211c80319c";
+constexpr char kParentId[] = "b7ad6b7169203331";
+
+TEST_F(TraceCallsTest, ACallBelongsToItsClientsTrace) {
+  const std::string traceparent = std::string("00-") + kTraceId + "-" + kParentId + "-01";
+  const auto decode = caller_.NewContext();
+  decode->AddMetadata("traceparent", traceparent);
+  ASSERT_TRUE(caller_.Decode(*decode, Step({"a"})).ok());
+  const auto calls = Traces(caller_, 1);
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0].trace_id(), kTraceId);
+  EXPECT_EQ(calls[0].parent_span_id(), kParentId);
+  EXPECT_EQ(TraceparentOf(*decode), std::string("00-") + kTraceId + "-" + calls[0].span_id() + "-01");
+  EXPECT_NE(calls[0].span_id(), kParentId);
+
+  // So do those that are refused, and those that are no steps.
+  const auto refused = caller_.NewContext(), get = caller_.NewContext();
+  for (grpc::ClientContext* const context : {refused.get(), get.get()})
+    context->AddMetadata("traceparent", traceparent);
+  EXPECT_FALSE(caller_.Decode(*refused, Step({"unknown"})).ok());
+  v1::GetSessionRequest request;
+  request.set_name("sessions/a");
+  v1::GetSessionResponse response;
+  EXPECT_TRUE(server_.stub().GetSession(get.get(), request, &response).ok());
+  for (const grpc::ClientContext* const context : {refused.get(), get.get()}) {
+    EXPECT_EQ(TraceparentOf(*context).substr(0, 36), std::string("00-") + kTraceId + "-");
+  }
+}
+
+TEST_F(TraceCallsTest, AMalformedTraceparentIsIgnored) {
+  const std::string good = std::string("00-") + kTraceId + "-" + kParentId + "-01";
+  int calls = 0;
+  for (const std::vector<std::string>& headers :
+       {std::vector<std::string>{"nonsense"}, {good + "x"}, {std::string("ff") + good.substr(2)}, {good, good}, {}}) {
+    const auto context = caller_.NewContext();
+    for (const std::string& header : headers) context->AddMetadata("traceparent", header);
+    ASSERT_TRUE(caller_.Decode(*context, Step({"a"})).ok());
+    EXPECT_EQ(TraceparentOf(*context), "");
+    const auto traces = Traces(caller_, ++calls);
+    EXPECT_EQ(traces.back().trace_id() + traces.back().span_id() + traces.back().parent_span_id(), "");
+  }
+}
+
 TEST(TraceCallsByDefault, NothingIsKept) {
   TestServer server({.models = {{"m", GoldenPath(kSet)}}});
   const Caller caller(server);

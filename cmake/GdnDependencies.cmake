@@ -8,6 +8,7 @@ find_package(spdlog CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
 if(NOT GDN_FUZZ)
+  find_package(yaml-cpp CONFIG REQUIRED)
   find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
 endif()
 find_package(civetweb CONFIG REQUIRED)        # the HTTP port

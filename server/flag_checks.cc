@@ -1,9 +1,10 @@
 // Whether the command line's values can be, by themselves and together.
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/flags.h"
@@ -14,109 +15,127 @@
 namespace gdn {
 namespace {
 
+// All that is wrong, not the first of it alone.
+struct Faults {
+  std::vector<std::string> all;
+
+  void Add(const absl::Status& status) {
+    if (!status.ok()) all.emplace_back(status.message());
+  }
+};
+
 template <typename T>
 absl::Status CheckRange(std::string_view flag, T value, T low, T high) {
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat("--", flag, " is ", value, ", expected ", low, " .. ", high));
 }
 
-absl::Status CheckTransport(const ServerOptions& options) {
+void CheckTransport(const ServerOptions& options, Faults& faults) {
   const TransportLimits& limits = options.transport;
   if (limits.memory_bytes != 0) {  // 0 is auto
-    GDN_RETURN_IF_ERROR(CheckRange<int64_t>("transport-bytes", limits.memory_bytes,
-                                            4 * options.limits.max_message_bytes, std::numeric_limits<int64_t>::max()));
+    faults.Add(CheckRange<int64_t>("transport-bytes", limits.memory_bytes, 4 * options.limits.max_message_bytes,
+                                   std::numeric_limits<int64_t>::max()));
   }
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("streams-per-connection", limits.streams_per_connection, 1, 1'000'000));
+  faults.Add(CheckRange<int32_t>("streams-per-connection", limits.streams_per_connection, 1, 1'000'000));
   for (const auto& [name, duration] :
        {std::pair("keepalive-time", limits.keepalive_time), std::pair("keepalive-timeout", limits.keepalive_timeout),
         std::pair("min-ping-interval", limits.min_ping_interval), std::pair("connection-idle", limits.connection_idle),
         std::pair("connection-age", limits.connection_age),
         std::pair("connection-age-grace", limits.connection_age_grace)}) {
-    if (duration >= absl::ZeroDuration()) continue;
-    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0"));
+    if (duration < absl::ZeroDuration()) {
+      faults.Add(absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0")));
+    }
   }
   if (limits.keepalive_timeout == absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        "--keepalive-timeout is 0, in which nobody answers; expected a duration such as 20s");
+    faults.Add(absl::InvalidArgumentError(
+        "--keepalive-timeout is 0, in which nobody answers; expected a duration such as 20s"));
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status CheckOptions(const ServerOptions& options) {
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("threads", options.threads, 0, 1024));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-draft", options.limits.max_draft, 1, 64));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-batch", options.limits.max_batch, 1, 65536));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("max-queued-steps", options.max_queued_steps, 1, 1'000'000));
-  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("max-message-bytes", options.limits.max_message_bytes, 4 << 10, 1 << 30));
-  GDN_RETURN_IF_ERROR(
-      CheckRange<int64_t>("max-stored-reply-bytes", options.limits.max_stored_reply_bytes, 0, 64 << 20));
-  GDN_RETURN_IF_ERROR(
+std::vector<std::string> OptionFaults(const ServerOptions& options) {
+  Faults faults;
+  faults.Add(CheckRange<int32_t>("threads", options.threads, 0, 1024));
+  faults.Add(CheckRange<int32_t>("max-draft", options.limits.max_draft, 1, 64));
+  faults.Add(CheckRange<int32_t>("max-batch", options.limits.max_batch, 1, 65536));
+  faults.Add(CheckRange<int32_t>("max-queued-steps", options.max_queued_steps, 1, 1'000'000));
+  faults.Add(CheckRange<int64_t>("max-message-bytes", options.limits.max_message_bytes, 4 << 10, 1 << 30));
+  faults.Add(CheckRange<int64_t>("max-stored-reply-bytes", options.limits.max_stored_reply_bytes, 0, 64 << 20));
+  faults.Add(
       CheckRange<int32_t>("shared-memory-regions-per-principal", options.shared_memory.regions_per_principal, 1, 4096));
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("trace-calls", options.trace_calls, 0, kMostTracedCalls));
+  faults.Add(CheckRange<int32_t>("trace-calls", options.trace_calls, 0, kMostTracedCalls));
   for (const auto& [name, duration] : {std::pair("drain-timeout", options.drain_timeout),
                                        std::pair("drain-checkpoint-timeout", options.drain_checkpoint_timeout)}) {
-    if (duration >= absl::ZeroDuration()) continue;
-    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s"));
-  }
-  GDN_RETURN_IF_ERROR(CheckTransport(options));
-  if (!options.http_listen.empty()) {
-    if (const absl::Status status = CheckHttpAddress(options.http_listen); !status.ok()) {
-      return absl::InvalidArgumentError(StrCat("--http-listen: ", status.message()));
+    if (duration < absl::ZeroDuration()) {
+      faults.Add(absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s")));
     }
   }
-  if (options.listen.empty()) return absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH");
+  CheckTransport(options, faults);
+  if (options.listen.empty()) {
+    faults.Add(absl::InvalidArgumentError("--listen is empty, expected HOST:PORT or unix:/PATH"));
+  }
+  if (!options.http_listen.empty()) {
+    if (const absl::Status status = CheckHttpAddress(options.http_listen); !status.ok()) {
+      faults.Add(absl::InvalidArgumentError(StrCat("--http-listen: ", status.message())));
+    }
+  }
   for (const std::string& address : options.listen) {
     const auto path = UnixSocketPath(address);
     if (path.has_value() ? absl::StartsWith(*path, "/") : absl::StrContains(address, ':')) continue;
-    return absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected HOST:PORT or unix:/PATH"));
+    faults.Add(absl::InvalidArgumentError(StrCat("--listen is '", address, "', expected HOST:PORT or unix:/PATH")));
   }
-  GDN_RETURN_IF_ERROR(CheckSecurityOptions(options.security, options.listen));
+  faults.Add(CheckSecurityOptions(options.security, options.listen));
+  faults.Add(CheckLoggingOptions(options.logging));
   if (options.backend != "auto" && options.backend != "gpu" && options.backend != "cpu" && options.backend != "null") {
-    return absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null"));
+    faults.Add(
+        absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null")));
   }
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
+  faults.Add(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
   if (!ParseGpuGraphs(options.gpu_graphs).has_value()) {
-    return absl::InvalidArgumentError(StrCat("--gpu-graphs is '", options.gpu_graphs, "', expected auto, on or off"));
+    faults.Add(
+        absl::InvalidArgumentError(StrCat("--gpu-graphs is '", options.gpu_graphs, "', expected auto, on or off")));
   }
-  GDN_RETURN_IF_ERROR(CheckRange<int32_t>("state-slots", options.state_slots, 0, std::numeric_limits<int32_t>::max()));
+  faults.Add(CheckRange<int32_t>("state-slots", options.state_slots, 0, std::numeric_limits<int32_t>::max()));
   if (options.state_slots > 0 && options.device_state_bytes > 0) {
-    return absl::InvalidArgumentError("--state-slots and --device-state-bytes are both given, expected one of them");
+    faults.Add(
+        absl::InvalidArgumentError("--state-slots and --device-state-bytes are both given, expected one of them"));
   }
   if (options.state_slots > 0 && options.models.empty()) {
-    return absl::InvalidArgumentError(
-        "--state-slots counts states of a --model and none is given; use --device-state-bytes");
+    faults.Add(absl::InvalidArgumentError(
+        "--state-slots counts states of a --model and none is given; use --device-state-bytes"));
   }
-  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("checkpoint-every-tokens", options.checkpoint_every_tokens, 0,
-                                          std::numeric_limits<int32_t>::max()));
-  GDN_RETURN_IF_ERROR(CheckRange<int64_t>("stored-reply-bytes", options.stored_reply_bytes,
-                                          options.limits.max_stored_reply_bytes, std::numeric_limits<int64_t>::max()));
+  faults.Add(CheckRange<int64_t>("checkpoint-every-tokens", options.checkpoint_every_tokens, 0,
+                                 std::numeric_limits<int32_t>::max()));
+  faults.Add(CheckRange<int64_t>("stored-reply-bytes", options.stored_reply_bytes,
+                                 options.limits.max_stored_reply_bytes, std::numeric_limits<int64_t>::max()));
   if (options.call_bytes.has_value()) {
-    GDN_RETURN_IF_ERROR(CheckRange<int64_t>("call-bytes", *options.call_bytes, options.limits.max_message_bytes,
-                                            std::numeric_limits<int64_t>::max()));
+    faults.Add(CheckRange<int64_t>("call-bytes", *options.call_bytes, options.limits.max_message_bytes,
+                                   std::numeric_limits<int64_t>::max()));
   }
   if (options.copy_bytes.has_value()) {
-    GDN_RETURN_IF_ERROR(
+    faults.Add(
         CheckRange<int64_t>("copy-bytes", *options.copy_bytes, int64_t{1} << 20, std::numeric_limits<int64_t>::max()));
   }
   if (options.session_bytes.has_value()) {
-    GDN_RETURN_IF_ERROR(CheckRange<int64_t>("session-bytes", *options.session_bytes, int64_t{1} << 20,
-                                            std::numeric_limits<int64_t>::max()));
+    faults.Add(CheckRange<int64_t>("session-bytes", *options.session_bytes, int64_t{1} << 20,
+                                   std::numeric_limits<int64_t>::max()));
   }
   for (const auto& [name, duration] : {std::pair("checkpoint-every", options.checkpoint_every),
                                        std::pair("session-idle-ttl", options.session_idle_ttl)}) {
-    if (duration >= absl::ZeroDuration()) continue;
-    return absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0"));
+    if (duration < absl::ZeroDuration()) {
+      faults.Add(absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0")));
+    }
   }
   const bool checkpoints = options.checkpoint_every_tokens > 0 || options.checkpoint_every > absl::ZeroDuration();
   if (checkpoints && options.disk_dir.empty() && options.redis.empty()) {
-    return absl::InvalidArgumentError("checkpoints need a place to be kept in: give --disk-dir or --redis as well");
+    faults.Add(
+        absl::InvalidArgumentError("checkpoints need a place to be kept in: give --disk-dir or --redis as well"));
   }
   if (options.disk_state_bytes > 0 && options.disk_dir.empty()) {
-    return absl::InvalidArgumentError("--disk-state-bytes limits --disk-dir, which is not given");
+    faults.Add(absl::InvalidArgumentError("--disk-state-bytes limits --disk-dir, which is not given"));
   }
-  return absl::OkStatus();
+  return faults.all;
 }
 
 }  // namespace gdn

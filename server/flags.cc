@@ -1,22 +1,14 @@
 #include "server/flags.h"
 
-#include <algorithm>
-#include <deque>
 #include <limits>
-#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/validation/names.h"
 
@@ -69,6 +61,15 @@ std::string AbslUnparseFlag(const OptionalByteCount& count) {
 
 // scripts/generate_docs.py writes the tables of docs/operations.md from these definitions, one for each "Group:".
 // Where a help text begins with words in capitals and a colon, they are the name of the flag's value.
+
+// Group: The file of flags
+ABSL_FLAG(
+    std::string, config, "",
+    "FILE: YAML with flags and their values, one a line: `checkpoint-every: 30s`. A flag on the command line wins "
+    "over the file. SIGHUP, or its change, reads the file anew.");
+ABSL_FLAG(bool, check_config, false,
+          "Checks the flags and the file of --config, prints all flags as they would hold, in the form of such a file, "
+          "and exits: with code 0, or 1 where something is wrong.");
 
 // Group: What is served, and where
 ABSL_FLAG(
@@ -260,77 +261,19 @@ absl::StatusOr<DType> ParseStateDtype(std::string_view name) {
   return absl::InvalidArgumentError(StrCat("--state-dtype is '", name, "', expected float32 or bf16"));
 }
 
-constexpr char kUsage[] =
-    "Serves Gated DeltaNet layers over gRPC (gdn.v1.GdnService, with health and reflection).\n\n"
-    "  gdn_server --model qwen=/models/Qwen3-Next-80B-A3B-Instruct --listen 0.0.0.0:50061 --tls-cert CRT --tls-key "
-    "KEY\n"
-    "  gdn_server --listen 127.0.0.1:0 --port-file /tmp/port        # no model: operator sessions only\n"
-    "  gdn_server --listen 127.0.0.1:50061 --listen unix:/run/gdn/gdn.sock\n"
-    "  gdn_server --model qwen=DIR --disk-dir /var/lib/gdn --checkpoint-every-tokens 256   # survives a crash\n\n"
-    "SIGTERM and SIGINT drain: no new step is taken, accepted ones end, sessions are made durable where there is a "
-    "place "
-    "for it, then the server stops: with code 0, or 3 where an accepted call or a session's last checkpoint did not "
-    "end.";
-
-// Names with - become names with _, and the values of all --model flags become one list, those of --listen another.
-std::deque<std::string> NormalizedArguments(int argc, char** argv) {
-  std::deque<std::string> arguments;
-  std::map<std::string, std::optional<std::string>> lists = {{"listen", {}}, {"model", {}}};
-  bool positional = false;
-  for (int i = 0; i < argc; ++i) {
-    std::string argument = argv[i];
-    positional |= argument == "--";
-    if (i == 0 || positional || argument.size() < 2 || argument[0] != '-') {
-      arguments.push_back(std::move(argument));
-      continue;
-    }
-    const size_t end = std::min(argument.find('='), argument.size());
-    const size_t name = argument[1] == '-' ? 2 : 1;
-    std::replace(argument.begin() + static_cast<std::ptrdiff_t>(name),
-                 argument.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
-    const auto list = lists.find(argument.substr(name, end - name));
-    if (list == lists.end() || (end == argument.size() && i + 1 == argc)) {
-      arguments.push_back(std::move(argument));  // another, or one without a value, of which the parser tells
-      continue;
-    }
-    const std::string value = end < argument.size() ? argument.substr(end + 1) : argv[++i];
-    list->second = list->second.has_value() ? *list->second + "," + value : value;
-  }
-  for (const auto& [name, values] : lists) {
-    if (values.has_value()) arguments.push_back(StrCat("--", name, "=", *values));
-  }
-  return arguments;
-}
-
 }  // namespace
 
-absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kUsage);
-  absl::FlagsUsageConfig config;
-  const auto ours = [](absl::string_view file) { return absl::EndsWith(file, "server/flags.cc"); };
-  config.contains_help_flags = ours;
-  config.contains_helpshort_flags = ours;
-  absl::SetFlagsUsageConfig(config);
-
-  static std::deque<std::string> arguments = NormalizedArguments(argc, argv);  // the parser keeps pointers
-  std::vector<char*> pointers;
-  pointers.reserve(arguments.size());
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  const std::vector<char*> rest = absl::ParseCommandLine(static_cast<int>(pointers.size()), pointers.data());
-  if (rest.size() > 1) {
-    return absl::InvalidArgumentError(StrCat("unexpected argument '", rest[1], "'; flags begin with --"));
-  }
-
+ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   ServerOptions options;
   std::set<std::string> names;
   for (const std::string& model : absl::GetFlag(FLAGS_model)) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(model, absl::MaxSplits('=', 1));
     if (parts.first.empty() || parts.second.empty() || !CheckSessionId(parts.first).ok()) {
-      return absl::InvalidArgumentError(
-          StrCat("--model is '", model, "', expected NAME=DIR with a NAME of [A-Za-z0-9._~-]"));
+      faults.push_back(StrCat("--model is '", model, "', expected NAME=DIR with a NAME of [A-Za-z0-9._~-]"));
+      continue;
     }
     if (!names.insert(parts.first).second) {
-      return absl::InvalidArgumentError(StrCat("--model names '", parts.first, "' twice; give each a name of its own"));
+      faults.push_back(StrCat("--model names '", parts.first, "' twice; give each a name of its own"));
     }
     options.models.push_back(parts);
   }
@@ -341,7 +284,11 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
   options.gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs);
-  GDN_ASSIGN_OR_RETURN(options.state_dtype, ParseStateDtype(absl::GetFlag(FLAGS_state_dtype)));
+  if (const absl::StatusOr<DType> dtype = ParseStateDtype(absl::GetFlag(FLAGS_state_dtype)); dtype.ok()) {
+    options.state_dtype = *dtype;
+  } else {
+    faults.emplace_back(dtype.status().message());
+  }
   options.state_slots = absl::GetFlag(FLAGS_state_slots);
   options.device_state_bytes = absl::GetFlag(FLAGS_device_state_bytes).bytes;
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;
@@ -387,7 +334,7 @@ absl::StatusOr<ServerOptions> ParseServerFlags(int argc, char** argv) {
   options.drain_checkpoint_timeout = absl::GetFlag(FLAGS_drain_checkpoint_timeout);
   options.exit_on_device_failure = absl::GetFlag(FLAGS_exit_on_device_failure);
   options.logging = {.format = absl::GetFlag(FLAGS_log_format), .level = absl::GetFlag(FLAGS_log_level)};
-  GDN_RETURN_IF_ERROR(CheckOptions(options));
+  for (std::string& fault : OptionFaults(options)) faults.push_back(std::move(fault));
   return options;
 }
 

@@ -110,6 +110,7 @@ class GdnServer {
   StateService& states() { return *states_; }
   Batcher& batcher() { return *batcher_; }
   ByteLedger& ledger() { return *ledger_; }
+  CallTracer& tracer() { return tracer_; }
 
  private:
   GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options);

@@ -20,6 +20,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "kernels/null/null_backend.h"
+#include "server/config_reload.h"
 #include "server/flags.h"
 #include "server/gdn_server.h"
 #include "server/process_end.h"
@@ -65,8 +66,8 @@ absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& opti
   return MakeCpuBackend({.threads = options.threads});
 }
 
-// What the process is to exit with.
-absl::StatusOr<int> Serve(const ServerOptions& options, const sigset_t& signals) {
+// What the process is to exit with. Changes `options` where the file of --config does.
+absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, ChooseBackend(options));
   GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backend), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
@@ -76,8 +77,7 @@ absl::StatusOr<int> Serve(const ServerOptions& options, const sigset_t& signals)
     spdlog::info("HTTP on port {}: /metrics, /healthz, /readyz, /statusz", server->http()->port());
   if (!options.port_file.empty()) GDN_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  const int signal = WaitForEnd(*server, options, signals);
   spdlog::info("signal {}: draining, at most {}; then sessions are made durable, at most {}", signal,
                absl::FormatDuration(options.drain_timeout), absl::FormatDuration(options.drain_checkpoint_timeout));
   return DrainAndEnd(std::move(server), {.steps = options.drain_timeout,
@@ -87,11 +87,12 @@ absl::StatusOr<int> Serve(const ServerOptions& options, const sigset_t& signals)
 
 int Main(int argc, char** argv) {
   SetUpServerProcess();
-  // Blocked before any thread is made, so that only sigwait sees them.
+  // Blocked before any thread is made, so that only WaitForEnd sees them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   absl::StatusOr<ServerOptions> options = ParseServerFlags(argc, argv);
@@ -99,7 +100,18 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = InitLogging(options->logging);
   if (!status.ok()) {
     std::cerr << "gdn_server: " << status.message() << "\nRun gdn_server --help for the flags.\n";
-    return 2;
+    return OnlyCheckConfig() ? 1 : 2;
+  }
+  if (OnlyCheckConfig()) {
+    std::cout << PrintFlags();
+    return 0;
+  }
+  if (ConfigPath().empty()) {  // nothing to read anew: it ends the process, as it does others
+    sigset_t hangup;
+    sigemptyset(&hangup);
+    sigaddset(&hangup, SIGHUP);
+    pthread_sigmask(SIG_UNBLOCK, &hangup, nullptr);
+    sigdelset(&signals, SIGHUP);
   }
   options->version = GDN_VERSION;
   // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.

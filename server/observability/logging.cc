@@ -30,15 +30,20 @@ class JsonMessageFlag final : public spdlog::custom_flag_formatter {
 
 }  // namespace
 
-absl::Status InitLogging(const LoggingOptions& options) {
+absl::Status CheckLoggingOptions(const LoggingOptions& options) {
   if (options.format != "text" && options.format != "json") {
-    return absl::InvalidArgumentError("log format is '" + options.format + "', expected text or json");
+    return absl::InvalidArgumentError("--log-format is '" + options.format + "', expected text or json");
   }
-  const spdlog::level::level_enum level = spdlog::level::from_str(options.level);
-  if (level == spdlog::level::off && options.level != "off") {
-    return absl::InvalidArgumentError("log level is '" + options.level +
+  if (spdlog::level::from_str(options.level) == spdlog::level::off && options.level != "off") {
+    return absl::InvalidArgumentError("--log-level is '" + options.level +
                                       "', expected trace, debug, info, warn, error, critical or off");
   }
+  return absl::OkStatus();
+}
+
+absl::Status InitLogging(const LoggingOptions& options) {
+  const absl::Status status = CheckLoggingOptions(options);
+  if (!status.ok()) return status;
   auto logger = std::make_shared<spdlog::logger>("gdn", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   if (options.format == "json") {
     auto formatter = std::make_unique<spdlog::pattern_formatter>();
@@ -48,7 +53,7 @@ absl::Status InitLogging(const LoggingOptions& options) {
   } else {
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%L%$ %v");
   }
-  logger->set_level(level);
+  logger->set_level(spdlog::level::from_str(options.level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
   return absl::OkStatus();

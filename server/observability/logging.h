@@ -18,6 +18,8 @@ struct LoggingOptions {
 };
 
 // INVALID_ARGUMENT for another format or level.
+absl::Status CheckLoggingOptions(const LoggingOptions& options);
+// The same errors.
 absl::Status InitLogging(const LoggingOptions& options);
 
 }  // namespace gdn

@@ -1,0 +1,20 @@
+// The wait of a server that runs for what ends it; a changed file of --config is taken up meanwhile.
+//
+// Thread safety: call once, from the thread that parsed the flags. Ownership: none; `options` change as the file does.
+//
+//   const int signal = WaitForEnd(*server, options, signals);
+#pragma once
+
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX's, for sets of signals
+
+#include "server/flags.h"
+#include "server/gdn_server.h"
+
+namespace gdn {
+
+// Waits for SIGTERM or SIGINT, and returns which it was. Where there is a --config, SIGHUP, or a change of the file,
+// which is looked for every two seconds, reads it anew: what is safe takes effect, and the log says what has changed
+// and whether it did. `signals`: these three, blocked in every thread.
+int WaitForEnd(GdnServer& server, ServerOptions& options, const sigset_t& signals);
+
+}  // namespace gdn

@@ -33,8 +33,9 @@ const std::map<std::string, LiveFlag>& LiveFlags() {
   return *flags;
 }
 
-// Takes up what a changed file of --config says, as far as that is safe, and logs what it did not.
-void Reload(GdnServer& server, ServerOptions& options) {
+// Takes up what a changed file of --config says, as far as that is safe, and logs what it did not. Where nothing has
+// changed it says so only if it was asked to look.
+void Reload(GdnServer& server, ServerOptions& options, bool asked) {
   std::set<std::string> live;
   for (const auto& [name, apply] : LiveFlags()) live.insert(name);
   const absl::StatusOr<std::vector<FlagChange>> changes = ReloadConfig(live);
@@ -50,7 +51,7 @@ void Reload(GdnServer& server, ServerOptions& options) {
     spdlog::info("config: {} has changed: {}", change.name,
                  change.takes_effect ? "took effect" : "needs a restart, the old value stays");
   }
-  spdlog::info("config: read anew, {} changes", changes->size());
+  if (asked || !changes->empty()) spdlog::info("config: read anew, {} changes", changes->size());
 }
 
 // Which file it is, and when it was written: one that is renamed over another is another.
@@ -74,7 +75,7 @@ int WaitForEnd(GdnServer& server, ServerOptions& options, const sigset_t& signal
     if (signal == SIGTERM || signal == SIGINT) return signal;
     if (path.empty()) continue;  // interrupted
     const FileStamp stamp = StampOf(path);
-    if (signal == SIGHUP || stamp != seen) Reload(server, options);
+    if (signal == SIGHUP || stamp != seen) Reload(server, options, /*asked=*/signal == SIGHUP);
     seen = stamp;
   }
 }

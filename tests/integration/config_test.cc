@@ -96,6 +96,11 @@ TEST_F(Config, BlamesTheCommandLineForItsOwnFaults) {
   EXPECT_TRUE(absl::StrContains(printed_, "none.yaml: the file of --config cannot be read")) << printed_;
 }
 
+TEST_F(Config, TheExampleIsGood) {
+  EXPECT_EQ(Check({"--config", GDN_EXAMPLE_CONFIG}), 0) << printed_;
+  EXPECT_TRUE(absl::StrContains(printed_, "disk-dir: \"/var/lib/gdn\"")) << printed_;
+}
+
 TEST_F(Config, ReloadsWhatIsSafeOnSighup) {
   const std::string base = "listen: 127.0.0.1:0\nbackend: \"null\"\ndevice-state-bytes: 1MiB\n";
   Write(base + "max-batch: 100\n");

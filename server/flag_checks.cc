@@ -91,7 +91,8 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
     faults.Add(
         absl::InvalidArgumentError(StrCat("--backend is '", options.backend, "', expected auto, gpu, cpu or null")));
   }
-  faults.Add(CheckRange<int32_t>("gpu-device", options.gpu_device, 0, 1023));
+  const char* const gpu_flag = options.gpu_devices.size() == 1 ? "gpu-device" : "gpu-devices";
+  for (const int32_t device : options.gpu_devices) faults.Add(CheckRange<int32_t>(gpu_flag, device, 0, 1023));
   if (!ParseGpuGraphs(options.gpu_graphs).has_value()) {
     faults.Add(
         absl::InvalidArgumentError(StrCat("--gpu-graphs is '", options.gpu_graphs, "', expected auto, on or off")));

@@ -1,5 +1,6 @@
 #include "server/flags.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <set>
@@ -93,6 +94,10 @@ ABSL_FLAG(std::string, backend, "auto",
           "gpu, cpu, or auto: the GPU where a usable one is found, else the CPU (the log says which, and why). null "
           "computes nothing; it is for measuring the service itself.");
 ABSL_FLAG(int32_t, gpu_device, 0, "N: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves.");
+ABSL_FLAG(
+    std::vector<std::string>, gpu_devices, {},
+    "N,N,..: several GPUs, instead of --gpu-device: an engine and all models on each, and sessions where there is "
+    "room. One that fails takes the sessions on it with it, and the others go on.");
 ABSL_FLAG(std::string, gpu_graphs, "auto",
           "on, off, or auto: whether decode steps that come again are recorded and replayed with one call to the GPU's "
           "runtime. auto measures at start whether that is quicker; the log says what it found.");
@@ -261,6 +266,25 @@ absl::StatusOr<DType> ParseStateDtype(std::string_view name) {
   return absl::InvalidArgumentError(StrCat("--state-dtype is '", name, "', expected float32 or bf16"));
 }
 
+void SetGpuDevices(ServerOptions& options, std::vector<std::string>& faults) {
+  const int32_t one = absl::GetFlag(FLAGS_gpu_device);
+  const std::vector<std::string> several = absl::GetFlag(FLAGS_gpu_devices);
+  options.gpu_devices = {one};
+  if (several.empty()) return;
+  if (one != 0) faults.emplace_back("--gpu-device and --gpu-devices are both given, expected one of them");
+  options.gpu_devices.clear();
+  for (const std::string& text : several) {
+    int32_t device = 0;
+    if (!absl::SimpleAtoi(text, &device)) {
+      faults.push_back(StrCat("--gpu-devices has '", text, "', expected numbers of GPUs such as 0,1"));
+    } else if (std::ranges::count(options.gpu_devices, device) > 0) {
+      faults.push_back(StrCat("--gpu-devices names ", device, " twice; expected each GPU once"));
+    } else {
+      options.gpu_devices.push_back(device);
+    }
+  }
+}
+
 }  // namespace
 
 ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
@@ -282,7 +306,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.backend = absl::GetFlag(FLAGS_backend);
   options.threads = absl::GetFlag(FLAGS_threads);
-  options.gpu_device = absl::GetFlag(FLAGS_gpu_device);
+  SetGpuDevices(options, faults);
   options.gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs);
   if (const absl::StatusOr<DType> dtype = ParseStateDtype(absl::GetFlag(FLAGS_state_dtype)); dtype.ok()) {
     options.state_dtype = *dtype;

@@ -21,7 +21,7 @@ struct ServerOptions : GdnServerOptions {
   std::string port_file;
   std::string backend;
   int32_t threads = 0;
-  int32_t gpu_device = 0;
+  std::vector<int32_t> gpu_devices = {0};  // at least one, each once
   std::string gpu_graphs;
   absl::Duration drain_timeout;
   absl::Duration drain_checkpoint_timeout;

@@ -1,11 +1,14 @@
 #include "server/gdn_server.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <spdlog/spdlog.h>
 
 #include "absl/time/clock.h"
+#include "base/error.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 #include "kernels/common/reserved_memory.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
@@ -35,26 +38,27 @@ int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& back
 
 // What all sessions and named checkpoints together may have, where nothing else is said: what there is room for, so
 // that who comes later finds some. Where that is not known there is no limit, nor where nothing could give way.
-int64_t SessionBytes(const GdnServerOptions& options, const StateServiceOptions& states) {
+int64_t SessionBytes(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   if (options.session_bytes.has_value()) return *options.session_bytes;
   if (!states.redis.empty()) return kNoByteLimit;
-  const int64_t memory = states.device_bytes + states.host_bytes;
+  const int64_t memory = static_cast<int64_t>(devices) * states.device_bytes + states.host_bytes;
   if (!states.disk_dir.empty()) return states.disk_bytes > 0 ? std::max(states.disk_bytes, memory) : kNoByteLimit;
   return states.host_bytes > 0 || !options.principals_file.empty() ? memory : kNoByteLimit;
 }
 
 // An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
-ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states) {
+ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   const int64_t eighth = HostMemoryBytes() / 8;
   const int64_t calls = options.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
   // From a disk that is full states go on to Redis.
   const bool disk_ends = states.disk_bytes > 0 && states.redis.empty();
-  return {.pools = {{BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
-                    {BytePool::kCopies, {.limit_bytes = options.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
-                    {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
-                    {BytePool::kStates, {.limit_bytes = SessionBytes(options, states), .flag = "--session-bytes"}},
-                    {BytePool::kDisk,
-                     {.limit_bytes = disk_ends ? states.disk_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
+  return {
+      .pools = {{BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
+                {BytePool::kCopies, {.limit_bytes = options.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
+                {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
+                {BytePool::kStates, {.limit_bytes = SessionBytes(options, states, devices), .flag = "--session-bytes"}},
+                {BytePool::kDisk,
+                 {.limit_bytes = disk_ends ? states.disk_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
 }
 
 // An eighth of the host's memory, and room for four messages of the largest size.
@@ -82,17 +86,49 @@ ServedModel Describe(const LoadedModel& model) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GdnServer>> GdnServer::Make(std::unique_ptr<Backend> backend, GdnServerOptions options) {
-  std::unique_ptr<GdnServer> server(new GdnServer(std::move(backend), std::move(options)));
+absl::StatusOr<std::unique_ptr<GdnServer>> GdnServer::Make(std::vector<std::unique_ptr<Backend>> backends,
+                                                           GdnServerOptions options) {
+  const BackendInfo& first = backends.front()->info();
+  for (const auto& backend : backends) {
+    if (backend->info().numerics_id == first.numerics_id) continue;
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported,
+                     StrCat("the devices compute different bits (", first.device, ": ", first.numerics_id, "; ",
+                            backend->info().device, ": ", backend->info().numerics_id,
+                            "), and a session's states may be on any; serve them by a server each"),
+                     {{"device", backend->info().device}});
+  }
+  std::unique_ptr<GdnServer> server(new GdnServer(std::move(backends), std::move(options)));
   GDN_RETURN_IF_ERROR(server->LoadModels());
   return server;
 }
 
-GdnServer::GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options)
-    : options_(std::move(options)),
-      backend_(std::move(backend)),
-      health_([this](const absl::Status& failure) { OnDeviceFailure(failure); }),
-      tracer_(options_.trace_calls) {}
+absl::StatusOr<std::unique_ptr<GdnServer>> GdnServer::Make(std::unique_ptr<Backend> backend, GdnServerOptions options) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::move(backend));
+  return Make(std::move(backends), std::move(options));
+}
+
+GdnServer::GdnServer(std::vector<std::unique_ptr<Backend>> backends, GdnServerOptions options)
+    : options_(std::move(options)), tracer_(options_.trace_calls) {
+  for (std::unique_ptr<Backend>& backend : backends) {
+    const auto number = static_cast<int32_t>(devices_.size());
+    devices_.emplace_back(std::move(backend),
+                          [this, number](const absl::Status& failure) { OnDeviceFailure(number, failure); });
+  }
+}
+
+std::vector<StateDevice> GdnServer::StateDevices() {
+  std::vector<StateDevice> devices;
+  for (Device& device : devices_) devices.push_back({.backend = *device.backend, .health = device.health});
+  return devices;
+}
+
+absl::Status GdnServer::device_status() const {
+  for (const Device& device : devices_) {
+    if (device.health.status().ok()) return absl::OkStatus();
+  }
+  return devices_.front().health.status();
+}
 
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
@@ -105,7 +141,11 @@ absl::Status GdnServer::LoadModels() {
   int64_t slot_bytes = 0;
   for (const auto& [name, directory] : options_.models) {
     const absl::Time begin = absl::Now();
-    GDN_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(*backend_, name, directory));
+    for (Device& device : devices_) {
+      GDN_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(*device.backend, name, directory));
+      device.models.push_back(std::move(loaded));
+    }
+    const LoadedModel& model = devices_.front().models.back();
     spdlog::info("model loaded name={} family={} dims=\"{}\" gdn_layers={} of {} weight_dtype={} fingerprint={} in {}",
                  name, model.config().family, LayerDimsToString(model.config().dims), model.layers().size(),
                  model.config().num_layers, DTypeName(model.weight_dtype()), model.fingerprint(),
@@ -113,14 +153,18 @@ absl::Status GdnServer::LoadModels() {
     GDN_ASSIGN_OR_RETURN(const StateLayout layout,
                          StateLayout::Make(model.config().dims, options_.limits.max_draft, options_.state_dtype));
     slot_bytes = std::max(slot_bytes, layout.slot_bytes());
-    catalog_.emplace(name, Describe(model));
-    loaded_.push_back(std::move(model));
+    ServedModel& served = catalog_.emplace(name, Describe(model)).first->second;
+    for (size_t i = 1; i < devices_.size(); ++i) served.layers_elsewhere.push_back(devices_[i].models.back().layers());
+  }
+  int64_t device_bytes = std::numeric_limits<int64_t>::max();  // what the smallest has
+  for (const Device& device : devices_) {
+    device_bytes = std::min(device_bytes, DeviceBudgetBytes(options_, *device.backend, slot_bytes));
   }
   state_options_ = {
-      .device_bytes = DeviceBudgetBytes(options_, *backend_, slot_bytes),
+      .device_bytes = device_bytes,
       .max_draft = options_.limits.max_draft,
       .state_dtype = options_.state_dtype,
-      .host_bytes = HostBudgetBytes(options_, backend_->info()),
+      .host_bytes = HostBudgetBytes(options_, backend().info()),
       .disk_dir = options_.disk_dir,
       .disk_bytes = options_.disk_state_bytes,
       .redis = options_.redis,
@@ -132,16 +176,20 @@ absl::Status GdnServer::LoadModels() {
 
 absl::Status GdnServer::Start() {
   GDN_ASSIGN_OR_RETURN(security_, Security::Make(options_.security));
-  ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_));
-  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(*backend_, health_, *ledger_, state_options_));
-  batcher_ = std::make_unique<Batcher>(
-      *backend_, health_,
-      BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch});
+  ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_, devices_.size()));
+  GDN_ASSIGN_OR_RETURN(states_, StateService::Make(StateDevices(), *ledger_, state_options_));
+  std::vector<std::unique_ptr<Batcher>> batchers;
+  for (Device& device : devices_) {
+    batchers.push_back(std::make_unique<Batcher>(
+        *device.backend, device.health,
+        BatcherOptions{.max_queued_steps = options_.max_queued_steps, .max_batch_rows = options_.limits.max_batch}));
+  }
+  engines_ = std::make_unique<Engines>(std::move(batchers));
   GDN_ASSIGN_OR_RETURN(std::string principal_key, options_.principal_key_file.empty()
                                                       ? states_->KeepSecret()
                                                       : ReadPrincipalKey(options_.principal_key_file));
   GDN_RETURN_IF_ERROR(ListPrincipals(std::move(principal_key)));
-  call_memory_ = std::make_unique<HostBlockPool>(*backend_, kKeptCallBytes);
+  call_memory_ = std::make_unique<HostBlockPool>(backend(), kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
   context_ =
@@ -154,7 +202,7 @@ absl::Status GdnServer::Start() {
                                                       .residency = states_->residency(),
                                                       .checkpointer = states_->checkpointer(),
                                                       .environment = states_->environment(),
-                                                      .batcher = *batcher_,
+                                                      .engines = *engines_,
                                                       .shared_regions = *shared_regions_,
                                                       .principals = *principals_,
                                                       .transfers = transfers_,
@@ -165,7 +213,8 @@ absl::Status GdnServer::Start() {
                                                       .io = states_->transfer_threads(),
                                                       .memory = states_->memory(),
                                                       .copiers = states_->copiers(),
-                                                      .backend = backend_->info(),
+                                                      .devices = StateDevices(),
+                                                      .backend = backend().info(),
                                                       .version = options_.version,
                                                       .limits = options_.limits,
                                                       .max_queued_steps = options_.max_queued_steps,
@@ -191,7 +240,7 @@ absl::Status GdnServer::ListPrincipals(std::string key) {
     const std::string name = principals_->NameOfListed(listed);
     ledger_->List(name, weight);
     principal_names_.emplace(name, listed);
-    batcher_->SetWeight(name, weight);
+    engines_->SetWeight(name, weight);
   }
   return absl::OkStatus();
 }
@@ -211,11 +260,7 @@ absl::Status GdnServer::RecoverSessions() {
 
 absl::Status GdnServer::StartHttp() {
   if (options_.http_listen.empty()) return absl::OkStatus();
-  const MetricSources sources{.context = *context_,
-                              .health = health_,
-                              .backend = *backend_,
-                              .graph_counts = options_.graph_counts,
-                              .start_time = start_time_};
+  const MetricSources sources{.context = *context_, .graph_counts = options_.graph_counts, .start_time = start_time_};
   GDN_ASSIGN_OR_RETURN(http_, HttpEndpoint::Start(options_.http_listen, sources,
                                                   {.may_see_status = options_.may_see_status,
                                                    .principal_names = principal_names_,
@@ -233,20 +278,29 @@ bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout)
   return ended && durable;
 }
 
-void GdnServer::OnDeviceFailure(const absl::Status& failure) {
-  spdlog::critical("the device failed; steps are refused until the server is restarted: {}",
-                   std::string(failure.message()));
+void GdnServer::OnDeviceFailure(int32_t device, const absl::Status& failure) {
+  spdlog::critical("device {} of {} failed; steps of sessions on it are refused until the server is restarted: {}",
+                   device, devices_.size(), std::string(failure.message()));
   {
     absl::MutexLock lock(&mu_);
-    if (told_ != nullptr) told_->ReportNotServing();
+    Tell();
+    if (device_status().ok() || std::exchange(none_works_, true)) return;
   }
   if (options_.on_device_failure) options_.on_device_failure();
+}
+
+void GdnServer::Tell() {
+  if (told_ == nullptr) return;
+  if (!device_status().ok()) return told_->ReportNotServing();
+  const bool degraded =
+      std::ranges::any_of(devices_, [](const Device& device) { return !device.health.status().ok(); });
+  if (degraded) told_->ReportDegraded();
 }
 
 void GdnServer::TellOfFailure(RpcServer* rpc) {
   absl::MutexLock lock(&mu_);
   told_ = rpc;
-  if (told_ != nullptr && !health_.status().ok()) told_->ReportNotServing();
+  Tell();
 }
 
 }  // namespace gdn

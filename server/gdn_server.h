@@ -1,7 +1,7 @@
-// A whole server: a backend with models, sessions and their tiers, the engine, and gRPC in front of them.
+// A whole server: devices with models, sessions and their tiers, an engine for each device, and gRPC in front of them.
 //
-// What is given to it is a backend and plain options; signals, flags and log settings are the caller's. It is made in
-// two steps, so that a caller can tell what it will serve before it does.
+// What is given to it is a backend for each device and plain options; signals, flags and log settings are the caller's.
+// It is made in two steps, so that a caller can tell what it will serve before it does.
 // Thread safety: Make, Start and Drain on one thread; the parts are safe from any. Ownership: owns everything.
 // Destruction ends calls at once and makes nothing durable: that is Drain's.
 //
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,7 +30,7 @@
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "server/admission/byte_ledger.h"
-#include "server/batcher/batcher.h"
+#include "server/batcher/engines.h"
 #include "server/health/device_health.h"
 #include "server/http_endpoint.h"
 #include "server/model/loaded_model.h"
@@ -49,8 +50,8 @@ struct GdnServerOptions {
   std::vector<std::string> listen = {"127.0.0.1:0"};             // host:port (0: a free one) or unix:/path
   std::string version = "unknown";                               // what GetServerInfo tells
   DType state_dtype = DType::kF32;                               // of the states' bases: kF32 or kBF16
-  int64_t device_state_bytes = 0;                                // 0: by the device's memory
-  int32_t state_slots = 0;                                       // of the largest model, instead of bytes, where not 0
+  int64_t device_state_bytes = 0;                                // of each device; 0: by its memory
+  int32_t state_slots = 0;                                       // the same in slots of the largest model, where not 0
   std::optional<int64_t> host_state_bytes = std::nullopt;        // nothing: by the backend and the host's memory
   std::string disk_dir = {};
   int64_t disk_state_bytes = 0;  // 0: no limit but the disk's
@@ -75,13 +76,16 @@ struct GdnServerOptions {
   std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and the like; "": none
   std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // as HttpEndpointOptions has it
   std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // as MetricSources has it
-  // Called once, by any thread, when the device has failed; it must not destroy the server.
+  // Called once, by any thread, when the last device has failed; it must not destroy the server.
   std::function<void()> on_device_failure = nullptr;
 };
 
 class GdnServer {
  public:
-  // Loads the models, and decides how much memory states get. Errors of LoadModel.
+  // Loads the models on every device, and decides how much memory states get. Errors of LoadModel; INVALID_ARGUMENT
+  // where the backends, at least one, differ in their numerics.
+  static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::vector<std::unique_ptr<Backend>> backends,
+                                                         GdnServerOptions options);
   static absl::StatusOr<std::unique_ptr<GdnServer>> Make(std::unique_ptr<Backend> backend, GdnServerOptions options);
   ~GdnServer();
 
@@ -93,12 +97,12 @@ class GdnServer {
   // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`. False, and a line in
   // the log, where a call had not ended or a session was not durable.
   bool Drain(absl::Duration timeout, absl::Duration checkpoint_timeout = absl::InfiniteDuration());
-  // OK, or what the device failed with, for good.
-  absl::Status device_status() const { return health_.status(); }
+  // OK while a device works; else what the first failed with, for good.
+  absl::Status device_status() const;
   // After Drain: whether calls hang, so that this must not be destroyed.
   bool has_stuck_calls() const { return rpc_->has_stuck_calls(); }
 
-  Backend& backend() { return *backend_; }
+  Backend& backend() { return *devices_.front().backend; }
   const StateServiceOptions& state_options() const { return state_options_; }
 
   // After Start.
@@ -108,31 +112,40 @@ class GdnServer {
   RpcServer& rpc() { return *rpc_; }
   Security& security() { return *security_; }
   StateService& states() { return *states_; }
-  Batcher& batcher() { return *batcher_; }
+  Batcher& batcher() { return engines_->at(0); }
+  Engines& engines() { return *engines_; }
   ByteLedger& ledger() { return *ledger_; }
   CallTracer& tracer() { return tracer_; }
 
  private:
-  GdnServer(std::unique_ptr<Backend> backend, GdnServerOptions options);
+  struct Device {
+    Device(std::unique_ptr<Backend> made, std::function<void(const absl::Status&)> on_failure)
+        : backend(std::move(made)), health(std::move(on_failure)) {}
+    const std::unique_ptr<Backend> backend;
+    DeviceHealth health;
+    std::vector<LoadedModel> models;
+  };
+  GdnServer(std::vector<std::unique_ptr<Backend>> backends, GdnServerOptions options);
   absl::Status LoadModels();
+  std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   absl::Status RecoverSessions();
   absl::Status StartHttp();
-  void OnDeviceFailure(const absl::Status& failure);
-  // Who is told that the device failed, at whatever time that is.
+  void OnDeviceFailure(int32_t device, const absl::Status& failure);
+  // Who is told that a device failed, at whatever time that is.
   void TellOfFailure(RpcServer* rpc);
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const GdnServerOptions options_;
   const absl::Time start_time_ = absl::Now();
 
   // Each uses those before it.
-  const std::unique_ptr<Backend> backend_;
-  std::vector<LoadedModel> loaded_;
-  ModelCatalog catalog_;
-  StateServiceOptions state_options_;
   absl::Mutex mu_;
   RpcServer* told_ ABSL_GUARDED_BY(mu_) = nullptr;
-  DeviceHealth health_;
+  bool none_works_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Device> devices_;  // StatePool::device counts them
+  ModelCatalog catalog_;
+  StateServiceOptions state_options_;
   CallTracer tracer_;
   OpenTransfers transfers_;  // what a call leaves behind on the states' threads lets go of it
   RefusalPauses refusals_;
@@ -140,7 +153,7 @@ class GdnServer {
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
-  std::unique_ptr<Batcher> batcher_;
+  std::unique_ptr<Engines> engines_;
   std::unique_ptr<Principals> principals_;
   std::unique_ptr<Security> security_;
   std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts

@@ -1,8 +1,10 @@
 #include "server/http_endpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/layer_dims.h"
@@ -42,6 +44,22 @@ StatusPage::Call Describe(const CallTrace& trace, const std::map<std::string, st
     }
   }
   return call;
+}
+
+// One for each device, before `below`.
+std::vector<TierUsage> DeviceUsages(const ServiceContext& context, std::vector<TierUsage> below) {
+  std::vector<TierUsage> usages;
+  for (int32_t device = 0; device < context.room.devices(); ++device) {
+    const StateStore& store = context.room.store(device);
+    const absl::Status health = context.devices[static_cast<size_t>(device)].health.status();
+    usages.push_back({.name = StrCat("device ", device),
+                      .limit_bytes = store.options().budget_bytes,
+                      .used_bytes = store.used_bytes(),
+                      .sessions = context.room.sessions(device),
+                      .problem = std::string(health.message())});
+  }
+  std::ranges::move(below, std::back_inserter(usages));
+  return usages;
 }
 
 void FillHolders(const ByteLedger& ledger, const std::map<std::string, std::string>& names, StatusPage& page) {
@@ -86,9 +104,19 @@ bool HttpEndpoint::MaySeeStatus(const HttpRequest& request) const {
 }
 
 std::string HttpEndpoint::Trouble() const {
-  if (!sources_.health.status().ok()) return "the device has failed; restart the server";
-  if (draining_ || sources_.context.batcher.draining()) return "the server is draining";
+  const std::vector<int32_t> failed = FailedDevices();
+  if (failed.size() == sources_.context.devices.size()) return "the device has failed; restart the server";
+  if (draining_ || sources_.context.engines.draining()) return "the server is draining";
   return "";
+}
+
+std::vector<int32_t> HttpEndpoint::FailedDevices() const {
+  std::vector<int32_t> failed;
+  const std::vector<StateDevice>& devices = sources_.context.devices;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (!devices[i].health.status().ok()) failed.push_back(static_cast<int32_t>(i));
+  }
+  return failed;
 }
 
 HttpResponse HttpEndpoint::Metrics() const {
@@ -98,7 +126,10 @@ HttpResponse HttpEndpoint::Metrics() const {
 
 HttpResponse HttpEndpoint::Ready() const {
   const std::string trouble = Trouble();
-  if (trouble.empty()) return {.body = "ready\n"};
+  const std::vector<int32_t> failed = FailedDevices();
+  if (trouble.empty() && failed.empty()) return {.body = "ready\n"};
+  if (trouble.empty())
+    return {.body = StrCat("ready, but degraded: failed devices ", absl::StrJoin(failed, ", "), "\n")};
   return {.status = 503, .body = StrCat("not ready: ", trouble, "\n")};
 }
 
@@ -107,7 +138,7 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
     return {.status = 403, .body = "this page names sessions and callers; ask for it from the server's own machine\n"};
   }
   const ServiceContext& context = sources_.context;
-  const BackendInfo& info = sources_.backend.info();
+  const BackendInfo& info = context.backend;
   StatusPage page{.version = context.version,
                   .backend = info.name,
                   .device = info.device,
@@ -116,7 +147,7 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                   .now = absl::Now(),
                   .uptime = absl::Now() - sources_.start_time,
                   .sessions = static_cast<int64_t>(context.sessions.size()),
-                  .waiting_steps = static_cast<int64_t>(context.batcher.queued_steps()),
+                  .waiting_steps = static_cast<int64_t>(context.engines.queued_steps()),
                   .addresses = options_.addresses,
                   .seconds = sampler_.seconds(),
                   .traces = context.tracer.on()};
@@ -127,7 +158,12 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                            .weight_dtype = std::string(DTypeName(model.weight_dtype)),
                            .layers = static_cast<int64_t>(model.layers.size())});
   }
-  for (const TierUsage& tier : TierUsages(context)) {
+  std::vector<TierUsage> tiers = TierUsages(context);
+  if (context.devices.size() > 1) {
+    tiers.erase(tiers.begin());
+    tiers = DeviceUsages(context, std::move(tiers));
+  }
+  for (const TierUsage& tier : tiers) {
     page.tiers.push_back({.name = tier.name,
                           .used_bytes = tier.used_bytes,
                           .limit_bytes = tier.limit_bytes,

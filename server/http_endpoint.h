@@ -49,6 +49,7 @@ class HttpEndpoint {
   bool MaySeeStatus(const HttpRequest& request) const;
   // Why no step is taken; "": steps are.
   std::string Trouble() const;
+  std::vector<int32_t> FailedDevices() const;
   HttpResponse Metrics() const;
   HttpResponse Ready() const;
   HttpResponse Status(const HttpRequest& request) const;

@@ -51,26 +51,43 @@ void LogConfiguration(const ServerOptions& options, const BackendInfo& backend, 
       absl::FormatDuration(options.drain_timeout), options.logging.format, options.logging.level);
 }
 
-// "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu" without one fails with
-// what the runtime said.
-absl::StatusOr<std::unique_ptr<Backend>> ChooseBackend(const ServerOptions& options) {
-  if (options.backend == "null") return MakeNullBackend();
-  if (options.backend == "cpu") return MakeCpuBackend({.threads = options.threads});
+using Backends = std::vector<std::unique_ptr<Backend>>;
+
+absl::StatusOr<Backends> MakeGpus(const ServerOptions& options) {
   const GpuGraphs graphs = ParseGpuGraphs(options.gpu_graphs).value_or(GpuGraphs::kAuto);
-  absl::StatusOr<std::unique_ptr<Backend>> gpu = MakeGpuBackend({.device = options.gpu_device, .graphs = graphs});
-  if (gpu.ok() && !(*gpu)->info().graphs.empty()) {
-    spdlog::info("replaying of decode steps is {}", (*gpu)->info().graphs);
+  Backends gpus;
+  for (const int32_t device : options.gpu_devices) {
+    GDN_ASSIGN_OR_RETURN(gpus.emplace_back(), MakeGpuBackend({.device = device, .graphs = graphs}));
+    const BackendInfo& info = gpus.back()->info();
+    if (!info.graphs.empty()) spdlog::info("replaying of decode steps on GPU {} is {}", device, info.graphs);
   }
-  if (gpu.ok() || options.backend == "gpu") return gpu;
-  spdlog::info("computing on the CPU: {}", std::string(gpu.status().message()));
-  return MakeCpuBackend({.threads = options.threads});
+  return gpus;
+}
+
+// "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu", or several by number,
+// without one fails with what the runtime said.
+absl::StatusOr<Backends> ChooseBackends(const ServerOptions& options) {
+  Backends one;
+  if (options.backend == "null") {
+    one.push_back(MakeNullBackend());
+    return one;
+  }
+  if (options.backend == "auto" || options.backend == "gpu") {
+    absl::StatusOr<Backends> gpus = MakeGpus(options);
+    if (gpus.ok() || options.backend == "gpu" || options.gpu_devices.size() > 1) return gpus;
+    spdlog::info("computing on the CPU: {}", std::string(gpus.status().message()));
+  }
+  GDN_ASSIGN_OR_RETURN(one.emplace_back(), MakeCpuBackend({.threads = options.threads}));
+  return one;
 }
 
 // What the process is to exit with. Changes `options` where the file of --config does.
 absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
-  GDN_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, ChooseBackend(options));
-  GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backend), options));
+  GDN_ASSIGN_OR_RETURN(Backends backends, ChooseBackends(options));
+  const size_t devices = backends.size();
+  GDN_ASSIGN_OR_RETURN(std::unique_ptr<GdnServer> server, GdnServer::Make(std::move(backends), options));
   LogConfiguration(options, server->backend().info(), server->state_options());
+  if (devices > 1) spdlog::info("devices={}, each with all models and device_state_bytes", devices);
   GDN_RETURN_IF_ERROR(server->Start());
   std::cout << "gdn_server listening on " << absl::StrJoin(server->addresses(), ", ") << std::endl;
   if (server->http() != nullptr)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <string>
 #include <utility>
 
 #include "server/observability/metric_page.h"
@@ -37,19 +38,32 @@ void AddCalls(const ServiceContext& context, MetricPage& page) {
   }
 }
 
-void AddEngine(const Batcher& batcher, MetricPage& page) {
-  page.Add(metric::kQueuedSteps, {}, static_cast<int64_t>(batcher.queued_steps()));
+void AddEngines(const Engines& engines, MetricPage& page) {
+  page.Add(metric::kQueuedSteps, {}, static_cast<int64_t>(engines.queued_steps()));
   for (size_t kind = 0; kind < kBatchKindNames.size(); ++kind) {
     const char* const name = kBatchKindNames[kind];
-    const BatchStats::OfKind& stats = batcher.stats().kinds[kind];
-    page.AddSeconds(metric::kQueueDuration, {name}, stats.queue.counts());
-    page.Add(metric::kBatchRows, {name}, stats.rows.counts());
-    page.AddSeconds(metric::kLaunchDuration, {name, "copy_in"}, stats.copy_in.counts());
-    page.AddSeconds(metric::kLaunchDuration, {name, "issue"}, stats.issue.counts());
-    page.AddSeconds(metric::kLaunchDuration, {name, "compute"}, stats.compute.counts());
-    page.AddSeconds(metric::kLaunchDuration, {name, "copy_out"}, stats.copy_out.counts());
-    page.Add(metric::kSteps, {name}, stats.steps.load(std::memory_order_relaxed));
-    page.Add(metric::kTokens, {name}, stats.tokens.load(std::memory_order_relaxed));
+    const auto sum = [&](auto BatchStats::OfKind::*histogram) {
+      HistogramCounts counts = (engines.at(0).stats().kinds[kind].*histogram).counts();
+      for (int32_t device = 1; device < engines.size(); ++device) {
+        counts.Add((engines.at(device).stats().kinds[kind].*histogram).counts());
+      }
+      return counts;
+    };
+    using OfKind = BatchStats::OfKind;
+    page.AddSeconds(metric::kQueueDuration, {name}, sum(&OfKind::queue));
+    page.Add(metric::kBatchRows, {name}, sum(&OfKind::rows));
+    page.AddSeconds(metric::kLaunchDuration, {name, "copy_in"}, sum(&OfKind::copy_in));
+    page.AddSeconds(metric::kLaunchDuration, {name, "issue"}, sum(&OfKind::issue));
+    page.AddSeconds(metric::kLaunchDuration, {name, "compute"}, sum(&OfKind::compute));
+    page.AddSeconds(metric::kLaunchDuration, {name, "copy_out"}, sum(&OfKind::copy_out));
+    int64_t steps = 0, tokens = 0;
+    for (int32_t device = 0; device < engines.size(); ++device) {
+      const OfKind& stats = engines.at(device).stats().kinds[kind];
+      steps += stats.steps.load(std::memory_order_relaxed);
+      tokens += stats.tokens.load(std::memory_order_relaxed);
+    }
+    page.Add(metric::kSteps, {name}, steps);
+    page.Add(metric::kTokens, {name}, tokens);
   }
 }
 
@@ -92,7 +106,21 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-void AddMemory(const MetricSources& sources, std::optional<int64_t> device_free_bytes, MetricPage& page) {
+void AddDevices(const ServiceContext& context, const std::vector<std::optional<int64_t>>& free_bytes,
+                MetricPage& page) {
+  for (size_t i = 0; i < context.devices.size(); ++i) {
+    const std::string number = std::to_string(i);
+    const auto device = static_cast<int32_t>(i);
+    page.Add(metric::kDeviceMemoryBytes, {number}, context.devices[i].backend.info().memory_bytes);
+    if (i < free_bytes.size() && free_bytes[i].has_value())
+      page.Add(metric::kDeviceFreeBytes, {number}, *free_bytes[i]);
+    page.Add(metric::kDeviceFailures, {number}, static_cast<int64_t>(!context.devices[i].health.status().ok()));
+    page.Add(metric::kDeviceSessions, {number}, context.room.sessions(device));
+    page.Add(metric::kDeviceUsedBytes, {number}, context.room.store(device).used_bytes());
+  }
+}
+
+void AddMemory(const MetricSources& sources, MetricPage& page) {
   const ByteLedger& ledger = sources.context.ledger;
   for (const auto& [name, pool] : {std::pair("calls", BytePool::kCalls), std::pair("copies", BytePool::kCopies),
                                    std::pair("replies", BytePool::kReplies), std::pair("states", BytePool::kStates)}) {
@@ -101,16 +129,20 @@ void AddMemory(const MetricSources& sources, std::optional<int64_t> device_free_
   }
   page.Add(metric::kAccounts, {}, static_cast<int64_t>(ledger.accounts()));
   page.Add(metric::kSharedMemoryBytes, {}, sources.context.shared_regions.used_bytes());
-  page.Add(metric::kDeviceMemoryBytes, {}, sources.backend.info().memory_bytes);
-  if (device_free_bytes.has_value()) page.Add(metric::kDeviceFreeBytes, {}, *device_free_bytes);
   page.Add(metric::kResidentMemoryBytes, {}, ResidentBytes());
 }
 
 void AddProcess(const MetricSources& sources, MetricPage& page) {
-  const BackendInfo& info = sources.backend.info();
-  page.Add(metric::kDeviceFailures, {}, static_cast<int64_t>(!sources.health.status().ok()));
+  const BackendInfo& info = sources.context.backend;
   if (info.replays_steps && sources.graph_counts) {
-    const GpuGraphCounts counts = sources.graph_counts(sources.backend);
+    GpuGraphCounts counts;
+    for (const StateDevice& device : sources.context.devices) {
+      const GpuGraphCounts of_device = sources.graph_counts(device.backend);
+      counts.plain += of_device.plain;
+      counts.recorded += of_device.recorded;
+      counts.replayed += of_device.replayed;
+      counts.refused += of_device.refused;
+    }
     page.Add(metric::kGraphSteps, {"plain"}, counts.plain);
     page.Add(metric::kGraphSteps, {"replayed"}, counts.replayed);
     page.Add(metric::kGraphRecordings, {"recorded"}, counts.recorded);
@@ -127,9 +159,9 @@ void AddProcess(const MetricSources& sources, MetricPage& page) {
 std::vector<TierUsage> TierUsages(const ServiceContext& context) {
   std::vector<TierUsage> tiers = context.tiers.usage();
   tiers.insert(tiers.begin(), TierUsage{.name = "device",
-                                        .limit_bytes = context.store.options().budget_bytes,
-                                        .used_bytes = context.store.used_bytes(),
-                                        .sessions = static_cast<int64_t>(context.room.sessions())});
+                                        .limit_bytes = context.room.budget_bytes(),
+                                        .used_bytes = context.room.used_bytes(),
+                                        .sessions = context.room.sessions()});
   return tiers;
 }
 
@@ -142,12 +174,13 @@ absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now) {
   return oldest;
 }
 
-std::string ServerMetrics(const MetricSources& sources, std::optional<int64_t> device_free_bytes) {
+std::string ServerMetrics(const MetricSources& sources, const std::vector<std::optional<int64_t>>& device_free_bytes) {
   MetricPage page;
   AddCalls(sources.context, page);
-  AddEngine(sources.context.batcher, page);
+  AddEngines(sources.context.engines, page);
   AddSessions(sources.context, page);
-  AddMemory(sources, device_free_bytes, page);
+  AddMemory(sources, page);
+  AddDevices(sources.context, device_free_bytes, page);
   AddProcess(sources, page);
   return page.Text();
 }

@@ -2,7 +2,7 @@
 //
 // Thread safety: a free function, from any thread while the parts live. Ownership: borrows.
 //
-//   const std::string text = ServerMetrics({.context = context, .health = health, .backend = backend, ...});
+//   const std::string text = ServerMetrics({.context = context, .start_time = start}, {});
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,16 @@ namespace gdn {
 
 struct MetricSources {
   const ServiceContext& context;
-  const DeviceHealth& health;
-  Backend& backend;
   std::function<GpuGraphCounts(Backend&)> graph_counts;  // null where nothing is ever replayed
   absl::Time start_time;
 };
 
-// The device's tier and those below it, in this order.
+// The devices' tier, all of them together, and those below it, in this order.
 std::vector<TierUsage> TierUsages(const ServiceContext& context);
 // Of the sessions that have moved since they were last made durable, the longest time since then; zero where none has.
 absl::Duration OldestUndurable(const SessionManager& sessions, SteadyTime now);
 
-// In Prometheus' text form. `device_free_bytes`: where the device says.
-std::string ServerMetrics(const MetricSources& sources, std::optional<int64_t> device_free_bytes);
+// In Prometheus' text form. `device_free_bytes`: by device, where it says; none: where nobody has asked yet.
+std::string ServerMetrics(const MetricSources& sources, const std::vector<std::optional<int64_t>>& device_free_bytes);
 
 }  // namespace gdn

@@ -29,15 +29,17 @@ void StatusSampler::Start() {
 
 StatusSampler::Counts StatusSampler::Count() const {
   Counts counts;
-  const BatchStats& stats = sources_.context.batcher.stats();
-  for (const BatchKind kind : {BatchKind::kDecode, BatchKind::kDraft}) {
-    const BatchStats::OfKind& decodes = stats.of(kind);
-    counts.decode_tokens += decodes.tokens.load(std::memory_order_relaxed);
-    const HistogramCounts rows = decodes.rows.counts();
-    counts.launches += rows.count();
-    counts.rows += rows.sum;
+  for (int32_t device = 0; device < sources_.context.engines.size(); ++device) {
+    const BatchStats& stats = sources_.context.engines.at(device).stats();
+    for (const BatchKind kind : {BatchKind::kDecode, BatchKind::kDraft}) {
+      const BatchStats::OfKind& decodes = stats.of(kind);
+      counts.decode_tokens += decodes.tokens.load(std::memory_order_relaxed);
+      const HistogramCounts rows = decodes.rows.counts();
+      counts.launches += rows.count();
+      counts.rows += rows.sum;
+    }
+    counts.prefill_tokens += stats.of(BatchKind::kPrefill).tokens.load(std::memory_order_relaxed);
   }
-  counts.prefill_tokens = stats.of(BatchKind::kPrefill).tokens.load(std::memory_order_relaxed);
   const RpcStats& calls = sources_.context.stats;
   for (int reason = 0; reason < v1::ErrorReason_ARRAYSIZE; ++reason) counts.errors += calls.errors(reason);
   counts.decode_latency = calls.latency(RpcMethod::kDecode, /*code=*/0).counts();
@@ -53,7 +55,7 @@ void StatusSampler::Sample() {
   StatusSecond second{.decode_tokens = static_cast<double>(now.decode_tokens - before_.decode_tokens),
                       .prefill_tokens = static_cast<double>(now.prefill_tokens - before_.prefill_tokens),
                       .errors = static_cast<double>(now.errors - before_.errors),
-                      .waiting_steps = static_cast<double>(sources_.context.batcher.queued_steps())};
+                      .waiting_steps = static_cast<double>(sources_.context.engines.queued_steps())};
   if (launches > 0)
     second.rows_per_launch = static_cast<double>(now.rows - before_.rows) / static_cast<double>(launches);
   if (latency.count() > 0) {
@@ -62,16 +64,12 @@ void StatusSampler::Sample() {
   }
   before_ = now;
 
-  std::optional<int64_t> free_bytes;
   const bool asks = until_ask_ == 0;
   until_ask_ = asks ? kSamplesPerAsking - 1 : until_ask_ - 1;
-  if (asks && sources_.health.status().ok() && sources_.backend.UseThread().ok()) {
-    free_bytes = sources_.backend.FreeMemoryBytes();
-    // Of a CPU it is not known, and all of it is told.
-    if (*free_bytes >= sources_.backend.info().memory_bytes) free_bytes = std::nullopt;
-  }
+  std::vector<std::optional<int64_t>> free_bytes;
+  if (asks) free_bytes = AskDevices();
   absl::MutexLock lock(&mu_);
-  if (asks) device_free_bytes_ = free_bytes;
+  if (asks) device_free_bytes_ = std::move(free_bytes);
   if (seconds_.size() == kSeconds) seconds_.pop_front();
   seconds_.push_back(second);
 }
@@ -81,7 +79,19 @@ std::vector<StatusSecond> StatusSampler::seconds() const {
   return {seconds_.begin(), seconds_.end()};
 }
 
-std::optional<int64_t> StatusSampler::device_free_bytes() const {
+std::vector<std::optional<int64_t>> StatusSampler::AskDevices() const {
+  std::vector<std::optional<int64_t>> free_bytes;
+  for (const StateDevice& device : sources_.context.devices) {
+    std::optional<int64_t>& bytes = free_bytes.emplace_back();
+    if (!device.health.status().ok() || !device.backend.UseThread().ok()) continue;
+    bytes = device.backend.FreeMemoryBytes();
+    // Of a CPU it is not known, and all of it is told.
+    if (*bytes >= device.backend.info().memory_bytes) bytes = std::nullopt;
+  }
+  return free_bytes;
+}
+
+std::vector<std::optional<int64_t>> StatusSampler::device_free_bytes() const {
   absl::MutexLock lock(&mu_);
   return device_free_bytes_;
 }

@@ -37,8 +37,8 @@ class StatusSampler {
 
   // The oldest first.
   std::vector<StatusSecond> seconds() const;
-  // Of the device's memory, when it was last asked; nothing where it does not say.
-  std::optional<int64_t> device_free_bytes() const;
+  // Of each device's memory, when it was last asked; nothing where it does not say.
+  std::vector<std::optional<int64_t>> device_free_bytes() const;
 
  private:
   // All counts at a moment.
@@ -47,15 +47,16 @@ class StatusSampler {
     HistogramCounts decode_latency;
   };
   Counts Count() const;
+  std::vector<std::optional<int64_t>> AskDevices() const;
 
   const MetricSources sources_;
   absl::Mutex sampling_;
   Counts before_ ABSL_GUARDED_BY(sampling_);
-  int until_ask_ ABSL_GUARDED_BY(sampling_) = 0;  // samples until the device is asked for its memory
+  int until_ask_ ABSL_GUARDED_BY(sampling_) = 0;  // samples until the devices are asked for their memory
 
   mutable absl::Mutex mu_;
   std::deque<StatusSecond> seconds_ ABSL_GUARDED_BY(mu_);
-  std::optional<int64_t> device_free_bytes_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::optional<int64_t>> device_free_bytes_ ABSL_GUARDED_BY(mu_);
 
   StopSignal stop_;
   std::thread thread_;

@@ -58,8 +58,10 @@ float* FirstSlot(const DeviceBuffer& memory, const StateLayout& layout) {
 
 }  // namespace
 
-StatePool::StatePool(StateStore* store, DeviceBuffer memory, const StateLayout& layout, int32_t slot_count)
+StatePool::StatePool(StateStore* store, int32_t device, DeviceBuffer memory, const StateLayout& layout,
+                     int32_t slot_count)
     : store_(store),
+      device_(device),
       memory_(std::move(memory)),
       view_{.layout = layout, .data = FirstSlot(memory_, layout), .slot_count = slot_count} {}
 

@@ -77,9 +77,11 @@ class SlotClaim {
 class StatePool : public std::enable_shared_from_this<StatePool> {
  public:
   // `memory` has room for a slot more: where the first one begins follows from its address.
-  StatePool(class StateStore* store, DeviceBuffer memory, const StateLayout& layout, int32_t slot_count);
+  StatePool(class StateStore* store, int32_t device, DeviceBuffer memory, const StateLayout& layout,
+            int32_t slot_count);
 
   const StatePoolView& view() const { return view_; }
+  int32_t device() const { return device_; }  // StateStoreOptions::device
   // Prefills that may write aside at the same time: an eighth of the slots, but 2 to 8. They are no claim's.
   int32_t spare_slots() const { return SpareSlots(view_.slot_count); }
   static int32_t SpareSlots(int64_t slot_count) {
@@ -111,6 +113,7 @@ class StatePool : public std::enable_shared_from_this<StatePool> {
   SlotRef PopLocked(bool spare) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   class StateStore* const store_;
+  const int32_t device_;
   const DeviceBuffer memory_;
   const StatePoolView view_;
   mutable absl::Mutex mu_;

@@ -84,7 +84,7 @@ absl::StatusOr<std::shared_ptr<StatePool>> StateStore::MakePool(const StateLayou
   const auto slot_count = static_cast<int32_t>(std::min<int64_t>(slots, std::numeric_limits<int32_t>::max()));
   GDN_ASSIGN_OR_RETURN(DeviceBuffer memory, DeviceBuffer::Make(backend_, static_cast<size_t>((int64_t{slot_count} + 1) *
                                                                                              layout.slot_bytes())));
-  auto pool = std::make_shared<StatePool>(this, std::move(memory), layout, slot_count);
+  auto pool = std::make_shared<StatePool>(this, options_.device, std::move(memory), layout, slot_count);
   pool->TryClaim(count);
   return pool;
 }

@@ -28,6 +28,7 @@ struct StateStoreOptions {
   int64_t budget_bytes = 0;  // of all claims together
   int32_t max_draft = 8;     // tokens of a decode row; sizes the log and the convolution columns
   DType base_dtype = DType::kF32;
+  int32_t device = 0;  // the backend's number among the server's
 };
 
 class StateStore {

@@ -118,19 +118,50 @@ void Batcher::SetWeight(const std::string& account, double weight) {
   scheduler_.SetWeight(account, weight);
 }
 
+absl::Status Batcher::CheckTakesSteps() const {
+  if (draining_ || stop_) {
+    return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
+                     "the server is shutting down and takes no new steps; send this one to another server");
+  }
+  if (scheduler_.waiting() + static_cast<size_t>(places_) >= static_cast<size_t>(options_.max_queued_steps)) {
+    return MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull,
+                     StrCat(options_.max_queued_steps, " steps are waiting already; try again shortly"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Batcher::Place> Batcher::TakePlace() {
+  GDN_RETURN_IF_ERROR(health_.status());
+  absl::MutexLock lock(&mu_);
+  GDN_RETURN_IF_ERROR(CheckTakesSteps());
+  ++places_;
+  return Place(this);
+}
+
+Batcher::Place::~Place() {
+  if (batcher_ == nullptr) return;
+  absl::MutexLock lock(&batcher_->mu_);
+  --batcher_->places_;
+}
+
+void Batcher::Place::Submit(StepJobPtr job, Where where) && {
+  static_cast<void>(std::exchange(batcher_, nullptr)->Enqueue(std::move(job), where, /*has_place=*/true));
+}
+
 absl::Status Batcher::Submit(StepJobPtr job, Where where) {
   GDN_RETURN_IF_ERROR(health_.status());
+  return Enqueue(std::move(job), where, /*has_place=*/false);
+}
+
+absl::Status Batcher::Enqueue(StepJobPtr job, Where where, bool has_place) {
   Chosen chosen;
   bool ends_here = false;
   {
     absl::MutexLock lock(&mu_);
-    if (draining_ || stop_) {
-      return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
-                       "the server is shutting down and takes no new steps; send this one to another server");
-    }
-    if (scheduler_.waiting() >= static_cast<size_t>(options_.max_queued_steps)) {
-      return MakeError(absl::StatusCode::kResourceExhausted, reason::kQueueFull,
-                       StrCat(options_.max_queued_steps, " steps are waiting already; try again shortly"));
+    if (has_place) {
+      --places_;
+    } else {
+      GDN_RETURN_IF_ERROR(CheckTakesSteps());
     }
     const bool idle =
         where == Where::kHereIfShort && !job->prefill && !engine_taken_ && on_their_way_ == 0 && !HasWork();
@@ -162,11 +193,16 @@ void Batcher::Post(std::function<absl::Status(Backend&)> task, std::function<voi
   tasks_.push_back({.run = std::move(task), .done = std::move(done)});
 }
 
+void Batcher::RefuseSteps() {
+  absl::MutexLock lock(&mu_);
+  draining_ = true;
+}
+
 bool Batcher::Drain(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   draining_ = true;
   auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !HasWork() && !engine_taken_ && on_their_way_ == 0 && unanswered_ == 0;
+    return !HasWork() && !engine_taken_ && on_their_way_ == 0 && unanswered_ == 0 && places_ == 0;
   };
   return AwaitSteadily(mu_, absl::Condition(&idle), timeout);
 }

@@ -66,13 +66,37 @@ class Batcher {
   // (QUEUE_FULL), UNAVAILABLE (SERVER_DRAINING, DEVICE_FAILED).
   absl::Status Submit(StepJobPtr job, Where where = Where::kEngineThread);
 
+  // The right to submit one job, which is not refused then; given up on destruction.
+  class Place {
+   public:
+    Place() = default;
+    Place(Place&& other) noexcept : batcher_(std::exchange(other.batcher_, nullptr)) {}
+    Place& operator=(Place&& other) noexcept {
+      std::swap(batcher_, other.batcher_);
+      return *this;
+    }
+    ~Place();
+    void Submit(StepJobPtr job, Where where) &&;
+
+   private:
+    friend class Batcher;
+    explicit Place(Batcher* batcher) : batcher_(batcher) {}
+    Batcher* batcher_ = nullptr;
+  };
+  // Errors of Submit.
+  absl::StatusOr<Place> TakePlace();
+
   // Runs `task` on the engine's thread between batches; `done` gets its status there.
   void Post(std::function<absl::Status(Backend&)> task, std::function<void(absl::Status)> done);
 
-  // Refuses new steps from now on and waits until the submitted ones are done, at most `timeout`. True where all are.
+  // Refuses new steps from now on.
+  void RefuseSteps();
+  // The same, and waits until the submitted ones are done, at most `timeout`. True where all are.
   bool Drain(absl::Duration timeout);
   bool draining() const;
 
+  // OK, or what the device failed with, for good.
+  absl::Status device_status() const { return health_.status(); }
   const BatchStats& stats() const { return executor_.stats(); }
   size_t queued_steps() const;  // jobs that wait, prefills with segments left among them
 
@@ -108,6 +132,8 @@ class Batcher {
     LaunchLane* lane = nullptr;
   };
 
+  absl::Status CheckTakesSteps() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Enqueue(StepJobPtr job, Where where, bool has_place);
   void EngineLoop();
   void EndLoop();
   void Schedule(StepJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -146,6 +172,7 @@ class Batcher {
   int32_t to_be_ended_ ABSL_GUARDED_BY(mu_) = 0;                           // launches that it has, or will get
   std::atomic<bool> any_issued_{false};                                    // there are some in issued_
   int32_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;                            // jobs that have ended, with the repliers
+  int32_t places_ ABSL_GUARDED_BY(mu_) = 0;                                // that were taken and not used yet
   int32_t on_their_way_ ABSL_GUARDED_BY(mu_) = 0;                          // launches whose steps have not all ended
   absl::Duration expected_time_ ABSL_GUARDED_BY(mu_);  // of the launches that were chosen and have not run
   SteadyTime expected_end_ ABSL_GUARDED_BY(mu_);       // of the last one that was chosen

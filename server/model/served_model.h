@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/layer_dims.h"
@@ -23,7 +24,12 @@ struct ServedModel {
   int32_t num_layers = 0;
   DType weight_dtype = DType::kF32;
   std::string fingerprint;
-  std::map<int32_t, LayerWeights> layers;  // by decoder layer index; GDN layers only
+  std::map<int32_t, LayerWeights> layers;  // by decoder layer index; GDN layers only; on the first device
+  std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the others, in their order
+
+  const std::map<int32_t, LayerWeights>& LayersOn(int32_t device) const {
+    return device == 0 ? layers : layers_elsewhere[static_cast<size_t>(device - 1)];
+  }
 };
 
 using ModelCatalog = std::map<std::string, ServedModel>;

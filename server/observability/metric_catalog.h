@@ -155,12 +155,12 @@ inline constexpr MetricInfo kAccounts = {
 inline constexpr MetricInfo kSharedMemoryBytes = {
     "gdn_shared_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory shared with clients on this host."};
 inline constexpr MetricInfo kDeviceMemoryBytes = {
-    "gdn_device_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory of the device."};
+    "gdn_device_memory_bytes", MetricType::kGauge, "bytes", {"device"}, "Memory of each device, by its number."};
 inline constexpr MetricInfo kDeviceFreeBytes = {
     "gdn_device_memory_free_bytes",
     MetricType::kGauge,
     "bytes",
-    {},
+    {"device"},
     "What of it was free when last asked for, every 10 seconds; absent where the device does not say."};
 inline constexpr MetricInfo kResidentMemoryBytes = {
     "gdn_process_resident_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory of the process that is in RAM."};
@@ -170,8 +170,12 @@ inline constexpr MetricInfo kDeviceFailures = {
     "gdn_device_failures_total",
     MetricType::kCounter,
     "failures",
-    {},
-    "1 once the device has failed: every step is refused until the server is restarted."};
+    {"device"},
+    "1 once the device has failed: steps of sessions on it are refused until the server is restarted."};
+inline constexpr MetricInfo kDeviceSessions = {
+    "gdn_device_sessions", MetricType::kGauge, "sessions", {"device"}, "Sessions whose states are on the device."};
+inline constexpr MetricInfo kDeviceUsedBytes = {
+    "gdn_device_used_bytes", MetricType::kGauge, "bytes", {"device"}, "What states take on it."};
 inline constexpr MetricInfo kGraphSteps = {"gdn_graph_steps_total",
                                            MetricType::kCounter,
                                            "steps",
@@ -201,8 +205,9 @@ inline constexpr std::array kAll = {&kRpcDuration,        &kErrors,          &kS
                                     &kCheckpointFailures, &kCheckpointAge,   &kPoolHeldBytes,
                                     &kPoolLimitBytes,     &kAccounts,        &kSharedMemoryBytes,
                                     &kDeviceMemoryBytes,  &kDeviceFreeBytes, &kResidentMemoryBytes,
-                                    &kDeviceFailures,     &kGraphSteps,      &kGraphRecordings,
-                                    &kBuildInfo,          &kStartTime};
+                                    &kDeviceFailures,     &kDeviceSessions,  &kDeviceUsedBytes,
+                                    &kGraphSteps,         &kGraphRecordings, &kBuildInfo,
+                                    &kStartTime};
 
 }  // namespace metric
 }  // namespace gdn

@@ -1,4 +1,6 @@
 // AcceptTokens: what becomes of drafts.
+#include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,7 +25,11 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
     std::shared_ptr<Session> session;
     SessionPin pin;
     absl::Status status;
-    bool taken = false;  // its leases are with the engine
+  };
+  // Rows whose states are on one device.
+  struct Part {
+    std::vector<size_t> rows;
+    std::vector<AcceptRow> work;
   };
 
   AcceptCall(const ServiceContext& service, v1::AcceptTokensResponse* reply, CallDone when_done)
@@ -97,26 +103,42 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
 
   void Accept() {
     if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));
-    std::vector<AcceptRow> work;
-    for (Row& row : rows) {
+    std::map<int32_t, Part> parts;  // by device
+    for (size_t i = 0; i < rows.size(); ++i) {
+      Row& row = rows[i];
       if (!row.status.ok()) continue;
       auto leases = row.session->AdmitAccept(row.pin, row.request);
       row.status = leases.status();
       if (!leases.ok()) continue;
-      row.taken = !leases->empty();
+      if (leases->empty()) continue;
+      Part& part = parts[leases->front().pool()->device()];
+      part.rows.push_back(i);
       for (StepLease& lease : *leases) {
-        work.push_back({.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens});
+        part.work.push_back({.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens});
       }
     }
     if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));  // the leases die
+    parts_left = static_cast<int>(parts.size()) + 1;
+    for (auto& [device, part] : parts) AcceptOn(device, std::move(part));
+    PartDone();
+  }
+
+  void AcceptOn(int32_t device, Part part) {
+    const auto of = std::make_shared<const std::vector<size_t>>(std::move(part.rows));
     const auto self = shared_from_this();
-    const auto committing = [self] {  // first: a retry must find either the draft or the record
-      for (Row& row : self->rows) {
-        if (row.taken) row.session->NoteAccepted(row.request);
-      }
+    const auto committing = [self, of] {  // first: a retry must find either the draft or the record
+      for (const size_t i : *of) self->rows[i].session->NoteAccepted(self->rows[i].request);
     };
-    AcceptDrafts(context.batcher, std::move(work), committing,
-                 [self](absl::Status status) { self->Finish(std::move(status)); });
+    AcceptDrafts(context.engines.at(device), std::move(part.work), committing, [self, of](const absl::Status& status) {
+      for (const size_t i : *of) self->rows[i].status = status;
+      self->PartDone();
+    });
+  }
+
+  // Rows on a device that fails now are refused beside the others, which are accepted.
+  void PartDone() {
+    if (parts_left.fetch_sub(1) != 1) return;
+    Finish(Refusal());
   }
 
   void Finish(absl::Status status) {
@@ -137,6 +159,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
   CallDone done;
   bool partial_ok = false;
   std::vector<Row> rows;
+  std::atomic<int> parts_left{0};
 };
 
 }  // namespace

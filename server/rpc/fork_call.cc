@@ -53,11 +53,12 @@ struct ForkWork {
       return taken;
     };
     const size_t layers = parent->spec().layers.size();
+    const int32_t parent_device = lease.pool()->device();
     for (size_t i = 0; i < creations.size(); ++i) {
       if (!creations[i].pending()) continue;
       auto own = take(static_cast<size_t>(lease.claims_to_share()));
       std::shared_ptr<Session> child = lease.Fork(inits[i], take(layers), std::move(own));
-      context.room.Track(child);
+      context.room.Track(child, parent_device);
       creations[i].Replace(std::move(child));
     }
     for (SessionCreation& creation : creations) creation.Publish();

@@ -46,6 +46,20 @@ void FillTier(const TierUsage& usage, v1::TierInfo* out) {
   out->set_problem(usage.problem);
 }
 
+void FillDevices(const ServiceContext& context, v1::GetServerInfoResponse* response) {
+  for (int32_t number = 0; number < context.engines.size(); ++number) {
+    const StateDevice& device = context.devices[static_cast<size_t>(number)];
+    const StateStore& store = context.room.store(number);
+    v1::DeviceInfo* out = response->add_devices();
+    out->set_device(device.backend.info().device);
+    out->set_state_bytes(store.options().budget_bytes);
+    out->set_state_bytes_used(store.used_bytes());
+    out->set_session_count(context.room.sessions(number));
+    if (const absl::Status status = device.health.status(); !status.ok())
+      out->set_failure(std::string(status.message()));
+  }
+}
+
 }  // namespace
 
 absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller*/,
@@ -59,10 +73,10 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   limits->set_max_message_bytes(context.limits.max_message_bytes);
   limits->set_max_draft(context.limits.max_draft);
   limits->set_max_batch(context.limits.max_batch);
-  limits->set_state_bytes(context.store.options().budget_bytes);
+  limits->set_state_bytes(context.room.budget_bytes());
   limits->set_max_stored_reply_bytes(context.limits.max_stored_reply_bytes);
   limits->set_max_queued_steps(context.max_queued_steps);
-  response->set_state_bytes_used(context.store.used_bytes());
+  response->set_state_bytes_used(context.room.used_bytes());
   response->set_session_count(static_cast<int64_t>(context.sessions.size()));
   limits->set_stored_reply_bytes(context.environment.replies().limit());
   if (const SharedRegions& regions = context.shared_regions; regions.offered()) {
@@ -72,8 +86,8 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   }
   const ResidencyCounters moves = context.residency.counters();
   FillTier({.name = "device",
-            .limit_bytes = context.store.options().budget_bytes,
-            .used_bytes = context.store.used_bytes(),
+            .limit_bytes = context.room.budget_bytes(),
+            .used_bytes = context.room.used_bytes(),
             .sessions = context.room.sessions(),
             .stores = moves.returns,
             .loads = moves.evictions,
@@ -87,6 +101,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   response->set_recovered_sessions(context.recovered_sessions);
   response->set_expired_sessions(context.sessions.expired());
   response->set_stored_reply_bytes(context.environment.replies().bytes());
+  FillDevices(context, response);
   return absl::OkStatus();
 }
 

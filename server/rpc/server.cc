@@ -262,10 +262,13 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServiceContext
   grpc::HealthCheckServiceInterface* health = result->server_->GetHealthCheckService();
   health->SetServingStatus("", true);
   health->SetServingStatus(v1::GdnService::service_full_name(), true);
+  health->SetServingStatus(kDevicesHealth, true);
   return result;
 }
 
 RpcServer::~RpcServer() { Stop(absl::ZeroDuration()); }
+
+void RpcServer::ReportDegraded() { server_->GetHealthCheckService()->SetServingStatus(kDevicesHealth, false); }
 
 void RpcServer::ReportNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
 
@@ -273,7 +276,7 @@ bool RpcServer::Stop(absl::Duration timeout) {
   if (server_ == nullptr) return true;
   const SteadyTime end = SteadyNow() + timeout;
   server_->GetHealthCheckService()->SetServingStatus(false);
-  const bool drained = context_.batcher.Drain(timeout);
+  const bool drained = context_.engines.Drain(timeout);
   context_.shared_regions.Drain();
   const bool moved = context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
   server_->Shutdown(

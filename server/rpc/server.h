@@ -43,6 +43,9 @@ class RpcServer {
   const std::vector<std::string>& addresses() const { return addresses_; }
   // Health turns NOT_SERVING; calls are still answered. Safe from any thread until Stop.
   void ReportNotServing();
+  // Health of the service `kDevicesHealth` alone does: a device has failed, and others go on.
+  void ReportDegraded();
+  static constexpr const char* kDevicesHealth = "devices";
   // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports under way and the like may
   // take until `timeout`. True where all of them ended.
   bool Stop(absl::Duration timeout);

@@ -3,15 +3,16 @@
 // Thread safety: constant after the server starts; what it points to is safe from any thread. Ownership: GdnServer owns
 // everything.
 //
-//   ServiceContext context{.models = catalog, .sessions = sessions, .store = store, .batcher = batcher, ...};
+//   ServiceContext context{.models = catalog, .sessions = sessions, .store = store, .engines = engines, ...};
 //   const auto server = RpcServer::Start(context, {"127.0.0.1:0"});
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "server/admission/byte_ledger.h"
-#include "server/batcher/batcher.h"
+#include "server/batcher/engines.h"
 #include "server/model/served_model.h"
 #include "server/rpc/open_transfers.h"
 #include "server/rpc/principals.h"
@@ -36,7 +37,7 @@ struct ServiceContext {
   Residency& residency;
   Checkpointer& checkpointer;
   SessionEnvironment& environment;
-  Batcher& batcher;
+  Engines& engines;
   SharedRegions& shared_regions;
   const Principals& principals;
   OpenTransfers& transfers;
@@ -48,7 +49,8 @@ struct ServiceContext {
   TaskQueue& io;
   HostBlockPool& memory;
   SharedThreadPool& copiers;
-  const BackendInfo& backend;
+  std::vector<StateDevice> devices;  // StatePool::device counts them
+  const BackendInfo& backend;        // of the first; all have its numerics
   std::string version;
   StepLimits limits;
   int32_t max_queued_steps = 0;

@@ -313,7 +313,7 @@ class WatchReactor final : public FileReactor {
   // OK where the stream goes on.
   absl::Status CheckWanted() const {
     if (call_->IsCancelled()) return ClientGone();
-    if (context_.batcher.draining()) {
+    if (context_.engines.draining()) {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                        "the server is shutting down; watch the session where it goes on");
     }

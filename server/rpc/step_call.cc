@@ -21,12 +21,6 @@ absl::Status StepCall::RowError(size_t index, const absl::Status& status) const 
   return WithMetadata(prefill_ ? status : WithPrefix(status, StrCat("row ", index, " (", name, ")")), "session", name);
 }
 
-void StepCall::Cancel() {
-  absl::MutexLock lock(&mu_);
-  cancelled_ = true;
-  if (job_ != nullptr) job_->Cancel();
-}
-
 absl::Status StepCall::FindRows(const Caller& caller) {
   if (trace_ != nullptr) {
     trace_->session = std::string(rows_.front().name);
@@ -83,60 +77,6 @@ int64_t StepCall::DurableTokenCount(const Row& row) const {
   if (row.session == nullptr) return 0;
   const auto info = row.session->LayerAt(input_.layer);
   return info.ok() ? info->durable_token_count : 0;
-}
-
-void StepCall::CopyReply(size_t index, const StoredReply& reply) {
-  std::memcpy(output_ + index * row_stride_, reply.output.data(), std::min(reply.output.size(), row_stride_));
-  rows_[index].token_count = reply.token_count;
-  int64_t seen = compute_time_us_.load();
-  while (seen < reply.compute_time_us && !compute_time_us_.compare_exchange_weak(seen, reply.compute_time_us)) {
-  }
-}
-
-absl::Status StepCall::AdmitRow(size_t index, StepJob& job) {
-  Row& row = rows_[index];
-  const auto row_number = static_cast<int64_t>(index);
-  StepRequest request{.layer = input_.layer,
-                      .kind = input_.kind,
-                      .request_id = input_.request_id,
-                      .payload = {},
-                      .tokens = input_.lengths[index],
-                      .epoch = row.epoch,
-                      .expected_token_count = row.expected_token_count};
-  if (!request.request_id.empty()) {
-    request.payload = HashRow(input_, row_number);
-  }
-  waiting_.fetch_add(1);  // for the callback, which may come before Admit returns
-  StepReplyCallback on_joined;
-  if (!request.request_id.empty()) {
-    on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
-      if (reply.ok()) {
-        self->CopyReply(index, **reply);
-      } else {
-        self->rows_[index].status = reply.status();
-      }
-      self->Release();
-    };
-  }
-  absl::StatusOr<Admission> admission = row.session->Admit(std::move(row.pin), request, std::move(on_joined));
-  if (admission.ok() && admission->joined) {
-    if (trace_ != nullptr) trace_->waits_for_another = true;
-    return absl::OkStatus();
-  }
-  waiting_.fetch_sub(1);
-  GDN_RETURN_IF_ERROR(admission.status());
-  if (admission->stored != nullptr) {
-    CopyReply(index, *admission->stored);
-    return absl::OkStatus();
-  }
-  StepRow& step = job.rows.emplace_back();
-  step.lease = std::move(admission->lease);
-  step.tokens = input_.lengths[index];
-  for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], row_number);
-  step.output = output_ + index * row_stride_;
-  step.keep_reply = !request.request_id.empty();
-  job_rows_.push_back(index);
-  return absl::OkStatus();
 }
 
 absl::Status StepCall::LoadShared(const Caller& caller) {
@@ -216,72 +156,6 @@ void StepCall::Pinned(Residency::PinResults pins) {
   }
   if (status.ok()) status = Proceed();
   if (!status.ok()) error_ = std::move(status);
-  Release();
-}
-
-absl::Status StepCall::Proceed() {
-  auto job = std::make_shared<StepJob>();
-  job->kind = input_.kind;
-  job->draft = input_.draft;
-  job->field_count = static_cast<int>(input_.fields.size());
-  for (size_t f = 0; f < input_.fields.size(); ++f) {
-    job->fields[f] = {.dtype = input_.fields[f].view.dtype, .features = input_.fields[f].features};
-  }
-  job->scale = input_.scale;
-  job->use_qk_l2norm = input_.use_qk_l2norm;
-  job->output_dtype = input_.output_dtype;
-  job->output_features = input_.output_features;
-  job->deadline = limit_.deadline;
-  job->page_locked = data_.in.bytes() != nullptr;
-  if (const SessionSpec& spec = *Spec(); !spec.model.empty()) {
-    const auto& layers = context_.models.at(spec.model).layers;
-    // Admission has the better error for a layer that is not there.
-    if (const auto it = layers.find(input_.layer); it != layers.end()) job->weights = &it->second;
-  }
-  job->rows.reserve(pinned_rows_.size());
-  for (const size_t i : pinned_rows_) {
-    if (!rows_[i].status.ok()) continue;
-    const absl::Status admitted = AdmitRow(i, *job);
-    if (admitted.ok()) continue;  // a joined row's status is now the other call's to write
-    if (!partial_ok_) return RowError(i, admitted);
-    rows_[i].status = admitted;
-  }
-  if (trace_ != nullptr) trace_->admitted = TraceNow();
-  if (job->rows.empty()) return absl::OkStatus();
-  job->prefill = prefill_;
-  job->trace = trace_;
-  job->done = [self = shared_from_this()] { self->JobDone(); };
-  {
-    absl::MutexLock lock(&mu_);
-    job_ = job;
-    if (cancelled_) job->Cancel();
-  }
-  waiting_.fetch_add(1);
-  // Not on the residency thread, which others wait for.
-  const auto where =
-      std::this_thread::get_id() == starter_ ? Batcher::Where::kHereIfShort : Batcher::Where::kEngineThread;
-  if (absl::Status status = context_.batcher.Submit(job, where); !status.ok()) {
-    waiting_.fetch_sub(1);
-    job->done = nullptr;  // breaks the cycle; its leases die with it
-    absl::MutexLock lock(&mu_);
-    job_ = nullptr;
-    return status;
-  }
-  return absl::OkStatus();
-}
-
-void StepCall::JobDone() {
-  StepJobPtr job;
-  {
-    absl::MutexLock lock(&mu_);
-    job = job_;
-  }
-  for (size_t i = 0; i < job_rows_.size(); ++i) {
-    Row& row = rows_[job_rows_[i]];
-    row.status = job->rows[i].status;
-    row.token_count = job->rows[i].token_count;
-  }
-  compute_time_us_.store(std::max(compute_time_us_.load(), job->compute_time_us));
   Release();
 }
 

@@ -2,7 +2,8 @@
 //
 // Order: everything about the request's form is checked first, then the rows' values; then the sessions are pinned,
 // which brings back those whose states are in a lower tier; then every row is admitted, and only then does anything go
-// to the engine. Without partial_ok one bad row refuses all of them.
+// to the engines. Without partial_ok one bad row refuses all of them. Rows whose states are on several devices go to
+// several engines, all of them or none; after that each device's rows end by themselves.
 // Thread safety: `done` is called once, maybe from the engine's thread, maybe before the function returns; Cancel from
 // any thread.
 // Ownership: request, response, data and trace are the caller's and must live until `done` was called.
@@ -80,9 +81,22 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   // Pins once no row, from the first-th of pinned_rows_ on, would take its session too far from its last checkpoint.
   void Pin(size_t first);
   void Pinned(Residency::PinResults pins);
-  // Admits and submits.
+  // step_parts.cc: admits and submits.
+  struct Part {
+    int32_t device = 0;
+    StepJobPtr job;
+    std::vector<size_t> rows;  // rows_ index of each of the job's rows
+  };
   absl::Status Proceed();
-  absl::Status AdmitRow(size_t index, StepJob& job);
+  absl::Status AdmitRow(size_t index, std::vector<Part>& parts);
+  StepJobPtr MakeJob(int32_t device) const;
+  Part& PartOn(int32_t device, std::vector<Part>& parts) const;
+  // Of rows on a device that has failed beside others that work: their error where they may have one each, else the
+  // call's.
+  absl::Status RefuseFailedDevices(std::vector<Part>& parts);
+  absl::Status Submit(const std::vector<Part>& parts);
+  void PartDone(size_t index);
+  void NoteComputeTime(int64_t us);
   absl::Status FirstError() const;
   // `status` with the row's session named.
   absl::Status RowError(size_t index, const absl::Status& status) const;
@@ -92,7 +106,6 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   void CopyReply(size_t index, const StoredReply& reply);
   // Once all rows have ended; where they failed, their output is zero.
   void FinishOutput(v1::Tensor* output);
-  void JobDone();
   void Release();  // one of the things the call waits for has happened
 
   const ServiceContext& context_;
@@ -112,11 +125,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   char* output_ = nullptr;
   size_t row_stride_ = 0;  // bytes of a row in the reply, padding included
   absl::Mutex mu_;
-  StepJobPtr job_ ABSL_GUARDED_BY(mu_);
+  std::vector<Part> parts_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<size_t> job_rows_;  // rows_ index of each of the job's rows
   std::atomic<int64_t> compute_time_us_{0};
-  std::atomic<int> waiting_{1};  // the pins, the job, joined rows, and the starting function itself
+  std::atomic<int> waiting_{1};  // the pins, the jobs, joined rows, and the starting function itself
   absl::Status error_;           // of the whole call; set by whoever finds it, before releasing
 };
 

@@ -41,18 +41,45 @@ absl::Status NothingBelowTakesStates(const std::string& tier) {
 
 }  // namespace
 
-void DeviceRoom::Track(const std::shared_ptr<Session>& session) {
+std::string DeviceRoom::AffinityOf(const Session& session) {
+  if (session.affinity().empty() || session.affinity() == session.id()) return "";
+  return StrCat(session.principal(), std::string_view("\0", 1), session.affinity());
+}
+
+void DeviceRoom::Track(const std::shared_ptr<Session>& session, int32_t device) {
   Resident resident;
   resident.session = session;
+  resident.device = device;
+  resident.affinity = AffinityOf(*session);
   resident.charge = options_.ledger.Charge(BytePool::kDevice, session->account(), BytesOf(*session));
   absl::MutexLock lock(&mu_);
-  std::swap(resident_[session.get()], resident);
+  Held& held = held_[static_cast<size_t>(device)];
+  ++held.sessions;
+  held.bytes += resident.charge.bytes();
+  if (!resident.affinity.empty()) {
+    Group& group = groups_[resident.affinity];
+    group.device = device;
+    ++group.sessions;
+  }
+  const auto [there, is_new] = resident_.try_emplace(session.get());
+  if (!is_new) CountOut(there->second);
+  std::swap(there->second, resident);
+}
+
+void DeviceRoom::CountOut(const Resident& resident) {
+  Held& held = held_[static_cast<size_t>(resident.device)];
+  --held.sessions;
+  held.bytes -= resident.charge.bytes();
+  if (resident.affinity.empty()) return;
+  const auto group = groups_.find(resident.affinity);
+  if (--group->second.sessions == 0) groups_.erase(group);
 }
 
 void DeviceRoom::Forget(const Session& session) {
   decltype(resident_)::node_type forgotten;  // outlives the lock
   absl::MutexLock lock(&mu_);
   forgotten = resident_.extract(&session);
+  if (!forgotten.empty()) CountOut(forgotten.mapped());
 }
 
 int64_t DeviceRoom::sessions() const {
@@ -60,16 +87,90 @@ int64_t DeviceRoom::sessions() const {
   return static_cast<int64_t>(resident_.size());
 }
 
+int64_t DeviceRoom::sessions(int32_t device) const {
+  absl::MutexLock lock(&mu_);
+  return held_[static_cast<size_t>(device)].sessions;
+}
+
+int64_t DeviceRoom::budget_bytes() const {
+  int64_t bytes = 0;
+  for (const StateStore* store : options_.stores) bytes += store->options().budget_bytes;
+  return bytes;
+}
+
+int64_t DeviceRoom::working_budget_bytes() const {
+  int64_t bytes = 0;
+  for (int32_t device = 0; device < devices(); ++device) {
+    if (Works(device)) bytes += store(device).options().budget_bytes;
+  }
+  return bytes;
+}
+
+int64_t DeviceRoom::used_bytes() const {
+  int64_t bytes = 0;
+  for (const StateStore* store : options_.stores) bytes += store->used_bytes();
+  return bytes;
+}
+
 int64_t DeviceRoom::BytesOf(const SessionSpec& spec) const {
-  const auto layout = options_.store.LayoutOf(spec.dims);
+  const auto layout = store(0).LayoutOf(spec.dims);
   return layout.ok() ? layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()) : 0;
 }
 
 absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& request) {
-  auto claims = request.pool != nullptr ? options_.store.ReserveIn(request.pool, request.count)
-                                        : options_.store.Reserve(request.dims, request.count);
-  options_.copier.NoteDevice(claims.status());  // a new pool is zeroed by the device
-  return claims;
+  absl::Status refused;
+  for (const int32_t device : PlacesFor(request)) {
+    StateStore& store = *options_.stores[static_cast<size_t>(device)];
+    auto claims = request.pool != nullptr ? store.ReserveIn(request.pool, request.count)
+                                          : store.Reserve(request.dims, request.count);
+    options_.copier.NoteDevice(device, claims.status());  // a new pool is zeroed by the device
+    if (claims.ok()) return claims;
+    // A device that is full can be helped.
+    const bool says_more = !absl::IsResourceExhausted(refused) && absl::IsResourceExhausted(claims.status());
+    if (refused.ok() || says_more) refused = claims.status();
+  }
+  if (!refused.ok()) return refused;
+  return request.pool != nullptr ? options_.copier.CheckDevice(request.pool->device())
+                                 : options_.copier.CheckAnyDevice();
+}
+
+std::vector<int32_t> DeviceRoom::PlacesFor(const RoomRequest& request) const {
+  std::vector<int32_t> places;
+  if (request.pool != nullptr) {
+    if (Works(request.pool->device())) places.push_back(request.pool->device());
+    return places;
+  }
+  std::vector<int64_t> room;  // by device
+  for (int32_t device = 0; device < devices(); ++device) {
+    room.push_back(store(device).options().budget_bytes - store(device).used_bytes());
+    if (Works(device)) places.push_back(device);
+  }
+  std::ranges::stable_sort(places, std::ranges::greater(),
+                           [&](int32_t device) { return room[static_cast<size_t>(device)]; });
+  if (places.size() < 2 || request.affinity.empty()) return places;
+  absl::MutexLock lock(&mu_);
+  const auto group = groups_.find(request.affinity);
+  if (group == groups_.end()) return places;
+  const auto first = std::ranges::find(places, group->second.device);
+  if (first != places.end()) std::rotate(places.begin(), first, first + 1);
+  return places;
+}
+
+int64_t DeviceRoom::LargestBudget(const std::vector<int32_t>& devices) const {
+  int64_t bytes = 0;
+  for (const int32_t device : devices) bytes = std::max(bytes, store(device).options().budget_bytes);
+  return bytes;
+}
+
+DeviceRoom::Held DeviceRoom::HeldFor(const RoomEffort& effort) const {
+  Held sum;
+  absl::MutexLock lock(&mu_);
+  for (int32_t device = 0; device < devices(); ++device) {
+    if (!Works(device) || (effort.device != RoomEffort::kAnyDevice && effort.device != device)) continue;
+    sum.sessions += held_[static_cast<size_t>(device)].sessions;
+    sum.bytes += held_[static_cast<size_t>(device)].bytes;
+  }
+  return sum;
 }
 
 absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, RoomEffort& effort,
@@ -77,11 +178,14 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
   auto claimed = TryClaim(request);
   if (claimed.ok()) {
     *claims = *std::move(claimed);
+    effort.device = RoomEffort::kAnyDevice;  // what else the call needs may go elsewhere
     return RoomProgress::kMade;
   }
   if (!CanMakeRoom(claimed.status())) return claimed.status();
-  GDN_ASSIGN_OR_RETURN(const StateLayout layout, options_.store.LayoutOf(request.dims));
-  if (request.count * layout.slot_bytes() > budget_bytes()) return claimed.status();  // it never fits
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, store(0).LayoutOf(request.dims));
+  if (request.count * layout.slot_bytes() > LargestBudget(PlacesFor(request)))
+    return claimed.status();  // it never fits
+  if (request.pool != nullptr) effort.device = request.pool->device();
   effort.no_room = claimed.status();
   if (SteadyNow() < nothing_moves_until_) return RoomProgress::kNothingMoves;
   const absl::Status evicted = EvictOne(effort);
@@ -91,15 +195,16 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
     return absl::IsUnavailable(takes) ? NothingBelowTakesStates(TierOf(takes)) : effort.no_room;
   }
   // What could not be moved a moment ago stays; where there is nothing, what takes the room is on its way here.
-  const int64_t there = sessions();
+  const int64_t there = HeldFor(effort).sessions;
   if (there > 0 && there <= static_cast<int64_t>(effort.stuck.size())) return effort.error();
   if (effort.stuck.empty()) nothing_moves_until_ = SteadyNow() + kRoomPoll;
+  if (request.pool == nullptr) effort.device = RoomEffort::kAnyDevice;
   return RoomProgress::kNothingMoves;
 }
 
 bool DeviceRoom::WantsAhead() const {
-  return !options_.tiers.empty() &&
-         options_.ledger.held(BytePool::kDevice) > budget_bytes() - budget_bytes() / kAheadPart;
+  const int64_t budget = working_budget_bytes();
+  return !options_.tiers.empty() && HeldFor({}).bytes > budget - budget / kAheadPart;
 }
 
 bool DeviceRoom::EvictAhead() {
@@ -116,22 +221,31 @@ std::vector<DeviceRoom::Candidate> DeviceRoom::Candidates(const RoomEffort& effo
   std::vector<Resident> gone;  // outlives the lock
   std::unordered_map<const ByteAccount*, double> shares;
   const SteadyTime now = options_.clock.Now();
+  std::vector<bool> works;  // by device
+  for (int32_t device = 0; device < devices(); ++device) works.push_back(Works(device));
   absl::MutexLock lock(&mu_);
   for (auto it = resident_.begin(); it != resident_.end();) {
     auto session = it->second.session.lock();
     if (session == nullptr) {
+      CountOut(it->second);
       gone.push_back(std::move(it->second));
       it = resident_.erase(it);
       continue;
     }
     const bool stuck = now < it->second.stuck_until;
+    const int32_t device = it->second.device;
     ++it;
+    if (!works[static_cast<size_t>(device)] || (effort.device != RoomEffort::kAnyDevice && effort.device != device))
+      continue;
     if (effort.stuck.contains(session.get()) || session->last_used() > unused_since) continue;
     const ByteAccount& account = *session->account();
     const auto [held, first] = shares.try_emplace(&account, 1);
     if (first) held->second = std::max(1.0, options_.ledger.SharesHeld(BytePool::kDevice, account));
-    candidates.push_back(
-        {.stuck = stuck, .shares = held->second, .last_used = session->last_used(), .session = std::move(session)});
+    candidates.push_back({.stuck = stuck,
+                          .shares = held->second,
+                          .last_used = session->last_used(),
+                          .session = std::move(session),
+                          .device = device});
   }
   return candidates;
 }
@@ -144,6 +258,7 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
   for (; !candidates.empty() && options_.tiers.TakesStates().ok(); candidates.pop_back()) {
     std::ranges::pop_heap(candidates, after);
     const std::shared_ptr<Session>& session = candidates.back().session;
+    const int32_t device = candidates.back().device;
     if (BytesOf(*session) >= effort.too_large) {
       effort.stuck.insert(session.get());
       continue;
@@ -151,8 +266,15 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
     SessionLease lease = session->TryLock();
     if (!lease.valid() || !lease.resident()) continue;
     const absl::Status evicted = Evict(lease);
-    if (evicted.ok()) return evicted;
-    GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
+    if (evicted.ok()) {
+      effort.device = device;  // a little more here, and not a little on each
+      return evicted;
+    }
+    if (!Works(device)) {
+      GDN_RETURN_IF_ERROR(effort.device == device ? options_.copier.CheckDevice(device)
+                                                  : options_.copier.CheckAnyDevice());
+      continue;
+    }
     NoteStuck(*session, evicted, effort);
   }
   return absl::NotFoundError("no session can be moved");

@@ -1,5 +1,8 @@
-// Room on the device: which sessions have their states there, and which of them move down where others need the room.
+// Room on the devices: which sessions have their states where, and which of them move down for others.
 //
+// A session's states are on one device, with those of its affinity where that one has room for them, else where there
+// is most. One that has left goes wherever there is room when it comes back. What is on a device that has failed stays
+// there, and takes no part.
 // Of the account that holds most for its share of the device, where one holds more than that, the least recently used
 // session goes first; one that is pinned or locked is never moved. One that no lower tier takes (it is too large, its
 // folder cannot be written) lets the next one go, and for a while others are tried before it.
@@ -16,6 +19,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -33,7 +37,7 @@
 namespace gdn {
 
 struct DeviceRoomOptions {
-  StateStore& store;
+  std::vector<StateStore*> stores;  // by StatePool::device, as the copier's devices
   TierStack& tiers;
   StateCopier& copier;
   ByteLedger& ledger;
@@ -45,6 +49,7 @@ struct RoomRequest {
   LayerDims dims;
   std::shared_ptr<StatePool> pool = nullptr;  // where they have to be; nullptr: in any
   int32_t count = 0;
+  std::string affinity = {};  // of DeviceRoom::AffinityOf
 };
 
 // What the steps of one call towards its room have found out.
@@ -53,6 +58,9 @@ struct RoomEffort {
   int64_t too_large = std::numeric_limits<int64_t>::max();  // nothing below has room for so many bytes
   absl::Status refused;                                     // why something was not moved, for the caller
   absl::Status no_room;                                     // of the last TryClaim
+  int32_t device = kAnyDevice;                              // where room is being made
+
+  static constexpr int32_t kAnyDevice = -1;
 
   // Why the call gives up.
   const absl::Status& error() const { return refused.ok() ? no_room : refused; }
@@ -66,15 +74,15 @@ enum class RoomProgress {
 
 class DeviceRoom {
  public:
-  explicit DeviceRoom(const DeviceRoomOptions& options) : options_(options) {}
+  explicit DeviceRoom(const DeviceRoomOptions& options) : options_(options), held_(options.stores.size()) {}
   DeviceRoom(const DeviceRoom&) = delete;
   DeviceRoom& operator=(const DeviceRoom&) = delete;
 
   // The session is on the device and may be moved from now on; nothing is to be known of it any more.
-  void Track(const std::shared_ptr<Session>& session);
+  void Track(const std::shared_ptr<Session>& session, int32_t device = 0);
   void Forget(const Session& session);
 
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room now.
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room now; DEVICE_FAILED where no device is left.
   absl::StatusOr<std::vector<SlotClaim>> TryClaim(const RoomRequest& request);
   // Whether an error of TryClaim may be mended by moving sessions.
   bool CanMakeRoom(const absl::Status& error) const {
@@ -84,12 +92,16 @@ class DeviceRoom {
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that is needed cannot be written, DEVICE_FAILED. None says whose
   // session could not be moved.
   absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, std::vector<SlotClaim>* claims);
-  // Whether so little is left that sessions which nobody uses had better go before somebody needs the room.
+  // Whether so little is left on all devices that sessions which nobody uses had better go before somebody needs it.
   bool WantsAhead() const;
   // Moves one that was not used for a while. False where there is none.
   bool EvictAhead();
 
-  int64_t budget_bytes() const { return options_.store.options().budget_bytes; }
+  int32_t devices() const { return static_cast<int32_t>(options_.stores.size()); }
+  const StateStore& store(int32_t device) const { return *options_.stores[static_cast<size_t>(device)]; }
+  int64_t budget_bytes() const;  // of all devices
+  int64_t used_bytes() const;
+  int64_t working_budget_bytes() const;  // of those that work
   // Of a session that shares nothing, which is the least that any takes.
   int64_t BytesOf(const SessionSpec& spec) const;
   int64_t BytesOf(const Session& session) const { return BytesOf(session.spec()); }
@@ -98,13 +110,18 @@ class DeviceRoom {
     return options_.ledger.Charge(BytePool::kCopies, session.account(), BytesOf(session));
   }
 
-  int64_t sessions() const;  // on the device
+  int64_t sessions() const;  // on the devices
+  int64_t sessions(int32_t device) const;
+  // What RoomRequest wants of a session; "" where it goes by itself.
+  static std::string AffinityOf(const Session& session);
   int64_t evictions() const { return evictions_; }
   int64_t evicted_bytes() const { return evicted_bytes_; }
 
  private:
   struct Resident {
     std::weak_ptr<Session> session;
+    int32_t device = 0;
+    std::string affinity = {};
     ByteCharge charge;
     SteadyTime stuck_until = SteadyTime::InfinitePast();  // it could not be moved, and until then goes last
     absl::Duration stuck_for = absl::ZeroDuration();
@@ -114,9 +131,26 @@ class DeviceRoom {
     double shares = 0;  // that its account holds; at least 1
     SteadyTime last_used;
     std::shared_ptr<Session> session;
+    int32_t device = 0;
     // Whether it goes after `other`.
     bool GoesAfter(const Candidate& other) const;
   };
+  struct Held {
+    int64_t sessions = 0;
+    int64_t bytes = 0;
+  };
+  struct Group {
+    int32_t device = 0;
+    int64_t sessions = 0;
+  };
+  bool Works(int32_t device) const { return options_.copier.CheckDevice(device).ok(); }
+  // Those that work and may be taken for the request, the best first.
+  std::vector<int32_t> PlacesFor(const RoomRequest& request) const;
+  // The most that a working one of these has for all its sessions.
+  int64_t LargestBudget(const std::vector<int32_t>& devices) const;
+  // Of what is on the devices that room may be made on.
+  Held HeldFor(const RoomEffort& effort) const;
+  void CountOut(const Resident& resident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Moves the first that can be moved, of those not used since. NOT_FOUND where none can be now, and the device's
   // error.
   absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
@@ -129,6 +163,8 @@ class DeviceRoom {
   SteadyTime nothing_moves_until_;  // of the moving thread: all are pinned
   mutable absl::Mutex mu_;
   std::unordered_map<const Session*, Resident> resident_ ABSL_GUARDED_BY(mu_);
+  std::vector<Held> held_ ABSL_GUARDED_BY(mu_);  // by device
+  std::unordered_map<std::string, Group> groups_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace gdn

@@ -29,7 +29,9 @@ absl::Status NeverFits(int64_t needed, int64_t budget) {
 
 RoomRequest RoomFor(const Session& session) {
   const SessionSpec& spec = session.spec();
-  return {.dims = spec.dims, .count = static_cast<int32_t>(spec.layers.size())};
+  return {.dims = spec.dims,
+          .count = static_cast<int32_t>(spec.layers.size()),
+          .affinity = DeviceRoom::AffinityOf(session)};
 }
 
 }  // namespace
@@ -222,7 +224,8 @@ bool Residency::LockParked(const RequestPtr& request, size_t index) {
 }
 
 void Residency::RefuseWhatNeverFits(Request& request) const {
-  const int64_t budget = options_.room.budget_bytes();
+  if (!options_.copier.CheckAnyDevice().ok()) return;  // Claim says that
+  const int64_t budget = options_.room.working_budget_bytes();
   int64_t together = 0;
   for (size_t i = 0; i < request.sessions.size(); ++i) {
     if (request.pins[i].ok()) together += options_.room.BytesOf(*request.sessions[i]);
@@ -245,7 +248,7 @@ void Residency::Claim(const RequestPtr& request) {
   for (Need& need : request->needs) {
     while (need.wants_claims()) {
       need.status = request->limit.Check();
-      if (need.status.ok()) need.status = options_.copier.CheckDevice();
+      if (need.status.ok()) need.status = options_.copier.CheckAnyDevice();
       if (!need.status.ok()) break;
       const auto progress = options_.room.Advance(need.room, request->effort, &need.claims);
       need.status = progress.status();
@@ -320,7 +323,8 @@ void Residency::BringOne(const RequestPtr& request, Need& need) {
 absl::Status Residency::Arrive(const Request& request, Need& need) {
   const std::shared_ptr<Session> session = need.lease.session();
   GDN_RETURN_IF_ERROR(request.limit.Check());
-  GDN_RETURN_IF_ERROR(options_.copier.CheckDevice());
+  const int32_t device = need.claims.front().pool()->device();
+  GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
   ByteCharge copy;
   if (need.image == nullptr) {
     copy = options_.room.ChargeCopy(*session);
@@ -338,7 +342,7 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
   }
   need.image = nullptr;
   options_.tiers.Release(session->key());
-  options_.room.Track(session);
+  options_.room.Track(session, device);
   return absl::OkStatus();
 }
 

@@ -22,26 +22,44 @@ absl::Status CopyEach(SharedThreadPool* threads, size_t count, absl::FunctionRef
   return absl::OkStatus();
 }
 
+// A session whose layers have neither slots nor claims is nowhere; it costs the first device nothing.
+int32_t DeviceOf(const SessionLease& lease) {
+  const auto pool = lease.pool();
+  return pool == nullptr ? 0 : pool->device();
+}
+
 }  // namespace
 
-absl::Status StateCopier::Report(absl::Status status) {
+absl::Status StateCopier::CheckAnyDevice() const {
+  absl::Status first;
+  for (const StateDevice& device : options_.devices) {
+    absl::Status status = device.health.status();
+    if (status.ok()) return status;
+    first.Update(std::move(status));
+  }
+  return first;
+}
+
+absl::Status StateCopier::Report(int32_t device, absl::Status status) {
   if (!status.ok()) failures_.fetch_add(1, std::memory_order_relaxed);
-  return options_.health.Report(std::move(status));
+  return At(device).health.Report(std::move(status));
 }
 
 absl::StatusOr<SessionImagePtr> StateCopier::CopyOut(const SessionLease& lease, const BaseVersions& known,
                                                      Threads threads) {
-  GDN_RETURN_IF_ERROR(CheckDevice());
+  const int32_t device = DeviceOf(lease);
+  GDN_RETURN_IF_ERROR(CheckDevice(device));
   auto image = std::make_shared<SessionImage>(
-      lease.Describe(NumericsIdFor(options_.backend.info().numerics_id, options_.base_dtype)));
+      lease.Describe(NumericsIdFor(At(device).backend.info().numerics_id, options_.base_dtype)));
   GDN_RETURN_IF_ERROR(
-      Report(CopyLayersOut(*image, lease, known, threads == Threads::kAll ? options_.threads : nullptr)));
+      Report(device, CopyLayersOut(*image, lease, known, threads == Threads::kAll ? options_.threads : nullptr)));
   return image;
 }
 
 absl::Status StateCopier::CopyLayersOut(SessionImage& image, const SessionLease& lease, const BaseVersions& known,
                                         SharedThreadPool* threads) {
-  image.transposed_base = options_.backend.info().transposed_base;
+  Backend& backend = At(DeviceOf(lease)).backend;
+  image.transposed_base = backend.info().transposed_base;
   if (const auto slots = lease.pool(); slots != nullptr) image.layout = slots->view().layout;
   const std::vector<int32_t>& layers = lease.session()->spec().layers;
   std::vector<LayerSlots> slots;
@@ -53,19 +71,19 @@ absl::Status StateCopier::CopyLayersOut(SessionImage& image, const SessionLease&
     layer.has_base = it == known.end() || it->second != layer.base_version;
     GDN_ASSIGN_OR_RETURN(layer.slot, options_.memory.Take(static_cast<size_t>(image.layout.slot_bytes())));
   }
-  return CopyEach(threads, slots.size(), [&](size_t i) { return CopyLayerOut(image.layers[i], slots[i]); });
+  return CopyEach(threads, slots.size(), [&](size_t i) { return CopyLayerOut(backend, image.layers[i], slots[i]); });
 }
 
-absl::Status StateCopier::CopyLayerOut(const LayerImage& layer, const LayerSlots& from) {
+absl::Status StateCopier::CopyLayerOut(Backend& backend, const LayerImage& layer, const LayerSlots& from) {
   const StateLayout& layout = from.pool->layout;
   // A device copies by itself, the faster the more there is.
-  const int64_t piece = options_.backend.info().unified_memory ? static_cast<int64_t>(kGiveWayBytes / sizeof(float))
-                                                               : layout.slot_floats();
+  const int64_t piece =
+      backend.info().unified_memory ? static_cast<int64_t>(kGiveWayBytes / sizeof(float)) : layout.slot_floats();
   const auto part = [&](int32_t slot, int64_t begin, int64_t end) {
     for (int64_t next = begin; begin < end; begin = next) {
       next = std::min(begin + piece, end);
-      GDN_RETURN_IF_ERROR(options_.backend.TransferOut(layer.slot.floats() + begin, from.pool->slot(slot) + begin,
-                                                       static_cast<size_t>(next - begin) * sizeof(float)));
+      GDN_RETURN_IF_ERROR(backend.TransferOut(layer.slot.floats() + begin, from.pool->slot(slot) + begin,
+                                              static_cast<size_t>(next - begin) * sizeof(float)));
       GiveWay();
     }
     return absl::OkStatus();
@@ -77,8 +95,9 @@ absl::Status StateCopier::CopyLayerOut(const LayerImage& layer, const LayerSlots
 }
 
 absl::Status StateCopier::CopyIn(const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease) {
-  GDN_RETURN_IF_ERROR(CheckDevice());
-  return Report(Install(image, std::move(claims), lease));
+  const int32_t device = claims.empty() ? 0 : claims.front().pool()->device();
+  GDN_RETURN_IF_ERROR(CheckDevice(device));
+  return Report(device, Install(image, std::move(claims), lease));
 }
 
 absl::Status StateCopier::Install(const SessionImage& image, std::vector<SlotClaim> claims, SessionLease& lease) {
@@ -95,7 +114,7 @@ absl::Status StateCopier::Install(const SessionImage& image, std::vector<SlotCla
     SlotRef slot = std::move(claims[i]).Take();
     const bool copied = layer.slot.valid();
     if (slot.view().layout != image.layout || !layer.has_base ||
-        (copied && image.transposed_base != options_.backend.info().transposed_base)) {
+        (copied && image.transposed_base != At(slot.pool()->device()).backend.info().transposed_base)) {
       return MakeError(absl::StatusCode::kInternal, reason::kInternal,
                        StrCat("a state of sessions/", lease.session()->id(), " is not in this server's layout"));
     }
@@ -108,18 +127,19 @@ absl::Status StateCopier::Install(const SessionImage& image, std::vector<SlotCla
 }
 
 absl::Status StateCopier::CopyLayerIn(const LayerImage& layer, const SlotRef& slot) {
-  const BackendInfo& info = options_.backend.info();
+  Backend& backend = At(slot.pool()->device()).backend;
+  const BackendInfo& info = backend.info();
   const StateLayout& layout = slot.view().layout;
   float* const device = slot.view().slot(slot.index());
   const auto bytes = static_cast<size_t>(layout.slot_bytes());
-  if (layer.slot.valid()) return options_.backend.TransferIn(device, layer.slot.floats(), bytes);
+  if (layer.slot.valid()) return backend.TransferIn(device, layer.slot.floats(), bytes);
   if (info.unified_memory) {
     FillSlot(layout, info.transposed_base, layer.extent, layer.wire, device);
     return absl::OkStatus();
   }
   GDN_ASSIGN_OR_RETURN(const HostBlock block, options_.memory.Take(bytes));
   FillSlot(layout, info.transposed_base, layer.extent, layer.wire, block.floats());
-  return options_.backend.TransferIn(device, block.floats(), bytes);
+  return backend.TransferIn(device, block.floats(), bytes);
 }
 
 }  // namespace gdn

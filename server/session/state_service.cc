@@ -45,30 +45,31 @@ int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_con
 
 }  // namespace
 
-StateService::StateService(Backend& backend, DeviceHealth& health, ByteLedger& ledger,
-                           const StateServiceOptions& options)
-    : store_(backend,
-             {.budget_bytes = options.device_bytes, .max_draft = options.max_draft, .base_dtype = options.state_dtype}),
-      memory_(backend, kCopyBytes + options.host_bytes / 4),
+StateService::StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options)
+    : memory_(devices.front().backend, kCopyBytes + options.host_bytes / 4),
       copiers_(CopyThreads(), "gdn-copiers"),
-      copier_({.backend = backend,
-               .memory = memory_,
-               .health = health,
-               .base_dtype = options.state_dtype,
-               .threads = &copiers_}),
+      copier_({.devices = devices, .memory = memory_, .base_dtype = options.state_dtype, .threads = &copiers_}),
       environment_(ledger),
       io_({.name = "gdn-state-io", .threads = kIoThreads}),
-      transfer_threads_({.name = "gdn-transfer", .threads = kIoThreads}) {}
+      transfer_threads_({.name = "gdn-transfer", .threads = kIoThreads}) {
+  for (const StateDevice& device : devices) {
+    stores_.emplace_back(device.backend, StateStoreOptions{.budget_bytes = options.device_bytes,
+                                                           .max_draft = options.max_draft,
+                                                           .base_dtype = options.state_dtype,
+                                                           .device = static_cast<int32_t>(stores_.size())});
+  }
+}
 
-absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(Backend& backend, DeviceHealth& health,
-                                                                 ByteLedger& ledger,
+absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<StateDevice> devices, ByteLedger& ledger,
                                                                  const StateServiceOptions& options) {
-  std::unique_ptr<StateService> service(new StateService(backend, health, ledger, options));
+  std::unique_ptr<StateService> service(new StateService(std::move(devices), ledger, options));
   GDN_RETURN_IF_ERROR(service->OpenTiers(options));
   StateService& self = *service;
   TierStack& tiers = *self.tiers_;
+  std::vector<StateStore*> stores;
+  for (StateStore& store : self.stores_) stores.push_back(&store);
   self.room_ = std::make_unique<DeviceRoom>(
-      DeviceRoomOptions{.store = self.store_, .tiers = tiers, .copier = self.copier_, .ledger = ledger});
+      DeviceRoomOptions{.stores = std::move(stores), .tiers = tiers, .copier = self.copier_, .ledger = ledger});
   DeviceRoom& room = *self.room_;
   self.residency_ = std::make_unique<Residency>(
       ResidencyOptions{.tiers = tiers, .copier = self.copier_, .room = room, .io = self.io_});

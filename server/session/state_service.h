@@ -1,16 +1,17 @@
-// Everything that keeps sessions and their states, put together: the device's pools, the tiers below, moves,
+// Everything that keeps sessions and their states, put together: the devices' pools, the tiers below, moves,
 // checkpoints, housekeeping.
 //
 // Thread safety: the parts are safe from any thread; Make, Recover and Drain are for the thread that owns it.
-// Ownership: owns the parts; the backend, its health and the ledger must outlive it. Nothing may use a session when it
+// Ownership: owns the parts; the devices and the ledger must outlive it. Nothing may use a session when it
 // is destroyed.
 //
 //   GDN_ASSIGN_OR_RETURN(auto states,
-//                        StateService::Make(backend, health, ledger, {.device_bytes = bytes, .disk_dir = "/d"}));
+//                        StateService::Make({{backend, health}}, ledger, {.device_bytes = bytes, .disk_dir = "/d"}));
 //   GDN_ASSIGN_OR_RETURN(Recovered recovered, states->Recover(spec_of));
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 
@@ -30,7 +31,7 @@
 namespace gdn {
 
 struct StateServiceOptions {
-  int64_t device_bytes = 0;
+  int64_t device_bytes = 0;  // of each device
   int32_t max_draft = 8;
   DType state_dtype = DType::kF32;    // of the states' bases
   int64_t host_bytes = 0;             // 0: no host tier
@@ -45,7 +46,7 @@ struct StateServiceOptions {
 class StateService {
  public:
   // Errors of opening the tiers, which name the flag.
-  static absl::StatusOr<std::unique_ptr<StateService>> Make(Backend& backend, DeviceHealth& health, ByteLedger& ledger,
+  static absl::StatusOr<std::unique_ptr<StateService>> Make(std::vector<StateDevice> devices, ByteLedger& ledger,
                                                             const StateServiceOptions& options);
   ~StateService();
 
@@ -59,7 +60,7 @@ class StateService {
   // may run any more. False where a session could not be made durable, or not before the time was over.
   bool Drain(absl::Duration timeout);
 
-  StateStore& store() { return store_; }
+  StateStore& store() { return stores_.front(); }  // of the first device
   TierStack& tiers() { return *tiers_; }
   DeviceRoom& room() { return *room_; }
   // For work on states that a call waits for: threads that may block, memory for copies, threads to spread loops over.
@@ -74,14 +75,14 @@ class StateService {
   LegacyPrincipals& legacy() { return *legacy_; }
 
  private:
-  StateService(Backend& backend, DeviceHealth& health, ByteLedger& ledger, const StateServiceOptions& options);
+  StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
   // Of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
 
   absl::Duration watch_interval_;
   // Each uses those before it.
-  StateStore store_;
+  std::deque<StateStore> stores_;  // by device
   HostBlockPool memory_;
   SharedThreadPool copiers_;
   StateCopier copier_;

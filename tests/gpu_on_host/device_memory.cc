@@ -30,7 +30,7 @@ Registry& TheRegistry() {
 
 }  // namespace
 
-absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes) {
+absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes, const void* device) {
   void* data = nullptr;
   // No rounding up of the size: AddressSanitizer is to see the end.
   if (posix_memalign(&data, kAlignment, bytes == 0 ? 1 : bytes) != 0) {
@@ -42,6 +42,7 @@ absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes) {
   memory->data = static_cast<char*>(data);
   memory->bytes = bytes;
   memory->kind = kind;
+  memory->device = device;
   Registry& registry = TheRegistry();
   absl::MutexLock lock(&registry.mu);
   registry.allocations[reinterpret_cast<uintptr_t>(data)] = std::move(memory);

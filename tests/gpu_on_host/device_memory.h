@@ -22,11 +22,12 @@ struct Allocation {
   char* data = nullptr;
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
+  const void* device = nullptr;    // whose it is, of kDevice; nullptr where streams run at once
   std::atomic<bool> freed{false};  // ForgetMemory was called
 };
 
 // 256-byte aligned. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is not enough.
-absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes);
+absl::StatusOr<void*> AllocateMemory(MemoryKind kind, size_t bytes, const void* device = nullptr);
 // What holds all of the range; null where nothing does, or it was freed.
 std::shared_ptr<const Allocation> FindMemory(const void* data, size_t bytes);
 // Takes it out of the registry, and marks it freed. Ends the program where `data` is no allocation's begin.

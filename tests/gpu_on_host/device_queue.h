@@ -134,7 +134,15 @@ class HostDevice : public std::enable_shared_from_this<HostDevice> {
   std::vector<Freed> freed_ ABSL_GUARDED_BY(mu_);
 };
 
-// Plugged in by HostStreams; null where streams run at once.
+// Those plugged in by HostStreams, at least one; null where streams run at once.
+int HostDeviceCount();
+std::shared_ptr<HostDevice> DeviceNumber(int device);
+// The calling thread's, as the last SetCurrentDevice of it says; the first where none does.
 std::shared_ptr<HostDevice> CurrentDevice();
+void SetCurrentDevice(int device);
+// Whose memory it is, where that is still plugged in; the calling thread's for what any may use.
+std::shared_ptr<HostDevice> DeviceOf(const Allocation& memory);
+// UNAVAILABLE (DEVICE_FAILED) where `what` is not the thread's to give to the stream: its device is another.
+absl::Status CheckDeviceOf(HostStream& stream, const char* what);
 
 }  // namespace gdn::gpu::simt

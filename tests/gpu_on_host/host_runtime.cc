@@ -45,7 +45,7 @@ absl::Status DeviceStatus() {
 absl::StatusOr<void*> Allocate(simt::MemoryKind kind, size_t bytes) {
   GDN_RETURN_IF_ERROR(simt::RefuseWhileRecording("an allocation"));
   GDN_RETURN_IF_ERROR(DeviceStatus());
-  return simt::AllocateMemory(kind, bytes);
+  return simt::AllocateMemory(kind, bytes, kind == simt::MemoryKind::kDevice ? simt::CurrentDevice().get() : nullptr);
 }
 
 // At once, whatever still uses it: a program may not count on a runtime that waits.
@@ -54,7 +54,7 @@ void Free(void* data) {
   std::shared_ptr<simt::Allocation> memory = simt::ForgetMemory(data);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   // A sanitizer sees who uses it later. Here it is kept and watched instead.
-  if (const std::shared_ptr<simt::HostDevice> device = simt::CurrentDevice(); device != nullptr) {
+  if (const std::shared_ptr<simt::HostDevice> device = simt::DeviceOf(*memory); device != nullptr) {
     device->FreeLater(std::move(memory));
     return;
   }
@@ -85,6 +85,12 @@ absl::StatusOr<Side> SideOf(const char* call, const char* what, const void* data
 // Reads the bytes when it runs, and not before.
 absl::Status EnqueueCopy(simt::HostStream& queue, const char* call, void* to, const void* from, size_t bytes,
                          std::vector<Side> sides) {
+  GDN_RETURN_IF_ERROR(simt::CheckDeviceOf(queue, call));
+  for (const Side& side : sides) {
+    if (side.memory->kind == simt::MemoryKind::kDevice && side.memory->device != &queue.device()) {
+      return Refuse(call, side.what);
+    }
+  }
   return queue.Enqueue(call, [=, sides = std::move(sides)]() -> absl::Status {
     for (const Side& side : sides) {
       if (side.memory->freed.load(std::memory_order_relaxed)) return Refuse(call, side.what);
@@ -116,7 +122,7 @@ bool IsQueued(const std::shared_ptr<const simt::StreamPoint>& point) {
 
 }  // namespace
 
-absl::StatusOr<int> DeviceCount() { return 1; }
+absl::StatusOr<int> DeviceCount() { return simt::HostDeviceCount(); }
 
 absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   DeviceInfo info;
@@ -131,13 +137,16 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   return info;
 }
 
-absl::Status UseDevice(int device) { return absl::OkStatus(); }
+absl::Status UseDevice(int device) {
+  simt::SetCurrentDevice(device);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Stream> MakeStream(int device) {
   Stream stream{.handle = nullptr, .wave_width = WaveWidthFromEnvironment(), .processors = ProcessorsFromEnvironment()};
-  if (const std::shared_ptr<simt::HostDevice> current = simt::CurrentDevice(); current != nullptr) {
-    GDN_RETURN_IF_ERROR(current->status());
-    stream.handle = current->MakeStream();
+  if (const std::shared_ptr<simt::HostDevice> of = simt::DeviceNumber(device); of != nullptr) {
+    GDN_RETURN_IF_ERROR(of->status());
+    stream.handle = of->MakeStream();
   }
   return stream;
 }

@@ -1,10 +1,13 @@
 #include "gpu_on_host/host_streams.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "gpu_on_host/device_queue.h"
 #include "gpu_on_host/tsan_edges.h"
@@ -18,17 +21,29 @@ HostStreamsOptions OptionsFromEnvironment() {
   HostStreamsOptions options;
   options.asynchronous = seed != nullptr;
   if (seed != nullptr) options.seed = std::strtoull(seed, nullptr, 10);
+  const char* devices = std::getenv("GDN_HOST_DEVICES");
+  if (devices != nullptr) options.devices = std::max(1, std::atoi(devices));
   return options;
 }
 
-std::shared_ptr<HostDevice> MakeDevice(const HostStreamsOptions& options) {
-  return options.asynchronous ? std::make_shared<HostDevice>(options) : nullptr;
+// Null where streams run at once.
+using Devices = std::vector<std::shared_ptr<HostDevice>>;
+
+Devices MakeDevices(const HostStreamsOptions& options) {
+  Devices devices(static_cast<size_t>(options.devices));
+  for (int i = 0; options.asynchronous && i < options.devices; ++i) {
+    HostStreamsOptions own = options;
+    own.seed += static_cast<uint64_t>(i);
+    if (i != options.fail_device) own.fail_at = -1;
+    devices[static_cast<size_t>(i)] = std::make_shared<HostDevice>(own);
+  }
+  return devices;
 }
 
-// The device that is plugged in.
+// The devices that are plugged in.
 struct Socket {
   absl::Mutex mu;
-  std::shared_ptr<HostDevice> device ABSL_GUARDED_BY(mu) = MakeDevice(OptionsFromEnvironment());
+  Devices devices ABSL_GUARDED_BY(mu) = MakeDevices(OptionsFromEnvironment());
 };
 
 Socket& TheSocket() {
@@ -38,11 +53,44 @@ Socket& TheSocket() {
 
 }  // namespace
 
-std::shared_ptr<HostDevice> CurrentDevice() {
+namespace {
+
+thread_local int current_device = 0;
+
+}  // namespace
+
+int HostDeviceCount() {
   const UnseenByTsan unseen;
   Socket& socket = TheSocket();
   absl::MutexLock lock(&socket.mu);
-  return socket.device;
+  return static_cast<int>(socket.devices.size());
+}
+
+void SetCurrentDevice(int device) { current_device = device; }
+
+std::shared_ptr<HostDevice> DeviceNumber(int device) {
+  const UnseenByTsan unseen;
+  Socket& socket = TheSocket();
+  absl::MutexLock lock(&socket.mu);
+  // A thread may have used one that was plugged in before.
+  return socket.devices[static_cast<size_t>(device) < socket.devices.size() ? static_cast<size_t>(device) : 0];
+}
+
+std::shared_ptr<HostDevice> CurrentDevice() { return DeviceNumber(current_device); }
+
+std::shared_ptr<HostDevice> DeviceOf(const Allocation& memory) {
+  for (int i = 0; i < HostDeviceCount(); ++i) {
+    std::shared_ptr<HostDevice> device = DeviceNumber(i);
+    if (device != nullptr && device.get() == memory.device) return device;
+  }
+  return CurrentDevice();
+}
+
+absl::Status CheckDeviceOf(HostStream& stream, const char* what) {
+  if (HostDeviceCount() == 1 || &stream.device() == CurrentDevice().get()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnavailable, reason::kDeviceFailed,
+                   absl::StrCat("host executor: ", what, " is given to a stream of another device than the thread's"),
+                   {{"call", what}});
 }
 
 namespace {
@@ -86,27 +134,31 @@ absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function
     return absl::OkStatus();
   }
   if (stream.handle == nullptr) return launch();
-  return static_cast<HostStream*>(stream.handle)->Enqueue(name, std::move(launch));
+  auto& queue = *static_cast<HostStream*>(stream.handle);
+  GDN_RETURN_IF_ERROR(CheckDeviceOf(queue, name));
+  return queue.Enqueue(name, std::move(launch));
 }
 
 }  // namespace simt
 
 void HostStreams::Configure(const HostStreamsOptions& options) {
-  std::shared_ptr<simt::HostDevice> device = simt::MakeDevice(options);
+  simt::Devices devices = simt::MakeDevices(options);
   simt::Socket& socket = simt::TheSocket();
   absl::MutexLock lock(&socket.mu);
-  std::swap(socket.device, device);
+  std::swap(socket.devices, devices);
 }
 
 void HostStreams::ConfigureFromEnvironment() { Configure(simt::OptionsFromEnvironment()); }
 
-int64_t HostStreams::operations() {
-  const std::shared_ptr<simt::HostDevice> device = simt::CurrentDevice();
-  return device == nullptr ? 0 : device->operations();
+int64_t HostStreams::operations(int device) {
+  const std::shared_ptr<simt::HostDevice> of = simt::DeviceNumber(device);
+  return of == nullptr ? 0 : of->operations();
 }
 
 void HostStreams::Drain() {
-  if (const std::shared_ptr<simt::HostDevice> device = simt::CurrentDevice(); device != nullptr) device->Drain();
+  for (int i = 0; i < simt::HostDeviceCount(); ++i) {
+    if (const std::shared_ptr<simt::HostDevice> device = simt::DeviceNumber(i); device != nullptr) device->Drain();
+  }
 }
 
 }  // namespace gdn::gpu

@@ -6,9 +6,11 @@
 // under work in flight is AddressSanitizer's to report; without it, freed memory is poisoned and watched, and a copy
 // from or to it fails the device. A kernel that fails is heard of at a later call, and fails the device for good.
 // ThreadSanitizer is told of those orders only that the seam promises, so it sees what an interleaving does not show.
-// $GDN_HOST_STREAMS_SEED, a number, makes a program's streams asynchronous.
+// $GDN_HOST_STREAMS_SEED, a number, makes a program's streams asynchronous; there are $GDN_HOST_DEVICES of them then,
+// or one. What is given to a stream has to come from a thread whose device is the stream's, and to copy that device's
+// memory.
 //
-// Thread safety: as kernels/gpu/runtime.h. Ownership: streams made after Configure are the new device's; older ones
+// Thread safety: as kernels/gpu/runtime.h. Ownership: streams made after Configure are the new devices'; older ones
 // stay what they are.
 //
 //   HostStreams::Configure({.asynchronous = true, .seed = 7, .fail_at = 3});
@@ -37,18 +39,21 @@ struct HostStreamsOptions {
   // The operation that fails, counted from 0 over launches, copies, records of events and waits of streams; all that
   // runs after it fails too. Negative: none.
   int64_t fail_at = -1;
+  // Devices that fail and run independently, of one address space; and whose operation it is that fails.
+  int devices = 1;
+  int fail_device = 0;
   // Of the first streams made; those beyond have one drawn from the seed.
   std::vector<StreamPace> paces = {};
 };
 
 class HostStreams {
  public:
-  // Plugs in another device, which has not failed.
+  // Plugs in other devices, none of which has failed.
   static void Configure(const HostStreamsOptions& options);
   // As the environment says, as before any Configure.
   static void ConfigureFromEnvironment();
   // Given to this device's streams so far.
-  static int64_t operations();
+  static int64_t operations(int device = 0);
   // Waits until all streams have run what they were given.
   static void Drain();
 };

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tests/gpu_on_host/host_streams.h"
@@ -50,6 +52,66 @@ TEST_F(DeviceLost, AtAnyOperationRefusesTheCallAndAllAfterIt) {
     EXPECT_EQ(HealthOf(server), 2);
   }
   EXPECT_GT(lost, 4) << "a step sends its inputs, launches, and brings its outputs back";
+}
+
+// Of two devices one is lost at any operation of calls that go to both: what is on the other goes on, with its bits.
+TEST_F(DeviceLost, OneOfTwoLeavesTheOthersSessions) {
+  const TokenFeed feed = TokenFeed::Operator(1);
+  std::string expected;  // outputs of a session that nothing happens to
+  {
+    HostStreams::Configure({.asynchronous = true});
+    TestServer server({}, *MakeGpuBackend({}));
+    const Caller caller(server);
+    feed.Start(caller, "a", {0, 3});
+    expected = feed.DecodeAll(caller, "a", {3, 3});
+  }
+  const auto make_both = [] {
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (int device = 0; device < 2; ++device) backends.push_back(*MakeGpuBackend({.device = device}));
+    return backends;
+  };
+  int64_t first = 0;  // of a server that runs, on the second device
+  {
+    HostStreams::Configure({.asynchronous = true, .devices = 2});
+    TestServer server({}, make_both());
+    first = HostStreams::operations(1);
+  }
+  int64_t lost = 0;
+  for (int64_t fail_at = first;; ++fail_at) {
+    SCOPED_TRACE(testing::Message() << "operation " << fail_at);
+    HostStreams::Configure({.asynchronous = true,
+                            .seed = static_cast<uint64_t>(fail_at),
+                            .fail_at = fail_at,
+                            .devices = 2,
+                            .fail_device = 1});
+    TestServer server({}, make_both());
+    const Caller caller(server);
+    feed.Start(caller, "a", {0, 3});
+    const auto created = feed.Create(caller, "b");  // where there is more room, or where anything is
+    ASSERT_TRUE(created.ok());
+    const bool prefilled = caller.Prefill(feed.Prefill("b", {0, 3})).ok();
+    std::string outputs;
+    int64_t rows_of_b = 0;
+    for (int64_t t = 3; t < 6; ++t) {
+      v1::DecodeRequest both = feed.Decode({"a", "b"}, TokenRange{t, 1});
+      both.set_partial_ok(true);
+      ASSERT_REPLY(const v1::DecodeResponse reply, caller.Decode(both));
+      ASSERT_EQ(reply.row_statuses(0).code(), 0) << reply.row_statuses(0).message();
+      outputs += RowTokens(reply.output(), 0, 1);
+      rows_of_b += reply.row_statuses(1).code() == 0 ? 1 : 0;
+    }
+    EXPECT_EQ(outputs, expected);
+    EXPECT_EQ(HealthOf(server), 1);
+    if (HostStreams::operations(1) <= fail_at) {
+      EXPECT_TRUE(prefilled);
+      EXPECT_EQ(rows_of_b, 3);
+      EXPECT_EQ(HealthOf(server, "devices"), 1);
+      break;
+    }
+    ++lost;
+    EXPECT_EQ(HealthOf(server, "devices"), 2);
+  }
+  EXPECT_GT(lost, 3 * 4) << "each step sends its inputs, launches, and brings its outputs back";
 }
 
 }  // namespace

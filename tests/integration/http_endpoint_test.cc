@@ -128,7 +128,7 @@ TEST_F(HttpEndpointTest, CountsWhatHappenedExactly) {
   EXPECT_EQ(is.at("gdn_tier_sessions{tier=\"device\"}"), 2);
   EXPECT_EQ(is.at("gdn_tier_limit_bytes{tier=\"device\"}"), 256 << 20);
   EXPECT_GT(is.at("gdn_pool_held_bytes{pool=\"states\"}"), 0);
-  EXPECT_EQ(is.at("gdn_device_failures_total"), 0);
+  EXPECT_EQ(is.at("gdn_device_failures_total{device=\"0\"}"), 0);
   EXPECT_EQ(is.at("gdn_queued_steps"), 0);
   const std::string numerics = server_.server().backend().info().numerics_id;
   const std::string backend = server_.server().backend().info().name;
@@ -212,7 +212,7 @@ TEST(HttpEndpointReadiness, TurnsWithADeviceFailure) {
   EXPECT_EQ(ready.status, 503);
   EXPECT_THAT(ready.body, HasSubstr("the device has failed"));
   const auto is = Scrape(server);
-  EXPECT_EQ(is.at("gdn_device_failures_total"), 1);
+  EXPECT_EQ(is.at("gdn_device_failures_total{device=\"0\"}"), 1);
   EXPECT_EQ(is.at("gdn_errors_total{reason=\"DEVICE_FAILED\"}"), 1);
   EXPECT_EQ(is.at("gdn_steps_total{kind=\"decode\"}"), 0);
 }

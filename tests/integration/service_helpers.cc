@@ -1,6 +1,5 @@
 #include "tests/integration/service_helpers.h"
 
-#include <google/protobuf/empty.pb.h>
 #include <google/protobuf/wrappers.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -273,11 +272,12 @@ bool WaitForQueuedSteps(TestServer& server, size_t steps) {
   return WaitUntil([&] { return server.batcher().queued_steps() == steps; }, "steps to be queued");
 }
 
-int HealthOf(TestServer& server) {
-  // On the wire HealthCheckRequest is an Empty where it names no service, and HealthCheckResponse a UInt32Value.
-  grpc::TemplatedGenericStub<google::protobuf::Empty, google::protobuf::UInt32Value> stub(server.channel());
+int HealthOf(TestServer& server, const std::string& service) {
+  // On the wire HealthCheckRequest is a StringValue, and HealthCheckResponse a UInt32Value.
+  grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::UInt32Value> stub(server.channel());
   grpc::ClientContext context;
-  const google::protobuf::Empty request;
+  google::protobuf::StringValue request;
+  request.set_value(service);
   google::protobuf::UInt32Value response;
   std::promise<grpc::Status> done;
   stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,

@@ -197,7 +197,7 @@ bool WaitForCalls(TestServer& server, const std::string& id, int layer, int call
 bool WaitForQueuedSteps(TestServer& server, size_t steps);
 
 // What grpc.health.v1.Health.Check answers: 1 SERVING, 2 NOT_SERVING; -1 where the call failed.
-int HealthOf(TestServer& server);
+int HealthOf(TestServer& server, const std::string& service = "");
 
 // Cancels the call and lets the server hear of it: a later call on the same connection has come and gone, and then
 // some.

@@ -7,11 +7,24 @@
 
 namespace gdn {
 
-TestServer::TestServer(GdnServerOptions options, std::unique_ptr<Backend> backend) {
+namespace {
+
+std::vector<std::unique_ptr<Backend>> Only(std::unique_ptr<Backend> backend) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  backends.push_back(std::move(backend));
+  return backends;
+}
+
+}  // namespace
+
+TestServer::TestServer(GdnServerOptions options, std::unique_ptr<Backend> backend)
+    : TestServer(std::move(options), Only(std::move(backend))) {}
+
+TestServer::TestServer(GdnServerOptions options, std::vector<std::unique_ptr<Backend>> backends) {
   options.housekeeping = absl::Milliseconds(20);
   if (options.device_state_bytes == 0) options.device_state_bytes = int64_t{256} << 20;
   if (!options.host_state_bytes.has_value()) options.host_state_bytes = 0;
-  server_ = GdnServer::Make(std::move(backend), std::move(options)).value();
+  server_ = GdnServer::Make(std::move(backends), std::move(options)).value();
   const absl::Status started = server_->Start();
   EXPECT_TRUE(started.ok()) << started;
   grpc::ChannelArguments arguments;

@@ -27,6 +27,7 @@ class TestServer {
  public:
   // Housekeeping is prompt, whatever the options say; where they do not, states get 256 MiB and no host memory.
   explicit TestServer(GdnServerOptions options = {}, std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/2));
+  TestServer(GdnServerOptions options, std::vector<std::unique_ptr<Backend>> backends);
 
   v1::GdnService::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

@@ -66,7 +66,7 @@ struct Bed {
     options.max_draft = kMaxDraft;
     options.host_bytes = host_bytes;
     options.disk_dir = disk_dir;
-    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make(*bed->backend, bed->health, bed->ledger, options));
+    GDN_ASSIGN_OR_RETURN(bed->states, StateService::Make({{*bed->backend, bed->health}}, bed->ledger, options));
     return bed;
   }
 

@@ -17,6 +17,12 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
     absl::PrintF("backend      %s", info.backend());
     if (info.threads() > 0) absl::PrintF(", %d threads", info.threads());
     absl::PrintF("\ndevice       %s\n", info.device());
+    for (int i = 0; info.devices_size() > 1 && i < info.devices_size(); ++i) {
+      const v1::DeviceInfo& device = info.devices(i);
+      absl::PrintF("device %-5d %s: %d sessions, %s of %s%s\n", i, device.device(), device.session_count(),
+                   FormatBytes(device.state_bytes_used()), FormatBytes(device.state_bytes()),
+                   device.failure().empty() ? "" : "; FAILED: " + device.failure());
+    }
     absl::PrintF("numerics id  %s\n", info.numerics_id());
     absl::PrintF("sessions     %d, %s of %s of state\n", info.session_count(), FormatBytes(info.state_bytes_used()),
                  FormatBytes(limits.state_bytes()));

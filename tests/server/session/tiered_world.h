@@ -206,8 +206,8 @@ struct TieredWorld : SessionWorld {
   HostTier host;
   FakeTier disk;
   TierStack tiers;
-  StateCopier copier{{.backend = *backend, .memory = memory, .health = health}};
-  DeviceRoom room{{.store = store, .tiers = tiers, .copier = copier, .ledger = ledger, .clock = clock}};
+  StateCopier copier{{.devices = {{*backend, health}}, .memory = memory}};
+  DeviceRoom room{{.stores = {&store}, .tiers = tiers, .copier = copier, .ledger = ledger, .clock = clock}};
   TaskQueue io{{.name = "gdn-state-io", .threads = 2}};
   TaskQueue transfers{{.name = "gdn-transfer", .threads = 2}};
   Residency residency;

@@ -1,0 +1,51 @@
+// An engine for each device, and steps that go to several of them at once.
+//
+// Thread safety: safe from any thread. Ownership: owns the engines; what they were made with must outlive it.
+// Destruction drains what was submitted.
+//
+//   Engines engines(std::move(batchers));  // by StatePool::device
+//   GDN_RETURN_IF_ERROR(engines.Submit({{.device = 0, .job = a}, {.device = 1, .job = b}}));
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/batcher/batcher.h"
+#include "server/batcher/step_job.h"
+
+namespace gdn {
+
+class Engines {
+ public:
+  explicit Engines(std::vector<std::unique_ptr<Batcher>> batchers) : batchers_(std::move(batchers)) {}
+
+  int32_t size() const { return static_cast<int32_t>(batchers_.size()); }
+  Batcher& at(int32_t device) { return *batchers_[static_cast<size_t>(device)]; }
+  const Batcher& at(int32_t device) const { return *batchers_[static_cast<size_t>(device)]; }
+
+  // Of the account of this name in each device's time, above 0.
+  void SetWeight(const std::string& account, double weight);
+
+  // A call's rows whose states are on one device.
+  struct Part {
+    int32_t device = 0;
+    StepJobPtr job;
+  };
+  // All parts, at least one, or none: errors as of Batcher::Submit.
+  absl::Status Submit(std::vector<Part> parts, Batcher::Where where = Batcher::Where::kEngineThread);
+
+  // As Batcher::Drain, of all at the same time.
+  bool Drain(absl::Duration timeout);
+  bool draining() const { return batchers_.front()->draining(); }
+  size_t queued_steps() const;
+
+ private:
+  const std::vector<std::unique_ptr<Batcher>> batchers_;
+};
+
+}  // namespace gdn

@@ -67,18 +67,18 @@ absl::StatusOr<Backends> MakeGpus(const ServerOptions& options) {
 // "auto" takes the GPU where a usable one is found, else the CPU, and logs which and why. "gpu", or several by number,
 // without one fails with what the runtime said.
 absl::StatusOr<Backends> ChooseBackends(const ServerOptions& options) {
-  Backends one;
+  Backends made;
   if (options.backend == "null") {
-    one.push_back(MakeNullBackend());
-    return one;
+    for (size_t i = 0; i < options.gpu_devices.size(); ++i) made.push_back(MakeNullBackend());
+    return made;
   }
   if (options.backend == "auto" || options.backend == "gpu") {
     absl::StatusOr<Backends> gpus = MakeGpus(options);
     if (gpus.ok() || options.backend == "gpu" || options.gpu_devices.size() > 1) return gpus;
     spdlog::info("computing on the CPU: {}", std::string(gpus.status().message()));
   }
-  GDN_ASSIGN_OR_RETURN(one.emplace_back(), MakeCpuBackend({.threads = options.threads}));
-  return one;
+  GDN_ASSIGN_OR_RETURN(made.emplace_back(), MakeCpuBackend({.threads = options.threads}));
+  return made;
 }
 
 // What the process is to exit with. Changes `options` where the file of --config does.

@@ -29,6 +29,8 @@ ABSL_FLAG(std::string, backend, "",
 ABSL_FLAG(std::string, gpu_graphs, "auto",
           "kernel: whether the GPU replays decode steps that come again, as gdn_server's flag: auto, on or off");
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
+ABSL_FLAG(std::string, gpu_devices, "",
+          "serve --suite=devices: GPUs of one server, 0,1, beside one on --gpu-device alone");
 ABSL_FLAG(int, threads, 0,
           "kernel, serve: worker threads of the CPU; 0: one for each processor this process may run on");
 ABSL_FLAG(
@@ -40,8 +42,8 @@ ABSL_FLAG(int, repeat, 15,
           "kernel, state: rounds of a case, each beside its limits or measure; medians are over rounds");
 ABSL_FLAG(double, min_time, 0.05, "kernel: seconds that a case runs in a round, at the least");
 ABSL_FLAG(std::string, suite, "",
-          "serve: the loads of a suite with their goals, in place of one load: host (the service alone) or goals (the "
-          "service beside a GPU's kernels)");
+          "serve: the loads of a suite with their goals, in place of one load: host (the service alone), goals (the "
+          "service beside a GPU's kernels), or devices (a server on several GPUs over one on one)");
 ABSL_FLAG(std::string, call, "decode", "serve: decode or prefill");
 ABSL_FLAG(std::string, api, "unary", "serve: unary or stream");
 ABSL_FLAG(std::string, transport, "tcp", "serve: tcp (loopback) or unix (a socket)");
@@ -89,7 +91,8 @@ constexpr char kUsage[] =
     "  gdn_bench kernel [--backend=gpu] [--filter=REGEX] [--json[=FILE]]\n"
     "                                                      operators and layers against memory bandwidth and "
     "multiply-add peak\n"
-    "  gdn_bench serve [--suite=host|goals] [--json[=FILE]]  calls of gdn_server against an echo service and the "
+    "  gdn_bench serve [--suite=host|goals|devices] [--json[=FILE]]  calls of gdn_server against an echo service and "
+    "the "
     "kernels alone\n"
     "  gdn_bench schedule [--seconds=S] [--json[=FILE]]    the scheduler under 10,000 sessions, in simulated time\n"
     "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
@@ -164,7 +167,7 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
   ServeOptions o;
   o.suite = absl::GetFlag(FLAGS_suite);
   o.backend = absl::GetFlag(FLAGS_backend);
-  if (o.backend.empty()) o.backend = o.suite == "goals" ? "gpu" : "null";
+  if (o.backend.empty()) o.backend = o.suite == "goals" || o.suite == "devices" ? "gpu" : "null";
   GDN_ASSIGN_OR_RETURN(o.load, WorkloadOfFlags(o.backend));
   GDN_ASSIGN_OR_RETURN(o.transport, ParseName<Transport>("transport", absl::GetFlag(FLAGS_transport),
                                                          {{"tcp", Transport::kTcp}, {"unix", Transport::kUnix}}));
@@ -182,6 +185,7 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
   o.calls = absl::GetFlag(FLAGS_calls);
   o.time_limit_s = absl::GetFlag(FLAGS_time_limit);
   o.gpu_device = absl::GetFlag(FLAGS_gpu_device);
+  o.gpu_devices = absl::GetFlag(FLAGS_gpu_devices);
   o.threads = absl::GetFlag(FLAGS_threads);
   GDN_ASSIGN_OR_RETURN(o.self, SelfPath());
   o.server = absl::GetFlag(FLAGS_server);

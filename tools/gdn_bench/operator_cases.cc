@@ -27,7 +27,7 @@ constexpr int32_t kOtherPrefillTokens = 1024;
 constexpr int32_t kSegmentTokens = 4096;  // a call of a long prefill
 constexpr int32_t kLongTokens[] = {4096, 262144};
 constexpr int32_t kPositions[] = {1, 1000000};  // tokens of a session so far
-constexpr int32_t kDecodeInputRows = 1024;  // steps take different rows, so that no state settles on one key
+constexpr int32_t kDecodeInputRows = 1024;      // steps take different rows, so that no state settles on one key
 constexpr float kLargestLogDecay = -0.001f;
 constexpr float kSmallestLogDecay = -0.1f;
 

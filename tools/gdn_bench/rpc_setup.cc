@@ -81,6 +81,20 @@ absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options,
                                 .raw_echo = raw_address.target_of_port(raw_at)}};
 }
 
+absl::Status StartSeveral(const ServerPairOptions& options, const std::vector<std::string>& server_flags,
+                          ServerPair& servers) {
+  const std::string port = options.folder + "/several.port";
+  const Address address = AddressOf(Transport::kUnix, options.folder + "/several.sock");
+  std::vector<std::string> argv = {options.server, absl::StrCat("--port_file=", port),
+                                   absl::StrCat("--listen=", address.listen)};
+  argv.insert(argv.end(), server_flags.begin(), server_flags.end());
+  GDN_ASSIGN_OR_RETURN(ChildProcess several, ChildProcess::Start(std::move(argv), options.folder + "/several.log"));
+  GDN_RETURN_IF_ERROR(several.WaitForPort(port, kStartTimeout).status());
+  servers.several.emplace(std::move(several));
+  servers.targets.several = address.target_of_port(0);
+  return absl::OkStatus();
+}
+
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -32,14 +33,16 @@ enum class Transport { kTcp, kUnix };
 // gRPC names.
 struct Targets {
   std::string gdn;
-  std::string gdn_socket;  // the same server's Unix socket
-  std::string echo;        // of messages
-  std::string raw_echo;    // of bytes
+  std::string gdn_socket;    // the same server's Unix socket
+  std::string echo;          // of messages
+  std::string raw_echo;      // of bytes
+  std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };
 
 struct ServerPair {
   ChildProcess gdn;
   ChildProcess echo;
+  std::optional<ChildProcess> several = std::nullopt;
   Targets targets;
 };
 
@@ -52,6 +55,9 @@ struct ServerPairOptions {
 
 // Returns once both take calls. Errors of ChildProcess.
 absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options, const std::vector<std::string>& server_flags);
+// Another gdn_server, on several devices. The same errors.
+absl::Status StartSeveral(const ServerPairOptions& options, const std::vector<std::string>& server_flags,
+                          ServerPair& servers);
 
 // A connection shared with no other, so that workers do not queue behind each other's messages, and a client with one.
 std::shared_ptr<grpc::Channel> ChannelAlone(const std::string& target);

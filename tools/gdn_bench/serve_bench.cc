@@ -46,6 +46,11 @@ absl::Status Validate(const ServeOptions& o) {
   if (!o.suite.empty() && (o.rate > 0 || o.beside_tokens > 0)) {
     return absl::InvalidArgumentError("--suite has loads of its own: leave --rate and --beside away");
   }
+  if ((o.suite == "devices") != !o.gpu_devices.empty()) {
+    return absl::InvalidArgumentError(
+        "--suite=devices compares servers on one and on several devices: name these by "
+        "--gpu-devices=0,1, and with no other suite");
+  }
   if (o.concurrency.empty()) return absl::InvalidArgumentError("--concurrency names no number of clients; try 1,4");
   for (const int c : o.concurrency) GDN_RETURN_IF_ERROR(CheckRange("concurrency", c, 1, kMostClients));
   return absl::OkStatus();
@@ -62,11 +67,11 @@ std::vector<std::string> SessionsOf(size_t row, int caller, int count) {
   return names;
 }
 
+// `device`: the flag that chooses it, or several.
 std::vector<std::string> ServerFlags(const ServeOptions& options, const std::vector<ServeRow>& rows,
-                                     const std::string& model) {
+                                     const std::string& model, const std::string& device) {
   std::vector<std::string> flags = {absl::StrCat("--model=", kModel, "=", model),
-                                    absl::StrCat("--backend=", options.backend),
-                                    absl::StrCat("--gpu_device=", options.gpu_device),
+                                    absl::StrCat("--backend=", options.backend), device,
                                     absl::StrCat("--threads=", options.threads), "--log_level=warn"};
   int64_t sessions = 0, message_bytes = int64_t{64} << 20, reply_bytes = int64_t{1} << 20;
   int64_t stored_bytes = int64_t{1} << 30;
@@ -93,10 +98,12 @@ std::vector<std::string> ServerFlags(const ServeOptions& options, const std::vec
   return flags;
 }
 
-absl::Status CreateSession(Client& client, const std::string& name) {
+// Sessions of one caller come in one call.
+absl::Status CreateSession(Client& client, const std::string& name, const std::string& affinity) {
   v1::CreateSessionRequest create;
   create.set_session_id(name.substr(name.find('/') + 1));
   create.set_model(absl::StrCat("models/", kModel));
+  create.set_affinity(affinity);
   return WithPrefix(client.CreateSession(create).status(), "CreateSession");
 }
 
@@ -104,31 +111,38 @@ absl::Status CreateSession(Client& client, const std::string& name) {
 class RowLoad {
  public:
   RowLoad(const ServeOptions& options, const Targets& targets, const ServeRow& row, size_t index)
-      : options_(options), row_(row), targets_(targets), control_(ConnectAlone(targets.gdn)) {
+      : options_(options), row_(row), targets_(targets) {
+    controls_.push_back(ConnectAlone(targets.gdn));
+    if (row.several_devices) controls_.push_back(ConnectAlone(targets.several));
     const int callers = CallersOf(options, row);
     for (int i = 0; i < callers; ++i) sessions_.push_back(SessionsOf(index, i, row.load.rows()));
     AddSide(Side::kGdn, targets.gdn, Wire::kMessages);
     if (options.echo) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
     if (options.raw_echo) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
     if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
+    if (row.several_devices) AddSide(Side::kGdnSeveral, targets.several, Wire::kSharedMemory);
     if (row.beside_tokens > 0) order_.push_back(Side::kGdnBeside);
     block_s_ = options.rate > 0 ? kOpenBlockSeconds : kBlockSeconds;
   }
 
   absl::Status CreateSessions() {
-    for (const auto& names : sessions_) {
-      for (const std::string& name : names) GDN_RETURN_IF_ERROR(CreateSession(*control_, name));
+    for (const auto& control : controls_) {
+      for (const auto& names : sessions_) {
+        for (const std::string& name : names) GDN_RETURN_IF_ERROR(CreateSession(*control, name, names.front()));
+      }
     }
-    return row_.beside_tokens > 0 ? CreateSession(*control_, kNeighbour) : absl::OkStatus();
+    return row_.beside_tokens > 0 ? CreateSession(*controls_.front(), kNeighbour, "") : absl::OkStatus();
   }
 
   absl::Status DeleteSessions() {
-    for (const auto& names : sessions_) {
-      for (const std::string& name : names) {
-        GDN_RETURN_IF_ERROR(WithPrefix(control_->DeleteSession(name), "DeleteSession"));
+    for (const auto& control : controls_) {
+      for (const auto& names : sessions_) {
+        for (const std::string& name : names) {
+          GDN_RETURN_IF_ERROR(WithPrefix(control->DeleteSession(name), "DeleteSession"));
+        }
       }
     }
-    return row_.beside_tokens > 0 ? control_->DeleteSession(kNeighbour) : absl::OkStatus();
+    return row_.beside_tokens > 0 ? controls_.front()->DeleteSession(kNeighbour) : absl::OkStatus();
   }
 
   // Alternates between the servers until each has had its calls or the time is over.
@@ -191,7 +205,7 @@ class RowLoad {
   const ServeOptions& options_;
   const ServeRow& row_;
   const Targets& targets_;
-  const std::unique_ptr<Client> control_;
+  std::vector<std::unique_ptr<Client>> controls_;   // of the servers
   std::vector<std::vector<std::string>> sessions_;  // of each caller
   std::vector<Side> order_;
   std::map<Side, Callers> callers_;
@@ -229,11 +243,14 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   dims.hidden_size = options.load.hidden;
   GDN_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::Make());
   GDN_RETURN_IF_ERROR(WriteSyntheticCheckpoint(dims, options.load.layers, folder.path()));
-  GDN_ASSIGN_OR_RETURN(
-      const ServerPair servers,
-      StartServers(
-          {.server = options.server, .self = options.self, .folder = folder.path(), .transport = options.transport},
-          ServerFlags(options, rows, folder.path())));
+  const ServerPairOptions pair{
+      .server = options.server, .self = options.self, .folder = folder.path(), .transport = options.transport};
+  const auto flags = [&](const std::string& device) { return ServerFlags(options, rows, folder.path(), device); };
+  GDN_ASSIGN_OR_RETURN(ServerPair servers,
+                       StartServers(pair, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
+  if (!options.gpu_devices.empty()) {
+    GDN_RETURN_IF_ERROR(StartSeveral(pair, flags(absl::StrCat("--gpu_devices=", options.gpu_devices)), servers));
+  }
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, ConnectAlone(servers.targets.gdn)->GetServerInfo());
   report.backend = info.backend();
   report.device = info.device();

@@ -30,15 +30,16 @@ struct ServeOptions {
   bool shared_memory = false;  // also with tensors in shared memory and the rest on a Unix socket
   bool echo = true;
   bool raw_echo = false;
-  std::string suite;         // "host" or "goals": their loads in place of the one above; "": none
+  std::string suite;         // "host", "goals" or "devices": their loads in place of the one above; "": none
   int calls = 4000;          // to each server, for each load
   double time_limit_s = 20;  // for each load; then the calls made so far are reported
   Transport transport = Transport::kTcp;
   std::string backend = "null";  // of gdn_server
   int gpu_device = 0;
-  int threads = 0;     // of the CPU
-  std::string server;  // path of gdn_server
-  std::string self;    // path of this program, which is also the echo server
+  std::string gpu_devices;  // "0,1": of the second server of suite "devices"
+  int threads = 0;          // of the CPU
+  std::string server;       // path of gdn_server
+  std::string self;         // path of this program, which is also the echo server
 };
 
 // One load, and what is to be known of it.
@@ -49,6 +50,7 @@ struct ServeRow {
   int beside_tokens = 0;
   std::vector<RatioGoal> goals;
   bool shared_memory = false;
+  bool several_devices = false;
 };
 
 struct ServeResult {

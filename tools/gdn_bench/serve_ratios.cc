@@ -18,12 +18,14 @@ Summary OfBlocks(const std::vector<double>& ours, const std::vector<double>& mea
 
 Side MeasureOf(RatioKind kind) {
   if (kind == RatioKind::kP50OverRawEcho) return Side::kRawEcho;
+  if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnShared;
   const bool over_itself = kind == RatioKind::kP99BesideLessSegmentOver || kind == RatioKind::kP50SharedOverMessages;
   return over_itself ? Side::kGdn : Side::kEcho;
 }
 
 Side OursOf(RatioKind kind) {
   if (kind == RatioKind::kP99BesideLessSegmentOver) return Side::kGdnBeside;
+  if (kind == RatioKind::kRateSeveralOverOne) return Side::kGdnSeveral;
   return kind == RatioKind::kP50SharedOverMessages ? Side::kGdnShared : Side::kGdn;
 }
 
@@ -81,6 +83,7 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
     case RatioKind::kP99BesideLessSegmentOver:
       return OfTails(goal, ours, measure, kernels.segment_s);
     case RatioKind::kRateOverEcho:
+    case RatioKind::kRateSeveralOverOne:
       return OfRates(goal, ours, measure, tokens_per_call, 0);
     case RatioKind::kRateOverBound:
       return OfRates(goal, ours, measure, tokens_per_call, kernels.merged_call_s > 0 ? 1 / kernels.merged_call_s : 0);
@@ -117,11 +120,16 @@ std::string_view RatioName(RatioKind kind) {
       return "p99_beside_less_segment_over_without";
     case RatioKind::kP50SharedOverMessages:
       return "p50_shared_over_messages";
+    case RatioKind::kRateSeveralOverOne:
+      return "rate_several_over_one";
   }
   return "";
 }
 
-bool IsRate(RatioKind kind) { return kind == RatioKind::kRateOverEcho || kind == RatioKind::kRateOverBound; }
+bool IsRate(RatioKind kind) {
+  return kind == RatioKind::kRateOverEcho || kind == RatioKind::kRateOverBound ||
+         kind == RatioKind::kRateSeveralOverOne;
+}
 
 std::optional<RatioResult> Evaluate(const RatioGoal& goal, const Measured& measured) {
   const auto ours = measured.sides.find(OursOf(goal.kind));
@@ -145,7 +153,7 @@ std::vector<RatioGoal> EveryRatio() {
   for (const RatioKind kind :
        {RatioKind::kP50OverEcho, RatioKind::kP99OverEcho, RatioKind::kRateOverEcho, RatioKind::kP50OverRawEcho,
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
-        RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages}) {
+        RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne}) {
     goals.push_back({kind});
   }
   return goals;

@@ -19,8 +19,8 @@
 namespace gdn::bench {
 
 // Who answers: gdn_server, the echo of messages, the echo of bytes, gdn_server beside another session's prefill, and
-// gdn_server with tensors in shared memory and the rest on a Unix socket.
-enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared };
+// gdn_server with tensors in shared memory and the rest on a Unix socket: one on one device, one on several.
+enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral };
 
 struct SideResult {
   LatencyHistogram latencies;
@@ -54,6 +54,7 @@ enum class RatioKind {
   kRateOverBound,             // the bound is min(echo, kernels merged)
   kP99BesideLessSegmentOver,  // p99 beside a prefill, less one segment, over p99 without it
   kP50SharedOverMessages,     // both less kernels
+  kRateSeveralOverOne,        // devices; both with shared memory
 };
 
 struct RatioGoal {

@@ -26,6 +26,8 @@ const char* SideName(Side side) {
       return "gdn_beside";
     case Side::kGdnShared:
       return "gdn_shared";
+    case Side::kGdnSeveral:
+      return "gdn_several";
   }
   return "";
 }

@@ -87,13 +87,29 @@ std::vector<ServeRow> GoalsSuite(const Workload& base) {
   return rows.Take();
 }
 
+// One server on several devices over one on one: what clients on the host get of them.
+std::vector<ServeRow> DevicesSuite(const Workload& base) {
+  constexpr int kClients = 8;
+  Workload load = base;
+  load.api = Api::kUnary;
+  load.tokens = 1;
+  load.sessions = 64;
+  ServeRow row{.name = NameOf(load, kClients), .load = load, .clients = kClients, .goals = {}};
+  row.goals = {{RatioKind::kRateSeveralOverOne, 1.85}, {RatioKind::kRateOverBound}};
+  row.shared_memory = true;
+  row.several_devices = true;
+  return {row};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options) {
   if (options.suite == "host") return HostSuite(options.load);
   if (options.suite == "goals") return GoalsSuite(options.load);
+  if (options.suite == "devices") return DevicesSuite(options.load);
   if (!options.suite.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--suite='", options.suite, "' is not a suite; use host or goals"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--suite='", options.suite, "' is not a suite; use host, goals or devices"));
   }
   std::vector<ServeRow> rows;
   for (const int clients : options.concurrency) {

@@ -229,6 +229,19 @@ TEST(Evaluate, ComparesSharedMemoryWithMessages) {
   EXPECT_DOUBLE_EQ(RatioOf(RatioKind::kP50SharedOverMessages, measured, {}).ratio.min, 0.4);
 }
 
+TEST(Evaluate, ComparesSeveralDevicesWithOne) {
+  Measured measured;
+  measured.sides = {{Side::kGdnShared, SideOf(4e-3, 4e-3)}};
+  EXPECT_FALSE(Evaluate({RatioKind::kRateSeveralOverOne, 1.85}, measured).has_value());
+  measured.sides.emplace(Side::kGdnSeveral, SideOf(2e-3, 4e-3));
+  measured.tokens_per_call = 64;
+  const RatioResult ratio = RatioOf(RatioKind::kRateSeveralOverOne, measured, 1.85);
+  EXPECT_DOUBLE_EQ(ratio.measure, 64 * 250);
+  EXPECT_DOUBLE_EQ(ratio.ratio.median, 1.5);  // 2 and 1
+  EXPECT_FALSE(ratio.met) << "of a rate the goal is a least";
+  EXPECT_TRUE(RatioOf(RatioKind::kRateSeveralOverOne, measured, 1.4).met);
+}
+
 TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
   Measured measured;
   measured.sides = {{Side::kGdn, SideOf(1, 1)}, {Side::kEcho, SideOf(1, 1)}};
@@ -242,7 +255,7 @@ TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
 }
 
 TEST(ServeRows, NamesEveryLoadOfASuiteOnce) {
-  for (const auto& [suite, count] : {std::pair("host", 12u), std::pair("goals", 14u)}) {
+  for (const auto& [suite, count] : {std::pair("host", 12u), std::pair("goals", 14u), std::pair("devices", 1u)}) {
     ServeOptions options;
     options.suite = suite;
     GDN_ASSERT_OK_AND_ASSIGN(const auto rows, ServeRows(options));

@@ -25,8 +25,8 @@ build_packages=(
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
-# promtool reads /metrics, the browser /statusz.
-check_packages=(chromium-headless-shell prometheus)
+# promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis.
+check_packages=(chromium-headless-shell prometheus stunnel4)
 lint_packages=(ca-certificates clang-format clang-tidy libomp-dev python3-venv shellcheck)
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }

@@ -11,6 +11,7 @@
 #include "server/observability/http_server.h"
 #include "server/rpc/unix_socket.h"
 #include "server/trace/call_tracer.h"
+#include "state_store/tiers/redis_endpoint.h"
 
 namespace gdn {
 namespace {
@@ -132,6 +133,13 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
   if (checkpoints && options.disk_dir.empty() && options.redis.empty()) {
     faults.Add(
         absl::InvalidArgumentError("checkpoints need a place to be kept in: give --disk-dir or --redis as well"));
+  }
+  if (!options.redis.empty()) {
+    if (const absl::Status status = ParseRedisEndpoint(options.redis).status(); !status.ok()) {
+      faults.Add(absl::InvalidArgumentError(StrCat("--redis: ", status.message())));
+    }
+  } else if (!options.redis_password_file.empty()) {
+    faults.Add(absl::InvalidArgumentError("--redis-password-file is for --redis, which is not given"));
   }
   if (options.disk_state_bytes > 0 && options.disk_dir.empty()) {
     faults.Add(absl::InvalidArgumentError("--disk-state-bytes limits --disk-dir, which is not given"));

@@ -132,8 +132,10 @@ ABSL_FLAG(gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
           "nobody is listed (--principals), without a tier below the device.");
 ABSL_FLAG(std::string, redis, "",
           "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk: HOST:PORT, unix:/PATH "
-          "or redis://[:PASSWORD@]HOST:PORT/DB. Where states must survive Redis itself, run it with appendonly yes and "
+          "or redis://[USER@]HOST:PORT/DB. Where states must survive Redis itself, run it with appendonly yes and "
           "appendfsync always.");
+ABSL_FLAG(std::string, redis_password_file, "",
+          "FILE: the password of --redis, read anew for each connection, so that one that is changed is taken up.");
 ABSL_FLAG(std::string, redis_prefix, "gdn:",
           "TEXT: what all keys in --redis begin with. One server a prefix: one that is started with another's takes "
           "over its sessions.");
@@ -319,6 +321,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
   options.redis = absl::GetFlag(FLAGS_redis);
+  options.redis_password_file = absl::GetFlag(FLAGS_redis_password_file);
   options.redis_prefix = absl::GetFlag(FLAGS_redis_prefix);
   options.principals_file = absl::GetFlag(FLAGS_principals);
   options.principal_key_file = absl::GetFlag(FLAGS_principal_key_file);

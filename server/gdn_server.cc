@@ -168,6 +168,7 @@ absl::Status GdnServer::LoadModels() {
       .disk_dir = options_.disk_dir,
       .disk_bytes = options_.disk_state_bytes,
       .redis = options_.redis,
+      .redis_password_file = options_.redis_password_file,
       .redis_prefix = options_.redis_prefix,
       .policy = {.every_tokens = options_.checkpoint_every_tokens, .every = ZeroIsNever(options_.checkpoint_every)},
       .housekeeping = options_.housekeeping};

@@ -56,6 +56,7 @@ struct GdnServerOptions {
   std::string disk_dir = {};
   int64_t disk_state_bytes = 0;  // 0: no limit but the disk's
   std::string redis = {};
+  std::string redis_password_file = {};
   std::string redis_prefix = "gdn:";
   std::string principals_file = {};                        // "": nobody is listed
   std::string principal_key_file = {};                     // "": a key that is kept with the states

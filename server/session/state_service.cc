@@ -121,6 +121,7 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
   if (!options.redis.empty()) {
     RedisTierOptions redis;
     redis.endpoint = options.redis;
+    redis.password_file = options.redis_password_file;
     redis.prefix = options.redis_prefix;
     redis.max_draft = options.max_draft;
     redis.base_dtype = options.state_dtype;

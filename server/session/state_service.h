@@ -38,6 +38,7 @@ struct StateServiceOptions {
   std::string disk_dir;               // "": no disk tier
   int64_t disk_bytes = 0;             // 0: no limit but the disk's
   std::string redis;                  // "host:port", "unix:/path" or "redis://.."; "": none
+  std::string redis_password_file;    // "": none is given
   std::string redis_prefix = "gdn:";  // of all keys; one server a prefix
   CheckpointPolicy policy;
   absl::Duration housekeeping = absl::Milliseconds(200);

@@ -44,10 +44,11 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const 
   }
   if (endpoint.unix_path.empty()) redisEnableKeepAlive(context);
 
-  if (!endpoint.password.empty()) {
+  GDN_ASSIGN_OR_RETURN(const std::string password, ReadRedisPassword(endpoint));
+  if (!password.empty()) {
     std::vector<std::string_view> auth = {"AUTH"};
     if (!endpoint.user.empty()) auth.emplace_back(endpoint.user);
-    auth.emplace_back(endpoint.password);
+    auth.emplace_back(password);
     GDN_RETURN_IF_ERROR(connection->Call(auth).status());
   }
   if (endpoint.db != 0) GDN_RETURN_IF_ERROR(connection->Call({"SELECT", std::to_string(endpoint.db)}).status());
@@ -163,9 +164,9 @@ absl::Status RedisConnection::CheckReply(const redisReply& reply) const {
                         "owner", text.substr(kFenced.size()));
   }
   std::string_view advice;
-  if (text.starts_with("NOAUTH")) advice = "it wants a password: ";
+  if (text.starts_with("NOAUTH")) advice = "it wants a password (--redis-password-file): ";
   if (text.starts_with("WRONGPASS") || text.starts_with("ERR AUTH") || text.starts_with("ERR invalid password")) {
-    advice = "it refused the password: ";
+    advice = "it refused the password of --redis-password-file: ";
   }
   return RedisUnavailable(endpoint_, StrCat(advice, text));
 }

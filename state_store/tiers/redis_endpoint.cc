@@ -6,15 +6,16 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "state_store/tiers/durable_file.h"
 
 namespace gdn {
 namespace {
 
 // The text may hold a password, so that no message repeats it.
 absl::Status BadEndpoint(std::string_view what) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   StrCat("the Redis endpoint ", what,
-                          "; expected HOST:PORT, unix:/PATH or redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]"));
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+      StrCat("the Redis endpoint ", what, "; expected HOST:PORT, unix:/PATH or redis://[USER@]HOST[:PORT][/DB]"));
 }
 
 absl::StatusOr<std::string> PercentDecode(std::string_view text) {
@@ -27,7 +28,7 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text) {
     const std::string_view digits = text.substr(i + 1, 2);
     if (digits.size() != 2 || !absl::ascii_isxdigit(static_cast<unsigned char>(digits[0])) ||
         !absl::ascii_isxdigit(static_cast<unsigned char>(digits[1]))) {
-      return BadEndpoint("has a '%' in its user or password that two hexadecimal digits do not follow");
+      return BadEndpoint("has a '%' in its user that two hexadecimal digits do not follow");
     }
     decoded += absl::HexStringToBytes(AbslView(digits));
     i += 2;
@@ -72,21 +73,28 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
   }
   constexpr std::string_view kScheme = "redis://";
   if (!text.starts_with(kScheme)) {
+    if (text.starts_with("rediss://")) {
+      return BadEndpoint(
+          "is rediss://, and this server speaks no TLS to Redis: run stunnel beside it and name "
+          "stunnel's address here (docs/operations.md, Redis over TLS)");
+    }
     if (text.find("://") != std::string_view::npos) return BadEndpoint("has a scheme that is not redis://");
     if (text.find_first_of("@/") != std::string_view::npos) {
-      return BadEndpoint("has a password or database, but does not begin with redis://");
+      return BadEndpoint("has a user or database, but does not begin with redis://");
     }
     GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
     return endpoint;
   }
   text.remove_prefix(kScheme.size());
   if (const size_t at = text.rfind('@'); at != std::string_view::npos) {
-    const std::string_view secret = text.substr(0, at);
-    const size_t colon = secret.find(':');
-    if (colon == std::string_view::npos) return BadEndpoint("has no ':' before its password");
-    GDN_ASSIGN_OR_RETURN(endpoint.user, PercentDecode(secret.substr(0, colon)));
-    GDN_ASSIGN_OR_RETURN(endpoint.password, PercentDecode(secret.substr(colon + 1)));
-    if (endpoint.password.empty()) return BadEndpoint("has an empty password");
+    const std::string_view user = text.substr(0, at);
+    if (user.find(':') != std::string_view::npos) {
+      return BadEndpoint(
+          "has a password, which everybody on the machine could read; put it into a file and name that by "
+          "--redis-password-file");
+    }
+    if (user.empty()) return BadEndpoint("has nothing before its '@'");
+    GDN_ASSIGN_OR_RETURN(endpoint.user, PercentDecode(user));
     text.remove_prefix(at + 1);
   }
   if (const size_t slash = text.find('/'); slash != std::string_view::npos) {
@@ -98,6 +106,18 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
   }
   GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
   return endpoint;
+}
+
+absl::StatusOr<std::string> ReadRedisPassword(const RedisEndpoint& endpoint) {
+  if (endpoint.password_file.empty()) return std::string();
+  absl::StatusOr<std::string> text = ReadSmallFile(endpoint.password_file);
+  if (!text.ok()) {
+    return RedisUnavailable(endpoint, StrCat("--redis-password-file cannot be read: ", text.status().message()));
+  }
+  absl::StripTrailingAsciiWhitespace(&*text);
+  if (text->empty())
+    return RedisUnavailable(endpoint, StrCat("the file ", endpoint.password_file, " has no password in it"));
+  return text;
 }
 
 absl::Status RedisError(const RedisEndpoint& endpoint, absl::StatusCode code, std::string_view reason,

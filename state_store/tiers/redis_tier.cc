@@ -48,7 +48,8 @@ std::string HashPieces(const std::vector<std::string_view>& pieces) {
 
 absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions options, HostBlockPool& blocks) {
   GDN_ASSIGN_OR_RETURN(RedisEndpoint endpoint, ParseRedisEndpoint(options.endpoint));
-  if (!options.password.empty()) endpoint.password = options.password;
+  endpoint.password_file = options.password_file;
+  GDN_RETURN_IF_ERROR(ReadRedisPassword(endpoint).status());  // rather now than at the first connection
   for (const char c : options.prefix) {
     // Braces are the hash tag's, the others have a meaning in SCAN's patterns.
     if (c <= ' ' || c > '~' || std::string_view("{}*?[]\\").find(c) != std::string_view::npos) {

@@ -33,9 +33,9 @@
 namespace gdn {
 
 struct RedisTierOptions {
-  std::string endpoint = {};    // as ParseRedisEndpoint takes it
-  std::string password = {};    // instead of one in the endpoint; "": that, or none
-  std::string prefix = "gdn:";  // of all keys; tiers of different prefixes do not see each other
+  std::string endpoint = {};       // as ParseRedisEndpoint takes it
+  std::string password_file = {};  // RedisEndpoint::password_file
+  std::string prefix = "gdn:";     // of all keys; tiers of different prefixes do not see each other
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration command_timeout = absl::Seconds(5);  // without any progress
   absl::Duration chunk_ttl = absl::Hours(1);          // of a file that is being written
@@ -49,7 +49,7 @@ struct RedisTierOptions {
 class RedisTier final : public StateTier {
  public:
   // Does not connect: a server that starts later will do. INVALID_ARGUMENT for an endpoint, prefix or size that cannot
-  // be.
+  // be; UNAVAILABLE (TIER_UNAVAILABLE) where the password's file cannot be read.
   static absl::StatusOr<std::unique_ptr<RedisTier>> Make(RedisTierOptions options, HostBlockPool& blocks);
 
   std::string_view name() const override { return "redis"; }

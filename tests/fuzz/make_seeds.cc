@@ -122,7 +122,7 @@ void AddRedis(const Corpus& corpus) {
   corpus.Add("redis_replies", "claim_set_back", "\5-FENCED nobody\r\n+OK\r\n");
   corpus.Add("redis_replies", "erase", "\6+OK\r\n");
   corpus.Add("redis_replies", "out_of_memory", "\6-OOM command not allowed\r\n");
-  corpus.Add("redis_manifest", "endpoint", "\1redis://user:p%41ss@[::1]:6379/3");
+  corpus.Add("redis_manifest", "endpoint", "\1redis://us%41r@[::1]:6379/3");
   corpus.Add("redis_manifest", "socket", "\1unix:/run/redis");
   corpus.Add("redis_manifest", "host", "\1host:6379");
 }

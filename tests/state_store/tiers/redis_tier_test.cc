@@ -1,6 +1,8 @@
 #include "state_store/tiers/redis_tier.h"
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "base/error.h"
@@ -8,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/state_store/test_image.h"
 #include "tests/state_store/tiers/redis_tier_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {
@@ -201,10 +204,13 @@ TEST_F(RedisTierTest, RefusesAFileThatIsAnotherSessions) {
 TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
   RedisServer server({.tcp = true, .arguments = {"--requirepass", "se@cret"}});
   server.Start();
-  const auto connect = [&](std::string endpoint, std::string password) {
-    return *RedisTier::Make({.endpoint = std::move(endpoint), .password = std::move(password)}, memory_.host);
+  const TempFolder folder;
+  const std::string file = folder.path() + "/password";
+  const auto connect = [&](std::string endpoint, const std::string& password) {
+    std::ofstream(file) << password << "\n";
+    return *RedisTier::Make({.endpoint = std::move(endpoint), .password_file = file}, memory_.host);
   };
-  const auto none = connect(server.endpoint(), "");
+  const auto none = *RedisTier::Make({.endpoint = server.endpoint()}, memory_.host);
   const absl::Status wanted = none->Load(kKey).status();
   ExpectError(wanted, absl::StatusCode::kUnavailable, reason::kTierUnavailable);
   EXPECT_EQ(ErrorMetadata(wanted)["tier"], "redis");
@@ -217,11 +223,26 @@ TEST_F(RedisTierTest, SaysThatThePasswordIsWrongWithoutRepeatingIt) {
   EXPECT_THAT(refused.message(), Not(HasSubstr("wr0ng")));
 
   EXPECT_TRUE(absl::IsNotFound(connect(server.endpoint(), "se@cret")->Load(kKey).status()));
-  const auto tier = connect("redis://:se%40cret@" + server.endpoint() + "/3", "");
+  const auto tier = connect("redis://default@" + server.endpoint() + "/3", "se@cret");
   ASSERT_TRUE(tier->NextIncarnation().ok());
   Store(*tier, kOther, MakeOperatorSession(1));
-  EXPECT_TRUE(absl::IsNotFound(connect("redis://:se%40cret@" + server.endpoint(), "")->Load(kOther).status()));
-  EXPECT_THAT(tier->endpoint(), Not(HasSubstr("se")));
+  EXPECT_TRUE(absl::IsNotFound(connect("redis://" + server.endpoint(), "se@cret")->Load(kOther).status()));
+
+  // A new password is taken up with the next connection.
+  server.CommandAs("se@cret", {"CONFIG", "SET", "requirepass", "an0ther"});
+  server.CommandAs("an0ther", {"CLIENT", "KILL", "TYPE", "normal"});
+  EXPECT_THAT(tier->Load(kOther).status().message(), HasSubstr("refused the password"));
+  std::ofstream(file) << "an0ther\n";
+  ExpectLoads(*tier, kOther, MakeOperatorSession(1));
+}
+
+TEST_F(RedisTierTest, SaysThatThePasswordsFileIsOfNoUse) {
+  const TempFolder folder;
+  const std::string file = folder.path() + "/password";
+  const auto make = [&] { return RedisTier::Make({.endpoint = "h", .password_file = file}, memory_.host).status(); };
+  EXPECT_THAT(make().message(), HasSubstr("--redis-password-file cannot be read"));
+  std::ofstream(file) << "\n";
+  EXPECT_THAT(make().message(), HasSubstr("has no password in it"));
 }
 
 TEST_F(RedisTierTest, SaysThatNobodyAnswers) {
@@ -335,19 +356,21 @@ TEST_F(RedisTierTest, AReaderFindsTheOldOrTheNewStateWhileOneIsStored) {
 }
 
 TEST_F(RedisTierTest, RefusesOptionsThatCannotBe) {
-  for (const char* endpoint : {"", ":6379", "host:0", "host:70000", "host:x", "unix:relative", "http://host",
-                               "u:p@host", "redis://host/x", "redis://:%zz@host", "redis://secret@host", "[::1"}) {
+  for (const char* endpoint : {"", ":6379", "host:0", "host:70000", "host:x", "unix:relative", "http://host", "u@host",
+                               "redis://host/x", "redis://%zz@host", "redis://@host", "redis://:secret@host",
+                               "redis://u:secret@host", "rediss://host", "[::1"}) {
     const absl::Status status = RedisTier::Make({.endpoint = endpoint}, memory_.host).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << endpoint;
     EXPECT_THAT(status.message(), Not(HasSubstr("secret")));
   }
+  EXPECT_THAT(ParseRedisEndpoint("redis://u:secret@host").status().message(), HasSubstr("--redis-password-file"));
+  EXPECT_THAT(ParseRedisEndpoint("rediss://host").status().message(), HasSubstr("stunnel"));
   EXPECT_TRUE(absl::IsInvalidArgument(RedisTier::Make({.endpoint = "h", .prefix = "a{b"}, memory_.host).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(RedisTier::Make({.endpoint = "h", .chunk_bytes = 1}, memory_.host).status()));
-  const RedisEndpoint endpoint = *ParseRedisEndpoint("redis://me:p%3Aw@[fe80::1]:7000/4");
+  const RedisEndpoint endpoint = *ParseRedisEndpoint("redis://m%40e@[fe80::1]:7000/4");
   EXPECT_EQ(endpoint.host, "fe80::1");
   EXPECT_EQ(endpoint.port, 7000);
-  EXPECT_EQ(endpoint.user, "me");
-  EXPECT_EQ(endpoint.password, "p:w");
+  EXPECT_EQ(endpoint.user, "m@e");
   EXPECT_EQ(endpoint.db, 4);
   EXPECT_EQ(endpoint.ToString(), "[fe80::1]:7000");
   EXPECT_EQ(ParseRedisEndpoint("localhost")->port, 6379);

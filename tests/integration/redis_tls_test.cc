@@ -154,14 +154,14 @@ TEST_F(RedisTls, SessionsRestInRedisBehindStunnel) {
   EXPECT_TRUE(RefusedAs(refused, "TIER_UNAVAILABLE"));
   EXPECT_EQ(feed_.DecodeAll(caller, "b", {15, 1}), feed_.DecodeAll(steady_, "b", {15, 1})) << "which is on the device";
   far_ = Run("redis-client.conf", far_.port, near_.port);
-  ASSERT_TRUE(WaitUntil([&] { return caller.Prefetch({"a"}).ok() && !caller.State("a").empty(); }, "the tunnel"));
+  ASSERT_TRUE(WaitUntil([&] { return caller.Export("a").ok(); }, "the tunnel"));
   EXPECT_EQ(caller.State("a"), steady_.State("a"));
 
   // And the password is another.
   redis_.CommandAs("s3cret", {"CONFIG", "SET", "requirepass", "n3w"});
   SetPassword("n3w");
   redis_.CommandAs("n3w", {"CLIENT", "KILL", "TYPE", "normal"});
-  ASSERT_TRUE(WaitUntil([&] { return caller.Prefetch({"b"}).ok() && !caller.State("b").empty(); }, "the password"));
+  ASSERT_TRUE(WaitUntil([&] { return caller.Export("b").ok(); }, "the password"));
   EXPECT_EQ(caller.State("b"), steady_.State("b"));
 }
 

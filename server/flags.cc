@@ -226,6 +226,17 @@ ABSL_FLAG(bool, allow_insecure, false,
           "TLS and without this flag only loopback addresses and Unix sockets are taken.");
 ABSL_FLAG(absl::Duration, credentials_reload_interval, absl::Seconds(10),
           "TIME: how often the files of this group are looked at, 1s or more.");
+ABSL_FLAG(
+    std::string, tokens_file, "",
+    "FILE: JSON of who may call, and the SHA-256 of their tokens (docs/security.md). Calls then need "
+    "`authorization: Bearer TOKEN`; sessions belong to the token's subject. A file that changes is taken up while "
+    "the server runs. gdnctl token new makes a token and its entry.");
+ABSL_FLAG(bool, certificate_logins, false,
+          "A client's certificate (--tls-client-ca) is a login too: the subject is its one URI, else its common name. "
+          "Roles are those of --tokens-file, or user where it does not list the subject.");
+ABSL_FLAG(std::vector<std::string>, trusted_proxies, {},
+          "SUBJECT,..: proxies that end TLS, by their own certificates' subjects: of them, and of nobody else, the "
+          "metadata x-gdn-verified-subject is taken for the client's certificate.");
 ABSL_FLAG(bool, reflection, true, "Tells whoever asks what the API is (gRPC's server reflection), as grpcurl does.");
 
 // Group: Memory shared with clients on this host
@@ -355,6 +366,9 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
                       .tls_client_required = !absl::GetFlag(FLAGS_tls_client_optional),
                       .allow_insecure = absl::GetFlag(FLAGS_allow_insecure),
                       .reflection = absl::GetFlag(FLAGS_reflection),
+                      .tokens_file = absl::GetFlag(FLAGS_tokens_file),
+                      .certificate_logins = absl::GetFlag(FLAGS_certificate_logins),
+                      .trusted_proxies = absl::GetFlag(FLAGS_trusted_proxies),
                       .reload_interval = absl::GetFlag(FLAGS_credentials_reload_interval)};
   options.trace_calls = absl::GetFlag(FLAGS_trace_calls);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);

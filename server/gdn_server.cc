@@ -177,6 +177,7 @@ absl::Status GdnServer::LoadModels() {
 
 absl::Status GdnServer::Start() {
   GDN_ASSIGN_OR_RETURN(security_, Security::Make(options_.security));
+  if (security_->authenticator() != nullptr) audit_ = std::make_unique<AuditLog>();
   ledger_ = std::make_unique<ByteLedger>(LedgerOptions(options_, state_options_, devices_.size()));
   GDN_ASSIGN_OR_RETURN(states_, StateService::Make(StateDevices(), *ledger_, state_options_));
   std::vector<std::unique_ptr<Batcher>> batchers;
@@ -206,6 +207,8 @@ absl::Status GdnServer::Start() {
                                                       .engines = *engines_,
                                                       .shared_regions = *shared_regions_,
                                                       .principals = *principals_,
+                                                      .authenticator = security_->authenticator(),
+                                                      .audit = audit_.get(),
                                                       .transfers = transfers_,
                                                       .refusals = refusals_,
                                                       .tracer = tracer_,
@@ -259,11 +262,21 @@ absl::Status GdnServer::RecoverSessions() {
   return absl::OkStatus();
 }
 
+std::function<bool(std::string_view)> GdnServer::MaySeeStatus() const {
+  const Authenticator* const authenticator = security_->authenticator();
+  if (options_.may_see_status || authenticator == nullptr) return options_.may_see_status;
+  return [authenticator](std::string_view authorization) {
+    if (authorization.empty()) return false;
+    const absl::StatusOr<Identity> identity = authenticator->LogIn({.authorization = {authorization}});
+    return identity.ok() && identity->admin;
+  };
+}
+
 absl::Status GdnServer::StartHttp() {
   if (options_.http_listen.empty()) return absl::OkStatus();
   const MetricSources sources{.context = *context_, .graph_counts = options_.graph_counts, .start_time = start_time_};
   GDN_ASSIGN_OR_RETURN(http_, HttpEndpoint::Start(options_.http_listen, sources,
-                                                  {.may_see_status = options_.may_see_status,
+                                                  {.may_see_status = MaySeeStatus(),
                                                    .principal_names = principal_names_,
                                                    .addresses = rpc_->addresses()}));
   return absl::OkStatus();

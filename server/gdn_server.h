@@ -37,6 +37,7 @@
 #include "server/model/served_model.h"
 #include "server/rpc/server.h"
 #include "server/rpc/service_context.h"
+#include "server/security/audit.h"
 #include "server/security/security.h"
 #include "server/session/state_service.h"
 #include "server/shared_memory/shared_regions.h"
@@ -132,6 +133,8 @@ class GdnServer {
   absl::Status ListPrincipals(std::string key);
   absl::Status RecoverSessions();
   absl::Status StartHttp();
+  // Admins, where there are logins.
+  std::function<bool(std::string_view authorization)> MaySeeStatus() const;
   void OnDeviceFailure(int32_t device, const absl::Status& failure);
   // Who is told that a device failed, at whatever time that is.
   void TellOfFailure(RpcServer* rpc);
@@ -157,6 +160,7 @@ class GdnServer {
   std::unique_ptr<Engines> engines_;
   std::unique_ptr<Principals> principals_;
   std::unique_ptr<Security> security_;
+  std::unique_ptr<AuditLog> audit_;                     // where there are logins
   std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts
   RpcStats stats_;
   std::unique_ptr<ServiceContext> context_;

@@ -1,5 +1,6 @@
 #include "server/rpc/caller.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/security/auth_context.h>
 
 #include <chrono>
@@ -9,6 +10,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/security/reasons.h"
 
 namespace gdn {
 
@@ -24,23 +29,97 @@ TraceContextPtr TraceOf(grpc::CallbackServerContext& call) {
   return std::make_shared<const TraceContext>(*std::move(context));
 }
 
-}  // namespace
+std::vector<std::string_view> ValuesOf(const grpc::CallbackServerContext& call, const char* key) {
+  std::vector<std::string_view> values;
+  const auto [begin, end] = call.client_metadata().equal_range(key);
+  for (auto it = begin; it != end; ++it) values.emplace_back(it->second.data(), it->second.size());
+  return values;
+}
 
-Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service) {
+// Of a verified certificate: its one URI, else its common name; "" where there is neither.
+std::string CertificateSubject(const grpc::CallbackServerContext& call) {
+  const auto auth = call.auth_context();
+  if (auth == nullptr || !auth->IsPeerAuthenticated()) return "";
+  for (const char* property : {GRPC_PEER_URI_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
+    const std::vector<grpc::string_ref> values = auth->FindPropertyValues(property);
+    if (values.size() == 1) return {values[0].data(), values[0].size()};
+  }
+  return "";
+}
+
+absl::StatusOr<Identity> LogIn(const grpc::CallbackServerContext& call, const Authenticator& authenticator) {
+  const std::string certificate = CertificateSubject(call);
+  return authenticator.LogIn({.authorization = ValuesOf(call, "authorization"),
+                              .claims = ValuesOf(call, kVerifiedSubjectKey),
+                              .certificate = certificate});
+}
+
+// What a caller is known by where nobody has to log in.
+std::string NameOfAnybody(const grpc::CallbackServerContext& call, const ServiceContext& service) {
   const auto auth = call.auth_context();
   std::vector<grpc::string_ref> identity;
   if (auth != nullptr && auth->IsPeerAuthenticated()) identity = auth->GetPeerIdentity();
   std::vector<std::string_view> fields;
   for (const grpc::string_ref& part : identity) fields.emplace_back(part.data(), part.size());
-  const auto [begin, end] = call.client_metadata().equal_range("authorization");
-  for (auto it = begin; it != end; ++it) fields.emplace_back(it->second.data(), it->second.size());
+  for (const std::string_view value : ValuesOf(call, "authorization")) fields.push_back(value);
+  return service.principals.NameOf(fields);
+}
+
+void TakeIdentity(const Identity& identity, int64_t version, const ServiceContext& service, Caller& caller) {
+  caller.subject = identity.subject;
+  caller.admin = identity.admin;
+  caller.expires = identity.expires;
+  caller.login_version = version;
+  caller.principal = service.principals.NameOfListed(identity.subject);
+}
+
+}  // namespace
+
+absl::Status CheckAdmin(const Caller& caller, std::string_view what) {
+  if (caller.admin) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied,
+                   StrCat(what, " is for callers with the role admin"));
+}
+
+void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session) {
+  if (service.audit == nullptr) return;
+  service.audit->Write(event, {{"subject", caller.subject}, {"peer", caller.peer}, {"session", session}});
+}
+
+absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller) {
+  if (!caller.allowed.ok() || service.authenticator == nullptr) return caller.allowed;
+  if (absl::Now() < caller.expires && service.authenticator->version() == caller.login_version) return absl::OkStatus();
+  GDN_ASSIGN_OR_RETURN(const Identity identity, LogIn(call, *service.authenticator));
+  if (identity.subject == caller.subject) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnauthenticated, reason::kUnauthenticated,
+                   "the token is another subject's now; begin the stream anew");
+}
+
+Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service) {
   const auto deadline = call.deadline();
   const bool never = deadline == std::chrono::system_clock::time_point::max();
   Caller caller{
-      .principal = service.principals.NameOf(fields),
       .limit = {never ? SteadyTime::InfiniteFuture() : SteadyNow() + (absl::FromChrono(deadline) - absl::Now()),
                 [&call] { return call.IsCancelled(); }}};
+  if (service.authenticator == nullptr) {
+    caller.principal = NameOfAnybody(call, service);
+  } else {
+    const int64_t version =
+        service.authenticator->version();  // of before: a list that changes meanwhile is looked at again
+    const absl::StatusOr<Identity> identity = LogIn(call, *service.authenticator);
+    caller.allowed = identity.status();
+    if (identity.ok()) {
+      TakeIdentity(*identity, version, service, caller);
+      caller.peer = call.peer();
+    } else {
+      service.audit->WriteRefusal(ErrorReason(identity.status()), call.peer());
+    }
+  }
   caller.account = service.ledger.AccountOf(caller.principal, call.peer());
+  if (!caller.subject.empty() && !caller.account->listed()) {
+    service.ledger.List(caller.principal, /*weight=*/1);  // a subject shares as one, wherever it calls from
+    caller.account = service.ledger.AccountOf(caller.principal, call.peer());
+  }
   caller.trace = TraceOf(call);
   return caller;
 }

@@ -1,17 +1,21 @@
 // Who is calling, and until when.
 //
-// The principal is an identity, not a permission: sessions made under one `authorization` metadata value (or one TLS
-// client identity) are not to be seen under another. Whether a caller may come at all is for a proxy in front, or
-// mutual TLS, to decide.
+// Where callers have to log in (server/security/authenticator.h), the principal is the subject that was verified: a
+// token that is replaced keeps its sessions. Elsewhere it is an identity and no permission: sessions made under one
+// `authorization` metadata value (or one TLS client identity) are not to be seen under another.
 // Thread safety: a free function on the call's context.
 //
 //   const Caller caller = CallerOf(*call, context);
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <grpcpp/server_context.h>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/admission/byte_ledger.h"
 #include "server/rpc/service_context.h"
 #include "server/session/wait_limit.h"
@@ -19,14 +23,33 @@
 
 namespace gdn {
 
+// The metadata by which a proxy of --trusted-proxies says whose certificate it has verified.
+inline constexpr const char* kVerifiedSubjectKey = "x-gdn-verified-subject";
+
 struct Caller {
-  std::string principal;        // "" for an anonymous one; never the token itself: Principals' name for it
-  WaitLimit limit;              // until its deadline, and while its client is there; for as long as the call is open
+  absl::Status allowed = {};    // why nothing of the call may be done: UNAUTHENTICATED, PERMISSION_DENIED
+  std::string principal = {};   // "" for an anonymous one; never the token itself: Principals' name for it
+  WaitLimit limit = {};         // until its deadline, and while its client is there; for as long as the call is open
   ByteAccountPtr account = {};  // what its calls pin is charged to
   TraceContextPtr trace = {};   // of the client's "traceparent"; null without one
+  std::string subject = {};     // verified; "" where nobody has to log in
+  std::string peer = {};        // as gRPC says it; "" then too
+  bool admin = false;
+  // Until when the login holds, and for which list.
+  absl::Time expires = absl::InfiniteFuture();
+  int64_t login_version = 0;
 };
+
+// PERMISSION_DENIED where the caller is no admin, as nobody is where nobody has to log in; `what` is for admins.
+absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 
 // Answers a "traceparent" with the call's own, in the trailing metadata.
 Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service);
+
+// Who did what with which session: a line in the audit log, where callers have to log in.
+void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session);
+
+// Whether a stream may go on: its token has not expired, and is still listed. The errors of Caller::allowed.
+absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller);
 
 }  // namespace gdn

@@ -68,7 +68,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
         response_(response),
         caller_(CallerOf(*call, context)),
         open_(context.transfers.Begin()) {
-    StartRead(&reading_);
+    caller_.allowed.ok() ? StartRead(&reading_) : End(caller_.allowed);
   }
 
   void OnReadDone(bool ok) override {
@@ -223,6 +223,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     v1::ImportStateResponse response;
     FillSession(context_, session, response.mutable_session());
     *response_ = SerializeMessage(response);
+    Audit(context_, caller_, "state_imported", response.session().name());
     spdlog::info("session imported id={} model={} layers={} state_bytes={}{}", session.id(),
                  session.spec().model.empty() ? "(operator)" : session.spec().model, session.spec().layers.size(),
                  response.session().state_bytes(), TraceForLog(caller_.trace));

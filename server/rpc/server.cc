@@ -70,6 +70,31 @@ std::vector<std::string> UnknownSessions(const v1::ForkSessionRequest& request,
   return names;
 }
 
+// What the audit log calls it where such a request is done; "": it is not told of.
+template <typename Request>
+constexpr std::string_view AuditedAs(const Request& /*request*/) {
+  return "";
+}
+constexpr std::string_view AuditedAs(const v1::CreateSessionRequest& /*request*/) { return "session_created"; }
+constexpr std::string_view AuditedAs(const v1::ForkSessionRequest& /*request*/) { return "session_forked"; }
+constexpr std::string_view AuditedAs(const v1::DeleteSessionRequest& /*request*/) { return "session_ended"; }
+constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*request*/) { return "session_restored"; }
+constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }
+constexpr std::string_view AuditedAs(const v1::DeleteCheckpointRequest& /*request*/) { return "checkpoint_ended"; }
+
+std::vector<std::string> MadeSessions(const v1::CreateSessionResponse& response) { return {response.session().name()}; }
+std::vector<std::string> MadeSessions(const v1::ForkSessionResponse& response) {
+  std::vector<std::string> names;
+  for (const v1::Session& session : response.sessions()) names.push_back(session.name());
+  return names;
+}
+
+template <typename Request>
+std::string NamedIn(const Request& request) {
+  if constexpr (requires { request.name(); }) return request.name();
+  return "";
+}
+
 // A call that makes sessions. Where it is cancelled, those that nobody knows of end with it: nobody could end them.
 template <typename Request, typename Response>
 class MakingReactor final : public Unary {
@@ -84,7 +109,10 @@ class MakingReactor final : public Unary {
     }
     charge_ = *std::move(charge);
     method(context, caller_, *request, response, [this, request, response](const absl::Status& status) {
-      if (status.ok()) unknown_ = UnknownSessions(*request, *response);
+      if (status.ok()) {
+        unknown_ = UnknownSessions(*request, *response);
+        for (const std::string& name : MadeSessions(*response)) Audit(context_, caller_, AuditedAs(*request), name);
+      }
       End(status);
     });
   }
@@ -180,9 +208,11 @@ class GdnService final : public GdnServiceMethods {
       return reactor;
     }
     method(context_, caller, *request, response,
-           [meter, reactor, open = context_.transfers.Begin(),
+           [this, meter, reactor, caller, name = NamedIn(*request), event = AuditedAs(*request),
+            open = context_.transfers.Begin(),
             held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
              held->Release();
+             if (status.ok() && !event.empty()) Audit(context_, caller, event, name);
              meter.End(status);
              reactor->Finish(ToGrpcStatus(status));
            });
@@ -193,7 +223,8 @@ class GdnService final : public GdnServiceMethods {
                 absl::Status (*method)(const ServiceContext&, const Caller&, const Request&, Response*)) {
     const RpcMeter meter(context_.stats, rpc);
     Unary* reactor = call->DefaultReactor();
-    const absl::Status status = method(context_, CallerOf(*call, context_), *request, response);
+    const Caller caller = CallerOf(*call, context_);
+    const absl::Status status = caller.allowed.ok() ? method(context_, caller, *request, response) : caller.allowed;
     meter.End(status);
     reactor->Finish(ToGrpcStatus(status));
     return reactor;

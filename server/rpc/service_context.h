@@ -18,6 +18,8 @@
 #include "server/rpc/principals.h"
 #include "server/rpc/refusal_pause.h"
 #include "server/rpc/rpc_stats.h"
+#include "server/security/audit.h"
+#include "server/security/authenticator.h"
 #include "server/session/checkpointer.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
@@ -40,6 +42,8 @@ struct ServiceContext {
   Engines& engines;
   SharedRegions& shared_regions;
   const Principals& principals;
+  const Authenticator* authenticator = nullptr;  // nullptr: everybody is served
+  AuditLog* audit = nullptr;                     // where there are logins
   OpenTransfers& transfers;
   RefusalPauses& refusals;
   CallTracer& tracer;

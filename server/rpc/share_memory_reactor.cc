@@ -19,6 +19,11 @@ class ShareMemoryReactor final : public grpc::ServerWriteReactor<v1::ShareMemory
       : meter_(context.stats, RpcMethod::kShareMemory), regions_(context.shared_regions) {
     // The system takes its time to find room.
     const Caller caller = CallerOf(call, context);
+    if (!caller.allowed.ok()) {
+      meter_.End(caller.allowed);
+      Finish(ToGrpcStatus(caller.allowed));
+      return;
+    }
     const auto open = [this, principal = caller.principal, bytes = request.bytes()] { Open(principal, bytes); };
     context.io.Post(open, caller.account->turn());
   }

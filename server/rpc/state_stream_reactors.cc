@@ -138,16 +138,18 @@ class ExportReactor final : public FileReactor {
 
  private:
   absl::Status Begin(const grpc::ByteBuffer& message) {
+    caller_ = CallerOf(*call_, context_);
+    GDN_RETURN_IF_ERROR(caller_.allowed);
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
+    name_ = request.name();
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    const Caller caller = CallerOf(*call_, context_);
-    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, caller, request.name()));
-    GDN_ASSIGN_OR_RETURN(
-        charge_, context_.ledger.TryCharge(BytePool::kCopies, caller.account, FileBytes(context_, *session, options_)));
+    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, caller_, request.name()));
+    GDN_ASSIGN_OR_RETURN(charge_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account,
+                                                            FileBytes(context_, *session, options_)));
     const auto encode = [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
     };
-    context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller.limit);
+    context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller_.limit);
     return absl::OkStatus();
   }
 
@@ -161,13 +163,18 @@ class ExportReactor final : public FileReactor {
     return absl::OkStatus();
   }
 
-  void OnFileSent() override { End(absl::OkStatus()); }
+  void OnFileSent() override {
+    Audit(context_, caller_, "state_exported", name_);
+    End(absl::OkStatus());
+  }
 
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   const std::shared_ptr<void> open_;  // a drain waits for it
   StateFileOptions options_;
   ByteCharge charge_;  // of the file
+  Caller caller_;
+  std::string name_;
 };
 
 // How often a session is looked at: soon after it has moved, less often while it rests.
@@ -230,18 +237,18 @@ class WatchReactor final : public FileReactor {
 
  private:
   absl::Status Begin(const grpc::ByteBuffer& message) {
+    caller_ = CallerOf(*call_, context_);
+    GDN_RETURN_IF_ERROR(caller_.allowed);
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
-    const Caller caller = CallerOf(*call_, context_);
-    account_ = caller.account;
-    limit_ = caller.limit;
-    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, caller, request.name()));
+    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, caller_, request.name()));
+    Audit(context_, caller_, "state_watched", request.name());
     return absl::OkStatus();
   }
 
   // One of these at a time, each leading to the next: wait for memory, capture, send, wait.
   void WaitForMemory() {
-    context_.ledger.WhenCharged(BytePool::kCopies, account_, FileBytes(context_, *session_, {}),
+    context_.ledger.WhenCharged(BytePool::kCopies, caller_.account, FileBytes(context_, *session_, {}),
                                 [this](ByteCharge charge) {
                                   charge_ = std::move(charge);
                                   Capture();
@@ -253,7 +260,7 @@ class WatchReactor final : public FileReactor {
     const auto encode = [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
     };
-    context_.checkpointer.Capture(session_, known, encode, limit_);
+    context_.checkpointer.Capture(session_, known, encode, caller_.limit);
   }
 
   absl::Status Encode(absl::StatusOr<CapturedState> captured) {
@@ -313,6 +320,7 @@ class WatchReactor final : public FileReactor {
   // OK where the stream goes on.
   absl::Status CheckWanted() const {
     if (call_->IsCancelled()) return ClientGone();
+    GDN_RETURN_IF_ERROR(StillAllowed(*call_, context_, caller_));
     if (context_.engines.draining()) {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                        "the server is shutting down; watch the session where it goes on");
@@ -335,8 +343,7 @@ class WatchReactor final : public FileReactor {
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   WatchPlan plan_;
-  ByteAccountPtr account_;
-  WaitLimit limit_;
+  Caller caller_;
   ByteCharge charge_;  // of the file that is made or sent
   std::shared_ptr<Session> session_;
   std::unique_ptr<grpc::Alarm> alarm_;  // a new one each time: it is still running when the next is set

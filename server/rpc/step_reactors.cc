@@ -139,11 +139,16 @@ template <typename Request, typename Response>
 class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   StepStreamReactor(const ServiceContext& context, grpc::CallbackServerContext* call, RpcMethod method)
-      : context_(context), caller_(CallerOf(*call, context)), method_(method), meter_(context.stats, method) {}
+      : context_(context),
+        call_(*call),
+        caller_(CallerOf(*call, context)),
+        method_(method),
+        meter_(context.stats, method) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
     meter_ = RpcMeter(context_.stats, method_);
+    if (const absl::Status allowed = StillAllowed(call_, context_, caller_); !allowed.ok()) return Refuse(allowed);
     trace_ = context_.tracer.Begin(kRpcMethodNames[static_cast<size_t>(method_)]);
     auto charge = ChargeCall(context_, caller_, wire_.Length());
     auto received = ReadStepRequest(wire_, context_.limits.max_message_bytes, context_.call_memory, request_);
@@ -175,10 +180,11 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   // Called before the reply is written.
   virtual void Ended(const absl::Status& /*status*/) {}
 
-  void Start() { StartRead(&wire_); }
+  void Start() { caller_.allowed.ok() ? StartRead(&wire_) : Refuse(caller_.allowed); }
   StepData data() { return {.in = received_, .out = output_, .charge = charge_}; }
 
   const ServiceContext& context_;
+  grpc::CallbackServerContext& call_;
   const Caller caller_;
   Request request_;
   ReceivedTensors received_;
@@ -189,6 +195,10 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   absl::Status end_;                  // an error ends the stream, behind the reply that is on its way
 
  private:
+  void Refuse(const absl::Status& status) {
+    meter_.End(status);
+    Finish(ToGrpcStatus(status));
+  }
   void Reply(const absl::Status& status) {
     Ended(status);
     if (ErrorReason(status) != reason::kBytesExhausted) return Send(status);

@@ -75,6 +75,9 @@ absl::Status TraceCalls(const ServiceContext& context, const Caller& caller, con
   if (request.has_keep() && (request.keep() < 0 || request.keep() > kMostTracedCalls)) {
     return OutOfRange("keep", request.keep(), StrCat("0 (off) .. ", kMostTracedCalls));
   }
+  if (request.has_keep() && context.authenticator != nullptr) {
+    GDN_RETURN_IF_ERROR(CheckAdmin(caller, "keep, which is for all callers,"));
+  }
   if (request.max_calls() < 0) return OutOfRange("max_calls", request.max_calls(), "0 (all) or more");
   for (const auto& call : context.tracer.Calls(caller.principal, request.max_calls())) {
     Fill(*call, response->add_calls());

@@ -47,6 +47,7 @@ absl::StatusOr<bool> Authenticator::Reload() {
   auto next = std::make_shared<const TokenList>(std::move(list));
   absl::MutexLock lock(&mu_);
   list_.swap(next);
+  version_.fetch_add(1, std::memory_order_release);
   return true;
 }
 
@@ -72,7 +73,7 @@ absl::StatusOr<Identity> Authenticator::ByToken(std::string_view authorization, 
                             "; ask for a new one"));
   }
   const Roles roles = *known->RolesOf(found->subject);
-  if (roles.user) return Identity{.subject = found->subject, .admin = roles.admin};
+  if (roles.user) return Identity{.subject = found->subject, .admin = roles.admin, .expires = found->expires};
   return MakeError(absl::StatusCode::kPermissionDenied, reason::kPermissionDenied, "the subject has no role here");
 }
 

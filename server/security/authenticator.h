@@ -9,6 +9,8 @@
 //   const absl::StatusOr<Identity> who = authenticator->LogIn({.authorization = {"Bearer secret"}});
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,6 +40,7 @@ struct Credentials {
 struct Identity {
   std::string subject;
   bool admin = false;
+  absl::Time expires = absl::InfiniteFuture();  // of its token
 };
 
 class Authenticator {
@@ -50,6 +53,9 @@ class Authenticator {
   absl::StatusOr<Identity> LogIn(const Credentials& credentials, absl::Time now = absl::Now()) const;
   // Those that are listed.
   std::vector<std::string> Subjects() const;
+
+  // Changes with the list: what a login said may not hold any more.
+  int64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // Looks at the file. True where it has changed. Errors of Make, and the list stays as it was.
   absl::StatusOr<bool> Reload();
@@ -65,6 +71,7 @@ class Authenticator {
   const AuthenticatorOptions options_;
   std::string text_;  // of the file; of whoever reloads
   mutable absl::Mutex mu_;
+  std::atomic<int64_t> version_{0};
   ListPtr list_ ABSL_GUARDED_BY(mu_) = std::make_shared<const TokenList>();
 };
 

@@ -17,6 +17,14 @@ absl::Status CheckSecurityOptions(const SecurityOptions& options, const std::vec
                                              " is not given; TLS needs a certificate and its ",
                                              "key: --tls-cert and --tls-key"));
   }
+  if (options.certificate_logins && options.tls_client_ca.empty()) {
+    return absl::InvalidArgumentError(
+        "--certificate-logins needs --tls-client-ca: who may have issued the certificates");
+  }
+  if (!options.trusted_proxies.empty() && !options.certificate_logins) {
+    return absl::InvalidArgumentError(
+        "--trusted-proxies say whose certificate a client has, and are known by their own: give --certificate-logins");
+  }
   if (options.reload_interval < absl::Seconds(1)) {
     return absl::InvalidArgumentError(StrCat("--credentials-reload-interval is ",
                                              absl::FormatDuration(options.reload_interval), ", expected 1s or more"));
@@ -36,6 +44,13 @@ absl::StatusOr<std::unique_ptr<Security>> Security::Make(SecurityOptions options
                                                                           .key = given.tls_key,
                                                                           .client_ca = given.tls_client_ca,
                                                                           .clients = clients}));
+  }
+  if (given.has_logins()) {
+    GDN_ASSIGN_OR_RETURN(security->authenticator_, Authenticator::Make({.tokens_file = given.tokens_file,
+                                                                        .certificates = given.certificate_logins,
+                                                                        .trusted_proxies = given.trusted_proxies}));
+  }
+  if (given.has_tls() || given.has_logins()) {
     security->thread_ = std::thread([to = security.get()] { to->Watch(); });
   }
   return security;
@@ -57,14 +72,16 @@ void Security::Watch() {
 
 void Security::Reload() {
   absl::MutexLock lock(&mu_);
-  if (certificates_ == nullptr) return;
-  const absl::StatusOr<bool> changed = certificates_->Reload();
-  if (changed.ok()) {
-    told_.clear();
-    if (*changed) spdlog::info("certificates reloaded; new connections use them");
-  } else if (const std::string error(changed.status().message()); std::exchange(told_, error) != error) {
-    spdlog::error("the certificates stay as they were: {}", error);
-  }
+  const auto look = [](const char* what, const absl::StatusOr<bool>& changed, std::string& told) {
+    if (changed.ok()) {
+      told.clear();
+      if (*changed) spdlog::info("{} reloaded", what);
+    } else if (const std::string error(changed.status().message()); std::exchange(told, error) != error) {
+      spdlog::error("the {} stay as they were: {}", what, error);
+    }
+  };
+  if (certificates_ != nullptr) look("certificates", certificates_->Reload(), told_[0]);
+  if (authenticator_ != nullptr) look("tokens", authenticator_->Reload(), told_[1]);
 }
 
 }  // namespace gdn

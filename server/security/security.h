@@ -6,6 +6,7 @@
 //   builder.AddListeningPort(address, security->tls());
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/stop_signal.h"
+#include "server/security/authenticator.h"
 #include "server/security/certificate_files.h"
 
 namespace gdn {
@@ -30,8 +32,13 @@ struct SecurityOptions {
   bool tls_client_required = true;  // a certificate of each client, where there is a CA for them
   bool allow_insecure = false;      // listens without TLS wherever it is told to
   bool reflection = true;
+  // Who calls have to come from; without any of the first two, everybody is served.
+  std::string tokens_file = {};
+  bool certificate_logins = false;
+  std::vector<std::string> trusted_proxies = {};
   absl::Duration reload_interval = absl::Seconds(10);
 
+  bool has_logins() const { return !tokens_file.empty() || certificate_logins; }
   bool has_tls() const { return !tls_cert.empty() || !tls_key.empty() || !tls_client_ca.empty(); }
 };
 
@@ -45,6 +52,8 @@ class Security {
 
   // nullptr: none.
   std::shared_ptr<grpc::ServerCredentials> tls() const;
+  // nullptr: everybody is served.
+  const Authenticator* authenticator() const { return authenticator_.get(); }
   // Looks at the files, as its own thread does now and then. What is not good is logged, and what was there stays.
   void Reload();
 
@@ -55,7 +64,8 @@ class Security {
   const SecurityOptions options_;
   absl::Mutex mu_;  // one reload at a time
   std::unique_ptr<CertificateFiles> certificates_;
-  std::string told_ ABSL_GUARDED_BY(mu_);  // the last error; each is logged once
+  std::unique_ptr<Authenticator> authenticator_;
+  std::array<std::string, 2> told_ ABSL_GUARDED_BY(mu_);  // the last errors; each is logged once
   StopSignal stop_;
   std::thread thread_;  // last: it uses all of the above
 };

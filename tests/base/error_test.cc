@@ -59,7 +59,7 @@ TEST(Error, ValuesMayHoldAnyBytes) {
   EXPECT_EQ(ErrorMetadata(status).at("odd/key"), value);
 }
 
-// The reasons in base/error.h are those that the API documents.
+// The reasons in base/error.h and server/security/reasons.h are those that the API documents.
 TEST(ErrorReasons, OfTheSourceAreTheNamesOfTheApiWithoutTheirPrefix) {
   constexpr char kPrefix[] = "ERROR_REASON_";
   std::vector<std::string> documented;
@@ -70,7 +70,8 @@ TEST(ErrorReasons, OfTheSourceAreTheNamesOfTheApiWithoutTheirPrefix) {
     if (values->value(i)->number() != v1::ERROR_REASON_UNSPECIFIED)
       documented.push_back(name.substr(sizeof(kPrefix) - 1));
   }
-  const std::string text = ReadFile(GDN_SOURCE_DIR "/base/error.h");
+  const std::string text =
+      ReadFile(GDN_SOURCE_DIR "/base/error.h") + ReadFile(GDN_SOURCE_DIR "/server/security/reasons.h");
   const std::regex constant(R"re(constexpr std::string_view k\w+ = "(\w+)";)re");
   std::vector<std::string> written;
   for (auto it = std::sregex_iterator(text.begin(), text.end(), constant); it != std::sregex_iterator(); ++it) {

@@ -15,6 +15,7 @@
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "tools/gdn_bench/credentials.h"
 
 namespace gdn::bench {
 namespace {
@@ -159,12 +160,13 @@ class RawEchoService final : public grpc::Service {
 };
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address, grpc::Service& service,
+                                                     const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                                      const std::string& port_file) {
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address, credentials, &port);
   builder.RegisterService(&service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) return absl::UnavailableError(absl::StrCat("cannot listen on '", address, "'"));
@@ -176,13 +178,17 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& address,
 
 std::string RawEchoOf(const std::string& path) { return path + ".raw"; }
 
-absl::Status RunEchoServer(const std::string& address, const std::string& port_file) {
+absl::Status RunEchoServer(const std::string& address, const std::string& port_file, const std::string& secure) {
   SetUpServerProcess();
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
+  if (!secure.empty()) {
+    GDN_ASSIGN_OR_RETURN(credentials, SecureServerCredentials(secure));
+  }
   EchoService service;
   RawEchoService raw_service;
   const std::string raw_address = absl::StartsWith(address, "unix:") ? RawEchoOf(address) : address;
-  GDN_ASSIGN_OR_RETURN(const auto raw_server, Listen(raw_address, raw_service, RawEchoOf(port_file)));
-  GDN_ASSIGN_OR_RETURN(const auto server, Listen(address, service, port_file));
+  GDN_ASSIGN_OR_RETURN(const auto raw_server, Listen(raw_address, raw_service, credentials, RawEchoOf(port_file)));
+  GDN_ASSIGN_OR_RETURN(const auto server, Listen(address, service, credentials, port_file));
   server->Wait();  // SIGTERM's and SIGINT's default action ends the process: there is nothing to save
   return absl::OkStatus();
 }

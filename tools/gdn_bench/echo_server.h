@@ -18,7 +18,8 @@ namespace gdn::bench {
 
 // Listens on `address`, a gRPC name (port 0: free ones), writes the port and a newline to `port_file`, and serves until
 // SIGTERM or SIGINT. The raw echo's port file, and where `address` is a Unix socket its socket, are RawEchoOf those.
-absl::Status RunEchoServer(const std::string& address, const std::string& port_file);
+// `secure`: the folder of credentials.h; "": no TLS.
+absl::Status RunEchoServer(const std::string& address, const std::string& port_file, const std::string& secure = "");
 
 std::string RawEchoOf(const std::string& path);
 

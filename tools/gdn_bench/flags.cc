@@ -29,6 +29,8 @@ ABSL_FLAG(std::string, backend, "",
 ABSL_FLAG(std::string, gpu_graphs, "auto",
           "kernel: whether the GPU replays decode steps that come again, as gdn_server's flag: auto, on or off");
 ABSL_FLAG(int, gpu_device, 0, "kernel, serve: which GPU, counted among those that HIP_VISIBLE_DEVICES leaves");
+ABSL_FLAG(std::string, secure, "",
+          "serve --suite=secure, echo_server: folder with certificates and tokens as docs/security.md makes them");
 ABSL_FLAG(std::string, gpu_devices, "",
           "serve --suite=devices: GPUs of one server, 0,1, beside one on --gpu-device alone");
 ABSL_FLAG(int, threads, 0,
@@ -91,7 +93,8 @@ constexpr char kUsage[] =
     "  gdn_bench kernel [--backend=gpu] [--filter=REGEX] [--json[=FILE]]\n"
     "                                                      operators and layers against memory bandwidth and "
     "multiply-add peak\n"
-    "  gdn_bench serve [--suite=host|goals|devices] [--json[=FILE]]  calls of gdn_server against an echo service and "
+    "  gdn_bench serve [--suite=host|goals|devices|secure] [--json[=FILE]]  calls of gdn_server against an echo "
+    "service and "
     "the "
     "kernels alone\n"
     "  gdn_bench schedule [--seconds=S] [--json[=FILE]]    the scheduler under 10,000 sessions, in simulated time\n"
@@ -186,6 +189,7 @@ absl::StatusOr<ServeOptions> ServeOptionsOfFlags() {
   o.time_limit_s = absl::GetFlag(FLAGS_time_limit);
   o.gpu_device = absl::GetFlag(FLAGS_gpu_device);
   o.gpu_devices = absl::GetFlag(FLAGS_gpu_devices);
+  o.secure = absl::GetFlag(FLAGS_secure);
   o.threads = absl::GetFlag(FLAGS_threads);
   GDN_ASSIGN_OR_RETURN(o.self, SelfPath());
   o.server = absl::GetFlag(FLAGS_server);

@@ -24,7 +24,7 @@ absl::Status Publish(const std::string& table, const nlohmann::ordered_json& jso
 }
 
 absl::Status Run(const CommandLine& line) {
-  if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file);
+  if (line.command == "echo_server") return RunEchoServer(line.listen, line.port_file, line.serve.secure);
   if (line.command == "serve") {
     GDN_ASSIGN_OR_RETURN(const ServeReport report, RunServeBench(line.serve));
     return Publish(ServeTable(report), ServeJson(report), line.json);

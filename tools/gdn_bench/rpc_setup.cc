@@ -10,6 +10,7 @@
 #include "client/cpp/tensor_codec.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "tools/gdn_bench/credentials.h"
 #include "tools/gdn_bench/echo_server.h"
 #include "tools/gdn_bench/kernel_case.h"
 
@@ -65,11 +66,14 @@ absl::StatusOr<ServerPair> StartServers(const ServerPairOptions& options,
                                    absl::StrCat("--listen=", gdn_socket.listen)};
   if (options.transport == Transport::kTcp) argv.push_back(absl::StrCat("--listen=", gdn_address.listen));
   argv.insert(argv.end(), server_flags.begin(), server_flags.end());
+  std::vector<std::string> echo_argv = {options.self, "echo_server", absl::StrCat("--port_file=", echo_port),
+                                        absl::StrCat("--listen=", echo_address.listen)};
+  if (!options.secure.empty()) {
+    for (std::string& flag : SecureServerFlags(options.secure)) argv.push_back(std::move(flag));
+    echo_argv.push_back(absl::StrCat("--secure=", options.secure));
+  }
   GDN_ASSIGN_OR_RETURN(ChildProcess gdn, ChildProcess::Start(std::move(argv), folder + "/gdn.log"));
-  GDN_ASSIGN_OR_RETURN(ChildProcess echo,
-                       ChildProcess::Start({options.self, "echo_server", absl::StrCat("--port_file=", echo_port),
-                                            absl::StrCat("--listen=", echo_address.listen)},
-                                           folder + "/echo.log"));
+  GDN_ASSIGN_OR_RETURN(ChildProcess echo, ChildProcess::Start(std::move(echo_argv), folder + "/echo.log"));
   GDN_ASSIGN_OR_RETURN(const int gdn_at, gdn.WaitForPort(gdn_port, kStartTimeout));
   GDN_ASSIGN_OR_RETURN(const int raw_at, echo.WaitForPort(RawEchoOf(echo_port), kStartTimeout));
   GDN_ASSIGN_OR_RETURN(const int echo_at, echo.WaitForPort(echo_port, kStartTimeout));

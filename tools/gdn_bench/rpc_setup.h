@@ -33,9 +33,10 @@ enum class Transport { kTcp, kUnix };
 // gRPC names.
 struct Targets {
   std::string gdn;
-  std::string gdn_socket;    // the same server's Unix socket
-  std::string echo;          // of messages
-  std::string raw_echo;      // of bytes
+  std::string gdn_socket;                         // the same server's Unix socket
+  std::string echo;                               // of messages
+  std::string raw_echo;                           // of bytes
+  std::string gdn_secure = {}, echo_secure = {};  // with TLS; "": there are none
   std::string several = {};  // the Unix socket of a gdn_server on several devices; "": there is none
 };
 
@@ -51,6 +52,7 @@ struct ServerPairOptions {
   std::string self;    // path of this program, which is the other one
   std::string folder;  // for ports, sockets and logs
   Transport transport = Transport::kTcp;
+  std::string secure = {};  // the folder of credentials.h; "": no TLS
 };
 
 // Returns once both take calls. Errors of ChildProcess.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
+#include "tools/gdn_bench/credentials.h"
 #include "tools/gdn_bench/serve_kernels.h"
 #include "tools/gdn_bench/serve_load.h"
 #include "tools/gdn_bench/serve_neighbour.h"
@@ -50,6 +51,9 @@ absl::Status Validate(const ServeOptions& o) {
     return absl::InvalidArgumentError(
         "--suite=devices compares servers on one and on several devices: name these by "
         "--gpu-devices=0,1, and with no other suite");
+  }
+  if ((o.suite == "secure") != !o.secure.empty() || (!o.secure.empty() && o.transport != Transport::kTcp)) {
+    return absl::InvalidArgumentError("--suite=secure needs --secure=DIR with credentials, and TCP");
   }
   if (o.concurrency.empty()) return absl::InvalidArgumentError("--concurrency names no number of clients; try 1,4");
   for (const int c : o.concurrency) GDN_RETURN_IF_ERROR(CheckRange("concurrency", c, 1, kMostClients));
@@ -114,12 +118,17 @@ class RowLoad {
       : options_(options), row_(row), targets_(targets) {
     controls_.push_back(ConnectAlone(targets.gdn));
     if (row.several_devices) controls_.push_back(ConnectAlone(targets.several));
+    if (row.secure) controls_.push_back(std::make_unique<Client>(NewChannel(Side::kGdnSecure, targets.gdn_secure)));
     const int callers = CallersOf(options, row);
     for (int i = 0; i < callers; ++i) sessions_.push_back(SessionsOf(index, i, row.load.rows()));
     AddSide(Side::kGdn, targets.gdn, Wire::kMessages);
     if (options.echo) AddSide(Side::kEcho, targets.echo, Wire::kMessages);
     if (options.raw_echo) AddSide(Side::kRawEcho, targets.raw_echo, Wire::kBytes);
     if (row.shared_memory) AddSide(Side::kGdnShared, targets.gdn_socket, Wire::kSharedMemory);
+    if (row.secure) {
+      AddSide(Side::kGdnSecure, targets.gdn_secure, Wire::kMessages);
+      AddSide(Side::kEchoSecure, targets.echo_secure, Wire::kMessages);
+    }
     if (row.several_devices) AddSide(Side::kGdnSeveral, targets.several, Wire::kSharedMemory);
     if (row.beside_tokens > 0) order_.push_back(Side::kGdnBeside);
     block_s_ = options.rate > 0 ? kOpenBlockSeconds : kBlockSeconds;
@@ -176,10 +185,16 @@ class RowLoad {
   int64_t response_bytes() const { return callers_.at(Side::kGdn).front()->response_bytes(); }
 
  private:
+  std::shared_ptr<grpc::Channel> NewChannel(Side side, const std::string& target) const {
+    if (side != Side::kGdnSecure && side != Side::kEchoSecure) return ChannelAlone(target);
+    // RunServeBench has made one by these files.
+    return SecureChannelAlone(target, options_.secure, /*with_token=*/side == Side::kGdnSecure).value();
+  }
+
   void AddSide(Side side, const std::string& target, Wire wire) {
     order_.push_back(side);
     std::vector<std::shared_ptr<grpc::Channel>> channels;
-    for (int i = 0; i < row_.clients; ++i) channels.push_back(ChannelAlone(target));
+    for (int i = 0; i < row_.clients; ++i) channels.push_back(NewChannel(side, target));
     Callers& callers = callers_[side];
     for (size_t i = 0; i < sessions_.size(); ++i) {
       callers.push_back(MakeCaller(channels[i % channels.size()], row_.load, sessions_[i], wire));
@@ -248,6 +263,19 @@ absl::StatusOr<ServeReport> RunServeBench(const ServeOptions& options) {
   const auto flags = [&](const std::string& device) { return ServerFlags(options, rows, folder.path(), device); };
   GDN_ASSIGN_OR_RETURN(ServerPair servers,
                        StartServers(pair, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
+  GDN_ASSIGN_OR_RETURN(const TemporaryFolder secure_folder, TemporaryFolder::Make());
+  std::optional<ServerPair> secure;
+  if (!options.secure.empty()) {
+    GDN_RETURN_IF_ERROR(SecureChannelAlone("localhost:1", options.secure, /*with_token=*/true).status());
+    ServerPairOptions with_tls = pair;
+    with_tls.folder = secure_folder.path();
+    with_tls.secure = options.secure;
+    GDN_ASSIGN_OR_RETURN(ServerPair made,
+                         StartServers(with_tls, flags(absl::StrCat("--gpu_device=", options.gpu_device))));
+    servers.targets.gdn_secure = made.targets.gdn;
+    servers.targets.echo_secure = made.targets.echo;
+    secure.emplace(std::move(made));
+  }
   if (!options.gpu_devices.empty()) {
     GDN_RETURN_IF_ERROR(StartSeveral(pair, flags(absl::StrCat("--gpu_devices=", options.gpu_devices)), servers));
   }

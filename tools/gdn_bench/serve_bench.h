@@ -30,12 +30,13 @@ struct ServeOptions {
   bool shared_memory = false;  // also with tensors in shared memory and the rest on a Unix socket
   bool echo = true;
   bool raw_echo = false;
-  std::string suite;         // "host", "goals" or "devices": their loads in place of the one above; "": none
+  std::string suite;         // "host", "goals", "devices" or "secure": their loads in place of the one above; "": none
   int calls = 4000;          // to each server, for each load
   double time_limit_s = 20;  // for each load; then the calls made so far are reported
   Transport transport = Transport::kTcp;
   std::string backend = "null";  // of gdn_server
   int gpu_device = 0;
+  std::string secure;       // the folder of credentials.h, of suite "secure"; "": none
   std::string gpu_devices;  // "0,1": of the second server of suite "devices"
   int threads = 0;          // of the CPU
   std::string server;       // path of gdn_server
@@ -51,6 +52,7 @@ struct ServeRow {
   std::vector<RatioGoal> goals;
   bool shared_memory = false;
   bool several_devices = false;
+  bool secure = false;  // also with TLS and tokens
 };
 
 struct ServeResult {

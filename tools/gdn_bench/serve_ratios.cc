@@ -1,6 +1,7 @@
 #include "tools/gdn_bench/serve_ratios.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 
@@ -82,6 +83,8 @@ RatioResult Compute(const RatioGoal& goal, const SideResult& ours, const SideRes
       return OfTails(goal, ours, measure, 0);
     case RatioKind::kP99BesideLessSegmentOver:
       return OfTails(goal, ours, measure, kernels.segment_s);
+    case RatioKind::kP50SecureOverPlain:  // EvaluateSecure's
+      break;
     case RatioKind::kRateOverEcho:
     case RatioKind::kRateSeveralOverOne:
       return OfRates(goal, ours, measure, tokens_per_call, 0);
@@ -122,6 +125,8 @@ std::string_view RatioName(RatioKind kind) {
       return "p50_shared_over_messages";
     case RatioKind::kRateSeveralOverOne:
       return "rate_several_over_one";
+    case RatioKind::kP50SecureOverPlain:
+      return "p50_secure_over_plain";
   }
   return "";
 }
@@ -131,7 +136,37 @@ bool IsRate(RatioKind kind) {
          kind == RatioKind::kRateSeveralOverOne;
 }
 
+namespace {
+
+// What the service takes over its echo where all is on, over the same where all is off.
+std::optional<RatioResult> EvaluateSecure(const RatioGoal& goal, const Measured& measured) {
+  std::array<const SideResult*, 4> sides = {};
+  constexpr std::array kSides = {Side::kGdnSecure, Side::kEchoSecure, Side::kGdn, Side::kEcho};
+  for (size_t i = 0; i < kSides.size(); ++i) {
+    const auto side = measured.sides.find(kSides[i]);
+    if (side == measured.sides.end()) return std::nullopt;
+    sides[i] = &side->second;
+  }
+  const auto over = [](const SideResult& ours, const SideResult& echo) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < std::min(ours.block_p50_s.size(), echo.block_p50_s.size()); ++i) {
+      ratios.push_back(ours.block_p50_s[i] / echo.block_p50_s[i]);
+    }
+    return ratios;
+  };
+  RatioResult result{.goal = goal,
+                     .ours = sides[0]->latencies.Percentile(0.5),
+                     .measure = sides[2]->latencies.Percentile(0.5),
+                     .ratio = OfBlocks(over(*sides[0], *sides[1]), over(*sides[2], *sides[3]),
+                                       [](double a, double b) { return a / b; })};
+  result.met = !goal.goal.has_value() || result.ratio.median <= *goal.goal;
+  return result;
+}
+
+}  // namespace
+
 std::optional<RatioResult> Evaluate(const RatioGoal& goal, const Measured& measured) {
+  if (goal.kind == RatioKind::kP50SecureOverPlain) return EvaluateSecure(goal, measured);
   const auto ours = measured.sides.find(OursOf(goal.kind));
   const auto measure = measured.sides.find(MeasureOf(goal.kind));
   if (ours == measured.sides.end() || measure == measured.sides.end()) return std::nullopt;
@@ -153,7 +188,8 @@ std::vector<RatioGoal> EveryRatio() {
   for (const RatioKind kind :
        {RatioKind::kP50OverEcho, RatioKind::kP99OverEcho, RatioKind::kRateOverEcho, RatioKind::kP50OverRawEcho,
         RatioKind::kP50LessKernelsOverEcho, RatioKind::kP50OverEchoAndKernels, RatioKind::kRateOverBound,
-        RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne}) {
+        RatioKind::kP99BesideLessSegmentOver, RatioKind::kP50SharedOverMessages, RatioKind::kRateSeveralOverOne,
+        RatioKind::kP50SecureOverPlain}) {
     goals.push_back({kind});
   }
   return goals;

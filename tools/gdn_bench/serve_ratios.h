@@ -20,7 +20,8 @@ namespace gdn::bench {
 
 // Who answers: gdn_server, the echo of messages, the echo of bytes, gdn_server beside another session's prefill, and
 // gdn_server with tensors in shared memory and the rest on a Unix socket: one on one device, one on several.
-enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral };
+// The last two are gdn_server with TLS, tokens and an HTTP port, and the echo of messages with the same TLS.
+enum class Side { kGdn, kEcho, kRawEcho, kGdnBeside, kGdnShared, kGdnSeveral, kGdnSecure, kEchoSecure };
 
 struct SideResult {
   LatencyHistogram latencies;
@@ -55,6 +56,7 @@ enum class RatioKind {
   kP99BesideLessSegmentOver,  // p99 beside a prefill, less one segment, over p99 without it
   kP50SharedOverMessages,     // both less kernels
   kRateSeveralOverOne,        // devices; both with shared memory
+  kP50SecureOverPlain,        // each over its echo
 };
 
 struct RatioGoal {

@@ -28,6 +28,10 @@ const char* SideName(Side side) {
       return "gdn_shared";
     case Side::kGdnSeveral:
       return "gdn_several";
+    case Side::kGdnSecure:
+      return "gdn_secure";
+    case Side::kEchoSecure:
+      return "echo_secure";
   }
   return "";
 }

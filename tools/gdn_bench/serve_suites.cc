@@ -101,15 +101,28 @@ std::vector<ServeRow> DevicesSuite(const Workload& base) {
   return {row};
 }
 
+// What TLS, tokens and metrics cost the service beside what TLS costs anybody.
+std::vector<ServeRow> SecureSuite(const Workload& base) {
+  Workload load = base;
+  load.api = Api::kUnary;
+  load.tokens = 1;
+  load.sessions = 32;
+  ServeRow row{.name = NameOf(load, 1), .load = load, .clients = 1, .goals = {}};
+  row.goals = {{RatioKind::kP50SecureOverPlain, 1.10}, {RatioKind::kP50OverEcho}};
+  row.secure = true;
+  return {row};
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<ServeRow>> ServeRows(const ServeOptions& options) {
   if (options.suite == "host") return HostSuite(options.load);
   if (options.suite == "goals") return GoalsSuite(options.load);
   if (options.suite == "devices") return DevicesSuite(options.load);
+  if (options.suite == "secure") return SecureSuite(options.load);
   if (!options.suite.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--suite='", options.suite, "' is not a suite; use host, goals or devices"));
+        absl::StrCat("--suite='", options.suite, "' is not a suite; use host, goals, devices or secure"));
   }
   std::vector<ServeRow> rows;
   for (const int clients : options.concurrency) {

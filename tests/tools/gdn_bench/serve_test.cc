@@ -242,6 +242,18 @@ TEST(Evaluate, ComparesSeveralDevicesWithOne) {
   EXPECT_TRUE(RatioOf(RatioKind::kRateSeveralOverOne, measured, 1.4).met);
 }
 
+TEST(Evaluate, ComparesWhatIsOnTopOfEachEcho) {
+  Measured measured;
+  measured.sides = {{Side::kGdn, SideOf(2e-3, 4e-3)}, {Side::kEcho, SideOf(1e-3, 2e-3)}};
+  EXPECT_FALSE(Evaluate({RatioKind::kP50SecureOverPlain, 1.1}, measured).has_value());
+  measured.sides.emplace(Side::kGdnSecure, SideOf(6e-3, 9e-3));
+  measured.sides.emplace(Side::kEchoSecure, SideOf(3e-3, 3e-3));
+  const RatioResult ratio = RatioOf(RatioKind::kP50SecureOverPlain, measured, 1.1);
+  EXPECT_DOUBLE_EQ(ratio.ratio.min, 1);
+  EXPECT_DOUBLE_EQ(ratio.ratio.median, 1.25);  // 2 over 2, and 3 over 2
+  EXPECT_FALSE(ratio.met);
+}
+
 TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
   Measured measured;
   measured.sides = {{Side::kGdn, SideOf(1, 1)}, {Side::kEcho, SideOf(1, 1)}};
@@ -255,7 +267,8 @@ TEST(Evaluate, LeavesAwayWhatItCannotKnow) {
 }
 
 TEST(ServeRows, NamesEveryLoadOfASuiteOnce) {
-  for (const auto& [suite, count] : {std::pair("host", 12u), std::pair("goals", 14u), std::pair("devices", 1u)}) {
+  for (const auto& [suite, count] :
+       {std::pair("host", 12u), std::pair("goals", 14u), std::pair("devices", 1u), std::pair("secure", 1u)}) {
     ServeOptions options;
     options.suite = suite;
     GDN_ASSERT_OK_AND_ASSIGN(const auto rows, ServeRows(options));

@@ -1,0 +1,30 @@
+// The credentials of `gdn_bench serve --suite=secure`: a folder with what the first lines of docs/security.md make.
+//
+// Thread safety: free functions. Ownership: none; errors name the file.
+//
+//   GDN_ASSIGN_OR_RETURN(const auto channel, SecureChannelAlone("127.0.0.1:50061", folder, /*with_token=*/true));
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include "absl/status/statusor.h"
+
+namespace gdn::bench {
+
+// Of gdn_server: TLS that wants clients' certificates, and tokens.
+std::vector<std::string> SecureServerFlags(const std::string& folder);
+
+// The same TLS for a server of ours. INVALID_ARGUMENT where a file cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> SecureServerCredentials(const std::string& folder);
+
+// A connection shared with no other, with the client's certificate and, where wanted, its token. The server's
+// certificate has to be for localhost. INVALID_ARGUMENT where a file cannot be read.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> SecureChannelAlone(const std::string& target, const std::string& folder,
+                                                                  bool with_token);
+
+}  // namespace gdn::bench

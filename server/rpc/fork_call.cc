@@ -53,7 +53,8 @@ struct ForkWork {
       return taken;
     };
     const size_t layers = parent->spec().layers.size();
-    const int32_t parent_device = lease.pool()->device();
+    const auto pool = lease.pool();
+    const int32_t parent_device = pool == nullptr ? 0 : pool->device();
     for (size_t i = 0; i < creations.size(); ++i) {
       if (!creations[i].pending()) continue;
       auto own = take(static_cast<size_t>(lease.claims_to_share()));

@@ -323,7 +323,8 @@ void Residency::BringOne(const RequestPtr& request, Need& need) {
 absl::Status Residency::Arrive(const Request& request, Need& need) {
   const std::shared_ptr<Session> session = need.lease.session();
   GDN_RETURN_IF_ERROR(request.limit.Check());
-  const int32_t device = need.claims.front().pool()->device();
+  // A session without layers has nothing anywhere, and is counted with the first device.
+  const int32_t device = need.claims.empty() ? 0 : need.claims.front().pool()->device();
   GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
   ByteCharge copy;
   if (need.image == nullptr) {

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "client/cpp/rpc_status.h"
+#include "client/cpp/token_file.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
@@ -57,7 +58,11 @@ absl::Status Client::PrepareContext(const CallOptions& call, std::optional<absl:
                                     grpc::ClientContext* context) const {
   const absl::Duration timeout = call.timeout.value_or(default_timeout.value_or(absl::InfiniteDuration()));
   if (timeout < absl::InfiniteDuration()) context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  GDN_RETURN_IF_ERROR(AddMetadata(context, "authorization", options_.token));
+  std::string authorization = options_.token;
+  if (!options_.token_file.empty()) {
+    GDN_ASSIGN_OR_RETURN(authorization, AuthorizationOfFile(options_.token_file));
+  }
+  GDN_RETURN_IF_ERROR(AddMetadata(context, "authorization", authorization));
   return AddMetadata(context, "x-gdn-affinity", call.affinity);
 }
 

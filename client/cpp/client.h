@@ -32,7 +32,10 @@ namespace gdn {
 struct ClientOptions {
   absl::Duration default_timeout = absl::Seconds(60);  // of each call but step streams; InfiniteDuration: no deadline
   std::string token;                                   // sent as it is in `authorization` metadata; "": none
-  int max_receive_message_bytes = -1;                  // -1: no limit
+  // Instead of `token`: a file whose first line is sent as "Bearer LINE", read anew for each call, so that the token
+  // can be replaced; "": none.
+  std::string token_file = {};
+  int max_receive_message_bytes = -1;                       // -1: no limit
   absl::Duration max_reconnect_backoff = absl::Seconds(1);  // between attempts to reach a server that is not there
 };
 
@@ -58,8 +61,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Every method: the server's errors, INVALID_ARGUMENT where the token or affinity holds other than printable ASCII,
-  // DEADLINE_EXCEEDED when the timeout has passed, UNAVAILABLE where no server answers.
+  // Every method: the server's errors, INVALID_ARGUMENT where the token's file cannot be read, or the token or affinity
+  // holds other than printable ASCII, DEADLINE_EXCEEDED when the timeout has passed, UNAVAILABLE where no server
+  // answers.
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(const CallOptions& call = {});
   absl::StatusOr<std::vector<v1::Model>> ListModels(const CallOptions& call = {});
   absl::StatusOr<v1::Model> GetModel(const std::string& name, const CallOptions& call = {});  // "models/NAME"

@@ -20,6 +20,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/cpp/client.h"
 #include "client/cpp/client_tls.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/integration/token_feed.h"
@@ -220,6 +221,20 @@ TEST_F(Authentication, ANewTokenKeepsTheSessionsAndAnOldOneEnds) {
   WriteFile(path("tokens.json"), "nothing");
   server.server().security().Reload();
   EXPECT_EQ(new_alice.TokenCount("a", 0), 4) << "a file that is no good changes nothing";
+}
+
+TEST_F(Authentication, AClientGoesOnWithTheTokenThatItsFileHasNow) {
+  TestServer server(Options());
+  WriteFile(path("alice.token"), "alice-token\n");
+  const auto client = Client::Connect(server.address(), {.token = {}, .token_file = path("alice.token")});
+  EXPECT_EQ(client->GetServerInfo().status(), absl::OkStatus());
+  WriteTokens("alice-token-2");
+  server.server().security().Reload();
+  EXPECT_TRUE(absl::IsUnauthenticated(client->GetServerInfo().status()));
+  WriteFile(path("alice.token"), "alice-token-2\n");
+  EXPECT_EQ(client->GetServerInfo().status(), absl::OkStatus());
+  WriteFile(path("alice.token"), "");
+  EXPECT_TRUE(absl::IsInvalidArgument(client->GetServerInfo().status())) << "it asks for nothing without a token";
 }
 
 TEST_F(Authentication, CertificatesAreLoginsAndProxiesMaySayWhose) {

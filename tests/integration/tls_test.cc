@@ -1,6 +1,8 @@
-// TLS of the service: whom it lets in, and certificates that change while clients go on.
+// TLS of the service: whom it lets in, certificates that change while clients go on, and to whom it describes its API.
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -106,6 +108,30 @@ TEST_F(Tls, CertificatesAreReplacedWhileClientsGoOn) {
   WriteFile(path("server.crt"), "nothing");
   server.server().security().Reload();
   EXPECT_EQ(Call(server, As("new-alice")), absl::OkStatus());
+}
+
+TEST_F(Tls, TheApiIsDescribedOnlyWhereReflectionIsOn) {
+  const auto answer = [](bool reflection) {
+    TestServer server({.security = {.reflection = reflection}});
+    grpc::GenericStub stub(server.channel());
+    grpc::CompletionQueue queue;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    const auto call =
+        stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    call->StartCall(nullptr);
+    queue.Next(&tag, &ok);
+    call->WritesDone(nullptr);
+    queue.Next(&tag, &ok);
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    queue.Next(&tag, &ok);
+    return status.error_code();
+  };
+  EXPECT_EQ(answer(true), grpc::StatusCode::OK);
+  EXPECT_EQ(answer(false), grpc::StatusCode::UNIMPLEMENTED);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ std::vector<Command> StateViewCommands();  // state inspect | watch
 std::vector<Command> ReplayCommands();     // replay
 std::vector<Command> TraceCommands();      // trace
 std::vector<Command> TopCommands();        // top
+std::vector<Command> TokenCommands();      // token new
 std::vector<Command> HealthCommands();     // health
 std::vector<Command> DoctorCommands();     // doctor
 

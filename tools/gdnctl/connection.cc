@@ -1,19 +1,20 @@
 #include "tools/gdnctl/connection.h"
 
-#include <fstream>
+#include <cstdlib>
 #include <string>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/ascii.h"
 #include "absl/time/time.h"
+#include "base/error.h"
 #include "base/status_macros.h"
-#include "base/string_cat.h"
 #include "client/cpp/client_tls.h"
+#include "client/cpp/token_file.h"
 #include "tools/gdnctl/command.h"
 
 ABSL_FLAG(std::string, target, "127.0.0.1:50061", "Server: host:port, unix:/path, or any other gRPC target name.");
 ABSL_FLAG(std::string, token, "", "Sent as it is in the 'authorization' metadata; sessions belong to it.");
-ABSL_FLAG(std::string, token_file, "", "File with a token, which is sent as 'Bearer TOKEN'.");
+ABSL_FLAG(std::string, token_file, "",
+          "File with a token, which is sent as 'Bearer TOKEN'; by default that of the environment's GDN_TOKEN_FILE.");
 ABSL_FLAG(bool, tls, false, "Speak TLS; the system's CAs are trusted where --tls-ca names no other.");
 ABSL_FLAG(std::string, tls_ca, "", "PEM file: who may have issued the server's certificate. Speaks TLS.");
 ABSL_FLAG(std::string, tls_cert, "", "PEM file: the client's own certificate. Speaks TLS.");
@@ -25,30 +26,34 @@ namespace {
 
 struct Connection {
   std::shared_ptr<grpc::ChannelCredentials> credentials;
-  std::string authorization;
+  std::string token_file;
 };
 
 Connection& ByFlags() {
-  static Connection connection{.credentials = grpc::InsecureChannelCredentials(), .authorization = {}};
+  static Connection connection{.credentials = grpc::InsecureChannelCredentials(), .token_file = {}};
   return connection;
 }
 
-absl::StatusOr<std::string> AuthorizationByFlags() {
-  const std::string path = absl::GetFlag(FLAGS_token_file);
-  if (path.empty()) return absl::GetFlag(FLAGS_token);
-  if (!absl::GetFlag(FLAGS_token).empty()) return UsageError("one of --token and --token-file is enough");
-  std::ifstream file(path);
-  std::string token;
-  std::getline(file, token);
-  absl::StripAsciiWhitespace(&token);
-  if (token.empty()) return absl::InvalidArgumentError(StrCat("--token-file: no token can be read from '", path, "'"));
-  return StrCat("Bearer ", token);
+// The file of --token-file or, where neither flag is given, of the environment's GDN_TOKEN_FILE; "": none.
+absl::StatusOr<std::string> TokenFileByFlags() {
+  std::string path = absl::GetFlag(FLAGS_token_file);
+  if (!absl::GetFlag(FLAGS_token).empty()) {
+    if (!path.empty()) return UsageError("one of --token and --token-file is enough");
+    return path;
+  }
+  if (!path.empty()) {
+    GDN_RETURN_IF_ERROR(WithPrefix(AuthorizationOfFile(path).status(), "--token-file"));
+    return path;
+  }
+  // Not looked at before it is used: not every command calls a server.
+  const char* const set = std::getenv("GDN_TOKEN_FILE");
+  return set != nullptr ? set : path;
 }
 
 }  // namespace
 
 absl::Status PrepareConnection() {
-  GDN_ASSIGN_OR_RETURN(ByFlags().authorization, AuthorizationByFlags());
+  GDN_ASSIGN_OR_RETURN(ByFlags().token_file, TokenFileByFlags());
   const ClientTls tls{.ca = absl::GetFlag(FLAGS_tls_ca),
                       .certificate = absl::GetFlag(FLAGS_tls_cert),
                       .key = absl::GetFlag(FLAGS_tls_key)};
@@ -62,7 +67,9 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsByFlags() { return ByFlags(
 
 std::unique_ptr<Client> ConnectByFlags() {
   return Client::Connect(absl::GetFlag(FLAGS_target), CredentialsByFlags(),
-                         {.default_timeout = absl::GetFlag(FLAGS_timeout), .token = ByFlags().authorization});
+                         {.default_timeout = absl::GetFlag(FLAGS_timeout),
+                          .token = absl::GetFlag(FLAGS_token),
+                          .token_file = ByFlags().token_file});
 }
 
 }  // namespace gdn

@@ -75,6 +75,7 @@ inline constexpr std::string_view kSharedMemoryTruncated = "SHARED_MEMORY_TRUNCA
 inline constexpr std::string_view kMalformedMessage = "MALFORMED_MESSAGE";
 inline constexpr std::string_view kCountLimit = "COUNT_LIMIT";
 inline constexpr std::string_view kTooManyCheckpoints = "TOO_MANY_CHECKPOINTS";
+inline constexpr std::string_view kQuotaExceeded = "QUOTA_EXCEEDED";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -70,7 +70,7 @@ def sentence(text):
 # ---- The server's flags
 
 DEFAULTS = [
-    (r"\{\}|\"\"|gdn::OptionalByteCount\{\}", None),
+    (r"\{\}|\"\"|gdn::OptionalByteCount\{\}|gdn::QuotaSettings\{\}", None),
     (r"\"([^\"]+)\"|(\d+)", lambda m: m.group(1) or m.group(2)),
     (r"\{\"([^\"]+)\"\}|(true|false)", lambda m: m.group(1) or m.group(2)),
     (r"absl::ZeroDuration\(\)|gdn::ByteCount\{\}", lambda m: "0"),

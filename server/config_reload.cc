@@ -27,6 +27,7 @@ const std::map<std::string, LiveFlag>& LiveFlags() {
        [](GdnServer&, ServerOptions& now, const ServerOptions& next) { now.drain_timeout = next.drain_timeout; }},
       {"log_level", [](GdnServer&, ServerOptions&,
                        const ServerOptions& next) { spdlog::set_level(spdlog::level::from_str(next.logging.level)); }},
+      {"quotas", [](GdnServer& server, ServerOptions&, const ServerOptions& next) { server.SetQuotas(next.quotas); }},
       {"trace_calls",
        [](GdnServer& server, ServerOptions&, const ServerOptions& next) { server.tracer().Keep(next.trace_calls); }},
   };

@@ -11,6 +11,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/string_cat.h"
+#include "server/config/byte_count.h"
+#include "server/config/quota_section.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -21,21 +23,9 @@ struct ByteCount {
 };
 
 bool AbslParseFlag(absl::string_view text, ByteCount* out, std::string* error) {
-  int64_t unit = 1;
-  for (const auto& [suffix, bytes] :
-       {std::pair<absl::string_view, int64_t>{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}}) {
-    if (absl::ConsumeSuffix(&text, suffix)) {
-      unit = bytes;
-      break;
-    }
-  }
-  int64_t value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < 0 || value > std::numeric_limits<int64_t>::max() / unit) {
-    *error = "expected a number of bytes such as 1048576, 512KiB, 64MiB or 8GiB";
-    return false;
-  }
-  out->bytes = value * unit;
-  return true;
+  if (ParseByteCount({text.data(), text.size()}, &out->bytes)) return true;
+  *error = StrCat("expected ", kByteCountForm);
+  return false;
 }
 
 std::string AbslUnparseFlag(const ByteCount& count) { return StrCat(count.bytes); }
@@ -57,6 +47,16 @@ bool AbslParseFlag(absl::string_view text, OptionalByteCount* out, std::string* 
 std::string AbslUnparseFlag(const OptionalByteCount& count) {
   return count.bytes.has_value() ? StrCat(*count.bytes) : "auto";
 }
+
+bool AbslParseFlag(absl::string_view text, QuotaSettings* out, std::string* error) {
+  std::vector<ConfigFault> faults;
+  *out = ParseQuotas({text.data(), text.size()}, faults);
+  if (faults.empty()) return true;
+  *error = StrCat("expected quotas as docs/config.md has them: ", faults.front().what);
+  return false;
+}
+
+std::string AbslUnparseFlag(const QuotaSettings& quotas) { return PrintQuotas(quotas); }
 
 }  // namespace gdn
 
@@ -184,6 +184,12 @@ ABSL_FLAG(gdn::OptionalByteCount, copy_bytes, gdn::OptionalByteCount{},
           "BYTES: host memory for copies of states on their way: exports, watches, imports, checkpoints. Shared as "
           "--call-bytes is; a "
           "single copy that is larger goes alone. auto: an eighth of the host's memory.");
+ABSL_FLAG(gdn::QuotaSettings, quotas, gdn::QuotaSettings{},
+          "QUOTAS: what each caller, and all together, may use: sessions, checkpoints, bytes, tokens a second, "
+          "lifetimes. Best "
+          "in the file of --config, where it is a map (docs/config.md); it is taken up while the server runs. What is "
+          "over is "
+          "refused with QUOTA_EXCEEDED.");
 ABSL_FLAG(int32_t, max_queued_steps, 4096, "N: steps that may wait, 1 .. 1000000; more are refused with QUEUE_FULL.");
 
 // Group: Connections
@@ -347,6 +353,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.call_bytes = absl::GetFlag(FLAGS_call_bytes).bytes;
   options.copy_bytes = absl::GetFlag(FLAGS_copy_bytes).bytes;
   options.session_bytes = absl::GetFlag(FLAGS_session_bytes).bytes;
+  options.quotas = absl::GetFlag(FLAGS_quotas);
   options.max_queued_steps = absl::GetFlag(FLAGS_max_queued_steps);
   options.shared_memory.directory = absl::GetFlag(FLAGS_shared_memory_dir);
   options.shared_memory.bytes = absl::GetFlag(FLAGS_shared_memory_bytes).bytes;

@@ -194,35 +194,35 @@ absl::Status GdnServer::Start() {
   call_memory_ = std::make_unique<HostBlockPool>(backend(), kKeptCallBytes);
   shared_regions_ = std::make_unique<SharedRegions>(options_.shared_memory);
   if (!shared_regions_->offered()) spdlog::info("no memory is shared with clients: {}", shared_regions_->unavailable());
-  context_ =
-      std::make_unique<ServiceContext>(ServiceContext{.ledger = *ledger_,
-                                                      .models = catalog_,
-                                                      .sessions = states_->sessions(),
-                                                      .store = states_->store(),
-                                                      .room = states_->room(),
-                                                      .tiers = states_->tiers(),
-                                                      .residency = states_->residency(),
-                                                      .checkpointer = states_->checkpointer(),
-                                                      .environment = states_->environment(),
-                                                      .engines = *engines_,
-                                                      .shared_regions = *shared_regions_,
-                                                      .principals = *principals_,
-                                                      .authenticator = security_->authenticator(),
-                                                      .audit = audit_.get(),
-                                                      .transfers = transfers_,
-                                                      .refusals = refusals_,
-                                                      .tracer = tracer_,
-                                                      .stats = stats_,
-                                                      .call_memory = *call_memory_,
-                                                      .io = states_->transfer_threads(),
-                                                      .memory = states_->memory(),
-                                                      .copiers = states_->copiers(),
-                                                      .devices = StateDevices(),
-                                                      .backend = backend().info(),
-                                                      .version = options_.version,
-                                                      .limits = options_.limits,
-                                                      .max_queued_steps = options_.max_queued_steps,
-                                                      .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl)});
+  context_ = std::make_unique<ServiceContext>(ServiceContext{.ledger = *ledger_,
+                                                             .models = catalog_,
+                                                             .sessions = states_->sessions(),
+                                                             .store = states_->store(),
+                                                             .room = states_->room(),
+                                                             .tiers = states_->tiers(),
+                                                             .residency = states_->residency(),
+                                                             .checkpointer = states_->checkpointer(),
+                                                             .environment = states_->environment(),
+                                                             .engines = *engines_,
+                                                             .shared_regions = *shared_regions_,
+                                                             .principals = *principals_,
+                                                             .authenticator = security_->authenticator(),
+                                                             .audit = audit_.get(),
+                                                             .transfers = transfers_,
+                                                             .refusals = refusals_,
+                                                             .tracer = tracer_,
+                                                             .stats = stats_,
+                                                             .call_memory = *call_memory_,
+                                                             .io = states_->transfer_threads(),
+                                                             .memory = states_->memory(),
+                                                             .copiers = states_->copiers(),
+                                                             .devices = StateDevices(),
+                                                             .backend = backend().info(),
+                                                             .version = options_.version,
+                                                             .limits = options_.limits,
+                                                             .max_queued_steps = options_.max_queued_steps,
+                                                             .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl),
+                                                             .rate_clock = *options_.rate_clock});
   GDN_RETURN_IF_ERROR(RecoverSessions());
   GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen,
                                               {.limits = TransportLimitsOf(options_),
@@ -238,15 +238,30 @@ absl::Status GdnServer::ListPrincipals(std::string key) {
     GDN_ASSIGN_OR_RETURN(list, ReadPrincipalList(options_.principals_file));
     spdlog::info("principals listed={} file={}", list.weights.size(), options_.principals_file);
   }
-  const std::map<std::string, double> weights = list.weights;
+  listed_weights_ = list.weights;
   principals_ = std::make_unique<Principals>(std::move(key), std::move(list), states_->legacy());
+  SetQuotas(options_.quotas);
+  return absl::OkStatus();
+}
+
+void GdnServer::SetQuotas(const QuotaSettings& quotas) {
+  std::map<std::string, double> weights = listed_weights_;
+  // One that is in neither any more keeps its account.
+  for (const auto& [name, listed] : principal_names_) weights.emplace(listed, 1);
+  QuotaSettings by_name = quotas;
+  by_name.principals.clear();
+  for (const auto& [listed, own] : quotas.principals) {
+    double& weight = weights.emplace(listed, 1).first->second;
+    weight = own.weight.value_or(weight);
+    by_name.principals.emplace(principals_->NameOfListed(listed), own);
+  }
+  ledger_->SetQuotas(by_name, options_.rate_clock->Now().ToNanos());
   for (const auto& [listed, weight] : weights) {
     const std::string name = principals_->NameOfListed(listed);
     ledger_->List(name, weight);
-    principal_names_.emplace(name, listed);
     engines_->SetWeight(name, weight);
+    principal_names_.emplace(name, listed);
   }
-  return absl::OkStatus();
 }
 
 absl::Status GdnServer::RecoverSessions() {

@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/steady_clock.h"
 #include "kernels/backend.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
@@ -69,6 +70,7 @@ struct GdnServerOptions {
   std::optional<int64_t> call_bytes = std::nullopt;     // nothing: by the host's memory
   std::optional<int64_t> copy_bytes = std::nullopt;     // nothing: by the host's memory
   std::optional<int64_t> session_bytes = std::nullopt;  // nothing: by where states may be
+  QuotaSettings quotas = {};                            // what callers may use; SetQuotas changes it
   StepLimits limits = {};
   int32_t max_queued_steps = 4096;
   SharedMemoryOptions shared_memory = {};
@@ -78,6 +80,7 @@ struct GdnServerOptions {
   std::string http_listen = {};  // ADDRESS:PORT of /metrics, /readyz and the like; "": none
   std::function<bool(std::string_view authorization)> may_see_status = nullptr;  // as HttpEndpointOptions has it
   std::function<GpuGraphCounts(Backend&)> graph_counts = nullptr;                // as MetricSources has it
+  const SteadyClock* rate_clock = &SteadyClock::Real();                          // of quotas of tokens a second
   // Called once, by any thread, when the last device has failed; it must not destroy the server.
   std::function<void()> on_device_failure = nullptr;
 };
@@ -94,6 +97,9 @@ class GdnServer {
   // Opens the tiers, finds the sessions that an earlier process left there, and takes calls. Errors of
   // StateService::Make, StateService::Recover and RpcServer::Start.
   absl::Status Start();
+
+  // After Start, one thread at a time: what callers may use from now on. What is over it stays, and no more is let in.
+  void SetQuotas(const QuotaSettings& quotas);
 
   // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports may take until `timeout`.
   // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`. False, and a line in
@@ -161,7 +167,8 @@ class GdnServer {
   std::unique_ptr<Principals> principals_;
   std::unique_ptr<Security> security_;
   std::unique_ptr<AuditLog> audit_;                     // where there are logins
-  std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts
+  std::map<std::string, double> listed_weights_;        // as the list of principals has them
+  std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts, and of those with quotas
   RpcStats stats_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;

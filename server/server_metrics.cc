@@ -127,6 +127,9 @@ void AddMemory(const MetricSources& sources, MetricPage& page) {
     page.Add(metric::kPoolHeldBytes, {name}, ledger.held(pool));
     if (ledger.limit(pool) != kNoByteLimit) page.Add(metric::kPoolLimitBytes, {name}, ledger.limit(pool));
   }
+  for (size_t quota = 0; quota < kQuotas; ++quota) {
+    page.Add(metric::kQuotaRefusals, {kQuotaNames[quota]}, ledger.refusals(static_cast<Quota>(quota)));
+  }
   page.Add(metric::kAccounts, {}, static_cast<int64_t>(ledger.accounts()));
   page.Add(metric::kSharedMemoryBytes, {}, sources.context.shared_regions.used_bytes());
   page.Add(metric::kResidentMemoryBytes, {}, ResidentBytes());

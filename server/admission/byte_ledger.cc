@@ -11,8 +11,8 @@ namespace gdn {
 namespace {
 
 // As errors name them.
-constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call",   "copy", "reply", "session",
-                                                                 "device", "host", "disk",  "redis"};
+constexpr std::array<std::string_view, kBytePools> kPoolNames = {"call", "copy", "reply", "session",  "device",
+                                                                 "host", "disk", "redis", "sessions", "checkpoints"};
 std::string Place(BytePool pool) {
   if (pool == BytePool::kStates) return "room for sessions and named checkpoints";
   if (pool == BytePool::kDisk) return "disk";
@@ -53,6 +53,13 @@ void ByteCharge::ShrinkTo(int64_t bytes) {
   bytes_ = bytes;
 }
 
+ByteCharge ByteCharge::Split(int64_t bytes) {
+  if (account_ == nullptr) return ByteCharge();
+  bytes = std::min(bytes, bytes_);
+  bytes_ -= bytes;
+  return ByteCharge(ledger_, pool_, account_, bytes);
+}
+
 void ByteCharge::Release() {
   if (account_ == nullptr) return;
   const ByteAccountPtr account = std::move(account_);  // lives until its bytes are given back
@@ -69,7 +76,10 @@ void ByteLedger::List(const std::string& principal, double weight) {
   account->listed_ = true;
   account->weight_ = weight;
   absl::MutexLock lock(&mu_);
-  if (listed_.emplace(principal, std::move(account)).second) weights_ += weight;
+  const auto [line, is_new] = listed_.emplace(principal, account);
+  weights_ += weight - (is_new ? 0 : line->second->weight_.load());
+  line->second->weight_ = weight;
+  if (is_new) SetQuotasOf(*account, quotas_set_ns_);
 }
 
 ByteAccountPtr ByteLedger::AccountOf(std::string_view principal, std::string_view peer) {
@@ -83,6 +93,7 @@ ByteAccountPtr ByteLedger::AccountOf(std::string_view principal, std::string_vie
     auto made = std::make_unique<ByteAccount>();
     made->peer_ = address;
     made->name_ = StrCat("peer ", address);
+    SetQuotasOf(*made, quotas_set_ns_);
     account = ByteAccountPtr(made.release(), [this](ByteAccount* ended) { Forget(ended); });
     line = account;
   }
@@ -107,8 +118,8 @@ std::vector<ByteLedger::Usage> ByteLedger::usage() const {
     if (ByteAccountPtr account = line.lock(); account != nullptr) accounts.push_back(std::move(account));
   }
   for (const ByteAccountPtr& account : accounts) {
-    Usage& line = usage.emplace_back(
-        Usage{.name = account->name_, .listed = account->listed_, .weight = account->weight_, .held = account->used_});
+    Usage& line = usage.emplace_back(Usage{
+        .name = account->name_, .listed = account->listed_, .weight = account->weight_.load(), .held = account->used_});
     for (size_t pool = 0; pool < kBytePools; ++pool) line.shares[pool] = SharesHeldLocked(pool, *account);
   }
   return usage;
@@ -151,6 +162,9 @@ void ByteLedger::AddLocked(size_t pool, ByteAccount& account, int64_t bytes) {
 absl::Status ByteLedger::TryAdd(BytePool pool, ByteAccount& account, int64_t bytes) {
   const size_t p = Index(pool);
   absl::MutexLock lock(&mu_);
+  if (const auto over = OverQuotaLocked(p, account, bytes); over.has_value()) {
+    return RefuseQuota(*over);
+  }
   if (AllowsLocked(p, account, bytes)) {
     AddLocked(p, account, bytes);
     return absl::OkStatus();
@@ -197,10 +211,15 @@ void ByteLedger::GiveBack(BytePool pool, ByteAccount& account, int64_t bytes) {
 
 bool ByteLedger::TakeWaiterLocked(size_t pool, Waiter* next) {
   std::list<Waiter>& waiters = pools_[pool].waiters;
-  // One that cannot be granted yet keeps later ones waiting, or what is large would never be.
-  const auto it = std::min_element(waiters.begin(), waiters.end(), [&](const Waiter& a, const Waiter& b) {
-    return SharesHeldLocked(pool, *a.account) < SharesHeldLocked(pool, *b.account);
-  });
+  // One that cannot be granted yet keeps later ones waiting, or what is large would never be; but for one that only its
+  // own account's holdings are in the way of.
+  auto it = waiters.end();
+  for (auto waiter = waiters.begin(); waiter != waiters.end(); ++waiter) {
+    if (!MayWaitOnLocked(pool, *waiter)) continue;
+    if (it == waiters.end() || SharesHeldLocked(pool, *waiter->account) < SharesHeldLocked(pool, *it->account)) {
+      it = waiter;
+    }
+  }
   if (it == waiters.end() || !AllowsLocked(pool, *it->account, it->bytes)) return false;
   AddLocked(pool, *it->account, it->bytes);
   *next = std::move(*it);

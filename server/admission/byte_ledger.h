@@ -7,6 +7,8 @@
 // and where callers compete, those over their share wait until they are not.
 // Listed principals have an account each. All others share one allowance, of weight 1, which is split evenly between
 // the addresses that they call from: inventing principals gains nothing.
+// An account may have quotas (quota_limits.h), which it never goes over, whatever is free; all together may too.
+// Sessions and named checkpoints are counted as bytes are. Tokens of steps are taken by rate.
 // Thread safety: safe from any thread; callbacks come from the thread that gave bytes back, outside any lock.
 // Ownership: accounts and charges may outlive calls and sessions, not the ledger.
 //
@@ -16,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +26,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +37,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "base/turn_queue.h"
+#include "server/admission/quotas.h"
 
 namespace gdn {
 
@@ -47,8 +52,11 @@ enum class BytePool : uint8_t {
   kHost,
   kDisk,
   kRedis,
+  // Not bytes, but how many.
+  kSessions,
+  kCheckpoints,  // named ones
 };
-inline constexpr size_t kBytePools = 8;
+inline constexpr size_t kBytePools = 10;
 
 inline constexpr int64_t kNoByteLimit = std::numeric_limits<int64_t>::max();
 
@@ -71,14 +79,20 @@ class ByteAccount {
   const std::string& name() const { return name_; }
   bool listed() const { return listed_; }
   // In queues whose owners take turns: those that are not listed are one group.
-  Turn turn() const { return {.group = listed_ ? this : nullptr, .of = this, .weight = weight_}; }
+  Turn turn() const {
+    return {.group = listed_ ? this : nullptr, .of = this, .weight = weight_.load(std::memory_order_relaxed)};
+  }
+  // What it may have of a quota at the most; kNoQuota where there is no limit.
+  int64_t quota(Quota quota) const { return quotas_.limit(quota); }
 
  private:
   friend class ByteLedger;
   std::string name_;
-  std::string peer_;  // of those that are not listed
+  std::string peer_;      // of those that are not listed
+  bool metered_ = false;  // in metered_ of the ledger; guarded by its mutex
   bool listed_ = false;
-  double weight_ = 1;                          // of a listed principal
+  std::atomic<double> weight_{1};  // of a listed principal; changed with the ledger's mutex
+  QuotaLine quotas_;
   std::array<int64_t, kBytePools> used_ = {};  // guarded by the ledger's mutex
 };
 using ByteAccountPtr = std::shared_ptr<ByteAccount>;
@@ -98,6 +112,8 @@ class ByteCharge {
   absl::Status TryGrow(int64_t bytes);
   // To `bytes`, at most what it has.
   void ShrinkTo(int64_t bytes);
+  // A part of it, at most what it has, as a charge of its own.
+  ByteCharge Split(int64_t bytes);
   void Release();
 
  private:
@@ -117,22 +133,48 @@ class ByteLedger {
   ByteLedger(const ByteLedger&) = delete;
   ByteLedger& operator=(const ByteLedger&) = delete;
 
-  // The principal has an account of its own from now on, of a weight above 0. Before any of its calls.
+  // The principal has an account of its own from now on, of a weight above 0, or its account another weight. What it
+  // has before stays with the account that it is of.
   void List(const std::string& principal, double weight);
+  // From now on; what is over a quota stays, and no more is let in. `principals` by the names that List knows.
+  void SetQuotas(const QuotaSettings& quotas, int64_t now_ns);
 
   // The account of a caller. `peer`: where it calls from, as gRPC says it: ports do not matter, nor the lower half of
   // an IPv6 address, which a host may choose; "" where it is not known.
   ByteAccountPtr AccountOf(std::string_view principal, std::string_view peer);
 
   // RESOURCE_EXHAUSTED (BYTES_EXHAUSTED: pool, needed, held, limit) where the rule above does not allow it. Where
-  // nothing at all is charged it is allowed whatever its size.
+  // nothing at all is charged it is allowed whatever its size. (QUOTA_EXCEEDED) where a quota does not.
   absl::StatusOr<ByteCharge> TryCharge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
+  // What only a quota refuses (QUOTA_EXCEEDED), and whoever asks has other ways: it counts as no refusal.
+  absl::StatusOr<ByteCharge> ChargeWithinQuota(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   // Whatever the limit: what is there already, or must not be refused.
   ByteCharge Charge(BytePool pool, const ByteAccountPtr& account, int64_t bytes);
   // Calls `granted` with the charge once TryCharge would give it; at once where it does now. Of those that wait, the
-  // account that holds least for its share is next, and its oldest first.
+  // account that holds least for its share is next, and its oldest first. Those whose own quota is in the way keep
+  // nobody else waiting; a charge that is larger than the quota goes alone.
   void WhenCharged(BytePool pool, const ByteAccountPtr& account, int64_t bytes,
                    std::function<void(ByteCharge)> granted);
+
+  // OK, or RESOURCE_EXHAUSTED (QUOTA_EXCEEDED) where the account, or all together, may not take so many tokens of steps
+  // now: none is taken then. The time is of any clock that goes on.
+  absl::Status TakeTokens(const ByteAccountPtr& account, int64_t tokens, int64_t now_ns);
+  bool MetersTokens(ByteAccount& account) { return account.quotas_.tokens().limited() || all_.tokens().limited(); }
+  // Of steps that did not happen.
+  void GiveTokensBack(const ByteAccountPtr& account, int64_t tokens);
+  // The error of a quota that the ledger does not count, which is counted among the refusals.
+  absl::Status RefuseQuota(const QuotaRefusal& refusal);
+  // A call ends with the refusal of ChargeWithinQuota for it.
+  void CountRefusal(Quota quota) { refusals_[static_cast<size_t>(quota)].fetch_add(1, std::memory_order_relaxed); }
+  // Calls that were refused for it.
+  int64_t refusals(Quota quota) const { return refusals_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
+  // The account's quotas that have a limit, and what it has of each.
+  struct QuotaUse {
+    Quota quota = Quota::kSessions;
+    int64_t limit = 0;
+    int64_t used = 0;
+  };
+  std::vector<QuotaUse> QuotasOf(const ByteAccountPtr& account, int64_t now_ns) const;
 
   // How many shares the account holds in the pool: over 1 it holds more than its own. Its holdings are compared with
   // the limit, or where there is none with all that is held.
@@ -173,6 +215,12 @@ class ByteLedger {
   double PartLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double SharesHeldLocked(size_t pool, const ByteAccount& account) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllowsLocked(size_t pool, const ByteAccount& account, int64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The quota that does not allow it; nullopt.
+  std::optional<QuotaRefusal> OverQuotaLocked(size_t pool, const ByteAccount& account, int64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayWaitOnLocked(size_t pool, const Waiter& waiter) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void KeepMetered(const ByteAccountPtr& account, int64_t now_ns);
+  void SetQuotasOf(ByteAccount& account, int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddLocked(size_t pool, ByteAccount& account, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TryAdd(BytePool pool, ByteAccount& account, int64_t bytes);
   void GiveBack(BytePool pool, ByteAccount& account, int64_t bytes);
@@ -188,6 +236,13 @@ class ByteLedger {
   std::array<Pool, kBytePools> pools_ ABSL_GUARDED_BY(mu_);
   Bytes others_ ABSL_GUARDED_BY(mu_) = {};  // held by all that are not listed
   std::map<std::string, std::weak_ptr<ByteAccount>, std::less<>> peers_ ABSL_GUARDED_BY(mu_);
+  // Not listed, and with tokens taken: an account that came and went would have a full bucket each time.
+  std::vector<ByteAccountPtr> metered_ ABSL_GUARDED_BY(mu_);
+  size_t metered_kept_ ABSL_GUARDED_BY(mu_) = 0;  // when it was last looked through
+  QuotaSettings quotas_ ABSL_GUARDED_BY(mu_);
+  int64_t quotas_set_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  QuotaLine all_;  // of all together
+  std::array<std::atomic<int64_t>, kQuotas> refusals_ = {};
 };
 
 }  // namespace gdn

@@ -5,7 +5,8 @@
 //   checkpoint-every: 30s
 //
 // Which flags there are, of which type, and what a value looks like is what Abseil's flags know; there is no second
-// list. A list is a sequence, and one of NAME=VALUE may be a map. The file is read whole: every fault in it is told,
+// list. A list is a sequence, and one of NAME=VALUE may be a map; quotas are a map of their own (quota_section.h). The
+// file is read whole: every fault in it is told,
 // with the place where it is.
 // Thread safety: free functions; ApplyConfig sets flags, one thread at a time. Ownership: values.
 //
@@ -23,24 +24,11 @@
 #include <vector>
 
 #include "absl/flags/commandlineflag.h"
+#include "server/config/yaml_tree.h"
 
 namespace gdn {
 
 inline constexpr size_t kMostConfigBytes = size_t{256} << 10;
-
-// Counted from 1; 0 and 0: the file as a whole.
-struct ConfigPlace {
-  int line = 0;
-  int column = 0;
-};
-
-struct ConfigFault {
-  ConfigPlace place;
-  std::string what;
-
-  // "gdn.yaml:3:7: what", or "gdn.yaml: what" where it is the file as a whole.
-  std::string ToString(std::string_view path) const;
-};
 
 // The flags that a file may hold, by name, with _ as Abseil has them. The file may write - for it.
 using ConfigKeys = std::map<std::string, absl::CommandLineFlag*>;

@@ -152,6 +152,12 @@ inline constexpr MetricInfo kPoolLimitBytes = {
     "gdn_pool_limit_bytes", MetricType::kGauge, "bytes", {"pool"}, "The pool's limit; absent where it has none."};
 inline constexpr MetricInfo kAccounts = {
     "gdn_accounts", MetricType::kGauge, "accounts", {}, "Callers that share these pools: listed ones, and addresses."};
+inline constexpr MetricInfo kQuotaRefusals = {
+    "gdn_quota_refusals_total",
+    MetricType::kCounter,
+    "calls",
+    {"quota"},
+    "Calls that were refused for a quota of their caller, or of all callers together, by its name."};
 inline constexpr MetricInfo kSharedMemoryBytes = {
     "gdn_shared_memory_bytes", MetricType::kGauge, "bytes", {}, "Memory shared with clients on this host."};
 inline constexpr MetricInfo kDeviceMemoryBytes = {
@@ -193,20 +199,49 @@ inline constexpr MetricInfo kBuildInfo = {
 inline constexpr MetricInfo kStartTime = {
     "gdn_start_time_seconds", MetricType::kGauge, "seconds", {}, "When the server started, since the Unix epoch."};
 
-inline constexpr std::array kAll = {&kRpcDuration,        &kErrors,          &kStageDuration,
-                                    &kQueueDuration,      &kQueuedSteps,     &kBatchRows,
-                                    &kLaunchDuration,     &kSteps,           &kTokens,
-                                    &kSessions,           &kExpiredSessions, &kRecoveredSessions,
-                                    &kTierSessions,       &kTierUsedBytes,   &kTierLimitBytes,
-                                    &kTierStores,         &kTierLoads,       &kTierStoredBytes,
-                                    &kTierLoadedBytes,    &kTierFailures,    &kTierProblems,
-                                    &kEvictions,          &kEvictedBytes,    &kReturns,
-                                    &kReturnedBytes,      &kMoveFailures,    &kCheckpoints,
-                                    &kCheckpointFailures, &kCheckpointAge,   &kPoolHeldBytes,
-                                    &kPoolLimitBytes,     &kAccounts,        &kSharedMemoryBytes,
-                                    &kDeviceMemoryBytes,  &kDeviceFreeBytes, &kResidentMemoryBytes,
-                                    &kDeviceFailures,     &kDeviceSessions,  &kDeviceUsedBytes,
-                                    &kGraphSteps,         &kGraphRecordings, &kBuildInfo,
+inline constexpr std::array kAll = {&kRpcDuration,
+                                    &kErrors,
+                                    &kStageDuration,
+                                    &kQueueDuration,
+                                    &kQueuedSteps,
+                                    &kBatchRows,
+                                    &kLaunchDuration,
+                                    &kSteps,
+                                    &kTokens,
+                                    &kSessions,
+                                    &kExpiredSessions,
+                                    &kRecoveredSessions,
+                                    &kTierSessions,
+                                    &kTierUsedBytes,
+                                    &kTierLimitBytes,
+                                    &kTierStores,
+                                    &kTierLoads,
+                                    &kTierStoredBytes,
+                                    &kTierLoadedBytes,
+                                    &kTierFailures,
+                                    &kTierProblems,
+                                    &kEvictions,
+                                    &kEvictedBytes,
+                                    &kReturns,
+                                    &kReturnedBytes,
+                                    &kMoveFailures,
+                                    &kCheckpoints,
+                                    &kCheckpointFailures,
+                                    &kCheckpointAge,
+                                    &kPoolHeldBytes,
+                                    &kPoolLimitBytes,
+                                    &kAccounts,
+                                    &kQuotaRefusals,
+                                    &kSharedMemoryBytes,
+                                    &kDeviceMemoryBytes,
+                                    &kDeviceFreeBytes,
+                                    &kResidentMemoryBytes,
+                                    &kDeviceFailures,
+                                    &kDeviceSessions,
+                                    &kDeviceUsedBytes,
+                                    &kGraphSteps,
+                                    &kGraphRecordings,
+                                    &kBuildInfo,
                                     &kStartTime};
 
 }  // namespace metric

@@ -90,14 +90,20 @@ absl::StatusOr<SessionSpec> SpecOf(const ServiceContext& context, const Request&
   return SpecMissing();
 }
 
-// The request's times to live, or the server's. INVALID_ARGUMENT (INVALID_SPEC: field).
+// What a request asks for is at most what the quotas of init.account allow: RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota
+// idle-ttl, max-lifetime). What it does not ask for is cut to that.
+absl::Status KeepLifetimesToQuotas(const ServiceContext& context, bool asked_idle, bool asked_lifetime,
+                                   SessionInit& init);
+
+// The request's times to live, or the server's; of the caller in init.account. INVALID_ARGUMENT (INVALID_SPEC: field);
+// errors of KeepLifetimesToQuotas.
 template <typename Request>
 absl::Status SetLifetimes(const ServiceContext& context, const Request& request, SessionInit& init) {
   GDN_ASSIGN_OR_RETURN(init.idle_ttl, CheckTimeToLive("idle_ttl", request.has_idle_ttl(), request.idle_ttl()));
   if (!request.has_idle_ttl()) init.idle_ttl = context.session_idle_ttl;
   GDN_ASSIGN_OR_RETURN(init.max_lifetime,
                        CheckTimeToLive("max_lifetime", request.has_max_lifetime(), request.max_lifetime()));
-  return absl::OkStatus();
+  return KeepLifetimesToQuotas(context, request.has_idle_ttl(), request.has_max_lifetime(), init);
 }
 
 }  // namespace gdn

@@ -45,11 +45,11 @@ struct ForkWork {
   }
 
   // The parent is locked and on the device, and `claims` are enough for everybody.
-  void Fork(std::vector<SlotClaim> claims) {
-    const auto take = [&claims](size_t count) {
-      std::vector<SlotClaim> taken(std::make_move_iterator(claims.end() - static_cast<std::ptrdiff_t>(count)),
-                                   std::make_move_iterator(claims.end()));
-      claims.resize(claims.size() - count);
+  void Fork(RoomClaims claims) {
+    const auto take = [&slots = claims.slots](size_t count) {
+      std::vector<SlotClaim> taken(std::make_move_iterator(slots.end() - static_cast<std::ptrdiff_t>(count)),
+                                   std::make_move_iterator(slots.end()));
+      slots.resize(slots.size() - count);
       return taken;
     };
     const size_t layers = parent->spec().layers.size();
@@ -59,7 +59,7 @@ struct ForkWork {
       if (!creations[i].pending()) continue;
       auto own = take(static_cast<size_t>(lease.claims_to_share()));
       std::shared_ptr<Session> child = lease.Fork(inits[i], take(layers), std::move(own));
-      context.room.Track(child, parent_device);
+      context.room.Track(child, parent_device, claims.charge.Split(context.room.BytesOf(*child)));
       creations[i].Replace(std::move(child));
     }
     for (SessionCreation& creation : creations) creation.Publish();
@@ -139,9 +139,10 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
     const auto layers = static_cast<int32_t>(spec.layers.size());
     work->context.residency.Reserve({.dims = spec.dims,
                                      .pool = work->lease.pool(),
-                                     .count = work->pending() * layers + work->lease.claims_to_share()},
-                                    work->parent->account(), limit,
-                                    [work](absl::StatusOr<std::vector<SlotClaim>> claims) {
+                                     .count = work->pending() * layers + work->lease.claims_to_share(),
+                                     .account = work->parent->account(),
+                                     .bytes = work->pending() * work->context.room.BytesOf(spec)},
+                                    work->parent->account(), limit, [work](absl::StatusOr<RoomClaims> claims) {
                                       if (!claims.ok()) return work->Finish(claims.status());
                                       work->Fork(*std::move(claims));
                                     });

@@ -141,9 +141,9 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     if (target_.total_bytes() < 0)
       return BadMessage("total_bytes", "total_bytes is negative; 0 says that it is not known");
     GDN_ASSIGN_OR_RETURN(init_.spec, SpecOf(context_, target_));
-    GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
     init_.principal = caller_.principal;
     init_.account = caller_.account;
+    GDN_RETURN_IF_ERROR(SetLifetimes(context_, target_, init_));
     init_.id = target_.session_id();
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);

@@ -62,7 +62,7 @@ void FillDevices(const ServiceContext& context, v1::GetServerInfoResponse* respo
 
 }  // namespace
 
-absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller*/,
+absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
                            const v1::GetServerInfoRequest& /*request*/, v1::GetServerInfoResponse* response) {
   response->set_version(context.version);
   response->set_backend(context.backend.name);
@@ -102,6 +102,12 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& /*caller
   response->set_expired_sessions(context.sessions.expired());
   response->set_stored_reply_bytes(context.environment.replies().bytes());
   FillDevices(context, response);
+  for (const auto& use : context.ledger.QuotasOf(caller.account, context.rate_clock.Now().ToNanos())) {
+    v1::QuotaInfo* quota = response->add_quotas();
+    quota->set_name(std::string(QuotaName(use.quota)));
+    quota->set_limit(use.limit);
+    quota->set_used(use.used);
+  }
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// A pause before a call hears that there was no memory for it.
+// A pause before a call hears that there was no memory for it, or that its quota is used up.
 //
 // gRPC hands a message over whole, so a refusal costs the server the message's way through the transport. A client that
 // sends again at once would keep it busy with what it refuses, and others wait for the processors; one that keeps to
@@ -14,10 +14,13 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/error.h"
 
 namespace gdn {
 
@@ -28,6 +31,12 @@ class RefusalPauses {
   static constexpr int kMostWaiting = 1024;
 
   using Answer = std::optional<grpc::Alarm>;
+
+  static bool Pauses(const absl::Status& status) {
+    if (!absl::IsResourceExhausted(status)) return false;
+    const std::string reason = ErrorReason(status);
+    return reason == reason::kBytesExhausted || reason == reason::kQuotaExceeded;
+  }
 
   // Calls `answer` once: from another thread after the pause, or at once where many wait. `later` may go in it.
   void After(Answer& later, std::function<void()> answer) {

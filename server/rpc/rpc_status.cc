@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "base/error.h"
 #include "google/rpc/error_details.pb.h"
 
@@ -11,13 +14,24 @@ namespace gdn {
 namespace {
 
 constexpr char kDomain[] = "gdn.v1";
-constexpr int kRetryDelayNanos = 100'000'000;  // a batch or two; long enough not to spin, short enough not to be felt
+constexpr int64_t kRetryDelayNanos = 100'000'000;  // a batch or two; long enough not to spin, not to be felt
+constexpr int64_t kNanosPerMilli = 1'000'000, kNanosPerSecond = 1'000'000'000;
 
-bool IsWorthWaitingFor(const std::string& name) {
+// After how long the same call may find what it was refused; nothing where waiting alone does not help.
+std::optional<int64_t> RetryDelayNanos(const std::string& name, const absl::Status& status) {
+  if (name == reason::kQuotaExceeded) {
+    const ErrorMetadataMap metadata = ErrorMetadata(status);
+    const auto after = metadata.find("retry_after_ms");
+    int64_t millis = 0;
+    if (after == metadata.end() || !absl::SimpleAtoi(after->second, &millis)) return std::nullopt;
+    return millis * kNanosPerMilli;
+  }
+
   constexpr std::array kReasons = {reason::kBytesExhausted,  reason::kStateBudgetExhausted,
                                    reason::kQueueFull,       reason::kServerDraining,
                                    reason::kTierUnavailable, reason::kSharedMemoryExhausted};
-  return std::find(kReasons.begin(), kReasons.end(), name) != kReasons.end();
+  if (std::find(kReasons.begin(), kReasons.end(), name) == kReasons.end()) return std::nullopt;
+  return kRetryDelayNanos;
 }
 
 }  // namespace
@@ -33,9 +47,10 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   info.set_domain(kDomain);
   for (const auto& [key, value] : ErrorMetadata(status)) (*info.mutable_metadata())[key] = value;
   result.add_details()->PackFrom(info);
-  if (IsWorthWaitingFor(info.reason())) {
+  if (const auto delay = RetryDelayNanos(info.reason(), status); delay.has_value()) {
     google::rpc::RetryInfo retry;
-    retry.mutable_retry_delay()->set_nanos(kRetryDelayNanos);
+    retry.mutable_retry_delay()->set_seconds(*delay / kNanosPerSecond);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(*delay % kNanosPerSecond));
     result.add_details()->PackFrom(retry);
   }
   return result;

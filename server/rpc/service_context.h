@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
 #include "server/model/served_model.h"
@@ -60,6 +61,7 @@ struct ServiceContext {
   int32_t max_queued_steps = 0;
   absl::Duration session_idle_ttl = absl::InfiniteDuration();  // of sessions that do not say
   int64_t recovered_sessions = 0;
+  const SteadyClock& rate_clock = SteadyClock::Real();  // of quotas of tokens a second
 };
 
 }  // namespace gdn

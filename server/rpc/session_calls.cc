@@ -126,6 +126,21 @@ absl::StatusOr<SessionSpec> SpecOfOperator(const v1::OperatorSpec& spec) {
   return result;
 }
 
+absl::Status KeepLifetimesToQuotas(const ServiceContext& context, bool asked_idle, bool asked_lifetime,
+                                   SessionInit& init) {
+  const auto keep = [&](Quota quota, bool asked, absl::Duration& time) -> absl::Status {
+    const int64_t limit = init.account->quota(quota);
+    if (limit == kNoQuota || time <= absl::Nanoseconds(limit)) return absl::OkStatus();
+    if (asked) {
+      return context.ledger.RefuseQuota({.quota = quota, .needed = absl::ToInt64Nanoseconds(time), .limit = limit});
+    }
+    time = absl::Nanoseconds(limit);
+    return absl::OkStatus();
+  };
+  GDN_RETURN_IF_ERROR(keep(Quota::kIdleTtl, asked_idle, init.idle_ttl));
+  return keep(Quota::kMaxLifetime, asked_lifetime, init.max_lifetime);
+}
+
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out) {
   for (const LayerInfo& info : layers) {
     v1::LayerState* layer = out->Add();

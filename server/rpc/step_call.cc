@@ -114,15 +114,33 @@ void StepCall::FinishOutput(v1::Tensor* output) {
   if (shared_.PutOutput(data, *output)) out = {};
 }
 
-absl::Status StepCall::Run(const WaitLimit& limit, v1::Tensor* output) {
+absl::Status StepCall::TakeTokens(const Caller& caller) {
+  if (!context_.ledger.MetersTokens(*caller.account)) return absl::OkStatus();
+  int64_t tokens = 0;
+  for (size_t i = 0; i < rows_.size(); ++i) tokens += rows_[i].status.ok() ? input_.lengths[i] : 0;
+  GDN_RETURN_IF_ERROR(context_.ledger.TakeTokens(caller.account, tokens, context_.rate_clock.Now().ToNanos()));
+  metered_ = caller.account;
+  taken_tokens_ = tokens;
+  return absl::OkStatus();
+}
+
+void StepCall::GiveTokensBack() {
+  if (metered_ == nullptr) return;
+  int64_t used = 0;
+  for (size_t i = 0; error_.ok() && i < rows_.size(); ++i) used += rows_[i].status.ok() ? input_.lengths[i] : 0;
+  context_.ledger.GiveTokensBack(std::exchange(metered_, nullptr), taken_tokens_ - used);
+}
+
+absl::Status StepCall::Run(const Caller& caller, v1::Tensor* output) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (!rows_[i].status.ok()) continue;
     rows_[i].status = CheckRowValues(input_, static_cast<int64_t>(i));
     if (!rows_[i].status.ok() && !partial_ok_) return RowError(i, rows_[i].status);
   }
   if (trace_ != nullptr) trace_->tokens = std::accumulate(input_.lengths.begin(), input_.lengths.end(), int64_t{0});
+  GDN_RETURN_IF_ERROR(TakeTokens(caller));
   GDN_RETURN_IF_ERROR(MakeRoom(output));
-  limit_ = limit;
+  limit_ = caller.limit;
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i].status.ok()) pinned_rows_.push_back(i);
   }
@@ -171,6 +189,7 @@ absl::Status StepCall::FirstError() const {
 void StepCall::Release() {
   if (waiting_.fetch_sub(1) != 1) return;
   const absl::Status status = FirstError();
+  GiveTokensBack();
   if (status.ok()) finish_(*this);
   // A stream keeps its last call, which must not keep sessions: a deleted one frees its states at once.
   rows_.clear();
@@ -201,7 +220,7 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
     GDN_ASSIGN_OR_RETURN(call->input_,
                          CheckPrefillInput(request, data.in.bytes(), row.session->spec().dims, context.limits));
     GDN_RETURN_IF_ERROR(call->LoadShared(caller));
-    return call->Run(caller.limit, response->mutable_output());
+    return call->Run(caller, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();
@@ -241,7 +260,7 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     for (int i = 0; i < request.session_epochs_size(); ++i) {
       call->rows_[static_cast<size_t>(i)].epoch = request.session_epochs(i);
     }
-    return call->Run(caller.limit, response->mutable_output());
+    return call->Run(caller, response->mutable_output());
   }();
   if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
   call->Release();

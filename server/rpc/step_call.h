@@ -75,7 +75,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   // Copies what the request names in shared memory.
   absl::Status LoadShared(const Caller& caller);
   // Checks values and pins. `output` is where the reply's tensor goes.
-  absl::Status Run(const WaitLimit& limit, v1::Tensor* output);
+  absl::Status Run(const Caller& caller, v1::Tensor* output);
+  // Of the caller's quota, for the rows that are good; those of rows that fail then are given back.
+  absl::Status TakeTokens(const Caller& caller);
+  void GiveTokensBack();
   // Room for the reply's tensor, zero where no step writes.
   absl::Status MakeRoom(v1::Tensor* output);
   // Pins once no row, from the first-th of pinned_rows_ on, would take its session too far from its last checkpoint.
@@ -120,6 +123,8 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   std::vector<Row> rows_;
   std::vector<size_t> pinned_rows_;  // rows_ index of each session that is being pinned
   WaitLimit limit_;
+  ByteAccountPtr metered_;    // what tokens were taken from; nullptr: from nobody
+  int64_t taken_tokens_ = 0;  // and how many
   CheckedInput input_;
   SharedTensors shared_;
   char* output_ = nullptr;

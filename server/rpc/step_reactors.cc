@@ -109,7 +109,7 @@ class UnaryStepReactor : public grpc::ServerUnaryReactor {
 
  private:
   void Reply(const absl::Status& status) {
-    if (ErrorReason(status) != reason::kBytesExhausted) return Send(status);
+    if (!RefusalPauses::Pauses(status)) return Send(status);
     received_ = {};
     charge_.Release();
     context_.refusals.After(refused_, [this, status] { Send(status); });
@@ -201,7 +201,7 @@ class StepStreamReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   }
   void Reply(const absl::Status& status) {
     Ended(status);
-    if (ErrorReason(status) != reason::kBytesExhausted) return Send(status);
+    if (!RefusalPauses::Pauses(status)) return Send(status);
     received_ = {};
     charge_.Release();
     wire_.Clear();

@@ -158,6 +158,7 @@ absl::StatusOr<CheckpointRoom> Checkpointer::TakeRoom(const Session& session, co
     CheckpointRoom room;
     GDN_ASSIGN_OR_RETURN(room.there, parts_.ledger.TryCharge(PoolOfTier(durable.name()), session.account(), bytes));
     if (key.checkpoint.empty()) return room;
+    GDN_ASSIGN_OR_RETURN(room.count, parts_.ledger.TryCharge(BytePool::kCheckpoints, session.account(), 1));
     GDN_ASSIGN_OR_RETURN(room.state, parts_.ledger.TryCharge(BytePool::kStates, session.account(), bytes));
     return room;
   };

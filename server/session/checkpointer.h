@@ -43,7 +43,7 @@ struct CheckpointPolicy {
 
 // What a checkpoint takes until its tier has it, which is charged for it then.
 struct CheckpointRoom {
-  ByteCharge there, state;  // in the durable tier, and in kStates
+  ByteCharge there, state, count;  // in the durable tier, in kStates, and in kCheckpoints
 };
 
 // A consistent copy of a session's states.

@@ -46,12 +46,13 @@ std::string DeviceRoom::AffinityOf(const Session& session) {
   return StrCat(session.principal(), std::string_view("\0", 1), session.affinity());
 }
 
-void DeviceRoom::Track(const std::shared_ptr<Session>& session, int32_t device) {
+void DeviceRoom::Track(const std::shared_ptr<Session>& session, int32_t device, ByteCharge charge) {
   Resident resident;
   resident.session = session;
   resident.device = device;
   resident.affinity = AffinityOf(*session);
-  resident.charge = options_.ledger.Charge(BytePool::kDevice, session->account(), BytesOf(*session));
+  resident.charge = charge.valid() ? std::move(charge)
+                                   : options_.ledger.Charge(BytePool::kDevice, session->account(), BytesOf(*session));
   absl::MutexLock lock(&mu_);
   Held& held = held_[static_cast<size_t>(device)];
   ++held.sessions;
@@ -117,7 +118,21 @@ int64_t DeviceRoom::BytesOf(const SessionSpec& spec) const {
   return layout.ok() ? layout->slot_bytes() * static_cast<int64_t>(spec.layers.size()) : 0;
 }
 
-absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::TryClaim(const RoomRequest& request) {
+absl::StatusOr<RoomClaims> DeviceRoom::TryClaim(const RoomRequest& request) {
+  RoomClaims claims;
+  if (request.account != nullptr) {
+    GDN_ASSIGN_OR_RETURN(claims.charge,
+                         options_.ledger.ChargeWithinQuota(BytePool::kDevice, request.account, request.bytes));
+  }
+  GDN_ASSIGN_OR_RETURN(claims.slots, ClaimSlots(request));
+  return claims;
+}
+
+void DeviceRoom::CountRefusal(const absl::Status& error) const {
+  if (ErrorReason(error) == reason::kQuotaExceeded) options_.ledger.CountRefusal(Quota::kDeviceBytes);
+}
+
+absl::StatusOr<std::vector<SlotClaim>> DeviceRoom::ClaimSlots(const RoomRequest& request) {
   absl::Status refused;
   for (const int32_t device : PlacesFor(request)) {
     StateStore& store = *options_.stores[static_cast<size_t>(device)];
@@ -173,8 +188,7 @@ DeviceRoom::Held DeviceRoom::HeldFor(const RoomEffort& effort) const {
   return sum;
 }
 
-absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, RoomEffort& effort,
-                                                 std::vector<SlotClaim>* claims) {
+absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims) {
   auto claimed = TryClaim(request);
   if (claimed.ok()) {
     *claims = *std::move(claimed);
@@ -182,6 +196,7 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
     return RoomProgress::kMade;
   }
   if (!CanMakeRoom(claimed.status())) return claimed.status();
+  if (ErrorReason(claimed.status()) == reason::kQuotaExceeded) return MakeOwnRoom(claimed.status(), request, effort);
   GDN_ASSIGN_OR_RETURN(const StateLayout layout, store(0).LayoutOf(request.dims));
   if (request.count * layout.slot_bytes() > LargestBudget(PlacesFor(request)))
     return claimed.status();  // it never fits
@@ -200,6 +215,21 @@ absl::StatusOr<RoomProgress> DeviceRoom::Advance(const RoomRequest& request, Roo
   if (effort.stuck.empty()) nothing_moves_until_ = SteadyNow() + kRoomPoll;
   if (request.pool == nullptr) effort.device = RoomEffort::kAnyDevice;
   return RoomProgress::kNothingMoves;
+}
+
+absl::StatusOr<RoomProgress> DeviceRoom::MakeOwnRoom(const absl::Status& refused, const RoomRequest& request,
+                                                     RoomEffort& effort) {
+  effort.no_room = refused;
+  if (request.bytes > QuotaOf(*request.account)) return refused;  // it never fits
+  const int32_t device = std::exchange(effort.device, RoomEffort::kAnyDevice);
+  effort.account = request.account.get();
+  const absl::Status evicted = EvictOne(effort);
+  effort.account = nullptr;
+  effort.device = device;
+  if (evicted.ok()) return RoomProgress::kMoved;
+  if (!absl::IsNotFound(evicted)) return evicted;
+  if (!options_.tiers.TakesStates().ok()) return refused;
+  return RoomProgress::kNothingMoves;  // its own are in use, or nothing takes them
 }
 
 bool DeviceRoom::WantsAhead() const {
@@ -237,6 +267,7 @@ std::vector<DeviceRoom::Candidate> DeviceRoom::Candidates(const RoomEffort& effo
     ++it;
     if (!works[static_cast<size_t>(device)] || (effort.device != RoomEffort::kAnyDevice && effort.device != device))
       continue;
+    if (effort.account != nullptr && session->account().get() != effort.account) continue;
     if (effort.stuck.contains(session.get()) || session->last_used() > unused_since) continue;
     const ByteAccount& account = *session->account();
     const auto [held, first] = shares.try_emplace(&account, 1);
@@ -282,7 +313,8 @@ absl::Status DeviceRoom::EvictOne(RoomEffort& effort, SteadyTime unused_since) {
 
 void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort) {
   effort.stuck.insert(&session);
-  if (absl::IsResourceExhausted(why)) effort.too_large = std::min(effort.too_large, BytesOf(session));
+  const bool of_quota = ErrorReason(why) == reason::kQuotaExceeded;  // of its account alone
+  if (absl::IsResourceExhausted(why) && !of_quota) effort.too_large = std::min(effort.too_large, BytesOf(session));
   if (absl::IsUnavailable(why)) effort.refused = NothingBelowTakesStates(TierOf(why));
   if (ErrorReason(why) == reason::kStatesTakenOver) effort.refused = why;  // of the store, and not of a session
   const SteadyTime now = options_.clock.Now();

@@ -3,6 +3,7 @@
 // A session's states are on one device, with those of its affinity where that one has room for them, else where there
 // is most. One that has left goes wherever there is room when it comes back. What is on a device that has failed stays
 // there, and takes no part.
+// An account that is at its quota (kDeviceBytes) makes room of its own: its own least recently used session goes.
 // Of the account that holds most for its share of the device, where one holds more than that, the least recently used
 // session goes first; one that is pinned or locked is never moved. One that no lower tier takes (it is too large, its
 // folder cannot be written) lets the next one go, and for a while others are tried before it.
@@ -11,7 +12,7 @@
 //
 //   room.Track(session);
 //   RoomEffort effort;
-//   std::vector<SlotClaim> claims;
+//   RoomClaims claims;
 //   GDN_ASSIGN_OR_RETURN(const RoomProgress made, room.Advance({.dims = dims, .count = 36}, effort, &claims));
 #pragma once
 
@@ -50,6 +51,20 @@ struct RoomRequest {
   std::shared_ptr<StatePool> pool = nullptr;  // where they have to be; nullptr: in any
   int32_t count = 0;
   std::string affinity = {};  // of DeviceRoom::AffinityOf
+  // What the sessions that get them are charged for there, and whose they are; nullptr: nobody's.
+  ByteAccountPtr account = nullptr;
+  int64_t bytes = 0;
+};
+
+struct RoomClaims {
+  std::vector<SlotClaim> slots;
+  ByteCharge charge;  // of the pool kDevice, for Track
+
+  bool empty() const { return slots.empty(); }
+  void clear() {
+    slots.clear();
+    charge.Release();
+  }
 };
 
 // What the steps of one call towards its room have found out.
@@ -59,6 +74,7 @@ struct RoomEffort {
   absl::Status refused;                                     // why something was not moved, for the caller
   absl::Status no_room;                                     // of the last TryClaim
   int32_t device = kAnyDevice;                              // where room is being made
+  const ByteAccount* account = nullptr;                     // whose sessions may be moved; nullptr: anybody's
 
   static constexpr int32_t kAnyDevice = -1;
 
@@ -78,12 +94,16 @@ class DeviceRoom {
   DeviceRoom(const DeviceRoom&) = delete;
   DeviceRoom& operator=(const DeviceRoom&) = delete;
 
-  // The session is on the device and may be moved from now on; nothing is to be known of it any more.
-  void Track(const std::shared_ptr<Session>& session, int32_t device = 0);
+  // The session is on the device and may be moved from now on; nothing is to be known of it any more. `charge`: what
+  // its claims came with; without one it is charged now, whatever its quota.
+  void Track(const std::shared_ptr<Session>& session, int32_t device = 0, ByteCharge charge = {});
   void Forget(const Session& session);
 
-  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room now; DEVICE_FAILED where no device is left.
-  absl::StatusOr<std::vector<SlotClaim>> TryClaim(const RoomRequest& request);
+  // RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where there is no room now, (QUOTA_EXCEEDED) where the account has its
+  // part; DEVICE_FAILED where no device is left.
+  absl::StatusOr<RoomClaims> TryClaim(const RoomRequest& request);
+  // A call ends with this error of TryClaim or Advance.
+  void CountRefusal(const absl::Status& error) const;
   // Whether an error of TryClaim may be mended by moving sessions.
   bool CanMakeRoom(const absl::Status& error) const {
     return absl::IsResourceExhausted(error) && !options_.tiers.empty();
@@ -91,7 +111,7 @@ class DeviceRoom {
   // One step towards room: claims it where there is some, or else moves one session down. Errors of TryClaim;
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that is needed cannot be written, DEVICE_FAILED. None says whose
   // session could not be moved.
-  absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, std::vector<SlotClaim>* claims);
+  absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims);
   // Whether so little is left on all devices that sessions which nobody uses had better go before somebody needs it.
   bool WantsAhead() const;
   // Moves one that was not used for a while. False where there is none.
@@ -114,6 +134,8 @@ class DeviceRoom {
   int64_t sessions(int32_t device) const;
   // What RoomRequest wants of a session; "" where it goes by itself.
   static std::string AffinityOf(const Session& session);
+  // What the account may have on the devices; kNoQuota.
+  static int64_t QuotaOf(const ByteAccount& account) { return account.quota(Quota::kDeviceBytes); }
   int64_t evictions() const { return evictions_; }
   int64_t evicted_bytes() const { return evicted_bytes_; }
 
@@ -144,6 +166,8 @@ class DeviceRoom {
     int64_t sessions = 0;
   };
   bool Works(int32_t device) const { return options_.copier.CheckDevice(device).ok(); }
+  absl::StatusOr<std::vector<SlotClaim>> ClaimSlots(const RoomRequest& request);
+  absl::StatusOr<RoomProgress> MakeOwnRoom(const absl::Status& refused, const RoomRequest& request, RoomEffort& effort);
   // Those that work and may be taken for the request, the best first.
   std::vector<int32_t> PlacesFor(const RoomRequest& request) const;
   // The most that a working one of these has for all its sessions.

@@ -27,11 +27,13 @@ absl::Status NeverFits(int64_t needed, int64_t budget) {
       {{"needed", StrCat(needed)}, {"available", StrCat(budget)}});
 }
 
-RoomRequest RoomFor(const Session& session) {
+RoomRequest RoomFor(const DeviceRoom& room, const Session& session) {
   const SessionSpec& spec = session.spec();
   return {.dims = spec.dims,
           .count = static_cast<int32_t>(spec.layers.size()),
-          .affinity = DeviceRoom::AffinityOf(session)};
+          .affinity = DeviceRoom::AffinityOf(session),
+          .account = session.account(),
+          .bytes = room.BytesOf(session)};
 }
 
 }  // namespace
@@ -143,7 +145,7 @@ void Residency::LockResident(const std::shared_ptr<Session>& session, WaitLimit 
     if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return request->lease_done(std::move(alive));
     if (lease.resident()) return request->lease_done(std::move(lease));
     Need& need = request->needs.emplace_back();
-    need.room = RoomFor(*lease.session());
+    need.room = RoomFor(options_.room, *lease.session());
     need.lease = std::move(lease);
     Post(request, &Residency::Claim);
   });
@@ -153,12 +155,15 @@ void Residency::Place(SessionLease lease, SessionImagePtr image, WaitLimit limit
   auto request = std::make_shared<Request>(*this, lease.session()->account(), std::move(limit));
   request->lease_done = std::move(done);
   Need& need = request->needs.emplace_back();
-  need.room = RoomFor(*lease.session());
+  need.room = RoomFor(options_.room, *lease.session());
   need.lease = std::move(lease);
   need.image = std::move(image);
   if (need.image->layers.empty()) {  // nothing to copy: most new sessions
     auto claims = options_.room.TryClaim(need.room);
-    if (!claims.ok() && !options_.room.CanMakeRoom(claims.status())) return Fail(request, claims.status());
+    if (!claims.ok() && !options_.room.CanMakeRoom(claims.status())) {
+      options_.room.CountRefusal(claims.status());
+      return Fail(request, claims.status());
+    }
     if (claims.ok()) {
       need.claims = *std::move(claims);
       return Bring(request);
@@ -169,7 +174,10 @@ void Residency::Place(SessionLease lease, SessionImagePtr image, WaitLimit limit
 
 void Residency::Reserve(RoomRequest room, const ByteAccountPtr& account, WaitLimit limit, ClaimsDone done) {
   auto claims = options_.room.TryClaim(room);
-  if (claims.ok() || !options_.room.CanMakeRoom(claims.status())) return done(std::move(claims));
+  if (claims.ok() || !options_.room.CanMakeRoom(claims.status())) {
+    options_.room.CountRefusal(claims.status());
+    return done(std::move(claims));
+  }
   auto request = std::make_shared<Request>(*this, account, std::move(limit));
   request->claims_done = std::move(done);
   request->needs.emplace_back().room = std::move(room);
@@ -217,7 +225,7 @@ bool Residency::LockParked(const RequestPtr& request, size_t index) {
     return true;
   }
   Need& need = request->needs.emplace_back();
-  need.room = RoomFor(*session);
+  need.room = RoomFor(options_.room, *session);
   need.index = index;
   need.lease = std::move(lease);
   return true;
@@ -226,6 +234,7 @@ bool Residency::LockParked(const RequestPtr& request, size_t index) {
 void Residency::RefuseWhatNeverFits(Request& request) const {
   if (!options_.copier.CheckAnyDevice().ok()) return;  // Claim says that
   const int64_t budget = options_.room.working_budget_bytes();
+  const int64_t quota = DeviceRoom::QuotaOf(*request.account);
   int64_t together = 0;
   for (size_t i = 0; i < request.sessions.size(); ++i) {
     if (request.pins[i].ok()) together += options_.room.BytesOf(*request.sessions[i]);
@@ -234,6 +243,11 @@ void Residency::RefuseWhatNeverFits(Request& request) const {
     const int64_t bytes = options_.room.BytesOf(*request.sessions[need.index]);
     if (together + bytes > budget) {
       need.status = NeverFits(together + bytes, budget);
+      need.GiveUp();
+    } else if (together + bytes > quota) {
+      need.status =
+          QuotaExceeded({.quota = Quota::kDeviceBytes, .needed = together + bytes, .used = together, .limit = quota});
+      options_.room.CountRefusal(need.status);
       need.GiveUp();
     } else {
       together += bytes;
@@ -246,6 +260,7 @@ void Residency::Claim(const RequestPtr& request) {
   if (request->patience == SteadyTime::InfiniteFuture()) request->patience = begun + kPatience;
   holders_.erase(request->number);
   for (Need& need : request->needs) {
+    if (!need.status.ok()) continue;  // refused already
     while (need.wants_claims()) {
       need.status = request->limit.Check();
       if (need.status.ok()) need.status = options_.copier.CheckAnyDevice();
@@ -261,7 +276,10 @@ void Residency::Claim(const RequestPtr& request) {
         return Post(request, &Residency::Claim);
       }
     }
-    if (!need.status.ok()) need.GiveUp();
+    if (!need.status.ok()) {
+      options_.room.CountRefusal(need.status);
+      need.GiveUp();
+    }
   }
   Bring(request);
 }
@@ -324,7 +342,7 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
   const std::shared_ptr<Session> session = need.lease.session();
   GDN_RETURN_IF_ERROR(request.limit.Check());
   // A session without layers has nothing anywhere, and is counted with the first device.
-  const int32_t device = need.claims.empty() ? 0 : need.claims.front().pool()->device();
+  const int32_t device = need.claims.slots.empty() ? 0 : need.claims.slots.front().pool()->device();
   GDN_RETURN_IF_ERROR(options_.copier.CheckDevice(device));
   ByteCharge copy;
   if (need.image == nullptr) {
@@ -336,14 +354,14 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
     }
     need.image = *std::move(image);
   }
-  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims), need.lease));
+  GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims.slots), need.lease));
   if (!need.image->layers.empty()) {
     returns_.fetch_add(1, std::memory_order_relaxed);
     returned_bytes_.fetch_add(need.image->bytes(), std::memory_order_relaxed);
   }
   need.image = nullptr;
   options_.tiers.Release(session->key());
-  options_.room.Track(session, device);
+  options_.room.Track(session, device, std::move(need.claims.charge));
   return absl::OkStatus();
 }
 

@@ -60,7 +60,7 @@ class Residency {
   using PinResults = std::vector<absl::StatusOr<SessionPin>>;  // parallel to the sessions asked for
   using PinsDone = std::function<void(PinResults)>;
   using LeaseDone = std::function<void(absl::StatusOr<SessionLease>)>;
-  using ClaimsDone = std::function<void(absl::StatusOr<std::vector<SlotClaim>>)>;
+  using ClaimsDone = std::function<void(absl::StatusOr<RoomClaims>)>;
 
   explicit Residency(const ResidencyOptions& options);
   ~Residency();
@@ -88,7 +88,7 @@ class Residency {
   // What is to be on the device: a session's states, or claims alone.
   struct Need {
     RoomRequest room;
-    std::vector<SlotClaim> claims;
+    RoomClaims claims;
     absl::Status status;
     // Of a session:
     size_t index = 0;  // of the request's sessions

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/status_macros.h"
+
 namespace gdn {
 
 BytePool PoolOfTier(std::string_view tier) {
@@ -29,13 +31,23 @@ TierHolders::Holder SessionHolders::HolderOf(const StateKey& key) {
 std::shared_ptr<void> SessionHolders::Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                              int64_t bytes) {
   struct Charges {
-    ByteCharge there, state;
+    ByteCharge there, state, count;
   };
   const auto account = std::static_pointer_cast<ByteAccount>(holder);
   auto charges = std::make_shared<Charges>();
   charges->there = ledger_.Charge(PoolOfTier(tier), account, bytes);
-  if (!key.checkpoint.empty()) charges->state = ledger_.Charge(BytePool::kStates, account, bytes);
+  if (!key.checkpoint.empty()) {
+    charges->state = ledger_.Charge(BytePool::kStates, account, bytes);
+    charges->count = ledger_.Charge(BytePool::kCheckpoints, account, 1);
+  }
   return charges;
+}
+
+absl::StatusOr<std::shared_ptr<void>> SessionHolders::TryCharge(std::string_view tier, const Holder& holder,
+                                                                int64_t bytes) {
+  GDN_ASSIGN_OR_RETURN(ByteCharge charge, ledger_.ChargeWithinQuota(
+                                              PoolOfTier(tier), std::static_pointer_cast<ByteAccount>(holder), bytes));
+  return std::make_shared<ByteCharge>(std::move(charge));
 }
 
 double SessionHolders::SharesHeld(std::string_view tier, const Holder& holder) const {

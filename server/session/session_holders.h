@@ -1,4 +1,5 @@
-// Whose accounts states in the tiers are charged to (BytePool kHost, kDisk, kRedis; named checkpoints in kStates too).
+// Whose accounts states in the tiers are charged to (BytePool kHost, kDisk, kRedis; named checkpoints in
+// kStates and kCheckpoints too).
 //
 // Thread safety: safe from any thread. Ownership: the ledger must outlive it.
 //
@@ -34,6 +35,8 @@ class SessionHolders final : public TierHolders {
   Holder HolderOf(const StateKey& key) override;
   std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                int64_t bytes) override;
+  // (QUOTA_EXCEEDED) of the tier's quota.
+  absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) override;
   double SharesHeld(std::string_view tier, const Holder& holder) const override;
 
  private:

@@ -69,11 +69,12 @@ absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
   }
   ByteLedger& ledger = environment_.ledger();
   if (init.account == nullptr) init.account = ledger.AccountOf(init.principal, /*peer=*/"");
+  GDN_ASSIGN_OR_RETURN(ByteCharge count, ledger.TryCharge(BytePool::kSessions, init.account, 1));
   GDN_ASSIGN_OR_RETURN(ByteCharge charge,
                        ledger.TryCharge(BytePool::kStates, init.account, places_.room.BytesOf(init.spec)));
   const size_t layers = init.spec.layers.size();
   auto session = std::make_shared<Session>(std::move(init), std::vector<LayerInfo>(layers), &environment_);
-  sessions_.emplace(key, Entry{.session = session, .charge = std::move(charge)});
+  sessions_.emplace(key, Entry{.session = session, .charge = std::move(charge), .count = std::move(count)});
   environment_.holders().Set(session->key(), session->account());
   SessionLease lease = session->TryLock();
   return SessionCreation(this, key, std::move(session), std::move(lease));
@@ -95,6 +96,7 @@ SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> laye
   it->second = {.session = session,
                 .charge = environment_.ledger().Charge(BytePool::kStates, session->account(),
                                                        places_.room.BytesOf(session->spec())),
+                .count = environment_.ledger().Charge(BytePool::kSessions, session->account(), 1),
                 .phase = Phase::kPublished};
   environment_.holders().Set(session->key(), session->account());
   return lease;

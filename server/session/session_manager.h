@@ -79,7 +79,7 @@ class SessionManager {
 
   // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the
   // session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or
-  // ended. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED) where the account may hold no more sessions.
+  // ended. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED) where the account may hold no more sessions.
   absl::StatusOr<SessionCreation> Begin(SessionInit init);
   // A session whose states are parked already, found in a tier; locked, until the tiers know of it. Invalid where its
   // id is taken. `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until
@@ -119,6 +119,7 @@ class SessionManager {
   struct Entry {
     std::shared_ptr<Session> session;
     ByteCharge charge;  // of the pool kStates
+    ByteCharge count;   // of kSessions
     Phase phase = Phase::kMaking;
   };
 

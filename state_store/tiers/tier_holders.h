@@ -10,6 +10,7 @@
 #include <memory>
 #include <string_view>
 
+#include "absl/status/statusor.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -24,6 +25,11 @@ class TierHolders {
   // The holder has so many bytes of the key in the tier ("host", "disk", "redis"), until the result dies.
   virtual std::shared_ptr<void> Charge(std::string_view tier, const StateKey& key, const Holder& holder,
                                        int64_t bytes) = 0;
+  // The same for what is to be put there; RESOURCE_EXHAUSTED where the holder may not have so many more bytes there.
+  virtual absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) {
+    (void)tier, (void)holder, (void)bytes;
+    return std::shared_ptr<void>();
+  }
   // How many shares of the tier the holder has. Who has most gives way first; those within theirs are equals, at 1.
   virtual double SharesHeld(std::string_view tier, const Holder& holder) const = 0;
 };

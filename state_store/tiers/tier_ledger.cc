@@ -29,10 +29,23 @@ TierLedger::Entry& TierLedger::EntryOf(const StateKey& key) {
   return it->second;
 }
 
-void TierLedger::SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes) {
+void TierLedger::SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes,
+                         std::shared_ptr<void> reserved) {
   entry.copies |= TierSet{1} << tier;
   if (options_.holders == nullptr) return;
-  entry.charges[tier] = options_.holders->Charge(names_[tier], key, entry.holder, bytes);
+  // Nobody takes of the quota meanwhile: that needs the mutex too.
+  reserved.reset();
+  entry.charges.erase(tier);
+  entry.charges[tier] = {.held = options_.holders->Charge(names_[tier], key, entry.holder, bytes), .bytes = bytes};
+}
+
+absl::StatusOr<std::shared_ptr<void>> TierLedger::TakeQuota(size_t tier, const StateKey& key, int64_t bytes) {
+  if (options_.holders == nullptr) return std::shared_ptr<void>();
+  absl::MutexLock lock(&mu_);
+  const Entry& entry = EntryOf(key);
+  const auto there = entry.charges.find(tier);
+  const int64_t more = std::max<int64_t>(0, bytes - (there == entry.charges.end() ? 0 : there->second.bytes));
+  return options_.holders->TryCharge(names_[tier], entry.holder, more);
 }
 
 void TierLedger::AddCopy(size_t tier, const StateKey& key, const TierCopy& copy) {
@@ -44,10 +57,10 @@ void TierLedger::AddCopy(size_t tier, const StateKey& key, const TierCopy& copy)
   }
 }
 
-void TierLedger::AddNewest(size_t tier, const StateKey& key, const TierCopy& copy) {
+void TierLedger::AddNewest(size_t tier, const StateKey& key, const TierCopy& copy, std::shared_ptr<void> reserved) {
   absl::MutexLock lock(&mu_);
   Entry& entry = EntryOf(key);
-  SetCopy(tier, key, entry, copy.bytes);
+  SetCopy(tier, key, entry, copy.bytes, std::move(reserved));
   if (!IsDurable(tier)) return;
   entry.checkpoint = tier;
   entry.versions.reset();
@@ -167,7 +180,8 @@ void TierLedger::SetPlace(const StateKey& key, Entry& entry, size_t place, int64
   level.bytes += bytes;
 }
 
-const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take) const {
+const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
+                                         const std::function<bool(const void*)>& may_leave) const {
   // How far each holder's list has been looked through: however much is parked, mostly one of each is looked at.
   struct Cursor {
     double shares = 1;
@@ -180,6 +194,7 @@ const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(c
   std::vector<Cursor> cursors;
   cursors.reserve(level.parked.size());
   for (const auto& [holder, parked] : level.parked) {
+    if (!may_leave(holder)) continue;
     Cursor& cursor = cursors.emplace_back(Cursor{.at = parked.begin(), .end = parked.end()});
     if (level.parked.size() == 1 || holder == nullptr) continue;
     cursor.shares = options_.holders->SharesHeld(names_[tier], entries_.at(cursor.at->key).holder);
@@ -199,15 +214,19 @@ const StateKey* TierLedger::FirstToLeave(size_t tier, const std::function<bool(c
   return nullptr;
 }
 
-TierLedger::Next TierLedger::AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
+TierLedger::Next TierLedger::AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait,
+                                         const Whose& whose) {
   absl::MutexLock lock(&mu_);
   Level& level = levels_[tier];
-  const StateKey* const next = FirstToLeave(tier, [&](const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !tried.contains(key) && TryAcquire(key);
-  });
+  const void* const only = whose.like == nullptr ? nullptr : EntryOf(*whose.like).holder.get();
+  const StateKey* const next = FirstToLeave(
+      tier,
+      [&](const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !tried.contains(key) && TryAcquire(key); },
+      [&](const void* holder) { return (only == nullptr || holder == only) && !whose.except.contains(holder); });
   if (next != nullptr) {
     ++level.leaving;
-    return {.key = *next, .bytes = entries_.at(*next).bytes};
+    const Entry& entry = entries_.at(*next);
+    return {.key = *next, .bytes = entry.bytes, .holder = entry.holder.get()};
   }
   if (!may_wait || level.leaving == 0) return {};
   relinquished_.Wait(&mu_);
@@ -233,7 +252,8 @@ bool TierLedger::CanFree(size_t tier, int64_t bytes) const {
 
 std::optional<int64_t> TierLedger::NextBytes(size_t tier) const {
   absl::MutexLock lock(&mu_);
-  const StateKey* const next = FirstToLeave(tier, [](const StateKey&) { return true; });
+  const StateKey* const next = FirstToLeave(
+      tier, [](const StateKey&) { return true; }, [](const void*) { return true; });
   return next == nullptr ? std::nullopt : std::optional(entries_.at(*next).bytes);
 }
 

@@ -26,6 +26,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/steady_clock.h"
@@ -82,8 +83,9 @@ class TierLedger {
   // --- Places.
   // The tier may have this state of the key: whether a Store of it came to pass is not known.
   void AddCopy(size_t tier, const StateKey& key, const TierCopy& copy);
-  // The tier has the key's newest state, which is its checkpoint where the tier is durable.
-  void AddNewest(size_t tier, const StateKey& key, const TierCopy& copy = {});
+  // The tier has the key's newest state, which is its checkpoint where the tier is durable. `reserved`: what TakeQuota
+  // gave for it, which the copy's own charge takes the place of.
+  void AddNewest(size_t tier, const StateKey& key, const TierCopy& copy = {}, std::shared_ptr<void> reserved = nullptr);
   // Which states a durable tier that was told of by AddNewest can have of the key, if it has lost none.
   struct Versions {
     StateVersion oldest, newest;
@@ -114,14 +116,25 @@ class TierLedger {
   size_t PlaceOf(const StateKey& key) const;
 
   // --- Room.
+  // For a state of the key that is to be put into the tier, until the result dies: its holder may have what it is more
+  // than what is there of the key. RESOURCE_EXHAUSTED of TierHolders::TryCharge.
+  absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
   // What is to leave the tier first of what is parked there, was not `tried` and has no owner. It has one now, and is
   // leaving until Moved. Where there is none but something else is leaving, `may_wait` waits for a change.
   struct Next {
     std::optional<StateKey> key;
     int64_t bytes = 0;
     bool waited = false;
+    const void* holder = nullptr;
   };
-  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait);
+  struct Whose {
+    const StateKey* like = nullptr;     // only of this key's holder
+    std::set<const void*> except = {};  // of these holders none
+  };
+  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait, const Whose& whose);
+  Next AcquireNext(size_t tier, const std::set<StateKey>& tried, bool may_wait) {
+    return AcquireNext(tier, tried, may_wait, Whose());
+  }
   // Called before its Owner ends. `moved` false: it stays, and counts as used, so that it is not tried first again.
   void Moved(size_t tier, const StateKey& key, bool moved);
   // `wake`: at once those that wait for it, and not only when the Owner ends.
@@ -157,15 +170,19 @@ class TierLedger {
     StateKey key;
     uint64_t used = 0;  // counts uses: what was used longest ago has least
   };
+  struct Charged {
+    std::shared_ptr<void> held;
+    int64_t bytes = 0;
+  };
   struct Entry {
-    TierHolders::Holder holder;                       // whose it is; nullptr without holders
-    size_t place = kNowhere;                          // the tier it is parked in
-    size_t checkpoint = kNowhere;                     // the durable tier with its newest durable copy, `place` or not
-    TierSet copies = 0;                               // the tiers that have a state of the key, of whatever age
-    std::map<size_t, std::shared_ptr<void>> charges;  // of those copies, by tier
-    std::optional<Versions> versions;                 // of that copy
-    int64_t bytes = 0;                                // what it counts for in levels_[place].bytes
-    std::list<Parked>::iterator used;                 // in its holder's list of levels_[place]
+    TierHolders::Holder holder;         // whose it is; nullptr without holders
+    size_t place = kNowhere;            // the tier it is parked in
+    size_t checkpoint = kNowhere;       // the durable tier with its newest durable copy, `place` or not
+    TierSet copies = 0;                 // the tiers that have a state of the key, of whatever age
+    std::map<size_t, Charged> charges;  // of those copies, by tier
+    std::optional<Versions> versions;   // of that copy
+    int64_t bytes = 0;                  // what it counts for in levels_[place].bytes
+    std::list<Parked>::iterator used;   // in its holder's list of levels_[place]
   };
   struct Level {
     std::map<const void*, std::list<Parked>> parked;  // here, by holder, least recently used first; no list is empty
@@ -182,10 +199,12 @@ class TierLedger {
   bool TryAcquire(const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Relinquish(const StateKey& key);
   Entry& EntryOf(const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetCopy(size_t tier, const StateKey& key, Entry& entry, int64_t bytes, std::shared_ptr<void> reserved = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUse(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The first to leave the tier of those that `take` takes; nullptr.
-  const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take) const
+  // The first to leave the tier of those that `take` takes and whose holder `may_leave`; nullptr.
+  const StateKey* FirstToLeave(size_t tier, const std::function<bool(const StateKey&)>& take,
+                               const std::function<bool(const void*)>& may_leave) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetPlace(const StateKey& key, Entry& entry, size_t place, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Owe(size_t tier, const StateKey& key, bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

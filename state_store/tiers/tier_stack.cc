@@ -187,7 +187,8 @@ std::vector<TierUsage> TierStack::usage() const {
   return usage;
 }
 
-absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image) {
+absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image,
+                                               std::shared_ptr<void> reserved) {
   GDN_RETURN_IF_ERROR(ledger_.TakesStates(tier));
   GDN_RETURN_IF_ERROR(EraseOwed(tier, key));
   const int64_t bytes = image->bytes();
@@ -196,7 +197,8 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
     absl::StatusOr<StoreResult> result = tiers_[tier]->Store(key, image);
     ledger_.Note(tier, key, result.status());
     if (result.ok()) {
-      ledger_.AddNewest(tier, key, {.bytes = result->held_bytes, .version = image->header.version()});
+      ledger_.AddNewest(tier, key, {.bytes = result->held_bytes, .version = image->header.version()},
+                        std::move(reserved));
       return result;
     }
     if (absl::IsUnavailable(result.status()) && tiers_[tier]->durable()) {
@@ -218,11 +220,16 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
 
 absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const SessionImagePtr& image) {
   const bool whole = image->has_all_bases();
-  absl::Status unavailable, taken_over;
+  absl::Status unavailable, taken_over, over_quota;
   std::string full;
   for (size_t t = first; t < tiers_.size(); ++t) {
     if (!whole && t != durable_) continue;
-    absl::Status status = StoreAt(t, key, image).status();
+    auto quota = TakeQuota(t, key, image->bytes());
+    if (!quota.ok()) {
+      over_quota.Update(quota.status());
+      continue;
+    }
+    absl::Status status = StoreAt(t, key, image, *std::move(quota)).status();
     if (status.ok()) {
       EraseCopies(key, ledger_.Park(t, key, image->bytes()));
       return absl::OkStatus();
@@ -239,9 +246,29 @@ absl::Status TierStack::StoreFrom(size_t first, const StateKey& key, const Sessi
   }
   if (!unavailable.ok()) return unavailable;
   if (!taken_over.ok() && full.empty()) return taken_over;
+  if (!over_quota.ok()) return over_quota;
   return MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted,
                    StrCat("no tier has room for the ", image->bytes(), " bytes of ", key.ToString(),
                           full.empty() ? "; the server has no further tier" : full));
+}
+
+absl::StatusOr<std::shared_ptr<void>> TierStack::TakeQuota(size_t tier, const StateKey& key, int64_t bytes) {
+  std::set<StateKey> tried;
+  while (true) {
+    auto taken = ledger_.TakeQuota(tier, key, bytes);
+    if (taken.ok() || tier + 1 == tiers_.size() || tried.size() == kMostStuck) return taken;
+    const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/false, {.like = &key});
+    if (!next.key.has_value()) return taken;
+    if (!MoveDown(tier, *next.key).ok()) tried.insert(*next.key);
+  }
+}
+
+absl::Status TierStack::MoveDown(size_t tier, const StateKey& key) {
+  Owner owner(ledger_, key, Owner::kAcquired);
+  const absl::StatusOr<SessionImagePtr> image = LoadKnown(tier, key);
+  absl::Status status = image.ok() ? StoreFrom(tier + 1, key, *image) : image.status();
+  ledger_.Moved(tier, key, status.ok());
+  return status;
 }
 
 absl::StatusOr<SessionImagePtr> TierStack::LoadFrom(size_t tier, const StateKey& key) {
@@ -280,20 +307,19 @@ absl::Status TierStack::MoveOut(size_t tier, int64_t bytes) {
   if (tier + 1 == tiers_.size()) return error;
   int64_t moved = 0;
   std::set<StateKey> tried;
+  TierLedger::Whose whose;
   while (moved < bytes) {
-    const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/moved == 0);
+    const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/moved == 0, whose);
     // Others are making room here. They wait only for tiers below this one, so this ends.
     if (next.waited) return absl::OkStatus();
     if (!next.key.has_value()) break;
-    absl::Status status;
-    {
-      Owner owner(ledger_, *next.key, Owner::kAcquired);
-      const absl::StatusOr<SessionImagePtr> image = LoadKnown(tier, *next.key);
-      status = image.ok() ? StoreFrom(tier + 1, *next.key, *image) : image.status();
-      ledger_.Moved(tier, *next.key, status.ok());
-    }
+    const absl::Status status = MoveDown(tier, *next.key);
     if (status.ok()) {
       moved += next.bytes;
+      continue;
+    }
+    if (ErrorReason(status) == reason::kQuotaExceeded) {  // none of its holder's goes, and others' may
+      whose.except.insert(next.holder);
       continue;
     }
     tried.insert(*next.key);

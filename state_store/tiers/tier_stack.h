@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -108,7 +109,8 @@ class TierStack {
   using Owner = TierLedger::Owner;
 
   // Those that take a key and an image are called by the session's owner; the others by any thread.
-  absl::StatusOr<StoreResult> StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image);
+  absl::StatusOr<StoreResult> StoreAt(size_t tier, const StateKey& key, const SessionImagePtr& image,
+                                      std::shared_ptr<void> reserved = nullptr);
   absl::Status StoreFrom(size_t first, const StateKey& key, const SessionImagePtr& image);
   // `parked`: from where it rests, if it does; else its checkpoint.
   absl::StatusOr<SessionImagePtr> FetchFrom(const StateKey& key, bool parked);
@@ -125,7 +127,12 @@ class TierStack {
   // The tier has paid.
   absl::Status DropNote(size_t tier, const StateKey& session);
   void EraseSomeOwed();
+  // The right to put the key's state into the tier, as far as its holder's quota there goes; moves others of the
+  // holder down for it.
+  absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
   absl::Status MakeRoom(size_t tier, int64_t bytes);
+  // The state, whose Owner the caller becomes, goes to a lower tier.
+  absl::Status MoveDown(size_t tier, const StateKey& key);
   absl::Status MoveOut(size_t tier, int64_t bytes);
   bool HasRoomFrom(size_t first, int64_t bytes) const;
   absl::Status TakesStatesFrom(size_t first) const;

@@ -50,7 +50,7 @@ NODES = [
     ("state_store/state_file", ["state_store/state_file"], "the file of a session's states", ["state_store", "kernels"]),
     ("state_store/tiers", ["state_store/tiers"], "host memory, disk and Redis below the device",
      ["state_store", "state_store/state_file"]),
-    ("server/config", ["server/config"], "the file of flags", []),
+    ("server/config", ["server/config"], "the file of flags", ["server/admission"]),
     ("server/observability", ["server/observability"], "logs, the metrics' catalogue, the HTTP port, the status page", []),
     ("server/admission", ["server/admission"], "who holds how many bytes, and whether they may hold more", []),
     ("server/trace", ["server/trace"], "where the time of single calls goes", []),

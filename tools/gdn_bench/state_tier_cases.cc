@@ -108,7 +108,7 @@ struct Bed {
   // Takes the room of a whole session, so that the one that is there goes.
   absl::StatusOr<double> Spill() {
     const double start = NowSeconds();
-    const auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
+    const auto claims = Await<absl::StatusOr<RoomClaims>>([&](auto done) {
       states->residency().Reserve({.dims = spec.dims, .count = layers()}, ledger.AccountOf("", ""),
                                   SteadyTime::InfiniteFuture(), std::move(done));
     });
@@ -218,16 +218,16 @@ absl::StatusOr<double> TimeFork(Bed& bed, const std::shared_ptr<Session>& parent
       [&](auto done) { residency.LockResident(parent, SteadyTime::InfiniteFuture(), std::move(done)); });
   GDN_RETURN_IF_ERROR(lease.status());
   const int32_t own = lease->claims_to_share();
-  auto claims = Await<absl::StatusOr<std::vector<SlotClaim>>>([&](auto done) {
+  auto claims = Await<absl::StatusOr<RoomClaims>>([&](auto done) {
     residency.Reserve({.dims = parent->spec().dims, .pool = lease->pool(), .count = bed.layers() + own},
                       parent->account(), SteadyTime::InfiniteFuture(), std::move(done));
   });
   GDN_RETURN_IF_ERROR(claims.status());
-  std::vector<SlotClaim> of_child(std::make_move_iterator(claims->begin() + own),
-                                  std::make_move_iterator(claims->end()));
-  claims->resize(static_cast<size_t>(own));
-  std::shared_ptr<Session> child = lease->Fork(std::move(init), std::move(of_child), *std::move(claims));
-  bed.states->room().Track(child);
+  std::vector<SlotClaim>& slots = claims->slots;
+  std::vector<SlotClaim> of_child(std::make_move_iterator(slots.begin() + own), std::make_move_iterator(slots.end()));
+  slots.resize(static_cast<size_t>(own));
+  std::shared_ptr<Session> child = lease->Fork(std::move(init), std::move(of_child), std::move(slots));
+  bed.states->room().Track(child, /*device=*/0, std::move(claims->charge));
   creation.Replace(std::move(child));
   creation.Publish();
   lease->Release();

@@ -2,12 +2,19 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
 
 namespace gdn {
 namespace {
+
+std::string FormatQuota(std::string_view name, int64_t value) {
+  if (name.ends_with("-bytes")) return FormatBytes(value);
+  if (name == "idle-ttl" || name == "max-lifetime") return absl::FormatDuration(absl::Nanoseconds(value));
+  return absl::StrFormat("%d", value);
+}
 
 absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, ConnectByFlags()->GetServerInfo());
@@ -40,6 +47,10 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
       absl::PrintF("; %d stores (%s), %d loads (%s), %d failures\n", tier.stores(), FormatBytes(tier.stored_bytes()),
                    tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
       if (!tier.problem().empty()) absl::PrintF("             %s\n", tier.problem());
+    }
+    for (const v1::QuotaInfo& quota : info.quotas()) {
+      absl::PrintF("quota        %-17s %s of %s\n", quota.name(), FormatQuota(quota.name(), quota.used()),
+                   FormatQuota(quota.name(), quota.limit()));
     }
     if (info.tiers_size() > 0) {
       absl::PrintF("since start  %d checkpoints (%d failed), %d sessions recovered, %d expired, %s of stored replies\n",

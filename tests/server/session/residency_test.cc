@@ -191,7 +191,7 @@ TEST(Residency, RoomThatIsTakenByStatesOnTheirWayIsWaitedFor) {
   Answer<Residency::PinResults> pins;
   world.residency.Pin({sessions[0]}, SteadyTime::InfiniteFuture(), pins.callback());
   loading.WaitForNotification();
-  Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+  Answer<absl::StatusOr<RoomClaims>> claims;
   world.residency.Reserve({.dims = world.spec.dims, .count = 2}, sessions[1]->account(), SteadyTime::InfiniteFuture(),
                           claims.callback());
   absl::SleepFor(absl::Milliseconds(20));  // long enough for a refusal
@@ -248,7 +248,7 @@ TEST(Residency, OnceItsDeadlineHasPassedACallMovesNobodyAway) {
     ++stores;
     absl::SleepFor(deadline - SteadyNow());  // a slow tier
   });
-  Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+  Answer<absl::StatusOr<RoomClaims>> claims;
   world.residency.Reserve({.dims = world.spec.dims, .count = 6}, a->account(), deadline, claims.callback());
   EXPECT_TRUE(absl::IsDeadlineExceeded(claims.Wait().status())) << claims.Wait().status();
   EXPECT_LE(stores, 1);
@@ -345,19 +345,19 @@ TEST(Residency, ClaimsAreMadeRoomFor) {
   const auto b = world.Make("b");
   const auto pin = world.PinOne(b);
   {
-    Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+    Answer<absl::StatusOr<RoomClaims>> claims;
     world.residency.Reserve({.dims = world.spec.dims, .count = 2}, a->account(), SteadyTime::InfiniteFuture(),
                             claims.callback());
     ASSERT_TRUE(claims.Wait().ok()) << claims.Wait().status();
-    EXPECT_EQ((*claims.Wait()).size(), 2u);
+    EXPECT_EQ(claims.Wait()->slots.size(), 2u);
     EXPECT_EQ(world.PlaceOf(a), "host");
     EXPECT_EQ(world.PlaceOf(b), "device");
   }
-  Answer<absl::StatusOr<std::vector<SlotClaim>>> beside;
+  Answer<absl::StatusOr<RoomClaims>> beside;
   world.residency.Reserve({.dims = world.spec.dims, .pool = AdmitStep(b).pool(), .count = 2}, b->account(),
                           SteadyTime::InfiniteFuture(), beside.callback());
   ASSERT_TRUE(beside.Wait().ok()) << beside.Wait().status();
-  EXPECT_EQ((*beside.Wait())[0].pool(), AdmitStep(b).pool());
+  EXPECT_EQ(beside.Wait()->slots[0].pool(), AdmitStep(b).pool());
 }
 
 TEST(Residency, ForksThatGaveWayComeBackEachWithItsOwn) {

@@ -297,7 +297,7 @@ class Racer {
 
   // Others have to make room for claims that are given up again.
   void PushOut() {
-    Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+    Answer<absl::StatusOr<RoomClaims>> claims;
     world_.residency.Reserve({.dims = world_.spec.dims, .count = static_cast<int32_t>(kLayers * random_.NextInt(1, 3))},
                              world_.ledger.AccountOf("", ""), SteadyTime::InfiniteFuture(), claims.callback());
     const absl::Status& status = claims.Wait().status();
@@ -319,11 +319,11 @@ class Racer {
     }
     SessionLease lease = *std::move(locked.Wait());
     const int32_t own = lease.claims_to_share();
-    Answer<absl::StatusOr<std::vector<SlotClaim>>> reserved;
+    Answer<absl::StatusOr<RoomClaims>> reserved;
     world_.residency.Reserve({.dims = world_.spec.dims, .pool = lease.pool(), .count = own + kLayers},
                              parent->account(), SteadyTime::InfiniteFuture(), reserved.callback());
     if (!reserved.Wait().ok()) return;
-    std::vector<SlotClaim> claims = *std::move(reserved.Wait());
+    std::vector<SlotClaim> claims = std::move(reserved.Wait()->slots);
     std::vector<SlotClaim> for_parent;
     for (int32_t i = 0; i < own; ++i) {
       for_parent.push_back(std::move(claims.back()));

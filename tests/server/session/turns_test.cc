@@ -64,7 +64,7 @@ TEST_F(Turns, ManyCallsOfOneCallerDoNotKeepAnothersStatesAway) {
   const auto other = MakeOf(world, "other", few);
   // All of them leave the device.
   {
-    Answer<absl::StatusOr<std::vector<SlotClaim>>> all;
+    Answer<absl::StatusOr<RoomClaims>> all;
     world.residency.Reserve({.dims = world.spec.dims, .count = 2 * (kMany + 3)}, many, SteadyTime::InfiniteFuture(),
                             all.callback());
     ASSERT_TRUE(all.Wait().ok()) << all.Wait().status();
@@ -101,9 +101,9 @@ TEST_F(Turns, ALargeCallDoesNotKeepTheThreadThatMakesRoom) {
     both_asked.WaitForNotification();
     absl::SleepFor(absl::Milliseconds(10));  // a disk that takes its time, longer than a turn
   });
-  Answer<absl::StatusOr<std::vector<SlotClaim>>> of_large, of_small;
+  Answer<absl::StatusOr<RoomClaims>> of_large, of_small;
   const auto noting = [this](std::string who, auto callback) {
-    return [this, who, callback](absl::StatusOr<std::vector<SlotClaim>> claims) {
+    return [this, who, callback](absl::StatusOr<RoomClaims> claims) {
       order_.Note(who);
       callback(std::move(claims));
     };
@@ -147,7 +147,7 @@ TEST_F(Turns, ACallWhoseClientHasGoneMovesNobodyAndFetchesNothing) {
   Answer<absl::StatusOr<SessionLease>> locked;
   world.residency.LockResident(a, gone, locked.callback());
   ExpectError(locked.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
-  Answer<absl::StatusOr<std::vector<SlotClaim>>> claims;
+  Answer<absl::StatusOr<RoomClaims>> claims;
   world.residency.Reserve({.dims = world.spec.dims, .count = 2}, a->account(), gone, claims.callback());
   ExpectError(claims.Wait().status(), absl::StatusCode::kCancelled, reason::kCallCancelled);
   Answer<absl::StatusOr<CapturedState>> captured;

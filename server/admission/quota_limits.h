@@ -1,0 +1,73 @@
+// What each caller, and all of them together, may use: the quotas of the configuration, as values.
+//
+// A caller is an account of the ledger (byte_ledger.h): a listed principal, or one address of those that are not.
+// Thread safety: values. Ownership: none.
+//
+//   QuotaSettings settings;
+//   settings.each[Quota::kSessions] = 100;
+//   settings.principals["search"].limits[Quota::kTokensPerSecond] = 20'000;
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gdn {
+
+enum class Quota : uint8_t {
+  kSessions,     // that are there, wherever their states are
+  kCheckpoints,  // named ones
+  // Bytes:
+  kStateBytes,  // of all sessions and named checkpoints, wherever they are
+  kDeviceBytes,
+  kHostBytes,
+  kDiskBytes,
+  kRedisBytes,
+  kCallBytes,  // messages of calls that wait or run, and their replies
+  kCopyBytes,  // copies of states on their way
+  // Tokens of steps, each counted once for each layer that it goes through:
+  kTokensPerSecond,
+  kTokenBurst,  // what may come at once; where there is none, as much as in a second
+  // Nanoseconds:
+  kIdleTtl,
+  kMaxLifetime,
+};
+inline constexpr std::array<std::string_view, 13> kQuotaNames = {
+    "sessions",   "checkpoints", "state-bytes",       "device-bytes", "host-bytes", "disk-bytes",  "redis-bytes",
+    "call-bytes", "copy-bytes",  "tokens-per-second", "token-burst",  "idle-ttl",   "max-lifetime"};
+inline constexpr size_t kQuotas = kQuotaNames.size();
+
+inline std::string_view QuotaName(Quota quota) { return kQuotaNames[static_cast<size_t>(quota)]; }
+
+inline constexpr int64_t kNoQuota = std::numeric_limits<int64_t>::max();
+
+class QuotaLimits {
+ public:
+  QuotaLimits() { limits_.fill(kNoQuota); }
+  int64_t operator[](Quota quota) const { return limits_[static_cast<size_t>(quota)]; }
+  int64_t& operator[](Quota quota) { return limits_[static_cast<size_t>(quota)]; }
+  bool operator==(const QuotaLimits&) const = default;
+
+ private:
+  std::array<int64_t, kQuotas> limits_;
+};
+
+struct PrincipalQuotas {
+  QuotaLimits limits;
+  std::optional<double> weight;  // its share beside others'; nothing: what the list of principals says, or 1
+  bool operator==(const PrincipalQuotas&) const = default;
+};
+
+struct QuotaSettings {
+  QuotaLimits all;                                                 // of all callers together
+  QuotaLimits each;                                                // of each that is not in `principals`
+  std::map<std::string, PrincipalQuotas, std::less<>> principals;  // by name; whole, nothing is taken from `each`
+  bool operator==(const QuotaSettings&) const = default;
+};
+
+}  // namespace gdn

@@ -1,0 +1,83 @@
+#include "server/admission/quotas.h"
+
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+constexpr int64_t kNanosPerMilli = 1'000'000;
+
+std::string_view Remedy(const QuotaRefusal& refusal) {
+  switch (refusal.quota) {
+    case Quota::kSessions:
+    case Quota::kStateBytes:
+      return "Delete sessions or named checkpoints that are of no use";
+    case Quota::kCheckpoints:
+      return "Delete checkpoints that are of no use (DeleteCheckpoint), or use an id again";
+    case Quota::kDeviceBytes:
+      return "Step fewer sessions at a time, or delete some";
+    case Quota::kHostBytes:
+    case Quota::kDiskBytes:
+    case Quota::kRedisBytes:
+      return "Delete sessions or checkpoints that are of no use";
+    case Quota::kCallBytes:
+    case Quota::kCopyBytes:
+      return "Try again once earlier calls have ended, or send less at a time";
+    case Quota::kTokensPerSecond:
+    case Quota::kTokenBurst:
+      return refusal.retry_after_ns.has_value() ? "Send the same call again after the time of RetryInfo"
+                                                : "Send it in parts of at most so many tokens";
+    case Quota::kIdleTtl:
+    case Quota::kMaxLifetime:
+      return "Ask for less, or leave it out";
+  }
+  return "";
+}
+
+std::string What(const QuotaRefusal& refusal) {
+  const std::string_view whose = refusal.of_all ? "all callers together" : "the caller";
+  const std::string_view name = QuotaName(refusal.quota);
+  if (refusal.quota == Quota::kIdleTtl || refusal.quota == Quota::kMaxLifetime) {
+    return StrCat(name, " is ", refusal.needed / kNanosPerMilli, " ms, and the quota of ", whose, " is ",
+                  refusal.limit / kNanosPerMilli, " ms");
+  }
+  if (refusal.quota == Quota::kTokensPerSecond) {
+    return StrCat("this needs ", refusal.needed, " tokens, and ", whose, " took ", refusal.used,
+                  " of what may come at once; ", refusal.limit, " come back each second");
+  }
+  return StrCat("this needs ", refusal.needed, " of the quota ", name, ", of which ", whose, " has ", refusal.used,
+                "; the limit is ", refusal.limit);
+}
+
+}  // namespace
+
+QuotaLine::QuotaLine() {
+  for (std::atomic<int64_t>& limit : limits_) limit.store(kNoQuota, std::memory_order_relaxed);
+}
+
+void QuotaLine::Set(const QuotaLimits& limits, int64_t now_ns) {
+  for (size_t i = 0; i < kQuotas; ++i) {
+    limits_[i].store(limits[static_cast<Quota>(i)], std::memory_order_relaxed);
+  }
+  const int64_t rate = limits[Quota::kTokensPerSecond];
+  rate == kNoQuota ? tokens_.Unlimit() : tokens_.Limit(rate, burst(), now_ns);
+}
+
+absl::Status QuotaExceeded(const QuotaRefusal& refusal) {
+  absl::Status status = MakeError(absl::StatusCode::kResourceExhausted, reason::kQuotaExceeded,
+                                  StrCat(What(refusal), ". ", Remedy(refusal)),
+                                  {{"quota", std::string(QuotaName(refusal.quota))},
+                                   {"of", refusal.of_all ? "all" : "caller"},
+                                   {"needed", StrCat(refusal.needed)},
+                                   {"used", StrCat(refusal.used)},
+                                   {"limit", StrCat(refusal.limit)}});
+  if (!refusal.retry_after_ns.has_value()) return status;
+  const int64_t millis = (*refusal.retry_after_ns - 1) / kNanosPerMilli + 1;
+  return WithMetadata(std::move(status), "retry_after_ms", StrCat(millis));
+}
+
+}  // namespace gdn

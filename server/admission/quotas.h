@@ -1,0 +1,55 @@
+// The quotas of one account, or of all together, as calls meet them.
+//
+// Limits change while the server runs: what is over a lowered one stays, and nothing is added to it.
+// Thread safety: safe from any thread; Set one at a time. Ownership: values that neither move nor copy.
+//
+//   QuotaLine line;
+//   line.Set(limits, now_ns);
+//   if (used + 1 > line.limit(Quota::kSessions)) return QuotaExceeded({.quota = Quota::kSessions, ...});
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "server/admission/quota_limits.h"
+#include "server/admission/token_bucket.h"
+
+namespace gdn {
+
+class QuotaLine {
+ public:
+  QuotaLine();
+  QuotaLine(const QuotaLine&) = delete;
+  QuotaLine& operator=(const QuotaLine&) = delete;
+
+  void Set(const QuotaLimits& limits, int64_t now_ns);
+
+  int64_t limit(Quota quota) const { return limits_[static_cast<size_t>(quota)].load(std::memory_order_relaxed); }
+  // Tokens that may come at once, where there is a rate.
+  int64_t burst() const {
+    const int64_t own = limit(Quota::kTokenBurst);
+    return own == kNoQuota ? limit(Quota::kTokensPerSecond) : own;
+  }
+  TokenBucket& tokens() { return tokens_; }
+
+ private:
+  std::array<std::atomic<int64_t>, kQuotas> limits_;
+  TokenBucket tokens_;
+};
+
+struct QuotaRefusal {
+  Quota quota = Quota::kSessions;
+  bool of_all = false;  // the quota of all callers together
+  int64_t needed = 0;
+  int64_t used = 0;
+  int64_t limit = 0;
+  std::optional<int64_t> retry_after_ns = std::nullopt;  // nothing: waiting alone does not help
+};
+
+// RESOURCE_EXHAUSTED (QUOTA_EXCEEDED: quota, of, needed, used, limit, and where waiting helps retry_after_ms).
+absl::Status QuotaExceeded(const QuotaRefusal& refusal);
+
+}  // namespace gdn

@@ -1,0 +1,140 @@
+#include "server/config/yaml_tree.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <algorithm>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+ConfigPlace MarkedPlace(const YAML::Mark& mark) {
+  return mark.is_null() ? ConfigPlace{} : ConfigPlace{mark.line + 1, mark.column + 1};
+}
+
+// Makes a tree of the parser's events. An alias is a fault and never followed, so a tree is no larger than its text.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(std::vector<ConfigFault>& faults) : faults_(faults) {}
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    RefuseAnchor(mark, anchor);
+    Add({YamlKind::kNothing, MarkedPlace(mark), "", {}});
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    faults_.push_back({MarkedPlace(mark), "an alias (*name), which is not taken; write the value itself"});
+    Add({YamlKind::kScalar, MarkedPlace(mark), "", {}});
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, const std::string& text) override {
+    RefuseAnchor(mark, anchor);
+    Add({YamlKind::kScalar, MarkedPlace(mark), text, {}});
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Open(mark, anchor, YamlKind::kSequence);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Open(mark, anchor, YamlKind::kMap);
+  }
+  void OnMapEnd() override { Close(); }
+
+  // Once every event has come.
+  YamlNode Take() { return std::move(root_); }
+
+ private:
+  void RefuseAnchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (anchor != YAML::NullAnchor) faults_.push_back({MarkedPlace(mark), "an anchor (&name), which is not taken"});
+  }
+  void Open(const YAML::Mark& mark, YAML::anchor_t anchor, YamlKind kind) {
+    RefuseAnchor(mark, anchor);
+    if (open_.size() == kMostYamlDepth) {
+      faults_.push_back(
+          {MarkedPlace(mark), "a value inside of so many others; expected a flag's value or a list of them"});
+    }
+    open_.push_back({kind, MarkedPlace(mark), "", {}});
+  }
+  void Close() {
+    YamlNode node = std::move(open_.back());
+    open_.pop_back();
+    Add(std::move(node));
+  }
+  void Add(YamlNode node) {
+    if (open_.size() > kMostYamlDepth) return;  // told of already
+    if (open_.empty()) {
+      root_ = std::move(node);
+    } else {
+      open_.back().children.push_back(std::move(node));
+    }
+  }
+
+  std::vector<ConfigFault>& faults_;
+  YamlNode root_;
+  std::vector<YamlNode> open_;
+};
+
+// How many letters must be put in, taken out or changed.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t before = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = before + (a[i] == b[j] ? 0 : 1);
+      before = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string ConfigFault::ToString(std::string_view path) const {
+  if (place.line == 0) return StrCat(path, ": ", what);
+  return StrCat(path, ":", place.line, ":", place.column, ": ", what);
+}
+
+std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault>& faults) {
+  // yaml-cpp tells of what is no YAML by exceptions; they end here.
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    TreeBuilder builder(faults);
+    if (!parser.HandleNextDocument(builder)) return YamlNode{};
+    YamlNode root = builder.Take();
+    TreeBuilder more(faults);
+    if (parser.HandleNextDocument(more)) {
+      faults.push_back({more.Take().place, "a second YAML document (after ---), expected one"});
+    }
+    return root;
+  } catch (const YAML::Exception& error) {
+    faults.push_back({MarkedPlace(error.mark), StrCat("this is no YAML: ", error.msg)});
+    return std::nullopt;
+  }
+}
+
+std::string NearestName(std::string_view name, const std::vector<std::string_view>& names) {
+  name = name.substr(0, kMostShownLetters);
+  std::string nearest;
+  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const std::string_view known : names) {
+    const size_t distance = EditDistance(name, known);
+    if (distance < least) {
+      least = distance;
+      nearest = known;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace gdn

@@ -1,0 +1,51 @@
+// YAML as a tree with places, and what is wrong with it as a list.
+//
+// Anchors and aliases are faults, so a tree is no larger than its text; it is no deeper than kMostYamlDepth.
+// Thread safety: free functions. Ownership: values.
+//
+//   std::vector<ConfigFault> faults;
+//   const std::optional<YamlNode> root = ParseYaml(text, faults);
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gdn {
+
+// Counted from 1; 0 and 0: the file as a whole.
+struct ConfigPlace {
+  int line = 0;
+  int column = 0;
+};
+
+struct ConfigFault {
+  ConfigPlace place;
+  std::string what;
+
+  // "gdn.yaml:3:7: what", or "gdn.yaml: what" where it is the file as a whole.
+  std::string ToString(std::string_view path) const;
+};
+
+enum class YamlKind { kNothing, kScalar, kSequence, kMap };
+
+// A value as it was written. In a map `children` are keys and values by turns.
+struct YamlNode {
+  YamlKind kind = YamlKind::kNothing;
+  ConfigPlace place;
+  std::string text;
+  std::vector<YamlNode> children;
+};
+
+inline constexpr size_t kMostYamlDepth = 4;       // the file, quotas, principals, one of these
+inline constexpr size_t kMostShownLetters = 100;  // of a key in a fault
+
+// The tree of the text's one document; nothing and a fault where it is no YAML.
+std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault>& faults);
+
+// The one that `name` was probably meant to be; "" where none is near.
+std::string NearestName(std::string_view name, const std::vector<std::string_view>& names);
+
+}  // namespace gdn

@@ -7,8 +7,8 @@ find_package(OpenSSL REQUIRED)  # gRPC's, for HMAC
 find_package(spdlog CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(hwy CONFIG REQUIRED)
+find_package(yaml-cpp CONFIG REQUIRED)
 if(NOT GDN_FUZZ)
-  find_package(yaml-cpp CONFIG REQUIRED)
   find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads are held at one through its API
 endif()
 find_package(civetweb CONFIG REQUIRED)        # the HTTP port

@@ -9,10 +9,34 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "base/string_cat.h"
 
 namespace gdn {
 namespace {
+
+// One fault is one line, and a letter of the file that nobody sees is shown: it may be the fault.
+std::string Shown(std::string_view text) {
+  std::string shown;
+  for (const char letter : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(letter))) {
+      absl::StrAppendFormat(&shown, "\\x%02x", static_cast<unsigned char>(letter));
+    } else {
+      shown += letter;
+    }
+  }
+  return shown;
+}
+
+// Control characters, and what UTF-8 never has, which yaml-cpp would take for UTF-16.
+size_t FirstThatIsNoText(std::string_view text) {
+  const auto bad = std::ranges::find_if(text, [](char letter) {
+    const auto byte = static_cast<unsigned char>(letter);
+    return (byte < 0x20 && letter != '\t' && letter != '\n' && letter != '\r') || byte == 0x7f || byte > 0xf7;
+  });
+  return static_cast<size_t>(bad - text.begin());
+}
 
 ConfigPlace MarkedPlace(const YAML::Mark& mark) {
   return mark.is_null() ? ConfigPlace{} : ConfigPlace{mark.line + 1, mark.column + 1};
@@ -100,11 +124,19 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string ConfigFault::ToString(std::string_view path) const {
-  if (place.line == 0) return StrCat(path, ": ", what);
-  return StrCat(path, ":", place.line, ":", place.column, ": ", what);
+  const std::string shown = Shown(what);
+  if (place.line == 0) return StrCat(path, ": ", shown);
+  return StrCat(path, ":", place.line, ":", place.column, ": ", shown);
 }
 
 std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault>& faults) {
+  if (const size_t at = FirstThatIsNoText(text); at != text.size()) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    const size_t column = at - (text.substr(0, at).rfind('\n') + 1) + 1;
+    faults.push_back({{static_cast<int>(line), static_cast<int>(column)},
+                      absl::StrFormat("a byte 0x%02x, expected text in UTF-8", static_cast<unsigned char>(text[at]))});
+    return std::nullopt;
+  }
   // yaml-cpp tells of what is no YAML by exceptions; they end here.
   try {
     std::istringstream stream{std::string(text)};

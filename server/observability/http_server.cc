@@ -75,6 +75,13 @@ class CivetwebServer final : public HttpServer {
     callbacks.begin_request = [](mg_connection* connection) {
       return static_cast<CivetwebServer*>(mg_get_request_info(connection)->user_data)->Answer(connection);
     };
+    // A malformed request's error would have parts of it in its first line.
+    callbacks.http_error = [](mg_connection* connection, int status, const char*) {
+      mg_disable_connection_keep_alive(connection);
+      const char* const reason = mg_get_response_code_text(connection, status);
+      Send(connection, "", {.status = status, .body = StrCat(reason, "\n")});
+      return 0;
+    };
     // A client can provoke as many lines as it likes.
     callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
     context_ = mg_start(&callbacks, this, options.data());
@@ -95,7 +102,10 @@ class CivetwebServer final : public HttpServer {
     mg_disable_connection_keep_alive(connection);  // a body is not read either, then
     const mg_request_info& info = *mg_get_request_info(connection);
     const std::string_view method = View(info.request_method);
-    const HttpResponse response = Handle(info, method, connection);
+    return Send(connection, method, Handle(info, method, connection));
+  }
+
+  static int Send(mg_connection* connection, std::string_view method, const HttpResponse& response) {
     const char* const reason = mg_get_response_code_text(connection, response.status);
     const bool is_405 = response.status == 405;
     mg_printf(connection,

@@ -147,11 +147,44 @@ void AddTexts(const Corpus& corpus) {
                  R"({"name":"chat","sha256":[")" + std::string(64, '0') + R"("]}]})");
   corpus.Add("principals", "twice",
              R"({"principals":[{"name":"a","sha256":[")" + digest + R"(",")" + digest + R"("]}]})");
+  corpus.Add("token_list", "two",
+             R"({"subjects":[{"subject":"alice","roles":["user"],"tokens":[{"sha256":")" + digest +
+                 R"(","expires":"2027-01-31T00:00:00Z"}]},{"subject":"ops.example","roles":["admin"]}]})");
+  corpus.Add(
+      "token_list", "twice",
+      R"({"subjects":[{"subject":"a","tokens":[{"sha256":")" + digest + R"("},{"sha256":")" + digest + R"("}]}]})");
   corpus.Add("disk_folder", "incarnation", std::string(1, '\0') + "41\n");
   corpus.Add("disk_folder", "incarnation_is_the_last_number", std::string(1, '\0') + "9223372036854775807\n");
   corpus.Add("disk_folder", "clean", "\0011000");
   corpus.Add("disk_folder", "secret", "\2c2VjcmV0");
   corpus.Add("disk_folder", "owed", "\3disk\nredis");
+}
+
+void AddConfigs(const Corpus& corpus) {
+  const std::string file(1, '\0'), quotas(1, '\1');
+  corpus.Add("config_file", "flags",
+             file +
+                 "threads: 5\nreflection: false\ncheckpoint-every: 1m\nlisten:\n  - 127.0.0.1:1\n  - \"unix:/a\"\n"
+                 "model: {q: /m}\nredis: redis://u:p@h:1\nquotas: {default: {sessions: 3}}\n");
+  corpus.Add("config_file", "faults", file + "threads: many\nthread: 1\nthreads: 2\nlisten: {a: [b]}\nx: *y\n");
+  corpus.Add("config_file", "quotas",
+             quotas +
+                 "all: {sessions: 5000, state-bytes: 64GiB}\ndefault:\n  idle-ttl: 1h30m\n  token-burst: 4096\n"
+                 "principals:\n  \"o'ps\": {weight: 2.5, tokens-per-second: none}\n");
+}
+
+void AddRequests(const Corpus& corpus) {
+  const std::string none(1, '\0');
+  corpus.Add("credentials", "token", "\1" + Field("Bearer secret"));
+  corpus.Add("credentials", "proxy", "\24" + Field("bob") + Field("proxy"));
+  corpus.Add("credentials", "proxy_of_nobody", "\24" + Field("bob") + Field("eve"));
+  corpus.Add("credentials", "certificate", "\20" + Field("bob"));
+  corpus.Add("credentials", "trace", none + "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  corpus.Add("credentials", "later_trace", none + "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00-more");
+  corpus.Add("http_request", "get", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  corpus.Add("http_request", "admin", "GET /statusz?a=b HTTP/1.1\r\nHost: [::1]:9\r\nAuthorization: Bearer a\r\n\r\n");
+  corpus.Add("http_request", "post", "POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+  corpus.Add("http_request", "path", "HEAD /../%2e/statusz/ HTTP/1.0\r\n\r\n");
 }
 
 void Fill(v1::Tensor* tensor, const std::vector<int64_t>& shape, bool shared = false) {
@@ -221,6 +254,8 @@ int main(int argc, char** argv) {
   gdn::AddStateFiles(corpus);
   gdn::AddRedis(corpus);
   gdn::AddTexts(corpus);
+  gdn::AddConfigs(corpus);
+  gdn::AddRequests(corpus);
   gdn::AddSteps(corpus);
   return EXIT_SUCCESS;
 }

@@ -120,6 +120,13 @@ TEST(ConfigFile, TellsWhereAFileIsNoYaml) {
   }
 }
 
+TEST(ConfigFile, ShowsWhatNobodySees) {
+  const std::vector<std::string> faults = FaultsOf("\"thre\\u0007ads\": 1\n\"a\\nb\": 2\n");
+  ASSERT_EQ(faults.size(), 2u);
+  EXPECT_NE(faults[0].find("'thre\\x07ads'"), std::string::npos) << faults[0];
+  EXPECT_NE(faults[1].find("'a\\x0ab'"), std::string::npos) << faults[1];
+}
+
 TEST(ConfigFile, TakesAnEmptyFile) {
   EXPECT_TRUE(FaultsOf("").empty());
   EXPECT_TRUE(FaultsOf("# nothing\n").empty());
@@ -129,6 +136,12 @@ TEST(ConfigFile, RefusesAFileThatIsTooLargeOrTooDeep) {
   EXPECT_EQ(FaultsOf(std::string(kMostConfigBytes + 1, '#')).size(), 1u);
   EXPECT_FALSE(FaultsOf("listen: " + std::string(100'000, '[')).empty());
   EXPECT_FALSE(FaultsOf("listen: [[[[a]]]]").empty());
+}
+
+TEST(ConfigFile, RefusesWhatIsNoText) {
+  using Faults = std::vector<std::string>;
+  EXPECT_EQ(FaultsOf(std::string("# a\nthreads: {\0", 15)), Faults{"f:2:11: a byte 0x00, expected text in UTF-8"});
+  EXPECT_EQ(FaultsOf("\xff\xfe"), Faults{"f:1:1: a byte 0xff, expected text in UTF-8"});
 }
 
 TEST(ConfigFile, FollowsNoAlias) {

@@ -21,13 +21,14 @@ build_packages=(
   libcivetweb-dev libdnnl-dev libhiredis-dev libhwy-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev
   nlohmann-json3-dev prometheus-cpp-dev
   # Tests and benchmarks.
-  fiu-utils libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev python3-numpy redis-server
+  curl fiu-utils libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl python3-numpy python3-venv
+  redis-server
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
 # promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis.
 check_packages=(chromium-headless-shell prometheus stunnel4)
-lint_packages=(ca-certificates clang-format clang-tidy libomp-dev python3-venv shellcheck)
+lint_packages=(ca-certificates clang-format clang-tidy libomp-dev shellcheck)
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 

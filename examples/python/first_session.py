@@ -205,22 +205,72 @@ def first_session(service, checks):
     bad_requests(service, checks)
 
 
-def run(name, description, body):
-    """Runs body(service, checks) with the server that --target names, and returns the exit code."""
+class TokenOfFile(grpc.AuthMetadataPlugin):
+    """Sends the file's token with each call. It reads the file each time: a token that is replaced needs no restart."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def __call__(self, context, callback):
+        try:
+            with open(self._path, encoding="ascii") as file:
+                callback((("authorization", "Bearer " + file.read().strip()),), None)
+        except (OSError, UnicodeError) as error:
+            callback((), error)
+
+
+def read_file(path):
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def connect(arguments, certificate=True, token_file=None):
+    """A channel with the certificate and the token of the arguments, or without, or with another token."""
+    options = [("grpc.max_receive_message_length", -1)]
+    if arguments.tls_ca is None:
+        return grpc.insecure_channel(arguments.target, options=options)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=read_file(arguments.tls_ca),
+        private_key=read_file(arguments.tls_key) if certificate else None,
+        certificate_chain=read_file(arguments.tls_cert) if certificate else None,
+    )
+    token_file = token_file or arguments.token_file
+    if token_file is not None:
+        token = grpc.metadata_call_credentials(TokenOfFile(token_file))
+        credentials = grpc.composite_channel_credentials(credentials, token)
+    return grpc.secure_channel(arguments.target, credentials, options=options)
+
+
+def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="127.0.0.1:50061", help="host:port of the server (default: %(default)s)")
+    parser.add_argument("--tls-ca", metavar="FILE", help="who has signed the server's certificate; without it there is no TLS")
+    parser.add_argument("--tls-cert", metavar="FILE", help="the client's certificate, for a server with --tls-client-ca")
+    parser.add_argument("--tls-key", metavar="FILE", help="its key")
+    parser.add_argument("--token-file", metavar="FILE", help="a token, for a server with --tokens-file; wants --tls-ca")
     arguments = parser.parse_args()
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        parser.error("--tls-cert and --tls-key go together")
+    if arguments.tls_ca is None and (arguments.tls_cert is not None or arguments.token_file is not None):
+        parser.error("--tls-cert and --token-file want --tls-ca: without TLS anybody on the way could read a token")
+    return arguments
+
+
+def run(name, description, body, arguments=None):
+    """Runs body(service, checks) with the server that --target names, and returns the exit code."""
+    arguments = arguments or parse_arguments(description)
     checks = Checks()
-    options = [("grpc.max_receive_message_length", -1)]
     try:
-        with grpc.insecure_channel(arguments.target, options=options) as channel:
+        with connect(arguments) as channel:
             grpc.channel_ready_future(channel).result(timeout=20)
             service = Service(channel)
             info = service.GetServerInfo()
             print("gdn_server %s at %s, backend %s on %s" % (info.version, arguments.target, info.backend, info.device))
             body(service, checks)
     except grpc.FutureTimeoutError:
-        print("no server answers at %s" % arguments.target, file=sys.stderr)
+        print("no server answers at %s, or not to this certificate" % arguments.target, file=sys.stderr)
         return 1
     except grpc.RpcError as error:
         print("%s: %s" % (error.code().name, error.details()), file=sys.stderr)

@@ -132,7 +132,12 @@ absl::Status GdnServer::device_status() const {
 
 GdnServer::~GdnServer() {
   TellOfFailure(nullptr);
-  http_ = nullptr;
+  std::unique_ptr<HttpEndpoint> http;  // ends without the lock, which its own threads have no need of
+  {
+    absl::MutexLock lock(&http_mu_);
+    http = std::move(http_);
+  }
+  http = nullptr;
   rpc_ = nullptr;  // no call from here on
   if (states_ != nullptr) states_->StopWatching();
 }
@@ -208,6 +213,10 @@ absl::Status GdnServer::Start() {
                                                              .principals = *principals_,
                                                              .authenticator = security_->authenticator(),
                                                              .audit = audit_.get(),
+                                                             .owners = *owners_,
+                                                             .drain = drain_,
+                                                             .begin_drain = options_.on_drain_request,
+                                                             .metrics_text = [this] { return MetricsText(); },
                                                              .transfers = transfers_,
                                                              .refusals = refusals_,
                                                              .tracer = tracer_,
@@ -240,6 +249,7 @@ absl::Status GdnServer::ListPrincipals(std::string key) {
   }
   listed_weights_ = list.weights;
   principals_ = std::make_unique<Principals>(std::move(key), std::move(list), states_->legacy());
+  owners_ = std::make_unique<SessionOwners>(*principals_);
   SetQuotas(options_.quotas);
   return absl::OkStatus();
 }
@@ -259,6 +269,7 @@ void GdnServer::SetQuotas(const QuotaSettings& quotas) {
   for (const auto& [listed, weight] : weights) {
     const std::string name = principals_->NameOfListed(listed);
     ledger_->List(name, weight);
+    owners_->Learn(name, listed);
     engines_->SetWeight(name, weight);
     principal_names_.emplace(name, listed);
   }
@@ -289,20 +300,43 @@ std::function<bool(std::string_view)> GdnServer::MaySeeStatus() const {
 
 absl::Status GdnServer::StartHttp() {
   if (options_.http_listen.empty()) return absl::OkStatus();
-  const MetricSources sources{.context = *context_, .graph_counts = options_.graph_counts, .start_time = start_time_};
-  GDN_ASSIGN_OR_RETURN(http_, HttpEndpoint::Start(options_.http_listen, sources,
-                                                  {.may_see_status = MaySeeStatus(),
-                                                   .principal_names = principal_names_,
-                                                   .addresses = rpc_->addresses()}));
+  GDN_ASSIGN_OR_RETURN(std::unique_ptr<HttpEndpoint> http, HttpEndpoint::Start(options_.http_listen, Sources(),
+                                                                               {.may_see_status = MaySeeStatus(),
+                                                                                .principal_names = principal_names_,
+                                                                                .addresses = rpc_->addresses()}));
+  absl::MutexLock lock(&http_mu_);
+  http_ = std::move(http);
   return absl::OkStatus();
 }
 
+MetricSources GdnServer::Sources() const {
+  return {.context = *context_, .graph_counts = options_.graph_counts, .start_time = start_time_};
+}
+
+std::string GdnServer::MetricsText() {
+  std::vector<std::optional<int64_t>> device_free_bytes;
+  {
+    absl::MutexLock lock(&http_mu_);
+    if (http_ != nullptr) device_free_bytes = http_->sampler().device_free_bytes();
+  }
+  return ServerMetrics(Sources(), device_free_bytes);
+}
+
 bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout) {
+  drain_.Begin();
   TellOfFailure(nullptr);
   if (http_ != nullptr) http_->SetDraining();
-  const bool ended = rpc_->Stop(timeout);
+  // Most of it while admins can see how far it is; what moves in the very last moment after the connections have ended.
+  absl::Duration checkpoint_time_left = checkpoint_timeout;
+  const bool ended = rpc_->Stop(timeout, [&] {
+    const SteadyTime begun = SteadyNow();
+    states_->MakeDurable(checkpoint_timeout, [this](int64_t all, int64_t durable, int64_t failed) {
+      drain_.SetSessions({.all = all, .durable = durable, .failed = failed});
+    });
+    checkpoint_time_left = std::max(absl::ZeroDuration(), checkpoint_timeout - (SteadyNow() - begun));
+  });
   if (!ended) spdlog::warn("some calls had not ended when the drain timeout passed");
-  const bool durable = states_->Drain(checkpoint_timeout);
+  const bool durable = states_->Drain(checkpoint_time_left);
   if (!durable) spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
   return ended && durable;
 }

@@ -83,6 +83,9 @@ struct GdnServerOptions {
   const SteadyClock* rate_clock = &SteadyClock::Real();                          // of quotas of tokens a second
   // Called once, by any thread, when the last device has failed; it must not destroy the server.
   std::function<void()> on_device_failure = nullptr;
+  // Called once, by any thread, when an admin wants the server to end: Drain is to be called soon, by another thread.
+  // nullptr: nobody may.
+  std::function<void()> on_drain_request = nullptr;
 };
 
 class GdnServer {
@@ -102,8 +105,9 @@ class GdnServer {
   void SetQuotas(const QuotaSettings& quotas);
 
   // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports may take until `timeout`.
-  // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`. False, and a line in
-  // the log, where a call had not ended or a session was not durable.
+  // Then sessions are made durable, where there is a place for it, until `checkpoint_timeout`, for the most part while
+  // GetServerInfo tells how far that is. False, and a line in the log, where a call had not ended or a session was not
+  // durable.
   bool Drain(absl::Duration timeout, absl::Duration checkpoint_timeout = absl::InfiniteDuration());
   // OK while a device works; else what the first failed with, for good.
   absl::Status device_status() const;
@@ -139,6 +143,9 @@ class GdnServer {
   absl::Status ListPrincipals(std::string key);
   absl::Status RecoverSessions();
   absl::Status StartHttp();
+  // What /metrics answers.
+  std::string MetricsText();
+  MetricSources Sources() const;
   // Admins, where there are logins.
   std::function<bool(std::string_view authorization)> MaySeeStatus() const;
   void OnDeviceFailure(int32_t device, const absl::Status& failure);
@@ -159,12 +166,14 @@ class GdnServer {
   CallTracer tracer_;
   OpenTransfers transfers_;  // what a call leaves behind on the states' threads lets go of it
   RefusalPauses refusals_;
+  DrainState drain_;  // a checkpoint that comes late tells it
   std::unique_ptr<ByteLedger> ledger_;
   std::unique_ptr<HostBlockPool> call_memory_;
   std::unique_ptr<SharedRegions> shared_regions_;
   std::unique_ptr<StateService> states_;
   std::unique_ptr<Engines> engines_;
   std::unique_ptr<Principals> principals_;
+  std::unique_ptr<SessionOwners> owners_;
   std::unique_ptr<Security> security_;
   std::unique_ptr<AuditLog> audit_;                     // where there are logins
   std::map<std::string, double> listed_weights_;        // as the list of principals has them
@@ -172,6 +181,7 @@ class GdnServer {
   RpcStats stats_;
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<RpcServer> rpc_;
+  absl::Mutex http_mu_;  // of calls that look at http_
   std::unique_ptr<HttpEndpoint> http_;
 };
 

@@ -132,7 +132,9 @@ int Main(int argc, char** argv) {
   }
   options->version = GDN_VERSION;
   // As a SIGTERM from outside: every thread has it blocked, so it is Serve's to take.
-  if (options->exit_on_device_failure) options->on_device_failure = [] { kill(getpid(), SIGTERM); };
+  const auto end = [] { kill(getpid(), SIGTERM); };
+  if (options->exit_on_device_failure) options->on_device_failure = end;
+  options->on_drain_request = end;
   options->graph_counts = GpuGraphCountsOf;
   const absl::StatusOr<int> served = Serve(*options, signals);
   if (served.ok()) return *served;

@@ -106,8 +106,17 @@ absl::StatusOr<v1::Session> Client::GetSession(const std::string& name, const Ca
 }
 
 absl::StatusOr<std::vector<v1::Session>> Client::ListSessions(const CallOptions& call) {
-  std::vector<v1::Session> sessions;
+  return AllPages(v1::ListSessionsRequest(), call);
+}
+
+absl::StatusOr<std::vector<v1::Session>> Client::ListAllSessions(const CallOptions& call) {
   v1::ListSessionsRequest request;
+  request.set_all(true);
+  return AllPages(std::move(request), call);
+}
+
+absl::StatusOr<std::vector<v1::Session>> Client::AllPages(v1::ListSessionsRequest request, const CallOptions& call) {
+  std::vector<v1::Session> sessions;
   request.set_page_size(kListPageSize);
   for (;;) {
     GDN_ASSIGN_OR_RETURN(v1::ListSessionsResponse page, Call(&Stub::ListSessions, request, call));
@@ -124,7 +133,16 @@ absl::StatusOr<std::vector<v1::Session>> Client::ListSessions(const CallOptions&
 absl::Status Client::DeleteSession(const std::string& name, const CallOptions& call) {
   v1::DeleteSessionRequest request;
   request.set_name(name);
+  return DeleteSession(request, call);
+}
+
+absl::Status Client::DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call) {
   return Call(&Stub::DeleteSession, request, call).status();
+}
+
+absl::StatusOr<v1::Session> Client::EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(v1::EvictSessionResponse response, Call(&Stub::EvictSession, request, call));
+  return std::move(*response.mutable_session());
 }
 
 absl::Status Client::ExportState(const v1::ExportStateRequest& request,
@@ -229,6 +247,16 @@ absl::StatusOr<v1::PrefetchSessionsResponse> Client::PrefetchSessions(const std:
 absl::StatusOr<v1::TraceCallsResponse> Client::TraceCalls(const v1::TraceCallsRequest& request,
                                                           const CallOptions& call) {
   return Call(&Stub::TraceCalls, request, call);
+}
+
+absl::StatusOr<std::string> Client::GetMetrics(const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(v1::GetMetricsResponse response, Call(&Stub::GetMetrics, v1::GetMetricsRequest(), call));
+  return std::move(*response.mutable_text());
+}
+
+absl::StatusOr<v1::DrainProgress> Client::Drain(const v1::DrainRequest& request, const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(v1::DrainResponse response, Call(&Stub::Drain, request, call));
+  return std::move(*response.mutable_progress());
 }
 
 absl::StatusOr<v1::PrefillResponse> Client::Prefill(const v1::PrefillRequest& request, const CallOptions& call) {

@@ -72,7 +72,12 @@ class Client {
   absl::StatusOr<v1::Session> GetSession(const std::string& name, const CallOptions& call = {});  // "sessions/ID"
   // All pages; the timeout is of each page.
   absl::StatusOr<std::vector<v1::Session>> ListSessions(const CallOptions& call = {});
+  // Of every caller, each with its owner; for admins.
+  absl::StatusOr<std::vector<v1::Session>> ListAllSessions(const CallOptions& call = {});
   absl::Status DeleteSession(const std::string& name, const CallOptions& call = {});
+  absl::Status DeleteSession(const v1::DeleteSessionRequest& request, const CallOptions& call = {});
+  // Its states leave the device; the next step brings them back.
+  absl::StatusOr<v1::Session> EvictSession(const v1::EvictSessionRequest& request, const CallOptions& call = {});
 
   // The state file, in pieces to `sink` in order, or as one string. Every piece's checksum is verified before `sink`
   // sees it. DATA_LOSS (INVALID_STATE_FILE) where pieces are damaged, missing, out of order or not as many bytes as
@@ -118,6 +123,11 @@ class Client {
   // Where the time of the caller's last steps went; and how many the server keeps.
   absl::StatusOr<v1::TraceCallsResponse> TraceCalls(const v1::TraceCallsRequest& request, const CallOptions& call = {});
 
+  // What /metrics answers; for admins.
+  absl::StatusOr<std::string> GetMetrics(const CallOptions& call = {});
+  // Begins the server's end; for admins. With request.wait a timeout is best InfiniteDuration.
+  absl::StatusOr<v1::DrainProgress> Drain(const v1::DrainRequest& request, const CallOptions& call = {});
+
   // Open a stream. Errors of the call itself appear on the stream.
   absl::StatusOr<PrefillStream> StreamPrefill(const CallOptions& call = {});
   absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});
@@ -130,6 +140,7 @@ class Client {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, const CallOptions& call);
+  absl::StatusOr<std::vector<v1::Session>> AllPages(v1::ListSessionsRequest request, const CallOptions& call);
 
   const std::shared_ptr<grpc::ChannelInterface> channel_;  // nullptr in tests with a stub of their own
   const std::unique_ptr<Stub> stub_;

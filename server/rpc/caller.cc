@@ -81,9 +81,13 @@ absl::Status CheckAdmin(const Caller& caller, std::string_view what) {
                    StrCat(what, " is for callers with the role admin"));
 }
 
-void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session) {
+void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session,
+           std::string_view owner) {
   if (service.audit == nullptr) return;
-  service.audit->Write(event, {{"subject", caller.subject}, {"peer", caller.peer}, {"session", session}});
+  const std::pair<std::string_view, std::string_view> subject("subject", caller.subject), peer("peer", caller.peer);
+  if (session.empty()) return service.audit->Write(event, {subject, peer});
+  if (owner.empty()) return service.audit->Write(event, {subject, peer, {"session", session}});
+  service.audit->Write(event, {subject, peer, {"session", session}, {"owner", owner}});
 }
 
 absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller) {
@@ -118,6 +122,7 @@ Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service
   caller.account = service.ledger.AccountOf(caller.principal, call.peer());
   if (!caller.subject.empty() && !caller.account->listed()) {
     service.ledger.List(caller.principal, /*weight=*/1);  // a subject shares as one, wherever it calls from
+    service.owners.Learn(caller.principal, caller.subject);
     caller.account = service.ledger.AccountOf(caller.principal, call.peer());
   }
   caller.trace = TraceOf(call);

@@ -46,8 +46,10 @@ absl::Status CheckAdmin(const Caller& caller, std::string_view what);
 // Answers a "traceparent" with the call's own, in the trailing metadata.
 Caller CallerOf(grpc::CallbackServerContext& call, const ServiceContext& service);
 
-// Who did what with which session: a line in the audit log, where callers have to log in.
-void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session);
+// Who did what with which session, and whose it is where it is not the caller's: a line in the audit log, where callers
+// have to log in. "": it was about none.
+void Audit(const ServiceContext& service, const Caller& caller, std::string_view event, std::string_view session,
+           std::string_view owner = "");
 
 // Whether a stream may go on: its token has not expired, and is still listed. The errors of Caller::allowed.
 absl::Status StillAllowed(grpc::CallbackServerContext& call, const ServiceContext& service, const Caller& caller);

@@ -1,5 +1,5 @@
-// The unary methods but for steps: a file of them each for models, sessions, their states, forks, drafts and traces;
-// and what requests that make sessions share.
+// The unary methods but for steps: a file of them each for models, sessions, their states, forks, drafts, traces and
+// admins; and what requests that make sessions share.
 //
 // Thread safety: free functions; `done` is called once, from any thread, maybe before the function returns. Requests
 // and responses must live until then.
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "gdn/v1/admin.pb.h"
 #include "gdn/v1/info.pb.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
@@ -65,6 +66,17 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
 void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,
                   v1::AcceptTokensResponse* response, CallDone done);
 
+// admin_calls.cc: what an admin may, beside what owners may.
+void EvictSession(const ServiceContext& context, const Caller& caller, const v1::EvictSessionRequest& request,
+                  v1::EvictSessionResponse* response, CallDone done);
+absl::Status GetMetrics(const ServiceContext& context, const Caller& caller, const v1::GetMetricsRequest& request,
+                        v1::GetMetricsResponse* response);
+// No transfer (OpenTransfers): the drain waits for those.
+void Drain(const ServiceContext& context, const Caller& caller, const v1::DrainRequest& request,
+           v1::DrainResponse* response, CallDone done);
+// How far the drain is, of a server that drains.
+void FillDrain(const ServiceContext& context, v1::DrainProgress* out);
+
 // trace_calls.cc
 absl::Status TraceCalls(const ServiceContext& context, const Caller& caller, const v1::TraceCallsRequest& request,
                         v1::TraceCallsResponse* response);
@@ -75,6 +87,8 @@ absl::StatusOr<const ServedModel*> FindModel(const ServiceContext& context, cons
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
                                                      std::string_view name);
 
+// Of a request that may name another's session (`subject`), which is for admins: PERMISSION_DENIED.
+absl::StatusOr<std::string> PrincipalFor(const ServiceContext& context, const Caller& caller, std::string_view subject);
 void FillSession(const ServiceContext& context, const Session& session, v1::Session* out);
 void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::RepeatedPtrField<v1::LayerState>* out);
 

@@ -108,6 +108,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
     quota->set_limit(use.limit);
     quota->set_used(use.used);
   }
+  if (context.drain.progress().begun()) FillDrain(context, response->mutable_drain());
   return absl::OkStatus();
 }
 

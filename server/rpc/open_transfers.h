@@ -26,6 +26,10 @@ class OpenTransfers {
               --open_;
             }};
   }
+  int open() const {
+    absl::MutexLock lock(&mu_);
+    return open_;
+  }
   // Whether none is open, at the latest after `timeout`.
   bool WaitForNone(absl::Duration timeout) {
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return open_ == 0; };
@@ -34,7 +38,7 @@ class OpenTransfers {
   }
 
  private:
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   int open_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -21,14 +21,26 @@
 
 namespace gdn {
 
-#define GDN_RPC_METHODS(X)                                                                                           \
-  X(GetServerInfo)                                                                                                   \
-  X(ListModels)                                                                                                      \
-  X(GetModel)                                                                                                        \
-  X(CreateSession) X(GetSession) X(ListSessions) X(DeleteSession) X(ForkSession) X(CheckpointSession)                \
-      X(RestoreCheckpoint) X(ListCheckpoints) X(DeleteCheckpoint) X(AcceptTokens) X(PrefetchSessions) X(ShareMemory) \
-          X(TraceCalls) X(Prefill) X(Decode) X(StreamPrefill) X(StreamDecode) X(ExportState) X(ImportState)          \
-              X(WatchState)
+#define GDN_RPC_METHODS(X) \
+  X(GetServerInfo)         \
+  X(ListModels)            \
+  X(GetModel)              \
+  X(CreateSession)         \
+  X(GetSession)            \
+  X(ListSessions)          \
+  X(DeleteSession)         \
+  X(ForkSession)           \
+  X(CheckpointSession)     \
+  X(RestoreCheckpoint)     \
+  X(ListCheckpoints)       \
+  X(DeleteCheckpoint)      \
+  X(AcceptTokens)          \
+  X(PrefetchSessions)      \
+  X(EvictSession)          \
+  X(ShareMemory)           \
+  X(TraceCalls)            \
+  X(GetMetrics)            \
+  X(Drain) X(Prefill) X(Decode) X(StreamPrefill) X(StreamDecode) X(ExportState) X(ImportState) X(WatchState)
 
 enum class RpcMethod {
 #define GDN_ENUMERATOR(Name) k##Name,

@@ -48,11 +48,12 @@ using GdnServiceMethods = WithMethods<
     Gdn::WithCallbackMethod_ListSessions, Gdn::WithCallbackMethod_DeleteSession, Gdn::WithCallbackMethod_ForkSession,
     Gdn::WithCallbackMethod_CheckpointSession, Gdn::WithCallbackMethod_RestoreCheckpoint,
     Gdn::WithCallbackMethod_ListCheckpoints, Gdn::WithCallbackMethod_DeleteCheckpoint,
-    Gdn::WithCallbackMethod_AcceptTokens, Gdn::WithCallbackMethod_PrefetchSessions, Gdn::WithCallbackMethod_ShareMemory,
-    Gdn::WithCallbackMethod_TraceCalls, Gdn::WithRawCallbackMethod_Prefill, Gdn::WithRawCallbackMethod_Decode,
-    Gdn::WithRawCallbackMethod_StreamPrefill, Gdn::WithRawCallbackMethod_StreamDecode,
-    Gdn::WithRawCallbackMethod_ExportState, Gdn::WithRawCallbackMethod_ImportState,
-    Gdn::WithRawCallbackMethod_WatchState>::Type;
+    Gdn::WithCallbackMethod_AcceptTokens, Gdn::WithCallbackMethod_PrefetchSessions,
+    Gdn::WithCallbackMethod_EvictSession, Gdn::WithCallbackMethod_ShareMemory, Gdn::WithCallbackMethod_TraceCalls,
+    Gdn::WithCallbackMethod_GetMetrics, Gdn::WithCallbackMethod_Drain, Gdn::WithRawCallbackMethod_Prefill,
+    Gdn::WithRawCallbackMethod_Decode, Gdn::WithRawCallbackMethod_StreamPrefill,
+    Gdn::WithRawCallbackMethod_StreamDecode, Gdn::WithRawCallbackMethod_ExportState,
+    Gdn::WithRawCallbackMethod_ImportState, Gdn::WithRawCallbackMethod_WatchState>::Type;
 
 // The sessions that a call has made under ids that its reply alone tells.
 std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
@@ -81,6 +82,10 @@ constexpr std::string_view AuditedAs(const v1::DeleteSessionRequest& /*request*/
 constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*request*/) { return "session_restored"; }
 constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }
 constexpr std::string_view AuditedAs(const v1::DeleteCheckpointRequest& /*request*/) { return "checkpoint_ended"; }
+constexpr std::string_view AuditedAs(const v1::EvictSessionRequest& /*request*/) { return "session_evicted"; }
+constexpr std::string_view AuditedAs(const v1::GetMetricsRequest& /*request*/) { return "metrics_read"; }
+std::string_view AuditedAs(const v1::ListSessionsRequest& request) { return request.all() ? "sessions_listed" : ""; }
+std::string_view AuditedAs(const v1::TraceCallsRequest& request) { return request.has_keep() ? "tracing_set" : ""; }
 
 std::vector<std::string> MadeSessions(const v1::CreateSessionResponse& response) { return {response.session().name()}; }
 std::vector<std::string> MadeSessions(const v1::ForkSessionResponse& response) {
@@ -92,6 +97,13 @@ std::vector<std::string> MadeSessions(const v1::ForkSessionResponse& response) {
 template <typename Request>
 std::string NamedIn(const Request& request) {
   if constexpr (requires { request.name(); }) return request.name();
+  return "";
+}
+
+// The owner that an admin names; "": the caller's own.
+template <typename Request>
+std::string OwnerIn(const Request& request) {
+  if constexpr (requires { request.subject(); }) return request.subject();
   return "";
 }
 
@@ -162,8 +174,13 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(RestoreCheckpoint)
   GDN_ANSWERED_METHOD(AcceptTokens)
   GDN_ANSWERED_METHOD(PrefetchSessions)
+  GDN_ANSWERED_METHOD(EvictSession)
   GDN_ANSWERED_METHOD(TraceCalls)
+  GDN_ANSWERED_METHOD(GetMetrics)
 #undef GDN_ANSWERED_METHOD
+  Unary* Drain(Call* call, const v1::DrainRequest* request, v1::DrainResponse* response) override {
+    return Answer(RpcMethod::kDrain, call, request, response, gdn::Drain, /*open=*/nullptr);
+  }
   Unary* CreateSession(Call* call, const v1::CreateSessionRequest* request,
                        v1::CreateSessionResponse* response) override {
     return new MakingReactor(context_, RpcMethod::kCreateSession, call, request, response, gdn::CreateSession);
@@ -198,6 +215,12 @@ class GdnService final : public GdnServiceMethods {
   template <typename Request, typename Response>
   Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
                 void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone)) {
+    return Answer(rpc, call, request, response, method, context_.transfers.Begin());
+  }
+  template <typename Request, typename Response>
+  Unary* Answer(RpcMethod rpc, Call* call, const Request* request, Response* response,
+                void (*method)(const ServiceContext&, const Caller&, const Request&, Response*, CallDone),
+                std::shared_ptr<void> open) {
     const RpcMeter meter(context_.stats, rpc);
     Unary* reactor = call->DefaultReactor();
     const Caller caller = CallerOf(*call, context_);
@@ -207,15 +230,15 @@ class GdnService final : public GdnServiceMethods {
       reactor->Finish(ToGrpcStatus(charge.status()));
       return reactor;
     }
-    method(context_, caller, *request, response,
-           [this, meter, reactor, caller, name = NamedIn(*request), event = AuditedAs(*request),
-            open = context_.transfers.Begin(),
-            held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
-             held->Release();
-             if (status.ok() && !event.empty()) Audit(context_, caller, event, name);
-             meter.End(status);
-             reactor->Finish(ToGrpcStatus(status));
-           });
+    method(
+        context_, caller, *request, response,
+        [this, meter, reactor, caller, name = NamedIn(*request), owner = OwnerIn(*request), event = AuditedAs(*request),
+         open = std::move(open), held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
+          held->Release();
+          if (status.ok() && !event.empty()) Audit(context_, caller, event, name, owner);
+          meter.End(status);
+          reactor->Finish(ToGrpcStatus(status));
+        });
     return reactor;
   }
   template <typename Request, typename Response>
@@ -225,6 +248,9 @@ class GdnService final : public GdnServiceMethods {
     Unary* reactor = call->DefaultReactor();
     const Caller caller = CallerOf(*call, context_);
     const absl::Status status = caller.allowed.ok() ? method(context_, caller, *request, response) : caller.allowed;
+    if (const std::string_view event = AuditedAs(*request); status.ok() && !event.empty()) {
+      Audit(context_, caller, event, NamedIn(*request));
+    }
     meter.End(status);
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
@@ -303,13 +329,18 @@ void RpcServer::ReportDegraded() { server_->GetHealthCheckService()->SetServingS
 
 void RpcServer::ReportNotServing() { server_->GetHealthCheckService()->SetServingStatus(false); }
 
-bool RpcServer::Stop(absl::Duration timeout) {
+bool RpcServer::Stop(absl::Duration timeout, const std::function<void()>& before_closing) {
   if (server_ == nullptr) return true;
   const SteadyTime end = SteadyNow() + timeout;
   server_->GetHealthCheckService()->SetServingStatus(false);
   const bool drained = context_.engines.Drain(timeout);
   context_.shared_regions.Drain();
   const bool moved = context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));
+  if (before_closing) {
+    before_closing();
+    context_.transfers.WaitForNone(std::max(end - SteadyNow(), absl::ZeroDuration()));  // that have begun meanwhile
+  }
+  context_.drain.End();
   server_->Shutdown(
       absl::ToChronoTime(absl::Now() + std::clamp(end - SteadyNow(), absl::ZeroDuration(), kStreamGrace)));
   // Calls whose step a driver does not give back end never; what is not theirs is to be made durable all the same.

@@ -7,6 +7,7 @@
 //   server->Stop(absl::Seconds(30));
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,8 +48,9 @@ class RpcServer {
   void ReportDegraded();
   static constexpr const char* kDevicesHealth = "devices";
   // Health turns NOT_SERVING and new steps are refused; accepted ones, exports and imports under way and the like may
-  // take until `timeout`. True where all of them ended.
-  bool Stop(absl::Duration timeout);
+  // take until `timeout`. Then `before_closing` is called, while calls that do not step are still answered, and the
+  // connections end. True where all that was under way ended.
+  bool Stop(absl::Duration timeout, const std::function<void()>& before_closing = nullptr);
   // After Stop: whether calls do not even end when they are cancelled, as on a device that hangs. They go on using the
   // context.
   bool has_stuck_calls() const { return stuck_; }

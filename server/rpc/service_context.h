@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,12 @@
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
 #include "server/model/served_model.h"
+#include "server/rpc/drain_state.h"
 #include "server/rpc/open_transfers.h"
 #include "server/rpc/principals.h"
 #include "server/rpc/refusal_pause.h"
 #include "server/rpc/rpc_stats.h"
+#include "server/rpc/session_owners.h"
 #include "server/security/audit.h"
 #include "server/security/authenticator.h"
 #include "server/session/checkpointer.h"
@@ -45,6 +48,10 @@ struct ServiceContext {
   const Principals& principals;
   const Authenticator* authenticator = nullptr;  // nullptr: everybody is served
   AuditLog* audit = nullptr;                     // where there are logins
+  SessionOwners& owners;
+  DrainState& drain;
+  std::function<void()> begin_drain = nullptr;          // as a SIGTERM does, soon; nullptr: nobody would
+  std::function<std::string()> metrics_text = nullptr;  // what /metrics answers
   OpenTransfers& transfers;
   RefusalPauses& refusals;
   CallTracer& tracer;

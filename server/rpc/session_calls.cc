@@ -22,6 +22,7 @@ using google::protobuf::util::TimeUtil;
 constexpr int32_t kDefaultPageSize = 50;
 constexpr int32_t kMaxPageSize = 1000;
 constexpr std::string_view kPageTokenPrefix = "after:";
+constexpr std::string_view kPageTokenPrefixOfAll = "all-after:";  // then the principal, '/' and the id
 
 v1::InputKind ToProto(InputKind kind) {
   switch (kind) {
@@ -70,6 +71,34 @@ v1::StateTier TierOf(const ServiceContext& context, const Session& session) {
   if (place == "disk") return v1::STATE_TIER_DISK;
   if (place == "redis") return v1::STATE_TIER_REDIS;
   return v1::STATE_TIER_UNSPECIFIED;  // on its way
+}
+
+// The last session of a page.
+struct SessionPlace {
+  std::string principal = {};  // of a page of all
+  std::string id = {};
+};
+
+absl::StatusOr<SessionPlace> ReadPageToken(const v1::ListSessionsRequest& request) {
+  std::string_view token = request.page_token();
+  if (token.empty()) return SessionPlace();
+  const std::string_view prefix = request.all() ? kPageTokenPrefixOfAll : kPageTokenPrefix;
+  const bool has_prefix = token.substr(0, prefix.size()) == prefix;
+  if (has_prefix) token.remove_prefix(prefix.size());
+  const size_t slash = request.all() ? token.find('/') : 0;
+  const bool is_whole = has_prefix && slash != std::string_view::npos;
+  const std::string_view id = !is_whole ? "" : request.all() ? token.substr(slash + 1) : token;
+  if (id.empty() || !CheckSessionId(id).ok()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidPageToken,
+                     "page_token is not one that ListSessions returned; send next_page_token unchanged, with the same "
+                     "`all`, or none");
+  }
+  return SessionPlace{.principal = std::string(token.substr(0, slash)), .id = std::string(id)};
+}
+
+std::string WritePageToken(const v1::ListSessionsRequest& request, const Session& last) {
+  if (request.all()) return StrCat(kPageTokenPrefixOfAll, last.principal(), "/", last.id());
+  return StrCat(kPageTokenPrefix, last.id());
 }
 
 // Puts the image's states (its layers may be none) on the device for a session in the making, publishes it and fills
@@ -229,39 +258,46 @@ absl::Status GetSession(const ServiceContext& context, const Caller& caller, con
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> PrincipalFor(const ServiceContext& context, const Caller& caller,
+                                         std::string_view subject) {
+  if (subject.empty()) return caller.principal;
+  GDN_RETURN_IF_ERROR(CheckAdmin(caller, "the session of another subject"));
+  return context.owners.PrincipalOf(subject);
+}
+
 absl::Status ListSessions(const ServiceContext& context, const Caller& caller, const v1::ListSessionsRequest& request,
                           v1::ListSessionsResponse* response) {
+  if (request.all()) GDN_RETURN_IF_ERROR(CheckAdmin(caller, "all, for every caller's sessions,"));
   if (request.page_size() < 0) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      StrCat("page_size is ", request.page_size(), ", expected 0 (default) .. ", kMaxPageSize),
                      {{"field", "page_size"}});
   }
-  std::string_view after = request.page_token();
-  if (!after.empty()) {
-    const bool has_prefix = after.substr(0, kPageTokenPrefix.size()) == kPageTokenPrefix;
-    after.remove_prefix(has_prefix ? kPageTokenPrefix.size() : 0);
-    if (!has_prefix || after.empty() || !CheckSessionId(after).ok()) {
-      return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidPageToken,
-                       "page_token is not one that ListSessions returned; send next_page_token unchanged, or none");
-    }
-  }
+  GDN_ASSIGN_OR_RETURN(const SessionPlace after, ReadPageToken(request));
   const int32_t wanted = request.page_size() == 0 ? kDefaultPageSize : std::min(request.page_size(), kMaxPageSize);
   // One more than the page tells whether there is another.
-  const auto sessions = context.sessions.List(caller.principal, std::string(after), static_cast<size_t>(wanted) + 1);
+  const size_t limit = static_cast<size_t>(wanted) + 1;
+  const auto sessions = request.all() ? context.sessions.ListAll({after.principal, after.id}, limit)
+                                      : context.sessions.List(caller.principal, after.id, limit);
+  if (request.all()) context.owners.LearnListed(*context.authenticator);
   const size_t shown = std::min(sessions.size(), static_cast<size_t>(wanted));
-  for (size_t i = 0; i < shown; ++i) FillSession(context, *sessions[i], response->add_sessions());
-  if (sessions.size() > shown) {
-    response->set_next_page_token(StrCat(kPageTokenPrefix, sessions[shown - 1]->id()));
+  for (size_t i = 0; i < shown; ++i) {
+    v1::Session* const out = response->add_sessions();
+    FillSession(context, *sessions[i], out);
+    if (request.all()) out->set_owner(context.owners.OwnerOf(sessions[i]->principal()));
   }
+  if (sessions.size() > shown) response->set_next_page_token(WritePageToken(request, *sessions[shown - 1]));
   return absl::OkStatus();
 }
 
 void DeleteSession(const ServiceContext& context, const Caller& caller, const v1::DeleteSessionRequest& request,
                    v1::DeleteSessionResponse* /*response*/, CallDone done) {
+  const absl::StatusOr<std::string> principal = PrincipalFor(context, caller, request.subject());
+  if (!principal.ok()) return done(principal.status());
   const absl::StatusOr<std::string_view> id = ParseSessionName(request.name());
   if (!id.ok()) return done(id.status());
   const std::string owned(*id);
-  context.sessions.Delete(caller.principal, owned,
+  context.sessions.Delete(*principal, owned,
                           [id = owned, trace = caller.trace, done = std::move(done)](absl::Status status) {
                             if (status.ok()) spdlog::info("session deleted id={}{}", id, TraceForLog(trace));
                             done(std::move(status));

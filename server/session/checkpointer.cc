@@ -318,11 +318,17 @@ void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, 
   }
 }
 
-int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions, absl::Duration timeout) {
+int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions, absl::Duration timeout,
+                                    CheckpointProgress progress) {
   struct Final {
     absl::Mutex mu;
+    size_t all = 0;
     size_t left = 0;
     int64_t failures = 0;
+    CheckpointProgress progress;
+    void Tell() const {
+      if (progress) progress(static_cast<int64_t>(all), static_cast<int64_t>(all - left) - failures, failures);
+    }
   };
   last_ones_ = true;
   std::vector<std::shared_ptr<Session>> moved;
@@ -330,7 +336,9 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
     if (session->undurable().any && session->CheckAlive().ok()) moved.push_back(session);
   }
   const auto final = std::make_shared<Final>();  // answers may come when nobody waits any more
-  final->left = moved.size();
+  final->all = final->left = moved.size();
+  final->progress = std::move(progress);
+  final->Tell();
   // Those that calls still use come last: what waits for them has no part in the memory for copies.
   std::stable_partition(moved.begin(), moved.end(), [](const auto& session) { return session->gate().pins() == 0; });
   for (const auto& session : moved) {
@@ -343,6 +351,7 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
       absl::MutexLock lock(&final->mu);
       final->failures += failed;
       --final->left;
+      final->Tell();
     });
   }
   const auto all = [final] { return final->left == 0; };

@@ -116,9 +116,12 @@ class Checkpointer {
   // By the policy: after a step, and for all sessions now and then.
   void NoteProgress(const std::shared_ptr<Session>& session);
   void Sweep(const std::vector<std::shared_ptr<Session>>& sessions, SteadyTime now);
-  // Makes all of them durable as they are, and waits for it, at most so long. How many are not.
+  // Makes all of them durable as they are, and waits for it, at most so long. How many are not. `progress` is told how
+  // many there are, and of those are durable and could not be made so: at first, and after each, one call at a time,
+  // perhaps when nobody waits any more.
+  using CheckpointProgress = std::function<void(int64_t all, int64_t durable, int64_t failed)>;
   int64_t CheckpointAll(const std::vector<std::shared_ptr<Session>>& sessions,
-                        absl::Duration timeout = absl::InfiniteDuration());
+                        absl::Duration timeout = absl::InfiniteDuration(), CheckpointProgress progress = nullptr);
 
   const CheckpointPolicy& policy() const { return policy_; }
   int64_t made() const { return made_; }

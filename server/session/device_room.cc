@@ -328,17 +328,30 @@ void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Room
                std::string(why.message()));
 }
 
-absl::Status DeviceRoom::Evict(SessionLease& lease) {
+absl::Status DeviceRoom::Evict(SessionLease& lease, size_t fastest) {
   const std::shared_ptr<Session> session = lease.session();
   const ByteCharge copy = ChargeCopy(*session);
   GDN_ASSIGN_OR_RETURN(const SessionImagePtr image, options_.copier.CopyOut(lease, /*known=*/{}));
-  GDN_RETURN_IF_ERROR(options_.tiers.Park(session->key(), image));
+  GDN_RETURN_IF_ERROR(options_.tiers.ParkFrom(fastest, session->key(), image));
   const std::string place = options_.tiers.PlaceOf(session->key());
   if (place != "host") session->NoteDurable(lease.changes(), lease.counts(), session->Now());
   lease.Unload();
   Forget(*session);
   evictions_.fetch_add(1, std::memory_order_relaxed);
   evicted_bytes_.fetch_add(image->bytes(), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceRoom::SendDown(SessionLease& lease, size_t fastest) {
+  if (lease.resident()) return Evict(lease, fastest);
+  const std::shared_ptr<Session> session = lease.session();
+  // What a durable tier has may be of an older epoch than the session; what host memory has is all of it.
+  const bool was_in_host = options_.tiers.PlaceOf(session->key()) == "host";
+  const ByteCharge copy = ChargeCopy(*session);
+  GDN_RETURN_IF_ERROR(options_.tiers.Lower(fastest, session->key()));
+  if (was_in_host && options_.tiers.PlaceOf(session->key()) != "host") {
+    session->NoteDurable(lease.changes(), lease.counts(), session->Now());
+  }
   return absl::OkStatus();
 }
 

@@ -7,8 +7,8 @@
 // Of the account that holds most for its share of the device, where one holds more than that, the least recently used
 // session goes first; one that is pinned or locked is never moved. One that no lower tier takes (it is too large, its
 // folder cannot be written) lets the next one go, and for a while others are tried before it.
-// Thread safety: all methods from any thread, but those that move sessions (Advance, EvictAhead), which block on tiers
-// and are for one thread at a time (Residency's). Ownership: what the options name must outlive it.
+// Thread safety: all methods from any thread, but those that make room (Advance, EvictAhead), which block on tiers and
+// are for one thread at a time (Residency's). Ownership: what the options name must outlive it.
 //
 //   room.Track(session);
 //   RoomEffort effort;
@@ -112,6 +112,10 @@ class DeviceRoom {
   // UNAVAILABLE (TIER_UNAVAILABLE: tier) where a tier that is needed cannot be written, DEVICE_FAILED. None says whose
   // session could not be moved.
   absl::StatusOr<RoomProgress> Advance(const RoomRequest& request, RoomEffort& effort, RoomClaims* claims);
+  // Sends the session of the lease down to the tier `fastest` of the stack or a slower one, from the device or from a
+  // faster tier; one that is there stays. Errors of TierStack::Park and TierStack::Fetch, DEVICE_FAILED; the session is
+  // where it was then. Any thread.
+  absl::Status SendDown(SessionLease& lease, size_t fastest);
   // Whether so little is left on all devices that sessions which nobody uses had better go before somebody needs it.
   bool WantsAhead() const;
   // Moves one that was not used for a while. False where there is none.
@@ -178,7 +182,7 @@ class DeviceRoom {
   // Moves the first that can be moved, of those not used since. NOT_FOUND where none can be now, and the device's
   // error.
   absl::Status EvictOne(RoomEffort& effort, SteadyTime unused_since = SteadyTime::InfiniteFuture());
-  absl::Status Evict(SessionLease& lease);
+  absl::Status Evict(SessionLease& lease, size_t fastest = 0);
   std::vector<Candidate> Candidates(const RoomEffort& effort, SteadyTime unused_since);
   void NoteStuck(const Session& session, const absl::Status& why, RoomEffort& effort);
 

@@ -152,6 +152,20 @@ std::vector<std::shared_ptr<Session>> SessionManager::List(const std::string& pr
   return listed;
 }
 
+std::vector<std::shared_ptr<Session>> SessionManager::ListAll(const Key& after, size_t limit) const {
+  std::vector<std::shared_ptr<Session>> listed;
+  Key last = after;
+  while (true) {
+    absl::MutexLock lock(&mu_);
+    auto it = sessions_.upper_bound(last);
+    for (int i = 0; i < kListedAtOnce && it != sessions_.end() && listed.size() < limit; ++i, ++it) {
+      if (it->second.phase == Phase::kPublished) listed.push_back(it->second.session);
+    }
+    if (it == sessions_.end() || listed.size() == limit) return listed;
+    last = std::prev(it)->first;
+  }
+}
+
 std::vector<std::shared_ptr<Session>> SessionManager::All() const {
   std::vector<std::shared_ptr<Session>> sessions;
   Key last;  // of those seen

@@ -99,6 +99,8 @@ class SessionManager {
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
                                              size_t limit) const;
+  // At most `limit` sessions of all principals after this one of (principal, id), ascending by principal and id.
+  std::vector<std::shared_ptr<Session>> ListAll(const std::pair<std::string, std::string>& after, size_t limit) const;
   // Of all principals, but perhaps for some that are made or end meanwhile: calls are let in between.
   std::vector<std::shared_ptr<Session>> All() const;
 

@@ -196,6 +196,12 @@ absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
   return absl::OkStatus();
 }
 
+void StateService::MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress) {
+  housekeeper_ = nullptr;  // nothing new
+  if (tiers_->durable() == nullptr) return;
+  static_cast<void>(checkpointer_->CheckpointAll(sessions_->All(), timeout, std::move(progress)));
+}
+
 bool StateService::Drain(absl::Duration timeout) {
   housekeeper_ = nullptr;  // nothing new
   if (tiers_->durable() == nullptr) return true;

@@ -57,6 +57,9 @@ class StateService {
   // A random secret for principals' names (server/rpc/principals.h): kept on the disk, else in Redis, else nowhere.
   absl::StatusOr<std::string> KeepSecret();
   void StopWatching() { store_watch_ = nullptr; }
+  // Makes sessions durable as they are, where there is a durable tier, while calls that do not step may come; a part of
+  // Drain's work, of which that is then spared.
+  void MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
   // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step
   // may run any more. False where a session could not be made durable, or not before the time was over.
   bool Drain(absl::Duration timeout);

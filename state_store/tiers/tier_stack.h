@@ -21,6 +21,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -52,6 +53,14 @@ class TierStack {
   // then, and what was parked is parked. An image without its bases (LayerImage::has_base) goes to durable(), whose
   // KnownBases() it was made for, or nowhere.
   absl::Status Park(const StateKey& key, const SessionImagePtr& image);
+  // As Park, for a state that is to leave the device for the tier `fastest` (a number of NumberFrom) or a slower one.
+  absl::Status ParkFrom(size_t fastest, const StateKey& key, const SessionImagePtr& image);
+  // A parked state goes down to the tier `fastest` or a slower one, unless it is there. Errors of Fetch and Park; it
+  // stays where it was then.
+  absl::Status Lower(size_t fastest, const StateKey& key);
+  // The fastest tier that is not faster than one of this name ("host", "disk", "redis") is, whether there is such a one
+  // or not; nullopt where all are.
+  std::optional<size_t> NumberFrom(std::string_view name) const;
   // OK where a tier may take a state now; else why all of them are left alone for a while, which names no session.
   absl::Status TakesStates() const { return TakesStatesFrom(0); }
   // Says that a parked state, or a named checkpoint, is in a durable tier, as found by its List. Where two tiers have a

@@ -3,47 +3,26 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
-#include <openssl/sha.h>
 
 #include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <spdlog/logger.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
-
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cpp/client.h"
 #include "client/cpp/client_tls.h"
+#include "tests/integration/captured_log.h"
 #include "tests/integration/service_helpers.h"
-#include "tests/integration/token_feed.h"
+#include "tests/integration/token_logins.h"
 #include "tests/support/certificates.h"
 #include "tests/support/http_client.h"
-#include "tests/support/temp_folder.h"
 
 namespace gdn {
 namespace {
-
-constexpr char kAlice[] = "Bearer alice-token";
-constexpr char kBob[] = "Bearer bob-token";
-constexpr char kRoot[] = "Bearer root-token";
-
-std::string Entry(const std::string& subject, const std::string& token, const std::string& roles = "\"user\"",
-                  const std::string& expires = "") {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), digest);
-  const std::string sha256 = absl::BytesToHexString({reinterpret_cast<const char*>(digest), sizeof(digest)});
-  const std::string end = expires.empty() ? "" : absl::StrCat(R"(, "expires": ")", expires, "\"");
-  return absl::StrCat(R"({"subject": ")", subject, R"(", "roles": [)", roles, R"(], "tokens": [{"sha256": ")", sha256,
-                      "\"", end, "}]}");
-}
 
 // What came of a call, whatever its method is.
 struct Answer {
@@ -94,22 +73,7 @@ Answer Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& me
   return answer;
 }
 
-class Authentication : public ::testing::Test {
- protected:
-  Authentication() { WriteTokens(); }
-
-  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  void WriteTokens(const std::string& alice = "alice-token", const std::string& more = "") const {
-    WriteFile(path("tokens.json"),
-              absl::StrCat(R"({"subjects": [)", Entry("alice", alice), ",", Entry("bob", "bob-token"), ",",
-                           Entry("root", "root-token", "\"admin\""), ",", Entry("nobody", "nobody-token", ""), ",",
-                           Entry("late", "late-token", "\"user\"", "2020-01-01T00:00:00Z"), more, "]}"));
-  }
-  GdnServerOptions Options() const { return {.security = {.tokens_file = path("tokens.json")}}; }
-
-  const TempFolder folder_;
-  const TokenFeed feed_ = TokenFeed::Operator(1);
-};
+class Authentication : public TokenLogins {};
 
 std::vector<std::string> Methods() {
   std::vector<std::string> names;
@@ -149,6 +113,7 @@ std::map<std::string, std::string> RequestsFor(const TokenFeed& feed, const std:
   };
   named("GetSession", v1::GetSessionRequest());
   named("DeleteSession", v1::DeleteSessionRequest());
+  named("EvictSession", v1::EvictSessionRequest());
   named("ExportState", v1::ExportStateRequest());
   named("CheckpointSession", v1::CheckpointSessionRequest());
   named("RestoreCheckpoint", v1::RestoreCheckpointRequest());
@@ -181,8 +146,8 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   const std::string before = alice.State("mine");
 
   // Those that take no session, or make one.
-  const std::set<std::string> others = {"GetServerInfo", "ListModels",  "GetModel",    "CreateSession",
-                                        "ListSessions",  "ImportState", "ShareMemory", "TraceCalls"};
+  const std::set<std::string> others = {"GetServerInfo", "ListModels",  "GetModel",   "CreateSession", "ListSessions",
+                                        "ImportState",   "ShareMemory", "TraceCalls", "GetMetrics",    "Drain"};
   const auto mine = RequestsFor(feed_, "mine"), none = RequestsFor(feed_, "none");
   for (const std::string& method : Methods()) {
     if (others.count(method) > 0) continue;
@@ -292,21 +257,6 @@ TEST_F(Authentication, TheStatusPageIsForAdmins) {
   EXPECT_EQ(status_of("/statusz", kRoot), 200);
   EXPECT_EQ(status_of("/metrics", ""), 200) << "which names nobody";
 }
-
-// The process's log in a string, for as long as it lives.
-class CapturedLog {
- public:
-  CapturedLog() {
-    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("captured", std::move(sink)));
-  }
-  ~CapturedLog() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
-  std::ostringstream text_;
-};
 
 TEST_F(Authentication, WhoDidWhatIsInTheAuditLogAndNoTokenIs) {
   const CapturedLog log;

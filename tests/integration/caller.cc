@@ -78,8 +78,35 @@ Outcome<v1::ListSessionsResponse> Caller::List(int page_size, const std::string&
   return Call(*this, &Stub::ListSessions, request);
 }
 
-Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id) const {
-  return Call(*this, &Stub::DeleteSession, Naming<v1::DeleteSessionRequest>(id));
+Outcome<v1::ListSessionsResponse> Caller::ListAll(int page_size, const std::string& page_token) const {
+  v1::ListSessionsRequest request;
+  request.set_page_size(page_size);
+  request.set_page_token(page_token);
+  request.set_all(true);
+  return Call(*this, &Stub::ListSessions, request);
+}
+
+Outcome<v1::DeleteSessionResponse> Caller::Delete(const std::string& id, const std::string& subject) const {
+  auto request = Naming<v1::DeleteSessionRequest>(id);
+  request.set_subject(subject);
+  return Call(*this, &Stub::DeleteSession, request);
+}
+
+Outcome<v1::Session> Caller::Evict(const std::string& id, v1::StateTier tier, const std::string& subject) const {
+  auto request = Naming<v1::EvictSessionRequest>(id);
+  request.set_tier(tier);
+  request.set_subject(subject);
+  return FieldOf(Call(*this, &Stub::EvictSession, request), &v1::EvictSessionResponse::session);
+}
+
+Outcome<v1::GetMetricsResponse> Caller::Metrics() const {
+  return Call(*this, &Stub::GetMetrics, v1::GetMetricsRequest());
+}
+
+Outcome<v1::DrainProgress> Caller::Drain(bool wait) const {
+  v1::DrainRequest request;
+  request.set_wait(wait);
+  return FieldOf(Call(*this, &Stub::Drain, request), &v1::DrainResponse::progress);
 }
 
 Outcome<v1::GetServerInfoResponse> Caller::Info() const {

@@ -150,7 +150,13 @@ class Caller {
   Outcome<v1::Session> CreateOperator(const std::string& id, const v1::OperatorSpec& spec) const;
   Outcome<v1::Session> Get(const std::string& id) const;
   Outcome<v1::ListSessionsResponse> List(int page_size, const std::string& page_token = "") const;
-  Outcome<v1::DeleteSessionResponse> Delete(const std::string& id) const;
+  // Of every caller.
+  Outcome<v1::ListSessionsResponse> ListAll(int page_size, const std::string& page_token = "") const;
+  Outcome<v1::DeleteSessionResponse> Delete(const std::string& id, const std::string& subject = "") const;
+  Outcome<v1::Session> Evict(const std::string& id, v1::StateTier tier = v1::STATE_TIER_UNSPECIFIED,
+                             const std::string& subject = "") const;
+  Outcome<v1::GetMetricsResponse> Metrics() const;
+  Outcome<v1::DrainProgress> Drain(bool wait) const;
   Outcome<v1::GetServerInfoResponse> Info() const;
   Outcome<v1::PrefillResponse> Prefill(const v1::PrefillRequest& request) const;
   Outcome<v1::PrefillResponse> Prefill(grpc::ClientContext& context, const v1::PrefillRequest& request) const;

@@ -12,13 +12,14 @@
 namespace gdn {
 
 std::vector<Command> InfoCommands();       // info, models
-std::vector<Command> SessionCommands();    // sessions, sessions create | show | delete
+std::vector<Command> SessionCommands();    // sessions list | create | show | delete | evict
 std::vector<Command> StepCommands();       // prefill, decode
 std::vector<Command> StateCommands();      // state export | import | .., checkpoints, sessions prefetch
 std::vector<Command> StateViewCommands();  // state inspect | watch
 std::vector<Command> ReplayCommands();     // replay
 std::vector<Command> TraceCommands();      // trace
 std::vector<Command> TopCommands();        // top
+std::vector<Command> AdminCommands();      // metrics, drain
 std::vector<Command> TokenCommands();      // token new
 std::vector<Command> HealthCommands();     // health
 std::vector<Command> DoctorCommands();     // doctor

@@ -67,6 +67,21 @@ absl::Status PrintSession(const v1::Session& session) {
   return absl::OkStatus();
 }
 
+std::string FormatTier(v1::StateTier tier) {
+  switch (tier) {
+    case v1::STATE_TIER_DEVICE:
+      return "device";
+    case v1::STATE_TIER_HOST:
+      return "host";
+    case v1::STATE_TIER_DISK:
+      return "disk";
+    case v1::STATE_TIER_REDIS:
+      return "redis";
+    default:
+      return "-";
+  }
+}
+
 std::string FormatTimestamp(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(time.seconds()), absl::UTCTimeZone());
 }

@@ -1,8 +1,9 @@
-// gdnctl sessions: list, create, show, delete.
+// gdnctl sessions: list, create, show, delete, evict.
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
 
@@ -10,22 +11,34 @@ ABSL_FLAG(std::string, model, "", "Model, by name.");
 ABSL_FLAG(std::vector<std::string>, operator, {},
           "An operator session instead of a model: H,HV,K,V or H,HV,K,V,LAYERS.");
 ABSL_FLAG(std::string, id, "", "Id of the new session; the server makes one where it is empty.");
+ABSL_FLAG(
+    bool, all, false,
+    "Sessions: every caller's, with whose they are (for admins). Checkpoints: those of all the caller's sessions.");
+ABSL_FLAG(std::string, tier, "",
+          "The fastest tier that may have the states: host, disk or redis; empty: the fastest with room.");
+ABSL_DECLARE_FLAG(std::string, subject);
 ABSL_FLAG(std::string, affinity, "", "Routing key; sessions decoded in one call share one.");
 
 namespace gdn {
 namespace {
 
 absl::StatusOr<int> RunList(const std::vector<std::string>&) {
-  GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> sessions, ConnectByFlags()->ListSessions());
+  const bool of_all = absl::GetFlag(FLAGS_all);
+  const auto client = ConnectByFlags();
+  GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> sessions,
+                       of_all ? client->ListAllSessions() : client->ListSessions());
   v1::ListSessionsResponse all;
   all.mutable_sessions()->Add(sessions.begin(), sessions.end());
   return Show(all, [&] {
-    absl::PrintF("%-44s %-32s %10s %12s  %s\n", "session", "of", "tokens", "state", "created");
+    if (of_all) absl::PrintF("%-32s ", "owner");
+    absl::PrintF("%-44s %-32s %10s %12s  %-7s %s\n", "session", "of", "tokens", "state", "tier", "created");
     for (const v1::Session& session : sessions) {
       int64_t tokens = 0;  // layers of a sequence may be apart by a step
       for (const v1::LayerState& layer : session.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
-      absl::PrintF("%-44s %-32s %10d %12s  %s\n", session.name(), FormatSpec(session), tokens,
-                   FormatBytes(session.state_bytes()), FormatTimestamp(session.create_time()));
+      if (of_all) absl::PrintF("%-32s ", session.owner());
+      absl::PrintF("%-44s %-32s %10d %12s  %-7s %s\n", session.name(), FormatSpec(session), tokens,
+                   FormatBytes(session.state_bytes()), FormatTier(session.tier()),
+                   FormatTimestamp(session.create_time()));
     }
   });
 }
@@ -62,8 +75,35 @@ absl::StatusOr<int> RunDelete(const std::vector<std::string>& ids) {
   GDN_ASSIGN_OR_RETURN(const std::vector<std::string> names, SessionNames(ids));
   const auto client = ConnectByFlags();
   for (const std::string& name : names) {
-    GDN_RETURN_IF_ERROR(client->DeleteSession(name));
+    v1::DeleteSessionRequest request;
+    request.set_name(name);
+    request.set_subject(absl::GetFlag(FLAGS_subject));
+    GDN_RETURN_IF_ERROR(client->DeleteSession(request));
     absl::PrintF("deleted %s\n", name);
+  }
+  return kExitOk;
+}
+
+absl::StatusOr<v1::StateTier> TierByFlag() {
+  const std::string name = absl::GetFlag(FLAGS_tier);
+  if (name.empty()) return v1::STATE_TIER_UNSPECIFIED;
+  for (const v1::StateTier tier : {v1::STATE_TIER_HOST, v1::STATE_TIER_DISK, v1::STATE_TIER_REDIS}) {
+    if (name == FormatTier(tier)) return tier;
+  }
+  return UsageError(StrCat("--tier is '", name, "', expected host, disk or redis"));
+}
+
+absl::StatusOr<int> RunEvict(const std::vector<std::string>& ids) {
+  GDN_ASSIGN_OR_RETURN(const std::vector<std::string> names, SessionNames(ids));
+  v1::EvictSessionRequest request;
+  GDN_ASSIGN_OR_RETURN(const v1::StateTier tier, TierByFlag());
+  request.set_tier(tier);
+  request.set_subject(absl::GetFlag(FLAGS_subject));
+  const auto client = ConnectByFlags();
+  for (const std::string& name : names) {
+    request.set_name(name);
+    GDN_ASSIGN_OR_RETURN(const v1::Session session, client->EvictSession(request));
+    absl::PrintF("evicted %s to %s\n", name, FormatTier(session.tier()));
   }
   return kExitOk;
 }
@@ -71,26 +111,39 @@ absl::StatusOr<int> RunDelete(const std::vector<std::string>& ids) {
 }  // namespace
 
 std::vector<Command> SessionCommands() {
-  return {{.name = "sessions",
-           .summary = "List the caller's sessions",
-           .details = "The tokens shown are those of the layer that has seen most.\n",
-           .flags = {"json"},
-           .run = RunList},
-          {.name = "sessions create",
-           .summary = "Make a session of a model, or of a bare operator",
-           .details = "Example: gdnctl sessions create --model qwen --id chat-1\n"
-                      "         gdnctl sessions create --operator 16,32,128,128\n",
-           .flags = {"model", "operator", "id", "affinity", "json"},
-           .run = RunCreate},
-          {.name = "sessions show",
-           .arguments = "ID [ID ...]",
-           .summary = "Show a session and the token count of each layer",
-           .flags = {"json"},
-           .run = RunShow},
-          {.name = "sessions delete",
-           .arguments = "ID [ID ...]",
-           .summary = "End sessions and free their states",
-           .run = RunDelete}};
+  constexpr std::string_view kListSummary = "List the caller's sessions, or with --all everybody's";
+  constexpr std::string_view kListDetails = "The tokens shown are those of the layer that has seen most.\n";
+  return {
+      {.name = "sessions", .summary = kListSummary, .details = kListDetails, .flags = {"all", "json"}, .run = RunList},
+      {.name = "sessions list",
+       .summary = kListSummary,
+       .details = kListDetails,
+       .flags = {"all", "json"},
+       .run = RunList},
+      {.name = "sessions create",
+       .summary = "Make a session of a model, or of a bare operator",
+       .details = "Example: gdnctl sessions create --model qwen --id chat-1\n"
+                  "         gdnctl sessions create --operator 16,32,128,128\n",
+       .flags = {"model", "operator", "id", "affinity", "json"},
+       .run = RunCreate},
+      {.name = "sessions show",
+       .arguments = "ID [ID ...]",
+       .summary = "Show a session and the token count of each layer",
+       .flags = {"json"},
+       .run = RunShow},
+      {.name = "sessions delete",
+       .arguments = "ID [ID ...]",
+       .summary = "End sessions and free their states",
+       .details = "Example: gdnctl sessions delete --subject alice chat-1\n",
+       .flags = {"subject"},
+       .run = RunDelete},
+      {.name = "sessions evict",
+       .arguments = "ID [ID ...]",
+       .summary = "Move sessions' states off the device now",
+       .details = "Steps that are running end first; the next one brings the states back.\n"
+                  "Example: gdnctl sessions evict --subject alice --tier disk chat-1\n",
+       .flags = {"subject", "tier"},
+       .run = RunEvict}};
 }
 
 }  // namespace gdn

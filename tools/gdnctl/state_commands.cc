@@ -14,6 +14,7 @@
 #include "tools/gdnctl/progress.h"
 #include "tools/gdnctl/state_file.h"
 
+ABSL_DECLARE_FLAG(bool, all);
 ABSL_DECLARE_FLAG(std::string, in);
 ABSL_DECLARE_FLAG(std::string, out);
 ABSL_DECLARE_FLAG(std::string, model);
@@ -130,24 +131,45 @@ absl::StatusOr<int> RunCheckpoint(const std::vector<std::string>&) {
   });
 }
 
-absl::StatusOr<int> RunListCheckpoints(const std::vector<std::string>&) {
-  GDN_ASSIGN_OR_RETURN(const std::string session, OneSession());
-  GDN_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, ConnectByFlags()->ListCheckpoints(session));
-  v1::ListCheckpointsResponse all;
-  for (const v1::Checkpoint& checkpoint : checkpoints) {
-    *all.add_checkpoints() = checkpoint;
-    all.set_stored_bytes(all.stored_bytes() + checkpoint.written_bytes());
+void PrintCheckpoints(const v1::ListCheckpointsResponse& list) {
+  absl::PrintF("%-44s %10s %6s %12s  %s\n", "checkpoint", "tokens", "epoch", "stored", "created");
+  for (const v1::Checkpoint& checkpoint : list.checkpoints()) {
+    int64_t tokens = 0;
+    for (const v1::LayerState& layer : checkpoint.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
+    absl::PrintF("%-44s %10d %6d %12s  %s\n", checkpoint.checkpoint_id(), tokens, checkpoint.epoch(),
+                 FormatBytes(checkpoint.written_bytes()), FormatTimestamp(checkpoint.create_time()));
   }
-  return Show(all, [&] {
-    absl::PrintF("%-44s %10s %6s %12s  %s\n", "checkpoint", "tokens", "epoch", "stored", "created");
-    for (const v1::Checkpoint& checkpoint : checkpoints) {
-      int64_t tokens = 0;
-      for (const v1::LayerState& layer : checkpoint.layers()) tokens = std::max<int64_t>(tokens, layer.token_count());
-      absl::PrintF("%-44s %10d %6d %12s  %s\n", checkpoint.checkpoint_id(), tokens, checkpoint.epoch(),
-                   FormatBytes(checkpoint.written_bytes()), FormatTimestamp(checkpoint.create_time()));
-    }
-    absl::PrintF("%d of %s\n", checkpoints.size(), FormatBytes(all.stored_bytes()));
-  });
+  absl::PrintF("%d of %s\n", list.checkpoints_size(), FormatBytes(list.stored_bytes()));
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(Client& client, const std::string& session) {
+  GDN_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client.ListCheckpoints(session));
+  v1::ListCheckpointsResponse list;
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    *list.add_checkpoints() = checkpoint;
+    list.set_stored_bytes(list.stored_bytes() + checkpoint.written_bytes());
+  }
+  return list;
+}
+
+absl::StatusOr<int> RunListCheckpoints(const std::vector<std::string>&) {
+  const std::unique_ptr<Client> client = ConnectByFlags();
+  if (!absl::GetFlag(FLAGS_all)) {
+    GDN_ASSIGN_OR_RETURN(const std::string session, OneSession());
+    GDN_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse list, CheckpointsOf(*client, session));
+    return Show(list, [&] { PrintCheckpoints(list); });
+  }
+  if (absl::GetFlag(FLAGS_json)) return UsageError("--json shows one session: --session, and no --all");
+  GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> sessions, client->ListSessions());
+  for (const v1::Session& session : sessions) {
+    const absl::StatusOr<v1::ListCheckpointsResponse> list = CheckpointsOf(*client, session.name());
+    if (absl::IsNotFound(list.status())) continue;  // it has ended meanwhile
+    GDN_RETURN_IF_ERROR(list.status());
+    if (list->checkpoints().empty()) continue;
+    absl::PrintF("%s\n", session.name());
+    PrintCheckpoints(*list);
+  }
+  return kExitOk;
 }
 
 absl::StatusOr<int> RunDeleteCheckpoints(const std::vector<std::string>& ids) {
@@ -182,6 +204,11 @@ absl::StatusOr<int> RunPrefetch(const std::vector<std::string>& ids) {
 }  // namespace
 
 std::vector<Command> StateCommands() {
+  constexpr std::string_view kListSummary = "List a session's named checkpoints, and what they take";
+  constexpr std::string_view kListDetails =
+      "The tokens shown are those of the layer that had seen most.\n"
+      "Example: gdnctl checkpoints list --session chat\n"
+      "         gdnctl checkpoints list --all\n";
   return {{.name = "state export",
            .summary = "Write a session's states to a safetensors file",
            .details = "Example: gdnctl state export --session chat-1 --out chat-1.safetensors\n",
@@ -210,10 +237,14 @@ std::vector<Command> StateCommands() {
            .flags = {"session", "checkpoint", "json"},
            .run = RunCheckpoint},
           {.name = "checkpoints",
-           .summary = "List a session's named checkpoints, and what they take",
-           .details = "The tokens shown are those of the layer that had seen most.\n"
-                      "Example: gdnctl checkpoints --session chat\n",
-           .flags = {"session", "json"},
+           .summary = kListSummary,
+           .details = kListDetails,
+           .flags = {"session", "all", "json"},
+           .run = RunListCheckpoints},
+          {.name = "checkpoints list",
+           .summary = kListSummary,
+           .details = kListDetails,
+           .flags = {"session", "all", "json"},
            .run = RunListCheckpoints},
           {.name = "checkpoints delete",
            .arguments = "ID [ID ...]",

@@ -13,7 +13,9 @@
 #include "nlohmann/json.hpp"
 #include "tools/gdnctl/commands.h"
 
-ABSL_FLAG(std::string, subject, "", "Whose the token is to be: the line is then the subject's whole entry.");
+ABSL_FLAG(
+    std::string, subject, "",
+    "Whose: of a new token, whose entry is then printed whole; of sessions, another's than the caller's (for admins).");
 
 namespace gdn {
 namespace {

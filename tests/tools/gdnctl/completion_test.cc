@@ -21,7 +21,8 @@ using ::testing::Not;
 
 std::vector<Command> SomeCommands() {
   std::vector<Command> commands = SessionCommands();
-  for (const auto& group : {InfoCommands(), TopCommands()}) commands.insert(commands.end(), group.begin(), group.end());
+  for (const auto& group : {InfoCommands(), TopCommands(), AdminCommands(), StateCommands()})
+    commands.insert(commands.end(), group.begin(), group.end());
   return commands;
 }
 
@@ -46,9 +47,12 @@ std::vector<std::string> Offered(const std::vector<std::string>& words) {
 }
 
 TEST(BashCompletion, OffersCommandsAndTheirSecondWords) {
-  EXPECT_THAT(Offered({""}), AllOf(Contains("sessions"), Contains("top"), Contains("completion"), Contains("help")));
+  EXPECT_THAT(Offered({""}), AllOf(Contains("sessions"), Contains("top"), Contains("completion"), Contains("help"),
+                                   Contains("drain"), Contains("metrics")));
   EXPECT_THAT(Offered({"mo"}), ElementsAre("models"));
   EXPECT_THAT(Offered({"sessions", "c"}), ElementsAre("create"));
+  EXPECT_THAT(Offered({"sessions", "e"}), ElementsAre("evict"));
+  EXPECT_THAT(Offered({"checkpoints", ""}), ElementsAre("list", "delete"));
   EXPECT_THAT(Offered({"completion", ""}), ElementsAre("bash"));
   EXPECT_THAT(Offered({"info", ""}), ElementsAre());
 }
@@ -58,6 +62,9 @@ TEST(BashCompletion, OffersTheFlagsOfTheCommand) {
               AllOf(Contains("--model="), Contains("--json"), Contains("--target="), Contains("--token-file=")));
   EXPECT_THAT(Offered({"sessions", "--"}), Not(Contains("--model=")));
   EXPECT_THAT(Offered({"top", "--o"}), ElementsAre("--once"));
+  EXPECT_THAT(Offered({"sessions", "list", "--a"}), ElementsAre("--all"));
+  EXPECT_THAT(Offered({"sessions", "evict", "--"}), AllOf(Contains("--tier="), Contains("--subject=")));
+  EXPECT_THAT(Offered({"drain", "--w"}), ElementsAre("--watch"));
 }
 
 TEST(BashCompletion, IsForBash) {

@@ -1,0 +1,82 @@
+"""Compiles the API's messages while the package is built: a set of descriptors, modules that read it, and their types.
+
+Descriptors and no generated code: what protoc generates is bound to one version of protobuf, descriptors are not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = "gdn_client.proto"
+MODULE = '''"""The messages of {proto}; made while the package was built."""
+
+from {package} import load
+
+load("{proto}", globals())
+'''
+
+
+def proto_folder() -> Path:
+    """Of the repository, or of an sdist, which has a copy."""
+    for folder in (HERE / "proto", HERE.parent.parent / "proto"):
+        if (folder / "gdn" / "v1" / "service.proto").exists():
+            return folder
+    raise FileNotFoundError("the API's .proto files are neither in ./proto nor in ../../proto")
+
+
+def compile_messages(target: Path) -> None:
+    """Writes descriptors.binpb and a module for each .proto file to `target`, the folder of gdn_client.proto."""
+    protos = proto_folder()
+    files = sorted(str(path.relative_to(protos)) for path in (protos / "gdn" / "v1").glob("*.proto"))
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as types:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={protos}"),
+                *(f"--descriptor_set_out={target / 'descriptors.binpb'}", f"--pyi_out={types}", *files),
+            ],
+            check=True,
+        )
+        for proto in files:
+            module = target / (proto.removesuffix(".proto") + "_pb2.py")
+            module.parent.mkdir(parents=True, exist_ok=True)
+            module.write_text(MODULE.format(proto=proto, package=PACKAGE))
+            stub = (Path(types) / (proto.removesuffix(".proto") + "_pb2.pyi")).read_text()
+            module.with_suffix(".pyi").write_text(stub.replace("from gdn.v1 import", f"from {PACKAGE}.gdn.v1 import"))
+    for folder in (target / "gdn", target / "gdn" / "v1"):
+        (folder / "__init__.py").write_text("")
+
+
+class BuildMessages(build_py):
+    """build_py, and the messages."""
+
+    def run(self) -> None:
+        root = HERE / "src" if self.editable_mode else Path(self.build_lib)
+        compile_messages(root / "gdn_client" / "proto")
+        super().run()
+
+    def check_package(self, package: str, package_dir: str) -> str | None:
+        # Those that compile_messages makes need not be in the source tree.
+        if package.startswith(PACKAGE + "."):
+            return None
+        return super().check_package(package, package_dir)
+
+
+class CopyProtos(sdist):
+    """sdist, with the .proto files, which are outside of this folder."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        shutil.copytree(proto_folder(), Path(base_dir) / "proto", dirs_exist_ok=True)
+
+
+setup(cmdclass={"build_py": BuildMessages, "sdist": CopyProtos})

@@ -1,0 +1,60 @@
+"""Gated DeltaNet layers on another machine: a client of gdn_server.
+
+import gdn_client
+
+with gdn_client.Client("127.0.0.1:50061") as client, client.session(model="qwen") as session:
+y = session.prefill(layer, x)        # numpy or torch, [T, D]
+y = session.decode(layer, x_next)    # [D]
+"""
+
+from gdn_client.client import Client
+from gdn_client.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    CancelledError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    GdnError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    SessionLostError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from gdn_client.flow import Retry
+from gdn_client.inputs import DeltaRule, Projected
+from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
+from gdn_client.session import Batch, Session
+
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "Batch",
+    "CancelledError",
+    "Client",
+    "DataLossError",
+    "DeadlineExceededError",
+    "DeltaRule",
+    "FailedPreconditionError",
+    "GdnError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OperatorSpec",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "Projected",
+    "ResourceExhaustedError",
+    "Retry",
+    "Session",
+    "SessionLostError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+]

@@ -1,0 +1,179 @@
+"""How a server is reached: addresses, TLS, tokens, and the calls themselves.
+
+Thread safety: all of it from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import grpc
+from google.protobuf import message_factory
+
+from gdn_client.errors import from_rpc
+from gdn_client.flow import Flow, Rpc
+from gdn_client.proto.gdn.v1 import service_pb2
+
+T = TypeVar("T")
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GdnService"]
+_LOOPBACK = ("localhost", "127.", "[::1]", "unix:", "unix-abstract:")
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """Of one server.
+
+    Attributes:
+        timeout: seconds of each call that says none.
+        token: sent as `authorization: Bearer TOKEN`.
+        token_file: a file with it instead, read anew for each call, so that a token can be replaced.
+        tls_ca: PEM file of who has signed the server's certificate; without it there is no TLS.
+        tls_cert: PEM file of the client's certificate, where the server asks for one.
+        tls_key: its key.
+        allow_insecure: send a token without TLS to another machine.
+
+    """
+
+    timeout: float = 60.0
+    token: str | None = None
+    token_file: str | os.PathLike[str] | None = None
+    tls_ca: str | os.PathLike[str] | None = None
+    tls_cert: str | os.PathLike[str] | None = None
+    tls_key: str | os.PathLike[str] | None = None
+    allow_insecure: bool = False
+
+    def check(self, target: str) -> None:
+        """Raises ValueError where they do not go together."""
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token and token_file are both given, expected one of them")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        if self.tls_cert is not None and self.tls_ca is None:
+            raise ValueError("tls_cert wants tls_ca: who has signed the server's certificate")
+        has_token = self.token is not None or self.token_file is not None
+        if has_token and self.tls_ca is None and not self.allow_insecure and not target.startswith(_LOOPBACK):
+            raise ValueError(
+                f"a token would go to {target} in the clear; give tls_ca, or allow_insecure=True on a trusted way"
+            )
+
+    def with_environment(self, environment: Mapping[str, str] = os.environ) -> ConnectionOptions:
+        """GDN_TOKEN_FILE, as gdnctl takes it, where no token is given."""
+        file = environment.get("GDN_TOKEN_FILE")
+        return self if self.token or self.token_file or not file else replace(self, token_file=file)
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """Of the channel; None: no TLS."""
+        if self.tls_ca is None:
+            return None
+        read = [
+            None if path is None else Path(path).read_bytes() for path in (self.tls_ca, self.tls_key, self.tls_cert)
+        ]
+        return grpc.ssl_channel_credentials(*read)
+
+    def metadata(self, affinity: str) -> list[tuple[str, str]]:
+        """Of one call."""
+        entries = [("x-gdn-affinity", affinity)] if affinity else []
+        token = self.token if self.token_file is None else Path(self.token_file).read_text("ascii").strip()
+        if token:
+            entries.append(("authorization", token if token.startswith("Bearer ") else f"Bearer {token}"))
+        return entries
+
+
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+def method_types(name: str) -> tuple[str, Any]:
+    """Its path, and the class of its replies."""
+    method = _SERVICE.methods_by_name[name]
+    return f"/{_SERVICE.full_name}/{name}", message_factory.GetMessageClass(method.output_type)
+
+
+class Connection:
+    """A channel to one server, and flows carried out over it."""
+
+    def __init__(self, target: str, options: ConnectionOptions) -> None:
+        options = options.with_environment()
+        options.check(target)
+        self.target = target
+        self._options = options
+        credentials = options.credentials()
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    def close(self) -> None:
+        """Ends the channel and every call on it."""
+        self._channel.close()
+
+    def _method(self, name: str, kind: str) -> Callable[..., Any]:
+        if name not in self._methods:
+            path, reply = method_types(name)
+            make = getattr(self._channel, kind)
+            self._methods[name] = make(
+                path,
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=reply.FromString,
+            )
+        return self._methods[name]
+
+    def call(self, rpc: Rpc) -> Any:
+        """The reply.
+
+        Raises:
+            GdnError: the server's, or of the connection.
+
+        """
+        timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
+        try:
+            return self._method(rpc.method, "unary_unary")(
+                rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.affinity)
+            )
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+
+    def stream(self, name: str, kind: str, request: Any, timeout: float | None = None) -> Iterator[Any]:
+        """The replies of a call that streams."""
+        call = self._method(name, kind)(request, timeout=timeout, metadata=self._options.metadata(""))
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        finally:
+            call.cancel()
+
+    def send_all(self, name: str, requests: Iterator[Any], timeout: float | None = None) -> Any:
+        """The reply to a call that takes a stream."""
+        try:
+            return self._method(name, "stream_unary")(requests, timeout=timeout, metadata=self._options.metadata(""))
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+
+    def run(self, flow: Flow[T]) -> T:
+        """Carries a flow out on this thread."""
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                wanted = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return cast(T, end.value)
+            answer, error = None, None
+            if isinstance(wanted, Rpc):
+                try:
+                    answer = self.call(wanted)
+                except Exception as raised:  # the flow's to handle
+                    error = raised
+            else:
+                time.sleep(wanted.seconds)

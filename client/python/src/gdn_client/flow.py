@@ -1,0 +1,110 @@
+"""Calls and waits as values, so that what a session does is written once for threads and for asyncio.
+
+A *flow* is a generator that yields what it wants done, an Rpc or a Sleep, is sent the reply or thrown the GdnError, and
+returns its result. `Transport.run` and its asyncio twin carry flows out.
+Thread safety: a flow is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+
+from gdn_client.errors import GdnError, SessionLostError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rpc:
+    """A unary call of GdnService."""
+
+    method: str
+    request: Message
+    timeout: float | None = None  # seconds; None: the client's
+    affinity: str = ""
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """A wait."""
+
+    seconds: float
+
+
+Flow: TypeAlias = Generator[Rpc | Sleep, Any, T]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How long and how often a call is tried again that has failed for a reason that may pass.
+
+    Only calls that are exact are: each carries a request id, and the server answers a repeated one from its memory.
+
+    Attributes:
+        overall: seconds for all tries together; 0: one try.
+        first: seconds before the second try; each wait is twice the one before, at most `longest`.
+        longest: seconds.
+
+    """
+
+    overall: float = 60.0
+    first: float = 0.05
+    longest: float = 2.0
+
+
+@dataclass
+class Backoff:
+    """The waits between the tries of one call."""
+
+    retry: Retry
+    begun: float = field(default_factory=time.monotonic)
+    next_wait: float = 0.0
+
+    def wait(self, error: GdnError) -> Sleep:
+        """What to do before the next try.
+
+        Raises:
+            GdnError: `error`, where no time is left for one.
+
+        """
+        base = self.next_wait or self.retry.first
+        self.next_wait = min(2 * base, self.retry.longest)
+        seconds = max(base * random.uniform(0.5, 1.0), error.retry_after or 0.0)
+        if time.monotonic() - self.begun + seconds > self.retry.overall:
+            raise error
+        return Sleep(seconds)
+
+
+def worth_another_try(error: GdnError) -> bool:
+    """Whether the same call may find another answer a little later."""
+    if isinstance(error, SessionLostError):
+        return False
+    match error.code.name:
+        case "UNAVAILABLE" | "DEADLINE_EXCEEDED" | "CANCELLED":
+            return True
+        case "ABORTED":
+            return error.reason == "SESSION_BUSY"
+        case "RESOURCE_EXHAUSTED":
+            return error.retry_after is not None
+        case "UNKNOWN" | "INTERNAL":
+            return not error.reason  # gRPC's own words for a connection that broke in the middle
+        case _:
+            return False
+
+
+def exact(rpc: Rpc, retry: Retry) -> Flow[Any]:
+    """The reply to a call that may be repeated: it is idempotent, or has a request id."""
+    backoff = Backoff(retry)
+    while True:
+        try:
+            return (yield rpc)
+        except GdnError as error:
+            if not worth_another_try(error):
+                raise
+            yield backoff.wait(error)

@@ -1,0 +1,291 @@
+"""A sequence's recurrent states on a server, and batches of them.
+
+    with client.session(model="qwen") as session:
+        y = session.prefill(layer, x)           # [T, D]
+        y = session.decode(layer, x_next)       # [D]
+
+Every step is taken exactly once, whatever happens to its call; where the server crashes, what it has lost is sent again
+(`session_flow`). Arrays are numpy's or torch's, and what comes back is of the same kind, on the same device.
+Thread safety: a session is for one thread at a time, and for one batch; others may be used by other threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gdn_client import session_flow
+from gdn_client.inputs import DeltaRule, Input, map_tensors, tensors_of
+from gdn_client.proto.gdn.v1 import state_pb2, tensor_pb2
+from gdn_client.session_flow import SessionState, SessionStats, StepOptions
+from gdn_client.steps import leading
+from gdn_client.tensors import Array, dtype_code, from_tensor, is_torch, to_tensor
+
+if TYPE_CHECKING:
+    from gdn_client.client import Client
+
+
+def _options(dtype: str | None, **more: Any) -> StepOptions:
+    return StepOptions(output_dtype=tensor_pb2.DTYPE_UNSPECIFIED if dtype is None else dtype_code(dtype), **more)
+
+
+def _token_rank(given: Input) -> int:
+    """Axes of one token of the first tensor."""
+    return 2 if isinstance(given, DeltaRule) else 1
+
+
+def _with_axes(given: Input, axes: int, where: int) -> Input:
+    """`axes` axes of length one more, from `where` on."""
+    index = (slice(None),) * where + (None,) * axes
+    return map_tensors(given, lambda array: array[index])
+
+
+def _joined(parts: list[Array]) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    if is_torch(parts[0]):
+        import torch  # the caller's
+
+        return torch.cat(parts)
+    import numpy as np
+
+    return np.concatenate(parts)
+
+
+class Session:
+    """One session. Made by `Client.session`, `Client.attach`, `Client.import_state` and `Session.fork`.
+
+    A context manager: it ends the session on the server, unless it was attached to or `detach` was called.
+    """
+
+    def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
+        self._client = client
+        self._state = state
+        self._owned = owned
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owned:
+            self.delete()
+
+    def __repr__(self) -> str:
+        counts = sorted({layer.count for layer in self._state.layers.values()})
+        tokens = (
+            "no tokens"
+            if not counts
+            else f"{counts[0]} tokens"
+            if len(counts) == 1
+            else f"{counts[0]}..{counts[-1]} tokens"
+        )
+        spec = self._state.session.model or "operator"
+        return f"<Session {self.name} of {spec} at {self._client.target}: {len(self._state.layers)} layers, {tokens}>"
+
+    @property
+    def name(self) -> str:
+        """ "sessions/ID", as the API has it."""
+        return self._state.name
+
+    @property
+    def id(self) -> str:
+        """The part of the name after "sessions/"."""
+        return self.name.removeprefix("sessions/")
+
+    @property
+    def layers(self) -> list[int]:
+        """The indices that `layer` may have, ascending."""
+        return sorted(self._state.layers)
+
+    @property
+    def epoch(self) -> int:
+        """How often the session has lost steps that it had answered, from 1."""
+        return self._state.epoch
+
+    @property
+    def stats(self) -> SessionStats:
+        """What it has taken to keep the session whole."""
+        return self._state.stats
+
+    def token_count(self, layer: int) -> int:
+        """Tokens that the layer has seen, as far as this side knows."""
+        return self._state.layer(layer).count
+
+    def prefill(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer by a prompt, or by a part of one.
+
+        Args:
+            layer: index of a Gated DeltaNet layer of the model.
+            x: `[T, D]` hidden states, a `Projected` or a `DeltaRule`, in float32, float16 or bfloat16.
+            dtype: of the output: "float32", "float16", "bfloat16"; None: as `x`.
+            allow_non_finite: let NaN and Inf through.
+            timeout: seconds of each call; a prompt that no message holds takes several.
+
+        Returns:
+            `[T, D]`, of Projected `[T, HV * V]`, of DeltaRule `[T, HV, V]`; of x's kind.
+
+        Raises:
+            GdnError: the server's; what was sent before in this call has been taken, see `token_count`.
+
+        """
+        limits = self._client.limits
+        parts = session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
+        like = next(iter(tensors_of(x).values()))
+        options = _options(dtype, allow_non_finite=allow_non_finite)
+        outputs = []
+        for part in parts:
+            reply = self._client.connection.run(
+                session_flow.prefill(self._state, layer, part, to_tensor, options, timeout)
+            )
+            outputs.append(from_tensor(reply.output, like))
+        return _joined(outputs)
+
+    def decode(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer by one token, or by a few.
+
+        Args:
+            layer: as in `prefill`.
+            x: of one token `[D]`, or of several `[T, D]`; `Projected` and `DeltaRule` alike.
+            draft: the tokens are computed and wait for `accept`.
+            dtype: as in `prefill`.
+            allow_non_finite: as in `prefill`.
+            timeout: seconds.
+
+        Returns:
+            The output, with the axes of `x`.
+
+        """
+        one = len(leading(x)) == _token_rank(x)
+        rows = _with_axes(x, 2 if one else 1, 0)
+        batch = Batch(self._client, [self])
+        output = batch.decode(layer, rows, draft=draft, dtype=dtype, allow_non_finite=allow_non_finite, timeout=timeout)
+        return output[0, 0] if one else output[0]
+
+    def accept(self, tokens: int) -> None:
+        """The first tokens of every layer's draft become part of the session, the others never were."""
+        Batch(self._client, [self]).accept([tokens])
+
+    def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
+        """New sessions that go on from here, states and drafts included; for beams and shared prompts."""
+        names = list(ids) or [session_flow.new_id() for _ in range(count)]
+        states = self._client.connection.run(session_flow.fork(self._state, names, idle_ttl))
+        return [Session(self._client, state, owned=True) for state in states]
+
+    def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
+        """Makes the session durable as it is now; with an id beside later ones.
+
+        Raises:
+            FailedPreconditionError: NO_DURABLE_TIER, the server has no disk and no Redis.
+
+        """
+        return self._client.connection.run(session_flow.checkpoint(self._state, checkpoint_id))
+
+    def restore(self, checkpoint_id: str = "") -> None:
+        """Takes the session back to a checkpoint, "": the newest, under a new epoch."""
+        self._client.connection.run(session_flow.restore(self._state, checkpoint_id))
+
+    def export_state(self) -> bytes:
+        """The session's states as a safetensors file, which `Client.import_state` takes."""
+        return self._client.export_state(self.name)
+
+    def delete(self) -> None:
+        """Ends the session on the server; one that is gone already is none to complain of."""
+        self._owned = False
+        self._client.connection.run(session_flow.delete(self._state))
+
+    def detach(self) -> str:
+        """The name; leaving the `with` block does not end the session any more."""
+        self._owned = False
+        return self.name
+
+
+class Batch:
+    """Sessions that are decoded in one call: all of one model, or of one operator spec.
+
+    Between calls they may be stepped alone, or in other batches.
+    """
+
+    def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
+        self._client = client
+        self._sessions = list(sessions)
+        if not self._sessions:
+            raise ValueError("a batch has at least one session")
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions)
+
+    def __getitem__(self, row: int) -> Session:
+        return self._sessions[row]
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} sessions at {self._client.target}>"
+
+    def decode(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        lengths: Sequence[int] | None = None,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer of every session.
+
+        Args:
+            layer: as in `Session.prefill`.
+            x: `[B, D]`, a token each, or `[B, T, D]`; `Projected` and `DeltaRule` alike.
+            lengths: tokens of each row, 0 .. T; None: all T.
+            draft: as in `Session.decode`.
+            dtype: as in `Session.prefill`.
+            allow_non_finite: as in `Session.prefill`.
+            timeout: seconds.
+
+        Returns:
+            The output, with the axes of `x`; zero beyond a row's length.
+
+        Raises:
+            GdnError: no session has moved.
+
+        """
+        rank = len(leading(x)) - _token_rank(x)
+        if rank not in (1, 2) or leading(x)[0] != len(self):
+            raise ValueError(
+                f"the input is {list(leading(x))}, expected [{len(self)}, ..] or [{len(self)}, T, ..]: a row a session"
+            )
+        rows = _with_axes(x, 1, 1) if rank == 1 else x
+        states = [session._state for session in self._sessions]
+        options = _options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        reply = self._client.connection.run(session_flow.decode(states, layer, rows, to_tensor, options, timeout))
+        output = from_tensor(reply.output, next(iter(tensors_of(x).values())))
+        return output[:, 0] if rank == 1 else output
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """The first `tokens[i]` tokens of session i's drafts become part of it, the others never were."""
+        self._client.connection.run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
+
+    def delete(self) -> None:
+        """Ends every session."""
+        for session in self._sessions:
+            session.delete()

@@ -1,0 +1,104 @@
+"""Arrays as they travel: numpy and torch to `Tensor` and back.
+
+float32, float16 and bfloat16. numpy has no bfloat16 of its own: arrays of `ml_dtypes.bfloat16` are taken where that
+package is installed, and what comes back in bfloat16 to a caller that brought numpy is float32, which holds it exactly.
+torch is looked at only where a caller has imported it.
+Thread safety: free functions.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gdn_client.proto.gdn.v1 import tensor_pb2
+
+if TYPE_CHECKING:
+    import torch
+
+    Array: TypeAlias = npt.NDArray[Any] | torch.Tensor
+else:
+    Array: TypeAlias = Any
+
+_NUMPY_CODES = {"float32": tensor_pb2.DTYPE_F32, "float16": tensor_pb2.DTYPE_F16, "bfloat16": tensor_pb2.DTYPE_BF16}
+_NAMES = {code: name for name, code in _NUMPY_CODES.items()}
+ELEMENT_BYTES = {tensor_pb2.DTYPE_F32: 4, tensor_pb2.DTYPE_F16: 2, tensor_pb2.DTYPE_BF16: 2}
+
+
+def is_torch(array: object) -> bool:
+    """Whether it is a torch tensor. Does not import torch."""
+    torch_module = sys.modules.get("torch")
+    return torch_module is not None and isinstance(array, torch_module.Tensor)
+
+
+def dtype_code(name: str) -> tensor_pb2.DType:
+    """Of "float32", "float16" or "bfloat16".
+
+    Raises:
+        TypeError: it is another.
+
+    """
+    try:
+        return _NUMPY_CODES[name]
+    except KeyError:
+        raise TypeError(f"elements are {name}, expected float32, float16 or bfloat16") from None
+
+
+def _element_name(array: Array) -> str:
+    return str(array.dtype).removeprefix("torch.") if is_torch(array) else str(np.asarray(array).dtype.name)
+
+
+def host_array(array: Array) -> npt.NDArray[Any]:
+    """The elements in the host's memory, contiguous; bfloat16 of torch as the int16 of the same bits.
+
+    Copies only what is on a device, not contiguous or big-endian.
+    """
+    if is_torch(array):
+        tensor: Any = cast(Any, array).detach().cpu().contiguous()
+        name = _element_name(tensor)
+        dtype_code(name)
+        if name == "bfloat16":
+            tensor = tensor.view(sys.modules["torch"].int16)
+        result: npt.NDArray[Any] = tensor.numpy()
+        return result
+    result = np.asarray(array)
+    dtype_code(_element_name(result))
+    if result.dtype.byteorder == ">":
+        result = result.astype(result.dtype.newbyteorder("<"))
+    return np.ascontiguousarray(result)
+
+
+def to_tensor(array: Array) -> tensor_pb2.Tensor:
+    """A message with the array's elements, copied once."""
+    host = host_array(array)
+    return tensor_pb2.Tensor(dtype=dtype_code(_element_name(array)), shape=tuple(array.shape), data=host.tobytes())
+
+
+def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | memoryview, like: Array | None = None) -> Array:
+    """The elements as numpy, or as torch on the device of `like` where that is a torch tensor.
+
+    numpy arrays are read-only views of `data` and cost no copy.
+    """
+    shape = tuple(tensor.shape)
+    name = _NAMES[tensor.dtype]
+    if like is not None and is_torch(like):
+        torch_module = sys.modules["torch"]
+        dtype = getattr(torch_module, name)
+        elements = int(np.prod(shape, dtype=np.int64))
+        if elements == 0:
+            return torch_module.empty(shape, dtype=dtype, device=like.device)
+        # torch wants memory that may be written to.
+        flat = torch_module.frombuffer(bytearray(data), dtype=dtype)
+        return flat.reshape(shape).to(like.device)
+    if name == "bfloat16":
+        bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(shape)
+    return np.frombuffer(data, dtype=np.dtype(name).newbyteorder("<")).reshape(shape)
+
+
+def from_tensor(tensor: tensor_pb2.Tensor, like: Array | None = None) -> Array:
+    """As from_bytes, of the bytes that the message has."""
+    return from_bytes(tensor, tensor.data, like)

@@ -125,6 +125,10 @@ ABSL_FLAG(std::string, disk_dir, "",
 ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
           "BYTES: most that --disk-dir may hold; 0: no limit but the disk's. Where there is no --redis, checkpoints of "
           "a caller over its share leave an eighth of it free (BYTES_EXHAUSTED).");
+ABSL_FLAG(
+    gdn::ByteCount, scrub_bytes_per_second, gdn::ByteCount{int64_t{8} << 20},
+    "BYTES: how much of --disk-dir is read in a second while no call or step is about, to verify the checksums of "
+    "the states that rest there; 0: none are, before they are needed.");
 ABSL_FLAG(gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
           "BYTES: states of all sessions, wherever they are, and named checkpoints. Callers share it as they do "
           "--call-bytes; sessions that are over are refused with BYTES_EXHAUSTED. auto: the device and host memory for "
@@ -337,6 +341,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
+  options.scrub.bytes_per_second = absl::GetFlag(FLAGS_scrub_bytes_per_second).bytes;
   options.redis = absl::GetFlag(FLAGS_redis);
   options.redis_password_file = absl::GetFlag(FLAGS_redis_password_file);
   options.redis_prefix = absl::GetFlag(FLAGS_redis_prefix);

@@ -233,6 +233,7 @@ absl::Status GdnServer::Start() {
                                                              .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl),
                                                              .rate_clock = *options_.rate_clock});
   GDN_RETURN_IF_ERROR(RecoverSessions());
+  states_->StartScrubbing(options_.scrub, [this] { return Activity(); });
   GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen,
                                               {.limits = TransportLimitsOf(options_),
                                                .tls = security_->tls(),
@@ -288,6 +289,16 @@ absl::Status GdnServer::RecoverSessions() {
   return absl::OkStatus();
 }
 
+ScrubActivity GdnServer::Activity() const {
+  ScrubActivity activity{.busy = engines_->queued_steps() > 0 || ledger_->held(BytePool::kCalls) > 0, .work = 0};
+  for (int32_t device = 0; device < engines_->size(); ++device) {
+    for (const BatchStats::OfKind& kind : engines_->at(device).stats().kinds) {
+      activity.work += kind.steps.load(std::memory_order_relaxed);
+    }
+  }
+  return activity;
+}
+
 std::function<bool(std::string_view)> GdnServer::MaySeeStatus() const {
   const Authenticator* const authenticator = security_->authenticator();
   if (options_.may_see_status || authenticator == nullptr) return options_.may_see_status;
@@ -310,7 +321,11 @@ absl::Status GdnServer::StartHttp() {
 }
 
 MetricSources GdnServer::Sources() const {
-  return {.context = *context_, .graph_counts = options_.graph_counts, .start_time = start_time_};
+  return {.context = *context_,
+          .graph_counts = options_.graph_counts,
+          .start_time = start_time_,
+          .disk = states_->disk(),
+          .scrubber = states_->scrubber()};
 }
 
 std::string GdnServer::MetricsText() {

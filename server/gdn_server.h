@@ -56,7 +56,8 @@ struct GdnServerOptions {
   int32_t state_slots = 0;                                       // the same in slots of the largest model, where not 0
   std::optional<int64_t> host_state_bytes = std::nullopt;        // nothing: by the backend and the host's memory
   std::string disk_dir = {};
-  int64_t disk_state_bytes = 0;  // 0: no limit but the disk's
+  int64_t disk_state_bytes = 0;                         // 0: no limit but the disk's
+  DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: what is on the disk is not verified before it is needed
   std::string redis = {};
   std::string redis_password_file = {};
   std::string redis_prefix = "gdn:";
@@ -142,6 +143,7 @@ class GdnServer {
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
   absl::Status RecoverSessions();
+  ScrubActivity Activity() const;
   absl::Status StartHttp();
   // What /metrics answers.
   std::string MetricsText();

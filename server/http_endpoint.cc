@@ -62,6 +62,17 @@ std::vector<TierUsage> DeviceUsages(const ServiceContext& context, std::vector<T
   return usages;
 }
 
+std::string ScrubNote(const MetricSources& sources) {
+  if (sources.scrubber == nullptr) return "";
+  const ScrubCounts counts = sources.scrubber->counts();
+  const int64_t damaged = counts.copy_used + counts.not_durable + counts.lost;
+  const std::string pass =
+      counts.last_pass == absl::InfinitePast()
+          ? "not all verified yet"
+          : StrCat("all verified ", absl::FormatTime("%Y-%m-%d %H:%M", counts.last_pass, absl::UTCTimeZone()), " UTC");
+  return StrCat(pass, "; ", damaged, " found damaged since the start, ", counts.lost, " of them lost");
+}
+
 void FillHolders(const ByteLedger& ledger, const std::map<std::string, std::string>& names, StatusPage& page) {
   const auto at = [](BytePool pool) { return static_cast<size_t>(pool); };
   for (const ByteLedger::Usage& usage : ledger.usage()) {
@@ -168,7 +179,8 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                           .used_bytes = tier.used_bytes,
                           .limit_bytes = tier.limit_bytes,
                           .sessions = tier.sessions,
-                          .problem = tier.problem});
+                          .problem = tier.problem,
+                          .note = tier.name == "disk" ? ScrubNote(sources_) : ""});
   }
   for (const auto& call : context.tracer.Slowest(kMostCalls)) {
     page.calls.push_back(Describe(*call, options_.principal_names));

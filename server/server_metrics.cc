@@ -82,6 +82,22 @@ void AddTiers(const ServiceContext& context, MetricPage& page) {
   }
 }
 
+void AddDisk(const MetricSources& sources, MetricPage& page) {
+  if (sources.disk == nullptr) return;
+  const DiskTier::SetAsideFiles aside = sources.disk->set_aside();
+  page.Add(metric::kSetAsideStates, {}, aside.states);
+  page.Add(metric::kSetAsideBytes, {}, aside.bytes);
+  if (sources.scrubber == nullptr) return;
+  const ScrubCounts counts = sources.scrubber->counts();
+  page.Add(metric::kScrubVerifiedStates, {}, counts.verified_states);
+  page.Add(metric::kScrubVerifiedBytes, {}, counts.verified_bytes);
+  page.Add(metric::kScrubDamagedStates, {"copy_used"}, counts.copy_used);
+  page.Add(metric::kScrubDamagedStates, {"not_durable"}, counts.not_durable);
+  page.Add(metric::kScrubDamagedStates, {"lost"}, counts.lost);
+  if (counts.last_pass == absl::InfinitePast()) return;
+  page.Add(metric::kScrubLastPass, {}, absl::ToDoubleSeconds(counts.last_pass - absl::UnixEpoch()));
+}
+
 void AddSessions(const ServiceContext& context, MetricPage& page) {
   page.Add(metric::kSessions, {}, static_cast<int64_t>(context.sessions.size()));
   page.Add(metric::kExpiredSessions, {}, context.sessions.expired());
@@ -182,6 +198,7 @@ std::string ServerMetrics(const MetricSources& sources, const std::vector<std::o
   AddCalls(sources.context, page);
   AddEngines(sources.context.engines, page);
   AddSessions(sources.context, page);
+  AddDisk(sources, page);
   AddMemory(sources, page);
   AddDevices(sources.context, device_free_bytes, page);
   AddProcess(sources, page);

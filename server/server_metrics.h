@@ -16,6 +16,8 @@
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "server/health/device_health.h"
 #include "server/rpc/service_context.h"
+#include "state_store/tiers/disk_scrubber.h"
+#include "state_store/tiers/disk_tier.h"
 
 namespace gdn {
 
@@ -23,6 +25,8 @@ struct MetricSources {
   const ServiceContext& context;
   std::function<GpuGraphCounts(Backend&)> graph_counts;  // null where nothing is ever replayed
   absl::Time start_time;
+  const DiskTier* disk = nullptr;          // where there is one
+  const DiskScrubber* scrubber = nullptr;  // where it scrubs
 };
 
 // The devices' tier, all of them together, and those below it, in this order.

@@ -140,6 +140,37 @@ inline constexpr MetricInfo kCheckpointAge = {
     "Of the sessions that have moved since they were last made durable, the longest time since then: what a crash now "
     "would lose. 0 where none has; absent without a durable tier."};
 
+// Group: The disk
+inline constexpr MetricInfo kScrubVerifiedStates = {
+    "gdn_scrub_verified_states_total",
+    MetricType::kCounter,
+    "states",
+    {},
+    "States on the disk that were read while there was no work, and found whole (--scrub-bytes-per-second)."};
+inline constexpr MetricInfo kScrubVerifiedBytes = {
+    "gdn_scrub_verified_bytes_total", MetricType::kCounter, "bytes", {}, "Bytes read for it."};
+inline constexpr MetricInfo kScrubDamagedStates = {"gdn_scrub_damaged_states_total",
+                                                   MetricType::kCounter,
+                                                   "states",
+                                                   {"outcome"},
+                                                   "States found damaged so: copy_used (another copy took its place), "
+                                                   "not_durable (a checkpoint of a session that goes "
+                                                   "on, to be made anew), lost (there was no other copy)."};
+inline constexpr MetricInfo kScrubLastPass = {
+    "gdn_scrub_last_pass_time_seconds",
+    MetricType::kGauge,
+    "seconds",
+    {},
+    "When the last pass over the whole disk ended, since the Unix epoch; absent before the first has."};
+inline constexpr MetricInfo kSetAsideStates = {
+    "gdn_disk_set_aside_states",
+    MetricType::kGauge,
+    "states",
+    {},
+    "Damaged states that are kept to be looked at (*.damaged in --disk-dir); absent without a disk."};
+inline constexpr MetricInfo kSetAsideBytes = {
+    "gdn_disk_set_aside_bytes", MetricType::kGauge, "bytes", {}, "What they take."};
+
 // Group: Memory
 inline constexpr MetricInfo kPoolHeldBytes = {
     "gdn_pool_held_bytes",
@@ -228,6 +259,12 @@ inline constexpr std::array kAll = {&kRpcDuration,
                                     &kCheckpoints,
                                     &kCheckpointFailures,
                                     &kCheckpointAge,
+                                    &kScrubVerifiedStates,
+                                    &kScrubVerifiedBytes,
+                                    &kScrubDamagedStates,
+                                    &kScrubLastPass,
+                                    &kSetAsideStates,
+                                    &kSetAsideBytes,
                                     &kPoolHeldBytes,
                                     &kPoolLimitBytes,
                                     &kAccounts,

@@ -74,6 +74,7 @@ std::string Tiers(const StatusPage& page) {
     StrAppend(&tiers, "<li><p><b>", EscapeHtml(tier.name), "</b><span>", used, "</span></p>",
               Bar(part, StrCat(tier.name, ": ", used)), "<p><small>", ShowNumber(static_cast<double>(tier.sessions)),
               tier.sessions == 1 ? " session" : " sessions", "</small></p>");
+    if (!tier.note.empty()) StrAppend(&tiers, "<p><small>", EscapeHtml(tier.note), "</small></p>");
     if (!tier.problem.empty()) StrAppend(&tiers, "<p class=\"problem\">", EscapeHtml(tier.problem), "</p>");
     tiers += "</li>";
   }

@@ -40,6 +40,7 @@ struct StatusPage {
     int64_t limit_bytes = 0;  // 0: none
     int64_t sessions = 0;
     std::string problem = {};  // "": none
+    std::string note = {};     // what else there is to say; ""
   };
   struct Call {
     std::string method = {}, session = {}, principal = {}, trace_id = {};

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
 }
 
 StateService::~StateService() {
-  store_watch_ = nullptr;
+  StopWatching();
   housekeeper_ = nullptr;
   checkpointer_ = nullptr;
   residency_ = nullptr;
@@ -176,6 +176,24 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   return recovered;
 }
 
+void StateService::StartScrubbing(const DiskScrubberOptions& options, std::function<ScrubActivity()> activity) {
+  if (disk_ == nullptr || options.bytes_per_second == 0) return;
+  scrubber_ = std::make_unique<DiskScrubber>(
+      DiskScrubberParts{.disk = *disk_,
+                        .tiers = *tiers_,
+                        .activity = std::move(activity),
+                        .on_not_durable = [this](const StateKey& key) { CountNotDurable(key); }},
+      options);
+  scrub_thread_ = std::make_unique<ScrubThread>(*scrubber_);
+}
+
+void StateService::CountNotDurable(const StateKey& key) {
+  for (const std::shared_ptr<Session>& session : sessions_->All()) {
+    if (session->key() != key || tiers_->PlaceOf(key) == disk_->name()) continue;
+    session->NoteDurable(/*changes=*/0, std::vector<int64_t>(session->spec().layers.size()), {});
+  }
+}
+
 absl::StatusOr<std::string> StateService::KeepSecret() {
   const std::string proposed = StrCat(RandomId(), RandomId());
   if (disk_ != nullptr) return disk_->KeepSecret(proposed);
@@ -198,12 +216,14 @@ absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
 
 void StateService::MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress) {
   housekeeper_ = nullptr;  // nothing new
+  scrub_thread_ = nullptr;
   if (tiers_->durable() == nullptr) return;
   static_cast<void>(checkpointer_->CheckpointAll(sessions_->All(), timeout, std::move(progress)));
 }
 
 bool StateService::Drain(absl::Duration timeout) {
   housekeeper_ = nullptr;  // nothing new
+  scrub_thread_ = nullptr;
   if (tiers_->durable() == nullptr) return true;
   const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
   if (failures > 0) return false;

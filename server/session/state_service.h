@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,9 +23,11 @@
 #include "server/session/legacy_principals.h"
 #include "server/session/recovery.h"
 #include "server/session/residency.h"
+#include "server/session/scrub_thread.h"
 #include "server/session/session_manager.h"
 #include "server/session/store_watch.h"
 #include "state_store/state_store.h"
+#include "state_store/tiers/disk_scrubber.h"
 #include "state_store/tiers/disk_tier.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -56,7 +59,12 @@ class StateService {
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
   // A random secret for principals' names (server/rpc/principals.h): kept on the disk, else in Redis, else nowhere.
   absl::StatusOr<std::string> KeepSecret();
-  void StopWatching() { store_watch_ = nullptr; }
+  // After Recover: verifies what is on the disk while there is no work. Until StopWatching; nothing without a disk.
+  void StartScrubbing(const DiskScrubberOptions& options, std::function<ScrubActivity()> activity);
+  void StopWatching() {
+    store_watch_ = nullptr;
+    scrub_thread_ = nullptr;
+  }
   // Makes sessions durable as they are, where there is a durable tier, while calls that do not step may come; a part of
   // Drain's work, of which that is then spared.
   void MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
@@ -77,12 +85,16 @@ class StateService {
   Checkpointer& checkpointer() { return *checkpointer_; }
   SessionManager& sessions() { return *sessions_; }
   LegacyPrincipals& legacy() { return *legacy_; }
+  const DiskTier* disk() const { return disk_.get(); }              // nullptr: there is none
+  const DiskScrubber* scrubber() const { return scrubber_.get(); }  // nullptr: there is none, or not yet
 
  private:
   StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
   // Of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
+  // Its checkpoint is gone: the next is due, and has all of it.
+  void CountNotDurable(const StateKey& key);
 
   absl::Duration watch_interval_;
   // Each uses those before it.
@@ -104,6 +116,8 @@ class StateService {
   std::unique_ptr<LegacyPrincipals> legacy_;
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<StoreWatch> store_watch_;
+  std::unique_ptr<DiskScrubber> scrubber_;
+  std::unique_ptr<ScrubThread> scrub_thread_;
 };
 
 }  // namespace gdn

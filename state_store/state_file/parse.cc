@@ -346,17 +346,25 @@ absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPoo
   return file.Finish(bytes);
 }
 
+absl::Status SealedTensor::Check(const Hash128& found) const {
+  const std::string hex = found.ToHex();
+  if (hex == checksum) return absl::OkStatus();
+  return Damaged(StrCat("tensor '", name, "' is damaged: its checksum is ", hex, "; expected ", checksum), name);
+}
+
 absl::StatusOr<ArrivingStateFile> ArrivingStateFile::Open(std::string_view bytes, int64_t file_bytes) {
   GDN_ASSIGN_OR_RETURN(SafetensorsFile file, OpenHeader(bytes, static_cast<uint64_t>(file_bytes)));
   GDN_ASSIGN_OR_RETURN(Checksums checksums, ReadChecksums(file));
   ArrivingStateFile result(std::move(file));
   GDN_ASSIGN_OR_RETURN(result.header_, ReadLayers(result.file_, /*data=*/false));
   for (auto& [name, checksum] : checksums) {
-    const uint64_t end = result.file_.header_bytes() + result.file_.entries().at(name).end;
-    result.tensors_.push_back({.name = name, .checksum = std::move(checksum), .end = end});
+    const auto& entry = result.file_.entries().at(name);
+    const uint64_t data = result.file_.header_bytes();
+    result.tensors_.push_back(
+        {.name = name, .checksum = std::move(checksum), .begin = data + entry.begin, .end = data + entry.end});
   }
   std::sort(result.tensors_.begin(), result.tensors_.end(),
-            [](const Sealed& a, const Sealed& b) { return a.end < b.end; });
+            [](const SealedTensor& a, const SealedTensor& b) { return a.end < b.end; });
   return result;
 }
 
@@ -364,18 +372,16 @@ absl::Status ArrivingStateFile::Check(std::string_view bytes, SharedThreadPool* 
   file_.Extend(bytes);
   const size_t first = checked_;
   while (checked_ < tensors_.size() && tensors_[checked_].end <= bytes.size()) ++checked_;
-  std::vector<std::string> found(checked_ - first);
+  std::vector<Hash128> found(checked_ - first);
   ForEachIndex(pool, static_cast<int64_t>(found.size()), [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
-    found[index] = HashBytes(*file_.Bytes(tensors_[first + index].name)).ToHex();
+    found[index] = HashBytes(*file_.Bytes(tensors_[first + index].name));
   });
   for (size_t i = 0; i < found.size(); ++i) {
-    const Sealed& tensor = tensors_[first + i];
-    if (found[i] == tensor.checksum) continue;
+    const absl::Status status = tensors_[first + i].Check(found[i]);
+    if (status.ok()) continue;
     checked_ = first + i;
-    return Damaged(
-        StrCat("tensor '", tensor.name, "' is damaged: its checksum is ", found[i], "; expected ", tensor.checksum),
-        tensor.name);
+    return status;
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/hash.h"
 #include "base/safetensors.h"
 #include "base/thread_pool.h"
 #include "kernels/slot_codec.h"
@@ -61,6 +62,16 @@ absl::StatusOr<StateFile> ParseStateFile(std::string_view bytes, SharedThreadPoo
 // file's size, which must be what the header says. Views are empty.
 absl::StatusOr<StateFile> ParseStateFileHeader(std::string_view bytes, int64_t file_bytes);
 
+// One tensor of a file: where it lies, and what its bytes must sum up to.
+struct SealedTensor {
+  std::string name;
+  std::string checksum;  // HashBytes, in hexadecimal
+  uint64_t begin = 0;    // in the file
+  uint64_t end = 0;
+  // DATA_LOSS (INVALID_STATE_FILE: tensor) where `found` is another checksum.
+  absl::Status Check(const Hash128& found) const;
+};
+
 // Verifies a file while it arrives, so that little is left to do when its last byte is there. For one thread at a time.
 class ArrivingStateFile {
  public:
@@ -70,24 +81,20 @@ class ArrivingStateFile {
 
   const StateFile& header() const { return header_; }  // as of ParseStateFileHeader
   int64_t file_bytes() const { return static_cast<int64_t>(file_.header_bytes() + file_.data_bytes()); }
+  // Those with a checksum, in the order of the file: for whoever reads it in pieces and keeps none.
+  const std::vector<SealedTensor>& tensors() const { return tensors_; }
   // Checks the tensors that have become whole. `bytes` is the file so far. Errors as of ParseStateFile.
   absl::Status Check(std::string_view bytes, SharedThreadPool* pool = nullptr);
   // `bytes` is the whole file. Errors as of ParseStateFile.
   absl::StatusOr<StateFile> Finish(std::string_view bytes);
 
  private:
-  struct Sealed {
-    std::string name;
-    std::string checksum;
-    uint64_t end = 0;  // in the file
-  };
-
   explicit ArrivingStateFile(SafetensorsFile file) : file_(std::move(file)) {}
 
   SafetensorsFile file_;
   StateFile header_;
-  std::vector<Sealed> tensors_;  // in the order of the file
-  size_t checked_ = 0;           // of them
+  std::vector<SealedTensor> tensors_;
+  size_t checked_ = 0;  // of them
 };
 
 }  // namespace gdn

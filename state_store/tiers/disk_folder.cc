@@ -29,6 +29,7 @@ constexpr std::string_view kFullName = "state.safetensors";
 constexpr std::string_view kDeltaName = "state.delta.safetensors";
 constexpr std::string_view kCheckpointPrefix = "checkpoint-";
 constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kAsideSuffix = ".damaged";
 constexpr std::string_view kSessionPrefix = "s-";
 constexpr std::string_view kAnonymous = "anonymous";
 constexpr char kCleanName[] = "clean";
@@ -143,6 +144,8 @@ std::string DiskFolder::FullPath(const StateKey& key) const { return StrCat(Sess
 
 std::string DiskFolder::DeltaPath(const StateKey& key) const { return StrCat(SessionFolder(key), "/", kDeltaName); }
 
+std::string DiskFolder::AsidePath(const std::string& path) { return StrCat(path, kAsideSuffix); }
+
 absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remove_leftovers) const {
   std::map<StateKey, Files> found;
   GDN_ASSIGN_OR_RETURN(const auto principals, Entries(SessionsFolder()));
@@ -176,25 +179,31 @@ absl::Status DiskFolder::ScanSession(const StateKey& key, bool remove_leftovers,
   const std::string folder = SessionFolder(key);
   GDN_ASSIGN_OR_RETURN(const auto files, Entries(folder));
   for (const fs::directory_entry& file : files) {
-    const std::string name = file.path().filename().string();
-    if (name.ends_with(kTemporarySuffix)) {
+    std::string name = file.path().filename().string();
+    const bool aside = name.ends_with(kAsideSuffix);
+    if (aside) name.resize(name.size() - kAsideSuffix.size());
+    StateKey of = key;
+    if (name.starts_with(kCheckpointPrefix) && name.ends_with(kSuffix)) {
+      of.checkpoint = name.substr(kCheckpointPrefix.size(), name.size() - kCheckpointPrefix.size() - kSuffix.size());
+    }
+    if (aside) {
+      if (name == kFullName || name == kDeltaName || !of.checkpoint.empty()) found[of].aside_bytes += FileBytes(file);
+    } else if (name.ends_with(kTemporarySuffix)) {
       if (remove_leftovers) GDN_RETURN_IF_ERROR(RemoveFile(file.path().string()));
     } else if (name == kFullName) {
       found[key].full_bytes = FileBytes(file);
     } else if (name == kDeltaName) {
       found[key].delta_bytes = FileBytes(file);
-    } else if (name.starts_with(kCheckpointPrefix) && name.ends_with(kSuffix)) {
-      StateKey checkpoint = key;
-      checkpoint.checkpoint =
-          name.substr(kCheckpointPrefix.size(), name.size() - kCheckpointPrefix.size() - kSuffix.size());
-      found[checkpoint].full_bytes = FileBytes(file);
+    } else if (!of.checkpoint.empty()) {
+      found[of].full_bytes = FileBytes(file);
     }
   }
   // A delta whose whole file was removed: the session was being erased.
   std::error_code error;
   if (const auto it = found.find(key); it != found.end() && !fs::exists(FullPath(key), error)) {
     if (remove_leftovers) GDN_RETURN_IF_ERROR(RemoveFile(DeltaPath(key)));
-    found.erase(it);
+    it->second.delta_bytes = 0;
+    if (it->second.aside_bytes == 0) found.erase(it);
   }
   if (remove_leftovers) rmdir(folder.c_str());  // where nothing is left in it
   return absl::OkStatus();
@@ -220,8 +229,11 @@ absl::Status DiskFolder::RemoveFiles(const StateKey& key, bool all) const {
   const std::string folder = SessionFolder(key);
   if (access(folder.c_str(), F_OK) != 0 && errno == ENOENT) return absl::OkStatus();
   // The whole file first: without it a delta stands for nothing, and no older state comes to light.
-  std::vector<std::string> paths = {FullPath(key)};
-  if (all || key.checkpoint.empty()) paths.push_back(DeltaPath(key));
+  std::vector<std::string> paths = {FullPath(key), AsidePath(FullPath(key))};
+  if (all || key.checkpoint.empty()) {
+    paths.push_back(DeltaPath(key));
+    paths.push_back(AsidePath(DeltaPath(key)));
+  }
   if (all) {
     std::error_code error;
     for (const auto& file : fs::directory_iterator(folder, error)) paths.push_back(file.path().string());
@@ -242,6 +254,19 @@ absl::Status DiskFolder::SyncRemoval(const StateKey& key) {
     synced_folders_.erase(folder);
   }
   return SyncFolder(PrincipalFolder(key));
+}
+
+absl::Status DiskFolder::SetAside(const StateKey& key) const {
+  // The whole file first: without it a delta stands for nothing, and alone it would be an older state.
+  std::vector<std::string> paths = {FullPath(key)};
+  if (key.checkpoint.empty()) paths.push_back(DeltaPath(key));
+  for (const std::string& path : paths) {
+    const std::string aside = AsidePath(path);
+    if (rename(path.c_str(), aside.c_str()) == 0) continue;
+    if (errno != ENOENT) return IoError(errno, "rename a file to", aside);
+    GDN_RETURN_IF_ERROR(RemoveFile(aside));  // one of an earlier time does not go with this state
+  }
+  return SyncFolder(SessionFolder(key));
 }
 
 absl::Status DiskFolder::WriteCleanMarker(int64_t sessions) const {

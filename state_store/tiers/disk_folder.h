@@ -10,6 +10,7 @@
 //     state.safetensors                            the session
 //     state.delta.safetensors                      what changed since, where most of it did not
 //     checkpoint-CHECKPOINT.safetensors            each named checkpoint
+//     NAME.damaged                                 any of these, found damaged and set aside; never read as a state
 // Errors: as of durable_file.h.
 // Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: has the lock until it ends.
 //
@@ -52,11 +53,14 @@ class DiskFolder {
   std::string OwedFolder() const { return directory_ + "/owed"; }
   std::string FullPath(const StateKey& key) const;
   std::string DeltaPath(const StateKey& key) const;
+  // Where SetAside moves a file.
+  static std::string AsidePath(const std::string& path);
 
   // The files of a key, as they lie there; 0 bytes: none.
   struct Files {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
+    int64_t aside_bytes = 0;  // of those that were set aside
   };
   // All state files; what has another name or is no folder is passed over. `remove_leftovers`: what was never finished
   // goes.
@@ -64,9 +68,13 @@ class DiskFolder {
 
   // Durable on return.
   absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes the key's files; `all`: the session's and those of all its checkpoints. Not durable before SyncRemoval.
+  // Removes the key's files, those set aside too; `all`: the session's and those of all its checkpoints. Not durable
+  // before SyncRemoval.
   absl::Status RemoveFiles(const StateKey& key, bool all) const;
   absl::Status SyncRemoval(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Moves the key's files to their AsidePath, over what lay there.
+  absl::Status SetAside(const StateKey& key) const;
 
   // Says that the server ended in order, with so many sessions on disk.
   absl::Status WriteCleanMarker(int64_t sessions) const;

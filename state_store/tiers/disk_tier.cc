@@ -43,8 +43,12 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& 
   GDN_ASSIGN_OR_RETURN(const auto found, folder->Scan(/*remove_leftovers=*/true));
   std::unique_ptr<DiskTier> tier(new DiskTier(options, std::move(folder), blocks));
   for (const auto& [key, files] : found) {
-    tier->Put(key, {.full_bytes = files.full_bytes, .delta_bytes = files.delta_bytes});
+    const bool damaged = files.full_bytes == 0 && files.aside_bytes > 0;
+    tier->Put(key, {.full_bytes = files.full_bytes,
+                    .delta_bytes = files.delta_bytes,
+                    .damage = damaged ? tier->SetAsideBefore(key) : absl::OkStatus()});
     tier->AddUsed(files.full_bytes + files.delta_bytes);
+    if (files.aside_bytes > 0) tier->NoteSetAside(key, files.aside_bytes);
   }
   return tier;
 }
@@ -177,6 +181,7 @@ absl::StatusOr<DiskTier::FileInMemory> DiskTier::Read(const std::string& path) {
 absl::StatusOr<SessionImagePtr> DiskTier::LoadFiles(const StateKey& key, int64_t& bytes) {
   GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
   const Entry entry = Find(key);
+  GDN_RETURN_IF_ERROR(entry.damage);
   struct Files {
     FileInMemory full, delta;
   };
@@ -247,6 +252,7 @@ absl::StatusOr<std::vector<StoredSession>> DiskTier::List() {
 absl::StatusOr<StoredSession> DiskTier::Describe(const StateKey& key) {
   GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
   const Entry entry = Find(key);
+  GDN_RETURN_IF_ERROR(entry.damage);
   absl::StatusOr<StoredSession> stored =
       ReadEntry(key, {.full_bytes = entry.full_bytes, .delta_bytes = entry.delta_bytes});
   Counted(stored.status()).IgnoreError();
@@ -265,6 +271,15 @@ absl::StatusOr<StoredSession> DiskTier::ReadEntry(const StateKey& key, const Dis
     if (const absl::Status owner = CheckOwner(key, *file); !owner.ok()) return WithPrefix(owner, path);
     return file;
   };
+  if (files.full_bytes == 0 && files.aside_bytes > 0) {
+    // What the session was is known by its header: it is there, though its state is not to be had.
+    GDN_ASSIGN_OR_RETURN(StateFile file, read(DiskFolder::AsidePath(folder_->FullPath(key))));
+    if (auto delta = read(DiskFolder::AsidePath(folder_->DeltaPath(key)));
+        key.checkpoint.empty() && delta.ok() && delta->base_snapshot_id == file.snapshot_id) {
+      file = *std::move(delta);
+    }
+    return DescribeStored(key, std::move(file), files.aside_bytes);
+  }
   GDN_ASSIGN_OR_RETURN(StateFile file, read(folder_->FullPath(key)));
   int64_t bytes = files.full_bytes;
   if (files.delta_bytes > 0) {
@@ -306,6 +321,7 @@ void DiskTier::Forget(const StateKey& key, bool all) {
   const auto [begin, end] = all ? SessionRange(entries_, key) : entries_.equal_range(key);
   for (auto it = begin; it != end; ++it) {
     usage_.used_bytes -= it->second.full_bytes + it->second.delta_bytes;
+    usage_.used_bytes -= ForgetSetAside(it->first);
     if (it->first.checkpoint.empty()) --usage_.sessions;
   }
   entries_.erase(begin, end);

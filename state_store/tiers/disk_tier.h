@@ -27,6 +27,7 @@
 #include "state_store/tiers/disk_folder.h"
 #include "state_store/tiers/durable_file.h"
 #include "state_store/tiers/erasure_notes.h"
+#include "state_store/tiers/file_check.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -67,6 +68,26 @@ class DiskTier final : public StateTier {
   absl::StatusOr<std::map<StateKey, std::set<std::string>>> ErasureNotes() override { return notes_.All(); }
   TierUsage usage() const override;
 
+  // --- For whoever looks for damage (disk_scrubber.h).
+  // The first key after that one; nullopt: there is none.
+  std::optional<StateKey> NextKey(const std::optional<StateKey>& after) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Where the files of the key are: the whole file, and a delta where there is one.
+  std::vector<std::string> PathsOf(const StateKey& key) const;
+  // Why what was there of the key has been set aside; OK: it has not.
+  absl::Status damage(const StateKey& key) const { return Find(key).damage; }
+  // As a call of the key. Moves its files to names under which nothing reads them as a state (*.damaged), until the
+  // key is stored again: Load then says `damage`, DATA_LOSS, and so does a later process, which still lists the key by
+  // its header. False where `check` read another file than the key's. Of all keys the last kMostSetAside are kept.
+  static constexpr size_t kMostSetAside = 8;
+  absl::StatusOr<bool> SetAside(const StateKey& key, const FileCheck& check, const absl::Status& damage);
+  struct SetAsideFiles {
+    int64_t states = 0;
+    int64_t bytes = 0;
+  };
+  SetAsideFiles set_aside() const ABSL_LOCKS_EXCLUDED(mu_);
+  // As a failed Load is.
+  void CountFailure(const absl::Status& status) { Counted(status).IgnoreError(); }
+
   // As of DiskFolder.
   absl::Status WriteCleanMarker(int64_t sessions) { return folder_->WriteCleanMarker(sessions); }
   absl::StatusOr<std::optional<int64_t>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
@@ -76,6 +97,7 @@ class DiskTier final : public StateTier {
   struct Entry {
     int64_t full_bytes = 0;
     int64_t delta_bytes = 0;
+    absl::Status damage = {};      // its files have been set aside, for this
     std::string snapshot_id = {};  // of the whole file, where this process wrote it; ""
     BaseVersions bases = {};       // in the whole file
     bool rewrite = false;          // the next Store writes a whole file: the last was not known to be durable
@@ -107,6 +129,10 @@ class DiskTier final : public StateTier {
 
   absl::StatusOr<FileInMemory> Read(const std::string& path);
 
+  void NoteSetAside(const StateKey& key, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t ForgetSetAside(const StateKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SetAsideBefore(const StateKey& key) const;
+
   // Constant after construction.
   const DiskTierOptions options_;
   const std::unique_ptr<DiskFolder> folder_;
@@ -115,6 +141,12 @@ class DiskTier final : public StateTier {
 
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  struct Aside {
+    uint64_t number = 0;  // the least was set aside first
+    int64_t bytes = 0;    // among usage_.used_bytes
+  };
+  std::map<StateKey, Aside> aside_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_aside_ ABSL_GUARDED_BY(mu_) = 0;
   TierUsage usage_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -99,6 +100,16 @@ class TierStack {
   // What the tier has is not known yet, so it may have copies of any session.
   void SetUnlisted(const StateTier& tier, bool unlisted);
 
+  // A durable tier has found its copy of the key damaged. `set_aside`, called as the session's owner, takes that copy
+  // away; false: it had been replaced already. Another copy of the state is then stored in its place.
+  enum class DamageOutcome {
+    kGone,        // what was damaged is nobody's any more
+    kCopyUsed,    // another copy of the state has taken its place
+    kNotDurable,  // it was the session's checkpoint, and the session itself is on the device or in host memory
+    kLost,        // it was the only one: who asks for it hears what the tier says
+  };
+  DamageOutcome HandleDamage(const StateTier& tier, const StateKey& key, absl::FunctionRef<bool()> set_aside);
+
   // Moves what is to leave first out of host memory until that is filled to 80%, so that the next Park finds
   // room; for a background thread, which runs it when WantsTrim(): filled above 90%, and a tier below that takes
   // states.
@@ -127,6 +138,8 @@ class TierStack {
   // LoadFrom of what the ledger says is there: no older state, no later one.
   absl::StatusOr<SessionImagePtr> LoadKnown(size_t tier, const StateKey& key);
   size_t IndexOf(const StateTier& tier) const;
+  // Whether the tier has the key's state again, or another durable one has it now.
+  bool UseOtherCopy(size_t tier, const StateKey& key);
   void EraseCopies(const StateKey& key, TierLedger::TierSet tiers);
   absl::Status EraseOwed(size_t tier, const StateKey& key);
   // Erases what the durable ones of the tiers `held` have of the session, `erased`, or notes that they are to.

@@ -1,0 +1,113 @@
+#include "state_store/tiers/file_check.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "base/this_thread.h"
+#include "state_store/tiers/durable_file.h"
+#include "state_store/tiers/stored_file.h"
+
+namespace gdn {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own bound
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FileCheck>> FileCheck::Open(const StateKey& key, const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) return std::unique_ptr<FileCheck>(new FileCheck(key, path, fd));
+  if (errno == ENOENT) return absl::NotFoundError(StrCat("there is no file '", path, "'"));
+  return IoError(errno, "open", path);
+}
+
+FileCheck::~FileCheck() { close(fd_); }
+
+bool FileCheck::IsThere() const {
+  struct stat opened;
+  struct stat named;
+  return fstat(fd_, &opened) == 0 && stat(path_.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
+absl::StatusOr<std::string> FileCheck::Read(uint64_t offset, uint64_t bytes) {
+  std::string piece(bytes, '\0');
+  // What the cache has is what was written, and not what the disk has kept of it.
+  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = pread(fd_, piece.data() + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return IoError(errno, "read", path_);
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+  piece.resize(done);
+  read_bytes_ += static_cast<int64_t>(done);
+  return piece;
+}
+
+absl::Status FileCheck::ReadHeader() {
+  struct stat info;
+  if (fstat(fd_, &info) != 0) return IoError(errno, "stat", path_);
+  const auto file_bytes = static_cast<uint64_t>(info.st_size);
+  uint64_t length = 0;  // of the header's text
+  GDN_ASSIGN_OR_RETURN(std::string head, Read(0, std::min<uint64_t>(sizeof(length), file_bytes)));
+  if (head.size() == sizeof(length)) {
+    static_assert(std::endian::native == std::endian::little);
+    std::memcpy(&length, head.data(), sizeof(length));
+    // A header that cannot be is not read; the parser has more to say about it.
+    if (length <= std::min(file_bytes - sizeof(length), kMaxHeaderBytes)) {
+      GDN_ASSIGN_OR_RETURN(const std::string text, Read(sizeof(length), length));
+      head += text;
+    }
+  }
+  auto file = ArrivingStateFile::Open(head, info.st_size);
+  if (!file.ok()) return WithPrefix(file.status(), path_);
+  if (const absl::Status owner = CheckOwner(key_, file->header()); !owner.ok()) return WithPrefix(owner, path_);
+  file_ = *std::move(file);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> FileCheck::Advance(int64_t bytes) {
+  if (!file_.has_value()) {
+    GDN_RETURN_IF_ERROR(ReadHeader());
+    return file_->tensors().empty();
+  }
+  for (auto left = static_cast<uint64_t>(std::max<int64_t>(bytes, 1)); left > 0 && tensor_ < file_->tensors().size();) {
+    const SealedTensor& tensor = file_->tensors()[tensor_];
+    const uint64_t wanted = std::min(left, tensor.end - tensor.begin - within_);
+    GDN_ASSIGN_OR_RETURN(const std::string piece, Read(tensor.begin + within_, wanted));
+    if (piece.size() < wanted) {
+      return WithPrefix(MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                                  StrCat("tensor '", tensor.name, "' ends ", tensor.begin + within_ + piece.size(),
+                                         " bytes into the file; expected it to end at ", tensor.end),
+                                  {{"tensor", tensor.name}}),
+                        path_);
+    }
+    for (size_t at = 0; at < piece.size(); at += kGiveWayBytes) {
+      hasher_->Update(std::string_view(piece).substr(at, kGiveWayBytes));
+      GiveWay();
+    }
+    within_ += wanted;
+    left -= wanted;
+    if (tensor.begin + within_ < tensor.end) continue;
+    if (const absl::Status sum = tensor.Check(hasher_->Finish()); !sum.ok()) return WithPrefix(sum, path_);
+    hasher_ = std::make_unique<Hasher>();
+    within_ = 0;
+    ++tensor_;
+  }
+  return tensor_ == file_->tensors().size();
+}
+
+}  // namespace gdn

@@ -141,6 +141,13 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
   } else if (!options.redis_password_file.empty()) {
     faults.Add(absl::InvalidArgumentError("--redis-password-file is for --redis, which is not given"));
   }
+  const auto& [high, low, space] = options.disk_watermarks;
+  faults.Add(CheckRange<int32_t>("disk-high-watermark", high, 0, 100));
+  faults.Add(CheckRange<int32_t>("disk-low-watermark", low, 0, 100));
+  if (high > 0 && high < 100 && low >= high) {
+    faults.Add(absl::InvalidArgumentError(
+        StrCat("--disk-low-watermark is ", low, ", expected less than --disk-high-watermark, which is ", high)));
+  }
   if (options.disk_state_bytes > 0 && options.disk_dir.empty()) {
     faults.Add(absl::InvalidArgumentError("--disk-state-bytes limits --disk-dir, which is not given"));
   }

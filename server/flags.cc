@@ -125,6 +125,10 @@ ABSL_FLAG(std::string, disk_dir, "",
 ABSL_FLAG(gdn::ByteCount, disk_state_bytes, gdn::ByteCount{},
           "BYTES: most that --disk-dir may hold; 0: no limit but the disk's. Where there is no --redis, checkpoints of "
           "a caller over its share leave an eighth of it free (BYTES_EXHAUSTED).");
+ABSL_FLAG(int32_t, disk_high_watermark, 95,
+          "PERCENT: while more of --disk-dir's file system is in use, by whomever, no new states are put there; those "
+          "that are there are replaced as before. 0 or 100: it may fill.");
+ABSL_FLAG(int32_t, disk_low_watermark, 90, "PERCENT: nor until it has fallen to this, below --disk-high-watermark.");
 ABSL_FLAG(
     gdn::ByteCount, scrub_bytes_per_second, gdn::ByteCount{int64_t{8} << 20},
     "BYTES: how much of --disk-dir is read in a second while no call or step is about, to verify the checksums of "
@@ -341,6 +345,8 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
+  options.disk_watermarks.high_percent = absl::GetFlag(FLAGS_disk_high_watermark);
+  options.disk_watermarks.low_percent = absl::GetFlag(FLAGS_disk_low_watermark);
   options.scrub.bytes_per_second = absl::GetFlag(FLAGS_scrub_bytes_per_second).bytes;
   options.redis = absl::GetFlag(FLAGS_redis);
   options.redis_password_file = absl::GetFlag(FLAGS_redis_password_file);

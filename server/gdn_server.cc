@@ -172,6 +172,7 @@ absl::Status GdnServer::LoadModels() {
       .host_bytes = HostBudgetBytes(options_, backend().info()),
       .disk_dir = options_.disk_dir,
       .disk_bytes = options_.disk_state_bytes,
+      .disk_watermarks = options_.disk_watermarks,
       .redis = options_.redis,
       .redis_password_file = options_.redis_password_file,
       .redis_prefix = options_.redis_prefix,

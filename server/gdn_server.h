@@ -58,6 +58,7 @@ struct GdnServerOptions {
   std::string disk_dir = {};
   int64_t disk_state_bytes = 0;                         // 0: no limit but the disk's
   DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: what is on the disk is not verified before it is needed
+  DiskWatermarkOptions disk_watermarks = {};            // none
   std::string redis = {};
   std::string redis_password_file = {};
   std::string redis_prefix = "gdn:";

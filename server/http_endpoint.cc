@@ -62,6 +62,8 @@ std::vector<TierUsage> DeviceUsages(const ServiceContext& context, std::vector<T
   return usages;
 }
 
+int64_t Percent(double part) { return static_cast<int64_t>(100 * part); }
+
 std::string ScrubNote(const MetricSources& sources) {
   if (sources.scrubber == nullptr) return "";
   const ScrubCounts counts = sources.scrubber->counts();
@@ -138,9 +140,15 @@ HttpResponse HttpEndpoint::Metrics() const {
 HttpResponse HttpEndpoint::Ready() const {
   const std::string trouble = Trouble();
   const std::vector<int32_t> failed = FailedDevices();
-  if (trouble.empty() && failed.empty()) return {.body = "ready\n"};
-  if (trouble.empty())
-    return {.body = StrCat("ready, but degraded: failed devices ", absl::StrJoin(failed, ", "), "\n")};
+  std::vector<std::string> degraded;
+  if (!failed.empty()) degraded.push_back(StrCat("failed devices ", absl::StrJoin(failed, ", ")));
+  // Without the folder's name: everybody may ask.
+  if (sources_.disk != nullptr && !sources_.disk->watermarks().problem().empty()) {
+    degraded.push_back(StrCat("disk ", Percent(sources_.disk->watermarks().used_share()),
+                              " % full, above its watermark, so no new states are put there"));
+  }
+  if (trouble.empty() && degraded.empty()) return {.body = "ready\n"};
+  if (trouble.empty()) return {.body = StrCat("ready, but degraded: ", absl::StrJoin(degraded, "; "), "\n")};
   return {.status = 503, .body = StrCat("not ready: ", trouble, "\n")};
 }
 
@@ -179,7 +187,9 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                           .used_bytes = tier.used_bytes,
                           .limit_bytes = tier.limit_bytes,
                           .sessions = tier.sessions,
-                          .problem = tier.problem,
+                          .problem = tier.name == "disk" && tier.problem.empty() && sources_.disk != nullptr
+                                         ? sources_.disk->watermarks().problem()
+                                         : tier.problem,
                           .note = tier.name == "disk" ? ScrubNote(sources_) : ""});
   }
   for (const auto& call : context.tracer.Slowest(kMostCalls)) {

@@ -84,6 +84,10 @@ void AddTiers(const ServiceContext& context, MetricPage& page) {
 
 void AddDisk(const MetricSources& sources, MetricPage& page) {
   if (sources.disk == nullptr) return;
+  if (const DiskWatermarks& watermarks = sources.disk->watermarks(); watermarks.on()) {
+    page.Add(metric::kDiskUsedRatio, {}, watermarks.used_share());
+    page.Add(metric::kDiskWatermarkProblems, {}, static_cast<int64_t>(!watermarks.problem().empty()));
+  }
   const DiskTier::SetAsideFiles aside = sources.disk->set_aside();
   page.Add(metric::kSetAsideStates, {}, aside.states);
   page.Add(metric::kSetAsideBytes, {}, aside.bytes);

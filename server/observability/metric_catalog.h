@@ -141,6 +141,19 @@ inline constexpr MetricInfo kCheckpointAge = {
     "would lose. 0 where none has; absent without a durable tier."};
 
 // Group: The disk
+inline constexpr MetricInfo kDiskUsedRatio = {
+    "gdn_disk_used_ratio",
+    MetricType::kGauge,
+    "ratio",
+    {},
+    "How much of the file system of --disk-dir is in use, by whomever, 0 to 1; absent without watermarks."};
+inline constexpr MetricInfo kDiskWatermarkProblems = {
+    "gdn_disk_watermark_problems",
+    MetricType::kGauge,
+    "problems",
+    {},
+    "1 while no new states are put on the disk: it was fuller than --disk-high-watermark, and has not fallen to "
+    "--disk-low-watermark yet; else 0."};
 inline constexpr MetricInfo kScrubVerifiedStates = {
     "gdn_scrub_verified_states_total",
     MetricType::kCounter,
@@ -259,6 +272,8 @@ inline constexpr std::array kAll = {&kRpcDuration,
                                     &kCheckpoints,
                                     &kCheckpointFailures,
                                     &kCheckpointAge,
+                                    &kDiskUsedRatio,
+                                    &kDiskWatermarkProblems,
                                     &kScrubVerifiedStates,
                                     &kScrubVerifiedBytes,
                                     &kScrubDamagedStates,

@@ -1,11 +1,12 @@
 // What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room on the
-// device and in the host tier.
+// device and in the host tier; and look how full the disk is.
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //
 //   Housekeeper housekeeper(manager, checkpointer, residency, tiers, absl::Milliseconds(200));
 #pragma once
 
+#include <functional>
 #include <thread>
 
 #include "absl/time/time.h"
@@ -21,15 +22,18 @@ namespace gdn {
 
 class Housekeeper {
  public:
-  Housekeeper(SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, TierStack& tiers,
-              absl::Duration interval, const SteadyClock& clock = SteadyClock::Real())
-      : thread_([this, &sessions, &checkpointer, &residency, &tiers, &clock, interval] {
+  Housekeeper(
+      SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, TierStack& tiers,
+      absl::Duration interval, std::function<void()> look_at_disk = [] {},
+      const SteadyClock& clock = SteadyClock::Real())
+      : thread_([this, &sessions, &checkpointer, &residency, &tiers, &clock, interval, look_at_disk] {
           NameThisThread("gdn-housekeeper");
           while (!stop_.GivenWithin(interval)) {
             const SteadyTime now = clock.Now();
             sessions.DeleteExpired(now);
             checkpointer.Sweep(sessions.All(), now);
             residency.MoveIdleAhead();
+            look_at_disk();
             if (tiers.WantsTrim()) tiers.Trim();
           }
         }) {}

@@ -88,7 +88,9 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
   self.sessions_->SetLegacy(self.legacy_.get());
   self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
-                                                    options.housekeeping);
+                                                    options.housekeeping, [disk = self.disk_.get()] {
+                                                      if (disk != nullptr) disk->watermarks().Look();
+                                                    });
   self.watch_interval_ = kRoundsPerWatch * options.housekeeping;
   return service;
 }
@@ -114,7 +116,8 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
                                                 .limit_bytes = options.disk_bytes,
                                                 .max_draft = options.max_draft,
                                                 .base_dtype = options.state_dtype,
-                                                .pool = &copiers_},
+                                                .pool = &copiers_,
+                                                .watermarks = options.disk_watermarks},
                                                memory_));
     tiers.push_back(disk_.get());
   }
@@ -218,6 +221,7 @@ void StateService::MakeDurable(absl::Duration timeout, Checkpointer::CheckpointP
   housekeeper_ = nullptr;  // nothing new
   scrub_thread_ = nullptr;
   if (tiers_->durable() == nullptr) return;
+  if (disk_ != nullptr) disk_->watermarks().Lift();
   static_cast<void>(checkpointer_->CheckpointAll(sessions_->All(), timeout, std::move(progress)));
 }
 
@@ -225,6 +229,7 @@ bool StateService::Drain(absl::Duration timeout) {
   housekeeper_ = nullptr;  // nothing new
   scrub_thread_ = nullptr;
   if (tiers_->durable() == nullptr) return true;
+  if (disk_ != nullptr) disk_->watermarks().Lift();
   const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
   if (failures > 0) return false;
   return disk_ == nullptr || disk_->WriteCleanMarker(static_cast<int64_t>(sessions_->size())).ok();

@@ -36,10 +36,11 @@ namespace gdn {
 struct StateServiceOptions {
   int64_t device_bytes = 0;  // of each device
   int32_t max_draft = 8;
-  DType state_dtype = DType::kF32;    // of the states' bases
-  int64_t host_bytes = 0;             // 0: no host tier
-  std::string disk_dir;               // "": no disk tier
-  int64_t disk_bytes = 0;             // 0: no limit but the disk's
+  DType state_dtype = DType::kF32;  // of the states' bases
+  int64_t host_bytes = 0;           // 0: no host tier
+  std::string disk_dir;             // "": no disk tier
+  int64_t disk_bytes = 0;           // 0: no limit but the disk's
+  DiskWatermarkOptions disk_watermarks;
   std::string redis;                  // "host:port", "unix:/path" or "redis://.."; "": none
   std::string redis_password_file;    // "": none is given
   std::string redis_prefix = "gdn:";  // of all keys; one server a prefix

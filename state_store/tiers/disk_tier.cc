@@ -54,7 +54,11 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const DiskTierOptions& 
 }
 
 DiskTier::DiskTier(const DiskTierOptions& options, std::unique_ptr<DiskFolder> folder, HostBlockPool& blocks)
-    : options_(options), folder_(std::move(folder)), notes_(folder_->OwedFolder()), blocks_(blocks) {
+    : options_(options),
+      folder_(std::move(folder)),
+      notes_(folder_->OwedFolder()),
+      blocks_(blocks),
+      watermarks_(options.directory, options.watermarks) {
   usage_.name = name();
   usage_.limit_bytes = options.limit_bytes;
 }
@@ -151,6 +155,9 @@ absl::StatusOr<StoreResult> DiskTier::StoreFull(const StateKey& key, const Sessi
 
 ReplaceResult DiskTier::Write(const StateKey& key, const std::string& name, const std::vector<std::string_view>& pieces,
                               int64_t bytes, int64_t replaced_bytes) {
+  if (Find(key).full_bytes == 0) {
+    if (absl::Status status = watermarks_.Admit(bytes); !status.ok()) return {.status = std::move(status)};
+  }
   if (absl::Status status = Reserve(bytes, replaced_bytes); !status.ok()) return {.status = std::move(status)};
   ReplaceResult result{.status = folder_->MakeSessionFolder(key)};
   if (result.status.ok()) result = ReplaceFile(folder_->SessionFolder(key), name, pieces);

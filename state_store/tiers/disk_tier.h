@@ -25,6 +25,7 @@
 #include "base/thread_pool.h"
 #include "state_store/host_block_pool.h"
 #include "state_store/tiers/disk_folder.h"
+#include "state_store/tiers/disk_space.h"
 #include "state_store/tiers/durable_file.h"
 #include "state_store/tiers/erasure_notes.h"
 #include "state_store/tiers/file_check.h"
@@ -38,6 +39,7 @@ struct DiskTierOptions {
   int32_t max_draft = 1;             // of the slots that Load makes
   DType base_dtype = DType::kF32;    // of those; states of another are refused, and stay
   SharedThreadPool* pool = nullptr;  // to read and verify on
+  DiskWatermarkOptions watermarks = {};
 };
 
 class DiskTier final : public StateTier {
@@ -87,6 +89,10 @@ class DiskTier final : public StateTier {
   SetAsideFiles set_aside() const ABSL_LOCKS_EXCLUDED(mu_);
   // As a failed Load is.
   void CountFailure(const absl::Status& status) { Counted(status).IgnoreError(); }
+
+  // Above the high one a key that has nothing here gets RESOURCE_EXHAUSTED from Store; others are replaced as before.
+  DiskWatermarks& watermarks() { return watermarks_; }
+  const DiskWatermarks& watermarks() const { return watermarks_; }
 
   // As of DiskFolder.
   absl::Status WriteCleanMarker(int64_t sessions) { return folder_->WriteCleanMarker(sessions); }
@@ -138,6 +144,7 @@ class DiskTier final : public StateTier {
   const std::unique_ptr<DiskFolder> folder_;
   const class ErasureNotes notes_;
   HostBlockPool& blocks_;
+  DiskWatermarks watermarks_;
 
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);

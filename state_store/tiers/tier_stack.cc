@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "state_store/tiers/disk_space.h"
 
 namespace gdn {
 
@@ -206,6 +207,7 @@ absl::StatusOr<StoreResult> TierStack::StoreAt(size_t tier, const StateKey& key,
       ledger_.AddCopy(tier, key, {.bytes = bytes, .version = image->header.version()});
     }
     if (!absl::IsResourceExhausted(result.status())) return result;
+    if (ErrorMetadata(result.status()).contains(kWatermark)) return result;  // what fills it is not ours alone
     const absl::Status room = MakeRoom(tier, bytes);
     if (room.ok()) continue;
     const TierUsage usage = tiers_[tier]->usage();

@@ -78,14 +78,26 @@ TEST_F(Config, TheCommandLineWinsOverTheFile) {
 TEST_F(Config, TellsAllFaultsWithTheirPlaces) {
   Write(
       "max-batch: 0\nmax-draft: 65\ntypo: 1\nmax-message-bytes: 1 stone\ndevice-state-bytes: 1GiB\nstate-slots: 4\n"
-      "log-level: loud\n");
+      "log-level: loud\ndisk-high-watermark: 101\n");
   EXPECT_EQ(Check({"--config", Path("gdn.yaml")}), 1);
   for (const std::string fault :
        {":1:12: --max-batch is 0, expected 1 .. 65536", ":2:12: --max-draft is 65, expected 1 .. 64",
         ":3:1: unknown key 'typo'", ":4:20: max-message-bytes is '1 stone', expected a number of bytes such as",
-        ":6:14: --state-slots and --device-state-bytes are both given", ":7:12: --log-level is 'loud'"}) {
+        ":6:14: --state-slots and --device-state-bytes are both given", ":7:12: --log-level is 'loud'",
+        ":8:22: --disk-high-watermark is 101, expected 0 .. 100"}) {
     EXPECT_TRUE(absl::StrContains(printed_, "gdn.yaml" + fault)) << fault << "\n" << printed_;
   }
+}
+
+TEST_F(Config, TheLowWatermarkIsBelowTheHighOne) {
+  Write("disk-high-watermark: 80\nscrub-bytes-per-second: fast\n");
+  EXPECT_EQ(Check({"--config", Path("gdn.yaml")}), 1);
+  for (const std::string fault : {"--disk-low-watermark is 90, expected less than --disk-high-watermark, which is 80",
+                                  ":2:25: scrub-bytes-per-second is 'fast', expected a number of bytes"}) {
+    EXPECT_TRUE(absl::StrContains(printed_, fault)) << fault << "\n" << printed_;
+  }
+  Write("disk-high-watermark: 0\ndisk-low-watermark: 90\nscrub-bytes-per-second: 64MiB\n");
+  EXPECT_EQ(Check({"--config", Path("gdn.yaml")}), 0) << printed_;
 }
 
 TEST_F(Config, BlamesTheCommandLineForItsOwnFaults) {

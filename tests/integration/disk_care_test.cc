@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -45,6 +46,10 @@ class DiskCare : public ::testing::Test {
     options.scrub = {.bytes_per_second = scrubs ? int64_t{1} << 40 : 0,
                      .idle_after = absl::ZeroDuration(),
                      .pass_every = absl::ZeroDuration()};
+    options.disk_watermarks = {
+        .high_percent = 90, .low_percent = 80, .space = [this](const std::string&) -> absl::StatusOr<DiskSpace> {
+          return DiskSpace{.used_bytes = used_percent_ << 30, .total_bytes = int64_t{100} << 30};
+        }};
     server_ = std::make_unique<TestServer>(std::move(options));
     caller_ = std::make_unique<Caller>(*server_);
   }
@@ -57,6 +62,7 @@ class DiskCare : public ::testing::Test {
   }
 
   const TempFolder folder_;
+  std::atomic<int64_t> used_percent_{50};  // of the disk, as the server sees it
   const TokenFeed feed_ = TokenFeed::Operator(2);
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Caller> caller_;
@@ -102,6 +108,38 @@ TEST_F(DiskCare, ADamagedCheckpointOfASessionInUseIsMadeAnew) {
   ASSERT_TRUE(caller_->Checkpoint("a").ok());
   Start(/*scrubs=*/false);  // after a crash
   EXPECT_EQ(caller_->State("a"), state);
+}
+
+TEST_F(DiskCare, AboveTheHighWatermarkTheServerIsDegradedAndTakesNoNewStates) {
+  Start(/*scrubs=*/false);
+  feed_.Start(*caller_, "old", kPrompt, 1);
+  feed_.Start(*caller_, "new", kPrompt, 1);
+  ASSERT_TRUE(caller_->Checkpoint("old").ok());
+  EXPECT_EQ(Page("/readyz"), "ready\n");
+  used_percent_ = 95;
+  AwaitMetric("gdn_disk_watermark_problems 1\n");
+  EXPECT_THAT(Page("/metrics"), HasSubstr("gdn_disk_used_ratio 0.95\n"));
+  EXPECT_EQ(HttpGet(server_->server().http()->port(), "/readyz").status, 200);
+  EXPECT_EQ(Page("/readyz"),
+            "ready, but degraded: disk 95 % full, above its watermark, so no new states are put there\n");
+  EXPECT_THAT(Page("/statusz"), HasSubstr("--disk-high-watermark 90 %"));
+  const auto refused = caller_->Checkpoint("new");
+  EXPECT_TRUE(RefusedAs(refused, "STATE_BUDGET_EXHAUSTED", {{"available", "0"}}));
+  EXPECT_GT(std::stoll(refused.metadata("needed")), 0);
+  feed_.DecodeAll(*caller_, "old", {30, 1});
+  EXPECT_TRUE(caller_->Checkpoint("old").ok()) << "it replaces one";
+  used_percent_ = 85;
+  EXPECT_TRUE(RefusedAs(caller_->Checkpoint("new"), "STATE_BUDGET_EXHAUSTED")) << "above the low one";
+  used_percent_ = 80;
+  EXPECT_TRUE(caller_->Checkpoint("new").ok());
+  EXPECT_EQ(Page("/readyz"), "ready\n");
+
+  used_percent_ = 95;
+  feed_.Start(*caller_, "last", kPrompt, 1);
+  const std::string state = caller_->State("last");
+  EXPECT_TRUE(server_->Drain()) << "the end of a server loses nothing";
+  Start(/*scrubs=*/false);
+  EXPECT_EQ(caller_->State("last"), state);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ Thread safety: a Client may be used by any number of threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from gdn_client import session_flow
@@ -104,7 +104,7 @@ class Client:
 
     def model(self, name: str) -> info_pb2.Model:
         """One of them; "qwen" or "models/qwen"."""
-        reply: info_pb2.GetModelResponse = self._ask("GetModel", info_pb2.GetModelRequest(name=_model_name(name)))
+        reply: info_pb2.GetModelResponse = self._ask("GetModel", info_pb2.GetModelRequest(name=model_name(name)))
         return reply.model
 
     def session(
@@ -133,20 +133,15 @@ class Client:
             GdnError: MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED, QUOTA_EXCEEDED and others.
 
         """
-        request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
-        if operator is not None:
-            request.operator.CopyFrom(operator)
-        else:
-            request.model = _model_name(model) if model is not None else self._only_model()
-        for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
-            if seconds is not None:
-                getattr(request, field).CopyFrom(session_flow.duration(seconds))
+        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime)
+        if operator is None:
+            request.model = model_name(model) if model is not None else only_model(self.models())
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
         return Session(self, self.connection.run(session_flow.create(request, self._retry, keep)), owned=True)
 
     def attach(self, name: str) -> Session:
         """A session that is there, by its id or name; leaving its `with` block does not end it."""
-        request = session_pb2.GetSessionRequest(name=_session_name(name))
+        request = session_pb2.GetSessionRequest(name=session_name(name))
         session = self._ask("GetSession", request).session
         return Session(self, SessionState(session, self._retry, None, self._keep_bytes), owned=False)
 
@@ -166,7 +161,7 @@ class Client:
 
     def export_state(self, name: str) -> bytes:
         """A session's states as a safetensors file."""
-        request = session_pb2.ExportStateRequest(name=_session_name(name))
+        request = session_pb2.ExportStateRequest(name=session_name(name))
         pieces = self.connection.stream("ExportState", "unary_stream", request)
         return b"".join(piece.data for piece in pieces)
 
@@ -174,30 +169,62 @@ class Client:
         self, file: bytes, *, model: str | None = None, session_id: str | None = None, affinity: str = ""
     ) -> Session:
         """A new session from such a file; the model has to be the one that it was exported of."""
-        target = session_pb2.ImportStateRequest.Target(
-            session_id=session_id or new_id(), affinity=affinity, total_bytes=len(file)
-        )
-        target.model = _model_name(model) if model is not None else self._only_model()
-
-        def requests() -> Iterator[session_pb2.ImportStateRequest]:
-            yield session_pb2.ImportStateRequest(target=target)
-            for begin in range(0, len(file), IMPORT_CHUNK_BYTES):
-                yield session_pb2.ImportStateRequest(data=file[begin : begin + IMPORT_CHUNK_BYTES])
-
-        reply = self.connection.send_all("ImportState", requests())
+        name = model_name(model) if model is not None else only_model(self.models())
+        requests = import_requests(file, name, session_id, affinity)
+        reply = self.connection.send_all("ImportState", requests)
         return Session(self, SessionState(reply.session, self._retry, None, self._keep_bytes), owned=True)
 
-    def _only_model(self) -> str:
-        models = self.models()
-        if len(models) != 1:
-            names = ", ".join(model.name.removeprefix("models/") for model in models) or "none"
-            raise ValueError(f"the server serves {names}; say which model")
-        return models[0].name
+
+# --- What the asyncio client shares.
 
 
-def _model_name(name: str) -> str:
+def only_model(models: Sequence[info_pb2.Model]) -> str:
+    """The name of the one that is served.
+
+    Raises:
+        ValueError: there is none, or there are several.
+
+    """
+    if len(models) != 1:
+        names = ", ".join(model.name.removeprefix("models/") for model in models) or "none"
+        raise ValueError(f"the server serves {names}; say which model")
+    return models[0].name
+
+
+def model_name(name: str) -> str:
+    """As the API has it: "models/NAME"."""
     return name if name.startswith("models/") else f"models/{name}"
 
 
-def _session_name(name: str) -> str:
+def session_name(name: str) -> str:
+    """As the API has it: "sessions/ID"."""
     return name if name.startswith("sessions/") else f"sessions/{name}"
+
+
+def session_request(
+    operator: session_pb2.OperatorSpec | None,
+    session_id: str | None,
+    affinity: str,
+    idle_ttl: float | None,
+    max_lifetime: float | None,
+) -> session_pb2.CreateSessionRequest:
+    """The request for a session, of a model yet to be said where there is no operator."""
+    request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
+    if operator is not None:
+        request.operator.CopyFrom(operator)
+    for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
+        if seconds is not None:
+            getattr(request, field).CopyFrom(session_flow.duration(seconds))
+    return request
+
+
+def import_requests(
+    file: bytes, model: str, session_id: str | None, affinity: str
+) -> Iterator[session_pb2.ImportStateRequest]:
+    """The messages that a state file is sent in."""
+    target = session_pb2.ImportStateRequest.Target(
+        session_id=session_id or new_id(), model=model, affinity=affinity, total_bytes=len(file)
+    )
+    yield session_pb2.ImportStateRequest(target=target)
+    for begin in range(0, len(file), IMPORT_CHUNK_BYTES):
+        yield session_pb2.ImportStateRequest(data=file[begin : begin + IMPORT_CHUNK_BYTES])

@@ -12,63 +12,22 @@ Thread safety: a session is for one thread at a time, and for one batch; others 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gdn_client import session_flow
-from gdn_client.inputs import DeltaRule, Input, map_tensors, tensors_of
-from gdn_client.proto.gdn.v1 import state_pb2, tensor_pb2
-from gdn_client.session_flow import SessionState, SessionStats, StepOptions
-from gdn_client.steps import leading
-from gdn_client.tensors import Array, dtype_code, from_tensor, is_torch, to_tensor
+from gdn_client import array_flow, session_flow
+from gdn_client.inputs import Input
+from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.session_flow import SessionState, SessionStats, step_options
+from gdn_client.tensors import Array
 
 if TYPE_CHECKING:
     from gdn_client.client import Client
 
 
-def _options(dtype: str | None, **more: Any) -> StepOptions:
-    return StepOptions(output_dtype=tensor_pb2.DTYPE_UNSPECIFIED if dtype is None else dtype_code(dtype), **more)
+class SessionView:
+    """What this side knows of a session, without a call."""
 
-
-def _token_rank(given: Input) -> int:
-    """Axes of one token of the first tensor."""
-    return 2 if isinstance(given, DeltaRule) else 1
-
-
-def _with_axes(given: Input, axes: int, where: int) -> Input:
-    """`axes` axes of length one more, from `where` on."""
-    index = (slice(None),) * where + (None,) * axes
-    return map_tensors(given, lambda array: array[index])
-
-
-def _joined(parts: list[Array]) -> Array:
-    if len(parts) == 1:
-        return parts[0]
-    if is_torch(parts[0]):
-        import torch  # the caller's
-
-        return torch.cat(parts)
-    import numpy as np
-
-    return np.concatenate(parts)
-
-
-class Session:
-    """One session. Made by `Client.session`, `Client.attach`, `Client.import_state` and `Session.fork`.
-
-    A context manager: it ends the session on the server, unless it was attached to or `detach` was called.
-    """
-
-    def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
-        self._client = client
-        self._state = state
-        self._owned = owned
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._owned:
-            self.delete()
+    _state: SessionState
 
     def __repr__(self) -> str:
         counts = sorted({layer.count for layer in self._state.layers.values()})
@@ -80,7 +39,7 @@ class Session:
             else f"{counts[0]}..{counts[-1]} tokens"
         )
         spec = self._state.session.model or "operator"
-        return f"<Session {self.name} of {spec} at {self._client.target}: {len(self._state.layers)} layers, {tokens}>"
+        return f"<Session {self.name} of {spec} {len(self._state.layers)} layers, {tokens}>"
 
     @property
     def name(self) -> str:
@@ -111,6 +70,25 @@ class Session:
         """Tokens that the layer has seen, as far as this side knows."""
         return self._state.layer(layer).count
 
+
+class Session(SessionView):
+    """One session. Made by `Client.session`, `Client.attach`, `Client.import_state` and `Session.fork`.
+
+    A context manager: it ends the session on the server, unless it was attached to or `detach` was called.
+    """
+
+    def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
+        self._client = client
+        self._state = state
+        self._owned = owned
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owned:
+            self.delete()
+
     def prefill(
         self,
         layer: int,
@@ -136,17 +114,9 @@ class Session:
             GdnError: the server's; what was sent before in this call has been taken, see `token_count`.
 
         """
-        limits = self._client.limits
-        parts = session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes)
-        like = next(iter(tensors_of(x).values()))
-        options = _options(dtype, allow_non_finite=allow_non_finite)
-        outputs = []
-        for part in parts:
-            reply = self._client.connection.run(
-                session_flow.prefill(self._state, layer, part, to_tensor, options, timeout)
-            )
-            outputs.append(from_tensor(reply.output, like))
-        return _joined(outputs)
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        flow = array_flow.prefill(self._state, layer, x, self._client.limits, options, timeout)
+        return self._client.connection.run(flow)
 
     def decode(
         self,
@@ -172,15 +142,12 @@ class Session:
             The output, with the axes of `x`.
 
         """
-        one = len(leading(x)) == _token_rank(x)
-        rows = _with_axes(x, 2 if one else 1, 0)
-        batch = Batch(self._client, [self])
-        output = batch.decode(layer, rows, draft=draft, dtype=dtype, allow_non_finite=allow_non_finite, timeout=timeout)
-        return output[0, 0] if one else output[0]
+        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        return self._client.connection.run(array_flow.decode(self._state, layer, x, options, timeout))
 
     def accept(self, tokens: int) -> None:
         """The first tokens of every layer's draft become part of the session, the others never were."""
-        Batch(self._client, [self]).accept([tokens])
+        self._client.connection.run(session_flow.accept([self._state], [tokens]))
 
     def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
         """New sessions that go on from here, states and drafts included; for beams and shared prompts."""
@@ -269,17 +236,9 @@ class Batch:
             GdnError: no session has moved.
 
         """
-        rank = len(leading(x)) - _token_rank(x)
-        if rank not in (1, 2) or leading(x)[0] != len(self):
-            raise ValueError(
-                f"the input is {list(leading(x))}, expected [{len(self)}, ..] or [{len(self)}, T, ..]: a row a session"
-            )
-        rows = _with_axes(x, 1, 1) if rank == 1 else x
         states = [session._state for session in self._sessions]
-        options = _options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
-        reply = self._client.connection.run(session_flow.decode(states, layer, rows, to_tensor, options, timeout))
-        output = from_tensor(reply.output, next(iter(tensors_of(x).values())))
-        return output[:, 0] if rank == 1 else output
+        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        return self._client.connection.run(array_flow.decode_rows(states, layer, x, options, timeout))
 
     def accept(self, tokens: Sequence[int]) -> None:
         """The first `tokens[i]` tokens of session i's drafts become part of it, the others never were."""

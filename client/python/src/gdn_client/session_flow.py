@@ -22,7 +22,7 @@ from gdn_client.flow import Backoff, Flow, Retry, Rpc, exact, worth_another_try
 from gdn_client.inputs import DeltaRule, Input, Projected, tensors_of
 from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2, tensor_pb2
 from gdn_client.steps import Encoder, KeptStep, LayerSteps, cut, fill_input, first_tokens, leading, row_of
-from gdn_client.tensors import to_tensor
+from gdn_client.tensors import dtype_code, to_tensor
 
 DEFAULT_KEEP_BYTES = 256 << 20
 # The server has less, or more, of a session than this side believes, or has forgotten a reply.
@@ -118,6 +118,14 @@ class StepOptions:
     lengths: Sequence[int] | None = None
 
 
+def step_options(
+    dtype: str | None, *, draft: bool = False, lengths: Sequence[int] | None = None, allow_non_finite: bool = False
+) -> StepOptions:
+    """With a dtype by its name; None: as the input."""
+    code = tensor_pb2.DTYPE_UNSPECIFIED if dtype is None else dtype_code(dtype)
+    return StepOptions(code, allow_non_finite, draft, lengths)
+
+
 # --- Recovery.
 
 
@@ -131,10 +139,10 @@ class _InFlight:
     draft: bool
     refusal: str  # the server's reason
 
-    def reply_is_gone(self, counts: dict[int, int]) -> bool:
-        """Whether the step was taken, and the server has forgotten its output."""
-        taken = counts.get(self.layer) == self.before + self.tokens
-        return not self.draft and taken and self.refusal in _REPLY_IS_GONE
+    def reply_is_kept(self, layer: int, count: int) -> bool:
+        """Whether the layer is there by this step, whose reply can be asked for again."""
+        taken = layer == self.layer and count == self.before + self.tokens and not self.draft
+        return taken and self.refusal not in _REPLY_IS_GONE
 
 
 def _find(state: SessionState) -> Flow[session_pb2.Session]:
@@ -200,7 +208,9 @@ def recover(state: SessionState, in_flight: _InFlight | None = None) -> Flow[Non
     """
     session = yield from _find(state)
     counts = {layer.layer: layer.token_count for layer in session.layers}
-    if in_flight is not None and in_flight.reply_is_gone(counts):
+    # By a step whose reply is gone: that of this call, or one that was given up.
+    ahead = [(layer, count) for layer, count in counts.items() if count > state.layer(layer).count]
+    if any(in_flight is None or not in_flight.reply_is_kept(layer, count) for layer, count in ahead):
         session = yield from _rewind(state, "the output of a step that was taken is not kept any more")
         counts = {layer.layer: layer.token_count for layer in session.layers}
     _check_can_replay(state, session)
@@ -211,9 +221,7 @@ def recover(state: SessionState, in_flight: _InFlight | None = None) -> Flow[Non
         yield from exact(state.rpc("AcceptTokens", drop), state.retry)
     replayed = 0
     for index, known in sorted(state.layers.items()):
-        ahead = counts.get(index, 0)
-        # Where the server is ahead, the step in flight was taken, and its reply is asked for again.
-        steps = known.since(ahead) or [] if ahead < known.count else []
+        steps = known.since(counts.get(index, 0)) or []
         for step in steps + ([known.draft] if known.draft is not None else []):
             yield from _send_again(state, step)
             replayed += 1

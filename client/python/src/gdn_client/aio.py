@@ -1,0 +1,314 @@
+"""The client for asyncio: as `gdn_client.Client`, `Session` and `Batch`, with methods to be awaited.
+
+    from gdn_client import aio
+
+    async with aio.Client("127.0.0.1:50061") as client, await client.session(model="qwen") as session:
+        y = await session.prefill(layer, x)
+        y = await session.decode(layer, x_next)
+
+A step whose task is cancelled may have been taken by the server or not. The next step of the session finds out: where
+it was taken the session goes back to before it, by its newest durable copy or its beginning, and the inputs kept.
+Thread safety: for the event loop that it is used on; a session for one task at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from gdn_client import array_flow, session_flow
+from gdn_client.client import import_requests, model_name, only_model, session_name, session_request
+from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
+from gdn_client.errors import from_rpc
+from gdn_client.flow import Flow, Retry, Rpc, exact
+from gdn_client.inputs import Input
+from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2
+from gdn_client.session import SessionView
+from gdn_client.session_flow import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
+from gdn_client.tensors import Array
+
+T = TypeVar("T")
+
+
+class Connection:
+    """A channel to one server, and flows carried out over it."""
+
+    def __init__(self, target: str, options: ConnectionOptions) -> None:
+        self.target = target
+        self._options = options.with_environment()
+        self._options.check(target)
+        credentials = self._options.credentials()
+        self._channel: Any = (
+            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+            if credentials is None
+            else grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+        )
+
+    async def close(self) -> None:
+        """Ends the channel and every call on it."""
+        await self._channel.close()
+
+    def begin(self, name: str, kind: str, request: Any, timeout: float | None, affinity: str = "") -> Any:
+        """A call of grpc.aio."""
+        path, reply = method_types(name)
+        method = getattr(self._channel, kind)(
+            path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
+        )
+        return method(request, timeout=timeout, metadata=self._options.metadata(affinity))
+
+    async def call(self, rpc: Rpc) -> Any:
+        """The reply; raises GdnError."""
+        timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
+        try:
+            return await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.affinity)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Carries a flow out on this task."""
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                wanted = flow.send(answer) if error is None else flow.throw(error)
+            except StopIteration as end:
+                return cast(T, end.value)
+            answer, error = None, None
+            if isinstance(wanted, Rpc):
+                try:
+                    answer = await self.call(wanted)
+                except Exception as raised:
+                    error = raised
+            else:
+                await asyncio.sleep(wanted.seconds)
+
+
+class Session(SessionView):
+    """As `gdn_client.Session`; methods have its arguments, results and errors."""
+
+    def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
+        self._client = client
+        self._state = state
+        self._owned = owned
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._owned:
+            await self.delete()
+
+    async def prefill(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer by a prompt `[T, ..]`."""
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        limits = await self._client.limits()
+        return await self._client.connection.run(array_flow.prefill(self._state, layer, x, limits, options, timeout))
+
+    async def decode(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer by one token, or by `[T, ..]`."""
+        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        return await self._client.connection.run(array_flow.decode(self._state, layer, x, options, timeout))
+
+    async def accept(self, tokens: int) -> None:
+        """The first tokens of every layer's draft become part of the session."""
+        await self._client.connection.run(session_flow.accept([self._state], [tokens]))
+
+    async def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
+        """New sessions that go on from here."""
+        names = list(ids) or [new_id() for _ in range(count)]
+        states = await self._client.connection.run(session_flow.fork(self._state, names, idle_ttl))
+        return [Session(self._client, state, owned=True) for state in states]
+
+    async def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
+        """Makes the session durable as it is now."""
+        return await self._client.connection.run(session_flow.checkpoint(self._state, checkpoint_id))
+
+    async def restore(self, checkpoint_id: str = "") -> None:
+        """Takes the session back to a checkpoint."""
+        await self._client.connection.run(session_flow.restore(self._state, checkpoint_id))
+
+    async def export_state(self) -> bytes:
+        """The session's states as a safetensors file."""
+        return await self._client.export_state(self.name)
+
+    async def delete(self) -> None:
+        """Ends the session on the server."""
+        self._owned = False
+        await self._client.connection.run(session_flow.delete(self._state))
+
+    def detach(self) -> str:
+        """The name; leaving the `async with` block does not end the session any more."""
+        self._owned = False
+        return self.name
+
+
+class Batch:
+    """As `gdn_client.Batch`."""
+
+    def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
+        self._client = client
+        self._sessions = list(sessions)
+        if not self._sessions:
+            raise ValueError("a batch has at least one session")
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions)
+
+    async def decode(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        lengths: Sequence[int] | None = None,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer of every session, by `[B, ..]` or `[B, T, ..]`."""
+        states = [session._state for session in self._sessions]
+        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        return await self._client.connection.run(array_flow.decode_rows(states, layer, x, options, timeout))
+
+    async def accept(self, tokens: Sequence[int]) -> None:
+        """The first `tokens[i]` tokens of session i's drafts become part of it."""
+        states = [session._state for session in self._sessions]
+        await self._client.connection.run(session_flow.accept(states, list(tokens)))
+
+
+class Client:
+    """As `gdn_client.Client`, with its arguments."""
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:50061",
+        *,
+        retry: Retry | None = None,
+        keep_bytes: int = DEFAULT_KEEP_BYTES,
+        timeout: float = 60.0,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        allow_insecure: bool = False,
+    ) -> None:
+        options = ConnectionOptions(timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure)
+        self.connection = Connection(target, options)
+        self._retry = retry or Retry()
+        self._keep_bytes = keep_bytes
+        self._limits: info_pb2.Limits | None = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<asyncio Client of {self.connection.target}>"
+
+    async def close(self) -> None:
+        """Ends the connection; sessions stay on the server."""
+        await self.connection.close()
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        return await self.connection.run(exact(Rpc(method, request), self._retry))
+
+    async def info(self) -> info_pb2.GetServerInfoResponse:
+        """Version, backend, devices, limits and use."""
+        return cast(info_pb2.GetServerInfoResponse, await self._ask("GetServerInfo", info_pb2.GetServerInfoRequest()))
+
+    async def limits(self) -> info_pb2.Limits:
+        """What the server accepts; asked for once."""
+        if self._limits is None:
+            self._limits = (await self.info()).limits
+        return self._limits
+
+    async def models(self) -> list[info_pb2.Model]:
+        """Those that are served, by name."""
+        return list((await self._ask("ListModels", info_pb2.ListModelsRequest())).models)
+
+    async def session(
+        self,
+        model: str | None = None,
+        *,
+        operator: session_pb2.OperatorSpec | None = None,
+        session_id: str | None = None,
+        affinity: str = "",
+        idle_ttl: float | None = None,
+        max_lifetime: float | None = None,
+        keep_bytes: int | None = None,
+    ) -> Session:
+        """A new session, at zero."""
+        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime)
+        if operator is None:
+            request.model = model_name(model) if model is not None else only_model(await self.models())
+        keep = self._keep_bytes if keep_bytes is None else keep_bytes
+        return Session(self, await self.connection.run(session_flow.create(request, self._retry, keep)), owned=True)
+
+    async def attach(self, name: str) -> Session:
+        """A session that is there, by its id or name."""
+        session = (await self._ask("GetSession", session_pb2.GetSessionRequest(name=session_name(name)))).session
+        return Session(self, SessionState(session, self._retry, None, self._keep_bytes), owned=False)
+
+    async def sessions(self) -> AsyncIterator[session_pb2.Session]:
+        """The caller's, by name; pages are fetched as they are needed."""
+        token = ""
+        while True:
+            page = await self._ask("ListSessions", session_pb2.ListSessionsRequest(page_size=200, page_token=token))
+            for session in page.sessions:
+                yield session
+            token = page.next_page_token
+            if not token:
+                return
+
+    def batch(self, sessions: Iterable[Session]) -> Batch:
+        """Sessions to decode in one call."""
+        return Batch(self, sessions)
+
+    async def export_state(self, name: str) -> bytes:
+        """A session's states as a safetensors file."""
+        request = session_pb2.ExportStateRequest(name=session_name(name))
+        try:
+            call = self.connection.begin("ExportState", "unary_stream", request, None)
+            return b"".join([piece.data async for piece in call])
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+
+    async def import_state(
+        self, file: bytes, *, model: str | None = None, session_id: str | None = None, affinity: str = ""
+    ) -> Session:
+        """A new session from such a file."""
+        name = model_name(model) if model is not None else only_model(await self.models())
+        requests = import_requests(file, name, session_id, affinity)
+        try:
+            reply = await self.connection.begin("ImportState", "stream_unary", requests, None)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        return Session(self, SessionState(reply.session, self._retry, None, self._keep_bytes), owned=True)

@@ -1,0 +1,75 @@
+"""Steps of arrays: what `Session` and `Batch` do, and their asyncio twins, as flows.
+
+Thread safety: as of `session_flow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gdn_client import session_flow
+from gdn_client.flow import Flow
+from gdn_client.inputs import DeltaRule, Input, map_tensors, tensors_of
+from gdn_client.proto.gdn.v1 import info_pb2
+from gdn_client.session_flow import SessionState, StepOptions
+from gdn_client.steps import leading
+from gdn_client.tensors import Array, from_tensor, is_torch, to_tensor
+
+
+def _token_rank(given: Input) -> int:
+    """Axes of one token of the first tensor."""
+    return 2 if isinstance(given, DeltaRule) else 1
+
+
+def _with_axes(given: Input, axes: int, where: int) -> Input:
+    """`axes` axes of length one more, from `where` on."""
+    index = (slice(None),) * where + (None,) * axes
+    return map_tensors(given, lambda array: array[index])
+
+
+def _first_tensor(given: Input) -> Array:
+    return next(iter(tensors_of(given).values()))
+
+
+def _joined(parts: list[Array]) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    if is_torch(parts[0]):
+        import torch  # the caller's
+
+        return torch.cat(parts)
+    return np.concatenate(parts)
+
+
+def prefill(
+    state: SessionState, layer: int, x: Input, limits: info_pb2.Limits, options: StepOptions, timeout: float | None
+) -> Flow[Array]:
+    """The outputs of tokens `[T, ..]`; in as many calls as messages hold."""
+    if len(leading(x)) != _token_rank(x) + 1:
+        raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
+    outputs = []
+    for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
+        reply = yield from session_flow.prefill(state, layer, part, to_tensor, options, timeout)
+        outputs.append(from_tensor(reply.output, _first_tensor(x)))
+    return _joined(outputs)
+
+
+def decode_rows(
+    states: Sequence[SessionState], layer: int, x: Input, options: StepOptions, timeout: float | None
+) -> Flow[Array]:
+    """The outputs of `[B, ..]`, a token each, or of `[B, T, ..]`."""
+    rank, rows = len(leading(x)) - _token_rank(x), len(states)
+    if rank not in (1, 2) or leading(x)[0] != rows:
+        raise ValueError(f"the input is {list(leading(x))}, expected [{rows}, ..] or [{rows}, T, ..]: a row a session")
+    padded = _with_axes(x, 1, 1) if rank == 1 else x
+    reply = yield from session_flow.decode(states, layer, padded, to_tensor, options, timeout)
+    output = from_tensor(reply.output, _first_tensor(x))
+    return output[:, 0] if rank == 1 else output
+
+
+def decode(state: SessionState, layer: int, x: Input, options: StepOptions, timeout: float | None) -> Flow[Array]:
+    """The output of one token, without an axis of tokens, or of `[T, ..]`."""
+    output = yield from decode_rows([state], layer, _with_axes(x, 1, 0), options, timeout)
+    return output[0]

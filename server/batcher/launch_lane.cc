@@ -17,8 +17,10 @@ size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 // many on the average to be copied for itself.
 constexpr size_t kDirectBytes = size_t{64} << 10;
 
-// Whether a row's bytes begin where the last one's end, in every input and in the output.
+// Whether a row's bytes begin where the last one's end, in every input and in the output. Those of two calls may do so
+// by chance, and are two allocations: no device copies from one into the next.
 bool GoesOn(const RowSpan& last, const RowSpan& row) {
+  if (row.job != last.job) return false;
   if (row.output() != last.output() + last.output_bytes()) return false;
   for (size_t f = 0; f < static_cast<size_t>(row.job->field_count); ++f) {
     if (row.input(f) != last.input(f) + last.input_bytes(f)) return false;

@@ -29,11 +29,32 @@ class Call {
     int32_t total = 0;
     for (const int32_t count : tokens) total += count;
     const size_t bytes = static_cast<size_t>(total) * kTokenBytes;
-    input_ = *HostBuffer::Make(backend, bytes);
-    output_ = *HostBuffer::Make(backend, bytes);
+    own_input_ = *HostBuffer::Make(backend, bytes);
+    own_output_ = *HostBuffer::Make(backend, bytes);
+    Fill(own_input_.floats(), own_output_.floats(), tokens, total, value, page_locked);
+  }
+  // In memory of its own by chance right behind other calls'.
+  Call(float* input, float* output, int32_t tokens, float value) {
+    Fill(input, output, {tokens}, tokens, value, /*page_locked=*/true);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  // Tokens [first, first + tokens) of its only row; -1: all rows.
+  void AddTo(LanePart& part, int32_t first = 0, int32_t tokens = -1) {
+    for (StepRow& row : job_.rows) {
+      part.rows.push_back({.job = &job_, .row = &row, .first = first, .tokens = tokens < 0 ? row.tokens : tokens});
+    }
+  }
+  bool CameBack() const { return std::equal(input_, input_ + values_, output_); }
+
+ private:
+  void Fill(float* input, float* output, const std::vector<int32_t>& tokens, int32_t total, float value,
+            bool page_locked) {
+    input_ = input;
+    output_ = output;
     values_ = static_cast<size_t>(total) * kFeatures;
-    for (size_t i = 0; i < values_; ++i) input_.floats()[i] = value + static_cast<float>(i % 1000);
-    std::fill_n(output_.floats(), values_, -1.0f);
+    for (size_t i = 0; i < values_; ++i) input_[i] = value + static_cast<float>(i % 1000);
+    std::fill_n(output_, values_, -1.0f);
     job_.kind = InputKind::kHiddenStates;
     job_.fields[0] = {.dtype = DType::kF32, .features = kFeatures};
     job_.field_count = 1;
@@ -43,21 +64,14 @@ class Call {
     size_t at = 0;
     for (size_t i = 0; i < tokens.size(); ++i) {
       job_.rows[i].tokens = tokens[i];
-      job_.rows[i].inputs[0] = static_cast<const char*>(input_.data()) + at;
-      job_.rows[i].output = static_cast<char*>(output_.data()) + at;
+      job_.rows[i].inputs[0] = reinterpret_cast<const char*>(input_) + at;
+      job_.rows[i].output = reinterpret_cast<char*>(output_) + at;
       at += static_cast<size_t>(tokens[i]) * kTokenBytes;
     }
   }
-  // Tokens [first, first + tokens) of its only row; -1: all rows.
-  void AddTo(LanePart& part, int32_t first = 0, int32_t tokens = -1) {
-    for (StepRow& row : job_.rows) {
-      part.rows.push_back({.job = &job_, .row = &row, .first = first, .tokens = tokens < 0 ? row.tokens : tokens});
-    }
-  }
-  bool CameBack() const { return std::equal(input_.floats(), input_.floats() + values_, output_.floats()); }
-
- private:
-  HostBuffer input_, output_;
+  HostBuffer own_input_, own_output_;
+  float* input_ = nullptr;
+  float* output_ = nullptr;
   size_t values_ = 0;
   StepJob job_;
 };
@@ -113,6 +127,24 @@ TEST_P(LaunchLaneTest, CopiesFromAndToCallsWithMuchSideBySide) {
   ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
   EXPECT_TRUE(part.direct);
   EXPECT_TRUE(batch.CameBack() && prompt.CameBack());
+}
+
+// Each has too little to be copied for itself. A copy from one allocation into the next fails, and the device with it.
+TEST_P(LaunchLaneTest, CallsThatLieSideBySideByChanceAreNotOne) {
+  constexpr int32_t kTokens = kLong / 4;
+  constexpr size_t kValues = static_cast<size_t>(kTokens) * kFeatures;
+  const HostBuffer input = *HostBuffer::Make(*backend_, 4 * kValues * sizeof(float));
+  const HostBuffer output = *HostBuffer::Make(*backend_, 4 * kValues * sizeof(float));
+  std::vector<std::unique_ptr<Call>> calls;
+  LanePart part;
+  for (size_t i = 0; i < 4; ++i) {
+    calls.push_back(std::make_unique<Call>(input.floats() + i * kValues, output.floats() + i * kValues, kTokens,
+                                           static_cast<float>(i)));
+    calls.back()->AddTo(part);
+  }
+  ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
+  EXPECT_FALSE(part.direct);
+  for (const auto& call : calls) EXPECT_TRUE(call->CameBack());
 }
 
 TEST_P(LaunchLaneTest, CopiesSegmentsToTheirPlaces) {

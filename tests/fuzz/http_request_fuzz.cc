@@ -1,9 +1,11 @@
 // Requests to the HTTP port, as bytes on a connection.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "server/observability/http_server.h"
@@ -29,6 +31,28 @@ const HttpServer& TheServer() {
   return *server;
 }
 
+// libFuzzer's alarm interrupts calls.
+template <typename Call>
+ssize_t Uninterrupted(Call call) {
+  ssize_t result = 0;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+void Connect(int connection, const sockaddr_in& address) {
+  if (connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return;
+  // An interrupted connect goes on by itself.
+  GDN_FUZZ_CHECK(errno == EINTR, "the server listens no more");
+  pollfd done = {.fd = connection, .events = POLLOUT, .revents = 0};
+  int error = 0;
+  socklen_t size = sizeof(error);
+  GDN_FUZZ_CHECK(Uninterrupted([&] { return poll(&done, 1, /*timeout=*/-1); }) == 1 &&
+                     getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0,
+                 "the server listens no more");
+}
+
 // All that the server says to the bytes and the end of the connection.
 std::string Ask(std::string_view bytes) {
   sockaddr_in address = {};
@@ -36,18 +60,17 @@ std::string Ask(std::string_view bytes) {
   address.sin_port = htons(static_cast<uint16_t>(TheServer().port()));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  GDN_FUZZ_CHECK(connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0,
-                 "the server listens no more");
+  Connect(connection, address);
   // One that has answered may have closed already.
   while (!bytes.empty()) {
-    const ssize_t sent = send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = Uninterrupted([&] { return send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     if (sent <= 0) break;
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
   shutdown(connection, SHUT_WR);
   std::string reply;
   char buffer[4096];
-  for (ssize_t got = 0; (got = recv(connection, buffer, sizeof(buffer), 0)) > 0;) {
+  for (ssize_t got = 0; (got = Uninterrupted([&] { return recv(connection, buffer, sizeof(buffer), 0); })) > 0;) {
     reply.append(buffer, static_cast<size_t>(got));
   }
   close(connection);

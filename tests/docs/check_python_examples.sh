@@ -38,7 +38,7 @@ new_key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
 echo "{\"subjects\": [$(cat alice.json)]}" >tokens.json
 
 "${build_dir}/bin/gdn_server" --listen localhost:0 --port-file port --tls-cert server.crt --tls-key server.key --tls-client-ca ca.crt \
-  --tokens-file tokens.json --disk-dir states >server.log 2>&1 &
+  --tokens-file tokens.json --disk-dir states --disk-high-watermark 100 >server.log 2>&1 &
 server_pid=$!
 for ((i = 0; i < 600; ++i)); do
   [[ -s port ]] && break

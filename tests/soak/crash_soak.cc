@@ -267,6 +267,7 @@ absl::Status RunSoak(const std::string& folder) {
   if (!absl::GetFlag(FLAGS_model).empty()) flags.push_back(StrCat("--model=golden=", absl::GetFlag(FLAGS_model)));
   std::vector<std::string> durable = flags;
   durable.push_back(StrCat("--disk-dir=", folder, "/disk"));
+  durable.push_back("--disk-high-watermark=100");  // however full this disk is
   durable.push_back(StrCat("--checkpoint-every-tokens=", interval));
   std::filesystem::create_directory(folder + "/disk");
 

@@ -217,6 +217,7 @@ absl::Status RunSoak(const std::string& folder, const std::string& self) {
   undisturbed_flags.push_back("--device-state-bytes=256MiB");
   for (std::string& flag : limits.Flags()) flags.push_back(std::move(flag));
   flags.push_back(StrCat("--disk-dir=", folder, "/disk"));
+  flags.push_back("--disk-high-watermark=100");  // however full this disk is
   flags.push_back(StrCat("--listen=", socket));
   flags.push_back(StrCat("--trace-calls=", absl::GetFlag(FLAGS_trace_calls)));
 

@@ -250,6 +250,7 @@ absl::Status RunSoak(const std::string& folder) {
   flags.push_back(StrCat("--device-state-bytes=", absl::GetFlag(FLAGS_on_device) * feed.session_bytes()));
   flags.push_back(StrCat("--host-state-bytes=", absl::GetFlag(FLAGS_on_host) * feed.session_bytes()));
   flags.push_back(StrCat("--disk-dir=", folder, "/disk"));
+  flags.push_back("--disk-high-watermark=100");  // however full this disk is
   flags.push_back("--trace-calls=256");
   ServerProcess server(program, flags, folder, "server");
   GDN_RETURN_IF_ERROR(server.Start());

@@ -16,7 +16,7 @@ START_SECONDS = 60
 class Server:
     def __init__(self, folder: Path, *flags: str) -> None:
         self._folder = folder
-        self._flags = flags
+        self._flags = (*flags, "--disk-high-watermark=100")  # however full this disk is
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.start()

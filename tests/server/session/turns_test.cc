@@ -58,6 +58,7 @@ class Turns : public ::testing::Test {
 };
 
 TEST_F(Turns, ManyCallsOfOneCallerDoNotKeepAnothersStatesAway) {
+  absl::Notification go, end;  // outlive the world's threads, which wait for them
   TieredWorld world({.device_sessions = kMany + 3, .host = false, .disk = true});
   const ByteAccountPtr many = Account(world, "10.0.0.1"), few = Account(world, "10.0.0.2");
   const auto sessions = MakeManyOf(world, kMany, many);
@@ -71,7 +72,6 @@ TEST_F(Turns, ManyCallsOfOneCallerDoNotKeepAnothersStatesAway) {
   }
   world.disk.OnLoad([&](const StateKey& key) { order_.Note(key.id); });
   // One IO thread alone, so that what it begins is what it notes.
-  absl::Notification go, end;
   absl::BlockingCounter busy(2);
   for (absl::Notification* const until : {&go, &end}) {
     world.io.Post([&busy, until] {

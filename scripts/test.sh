@@ -51,7 +51,7 @@ run_preset() {
   cmake --preset "${preset}"
   # A GPU build's test programs need its GPU; what it shows without one is labelled gpu_build.
   if [[ "${preset}" == hip-* ]]; then
-    targets=(--target gdn_server gdn_parity gdnctl gdn_bench)
+    targets=(--target gdn_server gdn_parity gdnctl gdn_bench gdn_shared)
     selection=(-L gpu_build)
   fi
   note "building ${preset} with $(default_jobs) jobs"

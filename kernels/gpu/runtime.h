@@ -42,6 +42,7 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device);
 
 // Makes `device` the calling thread's; for threads beside the one that made the stream.
 absl::Status UseDevice(int device);
+absl::StatusOr<int> DeviceInUse();  // the calling thread's
 absl::StatusOr<Stream> MakeStream(int device);
 void DestroyStream(const Stream& stream);
 absl::Status SynchronizeStream(const Stream& stream);

@@ -75,8 +75,7 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   if (GDN_GPU_API(DeviceGetAttribute)(&khz, kMemoryClockRateAttribute, device) == GDN_GPU_API(Success)) {
     info.memory_clock_khz = khz;
   }
-  int previous = 0;
-  GDN_RETURN_IF_ERROR(Check(GDN_GPU_API(GetDevice)(&previous), "GetDevice"));
+  GDN_ASSIGN_OR_RETURN(const int previous, DeviceInUse());
   GDN_RETURN_IF_ERROR(UseDevice(device));
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -89,6 +88,12 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
 }
 
 absl::Status UseDevice(int device) { return Check(GDN_GPU_API(SetDevice)(device), "SetDevice"); }
+
+absl::StatusOr<int> DeviceInUse() {
+  int device = 0;
+  GDN_RETURN_IF_ERROR(Check(GDN_GPU_API(GetDevice)(&device), "GetDevice"));
+  return device;
+}
 
 absl::StatusOr<Stream> MakeStream(int device) {
   GDN_ASSIGN_OR_RETURN(const DeviceInfo info, DescribeDevice(device));

@@ -57,6 +57,7 @@ class GpuBackend final : public Backend {
 
   ~GpuBackend() override {
     static_cast<void>(gpu::SynchronizeStream(stream_));  // nobody is left to hear of a failure
+    if (order_ != nullptr) gpu::DestroyEvent(order_);
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -159,6 +160,14 @@ class GpuBackend final : public Backend {
     return graphs_.Run(key_, issue_step);
   }
   gpu::StepGraphs::Counts graph_counts() const { return graphs_.counts(); }
+
+  absl::Status IssueInOrderOf(void* stream, absl::FunctionRef<absl::Status()> issue) {
+    GDN_ASSIGN_OR_RETURN(const int previous, gpu::DeviceInUse());
+    const absl::Status status = IssueBetween({.handle = stream, .wave_width = stream_.wave_width}, issue);
+    const absl::Status restored = previous == device_ ? absl::OkStatus() : gpu::UseDevice(previous);
+    return status.ok() ? restored : status;
+  }
+
   // Before the first step.
   void DecideOnGraphs(GpuGraphs choice) {
     if (choice == GpuGraphs::kOff) {
@@ -240,6 +249,22 @@ class GpuBackend final : public Backend {
   }
 
  private:
+  absl::Status IssueBetween(const gpu::Stream& caller, absl::FunctionRef<absl::Status()> issue) {
+    GDN_RETURN_IF_ERROR(UseThread());
+    if (order_ == nullptr) {
+      GDN_ASSIGN_OR_RETURN(order_, gpu::MakeEvent());
+    }
+    const auto order = [this](const gpu::Stream& first, const gpu::Stream& waiting) {
+      const absl::Status status = gpu::RecordEvent(order_, first);
+      return status.ok() ? gpu::StreamWaitsFor(waiting, order_) : status;
+    };
+    GDN_RETURN_IF_ERROR(order(caller, stream_));
+    const absl::Status status = issue();
+    // Behind what was issued, though the rest failed: it may still use the caller's memory.
+    const absl::Status ordered = order(stream_, caller);
+    return status.ok() ? ordered : status;
+  }
+
   absl::Status ReserveWorkspace(int64_t floats) {
     const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
     if (bytes <= workspace_.bytes()) return absl::OkStatus();
@@ -260,6 +285,7 @@ class GpuBackend final : public Backend {
   gpu::LaunchStreams streams_;  // own synchronisation for fences; the rest of the one thread that issues operators
 
   // Of the one thread that issues operators.
+  gpu::Event order_ = nullptr;  // between its stream and a caller's
   gpu::PinnedRing ring_;
   gpu::IndexStaging indices_;
   std::string key_;  // of the step that is issued; kept for its memory
@@ -312,6 +338,11 @@ absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported,
                    absl::StrCat("backend '", backend.info().name, "' has no GPU stream"),
                    {{"backend", backend.info().name}});
+}
+
+absl::Status GpuIssueInOrderOf(Backend& backend, void* stream, absl::FunctionRef<absl::Status()> issue) {
+  GDN_RETURN_IF_ERROR(GpuStreamOf(backend).status());
+  return static_cast<GpuBackend&>(backend).IssueInOrderOf(stream, issue);
 }
 
 }  // namespace gdn

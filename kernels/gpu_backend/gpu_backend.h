@@ -14,6 +14,8 @@
 #include <optional>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/gpu/stream.h"
@@ -53,5 +55,11 @@ std::string_view GpuBackendName();
 
 // The stream of a backend made here. INVALID_ARGUMENT for any other backend.
 absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend);
+
+// Runs `issue` for a thread and a stream that are somebody else's: what it issues runs behind what `stream` has (a
+// hipStream_t or cudaStream_t of the backend's device; null: its default stream) and before what that is given next,
+// and the thread's device is afterwards what it was. Nothing waits. Of the one thread at a time that issues operators.
+// INVALID_ARGUMENT for a backend that was not made here; `issue` has not run then.
+absl::Status GpuIssueInOrderOf(Backend& backend, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 }  // namespace gdn

@@ -18,4 +18,8 @@ absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& /*backend*/) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kDeviceUnsupported, "this build has no GPU kernels", {});
 }
 
+absl::Status GpuIssueInOrderOf(Backend& backend, void* /*stream*/, absl::FunctionRef<absl::Status()> /*issue*/) {
+  return GpuStreamOf(backend).status();
+}
+
 }  // namespace gdn

@@ -20,22 +20,6 @@ std::string_view Bytes(absl::Span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// The base with the accepted log folded in, in wire order and float32 whatever the base is.
-absl::StatusOr<std::shared_ptr<std::vector<float>>> Materialize(const StateLayout& of, const SlotExtent& extent,
-                                                                const SlotView& view) {
-  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(of.dims(), of.max_draft()));
-  auto slot = std::make_shared<std::vector<float>>(layout.slot_floats());
-  FillSlot(layout, /*transposed_base=*/false, extent, view, slot->data());
-  const int32_t index = 0;
-  MaterializeStateReference({.pool = {.layout = layout, .data = slot->data(), .slot_count = 1},
-                             .count = 1,
-                             .src = &index,
-                             .dst = &index,
-                             .log_lengths = &extent.log_length});
-  slot->resize(layout.dims().state_elements());
-  return slot;
-}
-
 absl::Status Unfit(int32_t layer, std::string_view message) {
   return absl::InvalidArgumentError(StrCat("layer ", layer, " ", message));
 }
@@ -96,7 +80,7 @@ class FileParts {
     if (!view.draft_conv.empty()) AddFloats(layer, kDraftConvState, view.draft_conv);
     const bool has_log = extent.log_length + extent.draft_length > 0;
     if (fold) {
-      GDN_ASSIGN_OR_RETURN(auto folded, Materialize(image_.layout, extent, view));
+      GDN_ASSIGN_OR_RETURN(auto folded, FoldedBase(image_.layout, extent, view));
       AddConverted(layer, std::move(folded));
     }
     if (has_base) AddBase(layer, has_log ? kBaseState : kRecurrentState, view);
@@ -201,6 +185,21 @@ absl::Status AddHeader(const SessionImage& image, const StateFileOptions& option
 }
 
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<std::vector<float>>> FoldedBase(const StateLayout& of, const SlotExtent& extent,
+                                                               const SlotView& view) {
+  GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(of.dims(), of.max_draft()));
+  auto slot = std::make_shared<std::vector<float>>(layout.slot_floats());
+  FillSlot(layout, /*transposed_base=*/false, extent, view, slot->data());
+  const int32_t index = 0;
+  MaterializeStateReference({.pool = {.layout = layout, .data = slot->data(), .slot_count = 1},
+                             .count = 1,
+                             .src = &index,
+                             .dst = &index,
+                             .log_lengths = &extent.log_length});
+  slot->resize(layout.dims().state_elements());
+  return slot;
+}
 
 absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,
                                                  SharedThreadPool* pool) {

@@ -48,6 +48,10 @@ class EncodedStateFile {
   std::string snapshot_id_;
 };
 
+// The base with the accepted log folded in, in wire order and float32 whatever the base is. The view has been checked.
+absl::StatusOr<std::shared_ptr<std::vector<float>>> FoldedBase(const StateLayout& of, const SlotExtent& extent,
+                                                               const SlotView& view);
+
 // INVALID_ARGUMENT where the parts do not fit each other.
 // Checksums are computed on `pool`, where there is one.
 absl::StatusOr<EncodedStateFile> EncodeStateFile(SessionImagePtr image, const StateFileOptions& options,

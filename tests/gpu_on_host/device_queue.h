@@ -140,6 +140,7 @@ std::shared_ptr<HostDevice> DeviceNumber(int device);
 // The calling thread's, as the last SetCurrentDevice of it says; the first where none does.
 std::shared_ptr<HostDevice> CurrentDevice();
 void SetCurrentDevice(int device);
+int CurrentDeviceNumber();
 // Whose memory it is, where that is still plugged in; the calling thread's for what any may use.
 std::shared_ptr<HostDevice> DeviceOf(const Allocation& memory);
 // UNAVAILABLE (DEVICE_FAILED) where `what` is not the thread's to give to the stream: its device is another.

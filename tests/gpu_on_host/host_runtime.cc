@@ -142,6 +142,8 @@ absl::Status UseDevice(int device) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> DeviceInUse() { return simt::CurrentDeviceNumber(); }
+
 absl::StatusOr<Stream> MakeStream(int device) {
   Stream stream{.handle = nullptr, .wave_width = WaveWidthFromEnvironment(), .processors = ProcessorsFromEnvironment()};
   if (const std::shared_ptr<simt::HostDevice> of = simt::DeviceNumber(device); of != nullptr) {

@@ -67,6 +67,7 @@ int HostDeviceCount() {
 }
 
 void SetCurrentDevice(int device) { current_device = device; }
+int CurrentDeviceNumber() { return current_device; }
 
 std::shared_ptr<HostDevice> DeviceNumber(int device) {
   const UnseenByTsan unseen;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `scripts/test.sh --full` does beside the tests: lints deploy/, builds both container images with buildah, replays the golden
-# recordings inside the CPU one, and sees the gfx906 one explain that there is no card. As root, since images are built without
-# any container runtime (chroot isolation, plain folders as storage).
+# What `scripts/test.sh --full` does beside the tests: lints deploy/, tests libgdn's torch operators with PyPI's torch, builds both
+# container images with buildah, replays the golden recordings inside the CPU one, and sees the gfx906 one explain that there is no
+# card. As root, since images are built without any container runtime (chroot isolation, plain folders as storage).
 #
 #   scripts/full_checks.sh [--base IMAGE] [--keep]
 #
@@ -199,6 +199,19 @@ gfx906_image_without_a_card() {
   buildah_here rm "${container}" >/dev/null
 }
 
+# PyPI's torch is gigabytes, so these are not among the tests of every run.
+torch_operators() {
+  note "testing the torch operators of capi/python"
+  local rc=0
+  scripts/python_inprocess.sh build/cpu --torch || rc=$?
+  case "${rc}" in
+    0) ;;
+    77) note "left out: the torch operators" ;;
+    *) die "the tests of the torch operators failed" ;;
+  esac
+}
+
+torch_operators
 choose_base
 build_image cpu
 check_metadata cpu

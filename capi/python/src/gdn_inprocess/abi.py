@@ -1,0 +1,247 @@
+"""capi/gdn.h for ctypes: its constants, structs and functions, and its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_void_p
+
+ABI_VERSION = 1
+CPU, GPU = 1, 2
+F32, F16, BF16 = 1, 2, 3
+
+
+class GdnError(RuntimeError):
+    """What libgdn refused, or what failed: `code` is a gdn_code, `reason` a word for programs."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[GdnError], tuple[int, str, str]]:
+        return type(self), (self.code, self.reason, str(self))
+
+
+class InvalidArgument(GdnError, ValueError):
+    """The call is at fault; nothing has changed."""
+
+
+class OutOfMemory(GdnError, MemoryError):
+    """Of the host, the device or a pool's slots."""
+
+
+class FailedPrecondition(GdnError):
+    """No such device, or a state of another kind than the pool's."""
+
+
+class DataLoss(GdnError):
+    """A state file that is cut or damaged."""
+
+
+class DeviceFailed(GdnError):
+    """The device is lost: end the process."""
+
+
+_ERRORS: dict[int, type[GdnError]] = {
+    1: InvalidArgument,
+    2: OutOfMemory,
+    3: FailedPrecondition,
+    4: DataLoss,
+    5: DeviceFailed,
+}
+
+
+class PoolSpec(ctypes.Structure):
+    """gdn_pool_spec."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("key_heads", c_int32),
+        ("value_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("conv_width", c_int32),
+        ("hidden_size", c_int32),
+        ("max_decode_tokens", c_int32),
+        ("state_dtype", c_int32),
+        ("slots", c_int32),
+        ("memory", c_void_p),
+        ("token_counts", c_void_p),
+        ("log_lengths", c_void_p),
+    )
+
+
+class TensorRef(ctypes.Structure):
+    """gdn_tensor."""
+
+    _fields_ = (("data", c_void_p), ("dtype", c_int32), ("rank", c_int32), ("shape", c_int64 * 4))
+
+    @classmethod
+    def of(cls, address: int, dtype: int, shape: Sequence[int]) -> TensorRef:
+        """Of a dense tensor; one of more than four dimensions is the library's to refuse."""
+        return cls(address, dtype, len(shape), (c_int64 * 4)(*shape[:4]))
+
+
+class BatchRef(ctypes.Structure):
+    """gdn_batch."""
+
+    _fields_ = (("sequences", c_int32), ("cu_seqlens", c_void_p), ("slots", c_void_p))
+
+
+class DeltaRuleStep(ctypes.Structure):
+    """gdn_delta_rule_step."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("batch", BatchRef),
+        ("q", TensorRef),
+        ("k", TensorRef),
+        ("v", TensorRef),
+        ("g", TensorRef),
+        ("beta", TensorRef),
+        ("output", TensorRef),
+        ("scale", c_float),
+        ("use_qk_l2norm", c_int32),
+        ("stream", c_void_p),
+    )
+
+
+_SLOTS = POINTER(c_int32)
+# The arguments of each function that returns a code.
+_CALLS: dict[str, list[type]] = {
+    "gdn_context_create": [c_int32, c_int32, c_int32, POINTER(c_void_p)],
+    "gdn_context_synchronize": [c_void_p],
+    "gdn_pool_bytes": [POINTER(PoolSpec), POINTER(c_size_t)],
+    "gdn_pool_create": [c_void_p, POINTER(PoolSpec), POINTER(c_void_p)],
+    "gdn_slots_allocate": [c_void_p, c_int32, _SLOTS],
+    "gdn_slots_free": [c_void_p, c_int32, _SLOTS],
+    "gdn_slots_zero": [c_void_p, c_int32, _SLOTS, c_void_p],
+    "gdn_slots_copy": [c_void_p, c_int32, _SLOTS, _SLOTS, c_void_p],
+    "gdn_slot_tokens": [c_void_p, c_int32, POINTER(c_int64)],
+    "gdn_prefill": [c_void_p, POINTER(DeltaRuleStep)],
+    "gdn_decode": [c_void_p, POINTER(DeltaRuleStep)],
+    "gdn_state_export": [c_void_p, c_int32, _SLOTS, c_void_p, POINTER(c_void_p)],
+    "gdn_state_import": [c_void_p, c_int32, _SLOTS, c_char_p, c_size_t, c_void_p],
+    "gdn_state_get": [c_void_p, c_int32, c_void_p, c_void_p],
+    "gdn_state_set": [c_void_p, c_int32, c_void_p, c_int64, c_void_p],
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """libgdn: $GDN_LIBRARY, else what the loader finds. ImportError says what to do where there is none."""
+    path = os.environ.get("GDN_LIBRARY", f"libgdn.so.{ABI_VERSION}")
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"libgdn is not found: {error}. Build it (cmake --build --preset cpu --target gdn_shared) and set "
+            "GDN_LIBRARY to its path, such as build/cpu/lib/libgdn.so"
+        ) from error
+    found = loaded.gdn_abi_version()
+    if found != ABI_VERSION:
+        raise ImportError(
+            f"{path} has version {found} of the interface; expected {ABI_VERSION}: build it from this tree"
+        )
+    for name, arguments in _CALLS.items():
+        function = getattr(loaded, name)
+        function.argtypes = arguments
+        function.restype = ctypes.c_int
+    for name in ("gdn_version", "gdn_gpu_name", "gdn_last_error", "gdn_last_reason"):
+        getattr(loaded, name).restype = c_char_p
+    for name in ("gdn_context_device", "gdn_context_numerics_id"):
+        getattr(loaded, name).argtypes = [c_void_p]
+        getattr(loaded, name).restype = c_char_p
+    for name in ("gdn_context_destroy", "gdn_pool_destroy", "gdn_bytes_free"):
+        getattr(loaded, name).argtypes = [c_void_p]
+        getattr(loaded, name).restype = None
+    loaded.gdn_bytes_data.argtypes = loaded.gdn_bytes_size.argtypes = [c_void_p]
+    loaded.gdn_bytes_data.restype = c_void_p
+    loaded.gdn_bytes_size.restype = c_size_t
+    return loaded
+
+
+def call(name: str, *arguments: object) -> None:
+    """Calls a function that returns a code, and raises what it reports."""
+    loaded = library()
+    code = getattr(loaded, name)(*arguments)
+    if code != 0:
+        message, reason = loaded.gdn_last_error().decode(), loaded.gdn_last_reason().decode()
+        raise _ERRORS.get(code, GdnError)(code, reason, message)
+
+
+def version() -> str:
+    """The library's."""
+    return str(library().gdn_version().decode())
+
+
+def gpu_name() -> str:
+    """What the library was built for beside the CPU: "gpu", or ""."""
+    return str(library().gdn_gpu_name().decode())
+
+
+def make_context(backend: int, device: int, threads: int) -> c_void_p:
+    """gdn_context_create."""
+    context = c_void_p()
+    call("gdn_context_create", backend, device, threads, byref(context))
+    return context
+
+
+def make_pool(context: c_void_p, spec: PoolSpec) -> c_void_p:
+    """gdn_pool_create."""
+    pool = c_void_p()
+    call("gdn_pool_create", context, byref(spec), byref(pool))
+    return pool
+
+
+def make_spec(
+    slots: int,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    *,
+    max_decode_tokens: int = 0,
+    state_dtype: int = F32,
+) -> PoolSpec:
+    """A spec of the library's own memory, for the delta rule alone."""
+    return PoolSpec(
+        struct_size=ctypes.sizeof(PoolSpec),
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        max_decode_tokens=max_decode_tokens,
+        state_dtype=state_dtype,
+        slots=slots,
+    )
+
+
+def pool_bytes(spec: PoolSpec) -> int:
+    """Bytes of a pool's memory."""
+    size = c_size_t()
+    call("gdn_pool_bytes", byref(spec), byref(size))
+    return size.value
+
+
+def slot_array(slots: Sequence[int]) -> ctypes.Array[c_int32]:
+    """Slots as the library takes them."""
+    return (c_int32 * len(slots))(*slots)
+
+
+def export_states(pool: c_void_p, slots: Sequence[int], stream: int | None = None) -> bytes:
+    """gdn_state_export."""
+    file = c_void_p()
+    call("gdn_state_export", pool, len(slots), slot_array(slots), stream, byref(file))
+    try:
+        return ctypes.string_at(library().gdn_bytes_data(file), library().gdn_bytes_size(file))
+    finally:
+        library().gdn_bytes_free(file)
+
+
+def import_states(pool: c_void_p, slots: Sequence[int], file: bytes, stream: int | None = None) -> None:
+    """gdn_state_import."""
+    call("gdn_state_import", pool, len(slots), slot_array(slots), file, len(file), stream)

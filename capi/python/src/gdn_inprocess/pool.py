@@ -1,0 +1,205 @@
+"""Contexts and pools for numpy arrays, on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gdn_inprocess import abi
+
+Array = NDArray[Any]
+_DTYPES = {np.dtype(np.float32): abi.F32, np.dtype(np.float16): abi.F16}
+
+
+def _destroy(name: str, handle: ctypes.c_void_p) -> None:
+    getattr(abi.library(), name)(handle)
+
+
+def _ref(name: str, array: Array) -> tuple[abi.TensorRef, Array]:
+    """The array for the library, and what keeps its memory."""
+    if array.dtype not in _DTYPES:
+        raise TypeError(f"{name} is {array.dtype}; expected float32 or float16 (bfloat16 goes with torch)")
+    dense = np.ascontiguousarray(array)
+    return abi.TensorRef.of(dense.ctypes.data, _DTYPES[dense.dtype], dense.shape), dense
+
+
+class Context:
+    """The CPU's kernels, on `threads` threads (0: one for each processor that this process may run on).
+
+    Thread-safe; calls run one after the other.
+    """
+
+    def __init__(self, threads: int = 0) -> None:
+        self._handle = abi.make_context(abi.CPU, 0, threads)
+        self._finalizer = weakref.finalize(self, _destroy, "gdn_context_destroy", self._handle)
+
+    @property
+    def numerics_id(self) -> str:
+        """Contexts and servers of equal ids compute equal bits."""
+        return str(abi.library().gdn_context_numerics_id(self._handle).decode())
+
+    def pool(
+        self,
+        slots: int,
+        *,
+        key_heads: int,
+        value_heads: int,
+        key_dim: int,
+        value_dim: int,
+        max_decode_tokens: int = 8,
+        bf16_states: bool = False,
+    ) -> Pool:
+        """Slots for the states of as many sequences; see gdn_pool_spec in gdn.h."""
+        spec = abi.make_spec(
+            slots,
+            key_heads,
+            value_heads,
+            key_dim,
+            value_dim,
+            max_decode_tokens=max_decode_tokens,
+            state_dtype=abi.BF16 if bf16_states else abi.F32,
+        )
+        return Pool(self, self._handle, spec)
+
+    def __repr__(self) -> str:
+        return f"Context({self.numerics_id!r})"
+
+
+class Pool:
+    """States of the gated delta rule in numbered slots. Made by Context.pool. Thread-safe.
+
+    Wrong arguments raise InvalidArgument, a ValueError that says what was expected, before anything changes.
+    """
+
+    def __init__(self, context: Context, handle: ctypes.c_void_p, spec: abi.PoolSpec) -> None:
+        self._spec = spec
+        self._handle = abi.make_pool(handle, spec)
+        # It holds the context, which has to outlive the pool.
+        self._finalizer = weakref.finalize(
+            self, lambda _, pool: _destroy("gdn_pool_destroy", pool), context, self._handle
+        )
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """[HV, K, V]: of a state's matrices."""
+        return self._spec.value_heads, self._spec.key_dim, self._spec.value_dim
+
+    def allocate(self, count: int) -> list[int]:
+        """Free slots, zeroed; OutOfMemory where fewer are free."""
+        slots = (ctypes.c_int32 * max(count, 1))()
+        abi.call("gdn_slots_allocate", self._handle, count, slots)
+        return list(slots[:count])
+
+    def free(self, slots: Sequence[int]) -> None:
+        """Gives slots back."""
+        abi.call("gdn_slots_free", self._handle, len(slots), abi.slot_array(slots))
+
+    def zero(self, slots: Sequence[int]) -> None:
+        """Makes states fresh."""
+        abi.call("gdn_slots_zero", self._handle, len(slots), abi.slot_array(slots), None)
+
+    def copy(self, source: Sequence[int], to: Sequence[int]) -> None:
+        """Forks: the state of source[i] into to[i]."""
+        if len(source) != len(to):
+            raise ValueError(f"source has {len(source)} slots and to has {len(to)}; expected as many")
+        abi.call("gdn_slots_copy", self._handle, len(to), abi.slot_array(source), abi.slot_array(to), None)
+
+    def tokens(self, slot: int) -> int:
+        """Tokens that a state has seen."""
+        seen = ctypes.c_int64()
+        abi.call("gdn_slot_tokens", self._handle, slot, ctypes.byref(seen))
+        return seen.value
+
+    def prefill(
+        self,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        q: Array,
+        k: Array,
+        v: Array,
+        g: Array,
+        beta: Array,
+        *,
+        scale: float = 0.0,
+        use_qk_l2norm: bool = False,
+    ) -> Array:
+        """Advances slots[i] by the next lengths[i] rows.
+
+        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV]; float32 or float16.
+        scale multiplies q; 0: K^-0.5. Returns [tokens, HV, V] of v's dtype.
+        """
+        return self._step("gdn_prefill", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
+
+    def decode(
+        self,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        q: Array,
+        k: Array,
+        v: Array,
+        g: Array,
+        beta: Array,
+        *,
+        scale: float = 0.0,
+        use_qk_l2norm: bool = False,
+    ) -> Array:
+        """As prefill, for at most max_decode_tokens rows of each; quicker for a few."""
+        return self._step("gdn_decode", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
+
+    def _step(
+        self,
+        function: str,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        inputs: tuple[Array, ...],
+        scale: float,
+        use_qk_l2norm: bool,
+    ) -> Array:
+        if len(slots) != len(lengths):
+            raise ValueError(f"slots has {len(slots)} entries and lengths has {len(lengths)}; expected as many")
+        cu_seqlens = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        refs = [_ref(name, array) for name, array in zip(("q", "k", "v", "g", "beta"), inputs, strict=True)]
+        output = np.empty(inputs[2].shape, inputs[2].dtype)
+        indices = np.asarray(slots, np.int32)
+        step = abi.DeltaRuleStep(
+            ctypes.sizeof(abi.DeltaRuleStep),
+            abi.BatchRef(len(slots), cu_seqlens.ctypes.data, indices.ctypes.data),
+            *(ref for ref, _ in refs),
+            _ref("output", output)[0],
+            scale,
+            use_qk_l2norm,
+        )
+        abi.call(function, self._handle, ctypes.byref(step))
+        return output
+
+    def state(self, slot: int) -> NDArray[np.float32]:
+        """The matrices S of a slot, [HV, K, V], with all tokens seen."""
+        matrices = np.empty(self.state_shape, np.float32)
+        abi.call("gdn_state_get", self._handle, slot, matrices.ctypes.data, None)
+        return matrices
+
+    def set_state(self, slot: int, matrices: Array, tokens: int) -> None:
+        """Replaces the matrices, [HV, K, V]; the slot has then seen `tokens` tokens."""
+        dense = np.ascontiguousarray(matrices, np.float32)
+        if dense.shape != self.state_shape:
+            raise ValueError(f"matrices is {list(dense.shape)}; expected [HV, K, V], {list(self.state_shape)}")
+        abi.call("gdn_state_set", self._handle, slot, dense.ctypes.data, tokens, None)
+
+    def export_states(self, slots: Sequence[int]) -> bytes:
+        """A state file whose layer i is the state of slots[i]; gdnctl state import takes it."""
+        return abi.export_states(self._handle, slots)
+
+    def import_states(self, slots: Sequence[int], file: bytes) -> None:
+        """The states of a file's layers, in their order, into slots; DataLoss for a damaged one."""
+        abi.import_states(self._handle, slots, file)
+
+    def __repr__(self) -> str:
+        heads, key_dim, value_dim = self.state_shape
+        size = abi.pool_bytes(self._spec) / math.pow(2, 20)
+        return f"Pool({self._spec.slots} slots of {heads} x {key_dim} x {value_dim}, {size:.1f} MiB)"

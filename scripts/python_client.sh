@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
 # Installs the Python client in a virtual environment of its own, and runs its tests against a live server, mypy and ruff.
 #
-#   scripts/python_client.sh [BUILD_DIR]    whose bin/gdn_server it is tested with (default: build/cpu)
+#   scripts/python_client.sh [--torch] [BUILD_DIR]    whose bin/gdn_server it is tested with (default: build/cpu)
 #
-# The environment is BUILD_DIR/venv-client. Exits 77 where python3-venv is not installed or pip finds no packages.
+#   --torch  with torch and transformers (gigabytes), for what runs in Hugging Face models
+#
+# The environment is BUILD_DIR/venv-client, or venv-client-torch. Exits 77 where python3-venv is not installed or pip finds no packages.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+extras=test venv_name=venv-client
 case "${1:-}" in
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  --torch) extras=test,torch venv_name=venv-client-torch; shift ;;
 esac
 build_dir="$(cd "${1:-${repo_root}/build/cpu}" && pwd)" || die "there is no ${1:-build/cpu}; scripts/test.sh makes it"
 package="${repo_root}/client/python"
-venv="${build_dir}/venv-client"
+venv="${build_dir}/${venv_name}"
 
 if [[ ! -x "${venv}/bin/pip" ]]; then
   python3 -m venv "${venv}" >/dev/null || { echo "python3-venv is not installed"; exit 77; }
@@ -25,7 +29,7 @@ mkdir -p "${copy}/client"
 cp -r "${package}" "${copy}/client/"
 cp -r "${repo_root}/proto" "${copy}/"
 rm -rf "${copy}/client/python/build"
-"${venv}/bin/pip" install --quiet "${copy}/client/python[test]" || { echo "pip installs nothing here"; exit 77; }
+"${venv}/bin/pip" install --quiet "${copy}/client/python[${extras}]" || { echo "pip installs nothing here"; exit 77; }
 
 cd "${package}"
 export GDN_SERVER="${build_dir}/bin/gdn_server" RUFF_CACHE_DIR="${copy}/ruff" MYPY_CACHE_DIR="${copy}/mypy"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gdn_client.proto.gdn.v1 import tensor_pb2
 
+from gdn_client.proto.gdn.v1 import tensor_pb2
 from gdn_client.tensors import from_tensor, to_tensor
 
 

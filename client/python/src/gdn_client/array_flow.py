@@ -6,6 +6,7 @@ Thread safety: as of `session_flow`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def _joined(parts: list[Array]) -> Array:
     if is_torch(parts[0]):
         import torch  # the caller's
 
-        return torch.cat(parts)
+        return torch.cat(cast(Any, parts))
     return np.concatenate(parts)
 
 

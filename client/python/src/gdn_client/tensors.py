@@ -85,14 +85,16 @@ def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | memoryview, like: Array 
     shape = tuple(tensor.shape)
     name = _NAMES[tensor.dtype]
     if like is not None and is_torch(like):
-        torch_module = sys.modules["torch"]
+        torch_module: Any = sys.modules["torch"]
         dtype = getattr(torch_module, name)
         elements = int(np.prod(shape, dtype=np.int64))
         if elements == 0:
-            return torch_module.empty(shape, dtype=dtype, device=like.device)
+            empty: Array = torch_module.empty(shape, dtype=dtype, device=like.device)
+            return empty
         # torch wants memory that may be written to.
         flat = torch_module.frombuffer(bytearray(data), dtype=dtype)
-        return flat.reshape(shape).to(like.device)
+        whole: Array = flat.reshape(shape).to(like.device)
+        return whole
     if name == "bfloat16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16
         return bits.view(np.float32).reshape(shape)

@@ -1,0 +1,178 @@
+"""Puts remote layers into a loaded model.
+
+Thread safety: a model is attached by one thread, while no other uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from gdn_client.client import Client
+from gdn_client.torch.host import LayerHost
+from gdn_client.torch.remote_layer import RemoteGatedDeltaNet
+
+LOCAL_LAYER = re.compile(r"Qwen3(Next|_5|_5Moe)GatedDeltaNet")
+VERIFY_TOKENS = 5
+# Of the outputs' norm. Rounding to bfloat16 makes 0.01, other weights make 1.
+VERIFY_ERROR = 0.1
+
+
+class Attachment:
+    """Remote layers in a model. A context manager: `close` ends it."""
+
+    def __init__(self, model: torch.nn.Module, host: LayerHost, owns_client: bool, keep_local: bool) -> None:
+        self.model = model
+        self.host = host
+        self.freed_bytes = 0
+        self._owns_client = owns_client
+        self._keep_local = keep_local
+        self._replaced: list[tuple[torch.nn.Module, torch.nn.Module]] = []  # the decoder layer, and what it had
+
+    def __repr__(self) -> str:
+        return f"<{type(self.model).__name__} with {self.host}, {self.freed_bytes / 1e6:.0f} MB of weights freed>"
+
+    def __enter__(self) -> Attachment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def layers(self) -> list[int]:
+        """Indices of the remote layers."""
+        return self.host.layers
+
+    def replace(self, local: dict[int, tuple[torch.nn.Module, torch.nn.Module]]) -> None:
+        """Puts remote layers where the local ones are, which go unless they are to be kept."""
+        for index in self.host.layers:
+            parent, module = local[index]
+            if self._keep_local:
+                self._replaced.append((parent, module))
+            else:
+                self.freed_bytes += sum(p.numel() * p.element_size() for p in module.parameters())
+            remote = RemoteGatedDeltaNet(self.host, index)
+            remote.train(module.training)
+            parent.linear_attn = remote
+        if not _local_layers(self.model):
+            # Says to generate() that no state can be taken back; a remote one can.
+            self.model._is_stateful = False  # type: ignore[assignment]
+
+    def detach(self) -> None:
+        """Puts the local layers back, and closes.
+
+        Raises:
+            RuntimeError: they were not kept.
+
+        """
+        if not self._keep_local:
+            raise RuntimeError("the local layers were freed; attach with keep_local=True, or load the model again")
+        for parent, module in self._replaced:
+            parent.linear_attn = module
+        self.model.__dict__.pop("_is_stateful", None)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the sessions of caches that are gone, and the connection if `attach` has made it."""
+        self.host.close()
+        if self._owns_client:
+            self.host.client.close()
+
+
+def attach(
+    model: torch.nn.Module,
+    target: str | Client,
+    layers: Iterable[int] | None = None,
+    *,
+    remote_model: str | None = None,
+    keep_local: bool = False,
+    verify: bool = True,
+    idle_ttl: float | None = None,
+    **connection: Any,
+) -> Attachment:
+    """Replaces the Gated DeltaNet layers of a loaded model by a server's.
+
+    `generate()` goes on as before: batches, streams, sampling, beams, assisted generation, static caches. Call it again
+    with other layers for another server.
+
+    Args:
+        model: of qwen3_next, qwen3_5 or their MoE forms, by transformers; with its head or without.
+        target: "HOST:PORT", "unix:/PATH", or a Client, which is then not closed.
+        layers: indices of decoder layers; None: all Gated DeltaNet layers that are still local.
+        remote_model: name of the served model; None: the only one.
+        keep_local: keep the local layers, so that `Attachment.detach` can put them back; else their memory is freed.
+        verify: compare each layer's output on a few random tokens first, so that other weights are found.
+        idle_ttl: seconds after which the server ends sequences that nobody steps; None: the server's.
+        connection: of the Client, for a target that is a string.
+
+    Raises:
+        ValueError: the model has no such layers, or the server's are other ones.
+        GdnError: the server's.
+
+    """
+    local = _local_layers(model)
+    if not local:
+        raise ValueError(f"{type(model).__name__} has no local Gated DeltaNet layers; expected qwen3_next or qwen3_5")
+    wanted = sorted(local) if layers is None else sorted(layers)
+    if missing := sorted(set(wanted) - set(local)):
+        raise ValueError(f"layers {missing} are no local Gated DeltaNet layers, expected of {sorted(local)}")
+    client = target if isinstance(target, Client) else Client(target, **connection)
+    host = None
+    try:
+        host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
+        for index in wanted:
+            _check_dimensions(local[index][1], host)
+        if verify:
+            for index in wanted:
+                _check_outputs(local[index][1], host, index)
+    except BaseException:
+        if host is not None:
+            host.close()
+        if client is not target:
+            client.close()
+        raise
+    attachment = Attachment(model, host, client is not target, keep_local)
+    attachment.replace({index: local.pop(index) for index in wanted})
+    return attachment
+
+
+def _local_layers(model: torch.nn.Module) -> dict[int, tuple[torch.nn.Module, torch.nn.Module]]:
+    """By layer index, the decoder layer and its linear_attn."""
+    found = {}
+    for parent in model.modules():
+        module = getattr(parent, "linear_attn", None)
+        if isinstance(module, torch.nn.Module) and LOCAL_LAYER.fullmatch(type(module).__name__):
+            found[int(module.layer_idx)] = (parent, module)  # type: ignore[arg-type]
+    return found
+
+
+def _check_dimensions(local: Any, host: LayerHost) -> None:
+    dims = host.model.dims
+    remote = (dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width)
+    own = (
+        *(local.hidden_size, local.num_k_heads, local.num_v_heads),
+        *(local.head_k_dim, local.head_v_dim, local.conv_kernel_size),
+    )
+    if own != remote:
+        names = "hidden size, key heads, value heads, key dim, value dim, convolution width"
+        raise ValueError(f"the model's layers are {own} ({names}), those of {host} are {remote}")
+
+
+def _check_outputs(local: torch.nn.Module, host: LayerHost, index: int) -> None:
+    parameter = next(local.parameters())
+    if parameter.device.type == "meta":
+        return
+    noise = torch.randn(1, VERIFY_TOKENS, host.model.dims.hidden_size, generator=torch.Generator().manual_seed(index))
+    x = noise.to(parameter.device, parameter.dtype)
+    with torch.no_grad():
+        own = local(x).float()
+        remote = RemoteGatedDeltaNet(host, index)(x).float()
+    error = float((own - remote).norm() / own.norm())
+    if not error <= VERIFY_ERROR:
+        raise ValueError(
+            f"layer {index} of {host} computes something else than the model's (relative error {error:.2g}): it has "
+            "other weights; serve the same checkpoint, or pass verify=False"
+        )

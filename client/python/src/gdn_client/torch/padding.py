@@ -1,0 +1,46 @@
+"""Which tokens of a padded batch are real.
+
+Thread safety: free functions.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def spans(mask: torch.Tensor | None, batch: int, tokens: int, *, keeps_state: bool) -> list[tuple[int, int]]:
+    """The real tokens [begin, end) of each row.
+
+    Padding before a prompt leaves a layer's zero state zero, so it is left out and the result is the same. Padding
+    after it would make a state that is kept forget, and what is stepped next would follow the padding.
+
+    Args:
+        mask: `[B, T]`, zero at padding; None: there is none.
+        batch: B.
+        tokens: T.
+        keeps_state: whether a cache goes on from these tokens.
+
+    Raises:
+        ValueError: real tokens and padding alternate, or a kept state would have padding behind it.
+
+    """
+    if mask is None:
+        return [(0, tokens)] * batch
+    if tuple(mask.shape) != (batch, tokens):
+        raise ValueError(f"attention_mask of the linear attention is {list(mask.shape)}, expected [{batch}, {tokens}]")
+    found = []
+    for row, real in enumerate((mask != 0).cpu()):
+        where = real.nonzero().flatten()
+        if len(where) == 0:
+            found.append((0, 0))
+            continue
+        begin, end = int(where[0]), int(where[-1]) + 1
+        if len(where) != end - begin:
+            raise ValueError(f"row {row} of attention_mask has padding between its tokens; pad on the left")
+        if keeps_state and end != tokens:
+            raise ValueError(
+                f"row {row} of attention_mask has padding after its tokens, which a recurrent state that is kept would "
+                "take in; set tokenizer.padding_side = 'left'"
+            )
+        found.append((begin, end))
+    return found

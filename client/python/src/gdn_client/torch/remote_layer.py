@@ -1,0 +1,137 @@
+"""A Gated DeltaNet layer whose weights and states are on a server.
+
+Thread safety: as of torch modules: forward from any thread, each with a cache of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache
+
+from gdn_client.torch.cache_layer import remote_layer_of
+from gdn_client.torch.host import LayerHost
+from gdn_client.torch.padding import spans
+from gdn_client.torch.sequences import RemoteSequences
+
+
+class RemoteGatedDeltaNet(torch.nn.Module):
+    """Takes the place of `linear_attn` in a decoder layer of qwen3_next, qwen3_5 and their MoE forms.
+
+    It has no parameters: a model's state_dict is without this layer's weights.
+    """
+
+    def __init__(self, host: LayerHost, layer_idx: int) -> None:
+        super().__init__()
+        if layer_idx not in host.layers:
+            raise ValueError(f"layer {layer_idx} is none of {host}")
+        dims = host.model.dims
+        self.host = host
+        self.layer_idx = layer_idx
+        self.layer_type = "linear_attention"
+        self.hidden_size: int = dims.hidden_size
+
+    def extra_repr(self) -> str:
+        return f"layer_idx={self.layer_idx}, {self.host.model.name} at {self.host.client.target}"
+
+    @torch.compiler.disable
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        cache_params: Cache | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """The layer's output.
+
+        Args:
+            hidden_states: `[B, T, D]`, after the input layernorm; float32, float16 or bfloat16, on any device.
+            cache_params: transformers' cache, whose layers on this server are replaced when it is first seen; None:
+                the sequences begin here and end here.
+            attention_mask: `[B, T]`, zero at padding; with a cache padding is on the left.
+            kwargs: what the decoder passes to every layer; packed sequences are refused.
+
+        Returns:
+            `[B, T, D]`, zero at padding.
+
+        Raises:
+            ValueError: a mask, a cache or a shape that does not fit.
+            GdnError: the server's; the cache is of no more use where rows of it may have moved.
+
+        """
+        if kwargs.get("cu_seq_lens_q") is not None:
+            raise ValueError(
+                "packed sequences (cu_seq_lens_q) have no remote form; pass a row for each, padded on the left"
+            )
+        if torch.is_grad_enabled() and hidden_states.requires_grad:
+            output: torch.Tensor = _WithoutBackward.apply(hidden_states, self, cache_params, attention_mask)
+            return output
+        return self._forward(hidden_states, cache_params, attention_mask)
+
+    def _forward(
+        self, hidden_states: torch.Tensor, cache: Cache | None, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        if hidden_states.ndim != 3 or hidden_states.shape[-1] != self.hidden_size:
+            raise ValueError(f"hidden_states are {list(hidden_states.shape)}, expected [B, T, {self.hidden_size}]")
+        batch, tokens, _ = hidden_states.shape
+        real = spans(attention_mask, batch, tokens, keeps_state=cache is not None)
+        host_states = hidden_states.detach().cpu()
+        rows = [host_states[row, begin:end] for row, (begin, end) in enumerate(real)]
+        if cache is None:
+            outputs = self._sequences_without_cache(batch).step(self.layer_idx, rows, record=False)
+            if self.layer_idx == self.host.layers[-1]:
+                _scratch.sequences.pop(self.host, None)
+        else:
+            layer = remote_layer_of(cache, self.host, self.layer_idx)
+            if len(layer.sequences) not in (0, batch):
+                raise ValueError(
+                    f"the cache has {len(layer.sequences)} rows and hidden_states {batch}; a cache is of one batch, "
+                    "see its batch_repeat_interleave and batch_select_indices"
+                )
+            outputs = layer.sequences.step(self.layer_idx, rows, record=layer.record_past)
+            layer.has_previous_state[0] = True
+        return _put_back(outputs, real, host_states).to(hidden_states.device)
+
+    def _sequences_without_cache(self, batch: int) -> RemoteSequences:
+        """Those of this forward pass: its first layer makes them, its last one drops them."""
+        sequences = _scratch.sequences.get(self.host)
+        if sequences is None or len(sequences) != batch or sequences.token_count(self.layer_idx) > 0:
+            sequences = _scratch.sequences[self.host] = RemoteSequences(self.host)
+        return sequences
+
+
+class _Scratch(threading.local):
+    """Of a thread's forward passes without a cache, by host."""
+
+    def __init__(self) -> None:
+        self.sequences: weakref.WeakKeyDictionary[LayerHost, RemoteSequences] = weakref.WeakKeyDictionary()
+
+
+_scratch = _Scratch()
+
+
+def _put_back(outputs: list[torch.Tensor], real: list[tuple[int, int]], like: torch.Tensor) -> torch.Tensor:
+    if all(span == (0, like.shape[1]) for span in real):
+        return torch.stack(outputs)
+    whole = torch.zeros_like(like)
+    for row, (begin, end) in enumerate(real):
+        whole[row, begin:end] = outputs[row]
+    return whole
+
+
+class _WithoutBackward(torch.autograd.Function):
+    """Says so where somebody wants gradients through the server."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_states: torch.Tensor, layer: RemoteGatedDeltaNet, *rest: Any) -> torch.Tensor:
+        return layer._forward(hidden_states, *rest)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        raise RuntimeError(
+            "a remote Gated DeltaNet layer computes no gradients; train with the local layers, or call the model under "
+            "torch.no_grad()"
+        )

@@ -1,0 +1,273 @@
+"""The rows of a batch, and the sessions on one server that hold their states.
+
+Rows whose inputs have been the same share a session: several samples of a prompt, and the beams of a search, are
+computed once until they part. A session is forked when its rows part, and ended when it has none.
+
+While tokens are *recorded* (assisted generation), `crop` can take the newest back. Tokens that fit a draft are one,
+and are accepted or dropped; where there were more, a fork from before them takes over, and is sent the inputs that
+stay again.
+
+Thread safety: for one thread at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from gdn_client.session import Batch, Session
+from gdn_client.torch.host import LayerHost, new_affinity
+
+
+@dataclass
+class _Window:
+    """Tokens that `crop` may take back."""
+
+    inputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by layer; of each session, `[t, D]`
+    drafted: dict[int, list[int]] = field(default_factory=dict)  # by layer, tokens of each session that wait
+    before: list[Session] | None = None  # as the sessions were
+    has_before: bool = False  # else everything is a draft; without sessions: they were at zero
+    is_settled: bool = False  # its drafts were accepted, and there are no more
+
+
+class RemoteSequences:
+    """`[B, T, D]` in, `[B, T, D]` out, layer by layer; rows may be selected, repeated and cropped between steps."""
+
+    def __init__(self, host: LayerHost) -> None:
+        self.host = host
+        self._affinity = new_affinity()
+        self._rows: list[int] = []  # of each row, the index of its session
+        self._sessions: list[Session] = []
+        self._spare: list[Session] = []  # a window's
+        self._window: _Window | None = None
+        weakref.finalize(self, host.reaper.end, self._sessions, self._spare)
+
+    def __len__(self) -> int:
+        """B; 0 before the first step."""
+        return len(self._rows)
+
+    @property
+    def session_names(self) -> list[str]:
+        """Of each row."""
+        return [self._sessions[index].name for index in self._rows]
+
+    def token_count(self, layer: int) -> int:
+        """The most tokens that a row has seen, those that wait among them."""
+        waiting = self._window.drafted.get(layer, []) if self._window is not None else []
+        counts = [session.token_count(layer) for session in self._sessions]
+        return max((c + (waiting[i] if waiting else 0) for i, c in enumerate(counts)), default=0)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteSequences:
+        self._refuse_open_window("copied")
+        twin = RemoteSequences(self.host)
+        twin._rows[:] = self._rows
+        twin._sessions[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
+        memo[id(self)] = twin
+        return twin
+
+    # --- Steps.
+
+    def step(self, layer: int, rows: Sequence[torch.Tensor], *, record: bool) -> list[torch.Tensor]:
+        """Advances a layer.
+
+        Args:
+            layer: index of the layer.
+            rows: of each row its tokens, `[t, D]` in the host's memory; t may differ, and be 0.
+            record: whether `crop` may come.
+
+        Returns:
+            `[t, D]` of each row.
+
+        Raises:
+            GdnError: the server's; some rows may have moved.
+
+        """
+        if not self._rows:
+            self._rows[:] = [0] * len(rows)
+            self._sessions[:] = self.host.new_sessions(1, self._affinity)
+        self._part(rows)
+        first_rows = {index: row for row, index in reversed(list(enumerate(self._rows)))}
+        inputs = [rows[first_rows[index]] for index in range(len(self._sessions))]
+        outputs = self._record(layer, inputs) if record else self._advance(layer, inputs)
+        return [outputs[index] for index in self._rows]
+
+    def _part(self, rows: Sequence[torch.Tensor]) -> None:
+        """Gives rows that shared a session, and do not have the same input any more, sessions of their own."""
+        members: dict[int, list[int]] = {}
+        for row, index in enumerate(self._rows):
+            members.setdefault(index, []).append(row)
+        for index, shared in members.items():
+            if len(shared) == 1:
+                continue
+            groups: dict[bytes, list[int]] = {}
+            for row in shared:
+                groups.setdefault(_digest(rows[row]), []).append(row)
+            if len(groups) == 1:
+                continue
+            self._refuse_open_window("parted")
+            leaving = list(groups.values())[1:]
+            session = self._sessions[index]
+            is_new = all(session.token_count(layer) == 0 for layer in session.layers)
+            made = self.host.new_sessions(len(leaving), self._affinity) if is_new else session.fork(len(leaving))
+            for group in leaving:
+                for row in group:
+                    self._rows[row] = len(self._sessions)
+                self._sessions.append(made.pop(0))
+
+    def _advance(self, layer: int, inputs: Sequence[torch.Tensor], *, draft: bool = False) -> list[torch.Tensor]:
+        """A step of every session; few tokens in one call for all, a prompt in a call of its own."""
+        if draft or max(len(x) for x in inputs) <= self.host.max_draft:
+            return self._decode(layer, inputs, draft)
+
+        def prefill(index: int) -> torch.Tensor:
+            x = inputs[index]
+            return cast(torch.Tensor, self._sessions[index].prefill(layer, x)) if len(x) > 0 else x
+
+        return self.host.map(prefill, range(len(inputs)))
+
+    def _decode(self, layer: int, inputs: Sequence[torch.Tensor], draft: bool) -> list[torch.Tensor]:
+        outputs: list[torch.Tensor] = []
+        for begin in range(0, len(inputs), self.host.max_batch):
+            part = list(inputs[begin : begin + self.host.max_batch])
+            lengths = [len(x) for x in part]
+            if max(lengths) == 0:
+                outputs += part
+                continue
+            batch = Batch(self.host.client, self._sessions[begin : begin + len(part)])
+            padded = torch.nn.utils.rnn.pad_sequence(part, batch_first=True)
+            y = cast(torch.Tensor, batch.decode(layer, padded, lengths=lengths, draft=draft))
+            outputs += [y[row, :length] for row, length in enumerate(lengths)]
+        return outputs
+
+    # --- Rows.
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Row i goes on from where row `rows[i]` is; a row may be taken often, or not at all."""
+        if not self._rows:
+            return
+        self._refuse_open_window("reordered")
+        chosen = [self._rows[row] for row in rows]
+        kept = sorted(set(chosen))
+        self.host.reaper.end(session for index, session in enumerate(self._sessions) if index not in kept)
+        self._sessions[:] = [self._sessions[index] for index in kept]
+        self._rows[:] = [kept.index(index) for index in chosen]
+
+    def reset(self) -> None:
+        """No tokens, and no rows: the next step says how many there are."""
+        self._close_window()
+        self.host.reaper.end(self._sessions)
+        self._sessions.clear()
+        self._rows.clear()
+
+    # --- Recording.
+
+    def crop(self, tokens: int) -> None:
+        """Takes the newest tokens back, of those recorded since the last call; the others stay, whatever `tokens` is.
+
+        Raises:
+            RuntimeError: fewer were recorded.
+
+        """
+        window = self._window
+        recorded = min((len(x) for x in next(iter(window.inputs.values()))), default=0) if window else 0
+        if tokens > recorded:
+            raise RuntimeError(
+                f"{tokens} tokens are to be cropped, and {recorded} were recorded since the last crop; call "
+                "activate_past_recording on the cache before the tokens that may have to go"
+            )
+        if window is None:
+            return
+        waiting = next(iter(window.drafted.values()), None)
+        if waiting is not None and all(tokens <= count for count in waiting):
+            self._accept([count - tokens for count in waiting])
+        elif tokens > 0:
+            self._go_back(window, tokens)
+        self._close_window()
+
+    def _refuse_open_window(self, verb: str) -> None:
+        if self._window is not None:
+            raise RuntimeError(f"a cache cannot be {verb} while it records tokens that may be cropped; call crop first")
+
+    def _close_window(self) -> None:
+        self._window = None
+        self.host.reaper.end(self._spare)
+        self._spare.clear()
+
+    def _record(self, layer: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        window = self._window = self._window or _Window()
+        if layer in window.drafted:
+            self._settle(window)
+        is_first = layer not in window.inputs
+        tails = [min(len(x), self.host.max_draft) for x in inputs]
+        if is_first and not window.is_settled:
+            if any(len(x) > tail for x, tail in zip(inputs, tails, strict=True)):
+                self._keep_before(window)
+            heads = [x[: len(x) - tail] for x, tail in zip(inputs, tails, strict=True)]
+            before = self._advance(layer, heads) if any(len(x) > 0 for x in heads) else heads
+            drafts = [x[len(x) - tail :] for x, tail in zip(inputs, tails, strict=True)]
+            after = self._advance(layer, drafts, draft=True)
+            outputs = [torch.cat(pair) for pair in zip(before, after, strict=True)]
+            window.drafted[layer] = tails
+        else:
+            self._keep_before(window)
+            outputs = self._advance(layer, inputs)
+        earlier = window.inputs.get(layer)
+        window.inputs[layer] = (
+            [torch.cat(pair) for pair in zip(earlier, inputs, strict=True)] if earlier else list(inputs)
+        )
+        return outputs
+
+    def _settle(self, window: _Window) -> None:
+        """A step comes after drafts: they become part of the sessions, with a way back before them."""
+        if not window.has_before:
+            self._spare[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
+            self._accept([0] * len(self._spare), self._spare)
+            window.before, window.has_before = self._spare, True
+        self._accept(next(iter(window.drafted.values())))
+        window.drafted.clear()
+        window.is_settled = True
+
+    def _keep_before(self, window: _Window) -> None:
+        if window.has_before:
+            return
+        window.has_before = True
+        if all(session.token_count(layer) == 0 for session in self._sessions for layer in session.layers):
+            return
+        self._spare[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
+        window.before = self._spare
+
+    def _accept(self, tokens: Sequence[int], sessions: Sequence[Session] | None = None) -> None:
+        whose = self._sessions if sessions is None else sessions
+        for begin in range(0, len(whose), self.host.max_batch):
+            end = begin + self.host.max_batch
+            Batch(self.host.client, whose[begin:end]).accept(tokens[begin:end])
+
+    def _go_back(self, window: _Window, tokens: int) -> None:
+        """To before the window, and from there by all but its newest tokens."""
+        gone = list(self._sessions)
+        if window.before is not None:
+            self._sessions[:] = window.before
+            self._spare.clear()
+        else:
+            self._sessions[:] = self.host.new_sessions(len(gone), self._affinity)
+        self.host.reaper.end(gone)
+
+        def send_again(index: int) -> None:
+            for layer, inputs in window.inputs.items():
+                if (stay := len(inputs[index]) - tokens) > 0:
+                    self._sessions[index].prefill(layer, inputs[index][:stay])
+
+        self.host.map(send_again, range(len(self._sessions)))
+
+
+def _digest(row: torch.Tensor) -> bytes:
+    """Equal for equal tokens."""
+    digest = hashlib.blake2b(digest_size=16)
+    if row.numel() > 0:
+        digest.update(row.contiguous().view(torch.uint8).numpy().data)
+    return digest.digest() + str(tuple(row.shape)).encode()

@@ -1,0 +1,409 @@
+"""Hugging Face models with remote layers, against the same models with their own."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5.17")
+
+from conftest import REPOSITORY  # noqa: E402
+from server import Server, running  # noqa: E402
+
+import gdn_client  # noqa: E402
+import gdn_client.torch as gdn_torch  # noqa: E402
+
+CHECKPOINTS = ["qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"]
+GOLDEN = REPOSITORY / "tests" / "golden"
+LENGTHS = [7, 13, 21]
+NEW_TOKENS = 64
+SECONDS_TO_END = 60
+TIE = 1e-3  # logits this near are the same to two computers
+
+
+@pytest.fixture(scope="module")
+def models_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = [flag for name in CHECKPOINTS for flag in ("--model", f"{name}={GOLDEN / name}")]
+    with running(tmp_path_factory.mktemp("models"), *flags) as one:
+        yield one
+
+
+def load(name: str) -> torch.nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(GOLDEN / name).eval()
+
+
+class Pair:
+    """A model, and the same with remote layers."""
+
+    def __init__(self, name: str, target: str) -> None:
+        self.name, self.target = name, target
+        self.local, self.remote = load(name), load(name)
+        self.attachment = gdn_torch.attach(self.remote, target, remote_model=name)
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """Three prompts of different lengths, padded on the left."""
+        generator = torch.Generator().manual_seed(1)
+        longest = max(LENGTHS)
+        ids, mask = torch.zeros(len(LENGTHS), longest, dtype=torch.long), torch.zeros(len(LENGTHS), longest)
+        for row, length in enumerate(LENGTHS):
+            ids[row, longest - length :] = torch.randint(
+                1, self.local.config.vocab_size, (length,), generator=generator
+            )
+            mask[row, longest - length :] = 1
+        return {"input_ids": ids, "attention_mask": mask.long()}
+
+    def one(self) -> dict[str, torch.Tensor]:
+        """A single prompt."""
+        return {name: tensor[-1:] for name, tensor in self.inputs().items()}
+
+    def generate(self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], **options) -> torch.Tensor:
+        torch.manual_seed(2)
+        with torch.no_grad():
+            return model.generate(
+                **inputs, **{"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0, **options}
+            )
+
+    def check(self, got: torch.Tensor, want: torch.Tensor) -> None:
+        """The same greedy choices, up to where two were as good."""
+        assert got.shape == want.shape
+        padding = [0] * len(want) if len(want) == 1 else [max(LENGTHS) - length for length in LENGTHS]
+        for row in range(len(want)):
+            if (differ := (got[row] != want[row]).nonzero().flatten()).numel() == 0:
+                continue
+            at = int(differ[0])
+            with torch.no_grad():
+                logits = self.local(want[row : row + 1, padding[row] : at]).logits[0, -1]
+            assert abs(float(logits[got[row, at]] - logits[want[row, at]])) < TIE, f"row {row} differs at {at}"
+
+    def sessions(self) -> int:
+        return len(list(self.attachment.host.client.sessions()))
+
+
+@pytest.fixture(params=CHECKPOINTS)
+def pair(request: pytest.FixtureRequest, models_server: Server) -> Iterator[Pair]:
+    one = Pair(request.param, models_server.target)
+    with one.attachment:
+        yield one
+
+
+@pytest.fixture()
+def next_pair(models_server: Server) -> Iterator[Pair]:
+    one = Pair("qwen3_next_5", models_server.target)
+    with one.attachment:
+        yield one
+
+
+def ends_with(pair: Pair, sessions: int) -> bool:
+    """Sessions are ended behind the caller's back."""
+    until = time.monotonic() + SECONDS_TO_END
+    while pair.sessions() != sessions and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.02)
+    return pair.sessions() == sessions
+
+
+def test_logits_are_those_of_the_local_model(pair: Pair) -> None:
+    inputs = pair.inputs()
+    real = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        local, remote = (model(**inputs).logits[real] for model in (pair.local, pair.remote))
+    torch.testing.assert_close(remote, local, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cache_implementation": "static"}],
+    ids=["dynamic", "static"],
+)
+def test_greedy_search_is_the_same(pair: Pair, options: dict) -> None:
+    inputs = pair.inputs()
+    pair.check(pair.generate(pair.remote, inputs, **options), pair.generate(pair.local, inputs, **options))
+
+
+def test_samples_are_the_same(pair: Pair) -> None:
+    options = {"do_sample": True, "num_return_sequences": 2, "max_new_tokens": 16}
+    got, want = (pair.generate(model, pair.inputs(), **options) for model in (pair.remote, pair.local))
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_beams": 3, "num_return_sequences": 2}])
+def test_beams_are_the_same(pair: Pair, options: dict) -> None:
+    asked = {"return_dict_in_generate": True, "output_scores": True, **options}
+    got, want = (pair.generate(model, pair.inputs(), **asked) for model in (pair.remote, pair.local))
+    torch.testing.assert_close(got.sequences_scores, want.sequences_scores, rtol=TIE, atol=TIE)
+    same = (got.sequences == want.sequences).all(dim=1)
+    assert same.float().mean() > 0.5, "ties are rare"
+
+
+def test_assisted_generation_is_greedy_search(pair: Pair) -> None:
+    inputs, assistant = pair.one(), load(pair.name)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():  # one that is right now and then
+        for parameter in assistant.model.layers[-1].parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
+    want = pair.generate(pair.local, inputs)
+    with gdn_torch.attach(assistant, pair.target, remote_model=pair.name):
+        pair.check(pair.generate(pair.remote, inputs, assistant_model=assistant), want)
+    # A draft that fits, and one that does not: some are taken back by a fork.
+    for tokens in (3, 40):
+        pair.check(pair.generate(pair.remote, inputs, prompt_lookup_num_tokens=tokens), want)
+
+
+def test_a_streamer_gets_the_tokens(next_pair: Pair) -> None:
+    class Collect(transformers.generation.streamers.BaseStreamer):
+        def __init__(self) -> None:
+            self.tokens: list[int] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            self.tokens += value.flatten().tolist()
+
+        def end(self) -> None:
+            pass
+
+    streamer = Collect()
+    whole = next_pair.generate(next_pair.remote, next_pair.one(), streamer=streamer)
+    assert streamer.tokens == whole.flatten().tolist()
+
+
+def test_a_chat_goes_on_from_its_cache(next_pair: Pair) -> None:
+    answers = []
+    for model in (next_pair.local, next_pair.remote):
+        cache = transformers.DynamicCache(config=model.config)
+        ids = next_pair.one()["input_ids"]
+        for turn in range(3):
+            ids = torch.cat([ids, torch.arange(1, 4 + turn)[None]], dim=1)
+            ids = next_pair.generate(model, {"input_ids": ids}, past_key_values=cache, max_new_tokens=9)
+        answers.append(ids)
+    assert torch.equal(*answers)
+
+
+def test_copies_of_a_cache_go_on_by_themselves(next_pair: Pair) -> None:
+    prompt, more = next_pair.one()["input_ids"], torch.arange(1, 9)[None]
+    outputs = []
+    for model in (next_pair.local, next_pair.remote):
+        cache = transformers.DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(prompt, past_key_values=cache)
+            twin = copy.deepcopy(cache)
+            first = model(more, past_key_values=twin).logits
+            outputs.append((first, model(more.flip(1), past_key_values=cache).logits))
+    for local, remote in zip(*outputs, strict=True):
+        torch.testing.assert_close(remote, local, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_a_cache_can_be_chosen(next_pair: Pair) -> None:
+    inputs = {name: tensor[:, -min(LENGTHS) :] for name, tensor in next_pair.inputs().items()}
+    rows = torch.tensor([2, 0])
+    outputs = []
+    for model in (next_pair.local, next_pair.remote):
+        cache = transformers.DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(**inputs, past_key_values=cache)
+            if model is next_pair.remote:
+                cache.batch_repeat_interleave(2)
+                cache.batch_select_indices(2 * rows + 1)
+                outputs.append(model(torch.full((2, 3), 5), past_key_values=cache).logits)
+            else:  # whose own layers cannot
+                alone = {name: tensor[rows] for name, tensor in inputs.items()}
+                cache = transformers.DynamicCache(config=model.config)
+                model(**alone, past_key_values=cache)
+                outputs.append(model(torch.full((2, 3), 5), past_key_values=cache).logits)
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-4)
+
+
+def test_equal_prompts_are_computed_once(next_pair: Pair) -> None:
+    assert ends_with(next_pair, 0)
+    cache = transformers.DynamicCache(config=next_pair.remote.config)
+    prompt = next_pair.one()["input_ids"].repeat(4, 1)
+    with torch.no_grad():
+        next_pair.remote(prompt, past_key_values=cache)
+        assert next_pair.sessions() == 1
+        next_pair.remote(torch.tensor([[1], [2], [1], [3]]), past_key_values=cache)
+    assert next_pair.sessions() == 3
+    sequences = cache.layers[0].sequences
+    assert len(set(sequences.session_names)) == 3
+    assert sequences.token_count(0) == max(LENGTHS) + 1
+
+
+def test_sessions_end_with_their_cache(models_server: Server) -> None:
+    pair = Pair("qwen3_next_1", models_server.target)
+    with pair.attachment:
+        assert ends_with(pair, 0)
+        cache = transformers.DynamicCache(config=pair.remote.config)
+        with torch.no_grad():
+            pair.remote(**pair.inputs(), past_key_values=cache)
+        assert pair.sessions() == len(LENGTHS)
+        del cache
+        assert ends_with(pair, 0)
+        cache = transformers.DynamicCache(config=pair.remote.config)
+        with torch.no_grad():
+            layer = pair.remote.model.layers[0].linear_attn
+            layer(torch.ones(1, 9, pair.remote.config.hidden_size), cache)
+            cache.layers[0].reset()
+            layer(torch.randn(len(LENGTHS), 9, pair.remote.config.hidden_size), cache)
+        assert ends_with(pair, len(LENGTHS))
+    with gdn_client.Client(models_server.target) as client:
+        assert len(list(client.sessions())) == len(LENGTHS), "those of a cache that is there stay until their idle TTL"
+        for session in list(client.sessions()):
+            client.attach(session.name).delete()
+
+
+def test_layers_may_be_on_several_servers(next_pair: Pair, tmp_path: Path) -> None:
+    model = load("qwen3_next_5")
+    with (
+        running(tmp_path, "--model", f"other={GOLDEN / 'qwen3_next_5'}") as second,
+        gdn_torch.attach(model, next_pair.target, [0, 2], remote_model="qwen3_next_5") as one,
+        gdn_torch.attach(model, second.target) as other,
+    ):
+        assert (one.layers, other.layers) == ([0, 2], [1])
+        want = next_pair.generate(next_pair.local, next_pair.inputs())
+        next_pair.check(next_pair.generate(model, next_pair.inputs()), want)
+
+
+def test_some_layers_may_stay_local(next_pair: Pair) -> None:
+    model = load("qwen3_next_5")
+    with gdn_torch.attach(model, next_pair.target, [1], remote_model="qwen3_next_5"):
+        want = next_pair.generate(next_pair.local, next_pair.inputs())
+        next_pair.check(next_pair.generate(model, next_pair.inputs()), want)
+        with pytest.raises(ValueError, match="stateful"):  # transformers' words: the local layers take nothing back
+            next_pair.generate(model, next_pair.one(), prompt_lookup_num_tokens=3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_dtypes(next_pair: Pair, dtype: str) -> None:
+    models = [load("qwen3_next_1").to(getattr(torch, dtype)) for _ in range(2)]
+    with gdn_torch.attach(models[1], next_pair.target, remote_model="qwen3_next_1"), torch.no_grad():
+        local, remote = (model(**next_pair.one()).logits.float() for model in models)
+    assert float((local - remote).norm() / local.norm()) < 0.05
+    assert remote.dtype == torch.float32
+
+
+def test_local_layers_can_come_back(next_pair: Pair) -> None:
+    model = load("qwen3_next_5")
+    weights = [module for module in model.modules() if type(module).__name__ == "Qwen3NextGatedDeltaNet"]
+    attachment = gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5", keep_local=True)
+    assert attachment.freed_bytes == 0
+    assert not any(module in weights for module in model.modules())
+    attachment.detach()
+    assert [module for module in model.modules() if module in weights] == weights
+    assert model._is_stateful
+    assert next_pair.attachment.freed_bytes > 0
+    with pytest.raises(RuntimeError, match="keep_local"):
+        next_pair.attachment.detach()
+
+
+def test_other_weights_are_found(next_pair: Pair) -> None:
+    model = load("qwen3_next_5")
+    with torch.no_grad():
+        model.model.layers[1].linear_attn.out_proj.weight.mul_(-1)
+    with pytest.raises(ValueError, match=r"layer 1 .* other weights"):
+        gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5")
+    assert not any(isinstance(module, gdn_torch.RemoteGatedDeltaNet) for module in model.modules())
+    gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5", verify=False).close()
+    with pytest.raises(ValueError, match="hidden size"):
+        gdn_torch.attach(load("qwen3_next_5"), next_pair.target, remote_model="qwen3_next_1")
+    with pytest.raises(ValueError, match=r"\[3\] are no local"):
+        gdn_torch.attach(load("qwen3_next_5"), next_pair.target, [0, 3], remote_model="qwen3_next_5")
+    with pytest.raises(ValueError, match="say which"):
+        gdn_torch.attach(load("qwen3_next_5"), next_pair.target)
+
+
+def test_what_cannot_be_is_refused(next_pair: Pair) -> None:
+    model, inputs = next_pair.remote, next_pair.inputs()
+    with torch.no_grad():
+        right = inputs["attention_mask"].flip(1)
+        torch.testing.assert_close(
+            model(inputs["input_ids"], attention_mask=right, use_cache=False).logits[right.bool()],
+            next_pair.local(inputs["input_ids"], attention_mask=right, use_cache=False).logits[right.bool()],
+            **{"rtol": 1e-4, "atol": 1e-4},
+        )
+        with pytest.raises(ValueError, match="padding_side"):
+            model(inputs["input_ids"], attention_mask=right)
+        holes = torch.ones_like(right)
+        holes[1, 3] = 0
+        with pytest.raises(ValueError, match=r"row 1 .* between"):
+            model(inputs["input_ids"], attention_mask=holes)
+        cache = transformers.DynamicCache(config=model.config)
+        model(**inputs, past_key_values=cache)
+        with pytest.raises(RuntimeError, match="activate_past_recording"):
+            cache.crop(-1)
+        with pytest.raises(ValueError, match="of one batch"):
+            model.model.layers[0].linear_attn(torch.zeros(2, 1, model.config.hidden_size), cache)
+        with pytest.raises(RuntimeError, match="states are at"):
+            next_pair.local(torch.ones(3, 1, dtype=torch.long), past_key_values=cache)
+        used = transformers.DynamicCache(config=model.config)
+        next_pair.local(**inputs, past_key_values=used)
+        with pytest.raises(ValueError, match="used locally"):
+            model(torch.ones(3, 1, dtype=torch.long), past_key_values=used)
+    loss = model(**next_pair.one()).logits.sum()
+    with pytest.raises(RuntimeError, match="no gradients"):
+        loss.backward()
+
+
+def test_a_crash_of_the_server_is_not_seen(next_pair: Pair, tmp_path: Path) -> None:
+    class Crash(transformers.StoppingCriteria):
+        def __init__(self, server: Server) -> None:
+            self.server, self.steps = server, 0
+
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_) -> torch.Tensor:
+            self.steps += 1
+            if self.steps == 5:
+                self.server.kill()
+                self.server.start()
+            return torch.zeros(len(input_ids), dtype=torch.bool)
+
+    model = load("qwen3_next_5")
+    with (
+        running(tmp_path, "--model", f"other={GOLDEN / 'qwen3_next_5'}") as server,
+        gdn_torch.attach(model, server.target),
+    ):
+        want = next_pair.generate(next_pair.local, next_pair.inputs())
+        got = next_pair.generate(model, next_pair.inputs(), stopping_criteria=[Crash(server)])
+        next_pair.check(got, want)
+
+
+def test_the_chat_example_answers_as_the_local_model(models_server: Server, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    checkpoint = tmp_path / "checkpoint"
+    model = load("qwen3_next_5")
+    model.save_pretrained(checkpoint)
+    letters = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({chr(code): code for code in range(model.config.vocab_size)}, unk_token="?")
+    )
+    letters.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    letters.decoder = tokenizers.decoders.Fuse()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=letters, pad_token="\0").save_pretrained(checkpoint)
+    example = REPOSITORY / "examples" / "python" / "remote_chat.py"
+    ended = subprocess.run(
+        [
+            *(sys.executable, str(example), "--model", str(checkpoint), "--remote-model", "qwen3_next_5"),
+            *("--target", f"{models_server.target}=0-1", "--target", models_server.target, "--max-new-tokens", "12"),
+        ],
+        input="hello\nand more\n/new\nhello\n\n",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+
+    def answer(text: str) -> str:
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        with torch.no_grad():
+            return tokenizer.decode(
+                model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)[0, ids.shape[1] :],
+                skip_special_tokens=True,
+            )
+
+    first = answer("hello\n")
+    second = answer(f"hello\n{first}\nand more\n")
+    assert ended.stdout == f"{first}\n{second}\n{first}\n"

@@ -110,7 +110,7 @@ typedef struct gdn_pool_spec {
   int32_t key_dim;           /* K */
   int32_t value_dim;         /* V */
   int32_t conv_width;        /* W, taps of the causal convolution; 0 for the delta rule alone */
-  int32_t hidden_size;       /* D of the model, which state files name; 0 where conv_width is 0 */
+  int32_t hidden_size;       /* D of the model, which state files name; 1 or more with a convolution, else 0 */
   int32_t max_decode_tokens; /* of a row of one decode, 1 .. 64; 0: 8. A slot's log has room for 15 more */
   int32_t state_dtype;       /* of the matrices S: GDN_F32 or GDN_BF16; 0: GDN_F32. All else is float32 */
   int32_t slots;
@@ -180,6 +180,36 @@ GDN_API int gdn_prefill(gdn_pool* pool, const gdn_delta_rule_step* step);
 /* Steps: 0 to max_decode_tokens tokens of each sequence, with a deferred update of the state: quicker than a prefill of
  * as many. T tokens in one call give the bits of T calls. */
 GDN_API int gdn_decode(gdn_pool* pool, const gdn_delta_rule_step* step);
+
+/* The delta rule with what a Gated DeltaNet layer has around it, but for the projections. The weights are
+ * float32, memory of the device. C = 2 H K + HV V channels, in the order q, k, v. */
+typedef struct gdn_mixer_weights {
+  gdn_tensor conv_weight; /* [C, W]; tap W - 1 meets the current token */
+  gdn_tensor a_log;       /* [HV] */
+  gdn_tensor dt_bias;     /* [HV] */
+  gdn_tensor norm_weight; /* [V] */
+  float norm_epsilon;     /* 0: 1e-6 */
+} gdn_mixer_weights;
+
+/* Of a pool with a convolution, whose columns are part of the state:
+ *   q, k, v = silu(conv1d(mixed_qkv));  q, k divided by their l2 norms (1e-6 inside the root);  q scaled by K^-0.5
+ *   g = -exp(a_log) softplus(a + dt_bias);  beta = sigmoid(b);  o: the delta rule
+ *   output = o / sqrt(mean(o^2) + norm_epsilon) * norm_weight * silu(z), for each head */
+typedef struct gdn_mixer_step {
+  size_t struct_size;
+  gdn_batch batch;
+  gdn_mixer_weights weights;
+  gdn_tensor mixed_qkv; /* [tokens, C] */
+  gdn_tensor z;         /* [tokens, HV, V] */
+  gdn_tensor b;         /* [tokens, HV] */
+  gdn_tensor a;         /* [tokens, HV] */
+  gdn_tensor output;    /* [tokens, HV, V] */
+  void* stream;
+} gdn_mixer_step;
+
+/* As gdn_prefill and gdn_decode. A pool with a convolution takes these alone, one without takes those. */
+GDN_API int gdn_mixer_prefill(gdn_pool* pool, const gdn_mixer_step* step);
+GDN_API int gdn_mixer_decode(gdn_pool* pool, const gdn_mixer_step* step);
 
 /* ---- States as files and as matrices. */
 

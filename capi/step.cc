@@ -20,7 +20,8 @@ constexpr int kMaxRank = 4;
 struct Features {
   const char* name;
   absl::Span<const int64_t> sizes;
-  const char* letters;  // "H, K"
+  const char* letters;           // "H, K"
+  const char* first = "tokens";  // a weight's first dimension
 };
 
 absl::Status InvalidTensor(const char* function, const Features& expected, std::string_view why,
@@ -51,10 +52,10 @@ absl::StatusOr<DType> CheckTensor(const char* function, const gdn_tensor& tensor
   shape.insert(shape.end(), expected.sizes.begin(), expected.sizes.end());
   const absl::Span<const int64_t> given(tensor.shape, static_cast<size_t>(std::clamp(tensor.rank, 0, kMaxRank)));
   if (tensor.rank != static_cast<int32_t>(shape.size()) || !std::equal(shape.begin(), shape.end(), given.begin())) {
-    return InvalidTensor(
-        function, expected, reason::kInvalidTensorShape,
-        absl::StrCat("is of rank ", tensor.rank, ", [", absl::StrJoin(given, ", "), "]; expected [tokens, ",
-                     expected.letters, "], [", absl::StrJoin(shape, ", "), "], as cu_seqlens and the pool's spec say"));
+    return InvalidTensor(function, expected, reason::kInvalidTensorShape,
+                         absl::StrCat("is of rank ", tensor.rank, ", [", absl::StrJoin(given, ", "), "]; expected [",
+                                      expected.first, expected.sizes.empty() ? "" : ", ", expected.letters, "], [",
+                                      absl::StrJoin(shape, ", "), "], as cu_seqlens and the pool's spec say"));
   }
   if (tokens == 0) return dtype;
   if (tensor.data == nullptr) {
@@ -67,13 +68,7 @@ absl::StatusOr<DType> CheckTensor(const char* function, const gdn_tensor& tensor
   return dtype;
 }
 
-// The part of a step that all kinds have.
-struct BatchOf {
-  const char* function;
-  PackedBatch batch;
-};
-
-absl::StatusOr<BatchOf> CheckBatch(const char* function, const gdn_pool& pool, const gdn_batch& given) {
+absl::StatusOr<PackedBatch> CheckBatch(const char* function, const gdn_pool& pool, const gdn_batch& given) {
   const PackedBatch batch{.sequences = given.sequences, .cu_seqlens = given.cu_seqlens, .slots = given.slots};
   const absl::Status status = ValidatePackedBatch(batch, pool.view.slot_count);
   if (!status.ok()) return WithPrefix(status, function);
@@ -81,38 +76,109 @@ absl::StatusOr<BatchOf> CheckBatch(const char* function, const gdn_pool& pool, c
     if (batch.slots[i] < 0) continue;
     GDN_RETURN_IF_ERROR(RequireSlots(function, pool, 1, &batch.slots[i], /*distinct=*/true));
   }
-  return BatchOf{function, batch};
+  return batch;
 }
 
-absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, const gdn_delta_rule_step& given) {
-  GDN_ASSIGN_OR_RETURN(const BatchOf of, CheckBatch(function, pool, given.batch));
+absl::Status WrongPool(const char* function, const char* message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInputKindMismatch,
+                   absl::StrCat(function, ": ", message));
+}
+
+// The tensors of a step, checked one by one.
+class StepMaker {
+ public:
+  StepMaker(const char* function, const gdn_pool& pool, const PackedBatch& batch, InputKind kind)
+      : function_(function), dims_(pool.dims()) {
+    step_.pool = pool.view;
+    step_.batch = batch;
+    step_.kind = kind;
+  }
+
+  absl::Status Input(InputTensor LayerStep::*field, const gdn_tensor& tensor, const Features& expected) {
+    GDN_ASSIGN_OR_RETURN(const DType dtype, CheckTensor(function_, tensor, step_.batch.tokens(), expected));
+    step_.*field = {tensor.data, dtype};
+    return absl::OkStatus();
+  }
+  absl::Status Output(const gdn_tensor& tensor) {
+    GDN_ASSIGN_OR_RETURN(const DType dtype, CheckTensor(function_, tensor, step_.batch.tokens(), Values("output")));
+    step_.output = {tensor.data, dtype};
+    return absl::OkStatus();
+  }
+  LayerStep& step() { return step_; }
+
+  Features Keys(const char* name) const { return {name, keys_, "H, K"}; }
+  Features Values(const char* name) const { return {name, values_, "HV, V"}; }
+  Features Gates(const char* name) const { return {name, absl::MakeConstSpan(values_).first(1), "HV"}; }
+  Features Channels(const char* name) const { return {name, channels_, "C"}; }
+
+ private:
+  const char* function_;
+  const LayerDims& dims_;
+  const std::array<int64_t, 2> keys_ = {dims_.key_heads, dims_.key_dim};
+  const std::array<int64_t, 2> values_ = {dims_.value_heads, dims_.value_dim};
+  const std::array<int64_t, 1> channels_ = {dims_.conv_channels()};
+  LayerStep step_;
+};
+
+absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, const gdn_delta_rule_step& given,
+                                   LayerWeights& /*weights*/) {
+  GDN_ASSIGN_OR_RETURN(const PackedBatch batch, CheckBatch(function, pool, given.batch));
   GDN_RETURN_IF_ERROR(RequireFinite(function, "scale", given.scale));
   const LayerDims& dims = pool.dims();
-  const std::array<int64_t, 2> key = {dims.key_heads, dims.key_dim};
-  const std::array<int64_t, 2> value = {dims.value_heads, dims.value_dim};
-  const auto gate = absl::MakeConstSpan(value).first(1);
-  LayerStep step;
-  step.pool = pool.view;
-  step.batch = of.batch;
-  step.kind = InputKind::kDeltaRule;
-  const auto input = [&](InputTensor LayerStep::*field, const gdn_tensor& tensor,
-                         const Features& expected) -> absl::Status {
-    GDN_ASSIGN_OR_RETURN(const DType dtype, CheckTensor(function, tensor, of.batch.tokens(), expected));
-    step.*field = {tensor.data, dtype};
-    return absl::OkStatus();
-  };
-  GDN_RETURN_IF_ERROR(input(&LayerStep::q, given.q, {"q", key, "H, K"}));
-  GDN_RETURN_IF_ERROR(input(&LayerStep::k, given.k, {"k", key, "H, K"}));
-  GDN_RETURN_IF_ERROR(input(&LayerStep::v, given.v, {"v", value, "HV, V"}));
-  GDN_RETURN_IF_ERROR(input(&LayerStep::g, given.g, {"g", gate, "HV"}));
-  GDN_RETURN_IF_ERROR(input(&LayerStep::beta, given.beta, {"beta", gate, "HV"}));
-  GDN_ASSIGN_OR_RETURN(const DType output,
-                       CheckTensor(function, given.output, of.batch.tokens(), {"output", value, "HV, V"}));
-  step.output = {given.output.data, output};
+  if (dims.conv_width > 0) {
+    return WrongPool(function,
+                     "the pool has a convolution; use gdn_mixer_prefill and gdn_mixer_decode, or make it with "
+                     "conv_width 0");
+  }
+  StepMaker maker(function, pool, batch, InputKind::kDeltaRule);
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::q, given.q, maker.Keys("q")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::k, given.k, maker.Keys("k")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::v, given.v, maker.Values("v")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::g, given.g, maker.Gates("g")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::beta, given.beta, maker.Gates("beta")));
+  GDN_RETURN_IF_ERROR(maker.Output(given.output));
+  LayerStep& step = maker.step();
   step.scale =
       given.scale != 0.0f ? given.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
   step.use_qk_l2norm = given.use_qk_l2norm != 0;
   return step;
+}
+
+// A weight [first, others...] of float32.
+absl::StatusOr<const float*> CheckWeight(const char* function, const gdn_tensor& tensor, int64_t first,
+                                         const Features& expected) {
+  GDN_ASSIGN_OR_RETURN(const DType dtype, CheckTensor(function, tensor, first, expected));
+  if (dtype == DType::kF32) return static_cast<const float*>(tensor.data);
+  return InvalidTensor(function, expected, reason::kInvalidTensorDtype,
+                       absl::StrCat("is ", std::string(DTypeName(dtype)), "; expected float32, GDN_F32"));
+}
+
+absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, const gdn_mixer_step& given,
+                                   LayerWeights& weights) {
+  GDN_ASSIGN_OR_RETURN(const PackedBatch batch, CheckBatch(function, pool, given.batch));
+  const LayerDims& dims = pool.dims();
+  if (dims.conv_width == 0) {
+    return WrongPool(function, "the pool has no convolution; make it with conv_width and hidden_size");
+  }
+  const int64_t taps = dims.conv_width;
+  const gdn_mixer_weights& from = given.weights;
+  weights.dims = dims;
+  GDN_ASSIGN_OR_RETURN(weights.conv_weight, CheckWeight(function, from.conv_weight, dims.conv_channels(),
+                                                        {"conv_weight", absl::MakeConstSpan(&taps, 1), "W", "C"}));
+  GDN_ASSIGN_OR_RETURN(weights.a_log, CheckWeight(function, from.a_log, dims.value_heads, {"a_log", {}, "", "HV"}));
+  GDN_ASSIGN_OR_RETURN(weights.dt_bias,
+                       CheckWeight(function, from.dt_bias, dims.value_heads, {"dt_bias", {}, "", "HV"}));
+  GDN_ASSIGN_OR_RETURN(weights.norm_weight,
+                       CheckWeight(function, from.norm_weight, dims.value_dim, {"norm_weight", {}, "", "V"}));
+  if (from.norm_epsilon != 0.0f) weights.norm_epsilon = from.norm_epsilon;
+  StepMaker maker(function, pool, batch, InputKind::kProjected);
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::mixed_qkv, given.mixed_qkv, maker.Channels("mixed_qkv")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::z, given.z, maker.Values("z")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::b, given.b, maker.Gates("b")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::a, given.a, maker.Gates("a")));
+  GDN_RETURN_IF_ERROR(maker.Output(given.output));
+  maker.step().weights = &weights;
+  return maker.step();
 }
 
 // What the pool remembers of the batch's slots, sequence by sequence.
@@ -170,7 +236,7 @@ absl::Status Decode(gdn_pool& pool, LayerStep& step) {
   const int32_t most = pool.view.layout.max_draft();
   for (int32_t i = 0; i < step.batch.sequences; ++i) {
     if (step.batch.slots[i] < 0) continue;
-    GDN_RETURN_IF_ERROR(RequireRange("gdn_decode", absl::StrCat("the length of sequence ", i), step.batch.length(i), 0,
+    GDN_RETURN_IF_ERROR(RequireRange("a decode", absl::StrCat("the length of sequence ", i), step.batch.length(i), 0,
                                      most, ", max_decode_tokens: make the pool with more, or prefill"));
   }
   Counts counts(pool, step.batch);
@@ -187,7 +253,8 @@ int Run(const char* function, const char* type, gdn_pool* pool, const Given* giv
     GDN_RETURN_IF_ERROR(RequireArgument(function, "pool", pool));
     GDN_RETURN_IF_ERROR(RequireStruct(function, type, given, given == nullptr ? 0 : given->struct_size, sizeof(Given)));
     return InOrderOf(pool->context, given->stream, [&]() -> absl::Status {
-      GDN_ASSIGN_OR_RETURN(LayerStep step, MakeStep(function, *pool, *given));
+      LayerWeights weights;
+      GDN_ASSIGN_OR_RETURN(LayerStep step, MakeStep(function, *pool, *given, weights));
       return advance(*pool, step);
     });
   });
@@ -202,4 +269,12 @@ int gdn_prefill(gdn_pool* pool, const gdn_delta_rule_step* step) {
 
 int gdn_decode(gdn_pool* pool, const gdn_delta_rule_step* step) {
   return gdn::capi::Run("gdn_decode", "gdn_delta_rule_step", pool, step, gdn::capi::Decode);
+}
+
+int gdn_mixer_prefill(gdn_pool* pool, const gdn_mixer_step* step) {
+  return gdn::capi::Run("gdn_mixer_prefill", "gdn_mixer_step", pool, step, gdn::capi::Prefill);
+}
+
+int gdn_mixer_decode(gdn_pool* pool, const gdn_mixer_step* step) {
+  return gdn::capi::Run("gdn_mixer_decode", "gdn_mixer_step", pool, step, gdn::capi::Decode);
 }

@@ -19,7 +19,8 @@ absl::Status ValidateWeights(const LayerStep& step) {
   if (step.weights == nullptr) {
     return InvalidStep(reason::kInputNeedsModel, "weights is null; only delta_rule input does without");
   }
-  GDN_RETURN_IF_ERROR(ValidateLayerWeights(*step.weights));
+  GDN_RETURN_IF_ERROR(step.kind == InputKind::kProjected ? ValidateMixerWeights(*step.weights)
+                                                         : ValidateLayerWeights(*step.weights));
   if (step.weights->dims != step.pool.layout.dims()) {
     return InvalidStep(reason::kStateMismatch,
                        absl::StrCat("weights have ", LayerDimsToString(step.weights->dims), ", the state pool ",

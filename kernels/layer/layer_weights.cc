@@ -38,6 +38,12 @@ absl::Status ValidateLayerWeights(const LayerWeights& weights) {
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_b", weights.in_b, interleaved ? 2 * heads : heads, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_a", weights.in_a, interleaved ? 0 : heads, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("out", weights.out, hidden, dims.value_features()));
+  return ValidateMixerWeights(weights);
+}
+
+absl::Status ValidateMixerWeights(const LayerWeights& weights) {
+  GDN_RETURN_IF_ERROR(ValidateLayerDims(weights.dims));
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.conv_width", weights.dims.conv_width, 2, kMaxConvWidth));
   GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"conv_weight", weights.conv_weight},
                                             {"a_log", weights.a_log},
                                             {"dt_bias", weights.dt_bias},

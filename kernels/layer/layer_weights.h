@@ -36,5 +36,7 @@ struct LayerWeights {
 
 // INVALID_ARGUMENT where a shape does not follow from dims and layout, or a pointer is missing.
 absl::Status ValidateLayerWeights(const LayerWeights& weights);
+// The same for what projected steps read: all but the projections.
+absl::Status ValidateMixerWeights(const LayerWeights& weights);
 
 }  // namespace gdn

@@ -9,9 +9,9 @@ import threading
 
 import numpy as np
 import pytest
-from reference import TOLERANCE, TOLERANCES, delta_rule, distance, problem
+from reference import TOLERANCE, TOLERANCES, delta_rule, distance, mixer, mixer_problem, problem
 
-from gdn_inprocess import Context, DataLoss, InvalidArgument, OutOfMemory
+from gdn_inprocess import Context, DataLoss, InvalidArgument, MixerWeights, OutOfMemory
 
 DIMS = {"key_heads": 2, "value_heads": 4, "key_dim": 24, "value_dim": 20}
 
@@ -110,6 +110,41 @@ def test_arrays_that_are_not_contiguous_are_copied(pool):
     strided = [np.repeat(x, 2, axis=0)[::2] for x in inputs]
     slots = pool.allocate(2)
     assert np.array_equal(pool.prefill(slots[:1], [20], *inputs), pool.prefill(slots[1:], [20], *strided))
+
+
+def test_a_mixer_is_the_layer_without_its_projections():
+    pool = Context(threads=2).pool(4, conv_width=4, hidden_size=64, **DIMS)
+    weights, inputs = mixer_problem(11, 130)
+    expected, state = mixer(weights, *inputs)
+    weights = MixerWeights(**weights)
+    slots = pool.allocate(4)
+    outputs = [pool.mixer_prefill(slots[:1], [90], weights, *rows(inputs, 0, 90))]
+    first = 90
+    for length in [1] * 20 + [2, 8]:  # the convolution's columns and the log are carried on
+        outputs.append(pool.mixer_decode(slots[:1], [length], weights, *rows(inputs, first, first + length)))
+        first += length
+    pool.import_states(slots[1:2], pool.export_states(slots[:1]))
+    pool.copy(slots[:1], slots[2:3])
+    ends = [pool.mixer_prefill([slot], [10], weights, *rows(inputs, first, 130)) for slot in slots[:3]]
+    assert all(np.array_equal(end, ends[0]) for end in ends)
+    assert distance(np.concatenate([*outputs, ends[0]]), expected) <= TOLERANCE
+    assert distance(pool.state(slots[0]), state) <= TOLERANCE
+
+
+def test_a_pool_takes_the_steps_that_it_was_made_for(pool):
+    weights, inputs = mixer_problem(12, 3)
+    with pytest.raises(InvalidArgument, match="the pool has no convolution; make it with conv_width") as refusal:
+        pool.mixer_prefill(pool.allocate(1), [3], MixerWeights(**weights), *inputs)
+    assert refusal.value.reason == "INPUT_KIND_MISMATCH"
+    mixing = Context(threads=1).pool(1, conv_width=3, hidden_size=64, **DIMS)
+    with pytest.raises(InvalidArgument, match="the pool has a convolution; use gdn_mixer_prefill"):
+        mixing.prefill(mixing.allocate(1), [3], *problem(12, 3))
+    with pytest.raises(InvalidArgument, match=r"conv_weight is of rank 2, \[176, 4\]; expected \[C, W\], \[176, 3\]"):
+        mixing.mixer_decode([0], [3], MixerWeights(**weights), *inputs)
+    weights["conv_weight"] = weights["conv_weight"][:, :3]
+    weights["a_log"] = weights["a_log"].astype(np.float16)
+    with pytest.raises(InvalidArgument, match="a_log is F16; expected float32"):
+        mixing.mixer_decode([0], [3], MixerWeights(**weights), *inputs)
 
 
 def test_refusals_say_what_was_expected(pool):

@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-from reference import TOLERANCE, TOLERANCES, delta_rule, distance, problem
+from reference import TOLERANCE, TOLERANCES, delta_rule, distance, mixer, mixer_problem, problem
 
 import gdn_inprocess
 
 torch = pytest.importorskip("torch")
-torch_ops = pytest.importorskip("gdn_inprocess.torch_ops")
-StatePool = torch_ops.StatePool
+StatePool = pytest.importorskip("gdn_inprocess.torch").StatePool
 
 DIMS = {"key_heads": 2, "value_heads": 4, "key_dim": 24, "value_dim": 20}
 HAS_GPU = gdn_inprocess.gpu_name() != "" and torch.cuda.is_available()
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not HAS_GPU, reason="no GPU, or no kernels for it"))]
 FORMS = [torch.ops.gdn.prefill.default, torch.ops.gdn.decode.default]
+MIXERS = [torch.ops.gdn.mixer_prefill.default, torch.ops.gdn.mixer_decode.default]
 
 
 @pytest.fixture(name="device", params=DEVICES)
@@ -139,6 +139,38 @@ def test_work_follows_the_current_stream():
             output = pool.prefill(*on_device, lengths=[2000], slots=[0]) * 1
             back = output.to("cpu")
         assert distance(back, expected) <= TOLERANCE
+
+
+def mixer_tensors(seed, tokens, device, dtype=torch.float32):
+    weights, inputs = mixer_problem(seed, tokens)
+    on_device = {name: torch.from_numpy(x).to(device) for name, x in weights.items()}
+    return weights, on_device, [torch.from_numpy(x).to(device, dtype) for x in inputs]
+
+
+@pytest.mark.parametrize("form", MIXERS, ids=["prefill", "decode"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_opcheck_finds_nothing_in_mixers(device, form, dtype):
+    pool = StatePool(3, device=device, conv_width=4, hidden_size=8, **DIMS)
+    _, weights, inputs = mixer_tensors(31, 40, device)
+    pool.mixer_prefill(*inputs, **weights, lengths=[40], slots=[1])
+    _, _, inputs = mixer_tensors(32, 12, device, dtype)
+    state = (pool.memory, pool.token_counts, pool.log_lengths)
+    indices = (torch.tensor([0, 5, 12], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int32))
+    results = torch.library.opcheck(form, (*inputs, *weights.values(), *state, *indices, DIMS["key_heads"]))
+    assert results == dict.fromkeys(results, "SUCCESS")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_mixer_is_the_layer_without_its_projections(device, dtype):
+    pool = StatePool(2, device=device, conv_width=4, hidden_size=8, **DIMS)
+    weights, on_device, inputs = mixer_tensors(33, 120, device, dtype)
+    expected, state = mixer(weights, *host(inputs))
+    outputs = [pool.mixer_prefill(*rows(inputs, 0, 99), **on_device, lengths=[99], slots=[1])]
+    outputs += [pool.mixer_decode(*rows(inputs, t, t + 1), **on_device, lengths=[1], slots=[1]) for t in range(99, 120)]
+    assert outputs[0].dtype == dtype
+    assert distance(torch.cat(outputs).float().cpu(), expected) <= TOLERANCES[str(dtype).removeprefix("torch.")]
+    assert distance(pool.state(1), state) <= TOLERANCE
+    refused(ValueError, "makes it for these heads, .* and convolution", pool, tensors(34, 2, device), lengths=(2,))
 
 
 def test_compiled_code_gives_the_same_bits(device):

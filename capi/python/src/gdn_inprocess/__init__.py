@@ -17,7 +17,7 @@ from gdn_inprocess.abi import (
     gpu_name,
     version,
 )
-from gdn_inprocess.pool import Context, Pool
+from gdn_inprocess.pool import Context, MixerWeights, Pool
 
 __all__ = [
     "Context",
@@ -26,6 +26,7 @@ __all__ = [
     "FailedPrecondition",
     "GdnError",
     "InvalidArgument",
+    "MixerWeights",
     "OutOfMemory",
     "Pool",
     "gpu_name",

@@ -91,6 +91,18 @@ class BatchRef(ctypes.Structure):
     _fields_ = (("sequences", c_int32), ("cu_seqlens", c_void_p), ("slots", c_void_p))
 
 
+class MixerWeightRefs(ctypes.Structure):
+    """gdn_mixer_weights."""
+
+    _fields_ = (
+        ("conv_weight", TensorRef),
+        ("a_log", TensorRef),
+        ("dt_bias", TensorRef),
+        ("norm_weight", TensorRef),
+        ("norm_epsilon", c_float),
+    )
+
+
 class DeltaRuleStep(ctypes.Structure):
     """gdn_delta_rule_step."""
 
@@ -109,6 +121,22 @@ class DeltaRuleStep(ctypes.Structure):
     )
 
 
+class MixerStep(ctypes.Structure):
+    """gdn_mixer_step, with gdn_mixer_weights in its place."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("batch", BatchRef),
+        ("weights", MixerWeightRefs),
+        ("mixed_qkv", TensorRef),
+        ("z", TensorRef),
+        ("b", TensorRef),
+        ("a", TensorRef),
+        ("output", TensorRef),
+        ("stream", c_void_p),
+    )
+
+
 _SLOTS = POINTER(c_int32)
 # The arguments of each function that returns a code.
 _CALLS: dict[str, list[type]] = {
@@ -123,6 +151,8 @@ _CALLS: dict[str, list[type]] = {
     "gdn_slot_tokens": [c_void_p, c_int32, POINTER(c_int64)],
     "gdn_prefill": [c_void_p, POINTER(DeltaRuleStep)],
     "gdn_decode": [c_void_p, POINTER(DeltaRuleStep)],
+    "gdn_mixer_prefill": [c_void_p, POINTER(MixerStep)],
+    "gdn_mixer_decode": [c_void_p, POINTER(MixerStep)],
     "gdn_state_export": [c_void_p, c_int32, _SLOTS, c_void_p, POINTER(c_void_p)],
     "gdn_state_import": [c_void_p, c_int32, _SLOTS, c_char_p, c_size_t, c_void_p],
     "gdn_state_get": [c_void_p, c_int32, c_void_p, c_void_p],
@@ -204,16 +234,20 @@ def make_spec(
     key_dim: int,
     value_dim: int,
     *,
+    conv_width: int = 0,
+    hidden_size: int = 0,
     max_decode_tokens: int = 0,
     state_dtype: int = F32,
 ) -> PoolSpec:
-    """A spec of the library's own memory, for the delta rule alone."""
+    """A spec of the library's own memory."""
     return PoolSpec(
         struct_size=ctypes.sizeof(PoolSpec),
         key_heads=key_heads,
         value_heads=value_heads,
         key_dim=key_dim,
         value_dim=value_dim,
+        conv_width=conv_width,
+        hidden_size=hidden_size,
         max_decode_tokens=max_decode_tokens,
         state_dtype=state_dtype,
         slots=slots,

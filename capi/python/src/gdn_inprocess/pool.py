@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import weakref
 from collections.abc import Sequence
@@ -29,6 +30,26 @@ def _ref(name: str, array: Array) -> tuple[abi.TensorRef, Array]:
     return abi.TensorRef.of(dense.ctypes.data, _DTYPES[dense.dtype], dense.shape), dense
 
 
+def _batch(slots: Sequence[int], lengths: Sequence[int]) -> tuple[abi.BatchRef, tuple[Array, Array]]:
+    """The batch for the library, and what keeps its memory."""
+    if len(slots) != len(lengths):
+        raise ValueError(f"slots has {len(slots)} entries and lengths has {len(lengths)}; expected as many")
+    cu_seqlens = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    indices = np.asarray(slots, np.int32)
+    return abi.BatchRef(len(slots), cu_seqlens.ctypes.data, indices.ctypes.data), (cu_seqlens, indices)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerWeights:
+    """What Pool.mixer_prefill and mixer_decode have for weights, float32; C = 2 H K + HV V, in the order q, k, v."""
+
+    conv_weight: Array  # [C, W]
+    a_log: Array  # [HV]
+    dt_bias: Array  # [HV]
+    norm_weight: Array  # [V]
+    norm_epsilon: float = 1e-6
+
+
 class Context:
     """The CPU's kernels, on `threads` threads (0: one for each processor that this process may run on).
 
@@ -52,16 +73,23 @@ class Context:
         value_heads: int,
         key_dim: int,
         value_dim: int,
+        conv_width: int = 0,
+        hidden_size: int = 0,
         max_decode_tokens: int = 8,
         bf16_states: bool = False,
     ) -> Pool:
-        """Slots for the states of as many sequences; see gdn_pool_spec in gdn.h."""
+        """Slots for the states of as many sequences; see gdn_pool_spec in gdn.h.
+
+        With a conv_width (and the model's hidden_size) the pool is for mixer_prefill and mixer_decode.
+        """
         spec = abi.make_spec(
             slots,
             key_heads,
             value_heads,
             key_dim,
             value_dim,
+            conv_width=conv_width,
+            hidden_size=hidden_size,
             max_decode_tokens=max_decode_tokens,
             state_dtype=abi.BF16 if bf16_states else abi.F32,
         )
@@ -152,6 +180,58 @@ class Pool:
         """As prefill, for at most max_decode_tokens rows of each; quicker for a few."""
         return self._step("gdn_decode", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
 
+    def mixer_prefill(
+        self,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        weights: MixerWeights,
+        mixed_qkv: Array,
+        z: Array,
+        b: Array,
+        a: Array,
+    ) -> Array:
+        """A layer but for its projections, over the next lengths[i] rows of slots[i]; gdn_mixer_step has the formulas.
+
+        mixed_qkv: [tokens, C]; z: [tokens, HV, V]; b, a: [tokens, HV]. Returns [tokens, HV, V] of z's dtype.
+        """
+        return self._mix("gdn_mixer_prefill", slots, lengths, weights, (mixed_qkv, z, b, a))
+
+    def mixer_decode(
+        self,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        weights: MixerWeights,
+        mixed_qkv: Array,
+        z: Array,
+        b: Array,
+        a: Array,
+    ) -> Array:
+        """As mixer_prefill, for at most max_decode_tokens rows of each; quicker for a few."""
+        return self._mix("gdn_mixer_decode", slots, lengths, weights, (mixed_qkv, z, b, a))
+
+    def _mix(
+        self,
+        function: str,
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        weights: MixerWeights,
+        inputs: tuple[Array, ...],
+    ) -> Array:
+        names = ("conv_weight", "a_log", "dt_bias", "norm_weight")
+        held = [_ref(name, getattr(weights, name)) for name in names]
+        refs = [_ref(name, array) for name, array in zip(("mixed_qkv", "z", "b", "a"), inputs, strict=True)]
+        output = np.empty(inputs[1].shape, inputs[1].dtype)
+        batch, _kept = _batch(slots, lengths)
+        step = abi.MixerStep(
+            ctypes.sizeof(abi.MixerStep),
+            batch,
+            abi.MixerWeightRefs(*(ref for ref, _ in held), weights.norm_epsilon),
+            *(ref for ref, _ in refs),
+            _ref("output", output)[0],
+        )
+        abi.call(function, self._handle, ctypes.byref(step))
+        return output
+
     def _step(
         self,
         function: str,
@@ -161,15 +241,12 @@ class Pool:
         scale: float,
         use_qk_l2norm: bool,
     ) -> Array:
-        if len(slots) != len(lengths):
-            raise ValueError(f"slots has {len(slots)} entries and lengths has {len(lengths)}; expected as many")
-        cu_seqlens = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         refs = [_ref(name, array) for name, array in zip(("q", "k", "v", "g", "beta"), inputs, strict=True)]
         output = np.empty(inputs[2].shape, inputs[2].dtype)
-        indices = np.asarray(slots, np.int32)
+        batch, _kept = _batch(slots, lengths)
         step = abi.DeltaRuleStep(
             ctypes.sizeof(abi.DeltaRuleStep),
-            abi.BatchRef(len(slots), cu_seqlens.ctypes.data, indices.ctypes.data),
+            batch,
             *(ref for ref, _ in refs),
             _ref("output", output)[0],
             scale,

@@ -14,6 +14,7 @@ Thread safety: for the event loop that it is used on; a session for one task at 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -24,12 +25,13 @@ import grpc.aio
 from gdn_client import array_flow, session_flow
 from gdn_client.client import import_requests, model_name, only_model, session_name, session_request
 from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
-from gdn_client.errors import from_rpc
-from gdn_client.flow import Flow, Retry, Rpc, exact
+from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
+from gdn_client.flow import Flow, OpenRegion, Retry, Rpc, Sleep, exact
 from gdn_client.inputs import Input
-from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2
+from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, shared_memory_pb2, state_pb2
 from gdn_client.session import SessionView
-from gdn_client.session_flow import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
+from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
+from gdn_client.shared_memory import Region, SharedMemory, Wanted
 from gdn_client.tensors import Array
 
 T = TypeVar("T")
@@ -69,23 +71,44 @@ class Connection:
         except grpc.RpcError as error:
             raise from_rpc(error) from None
 
+    async def share(self, size: int) -> Region:
+        """A region of shared memory; it lives until it is ended."""
+        call = self.begin("ShareMemory", "unary_stream", shared_memory_pb2.ShareMemoryRequest(bytes=size), None)
+        try:
+            reply = await asyncio.wait_for(call.read(), self._options.timeout)
+            if reply is cast(Any, grpc.aio).EOF:
+                raise UnavailableError("the server has ended the memory that it was asked for")
+            return Region(reply.region, call.cancel, call.done)
+        except BaseException as error:
+            call.cancel()
+            if isinstance(error, grpc.RpcError):
+                raise from_rpc(error) from None
+            if isinstance(error, asyncio.TimeoutError):
+                raise DeadlineExceededError("the server has shared no memory in time") from None
+            raise
+
+    async def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
+        if isinstance(wanted, Rpc):
+            return await self.call(wanted)
+        if isinstance(wanted, OpenRegion):
+            return await self.share(wanted.bytes)
+        return await asyncio.sleep(wanted.seconds)
+
     async def run(self, flow: Flow[T]) -> T:
         """Carries a flow out on this task."""
         answer: Any = None
         error: Exception | None = None
-        while True:
-            try:
-                wanted = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as end:
-                return cast(T, end.value)
-            answer, error = None, None
-            if isinstance(wanted, Rpc):
+        with contextlib.closing(flow):
+            while True:
                 try:
-                    answer = await self.call(wanted)
-                except Exception as raised:
+                    wanted = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as end:
+                    return cast(T, end.value)
+                answer, error = None, None
+                try:
+                    answer = await self._do(wanted)
+                except Exception as raised:  # the flow's to handle
                     error = raised
-            else:
-                await asyncio.sleep(wanted.seconds)
 
 
 class Session(SessionView):
@@ -217,12 +240,14 @@ class Client:
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
         allow_insecure: bool = False,
+        shared_memory: Wanted = None,
     ) -> None:
         options = ConnectionOptions(timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure)
         self.connection = Connection(target, options)
         self._retry = retry or Retry()
         self._keep_bytes = keep_bytes
         self._limits: info_pb2.Limits | None = None
+        self.memory = SharedMemory(shared_memory, target)
 
     async def __aenter__(self) -> Client:
         return self
@@ -235,6 +260,7 @@ class Client:
 
     async def close(self) -> None:
         """Ends the connection; sessions stay on the server."""
+        self.memory.close()
         await self.connection.close()
 
     async def _ask(self, method: str, request: Any) -> Any:
@@ -270,12 +296,17 @@ class Client:
         if operator is None:
             request.model = model_name(model) if model is not None else only_model(await self.models())
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
-        return Session(self, await self.connection.run(session_flow.create(request, self._retry, keep)), owned=True)
+        return Session(
+            self, await self.connection.run(session_flow.create(request, self._retry, keep, self.memory)), owned=True
+        )
+
+    def _state_of(self, session: session_pb2.Session) -> SessionState:
+        return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)
 
     async def attach(self, name: str) -> Session:
         """A session that is there, by its id or name."""
         session = (await self._ask("GetSession", session_pb2.GetSessionRequest(name=session_name(name)))).session
-        return Session(self, SessionState(session, self._retry, None, self._keep_bytes), owned=False)
+        return Session(self, self._state_of(session), owned=False)
 
     async def sessions(self) -> AsyncIterator[session_pb2.Session]:
         """The caller's, by name; pages are fetched as they are needed."""
@@ -311,4 +342,4 @@ class Client:
             reply = await self.connection.begin("ImportState", "stream_unary", requests, None)
         except grpc.RpcError as error:
             raise from_rpc(error) from None
-        return Session(self, SessionState(reply.session, self._retry, None, self._keep_bytes), owned=True)
+        return Session(self, self._state_of(reply.session), owned=True)

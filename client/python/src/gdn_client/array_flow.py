@@ -12,11 +12,11 @@ import numpy as np
 
 from gdn_client import session_flow
 from gdn_client.flow import Flow
-from gdn_client.inputs import DeltaRule, Input, map_tensors, tensors_of
+from gdn_client.inputs import DeltaRule, Input, map_tensors
 from gdn_client.proto.gdn.v1 import info_pb2
-from gdn_client.session_flow import SessionState, StepOptions
+from gdn_client.session_state import SessionState, StepOptions
 from gdn_client.steps import leading
-from gdn_client.tensors import Array, from_tensor, is_torch, to_tensor
+from gdn_client.tensors import Array, is_torch
 
 
 def _token_rank(given: Input) -> int:
@@ -28,10 +28,6 @@ def _with_axes(given: Input, axes: int, where: int) -> Input:
     """`axes` axes of length one more, from `where` on."""
     index = (slice(None),) * where + (None,) * axes
     return map_tensors(given, lambda array: array[index])
-
-
-def _first_tensor(given: Input) -> Array:
-    return next(iter(tensors_of(given).values()))
 
 
 def _joined(parts: list[Array]) -> Array:
@@ -52,8 +48,7 @@ def prefill(
         raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
     outputs = []
     for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
-        reply = yield from session_flow.prefill(state, layer, part, to_tensor, options, timeout)
-        outputs.append(from_tensor(reply.output, _first_tensor(x)))
+        outputs.append((yield from session_flow.prefill(state, layer, part, options, timeout)))
     return _joined(outputs)
 
 
@@ -65,8 +60,7 @@ def decode_rows(
     if rank not in (1, 2) or leading(x)[0] != rows:
         raise ValueError(f"the input is {list(leading(x))}, expected [{rows}, ..] or [{rows}, T, ..]: a row a session")
     padded = _with_axes(x, 1, 1) if rank == 1 else x
-    reply = yield from session_flow.decode(states, layer, padded, to_tensor, options, timeout)
-    output = from_tensor(reply.output, _first_tensor(x))
+    output = yield from session_flow.decode(states, layer, padded, options, timeout)
     return output[:, 0] if rank == 1 else output
 
 

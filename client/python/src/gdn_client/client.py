@@ -20,7 +20,8 @@ from gdn_client.connection import Connection, ConnectionOptions
 from gdn_client.flow import Retry, Rpc, exact
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2
 from gdn_client.session import Batch, Session
-from gdn_client.session_flow import DEFAULT_KEEP_BYTES, SessionState, new_id
+from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, duration, new_id
+from gdn_client.shared_memory import SharedMemory, Wanted
 
 IMPORT_CHUNK_BYTES = 1 << 20
 
@@ -40,6 +41,9 @@ class Client:
         tls_cert: as above.
         tls_key: as above.
         allow_insecure: as above.
+        shared_memory: bytes of memory to share with the server, which has to be on this host, so that the tensors of
+            steps do not travel in messages: UnimplementedError or ResourceExhaustedError by the first step where there
+            is none to be had. "auto": 64 MiB where the target is on this host and shares any. See `shared_memory`.
 
     Connecting is left to the first call.
 
@@ -58,12 +62,14 @@ class Client:
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
         allow_insecure: bool = False,
+        shared_memory: Wanted = None,
     ) -> None:
         options = ConnectionOptions(timeout, token, token_file, tls_ca, tls_cert, tls_key, allow_insecure)
         self.connection = Connection(target, options)
         self._retry = retry or Retry()
         self._keep_bytes = keep_bytes
         self._limits: info_pb2.Limits | None = None
+        self.memory = SharedMemory(shared_memory, target)
 
     @property
     def target(self) -> str:
@@ -81,6 +87,7 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection; sessions stay on the server."""
+        self.memory.close()
         self.connection.close()
 
     def _ask(self, method: str, request: Any) -> Any:
@@ -137,13 +144,18 @@ class Client:
         if operator is None:
             request.model = model_name(model) if model is not None else only_model(self.models())
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
-        return Session(self, self.connection.run(session_flow.create(request, self._retry, keep)), owned=True)
+        return Session(
+            self, self.connection.run(session_flow.create(request, self._retry, keep, self.memory)), owned=True
+        )
+
+    def _state_of(self, session: session_pb2.Session) -> SessionState:
+        return SessionState(session, self._retry, None, self._keep_bytes, memory=self.memory)
 
     def attach(self, name: str) -> Session:
         """A session that is there, by its id or name; leaving its `with` block does not end it."""
         request = session_pb2.GetSessionRequest(name=session_name(name))
         session = self._ask("GetSession", request).session
-        return Session(self, SessionState(session, self._retry, None, self._keep_bytes), owned=False)
+        return Session(self, self._state_of(session), owned=False)
 
     def sessions(self) -> Iterator[session_pb2.Session]:
         """The caller's, by name; pages are fetched as they are needed."""
@@ -172,7 +184,7 @@ class Client:
         name = model_name(model) if model is not None else only_model(self.models())
         requests = import_requests(file, name, session_id, affinity)
         reply = self.connection.send_all("ImportState", requests)
-        return Session(self, SessionState(reply.session, self._retry, None, self._keep_bytes), owned=True)
+        return Session(self, self._state_of(reply.session), owned=True)
 
 
 # --- What the asyncio client shares.
@@ -214,7 +226,7 @@ def session_request(
         request.operator.CopyFrom(operator)
     for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
         if seconds is not None:
-            getattr(request, field).CopyFrom(session_flow.duration(seconds))
+            getattr(request, field).CopyFrom(duration(seconds))
     return request
 
 

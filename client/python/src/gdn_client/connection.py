@@ -5,7 +5,9 @@ Thread safety: all of it from any thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,13 +17,13 @@ from typing import Any, TypeVar, cast
 import grpc
 from google.protobuf import message_factory
 
-from gdn_client.errors import from_rpc
-from gdn_client.flow import Flow, Rpc
-from gdn_client.proto.gdn.v1 import service_pb2
+from gdn_client.errors import UnavailableError, from_rpc
+from gdn_client.flow import Flow, OpenRegion, Rpc, Sleep
+from gdn_client.proto.gdn.v1 import service_pb2, shared_memory_pb2
+from gdn_client.shared_memory import LOCAL, Region
 
 T = TypeVar("T")
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GdnService"]
-_LOOPBACK = ("localhost", "127.", "[::1]", "unix:", "unix-abstract:")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class ConnectionOptions:
         if self.tls_cert is not None and self.tls_ca is None:
             raise ValueError("tls_cert wants tls_ca: who has signed the server's certificate")
         has_token = self.token is not None or self.token_file is not None
-        if has_token and self.tls_ca is None and not self.allow_insecure and not target.startswith(_LOOPBACK):
+        if has_token and self.tls_ca is None and not self.allow_insecure and not target.startswith(LOCAL):
             raise ValueError(
                 f"a token would go to {target} in the clear; give tls_ca, or allow_insecure=True on a trusted way"
             )
@@ -160,20 +162,49 @@ class Connection:
         except grpc.RpcError as error:
             raise from_rpc(error) from None
 
+    def share(self, size: int) -> Region:
+        """A region of shared memory; it lives until it is ended.
+
+        Raises:
+            GdnError: there is none to be had.
+
+        """
+        request = shared_memory_pb2.ShareMemoryRequest(bytes=size)
+        call = self._method("ShareMemory", "unary_stream")(request, metadata=self._options.metadata(""))
+        too_late = threading.Timer(self._options.timeout, call.cancel)
+        too_late.daemon = True
+        too_late.start()
+        try:
+            return Region(next(call).region, call.cancel, lambda: not call.is_active())
+        except BaseException as error:
+            call.cancel()
+            if isinstance(error, StopIteration):
+                raise UnavailableError("the server has ended the memory that it was asked for") from None
+            if isinstance(error, grpc.RpcError):
+                raise from_rpc(error) from None
+            raise
+        finally:
+            too_late.cancel()
+
+    def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
+        if isinstance(wanted, Rpc):
+            return self.call(wanted)
+        if isinstance(wanted, OpenRegion):
+            return self.share(wanted.bytes)
+        return time.sleep(wanted.seconds)
+
     def run(self, flow: Flow[T]) -> T:
         """Carries a flow out on this thread."""
         answer: Any = None
         error: Exception | None = None
-        while True:
-            try:
-                wanted = flow.send(answer) if error is None else flow.throw(error)
-            except StopIteration as end:
-                return cast(T, end.value)
-            answer, error = None, None
-            if isinstance(wanted, Rpc):
+        with contextlib.closing(flow):
+            while True:
                 try:
-                    answer = self.call(wanted)
+                    wanted = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as end:
+                    return cast(T, end.value)
+                answer, error = None, None
+                try:
+                    answer = self._do(wanted)
                 except Exception as raised:  # the flow's to handle
                     error = raised
-            else:
-                time.sleep(wanted.seconds)

@@ -1,7 +1,7 @@
 """Calls and waits as values, so that what a session does is written once for threads and for asyncio.
 
-A *flow* is a generator that yields what it wants done, an Rpc or a Sleep, is sent the reply or thrown the GdnError, and
-returns its result. `Transport.run` and its asyncio twin carry flows out.
+A *flow* is a generator that yields what it wants done (an Rpc, a Sleep, an OpenRegion), is sent the reply or thrown the
+GdnError, and returns its result. `Transport.run` and its asyncio twin carry flows out.
 Thread safety: a flow is for one thread at a time.
 """
 
@@ -37,7 +37,14 @@ class Sleep:
     seconds: float
 
 
-Flow: TypeAlias = Generator[Rpc | Sleep, Any, T]
+@dataclass(frozen=True)
+class OpenRegion:
+    """Memory that the server shares; the answer is a `shared_memory.Region`."""
+
+    bytes: int
+
+
+Flow: TypeAlias = Generator[Rpc | Sleep | OpenRegion, Any, T]
 
 
 @dataclass(frozen=True)

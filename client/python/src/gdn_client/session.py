@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gdn_client import array_flow, session_flow
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import state_pb2
-from gdn_client.session_flow import SessionState, SessionStats, step_options
+from gdn_client.session_state import SessionState, SessionStats, new_id, step_options
 from gdn_client.tensors import Array
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Session(SessionView):
 
     def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
         """New sessions that go on from here, states and drafts included; for beams and shared prompts."""
-        names = list(ids) or [session_flow.new_id() for _ in range(count)]
+        names = list(ids) or [new_id() for _ in range(count)]
         states = self._client.connection.run(session_flow.fork(self._state, names, idle_ttl))
         return [Session(self._client, state, owned=True) for state in states]
 

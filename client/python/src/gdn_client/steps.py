@@ -5,7 +5,9 @@ Thread safety: for one thread at a time.
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +36,20 @@ def fill_input(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest, given:
         target = request.hidden_states
     for name, array in tensors_of(given).items():
         getattr(target, name).CopyFrom(encode(array))
+
+
+def tensors_in(request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> Iterator[tensor_pb2.Tensor]:
+    """Those of the request's input."""
+    kind = request.WhichOneof("input")
+    for descriptor, value in getattr(request, kind).ListFields() if kind is not None else ():
+        if descriptor.message_type is not None:
+            yield value
+
+
+def output_elements(given: Input) -> int:
+    """Of what a step gives: what comes out is as large as one of what goes in."""
+    output = tensors_of(given)[{DeltaRule: "v", Projected: "z"}.get(type(given), "hidden_states")]
+    return math.prod(output.shape)
 
 
 def leading(given: Input) -> tuple[int, ...]:
@@ -90,8 +106,10 @@ class LayerSteps:
         return steps if steps and steps[0].before == count else None
 
 
-def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
-    """The request for its session `row` alone."""
+def row_of(
+    request: step_pb2.DecodeRequest, row: int, bytes_of: Callable[[tensor_pb2.Tensor], bytes]
+) -> step_pb2.DecodeRequest:
+    """The request for its session `row` alone, with the tensors in it."""
     alone = step_pb2.DecodeRequest(
         sessions=[request.sessions[row]], layer=request.layer, output_dtype=request.output_dtype
     )
@@ -104,18 +122,16 @@ def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
     source, target = getattr(request, kind), getattr(alone, kind)
     for descriptor, value in source.ListFields():
         if descriptor.message_type is not None:
-            getattr(target, descriptor.name).CopyFrom(_take_row(value, row))
+            getattr(target, descriptor.name).CopyFrom(_take_row(value, row, bytes_of(value)))
         else:
             setattr(target, descriptor.name, value)
     return alone
 
 
-def _take_row(tensor: tensor_pb2.Tensor, row: int) -> tensor_pb2.Tensor:
+def _take_row(tensor: tensor_pb2.Tensor, row: int, data: bytes) -> tensor_pb2.Tensor:
     """Row `row` of a `[B, ..]` tensor, as `[1, ..]`."""
-    size = len(tensor.data) // tensor.shape[0]
-    return tensor_pb2.Tensor(
-        dtype=tensor.dtype, shape=[1, *tensor.shape[1:]], data=tensor.data[row * size : (row + 1) * size]
-    )
+    size = len(data) // tensor.shape[0]
+    return tensor_pb2.Tensor(dtype=tensor.dtype, shape=[1, *tensor.shape[1:]], data=data[row * size : (row + 1) * size])
 
 
 def first_tokens(request: step_pb2.DecodeRequest, tokens: int) -> step_pb2.DecodeRequest:

@@ -47,7 +47,8 @@ def dtype_code(name: str) -> tensor_pb2.DType:
         raise TypeError(f"elements are {name}, expected float32, float16 or bfloat16") from None
 
 
-def _element_name(array: Array) -> str:
+def element_name(array: Array) -> str:
+    """ "float32", for example."""
     return str(array.dtype).removeprefix("torch.") if is_torch(array) else str(np.asarray(array).dtype.name)
 
 
@@ -58,29 +59,45 @@ def host_array(array: Array) -> npt.NDArray[Any]:
     """
     if is_torch(array):
         tensor: Any = cast(Any, array).detach().cpu().contiguous()
-        name = _element_name(tensor)
+        name = element_name(tensor)
         dtype_code(name)
         if name == "bfloat16":
             tensor = tensor.view(sys.modules["torch"].int16)
         result: npt.NDArray[Any] = tensor.numpy()
         return result
     result = np.asarray(array)
-    dtype_code(_element_name(result))
+    dtype_code(element_name(result))
     if result.dtype.byteorder == ">":
         result = result.astype(result.dtype.newbyteorder("<"))
     return np.ascontiguousarray(result)
 
 
+def byte_count(array: Array) -> int:
+    """What its elements take when they travel."""
+    count = int(np.prod(tuple(array.shape), dtype=np.int64))
+    return count * ELEMENT_BYTES[dtype_code(element_name(array))]
+
+
+def copy_into(target: npt.NDArray[np.uint8], array: Array) -> None:
+    """The elements to `target`, of just as many bytes: from a device or a strided array without a copy in between."""
+    if is_torch(array):
+        source: Any = array
+        sys.modules["torch"].from_numpy(target).view(source.dtype).view(source.shape).copy_(source.detach())
+        return
+    source = np.asarray(array)
+    np.copyto(target.view(source.dtype.newbyteorder("<")).reshape(source.shape), source)
+
+
 def to_tensor(array: Array) -> tensor_pb2.Tensor:
     """A message with the array's elements, copied once."""
     host = host_array(array)
-    return tensor_pb2.Tensor(dtype=dtype_code(_element_name(array)), shape=tuple(array.shape), data=host.tobytes())
+    return tensor_pb2.Tensor(dtype=dtype_code(element_name(array)), shape=tuple(array.shape), data=host.tobytes())
 
 
-def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | memoryview, like: Array | None = None) -> Array:
+def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | npt.NDArray[np.uint8], like: Array | None = None) -> Array:
     """The elements as numpy, or as torch on the device of `like` where that is a torch tensor.
 
-    numpy arrays are read-only views of `data` and cost no copy.
+    numpy arrays are read-only views of `data` and cost no copy; nor do torch tensors on the CPU, of an array.
     """
     shape = tuple(tensor.shape)
     name = _NAMES[tensor.dtype]
@@ -92,13 +109,15 @@ def from_bytes(tensor: tensor_pb2.Tensor, data: bytes | memoryview, like: Array 
             empty: Array = torch_module.empty(shape, dtype=dtype, device=like.device)
             return empty
         # torch wants memory that may be written to.
-        flat = torch_module.frombuffer(bytearray(data), dtype=dtype)
+        flat = torch_module.frombuffer(data if isinstance(data, np.ndarray) else bytearray(data), dtype=dtype)
         whole: Array = flat.reshape(shape).to(like.device)
         return whole
     if name == "bfloat16":
         bits = np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16
         return bits.view(np.float32).reshape(shape)
-    return np.frombuffer(data, dtype=np.dtype(name).newbyteorder("<")).reshape(shape)
+    array = np.frombuffer(data, dtype=np.dtype(name).newbyteorder("<")).reshape(shape)
+    array.flags.writeable = False
+    return array
 
 
 def from_tensor(tensor: tensor_pb2.Tensor, like: Array | None = None) -> Array:

@@ -1,0 +1,306 @@
+"""Memory shared with a server on this host, so that tensors need not travel in messages.
+
+The server makes a *region* for one client, which maps it. A step's inputs are copied into parts of it, the server
+writes the output into another, and the array that the caller gets lies there: it is copied no more. A part is free
+again once its step has been answered, an output's once nothing refers to the array. Where no part is free, or no
+region is to be had, tensors go in messages; the bits are the same.
+What a server may still be reading or writing is never given out again: where a call ends without the server's answer
+the region ends with it, and the next step opens another. Steps that are kept for a replay have copies of their own.
+Thread safety: Region and SharedMemory from any thread; a StepMemory is one step's.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import stat
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gdn_client.errors import GdnError, UnimplementedError
+from gdn_client.flow import Flow, OpenRegion
+from gdn_client.proto.gdn.v1 import shared_memory_pb2, step_pb2, tensor_pb2
+from gdn_client.steps import tensors_in
+from gdn_client.tensors import (
+    Array,
+    byte_count,
+    copy_into,
+    dtype_code,
+    element_name,
+    from_bytes,
+    from_tensor,
+    to_tensor,
+)
+
+ALIGNMENT = 64  # a cache line
+AUTO_BYTES = 64 << 20
+RETRY_SECONDS = 5.0  # between tries to open a region where there was none
+Wanted: TypeAlias = int | Literal["auto"] | None
+LOCAL = ("localhost", "127.", "[::1]", "unix:", "unix-abstract:")
+
+
+class Block:
+    """A part of a region. Arrays made of it (`np.asarray`) keep it; once nothing does it is free again."""
+
+    def __init__(self, region: Region, offset: int, size: int) -> None:
+        self.region = region
+        self.offset = offset
+        self.size = size
+        interface = {"shape": (size,), "typestr": "|u1", "data": (region.address + offset, False), "version": 3}
+        self.__array_interface__ = interface
+
+    def __del__(self) -> None:
+        # No lock: it may be taken when the garbage collector comes here.
+        self.region.returned.append((self.offset, self.size))
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Its bytes."""
+        view: Any = self
+        return np.asarray(view)
+
+    def range(self) -> tensor_pb2.SharedRange:
+        """As a request names it."""
+        return tensor_pb2.SharedRange(region=self.region.name, offset=self.offset, bytes=self.size)
+
+
+class Region:
+    """A region that the server has made, mapped here. `end` ends it; the mapping goes with the last array in it."""
+
+    def __init__(self, region: shared_memory_pb2.SharedRegion, end: Callable[[], Any], is_over: Callable[[], bool]):
+        self.name = region.name
+        self.size = region.bytes
+        self._mapping = np.frombuffer(_mapped(region), np.uint8)
+        self.address = self._mapping.ctypes.data
+        self.returned: deque[tuple[int, int]] = deque()
+        self._is_over = is_over
+        self._lock = threading.Lock()
+        self._free = [(0, self.size)]  # (offset, bytes), ascending, none next to another
+        self._given = 0
+        self._end = weakref.finalize(self, end)
+
+    def __repr__(self) -> str:
+        return f"<Region {self.name}, {self.used} of {self.size} bytes are used{'' if self.alive else ', ended'}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether steps may use it."""
+        return self._end.alive and not self._is_over()
+
+    @property
+    def used(self) -> int:
+        """Bytes that are given out."""
+        with self._lock:
+            self._collect()
+            return self._given
+
+    def end(self) -> None:
+        """The server keeps it no longer; calls under way go on with it."""
+        self._end()
+
+    def allocate(self, size: int) -> Block | None:
+        """A part of so many bytes; None where none is free."""
+        rounded = _rounded(size)
+        with self._lock:
+            self._collect()
+            for index, (offset, free) in enumerate(self._free):
+                if free < rounded and not (free >= size and offset + free == self.size):
+                    continue
+                taken = min(rounded, free)
+                self._free[index : index + 1] = [(offset + taken, free - taken)] if free > taken else []
+                self._given += size
+                return Block(self, offset, size)
+        return None
+
+    def _collect(self) -> None:
+        while self.returned:
+            offset, size = self.returned.popleft()
+            self._given -= size
+            begin, end = offset, min(offset + _rounded(size), self.size)
+            index = bisect.bisect(self._free, (begin, 0))
+            first = last = index
+            if first > 0 and sum(self._free[first - 1]) == begin:
+                first -= 1
+                begin = self._free[first][0]
+            if last < len(self._free) and self._free[last][0] == end:
+                end = sum(self._free[last])
+                last += 1
+            self._free[first:last] = [(begin, end - begin)]
+
+
+def _rounded(size: int) -> int:
+    return max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
+
+
+def _mapped(region: shared_memory_pb2.SharedRegion) -> mmap.mmap:
+    def not_shared(why: str) -> UnimplementedError:
+        return UnimplementedError(
+            f"the server's memory at '{region.path}' cannot be shared: {why}; is it another host's, container's or "
+            "user's? Leave shared_memory out, and tensors go in messages",
+            reason="SHARED_MEMORY_NOT_OFFERED",
+        )
+
+    # A server must not be able to make its clients write to files of its choice.
+    if not region.name.startswith("gdn-shm-") or Path(region.path).name != region.name:
+        raise not_shared(f"it is not the file of a region named '{region.name}'")
+    try:
+        file = os.open(region.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise not_shared(error.strerror or str(error)) from None
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or region.bytes <= 0 or found.st_size != region.bytes:
+            raise not_shared(f"it is no file of {region.bytes} bytes")
+        return mmap.mmap(file, region.bytes)
+    finally:
+        os.close(file)
+
+
+class SharedMemory:
+    """What a client wants of it, and the region that it has."""
+
+    def __init__(self, wanted: Wanted = None, target: str = "") -> None:
+        if wanted is not None and wanted != "auto" and (isinstance(wanted, str) or wanted < 1):
+            raise ValueError(f'shared_memory is {wanted!r}, expected bytes, "auto" or None')
+        self._must = isinstance(wanted, int)
+        self._bytes = AUTO_BYTES if wanted == "auto" and target.startswith(LOCAL) else wanted
+        self._region: Region | None = None
+        self._not_before = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def region(self) -> Region | None:
+        """The one that steps use now."""
+        return self._region
+
+    def open(self) -> Flow[Region | None]:
+        """The region, opened if it has to be; None: tensors go in messages.
+
+        Raises:
+            GdnError: so many bytes were asked for, and never were to be had.
+
+        """
+        region = self._region
+        if not isinstance(self._bytes, int):
+            return None
+        if region is not None and region.alive:
+            return region
+        if time.monotonic() < self._not_before:
+            return None
+        try:
+            opened: Region = yield OpenRegion(self._bytes)
+        except GdnError:
+            if self._must:
+                raise
+            self._not_before = time.monotonic() + RETRY_SECONDS
+            return None
+        with self._lock:
+            self._must = False  # the server shares; should it be gone for a while, messages do
+            if self._region is not None and self._region.alive:
+                opened.end()  # another thread was faster
+            else:
+                self._region = opened
+            return self._region
+
+    def close(self) -> None:
+        """Ends the region."""
+        self._bytes = None
+        if self._region is not None:
+            self._region.end()
+
+
+class StepMemory:
+    """Where the tensors of one step lie: in parts of a region, or in its messages. A context manager."""
+
+    def __init__(self, region: Region | None, request: step_pb2.PrefillRequest | step_pb2.DecodeRequest) -> None:
+        self._region = region
+        self._request = request
+        self._inputs: dict[int, Block] = {}  # by offset
+        self._output: Block | None = None
+        self._open_calls = False
+
+    def __enter__(self) -> StepMemory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._open_calls:  # given up in the middle of a call
+            self._end_region()
+        self._inputs.clear()
+        self._output = None
+
+    def encode(self, array: Array) -> tensor_pb2.Tensor:
+        """An `Encoder`."""
+        size = byte_count(array)
+        block = self._region.allocate(size) if self._region is not None and size > 0 else None
+        if block is None:
+            return to_tensor(array)
+        copy_into(block.array(), array)
+        self._inputs[block.offset] = block
+        return tensor_pb2.Tensor(dtype=dtype_code(element_name(array)), shape=tuple(array.shape), shared=block.range())
+
+    def place_output(self, size: int) -> None:
+        """Asks for the output, of just so many bytes, in the region, if there is room."""
+        if self._region is None or size == 0:
+            return
+        self._output = self._region.allocate(size)
+        if self._output is not None:
+            self._request.output_shared.CopyFrom(self._output.range())
+
+    def bytes_of(self, tensor: tensor_pb2.Tensor) -> bytes:
+        """A copy of an input's elements, wherever they lie."""
+        block = self._inputs.get(tensor.shared.offset) if tensor.HasField("shared") else None
+        return tensor.data if block is None else block.array().tobytes()
+
+    def array_of(self, tensor: tensor_pb2.Tensor, like: Array) -> Array:
+        """An output, where it lies."""
+        if not tensor.HasField("shared"):
+            return from_tensor(tensor, like)
+        assert self._output is not None
+        return from_bytes(tensor, self._output.array(), like)
+
+    def to_message(self) -> None:
+        """Brings the request's tensors into it; the output is asked for in the reply."""
+        for tensor in tensors_in(self._request):
+            if tensor.HasField("shared"):
+                data = self.bytes_of(tensor)
+                tensor.ClearField("shared")
+                tensor.data = data
+        self._request.ClearField("output_shared")
+
+    def sending(self) -> None:
+        """A call is about to begin."""
+        self._open_calls = self._region is not None and self._request_is_shared()
+
+    def answered(self) -> None:
+        """The server has answered it."""
+        self._open_calls = False
+
+    def failed(self, error: GdnError) -> bool:
+        """The call has failed; a further one brings its tensors along. Returns whether that is all that it lacked."""
+        if not self._request_is_shared():
+            return False
+        lost = error.reason == "SHARED_REGION_NOT_FOUND"
+        if lost or not error.reason:  # without a reason it is not the server's answer, and the call may go on there
+            self._end_region()
+        self._open_calls = False
+        self.to_message()
+        self._output = None
+        return lost
+
+    def _request_is_shared(self) -> bool:
+        return self._request.HasField("output_shared") or any(
+            tensor.HasField("shared") for tensor in tensors_in(self._request)
+        )
+
+    def _end_region(self) -> None:
+        if self._region is not None:
+            self._region.end()

@@ -3,7 +3,7 @@
 #
 #   scripts/python_inprocess.sh [BUILD_DIR] [--torch | --python PROGRAM]
 #
-#   BUILD_DIR         whose lib/libgdn.so is tested (default: build/cpu)
+#   BUILD_DIR         whose lib/libgdn.so is tested, with the rows of its bin/gdn_parity (default: build/cpu)
 #   --torch           also the torch operators, with PyPI's torch: gigabytes
 #   --python PROGRAM  a Python that has numpy, torch and pytest already, used as it is
 #
@@ -27,6 +27,7 @@ done
 build_dir="$(cd "${build_dir}" && pwd)" || die "there is no such build; cmake --build --preset cpu --target gdn_shared makes it"
 package="${repo_root}/capi/python"
 export GDN_LIBRARY="${build_dir}/lib/libgdn.so"
+if [[ -x "${build_dir}/bin/gdn_parity" ]]; then export GDN_PARITY="${build_dir}/bin/gdn_parity"; fi
 [[ -e "${GDN_LIBRARY}" ]] || die "there is no ${GDN_LIBRARY}; build the target gdn_shared"
 
 run_tests() {  # run_tests PYTHON

@@ -23,6 +23,7 @@ import grpc
 import grpc.aio
 
 from gdn_client import array_flow, session_flow
+from gdn_client.aio_streams import MessageStream, decode_stream
 from gdn_client.client import import_requests, model_name, only_model, session_name, session_request
 from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
 from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
@@ -32,6 +33,7 @@ from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, shared_memory_pb2, st
 from gdn_client.session import SessionView
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
 from gdn_client.shared_memory import Region, SharedMemory, Wanted
+from gdn_client.streams import DEFAULT_WINDOW, Pipeline
 from gdn_client.tensors import Array
 
 T = TypeVar("T")
@@ -86,6 +88,15 @@ class Connection:
             if isinstance(error, asyncio.TimeoutError):
                 raise DeadlineExceededError("the server has shared no memory in time") from None
             raise
+
+    def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
+        """A call in both directions; `timeout` seconds of waiting for a reply end it."""
+        path, reply = method_types(name)
+        method = self._channel.stream_stream(
+            path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
+        )
+        call = method(metadata=self._options.metadata(affinity))
+        return MessageStream(call, self._options.timeout if timeout is None else timeout)
 
     async def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
         if isinstance(wanted, Rpc):
@@ -152,7 +163,23 @@ class Session(SessionView):
     ) -> Array:
         """Advances a layer by one token, or by `[T, ..]`."""
         options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
-        return await self._client.connection.run(array_flow.decode(self._state, layer, x, options, timeout))
+        flow = array_flow.decode([self._state], layer, x, options, timeout, alone=True)
+        return await self._client.connection.run(flow)
+
+    def decode_stream(
+        self,
+        layer: int,
+        xs: Iterable[Input],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Array]:
+        """Decodes inputs that are known beforehand, several of them on their way at once; for `async for`."""
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        pipeline = Pipeline([self._state], layer, options, window, alone=True)
+        return decode_stream(self._client.connection, pipeline, xs, timeout)
 
     async def accept(self, tokens: int) -> None:
         """The first tokens of every layer's draft become part of the session."""
@@ -216,7 +243,22 @@ class Batch:
         """Advances a layer of every session, by `[B, ..]` or `[B, T, ..]`."""
         states = [session._state for session in self._sessions]
         options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
-        return await self._client.connection.run(array_flow.decode_rows(states, layer, x, options, timeout))
+        return await self._client.connection.run(array_flow.decode(states, layer, x, options, timeout))
+
+    def decode_stream(
+        self,
+        layer: int,
+        xs: Iterable[Input],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Array]:
+        """As `Session.decode_stream`, of inputs `[B, D]` or `[B, T, D]`."""
+        states = [session._state for session in self._sessions]
+        pipeline = Pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window, alone=False)
+        return decode_stream(self._client.connection, pipeline, xs, timeout)
 
     async def accept(self, tokens: Sequence[int]) -> None:
         """The first `tokens[i]` tokens of session i's drafts become part of it."""

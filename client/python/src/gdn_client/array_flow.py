@@ -52,19 +52,38 @@ def prefill(
     return _joined(outputs)
 
 
-def decode_rows(
-    states: Sequence[SessionState], layer: int, x: Input, options: StepOptions, timeout: float | None
+class RowsStep:
+    """A decode as its caller has it: `[B, ..]` a token each, or `[B, T, ..]`; `alone`: the one session's, without B."""
+
+    def __init__(
+        self, states: Sequence[SessionState], layer: int, x: Input, options: StepOptions, alone: bool = False
+    ) -> None:
+        given = _with_axes(x, 1, 0) if alone else x
+        rank = len(leading(given)) - _token_rank(x)
+        if rank not in (1, 2) or leading(given)[0] != len(states):
+            rows = "" if alone else f"{len(states)}, "
+            what = "a token, or an axis of tokens" if alone else "a row a session"
+            raise ValueError(f"the input is {list(leading(x))}, expected [{rows}..] or [{rows}T, ..]: {what}")
+        self._where: Any = (0,) if alone else (slice(None),)
+        if rank == 1:
+            given = _with_axes(given, 1, 1)
+            self._where += (0,)
+        self.step = session_flow.DecodeStep(states, layer, given, options)
+
+    def shaped(self, output: Array) -> Array:
+        """An output with the axes of x."""
+        return cast(Array, output[self._where])
+
+
+def decode(
+    states: Sequence[SessionState],
+    layer: int,
+    x: Input,
+    options: StepOptions,
+    timeout: float | None,
+    alone: bool = False,
 ) -> Flow[Array]:
-    """The outputs of `[B, ..]`, a token each, or of `[B, T, ..]`."""
-    rank, rows = len(leading(x)) - _token_rank(x), len(states)
-    if rank not in (1, 2) or leading(x)[0] != rows:
-        raise ValueError(f"the input is {list(leading(x))}, expected [{rows}, ..] or [{rows}, T, ..]: a row a session")
-    padded = _with_axes(x, 1, 1) if rank == 1 else x
-    output = yield from session_flow.decode(states, layer, padded, options, timeout)
-    return output[:, 0] if rank == 1 else output
-
-
-def decode(state: SessionState, layer: int, x: Input, options: StepOptions, timeout: float | None) -> Flow[Array]:
-    """The output of one token, without an axis of tokens, or of `[T, ..]`."""
-    output = yield from decode_rows([state], layer, _with_axes(x, 1, 0), options, timeout)
-    return output[0]
+    """The outputs of `[B, ..]`, a token each, or of `[B, T, ..]`; `alone`: without B."""
+    rows = RowsStep(states, layer, x, options, alone)
+    region = yield from states[0].memory.open()
+    return rows.shaped((yield from rows.step.flow(timeout, region)))

@@ -12,18 +12,20 @@ Thread safety: a Client may be used by any number of threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from gdn_client import session_flow
 from gdn_client.connection import Connection, ConnectionOptions
-from gdn_client.flow import Retry, Rpc, exact
+from gdn_client.flow import Flow, Retry, Rpc, exact
+from gdn_client.futures import Futures, StepFuture
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2
 from gdn_client.session import Batch, Session
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, duration, new_id
 from gdn_client.shared_memory import SharedMemory, Wanted
 
 IMPORT_CHUNK_BYTES = 1 << 20
+T = TypeVar("T")
 
 
 class Client:
@@ -70,6 +72,7 @@ class Client:
         self._keep_bytes = keep_bytes
         self._limits: info_pb2.Limits | None = None
         self.memory = SharedMemory(shared_memory, target)
+        self._futures = Futures()
 
     @property
     def target(self) -> str:
@@ -87,8 +90,13 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection; sessions stay on the server."""
+        self._futures.close()
         self.memory.close()
         self.connection.close()
+
+    def start(self, states: Sequence[SessionState], flow: Callable[[], Flow[T]]) -> StepFuture[T]:
+        """A flow on a thread of its own, once all that was asked of these sessions before is done."""
+        return self._futures.start(states, lambda: self.connection.run(flow()))
 
     def _ask(self, method: str, request: Any) -> Any:
         return self.connection.run(exact(Rpc(method, request), self._retry))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -100,6 +101,57 @@ def method_types(name: str) -> tuple[str, Any]:
     return f"/{_SERVICE.full_name}/{name}", message_factory.GetMessageClass(method.output_type)
 
 
+class MessageStream:
+    """A call that takes and gives messages. Thread safety: for one thread."""
+
+    def __init__(self, method: Callable[..., Any], metadata: list[tuple[str, str]], timeout: float) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._timeout = timeout
+        self._moved = time.monotonic()
+        self._call = method(iter(self._requests.get, None), metadata=metadata)
+        self._watch = self._start_watch(timeout)
+
+    def _start_watch(self, seconds: float) -> threading.Timer:
+        watch = threading.Timer(seconds, self._end_if_idle)
+        watch.daemon = True
+        watch.start()
+        return watch
+
+    def _end_if_idle(self) -> None:
+        left = self._moved + self._timeout - time.monotonic()
+        if left <= 0:
+            self._call.cancel()
+        elif self._call.is_active():
+            self._watch = self._start_watch(left)
+
+    def send(self, message: Any) -> None:
+        """Does not wait."""
+        self._moved = time.monotonic()
+        self._requests.put(message)
+
+    def receive(self) -> Any:
+        """The next reply.
+
+        Raises:
+            GdnError: the call is over.
+
+        """
+        try:
+            reply = next(self._call)
+        except StopIteration:
+            raise UnavailableError("the server has ended the stream") from None
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        self._moved = time.monotonic()
+        return reply
+
+    def close(self) -> None:
+        """Ends the call."""
+        self._requests.put(None)
+        self._watch.cancel()
+        self._call.cancel()
+
+
 class Connection:
     """A channel to one server, and flows carried out over it."""
 
@@ -154,6 +206,11 @@ class Connection:
             raise from_rpc(error) from None
         finally:
             call.cancel()
+
+    def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
+        """A call in both directions; `timeout` seconds without a message end it."""
+        seconds = self._options.timeout if timeout is None else timeout
+        return MessageStream(self._method(name, "stream_stream"), self._options.metadata(affinity), seconds)
 
     def send_all(self, name: str, requests: Iterator[Any], timeout: float | None = None) -> Any:
         """The reply to a call that takes a stream."""

@@ -10,7 +10,7 @@ Thread safety: for one thread at a time, as a SessionState is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,18 +151,17 @@ def take_step(
     layer: int,
     tokens: Sequence[int],
     draft: bool,
-    make: Any,
+    make: Callable[[], Any],
     method: str,
     timeout: float | None,
     memory: StepMemory,
 ) -> Flow[Any]:
-    """The reply to a step of these sessions, taken exactly once by each. `make(request_id)` makes the request anew."""
-    request_id = new_id()
+    """The reply to a step that each of the sessions takes exactly once; `make()` gives its request as they are."""
     backoff = Backoff(states[0].retry)
     before = [state.layer(layer).count for state in states]
     while True:
         try:
-            request = make(request_id)
+            request = make()
             memory.sending()
             reply = yield Rpc(method, request, timeout, states[0].session.affinity)
             memory.answered()

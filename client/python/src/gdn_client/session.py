@@ -11,17 +11,24 @@ Thread safety: a session is for one thread at a time, and for one batch; others 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gdn_client import array_flow, session_flow
+from gdn_client.errors import AbortedError
+from gdn_client.flow import Flow
+from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.session_state import SessionState, SessionStats, new_id, step_options
+from gdn_client.streams import DEFAULT_WINDOW, Pipeline, decode_stream
 from gdn_client.tensors import Array
 
 if TYPE_CHECKING:
     from gdn_client.client import Client
+
+T = TypeVar("T")
 
 
 class SessionView:
@@ -89,6 +96,10 @@ class Session(SessionView):
         if self._owned:
             self.delete()
 
+    def _run(self, flow: Flow[T]) -> T:
+        settle([self._state])
+        return self._client.connection.run(flow)
+
     def prefill(
         self,
         layer: int,
@@ -115,8 +126,7 @@ class Session(SessionView):
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
-        flow = array_flow.prefill(self._state, layer, x, self._client.limits, options, timeout)
-        return self._client.connection.run(flow)
+        return self._run(array_flow.prefill(self._state, layer, x, self._client.limits, options, timeout))
 
     def decode(
         self,
@@ -143,16 +153,77 @@ class Session(SessionView):
 
         """
         options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
-        return self._client.connection.run(array_flow.decode(self._state, layer, x, options, timeout))
+        return self._run(array_flow.decode([self._state], layer, x, options, timeout, alone=True))
+
+    def prefill_future(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> StepFuture[Array]:
+        """`prefill`, while the caller goes on; `futures` tells of order and failures."""
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        client, state = self._client, self._state
+        return client.start([state], lambda: array_flow.prefill(state, layer, x, client.limits, options, timeout))
+
+    def decode_future(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> StepFuture[Array]:
+        """`decode`, while the caller goes on; `futures` tells of order and failures."""
+        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        state = self._state
+        return self._client.start([state], lambda: array_flow.decode([state], layer, x, options, timeout, alone=True))
+
+    def decode_stream(
+        self,
+        layer: int,
+        xs: Iterable[Input],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Array]:
+        """Decodes inputs that are known beforehand, several of them on their way at once.
+
+        Args:
+            layer: as in `prefill`.
+            xs: of steps as `decode` takes them; looked at up to `window` steps ahead of what is given out, so it may
+                not wait for outputs.
+            window: steps under way, at least 1.
+            dtype: as in `prefill`.
+            allow_non_finite: as in `prefill`.
+            timeout: seconds without a reply after which a step is asked for in a call of its own.
+
+        Yields:
+            The output of each, as `decode` gives it. Whoever leaves early finds steps taken that were under way.
+
+        Raises:
+            GdnError: of a step; those before it were taken, and none behind it.
+
+        """
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        pipeline = Pipeline([self._state], layer, options, window, alone=True)
+        return decode_stream(self._client.connection, pipeline, xs, timeout)
 
     def accept(self, tokens: int) -> None:
         """The first tokens of every layer's draft become part of the session, the others never were."""
-        self._client.connection.run(session_flow.accept([self._state], [tokens]))
+        self._run(session_flow.accept([self._state], [tokens]))
 
     def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
         """New sessions that go on from here, states and drafts included; for beams and shared prompts."""
         names = list(ids) or [new_id() for _ in range(count)]
-        states = self._client.connection.run(session_flow.fork(self._state, names, idle_ttl))
+        states = self._run(session_flow.fork(self._state, names, idle_ttl))
         return [Session(self._client, state, owned=True) for state in states]
 
     def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
@@ -162,19 +233,22 @@ class Session(SessionView):
             FailedPreconditionError: NO_DURABLE_TIER, the server has no disk and no Redis.
 
         """
-        return self._client.connection.run(session_flow.checkpoint(self._state, checkpoint_id))
+        return self._run(session_flow.checkpoint(self._state, checkpoint_id))
 
     def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint, "": the newest, under a new epoch."""
-        self._client.connection.run(session_flow.restore(self._state, checkpoint_id))
+        self._run(session_flow.restore(self._state, checkpoint_id))
 
     def export_state(self) -> bytes:
         """The session's states as a safetensors file, which `Client.import_state` takes."""
+        settle([self._state])
         return self._client.export_state(self.name)
 
     def delete(self) -> None:
         """Ends the session on the server; one that is gone already is none to complain of."""
         self._owned = False
+        with contextlib.suppress(AbortedError):
+            settle([self._state])
         self._client.connection.run(session_flow.delete(self._state))
 
     def detach(self) -> str:
@@ -207,6 +281,10 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} sessions at {self._client.target}>"
 
+    def _run(self, flow: Flow[T]) -> T:
+        settle(session._state for session in self._sessions)
+        return self._client.connection.run(flow)
+
     def decode(
         self,
         layer: int,
@@ -238,11 +316,42 @@ class Batch:
         """
         states = [session._state for session in self._sessions]
         options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
-        return self._client.connection.run(array_flow.decode_rows(states, layer, x, options, timeout))
+        return self._run(array_flow.decode(states, layer, x, options, timeout))
+
+    def decode_future(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        lengths: Sequence[int] | None = None,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> StepFuture[Array]:
+        """`decode`, while the caller goes on: with another batch, or with layers of its own; see `futures`."""
+        states = [session._state for session in self._sessions]
+        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        return self._client.start(states, lambda: array_flow.decode(states, layer, x, options, timeout))
+
+    def decode_stream(
+        self,
+        layer: int,
+        xs: Iterable[Input],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Array]:
+        """As `Session.decode_stream`, of inputs `[B, D]` or `[B, T, D]`."""
+        states = [session._state for session in self._sessions]
+        pipeline = Pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window, alone=False)
+        return decode_stream(self._client.connection, pipeline, xs, timeout)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """The first `tokens[i]` tokens of session i's drafts become part of it, the others never were."""
-        self._client.connection.run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
+        self._run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
 
     def delete(self) -> None:
         """Ends every session."""

@@ -13,11 +13,22 @@ from gdn_client.inputs import Input, tensors_of
 from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
 from gdn_client.recovery import ASTRAY, delete, recover, take_step
 from gdn_client.session_state import SessionState, StepOptions, duration, new_id
-from gdn_client.shared_memory import SharedMemory, StepMemory
+from gdn_client.shared_memory import Region, SharedMemory, StepMemory
 from gdn_client.steps import KeptStep, cut, fill_input, first_tokens, leading, output_elements, row_of
 from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, to_tensor
 
-__all__ = ["accept", "checkpoint", "create", "decode", "delete", "fork", "new_id", "prefill", "restore", "segments"]
+__all__ = [
+    "DecodeStep",
+    "accept",
+    "checkpoint",
+    "create",
+    "delete",
+    "fork",
+    "new_id",
+    "prefill",
+    "restore",
+    "segments",
+]
 
 
 def create(
@@ -40,7 +51,9 @@ def prefill(state: SessionState, layer: int, given: Input, options: StepOptions,
         layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
     )
 
-    def make(request_id: str) -> step_pb2.PrefillRequest:
+    request_id = new_id()
+
+    def make() -> step_pb2.PrefillRequest:
         request.session, request.request_id = state.name, request_id
         request.session_epoch, request.expected_token_count = state.epoch, state.layer(layer).count
         return request
@@ -58,44 +71,50 @@ def prefill(state: SessionState, layer: int, given: Input, options: StepOptions,
         return memory.array_of(reply.output, next(iter(tensors_of(given).values())))
 
 
-def decode(
-    states: Sequence[SessionState],
-    layer: int,
-    given: Input,
-    options: StepOptions,
-    timeout: float | None,
-) -> Flow[Array]:
-    """The output of one decode of `[B, T, ..]`, of a row a session."""
-    request = step_pb2.DecodeRequest(
-        layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
-    )
-    request.draft = options.draft
-    request.lengths.extend(options.lengths or ())
-    steps = leading(given)[1]
-    tokens = list(options.lengths or [steps] * len(states))
+class DecodeStep:
+    """One decode of `[B, T, ..]`, of a row a session: its request, and what its reply changes here."""
 
-    def make(request_id: str) -> step_pb2.DecodeRequest:
-        request.request_id = request_id
+    def __init__(self, states: Sequence[SessionState], layer: int, given: Input, options: StepOptions) -> None:
+        self.states, self.layer, self.given, self.options = states, layer, given, options
+        self.tokens = list(options.lengths or [leading(given)[1]] * len(states))
+        self.request_id = new_id()
+        self.request = step_pb2.DecodeRequest(
+            layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
+        )
+        self.request.draft = options.draft
+        self.request.lengths.extend(options.lengths or ())
+
+    def make(self, ahead: Sequence[int] | None = None) -> step_pb2.DecodeRequest:
+        """The request as the sessions are now, or will be once each has taken the tokens that are `ahead` of it."""
+        request = self.request
+        request.request_id = self.request_id
         for rows in (request.sessions, request.session_epochs, request.expected_token_counts):
             del rows[:]
-        for state in states:
+        for state, tokens in zip(self.states, ahead or [0] * len(self.states), strict=True):
             request.sessions.append(state.name)
             request.session_epochs.append(state.epoch)
-            request.expected_token_counts.append(state.layer(layer).count)
+            request.expected_token_counts.append(state.layer(self.layer).count + tokens)
         return request
 
-    with StepMemory((yield from states[0].memory.open()), request) as memory:
-        fill_input(request, given, memory.encode)
-        memory.place_output(_output_bytes(given, options))
-        reply = yield from take_step(states, layer, tokens, options.draft, make, "Decode", timeout, memory)
-        for row, state in enumerate(states):
-            before = state.layer(layer).count
+    def taken(self, reply: step_pb2.DecodeResponse, memory: StepMemory) -> Array:
+        """The output; the sessions have moved."""
+        for row, state in enumerate(self.states):
+            before = state.layer(self.layer).count
             if state.keep_bytes > 0:
-                kept = KeptStep(before, tokens[row], row_of(request, row, memory.bytes_of))
-                state.note(layer, kept, options.draft, reply.durable_token_counts[row])
-            elif not options.draft:
-                state.layer(layer).count = reply.token_counts[row]
-        return memory.array_of(reply.output, next(iter(tensors_of(given).values())))
+                kept = KeptStep(before, self.tokens[row], row_of(self.request, row, memory.bytes_of))
+                state.note(self.layer, kept, self.options.draft, reply.durable_token_counts[row])
+            elif not self.options.draft:
+                state.layer(self.layer).count = reply.token_counts[row]
+        return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
+
+    def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
+        """Takes it in a call of its own, which may have been tried in a stream before."""
+        with StepMemory(region, self.request) as memory:
+            fill_input(self.request, self.given, memory.encode)
+            memory.place_output(_output_bytes(self.given, self.options))
+            states, draft = self.states, self.options.draft
+            reply = yield from take_step(states, self.layer, self.tokens, draft, self.make, "Decode", timeout, memory)
+            return self.taken(reply, memory)
 
 
 def accept(states: Sequence[SessionState], accepted: Sequence[int]) -> Flow[None]:

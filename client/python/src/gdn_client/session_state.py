@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import duration_pb2
 
@@ -17,6 +17,9 @@ from gdn_client.proto.gdn.v1 import session_pb2, tensor_pb2
 from gdn_client.shared_memory import SharedMemory
 from gdn_client.steps import KeptStep, LayerSteps
 from gdn_client.tensors import dtype_code
+
+if TYPE_CHECKING:
+    from gdn_client.futures import StepFuture
 
 DEFAULT_KEEP_BYTES = 256 << 20
 
@@ -56,6 +59,7 @@ class SessionState:
     kept_bytes: int = 0
     stats: SessionStats = field(default_factory=SessionStats)
     memory: SharedMemory = field(default_factory=SharedMemory)
+    last: StepFuture[Any] | None = None  # the newest that was asked for
 
     def __post_init__(self) -> None:
         self.take(self.session)

@@ -1,0 +1,101 @@
+"""Steps one behind the other in a stream, for asyncio: the twin of `streams.decode_stream`.
+
+Thread safety: as of a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import grpc.aio
+
+from gdn_client.errors import DeadlineExceededError, GdnError, UnavailableError, from_rpc
+from gdn_client.inputs import Input
+from gdn_client.streams import Pipeline
+from gdn_client.tensors import Array
+
+if TYPE_CHECKING:
+    from gdn_client.aio import Connection
+
+
+class MessageStream:
+    """A call that takes and gives messages."""
+
+    def __init__(self, call: Any, timeout: float) -> None:
+        self._call = call
+        self._timeout = timeout
+
+    async def send(self, message: Any) -> None:
+        """Waits where the server is slower than the caller. Raises GdnError."""
+        try:
+            await self._call.write(message)
+        except asyncio.InvalidStateError:
+            raise UnavailableError("the server has ended the stream") from None
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+
+    async def receive(self) -> Any:
+        """The next reply. Raises GdnError."""
+        try:
+            reply = await asyncio.wait_for(self._call.read(), self._timeout)
+        except asyncio.TimeoutError:
+            raise DeadlineExceededError("the server has not answered in time") from None
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        if reply is cast(Any, grpc.aio).EOF:
+            raise UnavailableError("the server has ended the stream")
+        return reply
+
+    def close(self) -> None:
+        """Ends the call."""
+        self._call.cancel()
+
+
+async def decode_stream(
+    connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
+) -> AsyncIterator[Array]:
+    """The outputs, in order. What is under way when the caller leaves is taken; what is cancelled never was."""
+    stream: MessageStream | None = None
+
+    async def oldest() -> list[Array]:
+        nonlocal stream
+        assert stream is not None
+        try:
+            output = pipeline.take(await stream.receive())
+            if output is not None:
+                return [output]
+            for _ in range(len(pipeline.under_way) - 1):  # refused as well, for their counts; nothing moves behind us
+                await stream.receive()
+        except GdnError:
+            pass  # the stream is over; the calls tell why
+        stream.close()
+        stream = None
+        return await connection.run(pipeline.again(timeout))
+
+    try:
+        for x in inputs:
+            message = pipeline.add(x)
+            if stream is None:
+                stream = connection.open_stream("StreamDecode", pipeline.affinity, timeout)
+            with contextlib.suppress(GdnError):  # the next reply tells
+                await stream.send(message)
+            if pipeline.is_full:
+                for output in await oldest():
+                    yield output
+        while pipeline.under_way:
+            for output in await oldest():
+                yield output
+    except asyncio.CancelledError:
+        pipeline.under_way.clear()  # the session's next step finds out
+        raise
+    finally:
+        try:
+            while pipeline.under_way:
+                await oldest()
+        finally:
+            if stream is not None:
+                stream.close()

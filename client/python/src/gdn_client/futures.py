@@ -1,0 +1,152 @@
+"""Steps that are taken while the caller does something else: futures for threads.
+
+    first = front.decode_future(layer, x)      # two batches of different sessions: both are under way at once
+    second = back.decode_future(layer, y)
+    attention(first.result())
+
+Order: what is asked of one session is done in the order in which it was asked, futures and plain calls alike; different
+sessions do not wait for each other. A step that fails takes those behind it along, so that no token is left out: they
+raise AbortedError (PREVIOUS_SEGMENT_FAILED) and were not taken, until every failed future has been looked at by
+`result` or `exception`; a plain call is refused once, and clears the way. Cancelling works until a step begins.
+Exactness is that of plain calls: every step is taken once, and outputs are the same bits.
+Inputs are read when a step begins: leave them as they are until its future is done.
+Thread safety: of one session, ask from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+from gdn_client.errors import AbortedError
+from gdn_client.session_state import SessionState
+
+T = TypeVar("T")
+THREADS = 32
+
+
+class StepFuture(Future[T]):
+    """Of a step; knows whether its end has been looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+        self.over = threading.Event()  # nothing of it or before it is under way; a cancelled one may be done earlier
+        self.next: list[Callable[[], None]] = []
+
+    def result(self, timeout: float | None = None) -> T:
+        try:
+            return super().result(timeout)
+        finally:
+            self.seen = self.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        try:
+            return super().exception(timeout)
+        finally:
+            self.seen = self.done()
+
+    def stands(self) -> bool:
+        """Whether steps behind it may be taken, now that it is over."""
+        if self.cancelled():
+            return self.seen
+        return self.seen or super().exception() is None
+
+
+def _refusal(states: Iterable[SessionState]) -> AbortedError:
+    names = ", ".join(state.name for state in states)
+    return AbortedError(
+        f"an earlier step of {names} has failed, and this one was not taken; look at the futures of all that were "
+        "asked for after it, and ask again",
+        reason="PREVIOUS_SEGMENT_FAILED",
+    )
+
+
+def settle(states: Iterable[SessionState]) -> None:
+    """Waits for what has been asked of the sessions before.
+
+    Raises:
+        AbortedError: some of it has failed, and nobody has looked.
+
+    """
+    for state in states:
+        last = state.last
+        if last is None:
+            continue
+        state.last = None
+        last.over.wait()
+        if not last.stands():
+            raise _refusal([state])
+
+
+class Futures:
+    """The threads of one client that take its futures' steps."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def start(self, states: Sequence[SessionState], work: Callable[[], T]) -> StepFuture[T]:
+        """`work`, once all that was asked of the sessions before is done."""
+        future: StepFuture[T] = StepFuture()
+        before = list({id(state.last): state.last for state in states if state.last is not None}.values())
+        for state in states:
+            state.last = future
+        waits = len(before) + 1
+
+        def one_is_over() -> None:
+            nonlocal waits
+            with self._lock:
+                waits -= 1
+                if waits > 0:
+                    return
+            self._pool().submit(self._carry_out, future, work, states, before)
+
+        for earlier in before:
+            with self._lock:
+                if not earlier.over.is_set():
+                    earlier.next.append(one_is_over)
+                    continue
+            one_is_over()
+        one_is_over()
+        return future
+
+    def close(self) -> None:
+        """Waits for what is under way."""
+        with self._lock:
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown()
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="gdn-client")
+            return self._threads
+
+    def _carry_out(
+        self,
+        future: StepFuture[T],
+        work: Callable[[], T],
+        states: Sequence[SessionState],
+        before: Sequence[StepFuture[Any]],
+    ) -> None:
+        result, failure = None, None
+        begins = future.set_running_or_notify_cancel()
+        try:
+            if begins and not all(earlier.stands() for earlier in before):
+                raise _refusal(states)
+            result = work() if begins else None
+        except BaseException as error:
+            failure = error
+        # First the way is free: what the caller has hung on the future may ask the session for more.
+        with self._lock:
+            future.over.set()
+        for start_next in future.next:
+            start_next()
+        if begins and failure is not None:
+            future.set_exception(failure)
+        elif begins:
+            future.set_result(cast(T, result))

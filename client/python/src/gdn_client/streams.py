@@ -1,0 +1,120 @@
+"""Steps one behind the other in a stream, for inputs that are known before the outputs: scoring, replays, given tokens.
+
+Up to `window` steps are on their way at once, so that none waits for the one before to have travelled. The server takes
+them in order, and each says the token count that it is for: behind one that was not taken none is. Where a step fails,
+or the stream breaks, those that were under way are asked for again in calls of their own, by the same ids, so each is
+taken once, and the outputs are the bits of `decode`. Tensors travel in messages.
+Between two outputs nothing else is to be asked of the sessions.
+Thread safety: as of a session.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gdn_client.array_flow import RowsStep
+from gdn_client.errors import GdnError
+from gdn_client.flow import Flow
+from gdn_client.futures import settle
+from gdn_client.inputs import Input
+from gdn_client.proto.gdn.v1 import step_pb2
+from gdn_client.session_state import SessionState, StepOptions
+from gdn_client.shared_memory import StepMemory
+from gdn_client.steps import fill_input
+from gdn_client.tensors import Array, to_tensor
+
+if TYPE_CHECKING:
+    from gdn_client.connection import Connection
+
+DEFAULT_WINDOW = 8
+
+
+class Pipeline:
+    """The steps of one stream that are under way."""
+
+    def __init__(
+        self, states: Sequence[SessionState], layer: int, options: StepOptions, window: int, alone: bool
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"window is {window}, expected at least 1")
+        self.states = states
+        self.window = window
+        self.under_way: deque[RowsStep] = deque()
+        self._layer, self._options, self._alone = layer, options, alone
+
+    @property
+    def is_full(self) -> bool:
+        """Whether an output is to be had before the next step."""
+        return len(self.under_way) >= self.window
+
+    @property
+    def affinity(self) -> str:
+        """Of the stream."""
+        return self.states[0].session.affinity
+
+    def add(self, x: Input) -> step_pb2.StreamDecodeRequest:
+        """The message of the next step."""
+        rows = RowsStep(self.states, self._layer, x, self._options, self._alone)
+        fill_input(rows.step.request, rows.step.given, to_tensor)
+        ahead = [sum(tokens) for tokens in zip(*(step.step.tokens for step in self.under_way), strict=True)]
+        self.under_way.append(rows)
+        return step_pb2.StreamDecodeRequest(step=rows.step.make(ahead or None))
+
+    def take(self, reply: step_pb2.StreamDecodeResponse) -> Array | None:
+        """The oldest step's output; None where it has failed."""
+        if reply.status.code != 0:
+            return None
+        rows = self.under_way.popleft()
+        memory = StepMemory(None, rows.step.request)
+        return rows.shaped(rows.step.taken(reply.result, memory))
+
+    def again(self, timeout: float | None) -> Flow[list[Array]]:
+        """All that are under way, in calls of their own."""
+        steps = list(self.under_way)
+        self.under_way.clear()
+        outputs = []
+        for rows in steps:
+            outputs.append(rows.shaped((yield from rows.step.flow(timeout))))
+        return outputs
+
+
+def decode_stream(
+    connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
+) -> Iterator[Array]:
+    """The outputs, in order. What is under way when the caller leaves is taken all the same."""
+    settle(pipeline.states)
+    stream: Any = None
+
+    def oldest() -> list[Array]:
+        nonlocal stream
+        try:
+            output = pipeline.take(stream.receive())
+            if output is not None:
+                return [output]
+            for _ in range(len(pipeline.under_way) - 1):  # refused as well, for their counts; nothing moves behind us
+                stream.receive()
+        except GdnError:
+            pass  # the stream is over; the calls tell why
+        stream.close()
+        stream = None
+        return connection.run(pipeline.again(timeout))
+
+    try:
+        for x in inputs:
+            message = pipeline.add(x)
+            if stream is None:
+                stream = connection.open_stream("StreamDecode", pipeline.affinity, timeout)
+            stream.send(message)
+            if pipeline.is_full:
+                yield from oldest()
+        while pipeline.under_way:
+            yield from oldest()
+    finally:
+        try:
+            while pipeline.under_way:
+                oldest()
+        finally:
+            if stream is not None:
+                stream.close()

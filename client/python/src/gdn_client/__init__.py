@@ -30,6 +30,7 @@ from gdn_client.errors import (
 from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
 from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
+from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Retry",
     "Session",
     "SessionLostError",
+    "StateSnapshot",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",

@@ -13,113 +13,37 @@ Thread safety: for the event loop that it is used on; a session for one task at 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 
-from gdn_client import array_flow, session_flow
-from gdn_client.aio_streams import MessageStream, decode_stream
-from gdn_client.client import import_requests, model_name, only_model, session_name, session_request
-from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
-from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
-from gdn_client.flow import Flow, OpenRegion, Retry, Rpc, Sleep, exact
+from gdn_client import array_flow, management, session_flow
+from gdn_client.aio_connection import Connection
+from gdn_client.aio_streams import decode_stream
+from gdn_client.connection import ConnectionOptions
+from gdn_client.errors import from_rpc
+from gdn_client.flow import Retry, Rpc, exact
 from gdn_client.inputs import Input
-from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, shared_memory_pb2, state_pb2
+from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2, trace_pb2
+from gdn_client.requests import (
+    Snapshots,
+    StateSnapshot,
+    import_requests,
+    model_name,
+    only_model,
+    session_name,
+    session_request,
+    tier_name,
+    watch_request,
+)
 from gdn_client.session import SessionView
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
-from gdn_client.shared_memory import Region, SharedMemory, Wanted
+from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.streams import DEFAULT_WINDOW, Pipeline
 from gdn_client.tensors import Array
-
-T = TypeVar("T")
-
-
-class Connection:
-    """A channel to one server, and flows carried out over it."""
-
-    def __init__(self, target: str, options: ConnectionOptions) -> None:
-        self.target = target
-        self._options = options.with_environment()
-        self._options.check(target)
-        credentials = self._options.credentials()
-        self._channel: Any = (
-            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-            if credentials is None
-            else grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
-        )
-
-    async def close(self) -> None:
-        """Ends the channel and every call on it."""
-        await self._channel.close()
-
-    def begin(self, name: str, kind: str, request: Any, timeout: float | None, affinity: str = "") -> Any:
-        """A call of grpc.aio."""
-        path, reply = method_types(name)
-        method = getattr(self._channel, kind)(
-            path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
-        )
-        return method(request, timeout=timeout, metadata=self._options.metadata(affinity))
-
-    async def call(self, rpc: Rpc) -> Any:
-        """The reply; raises GdnError."""
-        timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
-        try:
-            return await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.affinity)
-        except grpc.RpcError as error:
-            raise from_rpc(error) from None
-
-    async def share(self, size: int) -> Region:
-        """A region of shared memory; it lives until it is ended."""
-        call = self.begin("ShareMemory", "unary_stream", shared_memory_pb2.ShareMemoryRequest(bytes=size), None)
-        try:
-            reply = await asyncio.wait_for(call.read(), self._options.timeout)
-            if reply is cast(Any, grpc.aio).EOF:
-                raise UnavailableError("the server has ended the memory that it was asked for")
-            return Region(reply.region, call.cancel, call.done)
-        except BaseException as error:
-            call.cancel()
-            if isinstance(error, grpc.RpcError):
-                raise from_rpc(error) from None
-            if isinstance(error, asyncio.TimeoutError):
-                raise DeadlineExceededError("the server has shared no memory in time") from None
-            raise
-
-    def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
-        """A call in both directions; `timeout` seconds of waiting for a reply end it."""
-        path, reply = method_types(name)
-        method = self._channel.stream_stream(
-            path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
-        )
-        call = method(metadata=self._options.metadata(affinity))
-        return MessageStream(call, self._options.timeout if timeout is None else timeout)
-
-    async def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
-        if isinstance(wanted, Rpc):
-            return await self.call(wanted)
-        if isinstance(wanted, OpenRegion):
-            return await self.share(wanted.bytes)
-        return await asyncio.sleep(wanted.seconds)
-
-    async def run(self, flow: Flow[T]) -> T:
-        """Carries a flow out on this task."""
-        answer: Any = None
-        error: Exception | None = None
-        with contextlib.closing(flow):
-            while True:
-                try:
-                    wanted = flow.send(answer) if error is None else flow.throw(error)
-                except StopIteration as end:
-                    return cast(T, end.value)
-                answer, error = None, None
-                try:
-                    answer = await self._do(wanted)
-                except Exception as raised:  # the flow's to handle
-                    error = raised
 
 
 class Session(SessionView):
@@ -198,6 +122,18 @@ class Session(SessionView):
     async def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint."""
         await self._client.connection.run(session_flow.restore(self._state, checkpoint_id))
+
+    async def checkpoints(self) -> list[state_pb2.Checkpoint]:
+        """The named ones."""
+        return await self._client.connection.run(management.checkpoints(self.name, self._state.retry))
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> None:
+        """Ends a named checkpoint and frees its bytes."""
+        await self._client.connection.run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
+
+    async def evict(self, tier: str = "host") -> str:
+        """Moves the states off the device now; the tier that they are in."""
+        return tier_name((await self._client.evict(self.name, tier=tier)).tier)
 
     async def export_state(self) -> bytes:
         """The session's states as a safetensors file."""
@@ -350,11 +286,13 @@ class Client:
         session = (await self._ask("GetSession", session_pb2.GetSessionRequest(name=session_name(name)))).session
         return Session(self, self._state_of(session), owned=False)
 
-    async def sessions(self) -> AsyncIterator[session_pb2.Session]:
-        """The caller's, by name; pages are fetched as they are needed."""
+    async def sessions(self, *, all: bool = False) -> AsyncIterator[session_pb2.Session]:  # noqa: A002 - the API's word
+        """The caller's, by name; with `all`, for admins, everybody's."""
         token = ""
         while True:
-            page = await self._ask("ListSessions", session_pb2.ListSessionsRequest(page_size=200, page_token=token))
+            page = await self._ask(
+                "ListSessions", session_pb2.ListSessionsRequest(page_size=200, page_token=token, all=all)
+            )
             for session in page.sessions:
                 yield session
             token = page.next_page_token
@@ -385,3 +323,42 @@ class Client:
         except grpc.RpcError as error:
             raise from_rpc(error) from None
         return Session(self, self._state_of(reply.session), owned=True)
+
+    async def delete_session(self, name: str, *, subject: str = "") -> None:
+        """Ends a session by its id or name; for admins anybody's."""
+        await self.connection.run(management.delete_session(name, subject, self._retry))
+
+    async def evict(self, name: str, *, tier: str = "host", subject: str = "") -> session_pb2.Session:
+        """Moves a session's states off the device now."""
+        return await self.connection.run(management.evict(name, subject, tier, self._retry))
+
+    async def prefetch(self, names: Iterable[str]) -> tuple[int, int]:
+        """A hint that these sessions are stepped soon."""
+        return await self.connection.run(management.prefetch(names, self._retry))
+
+    async def metrics(self) -> str:
+        """What /metrics answers."""
+        return await self.connection.run(management.metrics(self._retry))
+
+    async def drain(self, *, wait: bool = False, timeout: float | None = None) -> info_pb2.DrainProgress:
+        """Begins the server's end; for admins."""
+        return await self.connection.run(management.drain(wait, timeout))
+
+    async def trace(self, *, keep: int | None = None, max_calls: int = 0) -> list[trace_pb2.CallTrace]:
+        """Where the time of the caller's last steps went."""
+        return await self.connection.run(management.trace(keep, max_calls, self._retry))
+
+    async def watch_state(
+        self, name: str, *, every_tokens: int = 0, every: float | None = None
+    ) -> AsyncIterator[StateSnapshot]:
+        """A session's states now, and again as it advances."""
+        snapshots = Snapshots()
+        call = self.connection.begin("WatchState", "unary_stream", watch_request(name, every_tokens, every), None)
+        try:
+            async for piece in call:
+                if (whole := snapshots.add(piece)) is not None:
+                    yield whole
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        finally:
+            call.cancel()

@@ -19,7 +19,7 @@ from gdn_client.streams import Pipeline
 from gdn_client.tensors import Array
 
 if TYPE_CHECKING:
-    from gdn_client.aio import Connection
+    from gdn_client.aio_connection import Connection
 
 
 class MessageStream:

@@ -15,16 +15,26 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from gdn_client import session_flow
+from gdn_client import management, session_flow
 from gdn_client.connection import Connection, ConnectionOptions
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.futures import Futures, StepFuture
-from gdn_client.proto.gdn.v1 import info_pb2, session_pb2
+from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
+from gdn_client.requests import (
+    Snapshots,
+    StateSnapshot,
+    import_requests,
+    model_name,
+    only_model,
+    session_name,
+    session_request,
+    watch_request,
+)
 from gdn_client.session import Batch, Session
-from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, duration, new_id
+from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState
 from gdn_client.shared_memory import SharedMemory, Wanted
 
-IMPORT_CHUNK_BYTES = 1 << 20
+__all__ = ["Client", "model_name", "only_model"]
 T = TypeVar("T")
 
 
@@ -165,11 +175,18 @@ class Client:
         session = self._ask("GetSession", request).session
         return Session(self, self._state_of(session), owned=False)
 
-    def sessions(self) -> Iterator[session_pb2.Session]:
-        """The caller's, by name; pages are fetched as they are needed."""
+    def sessions(self, *, all: bool = False) -> Iterator[session_pb2.Session]:  # noqa: A002 - the API's word
+        """The caller's, by name; with `all`, for admins, everybody's, each with its `owner`.
+
+        Pages are fetched as they are needed.
+
+        Raises:
+            PermissionDeniedError: `all`, and the caller is no admin.
+
+        """
         token = ""
         while True:
-            page = self._ask("ListSessions", session_pb2.ListSessionsRequest(page_size=200, page_token=token))
+            page = self._ask("ListSessions", session_pb2.ListSessionsRequest(page_size=200, page_token=token, all=all))
             yield from page.sessions
             token = page.next_page_token
             if not token:
@@ -194,57 +211,80 @@ class Client:
         reply = self.connection.send_all("ImportState", requests)
         return Session(self, self._state_of(reply.session), owned=True)
 
+    def delete_session(self, name: str, *, subject: str = "") -> None:
+        """Ends a session by its id or name; for admins with `subject` that of another, as `Session.owner` tells it.
 
-# --- What the asyncio client shares.
+        Raises:
+            NotFoundError: there is none, or it is another's.
+            PermissionDeniedError: `subject`, and the caller is no admin.
 
+        """
+        self.connection.run(management.delete_session(name, subject, self._retry))
 
-def only_model(models: Sequence[info_pb2.Model]) -> str:
-    """The name of the one that is served.
+    def evict(self, name: str, *, tier: str = "host", subject: str = "") -> session_pb2.Session:
+        """Moves a session's states off the device now; its next step brings them back, with the same bits.
 
-    Raises:
-        ValueError: there is none, or there are several.
+        Args:
+            name: its id or name.
+            tier: the fastest that may have them: "host", "disk" or "redis".
+            subject: as in `delete_session`.
 
-    """
-    if len(models) != 1:
-        names = ", ".join(model.name.removeprefix("models/") for model in models) or "none"
-        raise ValueError(f"the server serves {names}; say which model")
-    return models[0].name
+        Returns:
+            The session, with its `tier`.
 
+        Raises:
+            FailedPreconditionError: NO_DURABLE_TIER, the server has no such tier nor a slower one.
 
-def model_name(name: str) -> str:
-    """As the API has it: "models/NAME"."""
-    return name if name.startswith("models/") else f"models/{name}"
+        """
+        return self.connection.run(management.evict(name, subject, tier, self._retry))
 
+    def prefetch(self, names: Iterable[str]) -> tuple[int, int]:
+        """A hint that these sessions are stepped soon: how many are on the device, and how many on their way there."""
+        return self.connection.run(management.prefetch(names, self._retry))
 
-def session_name(name: str) -> str:
-    """As the API has it: "sessions/ID"."""
-    return name if name.startswith("sessions/") else f"sessions/{name}"
+    def metrics(self) -> str:
+        """What /metrics answers, in Prometheus' text form; for admins where callers have to log in."""
+        return self.connection.run(management.metrics(self._retry))
 
+    def drain(self, *, wait: bool = False, timeout: float | None = None) -> info_pb2.DrainProgress:
+        """Begins the server's end, as SIGTERM does; for admins. It cannot be called back.
 
-def session_request(
-    operator: session_pb2.OperatorSpec | None,
-    session_id: str | None,
-    affinity: str,
-    idle_ttl: float | None,
-    max_lifetime: float | None,
-) -> session_pb2.CreateSessionRequest:
-    """The request for a session, of a model yet to be said where there is no operator."""
-    request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
-    if operator is not None:
-        request.operator.CopyFrom(operator)
-    for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
-        if seconds is not None:
-            getattr(request, field).CopyFrom(duration(seconds))
-    return request
+        Args:
+            wait: answer when all is done that the server does while it answers.
+            timeout: seconds; None: the client's.
 
+        Returns:
+            How far it is; `info().drain` tells later.
 
-def import_requests(
-    file: bytes, model: str, session_id: str | None, affinity: str
-) -> Iterator[session_pb2.ImportStateRequest]:
-    """The messages that a state file is sent in."""
-    target = session_pb2.ImportStateRequest.Target(
-        session_id=session_id or new_id(), model=model, affinity=affinity, total_bytes=len(file)
-    )
-    yield session_pb2.ImportStateRequest(target=target)
-    for begin in range(0, len(file), IMPORT_CHUNK_BYTES):
-        yield session_pb2.ImportStateRequest(data=file[begin : begin + IMPORT_CHUNK_BYTES])
+        Raises:
+            PermissionDeniedError: the caller is no admin.
+
+        """
+        return self.connection.run(management.drain(wait, timeout))
+
+    def trace(self, *, keep: int | None = None, max_calls: int = 0) -> list[trace_pb2.CallTrace]:
+        """Where the time of the caller's last steps went, by stage.
+
+        Args:
+            keep: how many the server keeps from now on, of all callers; 0: none; None: as it is.
+            max_calls: the newest so many; 0: all that are kept.
+
+        """
+        return self.connection.run(management.trace(keep, max_calls, self._retry))
+
+    def watch_state(self, name: str, *, every_tokens: int = 0, every: float | None = None) -> Iterator[StateSnapshot]:
+        """A session's states now, and again as it advances, for a warm standby; ends with the session.
+
+        Args:
+            name: its id or name.
+            every_tokens: a snapshot once a layer has seen so many tokens since the last; 0: not by tokens.
+            every: a snapshot after so many seconds in which the session has moved; None: not by time.
+
+        Raises:
+            NotFoundError: there is no such session any more.
+
+        """
+        snapshots = Snapshots()
+        for piece in self.connection.stream("WatchState", "unary_stream", watch_request(name, every_tokens, every)):
+            if (whole := snapshots.add(piece)) is not None:
+                yield whole

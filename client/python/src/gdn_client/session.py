@@ -15,12 +15,13 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, session_flow
+from gdn_client import array_flow, management, session_flow
 from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.requests import tier_name
 from gdn_client.session_state import SessionState, SessionStats, new_id, step_options
 from gdn_client.streams import DEFAULT_WINDOW, Pipeline, decode_stream
 from gdn_client.tensors import Array
@@ -238,6 +239,28 @@ class Session(SessionView):
     def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint, "": the newest, under a new epoch."""
         self._run(session_flow.restore(self._state, checkpoint_id))
+
+    def checkpoints(self) -> list[state_pb2.Checkpoint]:
+        """The named ones, by id, with the bytes that each takes."""
+        return self._run(management.checkpoints(self.name, self._state.retry))
+
+    def delete_checkpoint(self, checkpoint_id: str) -> None:
+        """Ends a named checkpoint and frees its bytes.
+
+        Raises:
+            NotFoundError: CHECKPOINT_NOT_FOUND.
+
+        """
+        self._run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
+
+    def evict(self, tier: str = "host") -> str:
+        """Moves the states off the device now, to `tier` or a slower one; the next step brings them back.
+
+        Returns:
+            The tier that they are in: "host", "disk", "redis", or "device" where another call was faster.
+
+        """
+        return tier_name(self._run(management.evict(self.name, "", tier, self._state.retry)).tier)
 
     def export_state(self) -> bytes:
         """The session's states as a safetensors file, which `Client.import_state` takes."""

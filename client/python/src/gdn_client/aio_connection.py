@@ -1,0 +1,105 @@
+"""How asyncio reaches a server: the twin of `connection.Connection`.
+
+Thread safety: for the event loop that it is used on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from gdn_client.aio_streams import MessageStream
+from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
+from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
+from gdn_client.flow import Flow, OpenRegion, Rpc, Sleep
+from gdn_client.proto.gdn.v1 import shared_memory_pb2
+from gdn_client.shared_memory import Region
+
+T = TypeVar("T")
+
+
+class Connection:
+    """A channel to one server, and flows carried out over it."""
+
+    def __init__(self, target: str, options: ConnectionOptions) -> None:
+        self.target = target
+        self._options = options.with_environment()
+        self._options.check(target)
+        credentials = self._options.credentials()
+        self._channel: Any = (
+            grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+            if credentials is None
+            else grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+        )
+
+    async def close(self) -> None:
+        """Ends the channel and every call on it."""
+        await self._channel.close()
+
+    def begin(self, name: str, kind: str, request: Any, timeout: float | None, affinity: str = "") -> Any:
+        """A call of grpc.aio."""
+        path, reply = method_types(name)
+        method = getattr(self._channel, kind)(
+            path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
+        )
+        return method(request, timeout=timeout, metadata=self._options.metadata(affinity))
+
+    async def call(self, rpc: Rpc) -> Any:
+        """The reply; raises GdnError."""
+        timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
+        try:
+            return await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.affinity)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+
+    async def share(self, size: int) -> Region:
+        """A region of shared memory; it lives until it is ended."""
+        call = self.begin("ShareMemory", "unary_stream", shared_memory_pb2.ShareMemoryRequest(bytes=size), None)
+        try:
+            reply = await asyncio.wait_for(call.read(), self._options.timeout)
+            if reply is cast(Any, grpc.aio).EOF:
+                raise UnavailableError("the server has ended the memory that it was asked for")
+            return Region(reply.region, call.cancel, call.done)
+        except BaseException as error:
+            call.cancel()
+            if isinstance(error, grpc.RpcError):
+                raise from_rpc(error) from None
+            if isinstance(error, asyncio.TimeoutError):
+                raise DeadlineExceededError("the server has shared no memory in time") from None
+            raise
+
+    def open_stream(self, name: str, affinity: str, timeout: float | None) -> MessageStream:
+        """A call in both directions; `timeout` seconds of waiting for a reply end it."""
+        path, reply = method_types(name)
+        method = self._channel.stream_stream(
+            path, request_serializer=lambda message: message.SerializeToString(), response_deserializer=reply.FromString
+        )
+        call = method(metadata=self._options.metadata(affinity))
+        return MessageStream(call, self._options.timeout if timeout is None else timeout)
+
+    async def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
+        if isinstance(wanted, Rpc):
+            return await self.call(wanted)
+        if isinstance(wanted, OpenRegion):
+            return await self.share(wanted.bytes)
+        return await asyncio.sleep(wanted.seconds)
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Carries a flow out on this task."""
+        answer: Any = None
+        error: Exception | None = None
+        with contextlib.closing(flow):
+            while True:
+                try:
+                    wanted = flow.send(answer) if error is None else flow.throw(error)
+                except StopIteration as end:
+                    return cast(T, end.value)
+                answer, error = None, None
+                try:
+                    answer = await self._do(wanted)
+                except Exception as raised:  # the flow's to handle
+                    error = raised

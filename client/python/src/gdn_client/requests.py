@@ -1,0 +1,136 @@
+"""Requests that the clients for threads and for asyncio share, and what is made of replies.
+
+Thread safety: free functions; a Snapshots is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from gdn_client.errors import DataLossError
+from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2
+from gdn_client.session_state import duration, new_id
+
+IMPORT_CHUNK_BYTES = 1 << 20
+_TIERS = ("device", "host", "disk", "redis")
+
+
+def only_model(models: Sequence[info_pb2.Model]) -> str:
+    """The name of the one that is served.
+
+    Raises:
+        ValueError: there is none, or there are several.
+
+    """
+    if len(models) != 1:
+        names = ", ".join(model.name.removeprefix("models/") for model in models) or "none"
+        raise ValueError(f"the server serves {names}; say which model")
+    return models[0].name
+
+
+def model_name(name: str) -> str:
+    """As the API has it: "models/NAME"."""
+    return name if name.startswith("models/") else f"models/{name}"
+
+
+def session_name(name: str) -> str:
+    """As the API has it: "sessions/ID"."""
+    return name if name.startswith("sessions/") else f"sessions/{name}"
+
+
+def session_request(
+    operator: session_pb2.OperatorSpec | None,
+    session_id: str | None,
+    affinity: str,
+    idle_ttl: float | None,
+    max_lifetime: float | None,
+) -> session_pb2.CreateSessionRequest:
+    """The request for a session, of a model yet to be said where there is no operator."""
+    request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
+    if operator is not None:
+        request.operator.CopyFrom(operator)
+    for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
+        if seconds is not None:
+            getattr(request, field).CopyFrom(duration(seconds))
+    return request
+
+
+def import_requests(
+    file: bytes, model: str, session_id: str | None, affinity: str
+) -> Iterator[session_pb2.ImportStateRequest]:
+    """The messages that a state file is sent in."""
+    target = session_pb2.ImportStateRequest.Target(
+        session_id=session_id or new_id(), model=model, affinity=affinity, total_bytes=len(file)
+    )
+    yield session_pb2.ImportStateRequest(target=target)
+    for begin in range(0, len(file), IMPORT_CHUNK_BYTES):
+        yield session_pb2.ImportStateRequest(data=file[begin : begin + IMPORT_CHUNK_BYTES])
+
+
+def tier_code(name: str) -> session_pb2.StateTier:
+    """Of "host", "disk" or "redis".
+
+    Raises:
+        ValueError: it is another.
+
+    """
+    if name not in _TIERS:
+        raise ValueError(f"tier is {name!r}, expected one of {', '.join(_TIERS)}")
+    return cast(session_pb2.StateTier, _TIERS.index(name) + 1)
+
+
+def tier_name(tier: session_pb2.StateTier) -> str:
+    """ "device", "host", "disk", "redis"; "" where it is not known."""
+    return _TIERS[tier - 1] if 0 < tier <= len(_TIERS) else ""
+
+
+@dataclass(frozen=True)
+class StateSnapshot:
+    """A session's states at one moment, as a state file.
+
+    Attributes:
+        sequence: snapshots of the watch before this one.
+        delta: the file leaves out the base states of the watch's last file that is none.
+        file: safetensors; docs/state-files.md of the server's repository says what is in it.
+
+    """
+
+    sequence: int
+    delta: bool
+    file: bytes
+
+
+class Snapshots:
+    """Puts a watch's pieces together."""
+
+    def __init__(self) -> None:
+        self._pieces = bytearray()
+        self._next = 0
+
+    def add(self, piece: state_pb2.WatchStateResponse) -> StateSnapshot | None:
+        """A snapshot, once it is whole.
+
+        Raises:
+            DataLossError: the piece does not follow those before.
+
+        """
+        if piece.sequence != self._next or piece.offset != len(self._pieces):
+            raise DataLossError(
+                f"a piece is of snapshot {piece.sequence} at byte {piece.offset}, expected {self._next} at "
+                f"{len(self._pieces)}; watch again",
+                reason="INVALID_STATE_FILE",
+            )
+        self._pieces += piece.data
+        if len(self._pieces) < piece.total_bytes:
+            return None
+        whole = StateSnapshot(piece.sequence, piece.delta, bytes(self._pieces))
+        self._pieces.clear()
+        self._next += 1
+        return whole
+
+
+def watch_request(name: str, every_tokens: int, every: float | None) -> state_pb2.WatchStateRequest:
+    """Whose states, and how often."""
+    return state_pb2.WatchStateRequest(name=session_name(name), every_tokens=every_tokens, every=duration(every))

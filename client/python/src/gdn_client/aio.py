@@ -39,8 +39,8 @@ from gdn_client.requests import (
     tier_name,
     watch_request,
 )
-from gdn_client.session import SessionView
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
+from gdn_client.session_view import SessionView
 from gdn_client.shared_memory import SharedMemory, Wanted
 from gdn_client.streams import DEFAULT_WINDOW, Pipeline
 from gdn_client.tensors import Array

@@ -13,6 +13,7 @@ import numpy as np
 from gdn_client import session_flow
 from gdn_client.flow import Flow
 from gdn_client.inputs import DeltaRule, Input, map_tensors
+from gdn_client.progress import Told
 from gdn_client.proto.gdn.v1 import info_pb2
 from gdn_client.session_state import SessionState, StepOptions
 from gdn_client.steps import leading
@@ -41,14 +42,21 @@ def _joined(parts: list[Array]) -> Array:
 
 
 def prefill(
-    state: SessionState, layer: int, x: Input, limits: info_pb2.Limits, options: StepOptions, timeout: float | None
+    state: SessionState,
+    layer: int,
+    x: Input,
+    limits: info_pb2.Limits,
+    options: StepOptions,
+    timeout: float | None,
+    told: Told = lambda tokens: None,
 ) -> Flow[Array]:
-    """The outputs of tokens `[T, ..]`; in as many calls as messages hold."""
+    """The outputs of tokens `[T, ..]`; in as many calls as messages hold, each of which is told."""
     if len(leading(x)) != _token_rank(x) + 1:
         raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
     outputs = []
     for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
         outputs.append((yield from session_flow.prefill(state, layer, part, options, timeout)))
+        told(leading(part)[0])
     return _joined(outputs)
 
 

@@ -17,8 +17,11 @@ from typing import Any, TypeVar
 
 from gdn_client import management, session_flow
 from gdn_client.connection import Connection, ConnectionOptions
+from gdn_client.errors import GdnError
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.futures import Futures, StepFuture
+from gdn_client.notebook import size, table
+from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
 from gdn_client.requests import (
     Snapshots,
@@ -97,6 +100,27 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client of {self.target}>"
+
+    def _repr_html_(self) -> str:
+        # One try: a notebook is to show it though there is no server.
+        try:
+            told = self.connection.call(Rpc("GetServerInfo", info_pb2.GetServerInfoRequest(), 2.0))
+            served = self.connection.call(Rpc("ListModels", info_pb2.ListModelsRequest(), 2.0)).models
+        except GdnError as error:
+            return table(f"Client of {self.target}", [], [["no answer", error]])
+        server = f"gdn_server {told.version}, {told.backend}, {told.device}"
+        rows = [
+            [
+                model.name.removeprefix("models/"),
+                model.family,
+                len(model.gdn_layers),
+                model.dims.hidden_size,
+                size(model.state_bytes_per_session),
+            ]
+            for model in served
+        ]
+        caption = f"Client of {self.target}: {server}, {told.session_count} sessions"
+        return table(caption, ["model", "family", "layers", "hidden size", "a session's state"], rows)
 
     def close(self) -> None:
         """Ends the connection; sessions stay on the server."""
@@ -196,19 +220,49 @@ class Client:
         """Sessions to decode in one call."""
         return Batch(self, sessions)
 
-    def export_state(self, name: str) -> bytes:
-        """A session's states as a safetensors file."""
+    def export_state(self, name: str, *, progress: bool = False) -> bytes:
+        """A session's states as a safetensors file.
+
+        Args:
+            name: its id or name.
+            progress: show a bar; wants tqdm.
+
+        """
         request = session_pb2.ExportStateRequest(name=session_name(name))
-        pieces = self.connection.stream("ExportState", "unary_stream", request)
-        return b"".join(piece.data for piece in pieces)
+        file = bytearray()
+        with bar(progress, "export", "B") as told:
+            for piece in self.connection.stream("ExportState", "unary_stream", request):
+                file += piece.data
+                told(len(piece.data))
+        return bytes(file)
 
     def import_state(
-        self, file: bytes, *, model: str | None = None, session_id: str | None = None, affinity: str = ""
+        self,
+        file: bytes,
+        *,
+        model: str | None = None,
+        session_id: str | None = None,
+        affinity: str = "",
+        progress: bool = False,
     ) -> Session:
-        """A new session from such a file; the model has to be the one that it was exported of."""
+        """A new session from such a file.
+
+        Args:
+            file: of `export_state`, of any server.
+            model: the one that it was exported of; may be left out where one alone is served.
+            session_id: as in `session`.
+            affinity: as in `session`.
+            progress: show a bar; wants tqdm.
+
+        Raises:
+            FailedPreconditionError: STATE_MISMATCH, it is another model's.
+            DataLossError: INVALID_STATE_FILE, it is damaged.
+
+        """
         name = model_name(model) if model is not None else only_model(self.models())
-        requests = import_requests(file, name, session_id, affinity)
-        reply = self.connection.send_all("ImportState", requests)
+        with bar(progress, "import", "B", len(file)) as told:
+            requests = import_requests(file, name, session_id, affinity, told)
+            reply = self.connection.send_all("ImportState", requests)
         return Session(self, self._state_of(reply.session), owned=True)
 
     def delete_session(self, name: str, *, subject: str = "") -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gdn_client.errors import DataLossError
+from gdn_client.progress import Told
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2
 from gdn_client.session_state import duration, new_id
 
@@ -58,7 +59,7 @@ def session_request(
 
 
 def import_requests(
-    file: bytes, model: str, session_id: str | None, affinity: str
+    file: bytes, model: str, session_id: str | None, affinity: str, told: Told = lambda done: None
 ) -> Iterator[session_pb2.ImportStateRequest]:
     """The messages that a state file is sent in."""
     target = session_pb2.ImportStateRequest.Target(
@@ -66,7 +67,9 @@ def import_requests(
     )
     yield session_pb2.ImportStateRequest(target=target)
     for begin in range(0, len(file), IMPORT_CHUNK_BYTES):
-        yield session_pb2.ImportStateRequest(data=file[begin : begin + IMPORT_CHUNK_BYTES])
+        data = file[begin : begin + IMPORT_CHUNK_BYTES]
+        yield session_pb2.ImportStateRequest(data=data)
+        told(len(data))
 
 
 def tier_code(name: str) -> session_pb2.StateTier:

@@ -20,9 +20,13 @@ from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
 from gdn_client.inputs import Input
+from gdn_client.notebook import table
+from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.requests import tier_name
-from gdn_client.session_state import SessionState, SessionStats, new_id, step_options
+from gdn_client.session_state import SessionState, new_id, step_options
+from gdn_client.session_view import SUMMARY, SessionView
+from gdn_client.steps import leading
 from gdn_client.streams import DEFAULT_WINDOW, Pipeline, decode_stream
 from gdn_client.tensors import Array
 
@@ -30,53 +34,6 @@ if TYPE_CHECKING:
     from gdn_client.client import Client
 
 T = TypeVar("T")
-
-
-class SessionView:
-    """What this side knows of a session, without a call."""
-
-    _state: SessionState
-
-    def __repr__(self) -> str:
-        counts = sorted({layer.count for layer in self._state.layers.values()})
-        tokens = (
-            "no tokens"
-            if not counts
-            else f"{counts[0]} tokens"
-            if len(counts) == 1
-            else f"{counts[0]}..{counts[-1]} tokens"
-        )
-        spec = self._state.session.model or "operator"
-        return f"<Session {self.name} of {spec} {len(self._state.layers)} layers, {tokens}>"
-
-    @property
-    def name(self) -> str:
-        """ "sessions/ID", as the API has it."""
-        return self._state.name
-
-    @property
-    def id(self) -> str:
-        """The part of the name after "sessions/"."""
-        return self.name.removeprefix("sessions/")
-
-    @property
-    def layers(self) -> list[int]:
-        """The indices that `layer` may have, ascending."""
-        return sorted(self._state.layers)
-
-    @property
-    def epoch(self) -> int:
-        """How often the session has lost steps that it had answered, from 1."""
-        return self._state.epoch
-
-    @property
-    def stats(self) -> SessionStats:
-        """What it has taken to keep the session whole."""
-        return self._state.stats
-
-    def token_count(self, layer: int) -> int:
-        """Tokens that the layer has seen, as far as this side knows."""
-        return self._state.layer(layer).count
 
 
 class Session(SessionView):
@@ -109,6 +66,7 @@ class Session(SessionView):
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
+        progress: bool = False,
     ) -> Array:
         """Advances a layer by a prompt, or by a part of one.
 
@@ -118,6 +76,7 @@ class Session(SessionView):
             dtype: of the output: "float32", "float16", "bfloat16"; None: as `x`.
             allow_non_finite: let NaN and Inf through.
             timeout: seconds of each call; a prompt that no message holds takes several.
+            progress: show a bar, which moves with each call; wants tqdm.
 
         Returns:
             `[T, D]`, of Projected `[T, HV * V]`, of DeltaRule `[T, HV, V]`; of x's kind.
@@ -127,7 +86,9 @@ class Session(SessionView):
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
-        return self._run(array_flow.prefill(self._state, layer, x, self._client.limits, options, timeout))
+        with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
+            limits = self._client.limits
+            return self._run(array_flow.prefill(self._state, layer, x, limits, options, timeout, told))
 
     def decode(
         self,
@@ -262,10 +223,10 @@ class Session(SessionView):
         """
         return tier_name(self._run(management.evict(self.name, "", tier, self._state.retry)).tier)
 
-    def export_state(self) -> bytes:
-        """The session's states as a safetensors file, which `Client.import_state` takes."""
+    def export_state(self, *, progress: bool = False) -> bytes:
+        """The session's states as a safetensors file, which `Client.import_state` takes; with a bar, if asked for."""
         settle([self._state])
-        return self._client.export_state(self.name)
+        return self._client.export_state(self.name, progress=progress)
 
     def delete(self) -> None:
         """Ends the session on the server; one that is gone already is none to complain of."""
@@ -303,6 +264,10 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} sessions at {self._client.target}>"
+
+    def _repr_html_(self) -> str:
+        caption = f"Batch of {len(self)} sessions at {self._client.target}, as this side knows them"
+        return table(caption, SUMMARY, [session.summary() for session in self._sessions])
 
     def _run(self, flow: Flow[T]) -> T:
         settle(session._state for session in self._sessions)

@@ -1,0 +1,169 @@
+"""What the commands of `gdn` do: each gives lines of text, and tables as lists of rows.
+
+Thread safety: for one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gdn_client.client import Client
+from gdn_client.notebook import size
+from gdn_client.proto.gdn.v1 import session_pb2
+from gdn_client.requests import tier_name
+from gdn_client.session import Session
+
+Rows: TypeAlias = list[Mapping[str, object]]
+Output: TypeAlias = Iterator[str | Rows]
+
+
+def info(client: Client, arguments: argparse.Namespace) -> Output:
+    """Version, limits, tiers."""
+    told = client.info()
+    if arguments.json:
+        from google.protobuf import json_format
+
+        fields: dict[str, object] = json_format.MessageToDict(told, preserving_proto_field_name=True)
+        yield [fields]
+        return
+    yield f"gdn_server {told.version} at {client.target}: {told.backend}, {told.device}, {told.session_count} sessions"
+    yield f"numerics {told.numerics_id}"
+    limits = told.limits
+    yield (
+        f"limits: {limits.max_batch} sessions a batch, {limits.max_draft} tokens a decode, messages of "
+        f"{size(limits.max_message_bytes)}, states of {size(limits.state_bytes)}, shared memory of "
+        f"{size(limits.shared_memory_bytes)}"
+    )
+    if told.HasField("drain"):
+        yield f"DRAINING: {told.drain.durable_sessions} of {told.drain.sessions} sessions are durable"
+    yield [
+        {
+            "tier": tier.name,
+            "used": size(tier.used_bytes),
+            "limit": size(tier.limit_bytes) if tier.limit_bytes else "-",
+            "sessions": tier.sessions,
+            "failures": tier.failures,
+            "problem": tier.problem or "-",
+        }
+        for tier in told.tiers
+    ]
+
+
+def models(client: Client, arguments: argparse.Namespace) -> Output:
+    """A row a model."""
+    yield [
+        {
+            "model": model.name.removeprefix("models/"),
+            "family": model.family,
+            "gdn layers": len(model.gdn_layers),
+            "of": model.num_layers,
+            "D": model.dims.hidden_size,
+            "H": model.dims.key_heads,
+            "HV": model.dims.value_heads,
+            "K": model.dims.key_dim,
+            "V": model.dims.value_dim,
+            "a session's state": size(model.state_bytes_per_session),
+        }
+        for model in client.models()
+    ]
+
+
+def _session_row(session: session_pb2.Session, with_owner: bool) -> Mapping[str, object]:
+    counts = [layer.token_count for layer in session.layers]
+    owner = {"owner": session.owner} if with_owner else {}
+    return {
+        "session": session.name.removeprefix("sessions/"),
+        **owner,
+        "model": session.model.removeprefix("models/") or "operator",
+        "layers": len(counts),
+        "tokens": max(counts, default=0),
+        "durable": min((layer.durable_token_count for layer in session.layers), default=0),
+        "tier": tier_name(session.tier) or "-",
+        "state": size(session.state_bytes),
+    }
+
+
+def list_sessions(client: Client, arguments: argparse.Namespace) -> Output:
+    """A row a session."""
+    yield [_session_row(session, arguments.all) for session in client.sessions(all=arguments.all)]
+
+
+def delete(client: Client, arguments: argparse.Namespace) -> Output:
+    """Ends one."""
+    client.delete_session(arguments.session, subject=arguments.subject)
+    yield f"{arguments.session} has ended"
+
+
+def export_state(client: Client, arguments: argparse.Namespace) -> Output:
+    """A file that is whole or not there."""
+    file = client.export_state(arguments.session, progress=arguments.progress)
+    target = Path(arguments.file)
+    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(file)
+        Path(partial).replace(target)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    yield f"{target}: {size(len(file))}"
+
+
+def import_state(client: Client, arguments: argparse.Namespace) -> Output:
+    """Its name."""
+    file = Path(arguments.file).read_bytes()
+    session = client.import_state(file, model=arguments.model, session_id=arguments.id, progress=arguments.progress)
+    yield session.detach().removeprefix("sessions/")
+
+
+def metrics(client: Client, arguments: argparse.Namespace) -> Output:
+    """As Prometheus reads them."""
+    yield client.metrics().rstrip("\n")
+
+
+def try_steps(client: Client, arguments: argparse.Namespace) -> Output:
+    """A prefill, and decodes of a batch."""
+    rng = np.random.default_rng(0)
+    sessions: list[Session] = []
+    try:
+        while len(sessions) < arguments.batch:
+            sessions.append(client.session(arguments.model, affinity="gdn-try"))
+        batch = client.batch(sessions)
+        model = client.model(batch[0].model)
+        layer = batch[0].layers[0] if arguments.layer is None else arguments.layer
+        prompt, width = arguments.prompt, model.dims.hidden_size
+
+        def random(*shape: int) -> Any:
+            return rng.standard_normal(shape).astype(arguments.dtype)
+
+        begin = time.perf_counter()
+        for session in batch:
+            output = session.prefill(layer, random(prompt, width))
+        seconds = time.perf_counter() - begin
+        yield f"{model.name.removeprefix('models/')}, layer {layer}, {arguments.dtype}"
+        yield (
+            f"prefill: {arguments.batch} x [{prompt}, {width}] -> {list(output.shape)}, "
+            f"{1e3 * seconds / arguments.batch:.2f} ms each"
+        )
+        times = []
+        for _ in range(arguments.steps):
+            x = random(arguments.batch, width)
+            begin = time.perf_counter()
+            output = batch.decode(layer, x)
+            times.append(time.perf_counter() - begin)
+        median, slow = np.percentile(times, [50, 99])
+        yield (
+            f"decode: {arguments.steps} x [{arguments.batch}, {width}] -> {list(output.shape)}, median "
+            f"{1e3 * median:.2f} ms, p99 {1e3 * slow:.2f} ms"
+        )
+    finally:
+        for session in sessions:
+            session.delete()

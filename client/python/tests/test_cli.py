@@ -1,0 +1,120 @@
+"""The command line `gdn`: tables, files, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server import Server
+
+import gdn_client
+from gdn_client.cli import as_table, main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_it_tells_of_the_server(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "info", "--target", server.target)
+    assert code == 0
+    assert "gdn_server" in out
+    assert "device" in out
+    assert "disk" in out
+    code, out, _ = run(capsys, "info", "--json", "--target", server.target)
+    assert code == 0
+    assert json.loads(out)[0]["backend"] == "cpu"
+    code, out, _ = run(capsys, "models", "--target", server.target)
+    assert code == 0
+    header, row = out.splitlines()
+    assert header.split()[:2] == ["model", "family"]
+    assert row.split()[:2] == ["next", "qwen3_next"]
+    code, out, _ = run(capsys, "metrics", "--target", server.target)
+    assert code == 0
+    assert "gdn_sessions" in out
+
+
+def test_sessions_travel_as_files(
+    server: Server, client: gdn_client.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ("--target", server.target)
+    with client.session(session_id="cli") as session:
+        layer = session.layers[0]
+        x = np.random.default_rng(1).standard_normal((4, client.model("next").dims.hidden_size)).astype(np.float32)
+        session.prefill(layer, x[:3])
+        code, out, _ = run(capsys, "sessions", *target)
+        assert code == 0
+        assert any(line.split()[:4] == ["cli", "next", str(len(session.layers)), "3"] for line in out.splitlines())
+        code, out, _ = run(capsys, "sessions", "--json", *target)
+        assert "cli" in [row["session"] for row in json.loads(out)]
+        file = tmp_path / "cli.safetensors"
+        assert run(capsys, "export", "cli", str(file), *target)[0] == 0
+        assert [path.name for path in tmp_path.iterdir()] == [file.name]
+        code, out, _ = run(capsys, "import", str(file), "--id", "cli-copy", *target)
+        assert (code, out) == (0, "cli-copy\n")
+        with client.attach("cli-copy") as copy:
+            np.testing.assert_array_equal(copy.decode(layer, x[3]), session.decode(layer, x[3]))
+        assert run(capsys, "delete", "cli-copy", *target)[0] == 0
+    code, out, err = run(capsys, "delete", "cli-copy", *target)
+    assert (code, out) == (1, "")
+    assert err.startswith("gdn: NOT_FOUND (SESSION_NOT_FOUND): ")
+    assert err.count("\n") == 1
+
+
+def test_it_tries_a_layer_and_leaves_nothing(
+    server: Server, client: gdn_client.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [session.name for session in client.sessions()]
+    code, out, _ = run(
+        capsys, "try", "--target", server.target, "--batch", "2", "--prompt", "5", "--steps", "3", "--shared-memory"
+    )
+    assert code == 0
+    width = client.model("next").dims.hidden_size
+    assert f"prefill: 2 x [5, {width}] -> [5, {width}]" in out
+    assert f"decode: 3 x [2, {width}] -> [2, {width}], median" in out
+    assert [session.name for session in client.sessions()] == before
+    code, _, err = run(capsys, "try", "--target", server.target, "--layer", "999")
+    assert code == 1
+    assert "LAYER_NOT_GDN" in err
+    assert [session.name for session in client.sessions()] == before
+
+
+def test_errors_are_of_one_line(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"no state")
+    for arguments, words in (
+        (("info", "--target", "unix:/nowhere/gdn.sock", "--timeout", "0.2"), "UNAVAILABLE"),
+        (("import", str(tmp_path / "none"), "--target", server.target), "No such file"),
+        (("import", str(damaged), "--target", server.target), "DATA_LOSS"),
+        (("export", "nobody", str(tmp_path / "out"), "--target", server.target), "SESSION_NOT_FOUND"),
+        (("info", "--target", server.target, "--tls-cert", "a"), "tls_cert and tls_key go together"),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert (code, out) == (1, ""), arguments
+        assert words in err
+        assert err.startswith("gdn: ")
+        assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    for wrong in (["nothing"], ["try", "--batch", "0"], []):
+        with pytest.raises(SystemExit) as refused:
+            main(wrong)
+        assert refused.value.code == 2
+
+
+def test_it_is_installed_as_gdn(server: Server) -> None:
+    program = Path(sys.executable).parent / "gdn"
+    done = subprocess.run([program, "models", "--target", server.target], capture_output=True, text=True, check=True)
+    assert "qwen3_next" in done.stdout
+
+
+def test_tables_line_up() -> None:
+    assert as_table([]) == "none"
+    assert as_table([{"a": "x", "n": 5}, {"a": "longer", "n": 10}]) == "a        n\nx        5\nlonger  10"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Python client in a virtual environment of its own, and runs its tests against a live server, mypy and ruff.
+# Installs the Python client in a virtual environment of its own, and runs its tests against a live server, mypy and ruff;
+# then builds its wheel, and uses it in another environment.
 #
 #   scripts/python_client.sh [--torch] [BUILD_DIR]    whose bin/gdn_server it is tested with (default: build/cpu)
 #
@@ -12,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 extras=test venv_name=venv-client
 case "${1:-}" in
-  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
   --torch) extras=test,torch venv_name=venv-client-torch; shift ;;
 esac
 build_dir="$(cd "${1:-${repo_root}/build/cpu}" && pwd)" || die "there is no ${1:-build/cpu}; scripts/test.sh makes it"
@@ -38,3 +39,9 @@ export GDN_SERVER="${build_dir}/bin/gdn_server" RUFF_CACHE_DIR="${copy}/ruff" MY
 "${venv}/bin/ruff" format --check .
 cd "${copy}"  # the package that is installed is checked, with the messages that were made for it
 "${venv}/bin/mypy" --config-file "${package}/pyproject.toml" --python-executable "${venv}/bin/python" -p gdn_client
+
+# The wheel, by itself in an environment that was never near the sources.
+"${venv}/bin/pip" wheel --quiet --no-deps --wheel-dir "${copy}/wheel" "${copy}/client/python"
+python3 -m venv "${copy}/elsewhere"
+"${copy}/elsewhere/bin/pip" install --quiet "${copy}"/wheel/gdn_client-*.whl
+"${copy}/elsewhere/bin/python" -B "${package}/tests/wheel_check.py" "${copy}"/wheel/gdn_client-*.whl

@@ -138,8 +138,8 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::beta, given.beta, maker.Gates("beta")));
   GDN_RETURN_IF_ERROR(maker.Output(given.output));
   LayerStep& step = maker.step();
-  step.scale =
-      given.scale != 0.0f ? given.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
+  // As the server's default is rounded.
+  step.scale = given.scale != 0.0f ? given.scale : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
   step.use_qk_l2norm = given.use_qk_l2norm != 0;
   return step;
 }

@@ -3,7 +3,8 @@
 #
 #   scripts/python_inprocess.sh [BUILD_DIR] [--torch | --python PROGRAM]
 #
-#   BUILD_DIR         whose lib/libgdn.so is tested, with the rows of its bin/gdn_parity (default: build/cpu)
+#   BUILD_DIR         whose lib/libgdn.so is tested, with the rows of its bin/gdn_parity and beside its bin/gdn_server, where they
+#                     are built (default: build/cpu)
 #   --torch           also the torch operators, with PyPI's torch: gigabytes
 #   --python PROGRAM  a Python that has numpy, torch and pytest already, used as it is
 #
@@ -18,7 +19,7 @@ while (( $# > 0 )); do
   case "$1" in
     --torch) extras=test,torch venv_name=venv-inprocess-torch ;;
     --python) [[ $# -ge 2 ]] || die "--python needs a program"; python="$2"; shift ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) die "unknown argument '$1'; see --help" ;;
     *) build_dir="$1" ;;
   esac
@@ -28,6 +29,7 @@ build_dir="$(cd "${build_dir}" && pwd)" || die "there is no such build; cmake --
 package="${repo_root}/capi/python"
 export GDN_LIBRARY="${build_dir}/lib/libgdn.so"
 if [[ -x "${build_dir}/bin/gdn_parity" ]]; then export GDN_PARITY="${build_dir}/bin/gdn_parity"; fi
+if [[ -x "${build_dir}/bin/gdn_server" && -x "${build_dir}/bin/gdnctl" ]]; then export GDN_PROGRAMS="${build_dir}/bin"; fi
 [[ -e "${GDN_LIBRARY}" ]] || die "there is no ${GDN_LIBRARY}; build the target gdn_shared"
 
 run_tests() {  # run_tests PYTHON

@@ -1,14 +1,12 @@
 """gdn_parity's rows of the delta rule, as $GDN_PARITY --dump writes them, through numpy pools and torch's operators."""
 
 import functools
-import json
 import os
-import pathlib
-import struct
 import subprocess
 
 import numpy as np
 import pytest
+import safetensors_file
 from reference import delta_rule, distance
 
 import gdn_inprocess
@@ -25,19 +23,6 @@ LONGEST_DECODE = 70  # tokens of a row's longest sequence, for it to be decoded 
 STEP = 8
 
 
-def read_row(path):
-    data = path.read_bytes()
-    (length,) = struct.unpack_from("<Q", data)
-    header = json.loads(data[8 : 8 + length])
-    metadata = header.pop("__metadata__")
-    inputs = {}
-    for name, entry in header.items():
-        begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        if name.startswith("in."):
-            inputs[name[3:]] = np.frombuffer(data[begin:end], np.float32).reshape(entry["shape"])
-    return metadata, inputs
-
-
 @pytest.fixture(name="rows", scope="module")
 def fixture_rows(tmp_path_factory):
     program = os.environ.get("GDN_PARITY", "")
@@ -48,18 +33,19 @@ def fixture_rows(tmp_path_factory):
         folder = tmp_path_factory.mktemp(suite)
         command = [program, "--backend=cpu", f"--suite={suite}", f"--dump={folder}"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows += [read_row(path) for path in sorted(pathlib.Path(folder).glob("*-delta_rule.safetensors"))]
+        rows += [safetensors_file.read(path) for path in sorted(folder.glob("*-delta_rule.safetensors"))]
     expected = []
-    for metadata, inputs in rows:
+    for metadata, tensors in rows:
+        inputs = {name[3:]: tensor for name, tensor in tensors.items() if name.startswith("in.")}
         cu = inputs["cu_seqlens"].astype(int)
-        tensors = [inputs[name] for name in ("q", "k", "v", "g", "beta")]
+        given = [inputs[name] for name in ("q", "k", "v", "g", "beta")]
         results = [
-            delta_rule(*(x[begin:end] for x in tensors), state=state, scale=1.0)
+            delta_rule(*(x[begin:end] for x in given), state=state, scale=1.0)
             for begin, end, state in zip(cu[:-1], cu[1:], inputs["initial_state"], strict=True)
         ]
         output = np.concatenate([result[0] for result in results])
         states = np.stack([result[1] for result in results])
-        expected.append((metadata, np.diff(cu).tolist(), tensors, inputs["initial_state"], output, states))
+        expected.append((metadata, np.diff(cu).tolist(), given, inputs["initial_state"], output, states))
     return expected
 
 

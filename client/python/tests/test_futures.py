@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MODEL
-from server import running
+from server import Server, running
 
 import gdn_client
 from gdn_client.flow import Rpc
@@ -134,6 +134,18 @@ def test_one_that_is_cancelled_never_was(client: gdn_client.Client, monkeypatch:
             second.result()
         np.testing.assert_array_equal(session.decode_future(layer, x[3]).result(60), want)
         assert session.token_count(layer) == 2
+
+
+def test_closing_waits_for_what_was_asked_for(server: Server) -> None:
+    with gdn_client.Client(server.target) as client:
+        x = tokens(client, 20)
+        session = client.session(session_id="closing")
+        futures = [session.decode_future(session.layers[0], row) for row in x]
+        futures[0].add_done_callback(lambda _: client.close())
+    assert all(future.result(60).shape == x[0].shape for future in futures)
+    with gdn_client.Client(server.target) as client:
+        assert client.attach("closing").token_count(session.layers[0]) == 20
+        client.delete_session("closing")
 
 
 def test_a_callback_may_ask_for_more(client: gdn_client.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,11 +72,14 @@ def test_an_admin_ends_the_server(guarded: Server) -> None:
             assert (await ops.drain()).HasField("begin_time")
 
     asyncio.run(main())
+    until = time.monotonic() + 60
     with (
         gdn_client.Client(guarded.target, token="alice", retry=gdn_client.Retry(overall=0)) as alice,
         pytest.raises(gdn_client.UnavailableError),
     ):
-        alice.session("next")
+        while time.monotonic() < until:
+            assert alice.info().HasField("drain")
+            time.sleep(0.01)
 
 
 def test_checkpoints_are_listed_and_ended(client: gdn_client.Client) -> None:

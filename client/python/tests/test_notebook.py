@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import numpy as np
 import pytest
+from server import Server
 
 import gdn_client
+from gdn_client import aio
 from gdn_client.notebook import size, table
 
 
@@ -55,6 +58,23 @@ def test_bars_go_to_their_end(
         assert "export" in capsys.readouterr().err
         client.import_state(file, progress=True).delete()
         assert "100%" in capsys.readouterr().err
+
+
+def test_asyncio_has_them_too(server: Server, client: gdn_client.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    x = np.zeros((3, client.model("next").dims.hidden_size), np.float32)
+
+    async def main() -> None:
+        async with aio.Client(server.target) as connected, await connected.session(session_id="shown-aio") as session:
+            await session.prefill(session.layers[0], x, progress=True)
+            file = await session.export_state(progress=True)
+            await (await connected.import_state(file, progress=True)).delete()
+            for shown in (session._repr_html_(), connected.batch([session])._repr_html_()):
+                assert "<td>shown-aio</td>" in shown
+
+    asyncio.run(main())
+    bars = capsys.readouterr().err
+    assert all(what in bars for what in ("3.00/3.00", "export", "import: 100%"))
 
 
 def test_without_tqdm_a_bar_says_what_it_wants(client: gdn_client.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,17 @@ def test_who_asks_for_it_is_told_where_there_is_none(tmp_path: Path) -> None:
         with gdn_client.Client(server.target, shared_memory="auto") as client, client.session() as session:
             assert session.decode(session.layers[0], tokens(client)).ndim == 1
             assert client.memory.region is None
+
+
+def test_the_server_has_its_memory_back_when_the_client_closes(tmp_path: Path) -> None:
+    with running(tmp_path, "--model", f"next={MODEL}") as server, gdn_client.Client(server.target) as looking:
+        with gdn_client.Client(server.target, shared_memory=1 << 20) as client, client.session() as session:
+            session.decode(session.layers[0], tokens(client))
+            assert looking.info().shared_memory_bytes == 1 << 20
+        until = time.monotonic() + 60
+        while looking.info().shared_memory_bytes != 0:
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 def test_too_much_of_it_is_told(server: Server) -> None:

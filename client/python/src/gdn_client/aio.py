@@ -27,6 +27,8 @@ from gdn_client.connection import ConnectionOptions
 from gdn_client.errors import from_rpc
 from gdn_client.flow import Retry, Rpc, exact
 from gdn_client.inputs import Input
+from gdn_client.notebook import table
+from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2, trace_pb2
 from gdn_client.requests import (
     Snapshots,
@@ -40,8 +42,9 @@ from gdn_client.requests import (
     watch_request,
 )
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState, new_id, step_options
-from gdn_client.session_view import SessionView
+from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.shared_memory import SharedMemory, Wanted
+from gdn_client.steps import leading
 from gdn_client.streams import DEFAULT_WINDOW, Pipeline
 from gdn_client.tensors import Array
 
@@ -69,11 +72,14 @@ class Session(SessionView):
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
+        progress: bool = False,
     ) -> Array:
         """Advances a layer by a prompt `[T, ..]`."""
         options = step_options(dtype, allow_non_finite=allow_non_finite)
         limits = await self._client.limits()
-        return await self._client.connection.run(array_flow.prefill(self._state, layer, x, limits, options, timeout))
+        with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
+            flow = array_flow.prefill(self._state, layer, x, limits, options, timeout, told)
+            return await self._client.connection.run(flow)
 
     async def decode(
         self,
@@ -135,9 +141,9 @@ class Session(SessionView):
         """Moves the states off the device now; the tier that they are in."""
         return tier_name((await self._client.evict(self.name, tier=tier)).tier)
 
-    async def export_state(self) -> bytes:
+    async def export_state(self, *, progress: bool = False) -> bytes:
         """The session's states as a safetensors file."""
-        return await self._client.export_state(self.name)
+        return await self._client.export_state(self.name, progress=progress)
 
     async def delete(self) -> None:
         """Ends the session on the server."""
@@ -158,6 +164,13 @@ class Batch:
         self._sessions = list(sessions)
         if not self._sessions:
             raise ValueError("a batch has at least one session")
+
+    def __repr__(self) -> str:
+        return f"<asyncio Batch of {len(self)} sessions at {self._client.connection.target}>"
+
+    def _repr_html_(self) -> str:
+        caption = f"Batch of {len(self)} sessions at {self._client.connection.target}, as this side knows them"
+        return table(caption, SUMMARY, [session.summary() for session in self._sessions])
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -303,25 +316,36 @@ class Client:
         """Sessions to decode in one call."""
         return Batch(self, sessions)
 
-    async def export_state(self, name: str) -> bytes:
+    async def export_state(self, name: str, *, progress: bool = False) -> bytes:
         """A session's states as a safetensors file."""
         request = session_pb2.ExportStateRequest(name=session_name(name))
-        try:
-            call = self.connection.begin("ExportState", "unary_stream", request, None)
-            return b"".join([piece.data async for piece in call])
-        except grpc.RpcError as error:
-            raise from_rpc(error) from None
+        file = bytearray()
+        with bar(progress, "export", "B") as told:
+            try:
+                async for piece in self.connection.begin("ExportState", "unary_stream", request, None):
+                    file += piece.data
+                    told(len(piece.data))
+            except grpc.RpcError as error:
+                raise from_rpc(error) from None
+        return bytes(file)
 
     async def import_state(
-        self, file: bytes, *, model: str | None = None, session_id: str | None = None, affinity: str = ""
+        self,
+        file: bytes,
+        *,
+        model: str | None = None,
+        session_id: str | None = None,
+        affinity: str = "",
+        progress: bool = False,
     ) -> Session:
         """A new session from such a file."""
         name = model_name(model) if model is not None else only_model(await self.models())
-        requests = import_requests(file, name, session_id, affinity)
-        try:
-            reply = await self.connection.begin("ImportState", "stream_unary", requests, None)
-        except grpc.RpcError as error:
-            raise from_rpc(error) from None
+        with bar(progress, "import", "B", len(file)) as told:
+            requests = import_requests(file, name, session_id, affinity, told)
+            try:
+                reply = await self.connection.begin("ImportState", "stream_unary", requests, None)
+            except grpc.RpcError as error:
+                raise from_rpc(error) from None
         return Session(self, self._state_of(reply.session), owned=True)
 
     async def delete_session(self, name: str, *, subject: str = "") -> None:

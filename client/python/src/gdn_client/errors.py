@@ -2,7 +2,7 @@
 
     try:
         session.decode(layer, x)
-    except gdn_client.SessionNotFound: ...
+    except gdn_client.NotFoundError: ...
     except gdn_client.GdnError as error:
         print(error.reason, error.metadata, error.retry_after)
 

@@ -87,6 +87,7 @@ class Futures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
+        self._open: set[StepFuture[Any]] = set()
 
     def start(self, states: Sequence[SessionState], work: Callable[[], T]) -> StepFuture[T]:
         """`work`, once all that was asked of the sessions before is done."""
@@ -94,6 +95,8 @@ class Futures:
         before = list({id(state.last): state.last for state in states if state.last is not None}.values())
         for state in states:
             state.last = future
+        with self._lock:
+            self._open.add(future)
         waits = len(before) + 1
 
         def one_is_over() -> None:
@@ -114,11 +117,18 @@ class Futures:
         return future
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for all that was asked for."""
+        while True:
+            with self._lock:
+                still_open = list(self._open)
+                if not still_open:
+                    break
+            for future in still_open:
+                future.over.wait()
         with self._lock:
             threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown()
+            threads.shutdown(wait=False)  # what is left are callbacks, one of which may have come here
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -143,6 +153,7 @@ class Futures:
             failure = error
         # First the way is free: what the caller has hung on the future may ask the session for more.
         with self._lock:
+            self._open.discard(future)
             future.over.set()
         for start_next in future.next:
             start_next()

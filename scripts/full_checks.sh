@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What `scripts/test.sh --full` does beside the tests: lints deploy/, tests libgdn's torch operators with PyPI's torch, builds both
 # container images with buildah, replays the golden recordings inside the CPU one, and sees the gfx906 one explain that there is no
-# card. As root, since images are built without any container runtime (chroot isolation, plain folders as storage).
+# card; installs the Debian packages in a bare root and starts the server there. As root, since images are built without any
+# container runtime (chroot isolation, plain folders as storage).
 #
 #   scripts/full_checks.sh [--base IMAGE] [--keep]
 #
@@ -18,7 +19,7 @@ public_base=docker.io/library/debian:bookworm-slim
 own_base=localhost/debian:bookworm
 tolerance=1e-5
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 base='' keep=false
 while (( $# > 0 )); do
@@ -199,6 +200,19 @@ gfx906_image_without_a_card() {
   buildah_here rm "${container}" >/dev/null
 }
 
+# apt, the server by its unit's command line, gdnctl, an upgrade, a purge; and what systemd-analyze says.
+packages_in_a_bare_root() {
+  note "installing the Debian packages in ${base}"
+  local container rc=0
+  scripts/package.sh --out "${work}/packages" >"${work}/package.log" 2>&1 ||
+    { tail -n 40 "${work}/package.log" >&2; die "making the packages failed"; }
+  container="$(buildah_here from "${base}")"
+  buildah_here run --volume "${work}/packages:/packages:ro" --volume "${repo_root}/tests/package/check_in_bare_root.sh:/check.sh:ro" \
+    "${container}" -- sh /check.sh /packages || rc=$?
+  buildah_here rm "${container}" >/dev/null
+  (( rc == 0 )) || die "the packages failed in a bare root"
+}
+
 # PyPI's torch is gigabytes, so these are not among the tests of every run.
 torch_operators() {
   note "testing the torch operators of capi/python"
@@ -213,6 +227,7 @@ torch_operators() {
 
 torch_operators
 choose_base
+packages_in_a_bare_root
 build_image cpu
 check_metadata cpu
 replay_in_cpu_image

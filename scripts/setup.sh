@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 build_packages=(
   # Tools.
-  ccache cmake g++ git ninja-build pkg-config python3
+  ccache cmake dpkg-dev file g++ git ninja-build pkg-config python3
   # gRPC and protobuf; the last four are named by gRPC's CMake configuration.
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev libc-ares-dev libre2-dev libssl-dev zlib1g-dev
@@ -26,8 +26,8 @@ build_packages=(
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
-# promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis.
-check_packages=(chromium-headless-shell prometheus stunnel4)
+# promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis; systemd-analyze judges the unit.
+check_packages=(chromium-headless-shell prometheus stunnel4 systemd)
 lint_packages=(ca-certificates clang-format clang-tidy libomp-dev shellcheck)
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }

@@ -24,6 +24,7 @@
 #include "server/flags.h"
 #include "server/gdn_server.h"
 #include "server/process_end.h"
+#include "server/service_manager.h"
 
 #ifndef GDN_VERSION
 #error "GDN_VERSION comes from CMake"
@@ -93,8 +94,10 @@ absl::StatusOr<int> Serve(ServerOptions& options, const sigset_t& signals) {
   if (server->http() != nullptr)
     spdlog::info("HTTP on port {}: /metrics, /healthz, /readyz, /statusz", server->http()->port());
   if (!options.port_file.empty()) GDN_RETURN_IF_ERROR(WritePortFile(options.port_file, server->port()));
+  TellServiceManager("READY=1");
 
   const int signal = WaitForEnd(*server, options, signals);
+  TellServiceManager("STOPPING=1");
   spdlog::info("signal {}: draining, at most {}; then sessions are made durable, at most {}", signal,
                absl::FormatDuration(options.drain_timeout), absl::FormatDuration(options.drain_checkpoint_timeout));
   return DrainAndEnd(std::move(server), {.steps = options.drain_timeout,

@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import source_checks  # noqa: E402
 
 PAGE = ".md"
-SOURCES = (".h", ".cc", ".hip", ".inc", ".proto", ".py", ".sh", ".cmake", "CMakeLists.txt", ".yaml")
+SOURCES = (".h", ".cc", ".hip", ".inc", ".proto", ".py", ".sh", ".cmake", "CMakeLists.txt", ".yaml", ".service")
 SUFFIX = r"\.(?:h|cc|hip|inc|proto|py|sh|md|cmake|txt|svg|yaml)"
 SKIPPED_FOLDERS = {"build", "__pycache__", "golden"}
 HISTORY = "CHANGELOG.md"

@@ -180,13 +180,13 @@ int gdn_pool_create(gdn_context* context, const gdn_pool_spec* spec, gdn_pool** 
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_pool_create", "context", context));
     GDN_RETURN_IF_ERROR(RequireArgument("gdn_pool_create", "pool", pool));
     GDN_ASSIGN_OR_RETURN(const gdn::StateLayout layout, gdn::capi::LayoutOf("gdn_pool_create", spec));
-    auto made = std::unique_ptr<gdn_pool>(new gdn_pool{.context = *context,
-                                                       .memory = {},
-                                                       .view = {.layout = layout, .slot_count = spec->slots},
-                                                       .own_token_counts = {},
-                                                       .own_log_lengths = {},
-                                                       .in_use = {},
-                                                       .free = {}});
+    auto made = std::make_unique<gdn_pool>(gdn_pool{.context = *context,
+                                                    .memory = {},
+                                                    .view = {.layout = layout, .slot_count = spec->slots},
+                                                    .own_token_counts = {},
+                                                    .own_log_lengths = {},
+                                                    .in_use = {},
+                                                    .free = {}});
     if (spec->memory != nullptr) {
       GDN_RETURN_IF_ERROR(gdn::capi::UseCallersMemory(*spec, *made));
     } else {

@@ -106,32 +106,39 @@ class LayerSteps:
         return steps if steps and steps[0].before == count else None
 
 
-def row_of(
-    request: step_pb2.DecodeRequest, row: int, bytes_of: Callable[[tensor_pb2.Tensor], bytes]
-) -> step_pb2.DecodeRequest:
-    """The request for its session `row` alone, with the tensors in it."""
-    alone = step_pb2.DecodeRequest(
-        sessions=[request.sessions[row]], layer=request.layer, output_dtype=request.output_dtype
-    )
-    alone.allow_non_finite = request.allow_non_finite
-    alone.draft = request.draft
-    if request.lengths:
-        alone.lengths.append(request.lengths[row])
+def rows_of(
+    request: step_pb2.DecodeRequest, bytes_of: Callable[[tensor_pb2.Tensor], bytes]
+) -> list[step_pb2.DecodeRequest]:
+    """The request for each of its sessions alone, with the tensors in it."""
     kind = request.WhichOneof("input")
     assert kind is not None
-    source, target = getattr(request, kind), getattr(alone, kind)
-    for descriptor, value in source.ListFields():
-        if descriptor.message_type is not None:
-            getattr(target, descriptor.name).CopyFrom(_take_row(value, row, bytes_of(value)))
-        else:
-            setattr(target, descriptor.name, value)
-    return alone
+    fields = getattr(request, kind).ListFields()
+    # Once for all rows: each look at a message's bytes is a copy.
+    data = {descriptor.name: bytes_of(value) for descriptor, value in fields if descriptor.message_type is not None}
+    rows = []
+    for row, session in enumerate(request.sessions):
+        alone = step_pb2.DecodeRequest(sessions=[session], layer=request.layer, output_dtype=request.output_dtype)
+        alone.allow_non_finite = request.allow_non_finite
+        alone.draft = request.draft
+        if request.lengths:
+            alone.lengths.append(request.lengths[row])
+        target = getattr(alone, kind)
+        for descriptor, value in fields:
+            if descriptor.name in data:
+                _take_row(value, row, data[descriptor.name], getattr(target, descriptor.name))
+            else:
+                setattr(target, descriptor.name, value)
+        rows.append(alone)
+    return rows
 
 
-def _take_row(tensor: tensor_pb2.Tensor, row: int, data: bytes) -> tensor_pb2.Tensor:
+def _take_row(tensor: tensor_pb2.Tensor, row: int, data: bytes, to: tensor_pb2.Tensor) -> None:
     """Row `row` of a `[B, ..]` tensor, as `[1, ..]`."""
     size = len(data) // tensor.shape[0]
-    return tensor_pb2.Tensor(dtype=tensor.dtype, shape=[1, *tensor.shape[1:]], data=data[row * size : (row + 1) * size])
+    to.dtype = tensor.dtype
+    to.shape.append(1)
+    to.shape.extend(tensor.shape[1:])
+    to.data = data[row * size : (row + 1) * size]
 
 
 def first_tokens(request: step_pb2.DecodeRequest, tokens: int) -> step_pb2.DecodeRequest:

@@ -59,6 +59,52 @@ def test_so_does_a_batchs_with_any_lengths(client: gdn_client.Client) -> None:
     client.batch([*one, *two]).delete()
 
 
+@pytest.mark.parametrize("window", [1, 2, 9])
+def test_a_prompt_in_parts_is_its_prefills(
+    client: gdn_client.Client, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    x = tokens(client, 30)
+    parts = [x[:7], x[7:8], x[8:8], x[8:29]]
+    with client.session() as plain, client.session() as session:
+        layer = session.layers[0]
+        want = [plain.prefill(layer, part) for part in parts]
+        with monkeypatch.context() as without_calls:
+            without_calls.setattr(client.connection, "call", None)
+            same(list(session.prefill_stream(layer, parts, window=window)), want)
+        same([session.decode(layer, x[29])], [plain.decode(layer, x[29])])
+        with pytest.raises(ValueError, match="axis of tokens"):
+            list(session.prefill_stream(layer, [x[0]]))
+        bad = x.copy()
+        bad[9] = np.nan
+        got = session.prefill_stream(layer, [x[:4], bad[8:12], x[4:9]], window=window)
+        same([next(got)], [plain.prefill(layer, x[:4])])
+        with pytest.raises(gdn_client.InvalidArgumentError):
+            next(got)
+        assert session.token_count(layer) == 34
+        same([session.decode(layer, x[3])], [plain.decode(layer, x[3])])
+
+
+def test_a_prompt_in_parts_outlives_a_crash(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, "--model", f"next={MODEL}") as server,
+        gdn_client.Client(server.target) as client,
+        client.session() as session,
+        client.session() as plain,
+    ):
+        x = tokens(client, 24)
+        parts = [x[at : at + 4] for at in range(0, 24, 4)]
+        want = [plain.prefill(plain.layers[0], part) for part in parts]
+
+        def interrupted() -> Iterator[np.ndarray]:
+            yield from parts[:3]
+            server.kill()
+            server.start()
+            yield from parts[3:]
+
+        same(list(session.prefill_stream(session.layers[0], interrupted())), want)
+        assert session.stats.replays > 0
+
+
 def test_who_leaves_early_finds_what_was_under_way_taken(client: gdn_client.Client) -> None:
     x = tokens(client, 10)
     want = plain_outputs(client, x)
@@ -149,12 +195,17 @@ def test_a_crash_loses_nothing(tmp_path: Path) -> None:
 def test_asyncio_streams_too(server: Server, client: gdn_client.Client) -> None:
     x = tokens(client, 16)
     want = plain_outputs(client, x)
+    with client.session() as plain:
+        prompt = [plain.prefill(plain.layers[0], part) for part in (x[:4], x[4:7])]
     bad = x.copy()
     bad[6, 5] = np.inf
 
     async def main() -> None:
         async with aio.Client(server.target) as connected, await connected.session() as session:
             layer, got = session.layers[0], []
+            async with await connected.session() as prefilled:
+                parts = [part async for part in prefilled.prefill_stream(layer, [x[:4], x[4:7]])]
+                same(parts, prompt)
             with pytest.raises(gdn_client.InvalidArgumentError):
                 async for output in session.decode_stream(layer, bad, window=4):
                     got.append(output)

@@ -1,4 +1,4 @@
-"""Steps one behind the other in a stream, for asyncio: the twin of `streams.decode_stream`.
+"""Steps one behind the other in a stream, for asyncio: the twin of `streams.outputs`.
 
 Thread safety: as of a session.
 """
@@ -55,7 +55,7 @@ class MessageStream:
         self._call.cancel()
 
 
-async def decode_stream(
+async def outputs(
     connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
 ) -> AsyncIterator[Array]:
     """The outputs, in order. What is under way when the caller leaves is taken; what is cancelled never was."""
@@ -80,7 +80,7 @@ async def decode_stream(
         for x in inputs:
             message = pipeline.add(x)
             if stream is None:
-                stream = connection.open_stream("StreamDecode", pipeline.affinity, timeout)
+                stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
             with contextlib.suppress(GdnError):  # the next reply tells
                 await stream.send(message)
             if pipeline.is_full:

@@ -41,6 +41,12 @@ def _joined(parts: list[Array]) -> Array:
     return np.concatenate(parts)
 
 
+def check_is_prompt(x: Input) -> None:
+    """Raises ValueError where it has no axis of tokens."""
+    if len(leading(x)) != _token_rank(x) + 1:
+        raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
+
+
 def prefill(
     state: SessionState,
     layer: int,
@@ -51,13 +57,25 @@ def prefill(
     told: Told = lambda tokens: None,
 ) -> Flow[Array]:
     """The outputs of tokens `[T, ..]`; in as many calls as messages hold, each of which is told."""
-    if len(leading(x)) != _token_rank(x) + 1:
-        raise ValueError(f"the input is {list(leading(x))}, expected an axis of tokens before those of one token")
+    check_is_prompt(x)
     outputs = []
     for part in session_flow.segments(x, limits.max_message_bytes, limits.max_stored_reply_bytes):
-        outputs.append((yield from session_flow.prefill(state, layer, part, options, timeout)))
+        region = yield from state.memory.open()
+        outputs.append((yield from session_flow.PrefillStep(state, layer, part, options).flow(timeout, region)))
         told(leading(part)[0])
     return _joined(outputs)
+
+
+class PartStep:
+    """A part of a prompt, `[T, ..]`."""
+
+    def __init__(self, state: SessionState, layer: int, x: Input, options: StepOptions) -> None:
+        check_is_prompt(x)
+        self.step = session_flow.PrefillStep(state, layer, x, options)
+
+    def shaped(self, output: Array) -> Array:
+        """An output as it is."""
+        return output
 
 
 class RowsStep:

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, session_flow
+from gdn_client import array_flow, management, session_flow, streams
 from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
@@ -27,7 +27,7 @@ from gdn_client.requests import tier_name
 from gdn_client.session_state import SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.steps import leading
-from gdn_client.streams import DEFAULT_WINDOW, Pipeline, decode_stream
+from gdn_client.streams import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
 from gdn_client.tensors import Array
 
 if TYPE_CHECKING:
@@ -175,8 +175,40 @@ class Session(SessionView):
 
         """
         options = step_options(dtype, allow_non_finite=allow_non_finite)
-        pipeline = Pipeline([self._state], layer, options, window, alone=True)
-        return decode_stream(self._client.connection, pipeline, xs, timeout)
+        pipeline = decode_pipeline([self._state], layer, options, window, alone=True)
+        return streams.outputs(self._client.connection, pipeline, xs, timeout)
+
+    def prefill_stream(
+        self,
+        layer: int,
+        parts: Iterable[Input],
+        *,
+        window: int = PREFILL_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Array]:
+        """Prefills a prompt that comes in parts, the next on its way while one is computed.
+
+        Args:
+            layer: as in `prefill`.
+            parts: each `[T, D]`, a Projected or a DeltaRule, T of any size that one message holds; looked at up to
+                `window` ahead of what is given out.
+            window: parts under way, at least 1.
+            dtype: as in `prefill`.
+            allow_non_finite: as in `prefill`.
+            timeout: as in `decode_stream`.
+
+        Yields:
+            The output of each part, with the bits of a `prefill` of it.
+
+        Raises:
+            GdnError: of a part; those before it were taken, and none behind it.
+
+        """
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        pipeline = prefill_pipeline(self._state, layer, options, window)
+        return streams.outputs(self._client.connection, pipeline, parts, timeout)
 
     def accept(self, tokens: int) -> None:
         """The first tokens of every layer's draft become part of the session, the others never were."""
@@ -334,8 +366,8 @@ class Batch:
     ) -> Iterator[Array]:
         """As `Session.decode_stream`, of inputs `[B, D]` or `[B, T, D]`."""
         states = [session._state for session in self._sessions]
-        pipeline = Pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window, alone=False)
-        return decode_stream(self._client.connection, pipeline, xs, timeout)
+        pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
+        return streams.outputs(self._client.connection, pipeline, xs, timeout)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """The first `tokens[i]` tokens of session i's drafts become part of it, the others never were."""

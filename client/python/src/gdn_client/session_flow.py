@@ -19,13 +19,13 @@ from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, t
 
 __all__ = [
     "DecodeStep",
+    "PrefillStep",
     "accept",
     "checkpoint",
     "create",
     "delete",
     "fork",
     "new_id",
-    "prefill",
     "restore",
     "segments",
 ]
@@ -44,31 +44,45 @@ def _output_bytes(given: Input, options: StepOptions) -> int:
     return output_elements(given) * ELEMENT_BYTES[options.output_dtype or dtype_code(element_name(first))]
 
 
-def prefill(state: SessionState, layer: int, given: Input, options: StepOptions, timeout: float | None) -> Flow[Array]:
-    """The output of one prefill of the tokens `[T, ..]`."""
-    tokens = leading(given)[0]
-    request = step_pb2.PrefillRequest(
-        layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
-    )
+class PrefillStep:
+    """One prefill of the tokens `[T, ..]`: its request, and what its reply changes here."""
 
-    request_id = new_id()
+    def __init__(self, state: SessionState, layer: int, given: Input, options: StepOptions) -> None:
+        self.states, self.layer, self.given, self.options = [state], layer, given, options
+        self.tokens = [leading(given)[0]]
+        self.request_id = new_id()
+        self.request = step_pb2.PrefillRequest(
+            layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
+        )
 
-    def make() -> step_pb2.PrefillRequest:
-        request.session, request.request_id = state.name, request_id
-        request.session_epoch, request.expected_token_count = state.epoch, state.layer(layer).count
+    def make(self, ahead: Sequence[int] | None = None) -> step_pb2.PrefillRequest:
+        """The request as the session is now, or will be once it has taken the tokens that are `ahead`."""
+        request, state = self.request, self.states[0]
+        request.session, request.request_id = state.name, self.request_id
+        request.session_epoch = state.epoch
+        request.expected_token_count = state.layer(self.layer).count + sum(ahead or ())
         return request
 
-    before = state.layer(layer).count
-    with StepMemory((yield from state.memory.open()), request) as memory:
-        fill_input(request, given, memory.encode)
-        memory.place_output(_output_bytes(given, options))
-        reply = yield from take_step([state], layer, [tokens], False, make, "Prefill", timeout, memory)
+    def taken(self, reply: step_pb2.PrefillResponse, memory: StepMemory) -> Array:
+        """The output; the session has moved."""
+        state, before = self.states[0], self.states[0].layer(self.layer).count
         if state.keep_bytes > 0:
             memory.to_message()
-            state.note(layer, KeptStep(before, reply.token_count - before, request), False, reply.durable_token_count)
+            kept = KeptStep(before, reply.token_count - before, self.request)
+            state.note(self.layer, kept, False, reply.durable_token_count)
         else:
-            state.layer(layer).count = reply.token_count
-        return memory.array_of(reply.output, next(iter(tensors_of(given).values())))
+            state.layer(self.layer).count = reply.token_count
+        return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
+
+    def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
+        """Takes it in a call of its own, which may have been tried in a stream before."""
+        with StepMemory(region, self.request) as memory:
+            fill_input(self.request, self.given, memory.encode)
+            memory.place_output(_output_bytes(self.given, self.options))
+            reply = yield from take_step(
+                self.states, self.layer, self.tokens, False, self.make, "Prefill", timeout, memory
+            )
+            return self.taken(reply, memory)
 
 
 class DecodeStep:

@@ -3,7 +3,7 @@
 Up to `window` steps are on their way at once, so that none waits for the one before to have travelled. The server takes
 them in order, and each says the token count that it is for: behind one that was not taken none is. Where a step fails,
 or the stream breaks, those that were under way are asked for again in calls of their own, by the same ids, so each is
-taken once, and the outputs are the bits of `decode`. Tensors travel in messages.
+taken once, and the outputs are the bits of plain calls. Tensors travel in messages.
 Between two outputs nothing else is to be asked of the sessions.
 Thread safety: as of a session.
 """
@@ -11,10 +11,12 @@ Thread safety: as of a session.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gdn_client.array_flow import RowsStep
+from google.protobuf.message import Message
+
+from gdn_client.array_flow import PartStep, RowsStep
 from gdn_client.errors import GdnError
 from gdn_client.flow import Flow
 from gdn_client.futures import settle
@@ -29,20 +31,22 @@ if TYPE_CHECKING:
     from gdn_client.connection import Connection
 
 DEFAULT_WINDOW = 8
+PREFILL_WINDOW = 2  # one is computed while the next travels
 
 
 class Pipeline:
     """The steps of one stream that are under way."""
 
     def __init__(
-        self, states: Sequence[SessionState], layer: int, options: StepOptions, window: int, alone: bool
+        self, method: str, states: Sequence[SessionState], make: Callable[[Input], RowsStep | PartStep], window: int
     ) -> None:
         if window < 1:
             raise ValueError(f"window is {window}, expected at least 1")
+        self.method = method
         self.states = states
         self.window = window
-        self.under_way: deque[RowsStep] = deque()
-        self._layer, self._options, self._alone = layer, options, alone
+        self.under_way: deque[RowsStep | PartStep] = deque()
+        self._make = make
 
     @property
     def is_full(self) -> bool:
@@ -54,15 +58,20 @@ class Pipeline:
         """Of the stream."""
         return self.states[0].session.affinity
 
-    def add(self, x: Input) -> step_pb2.StreamDecodeRequest:
+    def add(self, x: Input) -> Message:
         """The message of the next step."""
-        rows = RowsStep(self.states, self._layer, x, self._options, self._alone)
+        rows = self._make(x)
         fill_input(rows.step.request, rows.step.given, to_tensor)
-        ahead = [sum(tokens) for tokens in zip(*(step.step.tokens for step in self.under_way), strict=True)]
+        ahead = [sum(tokens) for tokens in zip(*(one.step.tokens for one in self.under_way), strict=True)] or None
+        message: Message
+        if isinstance(rows, PartStep):
+            message = step_pb2.StreamPrefillRequest(segment=rows.step.make(ahead))
+        else:
+            message = step_pb2.StreamDecodeRequest(step=rows.step.make(ahead))
         self.under_way.append(rows)
-        return step_pb2.StreamDecodeRequest(step=rows.step.make(ahead or None))
+        return message
 
-    def take(self, reply: step_pb2.StreamDecodeResponse) -> Array | None:
+    def take(self, reply: Any) -> Array | None:
         """The oldest step's output; None where it has failed."""
         if reply.status.code != 0:
             return None
@@ -74,13 +83,25 @@ class Pipeline:
         """All that are under way, in calls of their own."""
         steps = list(self.under_way)
         self.under_way.clear()
-        outputs = []
+        arrays = []
         for rows in steps:
-            outputs.append(rows.shaped((yield from rows.step.flow(timeout))))
-        return outputs
+            arrays.append(rows.shaped((yield from rows.step.flow(timeout))))
+        return arrays
 
 
-def decode_stream(
+def decode_pipeline(
+    states: Sequence[SessionState], layer: int, options: StepOptions, window: int, alone: bool = False
+) -> Pipeline:
+    """Of decodes; `alone`: of one session, without B."""
+    return Pipeline("StreamDecode", states, lambda x: RowsStep(states, layer, x, options, alone), window)
+
+
+def prefill_pipeline(state: SessionState, layer: int, options: StepOptions, window: int) -> Pipeline:
+    """Of a prompt's parts."""
+    return Pipeline("StreamPrefill", [state], lambda x: PartStep(state, layer, x, options), window)
+
+
+def outputs(
     connection: Connection, pipeline: Pipeline, inputs: Iterable[Input], timeout: float | None
 ) -> Iterator[Array]:
     """The outputs, in order. What is under way when the caller leaves is taken all the same."""
@@ -105,7 +126,7 @@ def decode_stream(
         for x in inputs:
             message = pipeline.add(x)
             if stream is None:
-                stream = connection.open_stream("StreamDecode", pipeline.affinity, timeout)
+                stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
             stream.send(message)
             if pipeline.is_full:
                 yield from oldest()

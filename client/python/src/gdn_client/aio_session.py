@@ -1,0 +1,205 @@
+"""Sessions and batches for asyncio: the twins of `session.Session` and `session.Batch`.
+
+Thread safety: as of a session, for one task at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gdn_client import aio_streams, array_flow, management, session_flow
+from gdn_client.inputs import Input
+from gdn_client.notebook import table
+from gdn_client.progress import bar
+from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.requests import tier_name
+from gdn_client.session_state import SessionState, new_id, step_options
+from gdn_client.session_view import SUMMARY, SessionView
+from gdn_client.steps import leading
+from gdn_client.streams import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
+from gdn_client.tensors import Array
+
+if TYPE_CHECKING:
+    from gdn_client.aio import Client
+
+
+class Session(SessionView):
+    """As `gdn_client.Session`; methods have its arguments, results and errors."""
+
+    def __init__(self, client: Client, state: SessionState, owned: bool) -> None:
+        self._client = client
+        self._state = state
+        self._owned = owned
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._owned:
+            await self.delete()
+
+    async def prefill(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> Array:
+        """Advances a layer by a prompt `[T, ..]`."""
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        limits = await self._client.limits()
+        with bar(progress, "prefill", " tokens", leading(x)[0] if leading(x) else None) as told:
+            flow = array_flow.prefill(self._state, layer, x, limits, options, timeout, told)
+            return await self._client.connection.run(flow)
+
+    async def decode(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer by one token, or by `[T, ..]`."""
+        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        flow = array_flow.decode([self._state], layer, x, options, timeout, alone=True)
+        return await self._client.connection.run(flow)
+
+    def decode_stream(
+        self,
+        layer: int,
+        xs: Iterable[Input],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Array]:
+        """Decodes inputs that are known beforehand, several of them on their way at once; for `async for`."""
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        pipeline = decode_pipeline([self._state], layer, options, window, alone=True)
+        return aio_streams.outputs(self._client.connection, pipeline, xs, timeout)
+
+    def prefill_stream(
+        self,
+        layer: int,
+        parts: Iterable[Input],
+        *,
+        window: int = PREFILL_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Array]:
+        """Prefills a prompt that comes in parts, the next on its way while one is computed; for `async for`."""
+        options = step_options(dtype, allow_non_finite=allow_non_finite)
+        pipeline = prefill_pipeline(self._state, layer, options, window)
+        return aio_streams.outputs(self._client.connection, pipeline, parts, timeout)
+
+    async def accept(self, tokens: int) -> None:
+        """The first tokens of every layer's draft become part of the session."""
+        await self._client.connection.run(session_flow.accept([self._state], [tokens]))
+
+    async def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
+        """New sessions that go on from here."""
+        names = list(ids) or [new_id() for _ in range(count)]
+        states = await self._client.connection.run(session_flow.fork(self._state, names, idle_ttl))
+        return [Session(self._client, state, owned=True) for state in states]
+
+    async def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
+        """Makes the session durable as it is now."""
+        return await self._client.connection.run(session_flow.checkpoint(self._state, checkpoint_id))
+
+    async def restore(self, checkpoint_id: str = "") -> None:
+        """Takes the session back to a checkpoint."""
+        await self._client.connection.run(session_flow.restore(self._state, checkpoint_id))
+
+    async def checkpoints(self) -> list[state_pb2.Checkpoint]:
+        """The named ones."""
+        return await self._client.connection.run(management.checkpoints(self.name, self._state.retry))
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> None:
+        """Ends a named checkpoint and frees its bytes."""
+        await self._client.connection.run(management.delete_checkpoint(self.name, checkpoint_id, self._state.retry))
+
+    async def evict(self, tier: str = "host") -> str:
+        """Moves the states off the device now; the tier that they are in."""
+        return tier_name((await self._client.evict(self.name, tier=tier)).tier)
+
+    async def export_state(self, *, progress: bool = False) -> bytes:
+        """The session's states as a safetensors file."""
+        return await self._client.export_state(self.name, progress=progress)
+
+    async def delete(self) -> None:
+        """Ends the session on the server."""
+        self._owned = False
+        await self._client.connection.run(session_flow.delete(self._state))
+
+    def detach(self) -> str:
+        """The name; leaving the `async with` block does not end the session any more."""
+        self._owned = False
+        return self.name
+
+
+class Batch:
+    """As `gdn_client.Batch`."""
+
+    def __init__(self, client: Client, sessions: Iterable[Session]) -> None:
+        self._client = client
+        self._sessions = list(sessions)
+        if not self._sessions:
+            raise ValueError("a batch has at least one session")
+
+    def __repr__(self) -> str:
+        return f"<asyncio Batch of {len(self)} sessions at {self._client.connection.target}>"
+
+    def _repr_html_(self) -> str:
+        caption = f"Batch of {len(self)} sessions at {self._client.connection.target}, as this side knows them"
+        return table(caption, SUMMARY, [session.summary() for session in self._sessions])
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions)
+
+    async def decode(
+        self,
+        layer: int,
+        x: Input,
+        *,
+        lengths: Sequence[int] | None = None,
+        draft: bool = False,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> Array:
+        """Advances a layer of every session, by `[B, ..]` or `[B, T, ..]`."""
+        states = [session._state for session in self._sessions]
+        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        return await self._client.connection.run(array_flow.decode(states, layer, x, options, timeout))
+
+    def decode_stream(
+        self,
+        layer: int,
+        xs: Iterable[Input],
+        *,
+        window: int = DEFAULT_WINDOW,
+        dtype: str | None = None,
+        allow_non_finite: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Array]:
+        """As `Session.decode_stream`, of inputs `[B, D]` or `[B, T, D]`."""
+        states = [session._state for session in self._sessions]
+        pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
+        return aio_streams.outputs(self._client.connection, pipeline, xs, timeout)
+
+    async def accept(self, tokens: Sequence[int]) -> None:
+        """The first `tokens[i]` tokens of session i's drafts become part of it."""
+        states = [session._state for session in self._sessions]
+        await self._client.connection.run(session_flow.accept(states, list(tokens)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -21,6 +22,10 @@ from server import Server, running  # noqa: E402
 import gdn_client  # noqa: E402
 import gdn_client.torch as gdn_torch  # noqa: E402
 
+# Where the local part runs; the server is GDN_SERVER's.
+DEVICE = os.environ.get("GDN_TORCH_DEVICE", "cpu")
+torch.set_default_device(DEVICE)
+
 CHECKPOINTS = ["qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"]
 GOLDEN = REPOSITORY / "tests" / "golden"
 LENGTHS = [7, 13, 21]
@@ -37,7 +42,7 @@ def models_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def load(name: str) -> torch.nn.Module:
-    return transformers.AutoModelForCausalLM.from_pretrained(GOLDEN / name).eval()
+    return transformers.AutoModelForCausalLM.from_pretrained(GOLDEN / name).to(DEVICE).eval()
 
 
 class Pair:
@@ -50,7 +55,7 @@ class Pair:
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """Three prompts of different lengths, padded on the left."""
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator(DEVICE).manual_seed(1)
         longest = max(LENGTHS)
         ids, mask = torch.zeros(len(LENGTHS), longest, dtype=torch.long), torch.zeros(len(LENGTHS), longest)
         for row, length in enumerate(LENGTHS):
@@ -145,7 +150,7 @@ def test_beams_are_the_same(pair: Pair, options: dict) -> None:
 
 def test_assisted_generation_is_greedy_search(pair: Pair) -> None:
     inputs, assistant = pair.one(), load(pair.name)
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(DEVICE).manual_seed(3)
     with torch.no_grad():  # one that is right now and then
         for parameter in assistant.model.layers[-1].parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
@@ -397,7 +402,7 @@ def test_the_chat_example_answers_as_the_local_model(models_server: Server, tmp_
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
 
     def answer(text: str) -> str:
-        ids = tokenizer(text, return_tensors="pt").input_ids
+        ids = tokenizer(text, return_tensors="pt").input_ids.to(DEVICE)
         with torch.no_grad():
             return tokenizer.decode(
                 model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)[0, ids.shape[1] :],

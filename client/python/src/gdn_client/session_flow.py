@@ -14,7 +14,7 @@ from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
 from gdn_client.recovery import ASTRAY, delete, recover, take_step
 from gdn_client.session_state import SessionState, StepOptions, duration, new_id
 from gdn_client.shared_memory import Region, SharedMemory, StepMemory
-from gdn_client.steps import KeptStep, cut, fill_input, first_tokens, leading, output_elements, rows_of
+from gdn_client.steps import KeptStep, cut, fill_input, first_tokens, leading, output_elements
 from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, to_tensor
 
 __all__ = [
@@ -112,16 +112,19 @@ class DecodeStep:
 
     def taken(self, reply: step_pb2.DecodeResponse, memory: StepMemory) -> Array:
         """The output; the sessions have moved."""
-        keeps = any(state.keep_bytes > 0 for state in self.states)
-        alone = rows_of(self.request, memory.bytes_of) if keeps else []
+        output = memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
+        size = 0
+        if any(state.keep_bytes > 0 for state in self.states):
+            memory.to_message()  # the request is kept, the region's parts are not
+            size = self.request.ByteSize() // len(self.states)
         for row, state in enumerate(self.states):
             before = state.layer(self.layer).count
             if state.keep_bytes > 0:
-                kept = KeptStep(before, self.tokens[row], alone[row])
+                kept = KeptStep(before, self.tokens[row], self.request, row, size)
                 state.note(self.layer, kept, self.options.draft, reply.durable_token_counts[row])
             elif not self.options.draft:
                 state.layer(self.layer).count = reply.token_counts[row]
-        return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
+        return output
 
     def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
         """Takes it in a call of its own, which may have been tried in a stream before."""

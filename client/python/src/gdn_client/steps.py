@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -63,18 +63,38 @@ def cut(given: Input, begin: int, end: int, axis: int = 0) -> Input:
     return map_tensors(given, lambda array: array[where])
 
 
-@dataclass
 class KeptStep:
-    """One step of one layer of one session, as it can be sent again."""
+    """One step of one layer of one session, as it can be sent again.
 
-    before: int  # tokens that the layer had seen
-    tokens: int
-    request: step_pb2.PrefillRequest | step_pb2.DecodeRequest  # of this session alone
+    Attributes:
+        before: tokens that the layer had seen.
+        tokens: how many it took.
+        bytes: what it takes here.
+
+    """
+
+    __slots__ = ("_request", "_row", "before", "bytes", "tokens")
+
+    def __init__(
+        self,
+        before: int,
+        tokens: int,
+        request: step_pb2.PrefillRequest | step_pb2.DecodeRequest,
+        row: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        """Of a request of this session alone, or of row `row` of one of several, of which `size` bytes are its own."""
+        self.before, self.tokens = before, tokens
+        self._request, self._row = request, row
+        self.bytes: int = request.ByteSize() if size is None else size
 
     @property
-    def bytes(self) -> int:
-        """What it takes."""
-        return self.request.ByteSize()
+    def request(self) -> step_pb2.PrefillRequest | step_pb2.DecodeRequest:
+        """Of this session alone; taken out of its batch when it is first needed, which hardly ever is."""
+        if self._row is not None:
+            assert isinstance(self._request, step_pb2.DecodeRequest)
+            self._request, self._row = row_of(self._request, self._row), None
+        return self._request
 
 
 @dataclass
@@ -106,39 +126,31 @@ class LayerSteps:
         return steps if steps and steps[0].before == count else None
 
 
-def rows_of(
-    request: step_pb2.DecodeRequest, bytes_of: Callable[[tensor_pb2.Tensor], bytes]
-) -> list[step_pb2.DecodeRequest]:
-    """The request for each of its sessions alone, with the tensors in it."""
+def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
+    """The request for its session `row` alone, of one with its tensors in it."""
+    alone = step_pb2.DecodeRequest(
+        sessions=[request.sessions[row]], layer=request.layer, output_dtype=request.output_dtype
+    )
+    alone.allow_non_finite = request.allow_non_finite
+    alone.draft = request.draft
+    if request.lengths:
+        alone.lengths.append(request.lengths[row])
     kind = request.WhichOneof("input")
     assert kind is not None
-    fields = getattr(request, kind).ListFields()
-    # Once for all rows: each look at a message's bytes is a copy.
-    data = {descriptor.name: bytes_of(value) for descriptor, value in fields if descriptor.message_type is not None}
-    rows = []
-    for row, session in enumerate(request.sessions):
-        alone = step_pb2.DecodeRequest(sessions=[session], layer=request.layer, output_dtype=request.output_dtype)
-        alone.allow_non_finite = request.allow_non_finite
-        alone.draft = request.draft
-        if request.lengths:
-            alone.lengths.append(request.lengths[row])
-        target = getattr(alone, kind)
-        for descriptor, value in fields:
-            if descriptor.name in data:
-                _take_row(value, row, data[descriptor.name], getattr(target, descriptor.name))
-            else:
-                setattr(target, descriptor.name, value)
-        rows.append(alone)
-    return rows
+    source, target = getattr(request, kind), getattr(alone, kind)
+    for descriptor, value in source.ListFields():
+        if descriptor.message_type is not None:
+            getattr(target, descriptor.name).CopyFrom(_take_row(value, row))
+        else:
+            setattr(target, descriptor.name, value)
+    return alone
 
 
-def _take_row(tensor: tensor_pb2.Tensor, row: int, data: bytes, to: tensor_pb2.Tensor) -> None:
+def _take_row(tensor: tensor_pb2.Tensor, row: int) -> tensor_pb2.Tensor:
     """Row `row` of a `[B, ..]` tensor, as `[1, ..]`."""
+    data = tensor.data  # a look at it is a copy
     size = len(data) // tensor.shape[0]
-    to.dtype = tensor.dtype
-    to.shape.append(1)
-    to.shape.extend(tensor.shape[1:])
-    to.data = data[row * size : (row + 1) * size]
+    return tensor_pb2.Tensor(dtype=tensor.dtype, shape=[1, *tensor.shape[1:]], data=data[row * size : (row + 1) * size])
 
 
 def first_tokens(request: step_pb2.DecodeRequest, tokens: int) -> step_pb2.DecodeRequest:

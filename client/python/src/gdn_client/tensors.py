@@ -81,8 +81,12 @@ def byte_count(array: Array) -> int:
 def copy_into(target: npt.NDArray[np.uint8], array: Array) -> None:
     """The elements to `target`, of just as many bytes: from a device or a strided array without a copy in between."""
     if is_torch(array):
-        source: Any = array
-        sys.modules["torch"].from_numpy(target).view(source.dtype).view(source.shape).copy_(source.detach())
+        tensor: Any = cast(Any, array)
+        if tensor.device.type == "cpu" and tensor.is_contiguous():  # torch's threads cost more than they bring
+            array = tensor.detach().view(sys.modules["torch"].uint8).numpy()
+            np.copyto(target, array.reshape(-1))
+            return
+        sys.modules["torch"].from_numpy(target).view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
         return
     source = np.asarray(array)
     np.copyto(target.view(source.dtype.newbyteorder("<")).reshape(source.shape), source)

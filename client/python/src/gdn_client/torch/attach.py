@@ -30,6 +30,7 @@ class Attachment:
         self.freed_bytes = 0
         self._owns_client = owns_client
         self._keep_local = keep_local
+        self._compiled: bool | None = None  # what the model's generation_config.disable_compile was
         self._replaced: list[tuple[torch.nn.Module, torch.nn.Module]] = []  # the decoder layer, and what it had
 
     def __repr__(self) -> str:
@@ -57,6 +58,11 @@ class Attachment:
             remote = RemoteGatedDeltaNet(self.host, index)
             remote.train(module.training)
             parent.linear_attn = remote
+        # generate() compiles by itself where the cache has fixed shapes. Between remote layers that is a graph for each
+        # piece, recorded anew at each length: slower by far.
+        if (config := getattr(self.model, "generation_config", None)) is not None and self._compiled is None:
+            self._compiled = bool(config.disable_compile)
+            config.disable_compile = True
         if not _local_layers(self.model):
             # Says to generate() that no state can be taken back; a remote one can.
             self.model._is_stateful = False  # type: ignore[assignment]
@@ -73,6 +79,9 @@ class Attachment:
         for parent, module in self._replaced:
             parent.linear_attn = module
         self.model.__dict__.pop("_is_stateful", None)
+        if self._compiled is not None:
+            config: Any = self.model.generation_config
+            config.disable_compile = self._compiled
         self.close()
 
     def close(self) -> None:
@@ -165,7 +174,8 @@ def _check_outputs(local: torch.nn.Module, host: LayerHost, index: int) -> None:
     parameter = next(local.parameters())
     if parameter.device.type == "meta":
         return
-    noise = torch.randn(1, VERIFY_TOKENS, host.model.dims.hidden_size, generator=torch.Generator().manual_seed(index))
+    generator = torch.Generator("cpu").manual_seed(index)
+    noise = torch.randn(1, VERIFY_TOKENS, host.model.dims.hidden_size, generator=generator, device="cpu")
     x = noise.to(parameter.device, parameter.dtype)
     with torch.no_grad():
         own = local(x).float()

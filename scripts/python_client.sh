@@ -37,6 +37,8 @@ export GDN_SERVER="${build_dir}/bin/gdn_server" RUFF_CACHE_DIR="${copy}/ruff" MY
 "${venv}/bin/python" -B -m pytest -q -p no:cacheprovider tests
 "${venv}/bin/ruff" check .
 "${venv}/bin/ruff" format --check .
+(cd "${copy}" && "${venv}/bin/ruff" check --config "${package}/pyproject.toml" --extend-ignore D103 "${repo_root}/examples/hugging_face")
+(cd "${copy}" && "${venv}/bin/ruff" format --config "${package}/pyproject.toml" --check "${repo_root}/examples/hugging_face")
 cd "${copy}"  # the package that is installed is checked, with the messages that were made for it
 "${venv}/bin/mypy" --config-file "${package}/pyproject.toml" --python-executable "${venv}/bin/python" -p gdn_client
 

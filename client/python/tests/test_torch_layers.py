@@ -386,7 +386,7 @@ def test_the_chat_example_answers_as_the_local_model(models_server: Server, tmp_
     letters.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     letters.decoder = tokenizers.decoders.Fuse()
     transformers.PreTrainedTokenizerFast(tokenizer_object=letters, pad_token="\0").save_pretrained(checkpoint)
-    example = REPOSITORY / "examples" / "python" / "remote_chat.py"
+    example = REPOSITORY / "examples" / "hugging_face" / "remote_chat.py"
     ended = subprocess.run(
         [
             *(sys.executable, str(example), "--model", str(checkpoint), "--remote-model", "qwen3_next_5"),

@@ -4,8 +4,8 @@
     engine_overlap.py --model DIR --target 127.0.0.1:50061 --batch 32 --delay-ms 0 0.2 1
 
 The engine runs embeddings, attention and MLPs of a Hugging Face checkpoint itself, and each Gated DeltaNet layer at the
-server. `decode_one` is its inner loop, a generator that stops where it waits for the server. Driven alone it is the plain
-engine; two of them driven in turn, each with half of the batch, compute while the other's layer is away.
+server. `decode_one` is its inner loop, a generator that stops where it waits for the server. Driven alone it is the
+plain engine; two of them driven in turn, each with half of the batch, compute while the other's layer is away.
 
 For each delay (a slow_link.py in between) it says, in milliseconds a token of all sequences:
 
@@ -14,7 +14,8 @@ For each delay (a slow_link.py in between) it says, in milliseconds a token of a
   plain        measured, and predicted: local + away
   two halves   measured, and predicted: max(local of both halves, local of one + away of one)
 
-It also says how many of the first tokens are the same. Medians of --rounds. Needs `pip install './client/python[torch]'`.
+It also says how many of the first tokens are the same. Medians of --rounds. Needs
+`pip install './client/python[torch]'`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -103,6 +105,15 @@ class Engine:
         if x.device.type == "cuda":
             torch.cuda.synchronize()
 
+    def local_layers(self, rows: Rows) -> None:
+        """What a token takes here."""
+        run_alone(self.decode_one(rows, away=False))
+
+    def remote_layers(self, rows: Rows, x: torch.Tensor) -> None:
+        """What it takes there, of hidden states `[B, D]`."""
+        for index in self.remote:
+            rows.sessions.decode(index, x)
+
 
 def run_alone(steps: Generator[None, None, None]) -> None:
     """The plain engine: it waits for each layer."""
@@ -163,11 +174,8 @@ def measure(engine: Engine, target: str, prompts: torch.Tensor, rounds: int) -> 
         found["equal"] = float((chosen["plain"][0] == chosen["halves"][0]).float().mean())
         x = torch.randn(len(prompts), engine.config.hidden_size, dtype=engine.head.weight.dtype, device=engine.device)
         for name, size in (("whole", len(prompts)), ("first", half)):
-            steps = [lambda index=index: parts[name].sessions.decode(index, x[:size]) for index in engine.remote]
-            found[f"away {name}"] = milliseconds(rounds, lambda steps=steps: [step() for step in steps])
-            found[f"local {name}"] = milliseconds(
-                rounds, lambda name=name: run_alone(engine.decode_one(parts[name], away=False))
-            )
+            found[f"away {name}"] = milliseconds(rounds, partial(engine.remote_layers, parts[name], x[:size]))
+            found[f"local {name}"] = milliseconds(rounds, partial(engine.local_layers, parts[name]))
         for rows in parts.values():
             engine.end(rows)
     return found
@@ -189,8 +197,10 @@ def main() -> None:
     engine = Engine(options.model, options.device)
     print(f"{len(engine.remote)} of {len(engine.model.layers)} layers away, hidden size {engine.config.hidden_size}, "
           f"{engine.head.weight.dtype}, local part on {options.device}")  # fmt: skip
-    print("| batch | delay each way, ms | local | away | plain | predicted | two halves | predicted | gain | same tokens |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    columns = ["batch", "delay each way, ms", "local", "away", "plain", "predicted"]
+    columns += ["two halves", "predicted", "gain", "same tokens"]
+    print(f"| {' | '.join(columns)} |")
+    print("|" + "---|" * len(columns))
     generator = torch.Generator().manual_seed(0)
     for batch in options.batch:
         prompts = torch.randint(1, engine.config.vocab_size, (batch, PROMPT_TOKENS), generator=generator)
@@ -199,9 +209,11 @@ def main() -> None:
                 ms = measure(engine, target, prompts, options.rounds)
             plain = ms["local whole"] + ms["away whole"]
             halves = max(2 * ms["local first"], ms["local first"] + ms["away first"])
-            print(f"| {batch} | {delay:g} | {ms['local whole']:.2f}, 2 x {ms['local first']:.2f} | "
-                  f"{ms['away whole']:.2f}, {ms['away first']:.2f} | {ms['plain']:.2f} | {plain:.2f} | {ms['halves']:.2f} | "
-                  f"{halves:.2f} | {ms['plain'] / ms['halves']:.2f} x | {ms['equal']:.0%} |", flush=True)  # fmt: skip
+            row = [f"{batch}", f"{delay:g}"]
+            row += [f"{ms['local whole']:.2f}, 2 x {ms['local first']:.2f}"]
+            row += [f"{ms['away whole']:.2f}, {ms['away first']:.2f}", f"{ms['plain']:.2f}", f"{plain:.2f}"]
+            row += [f"{ms['halves']:.2f}", f"{halves:.2f}", f"{ms['plain'] / ms['halves']:.2f} x", f"{ms['equal']:.0%}"]
+            print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

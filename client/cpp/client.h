@@ -133,6 +133,7 @@ class Client {
   absl::StatusOr<DecodeStream> StreamDecode(const CallOptions& call = {});
 
  private:
+  friend class AsyncClient;
   using Stub = v1::GdnService::StubInterface;
 
   absl::Status PrepareContext(const CallOptions& call, std::optional<absl::Duration> default_timeout,

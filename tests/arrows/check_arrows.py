@@ -74,6 +74,8 @@ NODES = [
      ["proto", "server/admission", "server/config", "server/rpc", "server/validation", "server/health", "server/session", "server/batcher",
       "server/shared_memory", "server/model", "server/observability", "server/security", "server/trace"] + STATES + SERVED_KERNELS),
     ("client", ["client/cpp"], "the C++ client", ["proto"]),
+    ("client/testing", ["client/cpp/testing"], "a server with a toy for a layer, for tests of programs that use the client",
+     ["client", "proto"]),
     ("tools/gdnctl", ["tools/gdnctl", "tools/gdnctl/*"], "the command line", ["client"]),
     ("tools/gdn_bench", ["tools/gdn_bench"], "measures",
      ["client", "server/admission", "server/health", "server/scheduler", "server/session"] + STATES + SERVED_KERNELS),
@@ -86,7 +88,7 @@ ALLOWED = {node: set(allowed) for node, _, _, allowed in NODES}
 
 # Nodes whose files may include gRPC's and protobuf's own headers.
 SPEAKS_PROTOCOL = {
-    "proto", "server/rpc", "server/security", "server/validation", "server", "client", "tools/gdnctl", "tools/gdn_bench", "tests"
+    "proto", "server/rpc", "server/security", "server/validation", "server", "client", "client/testing", "tools/gdnctl", "tools/gdn_bench", "tests"
 }
 
 VENDOR_SEAM = "kernels/gpu/device.h"

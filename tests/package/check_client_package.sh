@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the C++ client's components from BUILD_DIR, moves the tree, and builds consumer/ against it: by CMake's find_package,
-# and by pkg-config alone. Both programs are run against a live gdn_server on a free loopback port.
+# and by pkg-config alone. Each of its programs is run: consumer against a live
+# gdn_server on a free loopback port, users_test against the package's fake server.
 #
 #   check_client_package.sh BUILD_DIR
 set -euo pipefail
@@ -37,6 +38,9 @@ export PKG_CONFIG_PATH="${work}/moved/lib/pkgconfig"
 read -ra compile <<<"$(pkg-config --cflags gdn-client)"
 read -ra link <<<"$(pkg-config --libs gdn-client)"
 "${CXX:-c++}" -std=c++20 "${compile[@]}" "${here}/consumer/consumer.cc" -o by_pkg_config "${link[@]}"
+read -ra compile <<<"$(pkg-config --cflags gdn-client-fake)"
+read -ra link <<<"$(pkg-config --libs gdn-client-fake)"
+"${CXX:-c++}" -std=c++20 "${compile[@]}" "${here}/consumer/users_test.cc" -o users_test_by_pkg_config "${link[@]}"
 
 "${build_dir}/bin/gdn_server" --listen 127.0.0.1:0 --port-file port >server.log 2>&1 &
 server_pid=$!
@@ -46,6 +50,8 @@ for ((i = 0; i < 600; ++i)); do
   sleep 0.1
 done
 export LD_LIBRARY_PATH="${work}/moved/lib"
+by_cmake/users_test
+./users_test_by_pkg_config
 by_cmake/consumer "127.0.0.1:$(cat port)"
 ./by_pkg_config "127.0.0.1:$(cat port)"
 echo "client package: ok"

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "client/cpp/testing/server_error.h"
 #include "gdn/v1/service_mock.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "grpcpp/test/mock_stream.h"
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
-#include "tests/support/server_error.h"
 
 namespace gdn {
 namespace {

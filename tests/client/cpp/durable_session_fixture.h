@@ -20,8 +20,8 @@
 
 #include "base/string_cat.h"
 #include "client/cpp/durable_session.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_gdn_service.h"
 #include "tests/support/random.h"
 
 namespace gdn {

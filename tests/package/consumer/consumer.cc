@@ -1,10 +1,12 @@
 // A user's program: every installed header, and a step each way against the server at argv[1].
+#include <future>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gdn/async_client.h"
 #include "gdn/base/dtype.h"
 #include "gdn/base/error.h"
 #include "gdn/base/hash.h"
@@ -83,6 +85,28 @@ absl::Status SyncSteps(gdn::Client& client) {
   return absl::OkStatus();
 }
 
+// Two sessions' steps at once, as an engine does with two halves of a batch.
+absl::Status AsyncSteps(gdn::Client& client) {
+  using Reply = absl::StatusOr<gdn::v1::DecodeResponse>;
+  gdn::AsyncClient async(client);
+  std::vector<std::future<Reply>> replies;
+  for (const std::string id : {"first", "second"}) {
+    GDN_ASSIGN_OR_RETURN(const gdn::v1::Session session, client.CreateSession(NewSession(id)));
+    gdn::v1::DecodeRequest request;
+    request.add_sessions(session.name());
+    GDN_RETURN_IF_ERROR(FillIn({1, 1}, request.mutable_delta_rule()));
+    std::promise<Reply> promise;
+    replies.push_back(promise.get_future());
+    async.Decode(std::move(request),
+                 [promise = std::move(promise)](Reply reply) mutable { promise.set_value(std::move(reply)); });
+  }
+  for (std::future<Reply>& future : replies) {
+    GDN_ASSIGN_OR_RETURN(const gdn::v1::DecodeResponse reply, future.get());
+    GDN_RETURN_IF_ERROR(ExpectValues(reply.output(), 1));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Streams(gdn::Client& client) {
   GDN_ASSIGN_OR_RETURN(const gdn::v1::Session session, client.CreateSession(NewSession("stream")));
   GDN_ASSIGN_OR_RETURN(gdn::DecodeStream stream, client.StreamDecode());
@@ -121,6 +145,7 @@ absl::Status Run(const std::string& target) {
   GDN_ASSIGN_OR_RETURN(const gdn::v1::GetServerInfoResponse info, client->GetServerInfo());
   std::cout << "server " << info.version() << ", " << info.numerics_id() << "\n";
   GDN_RETURN_IF_ERROR(SyncSteps(*client));
+  GDN_RETURN_IF_ERROR(AsyncSteps(*client));
   GDN_RETURN_IF_ERROR(Streams(*client));
   return Batches(*client);
 }

@@ -7,10 +7,10 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
-#include "tests/support/fake_gdn_service.h"
 #include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "base/string_cat.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_gdn_service.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 

@@ -11,10 +11,10 @@
 #include "absl/strings/str_replace.h"
 #include "base/safetensors.h"
 #include "base/string_cat.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/assert_ok.h"
-#include "tests/support/fake_gdn_service.h"
 
 namespace gdn {
 namespace {

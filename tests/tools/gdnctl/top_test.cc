@@ -1,9 +1,9 @@
 // gdnctl top: what it shows of two looks at a server, and the command.
 #include <string>
 
+#include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_gdn_service.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/top_view.h"

@@ -6,10 +6,10 @@
 
 #include "absl/synchronization/mutex.h"
 #include "base/string_cat.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/support/fake_gdn_service.h"
 #include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"

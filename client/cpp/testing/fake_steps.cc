@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
-#include "tests/support/fake_gdn_service.h"
-#include "tests/support/server_error.h"
+#include "client/cpp/testing/fake_gdn_service.h"
+#include "client/cpp/testing/server_error.h"
 
 namespace gdn {
 namespace {
@@ -128,6 +128,7 @@ grpc::Status FakeGdnService::Apply(const Step& step, Reply* reply) {
 template <typename Reply>
 grpc::Status FakeGdnService::RunStep(const Step& step, Reply* reply) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal(step.call)) return *refused;
   const std::optional<Fault> fault = TakeFault();
   if (const auto failed = FailBefore(fault, reason::kNonFiniteInput)) return *failed;
   if (grpc::Status status = Apply(step, reply); !status.ok()) return status;
@@ -174,6 +175,7 @@ grpc::Status FakeGdnService::Accept(const std::string& request_id, const v1::Dra
 grpc::Status FakeGdnService::AcceptTokens(grpc::ServerContext*, const v1::AcceptTokensRequest* request,
                                           v1::AcceptTokensResponse* response) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal("AcceptTokens")) return *refused;
   const std::optional<Fault> fault = TakeFault();
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   for (const v1::DraftAcceptance& acceptance : request->acceptances()) {

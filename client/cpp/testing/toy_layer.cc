@@ -1,4 +1,4 @@
-#include "tests/support/toy_layer.h"
+#include "client/cpp/testing/toy_layer.h"
 
 #include <algorithm>
 #include <cstring>

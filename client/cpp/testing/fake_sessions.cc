@@ -1,11 +1,11 @@
 // The sessions of FakeGdnService.
-#include "tests/support/fake_gdn_service.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 
 #include <utility>
 
 #include "base/error.h"
 #include "base/string_cat.h"
-#include "tests/support/server_error.h"
+#include "client/cpp/testing/server_error.h"
 
 namespace gdn {
 namespace {
@@ -77,7 +77,9 @@ std::set<std::string> FakeGdnService::session_names() const {
 int64_t FakeGdnService::token_count(const std::string& session, int32_t layer) const {
   absl::MutexLock lock(&mu_);
   const auto found = sessions_.find(session);
-  return found == sessions_.end() ? -1 : found->second.now.layers.at(layer).toy.token_count;
+  if (found == sessions_.end()) return -1;
+  const auto state = found->second.now.layers.find(layer);
+  return state == found->second.now.layers.end() ? -1 : state->second.toy.token_count;
 }
 
 FakeGdnService::Log FakeGdnService::log() const {
@@ -123,6 +125,19 @@ std::optional<Fault> FakeGdnService::TakeNext(const std::string& call) {
   const Fault fault = faults.front();
   faults.erase(faults.begin());
   return fault;
+}
+
+void FakeGdnService::RefuseNext(const std::string& call, grpc::Status status) {
+  absl::MutexLock lock(&mu_);
+  refusals_[call].push_back(std::move(status));
+}
+
+std::optional<grpc::Status> FakeGdnService::TakeRefusal(const std::string& call) {
+  std::deque<grpc::Status>& refusals = refusals_[call];
+  if (refusals.empty()) return std::nullopt;
+  grpc::Status status = std::move(refusals.front());
+  refusals.pop_front();
+  return status;
 }
 
 std::optional<grpc::Status> FakeGdnService::FailBefore(std::optional<Fault> fault, std::string_view refusal) {
@@ -203,10 +218,12 @@ void FakeGdnService::Describe(const std::string& name, const Session& session, v
 grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::CreateSessionRequest* request,
                                            v1::CreateSessionResponse* response) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal("CreateSession")) return *refused;
   const std::optional<Fault> fault = TakeNext("CreateSession");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   if (request->model() != kToyModel) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such model");
-  const std::string name = "sessions/" + request->session_id();
+  const std::string name = request->session_id().empty() ? StrCat("sessions/unnamed-", log_.sessions_created)
+                                                         : "sessions/" + request->session_id();
   const auto [entry, made] = sessions_.emplace(name, Session());
   Session& session = entry->second;
   if (made) {
@@ -227,6 +244,7 @@ grpc::Status FakeGdnService::CreateSession(grpc::ServerContext*, const v1::Creat
 grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessionRequest* request,
                                         v1::GetSessionResponse* response) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal("GetSession")) return *refused;
   if (const auto failed = FailBefore(TakeNext("GetSession"), reason::kInvalidSpec)) return *failed;
   const Session* const session = FindSession(request->name());
   if (session == nullptr) return NoSession();
@@ -237,6 +255,7 @@ grpc::Status FakeGdnService::GetSession(grpc::ServerContext*, const v1::GetSessi
 grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::DeleteSessionRequest* request,
                                            v1::DeleteSessionResponse*) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal("DeleteSession")) return *refused;
   const std::optional<Fault> fault = TakeNext("DeleteSession");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   return sessions_.erase(request->name()) != 0 ? FailAfter(fault) : NoSession();
@@ -245,6 +264,7 @@ grpc::Status FakeGdnService::DeleteSession(grpc::ServerContext*, const v1::Delet
 grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::CheckpointSessionRequest* request,
                                                v1::CheckpointSessionResponse* response) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal("CheckpointSession")) return *refused;
   const std::optional<Fault> fault = TakeNext("CheckpointSession");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   if (!options_.durable_tier) {
@@ -264,6 +284,7 @@ grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::C
 grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::RestoreCheckpointRequest* request,
                                                v1::RestoreCheckpointResponse* response) {
   absl::MutexLock lock(&mu_);
+  if (const auto refused = TakeRefusal("RestoreCheckpoint")) return *refused;
   const std::optional<Fault> fault = TakeNext("RestoreCheckpoint");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
   Session* const session = FindSession(request->name());

@@ -1,14 +1,15 @@
-#include "tests/support/fake_gdn_service.h"
+#include "client/cpp/testing/fake_gdn_service.h"
 
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/string_cat.h"
+#include "client/cpp/testing/server_error.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
-#include "tests/support/server_error.h"
 
 namespace gdn {
 namespace {
@@ -21,6 +22,8 @@ Response Answer(const Run& run) {
   Response response;
   if (const grpc::Status status = run(response.mutable_result()); !status.ok()) {
     response.clear_result();
+    // The details of a status name its reason.
+    (void)response.mutable_status()->ParseFromString(status.error_details());
     response.mutable_status()->set_code(status.error_code());
     response.mutable_status()->set_message(status.error_message());
   }
@@ -199,8 +202,8 @@ LoopbackServer::LoopbackServer(grpc::Service* service) {
 
 LoopbackServer::~LoopbackServer() { server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5)); }
 
-std::unique_ptr<Client> LoopbackServer::Connect() const {
-  return std::make_unique<Client>(server_->InProcessChannel({}));
+std::unique_ptr<Client> LoopbackServer::Connect(ClientOptions options) const {
+  return std::make_unique<Client>(server_->InProcessChannel({}), std::move(options));
 }
 
 grpc::Status FakeGdnService::ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,

@@ -1,6 +1,7 @@
-// A GdnService for tests of clients and tools: the model "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h),
-// streams and state files, and what the API says of sessions, ids, epochs, counts, drafts, stored replies and
-// checkpoints; with calls that fail, replies that are lost and crashes as a test has planned.
+// A GdnService for tests of clients and tools; users of the package have fake_server.h, which is made of it. It serves
+// the model "models/toy" with GDN layers 0 and 2 of 3 (toy_layer.h), streams and state files, and does what the API
+// says of sessions, ids, epochs, counts, drafts, stored replies and checkpoints; with calls that fail, lost replies
+// and crashes as a test has planned.
 //
 // Thread safety: as a gRPC service. Ownership: the server it runs in does not own it.
 //
@@ -11,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,9 +24,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cpp/client.h"
+#include "client/cpp/testing/toy_layer.h"
 #include "gdn/v1/service.grpc.pb.h"
 #include "grpcpp/server.h"
-#include "tests/support/toy_layer.h"
 
 namespace gdn {
 
@@ -71,6 +73,9 @@ class FakeGdnService final : public v1::GdnService::Service {
   void Plan(int call, Fault fault);
   // Of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession" or "RestoreCheckpoint".
   void PlanNext(const std::string& call, std::vector<Fault> faults);
+  // Of the next call of "Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens" or one of PlanNext's: this
+  // answer, and nothing moves. Once for each call of this method.
+  void RefuseNext(const std::string& call, grpc::Status status);
   // Sessions come back from their newest checkpoints, in a new epoch; those without one are gone.
   void Crash();
   // As if the session had rested in a store that was then set back, to this checkpoint, "" for the newest: steps are
@@ -194,6 +199,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status AddSession(const std::string& name, const ToyStates& states, v1::Session* out);
   std::optional<Fault> TakeFault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Fault> TakeNext(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<grpc::Status> TakeRefusal(const std::string& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What the fault answers in place of the call, where it leaves the call undone; `refusal` is the reason of kRefuse.
   std::optional<grpc::Status> FailBefore(std::optional<Fault> fault, std::string_view refusal)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -223,6 +229,7 @@ class FakeGdnService final : public v1::GdnService::Service {
   std::map<std::string, Session> sessions_ ABSL_GUARDED_BY(mu_);
   std::map<int, Fault> plan_ ABSL_GUARDED_BY(mu_);  // by log_.steps
   std::map<std::string, std::vector<Fault>> next_faults_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::deque<grpc::Status>> refusals_ ABSL_GUARDED_BY(mu_);
   std::string numerics_id_ ABSL_GUARDED_BY(mu_) = "numerics-1";
   Log log_ ABSL_GUARDED_BY(mu_);
 };
@@ -234,7 +241,7 @@ class LoopbackServer {
   ~LoopbackServer();
   const std::string& target() const { return target_; }
   // A client without a socket between; it must not outlive the server.
-  std::unique_ptr<Client> Connect() const;
+  std::unique_ptr<Client> Connect(ClientOptions options = {}) const;
 
  private:
   std::unique_ptr<grpc::Server> server_;

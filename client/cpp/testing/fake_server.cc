@@ -1,0 +1,65 @@
+#include "client/cpp/testing/fake_server.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "client/cpp/testing/fake_gdn_service.h"
+#include "client/cpp/testing/server_error.h"
+
+namespace gdn {
+namespace {
+
+gdn::Fault Planned(FakeServer::Fault fault) {
+  switch (fault) {
+    case FakeServer::Fault::kUnavailable:
+      return gdn::Fault::kUnavailable;
+    case FakeServer::Fault::kLoseReply:
+      return gdn::Fault::kLoseReply;
+    case FakeServer::Fault::kDropReply:
+      return gdn::Fault::kDropReply;
+    case FakeServer::Fault::kCrashBefore:
+      return gdn::Fault::kCrashBefore;
+    case FakeServer::Fault::kCrashAfter:
+      return gdn::Fault::kCrashAfter;
+  }
+  return gdn::Fault::kUnavailable;
+}
+
+}  // namespace
+
+struct FakeServer::Parts {
+  explicit Parts(const FakeServer::Options& options)
+      : service({.checkpoint_every_tokens = options.checkpoint_every_tokens, .durable_tier = options.durable_tier}) {}
+
+  FakeGdnService service;
+  LoopbackServer server{&service};
+};
+
+FakeServer::FakeServer() : FakeServer(Options()) {}
+FakeServer::FakeServer(Options options) : parts_(std::make_unique<Parts>(options)) {}
+FakeServer::~FakeServer() = default;
+
+const std::string& FakeServer::target() const { return parts_->server.target(); }
+
+std::unique_ptr<Client> FakeServer::Connect(ClientOptions options) const {
+  // Not gRPC's channel within a process: there a write waits until the other side reads, so that a stream's second step
+  // would wait for the first one's reader.
+  return Client::Connect(target(), std::move(options));
+}
+
+void FakeServer::FailStep(int step, Fault fault) { parts_->service.Plan(step, Planned(fault)); }
+
+void FakeServer::RefuseNext(const std::string& method, const absl::Status& status) {
+  parts_->service.RefuseNext(method, ServerError(static_cast<grpc::StatusCode>(status.code()), ErrorReason(status),
+                                                 std::string(status.message()), ErrorMetadata(status)));
+}
+
+void FakeServer::Crash() { parts_->service.Crash(); }
+
+int64_t FakeServer::token_count(const std::string& session, int32_t layer) const {
+  return parts_->service.token_count(session, layer);
+}
+
+int FakeServer::steps() const { return parts_->service.log().steps; }
+
+}  // namespace gdn

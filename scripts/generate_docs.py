@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parts of the documents that the source knows: flags, errors, the API, metrics, the arrows, the rows of gdn_parity.
+"""The parts of the documents that the source knows: flags, errors, the API, the clients, metrics, the arrows, the rows of gdn_parity.
 
   generate_docs.py --write       write them anew
   generate_docs.py --check       exit 1 where a page is not what the source says
@@ -21,6 +21,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.dont_write_bytecode = True
+import client_pages  # noqa: E402  (beside this file)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLAGS = "server/flags.cc"
@@ -315,7 +318,8 @@ def parity(program):
 
 PAGES = [("docs/operations.md", FLAGS, flags), ("docs/errors.md", ERRORS, errors),
          ("docs/api-reference.md", "proto/gdn/v1", api), ("docs/metrics.md", METRICS, metrics),
-         ("ARCHITECTURE.md", ARROWS, arrows)]
+         ("docs/python-api.md", client_pages.PYTHON, client_pages.python_page),
+         ("docs/cpp-api.md", client_pages.CPP, client_pages.cpp_page), ("ARCHITECTURE.md", ARROWS, arrows)]
 
 
 def replaced(root, page, source, text):
@@ -347,7 +351,7 @@ def run(root, write, program=None):
     for page, source, make in pages:
         try:
             old, new = replaced(root, page, source, make(root))
-        except Misread as error:
+        except (Misread, client_pages.Undocumented) as error:
             found.append(str(error))
             continue
         if old != new and write:
@@ -380,6 +384,12 @@ PLANTED = [
      "ARCHITECTURE.md is not what"),
     (ARROWS, "\"the C++ client\", [\"proto\"]", "\"the C++ client\", [\"proto\", \"state_store\"]",
      "ARCHITECTURE.md is not what"),
+    ("client/python/src/gdn_client/session.py", "class Batch", "class Planted", "client/python/src: gdn_client.session does not"),
+    ("client/python/src/gdn_client/client.py", "    def close(self)", "    def planted(self) -> None:\n        pass\n\n    def close(self)",
+     "client/python/src: Client.planted has no docstring"),
+    ("client/python/src/gdn_client/client.py", "Sessions to decode in one call.", "Sessions.", "docs/python-api.md is not what"),
+    ("client/cpp/stream.h", "  void Cancel()", "  void Planted();\n  void Cancel()", "docs/cpp-api.md is not what"),
+    ("client/cpp/retry.h", "// When a call", "\n// When a call", "client/cpp/retry.h has no comment at its top"),
 ]
 
 
@@ -388,7 +398,8 @@ def self_test():
     for file, old, new, expected in PLANTED:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for path in {FLAGS, ERRORS, RETRIED, METRICS, ARROWS, CHECKS, *API, *(page for page, _, _ in PAGES)}:
+            for path in {FLAGS, ERRORS, RETRIED, METRICS, ARROWS, CHECKS, *API, *client_pages.sources(ROOT),
+                         *(page for page, _, _ in PAGES)}:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / path, root / path)
             run(root, write=True)

@@ -1,29 +1,22 @@
 // One uninterrupted session on a server that may crash, restart or drain.
 //
-// It keeps the inputs of every step since the newest durable copy of each layer
-// (the server says how far that is). When the server comes back with less than
-// it had answered, the kept steps are sent again, with their original call
-// boundaries, so that the state is the same bits; then the call that failed
-// goes on. A call whose reply was lost is repeated under its request id, which
-// the server answers from its memory. Where that has no room for the reply any
-// more (REPLY_DROPPED), the session goes back to its durable copy, or is made
-// anew, and takes the kept steps and this one again. Where a store was set back
-// and has less of the session than the server knew (STATE_ROLLED_BACK), it goes
-// on from what is there in the same way. The caller sees every step applied
-// once. On a server without --disk-dir a session is replayed from its start, so
-// all inputs are kept. DurableBatch (durable_batch.h) takes a step of many such
+// It keeps the inputs of every step since the newest durable copy of each layer (the server says how far that is).
+// When the server comes back with less than it had answered, the kept steps are sent again, with their original call
+// boundaries, so that the state is the same bits; then the call that failed goes on. A call whose reply was lost is
+// repeated under its request id, which the server answers from its memory. Where that has no room for the reply any
+// more (REPLY_DROPPED), the session goes back to its durable copy, or is made anew, and takes the kept steps and this
+// one again. Where a store was set back and has less of the session than the server knew (STATE_ROLLED_BACK), it goes
+// on from what is there in the same way. The caller sees every step applied once. On a server without --disk-dir a
+// session is replayed from its start, so all inputs are kept. DurableBatch (durable_batch.h) takes a step of many such
 // sessions in one call.
 //
-// Thread safety: one thread at a time; different sessions of one Client may be
-// used at once. Ownership: the Client must outlive it; it keeps copies of
-// inputs, up to max_kept_bytes. While it is used nobody else may move the
-// session.
+// Thread safety: one thread at a time; different sessions of one Client may be used at once. Ownership: the Client must
+// outlive it; it keeps copies of inputs, up to max_kept_bytes. While it is used nobody else may move the session.
 //
 //   v1::CreateSessionRequest create;
 //   create.set_model("models/qwen");
 //   GDN_ASSIGN_OR_RETURN(auto session, DurableSession::Create(client, create));
-//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse prompt,
-//   session->Prefill(prefill));  // fills in session, epoch, count, id
+//   GDN_ASSIGN_OR_RETURN(v1::PrefillResponse prompt, session->Prefill(prefill));  // fills in session, epoch, count, id
 //   GDN_ASSIGN_OR_RETURN(v1::DecodeResponse token, session->Decode(decode));
 #pragma once
 
@@ -84,23 +77,15 @@ class DurableSession final {
   DurableSession(const DurableSession&) = delete;
   DurableSession& operator=(const DurableSession&) = delete;
 
-  // One step. session, session_epoch, expected_token_count and request_id are
-  // set here, whatever they were; a DecodeRequest has one row. Beside the
-  // server's refusals of the step, after which nothing has moved:
-  //   UNAVAILABLE, DEADLINE_EXCEEDED ..  overall_timeout has passed; the step
-  //   may have been applied. Make the same call
-  //                                      again to find out and go on; another
-  //                                      is refused (FAILED_PRECONDITION).
-  //   DATA_LOSS                          the server lost more than is kept
-  //   here, or somebody else moved the session, or
-  //                                      (REPLY_DROPPED) the step is done, its
-  //                                      reply is lost and there is no way
-  //                                      back, or (CHECKPOINT_NOT_FOUND) the
-  //                                      server's store has lost the session
-  //                                      and it cannot be made anew
-  //   INTERNAL                           a replayed step gave other bytes than
-  //   at first, on equal numerics RESOURCE_EXHAUSTED                 the inputs
-  //   are over max_kept_bytes and the session cannot be made durable
+  // One step. session, session_epoch, expected_token_count and request_id are set here, whatever they were; a
+  // DecodeRequest has one row. Beside the server's refusals of the step, after which nothing has moved:
+  // - UNAVAILABLE, DEADLINE_EXCEEDED: overall_timeout has passed; the step may have been applied. Make the same call
+  //   again to find out and go on; another is refused (FAILED_PRECONDITION).
+  // - DATA_LOSS: the server lost more than is kept here, or somebody else moved the session, or (REPLY_DROPPED) the
+  //   step is done, its reply is lost and there is no way back, or (CHECKPOINT_NOT_FOUND) the server's store has lost
+  //   the session and it cannot be made anew.
+  // - INTERNAL: a replayed step gave other bytes than at first, on equal numerics.
+  // - RESOURCE_EXHAUSTED: the inputs are over max_kept_bytes and the session cannot be made durable.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
   absl::StatusOr<v1::DecodeResponse> Decode(v1::DecodeRequest request);
 

@@ -79,6 +79,8 @@ class Engine:
         x = self.model.embed_tokens(rows.tokens)
         batch, tokens = rows.tokens.shape
         positions = torch.arange(rows.position, rows.position + tokens, device=self.device)[None]
+        if self.config.model_type.startswith("qwen3_5"):
+            positions = positions.expand(3, 1, tokens)  # of time, height and width, which are one for text
         rotary = self.model.rotary_emb(x, positions)
         causal = None
         if tokens > 1:

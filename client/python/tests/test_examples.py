@@ -64,11 +64,13 @@ def test_a_slow_link_passes_on_that_a_server_has_gone(tmp_path: Path) -> None:
             client.info()
 
 
-def test_an_engine_in_two_halves_chooses_the_plain_engines_tokens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3_next_5", "qwen3_5_5"])
+def test_an_engine_in_two_halves_chooses_the_plain_engines_tokens(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers", minversion="5.17")
-    with running(tmp_path, "--model", f"one={MODEL}") as server:
-        command = [sys.executable, "-B", str(EXAMPLES / "engine_overlap.py"), "--model", str(MODEL)]
+    checkpoint = MODEL.parent / name
+    with running(tmp_path, "--model", f"one={checkpoint}") as server:
+        command = [sys.executable, "-B", str(EXAMPLES / "engine_overlap.py"), "--model", str(checkpoint)]
         command += ["--target", server.target, "--device", "cpu", "--batch", "4"]
         command += ["--delay-ms", "0", "1", "--rounds", "3"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -1,10 +1,12 @@
 """Gated DeltaNet layers on another machine: a client of gdn_server.
 
-import gdn_client
+    import gdn_client
 
-with gdn_client.Client("127.0.0.1:50061") as client, client.session(model="qwen") as session:
-y = session.prefill(layer, x)        # numpy or torch, [T, D]
-y = session.decode(layer, x_next)    # [D]
+    with gdn_client.Client("127.0.0.1:50061") as client, client.session(model="qwen") as session:
+        y = session.prefill(layer, x)        # numpy or torch, [T, D]
+        y = session.decode(layer, x_next)    # [D]
+
+A session is for one thread at a time; other threads may use other sessions of the client.
 """
 
 from gdn_client.client import Client

@@ -35,6 +35,7 @@ class RemoteGatedDeltaNet(torch.nn.Module):
         self.hidden_size: int = dims.hidden_size
 
     def extra_repr(self) -> str:
+        """What a printed model says of it."""
         return f"layer_idx={self.layer_idx}, {self.host.model.name} at {self.host.client.target}"
 
     @torch.compiler.disable

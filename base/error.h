@@ -76,6 +76,9 @@ inline constexpr std::string_view kMalformedMessage = "MALFORMED_MESSAGE";
 inline constexpr std::string_view kCountLimit = "COUNT_LIMIT";
 inline constexpr std::string_view kTooManyCheckpoints = "TOO_MANY_CHECKPOINTS";
 inline constexpr std::string_view kQuotaExceeded = "QUOTA_EXCEEDED";
+inline constexpr std::string_view kSessionElsewhere = "SESSION_ELSEWHERE";
+inline constexpr std::string_view kSessionMoved = "SESSION_MOVED";
+inline constexpr std::string_view kNodeLeaseLapsed = "NODE_LEASE_LAPSED";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -15,11 +15,12 @@ namespace {
 // The owners before this one that are remembered, 64 of them; one that is further back is taken for a later one.
 constexpr std::string_view kBeforeBytes = "2112";
 
-// KEYS: owner, incarnation. ARGV: server, bytes of the owners before it. A Take whose answer was lost may run again:
-// an owner is not before itself.
+// KEYS: owner, incarnation. ARGV: server, bytes of the owners before it, the id of those that share. A Take whose
+// answer was lost may run again: an owner is not before itself.
 constexpr std::string_view kTakeScript = R"(
-local number = redis.call('INCR', KEYS[2])
 local last = redis.call('HMGET', KEYS[1], 'server', 'before')
+if last[1] == ARGV[3] and ARGV[1] ~= ARGV[3] then return redis.error_reply('FENCED ' .. last[1]) end
+local number = redis.call('INCR', KEYS[2])
 local before = last[2] or ''
 if last[1] and last[1] ~= ARGV[1] then before = last[1] .. ' ' .. before end
 before = string.sub(before, 1, tonumber(ARGV[2]))
@@ -35,7 +36,6 @@ if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(ARGV[2]) then redis.ca
 return redis.status_reply('OK'))";
 
 constexpr std::string_view kCheckScript = "return redis.status_reply('OK')";
-constexpr std::string_view kNobody = "nobody";
 constexpr std::string_view kOwner = "owner";  // of an IsFenced error's metadata
 
 }  // namespace
@@ -44,10 +44,19 @@ bool IsFenced(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) && ErrorMetadata(status).contains(std::string(kOwner));
 }
 
+std::string FencedOffBy(const absl::Status& status) { return ErrorMetadata(status)[std::string(kOwner)]; }
+
 absl::StatusOr<int64_t> RedisClaim::Take(RedisConnection& redis) {
   GDN_RETURN_IF_ERROR(lost());
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply,
-                       redis.Call({"EVAL", kTakeScript, "2", OwnerKey(), IncarnationKey(), server_, kBeforeBytes}));
+  absl::StatusOr<RedisReply> taken =
+      redis.Call({"EVAL", kTakeScript, "2", OwnerKey(), IncarnationKey(), server_, kBeforeBytes, kSharedServer});
+  if (IsFenced(taken.status())) {
+    return RedisError(redis.endpoint(), absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
+                      StrCat("servers with --share-sessions have the prefix '", prefix_,
+                             "'; give this one that flag too, or a --redis-prefix of its own"));
+  }
+  GDN_RETURN_IF_ERROR(taken.status());
+  const RedisReply reply = *std::move(taken);
   if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
       reply->element[1]->type != REDIS_REPLY_STRING) {
     return RedisUnavailable(redis.endpoint(), "an answer that is no owner's");
@@ -65,13 +74,13 @@ std::string RedisClaim::token() const {
 }
 
 absl::Status RedisClaim::Recover(RedisConnection& redis, const absl::Status& fenced) {
-  const std::string owner = ErrorMetadata(fenced)[std::string(kOwner)];
+  const std::string owner = FencedOffBy(fenced);
   std::string incarnation;
   std::string before;
   {
     absl::MutexLock lock(&mu_);
     GDN_RETURN_IF_ERROR(lost_);
-    if (owner != kNobody && (" " + before_ + " ").find(" " + owner + " ") == std::string::npos) {
+    if (owner != kNoOwner && (" " + before_ + " ").find(" " + owner + " ") == std::string::npos) {
       lost_ = RedisError(redis.endpoint(), absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
                          StrCat("another server has taken over the states under the prefix '", prefix_,
                                 "'; they are served there, and here no more"));
@@ -90,7 +99,7 @@ absl::Status RedisClaim::Recover(RedisConnection& redis, const absl::Status& fen
   spdlog::critical(
       "redis at {} has gone back to a time before this server ({}): emptied, restored, or a replica that lagged. The "
       "prefix '{}' is taken again; states that are older than those this server stored are not served",
-      redis.endpoint().ToString(), owner == kNobody ? "it has no owner" : "an owner before it", prefix_);
+      redis.endpoint().ToString(), owner == kNoOwner ? "it has no owner" : "an owner before it", prefix_);
   return absl::OkStatus();
 }
 

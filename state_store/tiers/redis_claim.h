@@ -10,8 +10,8 @@
 // Thread safety: safe from any thread. Ownership: values.
 //
 //   GDN_ASSIGN_OR_RETURN(int64_t incarnation, claim.Take(redis));
-//   const absl::Status written = folder.SwitchTo(redis, claim.token(), key, manifest);
-//   if (IsFenced(written)) GDN_RETURN_IF_ERROR(claim.Recover(redis, written));  // OK: try again
+//   const absl::Status written = folder.SwitchTo(redis, key, manifest);
+//   if (IsFenced(written)) GDN_RETURN_IF_ERROR(claim.Recover(redis, key, written));  // OK: try again
 #pragma once
 
 #include <atomic>
@@ -25,21 +25,33 @@
 #include "absl/synchronization/mutex.h"
 #include "base/random_id.h"
 #include "state_store/tiers/redis_connection.h"
+#include "state_store/tiers/redis_fence.h"
 
 namespace gdn {
 
-class RedisClaim {
+// The id that all servers have which share a prefix (redis_share.h). None that does not share may take theirs.
+inline constexpr std::string_view kSharedServer = "shared";
+
+class RedisClaim final : public RedisFence {
  public:
-  explicit RedisClaim(std::string prefix) : prefix_(std::move(prefix)), server_(RandomId()) {}
+  explicit RedisClaim(std::string prefix, std::string server = RandomId())
+      : prefix_(std::move(prefix)), server_(std::move(server)) {}
 
   // Makes this server the owner, whoever was it. Returns its incarnation: higher than any that the store knows of.
+  // FAILED_PRECONDITION (STATES_TAKEN_OVER) where servers share the prefix, and this one does not.
   absl::StatusOr<int64_t> Take(RedisConnection& redis);
   // What writes carry; "" before Take.
   std::string token() const;
   std::string OwnerKey() const { return prefix_ + "owner"; }
+  std::string IncarnationKey() const { return prefix_ + "incarnation"; }
 
-  // After an IsFenced error: OK where the store had gone back to a time before this server and the prefix is taken
-  // again; else FAILED_PRECONDITION (STATES_TAKEN_OVER), now and from now on.
+  // As RedisFence's, of the whole prefix: a loss is for good.
+  std::string OwnerKey(const StateKey& /*key*/) const override { return OwnerKey(); }
+  std::string token(const StateKey& /*key*/) const override { return token(); }
+  absl::Status lost(const StateKey& /*key*/) const override { return lost(); }
+  absl::Status Recover(RedisConnection& redis, const StateKey& /*key*/, const absl::Status& fenced) override {
+    return Recover(redis, fenced);
+  }
   absl::Status Recover(RedisConnection& redis, const absl::Status& fenced);
   // Asks the store. OK, errors of Recover, or of the connection.
   absl::Status Check(RedisConnection& redis);
@@ -49,8 +61,6 @@ class RedisClaim {
   absl::Status lost() const;
 
  private:
-  std::string IncarnationKey() const { return prefix_ + "incarnation"; }
-
   const std::string prefix_;
   const std::string server_;
   std::atomic<int64_t> set_backs_{0};
@@ -59,14 +69,5 @@ class RedisClaim {
   std::string before_ ABSL_GUARDED_BY(mu_);       // ids with a space between
   absl::Status lost_ ABSL_GUARDED_BY(mu_);
 };
-
-// The beginning of a script that only the owner may run. KEYS[1]: the owner's key, ARGV[1]: the caller's token.
-inline constexpr std::string_view kFencedScript = R"(
-local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
-if owner ~= ARGV[1] then return redis.error_reply('FENCED ' .. owner) end
-)";
-
-// Whether an error is such a script's refusal.
-bool IsFenced(const absl::Status& status);
 
 }  // namespace gdn

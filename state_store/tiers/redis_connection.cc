@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "state_store/tiers/redis_sentinel.h"
 
 namespace gdn {
 namespace {
@@ -151,7 +152,7 @@ absl::StatusOr<RedisReply> RedisConnection::Receive() {
   }
 }
 
-absl::Status RedisConnection::CheckReply(const redisReply& reply) const {
+absl::Status RedisConnection::CheckReply(const redisReply& reply) {
   if (reply.type != REDIS_REPLY_ERROR) return absl::OkStatus();
   const std::string_view text = View(reply);
   if (text.starts_with("OOM")) {
@@ -162,6 +163,10 @@ absl::Status RedisConnection::CheckReply(const redisReply& reply) const {
     return WithMetadata(RedisError(endpoint_, absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
                                    "another server has the prefix"),
                         "owner", text.substr(kFenced.size()));
+  }
+  // Of a script's command, too.
+  if (text.find("READONLY") != std::string_view::npos || text.starts_with("MASTERDOWN")) {
+    return Fail("it is a replica, and no master any more");
   }
   std::string_view advice;
   if (text.starts_with("NOAUTH")) advice = "it wants a password (--redis-password-file): ";
@@ -188,6 +193,17 @@ absl::Status RedisConnection::Drain() {
   return error;
 }
 
+absl::Status RedisConnection::WaitForReplicas(int replicas, absl::Duration timeout) {
+  if (replicas == 0) return absl::OkStatus();
+  const std::string wanted = std::to_string(replicas);
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply,
+                       Call({"WAIT", wanted, std::to_string(absl::ToInt64Milliseconds(timeout))}));
+  if (reply->type == REDIS_REPLY_INTEGER && reply->integer >= replicas) return absl::OkStatus();
+  return RedisUnavailable(
+      endpoint_, StrCat("what was written is with ", reply->integer, " replicas after ", absl::FormatDuration(timeout),
+                        ", and --redis-wait-replicas wants ", wanted));
+}
+
 bool RedisConnection::Reusable() const {
   if (failed_ || pending_ > 0) return false;
   // Nothing is to be read: a byte, or the end of the stream, would be a server that hung up.
@@ -206,7 +222,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Take() {
     }
     if (connection->Reusable()) return connection;
   }
-  return RedisConnection::Connect(endpoint_, connect_timeout_, command_timeout_);
+  return ConnectToMaster(endpoint_, connect_timeout_, command_timeout_);
 }
 
 void RedisPool::Return(std::unique_ptr<RedisConnection> connection) {

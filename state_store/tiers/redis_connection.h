@@ -55,13 +55,16 @@ class RedisConnection {
   absl::StatusOr<RedisReply> Receive();
   // OK, or what an error reply means: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where the server's memory is full,
   // FAILED_PRECONDITION (STATES_TAKEN_OVER: owner) of a script that another server fences off (redis_claim.h),
-  // UNAVAILABLE (TIER_UNAVAILABLE) elsewhere.
-  absl::Status CheckReply(const redisReply& reply) const;
+  // UNAVAILABLE (TIER_UNAVAILABLE) elsewhere. A server that is no master any more is of no use after that.
+  absl::Status CheckReply(const redisReply& reply);
 
   // Append, Flush, Receive, CheckReply.
   absl::StatusOr<RedisReply> Call(const std::vector<std::string_view>& arguments);
   // Receives and drops all replies that are under way; the first error of theirs.
   absl::Status Drain();
+  // Waits until so many replicas have what was written by this connection, which is written in any case. UNAVAILABLE
+  // (TIER_UNAVAILABLE) where fewer said so within `timeout`. Nothing to do for 0.
+  absl::Status WaitForReplicas(int replicas, absl::Duration timeout);
 
   // Whether a further command may be sent: nothing failed, no reply is missing, the server has not hung up.
   bool Reusable() const;
@@ -82,7 +85,7 @@ class RedisConnection {
   bool failed_ = false;
 };
 
-// Connections that wait for their next use.
+// Connections that wait for their next use; of an endpoint with Sentinels, to the master that they name.
 class RedisPool {
  public:
   RedisPool(RedisEndpoint endpoint, absl::Duration connect_timeout, absl::Duration command_timeout)

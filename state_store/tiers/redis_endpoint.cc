@@ -13,9 +13,10 @@ namespace {
 
 // The text may hold a password, so that no message repeats it.
 absl::Status BadEndpoint(std::string_view what) {
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-      StrCat("the Redis endpoint ", what, "; expected HOST:PORT, unix:/PATH or redis://[USER@]HOST[:PORT][/DB]"));
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                   StrCat("the Redis endpoint ", what,
+                          "; expected HOST:PORT, unix:/PATH, redis://[USER@]HOST[:PORT][/DB] or "
+                          "sentinel://[USER@]HOST[:PORT][,HOST[:PORT]..]/NAME[/DB]"));
 }
 
 absl::StatusOr<std::string> PercentDecode(std::string_view text) {
@@ -36,7 +37,11 @@ absl::StatusOr<std::string> PercentDecode(std::string_view text) {
   return decoded;
 }
 
-absl::Status ParseHostAndPort(std::string_view text, RedisEndpoint& endpoint) {
+constexpr int kSentinelPort = 26379;
+
+// Of a RedisEndpoint, or of a RedisAddress.
+template <typename Address>
+absl::Status ParseHostAndPort(std::string_view text, Address& endpoint) {
   if (text.starts_with("[")) {
     const size_t end = text.find(']');
     if (end == std::string_view::npos) return BadEndpoint("has a '[' without a ']'");
@@ -56,9 +61,32 @@ absl::Status ParseHostAndPort(std::string_view text, RedisEndpoint& endpoint) {
   return absl::OkStatus();
 }
 
+absl::Status ParseSentinels(std::string_view text, RedisEndpoint& endpoint) {
+  while (true) {
+    const size_t comma = text.find(',');
+    RedisAddress& sentinel = endpoint.sentinels.emplace_back(RedisAddress{.host = {}, .port = kSentinelPort});
+    GDN_RETURN_IF_ERROR(ParseHostAndPort(text.substr(0, comma), sentinel));
+    if (comma == std::string_view::npos) return absl::OkStatus();
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// Takes "/DB" off the end; there may be none.
+absl::Status TakeDatabase(std::string_view& text, RedisEndpoint& endpoint) {
+  const size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return absl::OkStatus();
+  const std::string_view db = text.substr(slash + 1);
+  if (!db.empty() && (!absl::SimpleAtoi(AbslView(db), &endpoint.db) || endpoint.db < 0)) {
+    return BadEndpoint("has a database that is not a number");
+  }
+  text = text.substr(0, slash);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string RedisEndpoint::ToString() const {
+  if (!sentinels.empty()) return StrCat("sentinel:", master_name);
   if (!unix_path.empty()) return StrCat("unix:", unix_path);
   if (host.find(':') != std::string::npos) return StrCat("[", host, "]:", port);
   return StrCat(host, ":", port);
@@ -72,20 +100,24 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
     return endpoint;
   }
   constexpr std::string_view kScheme = "redis://";
-  if (!text.starts_with(kScheme)) {
+  constexpr std::string_view kSentinelScheme = "sentinel://";
+  const bool sentinel = text.starts_with(kSentinelScheme);
+  if (!sentinel && !text.starts_with(kScheme)) {
     if (text.starts_with("rediss://")) {
       return BadEndpoint(
           "is rediss://, and this server speaks no TLS to Redis: run stunnel beside it and name "
           "stunnel's address here (docs/operations.md, Redis over TLS)");
     }
-    if (text.find("://") != std::string_view::npos) return BadEndpoint("has a scheme that is not redis://");
+    if (text.find("://") != std::string_view::npos) {
+      return BadEndpoint("has a scheme that is neither redis:// nor sentinel://");
+    }
     if (text.find_first_of("@/") != std::string_view::npos) {
       return BadEndpoint("has a user or database, but does not begin with redis://");
     }
     GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
     return endpoint;
   }
-  text.remove_prefix(kScheme.size());
+  text.remove_prefix(sentinel ? kSentinelScheme.size() : kScheme.size());
   if (const size_t at = text.rfind('@'); at != std::string_view::npos) {
     const std::string_view user = text.substr(0, at);
     if (user.find(':') != std::string_view::npos) {
@@ -97,13 +129,16 @@ absl::StatusOr<RedisEndpoint> ParseRedisEndpoint(std::string_view text) {
     GDN_ASSIGN_OR_RETURN(endpoint.user, PercentDecode(user));
     text.remove_prefix(at + 1);
   }
-  if (const size_t slash = text.find('/'); slash != std::string_view::npos) {
-    const std::string_view db = text.substr(slash + 1);
-    if (!db.empty() && (!absl::SimpleAtoi(AbslView(db), &endpoint.db) || endpoint.db < 0)) {
-      return BadEndpoint("has a database that is not a number");
-    }
-    text = text.substr(0, slash);
+  if (sentinel) {
+    const size_t slash = text.find('/');
+    std::string_view name = slash == std::string_view::npos ? std::string_view() : text.substr(slash + 1);
+    GDN_RETURN_IF_ERROR(TakeDatabase(name, endpoint));
+    if (name.empty()) return BadEndpoint("has Sentinels, and not the name that they know the master by");
+    endpoint.master_name = name;
+    GDN_RETURN_IF_ERROR(ParseSentinels(text.substr(0, slash), endpoint));
+    return endpoint;
   }
+  GDN_RETURN_IF_ERROR(TakeDatabase(text, endpoint));
   GDN_RETURN_IF_ERROR(ParseHostAndPort(text, endpoint));
   return endpoint;
 }

@@ -113,18 +113,18 @@ absl::Status DamagedInRedis(const RedisEndpoint& endpoint, const StateKey& key, 
                     StrCat("the state of ", key.ToString(), " is damaged: ", what));
 }
 
-std::string RedisFolder::SessionName(const StateKey& key) const {
-  return StrCat(prefix_, "{", key.principal, "/", key.id, "}");
+std::string RedisSessionName(std::string_view prefix, const StateKey& key) {
+  return StrCat(prefix, "{", key.principal, "/", key.id, "}");
 }
 
 absl::StatusOr<RedisManifest> RedisFolder::ReadManifest(RedisConnection& redis, const StateKey& key) const {
   const std::string session = SessionName(key);
   const std::string field = ManifestField(key);
-  const std::string token = claim_.token();
+  const std::string token = fence_.token(key);
   const std::string script = StrCat(kFencedScript, kReadScript);
   GDN_ASSIGN_OR_RETURN(const RedisReply reply,
                        token.empty() ? redis.Call({"HGET", session, field})
-                                     : redis.Call({"EVAL", script, "2", claim_.OwnerKey(), session, token, field}));
+                                     : redis.Call({"EVAL", script, "2", fence_.OwnerKey(key), session, token, field}));
   if (reply->type == REDIS_REPLY_NIL) {
     return RedisError(redis.endpoint(), absl::StatusCode::kNotFound,
                       key.checkpoint.empty() ? reason::kSessionNotFound : reason::kCheckpointNotFound,
@@ -140,8 +140,8 @@ absl::Status RedisFolder::SwitchTo(RedisConnection& redis, const StateKey& key, 
   const std::string session = SessionName(key);
   const std::vector<std::string> chunks = manifest.ChunkNames(session);
   const std::string keys = std::to_string(chunks.size() + 2);
-  const std::string owner = claim_.OwnerKey();
-  const std::string token = claim_.token();
+  const std::string owner = fence_.OwnerKey(key);
+  const std::string token = fence_.token(key);
   const std::string field = ManifestField(key);
   const std::string json = manifest.ToJson();
   const std::string script = StrCat(kFencedScript, kSwitchScript);
@@ -153,8 +153,8 @@ absl::Status RedisFolder::SwitchTo(RedisConnection& redis, const StateKey& key, 
 
 absl::Status RedisFolder::Erase(RedisConnection& redis, const StateKey& key, bool all) const {
   const std::string session = SessionName(key);
-  const std::string owner = claim_.OwnerKey();
-  const std::string token = claim_.token();
+  const std::string owner = fence_.OwnerKey(key);
+  const std::string token = fence_.token(key);
   const std::string field = ManifestField(key);
   const std::string script = StrCat(kFencedScript, kEraseScript);
   std::vector<std::string_view> arguments = {"EVAL", script, "2", owner, session, token};
@@ -195,6 +195,18 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
       session.checkpoint = *std::move(checkpoint);
       keys.push_back(session);
     }
+  }
+  return keys;
+}
+
+absl::StatusOr<std::vector<StateKey>> RedisFolder::ListCheckpoints(RedisConnection& redis,
+                                                                   const StateKey& session) const {
+  GDN_ASSIGN_OR_RETURN(const RedisReply fields, redis.Call({"HKEYS", SessionName(session)}));
+  std::vector<StateKey> keys;
+  for (size_t i = 0; fields->type == REDIS_REPLY_ARRAY && i < fields->elements; ++i) {
+    const std::optional<std::string> checkpoint = CheckpointOfField(TextOf(*fields->element[i]));
+    if (!checkpoint.has_value() || checkpoint->empty()) continue;
+    keys.push_back({.principal = session.principal, .id = session.id, .checkpoint = *checkpoint});
   }
   return keys;
 }

@@ -1,7 +1,8 @@
 // The names that a RedisTier has in its server: which keys are a session's, which files they stand for, what there is.
 //
 // All of a session's keys share a hash tag:
-//   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> RedisManifest, as JSON
+//   PREFIX{PRINCIPAL/ID}            hash: "state", "checkpoint:NAME" -> RedisManifest, as JSON;
+//                                   "server" -> whose the session is (redis_share.h)
 //   PREFIX{PRINCIPAL/ID}:VERSION:I  chunk I of the file
 //   PREFIXowner, PREFIXincarnation  whose it all is (redis_claim.h)
 //   PREFIXprincipal-key             what principals' names are made with
@@ -9,7 +10,7 @@
 // written is compared by the very script that writes, what is read only once the prefix was taken.
 // Thread safety: constant. Ownership: values.
 //
-//   const RedisFolder folder("gdn:", claim);
+//   const RedisFolder folder("gdn:", fence);
 //   GDN_ASSIGN_OR_RETURN(RedisManifest manifest, folder.ReadManifest(redis, key));
 //   std::string chunk = manifest.ChunkName(folder.SessionName(key), 0);
 #pragma once
@@ -23,8 +24,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "state_store/tiers/redis_claim.h"
 #include "state_store/tiers/redis_connection.h"
+#include "state_store/tiers/redis_fence.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -49,12 +50,14 @@ struct RedisManifest {
   static std::optional<RedisManifest> Parse(std::string_view json);
 };
 
+std::string RedisSessionName(std::string_view prefix, const StateKey& key);  // PREFIX{PRINCIPAL/ID}
+
 class RedisFolder {
  public:
-  // `claim` must outlive it.
-  RedisFolder(std::string prefix, const RedisClaim& claim) : prefix_(std::move(prefix)), claim_(claim) {}
+  // `fence` must outlive it.
+  RedisFolder(std::string prefix, const RedisFence& fence) : prefix_(std::move(prefix)), fence_(fence) {}
 
-  std::string SessionName(const StateKey& key) const;  // PREFIX{PRINCIPAL/ID}
+  std::string SessionName(const StateKey& key) const { return RedisSessionName(prefix_, key); }
 
   // NOT_FOUND (SESSION_NOT_FOUND, CHECKPOINT_NOT_FOUND); DATA_LOSS (INVALID_STATE_FILE) for what is no manifest.
   absl::StatusOr<RedisManifest> ReadManifest(RedisConnection& redis, const StateKey& key) const;
@@ -64,6 +67,8 @@ class RedisFolder {
   // Erases the key's state, or with `all` the session's and all its checkpoints, manifest and chunks at once.
   absl::Status Erase(RedisConnection& redis, const StateKey& key, bool all) const;
 
+  // The named checkpoints that the session has a manifest of.
+  absl::StatusOr<std::vector<StateKey>> ListCheckpoints(RedisConnection& redis, const StateKey& session) const;
   // Some of the keys that have a manifest, perhaps one twice. `cursor` is "0" before the first call and after the last.
   absl::StatusOr<std::vector<StateKey>> ListPage(RedisConnection& redis, std::string& cursor) const;
   // As StateTier's.
@@ -71,7 +76,7 @@ class RedisFolder {
 
  private:
   const std::string prefix_;
-  const RedisClaim& claim_;
+  const RedisFence& fence_;
 };
 
 // DATA_LOSS (INVALID_STATE_FILE: tier, endpoint).

@@ -61,25 +61,35 @@ absl::StatusOr<std::unique_ptr<RedisTier>> RedisTier::Make(RedisTierOptions opti
     return BadOption(StrCat("chunk_bytes are ", options.chunk_bytes, "; expected 1 KiB to 256 MiB"));
   }
   if (options.chunk_ttl < absl::Seconds(1)) return BadOption("chunk_ttl is less than a second");
+  if (options.wait.replicas > 0 && options.wait.timeout >= options.command_timeout) {
+    return BadOption(StrCat("wait for replicas is ", absl::FormatDuration(options.wait.timeout),
+                            "; expected less than ", absl::FormatDuration(options.command_timeout)));
+  }
   return std::unique_ptr<RedisTier>(new RedisTier(std::move(options), std::move(endpoint), blocks));
 }
 
 RedisTier::RedisTier(RedisTierOptions options, RedisEndpoint endpoint, HostBlockPool& blocks)
     : options_(std::move(options)),
-      claim_(options_.prefix),
-      folder_(options_.prefix, claim_),
       blocks_(blocks),
-      pool_(std::move(endpoint), options_.connect_timeout, options_.command_timeout) {}
+      pool_(std::move(endpoint), options_.connect_timeout, options_.command_timeout),
+      claim_(options_.prefix, options_.share_sessions ? std::string(kSharedServer) : RandomId()),
+      share_(options_.share_sessions
+                 ? std::make_unique<RedisShare>(options_.prefix, options_.node_name, claim_, pool_, options_.wait)
+                 : nullptr),
+      folder_(options_.prefix, fence()) {}
+
+RedisFence& RedisTier::fence() { return share_ == nullptr ? static_cast<RedisFence&>(claim_) : share_->claims(); }
 
 template <typename Use>
-auto RedisTier::RunFenced(Use use) -> decltype(use(std::declval<RedisConnection&>())) {
+auto RedisTier::RunFenced(const StateKey& key, Use use) -> decltype(use(std::declval<RedisConnection&>())) {
   GDN_RETURN_IF_ERROR(claim_.lost());
   for (int retakes = 0;; ++retakes) {
     auto result = pool_.Run(use);
     if (!IsFenced(StatusOf(result))) return result;
-    GDN_RETURN_IF_ERROR(pool_.Run([&](RedisConnection& redis) { return claim_.Recover(redis, StatusOf(result)); }));
+    GDN_RETURN_IF_ERROR(
+        pool_.Run([&](RedisConnection& redis) { return fence().Recover(redis, key, StatusOf(result)); }));
     if (retakes == kMostRetakes)
-      return RedisUnavailable(pool_.endpoint(), "another server takes the prefix, and again");
+      return RedisUnavailable(pool_.endpoint(), "another server takes what is this one's, and again");
   }
 }
 
@@ -88,10 +98,17 @@ absl::Status RedisTier::CheckTaken() const {
   return RedisUnavailable(pool_.endpoint(), "it has not answered since the server started");
 }
 
+absl::Status RedisTier::CheckTaken(const StateKey& key) const {
+  GDN_RETURN_IF_ERROR(CheckTaken());
+  if (share_ == nullptr || !share_->claims().token(key).empty()) return absl::OkStatus();
+  return RedisError(pool_.endpoint(), absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
+                    StrCat(key.ToString(), " is not this server's"));
+}
+
 absl::StatusOr<StoreResult> RedisTier::Store(const StateKey& key, const SessionImagePtr& image) {
-  const absl::Status taken = CheckTaken();
+  const absl::Status taken = CheckTaken(key);
   const absl::StatusOr<int64_t> bytes =
-      taken.ok() ? RunFenced([&](RedisConnection& redis) { return StoreFile(redis, key, image); }) : taken;
+      taken.ok() ? RunFenced(key, [&](RedisConnection& redis) { return StoreFile(redis, key, image); }) : taken;
   absl::MutexLock lock(&mu_);
   Count(bytes.status());
   if (!bytes.ok()) return bytes.status();
@@ -111,7 +128,10 @@ absl::StatusOr<int64_t> RedisTier::StoreFile(RedisConnection& redis, const State
   const std::vector<std::string> names = manifest.ChunkNames(folder_.SessionName(key));
   absl::Status status = SendChunks(redis, names, file.pieces());
   if (status.ok()) status = folder_.SwitchTo(redis, key, manifest);
-  if (status.ok()) return file.bytes();
+  if (status.ok()) {
+    GDN_RETURN_IF_ERROR(redis.WaitForReplicas(options_.wait.replicas, options_.wait.timeout));
+    return file.bytes();
+  }
   if (redis.Reusable()) {
     // Refused, as for want of memory. Left alone, the chunks would take that until they expire.
     std::vector<std::string_view> unlink = {"UNLINK"};
@@ -156,7 +176,7 @@ absl::Status RedisTier::SendChunks(RedisConnection& redis, const std::vector<std
 absl::StatusOr<SessionImagePtr> RedisTier::Load(const StateKey& key) {
   int64_t bytes = 0;
   absl::StatusOr<SessionImagePtr> image =
-      RunFenced([&](RedisConnection& redis) { return LoadImage(redis, key, bytes); });
+      RunFenced(key, [&](RedisConnection& redis) { return LoadImage(redis, key, bytes); });
   absl::MutexLock lock(&mu_);
   Count(image.status());
   if (image.ok()) {
@@ -223,8 +243,17 @@ absl::StatusOr<SessionImagePtr> RedisTier::LoadImage(RedisConnection& redis, con
 }
 
 absl::Status RedisTier::Erase(const StateKey& key, bool all) {
-  absl::Status status = CheckTaken();
-  if (status.ok()) status = RunFenced([&](RedisConnection& redis) { return folder_.Erase(redis, key, all); });
+  absl::Status status = CheckTaken(key);
+  if (status.ok()) {
+    status = RunFenced(key, [&](RedisConnection& redis) -> absl::Status {
+      const absl::Status erased = folder_.Erase(redis, key, all);
+      // With a session's last state goes whose it was.
+      if (share_ != nullptr && IsFenced(erased) && FencedOffBy(erased) == kNoOwner) return absl::OkStatus();
+      GDN_RETURN_IF_ERROR(erased);
+      return redis.WaitForReplicas(options_.wait.replicas, options_.wait.timeout);
+    });
+  }
+  if (status.ok() && all && share_ != nullptr) share_->claims().Forget(key);
   absl::MutexLock lock(&mu_);
   Count(status);
   if (!status.ok()) return status;
@@ -237,7 +266,7 @@ absl::Status RedisTier::Erase(const StateKey& key, bool all) {
 absl::StatusOr<std::vector<StoredSession>> RedisTier::List() {
   int64_t passed_over = 0;
   absl::StatusOr<std::vector<StoredSession>> sessions =
-      RunFenced([&](RedisConnection& redis) { return ListAll(redis, passed_over); });
+      RunFenced({}, [&](RedisConnection& redis) { return ListAll(redis, passed_over); });
   absl::MutexLock lock(&mu_);
   Count(sessions.status());
   usage_.failures += passed_over;
@@ -271,7 +300,7 @@ absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& r
 }
 
 absl::StatusOr<StoredSession> RedisTier::Describe(const StateKey& key) {
-  absl::StatusOr<StoredSession> stored = RunFenced([&](RedisConnection& redis) { return ReadHeader(redis, key); });
+  absl::StatusOr<StoredSession> stored = RunFenced(key, [&](RedisConnection& redis) { return ReadHeader(redis, key); });
   absl::MutexLock lock(&mu_);
   Count(stored.status());
   if (stored.ok()) SetBytes(key, stored->bytes);
@@ -309,11 +338,30 @@ absl::StatusOr<StoredSession> RedisTier::ReadHeader(RedisConnection& redis, cons
 }
 
 absl::StatusOr<int64_t> RedisTier::NextIncarnation() {
-  return pool_.Run([&](RedisConnection& redis) { return claim_.Take(redis); });
+  return pool_.Run([&](RedisConnection& redis) -> absl::StatusOr<int64_t> {
+    GDN_ASSIGN_OR_RETURN(const int64_t incarnation, claim_.Take(redis));
+    GDN_RETURN_IF_ERROR(redis.WaitForReplicas(options_.wait.replicas, options_.wait.timeout));
+    return incarnation;
+  });
+}
+
+absl::StatusOr<std::vector<StateKey>> RedisTier::ListCheckpoints(const StateKey& session) {
+  return pool_.Run([&](RedisConnection& redis) { return folder_.ListCheckpoints(redis, session); });
+}
+
+void RedisTier::Forget(const StateKey& session) {
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = SessionRange(bytes_, session);
+  for (auto it = begin; it != end; ++it) usage_.used_bytes -= it->second;
+  bytes_.erase(begin, end);
 }
 
 absl::StatusOr<std::string> RedisTier::KeepSecret(std::string_view proposed) {
-  return pool_.Run([&](RedisConnection& redis) { return folder_.KeepSecret(redis, proposed); });
+  return pool_.Run([&](RedisConnection& redis) -> absl::StatusOr<std::string> {
+    GDN_ASSIGN_OR_RETURN(std::string secret, folder_.KeepSecret(redis, proposed));
+    GDN_RETURN_IF_ERROR(redis.WaitForReplicas(options_.wait.replicas, options_.wait.timeout));
+    return secret;
+  });
 }
 
 absl::Status RedisTier::CheckClaim() {

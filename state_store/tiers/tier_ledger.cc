@@ -140,6 +140,18 @@ void TierLedger::End(const StateKey& session, TierSet noted) {
   }
 }
 
+void TierLedger::Forget(const StateKey& session) {
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = SessionRange(entries_, session);
+  for (auto it = begin; it != end; ++it) SetPlace(it->first, it->second, kNowhere, 0);
+  entries_.erase(begin, end);
+  for (Level& level : levels_) {
+    const auto [first, last] = SessionRange(level.owed, session);
+    level.owed.erase(first, last);
+    level.noted.erase(session);
+  }
+}
+
 size_t TierLedger::Find(const StateKey& key, bool parked) {
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(key);

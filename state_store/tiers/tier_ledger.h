@@ -108,6 +108,8 @@ class TierLedger {
   // Nothing of the session is anywhere: every tier owes its erasure, and something is leaving each until Left.
   // `noted`: the tiers whose debts a note has on record, so that they must not be forgotten.
   void End(const StateKey& session, TierSet noted = 0);
+  // Nothing is to be known of the session any more: it is another server's, with its copies in a shared tier.
+  void Forget(const StateKey& session);
   // The tiers that may have a state of the session, or of a checkpoint of it.
   TierSet TiersWith(const StateKey& session) const;
   // The tier that the key is parked in, which counts as a use of it; where it is parked nowhere, or `parked` is false,

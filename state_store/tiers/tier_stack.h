@@ -95,6 +95,8 @@ class TierStack {
   // takes the note: the session has not ended. With `even_unnoted` it ends all the same, and OK says that a server that
   // starts before the tier has erased them may find them.
   absl::Status Erase(const StateKey& key, bool even_unnoted = false);
+  // The session is another server's now, with what a shared tier has of it; what a tier of this process has goes.
+  void Forget(const StateKey& session);
   // Takes over the notes of the server before. Call once, before List of any tier.
   absl::Status LoadErasureNotes();
   // What the tier has is not known yet, so it may have copies of any session.

@@ -117,6 +117,16 @@ absl::Status TierStack::DropNote(size_t tier, const StateKey& session) {
   return absl::OkStatus();
 }
 
+void TierStack::Forget(const StateKey& session) {
+  Owner owner(ledger_, session);
+  const TierLedger::TierSet held = ledger_.TiersWith(session);
+  ledger_.Forget(session);
+  for (size_t t = 0; t < tiers_.size(); ++t) {
+    if ((held >> t & 1) == 0) continue;
+    if (!tiers_[t]->durable()) tiers_[t]->Erase(session, /*all=*/true).IgnoreError();  // memory, which cannot fail
+  }
+}
+
 absl::Status TierStack::LoadErasureNotes() {
   for (size_t keeper = 0; keeper < tiers_.size(); ++keeper) {
     if (!tiers_[keeper]->durable()) continue;

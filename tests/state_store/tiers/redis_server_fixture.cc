@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
 #include "absl/time/time.h"
 
@@ -61,12 +62,31 @@ bool RedisServer::Installed() {
 }
 
 RedisServer::RedisServer(RedisServerOptions options)
-    : options_(std::move(options)), port_(options_.tcp ? FreePort() : 0) {}
+    : options_([&options] {
+        options.tcp |= options.sentinel_of != 0;
+        return std::move(options);
+      }()),
+      port_(options_.tcp ? FreePort() : 0) {}
+
+// One alone decides, after 300 ms: a test's patience is short.
+std::vector<std::string> RedisServer::SentinelArguments() const {
+  const std::string file = folder_.path() + "/sentinel.conf";
+  std::ofstream config(file);
+  config << "port " << port_ << "\nbind 127.0.0.1\ndir " << folder_.path() << "\n"
+         << "sentinel monitor " << kMasterName << " 127.0.0.1 " << options_.sentinel_of << " 1\n"
+         << "sentinel down-after-milliseconds " << kMasterName << " 300\n"
+         << "sentinel failover-timeout " << kMasterName << " 3000\n";
+  return {"redis-server", file, "--sentinel"};
+}
 
 RedisServer::~RedisServer() { Kill(); }
 
 void RedisServer::Start() {
   process_.reset();
+  Launch(options_.sentinel_of != 0 ? SentinelArguments() : ServerArguments());
+}
+
+std::vector<std::string> RedisServer::ServerArguments() const {
   std::vector<std::string> arguments = {"redis-server",
                                         "--dir",
                                         folder_.path(),
@@ -86,6 +106,10 @@ void RedisServer::Start() {
     arguments.insert(arguments.end(), {"--unixsocket", folder_.path() + "/socket"});
   }
   arguments.insert(arguments.end(), options_.arguments.begin(), options_.arguments.end());
+  return arguments;
+}
+
+void RedisServer::Launch(std::vector<std::string> arguments) {
   auto started = ChildProcess::Start(std::move(arguments), folder_.path() + "/log");
   if (!started.ok()) Die(started.status().ToString());
   process_.emplace(*std::move(started));
@@ -98,6 +122,9 @@ void RedisServer::Start() {
     Die(up.ToString() + "; it answered: " + answer);
   }
 }
+
+void RedisServer::Stop() { process_->Signal(SIGSTOP); }
+void RedisServer::Continue() { process_->Signal(SIGCONT); }
 
 void RedisServer::Kill() {
   if (process_.has_value()) process_->Signal(SIGKILL);

@@ -22,6 +22,7 @@ namespace gdn {
 struct RedisServerOptions {
   bool append_only = false;                 // what it acknowledged is there after Kill and Start; else it starts empty
   bool tcp = false;                         // a free port of the loopback address instead of a socket
+  int sentinel_of = 0;                      // a Sentinel that watches the master on this port; implies tcp
   std::vector<std::string> arguments = {};  // further ones
 };
 
@@ -36,11 +37,16 @@ class RedisServer {
 
   // Returns once it answers; ends the program where it does not within a minute.
   void Start();
+  // The process stands still, and goes on: to others as if its machine were cut off.
+  void Stop();
+  void Continue();
   // Ends the process at once. The process is collected by the next Start, or by the destructor.
   void Kill();
 
   std::string endpoint() const;
   int port() const { return port_; }  // with `tcp`
+  // What Sentinels call the master.
+  static constexpr const char* kMasterName = "gdn-test";
   // Sends one command and returns its reply as text: strings and errors as they are, numbers in decimal, arrays line by
   // line, "(nil)".
   std::string Command(const std::vector<std::string>& arguments) const { return CommandAs("", arguments); }
@@ -48,6 +54,10 @@ class RedisServer {
   std::string CommandAs(const std::string& password, const std::vector<std::string>& arguments) const;
 
  private:
+  std::vector<std::string> ServerArguments() const;
+  std::vector<std::string> SentinelArguments() const;
+  void Launch(std::vector<std::string> arguments);
+
   const RedisServerOptions options_;
   const TempFolder folder_;
   const int port_;

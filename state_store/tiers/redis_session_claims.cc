@@ -1,0 +1,193 @@
+#include "state_store/tiers/redis_session_claims.h"
+
+#include <hiredis/hiredis.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "state_store/tiers/redis_folder.h"
+#include "state_store/tiers/redis_node.h"
+
+namespace gdn {
+namespace {
+
+// KEYS: the session, the count of terms. ARGV: this server, what the keys of leases begin with, "1" to make one.
+// A right of this server's own is one whose taking nobody heard of: steps may have happened before.
+constexpr std::string_view kTakeScript = R"(
+local owner = redis.call('HGET', KEYS[1], 'server')
+local orderly = 0
+if owner then
+  local holder = string.match(owner, '^%S+')
+  if holder == '-' then orderly = 1 end
+  if holder ~= '-' and holder ~= '!' and holder ~= ARGV[1] then
+    local name = redis.call('HGET', ARGV[2] .. holder, 'name')
+    if name then return {'held', holder, name} end
+  end
+end
+local kept = redis.call('HLEN', KEYS[1]) - (owner and 1 or 0)
+if kept == 0 and ARGV[3] ~= '1' then
+  if owner and string.match(owner, '^%S+') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end
+  return {'none'}
+end
+local term = string.format('%.0f', redis.call('INCR', KEYS[2]))
+redis.call('HSET', KEYS[1], 'server', ARGV[1] .. ' ' .. term)
+return {kept == 0 and 'made' or 'taken', term, tostring(orderly)})";
+
+// What follows kFencedScript. KEYS: the session. ARGV: the token, what stands in the server's place.
+constexpr std::string_view kGiveUpScript = R"(
+if redis.call('HLEN', KEYS[1]) == 1 then redis.call('DEL', KEYS[1])
+else redis.call('HSET', KEYS[1], 'server', ARGV[2]) end
+return redis.status_reply('OK'))";
+
+// KEYS: the session. ARGV: the token, who has the right now.
+constexpr std::string_view kRetakeScript = R"(
+local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
+if owner ~= ARGV[1] and owner ~= ARGV[2] then return redis.error_reply('FENCED ' .. owner) end
+redis.call('HSET', KEYS[1], 'server', ARGV[1])
+return redis.status_reply('OK'))";
+
+std::string_view ElementText(const redisReply& reply, size_t index) {
+  if (reply.type != REDIS_REPLY_ARRAY || index >= reply.elements) return {};
+  const redisReply& element = *reply.element[index];
+  return element.type == REDIS_REPLY_STRING ? std::string_view(element.str, element.len) : std::string_view();
+}
+
+// 0 for what has none.
+int64_t TermOf(std::string_view token) {
+  const size_t space = token.find(' ');
+  return space == std::string_view::npos ? 0 : std::strtoll(std::string(token.substr(space + 1)).c_str(), nullptr, 10);
+}
+
+}  // namespace
+
+StateKey RedisSessionClaims::SessionOf(const StateKey& key) {
+  return {.principal = key.principal, .id = key.id, .checkpoint = ""};
+}
+
+std::string RedisSessionClaims::TokenOf(int64_t term) const { return StrCat(server_, " ", term); }
+
+absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, const StateKey& session, bool make) {
+  const std::string leases = RedisLeaseKey(prefix_, "");
+  const std::string name = RedisSessionName(prefix_, session);
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"EVAL", kTakeScript, "2", name, incarnation_key_, server_,
+                                                           leases, make ? "1" : "0"}));
+  const std::string_view outcome = ElementText(*reply, 0);
+  TakenSession taken;
+  if (outcome == "none") return taken;
+  if (outcome == "held") {
+    taken.outcome = TakenSession::kHeld;
+    taken.holder = ElementText(*reply, 1);
+    taken.holder_name = ElementText(*reply, 2);
+    return taken;
+  }
+  taken.term = std::strtoll(std::string(ElementText(*reply, 1)).c_str(), nullptr, 10);
+  if ((outcome != "made" && outcome != "taken") || taken.term <= 0) {
+    return RedisUnavailable(redis.endpoint(), "an answer that is no right to a session");
+  }
+  taken.outcome = outcome == "made" ? TakenSession::kMade : TakenSession::kTaken;
+  taken.orderly = ElementText(*reply, 2) == "1";
+  absl::MutexLock lock(&mu_);
+  claims_[SessionOf(session)] = {.term = taken.term, .lapses = lapses_};
+  return taken;
+}
+
+absl::Status RedisSessionClaims::GiveUp(RedisConnection& redis, const StateKey& session, bool orderly) {
+  const std::string mine = token(session);
+  if (mine.empty()) return absl::OkStatus();
+  const std::string after = StrCat(orderly ? "- " : "! ", TermOf(mine));
+  const std::string script = StrCat(kFencedScript, kGiveUpScript);
+  const std::string name = RedisSessionName(prefix_, session);
+  GDN_RETURN_IF_ERROR(redis.Call({"EVAL", script, "1", name, mine, after}).status());
+  Forget(session);
+  return absl::OkStatus();
+}
+
+void RedisSessionClaims::Forget(const StateKey& session) {
+  absl::MutexLock lock(&mu_);
+  claims_.erase(SessionOf(session));
+}
+
+bool RedisSessionClaims::HasGoneBack(std::string_view owner, const Claim& claim) const {
+  return owner == kNoOwner ? claim.lapses == lapses_ : TermOf(owner) < claim.term;
+}
+
+absl::Status RedisSessionClaims::FindLost(RedisConnection& redis, bool lapsed, std::vector<StateKey>& lost) {
+  std::vector<std::pair<StateKey, Claim>> held;
+  int64_t lapses = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    lapses = lapses_ += lapsed ? 1 : 0;
+    held.assign(claims_.begin(), claims_.end());
+  }
+  constexpr size_t kAtOnce = 256;
+  for (size_t first = 0; first < held.size(); first += kAtOnce) {
+    const size_t end = std::min(held.size(), first + kAtOnce);
+    for (size_t i = first; i < end; ++i) redis.Append({"HGET", RedisSessionName(prefix_, held[i].first), "server"});
+    GDN_RETURN_IF_ERROR(redis.Flush());
+    for (size_t i = first; i < end; ++i) {
+      GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Receive());
+      if (absl::Status answered = redis.CheckReply(*reply); !answered.ok()) {
+        redis.Drain().IgnoreError();
+        return answered;
+      }
+      const std::string_view owner =
+          reply->type == REDIS_REPLY_STRING ? std::string_view(reply->str, reply->len) : kNoOwner;
+      const auto& [session, claim] = held[i];
+      absl::MutexLock lock(&mu_);
+      const auto it = claims_.find(session);
+      if (it == claims_.end() || it->second.term != claim.term) continue;  // given up, or taken again since
+      if (owner == TokenOf(claim.term)) {
+        it->second.lapses = lapses;
+      } else if (!HasGoneBack(owner, it->second)) {
+        lost.push_back(session);
+        claims_.erase(it);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string RedisSessionClaims::OwnerKey(const StateKey& key) const { return RedisSessionName(prefix_, key); }
+
+std::string RedisSessionClaims::token(const StateKey& key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = claims_.find(SessionOf(key));
+  return it == claims_.end() ? "" : TokenOf(it->second.term);
+}
+
+absl::Status RedisSessionClaims::lost(const StateKey& /*key*/) const { return absl::OkStatus(); }
+
+absl::Status RedisSessionClaims::Recover(RedisConnection& redis, const StateKey& key, const absl::Status& fenced) {
+  const std::string owner = FencedOffBy(fenced);
+  std::string mine;
+  bool gone_back = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (const auto it = claims_.find(SessionOf(key)); it != claims_.end()) {
+      mine = TokenOf(it->second.term);
+      gone_back = HasGoneBack(owner, it->second);
+    }
+  }
+  if (!gone_back) {
+    return RedisError(redis.endpoint(), absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
+                      StrCat("another server has ", key.ToString(), " now; it is served there, and here no more"));
+  }
+  const std::string name = RedisSessionName(prefix_, key);
+  const absl::StatusOr<RedisReply> retaken = redis.Call({"EVAL", kRetakeScript, "1", name, mine, owner});
+  if (IsFenced(retaken.status())) return Recover(redis, key, retaken.status());  // somebody was faster
+  GDN_RETURN_IF_ERROR(retaken.status());
+  ++set_backs_;
+  spdlog::critical(
+      "redis at {} has gone back to a time before this server had {}: emptied, restored, or a replica that lagged. It "
+      "is taken again; states that are older than those this server stored are not served",
+      redis.endpoint().ToString(), key.ToString());
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

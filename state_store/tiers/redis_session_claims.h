@@ -1,0 +1,94 @@
+// Which sessions of a shared Redis prefix are this server's: the right to each by itself, where RedisClaim has one for
+// all.
+//
+// A session's hash has the field "server": whose it is, and a term, which no two rights have the same of.
+//   SERVER TERM   that server's, for as long as its lease lasts (redis_node.h)
+//   - TERM        nobody's, and what is stored is all that ever happened to it: it was given up in order
+//   ! TERM        nobody's; steps may have happened that are not in what is stored
+// Terms tell a later right from an earlier one, as RedisClaim's ids do: a smaller one in the store, or none, is a store
+// that has gone back. Where this server was without a lease meanwhile, none is a session that another one has ended.
+// Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: values.
+//
+//   GDN_ASSIGN_OR_RETURN(const TakenSession taken, claims.Take(redis, key, /*make=*/false));
+//   if (taken.outcome == TakenSession::kHeld) ...ask taken.holder for it...
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "state_store/tiers/redis_connection.h"
+#include "state_store/tiers/redis_fence.h"
+
+namespace gdn {
+
+// What came of asking for a session.
+struct TakenSession {
+  enum Outcome {
+    kNone,   // there is none
+    kMade,   // there was none; its name is this server's now
+    kTaken,  // it is this server's now, and what is stored of it is to be had
+    kHeld,   // another server with a lease has it
+  };
+  Outcome outcome = kNone;
+  bool orderly = false;     // kTaken: what is stored is all that ever happened
+  int64_t term = 0;         // kTaken
+  std::string holder;       // kHeld: the server's id
+  std::string holder_name;  // and what it is called
+};
+
+class RedisSessionClaims final : public RedisFence {
+ public:
+  // `server`: this one's id, without a space. `incarnation_key`: where terms are counted.
+  RedisSessionClaims(std::string prefix, std::string server, std::string incarnation_key)
+      : prefix_(std::move(prefix)), server_(std::move(server)), incarnation_key_(std::move(incarnation_key)) {}
+
+  const std::string& server() const { return server_; }
+
+  // With `make`, a name that nobody has becomes this server's. Errors of the connection.
+  absl::StatusOr<TakenSession> Take(RedisConnection& redis, const StateKey& session, bool make);
+  // Anybody may take it from now on. `orderly` as TakenSession's. OK where this server has no right to it.
+  absl::Status GiveUp(RedisConnection& redis, const StateKey& session, bool orderly);
+  // Nothing is to be known of the session any more.
+  void Forget(const StateKey& session);
+
+  // Adds the sessions that are this server's no more to `lost`, and forgets them. `lapsed`: the lease had run out, so
+  // that others may have taken what this server has, and ended it. Errors of the connection: ask again, with `lapsed`
+  // where it was.
+  absl::Status FindLost(RedisConnection& redis, bool lapsed, std::vector<StateKey>& lost);
+  // How often a right was found gone from the store that this server had, and never lost.
+  int64_t set_backs() const { return set_backs_; }
+
+  // As RedisFence's, of each session by itself.
+  std::string OwnerKey(const StateKey& key) const override;
+  std::string token(const StateKey& key) const override;
+  absl::Status lost(const StateKey& key) const override;
+  absl::Status Recover(RedisConnection& redis, const StateKey& key, const absl::Status& fenced) override;
+
+ private:
+  struct Claim {
+    int64_t term = 0;
+    int64_t lapses = 0;  // as lapses_ was when the right was last known to be good
+  };
+  static StateKey SessionOf(const StateKey& key);
+  // Whether a store that says `owner` of what is this server's by `claim` has gone back.
+  bool HasGoneBack(std::string_view owner, const Claim& claim) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string TokenOf(int64_t term) const;
+
+  const std::string prefix_;
+  const std::string server_;
+  const std::string incarnation_key_;
+  std::atomic<int64_t> set_backs_{0};
+  mutable absl::Mutex mu_;
+  int64_t lapses_ ABSL_GUARDED_BY(mu_) = 0;  // of the lease
+  std::map<StateKey, Claim> claims_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace gdn

@@ -53,6 +53,33 @@ void CheckTransport(const ServerOptions& options, Faults& faults) {
   }
 }
 
+void CheckFleet(const ServerOptions& options, Faults& faults) {
+  faults.Add(CheckRange<int32_t>("redis-wait-replicas", options.redis_wait_replicas, 0, 64));
+  if (options.redis_wait_replicas > 0 && options.redis.empty()) {
+    faults.Add(absl::InvalidArgumentError("--redis-wait-replicas is for --redis, which is not given"));
+  }
+  if (options.redis_wait_timeout < absl::Milliseconds(1) || options.redis_wait_timeout >= absl::Seconds(5)) {
+    faults.Add(
+        absl::InvalidArgumentError(StrCat("--redis-wait-timeout is ", absl::FormatDuration(options.redis_wait_timeout),
+                                          ", expected 1ms or more, and less than 5s")));
+  }
+  if (!options.share_sessions) return;
+  if (options.redis.empty()) {
+    faults.Add(absl::InvalidArgumentError("--share-sessions needs a --redis that the servers share"));
+  }
+  if (!options.disk_dir.empty()) {
+    faults.Add(absl::InvalidArgumentError(
+        "--share-sessions keeps sessions in --redis, where every server reaches them; leave out --disk-dir"));
+  }
+  if (options.node_lease < absl::Seconds(2) || options.node_lease > absl::Hours(1)) {
+    faults.Add(absl::InvalidArgumentError(
+        StrCat("--node-lease is ", absl::FormatDuration(options.node_lease), ", expected 2s .. 1h")));
+  }
+  if (options.drain_notice < absl::ZeroDuration()) {
+    faults.Add(absl::InvalidArgumentError("--drain-notice is negative, expected a duration such as 3s, or 0"));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> OptionFaults(const ServerOptions& options) {
@@ -141,6 +168,7 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
   } else if (!options.redis_password_file.empty()) {
     faults.Add(absl::InvalidArgumentError("--redis-password-file is for --redis, which is not given"));
   }
+  CheckFleet(options, faults);
   const auto& [high, low, space] = options.disk_watermarks;
   faults.Add(CheckRange<int32_t>("disk-high-watermark", high, 0, 100));
   faults.Add(CheckRange<int32_t>("disk-low-watermark", low, 0, 100));

@@ -11,54 +11,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/string_cat.h"
-#include "server/config/byte_count.h"
-#include "server/config/quota_section.h"
+#include "server/flag_types.h"
 #include "server/validation/names.h"
-
-namespace gdn {
-
-// A number of bytes: "1048576", "1MiB", "8GiB".
-struct ByteCount {
-  int64_t bytes = 0;
-};
-
-bool AbslParseFlag(absl::string_view text, ByteCount* out, std::string* error) {
-  if (ParseByteCount({text.data(), text.size()}, &out->bytes)) return true;
-  *error = StrCat("expected ", kByteCountForm);
-  return false;
-}
-
-std::string AbslUnparseFlag(const ByteCount& count) { return StrCat(count.bytes); }
-
-// The same, or "auto".
-struct OptionalByteCount {
-  std::optional<int64_t> bytes;
-};
-
-bool AbslParseFlag(absl::string_view text, OptionalByteCount* out, std::string* error) {
-  out->bytes = std::nullopt;
-  if (text == "auto") return true;
-  ByteCount count;
-  if (!AbslParseFlag(text, &count, error)) return false;
-  out->bytes = count.bytes;
-  return true;
-}
-
-std::string AbslUnparseFlag(const OptionalByteCount& count) {
-  return count.bytes.has_value() ? StrCat(*count.bytes) : "auto";
-}
-
-bool AbslParseFlag(absl::string_view text, QuotaSettings* out, std::string* error) {
-  std::vector<ConfigFault> faults;
-  *out = ParseQuotas({text.data(), text.size()}, faults);
-  if (faults.empty()) return true;
-  *error = StrCat("expected quotas as docs/config.md has them: ", faults.front().what);
-  return false;
-}
-
-std::string AbslUnparseFlag(const QuotaSettings& quotas) { return PrintQuotas(quotas); }
-
-}  // namespace gdn
 
 // scripts/generate_docs.py writes the tables of docs/operations.md from these definitions, one for each "Group:".
 // Where a help text begins with words in capitals and a colon, they are the name of the flag's value.
@@ -138,16 +92,24 @@ ABSL_FLAG(gdn::OptionalByteCount, session_bytes, gdn::OptionalByteCount{},
           "--call-bytes; sessions that are over are refused with BYTES_EXHAUSTED. auto: the device and host memory for "
           "states, or --disk-state-bytes where that is more; no limit with --redis or a disk without one, nor, where "
           "nobody is listed (--principals), without a tier below the device.");
-ABSL_FLAG(std::string, redis, "",
-          "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk: HOST:PORT, unix:/PATH "
-          "or redis://[USER@]HOST:PORT/DB. Where states must survive Redis itself, run it with appendonly yes and "
-          "appendfsync always.");
+ABSL_FLAG(
+    std::string, redis, "",
+    "ADDRESS: Redis server for states that find no room on the disk, or instead of a disk: HOST:PORT, unix:/PATH, "
+    "redis://[USER@]HOST:PORT/DB, or sentinel://[USER@]HOST:PORT,HOST:PORT,../NAME/DB for the master that Sentinels "
+    "name. Where states must survive Redis itself, run it with appendonly yes and "
+    "appendfsync always.");
 ABSL_FLAG(std::string, redis_password_file, "",
           "FILE: the password of --redis, read anew for each connection, so that one that is changed is taken up.");
 ABSL_FLAG(std::string, redis_prefix, "gdn:",
           "TEXT: what all keys in --redis begin with. One server a prefix: one that is started with another's takes "
           "over its sessions.");
 
+ABSL_FLAG(
+    int32_t, redis_wait_replicas, 0,
+    "N: how many replicas of --redis must have a checkpoint before it counts as made (WAIT): a failover to one of "
+    "them then loses nothing. 0: none.");
+ABSL_FLAG(absl::Duration, redis_wait_timeout, absl::Seconds(1),
+          "TIME: how long they may take, less than 5s; a checkpoint that they have not got by then is tried again.");
 ABSL_FLAG(
     std::string, principals, "",
     "FILE: JSON list of callers with shares of their own in memory and time, by weight: {\"principals\": [{\"name\": "
@@ -161,6 +123,21 @@ ABSL_FLAG(
     "FILE: the secret that callers' names inside the server are made with (HMAC-SHA-256), of 16 bytes or more. "
     "Without it one is made and kept in --disk-dir (principal-key, for its owner alone), else in --redis, else for "
     "as long as the process lives. Servers that take over each other's sessions need the same.");
+
+// Group: Several servers
+ABSL_FLAG(bool, share_sessions, false,
+          "Shares the sessions of one --redis and --redis-prefix with other servers that do: each is one server's at a "
+          "time, and goes to the one that is called for it (docs/fleet.md). Checkpoints and idle sessions are kept in "
+          "Redis, without --disk-dir.");
+ABSL_FLAG(
+    std::string, node_name, "",
+    "NAME: what this server is called in messages to others. The machine's name and the process's number by default.");
+ABSL_FLAG(absl::Duration, node_lease, absl::Seconds(15),
+          "TIME: how long a server that has gone keeps its sessions from the others, and one that cannot reach Redis "
+          "serves them; 2s .. 1h.");
+ABSL_FLAG(absl::Duration, drain_notice, absl::Seconds(3),
+          "TIME: how long a server that drains serves on while /readyz says so, that routers may learn it; sessions go "
+          "to the servers that ask for them meanwhile, then all that are left. Only with --share-sessions.");
 
 // Group: Checkpoints and lifetimes
 ABSL_FLAG(int32_t, checkpoint_every_tokens, 0,
@@ -351,6 +328,12 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.redis = absl::GetFlag(FLAGS_redis);
   options.redis_password_file = absl::GetFlag(FLAGS_redis_password_file);
   options.redis_prefix = absl::GetFlag(FLAGS_redis_prefix);
+  options.redis_wait_replicas = absl::GetFlag(FLAGS_redis_wait_replicas);
+  options.redis_wait_timeout = absl::GetFlag(FLAGS_redis_wait_timeout);
+  options.share_sessions = absl::GetFlag(FLAGS_share_sessions);
+  options.node_name = absl::GetFlag(FLAGS_node_name);
+  options.node_lease = absl::GetFlag(FLAGS_node_lease);
+  options.drain_notice = absl::GetFlag(FLAGS_drain_notice);
   options.principals_file = absl::GetFlag(FLAGS_principals);
   options.principal_key_file = absl::GetFlag(FLAGS_principal_key_file);
   options.checkpoint_every_tokens = absl::GetFlag(FLAGS_checkpoint_every_tokens);

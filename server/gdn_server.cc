@@ -1,6 +1,9 @@
 #include "server/gdn_server.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include <spdlog/spdlog.h>
@@ -9,8 +12,8 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "kernels/common/reserved_memory.h"
 #include "server/rpc/calls.h"
+#include "server/server_memory.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -19,59 +22,14 @@ namespace {
 // Memory of calls that have ended, for those to come; more than this is given back.
 constexpr int64_t kKeptCallBytes = int64_t{512} << 20;
 
-// The memory that session states may take, once the models are loaded. `slot_bytes` is a state of the largest model, 0
-// without models.
-int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int64_t slot_bytes) {
-  if (options.state_slots > 0) return options.state_slots * slot_bytes;
-  if (options.device_state_bytes > 0) return options.device_state_bytes;
-  if (backend.info().lazy_memory) return backend.info().memory_bytes / 2;
-  // The last quarter is for workspaces, spare slots and the runtime itself.
-  return backend.FreeMemoryBytes() / 4 * 3;
-}
-
-// Beside a GPU the host's memory is mostly idle; the CPU's states are in it already.
-int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& backend) {
-  if (options.host_state_bytes.has_value()) return *options.host_state_bytes;
-  if (backend.unified_memory) return 0;
-  return HostMemoryBytes() / 4;
-}
-
-// What all sessions and named checkpoints together may have, where nothing else is said: what there is room for, so
-// that who comes later finds some. Where that is not known there is no limit, nor where nothing could give way.
-int64_t SessionBytes(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
-  if (options.session_bytes.has_value()) return *options.session_bytes;
-  if (!states.redis.empty()) return kNoByteLimit;
-  const int64_t memory = static_cast<int64_t>(devices) * states.device_bytes + states.host_bytes;
-  if (!states.disk_dir.empty()) return states.disk_bytes > 0 ? std::max(states.disk_bytes, memory) : kNoByteLimit;
-  return states.host_bytes > 0 || !options.principals_file.empty() ? memory : kNoByteLimit;
-}
-
-// An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
-ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
-  const int64_t eighth = HostMemoryBytes() / 8;
-  const int64_t calls = options.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));
-  // From a disk that is full states go on to Redis.
-  const bool disk_ends = states.disk_bytes > 0 && states.redis.empty();
-  return {
-      .pools = {{BytePool::kCalls, {.limit_bytes = calls, .flag = "--call-bytes"}},
-                {BytePool::kCopies, {.limit_bytes = options.copy_bytes.value_or(eighth), .flag = "--copy-bytes"}},
-                {BytePool::kReplies, {.limit_bytes = options.stored_reply_bytes, .flag = "--stored-reply-bytes"}},
-                {BytePool::kStates, {.limit_bytes = SessionBytes(options, states, devices), .flag = "--session-bytes"}},
-                {BytePool::kDisk,
-                 {.limit_bytes = disk_ends ? states.disk_bytes : kNoByteLimit, .flag = "--disk-state-bytes"}}}};
-}
-
-// An eighth of the host's memory, and room for four messages of the largest size.
-TransportLimits TransportLimitsOf(const GdnServerOptions& options) {
-  TransportLimits limits = options.transport;
-  if (limits.memory_bytes == 0) {
-    limits.memory_bytes = std::max(HostMemoryBytes() / 8, 4 * options.limits.max_message_bytes);
-  }
-  return limits;
-}
-
 absl::Duration ZeroIsNever(absl::Duration duration) {
   return duration > absl::ZeroDuration() ? duration : absl::InfiniteDuration();
+}
+
+std::string DefaultNodeName() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  return StrCat(host.data(), "-", getpid());
 }
 
 ServedModel Describe(const LoadedModel& model) {
@@ -139,6 +97,7 @@ GdnServer::~GdnServer() {
   }
   http = nullptr;
   rpc_ = nullptr;  // no call from here on
+  fleet_ = nullptr;
   if (states_ != nullptr) states_->StopWatching();
 }
 
@@ -176,6 +135,9 @@ absl::Status GdnServer::LoadModels() {
       .redis = options_.redis,
       .redis_password_file = options_.redis_password_file,
       .redis_prefix = options_.redis_prefix,
+      .redis_wait = {.replicas = options_.redis_wait_replicas, .timeout = options_.redis_wait_timeout},
+      .share_sessions = options_.share_sessions,
+      .node_name = options_.node_name.empty() ? DefaultNodeName() : options_.node_name,
       .policy = {.every_tokens = options_.checkpoint_every_tokens, .every = ZeroIsNever(options_.checkpoint_every)},
       .housekeeping = options_.housekeeping};
   return absl::OkStatus();
@@ -234,6 +196,7 @@ absl::Status GdnServer::Start() {
                                                              .session_idle_ttl = ZeroIsNever(options_.session_idle_ttl),
                                                              .rate_clock = *options_.rate_clock});
   GDN_RETURN_IF_ERROR(RecoverSessions());
+  GDN_RETURN_IF_ERROR(JoinFleet());
   states_->StartScrubbing(options_.scrub, [this] { return Activity(); });
   GDN_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(*context_, options_.listen,
                                               {.limits = TransportLimitsOf(options_),
@@ -277,12 +240,39 @@ void GdnServer::SetQuotas(const QuotaSettings& quotas) {
   }
 }
 
+std::optional<SessionSpec> GdnServer::SpecOfServed(const std::string& model) const {
+  absl::StatusOr<SessionSpec> spec = SpecOfModel(*context_, ModelName(model));
+  return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;
+}
+
+absl::Status GdnServer::JoinFleet() {
+  if (!options_.share_sessions) return absl::OkStatus();
+  fleet_ =
+      std::make_unique<Fleet>(FleetParts{.redis = *states_->redis(),
+                                         .tiers = states_->tiers(),
+                                         .room = states_->room(),
+                                         .sessions = states_->sessions(),
+                                         .environment = states_->environment(),
+                                         .io = states_->transfer_threads(),
+                                         .spec_of = [this](const std::string& model) { return SpecOfServed(model); }},
+                              FleetOptions{.lease = options_.node_lease});
+  GDN_RETURN_IF_ERROR(fleet_->Begin());
+  context_->fleet = fleet_.get();
+  return absl::OkStatus();
+}
+
+void GdnServer::LeaveFleet(absl::Duration timeout) {
+  if (fleet_ == nullptr) return;
+  rpc_->ReportNotServing();
+  const bool gone = fleet_->Leave(options_.drain_notice, timeout, [this](int64_t all, int64_t left, int64_t failed) {
+    drain_.SetSessions({.all = all, .durable = left, .failed = failed});
+  });
+  if (!gone) spdlog::warn("some sessions could not be handed over; others take them at their last checkpoint");
+}
+
 absl::Status GdnServer::RecoverSessions() {
-  const auto spec_of = [this](const std::string& model) -> std::optional<SessionSpec> {
-    absl::StatusOr<SessionSpec> spec = SpecOfModel(*context_, ModelName(model));
-    return spec.ok() ? std::optional(*std::move(spec)) : std::nullopt;
-  };
-  GDN_ASSIGN_OR_RETURN(const Recovered recovered, states_->Recover(spec_of));
+  GDN_ASSIGN_OR_RETURN(const Recovered recovered,
+                       states_->Recover([this](const std::string& model) { return SpecOfServed(model); }));
   context_->recovered_sessions = recovered.sessions;
   if (recovered.sessions + recovered.passed_over > 0) {
     spdlog::info("sessions recovered={} passed_over={}", recovered.sessions, recovered.passed_over);
@@ -342,6 +332,7 @@ bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout)
   drain_.Begin();
   TellOfFailure(nullptr);
   if (http_ != nullptr) http_->SetDraining();
+  LeaveFleet(checkpoint_timeout);
   // Most of it while admins can see how far it is; what moves in the very last moment after the connections have ended.
   absl::Duration checkpoint_time_left = checkpoint_timeout;
   const bool ended = rpc_->Stop(timeout, [&] {
@@ -354,6 +345,7 @@ bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout)
   if (!ended) spdlog::warn("some calls had not ended when the drain timeout passed");
   const bool durable = states_->Drain(checkpoint_time_left);
   if (!durable) spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
+  if (fleet_ != nullptr) fleet_->End();
   return ended && durable;
 }
 

@@ -32,6 +32,7 @@
 #include "kernels/backend.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/engines.h"
+#include "server/fleet/fleet.h"
 #include "server/health/device_health.h"
 #include "server/http_endpoint.h"
 #include "server/model/loaded_model.h"
@@ -62,6 +63,12 @@ struct GdnServerOptions {
   std::string redis = {};
   std::string redis_password_file = {};
   std::string redis_prefix = "gdn:";
+  int32_t redis_wait_replicas = 0;
+  absl::Duration redis_wait_timeout = absl::Seconds(1);
+  bool share_sessions = false;                             // with other servers on the prefix
+  std::string node_name = {};                              // what they call this one; "": by its machine and process
+  absl::Duration node_lease = absl::Seconds(15);           // how long they leave its sessions alone when it has gone
+  absl::Duration drain_notice = absl::Seconds(3);          // how long it serves on when it drains
   std::string principals_file = {};                        // "": nobody is listed
   std::string principal_key_file = {};                     // "": a key that is kept with the states
   int64_t checkpoint_every_tokens = 0;                     // 0: not by tokens
@@ -123,6 +130,7 @@ class GdnServer {
   int port() const { return rpc_->port(); }
   const std::vector<std::string>& addresses() const { return rpc_->addresses(); }
   HttpEndpoint* http() { return http_.get(); }  // null where there is none
+  Fleet* fleet() { return fleet_.get(); }       // null where sessions are not shared
   RpcServer& rpc() { return *rpc_; }
   Security& security() { return *security_; }
   StateService& states() { return *states_; }
@@ -143,7 +151,11 @@ class GdnServer {
   absl::Status LoadModels();
   std::vector<StateDevice> StateDevices();
   absl::Status ListPrincipals(std::string key);
+  std::optional<SessionSpec> SpecOfServed(const std::string& model) const;
   absl::Status RecoverSessions();
+  absl::Status JoinFleet();
+  // Of Drain: sessions go to other servers while calls come.
+  void LeaveFleet(absl::Duration timeout);
   ScrubActivity Activity() const;
   absl::Status StartHttp();
   // What /metrics answers.
@@ -183,6 +195,7 @@ class GdnServer {
   std::map<std::string, std::string> principal_names_;  // of the listed ones' accounts, and of those with quotas
   RpcStats stats_;
   std::unique_ptr<ServiceContext> context_;
+  std::unique_ptr<Fleet> fleet_;  // where sessions are shared
   std::unique_ptr<RpcServer> rpc_;
   absl::Mutex http_mu_;  // of calls that look at http_
   std::unique_ptr<HttpEndpoint> http_;

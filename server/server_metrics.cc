@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "server/fleet/fleet.h"
 #include "server/observability/metric_page.h"
 
 namespace gdn {
@@ -140,6 +141,18 @@ void AddDevices(const ServiceContext& context, const std::vector<std::optional<i
   }
 }
 
+void AddFleet(const Fleet* fleet, MetricPage& page) {
+  if (fleet == nullptr) return;
+  const SessionArrivals& arrivals = fleet->arrivals();
+  page.Add(metric::kSessionsTakenOver, {"same"}, arrivals.taken_over() - arrivals.replayed());
+  page.Add(metric::kSessionsTakenOver, {"new"}, arrivals.replayed());
+  page.Add(metric::kSessionsHandedOver, {}, fleet->departures().handed_over());
+  page.Add(metric::kSessionsLost, {}, fleet->departures().lost());
+  page.Add(metric::kSessionsAwaited, {}, arrivals.waiting());
+  page.Add(metric::kNodeLeaseValid, {}, static_cast<int64_t>(fleet->lease().valid()));
+  page.Add(metric::kNodeLeaseLapses, {}, fleet->lease().lapses());
+}
+
 void AddMemory(const MetricSources& sources, MetricPage& page) {
   const ByteLedger& ledger = sources.context.ledger;
   for (const auto& [name, pool] : {std::pair("calls", BytePool::kCalls), std::pair("copies", BytePool::kCopies),
@@ -202,6 +215,7 @@ std::string ServerMetrics(const MetricSources& sources, const std::vector<std::o
   AddCalls(sources.context, page);
   AddEngines(sources.context.engines, page);
   AddSessions(sources.context, page);
+  AddFleet(sources.context.fleet, page);
   AddDisk(sources, page);
   AddMemory(sources, page);
   AddDevices(sources.context, device_free_bytes, page);

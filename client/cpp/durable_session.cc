@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& c
     session->initial_counts_[state.layer()] = state.token_count();
   }
   Backoff backoff = session->NewBackoff();
-  session->session_.set_affinity(request.affinity());
+  session->session_.set_affinity(request.affinity().empty() ? request.session_id() : request.affinity());
   GDN_ASSIGN_OR_RETURN(v1::Session made, session->Retried(backoff, [&](const CallOptions& call) {
     return client.CreateSession(request, call);
   }));
@@ -74,6 +74,8 @@ absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& c
 absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Attach(Client& client, const std::string& name,
                                                                        DurableSessionOptions options) {
   std::unique_ptr<DurableSession> session(new DurableSession(client, options));
+  // What the server takes for one that has none; of another, the first call may be another server's to answer.
+  session->session_.set_affinity(name.substr(name.find('/') + 1));
   Backoff backoff = session->NewBackoff();
   GDN_ASSIGN_OR_RETURN(v1::Session found, session->Retried(backoff, [&](const CallOptions& call) {
     return client.GetSession(name, call);
@@ -111,10 +113,10 @@ auto DurableSession::Recovered(Backoff& backoff, const Call& call) -> decltype(c
 }
 
 absl::Status DurableSession::Adopt(v1::Session session, Backoff& backoff) {
+  session_ = std::move(session);  // behind a router, the server that has it is to answer
   GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info,
                        Retried(backoff, [this](const CallOptions& call) { return client_.GetServerInfo(call); }));
   numerics_id_ = info.numerics_id();
-  session_ = std::move(session);
   epoch_ = session_.epoch();
   for (const v1::LayerState& layer : session_.layers()) {
     if (layer.draft_length() > 0) {

@@ -140,6 +140,42 @@ inline constexpr MetricInfo kCheckpointAge = {
     "Of the sessions that have moved since they were last made durable, the longest time since then: what a crash now "
     "would lose. 0 where none has; absent without a durable tier."};
 
+// Group: Shared sessions
+inline constexpr MetricInfo kSessionsTakenOver = {
+    "gdn_sessions_taken_over_total",
+    MetricType::kCounter,
+    "sessions",
+    {"epoch"},
+    "Sessions that came from other servers (--share-sessions): in the same epoch where they were given up in order, or "
+    "had rested; in a new one where their server had gone, so that clients replay. Absent without it, as all of the "
+    "group."};
+inline constexpr MetricInfo kSessionsHandedOver = {"gdn_sessions_handed_over_total",
+                                                   MetricType::kCounter,
+                                                   "sessions",
+                                                   {},
+                                                   "Sessions that went to other servers, in order."};
+inline constexpr MetricInfo kSessionsLost = {"gdn_sessions_lost_total",
+                                             MetricType::kCounter,
+                                             "sessions",
+                                             {},
+                                             "Sessions that others had taken when this server's lease was good again."};
+inline constexpr MetricInfo kSessionsAwaited = {"gdn_sessions_awaited",
+                                                MetricType::kGauge,
+                                                "sessions",
+                                                {},
+                                                "Sessions that calls wait for until another server hands them over."};
+inline constexpr MetricInfo kNodeLeaseValid = {
+    "gdn_node_lease_valid",
+    MetricType::kGauge,
+    "leases",
+    {},
+    "1 while this server may rely on its sessions being its own; 0 while it refuses them (NODE_LEASE_LAPSED)."};
+inline constexpr MetricInfo kNodeLeaseLapses = {"gdn_node_lease_lapses_total",
+                                                MetricType::kCounter,
+                                                "leases",
+                                                {},
+                                                "How often the lease had run out when it was renewed."};
+
 // Group: The disk
 inline constexpr MetricInfo kDiskUsedRatio = {
     "gdn_disk_used_ratio",
@@ -272,6 +308,12 @@ inline constexpr std::array kAll = {&kRpcDuration,
                                     &kCheckpoints,
                                     &kCheckpointFailures,
                                     &kCheckpointAge,
+                                    &kSessionsTakenOver,
+                                    &kSessionsHandedOver,
+                                    &kSessionsLost,
+                                    &kSessionsAwaited,
+                                    &kNodeLeaseValid,
+                                    &kNodeLeaseLapses,
                                     &kDiskUsedRatio,
                                     &kDiskWatermarkProblems,
                                     &kScrubVerifiedStates,

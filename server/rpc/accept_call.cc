@@ -141,7 +141,20 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
     Finish(Refusal());
   }
 
+  // As StepCall::CheckStillOurs.
+  void CheckStillOurs() {
+    if (!context.environment.shares_sessions()) return;
+    const absl::Status ours = context.environment.CheckOurs();
+    for (Row& row : rows) {
+      if (row.status.ok() && row.session != nullptr) row.status = ours.ok() ? row.session->CheckAlive() : ours;
+    }
+  }
+
   void Finish(absl::Status status) {
+    if (status.ok()) {
+      CheckStillOurs();
+      status = Refusal();
+    }
     if (status.ok()) {
       for (size_t i = 0; i < rows.size(); ++i) {
         v1::SessionTokenCounts* counts = response->add_counts();

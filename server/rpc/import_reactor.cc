@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/bring_sessions.h"
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
@@ -97,6 +98,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   };
 
   void End(const absl::Status& status) {
+    if (!status.ok() && !init_.id.empty()) GiveBackName(context_, init_.principal, init_.id);
     meter_.End(status);
     Finish(ToGrpcStatus(status));
   }
@@ -197,6 +199,22 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return DamagedFile(StrCat("the state file ended after ", bytes.size(), " of ", file_->total_bytes(), " bytes"));
     }
     if (!state_.has_value()) return ParseStateFile(bytes).status();  // which says what is wrong with its header
+    if (context_.fleet == nullptr) return Make(caller_);
+    init_.id = IdToMake(context_, init_.id);
+    BringSessions(context_, caller_, {{.principal = init_.principal, .id = init_.id, .make = true}},
+                  [this](const Caller& brought) {
+                    context_.io.Post(
+                        [this, brought] {
+                          if (absl::Status status = Make(brought); !status.ok()) End(status);
+                        },
+                        brought.account->turn());
+                  });
+    return absl::OkStatus();
+  }
+
+  absl::Status Make(const Caller& brought) {
+    if (brought.not_here != nullptr) return brought.not_here->begin()->second;
+    const std::string_view bytes = file_->bytes();
     GDN_ASSIGN_OR_RETURN(const StateFile file, state_->Finish(bytes));
     init_.epoch = file.header.epoch;
     Hasher request;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/fleet/fleet.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
 #include "server/validation/tensor.h"
@@ -60,6 +61,17 @@ void FillDevices(const ServiceContext& context, v1::GetServerInfoResponse* respo
   }
 }
 
+void FillFleet(const Fleet& fleet, v1::FleetInfo* out) {
+  out->set_node(fleet.name());
+  out->set_lease_ms(absl::ToInt64Milliseconds(fleet.lease().lease()));
+  out->set_lease_valid(fleet.lease().valid());
+  out->set_lease_lapses(fleet.lease().lapses());
+  out->set_sessions_taken_over(fleet.arrivals().taken_over());
+  out->set_sessions_in_new_epoch(fleet.arrivals().replayed());
+  out->set_sessions_handed_over(fleet.departures().handed_over());
+  out->set_sessions_lost(fleet.departures().lost());
+}
+
 }  // namespace
 
 absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
@@ -109,6 +121,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
     quota->set_used(use.used);
   }
   if (context.drain.progress().begun()) FillDrain(context, response->mutable_drain());
+  if (context.fleet != nullptr) FillFleet(*context.fleet, response->mutable_fleet());
   return absl::OkStatus();
 }
 

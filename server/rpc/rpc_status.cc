@@ -27,9 +27,10 @@ std::optional<int64_t> RetryDelayNanos(const std::string& name, const absl::Stat
     return millis * kNanosPerMilli;
   }
 
-  constexpr std::array kReasons = {reason::kBytesExhausted,  reason::kStateBudgetExhausted,
-                                   reason::kQueueFull,       reason::kServerDraining,
-                                   reason::kTierUnavailable, reason::kSharedMemoryExhausted};
+  constexpr std::array kReasons = {
+      reason::kBytesExhausted,   reason::kStateBudgetExhausted, reason::kQueueFull,
+      reason::kServerDraining,   reason::kTierUnavailable,      reason::kSharedMemoryExhausted,
+      reason::kSessionElsewhere, reason::kSessionMoved,         reason::kNodeLeaseLapsed};
   if (std::find(kReasons.begin(), kReasons.end(), name) == kReasons.end()) return std::nullopt;
   return kRetryDelayNanos;
 }

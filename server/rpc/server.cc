@@ -16,6 +16,7 @@
 #include "base/stop_signal.h"
 #include "base/string_cat.h"
 #include "gdn/v1/service.grpc.pb.h"
+#include "server/rpc/bring_sessions.h"
 #include "server/rpc/call_charge.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/reactors.h"
@@ -230,15 +231,22 @@ class GdnService final : public GdnServiceMethods {
       reactor->Finish(ToGrpcStatus(charge.status()));
       return reactor;
     }
-    method(
-        context_, caller, *request, response,
-        [this, meter, reactor, caller, name = NamedIn(*request), owner = OwnerIn(*request), event = AuditedAs(*request),
-         open = std::move(open), held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
-          held->Release();
-          if (status.ok() && !event.empty()) Audit(context_, caller, event, name, owner);
-          meter.End(status);
-          reactor->Finish(ToGrpcStatus(status));
-        });
+    CallDone done = [this, meter, reactor, caller, name = NamedIn(*request), owner = OwnerIn(*request),
+                     event = AuditedAs(*request), open = std::move(open),
+                     held = std::make_shared<ByteCharge>(*std::move(charge))](const absl::Status& status) {
+      held->Release();
+      if (status.ok() && !event.empty()) Audit(context_, caller, event, name, owner);
+      meter.End(status);
+      reactor->Finish(ToGrpcStatus(status));
+    };
+    if (context_.fleet == nullptr) {
+      method(context_, caller, *request, response, std::move(done));
+      return reactor;
+    }
+    BringSessions(context_, caller, WantedIn(context_, caller, *request),
+                  [this, method, request, response, done = std::move(done)](const Caller& brought) {
+                    method(context_, brought, *request, response, done);
+                  });
     return reactor;
   }
   template <typename Request, typename Response>
@@ -247,12 +255,20 @@ class GdnService final : public GdnServiceMethods {
     const RpcMeter meter(context_.stats, rpc);
     Unary* reactor = call->DefaultReactor();
     const Caller caller = CallerOf(*call, context_);
-    const absl::Status status = caller.allowed.ok() ? method(context_, caller, *request, response) : caller.allowed;
-    if (const std::string_view event = AuditedAs(*request); status.ok() && !event.empty()) {
-      Audit(context_, caller, event, NamedIn(*request));
+    const auto answer = [this, meter, reactor, request, response, method](const Caller& brought) {
+      const absl::Status status =
+          brought.allowed.ok() ? method(context_, brought, *request, response) : brought.allowed;
+      if (const std::string_view event = AuditedAs(*request); status.ok() && !event.empty()) {
+        Audit(context_, brought, event, NamedIn(*request));
+      }
+      meter.End(status);
+      reactor->Finish(ToGrpcStatus(status));
+    };
+    if (context_.fleet == nullptr) {
+      answer(caller);
+    } else {
+      BringSessions(context_, caller, WantedIn(context_, caller, *request), answer);
     }
-    meter.End(status);
-    reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
 

@@ -33,6 +33,8 @@
 
 namespace gdn {
 
+class Fleet;
+
 struct ServiceContext {
   ByteLedger& ledger;
   const ModelCatalog& models;
@@ -43,6 +45,7 @@ struct ServiceContext {
   Residency& residency;
   Checkpointer& checkpointer;
   SessionEnvironment& environment;
+  Fleet* fleet = nullptr;  // where sessions are shared with other servers
   Engines& engines;
   SharedRegions& shared_regions;
   const Principals& principals;

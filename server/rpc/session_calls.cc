@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
 
@@ -216,18 +217,25 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
 absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& context, const Caller& caller,
                                                      std::string_view name) {
   GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(name));
+  if (caller.not_here != nullptr) {
+    const auto it = caller.not_here->find(std::string(id));
+    if (it != caller.not_here->end()) return it->second;
+  }
   return context.sessions.Find(caller.principal, id);
 }
 
-void CreateSession(const ServiceContext& context, const Caller& caller, const v1::CreateSessionRequest& request,
-                   v1::CreateSessionResponse* response, CallDone done) {
+namespace {
+
+// `id`: the request's, or one that was drawn for it.
+void CreateNamed(const ServiceContext& context, const Caller& caller, const std::string& id,
+                 const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response, CallDone done) {
   const auto begin = [&]() -> absl::StatusOr<std::pair<SessionCreation, SessionImagePtr>> {
     GDN_RETURN_IF_ERROR(CheckMessageSize(static_cast<int64_t>(request.ByteSizeLong()), context.limits));
     GDN_RETURN_IF_ERROR(CheckSessionId(request.session_id()));
     GDN_RETURN_IF_ERROR(CheckAffinity(request.affinity()));
     GDN_ASSIGN_OR_RETURN(const SessionSpec spec, SpecOf(context, request));
     SessionInit init{.principal = caller.principal,
-                     .id = request.session_id(),
+                     .id = id,
                      .spec = spec,
                      .affinity = request.affinity(),
                      .account = caller.account,
@@ -249,6 +257,25 @@ void CreateSession(const ServiceContext& context, const Caller& caller, const v1
     return done(absl::OkStatus());
   }
   FinishCreation(context, std::move(creation), std::move(image), caller, response->mutable_session(), std::move(done));
+}
+
+}  // namespace
+
+void CreateSession(const ServiceContext& context, const Caller& caller, const v1::CreateSessionRequest& request,
+                   v1::CreateSessionResponse* response, CallDone done) {
+  if (context.fleet == nullptr) {
+    return CreateNamed(context, caller, request.session_id(), request, response, std::move(done));
+  }
+  const std::string id = IdToMake(context, request.session_id());
+  const auto make = [&context, &request, response, id, done = std::move(done)](const Caller& brought) {
+    if (brought.not_here != nullptr) return done(brought.not_here->begin()->second);
+    CreateNamed(context, brought, id, request, response,
+                [&context, principal = brought.principal, id, done](absl::Status status) {
+                  if (!status.ok()) GiveBackName(context, principal, id);
+                  done(std::move(status));
+                });
+  };
+  BringSessions(context, caller, {{.principal = caller.principal, .id = id, .make = true}}, make);
 }
 
 absl::Status GetSession(const ServiceContext& context, const Caller& caller, const v1::GetSessionRequest& request,
@@ -296,6 +323,7 @@ void DeleteSession(const ServiceContext& context, const Caller& caller, const v1
   if (!principal.ok()) return done(principal.status());
   const absl::StatusOr<std::string_view> id = ParseSessionName(request.name());
   if (!id.ok()) return done(id.status());
+  if (caller.not_here != nullptr) return done(caller.not_here->begin()->second);
   const std::string owned(*id);
   context.sessions.Delete(*principal, owned,
                           [id = owned, trace = caller.trace, done = std::move(done)](absl::Status status) {

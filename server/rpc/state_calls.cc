@@ -86,8 +86,8 @@ absl::Status PrefetchSessions(const ServiceContext& context, const Caller& calle
                               const v1::PrefetchSessionsRequest& request, v1::PrefetchSessionsResponse* response) {
   GDN_RETURN_IF_ERROR(CheckBatchSize(request.names_size(), context.limits));
   for (const std::string& name : request.names()) {
-    GDN_ASSIGN_OR_RETURN(const std::string_view id, ParseSessionName(name));
-    const auto session = context.sessions.Find(caller.principal, id);
+    GDN_RETURN_IF_ERROR(ParseSessionName(name).status());
+    const auto session = FindSession(context, caller, name);
     if (!session.ok()) continue;
     if (context.residency.Prefetch(*session)) {
       response->set_started(response->started() + 1);

@@ -14,6 +14,7 @@
 #include "base/steady_clock.h"
 #include "base/string_cat.h"
 #include "gdn/v1/state.pb.h"
+#include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/raw_message.h"
 #include "server/rpc/reactors.h"
@@ -143,7 +144,14 @@ class ExportReactor final : public FileReactor {
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
     name_ = request.name();
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
-    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, caller_, request.name()));
+    BringSessions(context_, caller_, WantedIn(context_, caller_, request), [this](const Caller& brought) {
+      if (absl::Status status = Export(brought); !status.ok()) End(status);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Export(const Caller& brought) {
+    GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, brought, name_));
     GDN_ASSIGN_OR_RETURN(charge_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account,
                                                             FileBytes(context_, *session, options_)));
     const auto encode = [this](absl::StatusOr<CapturedState> captured) {
@@ -231,8 +239,7 @@ class WatchReactor final : public FileReactor {
  public:
   WatchReactor(const ServiceContext& context, grpc::CallbackServerContext* call, const grpc::ByteBuffer* message)
       : FileReactor(context, RpcMethod::kWatchState), context_(context), call_(call) {
-    const absl::Status status = Begin(*message);
-    status.ok() ? WaitForMemory() : End(status);
+    if (absl::Status status = Begin(*message); !status.ok()) End(status);
   }
 
  private:
@@ -241,8 +248,14 @@ class WatchReactor final : public FileReactor {
     GDN_RETURN_IF_ERROR(caller_.allowed);
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
-    GDN_ASSIGN_OR_RETURN(session_, FindSession(context_, caller_, request.name()));
-    Audit(context_, caller_, "state_watched", request.name());
+    BringSessions(context_, caller_, WantedIn(context_, caller_, request),
+                  [this, name = request.name()](const Caller& brought) {
+                    auto session = FindSession(context_, brought, name);
+                    if (!session.ok()) return End(session.status());
+                    session_ = *std::move(session);
+                    Audit(context_, caller_, "state_watched", name);
+                    WaitForMemory();
+                  });
     return absl::OkStatus();
   }
 

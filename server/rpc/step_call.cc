@@ -21,6 +21,19 @@ absl::Status StepCall::RowError(size_t index, const absl::Status& status) const 
   return WithMetadata(prefill_ ? status : WithPrefix(status, StrCat("row ", index, " (", name, ")")), "session", name);
 }
 
+void StepCall::Begun(const absl::Status& status) {
+  if (!status.ok()) error_ = status;  // nobody else has the call then
+  Release();
+}
+
+void StepCall::WhenHere(const Caller& caller, std::vector<WantedSession> wanted,
+                        std::function<absl::Status(const Caller&)> go_on) {
+  if (context_.fleet == nullptr) return Begun(go_on(caller));
+  BringSessions(
+      context_, caller, std::move(wanted),
+      [self = shared_from_this(), go_on = std::move(go_on)](const Caller& brought) { self->Begun(go_on(brought)); });
+}
+
 absl::Status StepCall::FindRows(const Caller& caller) {
   if (trace_ != nullptr) {
     trace_->session = std::string(rows_.front().name);
@@ -177,6 +190,16 @@ void StepCall::Pinned(Residency::PinResults pins) {
   Release();
 }
 
+void StepCall::CheckStillOurs() {
+  if (!context_.environment.shares_sessions()) return;
+  // In this order: sessions that were lost are marked before any is relied on again.
+  const absl::Status ours = context_.environment.CheckOurs();
+  for (Row& row : rows_) {
+    if (!row.status.ok() || row.session == nullptr) continue;
+    row.status = ours.ok() ? row.session->CheckAlive() : ours;
+  }
+}
+
 absl::Status StepCall::FirstError() const {
   if (!error_.ok()) return error_;
   if (partial_ok_) return absl::OkStatus();
@@ -188,6 +211,7 @@ absl::Status StepCall::FirstError() const {
 
 void StepCall::Release() {
   if (waiting_.fetch_sub(1) != 1) return;
+  CheckStillOurs();
   const absl::Status status = FirstError();
   GiveTokensBack();
   if (status.ok()) finish_(*this);
@@ -208,22 +232,28 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
     response->set_durable_token_count(self.DurableTokenCount(self.rows_.front()));
     response->set_compute_time_us(self.compute_time_us_.load());
   };
-  absl::Status status = [&]() -> absl::Status {
+  const absl::Status form = [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckMessageSize(data.in.message_bytes, context.limits));
-    GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
-    StepCall::Row& row = call->rows_.emplace_back();
+    return CheckInputKind(request).status();
+  }();
+  if (!form.ok()) {
+    call->Begun(form);
+    return call;
+  }
+  StepCall* const self = call.get();  // alive in `go_on`
+  const auto go_on = [&context, &request, response, &in = data.in, self](const Caller& brought) -> absl::Status {
+    StepCall::Row& row = self->rows_.emplace_back();
     row.name = request.session();
     if (request.has_expected_token_count()) row.expected_token_count = request.expected_token_count();
     if (request.has_session_epoch()) row.epoch = request.session_epoch();
-    GDN_RETURN_IF_ERROR(call->FindRows(caller));
+    GDN_RETURN_IF_ERROR(self->FindRows(brought));
     GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
-    GDN_ASSIGN_OR_RETURN(call->input_,
-                         CheckPrefillInput(request, data.in.bytes(), row.session->spec().dims, context.limits));
-    GDN_RETURN_IF_ERROR(call->LoadShared(caller));
-    return call->Run(caller, response->mutable_output());
-  }();
-  if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
-  call->Release();
+    GDN_ASSIGN_OR_RETURN(self->input_,
+                         CheckPrefillInput(request, in.bytes(), row.session->spec().dims, context.limits));
+    GDN_RETURN_IF_ERROR(self->LoadShared(brought));
+    return self->Run(brought, response->mutable_output());
+  };
+  call->WhenHere(caller, WantedIn(context, caller, request), go_on);
   return call;
 }
 
@@ -243,27 +273,33 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     }
     response->set_compute_time_us(self.compute_time_us_.load());
   };
-  absl::Status status = [&]() -> absl::Status {
+  const absl::Status form = [&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(CheckMessageSize(data.in.message_bytes, context.limits));
     GDN_RETURN_IF_ERROR(CheckInputKind(request).status());
-    GDN_RETURN_IF_ERROR(CheckBatchSize(request.sessions_size(), context.limits));
-    call->rows_.reserve(static_cast<size_t>(request.sessions_size()));
-    for (const std::string& name : request.sessions()) call->rows_.emplace_back().name = name;
-    GDN_RETURN_IF_ERROR(call->FindRows(caller));
-    if (call->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
-    GDN_RETURN_IF_ERROR(call->CheckSameSpec());
-    GDN_ASSIGN_OR_RETURN(call->input_, CheckDecodeInput(request, data.in.bytes(), call->Spec()->dims, context.limits));
-    GDN_RETURN_IF_ERROR(call->LoadShared(caller));
+    return CheckBatchSize(request.sessions_size(), context.limits);
+  }();
+  if (!form.ok()) {
+    call->Begun(form);
+    return call;
+  }
+  StepCall* const self = call.get();  // alive in `go_on`
+  const auto go_on = [&context, &request, response, &in = data.in, self](const Caller& brought) -> absl::Status {
+    self->rows_.reserve(static_cast<size_t>(request.sessions_size()));
+    for (const std::string& name : request.sessions()) self->rows_.emplace_back().name = name;
+    GDN_RETURN_IF_ERROR(self->FindRows(brought));
+    if (self->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
+    GDN_RETURN_IF_ERROR(self->CheckSameSpec());
+    GDN_ASSIGN_OR_RETURN(self->input_, CheckDecodeInput(request, in.bytes(), self->Spec()->dims, context.limits));
+    GDN_RETURN_IF_ERROR(self->LoadShared(brought));
     for (int i = 0; i < request.expected_token_counts_size(); ++i) {
-      call->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);
+      self->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);
     }
     for (int i = 0; i < request.session_epochs_size(); ++i) {
-      call->rows_[static_cast<size_t>(i)].epoch = request.session_epochs(i);
+      self->rows_[static_cast<size_t>(i)].epoch = request.session_epochs(i);
     }
-    return call->Run(caller, response->mutable_output());
-  }();
-  if (!status.ok()) call->error_ = std::move(status);  // nobody else has the call then
-  call->Release();
+    return self->Run(brought, response->mutable_output());
+  };
+  call->WhenHere(caller, WantedIn(context, caller, request), go_on);
   return call;
 }
 

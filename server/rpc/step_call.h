@@ -28,6 +28,7 @@
 #include "gdn/v1/step.pb.h"
 #include "server/admission/byte_ledger.h"
 #include "server/batcher/step_job.h"
+#include "server/rpc/bring_sessions.h"
 #include "server/rpc/caller.h"
 #include "server/rpc/service_context.h"
 #include "server/rpc/shared_tensors.h"
@@ -69,6 +70,10 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   StepCall(const ServiceContext& context, StepData data, CallTrace* trace, Done done)
       : context_(context), data_(data), trace_(trace), done_(std::move(done)) {}
 
+  // `go_on`, once the sessions are here that other servers have (bring_sessions.h); its error is the call's.
+  void WhenHere(const Caller& caller, std::vector<WantedSession> wanted,
+                std::function<absl::Status(const Caller&)> go_on);
+  void Begun(const absl::Status& status);
   absl::Status FindRows(const Caller& caller);
   const SessionSpec* Spec() const;  // of the first row that was found
   absl::Status CheckSameSpec() const;
@@ -100,6 +105,8 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   absl::Status Submit(const std::vector<Part>& parts);
   void PartDone(size_t index);
   void NoteComputeTime(int64_t us);
+  // Rows whose session may be another server's by now count as not done, whatever their step did here.
+  void CheckStillOurs();
   absl::Status FirstError() const;
   // `status` with the row's session named.
   absl::Status RowError(size_t index, const absl::Status& status) const;

@@ -8,6 +8,8 @@
 #include <spdlog/spdlog.h>
 
 #include "base/count_limits.h"
+#include "base/error.h"
+#include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "server/session/session_errors.h"
@@ -15,13 +17,24 @@
 namespace gdn {
 namespace {
 
+// Epochs of one start, which RestoreCheckpoint counts through.
+constexpr int kEpochBits = 12;
+// A start's own bits of its epochs, drawn: a store that was set back gives a count again, and an epoch that clients
+// know must not come again with other states.
+constexpr int kDrawnBits = 16;
+
 // The spec that the stored session fits, or why there is none.
 absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfModelFn& spec_of) {
   const SessionHeader& header = stored.header;
   SessionSpec spec{.model = "", .dims = header.dims, .layers = header.layers, .fingerprint = "", .family = ""};
   if (!header.model.empty()) {
     std::optional<SessionSpec> served = spec_of(header.model);
-    if (!served.has_value()) return absl::NotFoundError(StrCat("models/", header.model, " is not served"));
+    if (!served.has_value()) {
+      return MakeError(
+          absl::StatusCode::kFailedPrecondition, reason::kStateMismatch,
+          StrCat("models/", header.model, ", which sessions/", stored.key.id, " is of, is not served here"),
+          {{"field", "model"}, {"found", header.model}, {"expected", "a model of this server"}});
+    }
     spec = *std::move(served);
   }
   std::vector<int32_t> layers;
@@ -60,6 +73,45 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
   return infos;
 }
 
+absl::StatusOr<int64_t> FirstEpoch(int64_t starts) {
+  constexpr int64_t kMostStarts = kMaxEpoch >> (kEpochBits + kDrawnBits);
+  if (starts >= kMostStarts) {
+    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                     StrCat("this is start ", starts, " of the durable tiers, more than the ", kMostStarts,
+                            " there can be; their count of starts is damaged"));
+  }
+  const int64_t drawn = std::stol(RandomId().substr(0, kDrawnBits / 4), nullptr, /*base=*/16);
+  return (starts << kDrawnBits | drawn) << kEpochBits;
+}
+
+absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions, const SpecOfModelFn& spec_of,
+                          std::optional<int64_t> first_epoch, absl::FunctionRef<void()> tell_tiers) {
+  GDN_ASSIGN_OR_RETURN(SessionSpec spec, SpecOf(stored, spec_of));
+  GDN_ASSIGN_OR_RETURN(const int64_t epoch, EpochOf(stored, first_epoch));
+  std::vector<LayerInfo> layers = LayersOf(stored, spec);
+  const SessionHeader& header = stored.header;
+  const SessionLease adopted =
+      sessions.Adopt({.principal = stored.key.principal,
+                      .id = stored.key.id,
+                      .spec = std::move(spec),
+                      .affinity = header.affinity,
+                      .request = header.request,
+                      .idle_ttl = header.idle_ttl,
+                      .max_lifetime = header.max_lifetime,
+                      .epoch = epoch,
+                      .changes = std::max<int64_t>(header.changes, 1),
+                      .create_time = header.create_time,
+                      .age = SteadyNow() - header.born},
+                     std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
+  if (!adopted.valid()) {
+    return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy,
+                     StrCat("sessions/", stored.key.id, ": another of its name was made meanwhile"),
+                     {{"session", StrCat("sessions/", stored.key.id)}});
+  }
+  tell_tiers();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
                                           SessionManager& sessions, LegacyPrincipals& legacy,
                                           const SpecOfModelFn& spec_of, std::optional<int64_t> first_epoch) {
@@ -88,35 +140,13 @@ absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<St
       if (key.principal == session.principal && key.id == session.id) adopt(key, copies);
       continue;
     }
-    const auto& [stored, tier] = copies.front();
-    absl::StatusOr<SessionSpec> spec = SpecOf(stored, spec_of);
-    const absl::StatusOr<int64_t> epoch = spec.ok() ? EpochOf(stored, first_epoch) : spec.status();
-    if (!epoch.ok()) {
+    const absl::Status adopted = AdoptSession(copies.front().first, sessions, spec_of, first_epoch,
+                                              [&adopt, &name = key, &all = copies] { adopt(name, all); });
+    if (!adopted.ok()) {
       ++recovered.passed_over;
-      spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(epoch.status().message()));
+      spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(adopted.message()));
       continue;
     }
-    std::vector<LayerInfo> layers = LayersOf(stored, *spec);
-    const SessionHeader& header = stored.header;
-    const SessionLease adopted =
-        sessions.Adopt({.principal = key.principal,
-                        .id = key.id,
-                        .spec = *std::move(spec),
-                        .affinity = header.affinity,
-                        .request = header.request,
-                        .idle_ttl = header.idle_ttl,
-                        .max_lifetime = header.max_lifetime,
-                        .epoch = *epoch,
-                        .changes = std::max<int64_t>(header.changes, 1),
-                        .create_time = header.create_time,
-                        .age = SteadyNow() - header.born},
-                       std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
-    if (!adopted.valid()) {
-      ++recovered.passed_over;
-      spdlog::warn("the stored session id={} stays where it is: another of its name was made meanwhile", key.id);
-      continue;
-    }
-    adopt(key, copies);
     session = key;
     ++recovered.sessions;
   }

@@ -9,9 +9,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "base/steady_clock.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/session_holders.h"
@@ -33,6 +36,13 @@ class SessionEnvironment {
   // Of ages and of what is due; no session's life depends on the wall's clock.
   const SteadyClock& clock() const { return clock_; }
 
+  // Where servers share sessions: until when this one's are certainly its own. Never over without it.
+  void SetOursUntil(SteadyTime time) { ours_until_.store(time.ToNanos(), std::memory_order_release); }
+  // Whether another server may have any of them some day.
+  bool shares_sessions() const { return ours_until_.load(std::memory_order_relaxed) != kForEver; }
+  // OK; UNAVAILABLE (NODE_LEASE_LAPSED).
+  absl::Status CheckOurs() const;
+
   BaseVersion NextBaseVersion() { return next_base_version_.fetch_add(1, std::memory_order_relaxed); }
   ByteLedger& ledger() { return ledger_; }
   SessionHolders& holders() { return holders_; }
@@ -44,6 +54,8 @@ class SessionEnvironment {
   SessionHolders holders_;
   StoredReplies replies_;
   std::atomic<BaseVersion> next_base_version_{1};
+  static constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> ours_until_{kForEver};
 };
 
 }  // namespace gdn

@@ -33,6 +33,32 @@ absl::Status SessionMaybeIn(const std::string& tier, const std::string& id) {
                    {{"tier", tier}, {"session", NameOf(id)}});
 }
 
+absl::Status SessionEnvironment::CheckOurs() const {
+  const int64_t until = ours_until_.load(std::memory_order_acquire);
+  if (until == kForEver || clock_.Now().ToNanos() < until) return absl::OkStatus();
+  return NodeLeaseLapsed();
+}
+
+absl::Status NodeLeaseLapsed() {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kNodeLeaseLapsed,
+                   "this server could not confirm in time, at the Redis that it shares with others, that its sessions "
+                   "are still its own (--node-lease), so it takes no calls of them; send it again with the same "
+                   "request_id, which another server may answer");
+}
+
+absl::Status SessionMoved(const std::string& id) {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kSessionMoved,
+                   StrCat(NameOf(id), " has gone to another server, with all that was answered; send it again"),
+                   {{"session", NameOf(id)}});
+}
+
+absl::Status SessionElsewhere(const std::string& id, const std::string& node) {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kSessionElsewhere,
+                   StrCat("the server '", node, "' has ", NameOf(id),
+                          " and has not handed it over in time; send it again, or look why it does not"),
+                   {{"session", NameOf(id)}, {"node", node}});
+}
+
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers) {
   const std::string expected = absl::StrJoin(layers, ",");
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kLayerNotGdn,

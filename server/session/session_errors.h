@@ -40,6 +40,11 @@ absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 // expected) where it is not.
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec);
 
+// Of servers that share sessions.
+absl::Status NodeLeaseLapsed();
+absl::Status SessionMoved(const std::string& id);
+absl::Status SessionElsewhere(const std::string& id, const std::string& node);
+
 // FAILED_PRECONDITION (NO_DURABLE_TIER).
 absl::Status NoDurableTier();
 

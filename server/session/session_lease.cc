@@ -177,10 +177,12 @@ std::shared_ptr<Session> SessionLease::Fork(SessionInit init, std::vector<SlotCl
   return child;
 }
 
-void SessionLease::MarkDeleted() {
+void SessionLease::MarkEnded(const absl::Status& why) {
   Unload();
   absl::MutexLock lock(&session_->mu_);
-  session_->ended_ = SessionNotFound(session_->id());
+  session_->ended_ = why;
 }
+
+void SessionLease::MarkDeleted() { MarkEnded(SessionNotFound(session_->id())); }
 
 }  // namespace gdn

@@ -61,8 +61,9 @@ class SessionLease {
   // from the second child on.
   std::shared_ptr<Session> Fork(SessionInit init, std::vector<SlotClaim> claims, std::vector<SlotClaim> own);
 
-  // No step is admitted any more; slots are given up.
-  void MarkDeleted();
+  // No step is admitted any more, those that wait hear why; slots are given up.
+  void MarkEnded(const absl::Status& why);
+  void MarkDeleted();  // the same, with SESSION_NOT_FOUND
 
  private:
   friend class Session;

@@ -115,6 +115,7 @@ void SessionManager::SetUnknownIn(std::string_view tier) {
 }
 
 absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(std::string_view principal, std::string_view id) const {
+  GDN_RETURN_IF_ERROR(environment_.CheckOurs());
   absl::StatusOr<std::shared_ptr<Session>> session = FindKnown(principal, id);
   if (session.ok() || legacy_ == nullptr) return session;
   const absl::Status moved = legacy_->MoveOver(principal, id);
@@ -131,6 +132,17 @@ absl::StatusOr<std::shared_ptr<Session>> SessionManager::FindKnown(std::string_v
   if (it == sessions_.end() || it->second.phase != Phase::kPublished) return SessionNotFound(std::string(id));
   it->second.session->Touch();
   return it->second.session;
+}
+
+bool SessionManager::Knows(std::string_view principal, std::string_view id) const {
+  absl::MutexLock lock(&mu_);
+  return sessions_.contains(KeyLess::View(principal, id));
+}
+
+std::shared_ptr<Session> SessionManager::Peek(const StateKey& key) const {
+  absl::MutexLock lock(&mu_);
+  const auto it = sessions_.find(KeyLess::View(key.principal, key.id));
+  return it == sessions_.end() || it->second.phase != Phase::kPublished ? nullptr : it->second.session;
 }
 
 std::vector<std::shared_ptr<Session>> SessionManager::List(const std::string& principal, const std::string& after,
@@ -184,6 +196,7 @@ bool SessionManager::BeginEnd(const Key& key, const std::shared_ptr<Session>& se
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(key);
   if (it == sessions_.end() || it->second.session != session || it->second.phase != Phase::kPublished) return false;
+  if (it->second.leaves) return false;
   it->second.phase = Phase::kEnding;
   return true;
 }
@@ -222,8 +235,44 @@ void SessionManager::Delete(const std::string& principal, const std::string& id,
   auto session = Find(principal, id);
   if (!session.ok()) return done(session.status());
   if ((*session)->gate().pins() > 0) return done(Busy(id, "has a step in flight, which ends first"));
-  if (!BeginEnd(Key(principal, id), *session)) return done(SessionNotFound(id));
+  if (!BeginEnd(Key(principal, id), *session)) {
+    return done(Peek((*session)->key()) == *session ? Busy(id, "leaves for another server") : SessionNotFound(id));
+  }
   End(*session, /*even_unnoted=*/false, std::move(done));
+}
+
+void SessionManager::Leave(const std::shared_ptr<Session>& session, std::function<absl::Status(SessionLease&)> move,
+                           std::function<void(absl::Status)> done) {
+  const Key key(session->principal(), session->id());
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = sessions_.find(key);
+    if (it == sessions_.end() || it->second.session != session || it->second.phase != Phase::kPublished ||
+        std::exchange(it->second.leaves, true)) {
+      done(Busy(session->id(), "ends, or leaves for another server"));
+      return;
+    }
+  }
+  session->Lock([this, key, move = std::move(move), done = std::move(done)](SessionLease lease) {
+    auto shared = std::make_shared<SessionLease>(std::move(lease));
+    places_.io.Post(
+        [this, key, move, done, shared] {
+          const std::shared_ptr<Session> leaving = shared->session();
+          absl::Status moved = move(*shared);
+          if (moved.ok()) {
+            places_.tiers.Forget(leaving->key());
+            shared->MarkEnded(SessionMoved(leaving->id()));
+            places_.room.Forget(*leaving);
+            Remove(key);
+          } else {
+            absl::MutexLock lock(&mu_);
+            sessions_.at(key).leaves = false;
+          }
+          shared->Release();
+          done(std::move(moved));
+        },
+        shared->session()->account()->turn());
+  });
 }
 
 void SessionManager::DeleteExpired(SteadyTime now) {

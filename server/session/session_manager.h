@@ -93,8 +93,14 @@ class SessionManager {
   // (TIER_UNAVAILABLE) for what it does not know. "": all are known.
   void SetUnknownIn(std::string_view tier);
 
-  // NOT_FOUND (SESSION_NOT_FOUND); errors of LegacyPrincipals::MoveOver, which may block.
+  // NOT_FOUND (SESSION_NOT_FOUND); UNAVAILABLE (NODE_LEASE_LAPSED); errors of LegacyPrincipals::MoveOver, which may
+  // block.
   absl::StatusOr<std::shared_ptr<Session>> Find(std::string_view principal, std::string_view id) const;
+
+  // Whether there is a session of the name, in whatever state; it does not count as a use.
+  bool Knows(std::string_view principal, std::string_view id) const;
+  // The session of the name, for what is no call of it; nullptr.
+  std::shared_ptr<Session> Peek(const StateKey& key) const;
 
   // At most `limit` sessions of the principal with ids after `after`, ascending by id.
   std::vector<std::shared_ptr<Session>> List(const std::string& principal, const std::string& after,
@@ -108,6 +114,11 @@ class SessionManager {
   // good. NOT_FOUND (SESSION_NOT_FOUND), ABORTED (SESSION_BUSY) while a step of it runs, UNAVAILABLE (TIER_UNAVAILABLE)
   // as of TierStack::Erase: it goes on then.
   void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
+  // The session goes on at another server. `move` is called with it locked, on a thread that may block; once that is OK
+  // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays. `done`
+  // hears of it; ABORTED (SESSION_BUSY) where it ends or leaves already.
+  void Leave(const std::shared_ptr<Session>& session, std::function<absl::Status(SessionLease&)> move,
+             std::function<void(absl::Status)> done);
   // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
   void DeleteExpired(SteadyTime now);
 
@@ -123,6 +134,7 @@ class SessionManager {
     ByteCharge charge;  // of the pool kStates
     ByteCharge count;   // of kSessions
     Phase phase = Phase::kMaking;
+    bool leaves = false;  // to another server; it is published until it has
   };
 
   // Compares views of keys too, so that a lookup makes no strings.
@@ -139,7 +151,7 @@ class SessionManager {
 
   absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
   void Remove(const Key& key);
-  // False where somebody else ends it already.
+  // False where somebody else ends it already, or it leaves.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   void End(const std::shared_ptr<Session>& session, bool even_unnoted, std::function<void(absl::Status)> done);
 

@@ -21,24 +21,8 @@ namespace {
 // Copies under way are kept for the next ones, beside what the host tier frees.
 constexpr int64_t kCopyBytes = int64_t{256} << 20;
 constexpr int kIoThreads = 2;  // of each kind
-// Epochs of one start, which RestoreCheckpoint counts through.
-constexpr int kEpochBits = 12;
-// A start's own bits of its epochs, drawn: a store that was set back gives an incarnation again, and an epoch that
-// clients know must not come again with other states.
-constexpr int kDrawnBits = 16;
 // The store is asked whose it is every so many rounds of housekeeping.
 constexpr int kRoundsPerWatch = 5;
-
-absl::StatusOr<int64_t> FirstEpoch(int64_t incarnation) {
-  constexpr int64_t kMostStarts = kMaxEpoch >> (kEpochBits + kDrawnBits);
-  if (incarnation >= kMostStarts) {
-    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                     StrCat("this is start ", incarnation, " of the durable tiers, more than the ", kMostStarts,
-                            " there can be; their count of starts is damaged"));
-  }
-  const int64_t drawn = std::stol(RandomId().substr(0, kDrawnBits / 4), nullptr, /*base=*/16);
-  return (incarnation << kDrawnBits | drawn) << kEpochBits;
-}
 
 // One core does not fill the memory's bandwidth; more than a few leave none for the engine.
 int CopyThreads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 4u)); }
@@ -126,6 +110,9 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
     redis.endpoint = options.redis;
     redis.password_file = options.redis_password_file;
     redis.prefix = options.redis_prefix;
+    redis.wait = options.redis_wait;
+    redis.share_sessions = options.share_sessions;
+    redis.node_name = options.node_name;
     redis.max_draft = options.max_draft;
     redis.base_dtype = options.state_dtype;
     GDN_ASSIGN_OR_RETURN(redis_, RedisTier::Make(redis, memory_));
@@ -140,7 +127,7 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   std::vector<StateTier*> durable;
   int64_t incarnation = 0;
   bool redis_answers = redis_ != nullptr;
-  for (StateTier* tier : {static_cast<StateTier*>(disk_.get()), redis_.get()}) {
+  for (StateTier* tier : {static_cast<StateTier*>(disk_.get()), static_cast<StateTier*>(redis_.get())}) {
     if (tier == nullptr) continue;
     const absl::StatusOr<int64_t> starts = tier->NextIncarnation();
     if (tier == redis_.get() && disk_ != nullptr && absl::IsUnavailable(starts.status())) {
@@ -156,6 +143,8 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
     durable.push_back(tier);
   }
   if (durable.empty()) return Recovered();
+  const bool shared = redis_ != nullptr && redis_->share() != nullptr;
+  if (shared) tiers_->SetUnlisted(*redis_, true);  // whose a session is stands there, states or not
   // Without the note of an orderly end, clients may have had answers to steps that are lost.
   bool orderly = false;
   if (disk_ != nullptr) {
@@ -163,8 +152,11 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
     orderly = marker.has_value();
   }
   GDN_ASSIGN_OR_RETURN(const int64_t next_epoch, FirstEpoch(incarnation));
-  absl::StatusOr<Recovered> recovered = RecoverSessions(*tiers_, durable, *sessions_, *legacy_, spec_of,
-                                                        orderly ? std::nullopt : std::optional(next_epoch));
+  absl::StatusOr<Recovered> recovered = Recovered();
+  if (!shared) {
+    recovered = RecoverSessions(*tiers_, durable, *sessions_, *legacy_, spec_of,
+                                orderly ? std::nullopt : std::optional(next_epoch));
+  }
   if (redis_ != nullptr) {
     std::function<absl::Status()> take_in;
     if (!redis_answers) take_in = [this, spec_of] { return TakeRedisIn(spec_of); };
@@ -173,7 +165,7 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
                         .tiers = *tiers_,
                         .sessions = *sessions_,
                         .take_in = std::move(take_in),
-                        .set_backs = [redis = static_cast<RedisTier*>(redis_.get())] { return redis->set_backs(); }},
+                        .set_backs = [redis = redis_.get()] { return redis->set_backs(); }},
         watch_interval_);
   }
   return recovered;

@@ -29,6 +29,7 @@
 #include "state_store/state_store.h"
 #include "state_store/tiers/disk_scrubber.h"
 #include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/redis_tier.h"
 #include "state_store/tiers/tier_stack.h"
 
 namespace gdn {
@@ -44,6 +45,9 @@ struct StateServiceOptions {
   std::string redis;                  // "host:port", "unix:/path" or "redis://.."; "": none
   std::string redis_password_file;    // "": none is given
   std::string redis_prefix = "gdn:";  // of all keys; one server a prefix
+  RedisWait redis_wait;
+  bool share_sessions = false;  // the prefix is several servers'
+  std::string node_name;        // what this one is called to those
   CheckpointPolicy policy;
   absl::Duration housekeeping = absl::Milliseconds(200);
 };
@@ -55,8 +59,9 @@ class StateService {
                                                             const StateServiceOptions& options);
   ~StateService();
 
-  // Sessions that an earlier process left behind. Where there is a disk, a Redis that does not answer is taken in once
-  // it does; `spec_of` is then called by another thread, until StopWatching.
+  // Sessions that an earlier process left behind, unless they are shared: these come when they are called for. Where
+  // there is a disk, a Redis that does not answer is taken in once it does; `spec_of` is then called by another thread,
+  // until StopWatching.
   absl::StatusOr<Recovered> Recover(const SpecOfModelFn& spec_of);
   // A random secret for principals' names (server/rpc/principals.h): kept on the disk, else in Redis, else nowhere.
   absl::StatusOr<std::string> KeepSecret();
@@ -87,6 +92,7 @@ class StateService {
   SessionManager& sessions() { return *sessions_; }
   LegacyPrincipals& legacy() { return *legacy_; }
   const DiskTier* disk() const { return disk_.get(); }              // nullptr: there is none
+  RedisTier* redis() { return redis_.get(); }                       // nullptr: there is none
   const DiskScrubber* scrubber() const { return scrubber_.get(); }  // nullptr: there is none, or not yet
 
  private:
@@ -106,7 +112,7 @@ class StateService {
   SessionEnvironment environment_;
   std::unique_ptr<StateTier> host_;
   std::unique_ptr<DiskTier> disk_;
-  std::unique_ptr<StateTier> redis_;
+  std::unique_ptr<RedisTier> redis_;
   std::unique_ptr<TierStack> tiers_;
   std::unique_ptr<DeviceRoom> room_;
   TaskQueue io_;                // what steps wait for: states that come back

@@ -45,7 +45,9 @@ grpc::StatusCode CodeOf(const std::string& reason) {
       {PERMISSION_DENIED, {"PERMISSION_DENIED"}},
       {UNAUTHENTICATED, {"TOKEN_EXPIRED", "UNAUTHENTICATED"}},
       {UNIMPLEMENTED, {"SHARED_MEMORY_NOT_OFFERED"}},
-      {UNAVAILABLE, {"DEVICE_FAILED", "SERVER_DRAINING", "TIER_UNAVAILABLE"}}};
+      {UNAVAILABLE,
+       {"DEVICE_FAILED", "NODE_LEASE_LAPSED", "SERVER_DRAINING", "SESSION_ELSEWHERE", "SESSION_MOVED",
+        "TIER_UNAVAILABLE"}}};
   for (const auto& [code, reasons] : *kCodes) {
     if (reasons.contains(reason)) return code;
   }

@@ -48,6 +48,13 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
                    tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
       if (!tier.problem().empty()) absl::PrintF("             %s\n", tier.problem());
     }
+    if (info.has_fleet()) {
+      const v1::FleetInfo& fleet = info.fleet();
+      absl::PrintF("fleet        node %s, lease of %s %s; %d sessions taken over (%d in a new epoch), %d handed over\n",
+                   fleet.node(), absl::FormatDuration(absl::Milliseconds(fleet.lease_ms())),
+                   fleet.lease_valid() ? "valid" : "RUN OUT: its sessions are refused", fleet.sessions_taken_over(),
+                   fleet.sessions_in_new_epoch(), fleet.sessions_handed_over());
+    }
     for (const v1::QuotaInfo& quota : info.quotas()) {
       absl::PrintF("quota        %-17s %s of %s\n", quota.name(), FormatQuota(quota.name(), quota.used()),
                    FormatQuota(quota.name(), quota.limit()));

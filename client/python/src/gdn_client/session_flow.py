@@ -35,7 +35,7 @@ def create(
     request: session_pb2.CreateSessionRequest, retry: Retry, keep_bytes: int, memory: SharedMemory
 ) -> Flow[SessionState]:
     """A new session; the request has an id, so that it may be sent again."""
-    reply = yield from exact(Rpc("CreateSession", request, None, request.affinity), retry)
+    reply = yield from exact(Rpc("CreateSession", request, None, request.affinity or request.session_id), retry)
     return SessionState(reply.session, retry, request, keep_bytes, memory=memory)
 
 

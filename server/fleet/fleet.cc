@@ -1,0 +1,87 @@
+#include "server/fleet/fleet.h"
+
+#include <spdlog/spdlog.h>
+
+#include <optional>
+
+#include "base/status_macros.h"
+#include "base/this_thread.h"
+
+namespace gdn {
+namespace {
+
+constexpr absl::Duration kMailboxWait = absl::Seconds(1);  // the least that Redis takes
+
+}  // namespace
+
+Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
+    : share_(*parts.redis.share()),
+      io_(parts.io),
+      departures_({.redis = parts.redis,
+                   .share = share_,
+                   .tiers = parts.tiers,
+                   .room = parts.room,
+                   .sessions = parts.sessions}),
+      lease_({.share = share_,
+              .environment = parts.environment,
+              .on_lost =
+                  [this](const std::vector<StateKey>& keys) {
+                    departures_.Drop(keys);
+                    departures_.DropUnowned();
+                  }},
+             options.lease),
+      arrivals_({.redis = parts.redis,
+                 .share = share_,
+                 .tiers = parts.tiers,
+                 .sessions = parts.sessions,
+                 .environment = parts.environment,
+                 .spec_of = parts.spec_of},
+                options.longest_wait) {}
+
+Fleet::~Fleet() { Stop(); }
+
+absl::Status Fleet::Begin() {
+  GDN_RETURN_IF_ERROR(lease_.Begin());
+  mailbox_ = std::thread([this] {
+    NameThisThread("gdn-mailbox");
+    ReadMailbox();
+  });
+  spdlog::info("sessions are shared with other servers: node={} id={} lease={}", name(), id(),
+               absl::FormatDuration(lease_.lease()));
+  return absl::OkStatus();
+}
+
+void Fleet::GiveBackName(const StateKey& key) {
+  io_.Post([this, key] { departures_.GiveBackName(key); });
+}
+
+void Fleet::ReadMailbox() {
+  while (!stop_.GivenWithin(absl::ZeroDuration())) {
+    const absl::StatusOr<std::optional<StateKey>> asked = share_.NextAsked(kMailboxWait);
+    if (!asked.ok()) {
+      stop_.GivenWithin(kMailboxWait);  // Redis is away; the lease says so
+    } else if (asked->has_value()) {
+      departures_.HandOver(**asked);
+    }
+  }
+}
+
+bool Fleet::Leave(absl::Duration notice, absl::Duration timeout, const SessionDepartures::Progress& progress) {
+  const SteadyTime end = SteadyNow() + notice;
+  while (SteadyNow() < end && !stop_.GivenWithin(absl::Milliseconds(50))) {
+  }
+  arrivals_.Close();
+  return departures_.HandOverAll(timeout, progress);
+}
+
+void Fleet::Stop() {
+  stop_.Give();
+  if (mailbox_.joinable()) mailbox_.join();
+}
+
+void Fleet::End() {
+  Stop();
+  lease_.End();
+}
+
+}  // namespace gdn

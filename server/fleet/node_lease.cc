@@ -1,0 +1,77 @@
+#include "server/fleet/node_lease.h"
+
+#include <spdlog/spdlog.h>
+
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/this_thread.h"
+
+namespace gdn {
+namespace {
+
+constexpr int kRenewalsPerLease = 5;
+
+}  // namespace
+
+NodeLease::NodeLease(const NodeLeaseParts& parts, absl::Duration lease) : parts_(parts), lease_(lease) {
+  parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));  // until Begin
+}
+
+NodeLease::~NodeLease() { Stop(); }
+
+absl::Status NodeLease::Begin() {
+  GDN_RETURN_IF_ERROR(Renew());
+  thread_ = std::thread([this] {
+    NameThisThread("gdn-node-lease");
+    Loop();
+  });
+  return absl::OkStatus();
+}
+
+void NodeLease::Stop() {
+  stop_.Give();
+  if (thread_.joinable()) thread_.join();
+}
+
+void NodeLease::End() {
+  if (!thread_.joinable()) return;
+  Stop();
+  parts_.environment.SetOursUntil(SteadyTime::FromNanos(0));
+  if (const absl::Status ended = parts_.share.EndLease(); !ended.ok()) {
+    spdlog::warn("the lease of this server ends by itself: {}", std::string(ended.message()));
+  }
+}
+
+void NodeLease::Loop() {
+  bool failing = false;
+  while (!stop_.GivenWithin(lease_ / kRenewalsPerLease)) {
+    const absl::Status renewed = Renew();
+    if (!renewed.ok() && !std::exchange(failing, true)) {
+      spdlog::error("the lease of this server is not renewed; its sessions are refused once it has run out: {}",
+                    std::string(renewed.message()));
+    }
+    if (renewed.ok() && std::exchange(failing, false)) spdlog::info("the lease of this server is renewed again");
+  }
+}
+
+absl::Status NodeLease::Renew() {
+  const SteadyTime asked = parts_.environment.clock().Now();
+  GDN_ASSIGN_OR_RETURN(const bool unbroken, parts_.share.RenewLease(lease_));
+  if (!unbroken && std::exchange(had_one_, true)) {
+    look_through_ = true;
+    ++lapses_;
+    spdlog::warn("the lease of this server had run out; looking which of its sessions others have taken");
+  }
+  std::vector<StateKey> lost;
+  const absl::Status looked = parts_.share.FindLost(look_through_, lost);
+  if (!lost.empty()) spdlog::warn("sessions lost to other servers={}", lost.size());
+  parts_.on_lost(lost);
+  GDN_RETURN_IF_ERROR(looked);
+  look_through_ = false;
+  parts_.environment.SetOursUntil(asked + lease_ * (kRenewalsPerLease - 1) / kRenewalsPerLease);
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,102 @@
+#include "server/fleet/session_departures.h"
+
+#include <spdlog/spdlog.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/stop_signal.h"
+#include "server/session/session_errors.h"
+
+namespace gdn {
+
+absl::Status SessionDepartures::Store(SessionLease& lease) {
+  const StateKey key = lease.session()->key();
+  GDN_RETURN_IF_ERROR(lease.session()->CheckAlive());  // it may have been lost meanwhile
+  const std::optional<size_t> store = parts_.tiers.NumberFrom(parts_.redis.name());
+  GDN_RETURN_IF_ERROR(parts_.room.SendDown(lease, store.value_or(0)));
+  GDN_RETURN_IF_ERROR(parts_.share.GiveUp(key, /*orderly=*/true));
+  parts_.redis.Forget(key);
+  ++handed_over_;
+  return absl::OkStatus();
+}
+
+void SessionDepartures::HandOver(const StateKey& key) {
+  const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
+  if (session == nullptr) return GiveBackName(key);
+  parts_.sessions.Leave(
+      session, [this](SessionLease& lease) { return Store(lease); },
+      [id = key.id](const absl::Status& left) {
+        if (left.ok()) {
+          spdlog::info("session handed over id={}", id);
+        } else if (ErrorReason(left) != reason::kSessionBusy) {
+          spdlog::warn("session id={} is asked for and cannot leave: {}", id, std::string(left.message()));
+        }
+      });
+}
+
+void SessionDepartures::GiveBackName(const StateKey& key) {
+  if (parts_.sessions.Knows(key.principal, key.id)) return;
+  parts_.share.GiveUp(key, /*orderly=*/false).IgnoreError();  // it goes with the lease at the latest
+}
+
+bool SessionDepartures::HandOverAll(absl::Duration timeout, const Progress& progress) {
+  struct Work {
+    absl::Mutex mu;
+    int64_t all = 0;
+    int64_t gone ABSL_GUARDED_BY(mu) = 0;
+    int64_t failed ABSL_GUARDED_BY(mu) = 0;
+    StopSignal ended;
+  };
+  const auto work = std::make_shared<Work>();
+  const std::vector<std::shared_ptr<Session>> sessions = parts_.sessions.All();
+  work->all = static_cast<int64_t>(sessions.size());
+  progress(work->all, 0, 0);
+  if (sessions.empty()) return true;
+  for (const std::shared_ptr<Session>& session : sessions) {
+    parts_.sessions.Leave(
+        session, [this](SessionLease& lease) { return Store(lease); },
+        [work, progress, session](const absl::Status& left) {
+          // One that ends, or was asked for, goes without this.
+          const bool gone = left.ok() || ErrorReason(left) == reason::kSessionBusy;
+          if (!gone) spdlog::warn("session id={} cannot leave: {}", session->id(), std::string(left.message()));
+          absl::MutexLock lock(&work->mu);
+          ++(gone ? work->gone : work->failed);
+          progress(work->all, work->gone, work->failed);
+          if (work->gone + work->failed == work->all) work->ended.Give();
+        });
+  }
+  if (!work->ended.GivenWithin(timeout)) return false;
+  absl::MutexLock lock(&work->mu);
+  return work->failed == 0;
+}
+
+void SessionDepartures::DropUnowned() {
+  std::vector<StateKey> unowned;
+  for (const std::shared_ptr<Session>& session : parts_.sessions.All()) {
+    if (parts_.share.claims().token(session->key()).empty()) unowned.push_back(session->key());
+  }
+  Drop(unowned);
+}
+
+void SessionDepartures::Drop(const std::vector<StateKey>& keys) {
+  for (const StateKey& key : keys) {
+    const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
+    if (session == nullptr || !session->CheckAlive().ok()) continue;
+    ++lost_;
+    session->StopServing(SessionMoved(key.id));  // at once: a step that runs ends without an answer
+    parts_.sessions.Leave(
+        session,
+        [this](SessionLease& lease) {
+          parts_.redis.Forget(lease.session()->key());
+          return absl::OkStatus();
+        },
+        [](const absl::Status&) {});
+  }
+}
+
+}  // namespace gdn

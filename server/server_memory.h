@@ -1,0 +1,25 @@
+// How much memory the parts of a server may take, where the operator does not say.
+//
+// Thread safety: free functions. Ownership: none.
+//
+//   state_options.device_bytes = DeviceBudgetBytes(options, backend, slot_bytes);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "server/gdn_server.h"
+
+namespace gdn {
+
+// The memory that session states may take, once the models are loaded. `slot_bytes` is a state of the largest model, 0
+// without models.
+int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int64_t slot_bytes);
+// Host memory for the states of idle sessions.
+int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& backend);
+// An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
+ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices);
+// An eighth of the host's memory, and room for four messages of the largest size.
+TransportLimits TransportLimitsOf(const GdnServerOptions& options);
+
+}  // namespace gdn

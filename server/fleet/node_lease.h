@@ -1,8 +1,9 @@
 // Keeps this server's lease among those that share sessions, and says what it has lost where the lease ran out.
 //
 // Every fifth of the lease it is renewed, and the store is asked which sessions are still this server's; these it then
-// relies on for four fifths of a lease, counted from before the renewal was sent. So a server that is cut off from Redis refuses its sessions a fifth of a lease before another may take them. One
-// whose lease had run out looks through all its sessions before it relies on any.
+// relies on for four fifths of a lease, counted from before the renewal was sent. So a server that is cut off from
+// Redis refuses its sessions a fifth of a lease before another may take them. One whose lease had run out looks through
+// all its sessions before it relies on any.
 // Thread safety: safe from any thread; Begin, Stop, End and the destructor for its owner. Ownership: what it is made
 // with must outlive it.
 //

@@ -41,14 +41,24 @@ MI50 = Machine("MI50", 60, 1.725, 13.3, 820, 128, 64, False, gfx906_walk.Latenci
 H200 = Machine("H200", 132, 1.98, 57.8, 4440, 128, 128, True, gfx906_walk.Latencies(lds=33, scalar=40, memory=650, issue=0.5),
               (1.5, 1.5))
 
-# ---- what runs: a Qwen3-Next layer, BF16 weights, float32 states and activations
+# ---- what runs: a layer, of Qwen3-Next unless of_layer says otherwise; BF16 weights, float32 states and activations
 
-H, HV, K, V, D, W, LOG, CHUNK, PIECE = 16, 32, 128, 128, 2048, 4, 16, 32, 1024
-CHANNELS = 2 * H * K + HV * V
-STATE = 4 * HV * K * V
-ENTRY = 4 * (H * K + HV * V + HV)  # of the decode log
-IN_OUTPUTS = (CHANNELS + HV * V, 2 * HV)  # the in-projections' matrices; features: D
-RULE_IN = 4 * (2 * H * K + HV * V + 2 * HV)  # q, k, v, g, beta of a token
+K, V, W, LOG, CHUNK, PIECE = 128, 128, 4, 16, 32, 1024
+
+
+def of_layer(key_heads, value_heads, hidden):
+    """Makes all that follows be of a layer with these dimensions."""
+    global H, HV, D, CHANNELS, STATE, ENTRY, IN_OUTPUTS, RULE_IN
+    H, HV, D = key_heads, value_heads, hidden
+    CHANNELS = 2 * H * K + HV * V
+    STATE = 4 * HV * K * V
+    ENTRY = 4 * (H * K + HV * V + HV)  # of the decode log
+    IN_OUTPUTS = (CHANNELS + HV * V, 2 * HV)  # the in-projections' matrices; features: D
+    RULE_IN = 4 * (2 * H * K + HV * V + 2 * HV)  # q, k, v, g, beta of a token
+
+
+QWEN3_NEXT = (16, 32, 2048)
+of_layer(*QWEN3_NEXT)
 
 
 @dataclasses.dataclass
@@ -65,6 +75,7 @@ class Launch:
     parts: list
     bytes: float  # that memory must give and take once
     resident: int  # blocks a multiprocessor of an H200 holds, by the launch bounds in the source
+    fma: float = 0  # multiply-adds by formula, where the model has one
 
 
 def ceil(a, b):
@@ -116,7 +127,8 @@ def projection(rows, outputs, features, name):
         teams, stages = 256 // lanes, 2 if r <= 2 else 4
         part = Part(f"FewRowsKernel<Tile<Bf16Weights, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
                     (ceil(groups, teams), stages) if r <= 2 else (ceil(groups, teams), stages, 2))
-    return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)), 4 if rows == 1 else 2)
+    return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)), 4 if rows == 1 else 2,
+                  rows * sum(outputs) * features)
 
 
 def prepare(t, b=1):

@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+"""docs/sizing.md: memory, checkpoints, network and speed of the published models, computed from what the sources say.
+
+  sizing.py --write              write the page anew
+  sizing.py --check              exit 1 where it is not what the sources say
+  sizing.py --libgdn LIBRARY     exit 1 where a session's bytes are not what libgdn itself says
+
+Bytes come from kernels/common/state_layout.h and .cc, times from docs/mi50-model.md and scripts/mi50_launches.py. Models are the
+table MODELS: a row needs a source.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import math
+import os
+import pathlib
+import re
+import sys
+import textwrap
+
+sys.dont_write_bytecode = True
+import mi50_launches  # noqa: E402  (beside this file)
+from mi50_launches import K, MI50, V, W  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "sizing.md"
+
+# ---- the models
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    name: str
+    hidden: int  # D
+    layers: int  # of which three in four are GDN layers
+    value_heads: int  # HV
+    source: str
+    key_heads: int = 16  # H; K = V = 128 and W = 4 in all of them
+
+    @property
+    def gdn_layers(self):
+        return self.layers * 3 // 4
+
+    @property
+    def channels(self):
+        return 2 * self.key_heads * K + self.value_heads * V
+
+    @property
+    def dims(self):
+        return self.key_heads, self.value_heads, self.hidden
+
+    @property
+    def weight_bytes(self):
+        """Of all GDN layers, in BF16: the projections, the convolution, A_log, dt_bias and the norm."""
+        values = self.value_heads * V
+        a_layer = (self.hidden * (self.channels + values + 2 * self.value_heads) + values * self.hidden + self.channels * W +
+                   2 * self.value_heads + V)
+        return 2 * a_layer * self.gdn_layers
+
+
+AIC = "its config.json, as in ai-dynamo/aiconfigurator, model_configs"
+SIM = "its config.json, as in alibaba/InferSim, hf_configs"
+CARD = "its model card, Model Overview"
+MODELS = (
+    Model("Qwen3-Next-80B-A3B", 2048, 48, 32, f"{AIC} (Thinking); {CARD} (Instruct)"),
+    Model("Qwen3.5-0.8B", 1024, 24, 16, CARD),
+    Model("Qwen3.5-2B", 2048, 24, 16, CARD),
+    Model("Qwen3.5-4B", 2560, 32, 32, CARD),
+    Model("Qwen3.5-9B", 4096, 32, 32, CARD),
+    Model("Qwen3.5-27B", 5120, 64, 48, "layers and D: THUDM/slime, scripts/models/qwen3.5-27B.sh; heads: the model cards of "
+          "Qwen3.6-27B and Qwen3.8-27B, which have the same layers and D"),
+    Model("Qwen3.5-35B-A3B", 2048, 40, 32, f"{SIM}; {CARD}"),
+    Model("Qwen3.5-122B-A10B", 3072, 48, 64, CARD),
+    Model("Qwen3.5-397B-A17B", 4096, 60, 64, f"{AIC}; {CARD}"),
+)
+NAMED = {model.name: model for model in MODELS}
+
+# ---- bytes
+
+
+def from_source(path, pattern):
+    found = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
+    if not found:
+        sys.exit(f"sizing: {path} has no {pattern}; mend scripts/sizing.py")
+    return found.group(1)
+
+
+LAYOUT = "kernels/common/state_layout"
+LOG = int(from_source(LAYOUT + ".h", r"kLogCapacity = (\d+);"))
+ALIGNMENT = int(from_source(LAYOUT + ".cc", r"kSectionAlignment = (\d+);"))
+DRAFT = int(from_source("server/flags.cc", r"ABSL_FLAG\(int32_t, max_draft, (\d+),"))
+FREE_PART = from_source("server/gdn_server.cc", r"FreeMemoryBytes\(\) / (4 \* 3);") and 3 / 4
+CHUNK_MIB = int(from_source("state_store/tiers/redis_tier.h", r"chunk_bytes = int64_t\{(1)\} << 20;"))
+
+
+def base_bytes(model, element):
+    return model.value_heads * K * V * element
+
+
+def entry_bytes(model):  # of the log, a token: k, u, g
+    return 4 * (model.key_heads * K + model.value_heads * V + model.value_heads)
+
+
+def sections(model, element, conv=True):
+    """Bytes of a slot's sections, as StateLayout::Make lays them out."""
+    rows, features = LOG + DRAFT, (model.key_heads * K, model.value_heads * V, model.value_heads)
+    floats = [math.ceil(base_bytes(model, element) / 4)] + [rows * f for f in features]
+    floats.append((W - 1 + DRAFT) * model.channels if conv else 0)
+    return [4 * math.ceil(f / ALIGNMENT) * ALIGNMENT for f in floats]
+
+
+def session_bytes(model, element):
+    return model.gdn_layers * sum(sections(model, element))
+
+
+def file_bytes(model, element, entries, conv=True):
+    """A checkpoint's tensors, with so many entries in each layer's log."""
+    columns = 4 * (W - 1) * model.channels if conv else 0
+    return model.gdn_layers * (base_bytes(model, element) + entries * entry_bytes(model) + columns)
+
+
+def sessions_a_card(model, element, gib):
+    return int(FREE_PART * (gib * 2**30 - model.weight_bytes) // session_bytes(model, element))
+
+
+def compare_with_libgdn(library):
+    """What the library says of a slot of each model, through gdn_pool_bytes."""
+    os.environ["GDN_LIBRARY"] = library
+    spec = importlib.util.spec_from_file_location("abi", ROOT / "capi/python/src/gdn_inprocess/abi.py")
+    abi = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(abi)
+    wrong = 0
+    for model in MODELS:
+        for element, dtype in ((4, abi.F32), (2, abi.BF16)):
+            said = abi.pool_bytes(abi.make_spec(1, model.key_heads, model.value_heads, K, V, conv_width=W, hidden_size=model.hidden,
+                                                max_decode_tokens=DRAFT, state_dtype=dtype))
+            computed = sum(sections(model, element))
+            wrong += said != computed
+            print(f"{model.name}, {element} B an element: a slot has {said:,} B, computed {computed:,}")
+    return 1 if wrong else 0
+
+
+# ---- times, from docs/mi50-model.md
+
+
+def model_page():
+    text = (ROOT / "docs" / "mi50-model.md").read_text(encoding="utf-8")
+    number = r"([\d,.]+)"
+    rows = {}
+    for match in re.finditer(rf"^\| (\w+, . = [\d,]+) \| {number} \| {number} \| \d+ \| [^|]+ \| {number} \.\. {number} \|$", text, re.M):
+        rows[match.group(1)] = (float(match.group(2).replace(",", "")), float(match.group(5).replace(",", "")))
+    chunk = re.findall(rf"^\| chunk (?:prepare|walk) \| T = 4,096 \|.*\| {number} \| {number} \| \w+ \|$", text, re.M)
+    return rows, sum(float(at_best.replace(",", "")) for at_best, _ in chunk)
+
+
+TIMES, CHUNK_US = model_page()
+PREFILL = "prefill, T = 4,096"
+
+
+def at_best_us(model, sequences, tokens=0):
+    """What memory and multiply-adds alone take, as the page's column of that name; its chunks of 4,096 tokens, a value head's share."""
+    mi50_launches.of_layer(*model.dims)
+    once, pieces = mi50_launches.layer(sequences, tokens, MI50.units)
+    mi50_launches.of_layer(*mi50_launches.QWEN3_NEXT)
+    us = sum(max(x.bytes / MI50.gb_s / 1e3, 2 * x.fma / MI50.fma_tflops / 1e6) for x in once if not x.name.startswith("chunk"))
+    return us * pieces + (CHUNK_US * model.value_heads / 32 if tokens else 0)
+
+
+def likely_us(model, row, sequences, tokens=0):
+    """The page's likely time, its longer end; of another layer, as much longer as its time at best is."""
+    page_best, page_likely = TIMES[row]
+    return page_likely * at_best_us(model, sequences, tokens) / at_best_us(NAMED["Qwen3-Next-80B-A3B"], sequences, tokens)
+
+
+def decode_us(model, sequences):
+    return likely_us(model, f"decode, B = {sequences}", sequences)
+
+
+def tokens_a_second(model, sequences):
+    """Of a card that decodes so many sessions together, at the time of the next larger batch of the page, and no more than 128."""
+    sequences = min(sequences, 128)
+    step = decode_us(model, next(b for b in (1, 32, 128) if b >= sequences))
+    return sequences * 1e6 / (model.gdn_layers * step)
+
+
+def prefill_tokens_a_second(model):
+    return 4096 * 1e6 / (model.gdn_layers * likely_us(model, PREFILL, 1, 4096))
+
+
+# ---- the page
+
+from_source("docs/mi50-model.md", r"(H = 16, HV = 32, K = V = 128, D = 2048, BF16 weights)")
+
+
+def table(head, rows, texts=1):
+    """Markdown; the first column is text, and the last texts - 1."""
+    numbers = len(head) - texts
+    cells = [" | ".join(head), "|".join(["---"] + ["--:"] * numbers + ["---"] * (texts - 1))]
+    return [f"| {cells[0]} |", f"|{cells[1]}|"] + [f"| {' | '.join(row)} |" for row in rows] + [""]
+
+
+def mb(size):
+    return f"{size / 1e6:,.1f}"
+
+
+def ceil_div(a, b):
+    return math.ceil(a / b - 1e-9)
+
+
+def nodes(model, sessions, rate, gib, element=4):
+    """(by memory, by speed) for sessions that all decode `rate` tokens a second."""
+    room = sessions_a_card(model, element, gib)
+    return ceil_div(sessions, room), ceil_div(sessions * rate, tokens_a_second(model, room))
+
+
+def models_section():
+    rows = [(m.name, f"{m.hidden:,}", f"{m.gdn_layers} of {m.layers}", str(m.value_heads), f"{m.weight_bytes / 1e9:.2f}") for m in MODELS]
+    return ["## The models", "",
+            "Three of four layers are GDN layers. H = 16 key heads, K = V = 128 and W = 4 in all of them; D is the hidden size, HV",
+            "the value heads. Weights: of the GDN layers alone, in BF16, as they lie on the card.", "",
+            *table(("model", "D", "GDN layers", "HV", "weights, GB"), rows),
+            "Where the dimensions come from, read in copies that public repositories keep:", "",
+            *table(("model", "source"), [(m.name, m.source) for m in MODELS], texts=2)]
+
+
+def session_section():
+    example = NAMED["Qwen3-Next-80B-A3B"]
+    parts = sections(example, 4)
+    meaning = ("S, [HV, K, V]", f"keys of the last tokens, [{LOG} + {DRAFT}, H, K]", f"their write vectors, [{LOG} + {DRAFT}, HV, V]",
+               f"their decays, [{LOG} + {DRAFT}, HV]", f"inputs of the convolution, [W - 1 + {DRAFT}, 2 H K + HV V]")
+    bench = from_source("docs/benchmarks.md", r"36 layers \(operator, ([\d.]+) MB on the device")
+    computed = mb(36 * sum(sections(example, 4, conv=False)))
+    if bench != computed:
+        sys.exit(f"sizing: gdn_bench state reported {bench} MB, and the formula gives {computed}")
+    rows = [(m.name, *(f"{sum(sections(m, e)):,}" for e in (4, 2)), *(mb(session_bytes(m, e)) for e in (4, 2))) for m in MODELS]
+    return ["## What a session takes", "",
+            "A session has a slot for each GDN layer, and keeps it however long the text grows. A slot of Qwen3-Next, in bytes:", "",
+            *table(("section", "float32", "`--state-dtype=bf16`", "what it holds"),
+                   [(name, f"{a:,}", f"{b:,}", text) for name, a, b, text in
+                    zip(("base", "log_k", "log_u", "log_g", "conv"), parts, sections(example, 2), meaning)] +
+                   [("a slot", f"{sum(parts):,}", f"{sum(sections(example, 2)):,}", "")], texts=2),
+            f"({DRAFT} is `--max-draft`; a smaller one makes slots smaller.) So a session's bytes are:", "",
+            *table(("model", "a layer, float32, B", "bf16, B", "a session, float32, MB", "bf16, MB"), rows),
+            "`gdnctl models` shows the same number of a running server (`state_bytes_per_session`). Two checks of the formula: a test",
+            f"asks libgdn for each row, and 36 operator layers, which `gdn_bench state` reported as {bench} MB, come "
+            f"to {computed} MB here.", ""]
+
+
+def cards_section():
+    rows = [(m.name, *(f"{sessions_a_card(m, e, gib):,}" for gib in (16, 32) for e in (4, 2))) for m in MODELS]
+    return ["## Sessions a card", "",
+            f"With the default `--device-state-bytes` on a GPU: {FREE_PART:.0%} of what is free once the weights are "
+            f"loaded. The rest is for",
+            "workspaces, spare slots and the runtime. `16 GB` is taken as 16 GiB, with nothing else on the card. A lower tier",
+            "(`--host-state-bytes`, `--disk-dir`, `--redis`) holds idle sessions beyond that.", "",
+            *table(("model", "16 GB, float32", "16 GB, bf16", "32 GB, float32", "32 GB, bf16"), rows)]
+
+
+def checkpoint_section():
+    rows = [(m.name, *(f"{mb(file_bytes(m, e, 0))} .. {mb(file_bytes(m, e, LOG - 1))}" for e in (4, 2)),
+             *(f"{file_bytes(m, 4, LOG - 1) / (n / 2) / 1e3:,.0f}" for n in (256, 1024, 4096))) for m in MODELS]
+    return ["## Checkpoints, disk and Redis", "",
+            f"A checkpoint is the session's states as a file: bases, convolution columns, and what is in the logs, 0 "
+            f"to {LOG - 1} tokens. Not",
+            "counted: a header of some kB, stored replies (one output a layer), a draft that waits. The disk tier writes only what has",
+            "changed where it can; Redis always gets the whole file.", "",
+            "With `--checkpoint-every-tokens=N` a session is written when it is N/2 tokens past its last copy. So each of its tokens",
+            "costs at most `file / (N/2)` bytes of writing; a session of T tokens a second costs T times that.", "",
+            *table(("model", "a file, float32, MB", "bf16, MB", "kB a token, float32, N = 256", "N = 1,024", "N = 4,096"), rows),
+            f"Redis holds one file a session (and each named checkpoint), in strings of {CHUNK_MIB} MiB, and a second "
+            f"one while it is being",
+            "replaced. Give it the memory for that: sessions x file, plus files being written.", ""]
+
+
+def network_section():
+    sizes = (("F32", 4), ("BF16, F16", 2))
+    rows = [(m.name, *(f"{2 * m.hidden * e / 1024:,.0f}" for _, e in sizes), *(f"{2 * m.hidden * e * m.gdn_layers / 1024:,.0f}" for _, e in sizes),
+             *(f"{1e9 / 8 / (m.hidden * e * m.gdn_layers):,.0f}" for _, e in sizes)) for m in MODELS]
+    return ["## Network", "",
+            "A token sends one row of D elements to each GDN layer and gets one back. States do not travel. Message heads are left out;",
+            "they count where a call has one token of one session.", "",
+            *table(("model", "a token and layer, F32, KiB", "BF16 or F16, KiB", "a token, all layers, F32, KiB", "BF16 or F16, KiB",
+                    "tokens/s a Gbit/s each way, F32", "BF16 or F16"), rows)]
+
+
+def speed_section():
+    rows = [(m.name, *(f"{decode_us(m, b):,.0f}" for b in (1, 32, 128)), *(f"{1e6 / decode_us(m, b):,.0f}" for b in (1, 32, 128)),
+             *(f"{tokens_a_second(m, b):,.0f}" for b in (1, 32, 128)), f"{prefill_tokens_a_second(m):,.0f}") for m in MODELS]
+    same = ", ".join(m.name for m in MODELS if m.dims == mi50_launches.QWEN3_NEXT)
+    return ["## Speed of an MI50, by the model", "",
+            "**Computed, not measured**: no kernel has run on an MI50 yet. The longer end of `likely` in [mi50-model.md](mi50-model.md),",
+            f"which is of the layer that {same} have. Of the other layers: as much longer or shorter",
+            "as their memory traffic and multiply-adds are, by the same formulas. float32 states, BF16 weights, states on the card. The",
+            "service, the network and the engine come on top ([engine.md](engine.md), [benchmarks.md](benchmarks.md)). A step is one call",
+            "of one layer for B sessions; a token is a step in each GDN layer.", "",
+            *table(("model", "us a step, B = 1", "32", "128", "steps/s, B = 1", "32", "128", "tokens/s, B = 1", "32", "128",
+                    "prompt tokens/s, T = 4,096"), rows)]
+
+
+def nodes_section():
+    counts, rate = (100, 1000, 10000), 10
+    rows = [(m.name, *(f"{mem:,} / {speed:,}" for gib in (16, 32) for mem, speed in (nodes(m, n, rate, gib) for n in counts))) for m in MODELS]
+    return ["## How many nodes", "",
+            f"For sessions that are all at work and decode {rate} tokens a second each: nodes by memory / nodes by "
+            f"speed, of which the larger",
+            "counts. By speed: at the batch that the card has room for, 128 at most. A node is one card, float32 states, default flags.",
+            "Add one, so that the sessions of a lost node find room. Prompts come on top: each takes the time",
+            "above.", "",
+            *table(("model", *(f"{gib} GB: {n:,}" for gib in (16, 32) for n in counts)), rows)]
+
+
+def examples_section():
+    next_, dense = NAMED["Qwen3-Next-80B-A3B"], NAMED["Qwen3.5-27B"]
+    sessions, rate, every = 200, 10, 4096
+    memory, speed = nodes(next_, sessions, rate, 32)
+    need = max(memory, speed)
+    file, tokens = file_bytes(next_, 4, LOG - 1), sessions * rate
+    lost = math.ceil(sessions / (need + 1))
+    replay = lost * every / 2 / need / tokens_a_second(next_, 128)
+    wire = 2 * next_.hidden * 2 * next_.gdn_layers
+    rooms = [sessions_a_card(dense, element, 16) for element in (4, 2)]
+    token_s = dense.gdn_layers * decode_us(dense, 32) / 1e6
+    cards = lambda n: f"{n} card{'s' if n > 1 else ''}"
+    return ["## Worked examples", "",
+            f"**{sessions} chats with {next_.name}, {rate} tokens a second each, on 32 GB cards.**", "",
+            f"- Memory: {sessions} x {mb(session_bytes(next_, 4))} MB = {sessions * session_bytes(next_, 4) / 1e9:.1f} "
+            f"GB; a card has room for "
+            f"{sessions_a_card(next_, 4, 32)} sessions: {cards(memory)}.",
+            f"- Speed: {tokens:,} tokens/s; a card does {tokens_a_second(next_, 128):,.0f}: {cards(speed)}. So {need}, "
+            f"and one more for a node that "
+            "is lost.",
+            f"- Network, BF16: {tokens:,} x {wire / 1024:.0f} KiB = {tokens * wire / 1e9:.2f} GB/s, both ways "
+            f"together, over all nodes.",
+            f"- Redis, with N = {every:,}: {sessions} x {mb(file)} MB = {sessions * file / 1e9:.1f} GB of memory, and "
+            f"{tokens:,} x {mb(file)} MB / "
+            f"{every // 2:,} = {tokens * file / every * 2 / 1e6:,.0f} MB/s of writes.",
+            f"  With N = 256 it would be {tokens * file / 128 / 1e6:,.0f} MB/s: N follows from what Redis and the "
+            f"network take.",
+            f"- A node is lost: {lost} of the {sessions} sessions go on elsewhere, each at its last checkpoint, mostly "
+            f"at most N/2 = {every // 2:,}",
+            f"  tokens back. Their clients replay these as the calls they were. As decodes in batches on the {need} "
+            f"nodes that are left, doing",
+            f"  nothing else: {lost} x {every // 2:,} / {need} / {tokens_a_second(next_, 128):,.0f} = {replay:,.0f} "
+            f"s.", "",
+            f"**One 16 GB card for {dense.name}.**", "",
+            f"- {dense.weight_bytes / 1e9:.1f} GB of weights leave room for {rooms[0]} sessions, or {rooms[1]} with "
+            f"`--state-dtype=bf16` "
+            "([what it costs](state-dtype.md)).",
+            f"- A token of up to 32 sessions is {dense.gdn_layers} steps of {decode_us(dense, 32):,.0f} us, "
+            f"{token_s * 1e3:.0f} ms: each of them gets "
+            f"{1 / token_s:.1f} tokens a second or more.",
+            f"- A prompt of 4,096 tokens keeps the card busy for {4096 / prefill_tokens_a_second(dense):.1f} s.", ""]
+
+
+HEAD = """# How much memory, network and how many nodes
+
+Generated by `scripts/sizing.py --write`; a test fails where the sources no longer say this. All numbers are computed from the
+layout of a state, the models' dimensions and [the model of an MI50](mi50-model.md). MB and GB are powers of ten, KiB and GiB of two.
+
+A *session* is one running text, with a state in each Gated DeltaNet (GDN) layer. A *checkpoint* is a copy of a session that
+survives a crash. More words: [README](../README.md#what-the-words-mean).
+"""
+
+
+def page():
+    lines = HEAD.splitlines() + [""]
+    for section in (models_section, session_section, cards_section, speed_section, nodes_section, checkpoint_section, network_section,
+                    examples_section):
+        lines += section()
+    return "\n".join(wrapped(lines)).rstrip() + "\n"
+
+
+def wrapped(lines):
+    """Paragraphs and items of lists in lines of at most 120."""
+    words = []
+    for line in lines + [""]:
+        plain = line and line[0] not in "|#"
+        if words and (not plain or line.startswith("- ")):
+            yield textwrap.fill(" ".join(words), 120, break_long_words=False, break_on_hyphens=False,
+                                subsequent_indent="  " if words[0] == "-" else "")
+            words = []
+        if plain:
+            words += line.split()
+        else:
+            yield line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true")
+    mode.add_argument("--check", action="store_true")
+    mode.add_argument("--libgdn", metavar="LIBRARY")
+    arguments = parser.parse_args()
+    if arguments.libgdn:
+        return compare_with_libgdn(arguments.libgdn)
+    text = page()
+    if arguments.write:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
+    print("sizing: docs/sizing.md " + ("is what the sources say" if same else "is not what the sources say: scripts/sizing.py --write"))
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -305,9 +305,33 @@ def nodes_section():
             f"For sessions that are all at work and decode {rate} tokens a second each: nodes by memory / nodes by "
             f"speed, of which the larger",
             "counts. By speed: at the batch that the card has room for, 128 at most. A node is one card, float32 states, default flags.",
-            "Add one, so that the sessions of a lost node find room. Prompts come on top: each takes the time",
+            "Add one, so that the sessions of a lost node find room ([fleet.md](fleet.md)). Prompts come on top: each takes the time",
             "above.", "",
             *table(("model", *(f"{gib} GB: {n:,}" for gib in (16, 32) for n in counts)), rows)]
+
+
+def fleet_section():
+    model, rate, lease_s, batch = NAMED["Qwen3-Next-80B-A3B"], 10, 15, 32
+    node = min(sessions_a_card(model, 4, 32), int(tokens_a_second(model, 128) / rate))
+    file, wire = file_bytes(model, 4, LOG - 1), 2 * model.hidden * 2 * model.gdn_layers
+    strings = math.ceil(file / 2**20 / CHUNK_MIB)
+    redis_rate, redis_memory = 10e9 / 8 / 2, 128e9
+    rows = []
+    for count in (1, 3, 10, 100, 1000):
+        sessions, tokens = count * node, count * node * rate
+        written = [tokens * file / (n / 2) for n in (4096, 32768)]
+        shards = [max(ceil_div(w, redis_rate), ceil_div(sessions * file, redis_memory)) for w in written]
+        rows.append((f"{count:,}", f"{sessions:,}", f"{tokens:,}", f"{count * 5 / lease_s:,.1f}", f"{tokens / 2048:,.1f}",
+                     f"{tokens / 2048 * strings:,.0f}", *(f"{w / 1e9:,.2f}" for w in written), f"{sessions * file / 1e9:,.0f}",
+                     *(f"{n:,}" for n in shards), f"{tokens * model.gdn_layers / batch:,.0f}", f"{tokens * wire / 2 / 1e9:,.1f}"))
+    head = ("nodes", "sessions", "tokens/s", "lease renewals/s", "checkpoints/s, N = 4,096", "strings/s", "GB/s to Redis, N = 4,096",
+            "N = 32,768", "GB in Redis", "Redis shards, N = 4,096", "N = 32,768", "calls/s at HAProxy", "GB/s each way there")
+    return ["## From 1 to 1,000 nodes", "",
+            f"On paper, for servers that share sessions ([fleet.md](fleet.md)): {model.name}, a 32 GB card a node, {node} sessions on each,",
+            f"{rate} tokens/s a session, float32 states, BF16 on the wire, calls of {batch} sessions, `--node-lease={lease_s}s` renewed five",
+            "times a lease. A shard is one Redis with its replicas, under a prefix of its own: counted with half of 10 Gbit/s for what",
+            "comes in, as each replica takes the same again, and 128 GB of memory.", "",
+            *table(head, rows)]
 
 
 def examples_section():
@@ -366,7 +390,7 @@ survives a crash. More words: [README](../README.md#what-the-words-mean).
 def page():
     lines = HEAD.splitlines() + [""]
     for section in (models_section, session_section, cards_section, speed_section, nodes_section, checkpoint_section, network_section,
-                    examples_section):
+                    fleet_section, examples_section):
         lines += section()
     return "\n".join(wrapped(lines)).rstrip() + "\n"
 

@@ -21,8 +21,8 @@ build_packages=(
   libcivetweb-dev libdnnl-dev libhiredis-dev libhwy-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev
   nlohmann-json3-dev prometheus-cpp-dev
   # Tests and benchmarks.
-  curl fiu-utils libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl python3-numpy python3-venv
-  redis-server
+  curl fiu-utils haproxy libbenchmark-dev libboost-context-dev libfiu-dev libgmock-dev libgtest-dev openssl python3-numpy
+  python3-venv python3-yaml redis-sentinel redis-server
 )
 hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)

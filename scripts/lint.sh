@@ -10,7 +10,7 @@
 #   --no-tidy   leave clang-tidy out
 #   --deploy    only the container files, manifests and scripts
 #
-# Runs clang-format, clang-tidy, buf (lint; and breaking changes against the last tag), shellcheck, hadolint, yamllint,
+# Runs clang-format, clang-tidy, buf (lint; and breaking changes against the last tag), shellcheck, hadolint, yamllint, docker-compose,
 # kubernetes-validate, the source rules of tests/arrows and the checks of the documents. Tools come from scripts/setup.sh
 # --lint; what Debian lacks is put in build/venv-lint.
 set -euo pipefail
@@ -131,10 +131,35 @@ lint_manifests() {
   done
 }
 
+# Debian's docker-compose knows the format but for the top-level `name`, and needs no daemon to check a file.
+lint_compose() {
+  local files
+  for files in compose.yaml compose.fleet.yaml "compose.fleet.yaml compose.fleet.mi50.yaml"; do
+    # shellcheck disable=SC2086  # in words: one file, or one and what is put over it
+    compose_takes ${files} || return 1
+    echo "docker-compose takes ${files}"
+  done
+}
+
+compose_takes() {  # compose_takes FILE...: of deploy/, with values for what has to be set
+  local arguments=() file folder
+  folder="$(mktemp -d)"
+  for file in "$@"; do
+    sed '/^name: /d' "deploy/${file}" >"${folder}/${file}"
+    arguments+=(--file "${folder}/${file}")
+  done
+  local rc=0
+  GDN_MODELS=/models GDN_MODEL=name=/models/name docker-compose --project-directory deploy --project-name gdn "${arguments[@]}" \
+    --profile mi50 --profile cpu config --quiet || rc=$?
+  rm -rf "${folder}"
+  return "${rc}"
+}
+
 lint_deploy() {
   run "hadolint" "${venv}/bin/hadolint" deploy/Dockerfile
   mapfile -t yaml_files < <(own_files '*.yaml' '*.yml')
   run "yamllint" "${venv}/bin/yamllint" --strict "${yaml_files[@]}"
+  run "docker-compose" lint_compose
   run "kubernetes-validate" lint_manifests
   mapfile -t shell_files < <(own_files 'scripts/*.sh' 'deploy/*.sh' .ci/run)
   run "shellcheck" shellcheck -x "${shell_files[@]}"

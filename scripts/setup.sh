@@ -28,7 +28,7 @@ hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
 # promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis; systemd-analyze judges the unit.
 check_packages=(chromium-headless-shell prometheus stunnel4 systemd)
-lint_packages=(ca-certificates clang-format clang-tidy libomp-dev shellcheck)
+lint_packages=(ca-certificates clang-format clang-tidy docker-compose libomp-dev shellcheck)
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 

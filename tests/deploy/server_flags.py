@@ -1,0 +1,39 @@
+"""What check_compose.py and check_kubernetes.py share: the flags of gdn_server that a command line may have."""
+
+import re
+
+# Flags of servers that share sessions, which gdn_server has not got yet. To be deleted when it has.
+FLAGS_THAT_ARE_TO_COME = {"share-sessions", "node-name", "node-lease", "redis-wait-replicas", "redis-wait-timeout"}
+
+
+def known(root):
+    text = (root / "server/flags.cc").read_text(encoding="utf-8")
+    flags = {name.replace("_", "-") for name in re.findall(r"\bABSL_FLAG\([^,]+(?:<[^>]*>)?,\s*(\w+),", text)}
+    if len(flags) < 50:
+        raise SystemExit("server/flags.cc is not written the way this script reads it")
+    there = sorted(flags & FLAGS_THAT_ARE_TO_COME)
+    if there:
+        raise SystemExit(f"gdn_server has {', '.join(there)}: take them out of FLAGS_THAT_ARE_TO_COME")
+    return flags | FLAGS_THAT_ARE_TO_COME
+
+
+def check(root, where, arguments):
+    flags = known(root)
+    for argument in arguments:
+        name = argument.removeprefix("--").partition("=")[0]
+        if not argument.startswith("--") or name not in flags:
+            yield f"{where}: gdn_server has no flag {argument}"
+
+
+def seconds(text):
+    """Of 30s, 1m10s, 5m."""
+    parts = re.findall(r"(\d+)(h|m|s)", text)
+    if "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"'{text}' is no duration such as 1m10s")
+    return sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
+
+
+def drain_seconds(arguments):
+    """How long a server with these flags takes to end: both drains, and 10 s for a driver that hangs."""
+    values = dict(a.removeprefix("--").partition("=")[::2] for a in arguments)
+    return seconds(values.get("drain-timeout", "30s")) + seconds(values.get("drain-checkpoint-timeout", "300s")) + 10

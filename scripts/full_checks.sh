@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# What `scripts/test.sh --full` does beside the tests: lints deploy/, tests libgdn's torch operators with PyPI's torch, builds both
-# container images with buildah, replays the golden recordings inside the CPU one, and sees the gfx906 one explain that there is no
-# card; installs the Debian packages in a bare root and starts the server there. As root, since images are built without any
-# container runtime (chroot isolation, plain folders as storage).
+# What `scripts/test.sh --full` does beside the tests: lints deploy/, has haproxy and promtool judge what is theirs, tests libgdn's torch
+# operators with PyPI's torch, builds both container images with buildah and prints their sizes, replays the golden recordings inside
+# the CPU one, alone and behind HAProxy over Redis, and sees the gfx906 one explain that there is no card; installs the Debian
+# packages in a bare root and starts the server there. As root, since images are built without any container runtime (chroot
+# isolation, plain folders as storage).
 #
 #   scripts/full_checks.sh [--base IMAGE] [--keep]
 #
@@ -19,7 +20,7 @@ public_base=docker.io/library/debian:bookworm-slim
 own_base=localhost/debian:bookworm
 tolerance=1e-5
 
-usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 base='' keep=false
 while (( $# > 0 )); do
@@ -38,7 +39,8 @@ cd "${repo_root}"
 SECONDS=0
 
 note "lint of deploy/"
-scripts/lint.sh --deploy
+scripts/lint.sh --deploy  # kubernetes-validate and docker-compose among it
+scripts/setup.sh --checks
 scripts/setup.sh --images
 
 export BUILDAH_ISOLATION=chroot
@@ -73,7 +75,7 @@ site_of() {
   apt-get indextargets --format '$(CODENAME) $(SITE)' | awk -v release="$1" '$1 == release && !seen++ {print $2}'
 }
 
-# As the official slim image: the minimal system and the three package sources.
+# As the official slim image: the minimal system without documents, and the three package sources.
 make_base() {
   note "making ${own_base} with debootstrap"
   local container mount
@@ -85,6 +87,10 @@ make_base() {
     [[ -z "${site}" ]] || printf 'deb %s %s main\n' "${site}" "${release}" >>"${work}/base/etc/apt/sources.list.new"
   done
   mv "${work}/base/etc/apt/sources.list.new" "${work}/base/etc/apt/sources.list"
+  cp deploy/dpkg-excludes "${work}/base/etc/dpkg/dpkg.cfg.d/gdn-excludes"
+  find "${work}/base/usr/share/doc" -mindepth 1 \( -type f -o -type l \) ! -name copyright -delete
+  find "${work}/base/usr/share/doc" -mindepth 1 -type d -empty -delete
+  rm -rf "${work}/base/usr/share/"{man,info,groff,lintian,linda,bug,locale}/*
   rm -rf "${work}/base/var/cache/apt/archives/"*.deb "${work}/base/var/lib/apt/lists/"*
   container="$(buildah_here from scratch)"
   mount="$(buildah_here mount "${container}")"
@@ -135,6 +141,33 @@ print(f"image {sys.argv[2]}: user, entrypoint, health check and labels are there
 PYTHON
 }
 
+# What haproxy and promtool say of the files that are theirs; the tests of tests/deploy look at what these cannot know.
+judged_by_their_programs() {
+  note "haproxy -c, without nodes and with three"
+  haproxy -c -f deploy/haproxy/haproxy.cfg
+  GDN_NODE_1=127.0.0.1:1 GDN_NODE_2=127.0.0.2:1 GDN_NODE_3=127.0.0.3:1 haproxy -c -f deploy/haproxy/haproxy.cfg
+  note "promtool"
+  promtool check config deploy/prometheus/prometheus.yml
+  promtool check rules deploy/prometheus/alerts.yml
+  promtool test rules deploy/prometheus/alerts_test.yml
+}
+
+# Its layers as they are stored, and as they would be sent; the packages by the image's own bill of materials.
+print_size() {  # print_size TARGET
+  local container mount files packed packages
+  container="$(buildah_here from "localhost/gdn-service:$1")"
+  mount="$(buildah_here mount "${container}")"
+  python3 scripts/sbom.py --check "${mount}/usr/share/doc/gdn-service/sbom.spdx.json" --root "${mount}" >"${work}/sbom-$1.txt" ||
+    { cat "${work}/sbom-$1.txt"; die "the bill of materials of the image $1 is wrong"; }
+  [[ ! -e "${mount}/usr/bin/g++" && ! -e "${mount}/usr/bin/cc" ]] || die "the image $1 has a compiler"
+  files="$(du -sm --apparent-size "${mount}" | cut -f1)"
+  packed="$(tar -C "${mount}" -cf - . | gzip -1 | wc -c)"
+  packages="$(find "${mount}/var/lib/dpkg/info" -name '*.list' | wc -l)"
+  echo "image $1: ${files} MB, $(( packed / 1000000 )) MB packed, ${packages} packages; $(tail -n 1 "${work}/sbom-$1.txt")"
+  buildah_here umount "${container}" >/dev/null
+  buildah_here rm "${container}" >/dev/null
+}
+
 replay_in_cpu_image() {
   local folders folder models=() container rc=0
   folders=(tests/golden/qwen3_*)
@@ -172,6 +205,20 @@ SCRIPT
     sh /replay.sh "${tolerance}" "${models[@]}" || rc=$?
   buildah_here rm "${container}" >/dev/null
   (( rc == 0 )) || die "the replay in the CPU image failed"
+}
+
+# As compose.fleet.yaml starts it: Redis by deploy/redis/start.sh, HAProxy by its configuration, and the image between them.
+replay_behind_haproxy() {
+  local container rc=0
+  note "replaying recordings in the CPU image, behind HAProxy, over Redis"
+  container="$(buildah_here from localhost/gdn-service:cpu)"
+  mkdir -p "${work}/fleet"
+  chmod 755 "${work}"  # the user in the image reads what is in it
+  python3 tests/deploy/check_image_in_fleet.py "${repo_root}" "${work}/fleet/shared" /models \
+    buildah --root "${images}/root" --runroot "${images}/run" --storage-driver "${storage_driver}" run \
+    --volume "${repo_root}/tests/golden:/models:ro" --volume "${work}/fleet/shared:/fleet:ro" "${container}" -- || rc=$?
+  buildah_here rm "${container}" >/dev/null
+  (( rc == 0 )) || die "the replay behind HAProxy failed"
 }
 
 # The gfx906 image ends in doctor's list, and the server alone in one line that names doctor.
@@ -225,13 +272,17 @@ torch_operators() {
   esac
 }
 
+judged_by_their_programs
 torch_operators
 choose_base
 packages_in_a_bare_root
 build_image cpu
 check_metadata cpu
+print_size cpu
 replay_in_cpu_image
+replay_behind_haproxy
 build_image gfx906
 check_metadata gfx906
+print_size gfx906
 gfx906_image_without_a_card
 echo "full_checks.sh: passed in ${SECONDS} s"

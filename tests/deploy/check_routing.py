@@ -59,6 +59,20 @@ def free_port():
             return port
 
 
+def say(admin_path, command):
+    """A command of HAProxy's runtime API."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(admin_path)
+        connection.sendall(command.encode() + b"\n")
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
+def stat_of(admin_path):
+    """Of each slot of the backend: HAProxy's row of figures."""
+    rows = csv.DictReader(io.StringIO(say(admin_path, "show stat gdn 4 -1").removeprefix("# ")))
+    return {int(row["svname"].removeprefix("gdn-")): row for row in rows}
+
+
 class Fleet:
     """HAProxy before servers, in a folder."""
 
@@ -101,16 +115,10 @@ class Fleet:
                 process.wait()
 
     def say(self, command):
-        """A command of HAProxy's runtime API."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(self.admin_path)
-            connection.sendall(command.encode() + b"\n")
-            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        return say(self.admin_path, command)
 
     def stat(self):
-        """Of each slot of the backend: HAProxy's row of figures."""
-        rows = csv.DictReader(io.StringIO(self.say("show stat gdn 4 -1").removeprefix("# ")))
-        return {int(row["svname"].removeprefix("gdn-")): row for row in rows}
+        return stat_of(self.admin_path)
 
     def ready(self, numbers):
         """Whether these servers take calls, with their whole weight, and no other one does ("UP 1/3": it is about to be down)."""

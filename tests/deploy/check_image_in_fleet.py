@@ -84,7 +84,8 @@ def main(arguments):
     try:
         for node in redis.nodes:
             node.start()
-        port, http_port = check_routing.free_port(), check_routing.free_port()
+        hosts = [check_routing.PROXY, *check_routing.HOSTS]
+        port, http_port = check_routing.free_port(hosts), check_routing.free_port(hosts)
         sentinels = ",".join(redis.sentinel_addresses.split())
         (folder / "addresses").write_text(f"GDN_REDIS={redis.first_primary}\nGDN_SENTINELS={sentinels}\nGDN_PORT={port}\n"
                                           f"GDN_HTTP_PORT={http_port}\nGDN_PROXY=127.0.0.1:{port}\n", encoding="utf-8")

@@ -6,30 +6,19 @@
 Each has an address of the loopback range. The primary is killed, a Sentinel starts anew, the first primary comes back.
 """
 
-import contextlib
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
+import check_routing  # noqa: E402  (beside this file)
+
 PATIENCE = 90  # seconds; a deadline, not a measurement
 PASSWORD = "a.password-of_this~test"
-
-
-def free_port(hosts):
-    while True:
-        with contextlib.ExitStack() as stack:
-            port = stack.enter_context(socket.create_server((hosts[0], 0))).getsockname()[1]
-            try:
-                for host in hosts[1:]:
-                    stack.enter_context(socket.create_server((host, port)))
-            except OSError:
-                continue
-            return port
 
 
 class Node:
@@ -87,7 +76,7 @@ class Fleet:
         self.password_file = folder / "password"
         self.password_file.write_text(PASSWORD + "\n", encoding="utf-8")
         redis_hosts, sentinel_hosts = ["127.0.1.1", "127.0.1.2"], ["127.0.1.3", "127.0.1.4", "127.0.1.5"]
-        redis_port, sentinel_port = free_port(redis_hosts), free_port(sentinel_hosts)
+        redis_port, sentinel_port = check_routing.free_port(redis_hosts), check_routing.free_port(sentinel_hosts)
         self.first_primary = f"{redis_hosts[0]}:{redis_port}"
         self.sentinel_addresses = " ".join(f"{host}:{sentinel_port}" for host in sentinel_hosts)
         self.redis = [Node(self, "redis", host, redis_port) for host in redis_hosts]

@@ -13,6 +13,7 @@ import csv
 import io
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -46,13 +47,13 @@ def until(condition, what):
         time.sleep(0.05)
 
 
-def free_port():
-    """A port that is free at all addresses."""
+def free_port(hosts):
+    """A port that is free at all hosts; not among those that the system gives to whoever asks for any."""
     while True:
+        port = random.randrange(12000, 32000)
         with contextlib.ExitStack() as stack:
-            port = stack.enter_context(socket.create_server((PROXY, 0))).getsockname()[1]
             try:
-                for host in HOSTS:
+                for host in hosts:
                     stack.enter_context(socket.create_server((host, port)))
             except OSError:
                 continue
@@ -78,7 +79,7 @@ class Fleet:
 
     def __init__(self, root, build, config, folder):
         self.root, self.bin, self.folder = root, pathlib.Path(build) / "bin", folder
-        self.port, self.http_port = free_port(), free_port()
+        self.port, self.http_port = free_port([PROXY, *HOSTS]), free_port([PROXY, *HOSTS])
         self.admin_path = os.path.join(folder, "admin.sock")
         self.config = os.path.join(folder, "haproxy.cfg")
         pathlib.Path(self.config).write_text(config, encoding="utf-8")

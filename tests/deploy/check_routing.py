@@ -105,7 +105,9 @@ class Fleet:
         environment |= {"GDN_NODE_HTTP_PORT": str(self.http_port), "GDN_PROXY_ADMIN": self.admin_path, "GDN_PROXY_SLOWSTART": "1s",
                         "GDN_PROXY_LISTEN": f"{PROXY}:{self.port}", "GDN_PROXY_HTTP_LISTEN": f"{PROXY}:{self.http_port}"}
         check = subprocess.run(["haproxy", "-c", "-f", self.config], env=environment, capture_output=True, text=True, check=False)
-        expect(check.returncode == 0 and "WARNING" not in check.stderr + check.stdout, f"haproxy -c: {check.stdout}{check.stderr}")
+        told = (check.stdout + check.stderr).splitlines()  # a machine without nameservers is none of the configuration's faults
+        wrong = [line for line in told if "ALERT" in line or "WARNING" in line and "nameservers" not in line]
+        expect(check.returncode == 0 and not wrong, f"haproxy -c: {told}")
         self.proxy = self.spawn("haproxy", ["haproxy", "-W", "-db", "-f", self.config], env=environment)
         until(lambda: self.ready({1, 2, 3}), "three servers are up")
 

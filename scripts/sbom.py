@@ -90,7 +90,8 @@ def terms_of(short, references):
             alternatives.add(frozenset(terms))
     if len(alternatives) < 2:
         return set().union(*alternatives)
-    return {"(" + " OR ".join(sorted(" AND ".join(sorted(a)) if len(a) < 2 else f"({' AND '.join(sorted(a))})" for a in alternatives)) + ")"}
+    joined = [" AND ".join(sorted(alternative)) for alternative in alternatives]
+    return {"(" + " OR ".join(sorted(f"({text})" if " AND " in text else text for text in joined)) + ")"}
 
 
 def licenses(root, package, references):
@@ -112,7 +113,8 @@ def package_entry(root, item, system, references):
     source, _, source_version = item.get("source", name).partition(" ")
     person = re.fullmatch(r"(.*?)\s*<(.+)>", item.get("maintainer", ""))
     quoted = urllib.parse.quote(version, safe="")
-    purl = f"pkg:deb/{system[0]}/{urllib.parse.quote(name, safe='')}@{quoted}?arch={architecture}&distro={system[0]}-{system[1]}".rstrip("-")
+    purl = f"pkg:deb/{system[0]}/{urllib.parse.quote(name, safe='')}@{quoted}?arch={architecture}"
+    purl += f"&distro={system[0]}-{system[1]}".rstrip("-")
     entry = {
         "SPDXID": "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", f"{name.replace('+', 'plus')}-{architecture}"),
         "name": name,
@@ -172,7 +174,8 @@ def document(root, name, version, created, programs):
         "relationships": [relationship("SPDXRef-DOCUMENT", "DESCRIBES", image)] + [
             relationship(IMAGE, "CONTAINS", entry) for entry in own + packages] + [relationship(OWN, "CONTAINS", f) for f in files],
         "hasExtractedLicensingInfos": [
-            {"licenseId": key, "name": value, "extractedText": f"Named '{value}' in /usr/share/doc/*/copyright of the packages that have it."}
+            {"licenseId": key, "name": value,
+             "extractedText": f"Named '{value}' in /usr/share/doc/*/copyright of the packages that have it."}
             for key, value in sorted(references.items())],
     }
     return {key: value for key, value in result.items() if value != []}

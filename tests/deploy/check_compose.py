@@ -42,7 +42,8 @@ def merged(first, second):
 
 
 def check_service(root, where, service):
-    if not service.get("read_only") or service.get("cap_drop") != ["ALL"] or "no-new-privileges:true" not in service.get("security_opt", []):
+    confined = service.get("read_only") and service.get("cap_drop") == ["ALL"]
+    if not confined or "no-new-privileges:true" not in service.get("security_opt", []):
         yield f"{where}: is not confined (read_only, cap_drop, no-new-privileges)"
     if "test" not in service.get("healthcheck", {}):
         yield f"{where}: has no health check"
@@ -109,7 +110,8 @@ def check_fleet(root, file):
     """HAProxy, Prometheus and the servers are told the same."""
     services = file["services"]
     servers = sorted(name for name, service in services.items() if is_server(service))
-    routed = sorted(value.removesuffix(":50061") for key, value in services["haproxy"]["environment"].items() if key.startswith("GDN_NODE_"))
+    told = services["haproxy"]["environment"]
+    routed = sorted(value.removesuffix(":50061") for key, value in told.items() if key.startswith("GDN_NODE_"))
     if routed != servers:
         yield f"{FLEET}: HAProxy is told of {routed}, and the servers are {servers}"
     jobs = {job["job_name"]: job["static_configs"][0]["targets"]

@@ -39,7 +39,8 @@ for host in $hosts; do
   case "$share" in --share*) name="--node-name=node-$host" ;; esac
   # shellcheck disable=SC2086  # several flags in each
   GDN_BACKEND=cpu gdn-entrypoint $flags $share $name --redis-password-file="$fleet/password" --checkpoint-every-tokens=16 --threads=1 \\
-    --shared-memory-dir= --listen="$host:$GDN_PORT" --http-listen="$host:$GDN_HTTP_PORT" --drain-checkpoint-timeout=60s >"/tmp/$host.log" 2>&1 &
+    --shared-memory-dir= --listen="$host:$GDN_PORT" --http-listen="$host:$GDN_HTTP_PORT" --drain-checkpoint-timeout=60s \\
+    >"/tmp/$host.log" 2>&1 &
   servers="$servers $!"
 done
 failed() { for host in $hosts; do echo "--- $host"; tail -n 20 "/tmp/$host.log"; done; echo "$1"; exit 1; }
@@ -94,8 +95,8 @@ def main(arguments):
         environment |= {"GDN_NODE_HTTP_PORT": str(http_port), "GDN_PROXY_ADMIN": str(folder / "admin.sock"), "GDN_PROXY_SLOWSTART": "1s",
                         "GDN_PROXY_LISTEN": f"127.0.0.1:{port}", "GDN_PROXY_HTTP_LISTEN": f"127.0.0.1:{http_port}"}
         with open(folder / "haproxy.log", "wb") as log:
-            proxy = subprocess.Popen(["haproxy", "-W", "-db", "-f", root / "deploy/haproxy/haproxy.cfg"], env=environment,  # pylint: disable=consider-using-with
-                                     stdout=log, stderr=subprocess.STDOUT)
+            proxy = subprocess.Popen(  # pylint: disable=consider-using-with
+                ["haproxy", "-W", "-db", "-f", root / "deploy/haproxy/haproxy.cfg"], env=environment, stdout=log, stderr=subprocess.STDOUT)
         inside = WHERE if command[0] != "env" else str(folder)
         done = subprocess.run([*command, "sh", f"{inside}/run.sh", inside, models], timeout=PATIENCE, check=False)
         stats = check_routing.stat_of(str(folder / "admin.sock"))

@@ -146,7 +146,8 @@ def check_policies(overlay):
         for workload in overlay.chosen(item["spec"]["podSelector"]["matchLabels"]):
             named = {port["port"] for rule in item["spec"]["ingress"] for port in rule["ports"]}
             if named != set(ports_of(workload)):
-                yield f"{overlay.name}: NetworkPolicy {item['metadata']['name']} lets in {sorted(named)}, the ports are {sorted(ports_of(workload))}"
+                policy = f"{overlay.name}: NetworkPolicy {item['metadata']['name']}"
+                yield f"{policy} lets in {sorted(named)}, the ports are {sorted(ports_of(workload))}"
 
 
 def check_fleet(overlay):
@@ -231,8 +232,8 @@ PLANTED = [
     (SET, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "is not confined"),
     (SET, "- {name: tmp, mountPath: /tmp}", "- {name: temp, mountPath: /tmp}", "and its volumes are"),
     (f"{FOLDER}/base/services.yaml", "targetPort: http", "targetPort: grpc", "the service gdn-pods has port 9464"),
-    (f"{FOLDER}/base/disruption.yaml", "    matchLabels: {app.kubernetes.io/name: gdn-service", "    matchLabels: {app.kubernetes.io/name: gdn",
-     "has not one PodDisruptionBudget"),
+    (f"{FOLDER}/base/disruption.yaml", "    matchLabels: {app.kubernetes.io/name: gdn-service",
+     "    matchLabels: {app.kubernetes.io/name: gdn", "has not one PodDisruptionBudget"),
     (NET, "        - {port: http}\n", "        - {port: grpc}\n", "NetworkPolicy gdn lets in ['grpc']"),
     (f"{FOLDER}/overlays/cpu/kustomization.yaml", "newTag: cpu", "newTag: latest", "has no tag of its own"),
     (FLEET, "path: /spec/volumeClaimTemplates", "path: /spec/volumeClaimTemplate", "there is nothing"),
@@ -243,9 +244,8 @@ PLANTED = [
     (ROUTES, "        - {port: 9464}\n", "", "HAProxy may not call the servers"),
     (ROUTES, "terminationGracePeriodSeconds: 75", "terminationGracePeriodSeconds: 65", "is given 65 s"),
     (ROUTING, "  retries 3", "  retries 2", "is no copy of"),
-    (f"{FOLDER}/components/monitoring/monitors.yaml", "    - port: http\n      path: /metrics\n      interval: 15s\n      relabelings:\n"
-     "        - {targetLabel: job, replacement: gdn}", "    - port: metrics\n      path: /metrics\n      interval: 15s\n      relabelings:\n"
-     "        - {targetLabel: job, replacement: gdn}", "finds no port metrics"),
+    (f"{FOLDER}/components/monitoring/monitors.yaml", "  endpoints:\n    - port: http", "  endpoints:\n    - port: metrics",
+     "finds no port metrics"),
 ]
 
 

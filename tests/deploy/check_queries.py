@@ -82,7 +82,8 @@ def label_values(root):
     """Of some labels: what they can hold."""
     errors = (root / "proto/gdn/v1/errors.proto").read_text(encoding="utf-8")
     service = (root / "proto/gdn/v1/service.proto").read_text(encoding="utf-8")
-    return {"code": CODES, "method": set(re.findall(r"\brpc (\w+)\(", service)), "reason": set(re.findall(r"\bERROR_REASON_([A-Z_]+) = \d+;", errors)),
+    return {"code": CODES, "method": set(re.findall(r"\brpc (\w+)\(", service)),
+            "reason": set(re.findall(r"\bERROR_REASON_([A-Z_]+) = \d+;", errors)),
             "kind": {"decode", "draft", "prefill"}, "outcome": {"copy_used", "not_durable", "lost"}}
 
 
@@ -235,7 +236,8 @@ def check(root, with_promtool=True):
 # (file, what is in it, what is planted in its place, what the report has to say)
 PLANTED = [
     (DASHBOARD, "gdn_queued_steps{", "gdn_queued_step{", "no metric is named gdn_queued_step"),
-    (DASHBOARD, "sum by (tier) (gdn_tier_sessions", "sum by (place) (gdn_tier_sessions", "by (place): no metric of the query has that label"),
+    (DASHBOARD, "sum by (tier) (gdn_tier_sessions", "sum by (place) (gdn_tier_sessions",
+     "by (place): no metric of the query has that label"),
     (DASHBOARD, 'code=\\"OK\\", ', 'status=\\"OK\\", ', "gdn_rpc_duration_seconds_bucket has no label status"),
     (DASHBOARD, '"{{quota}}"', '"{{limit}}"', "the result has no label limit"),
     (DASHBOARD, "gdn_batch_rows_sum", "gdn_batch_rows_total", "no metric is named gdn_batch_rows_total"),

@@ -254,7 +254,8 @@ def check(root, build, config):
             check_operators_page(fleet)
         except Wrong as wrong:
             for log in fleet.logs:
-                print(f"--- {os.path.basename(log)}, last lines", *pathlib.Path(log).read_text(errors="replace").splitlines()[-12:], sep="\n")
+                lines = pathlib.Path(log).read_text(errors="replace").splitlines()
+                print(f"--- {os.path.basename(log)}, last lines", *lines[-12:], sep="\n")
             return str(wrong)
         finally:
             fleet.stop()

@@ -30,14 +30,6 @@ PROMETHEUS, RULES, RULE_TESTS = "deploy/prometheus/prometheus.yml", "deploy/prom
 DASHBOARD = "deploy/grafana/gdn.json"
 FOR_KUBERNETES = "deploy/kubernetes/components/monitoring/prometheus_rule.yaml"
 
-# Metrics of servers that share sessions, which the catalogue has not got yet. To be deleted when it has: then these names are checked
-# like all others.
-METRICS_THAT_ARE_TO_COME = {
-    "gdn_sessions_taken_over_total": ("counter", []),
-    "gdn_sessions_handed_over_total": ("counter", []),
-    "gdn_node_lease_valid": ("gauge", []),
-    "gdn_node_lease_lapses_total": ("counter", []),
-}
 # Of others. Those of HAProxy are looked for in its own /metrics by check_routing.py.
 FOREIGN_METRICS = {
     "up": [],
@@ -66,11 +58,8 @@ def catalogue(root):
     entries = {name: (kind.lower(), re.findall(r'"(\w+)"', labels)) for name, kind, labels in METRIC_ENTRY.findall(text)}
     if len(entries) != len(re.findall(r"MetricInfo k\w+ = ", text)):
         raise SystemExit("metric_catalog.h is not written the way this script reads it")
-    twice = sorted(entries.keys() & METRICS_THAT_ARE_TO_COME.keys())
-    if twice:
-        raise SystemExit(f"the catalogue has {', '.join(twice)}: take them out of METRICS_THAT_ARE_TO_COME")
     labels = {name: set(labels) for name, labels in FOREIGN_METRICS.items()}
-    for name, (kind, own) in (entries | METRICS_THAT_ARE_TO_COME).items():
+    for name, (kind, own) in entries.items():
         if kind == "histogram":
             labels |= {f"{name}_bucket": {*own, "le"}, f"{name}_sum": set(own), f"{name}_count": set(own)}
         else:

@@ -6,6 +6,7 @@
 #   scripts/setup.sh --images  also what building the container images needs
 #   scripts/setup.sh --lint    also what scripts/lint.sh needs
 #   scripts/setup.sh --checks  also what some tests are skipped without: promtool, and a browser (85 MB to fetch, 320 MB)
+#   scripts/setup.sh --cluster also what scripts/cluster_demo.sh needs
 #   scripts/setup.sh --check   installs nothing; prints what is missing and exits 1 where something is
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -28,9 +29,10 @@ hip_packages=(hipcc libamdhip64-dev rocm-device-libs)
 image_packages=(buildah debootstrap)
 # promtool reads /metrics, the browser /statusz; stunnel is between the server and Redis; systemd-analyze judges the unit.
 check_packages=(chromium-headless-shell prometheus stunnel4 systemd)
+cluster_packages=(curl haproxy iproute2 redis-server)
 lint_packages=(ca-certificates clang-format clang-tidy docker-compose libomp-dev shellcheck)
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 wanted=("${build_packages[@]}")
 check_only=false
@@ -39,6 +41,7 @@ for argument in "$@"; do
     --hip) wanted+=("${hip_packages[@]}") ;;
     --images) wanted+=("${image_packages[@]}") ;;
     --lint) wanted+=("${lint_packages[@]}") ;;
+    --cluster) wanted+=("${cluster_packages[@]}") ;;
     --checks) wanted+=("${check_packages[@]}") ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 LENGTHS = [7, 13, 21]
 NEW_TOKENS = 64
 SECONDS_TO_END = 60
+# What models call their cache; past_key_values up to transformers 5.23.
+CACHE = "cache" if "cache" in inspect.signature(transformers.Qwen3NextModel.forward).parameters else "past_key_values"
 TIE = 1e-3  # logits this near are the same to two computers
 
 
@@ -43,6 +46,11 @@ def models_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def load(name: str) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_pretrained(GOLDEN / name).to(DEVICE).eval()
+
+
+def kept(cache: transformers.Cache) -> dict[str, transformers.Cache]:
+    """A model's argument."""
+    return {CACHE: cache}
 
 
 class Pair:
@@ -155,8 +163,10 @@ def test_assisted_generation_is_greedy_search(pair: Pair) -> None:
         for parameter in assistant.model.layers[-1].parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
     want = pair.generate(pair.local, inputs)
+    # Without a pad_token_id: since 5.20 at the latest transformers makes the assistant's mask of it, and these models
+    # choose a 0 at times.
     with gdn_torch.attach(assistant, pair.target, remote_model=pair.name):
-        pair.check(pair.generate(pair.remote, inputs, assistant_model=assistant), want)
+        pair.check(pair.generate(pair.remote, inputs, assistant_model=assistant, pad_token_id=None), want)
     # A draft that fits, and one that does not: some are taken back by a fork.
     for tokens in (3, 40):
         pair.check(pair.generate(pair.remote, inputs, prompt_lookup_num_tokens=tokens), want)
@@ -185,7 +195,7 @@ def test_a_chat_goes_on_from_its_cache(next_pair: Pair) -> None:
         ids = next_pair.one()["input_ids"]
         for turn in range(3):
             ids = torch.cat([ids, torch.arange(1, 4 + turn)[None]], dim=1)
-            ids = next_pair.generate(model, {"input_ids": ids}, past_key_values=cache, max_new_tokens=9)
+            ids = next_pair.generate(model, {"input_ids": ids}, **kept(cache), max_new_tokens=9)
         answers.append(ids)
     assert torch.equal(*answers)
 
@@ -196,10 +206,10 @@ def test_copies_of_a_cache_go_on_by_themselves(next_pair: Pair) -> None:
     for model in (next_pair.local, next_pair.remote):
         cache = transformers.DynamicCache(config=model.config)
         with torch.no_grad():
-            model(prompt, past_key_values=cache)
+            model(prompt, **kept(cache))
             twin = copy.deepcopy(cache)
-            first = model(more, past_key_values=twin).logits
-            outputs.append((first, model(more.flip(1), past_key_values=cache).logits))
+            first = model(more, **kept(twin)).logits
+            outputs.append((first, model(more.flip(1), **kept(cache)).logits))
     for local, remote in zip(*outputs, strict=True):
         torch.testing.assert_close(remote, local, rtol=1e-4, atol=1e-4)
 
@@ -211,16 +221,16 @@ def test_rows_of_a_cache_can_be_chosen(next_pair: Pair) -> None:
     for model in (next_pair.local, next_pair.remote):
         cache = transformers.DynamicCache(config=model.config)
         with torch.no_grad():
-            model(**inputs, past_key_values=cache)
+            model(**inputs, **kept(cache))
             if model is next_pair.remote:
                 cache.batch_repeat_interleave(2)
                 cache.batch_select_indices(2 * rows + 1)
-                outputs.append(model(torch.full((2, 3), 5), past_key_values=cache).logits)
+                outputs.append(model(torch.full((2, 3), 5), **kept(cache)).logits)
             else:  # whose own layers cannot
                 alone = {name: tensor[rows] for name, tensor in inputs.items()}
                 cache = transformers.DynamicCache(config=model.config)
-                model(**alone, past_key_values=cache)
-                outputs.append(model(torch.full((2, 3), 5), past_key_values=cache).logits)
+                model(**alone, **kept(cache))
+                outputs.append(model(torch.full((2, 3), 5), **kept(cache)).logits)
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-4)
 
 
@@ -229,9 +239,9 @@ def test_equal_prompts_are_computed_once(next_pair: Pair) -> None:
     cache = transformers.DynamicCache(config=next_pair.remote.config)
     prompt = next_pair.one()["input_ids"].repeat(4, 1)
     with torch.no_grad():
-        next_pair.remote(prompt, past_key_values=cache)
+        next_pair.remote(prompt, **kept(cache))
         assert next_pair.sessions() == 1
-        next_pair.remote(torch.tensor([[1], [2], [1], [3]]), past_key_values=cache)
+        next_pair.remote(torch.tensor([[1], [2], [1], [3]]), **kept(cache))
     assert next_pair.sessions() == 3
     sequences = cache.layers[0].sequences
     assert len(set(sequences.session_names)) == 3
@@ -244,7 +254,7 @@ def test_sessions_end_with_their_cache(models_server: Server) -> None:
         assert ends_with(pair, 0)
         cache = transformers.DynamicCache(config=pair.remote.config)
         with torch.no_grad():
-            pair.remote(**pair.inputs(), past_key_values=cache)
+            pair.remote(**pair.inputs(), **kept(cache))
         assert pair.sessions() == len(LENGTHS)
         del cache
         assert ends_with(pair, 0)
@@ -337,20 +347,112 @@ def test_what_cannot_be_is_refused(next_pair: Pair) -> None:
         with pytest.raises(ValueError, match=r"row 1 .* between"):
             model(inputs["input_ids"], attention_mask=holes)
         cache = transformers.DynamicCache(config=model.config)
-        model(**inputs, past_key_values=cache)
+        model(**inputs, **kept(cache))
         with pytest.raises(RuntimeError, match="activate_past_recording"):
             cache.crop(-1)
         with pytest.raises(ValueError, match="of one batch"):
             model.model.layers[0].linear_attn(torch.zeros(2, 1, model.config.hidden_size), cache)
         with pytest.raises(RuntimeError, match="states are at"):
-            next_pair.local(torch.ones(3, 1, dtype=torch.long), past_key_values=cache)
+            next_pair.local(torch.ones(3, 1, dtype=torch.long), **kept(cache))
         used = transformers.DynamicCache(config=model.config)
-        next_pair.local(**inputs, past_key_values=used)
+        next_pair.local(**inputs, **kept(used))
         with pytest.raises(ValueError, match="used locally"):
-            model(torch.ones(3, 1, dtype=torch.long), past_key_values=used)
+            model(torch.ones(3, 1, dtype=torch.long), **kept(used))
     loss = model(**next_pair.one()).logits.sum()
     with pytest.raises(RuntimeError, match="no gradients"):
         loss.backward()
+
+
+def changed(model: torch.nn.Module, change: Callable[[str, object], tuple[str, object] | None]) -> torch.nn.Module:
+    """Whose layers are called otherwise, as by a release of transformers that is still to come."""
+
+    def calls(_: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return args, dict(one for name, value in kwargs.items() if (one := change(name, value)) is not None)
+
+    for layer in model.model.layers:
+        if hasattr(layer, "linear_attn"):
+            layer.linear_attn.register_forward_pre_hook(calls, with_kwargs=True)
+    return model
+
+
+def is_cache(value: object) -> bool:
+    return isinstance(value, transformers.Cache)
+
+
+def test_a_cache_is_found_whatever_its_name(next_pair: Pair) -> None:
+    changed(next_pair.remote, lambda name, value: ("memory" if is_cache(value) else name, value))
+    want = next_pair.generate(next_pair.local, next_pair.inputs())
+    next_pair.check(next_pair.generate(next_pair.remote, next_pair.inputs()), want)
+    cache = transformers.DynamicCache(config=next_pair.remote.config)
+    with pytest.raises(ValueError, match="one cache"):
+        next_pair.remote.model.layers[0].linear_attn(torch.zeros(1, 1, 1), cache, other=copy.deepcopy(cache))
+
+
+def test_a_layer_without_the_cache_that_is_kept_says_so(next_pair: Pair) -> None:
+    changed(next_pair.remote, lambda name, value: None if is_cache(value) else (name, value))
+    with pytest.raises(RuntimeError, match=r"gets none.*Tested with transformers 5\.17"):
+        next_pair.generate(next_pair.remote, next_pair.inputs())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda name, value: None if is_cache(value) else (name, value), "0 caches"),
+        (lambda name, value: (name, [value] if is_cache(value) else value), "0 caches"),
+        (lambda name, value: ("padding" if name == "attention_mask" else name, value), "no attention_mask"),
+    ],
+    ids=["no cache", "a cache in a list", "another name of the mask"],
+)
+def test_a_model_that_calls_its_layers_otherwise_is_refused(next_pair: Pair, change: Callable, why: str) -> None:
+    model = changed(load("qwen3_next_5"), change)
+    for verify in (True, False):
+        with pytest.raises(RuntimeError, match=rf"{why}.*Tested with transformers 5\.17"):
+            gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5", verify=verify)
+    assert not any(isinstance(module, gdn_torch.RemoteGatedDeltaNet) for module in model.modules())
+
+
+def test_a_layer_that_takes_more_is_refused(next_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load("qwen3_next_5")
+
+    def forward(self, hidden_states, cache=None, attention_mask=None, segments=None, **kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr(type(model.model.layers[0].linear_attn), "forward", forward)
+    with pytest.raises(RuntimeError, match=r"takes \['segments'\].*Tested with"):
+        gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5")
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["reorder_cache", "batch_select_indices", "batch_repeat_interleave", "crop", "reset", "has_previous_state"],
+)
+def test_a_cache_that_passes_remote_layers_over_is_refused(
+    next_pair: Pair, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    model = load("qwen3_next_5")
+    monkeypatch.setattr(transformers.Cache, method, lambda *_, **__: None)
+    with pytest.raises(RuntimeError, match=rf"do not reach .*{method}.*Tested with"):
+        gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5", verify=False)
+
+
+def test_a_cache_that_is_not_kept_is_refused(next_pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, module = load("qwen3_next_5"), sys.modules["gdn_client.torch.remote_layer"]
+    remote_layer_of = module.remote_layer_of
+    monkeypatch.setattr(
+        *(module, "remote_layer_of"),
+        lambda _, *of: remote_layer_of(transformers.DynamicCache(config=model.config), *of),
+    )
+    with pytest.raises(RuntimeError, match=r"layer 0 does not go on from the first .*Tested with"):
+        gdn_torch.attach(model, next_pair.target, remote_model="qwen3_next_5")
+
+
+def test_attaching_leaves_no_sessions(next_pair: Pair) -> None:
+    assert ends_with(next_pair, 0)
+    with gdn_torch.attach(load("qwen3_next_5").train(), next_pair.target, remote_model="qwen3_next_5"):
+        pass
+    assert next_pair.sessions() == 0
+    with gdn_torch.attach(load("qwen3_next_5"), next_pair.target, [], remote_model="qwen3_next_5") as none:
+        assert none.layers == []
 
 
 def test_a_crash_of_the_server_is_not_seen(next_pair: Pair, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from gdn_client.client import Client
+from gdn_client.torch.cache_layer import remote_layer_of
+from gdn_client.torch.compatibility import LayerCall, check_cache, check_parameters, layer_call
 from gdn_client.torch.host import LayerHost
+from gdn_client.torch.releases import unknown
 from gdn_client.torch.remote_layer import RemoteGatedDeltaNet
 
 LOCAL_LAYER = re.compile(r"Qwen3(Next|_5|_5Moe)GatedDeltaNet")
-VERIFY_TOKENS = 5
+VERIFY_TOKENS = [3, 2]  # of a first step, and of one that goes on from it
 # Of the outputs' norm. Rounding to bfloat16 makes 0.01, other weights make 1.
 VERIFY_ERROR = 0.1
 
@@ -113,12 +116,14 @@ def attach(
         layers: indices of decoder layers; None: all Gated DeltaNet layers that are still local.
         remote_model: name of the served model; None: the only one.
         keep_local: keep the local layers, so that `Attachment.detach` can put them back; else their memory is freed.
-        verify: compare each layer's output on a few random tokens first, so that other weights are found.
+        verify: compare each layer's output on a few random tokens first, in two steps with a cache, so that other
+            weights are found, and a transformers whose caches do not work here.
         idle_ttl: seconds after which the server ends sequences that nobody steps; None: the server's.
         connection: of the Client, for a target that is a string.
 
     Raises:
         ValueError: the model has no such layers, or the server's are other ones.
+        RuntimeError: this release of transformers uses layers or caches in a way that is not known here.
         GdnError: the server's.
 
     """
@@ -133,10 +138,12 @@ def attach(
     try:
         host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
         for index in wanted:
+            check_parameters(local[index][1])
             _check_dimensions(local[index][1], host)
+        call = layer_call(model, _first_layer(model)) if wanted else None
+        check_cache(host, None if call is None else call.cache)
         if verify:
-            for index in wanted:
-                _check_outputs(local[index][1], host, index)
+            _verify({index: local[index][1] for index in wanted}, host, call)
     except BaseException:
         if host is not None:
             host.close()
@@ -158,6 +165,16 @@ def _local_layers(model: torch.nn.Module) -> dict[int, tuple[torch.nn.Module, to
     return found
 
 
+def _first_layer(model: torch.nn.Module) -> torch.nn.Module:
+    """The Gated DeltaNet layer that is called first; it may be remote already."""
+    return next(
+        module
+        for parent in model.modules()
+        if isinstance(module := getattr(parent, "linear_attn", None), torch.nn.Module)
+        and (isinstance(module, RemoteGatedDeltaNet) or LOCAL_LAYER.fullmatch(type(module).__name__))
+    )
+
+
 def _check_dimensions(local: Any, host: LayerHost) -> None:
     dims = host.model.dims
     remote = (dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width)
@@ -170,19 +187,34 @@ def _check_dimensions(local: Any, host: LayerHost) -> None:
         raise ValueError(f"the model's layers are {own} ({names}), those of {host} are {remote}")
 
 
-def _check_outputs(local: torch.nn.Module, host: LayerHost, index: int) -> None:
+def _verify(local: dict[int, torch.nn.Module], host: LayerHost, call: LayerCall | None) -> None:
+    try:
+        for index, module in local.items():
+            _check_outputs(module, host, index, call)
+    finally:
+        if call is not None:
+            remote_layer_of(call.cache, host, host.layers[0]).reset()
+
+
+def _check_outputs(local: torch.nn.Module, host: LayerHost, index: int, call: LayerCall | None) -> None:
     parameter = next(local.parameters())
     if parameter.device.type == "meta":
         return
     generator = torch.Generator("cpu").manual_seed(index)
-    noise = torch.randn(1, VERIFY_TOKENS, host.model.dims.hidden_size, generator=generator, device="cpu")
+    noise = torch.randn(1, sum(VERIFY_TOKENS), host.model.dims.hidden_size, generator=generator, device="cpu")
     x = noise.to(parameter.device, parameter.dtype)
+    layer = RemoteGatedDeltaNet(host, index)
     with torch.no_grad():
-        own = local(x).float()
-        remote = RemoteGatedDeltaNet(host, index)(x).float()
-    error = float((own - remote).norm() / own.norm())
-    if not error <= VERIFY_ERROR:
+        remote = [layer(x)] if call is None else [call(layer, part) for part in x.split(VERIFY_TOKENS, dim=1)]
+        own = local(x).split([y.shape[1] for y in remote], dim=1)
+    pairs = zip(remote, own, strict=True)
+    errors = [float((y.float() - want.float()).norm() / want.float().norm()) for y, want in pairs]
+    if not errors[0] <= VERIFY_ERROR:
         raise ValueError(
-            f"layer {index} of {host} computes something else than the model's (relative error {error:.2g}): it has "
-            "other weights; serve the same checkpoint, or pass verify=False"
+            f"layer {index} of {host} computes something else than the model's (relative error {errors[0]:.2g}): it "
+            "has other weights; serve the same checkpoint, or pass verify=False"
+        )
+    if not errors[-1] <= VERIFY_ERROR:
+        raise RuntimeError(
+            unknown(f"a second step of layer {index} does not go on from the first (relative error {errors[-1]:.2g})")
         )

@@ -9,10 +9,16 @@ import copy
 from typing import Any, NoReturn, cast
 
 import torch
-from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
+from transformers import Cache
 
 from gdn_client.torch.host import LayerHost
+from gdn_client.torch.releases import unknown
 from gdn_client.torch.sequences import RemoteSequences
+
+try:
+    from transformers.cache_utils import LinearAttentionCacheLayerMixin
+except ImportError as missing:
+    raise ImportError(unknown(str(missing))) from missing
 
 
 class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
@@ -30,8 +36,10 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
         self.record_past = record_past
         self._leads = leads
         self.has_previous_state: dict[int, bool] = {0: False}
-        # What a local layer would read without asking.
+        # What a local layer would read without asking. What transformers itself does to states, and is not here below,
+        # does not pass them over as if there were none.
         self.conv_states = self.recurrent_states = _Elsewhere(sequences)
+        self.is_conv_states_initialized = self.is_recurrent_states_initialized = {0: True}
 
     def __repr__(self) -> str:
         return f"RemoteCacheLayer({self.sequences.host.client.target}, {len(self.sequences)} rows)"
@@ -74,6 +82,12 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
         self.has_previous_state = dict.fromkeys(self.has_previous_state, False)
         if self._leads:
             self.sequences.reset()
+
+    def offload(self) -> None:
+        """Nothing: there are no states here that take memory."""
+
+    def prefetch(self) -> None:
+        """Nothing, as `offload`."""
 
     def lazy_initialization(self, *_: Any, **__: Any) -> None:
         self.conv_states[0]

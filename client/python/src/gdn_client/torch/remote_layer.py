@@ -10,11 +10,12 @@ import weakref
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache
+from transformers import Cache
 
 from gdn_client.torch.cache_layer import remote_layer_of
 from gdn_client.torch.host import LayerHost
 from gdn_client.torch.padding import spans
+from gdn_client.torch.releases import unknown
 from gdn_client.torch.sequences import RemoteSequences
 
 
@@ -42,7 +43,7 @@ class RemoteGatedDeltaNet(torch.nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        cache_params: Cache | None = None,
+        cache: Cache | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
@@ -50,16 +51,18 @@ class RemoteGatedDeltaNet(torch.nn.Module):
 
         Args:
             hidden_states: `[B, T, D]`, after the input layernorm; float32, float16 or bfloat16, on any device.
-            cache_params: transformers' cache, whose layers on this server are replaced when it is first seen; None:
-                the sequences begin here and end here.
+            cache: transformers' cache, whose layers on this server are replaced when it is first seen; None: the
+                sequences begin here and end here. By keyword it may have any name: it was cache_params up to
+                transformers 5.23.
             attention_mask: `[B, T]`, zero at padding; with a cache padding is on the left.
-            kwargs: what the decoder passes to every layer; packed sequences are refused.
+            kwargs: what the decoder passes to every layer; packed sequences are refused, and use_cache without a cache.
 
         Returns:
             `[B, T, D]`, zero at padding.
 
         Raises:
             ValueError: a mask, a cache or a shape that does not fit.
+            RuntimeError: the model keeps a cache, and passes none.
             GdnError: the server's; the cache is of no more use where rows of it may have moved.
 
         """
@@ -67,10 +70,13 @@ class RemoteGatedDeltaNet(torch.nn.Module):
             raise ValueError(
                 "packed sequences (cu_seq_lens_q) have no remote form; pass a row for each, padded on the left"
             )
+        cache = _cache_among(cache, kwargs)
+        if cache is None and kwargs.get("use_cache"):
+            raise RuntimeError(unknown("the model keeps a cache (use_cache), and its layer gets none"))
         if torch.is_grad_enabled() and hidden_states.requires_grad:
-            output: torch.Tensor = _WithoutBackward.apply(hidden_states, self, cache_params, attention_mask)
+            output: torch.Tensor = _WithoutBackward.apply(hidden_states, self, cache, attention_mask)
             return output
-        return self._forward(hidden_states, cache_params, attention_mask)
+        return self._forward(hidden_states, cache, attention_mask)
 
     def _forward(
         self, hidden_states: torch.Tensor, cache: Cache | None, attention_mask: torch.Tensor | None
@@ -112,6 +118,15 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
+
+
+def _cache_among(cache: Any, kwargs: dict[str, Any]) -> Cache | None:
+    """Whatever its name is: as one more keyword it would be ignored, and each token would be taken for the first."""
+    found = [] if cache is None else [cache]
+    found += [value for value in kwargs.values() if isinstance(value, Cache) and value is not cache]
+    if len(found) > 1 or not all(isinstance(one, Cache) for one in found):
+        raise ValueError(f"expected one cache of transformers, got {[type(one).__name__ for one in found]}")
+    return found[0] if found else None
 
 
 def _put_back(outputs: list[torch.Tensor], real: list[tuple[int, int]], like: torch.Tensor) -> torch.Tensor:

@@ -164,8 +164,8 @@ class Transformers:
             return lambda: self.layer(hidden)
         from transformers.cache_utils import DynamicCache
         cache = DynamicCache(config=self.config)  # its states stay where they are, so a graph can hold them
-        self.layer(hidden.expand(sequences, CONV, HIDDEN), cache_params=cache)
-        return lambda: self.layer(hidden, cache_params=cache)
+        self.layer(hidden.expand(sequences, CONV, HIDDEN), cache)
+        return lambda: self.layer(hidden, cache)
 
 
 def peers(options):

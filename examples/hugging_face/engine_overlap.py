@@ -89,9 +89,7 @@ class Engine:
         for index, layer in enumerate(self.model.layers):
             normed = layer.input_layernorm(x)
             if index not in self.remote:
-                mixed, _ = layer.self_attn(
-                    hidden_states=normed, position_embeddings=rotary, attention_mask=causal, past_key_values=rows.cache
-                )
+                mixed, _ = layer.self_attn(normed, rotary, causal, rows.cache)
             elif not away:
                 mixed = normed
             elif tokens > 1:

@@ -12,6 +12,7 @@ new. `/new` begins another conversation, an empty line or the end of the input e
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 
 import torch
@@ -83,6 +84,8 @@ def main() -> None:
     streamer = transformers.TextStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     attachments = attach_all(model, options)
 
+    # transformers up to 5.23 calls it past_key_values.
+    cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     messages: list[dict[str, str]] = []
     cache, seen = None, torch.zeros(1, 0, dtype=torch.long)
     while line := (input("> ") if sys.stdin.isatty() else sys.stdin.readline()).strip():
@@ -96,7 +99,7 @@ def main() -> None:
         whole = model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
-            past_key_values=cache,
+            **{cache_name: cache},
             max_new_tokens=options.max_new_tokens,
             do_sample=options.sample,
             streamer=streamer,

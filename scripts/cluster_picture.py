@@ -30,7 +30,7 @@ def picture(story, hosts: list[str]) -> str:
                 parts.append(f'<rect x="{x(begin):.1f}" y="{y + 2}" width="{max(1.0, x(finish) - x(begin)):.1f}" height="{ROW - 8}" '
                              f'rx="2" fill="{COLOURS[what]}"><title>{escape(host)} {escape(what)}</title></rect>')
         y += ROW
-    top = y + 16
+    top = y + 34
     seconds = [0] * (int(end) + 1)
     for at in story.tokens:
         seconds[int(at)] += 1
@@ -39,7 +39,7 @@ def picture(story, hosts: list[str]) -> str:
         level = top + PLOT - share * PLOT
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{level:.1f}" y2="{level:.1f}"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{level + 4:.1f}" text-anchor="end">{share * most:.0f}</text>')
-    parts.append(f'<text x="8" y="{top + 4}">tokens/s</text>')
+    parts.append(f'<text x="8" y="{top - 12}">tokens a second</text>')
     points = " ".join(f"{x(second + 0.5):.1f},{top + PLOT - count / most * PLOT:.1f}" for second, count in enumerate(seconds[:-1]))
     parts.append(f'<polyline class="curve" points="{points}"/>')
     base = top + PLOT
@@ -48,9 +48,11 @@ def picture(story, hosts: list[str]) -> str:
         parts.append(f'<text x="{x(second):.1f}" y="{base + 15}" text-anchor="middle">{second}</text>')
     parts.append(f'<text x="{WIDTH - RIGHT}" y="{base + 30}" text-anchor="end">seconds</text>')
     line = base + 36
+    last = -100.0
     for number, (at, what) in enumerate(story.events, start=1):
+        last = max(x(at), last + 16)  # numbers of events at one moment side by side
         parts.append(f'<line class="mark" x1="{x(at):.1f}" x2="{x(at):.1f}" y1="14" y2="{base}"/>')
-        parts.append(f'<text x="{x(at):.1f}" y="11" text-anchor="middle">{number}</text>')
+        parts.append(f'<text x="{last:.1f}" y="11" text-anchor="middle">{number}</text>')
         parts.append(f'<text x="{LEFT}" y="{line + number * 17}">{number}. {at:.1f} s: {escape(what)}</text>')
     height = line + len(story.events) * 17 + 14
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">\n'

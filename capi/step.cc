@@ -162,7 +162,7 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
   }
   const int64_t taps = dims.conv_width;
   const gdn_mixer_weights& from = given.weights;
-  weights.dims = dims;
+  weights.spec.dims = dims;
   GDN_ASSIGN_OR_RETURN(weights.conv_weight, CheckWeight(function, from.conv_weight, dims.conv_channels(),
                                                         {"conv_weight", absl::MakeConstSpan(&taps, 1), "W", "C"}));
   GDN_ASSIGN_OR_RETURN(weights.a_log, CheckWeight(function, from.a_log, dims.value_heads, {"a_log", {}, "", "HV"}));
@@ -170,7 +170,7 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
                        CheckWeight(function, from.dt_bias, dims.value_heads, {"dt_bias", {}, "", "HV"}));
   GDN_ASSIGN_OR_RETURN(weights.norm_weight,
                        CheckWeight(function, from.norm_weight, dims.value_dim, {"norm_weight", {}, "", "V"}));
-  if (from.norm_epsilon != 0.0f) weights.norm_epsilon = from.norm_epsilon;
+  if (from.norm_epsilon != 0.0f) weights.spec.norm_epsilon = from.norm_epsilon;
   StepMaker maker(function, pool, batch, InputKind::kProjected);
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::mixed_qkv, given.mixed_qkv, maker.Channels("mixed_qkv")));
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::z, given.z, maker.Values("z")));

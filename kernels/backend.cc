@@ -92,6 +92,7 @@ absl::Status Backend::MixerInput(const MixerInputParams& params) {
                                     .weight = params.conv_weight,
                                     .y = params.convolved}));
   GDN_RETURN_IF_ERROR(Gating({.convention = params.a_log_convention,
+                              .beta_scale = params.beta_scale,
                               .value_heads = dims.value_heads,
                               .rows = tokens,
                               .a = a,

@@ -174,7 +174,7 @@ def causal_conv1d(row):
 
 
 def gating(row):
-    return {"g": log_decay(row.a, row.a_log, row.dt_bias, row["convention"]), "beta": sigmoid(row.b)}
+    return {"g": log_decay(row.a, row.a_log, row.dt_bias, row["convention"]), "beta": float(row["beta_scale"]) * sigmoid(row.b)}
 
 
 def delta_rule(row):

@@ -34,8 +34,8 @@ std::string DefaultNodeName() {
 
 ServedModel Describe(const LoadedModel& model) {
   return {.name = model.name(),
-          .family = model.config().family,
-          .dims = model.config().dims,
+          .family = model.config().model_type,
+          .dims = model.config().spec.dims,
           .num_layers = model.config().num_layers,
           .weight_dtype = model.weight_dtype(),
           .fingerprint = model.fingerprint(),
@@ -111,11 +111,11 @@ absl::Status GdnServer::LoadModels() {
     }
     const LoadedModel& model = devices_.front().models.back();
     spdlog::info("model loaded name={} family={} dims=\"{}\" gdn_layers={} of {} weight_dtype={} fingerprint={} in {}",
-                 name, model.config().family, LayerDimsToString(model.config().dims), model.layers().size(),
+                 name, model.config().model_type, LayerDimsToString(model.config().spec.dims), model.layers().size(),
                  model.config().num_layers, DTypeName(model.weight_dtype()), model.fingerprint(),
                  absl::FormatDuration(absl::Now() - begin));
     GDN_ASSIGN_OR_RETURN(const StateLayout layout,
-                         StateLayout::Make(model.config().dims, options_.limits.max_draft, options_.state_dtype));
+                         StateLayout::Make(model.config().spec.dims, options_.limits.max_draft, options_.state_dtype));
     slot_bytes = std::max(slot_bytes, layout.slot_bytes());
     ServedModel& served = catalog_.emplace(name, Describe(model)).first->second;
     for (size_t i = 1; i < devices_.size(); ++i) served.layers_elsewhere.push_back(devices_[i].models.back().layers());

@@ -1,5 +1,5 @@
-// SIMD building blocks of several operators: loops over vectors, SiLU and sums of squares. Included once a Highway
-// target, so the guard toggles.
+// SIMD building blocks of several operators: loops over vectors, sigmoid, SiLU, sums of squares. For each Highway
+// target it is included anew, so the guard toggles.
 //
 //   const auto y = Silu(d, x);
 //   const double sum = SumSquares(row, columns);
@@ -30,16 +30,21 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   for (; i < count; ++i) body(hn::CappedTag<float, 1>(), i);
 }
 
-// x * sigmoid(x). With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite
-// x.
+// With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite x.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE V Silu(D d, V x) {
+HWY_INLINE V Sigmoid(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
   const V one = hn::Set(d, 1.0f);
   const V lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from here on; keeps Exp inside its domain
   const V e = hn::Exp(d, hn::Max(hn::Neg(hn::Abs(x)), lowest));
   const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
-  return hn::Mul(x, hn::Div(numerator, hn::Add(one, e)));
+  return hn::Div(numerator, hn::Add(one, e));
+}
+
+// x * sigmoid(x).
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V Silu(D d, V x) {
+  return hwy::HWY_NAMESPACE::Mul(x, Sigmoid(d, x));
 }
 
 // Sum of squares in double, in an order that depends on `count` alone. No float32 input overflows it.

@@ -27,8 +27,9 @@ void GatedRmsNormReference(const GatedRmsNormParams& params) {
     for (int32_t i = 0; i < dim; ++i) sum += double{x[i]} * double{x[i]};
     const double factor = 1.0 / std::sqrt(sum / dim + double{params.epsilon});
     for (int32_t i = 0; i < dim; ++i) {
-      const double silu = double{z[i]} / (1.0 + std::exp(-double{z[i]}));
-      y[i] = static_cast<float>(double{params.weight[i]} * double{x[i]} * factor * silu);
+      const double sigmoid = 1.0 / (1.0 + std::exp(-double{z[i]}));
+      const double gate = params.gate == GateActivation::kSilu ? double{z[i]} * sigmoid : sigmoid;
+      y[i] = static_cast<float>(double{params.weight[i]} * double{x[i]} * factor * gate);
     }
   }
 }

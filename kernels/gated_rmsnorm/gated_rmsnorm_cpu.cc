@@ -15,7 +15,8 @@ namespace gdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t end) {
+template <GateActivation kGate>
+void NormalizeRows(const GatedRmsNormParams& params, int64_t begin, int64_t end) {
   const int64_t dim = params.value_dim;
   for (int64_t row = begin; row < end; ++row) {
     const float* x = params.x + row * dim;
@@ -25,10 +26,16 @@ void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t
     const float factor = static_cast<float>(1.0 / std::sqrt(mean + double{params.epsilon}));
     ForVectors(dim, [&](auto d, int64_t i) HWY_ATTR {
       const auto normalized = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor));
-      const auto gate = Silu(d, hn::LoadU(d, z + i));
+      const auto input = hn::LoadU(d, z + i);
+      const auto gate = kGate == GateActivation::kSilu ? Silu(d, input) : Sigmoid(d, input);
       hn::StoreU(hn::Mul(hn::Mul(normalized, hn::LoadU(d, params.weight + i)), gate), d, y + i);
     });
   }
+}
+
+void NormalizeGatedRows(const GatedRmsNormParams& params, int64_t begin, int64_t end) {
+  params.gate == GateActivation::kSilu ? NormalizeRows<GateActivation::kSilu>(params, begin, end)
+                                       : NormalizeRows<GateActivation::kSigmoid>(params, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE

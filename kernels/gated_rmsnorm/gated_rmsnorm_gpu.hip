@@ -1,4 +1,4 @@
-// Gated RMSNorm on the GPU: y = w x / sqrt(mean x^2 + eps) silu(z), a head at a time.
+// Gated RMSNorm on the GPU: y = w x / sqrt(mean x^2 + eps) gate(z), a head at a time.
 //
 // Threads: kHeadLanes a head. A lane owns the same elements in both passes, so y may be x. Resources: registers only;
 // heads of more than kRegisterHeadDim elements, and those whose addresses do not allow 16-byte accesses, are read
@@ -21,8 +21,11 @@ __device__ __forceinline__ float RmsFactor(double sum, int dim, float epsilon) {
   return static_cast<float>(1.0 / sqrt(sum / dim + static_cast<double>(epsilon)));
 }
 
-__device__ __forceinline__ float NormalizeAndGate(float x, float factor, float weight, float z) {
-  return x * factor * weight * Silu(z);
+// The branch is the launch's: one instruction an element beside the exponential and the division of either way.
+__device__ __forceinline__ float NormalizeAndGate(const GatedRmsNormParams& p, float x, float factor, float weight,
+                                                  float z) {
+  const float sigmoid = Sigmoid(z);
+  return x * factor * weight * (p.gate == GateActivation::kSilu ? z * sigmoid : sigmoid);
 }
 
 template <int kWave>
@@ -36,8 +39,8 @@ __device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p
   const Vec4 w = mine ? Load4(p.weight + e) : kZero;
   const float factor = RmsFactor(HeadSum<kWave>(AddSquares(0.0, x)), p.value_dim, p.epsilon);
   if (!mine) return;
-  Store4(p.y + offset + e, {NormalizeAndGate(x.x, factor, w.x, z.x), NormalizeAndGate(x.y, factor, w.y, z.y),
-                            NormalizeAndGate(x.z, factor, w.z, z.z), NormalizeAndGate(x.w, factor, w.w, z.w)});
+  Store4(p.y + offset + e, {NormalizeAndGate(p, x.x, factor, w.x, z.x), NormalizeAndGate(p, x.y, factor, w.y, z.y),
+                            NormalizeAndGate(p, x.z, factor, w.z, z.z), NormalizeAndGate(p, x.w, factor, w.w, z.w)});
 }
 
 template <int kWave>
@@ -49,7 +52,7 @@ __device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p
   ForEachOfLane(lane, dim, [&](int e) { sum = AddSquare(sum, x[e]); });
   const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
   ForEachOfLane(lane, dim,
-                [&](int e) { p.y[offset + e] = NormalizeAndGate(x[e], factor, p.weight[e], p.z[offset + e]); });
+                [&](int e) { p.y[offset + e] = NormalizeAndGate(p, x[e], factor, p.weight[e], p.z[offset + e]); });
 }
 
 template <int kWave, bool kInRegisters>

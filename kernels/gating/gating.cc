@@ -23,6 +23,7 @@ absl::Status ValidateGating(const GatingParams& params) {
   constexpr char kOp[] = "Gating";
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "rows", params.rows, 0, kMaxOperatorRows));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "value_heads", params.value_heads, 1, kMaxHeads));
+  GDN_RETURN_IF_ERROR(RequirePositive(kOp, "beta_scale", params.beta_scale));
   if (params.rows == 0) return absl::OkStatus();
   return RequirePointers(kOp, {{"a", params.a},
                                {"b", params.b},
@@ -40,7 +41,7 @@ void GatingReference(const GatingParams& params) {
       const double rate = params.convention == ALogConvention::kRaw ? -std::min(std::exp(a_log), kFloatMax) : a_log;
       const double g = rate * Softplus(double{params.a[i]} + double{params.dt_bias[head]});
       params.g[i] = static_cast<float>(g < -kFloatMax ? -kFloatMax : g);
-      params.beta[i] = static_cast<float>(Sigmoid(params.b[i]));
+      params.beta[i] = static_cast<float>(double{params.beta_scale} * Sigmoid(params.b[i]));
     }
   }
 }

@@ -1,7 +1,7 @@
 // The two gates of a token and value head.
 //
 //   g    = -exp(A_log) * softplus(a + dt_bias)     log decay, <= 0     softplus(x) = x for x > 20, else log1p(exp x)
-//   beta = sigmoid(b)                              write strength, in (0, 1)
+//   beta = beta_scale * sigmoid(b)                 write strength, in (0, beta_scale)
 // kNegativeExp takes ssm_a = -exp(A_log), as GGUF stores it, in A_log's place. Finite for every finite input.
 // Thread safety: any number of calls at a time.
 //
@@ -11,15 +11,15 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/layer_spec.h"
 #include "base/thread_pool.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn {
 
-enum class ALogConvention : uint8_t { kRaw, kNegativeExp };
-
 struct GatingParams {
   ALogConvention convention = ALogConvention::kRaw;
+  float beta_scale = 1.0f;
   int32_t value_heads = 0;
   int64_t rows = 0;
   const float* a = nullptr;        // [rows, HV]

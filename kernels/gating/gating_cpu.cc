@@ -40,7 +40,7 @@ absl::Status GatingCpu(const GatingParams& params, ThreadPool& pool) {
         const int64_t i = row * heads + head;
         const float softplus = Softplus(ClampFinite(params.a[i] + params.dt_bias[head]));
         params.g[i] = ClampFinite(rates[head] * softplus);
-        params.beta[i] = Sigmoid(params.b[i]);
+        params.beta[i] = params.beta_scale * Sigmoid(params.b[i]);
       }
     }
   });

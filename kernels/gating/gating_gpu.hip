@@ -1,4 +1,4 @@
-// Gating on the GPU: g = -exp(A_log) softplus(a + dt_bias), beta = sigmoid(b).
+// Gating on the GPU: g = -exp(A_log) softplus(a + dt_bias), beta = beta_scale sigmoid(b).
 //
 // Threads: one a (row, value head), striding over the grid. Resources: registers only. Bound by launch latency.
 
@@ -18,7 +18,7 @@ __global__ __launch_bounds__(kThreads) void GatingKernel(GatingParams p) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
     const int head = static_cast<int>(i % p.value_heads);
     p.g[i] = LogDecay(p.a[i], p.a_log[head], p.dt_bias[head], p.convention == ALogConvention::kNegativeExp);
-    p.beta[i] = Sigmoid(p.b[i]);
+    p.beta[i] = p.beta_scale * Sigmoid(p.b[i]);
   }
 }
 

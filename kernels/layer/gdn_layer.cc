@@ -189,7 +189,7 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_l
 absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengths) {
   LayerStep step = given;
   const LayerWeights& weights = *step.weights;
-  const LayerDims& dims = weights.dims;
+  const LayerDims& dims = weights.spec.dims;
   const int64_t tokens = step.batch.tokens();
   const int64_t projected = step.kind == InputKind::kHiddenStates ? tokens : 0;  // rows that are projected here
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
@@ -228,7 +228,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
       projection(step.hidden_states, weights.in_b, mixer.ba, ba_features),
       projection(step.hidden_states, weights.in_z, mixer.qkvz + weights.in_qkv.rows, qkvz_features),
       projection(step.hidden_states, weights.in_a, mixer.ba + weights.in_b.rows, ba_features)};
-  const size_t count = weights.layout == ProjectionLayout::kFlat ? 4 : 2;
+  const size_t count = weights.spec.projections == ProjectionLayout::kFlat ? 4 : 2;
   GDN_RETURN_IF_ERROR(backend_.Projections(absl::MakeConstSpan(inputs).first(count)));
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
   return backend_.Projection(projection(mixer.output, weights.out, step.output, dims.hidden_size));
@@ -236,13 +236,13 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
 
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
   const LayerWeights& weights = *step.weights;
-  const LayerDims& dims = weights.dims;
+  const LayerDims& dims = weights.spec.dims;
   const int64_t tokens = step.batch.tokens();
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
   GDN_RETURN_IF_ERROR(backend_.MixerInput({.pool = step.pool,
                                            .batch = step.batch,
                                            .token_counts = step.token_counts,
-                                           .layout = weights.layout,
+                                           .layout = weights.spec.projections,
                                            .qkvz = mixer.qkvz,
                                            .ba = mixer.ba,
                                            .split_scratch = mixer.split,
@@ -250,7 +250,8 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                            .b = step.b.floats(),
                                            .a = step.a.floats(),
                                            .conv_weight = weights.conv_weight,
-                                           .a_log_convention = weights.a_log_convention,
+                                           .a_log_convention = weights.spec.a_log,
+                                           .beta_scale = weights.spec.beta_scale,
                                            .a_log = weights.a_log,
                                            .dt_bias = weights.dt_bias,
                                            .scale = scale,
@@ -276,9 +277,10 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                  .v_stride = dims.conv_channels(),
                                  .output = mixer.output},
                                 log_lengths, mixer.records));
-  return backend_.GatedRmsNorm({.value_dim = dims.value_dim,
+  return backend_.GatedRmsNorm({.gate = weights.spec.output_gate,
+                                .value_dim = dims.value_dim,
                                 .rows = tokens * dims.value_heads,
-                                .epsilon = weights.norm_epsilon,
+                                .epsilon = weights.spec.norm_epsilon,
                                 .x = mixer.output,
                                 .z = mixer.qkvz != nullptr ? mixer.z : step.z.floats(),
                                 .weight = weights.norm_weight,

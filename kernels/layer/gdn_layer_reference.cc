@@ -16,7 +16,7 @@ struct Projected {
 
 Projected ProjectInputs(const LayerStep& step) {
   const LayerWeights& weights = *step.weights;
-  const LayerDims& dims = weights.dims;
+  const LayerDims& dims = weights.spec.dims;
   const int64_t tokens = step.batch.tokens();
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
@@ -40,7 +40,7 @@ Projected ProjectInputs(const LayerStep& step) {
   out.z.resize(tokens * dims.value_features());
   out.b.resize(tokens * dims.value_heads);
   out.a.resize(tokens * dims.value_heads);
-  QkvzSplitReference({.layout = weights.layout,
+  QkvzSplitReference({.layout = weights.spec.projections,
                       .dims = dims,
                       .rows = tokens,
                       .qkvz = qkvz.data(),
@@ -72,7 +72,7 @@ void NormalizeAndScan(const LayerStep& step, QkL2NormParams norm, DeltaRuleParam
 void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z, const float* b, const float* a,
                   float* y) {
   const LayerWeights& weights = *step.weights;
-  const LayerDims& dims = weights.dims;
+  const LayerDims& dims = weights.spec.dims;
   const int64_t tokens = step.batch.tokens();
   std::vector<float> convolved(tokens * dims.conv_channels());
   std::vector<float> g(tokens * dims.value_heads), beta(g.size());
@@ -82,7 +82,8 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
                          .x = mixed_qkv,
                          .weight = weights.conv_weight,
                          .y = convolved.data()});
-  GatingReference({.convention = weights.a_log_convention,
+  GatingReference({.convention = weights.spec.a_log,
+                   .beta_scale = weights.spec.beta_scale,
                    .value_heads = dims.value_heads,
                    .rows = tokens,
                    .a = a,
@@ -103,9 +104,10 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
                     .beta = beta.data(),
                     .v_stride = dims.conv_channels(),
                     .output = y});
-  GatedRmsNormReference({.value_dim = dims.value_dim,
+  GatedRmsNormReference({.gate = weights.spec.output_gate,
+                         .value_dim = dims.value_dim,
                          .rows = tokens * dims.value_heads,
-                         .epsilon = weights.norm_epsilon,
+                         .epsilon = weights.spec.norm_epsilon,
                          .x = y,
                          .z = z,
                          .weight = weights.norm_weight,
@@ -136,7 +138,7 @@ void RunReference(const LayerStep& step) {
     return MixReference(step, step.mixed_qkv.floats(), step.z.floats(), step.b.floats(), step.a.floats(),
                         step.output.floats());
   }
-  const LayerDims& dims = step.weights->dims;
+  const LayerDims& dims = step.weights->spec.dims;
   const int64_t tokens = step.batch.tokens();
   const Projected in = ProjectInputs(step);
   std::vector<float> mixed(tokens * dims.value_features());

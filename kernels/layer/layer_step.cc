@@ -21,9 +21,9 @@ absl::Status ValidateWeights(const LayerStep& step) {
   }
   GDN_RETURN_IF_ERROR(step.kind == InputKind::kProjected ? ValidateMixerWeights(*step.weights)
                                                          : ValidateLayerWeights(*step.weights));
-  if (step.weights->dims != step.pool.layout.dims()) {
+  if (step.weights->spec.dims != step.pool.layout.dims()) {
     return InvalidStep(reason::kStateMismatch,
-                       absl::StrCat("weights have ", LayerDimsToString(step.weights->dims), ", the state pool ",
+                       absl::StrCat("weights have ", LayerDimsToString(step.weights->spec.dims), ", the state pool ",
                                     LayerDimsToString(step.pool.layout.dims())));
   }
   return absl::OkStatus();

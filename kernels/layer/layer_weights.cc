@@ -16,7 +16,7 @@ absl::Status ValidateMatrix(const char* name, const WeightMatrix& matrix, int64_
   if (matrix.rows != rows || matrix.cols != cols) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorShape,
                      absl::StrCat(kOp, ": ", name, " is [", matrix.rows, ", ", matrix.cols,
-                                  "]; dims and layout make it [", rows, ", ", rows == 0 ? 0 : cols, "]"),
+                                  "]; dims and projections make it [", rows, ", ", rows == 0 ? 0 : cols, "]"),
                      {{"field", name}});
   }
   return RequirePointer(kOp, name, matrix.data);
@@ -25,10 +25,10 @@ absl::Status ValidateMatrix(const char* name, const WeightMatrix& matrix, int64_
 }  // namespace
 
 absl::Status ValidateLayerWeights(const LayerWeights& weights) {
-  const LayerDims& dims = weights.dims;
-  GDN_RETURN_IF_ERROR(ValidateLayerDims(dims));
+  const LayerDims& dims = weights.spec.dims;
+  GDN_RETURN_IF_ERROR(ValidateMixerWeights(weights));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.hidden_size", dims.hidden_size, 1, kMaxHiddenSize));
-  const bool interleaved = weights.layout == ProjectionLayout::kInterleaved;
+  const bool interleaved = weights.spec.projections == ProjectionLayout::kInterleaved;
   const int64_t z_rows = dims.value_features();
   const int64_t heads = dims.value_heads;
   const int64_t hidden = dims.hidden_size;
@@ -37,18 +37,22 @@ absl::Status ValidateLayerWeights(const LayerWeights& weights) {
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_z", weights.in_z, interleaved ? 0 : z_rows, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_b", weights.in_b, interleaved ? 2 * heads : heads, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_a", weights.in_a, interleaved ? 0 : heads, hidden));
-  GDN_RETURN_IF_ERROR(ValidateMatrix("out", weights.out, hidden, dims.value_features()));
-  return ValidateMixerWeights(weights);
+  return ValidateMatrix("out", weights.out, hidden, dims.value_features());
 }
 
 absl::Status ValidateMixerWeights(const LayerWeights& weights) {
-  GDN_RETURN_IF_ERROR(ValidateLayerDims(weights.dims));
-  GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.conv_width", weights.dims.conv_width, 2, kMaxConvWidth));
-  GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"conv_weight", weights.conv_weight},
-                                            {"a_log", weights.a_log},
-                                            {"dt_bias", weights.dt_bias},
-                                            {"norm_weight", weights.norm_weight}}));
-  return RequirePositive(kOp, "norm_epsilon", weights.norm_epsilon);
+  const LayerSpec& spec = weights.spec;
+  GDN_RETURN_IF_ERROR(ValidateLayerSpec(spec));
+  if (spec != ServedForm(spec)) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+        absl::StrCat(kOp, ": the spec is a checkpoint's; expected its ServedForm, and weights in that form"));
+  }
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "dims.conv_width", spec.dims.conv_width, 2, kMaxConvWidth));
+  return RequirePointers(kOp, {{"conv_weight", weights.conv_weight},
+                               {"a_log", weights.a_log},
+                               {"dt_bias", weights.dt_bias},
+                               {"norm_weight", weights.norm_weight}});
 }
 
 }  // namespace gdn

@@ -7,18 +7,13 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "base/layer_dims.h"
-#include "kernels/gating/gating.h"
+#include "base/layer_spec.h"
 #include "kernels/projection/projection.h"
-#include "kernels/qkvz_split/qkvz_split.h"
 
 namespace gdn {
 
 struct LayerWeights {
-  LayerDims dims;
-  ProjectionLayout layout = ProjectionLayout::kFlat;
-  ALogConvention a_log_convention = ALogConvention::kRaw;
-  float norm_epsilon = 1e-6f;
+  LayerSpec spec;  // in the served form
 
   // In-projections, in the order their outputs lie side by side. kInterleaved: in_qkv is the whole in_proj_qkvz and
   // in_z is empty (rows 0), in_b is the whole in_proj_ba and in_a is empty. kFlat: four matrices.
@@ -29,12 +24,13 @@ struct LayerWeights {
   WeightMatrix out;  // [D, HV * V]
 
   const float* conv_weight = nullptr;  // [C, W]
-  const float* a_log = nullptr;        // [HV]
+  const float* a_log = nullptr;        // [HV], by spec.a_log
   const float* dt_bias = nullptr;      // [HV]
   const float* norm_weight = nullptr;  // [V]
 };
 
-// INVALID_ARGUMENT where a shape does not follow from dims and layout, or a pointer is missing.
+// INVALID_ARGUMENT where the spec is not valid or not in the served form, a shape does not follow from it, or a pointer
+// is missing.
 absl::Status ValidateLayerWeights(const LayerWeights& weights);
 // The same for what projected steps read: all but the projections.
 absl::Status ValidateMixerWeights(const LayerWeights& weights);

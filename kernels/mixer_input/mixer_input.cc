@@ -12,6 +12,7 @@ absl::Status ValidateMixerInput(const MixerInputParams& params) {
   GDN_RETURN_IF_ERROR(ValidateLayerDims(params.pool.layout.dims()));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "conv_width", params.pool.layout.dims().conv_width, 2, kMaxConvWidth));
   GDN_RETURN_IF_ERROR(RequireFinite(kOp, "scale", params.scale));
+  GDN_RETURN_IF_ERROR(RequirePositive(kOp, "beta_scale", params.beta_scale));
   if (params.batch.tokens() == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointer(kOp, "pool.data", params.pool.data));
   if (params.qkvz != nullptr || params.ba != nullptr) {

@@ -38,6 +38,7 @@ struct MixerInputParams {
 
   const float* conv_weight = nullptr;  // [C, W]
   ALogConvention a_log_convention = ALogConvention::kRaw;
+  float beta_scale = 1.0f;
   const float* a_log = nullptr;    // [HV]
   const float* dt_bias = nullptr;  // [HV]
   float scale = 1.0f;              // multiplies the normalised q

@@ -216,6 +216,7 @@ MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
           .a_log = params.a_log,
           .dt_bias = params.dt_bias,
           .scale = params.scale,
+          .beta_scale = params.beta_scale,
           .convolved = params.convolved,
           .z = params.z,
           .q = params.q,

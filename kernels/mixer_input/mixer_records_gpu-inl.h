@@ -38,6 +38,7 @@ struct MixerArgs {
   const float* a_log;
   const float* dt_bias;
   float scale;
+  float beta_scale;
   float* convolved;
   float* z;
   float* q;
@@ -60,7 +61,7 @@ __device__ __forceinline__ TokenGates GatesOf(const MixerArgs& p, int64_t row, i
   const int32_t heads = p.at.value_heads;
   const float b = p.projected ? p.b[row * 2 * heads + p.at.B(head)] : p.b[row * heads + head];
   const float a = p.projected ? p.a[row * 2 * heads + p.at.A(head)] : p.a[row * heads + head];
-  return {LogDecay(a, p.a_log[head], p.dt_bias[head], p.negative_exp), Sigmoid(b)};
+  return {LogDecay(a, p.a_log[head], p.dt_bias[head], p.negative_exp), p.beta_scale * Sigmoid(b)};
 }
 
 __device__ __forceinline__ void StoreGates(const MixerArgs& p, int64_t row, int32_t head, const TokenGates& gates) {

@@ -1,22 +1,20 @@
 // From the in-projections' outputs to mixed_qkv [q | k | v], z, b and a, each flat over heads.
 //
 // kInterleaved (Qwen3-Next): per key head, qkvz holds [q K | k K | v r*V | z r*V] and ba holds [b r | a r], r = HV / H.
-// kFlat (Qwen3.5): qkvz is [q | k | v | z] and ba is [b | a], each over all heads.
+// kFlat (Qwen3.5), and kSeparate once joined: qkvz is [q | k | v | z] and ba is [b | a], each over all heads.
 // A permutation: exact to the bit. Thread safety: any number of calls at a time.
 //
-//   GDN_RETURN_IF_ERROR(backend.QkvzSplit({.layout = weights.layout, .dims = dims, .rows = n, .qkvz = y, ...}));
+//   GDN_RETURN_IF_ERROR(backend.QkvzSplit({.layout = spec.projections, .dims = dims, .rows = n, .qkvz = y, ...}));
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/layer_dims.h"
+#include "base/layer_spec.h"
 #include "base/thread_pool.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn {
-
-enum class ProjectionLayout : uint8_t { kInterleaved, kFlat };
 
 struct QkvzSplitParams {
   ProjectionLayout layout = ProjectionLayout::kFlat;

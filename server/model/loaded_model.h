@@ -1,10 +1,8 @@
-// Loading the Gated DeltaNet layers of a Hugging Face checkpoint folder.
+// Loading a checkpoint's Gated DeltaNet layers onto a backend, in the form that kernels take.
 //
-// Reads config.json and model.safetensors, or the shards named by model.safetensors.index.json; of the tensors only
-// *.linear_attn.*.
-// Model types: qwen3_next, qwen3_5, qwen3_5_text, qwen3_5_moe, qwen3_5_moe_text. Projections stay in the mapped files
-// in their own dtype where the backend shares the host's memory; the small vectors (conv, A_log, dt_bias, norm) are
-// widened to float32.
+// Projections stay in the mapped files in their own dtype where the backend shares the host's memory and they need no
+// change; the small vectors (conv, A_log, dt_bias, norm) are widened to float32. What differs between families is
+// brought to ServedForm here: parts are joined, and what multiplies the norm's output goes into its weight.
 // Thread safety: a LoadedModel is constant after loading. Ownership: it owns the mappings and copies that its weights
 // point into.
 //
@@ -22,7 +20,7 @@
 #include "base/safetensors.h"
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"
-#include "server/model/model_config.h"
+#include "server/checkpoint/checkpoint.h"
 
 namespace gdn {
 
@@ -45,7 +43,8 @@ class LoadedModel {
   std::vector<DeviceBuffer> buffers_;
 };
 
-// INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS naming the file, field or tensor, what was found and what was expected.
+// Errors of OpenCheckpoint, and RESOURCE_EXHAUSTED where the backend has no memory for the weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory);
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint);
 
 }  // namespace gdn

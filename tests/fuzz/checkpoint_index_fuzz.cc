@@ -1,5 +1,5 @@
 // The index of a checkpoint in shards: model.safetensors.index.json.
-#include "server/model/checkpoint_files.h"
+#include "server/checkpoint/checkpoint_files.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,7 +1,7 @@
 // A checkpoint's config.json.
 #include <algorithm>
 
-#include "server/model/model_config.h"
+#include "server/checkpoint/model_config.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -9,10 +9,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = ParseModelConfig({reinterpret_cast<const char*>(data), size});
   fuzz::CheckRefusal(config.status());
   if (!config.ok()) return 0;
-  GDN_FUZZ_CHECK(ValidateLayerDims(config->dims).ok(), "dimensions that are none");
+  GDN_FUZZ_CHECK(ValidateLayerSpec(config->spec).ok(), "a spec that is none");
   GDN_FUZZ_CHECK(!config->gdn_layers.empty() && std::is_sorted(config->gdn_layers.begin(), config->gdn_layers.end()) &&
                      config->gdn_layers.front() >= 0 && config->gdn_layers.back() < config->num_layers,
                  "layers that are none");
-  GDN_FUZZ_CHECK(config->norm_epsilon > 0 && config->norm_epsilon < 1, "an epsilon that is none");
   return 0;
 }

@@ -12,14 +12,17 @@
 namespace gdn {
 namespace {
 
-double Silu(double x) { return x / (1.0 + std::exp(-x)); }
+double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+double Silu(double x) { return x * Sigmoid(x); }
 
 class GatedRmsNorm : public BackendTest {
  protected:
   // Rows as long as `weight`.
-  void Run(const std::vector<float>& x, const std::vector<float>& z, const std::vector<float>& weight, float* y) {
+  void Run(const std::vector<float>& x, const std::vector<float>& z, const std::vector<float>& weight, float* y,
+           GateActivation gate = GateActivation::kSilu) {
     const int64_t dim = static_cast<int64_t>(weight.size());
-    EXPECT_EQ(backend().GatedRmsNorm({.value_dim = static_cast<int32_t>(dim),
+    EXPECT_EQ(backend().GatedRmsNorm({.gate = gate,
+                                      .value_dim = static_cast<int32_t>(dim),
                                       .rows = static_cast<int64_t>(x.size()) / dim,
                                       .x = x.data(),
                                       .z = z.data(),
@@ -27,9 +30,10 @@ class GatedRmsNorm : public BackendTest {
                                       .y = y}),
               absl::OkStatus());
   }
-  std::vector<float> Run(const std::vector<float>& x, const std::vector<float>& z, const std::vector<float>& weight) {
+  std::vector<float> Run(const std::vector<float>& x, const std::vector<float>& z, const std::vector<float>& weight,
+                         GateActivation gate = GateActivation::kSilu) {
     std::vector<float> y(x.size());
-    Run(x, z, weight, y.data());
+    Run(x, z, weight, y.data(), gate);
     return y;
   }
 };
@@ -51,6 +55,16 @@ TEST_P(GatedRmsNorm, IsFiniteForTheLargestGatesAndForZeroRows) {
   EXPECT_FLOAT_EQ(y[0], 3e38f / std::sqrt(1.0f + 1e-6f));
   EXPECT_EQ(y[1], 0.0f);
   EXPECT_THAT(Run(std::vector<float>(8, 0.0f), z, ones), testing::Each(0.0f));
+}
+
+TEST_P(GatedRmsNorm, MayGateBySigmoid) {
+  const std::vector<float> y = Run({3.0f, 4.0f}, {1.0f, -2.0f}, {0.5f, 2.0f}, GateActivation::kSigmoid);
+  const double factor = 1.0 / std::sqrt(12.5 + 1e-6);
+  EXPECT_NEAR(y[0], 0.5 * 3.0 * factor * Sigmoid(1.0), 1e-6);
+  EXPECT_NEAR(y[1], 2.0 * 4.0 * factor * Sigmoid(-2.0), 1e-6);
+  const std::vector<float> ones(2, 1.0f);
+  EXPECT_THAT(Run(ones, {3e38f, -3e38f}, ones, GateActivation::kSigmoid),
+              testing::ElementsAre(testing::FloatNear(1.0f, 1e-6f), 0.0f));
 }
 
 TEST_P(GatedRmsNorm, MayWriteOverItsInput) {

@@ -18,6 +18,7 @@ struct Gates {
 
 struct Inputs {
   ALogConvention convention = ALogConvention::kRaw;
+  float beta_scale = 1.0f;
   std::vector<float> a = {}, b = {}, a_log = {}, dt_bias = {};
 };
 
@@ -26,6 +27,7 @@ Gates Apply(const Inputs& inputs, Operator run) {
   Gates gates{std::vector<float>(inputs.a.size()), std::vector<float>(inputs.a.size())};
   const int32_t heads = static_cast<int32_t>(inputs.a_log.size());
   run(GatingParams{.convention = inputs.convention,
+                   .beta_scale = inputs.beta_scale,
                    .value_heads = heads,
                    .rows = static_cast<int64_t>(inputs.a.size()) / heads,
                    .a = inputs.a.data(),
@@ -56,6 +58,13 @@ TEST_P(Gating, GivesTheValuesOfTheFormula) {
   EXPECT_FLOAT_EQ(gates.beta[0], 0.5f);
   EXPECT_FLOAT_EQ(gates.beta[1], 1.0f / (1.0f + std::exp(-2.0f)));
   EXPECT_FLOAT_EQ(gates.beta[2], 1.0f / (1.0f + std::exp(2.0f)));
+}
+
+TEST_P(Gating, BetaIsScaledForNegativeEigenvalues) {
+  Inputs inputs{.a = {0.0f, 0.0f}, .b = {1.5f, -0.3f}, .a_log = {0.0f, 0.0f}, .dt_bias = {0.0f, 0.0f}};
+  const std::vector<float> once = Run(inputs).beta;
+  inputs.beta_scale = 2.0f;
+  EXPECT_THAT(Run(inputs).beta, testing::ElementsAre(2.0f * once[0], 2.0f * once[1]));
 }
 
 // A norm over all of them would see the largest alone.
@@ -128,6 +137,7 @@ TEST(GatingParams, BadOnesAreRefusedByName) {
       ValidateGating,
       {.value_heads = 2, .rows = 1, .a = data, .b = data, .a_log = data, .dt_bias = data, .g = data, .beta = data},
       {{"dt_bias is null", [](auto& p) { p.dt_bias = nullptr; }},
+       {"beta_scale is 0", [](auto& p) { p.beta_scale = 0.0f; }},
        {"value_heads is 0", [](auto& p) { p.value_heads = 0; }}});
 }
 

@@ -25,8 +25,10 @@ LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
   const bool interleaved = options.layout == ProjectionLayout::kInterleaved;
   const int64_t z = dims.value_features();
   const int64_t heads = dims.value_heads;
-  weights_.dims = dims;
-  weights_.layout = options.layout;
+  weights_.spec = {.dims = dims,
+                   .beta_scale = options.beta_scale,
+                   .output_gate = options.output_gate,
+                   .projections = options.layout};
   weights_.in_qkv = matrix(dims.conv_channels() + (interleaved ? z : 0), dims.hidden_size);
   weights_.in_z = matrix(interleaved ? 0 : z, dims.hidden_size);
   weights_.in_b = matrix(interleaved ? 2 * heads : heads, dims.hidden_size);
@@ -56,7 +58,7 @@ std::vector<float> LayerProblem::Decode(GdnLayerRunner& runner, std::vector<Rows
 }
 
 PackedRows::PackedRows(const std::vector<Rows>& rows, const LayerWeights& weights, const StatePoolView& pool) {
-  const int64_t width = weights.dims.hidden_size;
+  const int64_t width = weights.spec.dims.hidden_size;
   for (const Rows& part : rows) {
     cu_seqlens.push_back(cu_seqlens.back() + static_cast<int32_t>(static_cast<int64_t>(part.x.size()) / width));
     slots.push_back(part.slot);

@@ -19,6 +19,8 @@ struct LayerProblemOptions {
   LayerDims dims = {
       .key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 24, .conv_width = 4, .hidden_size = 48};
   ProjectionLayout layout = ProjectionLayout::kInterleaved;
+  float beta_scale = 1.0f;
+  GateActivation output_gate = GateActivation::kSilu;
   DType dtype = DType::kF32;
   int32_t max_draft = 8;
 };
@@ -37,7 +39,7 @@ class LayerProblem {
 
   const LayerWeights& weights() const { return weights_; }
   HostStatePool& pool() { return pool_; }
-  int64_t hidden_size() const { return weights_.dims.hidden_size; }
+  int64_t hidden_size() const { return weights_.spec.dims.hidden_size; }
   std::vector<float> Inputs(int64_t tokens) { return random_.Normal(tokens * hidden_size()); }
 
   // Outputs of all rows. Each expects success; Decode also moves on token_count and log_length of `rows`.

@@ -111,8 +111,13 @@ TEST_F(LayerTest, DecodeOfManyTokensHasTheBitsOfAsManyDecodesOfOne) {
 TEST_F(LayerTest, ASessionsBitsAreTheSameAloneAndInAnyBatch) {
   constexpr int32_t kSessions = 9;
   for (ProjectionLayout layout : {ProjectionLayout::kInterleaved, ProjectionLayout::kFlat}) {
-    LayerProblem together({.layout = layout}, kSessions);
-    LayerProblem alone({.layout = layout}, kSessions);
+    LayerProblemOptions options{.layout = layout};
+    if (layout == ProjectionLayout::kFlat) {
+      options.beta_scale = 2.0f;
+      options.output_gate = GateActivation::kSigmoid;
+    }
+    LayerProblem together(options, kSessions);
+    LayerProblem alone(options, kSessions);
     const std::unique_ptr<Backend> other_backend = MakeBackend(1);
     GdnLayerRunner other_runner(*other_backend);
     const int64_t width = together.hidden_size();
@@ -246,8 +251,15 @@ TEST_F(LayerTest, BadStepsAreRefusedBeforeAnythingIsTouched) {
          w.in_a = {DType::kF32, w.in_b.data, 4, 48};
        }},
       {"out is [48, 95]", [](PackedRows&, LayerWeights& w) { w.out.cols = 95; }},
+      {"expected its ServedForm",
+       [](PackedRows&, LayerWeights& w) { w.spec.projections = ProjectionLayout::kSeparate; }},
+      {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.convolutions = ConvLayout::kSeparate; }},
+      {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.norm_weight = NormWeight::kOnePlus; }},
+      {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.output_gate_scale = 2.0f; }},
+      {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.value_heads = ValueHeadOrder::kTiled; }},
+      {"beta_scale is 3", [](PackedRows&, LayerWeights& w) { w.spec.beta_scale = 3.0f; }},
       {"a_log is null", [](PackedRows&, LayerWeights& w) { w.a_log = nullptr; }},
-      {"the state pool", [](PackedRows&, LayerWeights& w) { w.dims.conv_width = 5; }},
+      {"the state pool", [](PackedRows&, LayerWeights& w) { w.spec.dims.conv_width = 5; }},
       {"log_lengths[0] is 16", [](PackedRows& p, LayerWeights&) { p.log_lengths[0] = kLogCapacity; }},
       {"log_lengths[1] is -1", [](PackedRows& p, LayerWeights&) { p.log_lengths[1] = -1; }},
   };

@@ -112,6 +112,7 @@ class Mixer {
             .qkvz = qkvz_.data(),
             .ba = ba_.data(),
             .conv_weight = weight_.data(),
+            .beta_scale = layout_ == ProjectionLayout::kFlat ? 2.0f : 1.0f,
             .a_log = a_log_.data(),
             .dt_bias = dt_bias_.data(),
             .scale = 0.3f,
@@ -144,7 +145,8 @@ class Mixer {
                                 .q_out = params.q,
                                 .k_out = params.k}),
               absl::OkStatus());
-    EXPECT_EQ(backend.Gating({.value_heads = dims_.value_heads,
+    EXPECT_EQ(backend.Gating({.beta_scale = params.beta_scale,
+                              .value_heads = dims_.value_heads,
                               .rows = tokens(),
                               .a = params.a,
                               .b = params.b,

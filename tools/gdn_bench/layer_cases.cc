@@ -50,8 +50,8 @@ absl::StatusOr<StackedWeights> MakeWeights(Backend& backend, const LayerDims& di
   };
   for (int64_t layer = 0; layer < layers; ++layer) {
     LayerWeights w;
-    w.dims = dims;
-    w.layout = ProjectionLayout::kInterleaved;
+    w.spec.dims = dims;
+    w.spec.projections = ProjectionLayout::kInterleaved;
     w.in_qkv = take(dims.conv_channels() + dims.value_features(), dims.hidden_size);
     w.in_b = take(2 * int64_t{dims.value_heads}, dims.hidden_size);
     w.out = take(dims.hidden_size, dims.value_features());
@@ -145,7 +145,7 @@ class ServedLayers {
   ServedLayers(Backend& backend, std::shared_ptr<LayerFixture> layers)
       : backend_(backend),
         layers_(std::move(layers)),
-        row_bytes_(RoundUp64(layers_->batch * layers_->weights.layers[0].dims.hidden_size * DTypeSize(kDType))) {
+        row_bytes_(RoundUp64(layers_->batch * layers_->weights.layers[0].spec.dims.hidden_size * DTypeSize(kDType))) {
     std::shuffle(layers_->slots.begin(), layers_->slots.end(), std::mt19937());
     layers_->token_counts = layers_->first_token_counts;
   }

@@ -11,7 +11,7 @@
 #include "kernels/layer/gdn_layer.h"
 #include "kernels/slot_access.h"
 #include "server/model/loaded_model.h"
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
@@ -29,7 +29,7 @@ class LayerSessions {
  public:
   static absl::StatusOr<LayerSessions> Make(Backend& backend, const LayerWeights& weights, int32_t sequences) {
     LayerSessions sessions(backend, weights, sequences);
-    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(weights.dims, kMaxDraft));
+    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(weights.spec.dims, kMaxDraft));
     GDN_ASSIGN_OR_RETURN(sessions.memory_,
                          DeviceBuffer::Make(backend, static_cast<size_t>(sequences * layout.slot_bytes())));
     sessions.pool_ = {.layout = layout, .data = sessions.memory_.floats(), .slot_count = sequences};
@@ -65,7 +65,7 @@ class LayerSessions {
   absl::StatusOr<std::vector<float>> Step(const std::vector<float>& input, bool decode) {
     const auto sequences = static_cast<int32_t>(slots_.size());
     const auto length =
-        static_cast<int32_t>(static_cast<int64_t>(input.size()) / weights_.dims.hidden_size / sequences);
+        static_cast<int32_t>(static_cast<int64_t>(input.size()) / weights_.spec.dims.hidden_size / sequences);
     std::vector<int32_t> cu_seqlens(slots_.size() + 1);
     for (int32_t i = 0; i <= sequences; ++i) cu_seqlens[static_cast<size_t>(i)] = i * length;
     const size_t bytes = input.size() * sizeof(float);
@@ -149,7 +149,7 @@ class GoldenLayers : public ::testing::TestWithParam<std::string> {
   }
 
   void CompareState(int32_t layer, LayerSessions& sessions) {
-    const LayerDims& dims = model_->config().dims;
+    const LayerDims& dims = model_->config().spec.dims;
     const std::vector<float> conv = Golden(layer, "conv_state");
     const std::vector<float> recurrent = Golden(layer, "recurrent_state");
     for (int32_t i = 0; i < sequences_; ++i) {

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/host_memory_backend.h"
 
@@ -34,7 +34,7 @@ void ExpectWeightsOf(const TestCheckpoint& checkpoint, const std::string& prefix
     const auto tensor = [&, layer = index](const std::string& name) {
       return checkpoint.tensors.at(StrCat(prefix, layer, ".linear_attn.", name)).Floats();
     };
-    if (w.layout == ProjectionLayout::kInterleaved) {
+    if (w.spec.projections == ProjectionLayout::kInterleaved) {
       EXPECT_EQ(Floats(w.in_qkv), tensor("in_proj_qkvz.weight"));
       EXPECT_EQ(Floats(w.in_b), tensor("in_proj_ba.weight"));
       EXPECT_EQ(w.in_z.rows, 0);
@@ -46,10 +46,10 @@ void ExpectWeightsOf(const TestCheckpoint& checkpoint, const std::string& prefix
       EXPECT_EQ(Floats(w.in_a), tensor("in_proj_a.weight"));
     }
     EXPECT_EQ(Floats(w.out), tensor("out_proj.weight"));
-    EXPECT_EQ(Floats(w.conv_weight, w.dims.conv_channels() * w.dims.conv_width), tensor("conv1d.weight"));
-    EXPECT_EQ(Floats(w.a_log, w.dims.value_heads), tensor("A_log"));
-    EXPECT_EQ(Floats(w.dt_bias, w.dims.value_heads), tensor("dt_bias"));
-    EXPECT_EQ(Floats(w.norm_weight, w.dims.value_dim), tensor("norm.weight"));
+    EXPECT_EQ(Floats(w.conv_weight, w.spec.dims.conv_channels() * w.spec.dims.conv_width), tensor("conv1d.weight"));
+    EXPECT_EQ(Floats(w.a_log, w.spec.dims.value_heads), tensor("A_log"));
+    EXPECT_EQ(Floats(w.dt_bias, w.spec.dims.value_heads), tensor("dt_bias"));
+    EXPECT_EQ(Floats(w.norm_weight, w.spec.dims.value_dim), tensor("norm.weight"));
   }
 }
 
@@ -114,7 +114,7 @@ TEST(LoadModel, ReadsANestedConfigAndLanguageModelPrefix) {
   checkpoint.Write(folder.path());
   HostMemoryBackend backend(/*unified_memory=*/true);
   GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
-  EXPECT_EQ(model.config().family, "qwen3_5");
+  EXPECT_EQ(model.config().model_type, "qwen3_5");
   ExpectWeightsOf(checkpoint, "model.language_model.layers.", model);
 }
 

@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 #include "server/model/loaded_model.h"
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/host_memory_backend.h"
 
 namespace gdn {
@@ -65,6 +65,14 @@ TEST(ModelFingerprint, ChangesWithEveryTensorAndConfigField) {
   TestCheckpoint half = original;
   half.ConvertTo(DType::kBF16);
   EXPECT_TRUE(seen.insert(Fingerprint(half)).second);
+}
+
+// State files, tiers and engines know a model by it: another release of the server must find the same.
+TEST(ModelFingerprint, OfFirstFamiliesIsThatOfEarlierReleases) {
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_next_1")), "f566a9a55215641d9ac3d70af0a3288f");
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_next_5")), "8662d388033300d66b1916373a48b4fe");
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_5_1")), "f43ab0f559367e576cb5a5238d3a3615");
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_5_5")), "861285111ce485f0c1a68ef01fba16e5");
 }
 
 TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {

@@ -10,6 +10,7 @@ namespace gdn::parity {
 namespace {
 
 struct Problem {
+  GateActivation gate = GateActivation::kSilu;
   int64_t rows = 0;
   int32_t value_dim = 0;
   float spread = 1.0f;     // of the gate
@@ -27,7 +28,7 @@ CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
     for (int32_t i = 0; i < s.value_dim; ++i) x[i] *= 1e25f;
     z[s.value_dim] = -200.0f;
   }
-  return OperatorCall<Params>("", {}, {.value_dim = s.value_dim, .rows = s.rows, .epsilon = s.epsilon})
+  return OperatorCall<Params>("", {}, {.gate = s.gate, .value_dim = s.value_dim, .rows = s.rows, .epsilon = s.epsilon})
       .In(&Params::z, "z", shape, std::move(z))
       .In(&Params::weight, "weight", {s.value_dim}, random.Normal(s.value_dim))
       .InPlaceIf(s.in_place, &Params::x, &Params::y, "x", "y", shape, std::move(x))
@@ -38,13 +39,18 @@ CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
 
 void AddGatedRmsNormCases(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const char* suite, const Problem& s) {
-    cases.push_back(
-        {suite, "gated_rmsnorm",
-         absl::StrCat("rows=", s.rows, " V=", s.value_dim, " |z|~", s.spread, s.in_place ? " in place" : ""),
-         kElementwiseTolerance, std::bind_front(Run, s)});
+    cases.push_back({suite, "gated_rmsnorm",
+                     absl::StrCat("rows=", s.rows, " V=", s.value_dim, " |z|~", s.spread,
+                                  s.gate == GateActivation::kSigmoid ? " sigmoid" : "", s.in_place ? " in place" : ""),
+                     kElementwiseTolerance, std::bind_front(Run, s)});
   };
   for (const int32_t dim : {16, 100, 128}) {
     for (const float spread : {1.0f, 100.0f}) add("layer_ops", {.rows = 77, .value_dim = dim, .spread = spread});
+  }
+  for (const int32_t dim : {17, 128, 257}) {
+    for (const float spread : {1.0f, 1000.0f}) {
+      add("shapes", {.gate = GateActivation::kSigmoid, .rows = 53, .value_dim = dim, .spread = spread});
+    }
   }
   // Every tail of a vector, and lanes that are full or not.
   for (const int32_t dim : {1, 3, 8, 15, 16, 17, 24, 33, 48, 100, 128, 132, 257}) {

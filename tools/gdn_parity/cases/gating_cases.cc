@@ -15,6 +15,7 @@ struct Problem {
   ALogConvention convention = ALogConvention::kRaw;
   int64_t rows = 0;
   int32_t heads = 0;
+  float beta_scale = 1.0f;
   float spread = 1.0f;  // of a and b; 100 and more: softplus past its overflow, sigmoid at its ends
 };
 
@@ -27,8 +28,9 @@ CaseResult Run(const Problem& s, Backend& backend, RandomTensor& random) {
   if (!raw) {
     for (float& rate : a_log) rate = -std::exp(rate);
   }
-  return OperatorCall<GatingParams>("gating", {{"convention", raw ? "raw" : "negative_exp"}},
-                                    {.convention = s.convention, .value_heads = s.heads, .rows = s.rows})
+  return OperatorCall<GatingParams>(
+             "gating", {{"convention", raw ? "raw" : "negative_exp"}, {"beta_scale", absl::StrCat(s.beta_scale)}},
+             {.convention = s.convention, .beta_scale = s.beta_scale, .value_heads = s.heads, .rows = s.rows})
       .In(&GatingParams::a, "a", gates, std::move(a))
       .In(&GatingParams::b, "b", gates, std::move(b))
       .In(&GatingParams::a_log, "a_log", {s.heads}, std::move(a_log))
@@ -61,10 +63,13 @@ void AddGatingCases(std::vector<ParityCase>& cases) {
     for (const ALogConvention convention : {ALogConvention::kRaw, ALogConvention::kNegativeExp}) {
       for (const float spread : sweep.spreads) {
         add(sweep.suite, convention == ALogConvention::kRaw ? "gating_a_log" : "gating_ssm_a",
-            {convention, sweep.rows, sweep.heads, spread}, absl::StrCat(" |a|~", spread), sweep.max_tolerance);
+            {.convention = convention, .rows = sweep.rows, .heads = sweep.heads, .spread = spread},
+            absl::StrCat(" |a|~", spread), sweep.max_tolerance);
       }
     }
   }
+  add("shapes", "gating_a_log", {.rows = 67, .heads = 5, .beta_scale = 2.0f, .spread = 30.0f}, " beta to 2",
+      kMaxRelativeTolerance);
   add("parity", "gating_prefill", {.rows = 100, .heads = 12, .spread = 2.0f}, "", kElementwiseTolerance);
 }
 

@@ -22,6 +22,8 @@ constexpr int32_t kMaxDraft = 8;
 struct LayerCase {
   LayerDims dims;
   ProjectionLayout layout = ProjectionLayout::kFlat;
+  float beta_scale = 1.0f;
+  GateActivation output_gate = GateActivation::kSilu;
   DType dtype = DType::kF32;
   InputKind kind = InputKind::kHiddenStates;
   std::vector<int32_t> prefill = {};  // tokens of each sequence
@@ -40,8 +42,8 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
   const LayerDims& dims = c.dims;
   const bool interleaved = c.layout == ProjectionLayout::kInterleaved;
   WeightPair pair;
-  pair.host.dims = pair.device.dims = dims;
-  pair.host.layout = pair.device.layout = c.layout;
+  pair.host.spec = pair.device.spec = {
+      .dims = dims, .beta_scale = c.beta_scale, .output_gate = c.output_gate, .projections = c.layout};
   // On the host, and on the backend.
   const auto store = [&](DType dtype,
                          const std::vector<float>& values) -> absl::StatusOr<std::pair<const void*, const void*>> {
@@ -152,11 +154,13 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
 void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite = "layer",
          double tolerance = kLayerTolerance) {
   const std::string layout = c.layout == ProjectionLayout::kFlat ? "flat" : "interleaved";
+  const std::string formula = absl::StrCat(c.beta_scale == 1.0f ? "" : ", beta to 2",
+                                           c.output_gate == GateActivation::kSilu ? "" : ", sigmoid gate");
   const std::string decode =
       c.decode_steps == 0 ? "" : absl::StrCat(", decode ", c.decode_steps, " x ", absl::StrJoin(c.decode, ","));
   cases.push_back({suite,
                    absl::StrCat(std::string(InputKindName(c.kind)), "_", layout, "_", std::string(DTypeName(c.dtype))),
-                   absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode),
+                   absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula),
                    tolerance, std::bind_front(RunLayer, c)});
 }
 
@@ -185,6 +189,19 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
   for (InputKind kind : {InputKind::kProjected, InputKind::kDeltaRule}) {
     Add({.dims = grouped, .kind = kind, .prefill = {5, 70}, .decode = {1, 2}, .decode_steps = 20}, cases);
     Add({.dims = uneven, .kind = kind, .prefill = {130, 40}, .decode = {1, 1}, .decode_steps = 20}, cases);
+  }
+  // What families have beside the first ones' formula: negative eigenvalues, another output gate.
+  for (const LayerDims& dims : {grouped, uneven}) {
+    for (const auto& [beta_scale, output_gate] :
+         {std::pair{2.0f, GateActivation::kSilu}, std::pair{1.0f, GateActivation::kSigmoid}}) {
+      Add({.dims = dims,
+           .beta_scale = beta_scale,
+           .output_gate = output_gate,
+           .prefill = {1, 37, 130},
+           .decode = {1, 1, 1},
+           .decode_steps = 20},
+          cases);
+    }
   }
   // The token-sequential path, the chunked one, segments; what one sequence alone has been held to.
   constexpr double kAloneTolerance = 2e-6;

@@ -1,7 +1,8 @@
-#include "server/model/layer_tensors.h"
+#include "server/checkpoint/layer_tensors.h"
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "base/error.h"
@@ -51,36 +52,66 @@ absl::StatusOr<std::string_view> FindPrefix(const CheckpointFiles& files) {
                           " of 'model.layers.' and 'model.language_model.layers.'; expected them below one"));
 }
 
-struct LayerTensorSpec {
-  LayerTensor tensor;
-  std::vector<int64_t> shape;
-};
+// Rows that only a sum over several tensors tells.
+constexpr int64_t kAnyRows = -1;
 
-// What a layer of this config consists of.
-std::vector<LayerTensorSpec> LayerTensorSpecs(const ModelConfig& config) {
-  const LayerDims& dims = config.dims;
+std::vector<int64_t> ShapeOf(LayerTensor tensor, const LayerDims& dims) {
   const int64_t hidden = dims.hidden_size;
-  std::vector<LayerTensorSpec> specs;
-  if (config.layout == ProjectionLayout::kInterleaved) {
-    specs = {{LayerTensor::kInQkvz, {dims.conv_channels() + dims.value_features(), hidden}},
-             {LayerTensor::kInBa, {2 * int64_t{dims.value_heads}, hidden}}};
-  } else {
-    specs = {{LayerTensor::kInQkv, {dims.conv_channels(), hidden}},
-             {LayerTensor::kInZ, {dims.value_features(), hidden}},
-             {LayerTensor::kInB, {dims.value_heads, hidden}},
-             {LayerTensor::kInA, {dims.value_heads, hidden}}};
+  const int64_t heads = dims.value_heads;
+  switch (tensor) {
+    case LayerTensor::kInQkvz:
+      return {dims.conv_channels() + dims.value_features(), hidden};
+    case LayerTensor::kInBa:
+      return {2 * heads, hidden};
+    case LayerTensor::kInQkv:
+      return {dims.conv_channels(), hidden};
+    case LayerTensor::kInQ:
+    case LayerTensor::kInK:
+      return {dims.key_features(), hidden};
+    case LayerTensor::kInV:
+    case LayerTensor::kInZ:
+      return {dims.value_features(), hidden};
+    case LayerTensor::kInB:
+    case LayerTensor::kInA:
+      return {heads, hidden};
+    case LayerTensor::kConv:
+      return {dims.conv_channels(), 1, dims.conv_width};
+    case LayerTensor::kConvQ:
+    case LayerTensor::kConvK:
+    case LayerTensor::kConvV:
+      return {kAnyRows, 1, dims.conv_width};
+    case LayerTensor::kALog:
+    case LayerTensor::kDtBias:
+      return {heads};
+    case LayerTensor::kNorm:
+      return {dims.value_dim};
+    case LayerTensor::kOut:
+      return {hidden, dims.value_features()};
   }
-  specs.push_back({LayerTensor::kConv, {dims.conv_channels(), 1, dims.conv_width}});
-  specs.push_back({LayerTensor::kALog, {dims.value_heads}});
-  specs.push_back({LayerTensor::kDtBias, {dims.value_heads}});
-  specs.push_back({LayerTensor::kNorm, {dims.value_dim}});
-  specs.push_back({LayerTensor::kOut, {hidden, dims.value_features()}});
-  return specs;
+  return {};
+}
+
+bool Matches(const std::vector<int64_t>& shape, const std::vector<int64_t>& expected) {
+  return std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(),
+                    [](int64_t found, int64_t rows) { return rows == kAnyRows || found == rows; });
+}
+
+// Separate kernels of the convolution are joined in the order q, k, v. Only their sum is checked: transformers cuts the
+// joined one into three equal parts when it saves a model, whatever the dimensions.
+absl::Status CheckConvRows(const LayerTensors& layer, const std::string& first_name, const LayerDims& dims) {
+  int64_t rows = 0;
+  for (const LayerTensor tensor : {LayerTensor::kConvQ, LayerTensor::kConvK, LayerTensor::kConvV}) {
+    rows += layer.tensors.at(tensor).shape[0];
+  }
+  if (rows == dims.conv_channels()) return absl::OkStatus();
+  return InvalidTensor(reason::kInvalidTensorShape, first_name,
+                       StrCat("and those of k and v have ", rows, " channels together; expected ", dims.conv_channels(),
+                              " by the config (", LayerDimsToString(dims), ")"));
 }
 
 // Tensors that the layers of this config cannot have would change the result if they were passed over.
 absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files,
-                                 const std::vector<LayerTensorSpec>& specs) {
+                                 const std::vector<LayerTensor>& tensors) {
   for (const auto& [name, file] : files.tensors()) {
     TensorName parsed;
     if (!ParseTensorName(name, prefix, &parsed)) continue;
@@ -93,12 +124,12 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
     if (parsed.tensor == "conv1d.bias") {
       return InvalidTensor(reason::kInvalidSpec, name, "was found; expected a causal conv1d without bias");
     }
-    const bool known = std::any_of(specs.begin(), specs.end(), [&](const LayerTensorSpec& spec) {
-      return parsed.tensor == LayerTensorName(spec.tensor);
+    const bool known = std::any_of(tensors.begin(), tensors.end(), [&](LayerTensor tensor) {
+      return parsed.tensor == LayerTensorName(*config.family, tensor);
     });
     if (!known) {
       return InvalidTensor(reason::kInvalidSpec, name,
-                           StrCat("is not part of a ", config.family,
+                           StrCat("is not part of a ", config.model_type,
                                   " layer as served here; expected F32, F16 or BF16 weights as transformers saves them "
                                   "(no quantisation scales, no adapters)"));
     }
@@ -108,45 +139,36 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
 
 }  // namespace
 
-std::string_view LayerTensorName(LayerTensor tensor) {
-  static constexpr std::string_view kNames[] = {"in_proj_qkvz.weight",
-                                                "in_proj_ba.weight",
-                                                "in_proj_qkv.weight",
-                                                "in_proj_z.weight",
-                                                "in_proj_b.weight",
-                                                "in_proj_a.weight",
-                                                "conv1d.weight",
-                                                "A_log",
-                                                "dt_bias",
-                                                "norm.weight",
-                                                "out_proj.weight"};
-  return kNames[static_cast<size_t>(tensor)];
-}
-
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files) {
   GDN_ASSIGN_OR_RETURN(const std::string_view prefix, FindPrefix(files));
-  const std::vector<LayerTensorSpec> specs = LayerTensorSpecs(config);
+  const LayerDims& dims = config.spec.dims;
+  const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
   std::vector<LayerTensors> layers;
   for (const int32_t layer : config.gdn_layers) {
     LayerTensors& found = layers.emplace_back(LayerTensors{.layer = layer, .tensors = {}});
-    for (const LayerTensorSpec& spec : specs) {
-      const std::string name = StrCat(prefix, layer, kModule, LayerTensorName(spec.tensor));
+    for (const LayerTensor tensor : tensors) {
+      const std::string name = StrCat(prefix, layer, kModule, LayerTensorName(*config.family, tensor));
+      const std::vector<int64_t> shape = ShapeOf(tensor, dims);
       if (!files.Contains(name)) {
         return WithMetadata(
-            absl::NotFoundError(StrCat("tensor '", name, "' is missing; expected shape ", ShapeToString(spec.shape),
-                                       ", as every linear_attention layer of a ", config.family, " model has")),
+            absl::NotFoundError(StrCat("tensor '", name, "' is missing; expected shape ", ShapeToString(shape),
+                                       ", as every linear_attention layer of a ", config.model_type, " model has")),
             "tensor", name);
       }
       GDN_ASSIGN_OR_RETURN(TensorView view, files.Tensor(name));
-      if (view.shape != spec.shape) {
+      if (!Matches(view.shape, shape)) {
         return InvalidTensor(reason::kInvalidTensorShape, name,
-                             StrCat("has shape ", ShapeToString(view.shape), "; expected ", ShapeToString(spec.shape),
-                                    " by the config (", LayerDimsToString(config.dims), ")"));
+                             StrCat("has shape ", ShapeToString(view.shape), "; expected ", ShapeToString(shape),
+                                    " by the config (", LayerDimsToString(dims), ")"));
       }
-      found.tensors.emplace(spec.tensor, std::move(view));
+      found.tensors.emplace(tensor, std::move(view));
+    }
+    if (config.spec.convolutions == ConvLayout::kSeparate) {
+      const std::string_view conv_q = LayerTensorName(*config.family, LayerTensor::kConvQ);
+      GDN_RETURN_IF_ERROR(CheckConvRows(found, StrCat(prefix, layer, kModule, conv_q), dims));
     }
   }
-  GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, specs));
+  GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, tensors));
   return layers;
 }
 

@@ -1,4 +1,4 @@
-#include "server/model/checkpoint_files.h"
+#include "server/checkpoint/checkpoint_files.h"
 
 #include <utility>
 

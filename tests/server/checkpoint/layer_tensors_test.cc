@@ -1,10 +1,10 @@
-#include "server/model/layer_tensors.h"
+#include "server/checkpoint/layer_tensors.h"
 
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn {

@@ -1,11 +1,11 @@
-#include "server/model/checkpoint_files.h"
+#include "server/checkpoint/checkpoint_files.h"
 
 #include <filesystem>
 
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn {

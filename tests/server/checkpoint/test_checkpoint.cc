@@ -1,4 +1,4 @@
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 
 #include "base/safetensors.h"
 #include "gtest/gtest.h"

@@ -8,33 +8,14 @@
 
 #include <cstdint>
 #include <map>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/tensor_view.h"
-#include "server/model/checkpoint_files.h"
-#include "server/model/model_config.h"
+#include "server/checkpoint/checkpoint_files.h"
+#include "server/checkpoint/model_config.h"
 
 namespace gdn {
-
-// LayerTensorName has the names in this order.
-enum class LayerTensor : uint8_t {
-  kInQkvz,  // kInterleaved
-  kInBa,    // kInterleaved
-  kInQkv,   // kFlat
-  kInZ,     // kFlat
-  kInB,     // kFlat
-  kInA,     // kFlat
-  kConv,
-  kALog,
-  kDtBias,
-  kNorm,
-  kOut,
-};
-
-// The name below "layers.L.linear_attn.": "in_proj_qkvz.weight".
-std::string_view LayerTensorName(LayerTensor tensor);
 
 struct LayerTensors {
   int32_t layer = 0;

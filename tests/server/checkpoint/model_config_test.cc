@@ -1,10 +1,10 @@
-#include "server/model/model_config.h"
+#include "server/checkpoint/model_config.h"
 
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tests/server/model/test_checkpoint.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
 
 namespace gdn {
@@ -30,15 +30,15 @@ Json Valid() {
 
 TEST(ModelConfig, ReadsEveryField) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(Valid().dump()));
-  EXPECT_EQ(config.family, "qwen3_next");
+  EXPECT_EQ(config.model_type, "qwen3_next");
   EXPECT_EQ(
-      config.dims,
+      config.spec.dims,
       (LayerDims{
           .key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 64, .conv_width = 4, .hidden_size = 2048}));
   EXPECT_EQ(config.num_layers, 4);
   EXPECT_THAT(config.gdn_layers, ElementsAre(0, 2));
-  EXPECT_EQ(config.norm_epsilon, 1e-5f);
-  EXPECT_EQ(config.layout, ProjectionLayout::kInterleaved);
+  EXPECT_EQ(config.spec.norm_epsilon, 1e-5f);
+  EXPECT_EQ(config.spec.projections, ProjectionLayout::kInterleaved);
 }
 
 TEST(ModelConfig, EveryFamilyHasItsLayout) {
@@ -46,8 +46,8 @@ TEST(ModelConfig, EveryFamilyHasItsLayout) {
     Json json = Valid();
     json["model_type"] = family;
     GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
-    EXPECT_EQ(config.family, family);
-    EXPECT_EQ(config.layout, ProjectionLayout::kFlat);
+    EXPECT_EQ(config.model_type, family);
+    EXPECT_EQ(config.spec.projections, ProjectionLayout::kFlat);
   }
 }
 
@@ -57,8 +57,8 @@ TEST(ModelConfig, TextConfigMayBeNested) {
   // The outer hidden_size is another part's; the text's own goes first.
   const Json json = {{"model_type", "qwen3_5_moe"}, {"hidden_size", 99}, {"text_config", text}};
   GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
-  EXPECT_EQ(config.family, "qwen3_5_moe");
-  EXPECT_EQ(config.dims.hidden_size, 2048);
+  EXPECT_EQ(config.model_type, "qwen3_5_moe");
+  EXPECT_EQ(config.spec.dims.hidden_size, 2048);
 }
 
 TEST(ModelConfig, LayersFollowTheIntervalWithoutLayerTypes) {

@@ -1,0 +1,71 @@
+#include "base/layer_spec.h"
+
+#include "absl/strings/str_format.h"
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+absl::Status InvalidField(std::string_view field, float value, std::string_view expected) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                   StrCat(field, " is ", value, "; expected ", expected), {{"field", std::string(field)}});
+}
+
+std::string_view ProjectionsText(ProjectionLayout layout) {
+  switch (layout) {
+    case ProjectionLayout::kInterleaved:
+      return "two matrices, interleaved by key head: [q k v z], [b a]";
+    case ProjectionLayout::kFlat:
+      return "four matrices: [q k v], z, b, a";
+    case ProjectionLayout::kSeparate:
+      return "six matrices: q, k, v, z, b, a";
+  }
+  return "";
+}
+
+// "2 " in front of what it multiplies; nothing for 1.
+std::string Factor(float factor) { return factor == 1.0f ? "" : absl::StrFormat("%g ", factor); }
+
+}  // namespace
+
+absl::Status ValidateLayerSpec(const LayerSpec& spec) {
+  GDN_RETURN_IF_ERROR(ValidateLayerDims(spec.dims));
+  if (spec.beta_scale != 1.0f && spec.beta_scale != 2.0f) return InvalidField("beta_scale", spec.beta_scale, "1 or 2");
+  if (!(spec.norm_epsilon > 0.0f && spec.norm_epsilon < 1.0f)) {
+    return InvalidField("norm_epsilon", spec.norm_epsilon, "a number above 0 and below 1");
+  }
+  if (!(spec.output_gate_scale > 0.0f && spec.output_gate_scale <= kMaxOutputGateScale)) {
+    return InvalidField("output_gate_scale", spec.output_gate_scale,
+                        StrCat("a number above 0 and at most ", kMaxOutputGateScale));
+  }
+  return absl::OkStatus();
+}
+
+LayerSpec ServedForm(const LayerSpec& spec) {
+  LayerSpec served = spec;
+  served.output_gate_scale = 1.0f;
+  served.norm_weight = NormWeight::kAsStored;
+  if (spec.projections == ProjectionLayout::kSeparate) served.projections = ProjectionLayout::kFlat;
+  served.convolutions = ConvLayout::kJoint;
+  served.value_heads = ValueHeadOrder::kGrouped;
+  return served;
+}
+
+std::vector<LayerSpecLine> DescribeLayerSpec(const LayerSpec& spec) {
+  const bool silu = spec.output_gate == GateActivation::kSilu;
+  return {{"dims", LayerDimsToString(spec.dims)},
+          {"projections", std::string(ProjectionsText(spec.projections))},
+          {"convolution",
+           spec.convolutions == ConvLayout::kJoint ? "one kernel over q, k, v" : "a kernel each for q, k, v"},
+          {"decay", StrCat(spec.a_log == ALogConvention::kRaw ? "-exp(A_log)" : "A", " softplus(a + dt_bias)")},
+          {"beta", absl::StrFormat("%ssigmoid(b), in (0, %g)", Factor(spec.beta_scale), spec.beta_scale)},
+          {"value heads", spec.value_heads == ValueHeadOrder::kGrouped ? "grouped: head h reads key head h / (HV / H)"
+                                                                       : "tiled: head h reads key head h mod H"},
+          {"norm", absl::StrFormat("%s o / sqrt(mean o^2 + %g)",
+                                   spec.norm_weight == NormWeight::kAsStored ? "w" : "(1 + w)", spec.norm_epsilon)},
+          {"output gate", StrCat(Factor(spec.output_gate_scale), silu ? "silu(z)" : "sigmoid(z)")}};
+}
+
+}  // namespace gdn

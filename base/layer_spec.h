@@ -1,0 +1,73 @@
+// What a family's Gated DeltaNet layer is: the formula that it computes, and the form that its weights have.
+//
+//   g    = -exp(A_log) softplus(a + dt_bias)          beta = beta_scale sigmoid(b)
+//   S   <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
+//   y    = n o / sqrt(mean o^2 + norm_epsilon) output_gate_scale act(z)      n = w, or 1 + w
+// Every family of models is a LayerSpec and nothing else: what reads checkpoints makes one of a config, and kernels
+// compute what it says. Kernels take weights in one form, the served one, which the loader brings them to.
+// Thread safety: plain values and free functions.
+//
+//   LayerSpec spec{.dims = dims, .output_gate = GateActivation::kSigmoid};
+//   GDN_RETURN_IF_ERROR(ValidateLayerSpec(spec));
+//   weights.spec = ServedForm(spec);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/layer_dims.h"
+
+namespace gdn {
+
+// What z goes through before it multiplies the norm's output. silu(x) = x sigmoid(x).
+enum class GateActivation : uint8_t { kSilu, kSigmoid };
+
+// kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r], r = HV / H
+// kFlat         four: [q | k | v] over all heads, z, b, a
+// kSeparate     six: q, k, v, z, b, a
+enum class ProjectionLayout : uint8_t { kInterleaved, kFlat, kSeparate };
+
+enum class ConvLayout : uint8_t { kJoint, kSeparate };       // one kernel over [q | k | v], or one for each
+enum class ALogConvention : uint8_t { kRaw, kNegativeExp };  // A_log, or -exp(A_log) in its place
+enum class NormWeight : uint8_t { kAsStored, kOnePlus };     // w, or 1 + w
+enum class ValueHeadOrder : uint8_t { kGrouped, kTiled };    // value head h reads key head h / r, or h % H
+
+struct LayerSpec {
+  LayerDims dims;
+
+  // The formula.
+  float beta_scale = 1.0f;  // 1, or 2 where the state may have negative eigenvalues
+  float norm_epsilon = 1e-6f;
+  GateActivation output_gate = GateActivation::kSilu;
+  float output_gate_scale = 1.0f;
+  NormWeight norm_weight = NormWeight::kAsStored;
+
+  // How the weights lie.
+  ProjectionLayout projections = ProjectionLayout::kFlat;
+  ConvLayout convolutions = ConvLayout::kJoint;
+  ALogConvention a_log = ALogConvention::kRaw;
+  ValueHeadOrder value_heads = ValueHeadOrder::kGrouped;
+
+  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
+};
+
+inline constexpr float kMaxOutputGateScale = 1024.0f;
+
+// INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
+absl::Status ValidateLayerSpec(const LayerSpec& spec);
+
+// The same layer once its weights have the form that kernels take: q, k and v joined, value heads grouped, and n times
+// output_gate_scale in the norm weight's place.
+LayerSpec ServedForm(const LayerSpec& spec);
+
+// For people: what each part of the layer is, in the order in which it is computed.
+struct LayerSpecLine {
+  std::string_view part;
+  std::string text;
+};
+std::vector<LayerSpecLine> DescribeLayerSpec(const LayerSpec& spec);
+
+}  // namespace gdn

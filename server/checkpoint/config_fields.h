@@ -1,0 +1,46 @@
+// Fields of a Hugging Face config.json, whose text part may be nested in "text_config": that part's go first.
+//
+// A field that is null is absent, as transformers writes "not set". Every refusal is INVALID_ARGUMENT (INVALID_SPEC)
+// and names the field, its value and what was expected.
+// Thread safety: constant. Ownership: borrows the JSON.
+//
+//   const ConfigFields fields(root, text);
+//   GDN_ASSIGN_OR_RETURN(dims.hidden_size, fields.Int("hidden_size", 1, kMaxHiddenSize));
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace gdn {
+
+class ConfigFields {
+ public:
+  // `text` is null where there is no nested part.
+  ConfigFields(const nlohmann::json& root, const nlohmann::json* text) : root_(root), text_(text) {}
+
+  const nlohmann::json* Find(std::string_view field) const;  // null where it is absent
+  bool Has(std::string_view field) const { return Find(field) != nullptr; }
+  std::vector<std::string> Names() const;  // of the fields that are there
+
+  // Between `low` and `high`, both included.
+  absl::StatusOr<int32_t> Int(std::string_view field, int32_t low, int32_t high) const;
+  // Above 0 and below `end`.
+  absl::StatusOr<float> Positive(std::string_view field, float end) const;
+  absl::StatusOr<bool> Bool(std::string_view field) const;
+
+ private:
+  const nlohmann::json& root_;
+  const nlohmann::json* text_;
+};
+
+// For messages: a field's value as JSON, cut where it is long; "missing" for null.
+std::string ConfigValueText(const nlohmann::json* value);
+
+absl::Status InvalidConfigField(std::string_view field, std::string_view found, std::string_view expected);
+
+}  // namespace gdn

@@ -1,0 +1,122 @@
+#include "server/checkpoint/model_config.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kGdnLayerType = "linear_attention";
+constexpr int32_t kMaxLayers = 4096;
+
+bool Contains(absl::Span<const std::string_view> list, std::string_view text) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+std::string Joined(absl::Span<const std::string_view> list) {
+  std::string text;
+  for (const std::string_view each : list) StrAppend(&text, text.empty() ? "" : ", ", each);
+  return text;
+}
+
+absl::StatusOr<const ModelFamily*> FamilyOf(const Json* model_type) {
+  if (model_type != nullptr && model_type->is_string()) {
+    const ModelFamily* family = FindModelFamily(model_type->get_ref<const std::string&>());
+    if (family != nullptr) return family;
+  }
+  std::string types;
+  for (const ModelFamily& family : ModelFamilies())
+    StrAppend(&types, types.empty() ? "" : ", ", Joined(family.model_types));
+  return InvalidConfigField("model_type", ConfigValueText(model_type), StrCat("one of ", types));
+}
+
+// A nested part of another family would be another layer.
+absl::Status CheckTextType(const ModelFamily& family, const Json& text) {
+  const auto type = text.find("model_type");
+  if (type == text.end() || (type->is_string() && Contains(family.model_types, type->get_ref<const std::string&>()))) {
+    return absl::OkStatus();
+  }
+  return InvalidConfigField("text_config.model_type", ConfigValueText(&*type),
+                            StrCat("one of ", Joined(family.model_types), ", as model_type says"));
+}
+
+absl::Status CheckNoOtherFields(const ModelFamily& family, const ConfigFields& fields) {
+  for (const std::string& name : fields.Names()) {
+    if (!IsLayerField(name) || Contains(family.layer_fields, name)) continue;
+    return InvalidConfigField(name, ConfigValueText(fields.Find(name)),
+                              StrCat("none: layers of a ", family.name, " model are served without it (known are ",
+                                     Joined(family.layer_fields), ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> LayersOfTypes(const ModelFamily& family, const Json& types, int32_t num_layers) {
+  if (!types.is_array() || types.size() != static_cast<size_t>(num_layers)) {
+    return InvalidConfigField(
+        "layer_types", types.is_array() ? StrCat("a list of ", types.size(), " entries") : ConfigValueText(&types),
+        StrCat("a list with one entry for each of the ", num_layers, " layers"));
+  }
+  std::vector<int32_t> layers;
+  for (int32_t i = 0; i < num_layers; ++i) {
+    const Json& type = types[static_cast<size_t>(i)];
+    if (type == kGdnLayerType) {
+      layers.push_back(i);
+    } else if (!type.is_string() || !Contains(family.other_layer_types, type.get_ref<const std::string&>())) {
+      return InvalidConfigField(StrCat("layer_types[", i, "]"), ConfigValueText(&type),
+                                StrCat("\"", kGdnLayerType, "\" or ", Joined(family.other_layer_types)));
+    }
+  }
+  if (!layers.empty()) return layers;
+  return InvalidConfigField("layer_types", "without a Gated DeltaNet layer",
+                            StrCat("at least one \"", kGdnLayerType, "\""));
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, const ConfigFields& fields,
+                                                    int32_t num_layers) {
+  if (const Json* types = fields.Find("layer_types")) return LayersOfTypes(family, *types, num_layers);
+  int32_t interval = family.default_interval;
+  if (fields.Has("full_attention_interval")) {
+    // At 1 every layer would be full attention, and there would be nothing to serve.
+    GDN_ASSIGN_OR_RETURN(interval, fields.Int("full_attention_interval", 2, kMaxLayers));
+  }
+  std::vector<int32_t> layers;
+  for (int32_t i = 0; i < num_layers; ++i) {
+    if ((i + 1) % interval != 0) layers.push_back(i);
+  }
+  return layers;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json) {
+  const Json root = Json::parse(json.begin(), json.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     "the config is not a JSON object; expected a Hugging Face config.json");
+  }
+  ModelConfig config;
+  const auto model_type = root.find("model_type");
+  GDN_ASSIGN_OR_RETURN(config.family, FamilyOf(model_type == root.end() ? nullptr : &*model_type));
+  config.model_type = model_type->get<std::string>();
+
+  const Json* text = nullptr;
+  if (const auto it = root.find("text_config"); it != root.end() && !it->is_null()) {
+    if (!it->is_object()) return InvalidConfigField("text_config", ConfigValueText(&*it), "an object");
+    text = &*it;
+    GDN_RETURN_IF_ERROR(CheckTextType(*config.family, *text));
+  }
+  const ConfigFields fields(root, text);
+  GDN_RETURN_IF_ERROR(CheckNoOtherFields(*config.family, fields));
+  GDN_RETURN_IF_ERROR(config.family->read_spec(fields, config.spec));
+  GDN_RETURN_IF_ERROR(ValidateLayerSpec(config.spec));
+  GDN_ASSIGN_OR_RETURN(config.num_layers, fields.Int("num_hidden_layers", 1, kMaxLayers));
+  GDN_ASSIGN_OR_RETURN(config.gdn_layers, ParseGdnLayers(*config.family, fields, config.num_layers));
+  return config;
+}
+
+}  // namespace gdn

@@ -1,0 +1,171 @@
+#include "server/checkpoint/model_family.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+using std::string_view;
+
+// ---- Fields that families share.
+
+absl::Status CheckDims(const LayerDims& dims) {
+  if (dims.value_heads % dims.key_heads != 0) {
+    return InvalidConfigField("linear_num_value_heads", StrCat(dims.value_heads),
+                              StrCat("a multiple of linear_num_key_heads, which is ", dims.key_heads));
+  }
+  return ValidateLayerDims(dims);
+}
+
+absl::Status ReadDims(const ConfigFields& fields, LayerDims& dims) {
+  GDN_ASSIGN_OR_RETURN(dims.key_heads, fields.Int("linear_num_key_heads", 1, kMaxHeads));
+  GDN_ASSIGN_OR_RETURN(dims.value_heads, fields.Int("linear_num_value_heads", 1, kMaxHeads));
+  GDN_ASSIGN_OR_RETURN(dims.key_dim, fields.Int("linear_key_head_dim", 1, kMaxHeadDim));
+  GDN_ASSIGN_OR_RETURN(dims.value_dim, fields.Int("linear_value_head_dim", 1, kMaxHeadDim));
+  GDN_ASSIGN_OR_RETURN(dims.conv_width, fields.Int("linear_conv_kernel_dim", 2, kMaxConvWidth));
+  GDN_ASSIGN_OR_RETURN(dims.hidden_size, fields.Int("hidden_size", 1, kMaxHiddenSize));
+  return CheckDims(dims);
+}
+
+// Of the convolution in every family, and of the output gate where nothing else is said.
+absl::Status CheckHiddenAct(const ConfigFields& fields) {
+  const auto* value = fields.Find("hidden_act");
+  if (value != nullptr && *value == "silu") return absl::OkStatus();
+  return InvalidConfigField("hidden_act", ConfigValueText(value),
+                            "\"silu\", the only activation these layers are defined with");
+}
+
+// output_gate_type, where it is there: one of `allowed`.
+absl::Status ReadOutputGate(const ConfigFields& fields, absl::Span<const GateActivation> allowed,
+                            GateActivation& gate) {
+  const auto* value = fields.Find("output_gate_type");
+  if (value == nullptr) return absl::OkStatus();
+  const bool silu = *value == "silu" || *value == "swish";  // two names of one function
+  const GateActivation found = silu ? GateActivation::kSilu : GateActivation::kSigmoid;
+  if ((silu || *value == "sigmoid") && std::find(allowed.begin(), allowed.end(), found) != allowed.end()) {
+    gate = found;
+    return absl::OkStatus();
+  }
+  std::string expected;
+  for (const GateActivation each : allowed) {
+    StrAppend(&expected, expected.empty() ? "" : " or ", each == GateActivation::kSilu ? "\"silu\"" : "\"sigmoid\"");
+  }
+  return InvalidConfigField("output_gate_type", ConfigValueText(value), expected);
+}
+
+// ---- What each family's config says of a layer.
+
+absl::Status ReadQwen(const ConfigFields& fields, LayerSpec& spec) {
+  GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
+  GDN_RETURN_IF_ERROR(ReadDims(fields, spec.dims));
+  GDN_ASSIGN_OR_RETURN(spec.norm_epsilon, fields.Positive("rms_norm_eps", 1.0f));
+  return ReadOutputGate(fields, {GateActivation::kSilu}, spec.output_gate);
+}
+
+absl::Status ReadQwen3Next(const ConfigFields& fields, LayerSpec& spec) {
+  spec.projections = ProjectionLayout::kInterleaved;
+  return ReadQwen(fields, spec);
+}
+
+// ---- What each family's tensors are called.
+
+using TensorName = ModelFamily::TensorName;
+
+constexpr TensorName kQwen3NextTensors[] = {{LayerTensor::kInQkvz, "in_proj_qkvz.weight"},
+                                            {LayerTensor::kInBa, "in_proj_ba.weight"},
+                                            {LayerTensor::kConv, "conv1d.weight"},
+                                            {LayerTensor::kALog, "A_log"},
+                                            {LayerTensor::kDtBias, "dt_bias"},
+                                            {LayerTensor::kNorm, "norm.weight"},
+                                            {LayerTensor::kOut, "out_proj.weight"}};
+constexpr TensorName kQwen35Tensors[] = {
+    {LayerTensor::kInQkv, "in_proj_qkv.weight"}, {LayerTensor::kInZ, "in_proj_z.weight"},
+    {LayerTensor::kInB, "in_proj_b.weight"},     {LayerTensor::kInA, "in_proj_a.weight"},
+    {LayerTensor::kConv, "conv1d.weight"},       {LayerTensor::kALog, "A_log"},
+    {LayerTensor::kDtBias, "dt_bias"},           {LayerTensor::kNorm, "norm.weight"},
+    {LayerTensor::kOut, "out_proj.weight"}};
+
+// ---- The table.
+
+constexpr string_view kFull[] = {"full_attention"};
+constexpr string_view kQwen3NextTypes[] = {"qwen3_next"};
+constexpr string_view kQwen35Types[] = {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"};
+constexpr string_view kQwenFields[] = {"linear_num_key_heads",  "linear_num_value_heads", "linear_key_head_dim",
+                                       "linear_value_head_dim", "linear_conv_kernel_dim", "full_attention_interval",
+                                       "output_gate_type"};
+
+constexpr int32_t kInterval = 4;  // what transformers assumes
+
+const std::array kFamilies = {
+    ModelFamily{.name = "qwen3_next",
+                .model_types = kQwen3NextTypes,
+                .verified = true,
+                .layer_fields = kQwenFields,
+                .other_layer_types = kFull,
+                .default_interval = kInterval,
+                .read_spec = ReadQwen3Next,
+                .tensor_names = kQwen3NextTensors},
+    ModelFamily{.name = "qwen3_5",
+                .model_types = kQwen35Types,
+                .verified = true,
+                .layer_fields = kQwenFields,
+                .other_layer_types = kFull,
+                .default_interval = kInterval,
+                .read_spec = ReadQwen,
+                .tensor_names = kQwen35Tensors},
+};
+
+}  // namespace
+
+std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec) {
+  using T = LayerTensor;
+  std::vector<T> tensors;
+  switch (spec.projections) {
+    case ProjectionLayout::kInterleaved:
+      tensors = {T::kInQkvz, T::kInBa};
+      break;
+    case ProjectionLayout::kFlat:
+      tensors = {T::kInQkv, T::kInZ, T::kInB, T::kInA};
+      break;
+    case ProjectionLayout::kSeparate:
+      tensors = {T::kInQ, T::kInK, T::kInV, T::kInZ, T::kInB, T::kInA};
+      break;
+  }
+  if (spec.convolutions == ConvLayout::kJoint) {
+    tensors.push_back(T::kConv);
+  } else {
+    tensors.insert(tensors.end(), {T::kConvQ, T::kConvK, T::kConvV});
+  }
+  tensors.insert(tensors.end(), {T::kALog, T::kDtBias, T::kNorm, T::kOut});
+  return tensors;
+}
+
+absl::Span<const ModelFamily> ModelFamilies() { return kFamilies; }
+
+const ModelFamily* FindModelFamily(string_view model_type) {
+  for (const ModelFamily& family : kFamilies) {
+    const auto& types = family.model_types;
+    if (std::find(types.begin(), types.end(), model_type) != types.end()) return &family;
+  }
+  return nullptr;
+}
+
+bool IsLayerField(string_view field) {
+  for (const string_view prefix : {"linear_", "gdn_", "kda_"}) {
+    if (field.starts_with(prefix)) return true;
+  }
+  return field == "output_gate_type" || field == "full_attention_interval" || field == "full_attention_layers";
+}
+
+string_view LayerTensorName(const ModelFamily& family, LayerTensor tensor) {
+  for (const TensorName& each : family.tensor_names) {
+    if (each.tensor == tensor) return each.name;
+  }
+  return {};
+}
+
+}  // namespace gdn

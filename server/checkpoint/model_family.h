@@ -1,0 +1,77 @@
+// The families of models whose Gated DeltaNet layers are served. A family is a row of one table: what its config.json
+// says of a layer, and what the layer's tensors are called. All else follows from the LayerSpec.
+//
+// Thread safety: constants and free functions.
+//
+//   const ModelFamily* family = FindModelFamily("olmo_hybrid");
+//   GDN_RETURN_IF_ERROR(family->read_spec(fields, spec));
+//   LayerTensorName(*family, LayerTensor::kInZ);  // "g_proj.weight"
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/layer_spec.h"
+#include "server/checkpoint/config_fields.h"
+
+namespace gdn {
+
+// What a tensor of a layer is. Its shape follows from the spec.
+enum class LayerTensor : uint8_t {
+  kInQkvz,  // kInterleaved
+  kInBa,    // kInterleaved
+  kInQkv,   // kFlat
+  kInQ,     // kSeparate, as the next two
+  kInK,
+  kInV,
+  kInZ,  // kFlat and kSeparate, as the next two
+  kInB,
+  kInA,
+  kConv,   // kJoint
+  kConvQ,  // kSeparate, as the next two
+  kConvK,
+  kConvV,
+  kALog,
+  kDtBias,
+  kNorm,
+  kOut,
+};
+
+// The tensors of a layer, in the order above.
+std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec);
+
+struct ModelFamily {
+  std::string_view name;
+  absl::Span<const std::string_view> model_types;  // of the config, or of its text_config
+  // Whether layers recorded of a reference implementation have been replayed. Where not, the family is served only to
+  // who asks for it.
+  bool verified = false;
+  // The fields that IsLayerField and that it has; another one would make it another layer, and is refused.
+  absl::Span<const std::string_view> layer_fields;
+  // What layer_types may call layers that are not Gated DeltaNet.
+  absl::Span<const std::string_view> other_layer_types;
+  // Every so many layers one is not, where the config does not say which; 0: it has to say.
+  int32_t default_interval = 0;
+  absl::Status (*read_spec)(const ConfigFields& fields, LayerSpec& spec) = nullptr;
+  // Names below "layers.L.linear_attn.".
+  struct TensorName {
+    LayerTensor tensor;
+    std::string_view name;
+  };
+  absl::Span<const TensorName> tensor_names;
+};
+
+absl::Span<const ModelFamily> ModelFamilies();
+
+// Null where there is none.
+const ModelFamily* FindModelFamily(std::string_view model_type);
+
+// Whether a field of a config tells what its linear attention layers are, in the families that are known.
+bool IsLayerField(std::string_view field);
+
+// "in_proj_qkvz.weight"; empty for a tensor that the family does not have.
+std::string_view LayerTensorName(const ModelFamily& family, LayerTensor tensor);
+
+}  // namespace gdn

@@ -1,0 +1,98 @@
+#include "base/layer_spec.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+LayerSpec Plain() {
+  return {
+      .dims = {.key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 24, .conv_width = 4, .hidden_size = 48}};
+}
+
+std::string Part(const LayerSpec& spec, std::string_view part) {
+  for (const LayerSpecLine& line : DescribeLayerSpec(spec)) {
+    if (line.part == part) return line.text;
+  }
+  ADD_FAILURE() << "no line " << part;
+  return "";
+}
+
+TEST(LayerSpec, TheServedFormKeepsWhatKernelsCompute) {
+  LayerSpec spec = Plain();
+  EXPECT_EQ(ServedForm(spec), spec);
+  spec.beta_scale = 2.0f;
+  spec.norm_epsilon = 1e-5f;
+  spec.output_gate = GateActivation::kSigmoid;
+  spec.projections = ProjectionLayout::kInterleaved;
+  spec.a_log = ALogConvention::kNegativeExp;
+  EXPECT_EQ(ServedForm(spec), spec);
+}
+
+TEST(LayerSpec, TheServedFormHasWhatTheLoaderBringsAbout) {
+  LayerSpec stored = Plain();
+  stored.projections = ProjectionLayout::kSeparate;
+  stored.convolutions = ConvLayout::kSeparate;
+  stored.norm_weight = NormWeight::kOnePlus;
+  stored.output_gate_scale = 2.0f;
+  stored.value_heads = ValueHeadOrder::kTiled;
+  EXPECT_EQ(ServedForm(stored), Plain());
+}
+
+TEST(LayerSpec, BadFieldsAreRefusedByName) {
+  struct Case {
+    std::string message;
+    void (*break_it)(LayerSpec&);
+  };
+  const Case cases[] = {
+      {"key_heads is 0", [](LayerSpec& s) { s.dims.key_heads = 0; }},
+      {"beta_scale is 0; expected 1 or 2", [](LayerSpec& s) { s.beta_scale = 0.0f; }},
+      {"beta_scale is 1.5", [](LayerSpec& s) { s.beta_scale = 1.5f; }},
+      {"norm_epsilon is 0", [](LayerSpec& s) { s.norm_epsilon = 0.0f; }},
+      {"norm_epsilon is 1", [](LayerSpec& s) { s.norm_epsilon = 1.0f; }},
+      {"norm_epsilon is nan", [](LayerSpec& s) { s.norm_epsilon = NAN; }},
+      {"output_gate_scale is -2", [](LayerSpec& s) { s.output_gate_scale = -2.0f; }},
+      {"output_gate_scale is inf", [](LayerSpec& s) { s.output_gate_scale = INFINITY; }},
+  };
+  EXPECT_EQ(ValidateLayerSpec(Plain()), absl::OkStatus());
+  for (const Case& c : cases) {
+    LayerSpec spec = Plain();
+    c.break_it(spec);
+    const absl::Status status = ValidateLayerSpec(spec);
+    EXPECT_EQ(ErrorReason(status), reason::kInvalidSpec) << c.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+  }
+}
+
+TEST(LayerSpec, IsDescribedPartByPart) {
+  LayerSpec spec = Plain();
+  EXPECT_EQ(Part(spec, "dims"), "H=2 HV=4 K=16 V=24 W=4 D=48");
+  EXPECT_EQ(Part(spec, "beta"), "sigmoid(b), in (0, 1)");
+  EXPECT_EQ(Part(spec, "norm"), "w o / sqrt(mean o^2 + 1e-06)");
+  EXPECT_EQ(Part(spec, "output gate"), "silu(z)");
+  const std::vector<LayerSpecLine> plain = DescribeLayerSpec(spec);
+  spec.beta_scale = 2.0f;
+  spec.norm_epsilon = 1e-5f;
+  spec.norm_weight = NormWeight::kOnePlus;
+  spec.output_gate = GateActivation::kSigmoid;
+  spec.output_gate_scale = 2.0f;
+  spec.projections = ProjectionLayout::kSeparate;
+  spec.convolutions = ConvLayout::kSeparate;
+  spec.a_log = ALogConvention::kNegativeExp;
+  spec.value_heads = ValueHeadOrder::kTiled;
+  EXPECT_EQ(Part(spec, "beta"), "2 sigmoid(b), in (0, 2)");
+  EXPECT_EQ(Part(spec, "norm"), "(1 + w) o / sqrt(mean o^2 + 1e-05)");
+  EXPECT_EQ(Part(spec, "output gate"), "2 sigmoid(z)");
+  // Every part says that it is another.
+  const std::vector<LayerSpecLine> other = DescribeLayerSpec(spec);
+  for (size_t i = 1; i < plain.size(); ++i) EXPECT_NE(plain[i].text, other[i].text) << plain[i].part;
+}
+
+}  // namespace
+}  // namespace gdn

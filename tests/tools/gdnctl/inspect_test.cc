@@ -1,0 +1,53 @@
+// gdnctl models inspect, on the golden checkpoints and on what a server would refuse.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/tools/gdnctl/run_command.h"
+#include "tools/gdnctl/commands.h"
+
+namespace gdn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Golden(const std::string& name) { return GDN_SOURCE_DIR "/tests/golden/" + name; }
+
+Outcome Inspect(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"models", "inspect"});
+  return RunCommand(InspectCommands(), arguments);
+}
+
+TEST(InspectCommand, PrintsWhatTheLayersComputeWithoutAServer) {
+  const Outcome outcome = Inspect({"--nojson", Golden("qwen3_next_5")});
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("model type   qwen3_next\n"), HasSubstr("GDN layers   3 of 4: 0..2\n"),
+                    HasSubstr("dims         H=2 HV=6 K=48 V=32 W=4 D=64\n"), HasSubstr(" F32\n"),
+                    HasSubstr("projections  two matrices, interleaved by key head"),
+                    HasSubstr("decay        -exp(A_log) softplus(a + dt_bias)\n"),
+                    HasSubstr("beta         sigmoid(b), in (0, 1)\n"), HasSubstr("output gate  silu(z)\n")));
+}
+
+TEST(InspectCommand, PrintsJson) {
+  const Outcome outcome = Inspect({"--json", Golden("qwen3_next_1"), Golden("qwen3_5_1")});
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_array()) << outcome.out;
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[0]["model type"], "qwen3_next");
+  EXPECT_EQ(json[1]["projections"], "four matrices: [q k v], z, b, a");
+}
+
+TEST(InspectCommand, RefusesWhatAServerWouldRefuse) {
+  const Outcome none = Inspect({"--nojson", "/nowhere"});
+  EXPECT_EQ(none.exit_code, kExitFailed);
+  EXPECT_THAT(none.err, HasSubstr("/nowhere/config.json"));
+  EXPECT_EQ(Inspect({"--nojson"}).exit_code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace gdn

@@ -1,0 +1,72 @@
+// gdnctl models inspect: what a checkpoint's layers are, read as the server reads them, before any server has it.
+#include <map>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/checkpoint/checkpoint.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/print.h"
+
+namespace gdn {
+namespace {
+
+// What is printed of a checkpoint, in this order.
+using Lines = std::vector<std::pair<std::string, std::string>>;
+
+std::string WeightsText(const Checkpoint& checkpoint) {
+  std::map<std::string_view, int64_t> bytes;  // by dtype
+  for (const LayerTensors& layer : checkpoint.layers) {
+    for (const auto& [tensor, view] : layer.tensors) {
+      bytes[DTypeName(view.dtype)] += static_cast<int64_t>(view.data.size());
+    }
+  }
+  std::string text;
+  for (const auto& [dtype, size] : bytes) StrAppend(&text, text.empty() ? "" : ", ", FormatBytes(size), " ", dtype);
+  return text;
+}
+
+Lines Describe(const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config;
+  Lines lines = {{"model type", config.model_type},
+                 {"GDN layers", absl::StrFormat("%d of %d: %s", config.gdn_layers.size(), config.num_layers,
+                                                FormatRanges(config.gdn_layers))},
+                 {"weights", WeightsText(checkpoint)}};
+  for (const LayerSpecLine& line : DescribeLayerSpec(config.spec)) {
+    lines.emplace_back(std::string(line.part), line.text);
+  }
+  return lines;
+}
+
+absl::StatusOr<int> RunInspect(const std::vector<std::string>& paths) {
+  if (paths.empty()) return UsageError("a checkpoint folder is needed: gdnctl models inspect DIR");
+  const bool as_json = absl::GetFlag(FLAGS_json);
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const std::string& path : paths) {
+    GDN_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
+    nlohmann::ordered_json object = {{"path", path}};
+    if (!as_json) absl::PrintF("%s\n", path);
+    for (const auto& [name, text] : Describe(checkpoint)) {
+      if (!as_json) absl::PrintF("  %-12s %s\n", name, text);
+      object[name] = text;
+    }
+    json.push_back(std::move(object));
+  }
+  if (as_json) absl::PrintF("%s\n", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return kExitOk;
+}
+
+}  // namespace
+
+std::vector<Command> InspectCommands() {
+  return {{.name = "models inspect",
+           .arguments = "DIR [DIR ...]",
+           .summary = "Read a checkpoint as the server would: its family and what its layers compute",
+           .details = "Needs no server. Fails where a server would refuse the checkpoint, with the same message.",
+           .flags = {"json"},
+           .run = RunInspect}};
+}
+
+}  // namespace gdn

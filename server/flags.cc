@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 #include <set>
 #include <string_view>
 
@@ -31,6 +30,9 @@ ABSL_FLAG(
     std::vector<std::string>, model, {},
     "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. Repeat it for "
     "more models. Without one there are operator sessions only.");
+ABSL_FLAG(bool, allow_unverified_family, false,
+          "Serve models of families whose layers have not been compared with a reference implementation's, of which "
+          "there is one: gigachat3_5.");
 ABSL_FLAG(std::vector<std::string>, listen, {"127.0.0.1:50061"},
           "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines "
           "(with --tls-cert), or "
@@ -305,6 +307,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
     }
     options.models.push_back(parts);
   }
+  options.load.allow_unverified_family = absl::GetFlag(FLAGS_allow_unverified_family);
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.port_file = absl::GetFlag(FLAGS_port_file);

@@ -106,7 +106,7 @@ absl::Status GdnServer::LoadModels() {
   for (const auto& [name, directory] : options_.models) {
     const absl::Time begin = absl::Now();
     for (Device& device : devices_) {
-      GDN_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(*device.backend, name, directory));
+      GDN_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(*device.backend, name, directory, options_.load));
       device.models.push_back(std::move(loaded));
     }
     const LoadedModel& model = devices_.front().models.back();

@@ -76,13 +76,37 @@ absl::StatusOr<std::vector<int32_t>> LayersOfTypes(const ModelFamily& family, co
                             StrCat("at least one \"", kGdnLayerType, "\""));
 }
 
+// All layers but those of a list, which counts from 0.
+absl::StatusOr<std::vector<int32_t>> LayersNotListed(const Json& listed, int32_t num_layers) {
+  constexpr std::string_view kField = "full_attention_layers";
+  std::vector<bool> full(static_cast<size_t>(num_layers), false);
+  bool valid = listed.is_array();
+  for (size_t i = 0; valid && i < listed.size(); ++i) {
+    const Json& layer = listed[i];
+    valid = layer.is_number_unsigned() && layer.get<uint64_t>() < full.size() && !full[layer.get<size_t>()];
+    if (valid) full[layer.get<size_t>()] = true;
+  }
+  std::vector<int32_t> layers;
+  for (int32_t i = 0; i < num_layers; ++i) {
+    if (!full[static_cast<size_t>(i)]) layers.push_back(i);
+  }
+  if (valid && !layers.empty()) return layers;
+  return InvalidConfigField(kField, ConfigValueText(&listed),
+                            StrCat("a list of different layers of 0 to ", num_layers - 1, ", not of all"));
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, const ConfigFields& fields,
                                                     int32_t num_layers) {
   if (const Json* types = fields.Find("layer_types")) return LayersOfTypes(family, *types, num_layers);
+  if (const Json* listed = fields.Find("full_attention_layers")) return LayersNotListed(*listed, num_layers);
   int32_t interval = family.default_interval;
   if (fields.Has("full_attention_interval")) {
     // At 1 every layer would be full attention, and there would be nothing to serve.
     GDN_ASSIGN_OR_RETURN(interval, fields.Int("full_attention_interval", 2, kMaxLayers));
+  }
+  if (interval == 0) {
+    return InvalidConfigField("layer_types", "missing",
+                              StrCat("it or full_attention_layers, as a ", family.name, " model has"));
   }
   std::vector<int32_t> layers;
   for (int32_t i = 0; i < num_layers; ++i) {

@@ -59,16 +59,71 @@ absl::Status ReadOutputGate(const ConfigFields& fields, absl::Span<const GateAct
 
 // ---- What each family's config says of a layer.
 
-absl::Status ReadQwen(const ConfigFields& fields, LayerSpec& spec) {
+absl::Status ReadQwenLayer(const ConfigFields& fields, absl::Span<const GateActivation> gates, LayerSpec& spec) {
   GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
   GDN_RETURN_IF_ERROR(ReadDims(fields, spec.dims));
   GDN_ASSIGN_OR_RETURN(spec.norm_epsilon, fields.Positive("rms_norm_eps", 1.0f));
-  return ReadOutputGate(fields, {GateActivation::kSilu}, spec.output_gate);
+  return ReadOutputGate(fields, gates, spec.output_gate);
+}
+
+absl::Status ReadQwen35(const ConfigFields& fields, LayerSpec& spec) {
+  return ReadQwenLayer(fields, {GateActivation::kSilu}, spec);
 }
 
 absl::Status ReadQwen3Next(const ConfigFields& fields, LayerSpec& spec) {
   spec.projections = ProjectionLayout::kInterleaved;
-  return ReadQwen(fields, spec);
+  return ReadQwenLayer(fields, {GateActivation::kSilu}, spec);
+}
+
+absl::Status ReadQwen4Exp(const ConfigFields& fields, LayerSpec& spec) {
+  return ReadQwenLayer(fields, {GateActivation::kSilu, GateActivation::kSigmoid}, spec);
+}
+
+// Fields may be absent: `otherwise` is what transformers then takes.
+absl::StatusOr<int32_t> IntOr(const ConfigFields& fields, string_view field, int32_t low, int32_t high,
+                              int32_t otherwise) {
+  if (!fields.Has(field)) return otherwise;
+  return fields.Int(field, low, high);
+}
+
+absl::Status ReadOlmoDims(const ConfigFields& fields, LayerDims& dims) {
+  GDN_ASSIGN_OR_RETURN(dims.hidden_size, fields.Int("hidden_size", 1, kMaxHiddenSize));
+  const bool has_heads = fields.Has("linear_num_key_heads") && fields.Has("linear_num_value_heads");
+  int32_t heads = 0;
+  if (!has_heads) {
+    GDN_ASSIGN_OR_RETURN(heads, fields.Int("num_attention_heads", 1, kMaxHeads));
+  }
+  GDN_ASSIGN_OR_RETURN(dims.key_heads, IntOr(fields, "linear_num_key_heads", 1, kMaxHeads, heads));
+  GDN_ASSIGN_OR_RETURN(dims.value_heads, IntOr(fields, "linear_num_value_heads", 1, kMaxHeads, heads));
+  const auto key_dim = static_cast<int32_t>(0.75 * dims.hidden_size / dims.key_heads);
+  GDN_ASSIGN_OR_RETURN(dims.key_dim, IntOr(fields, "linear_key_head_dim", 1, kMaxHeadDim, key_dim));
+  GDN_ASSIGN_OR_RETURN(dims.value_dim, IntOr(fields, "linear_value_head_dim", 1, kMaxHeadDim, 2 * dims.key_dim));
+  GDN_ASSIGN_OR_RETURN(dims.conv_width, IntOr(fields, "linear_conv_kernel_dim", 2, kMaxConvWidth, 4));
+  return CheckDims(dims);
+}
+
+absl::Status ReadOlmoHybrid(const ConfigFields& fields, LayerSpec& spec) {
+  spec.projections = ProjectionLayout::kSeparate;
+  spec.convolutions = ConvLayout::kSeparate;
+  spec.norm_epsilon = 1e-5f;  // whatever rms_norm_eps says, which is the other norms'
+  bool negative_eigenvalues = true;
+  if (fields.Has("linear_allow_neg_eigval")) {
+    GDN_ASSIGN_OR_RETURN(negative_eigenvalues, fields.Bool("linear_allow_neg_eigval"));
+  }
+  spec.beta_scale = negative_eigenvalues ? 2.0f : 1.0f;
+  GDN_RETURN_IF_ERROR(CheckHiddenAct(fields));
+  return ReadOlmoDims(fields, spec.dims);
+}
+
+absl::Status ReadGigaChat(const ConfigFields& fields, LayerSpec& spec) {
+  spec.projections = ProjectionLayout::kInterleaved;
+  spec.norm_weight = NormWeight::kOnePlus;
+  spec.output_gate = GateActivation::kSigmoid;
+  spec.output_gate_scale = 2.0f;
+  if (fields.Has("linear_sigmoid_gate_scale")) {
+    GDN_ASSIGN_OR_RETURN(spec.output_gate_scale, fields.Positive("linear_sigmoid_gate_scale", kMaxOutputGateScale));
+  }
+  return ReadQwenLayer(fields, {GateActivation::kSigmoid}, spec);
 }
 
 // ---- What each family's tensors are called.
@@ -88,15 +143,36 @@ constexpr TensorName kQwen35Tensors[] = {
     {LayerTensor::kConv, "conv1d.weight"},       {LayerTensor::kALog, "A_log"},
     {LayerTensor::kDtBias, "dt_bias"},           {LayerTensor::kNorm, "norm.weight"},
     {LayerTensor::kOut, "out_proj.weight"}};
+constexpr TensorName kOlmoTensors[] = {
+    {LayerTensor::kInQ, "q_proj.weight"},     {LayerTensor::kInK, "k_proj.weight"},
+    {LayerTensor::kInV, "v_proj.weight"},     {LayerTensor::kInZ, "g_proj.weight"},
+    {LayerTensor::kInB, "b_proj.weight"},     {LayerTensor::kInA, "a_proj.weight"},
+    {LayerTensor::kConvQ, "q_conv1d.weight"}, {LayerTensor::kConvK, "k_conv1d.weight"},
+    {LayerTensor::kConvV, "v_conv1d.weight"}, {LayerTensor::kALog, "A_log"},
+    {LayerTensor::kDtBias, "dt_bias"},        {LayerTensor::kNorm, "o_norm.weight"},
+    {LayerTensor::kOut, "o_proj.weight"}};
 
 // ---- The table.
 
 constexpr string_view kFull[] = {"full_attention"};
 constexpr string_view kQwen3NextTypes[] = {"qwen3_next"};
 constexpr string_view kQwen35Types[] = {"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"};
+constexpr string_view kQwen4ExpTypes[] = {"qwen4_exp", "qwen4_exp_text"};
+constexpr string_view kOlmoHybridTypes[] = {"olmo_hybrid"};
+constexpr string_view kGigaChatTypes[] = {"gigachat3_5"};
+// In memory transformers calls them indexed, and saves them so.
+constexpr string_view kFullOrIndexed[] = {"full_attention", "indexed_attention"};
 constexpr string_view kQwenFields[] = {"linear_num_key_heads",  "linear_num_value_heads", "linear_key_head_dim",
                                        "linear_value_head_dim", "linear_conv_kernel_dim", "full_attention_interval",
                                        "output_gate_type"};
+// linear_a_log_* and linear_dt_* only say what training begins with.
+constexpr string_view kOlmoFields[] = {"linear_num_key_heads",  "linear_num_value_heads", "linear_key_head_dim",
+                                       "linear_value_head_dim", "linear_conv_kernel_dim", "linear_allow_neg_eigval",
+                                       "linear_a_log_min",      "linear_a_log_max",       "linear_dt_min",
+                                       "linear_dt_max",         "linear_dt_init_floor"};
+constexpr string_view kGigaChatFields[] = {"linear_num_key_heads",  "linear_num_value_heads",   "linear_key_head_dim",
+                                           "linear_value_head_dim", "linear_conv_kernel_dim",   "full_attention_layers",
+                                           "output_gate_type",      "linear_sigmoid_gate_scale"};
 
 constexpr int32_t kInterval = 4;  // what transformers assumes
 
@@ -115,8 +191,32 @@ const std::array kFamilies = {
                 .layer_fields = kQwenFields,
                 .other_layer_types = kFull,
                 .default_interval = kInterval,
-                .read_spec = ReadQwen,
+                .read_spec = ReadQwen35,
                 .tensor_names = kQwen35Tensors},
+    ModelFamily{.name = "qwen4_exp",
+                .model_types = kQwen4ExpTypes,
+                .verified = true,
+                .layer_fields = kQwenFields,
+                .other_layer_types = kFullOrIndexed,
+                .default_interval = kInterval,
+                .read_spec = ReadQwen4Exp,
+                .tensor_names = kQwen35Tensors},
+    ModelFamily{.name = "olmo_hybrid",
+                .model_types = kOlmoHybridTypes,
+                .verified = true,
+                .layer_fields = kOlmoFields,
+                .other_layer_types = kFull,
+                .default_interval = kInterval,
+                .read_spec = ReadOlmoHybrid,
+                .tensor_names = kOlmoTensors},
+    ModelFamily{.name = "gigachat3_5",
+                .model_types = kGigaChatTypes,
+                .verified = false,
+                .layer_fields = kGigaChatFields,
+                .other_layer_types = kFull,
+                .default_interval = 0,
+                .read_spec = ReadGigaChat,
+                .tensor_names = kQwen3NextTensors},
 };
 
 }  // namespace

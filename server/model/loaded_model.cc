@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <initializer_list>
 #include <thread>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/thread_pool.h"
+#include "server/model/served_layer.h"
 
 namespace gdn {
 namespace {
@@ -97,48 +97,28 @@ class ModelLoader {
   }
 
   absl::StatusOr<LoadedModel> Load() {
-    model_.weight_dtype_ = layers_.front().tensors.at(LayerTensor::kOut).dtype;
     for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(layer));
+    model_.weight_dtype_ = model_.layers_.begin()->second.out.dtype;
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
     model_.fingerprint_ = ModelFingerprint(model_.config_, layers_);
     return std::move(model_);
   }
 
  private:
-  using Parts = std::initializer_list<LayerTensor>;  // of one matrix or vector, side by side
-
   absl::Status LoadLayer(const LayerTensors& layer) {
-    using T = LayerTensor;
     const LayerSpec& spec = model_.config_.spec;
+    const ServedLayer served = ServeLayer(spec, layer);
     LayerWeights weights;
     weights.spec = ServedForm(spec);
-    switch (spec.projections) {
-      case ProjectionLayout::kInterleaved: {
-        GDN_ASSIGN_OR_RETURN(weights.in_qkv, Matrix(layer, {T::kInQkvz}));
-        GDN_ASSIGN_OR_RETURN(weights.in_b, Matrix(layer, {T::kInBa}));
-        break;
-      }
-      case ProjectionLayout::kFlat: {
-        GDN_ASSIGN_OR_RETURN(weights.in_qkv, Matrix(layer, {T::kInQkv}));
-        break;
-      }
-      case ProjectionLayout::kSeparate: {
-        GDN_ASSIGN_OR_RETURN(weights.in_qkv, Matrix(layer, {T::kInQ, T::kInK, T::kInV}));
-        break;
-      }
-    }
-    if (spec.projections != ProjectionLayout::kInterleaved) {
-      GDN_ASSIGN_OR_RETURN(weights.in_z, Matrix(layer, {T::kInZ}));
-      GDN_ASSIGN_OR_RETURN(weights.in_b, Matrix(layer, {T::kInB}));
-      GDN_ASSIGN_OR_RETURN(weights.in_a, Matrix(layer, {T::kInA}));
-    }
-    GDN_ASSIGN_OR_RETURN(weights.out, Matrix(layer, {T::kOut}));
-    const bool joint = spec.convolutions == ConvLayout::kJoint;
-    GDN_ASSIGN_OR_RETURN(weights.conv_weight,
-                         Vector(joint ? Floats(layer, {T::kConv}) : Floats(layer, {T::kConvQ, T::kConvK, T::kConvV})));
-    GDN_ASSIGN_OR_RETURN(weights.a_log, Vector(Floats(layer, {T::kALog})));
-    GDN_ASSIGN_OR_RETURN(weights.dt_bias, Vector(Floats(layer, {T::kDtBias})));
-    GDN_ASSIGN_OR_RETURN(weights.norm_weight, Vector(NormWeights(layer)));
+    GDN_ASSIGN_OR_RETURN(weights.in_qkv, Matrix(served.in_qkv));
+    GDN_ASSIGN_OR_RETURN(weights.in_z, Matrix(served.in_z));
+    GDN_ASSIGN_OR_RETURN(weights.in_b, Matrix(served.in_b));
+    GDN_ASSIGN_OR_RETURN(weights.in_a, Matrix(served.in_a));
+    GDN_ASSIGN_OR_RETURN(weights.out, Matrix(served.out));
+    GDN_ASSIGN_OR_RETURN(weights.conv_weight, Vector(served.conv_weight));
+    GDN_ASSIGN_OR_RETURN(weights.a_log, Vector(served.a_log));
+    GDN_ASSIGN_OR_RETURN(weights.dt_bias, Vector(served.dt_bias));
+    GDN_ASSIGN_OR_RETURN(weights.norm_weight, Vector(served.norm_weight));
     if (const absl::Status status = ValidateLayerWeights(weights); !status.ok()) {
       return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer));
     }
@@ -146,73 +126,30 @@ class ModelLoader {
     return absl::OkStatus();
   }
 
-  // In the mapped file where the backend can read it there and it is one part, else a copy; in the checkpoint's dtype,
-  // or in float32 where the parts have several.
-  absl::StatusOr<WeightMatrix> Matrix(const LayerTensors& layer, Parts parts) {
-    const TensorView& first = layer.tensors.at(*parts.begin());
-    WeightMatrix matrix{.dtype = first.dtype, .data = first.data.data(), .rows = 0, .cols = first.shape[1]};
-    bool one_dtype = true;
-    for (const LayerTensor part : parts) {
-      const TensorView& view = layer.tensors.at(part);
-      matrix.rows += view.shape[0];
-      one_dtype = one_dtype && view.dtype == first.dtype;
+  // In the mapped file where the backend can read it there, else a copy.
+  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served) {
+    if (served.rows == 0) return WeightMatrix{};
+    const std::string_view data = served.data();
+    WeightMatrix matrix{.dtype = served.dtype, .data = data.data(), .rows = served.rows, .cols = served.cols};
+    const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % DTypeSize(served.dtype) == 0;
+    if (!backend_.info().unified_memory || !served.made.empty() || !aligned) {
+      GDN_ASSIGN_OR_RETURN(matrix.data, Copy(data.data(), data.size()));
     }
-    if (!one_dtype) {
-      matrix.dtype = DType::kF32;
-      GDN_ASSIGN_OR_RETURN(matrix.data, Vector(Floats(layer, parts)));
-      return matrix;
-    }
-    const bool aligned = reinterpret_cast<uintptr_t>(matrix.data) % DTypeSize(matrix.dtype) == 0;
-    if (parts.size() == 1 && aligned && backend_.info().unified_memory) return matrix;
-    const size_t bytes = static_cast<size_t>(matrix.rows * matrix.cols) * DTypeSize(matrix.dtype);
-    GDN_ASSIGN_OR_RETURN(char* to, Allocate<char>(bytes));
-    matrix.data = to;
-    for (const LayerTensor part : parts) {
-      const std::string_view data = layer.tensors.at(part).data;
-      GDN_RETURN_IF_ERROR(backend_.CopyIn(to, data.data(), data.size()));
-      to += data.size();
-    }
-    // Copies may run behind the caller, whose mapping may end.
-    GDN_RETURN_IF_ERROR(backend_.Synchronize());
     return matrix;
   }
 
-  static std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
-    std::vector<float> values;
-    for (const LayerTensor part : parts) {
-      const TensorView& view = layer.tensors.at(part);
-      const size_t begin = values.size();
-      const size_t count = static_cast<size_t>(view.ElementCount());
-      values.resize(begin + count);
-      ConvertToFloat(view.dtype, view.data.data(), count, values.data() + begin);
-    }
-    return values;
-  }
-
-  // All that multiplies the normalised output, but for the gate.
-  std::vector<float> NormWeights(const LayerTensors& layer) const {
-    const LayerSpec& spec = model_.config_.spec;
-    std::vector<float> weights = Floats(layer, {LayerTensor::kNorm});
-    for (float& weight : weights) {
-      if (spec.norm_weight == NormWeight::kOnePlus) weight += 1.0f;
-      weight *= spec.output_gate_scale;
-    }
-    return weights;
-  }
-
   absl::StatusOr<const float*> Vector(const std::vector<float>& values) {
-    GDN_ASSIGN_OR_RETURN(float* data, Allocate<float>(values.size() * sizeof(float)));
-    GDN_RETURN_IF_ERROR(backend_.CopyIn(data, values.data(), values.size() * sizeof(float)));
+    GDN_ASSIGN_OR_RETURN(void* data, Copy(values.data(), values.size() * sizeof(float)));
+    return static_cast<const float*>(data);
+  }
+
+  absl::StatusOr<void*> Copy(const void* host, size_t bytes) {
+    GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, bytes));
+    GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), host, bytes));
     // Copies may run behind the caller, whose temporaries end here.
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    return data;
-  }
-
-  template <typename T>
-  absl::StatusOr<T*> Allocate(size_t bytes) {
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, bytes));
     model_.buffers_.push_back(std::move(buffer));
-    return static_cast<T*>(model_.buffers_.back().data());
+    return model_.buffers_.back().data();
   }
 
   Backend& backend_;
@@ -220,12 +157,21 @@ class ModelLoader {
   LoadedModel model_;
 };
 
-absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory) {
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory,
+                                      const LoadOptions& options) {
   GDN_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(directory));
-  return LoadModel(backend, name, std::move(checkpoint));
+  return LoadModel(backend, name, std::move(checkpoint), options);
 }
 
-absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint) {
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,
+                                      const LoadOptions& options) {
+  const ModelFamily& family = *checkpoint.config.family;
+  if (!family.verified && !options.allow_unverified_family) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kInvalidSpec,
+                     StrCat("model '", name, "' is of the family ", family.name,
+                            ", whose layers have not been compared with a reference implementation's; expected a "
+                            "verified family, or --allow-unverified-family"));
+  }
   return ModelLoader(backend, name, std::move(checkpoint)).Load();
 }
 

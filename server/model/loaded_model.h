@@ -43,8 +43,16 @@ class LoadedModel {
   std::vector<DeviceBuffer> buffers_;
 };
 
-// Errors of OpenCheckpoint, and RESOURCE_EXHAUSTED where the backend has no memory for the weights.
-absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory);
-absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint);
+struct LoadOptions {
+  // Serve families whose layers nobody has compared with a reference implementation's.
+  bool allow_unverified_family = false;
+};
+
+// Errors of OpenCheckpoint; FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not allow;
+// RESOURCE_EXHAUSTED where the backend has no memory for the weights.
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory,
+                                      const LoadOptions& options = {});
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,
+                                      const LoadOptions& options = {});
 
 }  // namespace gdn

@@ -137,6 +137,13 @@ void AddTexts(const Corpus& corpus) {
              R"({"model_type":"qwen3_5_moe","text_config":{"model_type":"qwen3_5_moe_text","layer_types":)"
              R"(["linear_attention","full_attention","linear_attention","full_attention"],)" +
                  config + "}}");
+  corpus.Add("model_config", "gate", R"({"model_type":"qwen4_exp","output_gate_type":"sigmoid",)" + config + "}");
+  corpus.Add("model_config", "defaults",
+             R"({"model_type":"olmo_hybrid","hidden_size":64,"num_attention_heads":3,"num_hidden_layers":4,)"
+             R"("linear_allow_neg_eigval":false,"hidden_act":"silu"})");
+  corpus.Add("model_config", "listed",
+             R"({"model_type":"gigachat3_5","full_attention_layers":[1,3],"linear_sigmoid_gate_scale":1.5,)" + config +
+                 "}");
   corpus.Add(
       "checkpoint_index", "two_shards",
       R"({"metadata":{"total_size":3},"weight_map":{"a.weight":"model-1.safetensors","b":"model-2.safetensors"}})");

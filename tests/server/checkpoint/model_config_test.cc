@@ -84,6 +84,17 @@ TEST(ModelConfig, GoldenConfigsAreRead) {
   }
 }
 
+// What transformers writes when it saves the model describes the same layers.
+TEST(ModelConfig, PublishedAndSavedConfigsAgree) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto published,
+                           ParseModelConfig(ReadFile(GoldenFolder("qwen4_exp_1") + "/config.json")));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto saved,
+                           ParseModelConfig(ReadFile(GoldenFolder("qwen4_exp_1") + "/config.transformers.json")));
+  EXPECT_EQ(published.spec, saved.spec);
+  EXPECT_EQ(published.gdn_layers, saved.gdn_layers);
+  EXPECT_EQ(published.spec.output_gate, GateActivation::kSigmoid);
+}
+
 TEST(ModelConfig, RefusesBadFieldsByNameValueAndExpectation) {
   struct Case {
     std::string field;  // in the config and in the message
@@ -159,6 +170,129 @@ TEST(ModelConfig, RefusesAnUnknownNestedModelType) {
   Json json = Valid();
   json["text_config"] = {{"model_type", "qwen2"}};
   EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("text_config.model_type"));
+}
+
+Json Of(const std::string& model_type) {
+  Json json = Valid();
+  json["model_type"] = model_type;
+  return json;
+}
+
+TEST(ModelConfig, Qwen4ExpSaysItsOutputGate) {
+  for (const char* type : {"qwen4_exp", "qwen4_exp_text"}) {
+    Json json = Of(type);
+    EXPECT_EQ(ParseModelConfig(json.dump())->spec.output_gate, GateActivation::kSilu);  // hidden_act
+    json["output_gate_type"] = "sigmoid";
+    EXPECT_EQ(ParseModelConfig(json.dump())->spec.output_gate, GateActivation::kSigmoid);
+    json["output_gate_type"] = "silu";
+    EXPECT_EQ(ParseModelConfig(json.dump())->spec.output_gate, GateActivation::kSilu);
+    json["layer_types"][1] = "indexed_attention";
+    EXPECT_THAT(ParseModelConfig(json.dump())->gdn_layers, ElementsAre(0, 2));
+  }
+}
+
+TEST(ModelConfig, OlmoHybridsAbsentFieldsAreWhatTransformersTakes) {
+  const Json json = {{"model_type", "olmo_hybrid"}, {"hidden_size", 3840},  {"num_hidden_layers", 8},
+                     {"num_attention_heads", 30},   {"rms_norm_eps", 1e-6}, {"hidden_act", "silu"}};
+  GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
+  EXPECT_EQ(
+      config.spec.dims,
+      (LayerDims{
+          .key_heads = 30, .value_heads = 30, .key_dim = 96, .value_dim = 192, .conv_width = 4, .hidden_size = 3840}));
+  EXPECT_THAT(config.gdn_layers, ElementsAre(0, 1, 2, 4, 5, 6));
+  EXPECT_EQ(config.spec.norm_epsilon, 1e-5f);
+  EXPECT_EQ(config.spec.beta_scale, 2.0f);
+  EXPECT_EQ(config.spec.projections, ProjectionLayout::kSeparate);
+  EXPECT_EQ(config.spec.convolutions, ConvLayout::kSeparate);
+}
+
+TEST(ModelConfig, OlmoHybridReadsItsFields) {
+  Json json = Of("olmo_hybrid");
+  json["linear_allow_neg_eigval"] = false;
+  GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
+  EXPECT_EQ(config.spec.beta_scale, 1.0f);
+  EXPECT_EQ(config.spec.norm_epsilon, 1e-5f);
+  EXPECT_EQ(config.spec.dims.key_dim, 128);
+  EXPECT_EQ(config.spec.dims.value_dim, 64);
+}
+
+TEST(ModelConfig, GigaChatHasAnotherNormAndGate) {
+  Json json = Of("gigachat3_5");
+  json["output_gate_type"] = "sigmoid";
+  GDN_ASSERT_OK_AND_ASSIGN(const auto config, ParseModelConfig(json.dump()));
+  EXPECT_FALSE(config.family->verified);
+  EXPECT_EQ(config.spec.projections, ProjectionLayout::kInterleaved);
+  EXPECT_EQ(config.spec.norm_weight, NormWeight::kOnePlus);
+  EXPECT_EQ(config.spec.output_gate, GateActivation::kSigmoid);
+  EXPECT_EQ(config.spec.output_gate_scale, 2.0f);
+  json["linear_sigmoid_gate_scale"] = 1.5;
+  EXPECT_EQ(ParseModelConfig(json.dump())->spec.output_gate_scale, 1.5f);
+  json.erase("layer_types");
+  json["full_attention_layers"] = {3, 1};
+  EXPECT_THAT(ParseModelConfig(json.dump())->gdn_layers, ElementsAre(0, 2));
+  for (const Json& layers : {Json({0, 1, 2, 3}), Json({4}), Json({1, 1}), Json({-1}), Json("1"), Json({1.5})}) {
+    json["full_attention_layers"] = layers;
+    EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("full_attention_layers"));
+  }
+  json.erase("full_attention_layers");
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("'layer_types' is missing"));
+}
+
+// Each would make the layer another one than the family's.
+TEST(ModelConfig, WhatAFamilyDoesNotHaveIsRefusedByName) {
+  struct Case {
+    std::string model_type;
+    std::string field;
+    Json value;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {"qwen4_exp_text", "output_gate_type", "tanh", "\"silu\" or \"sigmoid\""},
+      {"qwen4_exp_text", "output_gate_type", 3, "\"silu\" or \"sigmoid\""},
+      {"qwen3_next", "output_gate_type", "sigmoid", "expected \"silu\""},
+      {"qwen3_5", "output_gate_type", "sigmoid", "expected \"silu\""},
+      {"gigachat3_5", "output_gate_type", "silu", "expected \"sigmoid\""},
+      {"gigachat3_5", "linear_sigmoid_gate_scale", 0, "above 0"},
+      {"gigachat3_5", "full_attention_interval", 4, "gigachat3_5"},
+      {"olmo_hybrid", "output_gate_type", "silu", "olmo_hybrid"},
+      {"olmo_hybrid", "full_attention_interval", 4, "olmo_hybrid"},
+      {"olmo_hybrid", "linear_allow_neg_eigval", "yes", "true or false"},
+      {"qwen3_5", "linear_allow_neg_eigval", true, "qwen3_5"},
+      {"qwen3_5", "linear_sigmoid_gate_scale", 2.0, "qwen3_5"},
+      {"qwen3_next", "linear_attn_config", Json{{"kda_layers", {1}}}, "qwen3_next"},
+      {"qwen3_next", "linear_lower_bound", -5.0, "qwen3_next"},
+      {"qwen3_next", "kda_safe_gate", true, "qwen3_next"},
+      {"qwen3_next", "gdn_mode", "x", "qwen3_next"},
+      {"kimi_linear", "model_type", "kimi_linear", "one of qwen3_next"},
+      {"bailing_hybrid", "model_type", "bailing_hybrid", "one of qwen3_next"},
+  };
+  for (const Case& c : cases) {
+    Json json = Of(c.model_type);
+    json[c.field] = c.value;
+    const absl::Status status = ParseModelConfig(json.dump()).status();
+    EXPECT_EQ(ErrorReason(status), reason::kInvalidSpec) << c.model_type << " " << c.field;
+    EXPECT_THAT(std::string(status.message()), testing::AllOf(HasSubstr("'" + c.field + "'"), HasSubstr(c.expected)))
+        << c.model_type;
+  }
+}
+
+TEST(ModelConfig, FieldsThatSayNothingNewAreTaken) {
+  Json json = Of("qwen3_5");
+  json["output_gate_type"] = "swish";  // another name of silu
+  json["linear_attn_config"] = nullptr;
+  json["attention_bias"] = true;  // of other layers
+  EXPECT_TRUE(ParseModelConfig(json.dump()).ok()) << ParseModelConfig(json.dump()).status();
+  json = Of("olmo_hybrid");
+  json["linear_a_log_min"] = 0.0;
+  json["linear_dt_init_floor"] = 1e-4;
+  EXPECT_TRUE(ParseModelConfig(json.dump()).ok()) << ParseModelConfig(json.dump()).status();
+}
+
+TEST(ModelConfig, ANestedPartOfAnotherFamilyIsRefused) {
+  Json json = Of("qwen3_5");
+  json["text_config"] = {{"model_type", "qwen4_exp_text"}};
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()),
+              testing::AllOf(HasSubstr("text_config.model_type"), HasSubstr("qwen3_5_text")));
 }
 
 TEST(ModelConfig, RefusesWhatIsNotAJsonObject) {

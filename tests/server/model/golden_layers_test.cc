@@ -1,17 +1,14 @@
 // The whole layer on the CPU backend against Hugging Face transformers, from checkpoint folder to final state.
 #include <cstdio>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/safetensors.h"
-#include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/layer/gdn_layer.h"
-#include "kernels/slot_access.h"
 #include "server/model/loaded_model.h"
 #include "tests/server/checkpoint/test_checkpoint.h"
+#include "tests/server/model/layer_sessions.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/compare.h"
 #include "tests/support/test_backend.h"
@@ -21,82 +18,6 @@ namespace {
 
 // Relative norm error against transformers, whose own float32 errors are up to 4e-6.
 constexpr double kTolerance = 1e-5;
-
-constexpr int32_t kMaxDraft = 8;
-
-// One layer's sequences in slots of their own, advanced together.
-class LayerSessions {
- public:
-  static absl::StatusOr<LayerSessions> Make(Backend& backend, const LayerWeights& weights, int32_t sequences) {
-    LayerSessions sessions(backend, weights, sequences);
-    GDN_ASSIGN_OR_RETURN(const StateLayout layout, StateLayout::Make(weights.spec.dims, kMaxDraft));
-    GDN_ASSIGN_OR_RETURN(sessions.memory_,
-                         DeviceBuffer::Make(backend, static_cast<size_t>(sequences * layout.slot_bytes())));
-    sessions.pool_ = {.layout = layout, .data = sessions.memory_.floats(), .slot_count = sequences};
-    for (const int32_t slot : sessions.slots_) GDN_RETURN_IF_ERROR(backend.ZeroSlot(sessions.pool_, slot));
-    return sessions;
-  }
-
-  // `input` is [sequences, tokens, D] and so is the result.
-  absl::StatusOr<std::vector<float>> Prefill(const std::vector<float>& input) { return Step(input, /*decode=*/false); }
-  absl::StatusOr<std::vector<float>> Decode(const std::vector<float>& input) { return Step(input, /*decode=*/true); }
-
-  // The state with the log folded in.
-  absl::StatusOr<SlotImage> Read(int32_t sequence) {
-    const int32_t slot = slots_[static_cast<size_t>(sequence)];
-    int32_t& log_length = log_lengths_[static_cast<size_t>(sequence)];
-    GDN_RETURN_IF_ERROR(
-        backend_.MaterializeState({.pool = pool_, .count = 1, .src = &slot, .dst = &slot, .log_lengths = &log_length}));
-    log_length = 0;
-    return ReadSlot(backend_, pool_, slot, 0, token_counts_[static_cast<size_t>(sequence)]);
-  }
-
- private:
-  LayerSessions(Backend& backend, const LayerWeights& weights, int32_t sequences)
-      : backend_(backend),
-        weights_(weights),
-        runner_(backend),
-        slots_(static_cast<size_t>(sequences)),
-        token_counts_(static_cast<size_t>(sequences), 0),
-        log_lengths_(static_cast<size_t>(sequences), 0) {
-    std::iota(slots_.rbegin(), slots_.rend(), 0);  // not in the order of the sequences
-  }
-
-  absl::StatusOr<std::vector<float>> Step(const std::vector<float>& input, bool decode) {
-    const auto sequences = static_cast<int32_t>(slots_.size());
-    const auto length =
-        static_cast<int32_t>(static_cast<int64_t>(input.size()) / weights_.spec.dims.hidden_size / sequences);
-    std::vector<int32_t> cu_seqlens(slots_.size() + 1);
-    for (int32_t i = 0; i <= sequences; ++i) cu_seqlens[static_cast<size_t>(i)] = i * length;
-    const size_t bytes = input.size() * sizeof(float);
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer x, DeviceBuffer::Make(backend_, bytes));
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer y, DeviceBuffer::Make(backend_, bytes));
-    GDN_RETURN_IF_ERROR(backend_.CopyIn(x.data(), input.data(), bytes));
-    LayerStep step;
-    step.weights = &weights_;
-    step.pool = pool_;
-    step.batch = {.sequences = sequences, .cu_seqlens = cu_seqlens.data(), .slots = slots_.data()};
-    step.token_counts = token_counts_.data();
-    step.kind = InputKind::kHiddenStates;
-    step.hidden_states = x.floats();
-    step.output = y.floats();
-    GDN_RETURN_IF_ERROR(decode ? runner_.Decode(step, log_lengths_.data()) : runner_.Prefill(step));
-    std::vector<float> output(input.size());
-    GDN_RETURN_IF_ERROR(backend_.CopyOut(output.data(), y.data(), bytes));
-    GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    for (int64_t& count : token_counts_) count += length;
-    return output;
-  }
-
-  Backend& backend_;
-  const LayerWeights& weights_;
-  GdnLayerRunner runner_;
-  DeviceBuffer memory_;
-  StatePoolView pool_;
-  std::vector<int32_t> slots_;
-  std::vector<int64_t> token_counts_;
-  std::vector<int32_t> log_lengths_;
-};
 
 // The newest `columns` of [B, C, 4], newest last, for one sequence.
 std::vector<float> NewestColumns(const std::vector<float>& conv, int32_t sequence, int64_t channels, int64_t columns) {
@@ -193,7 +114,8 @@ TEST_P(GoldenLayers, AWholePrefillMatchesTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLayers,
-                         ::testing::Values("qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"),
+                         ::testing::Values("qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1",
+                                           "olmo_hybrid_1"),
                          [](const auto& test_info) { return test_info.param; });
 
 }  // namespace

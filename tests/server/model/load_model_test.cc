@@ -194,6 +194,29 @@ TEST(LoadModel, MisalignedTensorsAreCopied) {
   ExpectWeightsOf(checkpoint, "model.layers.", model);
 }
 
+// A gigachat3_5 layer, by its description, is a qwen3_next layer with (1 + w) for w and 2 sigmoid(z) for silu(z).
+TEST(LoadModel, UnverifiedFamiliesAreServedOnlyToWhoAsksForThem) {
+  TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_next_1");
+  checkpoint.config["model_type"] = "gigachat3_5";
+  TempFolder folder;
+  checkpoint.Write(folder.path());
+  HostMemoryBackend backend(/*unified_memory=*/true);
+  const absl::Status status = LoadModel(backend, "giga", folder.path()).status();
+  ExpectError(status, absl::StatusCode::kFailedPrecondition, reason::kInvalidSpec);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("'giga'"), HasSubstr("gigachat3_5"), HasSubstr("--allow-unverified-family")));
+  EXPECT_EQ(backend.total_allocations(), 0);
+
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model,
+                           LoadModel(backend, "giga", folder.path(), {.allow_unverified_family = true}));
+  const LayerWeights& weights = model.layers().at(1);
+  EXPECT_EQ(weights.spec.output_gate, GateActivation::kSigmoid);
+  EXPECT_EQ(weights.spec.projections, ProjectionLayout::kInterleaved);
+  std::vector<float> expected = checkpoint.tensors.at("model.layers.1.linear_attn.norm.weight").Floats();
+  for (float& weight : expected) weight = 2.0f * (1.0f + weight);
+  EXPECT_EQ(Floats(weights.norm_weight, weights.spec.dims.value_dim), expected);
+}
+
 TEST(LoadModel, RefusesIntegerWeightsByName) {
   TempFolder folder;
   TestCheckpoint::Golden("qwen3_next_1").Write(folder.path());

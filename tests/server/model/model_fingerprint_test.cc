@@ -77,7 +77,7 @@ TEST(ModelFingerprint, OfFirstFamiliesIsThatOfEarlierReleases) {
 
 TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
   std::set<std::string> seen;
-  for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"}) {
+  for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1", "olmo_hybrid_1"}) {
     EXPECT_TRUE(seen.insert(Fingerprint(GoldenFolder(name))).second) << name;
   }
 }

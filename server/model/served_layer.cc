@@ -1,0 +1,119 @@
+#include "server/model/served_layer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+
+namespace gdn {
+namespace {
+
+using Parts = std::initializer_list<LayerTensor>;  // of one matrix or vector, one below the other
+
+std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
+  std::vector<float> values;
+  for (const LayerTensor part : parts) {
+    const TensorView& view = layer.tensors.at(part);
+    const size_t begin = values.size();
+    const auto count = static_cast<size_t>(view.ElementCount());
+    values.resize(begin + count);
+    ConvertToFloat(view.dtype, view.data.data(), count, values.data() + begin);
+  }
+  return values;
+}
+
+// In the dtype of its parts, or in float32 where they have several.
+ServedMatrix Matrix(const LayerTensors& layer, Parts parts) {
+  const TensorView& first = layer.tensors.at(*parts.begin());
+  ServedMatrix matrix{.dtype = first.dtype, .rows = 0, .cols = first.shape[1], .in_file = first.data};
+  bool one_dtype = true;
+  for (const LayerTensor part : parts) {
+    const TensorView& view = layer.tensors.at(part);
+    matrix.rows += view.shape[0];
+    one_dtype = one_dtype && view.dtype == first.dtype;
+  }
+  if (!one_dtype) {
+    const std::vector<float> values = Floats(layer, parts);
+    matrix.dtype = DType::kF32;
+    matrix.made.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  } else if (parts.size() > 1) {
+    for (const LayerTensor part : parts) matrix.made += layer.tensors.at(part).data;
+  }
+  return matrix;
+}
+
+// From tiled order, in which block j H + i is member j of key head i, to grouped order, in which it is block i r + j.
+void GroupHeads(const LayerDims& dims, size_t block_bytes, char* blocks) {
+  const auto heads = static_cast<size_t>(dims.key_heads);
+  const auto members = static_cast<size_t>(dims.group());
+  const std::string tiled(blocks, heads * members * block_bytes);
+  for (size_t i = 0; i < heads; ++i) {
+    for (size_t j = 0; j < members; ++j) {
+      std::memcpy(blocks + (i * members + j) * block_bytes, tiled.data() + (j * heads + i) * block_bytes, block_bytes);
+    }
+  }
+}
+
+// The value heads' rows, `rows_each` a head, from row `first` on.
+void GroupRows(const LayerDims& dims, int64_t first, int64_t rows_each, ServedMatrix& matrix) {
+  if (matrix.made.empty()) matrix.made = matrix.in_file;
+  const size_t row_bytes = static_cast<size_t>(matrix.cols) * DTypeSize(matrix.dtype);
+  GroupHeads(dims, static_cast<size_t>(rows_each) * row_bytes,
+             matrix.made.data() + static_cast<size_t>(first) * row_bytes);
+}
+
+// The value heads' columns, V a head.
+void GroupColumns(const LayerDims& dims, ServedMatrix& matrix) {
+  if (matrix.made.empty()) matrix.made = matrix.in_file;
+  const size_t row_bytes = static_cast<size_t>(matrix.cols) * DTypeSize(matrix.dtype);
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    GroupHeads(dims, static_cast<size_t>(dims.value_dim) * DTypeSize(matrix.dtype),
+               matrix.made.data() + static_cast<size_t>(row) * row_bytes);
+  }
+}
+
+void GroupFloats(const LayerDims& dims, int64_t first, int64_t floats_each, std::vector<float>& values) {
+  GroupHeads(dims, static_cast<size_t>(floats_each) * sizeof(float), reinterpret_cast<char*>(values.data() + first));
+}
+
+void GroupValueHeads(const LayerDims& dims, ServedLayer& layer) {
+  const int64_t keys = 2 * dims.key_features();
+  GroupRows(dims, keys, dims.value_dim, layer.in_qkv);
+  GroupRows(dims, 0, dims.value_dim, layer.in_z);
+  GroupRows(dims, 0, 1, layer.in_b);
+  GroupRows(dims, 0, 1, layer.in_a);
+  GroupColumns(dims, layer.out);
+  GroupFloats(dims, keys * dims.conv_width, int64_t{dims.value_dim} * dims.conv_width, layer.conv_weight);
+  GroupFloats(dims, 0, 1, layer.a_log);
+  GroupFloats(dims, 0, 1, layer.dt_bias);
+}
+
+}  // namespace
+
+ServedLayer ServeLayer(const LayerSpec& spec, const LayerTensors& layer) {
+  using T = LayerTensor;
+  ServedLayer served;
+  if (spec.projections == ProjectionLayout::kInterleaved) {
+    served.in_qkv = Matrix(layer, {T::kInQkvz});
+    served.in_b = Matrix(layer, {T::kInBa});
+  } else {
+    served.in_qkv = spec.projections == ProjectionLayout::kFlat ? Matrix(layer, {T::kInQkv})
+                                                                : Matrix(layer, {T::kInQ, T::kInK, T::kInV});
+    served.in_z = Matrix(layer, {T::kInZ});
+    served.in_b = Matrix(layer, {T::kInB});
+    served.in_a = Matrix(layer, {T::kInA});
+  }
+  served.out = Matrix(layer, {T::kOut});
+  served.conv_weight = spec.convolutions == ConvLayout::kJoint ? Floats(layer, {T::kConv})
+                                                               : Floats(layer, {T::kConvQ, T::kConvK, T::kConvV});
+  served.a_log = Floats(layer, {T::kALog});
+  served.dt_bias = Floats(layer, {T::kDtBias});
+  served.norm_weight = Floats(layer, {T::kNorm});
+  for (float& weight : served.norm_weight) {
+    if (spec.norm_weight == NormWeight::kOnePlus) weight += 1.0f;
+    weight *= spec.output_gate_scale;
+  }
+  if (spec.value_heads == ValueHeadOrder::kTiled) GroupValueHeads(spec.dims, served);
+  return served;
+}
+
+}  // namespace gdn

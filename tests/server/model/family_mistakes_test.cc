@@ -1,0 +1,85 @@
+// The golden sets would show each plausible mistake about a family: with it, a layer is outside their tolerance.
+#include <functional>
+#include <string>
+
+#include "base/safetensors.h"
+#include "gtest/gtest.h"
+#include "server/model/loaded_model.h"
+#include "tests/server/checkpoint/test_checkpoint.h"
+#include "tests/server/model/layer_sessions.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/compare.h"
+#include "tests/support/test_backend.h"
+
+namespace gdn {
+namespace {
+
+constexpr double kTolerance = 1e-5;  // of golden_layers_test.cc
+
+// The first layer's error over the prompt, served as `change` leaves the checkpoint.
+double PrefillError(Backend& backend, const std::string& golden, const std::function<void(Checkpoint&)>& change) {
+  auto checkpoint = OpenCheckpoint(GoldenFolder(golden));
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  change(*checkpoint);
+  auto model = LoadModel(backend, golden, *std::move(checkpoint));
+  EXPECT_TRUE(model.ok()) << model.status();
+  const auto io = SafetensorsFile::Open(GoldenFolder(golden) + "/io.safetensors");
+  EXPECT_TRUE(io.ok()) << io.status();
+  const auto sequences = static_cast<int32_t>(io->Tensor("layer.0.prefill.in")->shape[0]);
+  auto sessions = LayerSessions::Make(backend, model->layers().at(0), sequences);
+  EXPECT_TRUE(sessions.ok()) << sessions.status();
+  const auto output = sessions->Prefill(*io->Floats("layer.0.prefill.in"));
+  EXPECT_TRUE(output.ok()) << output.status();
+  return RelativeNormError(*output, *io->Floats("layer.0.prefill.out"));
+}
+
+struct Mistake {
+  std::string golden;
+  std::string what;
+  std::function<void(Checkpoint&)> make;
+};
+
+void SwapTensors(Checkpoint& checkpoint, LayerTensor a, LayerTensor b) {
+  for (LayerTensors& layer : checkpoint.layers) std::swap(layer.tensors.at(a), layer.tensors.at(b));
+}
+
+TEST(FamilyMistakes, AreOutsideTheGoldenSetsTolerance) {
+  const auto gate = [](GateActivation activation) {
+    return [activation](Checkpoint& c) { c.config.spec.output_gate = activation; };
+  };
+  const auto beta_scale = [](float scale) { return [scale](Checkpoint& c) { c.config.spec.beta_scale = scale; }; };
+  const auto epsilon = [](float value) { return [value](Checkpoint& c) { c.config.spec.norm_epsilon = value; }; };
+  const auto tiled = [](Checkpoint& c) { c.config.spec.value_heads = ValueHeadOrder::kTiled; };
+  const auto one_plus = [](Checkpoint& c) { c.config.spec.norm_weight = NormWeight::kOnePlus; };
+  const auto swap = [](LayerTensor a, LayerTensor b) { return [a, b](Checkpoint& c) { SwapTensors(c, a, b); }; };
+  const Mistake mistakes[] = {
+      {"qwen3_5_1", "a sigmoid for the silu of the output gate", gate(GateActivation::kSigmoid)},
+      {"qwen3_5_1", "value heads in tiled order", tiled},
+      {"qwen3_5_1", "1 + w in the gated norm", one_plus},
+      {"qwen4_exp_1", "a silu for the sigmoid of the output gate", gate(GateActivation::kSilu)},
+      {"qwen4_exp_1", "value heads in tiled order", tiled},
+      {"qwen4_exp_1", "1 + w in the gated norm", one_plus},
+      {"qwen4_exp_1", "beta with a factor 2", beta_scale(2.0f)},
+      {"qwen4_exp_1", "b and a exchanged", swap(LayerTensor::kInB, LayerTensor::kInA)},
+      {"olmo_hybrid_1", "beta without its factor 2", beta_scale(1.0f)},
+      {"olmo_hybrid_1", "rms_norm_eps in the gated norm", epsilon(1e-6f)},
+      {"olmo_hybrid_1", "a sigmoid for the silu of the output gate", gate(GateActivation::kSigmoid)},
+      {"olmo_hybrid_1", "1 + w in the gated norm", one_plus},
+      {"olmo_hybrid_1", "q and k exchanged", swap(LayerTensor::kInQ, LayerTensor::kInK)},
+      {"olmo_hybrid_1", "the convolution of q for that of k", swap(LayerTensor::kConvQ, LayerTensor::kConvK)},
+      {"olmo_hybrid_1", "z and v exchanged", swap(LayerTensor::kInZ, LayerTensor::kInV)},
+      {"olmo_hybrid_1", "b and a exchanged", swap(LayerTensor::kInB, LayerTensor::kInA)},
+  };
+  const auto backend = MakeTestBackend(/*threads=*/0);
+  for (const char* golden : {"qwen3_5_1", "qwen4_exp_1", "olmo_hybrid_1"}) {
+    EXPECT_LE(PrefillError(*backend, golden, [](Checkpoint&) {}), kTolerance) << golden;
+  }
+  for (const Mistake& mistake : mistakes) {
+    const double error = PrefillError(*backend, mistake.golden, mistake.make);
+    std::printf("%-14s %-46s %.1e\n", mistake.golden.c_str(), mistake.what.c_str(), error);
+    EXPECT_GT(error, kTolerance) << mistake.golden << ": " << mistake.what;
+  }
+}
+
+}  // namespace
+}  // namespace gdn

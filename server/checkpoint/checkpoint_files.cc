@@ -20,6 +20,11 @@ absl::Status InvalidIndex(const std::string& path, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, StrCat("'", path, "' ", message));
 }
 
+absl::Status InvalidTensor(const std::string& name, std::string_view reason, std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
+                   {{"tensor", name}});
+}
+
 // An index comes with a download: it must not be able to point at other files of this machine.
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
@@ -66,7 +71,7 @@ absl::StatusOr<CheckpointFiles> CheckpointFiles::Open(const std::string& directo
   return files;
 }
 
-absl::StatusOr<TensorView> CheckpointFiles::Tensor(const std::string& name) {
+absl::StatusOr<const SafetensorsFile*> CheckpointFiles::FileOf(const std::string& name) {
   const auto placed = tensors_.find(name);
   if (placed == tensors_.end()) {
     return WithMetadata(absl::NotFoundError(StrCat("'", directory_, "' has no tensor '", name, "'")), "tensor", name);
@@ -80,9 +85,46 @@ absl::StatusOr<TensorView> CheckpointFiles::Tensor(const std::string& name) {
     }
     file = files_.emplace(file_name, *std::move(opened)).first;
   }
-  auto view = file->second.Tensor(name);
-  if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", file_name, "'"));
-  return view;
+  return &file->second;
+}
+
+absl::StatusOr<StoredTensor> CheckpointFiles::Tensor(const std::string& name) {
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile* file, FileOf(name));
+  const auto entry = file->entries().find(name);
+  if (entry != file->entries().end() && entry->second.dtype == EncodingName(Encoding::kF8E4M3)) {
+    return Fp8Tensor(name, *file);
+  }
+  const auto view = file->Tensor(name);
+  if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", tensors_.at(name), "'"));
+  return PlainTensor(*view);
+}
+
+absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name, const SafetensorsFile& file) {
+  StoredTensor tensor{.encoding = Encoding::kF8E4M3, .shape = file.entries().at(name).shape, .data = {}};
+  GDN_ASSIGN_OR_RETURN(tensor.data, file.Bytes(name));
+  if (tensor.shape.size() != 2) {
+    return InvalidTensor(name, reason::kInvalidTensorDtype,
+                         StrCat("is F8_E4M3 of shape ", ShapeToString(tensor.shape),
+                                "; expected F32, F16 or BF16 for what is no matrix"));
+  }
+  const std::vector<int64_t> blocks = Fp8BlocksOf(tensor.shape);
+  const std::string scales = StrCat(name, kScaleSuffix);
+  if (!Contains(scales)) {
+    return InvalidTensor(name, reason::kInvalidSpec,
+                         StrCat("is F8_E4M3 and has no '", scales, "'; expected a scale for each ", kFp8Block, " x ",
+                                kFp8Block, " weights, of shape ", ShapeToString(blocks)));
+  }
+  GDN_ASSIGN_OR_RETURN(const SafetensorsFile* scale_file, FileOf(scales));
+  auto view = scale_file->Tensor(scales);
+  if (!view.ok()) return WithPrefix(view.status(), StrCat("'", directory_, "/", tensors_.at(scales), "'"));
+  if (view->shape != blocks) {
+    return InvalidTensor(
+        scales, reason::kInvalidTensorShape,
+        StrCat("has shape ", ShapeToString(view->shape), "; expected ", ShapeToString(blocks), ", a scale for each ",
+               kFp8Block, " x ", kFp8Block, " weights of ", ShapeToString(tensor.shape)));
+  }
+  tensor.scales = *std::move(view);
+  return tensor;
 }
 
 std::vector<SafetensorsFile> CheckpointFiles::ReleaseFiles() {

@@ -6,7 +6,7 @@
 // into them.
 //
 //   GDN_ASSIGN_OR_RETURN(CheckpointFiles files, CheckpointFiles::Open("/models/Qwen3-Next-80B-A3B"));
-//   GDN_ASSIGN_OR_RETURN(TensorView w, files.Tensor("model.layers.0.linear_attn.out_proj.weight"));
+//   GDN_ASSIGN_OR_RETURN(StoredTensor w, files.Tensor("model.layers.0.linear_attn.out_proj.weight"));
 #pragma once
 
 #include <map>
@@ -16,8 +16,12 @@
 
 #include "absl/status/statusor.h"
 #include "base/safetensors.h"
+#include "server/checkpoint/stored_tensor.h"
 
 namespace gdn {
+
+// What the scales of an F8_E4M3 tensor are called, behind its own name. Despite it they are multiplied.
+inline constexpr std::string_view kScaleSuffix = "_scale_inv";
 
 // The file that holds each tensor, as an index (model.safetensors.index.json) says. INVALID_ARGUMENT (INVALID_SPEC)
 // with `path` in the message where it is damaged, or names anything but plain files.
@@ -33,14 +37,21 @@ class CheckpointFiles {
   const std::map<std::string, std::string>& tensors() const { return tensors_; }
   bool Contains(const std::string& name) const { return tensors_.count(name) != 0; }
 
-  // NOT_FOUND for a tensor or shard that is missing, else the errors of SafetensorsFile; tensor and file are named.
-  absl::StatusOr<TensorView> Tensor(const std::string& name);
+  // A tensor of a dtype that is read: F32, F16, BF16; or F8_E4M3 with block scales beside it, in "NAME_scale_inv".
+  // NOT_FOUND for a tensor or shard that is missing; INVALID_ARGUMENT for another dtype, for a quantised tensor that is
+  // no matrix, and for scales that are missing or not one a block; else the errors of SafetensorsFile. Tensor and file
+  // are named.
+  absl::StatusOr<StoredTensor> Tensor(const std::string& name);
 
   // The opened files; views stay valid as long as they live.
   std::vector<SafetensorsFile> ReleaseFiles();
 
  private:
   explicit CheckpointFiles(std::string directory) : directory_(std::move(directory)) {}
+
+  // The file that holds the tensor, opened.
+  absl::StatusOr<const SafetensorsFile*> FileOf(const std::string& name);
+  absl::StatusOr<StoredTensor> Fp8Tensor(const std::string& name, const SafetensorsFile& file);
 
   std::string directory_;
   std::map<std::string, std::string> tensors_;

@@ -109,9 +109,44 @@ absl::Status CheckConvRows(const LayerTensors& layer, const std::string& first_n
                               " by the config (", LayerDimsToString(dims), ")"));
 }
 
+// What tensors beside a weight give away, by the end of their names.
+struct QuantisedFormat {
+  std::string_view ending;
+  std::string_view name;
+};
+constexpr QuantisedFormat kOtherFormats[] = {
+    {".weight_packed", "compressed-tensors or NVFP4"},
+    {".weight_global_scale", "NVFP4"},
+    {".weight_scale_2", "ModelOpt NVFP4"},
+    {".input_scale", "ModelOpt or static FP8"},
+    {".weight_scale", "compressed-tensors or ModelOpt"},
+    {".weight_zero_point", "compressed-tensors"},
+    {".qweight", "GPTQ or AWQ"},
+    {".qzeros", "GPTQ or AWQ"},
+    {".scales", "GPTQ or AWQ"},
+    {".g_idx", "GPTQ"},
+    {".absmax", "bitsandbytes"},
+    {".quant_map", "bitsandbytes"},
+};
+
+// Before any weight is missed that such a format has another name for.
+absl::Status CheckFormat(std::string_view prefix, const CheckpointFiles& files) {
+  for (const auto& [name, file] : files.tensors()) {
+    TensorName parsed;
+    if (!ParseTensorName(name, prefix, &parsed)) continue;
+    for (const QuantisedFormat& format : kOtherFormats) {
+      if (!parsed.tensor.ends_with(format.ending)) continue;
+      return InvalidTensor(reason::kInvalidSpec, name,
+                           StrCat("belongs to a format of quantised weights that is not read (", format.name,
+                                  "); expected F32, F16 or BF16 weights, or F8_E4M3 with block scales"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Tensors that the layers of this config cannot have would change the result if they were passed over.
 absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files,
-                                 const std::vector<LayerTensor>& tensors) {
+                                 const std::vector<LayerTensors>& layers) {
   for (const auto& [name, file] : files.tensors()) {
     TensorName parsed;
     if (!ParseTensorName(name, prefix, &parsed)) continue;
@@ -124,14 +159,19 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
     if (parsed.tensor == "conv1d.bias") {
       return InvalidTensor(reason::kInvalidSpec, name, "was found; expected a causal conv1d without bias");
     }
-    const bool known = std::any_of(tensors.begin(), tensors.end(), [&](LayerTensor tensor) {
-      return parsed.tensor == LayerTensorName(*config.family, tensor);
+    const LayerTensors& layer = *std::find_if(layers.begin(), layers.end(),
+                                              [&](const LayerTensors& each) { return each.layer == parsed.layer; });
+    const bool known = std::any_of(layer.tensors.begin(), layer.tensors.end(), [&](const auto& entry) {
+      const std::string_view of_layer = LayerTensorName(*config.family, entry.first);
+      const bool scaled = entry.second.encoding == Encoding::kF8E4M3;
+      return parsed.tensor == of_layer || (scaled && parsed.tensor == StrCat(of_layer, kScaleSuffix));
     });
     if (!known) {
-      return InvalidTensor(reason::kInvalidSpec, name,
-                           StrCat("is not part of a ", config.model_type,
-                                  " layer as served here; expected F32, F16 or BF16 weights as transformers saves them "
-                                  "(no quantisation scales, no adapters)"));
+      return InvalidTensor(
+          reason::kInvalidSpec, name,
+          StrCat("is not part of a ", config.model_type,
+                 " layer as served here; expected weights as transformers saves them: F32, F16, BF16, or "
+                 "F8_E4M3 with block scales, and no adapters"));
     }
   }
   return absl::OkStatus();
@@ -141,6 +181,7 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
 
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files) {
   GDN_ASSIGN_OR_RETURN(const std::string_view prefix, FindPrefix(files));
+  GDN_RETURN_IF_ERROR(CheckFormat(prefix, files));
   const LayerDims& dims = config.spec.dims;
   const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
   std::vector<LayerTensors> layers;
@@ -155,7 +196,7 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
                                        ", as every linear_attention layer of a ", config.model_type, " model has")),
             "tensor", name);
       }
-      GDN_ASSIGN_OR_RETURN(TensorView view, files.Tensor(name));
+      GDN_ASSIGN_OR_RETURN(StoredTensor view, files.Tensor(name));
       if (!Matches(view.shape, shape)) {
         return InvalidTensor(reason::kInvalidTensorShape, name,
                              StrCat("has shape ", ShapeToString(view.shape), "; expected ", ShapeToString(shape),
@@ -168,7 +209,7 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
       GDN_RETURN_IF_ERROR(CheckConvRows(found, StrCat(prefix, layer, kModule, conv_q), dims));
     }
   }
-  GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, tensors));
+  GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, layers));
   return layers;
 }
 

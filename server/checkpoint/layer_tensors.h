@@ -3,7 +3,7 @@
 // Thread safety: free functions. Ownership: views point into the CheckpointFiles they came from.
 //
 //   GDN_ASSIGN_OR_RETURN(std::vector<LayerTensors> layers, FindLayerTensors(config, files));
-//   const TensorView& out = layers[0].tensors.at(LayerTensor::kOut);
+//   const StoredTensor& out = layers[0].tensors.at(LayerTensor::kOut);
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/tensor_view.h"
 #include "server/checkpoint/checkpoint_files.h"
 #include "server/checkpoint/model_config.h"
+#include "server/checkpoint/stored_tensor.h"
 
 namespace gdn {
 
 struct LayerTensors {
   int32_t layer = 0;
-  std::map<LayerTensor, TensorView> tensors;
+  std::map<LayerTensor, StoredTensor> tensors;
 };
 
 // The tensors of config.gdn_layers, in that order. Weights may stand below `model.` or `model.language_model.`. Names
 // the tensor, what was found and what was expected: NOT_FOUND where one is missing; INVALID_ARGUMENT for another shape
-// or dtype, for a tensor of linear_attn that is not known (a conv1d.bias, scales of a quantised checkpoint) and for one
-// in a layer that the config calls full attention.
+// or dtype, for a tensor of linear_attn that is not known (a conv1d.bias, what belongs to another format of quantised
+// weights) and for one in a layer that the config calls full attention.
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files);
 
 }  // namespace gdn

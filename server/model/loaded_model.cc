@@ -22,12 +22,18 @@ constexpr std::string_view kVersion = "gdn.model.1";
 Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer) {
   Hasher hasher;
   hasher.UpdateInt(layer.layer);
-  for (const auto& [tensor, view] : layer.tensors) {
-    hasher.UpdateField(LayerTensorName(family, tensor));
-    hasher.UpdateField(DTypeName(view.dtype));
-    hasher.UpdateInt(static_cast<int64_t>(view.shape.size()));
-    for (const int64_t dim : view.shape) hasher.UpdateInt(dim);
-    hasher.UpdateField(view.data);
+  const auto update = [&hasher](std::string_view name, std::string_view type, const std::vector<int64_t>& shape,
+                                std::string_view data) {
+    hasher.UpdateField(name);
+    hasher.UpdateField(type);
+    hasher.UpdateInt(static_cast<int64_t>(shape.size()));
+    for (const int64_t dim : shape) hasher.UpdateInt(dim);
+    hasher.UpdateField(data);
+  };
+  for (const auto& [tensor, stored] : layer.tensors) {
+    update(LayerTensorName(family, tensor), EncodingName(stored.encoding), stored.shape, stored.data);
+    if (stored.encoding != Encoding::kF8E4M3) continue;
+    update(kScaleSuffix, DTypeName(stored.scales.dtype), stored.scales.shape, stored.scales.data);
   }
   return hasher.Finish();
 }

@@ -12,26 +12,25 @@ using Parts = std::initializer_list<LayerTensor>;  // of one matrix or vector, o
 std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
   std::vector<float> values;
   for (const LayerTensor part : parts) {
-    const TensorView& view = layer.tensors.at(part);
+    const StoredTensor& tensor = layer.tensors.at(part);
     const size_t begin = values.size();
-    const auto count = static_cast<size_t>(view.ElementCount());
-    values.resize(begin + count);
-    ConvertToFloat(view.dtype, view.data.data(), count, values.data() + begin);
+    values.resize(begin + static_cast<size_t>(tensor.ElementCount()));
+    DecodeTensor(tensor, values.data() + begin);
   }
   return values;
 }
 
-// In the dtype of its parts, or in float32 where they have several.
+// In the dtype of its parts, or in float32 where they have several or are quantised.
 ServedMatrix Matrix(const LayerTensors& layer, Parts parts) {
-  const TensorView& first = layer.tensors.at(*parts.begin());
-  ServedMatrix matrix{.dtype = first.dtype, .rows = 0, .cols = first.shape[1], .in_file = first.data};
-  bool one_dtype = true;
+  const StoredTensor& first = layer.tensors.at(*parts.begin());
+  ServedMatrix matrix{.dtype = LoadedDType(first), .rows = 0, .cols = first.shape[1], .in_file = first.data};
+  bool as_stored = true;
   for (const LayerTensor part : parts) {
-    const TensorView& view = layer.tensors.at(part);
-    matrix.rows += view.shape[0];
-    one_dtype = one_dtype && view.dtype == first.dtype;
+    const StoredTensor& tensor = layer.tensors.at(part);
+    matrix.rows += tensor.shape[0];
+    as_stored = as_stored && IsPlain(tensor) && tensor.encoding == first.encoding;
   }
-  if (!one_dtype) {
+  if (!as_stored) {
     const std::vector<float> values = Floats(layer, parts);
     matrix.dtype = DType::kF32;
     matrix.made.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));

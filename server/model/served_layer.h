@@ -2,7 +2,8 @@
 // here.
 //
 // Parts that are stored apart are joined; value heads in tiled order are grouped; what multiplies the normalised output
-// (1 + w, the output gate's scale) goes into the norm's weight; vectors are widened to float32.
+// (1 + w, the output gate's scale) goes into the norm's weight; vectors are widened to float32, and so is what is
+// quantised: a matrix of F8_E4M3 takes four times its bytes.
 // Thread safety: a free function. Ownership: a matrix that needs no change points into the checkpoint's files, another
 // one owns its bytes.
 //

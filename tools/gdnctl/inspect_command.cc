@@ -17,15 +17,18 @@ namespace {
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
 std::string WeightsText(const Checkpoint& checkpoint) {
-  std::map<std::string_view, int64_t> bytes;  // by dtype
+  std::map<std::string_view, int64_t> stored;  // bytes by encoding
+  int64_t loaded = 0;
   for (const LayerTensors& layer : checkpoint.layers) {
-    for (const auto& [tensor, view] : layer.tensors) {
-      bytes[DTypeName(view.dtype)] += static_cast<int64_t>(view.data.size());
+    for (const auto& [tensor, of_layer] : layer.tensors) {
+      stored[EncodingName(of_layer.encoding)] += static_cast<int64_t>(of_layer.data.size());
+      const DType dtype = of_layer.shape.size() == 2 ? LoadedDType(of_layer) : DType::kF32;  // vectors are widened
+      loaded += of_layer.ElementCount() * static_cast<int64_t>(DTypeSize(dtype));
     }
   }
   std::string text;
-  for (const auto& [dtype, size] : bytes) StrAppend(&text, text.empty() ? "" : ", ", FormatBytes(size), " ", dtype);
-  return text;
+  for (const auto& [name, bytes] : stored) StrAppend(&text, text.empty() ? "" : ", ", FormatBytes(bytes), " ", name);
+  return StrCat(text, "; ", FormatBytes(loaded), " once loaded");
 }
 
 Lines Describe(const Checkpoint& checkpoint) {

@@ -48,7 +48,7 @@ TEST(CheckpointFiles, ViewsOutliveTheReleaseOfTheFiles) {
   TempFolder folder;
   Three().WriteSharded(folder.path(), 2);
   GDN_ASSERT_OK_AND_ASSIGN(auto files, CheckpointFiles::Open(folder.path()));
-  const TensorView view = *files.Tensor("c");
+  const StoredTensor view = *files.Tensor("c");
   const std::vector<SafetensorsFile> released = files.ReleaseFiles();
   EXPECT_EQ(view.data, "\x40\x40");
 }

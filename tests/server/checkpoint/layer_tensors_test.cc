@@ -1,5 +1,7 @@
 #include "server/checkpoint/layer_tensors.h"
 
+#include <functional>
+
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "gmock/gmock.h"
@@ -90,6 +92,92 @@ TEST(LayerTensors, TensorsThatWouldChangeTheResultAreNotPassedOver) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << extra;
     EXPECT_THAT(std::string(status.message()), HasSubstr("'" + name + "'"));
   }
+}
+
+// Which tensors are quantised is seen at the tensors, whatever the config says of them.
+TEST(LayerTensors, Fp8TensorsWithBlockScalesAreFound) {
+  for (const char* golden : {"fp8_qwen3_next_1", "fp8_qwen3_5_1"}) {
+    TestCheckpoint checkpoint = TestCheckpoint::Golden(golden);
+    EXPECT_TRUE(Find(checkpoint).ok()) << Find(checkpoint);
+    checkpoint.config.erase("quantization_config");
+    EXPECT_TRUE(Find(checkpoint).ok()) << Find(checkpoint);
+  }
+}
+
+TEST(LayerTensors, Fp8TensorsThatAreNotWholeAreRefusedByName) {
+  const std::string prefix = "model.layers.1.linear_attn.";
+  struct Case {
+    std::string what;
+    std::function<void(TestCheckpoint&)> damage;
+    std::vector<std::string> message;
+  };
+  const auto scale = [prefix](TestCheckpoint& c) -> TestTensor& {
+    return c.tensors.at(prefix + "out_proj.weight_scale_inv");
+  };
+  const Case cases[] = {
+      {"no scale",
+       [&](TestCheckpoint& c) { c.tensors.erase(prefix + "out_proj.weight_scale_inv"); },
+       {"'" + prefix + "out_proj.weight'", "F8_E4M3", "out_proj.weight_scale_inv", "[2, 2]"}},
+      {"a scale of a tensor",
+       [&](TestCheckpoint& c) { scale(c) = TestTensor::Filled(DType::kF32, {1}, 1.0f); },
+       {"out_proj.weight_scale_inv'", "[1]", "expected [2, 2]"}},
+      {"a scale a row",
+       [&](TestCheckpoint& c) {
+         scale(c) = TestTensor::Filled(DType::kF32, {192, 1}, 1.0f);
+       },
+       {"out_proj.weight_scale_inv'", "[192, 1]", "expected [2, 2]"}},
+      {"scales of eight bits",
+       [&](TestCheckpoint& c) {
+         scale(c) = {.shape = {2, 2}, .data = std::string(4, '\x40'), .other_dtype = "F8_E8M0"};
+       },
+       {"out_proj.weight_scale_inv", "F8_E8M0"}},
+      {"a scale beside a plain weight",
+       [&](TestCheckpoint& c) {
+         c.tensors.at(prefix + "out_proj.weight") = TestTensor::Filled(DType::kBF16, {192, 192}, 1.0f);
+       },
+       {"out_proj.weight_scale_inv'", "is not part of a qwen3_next layer"}},
+      {"a quantised convolution",
+       [&](TestCheckpoint& c) {
+         c.tensors.at(prefix + "conv1d.weight") = {
+             .shape = {320, 1, 4}, .data = std::string(1280, '\x38'), .other_dtype = "F8_E4M3"};
+       },
+       {"conv1d.weight'", "no matrix"}},
+      {"the other eight bits",
+       [&](TestCheckpoint& c) { c.tensors.at(prefix + "out_proj.weight").other_dtype = "F8_E5M2"; },
+       {"out_proj.weight", "F8_E5M2"}},
+  };
+  for (const Case& c : cases) {
+    TestCheckpoint checkpoint = TestCheckpoint::Golden("fp8_qwen3_next_1");
+    c.damage(checkpoint);
+    const absl::Status status = Find(checkpoint);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.what << ": " << status;
+    for (const std::string& part : c.message) EXPECT_THAT(std::string(status.message()), HasSubstr(part)) << c.what;
+  }
+}
+
+TEST(LayerTensors, OtherFormatsOfQuantisedWeightsAreRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"out_proj.weight_packed", "NVFP4"},       {"out_proj.weight_scale", "compressed-tensors"},
+      {"out_proj.input_scale", "ModelOpt"},      {"out_proj.weight_scale_2", "ModelOpt NVFP4"},
+      {"out_proj.weight_global_scale", "NVFP4"}, {"out_proj.qweight", "GPTQ"},
+      {"out_proj.weight.absmax", "bitsandbytes"}};
+  for (const auto& [tensor, format] : cases) {
+    TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_next_1");
+    const std::string name = StrCat("model.layers.1.linear_attn.", std::string(tensor));
+    checkpoint.tensors[name] = TestTensor::Filled(DType::kF32, {1}, 1.0f);
+    const absl::Status status = Find(checkpoint);
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, tensor);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'" + name + "'"), HasSubstr(format)));
+  }
+}
+
+// Where the weight itself is gone, its missing name alone would be of little help.
+TEST(LayerTensors, AWeightThatIsPackedIsRefusedAsMissingOrByItsFormat) {
+  TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_next_1");
+  const std::string name = "model.layers.0.linear_attn.out_proj.weight";
+  checkpoint.tensors.erase(name);
+  checkpoint.tensors[name + "_packed"] = {.shape = {64, 64}, .data = std::string(4096, 'x'), .other_dtype = "U8"};
+  EXPECT_THAT(std::string(Find(checkpoint).message()), HasSubstr("NVFP4"));
 }
 
 TEST(LayerTensors, ALayerThatTheConfigCallsFullAttentionMayHaveNone) {

@@ -295,6 +295,24 @@ TEST(ModelConfig, ANestedPartOfAnotherFamilyIsRefused) {
               testing::AllOf(HasSubstr("text_config.model_type"), HasSubstr("qwen3_5_text")));
 }
 
+TEST(ModelConfig, Fp8IsReadInItsOneForm) {
+  Json json = Of("qwen3_next");
+  json["quantization_config"] = {
+      {"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}, {"modules_to_not_convert", {"x"}}};
+  EXPECT_TRUE(ParseModelConfig(json.dump()).ok()) << ParseModelConfig(json.dump()).status();
+  json["quantization_config"]["weight_block_size"] = {64, 64};
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()),
+              testing::AllOf(HasSubstr("quantization_config.weight_block_size"), HasSubstr("[64,64]"),
+                             HasSubstr("[128, 128]")));
+  json["quantization_config"] = {{"quant_method", "fp8"}, {"fmt", "e5m2"}};
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("quantization_config.fmt"));
+  json["quantization_config"] = "fp8";
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()), HasSubstr("quantization_config"));
+  // Of another method the layers may be left as they were, which their tensors tell.
+  json["quantization_config"] = {{"quant_method", "compressed-tensors"}};
+  EXPECT_TRUE(ParseModelConfig(json.dump()).ok());
+}
+
 TEST(ModelConfig, RefusesWhatIsNotAJsonObject) {
   for (const char* text : {"", "{", "[]", "3", "null", "{\"model_type\": \"qwen3_next\"", "\xff"}) {
     const absl::Status status = ParseModelConfig(text).status();

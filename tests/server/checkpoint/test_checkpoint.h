@@ -25,6 +25,7 @@ struct TestTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::string data;
+  std::string other_dtype = {};  // in dtype's place: one that tensors of this server do not have, "F8_E4M3"
 
   static TestTensor Filled(DType dtype, std::vector<int64_t> shape, float value);
   std::vector<float> Floats() const;

@@ -115,7 +115,7 @@ TEST_P(GoldenLayers, AWholePrefillMatchesTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLayers,
                          ::testing::Values("qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1",
-                                           "olmo_hybrid_1"),
+                                           "olmo_hybrid_1", "fp8_qwen3_next_1", "fp8_qwen3_5_1"),
                          [](const auto& test_info) { return test_info.param; });
 
 }  // namespace

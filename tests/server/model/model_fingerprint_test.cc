@@ -75,9 +75,20 @@ TEST(ModelFingerprint, OfFirstFamiliesIsThatOfEarlierReleases) {
   EXPECT_EQ(Fingerprint(GoldenFolder("qwen3_5_5")), "861285111ce485f0c1a68ef01fba16e5");
 }
 
+TEST(ModelFingerprint, ChangesWithEveryFp8CodeAndScale) {
+  const TestCheckpoint original = TestCheckpoint::Golden("fp8_qwen3_5_1");
+  std::set<std::string> seen = {Fingerprint(original)};
+  for (const char* tensor : {"in_proj_z.weight", "in_proj_z.weight_scale_inv", "out_proj.weight_scale_inv"}) {
+    TestCheckpoint changed = original;
+    changed.tensors.at(std::string("model.layers.1.linear_attn.") + tensor).data.back() ^= 1;
+    EXPECT_TRUE(seen.insert(Fingerprint(changed)).second) << tensor;
+  }
+}
+
 TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
   std::set<std::string> seen;
-  for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1", "olmo_hybrid_1"}) {
+  for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1", "olmo_hybrid_1",
+                           "fp8_qwen3_5_1", "fp8_qwen3_next_1"}) {
     EXPECT_TRUE(seen.insert(Fingerprint(GoldenFolder(name))).second) << name;
   }
 }

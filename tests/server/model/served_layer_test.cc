@@ -41,14 +41,13 @@ class ChangedLayer {
     std::string& data = data_[tensor];
     data.resize(values.size() * DTypeSize(dtype));
     ConvertFromFloat(values.data(), values.size(), dtype, data.data());
-    TensorView& view = layer_.tensors.at(tensor);
-    view.dtype = dtype;
-    view.data = data;
+    StoredTensor& stored = layer_.tensors.at(tensor);
+    stored = PlainTensor({.dtype = dtype, .shape = stored.shape, .data = data});
   }
   std::vector<float> Get(LayerTensor tensor) const {
-    const TensorView& view = layer_.tensors.at(tensor);
-    std::vector<float> values(static_cast<size_t>(view.ElementCount()));
-    ConvertToFloat(view.dtype, view.data.data(), values.size(), values.data());
+    const StoredTensor& stored = layer_.tensors.at(tensor);
+    std::vector<float> values(static_cast<size_t>(stored.ElementCount()));
+    DecodeTensor(stored, values.data());
     return values;
   }
 

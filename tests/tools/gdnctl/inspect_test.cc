@@ -26,7 +26,7 @@ TEST(InspectCommand, PrintsWhatTheLayersComputeWithoutAServer) {
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("model type   qwen3_next\n"), HasSubstr("GDN layers   3 of 4: 0..2\n"),
-                    HasSubstr("dims         H=2 HV=6 K=48 V=32 W=4 D=64\n"), HasSubstr(" F32\n"),
+                    HasSubstr("dims         H=2 HV=6 K=48 V=32 W=4 D=64\n"), HasSubstr(" F32; "),
                     HasSubstr("projections  two matrices, interleaved by key head"),
                     HasSubstr("decay        -exp(A_log) softplus(a + dt_bias)\n"),
                     HasSubstr("beta         sigmoid(b), in (0, 1)\n"), HasSubstr("output gate  silu(z)\n")));
@@ -40,6 +40,12 @@ TEST(InspectCommand, PrintsJson) {
   ASSERT_EQ(json.size(), 2u);
   EXPECT_EQ(json[0]["model type"], "qwen3_next");
   EXPECT_EQ(json[1]["projections"], "four matrices: [q k v], z, b, a");
+}
+
+TEST(InspectCommand, SaysWhatFp8WeightsTakeOnceLoaded) {
+  const Outcome outcome = Inspect({"--nojson", Golden("fp8_qwen3_5_1")});
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr(" F8_E4M3; "), HasSubstr(" once loaded\n")));
 }
 
 TEST(InspectCommand, RefusesWhatAServerWouldRefuse) {

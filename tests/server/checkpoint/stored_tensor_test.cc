@@ -1,0 +1,75 @@
+#include "server/checkpoint/stored_tensor.h"
+
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gdn {
+namespace {
+
+// By the format's definition, apart from the table.
+float E4M3(int bits) {
+  const int exponent = bits >> 3 & 15;
+  const int mantissa = bits & 7;
+  const double magnitude =
+      exponent == 0 ? mantissa / 8.0 * std::pow(2.0, -6) : (1.0 + mantissa / 8.0) * std::pow(2.0, exponent - 7);
+  return static_cast<float>(bits < 128 ? magnitude : -magnitude);
+}
+
+TEST(E4M3, EveryCodeHasItsValue) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float value = E4M3ToFloat(static_cast<uint8_t>(bits));
+    if ((bits & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+    } else {
+      EXPECT_EQ(value, E4M3(bits)) << bits;
+      EXPECT_EQ(std::signbit(value), bits >= 128) << bits;
+    }
+  }
+  EXPECT_EQ(E4M3ToFloat(0x7e), 448.0f);
+  EXPECT_EQ(E4M3ToFloat(0x01), std::ldexp(1.0f, -9));
+  EXPECT_EQ(E4M3ToFloat(0x38), 1.0f);
+}
+
+TEST(StoredTensor, AnFp8WeightIsMultipliedByItsBlocksScale) {
+  // Two and a half blocks of columns, one and a bit of rows.
+  const std::vector<int64_t> shape = {130, 320};
+  EXPECT_THAT(Fp8BlocksOf(shape), testing::ElementsAre(2, 3));
+  std::string codes;
+  for (int64_t i = 0; i < shape[0] * shape[1]; ++i) codes.push_back(static_cast<char>(i % 127));
+  const std::vector<float> scales = {0.5f, 3.0f, 0.001f, 7.0f, 1.0f, 1e-4f};
+  const std::string_view scale_bytes(reinterpret_cast<const char*>(scales.data()), scales.size() * sizeof(float));
+  const StoredTensor tensor{.encoding = Encoding::kF8E4M3,
+                            .shape = shape,
+                            .data = codes,
+                            .scales = {.dtype = DType::kF32, .shape = {2, 3}, .data = scale_bytes}};
+  EXPECT_FALSE(IsPlain(tensor));
+  EXPECT_EQ(LoadedDType(tensor), DType::kF32);
+  std::vector<float> values(static_cast<size_t>(tensor.ElementCount()));
+  DecodeTensor(tensor, values.data());
+  for (int64_t i = 0; i < shape[0]; ++i) {
+    for (int64_t j = 0; j < shape[1]; ++j) {
+      const auto at = static_cast<size_t>(i * shape[1] + j);
+      ASSERT_EQ(values[at], E4M3(codes[at]) * scales[static_cast<size_t>(i / 128 * 3 + j / 128)]) << i << ", " << j;
+    }
+  }
+}
+
+TEST(StoredTensor, PlainTensorsKeepTheirDtype) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::vector<float> values = {1.5f, -2.0f, 0.25f};
+    std::string data(values.size() * DTypeSize(dtype), '\0');
+    ConvertFromFloat(values.data(), values.size(), dtype, data.data());
+    const StoredTensor tensor = PlainTensor({.dtype = dtype, .shape = {3}, .data = data});
+    EXPECT_TRUE(IsPlain(tensor));
+    EXPECT_EQ(LoadedDType(tensor), dtype);
+    EXPECT_EQ(EncodingName(tensor.encoding), DTypeName(dtype));
+    std::vector<float> decoded(values.size());
+    DecodeTensor(tensor, decoded.data());
+    EXPECT_EQ(decoded, values);
+  }
+}
+
+}  // namespace
+}  // namespace gdn

@@ -412,6 +412,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.probe:
         return probe(options.probe, options.seed)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `finally`
     folder = pathlib.Path(tempfile.mkdtemp(prefix="gdn-cluster-"))
     demo = Demo(options.bin, folder, options.seed)
     try:

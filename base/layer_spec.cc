@@ -21,6 +21,8 @@ std::string_view ProjectionsText(ProjectionLayout layout) {
       return "four matrices: [q k v], z, b, a";
     case ProjectionLayout::kSeparate:
       return "six matrices: q, k, v, z, b, a";
+    case ProjectionLayout::kFlatGroupedBa:
+      return "three matrices: [q k v], z, and by key head [b a]";
   }
   return "";
 }
@@ -40,6 +42,13 @@ absl::Status ValidateLayerSpec(const LayerSpec& spec) {
     return InvalidField("output_gate_scale", spec.output_gate_scale,
                         StrCat("a number above 0 and at most ", kMaxOutputGateScale));
   }
+  const bool by_key_head =
+      spec.projections == ProjectionLayout::kInterleaved || spec.projections == ProjectionLayout::kFlatGroupedBa;
+  if (spec.value_heads == ValueHeadOrder::kTiled && by_key_head) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     "value_heads is tiled; expected grouped, as matrices that go by key head are",
+                     {{"field", "value_heads"}});
+  }
   return absl::OkStatus();
 }
 
@@ -47,7 +56,7 @@ LayerSpec ServedForm(const LayerSpec& spec) {
   LayerSpec served = spec;
   served.output_gate_scale = 1.0f;
   served.norm_weight = NormWeight::kAsStored;
-  if (spec.projections == ProjectionLayout::kSeparate) served.projections = ProjectionLayout::kFlat;
+  if (spec.projections != ProjectionLayout::kInterleaved) served.projections = ProjectionLayout::kFlat;
   served.convolutions = ConvLayout::kJoint;
   served.value_heads = ValueHeadOrder::kGrouped;
   return served;

@@ -28,7 +28,8 @@ enum class GateActivation : uint8_t { kSilu, kSigmoid };
 // kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r], r = HV / H
 // kFlat         four: [q | k | v] over all heads, z, b, a
 // kSeparate     six: q, k, v, z, b, a
-enum class ProjectionLayout : uint8_t { kInterleaved, kFlat, kSeparate };
+// kFlatGroupedBa  three: [q | k | v] and z over all heads, and per key head [b r | a r]
+enum class ProjectionLayout : uint8_t { kInterleaved, kFlat, kSeparate, kFlatGroupedBa };
 
 enum class ConvLayout : uint8_t { kJoint, kSeparate };       // one kernel over [q | k | v], or one for each
 enum class ALogConvention : uint8_t { kRaw, kNegativeExp };  // A_log, or -exp(A_log) in its place

@@ -28,8 +28,8 @@ ABSL_FLAG(bool, check_config, false,
 // Group: What is served, and where
 ABSL_FLAG(
     std::vector<std::string>, model, {},
-    "NAME=DIR: serve the Gated DeltaNet layers of the Hugging Face checkpoint in DIR as models/NAME. Repeat it for "
-    "more models. Without one there are operator sessions only.");
+    "NAME=PATH: serve the Gated DeltaNet layers of the checkpoint at PATH, a Hugging Face folder or a file in GGUF, as "
+    "models/NAME. Repeat it for more models. Without one there are operator sessions only.");
 ABSL_FLAG(bool, allow_unverified_family, false,
           "Serve models of families whose layers have not been compared with a reference implementation's, of which "
           "there is one: gigachat3_5.");
@@ -299,7 +299,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   for (const std::string& model : absl::GetFlag(FLAGS_model)) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(model, absl::MaxSplits('=', 1));
     if (parts.first.empty() || parts.second.empty() || !CheckSessionId(parts.first).ok()) {
-      faults.push_back(StrCat("--model is '", model, "', expected NAME=DIR with a NAME of [A-Za-z0-9._~-]"));
+      faults.push_back(StrCat("--model is '", model, "', expected NAME=PATH with a NAME of [A-Za-z0-9._~-]"));
       continue;
     }
     if (!names.insert(parts.first).second) {

@@ -4,10 +4,13 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/gguf_checkpoint.h"
 
 namespace gdn {
 
-absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& directory) {
+namespace {
+
+absl::StatusOr<Checkpoint> OpenFolder(const std::string& directory) {
   const std::string path = StrCat(directory, "/config.json");
   GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   auto config = ParseModelConfig(file.bytes());
@@ -16,6 +19,16 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& directory) {
   GDN_ASSIGN_OR_RETURN(CheckpointFiles files, CheckpointFiles::Open(directory));
   GDN_ASSIGN_OR_RETURN(checkpoint.layers, FindLayerTensors(checkpoint.config, files));
   checkpoint.files = files.ReleaseFiles();
+  return checkpoint;
+}
+
+}  // namespace
+
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
+  if (!path.ends_with(".gguf")) return OpenFolder(path);
+  GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
+  auto checkpoint = ReadGguf(std::move(file));
+  if (!checkpoint.ok()) return WithPrefix(checkpoint.status(), StrCat("'", path, "'"));
   return checkpoint;
 }
 

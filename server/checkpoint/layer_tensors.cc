@@ -55,42 +55,6 @@ absl::StatusOr<std::string_view> FindPrefix(const CheckpointFiles& files) {
 // Rows that only a sum over several tensors tells.
 constexpr int64_t kAnyRows = -1;
 
-std::vector<int64_t> ShapeOf(LayerTensor tensor, const LayerDims& dims) {
-  const int64_t hidden = dims.hidden_size;
-  const int64_t heads = dims.value_heads;
-  switch (tensor) {
-    case LayerTensor::kInQkvz:
-      return {dims.conv_channels() + dims.value_features(), hidden};
-    case LayerTensor::kInBa:
-      return {2 * heads, hidden};
-    case LayerTensor::kInQkv:
-      return {dims.conv_channels(), hidden};
-    case LayerTensor::kInQ:
-    case LayerTensor::kInK:
-      return {dims.key_features(), hidden};
-    case LayerTensor::kInV:
-    case LayerTensor::kInZ:
-      return {dims.value_features(), hidden};
-    case LayerTensor::kInB:
-    case LayerTensor::kInA:
-      return {heads, hidden};
-    case LayerTensor::kConv:
-      return {dims.conv_channels(), 1, dims.conv_width};
-    case LayerTensor::kConvQ:
-    case LayerTensor::kConvK:
-    case LayerTensor::kConvV:
-      return {kAnyRows, 1, dims.conv_width};
-    case LayerTensor::kALog:
-    case LayerTensor::kDtBias:
-      return {heads};
-    case LayerTensor::kNorm:
-      return {dims.value_dim};
-    case LayerTensor::kOut:
-      return {hidden, dims.value_features()};
-  }
-  return {};
-}
-
 bool Matches(const std::vector<int64_t>& shape, const std::vector<int64_t>& expected) {
   return std::equal(shape.begin(), shape.end(), expected.begin(), expected.end(),
                     [](int64_t found, int64_t rows) { return rows == kAnyRows || found == rows; });
@@ -179,6 +143,42 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
 
 }  // namespace
 
+std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerDims& dims) {
+  const int64_t hidden = dims.hidden_size;
+  const int64_t heads = dims.value_heads;
+  switch (tensor) {
+    case LayerTensor::kInQkvz:
+      return {dims.conv_channels() + dims.value_features(), hidden};
+    case LayerTensor::kInBa:
+      return {2 * heads, hidden};
+    case LayerTensor::kInQkv:
+      return {dims.conv_channels(), hidden};
+    case LayerTensor::kInQ:
+    case LayerTensor::kInK:
+      return {dims.key_features(), hidden};
+    case LayerTensor::kInV:
+    case LayerTensor::kInZ:
+      return {dims.value_features(), hidden};
+    case LayerTensor::kInB:
+    case LayerTensor::kInA:
+      return {heads, hidden};
+    case LayerTensor::kConv:
+      return {dims.conv_channels(), 1, dims.conv_width};
+    case LayerTensor::kConvQ:
+    case LayerTensor::kConvK:
+    case LayerTensor::kConvV:
+      return {kAnyRows, 1, dims.conv_width};
+    case LayerTensor::kALog:
+    case LayerTensor::kDtBias:
+      return {heads};
+    case LayerTensor::kNorm:
+      return {dims.value_dim};
+    case LayerTensor::kOut:
+      return {hidden, dims.value_features()};
+  }
+  return {};
+}
+
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files) {
   GDN_ASSIGN_OR_RETURN(const std::string_view prefix, FindPrefix(files));
   GDN_RETURN_IF_ERROR(CheckFormat(prefix, files));
@@ -189,7 +189,7 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
     LayerTensors& found = layers.emplace_back(LayerTensors{.layer = layer, .tensors = {}});
     for (const LayerTensor tensor : tensors) {
       const std::string name = StrCat(prefix, layer, kModule, LayerTensorName(*config.family, tensor));
-      const std::vector<int64_t> shape = ShapeOf(tensor, dims);
+      const std::vector<int64_t> shape = LayerTensorShape(tensor, dims);
       if (!files.Contains(name)) {
         return WithMetadata(
             absl::NotFoundError(StrCat("tensor '", name, "' is missing; expected shape ", ShapeToString(shape),

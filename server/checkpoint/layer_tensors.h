@@ -22,6 +22,9 @@ struct LayerTensors {
   std::map<LayerTensor, StoredTensor> tensors;
 };
 
+// What a tensor's shape is in a layer of `dims`; the rows of separate convolutions are only known together, and -1.
+std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerDims& dims);
+
 // The tensors of config.gdn_layers, in that order. Weights may stand below `model.` or `model.language_model.`. Names
 // the tensor, what was found and what was expected: NOT_FOUND where one is missing; INVALID_ARGUMENT for another shape
 // or dtype, for a tensor of linear_attn that is not known (a conv1d.bias, what belongs to another format of quantised

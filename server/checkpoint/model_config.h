@@ -19,9 +19,9 @@ namespace gdn {
 struct ModelConfig {
   std::string model_type;               // as written at the top level
   const ModelFamily* family = nullptr;  // that it belongs to
-  LayerSpec spec;                       // of every Gated DeltaNet layer
+  LayerSpec spec = {};                  // of every Gated DeltaNet layer
   int32_t num_layers = 0;
-  std::vector<int32_t> gdn_layers;  // ascending, not empty
+  std::vector<int32_t> gdn_layers = {};  // ascending, not empty
 };
 
 // Fields may stand at the top level or in "text_config". Which layers are Gated DeltaNet: by layer_types, else by

@@ -234,6 +234,9 @@ std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec) {
     case ProjectionLayout::kSeparate:
       tensors = {T::kInQ, T::kInK, T::kInV, T::kInZ, T::kInB, T::kInA};
       break;
+    case ProjectionLayout::kFlatGroupedBa:
+      tensors = {T::kInBa, T::kInQkv, T::kInZ};
+      break;
   }
   if (spec.convolutions == ConvLayout::kJoint) {
     tensors.push_back(T::kConv);

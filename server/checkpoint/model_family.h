@@ -21,13 +21,13 @@ namespace gdn {
 // What a tensor of a layer is. Its shape follows from the spec.
 enum class LayerTensor : uint8_t {
   kInQkvz,  // kInterleaved
-  kInBa,    // kInterleaved
-  kInQkv,   // kFlat
+  kInBa,    // kInterleaved and kFlatGroupedBa
+  kInQkv,   // kFlat and kFlatGroupedBa
   kInQ,     // kSeparate, as the next two
   kInK,
   kInV,
-  kInZ,  // kFlat and kSeparate, as the next two
-  kInB,
+  kInZ,  // all but kInterleaved
+  kInB,  // kFlat and kSeparate, as the next one
   kInA,
   kConv,   // kJoint
   kConvQ,  // kSeparate, as the next two
@@ -49,9 +49,9 @@ struct ModelFamily {
   // who asks for it.
   bool verified = false;
   // The fields that IsLayerField and that it has; another one would make it another layer, and is refused.
-  absl::Span<const std::string_view> layer_fields;
+  absl::Span<const std::string_view> layer_fields = {};
   // What layer_types may call layers that are not Gated DeltaNet.
-  absl::Span<const std::string_view> other_layer_types;
+  absl::Span<const std::string_view> other_layer_types = {};
   // Every so many layers one is not, where the config does not say which; 0: it has to say.
   int32_t default_interval = 0;
   absl::Status (*read_spec)(const ConfigFields& fields, LayerSpec& spec) = nullptr;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "server/checkpoint/gguf_blocks.h"
+
 namespace gdn {
 namespace {
 
@@ -25,6 +27,11 @@ const std::array<float, 256>& E4M3Table() {
   return table;
 }
 
+GgmlType GgmlTypeOf(Encoding encoding) {
+  constexpr GgmlType kTypes[] = {GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K};
+  return kTypes[static_cast<size_t>(encoding) - static_cast<size_t>(Encoding::kQ8_0)];
+}
+
 void DecodeFp8(const StoredTensor& tensor, float* out) {
   const std::array<float, 256>& values = E4M3Table();
   const int64_t rows = tensor.shape[0];
@@ -42,7 +49,7 @@ void DecodeFp8(const StoredTensor& tensor, float* out) {
 }  // namespace
 
 std::string_view EncodingName(Encoding encoding) {
-  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "F8_E4M3"};
+  constexpr std::string_view kNames[] = {"F32", "F16", "BF16", "F8_E4M3", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K"};
   return kNames[static_cast<size_t>(encoding)];
 }
 
@@ -76,8 +83,10 @@ DType LoadedDType(const StoredTensor& tensor) {
 void DecodeTensor(const StoredTensor& tensor, float* out) {
   if (IsPlain(tensor)) {
     ConvertToFloat(LoadedDType(tensor), tensor.data.data(), static_cast<size_t>(tensor.ElementCount()), out);
-  } else {
+  } else if (tensor.encoding == Encoding::kF8E4M3) {
     DecodeFp8(tensor, out);
+  } else {
+    DecodeGgml(GgmlTypeOf(tensor.encoding), tensor.data, out);
   }
 }
 

@@ -1,7 +1,7 @@
 // A tensor of a layer in the form in which its file stores it, and its elements as float32.
 //
 // Plain tensors have one of base/dtype.h's types, which kernels read as they lie. The others are quantised: decoded
-// when a model is loaded, each element by its format's formula in float32.
+// when a model is loaded, each element by its format's formula in float32: GGUF's blocks by gguf_blocks.h, and
 //   F8_E4M3   w[i, j] = e4m3[i, j] * scales[i / 128, j / 128]; edge blocks may be partial
 // E4M3 (the FN kind): a sign, 4 exponent bits of bias 7, 3 mantissa bits; largest 448; 0x7f and 0xff are NaN; no
 // infinity.
@@ -21,7 +21,7 @@
 
 namespace gdn {
 
-enum class Encoding : uint8_t { kF32, kF16, kBF16, kF8E4M3 };
+enum class Encoding : uint8_t { kF32, kF16, kBF16, kF8E4M3, kQ8_0, kQ4_0, kQ4_K, kQ5_K, kQ6_K };
 
 // "F32", "F8_E4M3", as their formats call them.
 std::string_view EncodingName(Encoding encoding);

@@ -46,6 +46,8 @@ std::string_view ProjectionsKey(ProjectionLayout layout) {
       return "flat";
     case ProjectionLayout::kSeparate:
       return "separate";
+    case ProjectionLayout::kFlatGroupedBa:
+      return "flat, b and a by key head";
   }
   return "";
 }
@@ -163,9 +165,9 @@ class ModelLoader {
   LoadedModel model_;
 };
 
-absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory,
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options) {
-  GDN_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(directory));
+  GDN_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(path));
   return LoadModel(backend, name, std::move(checkpoint), options);
 }
 

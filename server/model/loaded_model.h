@@ -17,7 +17,6 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
-#include "base/safetensors.h"
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"
 #include "server/checkpoint/checkpoint.h"
@@ -39,7 +38,7 @@ class LoadedModel {
   DType weight_dtype_ = DType::kF32;
   std::string fingerprint_;
   std::map<int32_t, LayerWeights> layers_;
-  std::vector<SafetensorsFile> files_;
+  CheckpointStorage files_;
   std::vector<DeviceBuffer> buffers_;
 };
 
@@ -50,7 +49,7 @@ struct LoadOptions {
 
 // Errors of OpenCheckpoint; FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not allow;
 // RESOURCE_EXHAUSTED where the backend has no memory for the weights.
-absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& directory,
+absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,
                                       const LoadOptions& options = {});

@@ -9,14 +9,19 @@ namespace {
 
 using Parts = std::initializer_list<LayerTensor>;  // of one matrix or vector, one below the other
 
-std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
-  std::vector<float> values;
+void Decode(const LayerTensors& layer, Parts parts, float* out) {
   for (const LayerTensor part : parts) {
     const StoredTensor& tensor = layer.tensors.at(part);
-    const size_t begin = values.size();
-    values.resize(begin + static_cast<size_t>(tensor.ElementCount()));
-    DecodeTensor(tensor, values.data() + begin);
+    DecodeTensor(tensor, out);
+    out += tensor.ElementCount();
   }
+}
+
+std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
+  int64_t count = 0;
+  for (const LayerTensor part : parts) count += layer.tensors.at(part).ElementCount();
+  std::vector<float> values(static_cast<size_t>(count));
+  Decode(layer, parts, values.data());
   return values;
 }
 
@@ -31,9 +36,9 @@ ServedMatrix Matrix(const LayerTensors& layer, Parts parts) {
     as_stored = as_stored && IsPlain(tensor) && tensor.encoding == first.encoding;
   }
   if (!as_stored) {
-    const std::vector<float> values = Floats(layer, parts);
     matrix.dtype = DType::kF32;
-    matrix.made.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    matrix.made.resize(static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(float));
+    Decode(layer, parts, reinterpret_cast<float*>(matrix.made.data()));
   } else if (parts.size() > 1) {
     for (const LayerTensor part : parts) matrix.made += layer.tensors.at(part).data;
   }
@@ -74,6 +79,18 @@ void GroupFloats(const LayerDims& dims, int64_t first, int64_t floats_each, std:
   GroupHeads(dims, static_cast<size_t>(floats_each) * sizeof(float), reinterpret_cast<char*>(values.data() + first));
 }
 
+// From one matrix with r rows of b and then r of a for each key head.
+void SplitGroupedBa(const LayerDims& dims, const ServedMatrix& ba, ServedMatrix& b, ServedMatrix& a) {
+  b.dtype = a.dtype = ba.dtype;
+  b.rows = a.rows = dims.value_heads;
+  b.cols = a.cols = ba.cols;
+  const auto group_bytes = static_cast<size_t>(dims.group() * ba.cols) * DTypeSize(ba.dtype);
+  for (size_t i = 0; i < static_cast<size_t>(dims.key_heads); ++i) {
+    b.made += ba.data().substr(2 * i * group_bytes, group_bytes);
+    a.made += ba.data().substr((2 * i + 1) * group_bytes, group_bytes);
+  }
+}
+
 void GroupValueHeads(const LayerDims& dims, ServedLayer& layer) {
   const int64_t keys = 2 * dims.key_features();
   GroupRows(dims, keys, dims.value_dim, layer.in_qkv);
@@ -95,11 +112,15 @@ ServedLayer ServeLayer(const LayerSpec& spec, const LayerTensors& layer) {
     served.in_qkv = Matrix(layer, {T::kInQkvz});
     served.in_b = Matrix(layer, {T::kInBa});
   } else {
-    served.in_qkv = spec.projections == ProjectionLayout::kFlat ? Matrix(layer, {T::kInQkv})
-                                                                : Matrix(layer, {T::kInQ, T::kInK, T::kInV});
+    served.in_qkv = spec.projections == ProjectionLayout::kSeparate ? Matrix(layer, {T::kInQ, T::kInK, T::kInV})
+                                                                    : Matrix(layer, {T::kInQkv});
     served.in_z = Matrix(layer, {T::kInZ});
-    served.in_b = Matrix(layer, {T::kInB});
-    served.in_a = Matrix(layer, {T::kInA});
+    if (spec.projections == ProjectionLayout::kFlatGroupedBa) {
+      SplitGroupedBa(spec.dims, Matrix(layer, {T::kInBa}), served.in_b, served.in_a);
+    } else {
+      served.in_b = Matrix(layer, {T::kInB});
+      served.in_a = Matrix(layer, {T::kInA});
+    }
   }
   served.out = Matrix(layer, {T::kOut});
   served.conv_weight = spec.convolutions == ConvLayout::kJoint ? Floats(layer, {T::kConv})

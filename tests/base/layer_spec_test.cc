@@ -43,6 +43,8 @@ TEST(LayerSpec, TheServedFormHasWhatTheLoaderBringsAbout) {
   stored.output_gate_scale = 2.0f;
   stored.value_heads = ValueHeadOrder::kTiled;
   EXPECT_EQ(ServedForm(stored), Plain());
+  stored.projections = ProjectionLayout::kFlatGroupedBa;
+  EXPECT_EQ(ServedForm(stored), Plain());
 }
 
 TEST(LayerSpec, BadFieldsAreRefusedByName) {
@@ -58,6 +60,11 @@ TEST(LayerSpec, BadFieldsAreRefusedByName) {
       {"norm_epsilon is 1", [](LayerSpec& s) { s.norm_epsilon = 1.0f; }},
       {"norm_epsilon is nan", [](LayerSpec& s) { s.norm_epsilon = NAN; }},
       {"output_gate_scale is -2", [](LayerSpec& s) { s.output_gate_scale = -2.0f; }},
+      {"value_heads is tiled",
+       [](LayerSpec& s) {
+         s.projections = ProjectionLayout::kInterleaved;
+         s.value_heads = ValueHeadOrder::kTiled;
+       }},
       {"output_gate_scale is inf", [](LayerSpec& s) { s.output_gate_scale = INFINITY; }},
   };
   EXPECT_EQ(ValidateLayerSpec(Plain()), absl::OkStatus());

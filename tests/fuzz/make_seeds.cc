@@ -12,6 +12,7 @@
 #include "state_store/state_file/parse.h"
 #include "state_store/tiers/redis_folder.h"
 #include "tests/state_store/test_image.h"
+#include "tests/support/gguf_writer.h"
 
 namespace gdn {
 namespace {
@@ -141,9 +142,9 @@ void AddTexts(const Corpus& corpus) {
   corpus.Add("model_config", "defaults",
              R"({"model_type":"olmo_hybrid","hidden_size":64,"num_attention_heads":3,"num_hidden_layers":4,)"
              R"("linear_allow_neg_eigval":false,"hidden_act":"silu"})");
-  corpus.Add("model_config", "listed",
-             R"({"model_type":"gigachat3_5","full_attention_layers":[1,3],"linear_sigmoid_gate_scale":1.5,)" + config +
-                 "}");
+  corpus.Add(
+      "model_config", "listed",
+      R"({"model_type":"gigachat3_5","full_attention_layers":[1,3],"linear_sigmoid_gate_scale":1.5,)" + config + "}");
   corpus.Add(
       "checkpoint_index", "two_shards",
       R"({"metadata":{"total_size":3},"weight_map":{"a.weight":"model-1.safetensors","b":"model-2.safetensors"}})");
@@ -249,6 +250,43 @@ void AddSteps(const Corpus& corpus) {
   corpus.Add("step_wire", "stream_decode", "\3" + of_model + stream_decode.SerializeAsString());
 }
 
+// A linear block of the smallest dimensions, by both architectures' names, of several types.
+void AddGguf(const Corpus& corpus) {
+  const auto model = [](const std::string& architecture, bool split_ba) {
+    GgufWriter writer;
+    writer.Text("general.architecture", architecture);
+    writer.Texts("tokenizer.ggml.tokens", {"a", "b"});
+    constexpr std::pair<const char*, uint32_t> kInts[] = {
+        {"block_count", 2},        {"embedding_length", 32}, {"ssm.state_size", 2},  {"ssm.group_count", 1},
+        {"ssm.time_step_rank", 2}, {"ssm.inner_size", 4},    {"ssm.conv_kernel", 2}, {"full_attention_interval", 2}};
+    for (const auto& [key, value] : kInts) writer.Int(architecture + "." + key, value);
+    writer.Float(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
+    writer.Bools(architecture + ".attention.recurrent_layers", {true, false});
+    writer.Tensor("blk.0.attn_qkv.weight", {8, 32}, GgmlType::kQ8_0, std::string(8 * 34, '\1'));
+    writer.Tensor("blk.0.attn_gate.weight", {4, 32}, GgmlType::kQ4_0, std::string(4 * 18, '\2'));
+    if (split_ba) {
+      writer.Tensor("blk.0.ssm_alpha.weight", {2, 32}, GgmlType::kBF16, std::string(128, '\0'));
+      writer.Tensor("blk.0.ssm_beta.weight", {2, 32}, GgmlType::kF16, std::string(128, '\0'));
+    } else {
+      writer.Tensor("blk.0.ssm_ba.weight", {4, 32}, GgmlType::kF32, std::string(512, '\0'));
+    }
+    writer.Tensor("blk.0.ssm_conv1d.weight", {8, 2}, GgmlType::kF32, std::string(64, '\0'));
+    writer.Tensor("blk.0.ssm_a", {2}, GgmlType::kF32, std::string(8, '\0'));
+    writer.Tensor("blk.0.ssm_dt.bias", {2}, GgmlType::kF32, std::string(8, '\0'));
+    writer.Tensor("blk.0.ssm_norm.weight", {2}, GgmlType::kF32, std::string(8, '\0'));
+    writer.Tensor("blk.0.ssm_out.weight", {32, 4}, GgmlType::kF32, std::string(512, '\0'));
+    return writer.Bytes();
+  };
+  corpus.Add("gguf", "qwen35", model("qwen35", /*split_ba=*/true));
+  corpus.Add("gguf", "qwen3next", model("qwen3next", /*split_ba=*/false));
+  GgufWriter blocks;
+  blocks.Text("general.architecture", "llama");
+  blocks.Tensor("k", {1, 256}, GgmlType::kQ4_K, std::string(144, '\3'));
+  blocks.Tensor("six", {1, 256}, GgmlType::kQ6_K, std::string(210, '\4'));
+  blocks.Tensor("unknown", {7}, static_cast<GgmlType>(39), std::string(7, '\5'));
+  corpus.Add("gguf", "other", blocks.Bytes());
+}
+
 }  // namespace
 }  // namespace gdn
 
@@ -262,6 +300,7 @@ int main(int argc, char** argv) {
   gdn::AddRedis(corpus);
   gdn::AddTexts(corpus);
   gdn::AddConfigs(corpus);
+  gdn::AddGguf(corpus);
   gdn::AddRequests(corpus);
   gdn::AddSteps(corpus);
   return EXIT_SUCCESS;

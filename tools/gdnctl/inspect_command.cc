@@ -33,7 +33,8 @@ std::string WeightsText(const Checkpoint& checkpoint) {
 
 Lines Describe(const Checkpoint& checkpoint) {
   const ModelConfig& config = checkpoint.config;
-  Lines lines = {{"model type", config.model_type},
+  const std::string_view verified = config.family->verified ? "" : "; not verified: needs --allow-unverified-family";
+  Lines lines = {{"model type", StrCat(config.model_type, verified)},
                  {"GDN layers", absl::StrFormat("%d of %d: %s", config.gdn_layers.size(), config.num_layers,
                                                 FormatRanges(config.gdn_layers))},
                  {"weights", WeightsText(checkpoint)}};
@@ -44,7 +45,7 @@ Lines Describe(const Checkpoint& checkpoint) {
 }
 
 absl::StatusOr<int> RunInspect(const std::vector<std::string>& paths) {
-  if (paths.empty()) return UsageError("a checkpoint folder is needed: gdnctl models inspect DIR");
+  if (paths.empty()) return UsageError("a checkpoint is needed: gdnctl models inspect PATH");
   const bool as_json = absl::GetFlag(FLAGS_json);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const std::string& path : paths) {
@@ -65,7 +66,7 @@ absl::StatusOr<int> RunInspect(const std::vector<std::string>& paths) {
 
 std::vector<Command> InspectCommands() {
   return {{.name = "models inspect",
-           .arguments = "DIR [DIR ...]",
+           .arguments = "PATH [PATH ...]",
            .summary = "Read a checkpoint as the server would: its family and what its layers compute",
            .details = "Needs no server. Fails where a server would refuse the checkpoint, with the same message.",
            .flags = {"json"},

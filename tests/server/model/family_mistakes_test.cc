@@ -19,12 +19,14 @@ constexpr double kTolerance = 1e-5;  // of golden_layers_test.cc
 
 // The first layer's error over the prompt, served as `change` leaves the checkpoint.
 double PrefillError(Backend& backend, const std::string& golden, const std::function<void(Checkpoint&)>& change) {
-  auto checkpoint = OpenCheckpoint(GoldenFolder(golden));
+  const bool gguf = golden.find('/') != std::string::npos;
+  const std::string recording = GoldenFolder(golden) + (gguf ? ".io.safetensors" : "/io.safetensors");
+  auto checkpoint = OpenCheckpoint(GoldenFolder(golden) + (gguf ? ".gguf" : ""));
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   change(*checkpoint);
   auto model = LoadModel(backend, golden, *std::move(checkpoint));
   EXPECT_TRUE(model.ok()) << model.status();
-  const auto io = SafetensorsFile::Open(GoldenFolder(golden) + "/io.safetensors");
+  const auto io = SafetensorsFile::Open(recording);
   EXPECT_TRUE(io.ok()) << io.status();
   const auto sequences = static_cast<int32_t>(io->Tensor("layer.0.prefill.in")->shape[0]);
   auto sessions = LayerSessions::Make(backend, model->layers().at(0), sequences);
@@ -51,6 +53,8 @@ TEST(FamilyMistakes, AreOutsideTheGoldenSetsTolerance) {
   const auto beta_scale = [](float scale) { return [scale](Checkpoint& c) { c.config.spec.beta_scale = scale; }; };
   const auto epsilon = [](float value) { return [value](Checkpoint& c) { c.config.spec.norm_epsilon = value; }; };
   const auto tiled = [](Checkpoint& c) { c.config.spec.value_heads = ValueHeadOrder::kTiled; };
+  const auto grouped = [](Checkpoint& c) { c.config.spec.value_heads = ValueHeadOrder::kGrouped; };
+  const auto raw_a_log = [](Checkpoint& c) { c.config.spec.a_log = ALogConvention::kRaw; };
   const auto one_plus = [](Checkpoint& c) { c.config.spec.norm_weight = NormWeight::kOnePlus; };
   const auto swap_scales = [](Checkpoint& c) {  // of the first two blocks of rows
     static std::deque<std::string> swapped;
@@ -68,6 +72,12 @@ TEST(FamilyMistakes, AreOutsideTheGoldenSetsTolerance) {
       {"qwen3_5_1", "1 + w in the gated norm", one_plus},
       {"fp8_qwen3_next_1", "scales of other blocks", swap_scales},
       {"fp8_qwen3_5_1", "scales of other blocks", swap_scales},
+      {"gguf_qwen35_1/f32", "value heads taken as grouped", grouped},
+      {"gguf_qwen35_1/f32", "ssm_a taken as A_log", raw_a_log},
+      {"gguf_qwen35_1/f32", "1 + w in the gated norm", one_plus},
+      {"gguf_qwen35_1/q8_0", "value heads taken as grouped", grouped},
+      {"gguf_qwen35_k_1/q4_k", "value heads taken as grouped", grouped},
+      {"gguf_qwen3next_1/f32", "ssm_a taken as A_log", raw_a_log},
       {"qwen4_exp_1", "a silu for the sigmoid of the output gate", gate(GateActivation::kSilu)},
       {"qwen4_exp_1", "value heads in tiled order", tiled},
       {"qwen4_exp_1", "1 + w in the gated norm", one_plus},
@@ -83,12 +93,14 @@ TEST(FamilyMistakes, AreOutsideTheGoldenSetsTolerance) {
       {"olmo_hybrid_1", "b and a exchanged", swap(LayerTensor::kInB, LayerTensor::kInA)},
   };
   const auto backend = MakeTestBackend(/*threads=*/0);
-  for (const char* golden : {"qwen3_5_1", "fp8_qwen3_next_1", "fp8_qwen3_5_1", "qwen4_exp_1", "olmo_hybrid_1"}) {
+  for (const char* golden :
+       {"qwen3_5_1", "fp8_qwen3_next_1", "fp8_qwen3_5_1", "qwen4_exp_1", "olmo_hybrid_1", "gguf_qwen35_1/f32",
+        "gguf_qwen35_1/q8_0", "gguf_qwen35_k_1/q4_k", "gguf_qwen3next_1/f32"}) {
     EXPECT_LE(PrefillError(*backend, golden, [](Checkpoint&) {}), kTolerance) << golden;
   }
   for (const Mistake& mistake : mistakes) {
     const double error = PrefillError(*backend, mistake.golden, mistake.make);
-    std::printf("%-17s %-46s %.1e\n", mistake.golden.c_str(), mistake.what.c_str(), error);
+    std::printf("%-20s %-46s %.1e\n", mistake.golden.c_str(), mistake.what.c_str(), error);
     EXPECT_GT(error, kTolerance) << mistake.golden << ": " << mistake.what;
   }
 }

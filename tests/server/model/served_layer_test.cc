@@ -100,6 +100,24 @@ TEST(ServedLayer, TiledValueHeadsAreGrouped) {
   ExpectEqual(ServeLayer(spec, tiled.tensors()), grouped);
 }
 
+TEST(ServedLayer, BAndAThatGoByKeyHeadAreSplit) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("gguf_qwen3next_1/f32.gguf")));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto same, OpenCheckpoint(GoldenFolder("qwen3_next_1")));
+  ASSERT_EQ(checkpoint.config.spec.projections, ProjectionLayout::kFlatGroupedBa);
+  const ServedLayer served = ServeLayer(checkpoint.config.spec, checkpoint.layers[0]);
+  const std::vector<float> ba = ChangedLayer(same, 0).Get(LayerTensor::kInBa);
+  const int64_t group = checkpoint.config.spec.dims.group();
+  for (int64_t head = 0; head < served.in_b.rows; ++head) {
+    const int64_t row = head / group * 2 * group + head % group;
+    for (int64_t i = 0; i < served.in_b.cols; ++i) {
+      const int64_t at = head * served.in_b.cols + i;
+      EXPECT_EQ(Floats(served.in_b)[static_cast<size_t>(at)], ba[static_cast<size_t>(row * served.in_b.cols + i)]);
+      EXPECT_EQ(Floats(served.in_a)[static_cast<size_t>(at)],
+                ba[static_cast<size_t>((row + group) * served.in_b.cols + i)]);
+    }
+  }
+}
+
 TEST(ServedLayer, SeparatePartsAreJoinedInTheOrderQKV) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("olmo_hybrid_1")));
   const ChangedLayer layer(checkpoint, 0);

@@ -1,10 +1,12 @@
 // gdnctl models inspect, on the golden checkpoints and on what a server would refuse.
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/temp_folder.h"
 #include "tests/tools/gdnctl/run_command.h"
 #include "tools/gdnctl/commands.h"
 
@@ -46,6 +48,18 @@ TEST(InspectCommand, SaysWhatFp8WeightsTakeOnceLoaded) {
   const Outcome outcome = Inspect({"--nojson", Golden("fp8_qwen3_5_1")});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr(" F8_E4M3; "), HasSubstr(" once loaded\n")));
+}
+
+TEST(InspectCommand, SaysWhatIsNotVerified) {
+  TempFolder folder;
+  std::filesystem::copy(Golden("qwen3_next_1") + "/model.safetensors", folder.path());
+  auto config = nlohmann::json::parse(ReadFile(Golden("qwen3_next_1") + "/config.json"), nullptr, false);
+  config["model_type"] = "gigachat3_5";
+  WriteFile(folder.path() + "/config.json", config.dump());
+  const Outcome outcome = Inspect({"--nojson", folder.path()});
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("gigachat3_5; not verified: needs --allow-unverified-family\n"),
+                                 HasSubstr("norm         (1 + w) o"), HasSubstr("output gate  2 sigmoid(z)\n")));
 }
 
 TEST(InspectCommand, RefusesWhatAServerWouldRefuse) {

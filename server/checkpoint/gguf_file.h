@@ -1,0 +1,105 @@
+// Reading the GGUF format: a header of keys and tensors' places, then the tensors' bytes. One file, or several that a
+// split has made.
+//
+// Versions 2 and 3, little-endian. What a tensor's bytes mean is its type's matter (gguf_blocks.h); here they only
+// have to be there. Values are found as they are asked for: a tokenizer's long lists are passed over.
+// Thread safety: a GgufFile is immutable after construction. Ownership: Open maps the files and owns the mappings;
+// Parse borrows the caller's bytes. Views point into either and must not outlive it.
+// Source of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+//
+//   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open("model-00001-of-00002.gguf"));
+//   GDN_ASSIGN_OR_RETURN(const std::string_view architecture, file.Text("general.architecture"));
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/mapped_file.h"
+
+namespace gdn {
+
+// Types of tensors by their numbers in the format; those that are named here have a known size.
+enum class GgmlType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ8_1 = 9,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kQ8_K = 15,
+  kI8 = 24,
+  kI16 = 25,
+  kI32 = 26,
+  kI64 = 27,
+  kF64 = 28,
+  kBF16 = 30,
+};
+
+// "Q4_K"; "type 16" for one without a name here.
+std::string GgmlTypeName(GgmlType type);
+
+// Elements of a block, and its bytes. Nothing for a type of unknown size.
+struct GgmlBlock {
+  int64_t elements;
+  int64_t bytes;
+};
+std::optional<GgmlBlock> GgmlBlockOf(GgmlType type);
+
+struct GgufTensor {
+  GgmlType type = GgmlType::kF32;
+  std::vector<int64_t> shape;  // outermost first, as everywhere but in the file
+  std::string_view data;       // empty where the type's size is not known
+};
+
+class GgufFile {
+ public:
+  // Maps `path` and, where it is the first of a split ("X-00001-of-00003.gguf"), the others beside it. Errors of
+  // MappedFile::Open and of Parse, with the path in the message; INVALID_ARGUMENT (INVALID_SPEC) for another part than
+  // the first, NOT_FOUND for a part that is missing.
+  static absl::StatusOr<GgufFile> Open(const std::string& path);
+
+  // Parses `bytes`, one file, which must outlive the result. DATA_LOSS (INVALID_STATE_FILE) where it is cut or is not
+  // the format, names a key or tensor twice, or has tensors that overlap, reach beyond its end or are not whole blocks.
+  static absl::StatusOr<GgufFile> Parse(std::string_view bytes);
+
+  const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
+  bool Has(const std::string& key) const { return values_.count(key) != 0; }
+
+  // A key's value. NOT_FOUND where there is none, INVALID_ARGUMENT (INVALID_SPEC) for a value of another kind; the key
+  // is named.
+  absl::StatusOr<int64_t> Int(const std::string& key) const;
+  absl::StatusOr<double> Float(const std::string& key) const;
+  absl::StatusOr<std::string_view> Text(const std::string& key) const;
+  absl::StatusOr<std::vector<bool>> Bools(const std::string& key) const;
+
+ private:
+  struct Value {
+    uint32_t type = 0;
+    uint32_t element_type = 0;  // of an array
+    uint64_t count = 0;
+    std::string_view bytes;  // of a number, a string's characters, or an array's elements
+  };
+  class Parser;
+
+  absl::StatusOr<const Value*> Find(const std::string& key) const;
+  // The tensors of another part of a split, whose number must be `number`.
+  absl::Status Join(GgufFile part, int64_t number, int64_t parts);
+
+  std::vector<MappedFile> files_;
+  std::map<std::string, Value> values_;
+  std::map<std::string, GgufTensor> tensors_;
+};
+
+}  // namespace gdn

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,17 +17,46 @@
 namespace gdn {
 namespace {
 
+constexpr std::string_view kSessionPrefix = "sessions/";
 constexpr int kListPageSize = 1000;
 constexpr int kFirstReconnectBackoffMs = 50;
+
+bool IsPrintable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_isprint(c); });
+}
 
 // gRPC aborts the process on metadata it cannot send, so it must not get that far.
 absl::Status AddMetadata(grpc::ClientContext* context, const char* key, const std::string& value) {
   if (value.empty()) return absl::OkStatus();
-  if (!std::all_of(value.begin(), value.end(), [](unsigned char c) { return absl::ascii_isprint(c); })) {
+  if (!IsPrintable(value)) {
     return absl::InvalidArgumentError(StrCat("the value of the metadata '", key, "' must be printable ASCII"));
   }
   context->AddMetadata(key, value);
   return absl::OkStatus();
+}
+
+// What the call is routed by: its affinity, else the id of the first session that it names.
+template <typename Request>
+CallOptions Routed(const Request& request, CallOptions call) {
+  if (!call.affinity.empty()) return call;
+  std::string name;
+  if constexpr (requires { request.acceptances(0); }) {
+    if (request.acceptances_size() > 0) name = request.acceptances(0).session();
+  } else if constexpr (requires { request.sessions(0); }) {
+    if (request.sessions_size() > 0) name = request.sessions(0);
+  } else if constexpr (requires { request.names(0); }) {
+    if (request.names_size() > 0) name = request.names(0);
+  } else if constexpr (requires { request.session_id(); }) {
+    if (!request.affinity().empty()) return call.affinity = request.affinity(), call;
+    name = StrCat(kSessionPrefix, request.session_id());
+  } else if constexpr (requires { request.session(); }) {
+    name = request.session();
+  } else if constexpr (requires { request.name(); }) {
+    name = request.name();
+  }
+  // What no session is called the server refuses, and says why.
+  if (name.starts_with(kSessionPrefix) && IsPrintable(name)) call.affinity = name.substr(kSessionPrefix.size());
+  return call;
 }
 
 }  // namespace
@@ -70,7 +100,7 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> Client::Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                       const Request& request, const CallOptions& call) {
   grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
+  GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), options_.default_timeout, &context));
   Response response;
   GDN_RETURN_IF_ERROR(StatusFromGrpc((stub_.get()->*method)(&context, request, &response)));
   return response;
@@ -148,7 +178,7 @@ absl::StatusOr<v1::Session> Client::EvictSession(const v1::EvictSessionRequest& 
 absl::Status Client::ExportState(const v1::ExportStateRequest& request,
                                  absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call) {
   grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
+  GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), options_.default_timeout, &context));
   return ReceiveState(*stub_->ExportState(&context, request), context, sink, call.progress);
 }
 
@@ -185,13 +215,13 @@ absl::StatusOr<v1::Session> Client::ImportState(const v1::ImportStateRequest::Ta
   if (channel_ == nullptr)
     return absl::FailedPreconditionError("ImportState needs a client that was made of a channel");
   grpc::ClientContext context;
-  GDN_RETURN_IF_ERROR(PrepareContext(call, options_.default_timeout, &context));
+  GDN_RETURN_IF_ERROR(PrepareContext(Routed(target, call), options_.default_timeout, &context));
   return SendState(channel_, context, target, source, call.progress);
 }
 
 absl::StatusOr<StateWatch> Client::WatchState(const v1::WatchStateRequest& request, const CallOptions& call) {
   auto context = std::make_unique<grpc::ClientContext>();
-  GDN_RETURN_IF_ERROR(PrepareContext(call, std::nullopt, context.get()));
+  GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), std::nullopt, context.get()));
   auto reader = stub_->WatchState(context.get(), request);
   return StateWatch(std::move(context), std::move(reader));
 }

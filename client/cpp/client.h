@@ -42,7 +42,8 @@ struct ClientOptions {
 struct CallOptions {
   std::optional<absl::Duration> timeout;  // default: ClientOptions::default_timeout; for step streams and WatchState:
                                           // no deadline
-  std::string affinity;                   // sent as `x-gdn-affinity` for routing; "": none
+  std::string affinity;                   // sent as `x-gdn-affinity` for routing; "": the id of the first session that
+                                          // the call names, as a server takes it for a session without one
   TransferProgress progress = nullptr;    // of ExportState and ImportState
 };
 

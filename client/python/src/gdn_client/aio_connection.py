@@ -52,7 +52,7 @@ class Connection:
         """The reply; raises GdnError."""
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
         try:
-            return await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.affinity)
+            return await self.begin(rpc.method, "unary_unary", rpc.request, timeout, rpc.route)
         except grpc.RpcError as error:
             raise from_rpc(error) from None
 

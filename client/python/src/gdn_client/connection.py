@@ -19,7 +19,7 @@ import grpc
 from google.protobuf import message_factory
 
 from gdn_client.errors import UnavailableError, from_rpc
-from gdn_client.flow import Flow, OpenRegion, Rpc, Sleep
+from gdn_client.flow import Flow, OpenRegion, Rpc, Sleep, route_of
 from gdn_client.proto.gdn.v1 import service_pb2, shared_memory_pb2
 from gdn_client.shared_memory import LOCAL, Region
 
@@ -192,14 +192,14 @@ class Connection:
         timeout = self._options.timeout if rpc.timeout is None else rpc.timeout
         try:
             return self._method(rpc.method, "unary_unary")(
-                rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.affinity)
+                rpc.request, timeout=timeout, metadata=self._options.metadata(rpc.route)
             )
         except grpc.RpcError as error:
             raise from_rpc(error) from None
 
     def stream(self, name: str, kind: str, request: Any, timeout: float | None = None) -> Iterator[Any]:
         """The replies of a call that streams."""
-        call = self._method(name, kind)(request, timeout=timeout, metadata=self._options.metadata(""))
+        call = self._method(name, kind)(request, timeout=timeout, metadata=self._options.metadata(route_of(request)))
         try:
             yield from call
         except grpc.RpcError as error:

@@ -29,6 +29,23 @@ class Rpc:
     timeout: float | None = None  # seconds; None: the client's
     affinity: str = ""
 
+    @property
+    def route(self) -> str:
+        """What the call is routed by."""
+        return self.affinity or route_of(self.request)
+
+
+def route_of(request: Message) -> str:
+    """The id of the first session that a request names, as servers take it for a session without an affinity."""
+    for field in ("acceptances", "sessions", "names", "session", "name"):
+        named = getattr(request, field, "")
+        if not isinstance(named, str):
+            named = named[0] if len(named) else ""
+        if name := str(getattr(named, "session", named)):
+            prefix, _, session = name.partition("/")
+            return session if prefix == "sessions" and session.isascii() and session.isprintable() else ""
+    return ""
+
 
 @dataclass(frozen=True)
 class Sleep:

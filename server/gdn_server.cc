@@ -97,6 +97,7 @@ GdnServer::~GdnServer() {
   }
   http = nullptr;
   rpc_ = nullptr;  // no call from here on
+  if (context_ != nullptr) context_->fleet = nullptr;
   fleet_ = nullptr;
   if (states_ != nullptr) states_->StopWatching();
 }
@@ -253,7 +254,6 @@ absl::Status GdnServer::JoinFleet() {
                                          .room = states_->room(),
                                          .sessions = states_->sessions(),
                                          .environment = states_->environment(),
-                                         .io = states_->transfer_threads(),
                                          .spec_of = [this](const std::string& model) { return SpecOfServed(model); }},
                               FleetOptions{.lease = options_.node_lease});
   GDN_RETURN_IF_ERROR(fleet_->Begin());
@@ -343,6 +343,7 @@ bool GdnServer::Drain(absl::Duration timeout, absl::Duration checkpoint_timeout)
     checkpoint_time_left = std::max(absl::ZeroDuration(), checkpoint_timeout - (SteadyNow() - begun));
   });
   if (!ended) spdlog::warn("some calls had not ended when the drain timeout passed");
+  if (fleet_ != nullptr) fleet_->LeaveRest(checkpoint_time_left);
   const bool durable = states_->Drain(checkpoint_time_left);
   if (!durable) spdlog::error("some sessions could not be made durable; they come back at their last checkpoint");
   if (fleet_ != nullptr) fleet_->End();

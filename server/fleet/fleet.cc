@@ -16,18 +16,17 @@ constexpr absl::Duration kMailboxWait = absl::Seconds(1);  // the least that Red
 
 Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
     : share_(*parts.redis.share()),
-      io_(parts.io),
-      departures_({.redis = parts.redis,
-                   .share = share_,
-                   .tiers = parts.tiers,
-                   .room = parts.room,
-                   .sessions = parts.sessions}),
+      departures_(std::make_shared<SessionDepartures>(SessionDeparturesParts{.redis = parts.redis,
+                                                                             .share = share_,
+                                                                             .tiers = parts.tiers,
+                                                                             .room = parts.room,
+                                                                             .sessions = parts.sessions})),
       lease_({.share = share_,
               .environment = parts.environment,
               .on_lost =
                   [this](const std::vector<StateKey>& keys) {
-                    departures_.Drop(keys);
-                    departures_.DropUnowned();
+                    departures_->Drop(keys);
+                    departures_->DropUnowned();
                   }},
              options.lease),
       arrivals_({.redis = parts.redis,
@@ -36,7 +35,10 @@ Fleet::Fleet(const FleetParts& parts, const FleetOptions& options)
                  .sessions = parts.sessions,
                  .environment = parts.environment,
                  .spec_of = parts.spec_of},
-                options.longest_wait) {}
+                options.longest_wait) {
+  share_.claims().SetLeaseCheck([&environment = parts.environment] { return environment.CheckOurs().ok(); });
+  parts.environment.has_right = [&share = share_](const StateKey& key) { return !share.claims().token(key).empty(); };
+}
 
 Fleet::~Fleet() { Stop(); }
 
@@ -51,17 +53,13 @@ absl::Status Fleet::Begin() {
   return absl::OkStatus();
 }
 
-void Fleet::GiveBackName(const StateKey& key) {
-  io_.Post([this, key] { departures_.GiveBackName(key); });
-}
-
 void Fleet::ReadMailbox() {
   while (!stop_.GivenWithin(absl::ZeroDuration())) {
     const absl::StatusOr<std::optional<StateKey>> asked = share_.NextAsked(kMailboxWait);
     if (!asked.ok()) {
       stop_.GivenWithin(kMailboxWait);  // Redis is away; the lease says so
-    } else if (asked->has_value()) {
-      departures_.HandOver(**asked);
+    } else if (asked->has_value() && !departures_->HandOver(**asked)) {
+      arrivals_.GiveBack(**asked);
     }
   }
 }
@@ -71,7 +69,11 @@ bool Fleet::Leave(absl::Duration notice, absl::Duration timeout, const SessionDe
   while (SteadyNow() < end && !stop_.GivenWithin(absl::Milliseconds(50))) {
   }
   arrivals_.Close();
-  return departures_.HandOverAll(timeout, progress);
+  return departures_->HandOverAll(timeout, progress);
+}
+
+void Fleet::LeaveRest(absl::Duration timeout) {
+  departures_->HandOverAll(timeout, [](int64_t, int64_t, int64_t) {});
 }
 
 void Fleet::Stop() {

@@ -35,7 +35,6 @@ struct FleetParts {
   DeviceRoom& room;
   SessionManager& sessions;
   SessionEnvironment& environment;
-  TaskQueue& io;  // whose threads may block
   SpecOfModelFn spec_of;
 };
 
@@ -55,11 +54,13 @@ class Fleet {
   absl::Status Begin();
   SessionArrivals& arrivals() { return arrivals_; }
   // The right to a name that no session was made of goes back, some time later.
-  void GiveBackName(const StateKey& key);
+  void GiveBackName(const StateKey& key) { arrivals_.GiveBack(key); }
 
   // The server drains: for `notice` sessions go as others ask for them, while routers learn that this one is not ready;
   // then no session is taken in any more, and all that are left go. True where they have, within `timeout`.
   bool Leave(absl::Duration notice, absl::Duration timeout, const SessionDepartures::Progress& progress);
+  // After the last call: what has come since goes, too.
+  void LeaveRest(absl::Duration timeout);
   // No session is served any more, so that others may have what is left. Without it, as where a process is killed, they
   // wait for the end of the lease.
   void End();
@@ -68,15 +69,14 @@ class Fleet {
   const std::string& id() const { return share_.node().server(); }
   const NodeLease& lease() const { return lease_; }
   const SessionArrivals& arrivals() const { return arrivals_; }
-  const SessionDepartures& departures() const { return departures_; }
+  const SessionDepartures& departures() const { return *departures_; }
 
  private:
   void ReadMailbox();
   void Stop();
 
   RedisShare& share_;
-  TaskQueue& io_;
-  SessionDepartures departures_;
+  const std::shared_ptr<SessionDepartures> departures_;
   NodeLease lease_;
   SessionArrivals arrivals_;
   StopSignal stop_;

@@ -12,6 +12,7 @@ namespace gdn {
 namespace {
 
 constexpr int kRenewalsPerLease = 5;
+constexpr int kTriesPerLease = 50;  // where the last one failed
 
 }  // namespace
 
@@ -46,7 +47,7 @@ void NodeLease::End() {
 
 void NodeLease::Loop() {
   bool failing = false;
-  while (!stop_.GivenWithin(lease_ / kRenewalsPerLease)) {
+  while (!stop_.GivenWithin(failing ? lease_ / kTriesPerLease : lease_ / kRenewalsPerLease)) {
     const absl::Status renewed = Renew();
     if (!renewed.ok() && !std::exchange(failing, true)) {
       spdlog::error("the lease of this server is not renewed; its sessions are refused once it has run out: {}",
@@ -58,9 +59,11 @@ void NodeLease::Loop() {
 
 absl::Status NodeLease::Renew() {
   const SteadyTime asked = parts_.environment.clock().Now();
-  GDN_ASSIGN_OR_RETURN(const bool unbroken, parts_.share.RenewLease(lease_));
-  if (!unbroken && std::exchange(had_one_, true)) {
-    look_through_ = true;
+  GDN_RETURN_IF_ERROR(parts_.share.RenewLease(lease_).status());
+  // By this server's clock: a store that was set back has forgotten a lease that had not run out, and one whose answer
+  // was lost knows a lease that had.
+  if (confirmed_ < asked && parts_.environment.clock().Now() - confirmed_ >= lease_ &&
+      !std::exchange(look_through_, true)) {
     ++lapses_;
     spdlog::warn("the lease of this server had run out; looking which of its sessions others have taken");
   }
@@ -70,6 +73,7 @@ absl::Status NodeLease::Renew() {
   parts_.on_lost(lost);
   GDN_RETURN_IF_ERROR(looked);
   look_through_ = false;
+  confirmed_ = asked;
   parts_.environment.SetOursUntil(asked + lease_ * (kRenewalsPerLease - 1) / kRenewalsPerLease);
   return absl::OkStatus();
 }

@@ -57,7 +57,7 @@ class NodeLease {
   const absl::Duration lease_;
   std::atomic<int64_t> lapses_{0};
   bool look_through_ = false;  // its thread's: it had run out, and not all sessions have been looked at since
-  bool had_one_ = false;
+  SteadyTime confirmed_ = SteadyTime::InfiniteFuture();  // when the last one that was confirmed was asked for
   StopSignal stop_;
   std::thread thread_;  // last: it uses all of the above
 };

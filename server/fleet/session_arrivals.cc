@@ -23,6 +23,13 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
 // A request that was lost, with the Redis that had it, is made again.
 constexpr absl::Duration kAskAgain = absl::Seconds(1);
 
+absl::Status Draining(const StateKey& key) {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
+                   StrCat("the server is draining and takes no session in; send the call for sessions/", key.id,
+                          " again: another server of the fleet has it or will"),
+                   {{"session", StrCat("sessions/", key.id)}});
+}
+
 }  // namespace
 
 SessionArrivals::SessionArrivals(SessionArrivalsParts parts, absl::Duration longest_wait)
@@ -46,19 +53,14 @@ SessionArrivals::~SessionArrivals() {
       if (arrivals_.empty()) return;
       key = arrivals_.begin()->first;
     }
-    Finish(key, MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining, "the server ends"));
+    Finish(key, MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining, "the server ends"), /*made=*/true);
   }
 }
 
 void SessionArrivals::Bring(const StateKey& key, BringRequest request, Done done) {
   if (parts_.sessions.Knows(key.principal, key.id)) return done(absl::OkStatus());
   if (const absl::Status ours = parts_.environment.CheckOurs(); !ours.ok()) return done(ours);
-  if (closed_) {
-    return done(MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
-                          StrCat("the server is draining and takes no session in; send the call for sessions/", key.id,
-                                 " again: another server of the fleet has it or will"),
-                          {{"session", StrCat("sessions/", key.id)}}));
-  }
+  if (closed_) return done(Draining(key));
   const Turn turn = request.account == nullptr ? Turn() : request.account->turn();
   {
     absl::MutexLock lock(&mu_);
@@ -68,6 +70,17 @@ void SessionArrivals::Bring(const StateKey& key, BringRequest request, Done done
     it->second.begun = SteadyNow();
   }
   Post(key, turn);
+}
+
+void SessionArrivals::GiveBack(const StateKey& key) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto [it, first] = arrivals_.try_emplace(key);
+    if (!first) return;  // it is wanted here
+    it->second.give_back = true;
+    it->second.begun = SteadyNow();
+  }
+  Post(key, Turn());
 }
 
 void SessionArrivals::Post(const StateKey& key, const Turn& turn) {
@@ -88,7 +101,7 @@ void SessionArrivals::Loop() {
       for (auto& [key, arrival] : arrivals_) {
         if (arrival.again > now) continue;
         arrival.again = SteadyTime::InfiniteFuture();
-        const ByteAccountPtr& account = arrival.waiters.front().request.account;
+        const ByteAccountPtr account = arrival.waiters.empty() ? nullptr : arrival.waiters.front().request.account;
         due.emplace_back(key, account == nullptr ? Turn() : account->turn());
       }
     }
@@ -115,12 +128,18 @@ bool SessionArrivals::DropLate(const StateKey& key) {
   return waited_for;
 }
 
-void SessionArrivals::Finish(const StateKey& key, const absl::Status& status) {
+void SessionArrivals::Finish(const StateKey& key, const absl::Status& status, bool made) {
   std::vector<Waiter> waiters;
   {
     absl::MutexLock lock(&mu_);
     const auto it = arrivals_.find(key);
     if (it == arrivals_.end()) return;
+    const auto makes = [](const Waiter& waiter) { return waiter.request.make; };
+    // Somebody who wants to make it has come meanwhile: there is none, and its name is not taken yet.
+    if (absl::IsNotFound(status) && !made && std::ranges::any_of(it->second.waiters, makes)) {
+      it->second.again = SteadyNow();
+      return;
+    }
     waiters = std::move(it->second.waiters);
     arrivals_.erase(it);
   }
@@ -128,8 +147,17 @@ void SessionArrivals::Finish(const StateKey& key, const absl::Status& status) {
 }
 
 void SessionArrivals::Try(const StateKey& key) {
-  if (!DropLate(key)) return;
+  bool give_back = false;
   bool make = false;
+  {
+    absl::MutexLock lock(&mu_);
+    give_back = std::exchange(arrivals_.at(key).give_back, false);
+  }
+  if (give_back) {
+    const auto is_here = [&] { return parts_.sessions.Knows(key.principal, key.id); };
+    parts_.share.GiveBack(key, is_here).IgnoreError();  // it goes with the lease at the latest
+  }
+  if (!DropLate(key)) return;
   {
     absl::MutexLock lock(&mu_);
     make = std::ranges::any_of(arrivals_.at(key).waiters, [](const Waiter& waiter) { return waiter.request.make; });
@@ -146,32 +174,26 @@ void SessionArrivals::Try(const StateKey& key) {
     }
     outcome = SessionElsewhere(key.id, arrival.holder_name);
   }
-  if (outcome->ok() && !make) {
-    // Somebody who wants to make it has come meanwhile: there is none, and its name is not taken yet.
-    absl::MutexLock lock(&mu_);
-    const std::vector<Waiter>& waiters = arrivals_.at(key).waiters;
-    const bool wanted = std::ranges::any_of(waiters, [](const Waiter& waiter) { return waiter.request.make; });
-    if (wanted && !parts_.sessions.Knows(key.principal, key.id)) {
-      arrivals_.at(key).again = SteadyNow();
-      return;
-    }
-  }
-  Finish(key, *outcome);
+  Finish(key, *outcome, make);
 }
 
 std::optional<absl::Status> SessionArrivals::TryOnce(const StateKey& key, bool make) {
   // Made here, or come, since the call looked.
   if (parts_.sessions.Knows(key.principal, key.id)) return absl::OkStatus();
+  if (closed_) return Draining(key);
   const absl::StatusOr<TakenSession> taken = parts_.share.Take(key, make);
   if (!taken.ok()) return taken.status();
   switch (taken->outcome) {
     case TakenSession::kNone:
+      return SessionNotFound(key.id);
     case TakenSession::kMade:
+      parts_.tiers.Forget(key);  // of one of its name that this server had before
       return absl::OkStatus();
     case TakenSession::kHeld:
       break;
     case TakenSession::kTaken:
-      return Adopt(key, *taken);
+      parts_.tiers.Forget(key);
+      return Adopt(key, *taken, make);
   }
   {
     absl::MutexLock lock(&mu_);
@@ -185,12 +207,12 @@ std::optional<absl::Status> SessionArrivals::TryOnce(const StateKey& key, bool m
   return asked.ok() ? std::nullopt : std::optional(asked);
 }
 
-absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& taken) {
+absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& taken, bool make) {
   const auto adopt = [&]() -> absl::Status {
     GDN_ASSIGN_OR_RETURN(const StoredSession stored, parts_.redis.Describe(key));
     std::optional<int64_t> epoch;
     if (!taken.orderly) {
-      GDN_ASSIGN_OR_RETURN(epoch, FirstEpoch(taken.term));
+      GDN_ASSIGN_OR_RETURN(epoch, EpochOfTerm(taken.term));
     }
     return AdoptSession(stored, parts_.sessions, parts_.spec_of, epoch, [&] {
       AdoptCheckpoints(key);
@@ -204,10 +226,11 @@ absl::Status SessionArrivals::Adopt(const StateKey& key, const TakenSession& tak
     spdlog::info("session taken over id={} {}", key.id, taken.orderly ? "as it was" : "at its last checkpoint");
     return adopted;
   }
+  // Only named checkpoints are left of one that was never made durable itself.
+  if (absl::IsNotFound(adopted) && make) return absl::OkStatus();
   // As it was before; where Redis is gone it stays this server's, and is taken again at the next call.
   parts_.share.GiveUp(key, taken.orderly).IgnoreError();
-  // Only named checkpoints are left of one that was never made durable itself.
-  return absl::IsNotFound(adopted) ? absl::OkStatus() : adopted;
+  return absl::IsNotFound(adopted) ? SessionNotFound(key.id) : adopted;
 }
 
 void SessionArrivals::AdoptCheckpoints(const StateKey& key) {

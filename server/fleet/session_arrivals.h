@@ -3,8 +3,9 @@
 //   nobody's     it is taken, with its state as stored: in the same epoch where it was given up in order, else in a new
 //                one, so that clients send again what is missing
 //   a server's   that one is asked for it, and it is taken once it has been given up
-//   unknown      there is none: the call itself says so; or, for one that is to be made, its name is taken
-// Calls of one session share one attempt. Nobody's thread waits meanwhile.
+//   unknown      there is none; or, for one that is to be made, its name is taken
+// What is taken is given back by the same way, one thing at a time for a session. Calls of one session share one
+// attempt. Nobody's thread waits meanwhile.
 // Thread safety: safe from any thread; `done` comes from any thread, maybe before Bring returns. Ownership: what it is
 // made with must outlive it; on destruction every call is answered first.
 //
@@ -57,9 +58,12 @@ class SessionArrivals {
   SessionArrivals(const SessionArrivals&) = delete;
   SessionArrivals& operator=(const SessionArrivals&) = delete;
 
-  // OK where the session is here, or there is none. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING;
+  // OK where the session is here, or its name is taken for it to be made; NOT_FOUND (SESSION_NOT_FOUND) where there is
+  // none. UNAVAILABLE (SESSION_ELSEWHERE: node; SERVER_DRAINING;
   // NODE_LEASE_LAPSED; TIER_UNAVAILABLE), DATA_LOSS (INVALID_STATE_FILE), errors of AdoptSession and WaitLimit::Check.
   void Bring(const StateKey& key, BringRequest request, Done done);
+  // Others may have a session that is not here, whatever right to it this server has; some time later.
+  void GiveBack(const StateKey& key);
   // No session is taken any more.
   void Close() { closed_ = true; }
 
@@ -75,7 +79,8 @@ class SessionArrivals {
   };
   struct Arrival {
     std::vector<Waiter> waiters;
-    SteadyTime begun;
+    bool give_back = false;  // first
+    SteadyTime begun = SteadyTime::InfinitePast();
     SteadyTime again = SteadyTime::InfiniteFuture();  // when it is tried again; else a try is under way
     SteadyTime ask_again = SteadyTime::InfinitePast();
     absl::Duration pause = absl::ZeroDuration();
@@ -89,9 +94,10 @@ class SessionArrivals {
   void Try(const StateKey& key);
   // What came of it; nullopt: its holder has been asked.
   std::optional<absl::Status> TryOnce(const StateKey& key, bool make);
-  absl::Status Adopt(const StateKey& key, const TakenSession& taken);
+  absl::Status Adopt(const StateKey& key, const TakenSession& taken, bool make);
   void AdoptCheckpoints(const StateKey& key);
-  void Finish(const StateKey& key, const absl::Status& status);
+  // `made`: the name was taken, if there was none.
+  void Finish(const StateKey& key, const absl::Status& status, bool made);
 
   const SessionArrivalsParts parts_;
   const absl::Duration longest_wait_;

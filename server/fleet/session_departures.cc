@@ -15,21 +15,29 @@
 namespace gdn {
 
 absl::Status SessionDepartures::Store(SessionLease& lease) {
-  const StateKey key = lease.session()->key();
-  GDN_RETURN_IF_ERROR(lease.session()->CheckAlive());  // it may have been lost meanwhile
-  const std::optional<size_t> store = parts_.tiers.NumberFrom(parts_.redis.name());
-  GDN_RETURN_IF_ERROR(parts_.room.SendDown(lease, store.value_or(0)));
-  GDN_RETURN_IF_ERROR(parts_.share.GiveUp(key, /*orderly=*/true));
+  const std::shared_ptr<Session> session = lease.session();
+  const StateKey key = session->key();
+  if (session->CheckNotLost().ok()) {
+    const std::optional<size_t> store = parts_.tiers.NumberFrom(parts_.redis.name());
+    GDN_RETURN_IF_ERROR(parts_.room.SendDown(lease, store.value_or(0)));
+    // A session that came in a new epoch and was not stored since is in the store as it was in the old one.
+    const absl::Status given_up = parts_.share.GiveUp(key, /*orderly=*/!session->undurable().any);
+    // Whatever the store says: it is not served here under a right that may be given up at any moment.
+    if (!given_up.ok()) {
+      spdlog::warn("session id={} leaves, and whether the store knows is not known: {}", key.id,
+                   std::string(given_up.message()));
+    }
+    ++handed_over_;
+  }
   parts_.redis.Forget(key);
-  ++handed_over_;
   return absl::OkStatus();
 }
 
-void SessionDepartures::HandOver(const StateKey& key) {
+bool SessionDepartures::HandOver(const StateKey& key) {
   const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
-  if (session == nullptr) return GiveBackName(key);
+  if (session == nullptr) return parts_.sessions.Knows(key.principal, key.id);
   parts_.sessions.Leave(
-      session, [this](SessionLease& lease) { return Store(lease); },
+      session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
       [id = key.id](const absl::Status& left) {
         if (left.ok()) {
           spdlog::info("session handed over id={}", id);
@@ -37,11 +45,7 @@ void SessionDepartures::HandOver(const StateKey& key) {
           spdlog::warn("session id={} is asked for and cannot leave: {}", id, std::string(left.message()));
         }
       });
-}
-
-void SessionDepartures::GiveBackName(const StateKey& key) {
-  if (parts_.sessions.Knows(key.principal, key.id)) return;
-  parts_.share.GiveUp(key, /*orderly=*/false).IgnoreError();  // it goes with the lease at the latest
+  return true;
 }
 
 bool SessionDepartures::HandOverAll(absl::Duration timeout, const Progress& progress) {
@@ -59,7 +63,7 @@ bool SessionDepartures::HandOverAll(absl::Duration timeout, const Progress& prog
   if (sessions.empty()) return true;
   for (const std::shared_ptr<Session>& session : sessions) {
     parts_.sessions.Leave(
-        session, [this](SessionLease& lease) { return Store(lease); },
+        session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
         [work, progress, session](const absl::Status& left) {
           // One that ends, or was asked for, goes without this.
           const bool gone = left.ok() || ErrorReason(left) == reason::kSessionBusy;
@@ -86,15 +90,14 @@ void SessionDepartures::DropUnowned() {
 void SessionDepartures::Drop(const std::vector<StateKey>& keys) {
   for (const StateKey& key : keys) {
     const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
-    if (session == nullptr || !session->CheckAlive().ok()) continue;
-    ++lost_;
+    if (session == nullptr) {
+      parts_.tiers.Forget(key);  // what was to be erased of it is another's now
+      continue;
+    }
+    if (session->CheckNotLost().ok()) ++lost_;
     session->StopServing(SessionMoved(key.id));  // at once: a step that runs ends without an answer
     parts_.sessions.Leave(
-        session,
-        [this](SessionLease& lease) {
-          parts_.redis.Forget(lease.session()->key());
-          return absl::OkStatus();
-        },
+        session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
         [](const absl::Status&) {});
   }
 }

@@ -3,10 +3,11 @@
 //
 // A session leaves between two steps: its states go to the store, then its right is given up in order, so that it goes
 // on at another server in the same epoch, with its stored replies. Calls that wait for it are told to come again.
-// Thread safety: safe from any thread. Ownership: what it is made with must outlive it, and it the calls under way.
+// Thread safety: safe from any thread. Ownership: shared with what it has begun; what it is made with must outlive
+// that.
 //
-//   departures.HandOver(key);                            // somebody has asked for it
-//   departures.HandOverAll(absl::Seconds(30), progress); // the server drains
+//   departures->HandOver(key);                            // somebody has asked for it
+//   departures->HandOverAll(absl::Seconds(30), progress); // the server drains
 #pragma once
 
 #include <atomic>
@@ -29,19 +30,16 @@ struct SessionDeparturesParts {
   SessionManager& sessions;
 };
 
-class SessionDepartures {
+class SessionDepartures : public std::enable_shared_from_this<SessionDepartures> {
  public:
   explicit SessionDepartures(const SessionDeparturesParts& parts) : parts_(parts) {}
 
-  // Begins; what cannot leave now stays, and can be asked for again. A session that is not here, though this server has
-  // the right to it, is given up as it is in the store.
-  void HandOver(const StateKey& key);
+  // Begins; what cannot leave now stays, and can be asked for again. False where there is no such session here.
+  bool HandOver(const StateKey& key);
   // Of how many, so far: gone, and could not go.
   using Progress = std::function<void(int64_t all, int64_t gone, int64_t failed)>;
   // All that are here. Waits for `timeout` at most; true where all have gone.
   bool HandOverAll(absl::Duration timeout, const Progress& progress);
-  // A name that was taken for a session that was not made.
-  void GiveBackName(const StateKey& key);
   // They are others' now, and what is here of them is worth nothing.
   void Drop(const std::vector<StateKey>& keys);
   // So are those that this server has no right to, as far as it knows itself.

@@ -146,7 +146,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
     if (!context.environment.shares_sessions()) return;
     const absl::Status ours = context.environment.CheckOurs();
     for (Row& row : rows) {
-      if (row.status.ok() && row.session != nullptr) row.status = ours.ok() ? row.session->CheckAlive() : ours;
+      if (row.status.ok() && row.session != nullptr) row.status = ours.ok() ? row.session->CheckNotLost() : ours;
     }
   }
 

@@ -60,6 +60,8 @@ std::vector<WantedSession> WantedIn(const ServiceContext& context, const Caller&
   } else if constexpr (requires { request.name(); }) {
     add(request.name());
   }
+  // More than a call may have: it is refused, and moves nothing.
+  if (wanted.size() > static_cast<size_t>(context.limits.max_batch)) wanted.clear();
   return wanted;
 }
 

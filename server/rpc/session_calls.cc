@@ -13,6 +13,7 @@
 #include "base/string_cat.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
+#include "server/session/session_errors.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -221,7 +222,10 @@ absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& conte
     const auto it = caller.not_here->find(std::string(id));
     if (it != caller.not_here->end()) return it->second;
   }
-  return context.sessions.Find(caller.principal, id);
+  auto session = context.sessions.Find(caller.principal, id);
+  // It was here, or has come, when the call began (bring_sessions.h).
+  if (context.fleet != nullptr && absl::IsNotFound(session.status())) return SessionMoved(std::string(id));
+  return session;
 }
 
 namespace {
@@ -268,7 +272,10 @@ void CreateSession(const ServiceContext& context, const Caller& caller, const v1
   }
   const std::string id = IdToMake(context, request.session_id());
   const auto make = [&context, &request, response, id, done = std::move(done)](const Caller& brought) {
-    if (brought.not_here != nullptr) return done(brought.not_here->begin()->second);
+    if (brought.not_here != nullptr) {
+      GiveBackName(context, brought.principal, id);
+      return done(brought.not_here->begin()->second);
+    }
     CreateNamed(context, brought, id, request, response,
                 [&context, principal = brought.principal, id, done](absl::Status status) {
                   if (!status.ok()) GiveBackName(context, principal, id);

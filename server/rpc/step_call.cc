@@ -11,6 +11,7 @@
 #include "base/string_cat.h"
 #include "server/rpc/calls.h"
 #include "server/rpc/rpc_status.h"
+#include "server/session/session_errors.h"
 #include "server/validation/tensor.h"
 
 namespace gdn {
@@ -182,6 +183,10 @@ void StepCall::Pinned(Residency::PinResults pins) {
   for (size_t i = 0; i < pins.size(); ++i) {
     Row& row = rows_[pinned_rows_[i]];
     row.status = pins[i].status();
+    // Another server's while it was on its way here: the same call finds it there.
+    if (context_.fleet != nullptr && ErrorReason(row.status) == reason::kStatesTakenOver) {
+      row.status = SessionMoved(row.session->id());
+    }
     if (pins[i].ok()) row.pin = *std::move(pins[i]);
     if (!row.status.ok() && !partial_ok_ && status.ok()) status = RowError(pinned_rows_[i], row.status);
   }
@@ -196,7 +201,7 @@ void StepCall::CheckStillOurs() {
   const absl::Status ours = context_.environment.CheckOurs();
   for (Row& row : rows_) {
     if (!row.status.ok() || row.session == nullptr) continue;
-    row.status = ours.ok() ? row.session->CheckAlive() : ours;
+    row.status = ours.ok() ? row.session->CheckNotLost() : ours;
   }
 }
 

@@ -23,6 +23,10 @@ constexpr int kEpochBits = 12;
 // know must not come again with other states.
 constexpr int kDrawnBits = 16;
 
+// Of a term's: epochs that RestoreCheckpoint counts through, and bits that are drawn.
+constexpr int kTermBits = 12;
+constexpr int kTermDrawnBits = 8;
+
 // The spec that the stored session fits, or why there is none.
 absl::StatusOr<SessionSpec> SpecOf(const StoredSession& stored, const SpecOfModelFn& spec_of) {
   const SessionHeader& header = stored.header;
@@ -82,6 +86,16 @@ absl::StatusOr<int64_t> FirstEpoch(int64_t starts) {
   }
   const int64_t drawn = std::stol(RandomId().substr(0, kDrawnBits / 4), nullptr, /*base=*/16);
   return (starts << kDrawnBits | drawn) << kEpochBits;
+}
+
+absl::StatusOr<int64_t> EpochOfTerm(int64_t term) {
+  if (term >= kMaxEpoch >> kTermBits) {
+    return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                     StrCat("the term ", term, " is more than the ", kMaxEpoch >> kTermBits,
+                            " there can be; the count of terms is damaged"));
+  }
+  const int64_t drawn = std::stol(RandomId().substr(0, kTermDrawnBits / 4), nullptr, /*base=*/16);
+  return term << kTermBits | drawn << (kTermBits - kTermDrawnBits);
 }
 
 absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions, const SpecOfModelFn& spec_of,

@@ -31,9 +31,11 @@ using SpecOfModelFn = std::function<std::optional<SessionSpec>(const std::string
 // What a stored state says of each of the session's layers.
 std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& spec);
 
-// An epoch for what may have lost steps when a durable tier counted so many starts, or a session's rights so many
-// terms: no other start or term has it. DATA_LOSS (INVALID_STATE_FILE) for a count that cannot be.
+// An epoch for what may have lost steps when a durable tier counted so many starts: no other start has it. DATA_LOSS
+// (INVALID_STATE_FILE) for a count that cannot be.
 absl::StatusOr<int64_t> FirstEpoch(int64_t starts);
+// The same for a session whose right has this term (redis_session_claims.h), of which there are many more.
+absl::StatusOr<int64_t> EpochOfTerm(int64_t term);
 
 // Takes over a stored session, to be found from now on. `first_epoch`: higher than any that clients can know, where
 // steps may be lost; nothing where none are. `tell_tiers` is called before anybody has the session: TierStack::Adopt.

@@ -135,6 +135,12 @@ absl::Status Session::CheckAlive() const {
 void Session::StopServing(const absl::Status& why) {
   absl::MutexLock lock(&mu_);
   if (ended_.ok()) ended_ = why;
+  if (lost_.ok()) lost_ = why;
+}
+
+absl::Status Session::CheckNotLost() const {
+  absl::MutexLock lock(&mu_);
+  return lost_;
 }
 
 int64_t Session::epoch() const {

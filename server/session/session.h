@@ -169,8 +169,11 @@ class Session : public std::enable_shared_from_this<Session> {
   bool resident() const;
   // OK; NOT_FOUND (SESSION_NOT_FOUND) once deleted; what StopServing was given.
   absl::Status CheckAlive() const;
-  // No further call of it is taken, but for its end; each is refused with this error.
+  // No further call of it is taken, but for its end; each is refused with this error. What a step that runs has done
+  // counts no more.
   void StopServing(const absl::Status& why);
+  // OK, or what StopServing was given; a session that has ended, or left in order, was not lost.
+  absl::Status CheckNotLost() const;
   int64_t epoch() const;
   absl::Time durable_time() const;  // shown; InfinitePast: never
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
@@ -253,6 +256,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant
   bool resident_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status ended_ ABSL_GUARDED_BY(mu_);  // why no step is taken any more
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // what StopServing was given
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t changes_ ABSL_GUARDED_BY(mu_);              // its making, and commits
   uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // those that the newest durable copy has

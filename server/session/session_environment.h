@@ -20,6 +20,7 @@
 #include "server/session/session_holders.h"
 #include "server/session/stored_replies.h"
 #include "state_store/session_image.h"
+#include "state_store/tiers/state_tier.h"
 
 namespace gdn {
 
@@ -42,6 +43,8 @@ class SessionEnvironment {
   bool shares_sessions() const { return ours_until_.load(std::memory_order_relaxed) != kForEver; }
   // OK; UNAVAILABLE (NODE_LEASE_LAPSED).
   absl::Status CheckOurs() const;
+  // Whether this server has the right to the session's name; set before the first session where rights are shared.
+  std::function<bool(const StateKey&)> has_right = nullptr;
 
   BaseVersion NextBaseVersion() { return next_base_version_.fetch_add(1, std::memory_order_relaxed); }
   ByteLedger& ledger() { return ledger_; }

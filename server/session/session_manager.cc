@@ -41,7 +41,7 @@ void SessionCreation::Publish() {
   manager_ = nullptr;
 }
 
-absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
+absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init) {
   if (init.id.empty()) init.id = RandomId();
   if (init.affinity.empty()) init.affinity = init.id;
   const Key key(init.principal, init.id);
@@ -78,6 +78,15 @@ absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
   environment_.holders().Set(session->key(), session->account());
   SessionLease lease = session->TryLock();
   return SessionCreation(this, key, std::move(session), std::move(lease));
+}
+
+absl::StatusOr<SessionCreation> SessionManager::Begin(SessionInit init) {
+  GDN_ASSIGN_OR_RETURN(SessionCreation creation, BeginUnchecked(std::move(init)));
+  // Once the name can be seen here: a right that is given back meanwhile is looked for after that.
+  if (environment_.has_right && creation.pending() && !environment_.has_right(creation.session()->key())) {
+    return SessionMoved(creation.session()->id());
+  }
+  return creation;
 }
 
 SessionLease SessionManager::Adopt(SessionInit init, std::vector<LayerInfo> layers, absl::Time durable_time,
@@ -209,7 +218,9 @@ void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unno
       const std::shared_ptr<Session> ended = shared->session();
       const Key key(ended->principal(), ended->id());
       if (!places_.tiers.empty()) {
-        if (absl::Status refused = places_.tiers.Erase(ended->key(), even_unnoted); !refused.ok()) {
+        absl::Status refused = ended->CheckNotLost();  // another's now is not this server's to end
+        if (refused.ok()) refused = places_.tiers.Erase(ended->key(), even_unnoted);
+        if (!refused.ok()) {
           // A durable copy may be gone, though its tier's answer was lost.
           ended->NoteDurable(/*changes=*/0, std::vector<int64_t>(ended->spec().layers.size()), {});
           {
@@ -276,6 +287,7 @@ void SessionManager::Leave(const std::shared_ptr<Session>& session, std::functio
 }
 
 void SessionManager::DeleteExpired(SteadyTime now) {
+  if (!environment_.CheckOurs().ok()) return;  // others may have them, and count for themselves
   for (const std::shared_ptr<Session>& session : All()) {
     if (!IsExpired(*session, now) || session->gate().pins() > 0) continue;
     if (!BeginEnd(Key(session->principal(), session->id()), session)) continue;

@@ -80,6 +80,7 @@ class SessionManager {
   // An empty id becomes 128 random bits. init.request identifies the creating request: the same again finds the
   // session, another is ALREADY_EXISTS (SESSION_EXISTS). ABORTED (SESSION_BUSY) while the same id is being made or
   // ended. RESOURCE_EXHAUSTED (BYTES_EXHAUSTED, QUOTA_EXCEEDED) where the account may hold no more sessions.
+  // UNAVAILABLE (SESSION_MOVED) where servers share sessions and the right to the name has gone.
   absl::StatusOr<SessionCreation> Begin(SessionInit init);
   // A session whose states are parked already, found in a tier; locked, until the tiers know of it. Invalid where its
   // id is taken. `epoch_is_stored`: the stored state has the epoch of `init`; else the session counts as moved until
@@ -149,6 +150,7 @@ class SessionManager {
     }
   };
 
+  absl::StatusOr<SessionCreation> BeginUnchecked(SessionInit init);
   absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
   void Remove(const Key& key);
   // False where somebody else ends it already, or it leaves.

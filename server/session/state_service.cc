@@ -151,9 +151,9 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
     GDN_ASSIGN_OR_RETURN(const std::optional<int64_t> marker, disk_->TakeCleanMarker());
     orderly = marker.has_value();
   }
-  GDN_ASSIGN_OR_RETURN(const int64_t next_epoch, FirstEpoch(incarnation));
   absl::StatusOr<Recovered> recovered = Recovered();
   if (!shared) {
+    GDN_ASSIGN_OR_RETURN(const int64_t next_epoch, FirstEpoch(incarnation));
     recovered = RecoverSessions(*tiers_, durable, *sessions_, *legacy_, spec_of,
                                 orderly ? std::nullopt : std::optional(next_epoch));
   }

@@ -226,7 +226,14 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Take() {
 }
 
 void RedisPool::Return(std::unique_ptr<RedisConnection> connection) {
-  if (!connection->Reusable()) return;
+  if (!connection->Reusable()) {
+    if (!connection->failed()) return;
+    // Those that wait are as old, and to the same server: each would take its time to fail.
+    std::vector<std::unique_ptr<RedisConnection>> suspects;
+    absl::MutexLock lock(&mu_);
+    suspects.swap(idle_);
+    return;
+  }
   absl::MutexLock lock(&mu_);
   if (idle_.size() < kMaxIdle) idle_.push_back(std::move(connection));
 }

@@ -68,6 +68,7 @@ class RedisConnection {
 
   // Whether a further command may be sent: nothing failed, no reply is missing, the server has not hung up.
   bool Reusable() const;
+  bool failed() const { return failed_; }
   int64_t pending() const { return pending_; }
   const RedisEndpoint& endpoint() const { return endpoint_; }
 

@@ -7,7 +7,7 @@
 // before Redis lets others in; that needs clocks that run equally fast, not ones that agree.
 // Thread safety: safe from any thread, a connection each. Ownership: values.
 //
-//   GDN_ASSIGN_OR_RETURN(const bool unbroken, node.Renew(redis, absl::Seconds(15)));
+//   GDN_ASSIGN_OR_RETURN(const bool was_there, node.Renew(redis, absl::Seconds(15)));
 //   GDN_ASSIGN_OR_RETURN(std::optional<StateKey> asked, node.NextAsked(redis, absl::Seconds(1)));
 #pragma once
 
@@ -36,8 +36,7 @@ class RedisNode {
   const std::string& server() const { return server_; }
   const std::string& name() const { return name_; }
 
-  // The lease lasts for `ttl` from now on. True where it had not run out, so that nobody can have taken what the server
-  // has. Errors of the connection.
+  // The lease lasts for `ttl` from now on. True where the store still had it. Errors of the connection.
   absl::StatusOr<bool> Renew(RedisConnection& redis, absl::Duration ttl);
   // Others may take what it has, at once.
   absl::Status End(RedisConnection& redis);

@@ -17,9 +17,11 @@
 namespace gdn {
 namespace {
 
-// KEYS: the session, the count of terms. ARGV: this server, what the keys of leases begin with, "1" to make one.
-// A right of this server's own is one whose taking nobody heard of: steps may have happened before.
+// KEYS: the session, the count of terms, that of starts. ARGV: this server, what the keys of leases begin with, "1" to
+// make one. A right of this server's own is one whose taking nobody heard of: steps may have happened before. Terms
+// begin above those that the epochs of a prefix that was one server's were made of (FirstEpoch).
 constexpr std::string_view kTakeScript = R"(
+if redis.call('EXISTS', ARGV[2] .. ARGV[1]) == 0 then return redis.error_reply('ERR this server has no lease') end
 local owner = redis.call('HGET', KEYS[1], 'server')
 local orderly = 0
 if owner then
@@ -35,6 +37,9 @@ if kept == 0 and ARGV[3] ~= '1' then
   if owner and string.match(owner, '^%S+') ~= ARGV[1] then redis.call('DEL', KEYS[1]) end
   return {'none'}
 end
+if redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('SET', KEYS[2], string.format('%.0f', (tonumber(redis.call('GET', KEYS[3]) or '0') + 1) * 65536))
+end
 local term = string.format('%.0f', redis.call('INCR', KEYS[2]))
 redis.call('HSET', KEYS[1], 'server', ARGV[1] .. ' ' .. term)
 return {kept == 0 and 'made' or 'taken', term, tostring(orderly)})";
@@ -43,6 +48,14 @@ return {kept == 0 and 'made' or 'taken', term, tostring(orderly)})";
 constexpr std::string_view kGiveUpScript = R"(
 if redis.call('HLEN', KEYS[1]) == 1 then redis.call('DEL', KEYS[1])
 else redis.call('HSET', KEYS[1], 'server', ARGV[2]) end
+return redis.status_reply('OK'))";
+
+// KEYS: the session. ARGV: this server, whatever the term.
+constexpr std::string_view kGiveBackScript = R"(
+local owner = redis.call('HGET', KEYS[1], 'server')
+if not owner or string.match(owner, '^%S+') ~= ARGV[1] then return redis.status_reply('OK') end
+if redis.call('HLEN', KEYS[1]) == 1 then redis.call('DEL', KEYS[1])
+else redis.call('HSET', KEYS[1], 'server', '! ' .. string.match(owner, '%d+$')) end
 return redis.status_reply('OK'))";
 
 // KEYS: the session. ARGV: the token, who has the right now.
@@ -75,8 +88,8 @@ std::string RedisSessionClaims::TokenOf(int64_t term) const { return StrCat(serv
 absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, const StateKey& session, bool make) {
   const std::string leases = RedisLeaseKey(prefix_, "");
   const std::string name = RedisSessionName(prefix_, session);
-  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"EVAL", kTakeScript, "2", name, incarnation_key_, server_,
-                                                           leases, make ? "1" : "0"}));
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"EVAL", kTakeScript, "3", name, StrCat(prefix_, "terms"),
+                                                           incarnation_key_, server_, leases, make ? "1" : "0"}));
   const std::string_view outcome = ElementText(*reply, 0);
   TakenSession taken;
   if (outcome == "none") return taken;
@@ -98,14 +111,34 @@ absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, co
 }
 
 absl::Status RedisSessionClaims::GiveUp(RedisConnection& redis, const StateKey& session, bool orderly) {
-  const std::string mine = token(session);
-  if (mine.empty()) return absl::OkStatus();
-  const std::string after = StrCat(orderly ? "- " : "! ", TermOf(mine));
+  const std::optional<Claim> claim = Extract(session);
+  if (!claim.has_value()) return absl::OkStatus();
+  const std::string after = StrCat(orderly ? "- " : "! ", claim->term);
   const std::string script = StrCat(kFencedScript, kGiveUpScript);
   const std::string name = RedisSessionName(prefix_, session);
-  GDN_RETURN_IF_ERROR(redis.Call({"EVAL", script, "1", name, mine, after}).status());
-  Forget(session);
-  return absl::OkStatus();
+  return redis.Call({"EVAL", script, "1", name, TokenOf(claim->term), after}).status();
+}
+
+absl::Status RedisSessionClaims::GiveBack(RedisConnection& redis, const StateKey& session,
+                                          absl::FunctionRef<bool()> is_here) {
+  // In this order: whoever makes a session of the name has it seen first, and then looks for the right.
+  const std::optional<Claim> claim = Extract(session);
+  if (is_here()) {
+    if (!claim.has_value()) return absl::OkStatus();
+    absl::MutexLock lock(&mu_);
+    claims_.emplace(SessionOf(session), *claim);
+    return absl::OkStatus();
+  }
+  return redis.Call({"EVAL", kGiveBackScript, "1", RedisSessionName(prefix_, session), server_}).status();
+}
+
+std::optional<RedisSessionClaims::Claim> RedisSessionClaims::Extract(const StateKey& session) {
+  absl::MutexLock lock(&mu_);
+  const auto it = claims_.find(SessionOf(session));
+  if (it == claims_.end()) return std::nullopt;
+  const Claim claim = it->second;
+  claims_.erase(it);
+  return claim;
 }
 
 void RedisSessionClaims::Forget(const StateKey& session) {
@@ -114,7 +147,7 @@ void RedisSessionClaims::Forget(const StateKey& session) {
 }
 
 bool RedisSessionClaims::HasGoneBack(std::string_view owner, const Claim& claim) const {
-  return owner == kNoOwner ? claim.lapses == lapses_ : TermOf(owner) < claim.term;
+  return owner == kNoOwner ? claim.lapses == lapses_ && lease_is_good_() : TermOf(owner) < claim.term;
 }
 
 absl::Status RedisSessionClaims::FindLost(RedisConnection& redis, bool lapsed, std::vector<StateKey>& lost) {

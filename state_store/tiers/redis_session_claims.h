@@ -1,7 +1,8 @@
 // Which sessions of a shared Redis prefix are this server's: the right to each by itself, where RedisClaim has one for
 // all.
 //
-// A session's hash has the field "server": whose it is, and a term, which no two rights have the same of.
+// A session's hash has the field "server": whose it is, and a term, which no two rights have the same of; PREFIXterms
+// counts them, apart from servers' starts.
 //   SERVER TERM   that server's, for as long as its lease lasts (redis_node.h)
 //   - TERM        nobody's, and what is stored is all that ever happened to it: it was given up in order
 //   ! TERM        nobody's; steps may have happened that are not in what is stored
@@ -15,12 +16,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -46,16 +50,23 @@ struct TakenSession {
 
 class RedisSessionClaims final : public RedisFence {
  public:
-  // `server`: this one's id, without a space. `incarnation_key`: where terms are counted.
+  // `server`: this one's id, without a space. `incarnation_key`: how many servers have begun with the prefix.
   RedisSessionClaims(std::string prefix, std::string server, std::string incarnation_key)
       : prefix_(std::move(prefix)), server_(std::move(server)), incarnation_key_(std::move(incarnation_key)) {}
+  // Whether the lease is good, so that a right that is gone from the store was not taken; before any session.
+  void SetLeaseCheck(std::function<bool()> is_good) { lease_is_good_ = std::move(is_good); }
 
   const std::string& server() const { return server_; }
 
-  // With `make`, a name that nobody has becomes this server's. Errors of the connection.
+  // With `make`, a name that nobody has becomes this server's. Errors of the connection; UNAVAILABLE where this server
+  // has no lease at the store.
   absl::StatusOr<TakenSession> Take(RedisConnection& redis, const StateKey& session, bool make);
-  // Anybody may take it from now on. `orderly` as TakenSession's. OK where this server has no right to it.
+  // Anybody may take it from now on. `orderly` as TakenSession's. This server relies on it no more, whatever comes of
+  // it: after an error the store may say either, and who wants the session takes it again, under a higher term.
   absl::Status GiveUp(RedisConnection& redis, const StateKey& session, bool orderly);
+  // The same for a session that is not here, whose right may be unknown here too, as after a lost answer. Nothing
+  // happens where `is_here`, looked at once the right is not relied on any more, says that it is: the right is kept.
+  absl::Status GiveBack(RedisConnection& redis, const StateKey& session, absl::FunctionRef<bool()> is_here);
   // Nothing is to be known of the session any more.
   void Forget(const StateKey& session);
 
@@ -81,10 +92,12 @@ class RedisSessionClaims final : public RedisFence {
   // Whether a store that says `owner` of what is this server's by `claim` has gone back.
   bool HasGoneBack(std::string_view owner, const Claim& claim) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string TokenOf(int64_t term) const;
+  std::optional<Claim> Extract(const StateKey& session);
 
   const std::string prefix_;
   const std::string server_;
   const std::string incarnation_key_;
+  std::function<bool()> lease_is_good_ = [] { return true; };
   std::atomic<int64_t> set_backs_{0};
   mutable absl::Mutex mu_;
   int64_t lapses_ ABSL_GUARDED_BY(mu_) = 0;  // of the lease

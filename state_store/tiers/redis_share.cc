@@ -6,10 +6,17 @@
 #include "base/status_macros.h"
 
 namespace gdn {
+namespace {
+
+constexpr absl::Duration kLeaseConnectTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kLeaseAnswerTimeout = absl::Milliseconds(500);
+
+}  // namespace
 
 RedisShare::RedisShare(const std::string& prefix, std::string name, RedisClaim& claim, RedisPool& pool, RedisWait wait)
     : claim_(claim),
       pool_(pool),
+      lease_pool_(pool.endpoint(), kLeaseConnectTimeout, wait.timeout + kLeaseAnswerTimeout),
       wait_(wait),
       claims_(prefix, RandomId(), claim.IncarnationKey()),
       node_(prefix, claims_.server(), std::move(name)) {}
@@ -25,15 +32,22 @@ absl::StatusOr<TakenSession> RedisShare::Take(const StateKey& session, bool make
 }
 
 absl::Status RedisShare::GiveUp(const StateKey& session, bool orderly) {
-  return pool_.Run([&](RedisConnection& redis) { return claims_.GiveUp(redis, session, orderly); });
+  return pool_.Run([&](RedisConnection& redis) -> absl::Status {
+    GDN_RETURN_IF_ERROR(claims_.GiveUp(redis, session, orderly));
+    return redis.WaitForReplicas(wait_.replicas, wait_.timeout);
+  });
+}
+
+absl::Status RedisShare::GiveBack(const StateKey& session, absl::FunctionRef<bool()> is_here) {
+  return pool_.Run([&](RedisConnection& redis) { return claims_.GiveBack(redis, session, is_here); });
 }
 
 absl::Status RedisShare::FindLost(bool lapsed, std::vector<StateKey>& lost) {
-  return pool_.Run([&](RedisConnection& redis) { return claims_.FindLost(redis, lapsed, lost); });
+  return lease_pool_.Run([&](RedisConnection& redis) { return claims_.FindLost(redis, lapsed, lost); });
 }
 
 absl::StatusOr<bool> RedisShare::RenewLease(absl::Duration ttl) {
-  return pool_.Run([&](RedisConnection& redis) -> absl::StatusOr<bool> {
+  return lease_pool_.Run([&](RedisConnection& redis) -> absl::StatusOr<bool> {
     GDN_RETURN_IF_ERROR(claim_.Check(redis));
     GDN_ASSIGN_OR_RETURN(const bool unbroken, node_.Renew(redis, ttl));
     GDN_RETURN_IF_ERROR(redis.WaitForReplicas(wait_.replicas, wait_.timeout));

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -43,6 +44,7 @@ class RedisShare {
   // this server may have it all the same.
   absl::StatusOr<TakenSession> Take(const StateKey& session, bool make);
   absl::Status GiveUp(const StateKey& session, bool orderly);
+  absl::Status GiveBack(const StateKey& session, absl::FunctionRef<bool()> is_here);
   absl::Status FindLost(bool lapsed, std::vector<StateKey>& lost);
   // FAILED_PRECONDITION (STATES_TAKEN_OVER) once a server that does not share has the prefix, for good.
   absl::StatusOr<bool> RenewLease(absl::Duration ttl);
@@ -53,6 +55,7 @@ class RedisShare {
  private:
   RedisClaim& claim_;
   RedisPool& pool_;
+  RedisPool lease_pool_;  // which waits for no other's answers, and not for long
   const RedisWait wait_;
   RedisSessionClaims claims_;
   RedisNode node_;

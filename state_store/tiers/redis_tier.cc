@@ -174,6 +174,7 @@ absl::Status RedisTier::SendChunks(RedisConnection& redis, const std::vector<std
 }
 
 absl::StatusOr<SessionImagePtr> RedisTier::Load(const StateKey& key) {
+  if (share_ != nullptr) GDN_RETURN_IF_ERROR(CheckTaken(key));
   int64_t bytes = 0;
   absl::StatusOr<SessionImagePtr> image =
       RunFenced(key, [&](RedisConnection& redis) { return LoadImage(redis, key, bytes); });
@@ -300,6 +301,7 @@ absl::StatusOr<std::vector<StoredSession>> RedisTier::ListAll(RedisConnection& r
 }
 
 absl::StatusOr<StoredSession> RedisTier::Describe(const StateKey& key) {
+  if (share_ != nullptr) GDN_RETURN_IF_ERROR(CheckTaken(key));
   absl::StatusOr<StoredSession> stored = RunFenced(key, [&](RedisConnection& redis) { return ReadHeader(redis, key); });
   absl::MutexLock lock(&mu_);
   Count(stored.status());

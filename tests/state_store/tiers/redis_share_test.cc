@@ -162,6 +162,23 @@ TEST_F(RedisShareTest, ANameIsOneServersAloneAndGoesBackWhereNoSessionWasMade) {
   EXPECT_EQ(Take(*a_).outcome, TakenSession::kHeld);
 }
 
+TEST_F(RedisShareTest, ARightThatIsGivenBackIsKeptWhereTheSessionIsHere) {
+  ASSERT_EQ(Take(*a_, /*make=*/true).outcome, TakenSession::kMade);
+  ASSERT_TRUE(Store(*a_, 1).ok());
+  ASSERT_TRUE(a_->share()->GiveBack(kKey, [] { return true; }).ok());
+  EXPECT_TRUE(Store(*a_, 2).ok());
+  ASSERT_TRUE(a_->share()->GiveBack(kKey, [] { return false; }).ok());
+  EXPECT_EQ(ErrorReason(Store(*a_, 3)), reason::kStatesTakenOver);
+  const TakenSession taken = Take(*b_);
+  EXPECT_EQ(taken.outcome, TakenSession::kTaken);
+  EXPECT_FALSE(taken.orderly);
+  // Also a right that this server does not know of, as after an answer that was lost.
+  server_->Command({"HSET", "gdn:{ab12/chat-1}", "server", a_->share()->node().server() + " 999999"});
+  EXPECT_EQ(Take(*b_).outcome, TakenSession::kHeld);
+  ASSERT_TRUE(a_->share()->GiveBack(kKey, [] { return false; }).ok());
+  EXPECT_EQ(Take(*b_).outcome, TakenSession::kTaken);
+}
+
 TEST_F(RedisShareTest, AnErasureWhoseAnswerWasLostMayBeSentAgain) {
   ASSERT_EQ(Take(*a_, /*make=*/true).outcome, TakenSession::kMade);
   ASSERT_TRUE(Store(*a_, 1).ok());
@@ -195,6 +212,8 @@ TEST_F(RedisShareTest, KeepsServersThatDoNotShareAwayAndTakesOverWhatTheyLeft) {
   const auto after = Connect(other, {.share_sessions = true, .node_name = "c"});
   ASSERT_TRUE(after->NextIncarnation().ok());
   EXPECT_EQ(ErrorReason(Store(*before, 8)), reason::kStatesTakenOver);
+  EXPECT_FALSE(after->share()->Take(kKey, /*make=*/false).ok()) << "without a lease nothing can be taken";
+  ASSERT_TRUE(after->share()->RenewLease(kLease).ok());
   const TakenSession taken = Take(*after);
   EXPECT_EQ(taken.outcome, TakenSession::kTaken);
   EXPECT_FALSE(taken.orderly);

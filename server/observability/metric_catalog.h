@@ -159,13 +159,13 @@ inline constexpr MetricInfo kSessionsLost = {"gdn_sessions_lost_total",
                                              "sessions",
                                              {},
                                              "Sessions that others had taken when this server's lease was good again."};
-inline constexpr MetricInfo kSessionsAwaited = {"gdn_sessions_awaited",
+inline constexpr MetricInfo kSessionsAwaited = {"gdn_awaited_sessions",
                                                 MetricType::kGauge,
                                                 "sessions",
                                                 {},
                                                 "Sessions that calls wait for until another server hands them over."};
 inline constexpr MetricInfo kNodeLeaseValid = {
-    "gdn_node_lease_valid",
+    "gdn_valid_node_leases",
     MetricType::kGauge,
     "leases",
     {},

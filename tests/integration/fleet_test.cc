@@ -124,7 +124,7 @@ TEST_F(FleetTest, ASessionGoesWhereItIsCalledForAsItWas) {
   EXPECT_EQ(info.fleet().sessions_in_new_epoch(), 0);
   ASSERT_REPLY(const auto metrics, at_b.Metrics());
   EXPECT_NE(metrics.text().find("gdn_sessions_taken_over_total{epoch=\"same\"} 1\n"), std::string::npos);
-  EXPECT_NE(metrics.text().find("gdn_node_lease_valid 1\n"), std::string::npos);
+  EXPECT_NE(metrics.text().find("gdn_valid_node_leases 1\n"), std::string::npos);
   EXPECT_EQ(b->server().fleet()->arrivals().replayed(), 0);
 }
 

@@ -256,7 +256,7 @@ TEST_F(LayerTest, BadStepsAreRefusedBeforeAnythingIsTouched) {
       {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.convolutions = ConvLayout::kSeparate; }},
       {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.norm_weight = NormWeight::kOnePlus; }},
       {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.output_gate_scale = 2.0f; }},
-      {"expected its ServedForm", [](PackedRows&, LayerWeights& w) { w.spec.value_heads = ValueHeadOrder::kTiled; }},
+      {"value_heads is tiled", [](PackedRows&, LayerWeights& w) { w.spec.value_heads = ValueHeadOrder::kTiled; }},
       {"beta_scale is 3", [](PackedRows&, LayerWeights& w) { w.spec.beta_scale = 3.0f; }},
       {"a_log is null", [](PackedRows&, LayerWeights& w) { w.a_log = nullptr; }},
       {"the state pool", [](PackedRows&, LayerWeights& w) { w.spec.dims.conv_width = 5; }},

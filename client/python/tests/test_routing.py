@@ -1,6 +1,7 @@
 """What calls carry for routers: the affinity of a session, else the id of the first one that they name."""
 
 import pytest
+
 from gdn_client.flow import Rpc
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, state_pb2, step_pb2
 

@@ -16,6 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 const StateKey kKey{.principal = "ab12", .id = "chat-1", .checkpoint = ""};
+constexpr absl::Duration kPatience = absl::Seconds(4);  // with a replica on a machine that is busy
 
 class RedisFailoverTest : public RedisTierFixture {
  protected:
@@ -45,7 +46,7 @@ class RedisFailoverTest : public RedisTierFixture {
 };
 
 TEST_F(RedisFailoverTest, AStateCountsAsStoredOnceAReplicaHasIt) {
-  const auto tier = Connect(*server_, {.wait = {.replicas = 1, .timeout = absl::Milliseconds(500)}});
+  const auto tier = Connect(*server_, {.wait = {.replicas = 1, .timeout = kPatience}});
   ASSERT_TRUE(tier->NextIncarnation().ok());
   ASSERT_TRUE(Store(*tier, 1).ok());
   replica_->Stop();
@@ -70,7 +71,7 @@ TEST_F(RedisFailoverTest, ASentinelLeadsToTheNewMasterWithAllThatCountedAsStored
       },
       "the Sentinel to find the replica");
   // One that is not there is passed over.
-  RedisTierOptions options{.connect_timeout = absl::Milliseconds(500), .wait = {.replicas = 1}};
+  RedisTierOptions options{.connect_timeout = absl::Milliseconds(500), .wait = {.replicas = 1, .timeout = kPatience}};
   options.endpoint = "sentinel://127.0.0.1:1,127.0.0.1:" + std::to_string(sentinel.port()) + "/" +
                      std::string(RedisServer::kMasterName);
   absl::StatusOr<std::unique_ptr<RedisTier>> made = RedisTier::Make(options, memory_.host);

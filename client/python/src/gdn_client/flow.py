@@ -37,8 +37,8 @@ class Rpc:
 
 def route_of(request: Message) -> str:
     """The id of the first session that a request names, as servers take it for a session without an affinity."""
-    for field in ("acceptances", "sessions", "names", "session", "name"):
-        named = getattr(request, field, "")
+    for where in ("acceptances", "sessions", "names", "session", "name"):
+        named = getattr(request, where, "")
         if not isinstance(named, str):
             named = named[0] if len(named) else ""
         if name := str(getattr(named, "session", named)):

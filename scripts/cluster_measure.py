@@ -21,7 +21,7 @@ def measure(demo, client_of, inputs) -> None:
     layer = sessions[0].layers[0]
     request = step_pb2.DecodeRequest(layer=layer, sessions=[f"sessions/{name}" for name in names])
     x = np.concatenate([inputs(demo.seed, name, layer, 0, 1) for name in names])
-    request.hidden_states.CopyFrom(tensor_of(x))
+    request.hidden_states.hidden_states.CopyFrom(tensor_of(x))
     message = request.SerializeToString()
     metadata = (("x-gdn-affinity", "measured"),)
 

@@ -218,7 +218,9 @@ void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unno
       const std::shared_ptr<Session> ended = shared->session();
       const Key key(ended->principal(), ended->id());
       if (!places_.tiers.empty()) {
-        absl::Status refused = ended->CheckNotLost();  // another's now is not this server's to end
+        absl::Status refused;
+        // Of a fleet, another server's now: it ends there, where the call goes next.
+        if (environment_.shares_sessions()) refused = ended->CheckNotLost();
         if (refused.ok()) refused = places_.tiers.Erase(ended->key(), even_unnoted);
         if (!refused.ok()) {
           // A durable copy may be gone, though its tier's answer was lost.

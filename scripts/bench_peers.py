@@ -11,7 +11,7 @@ machine; the ratio (ours / theirs) is the median over rounds. Peers:
                 the GPU of that build. It finds its state in a cache (it repeats one step), gives each value head a key head of
                 its own, and normalises q and k.
   fla           flash-linear-attention, where torch and a GPU are: fused_recurrent_gated_delta_rule and chunk_gated_delta_rule,
-                float32, replayed as a CUDA graph; states in a cache. fla-bf16: the same with bfloat16 inputs.
+                for KDA fused_recurrent_kda and chunk_kda, float32, replayed as a CUDA graph; states in a cache. fla-bf16: the same with bfloat16 inputs.
   transformers  Qwen3NextGatedDeltaNet in bfloat16 with that library's kernels, as a CUDA graph: a whole layer.
 
 A peer that is not there is left out and named on stderr. Exits 1 where gdn_bench fails, or no peer could be run.
@@ -31,14 +31,14 @@ HEADS, VALUE_HEADS, DIM, HIDDEN, CONV = 16, 32, 128, 2048, 4
 
 
 def shape_of(case):
-    """(what, key heads, value heads, sequences, tokens) of a case of gdn_bench; None where no peer has the like."""
-    match = re.fullmatch(r"(decode_deferred|decode_hot|prefill_chunk|layer_decode/BF16|layer_prefill/BF16)/(HV=4/)?"
-                         r"(?:B=(\d+))?/?(?:T=(\d+))?", case)
+    """(what, KDA or not, key heads, value heads, sequences, tokens) of a case of gdn_bench; None where no peer has the like."""
+    match = re.fullmatch(r"(decode_deferred|decode_hot|prefill_chunk|layer_decode/BF16|layer_prefill/BF16)/"
+                         r"(HV=4/|H=32/|H=32,kda/)?(?:B=(\d+))?/?(?:T=(\d+))?", case)
     if match is None:
         return None
-    what, few, sequences, tokens = match.groups()
-    heads = (2, 4) if few else (HEADS, VALUE_HEADS)
-    return what, *heads, int(sequences or 1), int(tokens or 1)
+    what, dims, sequences, tokens = match.groups()
+    heads = {None: (HEADS, VALUE_HEADS), "HV=4/": (2, 4)}.get(dims, (32, 32))
+    return what, dims == "H=32,kda/", *heads, int(sequences or 1), int(tokens or 1)
 
 
 class Ggml:
@@ -55,10 +55,10 @@ class Ggml:
             self.command += ["-b", "CPU"]
 
     def time_us(self, shape):
-        what, _, value_heads, sequences, tokens = shape
+        what, kda, _, value_heads, sequences, tokens = shape
         if what not in ("decode_deferred", "decode_hot", "prefill_chunk") or sequences != 1:
             return None
-        sought = f"head_count={value_heads},head_size={DIM},n_seq_tokens={tokens},n_seqs=1,v_repeat=1,permuted=0,kda=0,K=1"
+        sought = f"head_count={value_heads},head_size={DIM},n_seq_tokens={tokens},n_seqs=1,v_repeat=1,permuted=0,kda={int(kda)},K=1"
         out = subprocess.run(self.command + ["-p", sought], capture_output=True, text=True, check=False).stdout
         found = re.search(re.escape(sought) + r"\).*?([0-9.]+) us/run", out)
         return float(found.group(1)) if found else None
@@ -103,7 +103,10 @@ class Fla:
             raise LookupError("torch sees no GPU")
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
         self.torch, self.dtype, self.min_time = torch, getattr(torch, dtype), min_time
-        self.chunk, self.recurrent = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+        from fla.ops.kda import chunk_kda, fused_recurrent_kda
+        # By whether it is KDA, and whether it is a prefill.
+        self.operators = {(False, True): chunk_gated_delta_rule, (False, False): fused_recurrent_gated_delta_rule,
+                          (True, True): chunk_kda, (True, False): fused_recurrent_kda}
         self.name = "fla" if dtype == "float32" else "fla-bf16"
         self.version = f"flash-linear-attention {importlib.metadata.version('flash-linear-attention')}, torch {torch.__version__}"
         self.graphs = {}
@@ -117,7 +120,7 @@ class Fla:
             self.graphs[key] = self.make(*key)
         return self.graphs[key].time_us()
 
-    def make(self, prefill, heads, value_heads, sequences, tokens):
+    def make(self, prefill, kda, heads, value_heads, sequences, tokens):
         torch = self.torch
         make = lambda *size: torch.randn(*size, device="cuda", dtype=self.dtype)
         normal = torch.nn.functional.normalize
@@ -125,10 +128,10 @@ class Fla:
         if heads != value_heads:  # the operators want a key head for each value head
             q, k = (x.repeat_interleave(value_heads // heads, dim=2).contiguous() for x in (q, k))
         v = make(sequences, tokens, value_heads, DIM)
-        g = -0.1 * torch.rand(sequences, tokens, value_heads, device="cuda")
+        g = -0.1 * torch.rand(sequences, tokens, value_heads, *([DIM] if kda else []), device="cuda")
         beta = torch.rand(sequences, tokens, value_heads, device="cuda").to(self.dtype)
         state = torch.zeros(sequences, value_heads, DIM, DIM, device="cuda")
-        call = self.chunk if prefill else self.recurrent
+        call = self.operators[kda, prefill]
         return Graph(lambda: call(q, k, v, g=g, beta=beta, initial_state=state, output_final_state=True), self.min_time)
 
 
@@ -157,7 +160,7 @@ class Transformers:
                 self.graphs[shape] = Graph(self.call(*shape), self.min_time)
         return self.graphs[shape].time_us()
 
-    def call(self, what, _, __, sequences, tokens):
+    def call(self, what, _, __, ___, sequences, tokens):
         torch = self.torch
         hidden = torch.randn(sequences, tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
         if what == "layer_prefill/BF16":

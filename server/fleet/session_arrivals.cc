@@ -43,7 +43,10 @@ SessionArrivals::SessionArrivals(SessionArrivalsParts parts, absl::Duration long
 
 SessionArrivals::~SessionArrivals() {
   Close();
-  stop_.Give();
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
   timer_.join();
   threads_.Drain();
   while (true) {
@@ -93,11 +96,14 @@ int64_t SessionArrivals::waiting() const {
 }
 
 void SessionArrivals::Loop() {
-  while (!stop_.GivenWithin(kTick)) {
-    const SteadyTime now = SteadyNow();
+  const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || !arrivals_.empty(); };
+  while (true) {
     std::vector<std::pair<StateKey, Turn>> due;
     {
       absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&wanted));
+      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), kTick)) return;
+      const SteadyTime now = SteadyNow();
       for (auto& [key, arrival] : arrivals_) {
         if (arrival.again > now) continue;
         arrival.again = SteadyTime::InfiniteFuture();

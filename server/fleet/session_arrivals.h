@@ -23,7 +23,6 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "base/stop_signal.h"
 #include "base/task_queue.h"
 #include "server/admission/byte_ledger.h"
 #include "server/session/recovery.h"
@@ -105,7 +104,7 @@ class SessionArrivals {
   std::atomic<int64_t> taken_over_{0}, replayed_{0};
   mutable absl::Mutex mu_;
   std::map<StateKey, Arrival> arrivals_ ABSL_GUARDED_BY(mu_);
-  StopSignal stop_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
   TaskQueue threads_;
   std::thread timer_;  // last: it uses all of the above
 };

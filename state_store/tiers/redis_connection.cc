@@ -30,6 +30,15 @@ std::string_view View(const redisReply& reply) { return {reply.str == nullptr ? 
 
 void RedisReplyDeleter::operator()(redisReply* reply) const { freeReplyObject(reply); }
 
+std::string_view ReplyText(const redisReply& reply) {
+  return reply.type == REDIS_REPLY_STRING ? std::string_view(reply.str, reply.len) : std::string_view();
+}
+
+std::string_view ReplyText(const redisReply& reply, size_t index) {
+  if (reply.type != REDIS_REPLY_ARRAY || index >= reply.elements) return {};
+  return ReplyText(*reply.element[index]);
+}
+
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const RedisEndpoint& endpoint,
                                                                           absl::Duration connect_timeout,
                                                                           absl::Duration command_timeout) {

@@ -36,6 +36,10 @@ struct RedisReplyDeleter {
 };
 using RedisReply = std::unique_ptr<redisReply, RedisReplyDeleter>;
 
+// A string that Redis sent, or one of an array of its answers; "" for what is none. Lives as long as the reply.
+std::string_view ReplyText(const redisReply& reply);
+std::string_view ReplyText(const redisReply& reply, size_t index);
+
 class RedisConnection {
  public:
   // Connected, authenticated and at the endpoint's database, or UNAVAILABLE (TIER_UNAVAILABLE). A command may be

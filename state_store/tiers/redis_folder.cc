@@ -54,11 +54,6 @@ constexpr std::string_view kCheckpoint = "checkpoint:";
 // Against a manifest that lies: no state comes near.
 constexpr int64_t kMaxFileBytes = int64_t{1} << 42;
 
-// A string that Redis sent; "" for what is none, as no name is.
-std::string_view TextOf(const redisReply& reply) {
-  return reply.type == REDIS_REPLY_STRING ? std::string_view(reply.str, reply.len) : std::string_view();
-}
-
 // The manifest's field in the session's hash, and back into a checkpoint id.
 std::string ManifestField(const StateKey& key) {
   return key.checkpoint.empty() ? std::string(kState) : StrCat(kCheckpoint, key.checkpoint);
@@ -174,7 +169,7 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
   const redisReply& names = *page->element[1];
   std::vector<StateKey> sessions;
   for (size_t i = 0; i < names.elements; ++i) {
-    std::string_view name = TextOf(*names.element[i]);
+    std::string_view name = ReplyText(*names.element[i]);
     if (!name.starts_with(before) || !name.ends_with('}')) continue;  // not what was asked for
     name.remove_prefix(before.size());
     name.remove_suffix(1);
@@ -190,7 +185,7 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListPage(RedisConnection& red
     GDN_ASSIGN_OR_RETURN(const RedisReply fields, redis.Receive());
     if (fields->type != REDIS_REPLY_ARRAY) continue;  // a key of another kind
     for (size_t i = 0; i < fields->elements; ++i) {
-      std::optional<std::string> checkpoint = CheckpointOfField(TextOf(*fields->element[i]));
+      std::optional<std::string> checkpoint = CheckpointOfField(ReplyText(*fields->element[i]));
       if (!checkpoint.has_value()) continue;
       session.checkpoint = *std::move(checkpoint);
       keys.push_back(session);
@@ -204,7 +199,7 @@ absl::StatusOr<std::vector<StateKey>> RedisFolder::ListCheckpoints(RedisConnecti
   GDN_ASSIGN_OR_RETURN(const RedisReply fields, redis.Call({"HKEYS", SessionName(session)}));
   std::vector<StateKey> keys;
   for (size_t i = 0; fields->type == REDIS_REPLY_ARRAY && i < fields->elements; ++i) {
-    const std::optional<std::string> checkpoint = CheckpointOfField(TextOf(*fields->element[i]));
+    const std::optional<std::string> checkpoint = CheckpointOfField(ReplyText(*fields->element[i]));
     if (!checkpoint.has_value() || checkpoint->empty()) continue;
     keys.push_back({.principal = session.principal, .id = session.id, .checkpoint = *checkpoint});
   }

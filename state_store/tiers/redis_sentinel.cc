@@ -12,12 +12,6 @@
 namespace gdn {
 namespace {
 
-std::string_view ElementText(const redisReply& reply, size_t index) {
-  if (reply.type != REDIS_REPLY_ARRAY || index >= reply.elements) return {};
-  const redisReply& element = *reply.element[index];
-  return element.type == REDIS_REPLY_STRING ? std::string_view(element.str, element.len) : std::string_view();
-}
-
 // The master's address, as one Sentinel knows it.
 absl::StatusOr<RedisAddress> AskSentinel(const RedisEndpoint& endpoint, const RedisAddress& sentinel,
                                          absl::Duration connect_timeout, absl::Duration command_timeout) {
@@ -30,8 +24,8 @@ absl::StatusOr<RedisAddress> AskSentinel(const RedisEndpoint& endpoint, const Re
   if (reply->type == REDIS_REPLY_NIL) {
     return RedisUnavailable(endpoint, StrCat("the Sentinel at ", address.ToString(), " knows no master of this name"));
   }
-  const std::string_view host = ElementText(*reply, 0);
-  const int port = std::atoi(std::string(ElementText(*reply, 1)).c_str());
+  const std::string_view host = ReplyText(*reply, 0);
+  const int port = std::atoi(std::string(ReplyText(*reply, 1)).c_str());
   if (host.empty() || port < 1 || port > 65535) {
     return RedisUnavailable(endpoint, StrCat("the answer of ", address.ToString(), " is no Sentinel's"));
   }
@@ -63,7 +57,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> ConnectToMaster(const RedisEndp
   GDN_ASSIGN_OR_RETURN(auto connection, RedisConnection::Connect(server, connect_timeout, command_timeout));
   // A Sentinel may not have heard yet; a replica would take no writes, and have old states.
   GDN_ASSIGN_OR_RETURN(const RedisReply role, connection->Call({"ROLE"}));
-  if (ElementText(*role, 0) == "master") return connection;
+  if (ReplyText(*role, 0) == "master") return connection;
   return RedisUnavailable(endpoint, StrCat(server.ToString(),
                                            ", which the Sentinels name, is no master: a failover is "
                                            "under way"));

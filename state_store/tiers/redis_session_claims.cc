@@ -65,12 +65,6 @@ if owner ~= ARGV[1] and owner ~= ARGV[2] then return redis.error_reply('FENCED '
 redis.call('HSET', KEYS[1], 'server', ARGV[1])
 return redis.status_reply('OK'))";
 
-std::string_view ElementText(const redisReply& reply, size_t index) {
-  if (reply.type != REDIS_REPLY_ARRAY || index >= reply.elements) return {};
-  const redisReply& element = *reply.element[index];
-  return element.type == REDIS_REPLY_STRING ? std::string_view(element.str, element.len) : std::string_view();
-}
-
 // 0 for what has none.
 int64_t TermOf(std::string_view token) {
   const size_t space = token.find(' ');
@@ -90,21 +84,21 @@ absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, co
   const std::string name = RedisSessionName(prefix_, session);
   GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"EVAL", kTakeScript, "3", name, StrCat(prefix_, "terms"),
                                                            incarnation_key_, server_, leases, make ? "1" : "0"}));
-  const std::string_view outcome = ElementText(*reply, 0);
+  const std::string_view outcome = ReplyText(*reply, 0);
   TakenSession taken;
   if (outcome == "none") return taken;
   if (outcome == "held") {
     taken.outcome = TakenSession::kHeld;
-    taken.holder = ElementText(*reply, 1);
-    taken.holder_name = ElementText(*reply, 2);
+    taken.holder = ReplyText(*reply, 1);
+    taken.holder_name = ReplyText(*reply, 2);
     return taken;
   }
-  taken.term = std::strtoll(std::string(ElementText(*reply, 1)).c_str(), nullptr, 10);
+  taken.term = std::strtoll(std::string(ReplyText(*reply, 1)).c_str(), nullptr, 10);
   if ((outcome != "made" && outcome != "taken") || taken.term <= 0) {
     return RedisUnavailable(redis.endpoint(), "an answer that is no right to a session");
   }
   taken.outcome = outcome == "made" ? TakenSession::kMade : TakenSession::kTaken;
-  taken.orderly = ElementText(*reply, 2) == "1";
+  taken.orderly = ReplyText(*reply, 2) == "1";
   absl::MutexLock lock(&mu_);
   claims_[SessionOf(session)] = {.term = taken.term, .lapses = lapses_};
   return taken;

@@ -5,7 +5,7 @@
 
 HAProxy and Redis run here, by deploy/haproxy/haproxy.cfg and deploy/redis/start.sh, on addresses of the loopback range. COMMAND is what
 runs a program where gdn-entrypoint and gdnctl are: `buildah run CONTAINER --`, or nothing but `env`. There, FOLDER (made here) is
-/fleet and tests/golden is MODELS. Three servers share sessions; one alone where gdn_server cannot do that yet.
+/fleet and tests/golden is MODELS. Three servers share sessions.
 """
 
 import os
@@ -26,19 +26,13 @@ set -eu
 fleet="$1" models="$2"
 . "$fleet/addresses"
 servers=
-share="--redis=$GDN_REDIS"
-hosts="127.0.0.2"
-if gdn_server --help 2>&1 | grep -q -- --share-sessions; then
-  share="--share-sessions --redis=sentinel://$GDN_SENTINELS/gdn --redis-wait-replicas=1"
-  hosts="127.0.0.2 127.0.0.3 127.0.0.4"
-fi
+share="--share-sessions --redis=sentinel://$GDN_SENTINELS/gdn --redis-wait-replicas=1"
+hosts="127.0.0.2 127.0.0.3 127.0.0.4"
 flags=
 for folder in "$models"/qwen3_*; do flags="$flags --model=${folder##*/}=$folder"; done
 for host in $hosts; do
-  name=
-  case "$share" in --share*) name="--node-name=node-$host" ;; esac
   # shellcheck disable=SC2086  # several flags in each
-  GDN_BACKEND=cpu gdn-entrypoint $flags $share $name --redis-password-file="$fleet/password" --checkpoint-every-tokens=16 --threads=1 \\
+  GDN_BACKEND=cpu gdn-entrypoint $flags $share --node-name="node-$host" --redis-password-file="$fleet/password" --checkpoint-every-tokens=16 --threads=1 \\
     --shared-memory-dir= --listen="$host:$GDN_PORT" --http-listen="$host:$GDN_HTTP_PORT" --drain-checkpoint-timeout=60s \\
     >"/tmp/$host.log" 2>&1 &
   servers="$servers $!"
@@ -85,10 +79,11 @@ def main(arguments):
     try:
         for node in redis.nodes:
             node.start()
+        redis.until_followed()
         hosts = [check_routing.PROXY, *check_routing.HOSTS]
         port, http_port = check_routing.free_port(hosts), check_routing.free_port(hosts)
         sentinels = ",".join(redis.sentinel_addresses.split())
-        (folder / "addresses").write_text(f"GDN_REDIS={redis.first_primary}\nGDN_SENTINELS={sentinels}\nGDN_PORT={port}\n"
+        (folder / "addresses").write_text(f"GDN_SENTINELS={sentinels}\nGDN_PORT={port}\n"
                                           f"GDN_HTTP_PORT={http_port}\nGDN_PROXY=127.0.0.1:{port}\n", encoding="utf-8")
         (folder / "run.sh").write_text(RUN, encoding="utf-8")
         environment = os.environ | {f"GDN_NODE_{n}": f"127.0.0.{n + 1}:{port}" for n in (1, 2, 3)}

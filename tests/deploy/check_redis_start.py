@@ -83,6 +83,12 @@ class Fleet:
         self.sentinels = [Node(self, "sentinel", host, sentinel_port) for host in sentinel_hosts]
         self.nodes = self.redis + self.sentinels
 
+    def until_followed(self):
+        """Waits until the replica has what the primary has, as servers that wait for replicas need it."""
+        primary = self.redis[0]
+        until(lambda: "connected_slaves:1" in primary.ask("info", "replication"), "the replica follows")
+        assert primary.ask("set", "followed", "1") == ["OK"] and primary.ask("wait", "1", "5000") == ["1"], "the replica lags"
+
     def primaries(self):
         return {tuple(sentinel.ask("sentinel", "get-master-addr-by-name", "gdn")) for sentinel in self.sentinels}
 
@@ -92,7 +98,7 @@ def check(fleet):
     for node in fleet.nodes:
         node.start()
         assert PASSWORD.encode() not in node.told_of(), f"the password of {node.role} {node.host} can be seen"
-    until(lambda: "connected_slaves:1" in first.ask("info", "replication"), "the replica follows")
+    fleet.until_followed()
     until(lambda: all("num-slaves" in (lines := s.ask("sentinel", "master", "gdn")) and lines[lines.index("num-slaves") + 1] == "1"
                       and lines[lines.index("num-other-sentinels") + 1] == "2" for s in fleet.sentinels), "the Sentinels know each other")
     assert first.ask("set", "state", "1") == ["OK"] and first.ask("wait", "1", "5000") == ["1"]

@@ -150,8 +150,8 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
     const HeadToken at = HeadTokenAt(rule, token, hv);
     block.tokens[b] = at;
     log.keys[entry] = at.k;
-    log_g[entry * dims.value_heads] = at.g;
-    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{at.g};
+    log_g[entry * dims.value_heads] = *at.g;
+    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{*at.g};
     HWY_ALIGN float decay[PaddedFactors(1)];
     ExpSums(d, &log.sums[entry], 1, decay);
     block.decay[b] = decay[0];

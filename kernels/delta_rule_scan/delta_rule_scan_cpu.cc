@@ -97,7 +97,7 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   for (int64_t first = task.first; first < task.end; first += kDecayBlock) {
     const int64_t count = std::min(kDecayBlock, task.end - first);
     double g[kDecayBlock];
-    for (int64_t t = 0; t < count; ++t) g[t] = HeadTokenAt(task.params, first + t, task.hv).g;
+    for (int64_t t = 0; t < count; ++t) g[t] = *HeadTokenAt(task.params, first + t, task.hv).g;
     ExpSums(d, g, count, decay);
     for (int64_t t = first; t < first + count; ++t) {
       if (t + 1 < task.end) {

@@ -42,7 +42,7 @@ struct LayerStep {
   InputTensor mixed_qkv;       // [tokens, C]
   InputTensor z;               // [tokens, HV * V]
   InputTensor b;               // [tokens, HV]
-  InputTensor a;               // [tokens, HV]
+  InputTensor a;               // [tokens, HV], or [tokens, HV * K] where dims.decay is kPerChannel, as g
   InputTensor q;               // [tokens, H * K]
   InputTensor k;               // [tokens, H * K]
   InputTensor v;               // [tokens, HV * V]

@@ -1,5 +1,5 @@
-// A task owns a run of value columns of one value head, chunk after chunk. Once a chunk it makes the head's A and P, its
-// keys and queries decayed from the chunk's start and its keys decayed to the chunk's end (channel_products-inl.h);
+// A task owns a run of value columns of one value head, chunk after chunk. Once a chunk it makes the head's A and P,
+// its keys and queries decayed from the chunk's start and its keys decayed to the chunk's end (channel_products-inl.h);
 // then, once a panel, U, O and the new state
 //   S <- diag(e^{G_C}) S + (e^{G_C - G} k)^T U
 // as delta_rule_chunk_cpu.cc has them. The last panel is padded with zeros.

@@ -1,4 +1,5 @@
-// The buffers of one worker of the chunked delta rule where decays go by key channel, carved out of one piece of memory.
+// The buffers of one worker of the chunked delta rule where decays go by key channel, carved out of one piece of
+// memory.
 //
 // Thread safety: plain pointers, for one thread at a time. Ownership: none; the memory must outlive it.
 //

@@ -1,11 +1,11 @@
 // What a chunk's matrices are where decays go by key channel (KDA): A and P are no mask on k k^T and q k^T then, for
 //   P_ij = sum_c q_i[c] k_j[c] e^{G_i[c] - G_j[c]}.
-// Every decay below is a product of e^{g_t} over the tokens between, each at most 1: no running sum is taken, so nothing
-// cancels, and nothing overflows however strong g is. A product loses half a unit in the last place a factor, as the
-// token-sequential form does. With blocks of 16 tokens, b being a block's last one:
+// Every decay below is a product of e^{g_t} over the tokens between, each at most 1: no running sum is taken, so
+// nothing cancels, and nothing overflows however strong g is. A product loses half a unit in the last place a factor,
+// as the token-sequential form does. With blocks of 16 tokens, b being a block's last one:
 //   inside a block     k_j is carried from token to token, one multiplication a pair and channel
-//   between blocks     (q_i e^{G_i - G_b}) . (k_j e^{G_b - G_j}), j <= b < i, as a product of matrices: rows are carried
-//                      back over a block more for each one further away
+//   between blocks     (q_i e^{G_i - G_b}) . (k_j e^{G_b - G_j}), j <= b < i, as a product of matrices: rows are
+//                      carried back over a block more for each one further away
 // and the rows end up as e^{G_i} q_i and e^{G_i} k_i, the columns as e^{G_C - G_j} k_j, which the panels need.
 // A row's bits depend on no later token: columns of a block are taken by rows of later blocks alone, once it is full.
 //

@@ -1,5 +1,5 @@
-// The rows of one panel of a chunk, for both kinds of decay: U by forward substitution, then the outputs. A panel is the
-// value columns of one register tile.
+// The rows of one panel of a chunk, for both kinds of decay: U by forward substitution, then the outputs. A panel is
+// the value columns of one register tile.
 //
 // Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever
 // the tile, so neither the partition nor later tokens can change a bit of it.

@@ -1,10 +1,10 @@
-// The decode log on the CPU, as one value head with a decay a key channel sees it: decode_log-inl.h's functions for KDA.
-// What is left of an entry differs by channel, so a step takes sum_c k_i[c] e^{G_t[c] - G_i[c]} k_t[c] from each, and
-// the base's part has e^{G_t} in k_t and q_t. The log keeps keys and g as they came.
+// The decode log on the CPU, as one value head with a decay a key channel sees it: decode_log-inl.h's functions for
+// KDA. What is left of an entry differs by channel, so a step takes sum_c k_i[c] e^{G_t[c] - G_i[c]} k_t[c] from each,
+// and the base's part has e^{G_t} in k_t and q_t. The log keeps keys and g as they came.
 //
-// G_t - G_i is summed in double from t backwards, g_t first, so every exponent is a plain sum of log decays: never above
-// 0, and the same whichever call brought the entries. One exponential an entry and channel is what a step costs beside
-// one of a single decay; while they are computed, the base is on its way from memory.
+// G_t - G_i is summed in double from t backwards, g_t first, so every exponent is a plain sum of log decays: never
+// above 0, and the same whichever call brought the entries. One exponential an entry and channel is what a step costs
+// beside one of a single decay; while they are computed, the base is on its way from memory.
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a ChannelLog points into a slot.
 //
@@ -107,8 +107,8 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   }
 }
 
-// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T, both [K, V], maybe the same; Base is float, or uint16_t for
-// bfloat16. scratch: ChannelLog::ScratchFloats.
+// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T, both [K, V], maybe the same; Base is float, or uint16_t
+// for bfloat16. scratch: ChannelLog::ScratchFloats.
 template <typename Base>
 HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
   const int64_t K = dims.key_dim;

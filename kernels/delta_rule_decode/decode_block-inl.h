@@ -1,6 +1,6 @@
 // One pass over a head's base for up to four tokens of a decode: their predictions, log entries and outputs, from what
-// was made ready of each token (dot products with the log's keys, decays). Heads with one decay and heads with a decay a
-// key channel share it.
+// was made ready of each token (dot products with the log's keys, decays). Heads with one decay and heads with a decay
+// a key channel share it.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a TokenBlock points into the call's tensors.

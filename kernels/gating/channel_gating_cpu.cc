@@ -1,5 +1,5 @@
-// Log decays that a vector computes: of a decay a key channel, whose values outnumber the heads' by K, and of the bounded
-// gate. A head's channels share its A_log; those that fill no vector are computed one by one.
+// Log decays that a vector computes: of a decay a key channel, whose values outnumber the heads' by K, and of the
+// bounded gate. A head's channels share its A_log; those that fill no vector are computed one by one.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/gating/channel_gating_cpu.cc"
 #include "hwy/foreach_target.h"

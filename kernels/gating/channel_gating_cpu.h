@@ -1,4 +1,5 @@
-// The log decays of one row, a vector of channels at a time; GatingCpu's part for decays by channel and the bounded gate.
+// The log decays of one row, a vector of channels at a time; GatingCpu's part for decays by channel and the bounded
+// gate.
 //
 // Thread safety: a pure function but for the row that it writes. Ownership: none.
 //

@@ -11,8 +11,8 @@
 // Where waves have 32 lanes and heads are many, all of this but the columns' share is found first, once a head, and
 // left in a record; delta_rule_decode_stream_gpu.hip does the rest. Keys of more than 256 elements are
 // delta_rule_decode_channel_wide_gpu.hip's.
-// Resources: docs/gfx906-resources.md; up to 25 KB of LDS; no spills (gfx906). Bound by memory: beside K V floats of S0
-// a head, a log's keys and decays are a twentieth.
+// Resources: up to 25 KB of LDS; whole rows spill nothing, others in calls of several tokens a few (gfx906). Bound by
+// memory: beside K V floats of S0 a head, a log's keys and decays are a twentieth.
 
 #include "base/status_macros.h"
 #include "kernels/delta_rule_decode/channel_decode_gpu-inl.h"

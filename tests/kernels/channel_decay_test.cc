@@ -45,7 +45,7 @@ TEST(ChannelDecayReference, DecodesAndDraftsToWhatTheScanGives) {
 }
 
 class ChannelDecay : public BackendTest {};
-GDN_ON_BACKENDS(ChannelDecay, (std::vector<std::string>{"cpu", "reference"}));
+GDN_ON_BACKENDS(ChannelDecay, WithGpus({"cpu", "reference"}));
 
 TEST_P(ChannelDecay, OfEqualChannelsIsADecayAHead) {
   const LayerDims by_head = OperatorDims(2, 4, 24, 40);

@@ -33,7 +33,7 @@ absl::Status ValidateLayerDims(const LayerDims& dims) {
 
 std::string LayerDimsToString(const LayerDims& dims) {
   return StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim, " V=", dims.value_dim,
-                " W=", dims.conv_width, " D=", dims.hidden_size);
+                " W=", dims.conv_width, " D=", dims.hidden_size, dims.decays_by_channel() ? " decay=per-channel" : "");
 }
 
 std::string_view InputKindName(InputKind kind) {

@@ -15,6 +15,11 @@
 
 namespace gdn {
 
+// How many log decays g a token has for a value head.
+// kPerHead     one: S <- e^g S. Gated DeltaNet.
+// kPerChannel  K, one for each row of S [K, V]: S <- diag(e^g) S. Kimi Delta Attention (KDA); g is then [.., HV, K].
+enum class DecayKind : uint8_t { kPerHead, kPerChannel };
+
 // Dimensions of one layer, or of a bare operator (conv_width = hidden_size = 0).
 struct LayerDims {
   int32_t key_heads = 0;  // H: heads of q and k
@@ -24,6 +29,7 @@ struct LayerDims {
   int32_t value_dim = 0;   // V: elements of a v head
   int32_t conv_width = 0;  // W: taps of the causal conv1d, >= 2; 0 for a bare operator
   int32_t hidden_size = 0;  // D: model width; 0 for a bare operator
+  DecayKind decay = DecayKind::kPerHead;
 
   int32_t group() const { return value_heads / key_heads; }                              // r = HV / H
   int64_t key_features() const { return int64_t{key_heads} * key_dim; }                  // H * K
@@ -31,6 +37,9 @@ struct LayerDims {
   int64_t conv_channels() const { return 2 * key_features() + value_features(); }        // C, ordered [q | k | v]
   int64_t state_elements() const { return int64_t{value_heads} * key_dim * value_dim; }  // HV * K * V
   bool has_layer() const { return hidden_size > 0; }
+  bool decays_by_channel() const { return decay == DecayKind::kPerChannel; }
+  int32_t decay_dim() const { return decays_by_channel() ? key_dim : 1; }        // log decays of a token and head
+  int64_t decay_features() const { return int64_t{value_heads} * decay_dim(); }  // of a token: HV, or HV * K
 
   friend bool operator==(const LayerDims&, const LayerDims&) = default;
 };
@@ -44,7 +53,7 @@ inline constexpr int32_t kMaxHiddenSize = 1 << 20;
 // INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
 absl::Status ValidateLayerDims(const LayerDims& dims);
 
-// "H=16 HV=32 K=128 V=128 W=4 D=2048".
+// "H=16 HV=32 K=128 V=128 W=4 D=2048", and " decay=per-channel" where it is not one a head.
 std::string LayerDimsToString(const LayerDims& dims);
 
 // What a step's tensors are; fixed per (session, layer) by its first step.

@@ -1,8 +1,12 @@
 // What a family's Gated DeltaNet layer is: the formula that it computes, and the form that its weights have.
 //
-//   g    = -exp(A_log) softplus(a + dt_bias)          beta = beta_scale sigmoid(b)
+//   g    = -exp(A_log) softplus(a + dt_bias), or      beta = beta_scale sigmoid(b)
+//          decay_lower_bound sigmoid(exp(A_log) (a + dt_bias))
 //   S   <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
 //   y    = n o / sqrt(mean o^2 + norm_epsilon) output_gate_scale act(z)      n = w, or 1 + w
+// where dims.decay is kPerChannel (KDA), a and dt_bias have a value for each value head and key channel, as g has; A_log
+// is a head's. decay_rank and output_gate_rank say that a, or z, is a product of two matrices with no bias or activation
+// between them.
 // Every family of models is a LayerSpec and nothing else: what reads checkpoints makes one of a config, and kernels
 // compute what it says. Kernels take weights in one form, the served one, which the loader brings them to.
 // Thread safety: plain values and free functions.
@@ -25,6 +29,9 @@ namespace gdn {
 // What z goes through before it multiplies the norm's output. silu(x) = x sigmoid(x).
 enum class GateActivation : uint8_t { kSilu, kSigmoid };
 
+// From a to the log decay g.
+enum class DecayGate : uint8_t { kSoftplus, kBoundedSigmoid };
+
 // kInterleaved  two matrices: per key head [q K | k K | v r V | z r V], and [b r | a r], r = HV / H
 // kFlat         four: [q | k | v] over all heads, z, b, a
 // kSeparate     six: q, k, v, z, b, a
@@ -40,7 +47,9 @@ struct LayerSpec {
   LayerDims dims;
 
   // The formula.
-  float beta_scale = 1.0f;  // 1, or 2 where the state may have negative eigenvalues
+  DecayGate decay_gate = DecayGate::kSoftplus;
+  float decay_lower_bound = 0.0f;  // < 0 for kBoundedSigmoid, whose g lies between it and 0; 0 for kSoftplus
+  float beta_scale = 1.0f;         // 1, or 2 where the state may have negative eigenvalues
   float norm_epsilon = 1e-6f;
   GateActivation output_gate = GateActivation::kSilu;
   float output_gate_scale = 1.0f;
@@ -48,6 +57,8 @@ struct LayerSpec {
 
   // How the weights lie.
   ProjectionLayout projections = ProjectionLayout::kFlat;
+  int32_t decay_rank = 0;        // a = W_up (W_down x) of this rank; 0: one matrix
+  int32_t output_gate_rank = 0;  // z likewise
   ConvLayout convolutions = ConvLayout::kJoint;
   ALogConvention a_log = ALogConvention::kRaw;
   ValueHeadOrder value_heads = ValueHeadOrder::kGrouped;
@@ -56,6 +67,7 @@ struct LayerSpec {
 };
 
 inline constexpr float kMaxOutputGateScale = 1024.0f;
+inline constexpr float kLeastDecayLowerBound = -1024.0f;
 
 // INVALID_ARGUMENT (INVALID_SPEC) naming the first field that is out of range, its value and what was expected.
 absl::Status ValidateLayerSpec(const LayerSpec& spec);

@@ -92,8 +92,11 @@ absl::Status Backend::MixerInput(const MixerInputParams& params) {
                                     .weight = params.conv_weight,
                                     .y = params.convolved}));
   GDN_RETURN_IF_ERROR(Gating({.convention = params.a_log_convention,
+                              .gate = params.decay_gate,
+                              .lower_bound = params.decay_lower_bound,
                               .beta_scale = params.beta_scale,
                               .value_heads = dims.value_heads,
+                              .decay_dim = dims.decay_dim(),
                               .rows = tokens,
                               .a = a,
                               .b = b,

@@ -28,7 +28,7 @@ absl::Status Encode(const StateLayout& layout, bool transposed_base, int64_t tok
                     float* slot) {
   const SlotExtent extent{
       .token_count = token_count,
-      .log_length = static_cast<int32_t>(static_cast<int64_t>(image.log_g.size()) / layout.dims().value_heads)};
+      .log_length = static_cast<int32_t>(static_cast<int64_t>(image.log_g.size()) / layout.dims().decay_features())};
   const SlotView view{.base = image.base,
                       .base_bf16 = {},
                       .log_k = image.log_k,

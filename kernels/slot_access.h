@@ -22,7 +22,7 @@ struct SlotImage {
   std::vector<float> base;   // [HV, K, V]; rounded where the slot's base is not float32
   std::vector<float> log_k;  // [log_length, H, K]
   std::vector<float> log_u;  // [log_length, HV, V]
-  std::vector<float> log_g;  // [log_length, HV]
+  std::vector<float> log_g;  // [log_length, HV], or [log_length, HV, K]
   std::vector<float> conv;   // [C, W - 1], newest last; empty for a bare operator
 };
 

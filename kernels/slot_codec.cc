@@ -90,7 +90,7 @@ absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, 
   }
   GDN_RETURN_IF_ERROR(RequireSize("log_k", view.log_k.size(), entries * dims.key_features()));
   GDN_RETURN_IF_ERROR(RequireSize("log_u", view.log_u.size(), entries * dims.value_features()));
-  GDN_RETURN_IF_ERROR(RequireSize("log_g", view.log_g.size(), entries * dims.value_heads));
+  GDN_RETURN_IF_ERROR(RequireSize("log_g", view.log_g.size(), entries * dims.decay_features()));
   const bool ring = dims.conv_width > 0;
   GDN_RETURN_IF_ERROR(RequireSize("conv", view.conv.size(), ring ? dims.conv_channels() * (dims.conv_width - 1) : 0));
   return RequireSize("draft_conv", view.draft_conv.size(), ring ? dims.conv_channels() * extent.draft_length : 0);
@@ -109,7 +109,7 @@ SlotView ViewSlot(const StateLayout& layout, bool transposed_base, const float* 
                 .base_bf16 = {},
                 .log_k = section(layout.log_k_offset(), entries * dims.key_features()),
                 .log_u = section(layout.log_u_offset(), entries * dims.value_features()),
-                .log_g = section(layout.log_g_offset(), entries * dims.value_heads),
+                .log_g = section(layout.log_g_offset(), entries * dims.decay_features()),
                 .conv = {},
                 .draft_conv = {}};
   const int64_t turned = transposed_base ? layout.log_k_offset() - layout.base_offset() : 0;

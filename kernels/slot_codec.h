@@ -34,7 +34,7 @@ struct SlotView {
   absl::Span<const uint16_t> base_bf16 = {};
   absl::Span<const float> log_k;       // [n, H, K]
   absl::Span<const float> log_u;       // [n, HV, V]
-  absl::Span<const float> log_g;       // [n, HV]
+  absl::Span<const float> log_g;       // [n, HV], or [n, HV, K]
   absl::Span<const float> conv;        // [C, W - 1], newest last; empty for a bare operator
   absl::Span<const float> draft_conv;  // [C, d], oldest first
 

@@ -92,6 +92,32 @@ def decode(b, units):
                   b * (STATE * (1 + 1 / LOG) + ENTRY * ((LOG - 1) / 2 + 1) + RULE_IN + 4 * HV * V), 3)
 
 
+# Where each key channel has a decay (KDA): g, and the log's, are K times as many.
+CHANNEL_G = 4 * (K - 1)  # bytes more, a token and value head
+
+
+def channel_decode(b, units):
+    c = columns_of(b, units)
+    return Launch("decode, by channel",
+                  [Part(f"DeltaRuleChannelDecodeKernel<64, 8, {c}, true, true, float>", b * HV * V // (16 * c), (1, 0))],
+                  b * (STATE * (1 + 1 / LOG) + (ENTRY + HV * CHANNEL_G) * ((LOG - 1) / 2 + 1) + RULE_IN + HV * CHANNEL_G + 4 * HV * V), 3)
+
+
+def channel_prepared(chunks):
+    return chunks * HV * 4 * (2 * CHUNK * CHUNK + K + 3 * CHUNK * K)
+
+
+def channel_prepare(t, b=1):
+    return Launch("chunk prepare, by channel", [Part("DeltaRuleChannelPrepareKernel", b * ceil(t, CHUNK) * HV, (K // 32, 8))],
+                  b * (t * (4 * (2 * H * K + 2 * HV) + HV * CHANNEL_G) + channel_prepared(ceil(t, CHUNK))), 4)
+
+
+def channel_walk(t, b=1):
+    chunks = ceil(t, CHUNK)
+    return Launch("chunk walk, by channel", [Part("DeltaRuleChannelWalkKernel<64, 8, 2, true, float>", b * HV * V // 32, (chunks, 4, 4, 8, 0))],
+                  b * (2 * STATE + t * 4 * 2 * HV * V + channel_prepared(chunks)), 2)
+
+
 def materialize(b, units):
     c = columns_of(b, units)  # eight entries in the log, the convolution's columns to another slot
     conv = (W - 1 + 8) * CHANNELS
@@ -190,9 +216,10 @@ def rows_of(count):
 def launches(machine):
     u = machine.units
     return ([(f"B = {b}", decode(b, u)) for b in (1, 8, 32, 128, 512)] +
+            [(f"B = {b}", channel_decode(b, u)) for b in (1, 32, 128)] +
             [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
-            [(f"T = {t:,}", f(t)) for f in (prepare, walk) for t in (512, 4096)] +
+            [(f"T = {t:,}", f(t)) for f in (prepare, walk, channel_prepare, channel_walk) for t in (512, 4096)] +
             [(f"T = {t}", scan(t, u)) for t in (16, 64)] +
             [("B = 1", mixer_input(1, 1, u)), ("B = 128", mixer_input(128, 1, u)), ("T = 1,024", mixer_input(1, 1024, u))] +
             [("B = 1", gated_norm(1, u)), ("B = 128", gated_norm(128, u)), ("T = 1,024", gated_norm(1024, u))] +

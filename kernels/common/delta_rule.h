@@ -2,6 +2,7 @@
 //
 // Per value head, with S [K, V] float32 (source: Yang et al., "Gated Delta Networks", arXiv:2412.06464, eq. 10):
 //   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
+// or, where the dims decay by channel (KDA: Kimi Team, "Kimi Linear", arXiv:2510.26692, eq. 1), diag(exp(g)) S with g [K].
 // q arrives scaled; neither q nor k is normalised here. Value head hv reads key head hv / (HV / H).
 // Thread safety: plain views. Ownership: none; all pointers but the batch's index arrays are backend memory.
 //
@@ -24,7 +25,7 @@ struct DeltaRuleParams {
   const float* q = nullptr;     // [tokens, H, K], already scaled
   const float* k = nullptr;     // [tokens, H, K]
   const float* v = nullptr;     // [tokens, HV, V]
-  const float* g = nullptr;     // [tokens, HV] dense, log decay, <= 0
+  const float* g = nullptr;     // [tokens, HV] dense, or [tokens, HV, K]; log decay, <= 0
   const float* beta = nullptr;  // [tokens, HV] dense, write strength in [0, 2]
   int64_t q_stride = 0;
   int64_t k_stride = 0;
@@ -37,7 +38,7 @@ struct HeadToken {
   const float* q;  // [K]
   const float* k;  // [K]
   const float* v;  // [V]
-  float g;
+  const float* g;  // [dims.decay_dim()]
   float beta;
   float* output;  // [V]
 };
@@ -48,7 +49,7 @@ inline HeadToken HeadTokenAt(const DeltaRuleParams& params, int64_t token, int64
   return {.q = params.q + token * params.q_stride + key_offset,
           .k = params.k + token * params.k_stride + key_offset,
           .v = params.v + token * params.v_stride + hv * dims.value_dim,
-          .g = params.g[row],
+          .g = params.g + row * dims.decay_dim(),
           .beta = params.beta[row],
           .output = params.output + row * dims.value_dim};
 }

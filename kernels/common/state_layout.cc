@@ -40,7 +40,7 @@ absl::StatusOr<StateLayout> StateLayout::Make(const LayerDims& dims, int32_t max
   layout.log_k_offset_ = RoundUp((layout.base_bytes() + kFloatBytes - 1) / kFloatBytes);
   layout.log_u_offset_ = layout.log_k_offset_ + RoundUp(layout.log_rows() * dims.key_features());
   layout.log_g_offset_ = layout.log_u_offset_ + RoundUp(layout.log_rows() * dims.value_features());
-  layout.conv_offset_ = layout.log_g_offset_ + RoundUp(int64_t{layout.log_rows()} * dims.value_heads);
+  layout.conv_offset_ = layout.log_g_offset_ + RoundUp(layout.log_rows() * dims.decay_features());
   layout.slot_floats_ = layout.conv_offset_ + RoundUp(layout.conv_columns() * dims.conv_channels());
   return layout;
 }

@@ -5,7 +5,7 @@
 //   base   [HV, K, V]     the recurrent state S0 (a backend may permute the last two axes; BackendInfo says)
 //   log_k  [R, H, K]      keys of the tokens since the base      R = log_capacity + max_draft
 //   log_u  [R, HV, V]     their write vectors u
-//   log_g  [R, HV]        their log decays
+//   log_g  [R, HV]        their log decays; [R, HV, K] where dims.decay is kPerChannel
 //   conv   [P, C]         pre-convolution inputs; token t is column t mod P, P = conv_width - 1 + max_draft
 // The number of log entries in use and the token count are the caller's, not the slot's. A fresh slot is all zero.
 // Each section starts at a multiple of 16 floats. Thread safety: a plain value.

@@ -6,7 +6,8 @@
 // one in each lane: row b * kRows + lane / kColumns, column lane % kColumns, for kBatches values b of a chunk. X and U
 // stay among a group's own lanes, so only the chunk's K and Q (one after the other in one buffer) and T, P need block
 // barriers.
-// Waves of 32 take this path for K above 128 alone; the others' is delta_rule_split_gpu.hip.
+// Waves of 32 take this path for K above 128 alone; the others' is delta_rule_split_gpu.hip. Decays by channel have
+// kernels of their own (delta_rule_channel_gpu.hip).
 // Resources: kColumns = 2, K = 128: 128 VGPRs or fewer, 30 KB of LDS: two blocks a CU. Bound by VALU.
 
 #include <algorithm>
@@ -14,124 +15,24 @@
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
+#include "kernels/delta_rule_chunk/delta_rule_walk_gpu-inl.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 
 namespace gdn {
 namespace gpu {
 namespace {
 
-constexpr int kC = kGpuChunkTokens;
-constexpr int kStride = kC + 4;
-static_assert(kBaseRoundTokens % kC == 0);
+using walk::kC;
+using walk::kStride;
+using walk::MultiplyLower;
+using walk::ReadState;
+using walk::RowFragment;
+using walk::RowMover;
+using walk::WalkShared;
+using walk::WriteValues;
+
 constexpr int kMostElements = 16;                  // K up to 256
 constexpr int64_t kMostStride = int64_t{1} << 24;  // so that offsets inside a chunk have 32 bits, in bytes
-
-template <int kElements, int kColumns>
-struct Shared {
-  LdsArray<float, kC * kColumnLanes * kElements> rows;            // Q, then K
-  LdsArray<float, kDeltaRuleGroups * kColumns * kStride> values;  // X, then U, by column
-  LdsArray<float, kC * kStride> t;
-  LdsArray<float, kC * kStride> p;
-  LdsArray<float, 2 * kC> decays;  // e^G, then e^{G_C-G}
-};
-
-// Moves a chunk's rows of q or k to LDS; zero past K and past the last row. Whole chunks of exact shapes in two steps,
-// with all loads in flight while the block computes; others in one, when they are due.
-template <int kElements, bool kExact>
-struct RowMover {
-  static constexpr int kRowVectors = kColumnLanes * kElements / 4;
-  static constexpr int kStep = kDeltaRuleThreads / kRowVectors;
-  static constexpr int kMoved = kC / kStep;
-
-  Vec4 ahead[kMoved];
-
-  __device__ __forceinline__ void Fetch(const float* from, int64_t stride, int rows) {
-    if (!kExact || rows < kC) return;
-    const uint32_t offset = threadIdx.x / kRowVectors * static_cast<uint32_t>(stride) + threadIdx.x % kRowVectors * 4;
-#pragma unroll
-    for (int n = 0; n < kMoved; ++n) ahead[n] = Load4(At(from + n * kStep * stride, offset));
-  }
-  template <typename Rows>
-  __device__ __forceinline__ void Store(const float* from, int64_t stride, int rows, int key_dim, Rows& to) const {
-    if (kExact && rows == kC) {
-#pragma unroll
-      for (int n = 0; n < kMoved; ++n) to.Store4((n * kDeltaRuleThreads + static_cast<int>(threadIdx.x)) * 4, ahead[n]);
-      return;
-    }
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kC * kRowVectors * 4; i += kDeltaRuleThreads) {
-      const int row = i / (kRowVectors * 4);
-      const int at = i % (kRowVectors * 4);
-      to[i] = row < rows && at < key_dim ? from[row * stride + at] : 0.0f;
-    }
-  }
-};
-
-template <int kElements, typename Rows>
-__device__ __forceinline__ void RowFragment(Rows& rows, int row, int lane, float (&x)[kElements]) {
-#pragma unroll
-  for (int i = 0; i < kElements; i += 4) {
-    Unpack4(rows.Load4((row * kElements + i) * kColumnLanes + lane * 4), x + i);
-  }
-}
-
-template <int kElements>
-__device__ __forceinline__ float DotInOrder(const float (&a)[kElements], const float (&b)[kElements]) {
-  float dot = a[0] * b[0];
-#pragma unroll
-  for (int i = 1; i < kElements; ++i) dot = fmaf(a[i], b[i], dot);
-  return dot;
-}
-
-// rows S, scattered over the lanes of the group. The loop is not unrolled, for the registers' sake: its results pass
-// through LDS, each to be read by the lane that wrote it.
-template <int kWave, int kElements, int kColumns, typename Rows, typename Values>
-__device__ __forceinline__ void ReadState(Rows& rows, Values& values, int lane, int column,
-                                          const float (&s)[kColumns][kElements], float (&out)[2 * kColumns]) {
-  constexpr int kRows = 16 / kColumns;
-#pragma unroll 1
-  for (int b = 0; b < kC / kRows; ++b) {
-    float sum[8];
-#pragma unroll
-    for (int r = 0; r < kRows / 2; ++r) {
-      if (kElements == 4 && r == 4) WaveBarrier();  // else the compiler reads all 16 rows ahead, and spills
-      float low[kElements];
-      float high[kElements];
-      RowFragment<kElements>(rows, b * kRows + r, lane, low);
-      RowFragment<kElements>(rows, b * kRows + kRows / 2 + r, lane, high);
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        sum[r * kColumns + c] = HalveSums<8, kWave>(DotInOrder(s[c], low), DotInOrder(s[c], high), lane);
-      }
-    }
-    values[column * kStride + b * kRows + lane / kColumns] = SumOfLane<8, kWave, 4>(sum, lane);
-  }
-#pragma unroll
-  for (int b = 0; b < kC / kRows; ++b) out[b] = values[column * kStride + b * kRows + lane / kColumns];
-}
-
-// out += matrix values, of which matrix [C][C] is lower triangular and values a column of this lane.
-template <int kColumns, typename Matrix, typename Values>
-__device__ __forceinline__ void MultiplyLower(Matrix& matrix, Values& values, int lane, int column,
-                                              float (&out)[2 * kColumns]) {
-  constexpr int kRows = 16 / kColumns;
-#pragma unroll
-  for (int j = 0; j < kC; j += 4) {
-    const Vec4 x = values.Load4(column * kStride + j);
-#pragma unroll
-    for (int b = j / kRows; b < kC / kRows; ++b) {
-      const Vec4 m = matrix.Load4((b * kRows + lane / kColumns) * kStride + j);
-      out[b] = fmaf(m.w, x.w, fmaf(m.z, x.z, fmaf(m.y, x.y, fmaf(m.x, x.x, out[b]))));
-    }
-  }
-}
-
-template <int kColumns, typename Values>
-__device__ __forceinline__ void WriteValues(Values& values, int lane, int column, const float (&x)[2 * kColumns]) {
-  constexpr int kRows = 16 / kColumns;
-#pragma unroll
-  for (int b = 0; b < 2 * kColumns; ++b) values[column * kStride + b * kRows + lane / kColumns] = x[b];
-}
 
 template <int kWave, int kElements, int kColumns, bool kExact, typename Base>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
@@ -139,7 +40,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads, kElements <= 8 ? 2 : 1) void Del
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   constexpr int kRows = 16 / kColumns;
   constexpr int kBatches = kC / kRows;
-  using ChunkShared = Shared<kElements, kColumns>;
+  using ChunkShared = WalkShared<kElements, kColumns>;
   ChunkShared& sh = SharedMemory<ChunkShared>();
   const DeltaRuleArgs& p = args.rule;
   const BlockTask task = TaskOf(p);
@@ -299,11 +200,6 @@ absl::Status LaunchChunk(const DeltaRuleParams& params, const DeviceBatch& batch
   });
 }
 
-template <int... kWidths>
-constexpr bool HasWavesOf32(std::integer_sequence<int, kWidths...>) {
-  return ((kWidths == 32) || ...);
-}
-
 int64_t PreparedFloats(const DeltaRuleParams& params) {
   return ChunkBlock(params.batch.tokens(), params.batch.sequences, 0, params.pool.layout.dims().value_heads, 0) *
          ChunkWorkspace::kFloats;
@@ -315,6 +211,7 @@ int64_t PreparedFloats(const DeltaRuleParams& params) {
 int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params) {
   if (params.batch.sequences == 0) return 0;
   const LayerDims& dims = params.pool.layout.dims();
+  if (dims.decays_by_channel()) return gpu::ChannelChunkWorkspaceFloats(params);
   int64_t floats = gpu::PreparedFloats(params);
   if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
     if (dims.key_dim <= gpu::kSplitMostKeys) {
@@ -336,15 +233,13 @@ absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceB
     return DeltaRuleScanGpu(params, batch, stream);
   }
   GDN_RETURN_IF_ERROR(RequirePointer("DeltaRuleChunk", "workspace", workspace));
+  if (dims.decays_by_channel()) return gpu::DeltaRuleChannelChunkGpu(params, batch, workspace, stream);
   if constexpr (gpu::HasWavesOf32(gpu::WaveWidths())) {
     if (stream.wave_width == 32 && dims.key_dim <= gpu::kSplitMostKeys) {
       return gpu::DeltaRuleSplitGpu(params, batch, workspace, workspace + gpu::PreparedFloats(params), stream);
     }
   }
-  // Two columns a group once they give every processor two blocks, and K keeps them busy; else one.
-  const int64_t wide_blocks =
-      int64_t{batch.sequences} * dims.value_heads * gpu::CeilDivide(dims.value_dim, 2 * gpu::kDeltaRuleGroups);
-  const bool wide = dims.value_dim > gpu::kDeltaRuleGroups && wide_blocks >= int64_t{stream.processors} * 2;
+  const bool wide = gpu::walk::TwoColumns(dims, batch.sequences, stream);
   return gpu::WithWaveWidth(stream, "delta_rule_chunk", [&](auto wave) {
     return gpu::WithElements<gpu::kMostElements>(dims.key_dim, [&](auto elements) {
       if constexpr (elements() >= 8) {

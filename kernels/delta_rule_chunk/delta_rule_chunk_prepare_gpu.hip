@@ -6,17 +6,17 @@
 // x 16.
 // Resources: 27 KB of LDS, 64 dims of K and Q at a time. A sixth of the chunked path's work, and all of it parallel.
 
+#include "kernels/delta_rule_chunk/chunk_inverse_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
 
 namespace gdn::gpu {
 namespace {
 
 constexpr int kC = kGpuChunkTokens;
-constexpr int kHalf = kC / 2;
+constexpr int kHalf = kChunkHalf;
 constexpr int kSlab = 64;               // dims in LDS at a time
 constexpr int kSlabStride = kSlab + 4;  // padded, so that a column of rows spreads over the banks
-constexpr int kStride = kC + 4;
-static_assert(kHalf == 16 && kDeltaRuleThreads == kHalf * kHalf);
+constexpr int kStride = kChunkStride;
 
 struct Shared {
   LdsArray<float, kC * kSlabStride> k;
@@ -56,27 +56,6 @@ __device__ __forceinline__ void LoadSlab(const float* from, int64_t stride, int 
     }
     to.Store4(row * kSlabStride + at, x);
   }
-}
-
-// Column `c` of the inverse of I + A's diagonal block `b`.
-__device__ __forceinline__ void SolveColumn(Shared& sh, int b, int c) {
-  float t[kHalf];
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
-    float sum[2] = {i == c ? 1.0f : 0.0f, 0.0f};
-#pragma unroll
-    for (int m = 0; m < i; m += 4) {
-      // A is zero from the diagonal on, and so are what t has not reached yet: no guards inside a vector.
-      const Vec4 a = sh.a.Load4((b * kHalf + i) * kStride + b * kHalf + m);
-      sum[0] = fmaf(-a.x, t[m], sum[0]);
-      if (m + 1 < i) sum[1] = fmaf(-a.y, t[m + 1], sum[1]);
-      if (m + 2 < i) sum[0] = fmaf(-a.z, t[m + 2], sum[0]);
-      if (m + 3 < i) sum[1] = fmaf(-a.w, t[m + 3], sum[1]);
-    }
-    t[i] = sum[0] + sum[1];
-  }
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) sh.t[(b * kHalf + i) * kStride + b * kHalf + c] = t[i];
 }
 
 template <bool kExact>
@@ -156,33 +135,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
     out[ChunkWorkspace::kTail + thread] = expf(static_cast<float>(last - sum));
   }
   SyncThreads();
-  if (thread < kC) SolveColumn(sh, thread / kHalf, thread % kHalf);
-  SyncThreads();
-
-  float product = 0.0f;
-#pragma unroll
-  for (int m = 0; m < kHalf; ++m) {
-    const float a = sh.a[(kHalf + ti) * kStride + m];
-    const float t = sh.t[m * kStride + tj];
-    product = fmaf(a, t, product);
-  }
-  sh.product[ti * kHalf + tj] = product;
-  SyncThreads();
-  float corner = 0.0f;
-#pragma unroll
-  for (int m = 0; m < kHalf; ++m) {
-    const float t = sh.t[(kHalf + ti) * kStride + kHalf + m];
-    const float x = sh.product[m * kHalf + tj];
-    corner = fmaf(-t, x, corner);
-  }
-  const float beta_left = sh.beta[tj];
-  const float beta_right = sh.beta[kHalf + tj];
-  const float upper = sh.t[ti * kStride + tj];
-  const float lower = sh.t[(kHalf + ti) * kStride + kHalf + tj];
-  out[ti * kC + tj] = upper * beta_left;
-  out[ti * kC + kHalf + tj] = 0.0f;
-  out[(kHalf + ti) * kC + tj] = corner * beta_left;
-  out[(kHalf + ti) * kC + kHalf + tj] = lower * beta_right;
+  WriteInverse(sh.a, sh.t, sh.product, sh.beta, out + ChunkWorkspace::kT);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The outputs of all chunks of a span at once, for waves of 32 (delta_rule_split_gpu.hip):
 //   O = e^G Q S + P U
+// or, where decays are by channel, (e^G Q) S + P U with e^G Q as it was prepared;
 // from the chunks' incoming S in the workspace, and U where O goes.
 //
 // Threads: a block of 128 is a chunk's 32 tokens by 128 columns of one value head, a quarter (32 threads) 32 of them,
@@ -20,7 +21,7 @@ struct OutputsShared {
   LdsArray<float, kC> grown;
 };
 
-template <int kKeys, bool kExact>
+template <int kKeys, bool kExact, bool kByChannel>
 __global__ __launch_bounds__(kThreads) void DeltaRuleOutputsKernel(ChunkArgs args, Span span) {
   using Rows = OutputsShared<kKeys>;
   Rows& sh = SharedMemory<Rows>();
@@ -55,16 +56,19 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleOutputsKernel(ChunkArgs arg
     }
     return;
   }
-  const float* prepared =
-      args.workspace + ChunkBlock(first, sequence, span.chunk + chunk, p.value_heads, head) * ChunkWorkspace::kFloats;
+  const float* prepared = PreparedOf<kKeys, kByChannel>(args, span, first, in_span, chunk, head);
   const float* state = StateOf<kKeys>(span, p, in_span, chunk, head);
-  RowMover<kKeys, kExact> mover;
-  mover.Fetch(p.q + start * p.q_stride + int64_t{head / p.group} * p.key_dim, p.q_stride, rows, p.key_dim);
+  RowMover<kKeys, kExact || kByChannel> mover;
+  if constexpr (kByChannel) {
+    mover.Fetch(prepared + ChannelWorkspace::QGrown(kKeys), kKeys, kC, kKeys);
+  } else {
+    mover.Fetch(p.q + start * p.q_stride + int64_t{head / p.group} * p.key_dim, p.q_stride, rows, p.key_dim);
+  }
   SquareMover p_mover;
   p_mover.Fetch(prepared + ChunkWorkspace::kP);
   mover.Store(sh.q);
   p_mover.Store(sh.p);
-  if (thread < kC) sh.grown[thread] = prepared[ChunkWorkspace::kGrown + thread];
+  if (!kByChannel && thread < kC) sh.grown[thread] = prepared[ChunkWorkspace::kGrown + thread];
 
   Vec4 ahead[kTileRows];
   const auto fetch_state = [&](int key) {
@@ -102,11 +106,13 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleOutputsKernel(ChunkArgs arg
   }
   store_ahead();
   WaveBarrier();
+  if constexpr (!kByChannel) {
 #pragma unroll
-  for (int r = 0; r < kTileRows; ++r) {
-    const float grown = sh.grown[place.row_group + kRowGroups * r];
+    for (int r = 0; r < kTileRows; ++r) {
+      const float grown = sh.grown[place.row_group + kRowGroups * r];
 #pragma unroll
-    for (int c = 0; c < 4; ++c) o[r][c] *= grown;
+      for (int c = 0; c < 4; ++c) o[r][c] *= grown;
+    }
   }
   MultiplyTile<kC>(sh.p, 0, kStride, sh.b, place.quarter * kTile, place, o);
 #pragma unroll
@@ -120,14 +126,17 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleOutputsKernel(ChunkArgs arg
 
 }  // namespace
 
-template <int kKeys>
+template <int kKeys, bool kByChannel>
 absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream) {
-  const auto kernel = exact ? DeltaRuleOutputsKernel<kKeys, true> : DeltaRuleOutputsKernel<kKeys, false>;
+  const auto kernel =
+      exact ? DeltaRuleOutputsKernel<kKeys, true, kByChannel> : DeltaRuleOutputsKernel<kKeys, false, kByChannel>;
   const int64_t blocks = int64_t{span.sequences} * args.rule.value_heads * span.chunks;
   return Launch("delta_rule_outputs", kernel, {blocks * CeilDivide(args.rule.value_dim, kBlockColumns)}, kThreads,
                 stream, args, span);
 }
-template absl::Status LaunchOutputs<64>(const ChunkArgs&, const Span&, bool, const Stream&);
-template absl::Status LaunchOutputs<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+template absl::Status LaunchOutputs<64, false>(const ChunkArgs&, const Span&, bool, const Stream&);
+template absl::Status LaunchOutputs<128, false>(const ChunkArgs&, const Span&, bool, const Stream&);
+template absl::Status LaunchOutputs<64, true>(const ChunkArgs&, const Span&, bool, const Stream&);
+template absl::Status LaunchOutputs<128, true>(const ChunkArgs&, const Span&, bool, const Stream&);
 
 }  // namespace gdn::gpu::split

@@ -154,13 +154,18 @@ struct SquareMover {
   }
 };
 
-// The chunks that one pair of launches works on.
-struct Span {
-  float* states;  // [sequences][chunks][HV][kKeys][value_slots]
-  int32_t sequence, sequences;
-  int32_t chunk, chunks;
-  int32_t value_slots;  // V up to whole slices
-};
+// What is prepared of a chunk of the span, of the sequence whose first row is `first_row`; the next chunk's is
+// `value_heads` blocks on.
+template <int kKeys, bool kByChannel>
+inline constexpr int kPreparedFloats = kByChannel ? ChannelWorkspace::Floats(kKeys) : ChunkWorkspace::kFloats;
+template <int kKeys, bool kByChannel>
+__device__ __forceinline__ const float* PreparedOf(const ChunkArgs& args, const Span& span, int64_t first_row,
+                                                   int in_span, int chunk, int head) {
+  const int32_t heads = args.rule.value_heads;
+  const int64_t block = kByChannel ? (int64_t{in_span} * span.chunks + chunk) * heads + head
+                                   : ChunkBlock(first_row, span.sequence + in_span, span.chunk + chunk, heads, head);
+  return args.workspace + block * kPreparedFloats<kKeys, kByChannel>;
+}
 
 template <int kKeys>
 __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs& p, int sequence, int chunk, int head) {
@@ -168,15 +173,24 @@ __device__ __forceinline__ float* StateOf(const Span& span, const DeltaRuleArgs&
   return span.states + block * kKeys * span.value_slots;
 }
 
-// Launches one span. `exact`: whole vectors everywhere, K = kKeys and V of whole slices.
-template <int kKeys>
+// Launches one span. `exact`: whole vectors everywhere, K = kKeys and V of whole slices; of keys in the workspace,
+// which are whole, V alone. kByChannel: the span's own chunks have been prepared for decays by channel.
+template <int kKeys, bool kByChannel>
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                           const Stream& stream);
-template <int kKeys>
+template <int kKeys, bool kByChannel>
 absl::Status LaunchOutputs(const ChunkArgs& args, const Span& span, bool exact, const Stream& stream);
-extern template absl::Status LaunchStates<64>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchStates<128>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchOutputs<64>(const ChunkArgs&, const Span&, bool, const Stream&);
-extern template absl::Status LaunchOutputs<128>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchStates<64, false>(const ChunkArgs&, const StateLayout&, const Span&, bool,
+                                                     const Stream&);
+extern template absl::Status LaunchStates<128, false>(const ChunkArgs&, const StateLayout&, const Span&, bool,
+                                                      const Stream&);
+extern template absl::Status LaunchStates<64, true>(const ChunkArgs&, const StateLayout&, const Span&, bool,
+                                                    const Stream&);
+extern template absl::Status LaunchStates<128, true>(const ChunkArgs&, const StateLayout&, const Span&, bool,
+                                                     const Stream&);
+extern template absl::Status LaunchOutputs<64, false>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchOutputs<128, false>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchOutputs<64, true>(const ChunkArgs&, const Span&, bool, const Stream&);
+extern template absl::Status LaunchOutputs<128, true>(const ChunkArgs&, const Span&, bool, const Stream&);
 
 }  // namespace gdn::gpu::split

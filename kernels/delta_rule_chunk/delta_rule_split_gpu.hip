@@ -43,8 +43,8 @@ absl::Status LaunchSplit(const ChunkArgs& args, const StateLayout& layout, const
     for (int64_t chunk = 0; chunk < args.chunks; chunk += size.chunks) {
       span.chunk = static_cast<int32_t>(chunk);
       span.chunks = static_cast<int32_t>(std::min(size.chunks, args.chunks - chunk));
-      GDN_RETURN_IF_ERROR(LaunchStates<kKeys>(args, layout, span, exact, stream));
-      GDN_RETURN_IF_ERROR(LaunchOutputs<kKeys>(args, span, exact, stream));
+      GDN_RETURN_IF_ERROR((LaunchStates<kKeys, false>(args, layout, span, exact, stream)));
+      GDN_RETURN_IF_ERROR((LaunchOutputs<kKeys, false>(args, span, exact, stream)));
     }
   }
   return absl::OkStatus();

@@ -1,5 +1,7 @@
 // The walk over a span's chunks, for waves of 32 (delta_rule_split_gpu.hip):
 //   X = V - e^G K S      U = T diag(beta) X      S <- e^{G_C} S + K^T (e^{G_C-G} U)
+// or, where decays are by channel, with keys as they were prepared, which replace each other in LDS:
+//   X = V - (e^G K) S      U = T diag(beta) X      S <- diag(e^{G_C}) S + (e^{G_C-G} K)^T U
 // Leaves U where O goes, and each chunk's incoming S in the workspace.
 //
 // Threads: a block of 128 is 32 columns of one (sequence, value head). A quarter (32 threads) owns a quarter of K: its
@@ -14,14 +16,14 @@
 namespace gdn::gpu::split {
 namespace {
 
-template <int kKeys>
+template <int kKeys, bool kByChannel>
 struct StatesShared {
   LdsArray<float, kC*(kKeys + 4)> k;
   LdsArray<float, kQuarters * kTile> s;  // a quarter's rows of S, then its partial sums of K S
   LdsArray<float, kTile> x;
-  LdsArray<float, kTile> u;  // e^{G_C-G} U
+  LdsArray<float, kTile> u;  // e^{G_C-G} U, or U
   LdsArray<float, kC * kStride> t;
-  LdsArray<float, 2 * kC> decays;
+  LdsArray<float, kByChannel ? kKeys : 2 * kC> decays;  // e^G and e^{G_C-G}, or e^{G_C}
 };
 
 // A lane's part of S from a head's base, and back.
@@ -57,12 +59,14 @@ __device__ __forceinline__ void StoreRows(Element* base, int key, int column, co
   }
 }
 
-template <int kKeys, bool kExact, typename Base>
+template <int kKeys, bool kExact, typename Base, bool kByChannel>
 // NOLINTNEXTLINE(readability-function-size): its phases share registers.
 __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args, Span span) {
   constexpr int kVectors = kKeys / 64;  // of 4 rows of S, a lane
   constexpr int kQuarterKeys = kKeys / kQuarters;
-  using Rows = StatesShared<kKeys>;
+  using Rows = StatesShared<kKeys, kByChannel>;
+  constexpr int kDecays = kByChannel ? kKeys : 2 * kC;
+  constexpr int kDecaysAt = kByChannel ? ChannelWorkspace::kDecay : ChunkWorkspace::kGrown;
   Rows& sh = SharedMemory<Rows>();
   const DeltaRuleArgs& p = args.rule;
   const uint32_t slices = static_cast<uint32_t>(p.column_blocks);
@@ -90,25 +94,28 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
   const float* v_rows = p.v + start * p.v_stride + int64_t{head} * p.value_dim;
   float* u_rows = p.output + (start * p.value_heads + head) * p.value_dim;
   const int64_t u_stride = int64_t{p.value_heads} * p.value_dim;
-  const float* prepared =
-      args.workspace + ChunkBlock(first, sequence, span.chunk, p.value_heads, head) * ChunkWorkspace::kFloats;
+  const float* prepared = PreparedOf<kKeys, kByChannel>(args, span, first, in_span, 0, head);
   float* state = StateOf<kKeys>(span, p, in_span, 0, head);
   // X and U: rows x_row and x_row + 16 of the slice's columns from x_column on.
   const int x_row = thread / kColumnGroups;
   const int s_at = place.quarter * kTile;
 
-  RowMover<kKeys, kExact> mover;
+  RowMover<kKeys, kExact || kByChannel> mover;
   SquareMover t_mover;
   float decay_ahead = 0.0f;
   int rows = static_cast<int>(min(int64_t{kC}, first + length - start));
-  mover.Fetch(k_rows, p.k_stride, rows, p.key_dim);
+  if constexpr (kByChannel) {
+    mover.Fetch(prepared + ChannelWorkspace::KGrown(kKeys), kKeys, kC, kKeys);
+  } else {
+    mover.Fetch(k_rows, p.k_stride, rows, p.key_dim);
+  }
   t_mover.Fetch(prepared + ChunkWorkspace::kT);
-  if (thread < 2 * kC) decay_ahead = prepared[ChunkWorkspace::kGrown + thread];
+  if (thread < kDecays) decay_ahead = prepared[kDecaysAt + thread];
 #pragma unroll 1
   for (int chunk = 0; chunk < chunks; ++chunk) {
     mover.Store(sh.k);
     t_mover.Store(sh.t);
-    if (thread < 2 * kC) sh.decays[thread] = decay_ahead;
+    if (thread < kDecays) sh.decays[thread] = decay_ahead;
 #pragma unroll
     for (int n = 0; n < kVectors; ++n) {
 #pragma unroll
@@ -128,12 +135,13 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
       if (row < rows) v[h] = LoadGuarded<kExact>(v_rows + row * p.v_stride, column, p.value_dim);
     }
     const int rows_left = static_cast<int>(min(int64_t{kC}, length - int64_t{span.chunk + chunk + 1} * kC));
-    prepared += int64_t{p.value_heads} * ChunkWorkspace::kFloats;
+    if constexpr (kByChannel) mover.Fetch(prepared + ChannelWorkspace::KTail(kKeys), kKeys, kC, kKeys);
+    prepared += int64_t{p.value_heads} * kPreparedFloats<kKeys, kByChannel>;
     k_rows += kC * p.k_stride;
     if (chunk + 1 < chunks) {
-      mover.Fetch(k_rows, p.k_stride, rows_left, p.key_dim);
+      if constexpr (!kByChannel) mover.Fetch(k_rows, p.k_stride, rows_left, p.key_dim);
       t_mover.Fetch(prepared + ChunkWorkspace::kT);
-      if (thread < 2 * kC) decay_ahead = prepared[ChunkWorkspace::kGrown + thread];
+      if (thread < kDecays) decay_ahead = prepared[kDecaysAt + thread];
     }
 
     float read[kTileRows][4] = {};
@@ -146,6 +154,10 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
     }
     SyncThreads();
 
+    if constexpr (kByChannel) {  // nobody reads e^G K any more
+      mover.Store(sh.k);
+      if (chunk + 1 < chunks) mover.Fetch(prepared + ChannelWorkspace::KGrown(kKeys), kKeys, kC, kKeys);
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = x_row + h * 16;
@@ -155,7 +167,7 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
         AddScaled(1.0f, sh.s.Load4(quarter * kTile + row * kSlice + place.column), sum);
       }
       float x[4] = {v[h].x, v[h].y, v[h].z, v[h].w};
-      AddScaled(-sh.decays[row], {sum[0], sum[1], sum[2], sum[3]}, x);
+      AddScaled(kByChannel ? -1.0f : -sh.decays[row], {sum[0], sum[1], sum[2], sum[3]}, x);
       sh.x.Store4(row * kSlice + place.column, {x[0], x[1], x[2], x[3]});
     }
     SyncThreads();
@@ -177,18 +189,24 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
       if (row < rows) {
         StoreGuarded<kExact>(u_rows + row * u_stride, column, p.value_dim, {u[h][0], u[h][1], u[h][2], u[h][3]});
       }
-      const float tail = sh.decays[kC + row];
-      sh.u.Store4(row * kSlice + place.column, {u[h][0] * tail, u[h][1] * tail, u[h][2] * tail, u[h][3] * tail});
+      if constexpr (kByChannel) {
+        sh.u.Store4(row * kSlice + place.column, {u[h][0], u[h][1], u[h][2], u[h][3]});
+      } else {
+        const float tail = sh.decays[kC + row];
+        sh.u.Store4(row * kSlice + place.column, {u[h][0] * tail, u[h][1] * tail, u[h][2] * tail, u[h][3] * tail});
+      }
     }
-    const float decay = sh.decays[kC - 1];
+    const float decay = kByChannel ? 1.0f : static_cast<float>(sh.decays[kC - 1]);
     SyncThreads();
 
 #pragma unroll
     for (int n = 0; n < kVectors; ++n) {
+      float by_key[4] = {decay, decay, decay, decay};
+      if constexpr (kByChannel) Unpack4(sh.decays.Load4(key + n * 16), by_key);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) s[n][i][c] *= decay;
+        for (int c = 0; c < 4; ++c) s[n][i][c] *= by_key[i];
       }
     }
 #pragma unroll 4
@@ -220,17 +238,20 @@ __global__ __launch_bounds__(kThreads) void DeltaRuleStatesKernel(ChunkArgs args
 
 }  // namespace
 
-template <int kKeys>
+template <int kKeys, bool kByChannel>
 absl::Status LaunchStates(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
                           const Stream& stream) {
   const int64_t heads = int64_t{span.sequences} * args.rule.value_heads;
   return WithBaseElement(layout, [&](auto element) {
     using Base = decltype(element);
-    const auto kernel = exact ? DeltaRuleStatesKernel<kKeys, true, Base> : DeltaRuleStatesKernel<kKeys, false, Base>;
+    const auto kernel = exact ? DeltaRuleStatesKernel<kKeys, true, Base, kByChannel>
+                              : DeltaRuleStatesKernel<kKeys, false, Base, kByChannel>;
     return Launch("delta_rule_states", kernel, {heads * args.rule.column_blocks}, kThreads, stream, args, span);
   });
 }
-template absl::Status LaunchStates<64>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
-template absl::Status LaunchStates<128>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<64, false>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<128, false>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<64, true>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
+template absl::Status LaunchStates<128, true>(const ChunkArgs&, const StateLayout&, const Span&, bool, const Stream&);
 
 }  // namespace gdn::gpu::split

@@ -18,6 +18,16 @@ static_assert(kDecodeRecordFloats == 3 * kLogCapacity + 16);
 inline constexpr int kRecordToken = 3 * kLogCapacity;
 inline constexpr int kRecordPlace = kRecordToken + 4;
 
+// A record where decays are by channel: what a wave makes of it is as above, with a decay of 1 and weights in the
+// products, and rows of K follow.
+struct ChannelRecord {
+  static constexpr int64_t kK = kDecodeRecordFloats;                            // e^{G_t} k_t
+  static constexpr int64_t Q(int64_t key_dim) { return kK + key_dim; }          // e^{G_t} q_t
+  static constexpr int64_t Decay(int64_t key_dim) { return kK + 2 * key_dim; }  // e^{G_t}
+  static constexpr int64_t Keys(int64_t key_dim) { return kK + 3 * key_dim; }  // before a fold, e^{G_t-G_e} k_e [16][K]
+  static constexpr int64_t Floats(int64_t key_dim) { return Keys(key_dim) + kLogCapacity * key_dim; }
+};
+
 // Where a sequence's token and state are.
 struct RecordPlace {
   int32_t row, slot, base_slot, entry;

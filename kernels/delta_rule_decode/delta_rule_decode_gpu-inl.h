@@ -49,6 +49,19 @@ absl::Status DeltaRuleDecodeWideGpu(const DeltaRuleDecodeParams& params, const D
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream);
 
+// Of dims that decay by channel (delta_rule_decode_channel_gpu.hip); with the log rows after a fold. A token of many
+// heads a sequence goes by records, found first, where waves have 32 lanes and rows are whole: StreamsChannels, and
+// DeltaRuleChannelStreamGpu with what was found (delta_rule_decode_stream_gpu.hip).
+int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream);
+absl::Status DeltaRuleChannelDecodeGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                                       const Stream& stream);
+// Of keys above 256; workspace as where decays are by head.
+absl::Status DeltaRuleChannelDecodeWideGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch,
+                                           float* workspace, const Stream& stream);
+bool StreamsChannels(const DeltaRuleDecodeParams& params, const Stream& stream);
+absl::Status DeltaRuleChannelStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch,
+                                       const float* records, const Stream& stream);
+
 template <int kColumns>
 struct DecodeShared {
   static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;

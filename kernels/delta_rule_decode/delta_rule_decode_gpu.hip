@@ -10,8 +10,9 @@
 // before the first barrier, and steps of one token a sequence have an instance of their own: what counts is how many
 // columns a processor has on their way. The parts of a step are in delta_rule_decode_gpu-inl.h, K > 256 in
 // delta_rule_decode_wide_gpu.hip, steps of one token of many heads, or of rows that do not fill the lanes, in
-// delta_rule_decode_stream_gpu.hip. Tokens are counted by their position n since the log was last empty: the log's
-// entries first, then the call's. Entry n mod L of the log holds token n; folds fall after n = L - 1, 2 L - 1, ..
+// delta_rule_decode_stream_gpu.hip, decays by channel in delta_rule_decode_channel_gpu.hip. Tokens are counted by their
+// position n since the log was last empty: the log's entries first, then the call's. Entry n mod L of the log holds
+// token n; folds fall after n = L - 1, 2 L - 1, ..
 // Across blocks: rows of log_u are written by the block that owns their columns. Rows of log_k and log_g are read by
 // every block of a head, so here only rows that no block reads are written, by one block each: those of the tokens
 // before the first fold. A second kernel writes the rows of the tokens after it. A draft has all rows to itself: token
@@ -170,6 +171,7 @@ absl::Status LaunchAnyDecode(const DeltaRuleDecodeParams& params, const DeviceBa
 
 int64_t DeltaRuleDecodeGpuWorkspaceFloats(const DeltaRuleDecodeParams& params, const gpu::Stream& stream) {
   const LayerDims& dims = params.rule.pool.layout.dims();
+  if (dims.decays_by_channel()) return gpu::ChannelDecodeWorkspaceFloats(params, stream);
   if (gpu::UsesRecords(params, stream)) {
     return params.records != nullptr ? 0 : DecodeRecordFloatsGpu(params.rule.pool.layout, params.rule.batch, stream);
   }
@@ -183,6 +185,11 @@ absl::Status DeltaRuleDecodeGpu(const DeltaRuleDecodeParams& params, const gpu::
                                 const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
+  if (params.rule.pool.layout.dims().decays_by_channel()) {
+    GDN_RETURN_IF_ERROR(gpu::DeltaRuleChannelDecodeGpu(params, batch, workspace, stream));
+    AdvanceLogs(params);
+    return absl::OkStatus();
+  }
   GDN_RETURN_IF_ERROR(gpu::LaunchAnyDecode(params, batch, workspace, stream));
   // One token never comes after a fold of its own call, and a draft's have been written.
   if (batch.max_length > 1 && !params.draft) {

@@ -12,7 +12,7 @@ struct HeadView {
   const float* base;  // [K, V]
   float* log_k;       // entry i at + i * k_stride, [K]
   float* log_u;       // entry i at + i * u_stride, [V]
-  float* log_g;       // entry i at + i * g_stride
+  float* log_g;       // entry i at + i * g_stride, [decay_dim]
   int64_t k_stride;
   int64_t u_stride;
   int64_t g_stride;
@@ -27,45 +27,57 @@ HeadView ViewHead(const StatePoolView& pool, const float* bases, int32_t slot, i
   return {.base = bases + int64_t{hv} * dims.key_dim * dims.value_dim,
           .log_k = data + layout.log_k_offset() + first * dims.key_features() + key_head * dims.key_dim,
           .log_u = data + layout.log_u_offset() + first * dims.value_features() + int64_t{hv} * dims.value_dim,
-          .log_g = data + layout.log_g_offset() + int64_t{first} * dims.value_heads + hv,
+          .log_g = data + layout.log_g_offset() + first * dims.decay_features() + int64_t{hv} * dims.decay_dim(),
           .k_stride = dims.key_features(),
           .u_stride = dims.value_features(),
-          .g_stride = dims.value_heads};
+          .g_stride = dims.decay_features()};
+}
+
+// The sum of the first `entries` log decays of key channel `i`.
+double DecaySum(const HeadView& head, const LayerDims& dims, int32_t entries, int32_t i) {
+  double sum = 0.0;
+  for (int32_t e = 0; e < entries; ++e) sum += head.log_g[e * head.g_stride + (dims.decays_by_channel() ? i : 0)];
+  return sum;
+}
+
+// What is left, in channel `i` after `entries` tokens, of what was there before token `first` had decayed it.
+double DecayFrom(const HeadView& head, const LayerDims& dims, int32_t first, int32_t entries, int32_t i) {
+  return std::exp(DecaySum(head, dims, entries, i) - DecaySum(head, dims, first, i));
 }
 
 // `base` <- the head's state after `entries` log entries.
 void Fold(const HeadView& head, const LayerDims& dims, int32_t entries, float* base) {
-  double total = 0.0;
-  for (int32_t e = 0; e < entries; ++e) total += head.log_g[e * head.g_stride];
   for (int32_t i = 0; i < dims.key_dim; ++i) {
+    std::vector<double> decays;  // after each entry
+    for (int32_t e = 0; e < entries; ++e) decays.push_back(DecayFrom(head, dims, e + 1, entries, i));
+    const double decay = DecayFrom(head, dims, 0, entries, i);
     for (int32_t j = 0; j < dims.value_dim; ++j) {
       const int64_t at = int64_t{i} * dims.value_dim + j;
-      double sum = std::exp(total) * head.base[at];
-      double reached = 0.0;
+      double sum = decay * head.base[at];
       for (int32_t e = 0; e < entries; ++e) {
-        reached += head.log_g[e * head.g_stride];
-        sum += std::exp(total - reached) * head.log_k[e * head.k_stride + i] * head.log_u[e * head.u_stride + j];
+        sum += decays[e] * head.log_k[e * head.k_stride + i] * head.log_u[e * head.u_stride + j];
       }
       base[at] = static_cast<float>(sum);
     }
   }
 }
 
-// S0^T x decayed to the newest of `entries` tokens, plus what the log holds of them.
-std::vector<double> Read(const HeadView& head, const LayerDims& dims, int32_t entries, double total, const float* x) {
+// S0^T x decayed by the log's first `decayed` tokens, plus what the first `entries` of them wrote.
+std::vector<double> Read(const HeadView& head, const LayerDims& dims, int32_t entries, int32_t decayed,
+                         const float* x) {
   std::vector<double> sum(dims.value_dim, 0.0);
   for (int32_t i = 0; i < dims.key_dim; ++i) {
-    for (int32_t j = 0; j < dims.value_dim; ++j) sum[j] += double{head.base[int64_t{i} * dims.value_dim + j]} * x[i];
-  }
-  for (double& value : sum) value *= std::exp(total);
-  double reached = 0.0;
-  for (int32_t e = 0; e < entries; ++e) {
-    reached += head.log_g[e * head.g_stride];
-    double dot = 0.0;
-    for (int32_t i = 0; i < dims.key_dim; ++i) dot += double{head.log_k[e * head.k_stride + i]} * x[i];
+    const double decay = DecayFrom(head, dims, 0, decayed, i);
     for (int32_t j = 0; j < dims.value_dim; ++j) {
-      sum[j] += std::exp(total - reached) * dot * head.log_u[e * head.u_stride + j];
+      sum[j] += decay * head.base[int64_t{i} * dims.value_dim + j] * x[i];
     }
+  }
+  for (int32_t e = 0; e < entries; ++e) {
+    double dot = 0.0;
+    for (int32_t i = 0; i < dims.key_dim; ++i) {
+      dot += DecayFrom(head, dims, e + 1, decayed, i) * head.log_k[e * head.k_stride + i] * x[i];
+    }
+    for (int32_t j = 0; j < dims.value_dim; ++j) sum[j] += dot * head.log_u[e * head.u_stride + j];
   }
   return sum;
 }
@@ -75,13 +87,11 @@ void DecodeToken(const DeltaRuleParams& rule, const HeadView& head, int32_t hv, 
   const LayerDims& dims = rule.pool.layout.dims();
   const HeadToken token = HeadTokenAt(rule, t, hv);
   std::copy_n(token.k, dims.key_dim, head.log_k + entries * head.k_stride);
-  head.log_g[entries * head.g_stride] = token.g;
-  double total = 0.0;
-  for (int32_t e = 0; e <= entries; ++e) total += head.log_g[e * head.g_stride];
-  const std::vector<double> prediction = Read(head, dims, entries, total, token.k);
+  std::copy_n(token.g, dims.decay_dim(), head.log_g + entries * head.g_stride);
+  const std::vector<double> prediction = Read(head, dims, entries, entries + 1, token.k);
   float* u = head.log_u + entries * head.u_stride;
   for (int32_t j = 0; j < dims.value_dim; ++j) u[j] = static_cast<float>(token.beta * (token.v[j] - prediction[j]));
-  const std::vector<double> o = Read(head, dims, entries + 1, total, token.q);
+  const std::vector<double> o = Read(head, dims, entries + 1, entries + 1, token.q);
   for (int32_t j = 0; j < dims.value_dim; ++j) token.output[j] = static_cast<float>(o[j]);
 }
 

@@ -10,9 +10,12 @@
 // that none reads.
 // Where waves have 64 lanes only rows come here that do not fill them: whole ones the other kernel reads at memory's
 // limit (docs/mi50-model.md), without records.
+// Where decays are by channel the record has the decayed k and q too, and before a fold the weighted keys: a wave does
+// not know that there are decays.
 // Resources: 99 VGPRs for K = 128; no LDS, no spills (gfx906). Bound by memory.
 
 #include "base/status_macros.h"
+#include "kernels/delta_rule_decode/column_set_gpu-inl.h"
 #include "kernels/delta_rule_decode/decode_record_gpu-inl.h"
 
 namespace gdn {
@@ -33,29 +36,6 @@ inline constexpr int32_t kMostSets = kWave == 64     ? 1
 template <typename Base>
 inline constexpr int64_t kWavesOfProcessor = kRounds<Base> ? 112 : 192;
 
-template <int kElements>
-inline constexpr int kSetColumnsOfGroup = kElements <= 8 ? 4 : 2;
-constexpr int SetColumns(int wave_width, int32_t key_dim) {
-  return wave_width / kColumnLanes * (key_dim <= 8 * kColumnLanes ? kSetColumnsOfGroup<8> : kSetColumnsOfGroup<16>);
-}
-
-// kColumns columns of the base, and what belongs to them.
-template <int kElements, int kColumns, typename Base>
-struct ColumnSet {
-  HeldColumn<kElements, Base> s[kColumns];
-  float u[kColumns];  // of log entry `lane`
-  float v;            // of the lane's own column
-};
-
-// Where a lane's parts of a set are; those of the next are a set's columns on.
-template <typename Base>
-struct SetPlace {
-  const Base* base;
-  const float* u;  // of log entry `lane`
-  const float* v;
-  float* target;
-};
-
 struct StreamArgs {
   DecodeArgs decode;
   const float* records;
@@ -64,80 +44,14 @@ struct StreamArgs {
   int32_t parts;      // waves a head
 };
 
-template <int kElements, bool kWhole>
-__device__ __forceinline__ int64_t ColumnStride(int32_t key_dim) {
-  return kWhole ? kColumnLanes * kElements : key_dim;
-}
-
-template <int kElements, int kColumns, bool kWhole, typename Base>
-__device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on, int lane, int32_t key_dim,
-                                        bool logged, ColumnSet<kElements, kColumns, Base>& set) {
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    HoldColumn<kElements, kWhole>(at.base + (columns_on + c) * ColumnStride<kElements, kWhole>(key_dim), lane, key_dim,
-                                  set.s[c]);
-    set.u[c] = 0.0f;
-  }
-  if (logged) LoadColumns<kColumns, true>(at.u + columns_on, kColumns, set.u);
-  set.v = at.v[columns_on];
-}
-
-// The base of the set's columns with the log and the token folded into it. `now` is u_t of the lanes' own columns,
-// `keys` log_k of the first entry, `k` the token's.
-template <int kWave, int kElements, int kColumns, bool kWhole, typename Base>
-__device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
-                                        const float* keys, const float (&k)[kElements], Base* columns,
-                                        ColumnSet<kElements, kColumns, float>& set) {
-  constexpr int kShare = kSharingLanes<kColumns>;
-  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    const float latest = Bpermute<kWave>(first + 2 * kShare * c, now);
-    if (lane == kLogCapacity - 1) set.u[c] = latest;
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) set.s[c].x[i] *= log.decay;
-  }
-  const auto add = [&](int e, const float(&entry_k)[kElements]) {
-    const float weight = Bpermute<kWave>(first + e, log.weight);
-    float u[kColumns];
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) u[c] = Bpermute<kWave>(first + e, set.u[c]);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      const float weighted = weight * entry_k[i];
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) set.s[c].x[i] = fmaf(weighted, u[c], set.s[c].x[i]);
-    }
-  };
-  constexpr int kAhead = kElements <= 8 && !kRounds<Base> ? 3 : 1;  // keys on their way at a time
-  static_assert((kLogCapacity - 1) % kAhead == 0);
-  const int64_t stride = int64_t{p.key_heads} * p.key_dim;
-#pragma unroll 1
-  for (int e = 0; e < kLogCapacity - 1; e += kAhead) {
-    float entry_k[kAhead][kElements];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      LoadVectors<kElements, kWhole>(keys, lane, p.key_dim, entry_k[i]);
-      keys += stride;
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) add(e + i, entry_k[i]);
-  }
-  add(kLogCapacity - 1, k);
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    StoreVectors<kElements, kWhole>(columns + c * ColumnStride<kElements, kWhole>(p.key_dim), lane, p.key_dim,
-                                    set.s[c].x);
-  }
-}
-
 // Blocks of a multiprocessor; waves of a SIMD where a wave has 64 lanes.
 template <int kWave, bool kOneSet>
 inline constexpr int kLeast = kWave == 64 ? 2
                               : kOneSet   ? 5
                                           : 4;
 
-template <int kWave, int kElements, bool kWhole, bool kOneSet, typename Base>
+// kByChannel: records are ChannelRecords, and rows whole.
+template <int kWave, int kElements, bool kWhole, bool kOneSet, typename Base, bool kByChannel>
 __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleDecodeStreamKernel(StreamArgs args) {
   constexpr int kColumns = kSetColumnsOfGroup<kElements>;
   constexpr int kSetColumns = kWave / kColumnLanes * kColumns;
@@ -150,7 +64,9 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
   if (head >= p.value_heads) return;
   const int part = wave - head * args.parts;
   const int64_t index = int64_t{blockIdx.y} * p.value_heads + head;
-  const DecodeRecord record = ReadRecord(args.records + index * kDecodeRecordFloats, lane);
+  const int64_t record_floats = kByChannel ? ChannelRecord::Floats(p.key_dim) : kDecodeRecordFloats;
+  const float* record_row = args.records + index * record_floats;
+  const DecodeRecord record = ReadRecord(record_row, lane);
   const RecordPlace& place = record.place;
   if (place.row < 0) return;
   const int sets = kOneSet ? 1 : min(args.wave_sets, args.sets - part * args.wave_sets);
@@ -184,8 +100,10 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
   const int64_t key = int64_t{key_head} * p.key_dim;
   float k[kElements];
   float q[kElements];
-  LoadVectors<kElements, kWhole>(p.k + place.row * p.k_stride + key, lane, p.key_dim, k);
-  LoadVectors<kElements, kWhole>(p.q + place.row * p.q_stride + key, lane, p.key_dim, q);
+  const float* k_row = kByChannel ? record_row + ChannelRecord::kK : p.k + place.row * p.k_stride + key;
+  const float* q_row = kByChannel ? record_row + ChannelRecord::Q(p.key_dim) : p.q + place.row * p.q_stride + key;
+  LoadVectors<kElements, kWhole>(k_row, lane, p.key_dim, k);
+  LoadVectors<kElements, kWhole>(q_row, lane, p.key_dim, q);
 
   const auto read = [&](int sets_on, const Set& set) {
     const auto state_dots = [&](int c, float& state_k, float& state_q) {
@@ -212,7 +130,12 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
     for (int i = 0; i < sets; ++i) {
       const float now = read(0, one);
       const auto fold = [&](ColumnSet<kElements, kColumns, float>& set) {
-        FoldSet<kWave, kElements, kColumns, kWhole>(p, record.log, lane, now, slot + p.at.log_k + key, k, columns, set);
+        if constexpr (kByChannel) {
+          FoldChannelSet<kWave, kElements, kColumns>(record_row, lane, now, p.key_dim, columns, set);
+        } else {
+          FoldSet<kWave, kElements, kColumns, kWhole>(p, record.log, lane, now, slot + p.at.log_k + key, k, columns,
+                                                      set);
+        }
       };
       if constexpr (kRounds<Base>) {
         ColumnSet<kElements, kColumns, float> wide;
@@ -242,7 +165,8 @@ __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleD
       move(2);
     }
   }
-  if (part != 0 || lane_of_wave >= kColumnLanes) return;
+  if (kByChannel || part != 0 || lane_of_wave >= kColumnLanes)
+    return;  // whoever made the record has appended the token
   if (lane == token.entry) slot[p.at.log_g + int64_t{token.entry} * p.value_heads + head] = record.g;
   if (head != key_head * p.group) return;
   StoreVectors<kElements, kWhole>(slot + p.at.log_k + int64_t{token.entry} * p.key_heads * p.key_dim + key, lane,
@@ -305,12 +229,11 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeRecordKernel(RecordAr
   }
 }
 
-template <int kWave, int kElements, bool kWhole>
-absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+template <int kWave, int kElements, bool kWhole, bool kByChannel>
+absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, const float* records,
                           const Stream& stream) {
   constexpr int kSetColumns = SetColumns(kWave, kElements * kColumnLanes);
   const LayerDims& dims = params.rule.pool.layout.dims();
-  if (params.records == nullptr) GDN_RETURN_IF_ERROR(DecodeRecordsGpu(params.rule, batch, workspace, stream));
   const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
   const int32_t sets = dims.value_dim / kSetColumns;
   return WithBaseElement(params.rule.pool.layout, [&](auto base) {
@@ -320,15 +243,15 @@ absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch
       wave_sets /= 2;
     }
     const StreamArgs args{.decode = MakeDecodeArgs(params, batch, kSetColumns, /*unwritten=*/nullptr),
-                          .records = params.records != nullptr ? params.records : workspace,
+                          .records = records,
                           .sets = sets,
                           .wave_sets = wave_sets,
                           .parts = static_cast<int32_t>(CeilDivide(sets, wave_sets))};
     const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
     const auto launch = [&](auto one_set) {
       return Launch("delta_rule_decode",
-                    DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, decltype(one_set)::value, Base>, grid,
-                    kThreads, stream, args);
+                    DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, decltype(one_set)::value, Base, kByChannel>,
+                    grid, kThreads, stream, args);
     };
     if constexpr (kMostSets < kWave, Base >> 1) {
       if (wave_sets > 1) return launch(std::false_type());
@@ -358,10 +281,37 @@ absl::Status WithVectors(int32_t key_dim, Function&& function) {
 
 absl::Status DeltaRuleDecodeStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
                                       const Stream& stream) {
+  if (params.records == nullptr) GDN_RETURN_IF_ERROR(DecodeRecordsGpu(params.rule, batch, workspace, stream));
+  const float* records = params.records != nullptr ? params.records : workspace;
   return WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
     return WithVectors<wave()>(params.rule.pool.layout.dims().key_dim, [&](auto elements, auto whole) {
-      return LaunchStream<wave(), elements(), whole()>(params, batch, workspace, stream);
+      return LaunchStream<wave(), elements(), whole(), false>(params, batch, records, stream);
     });
+  });
+}
+
+bool StreamsChannels(const DeltaRuleDecodeParams& params, const Stream& stream) {
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  const PackedBatch& batch = params.rule.batch;
+  if (stream.wave_width != 32 || batch.sequences > kMostSequences || !IsWhole(dims) || !VectorRule(params.rule)) {
+    return false;
+  }
+  for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (batch.length(i) > 1) return false;
+  }
+  return int64_t{batch.sequences} * dims.value_heads >= int64_t{stream.processors} * 4 &&
+         dims.value_dim % SetColumns(stream.wave_width, dims.key_dim) == 0;
+}
+
+absl::Status DeltaRuleChannelStreamGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch,
+                                       const float* records, const Stream& stream) {
+  return WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) -> absl::Status {
+    if constexpr (wave() == 32) {
+      return WithElements<kMostElements>(params.rule.pool.layout.dims().key_dim, [&](auto elements) {
+        return LaunchStream<wave(), elements(), true, true>(params, batch, records, stream);
+      });
+    }
+    return absl::InternalError("delta_rule_decode: records by channel are for waves of 32");
   });
 }
 
@@ -372,7 +322,7 @@ int64_t DecodeRecordFloatsGpu(const StateLayout& layout, const PackedBatch& batc
   const bool can = batch.sequences <= gpu::kMostSequences && dims.key_dim % 4 == 0 &&
                    dims.key_dim <= gpu::kMostElements * gpu::kColumnLanes &&
                    dims.value_dim % gpu::SetColumns(stream.wave_width, dims.key_dim) == 0;
-  if (!can) return 0;
+  if (!can || dims.decays_by_channel()) return 0;
   const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
   // Of whole rows the other kernel is as quick for a few heads, and on gfx906 at memory's limit for many.
   if (gpu::IsWhole(dims) && (stream.wave_width == 64 || heads < stream.processors)) return 0;

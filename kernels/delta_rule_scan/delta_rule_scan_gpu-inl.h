@@ -11,6 +11,10 @@
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 
 namespace gdn::gpu {
+
+// Of dims that decay by channel; `params` have been validated.
+absl::Status DeltaRuleChannelScanGpu(const DeltaRuleParams& params, const DeviceBatch& batch, const Stream& stream);
+
 namespace {
 
 // What a token brings to a group. Beyond K = 256 there are no registers to load the next token's ahead.

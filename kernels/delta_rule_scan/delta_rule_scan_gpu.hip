@@ -3,6 +3,7 @@
 // The two products with the old state are independent of each other, so a token's critical path holds one reduction.
 // Threads: 16 lanes hold kColumns columns of S in registers over all tokens; a block has 16 such groups of one
 // (sequence, value head). The next token's rows are loaded while this one is computed.
+// Decays by channel are delta_rule_scan_channel_gpu.hip's.
 // Resources: no LDS. 128 VGPRs or fewer up to K = 256. Bound by the reduction's latency for few heads, else by VALU.
 
 #include "base/status_macros.h"
@@ -26,6 +27,7 @@ struct StoredGates {
 
 absl::Status DeltaRuleScanGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
+  if (params.pool.layout.dims().decays_by_channel()) return gpu::DeltaRuleChannelScanGpu(params, batch, stream);
   return WithBaseElement(params.pool.layout, [&](auto base) {
     const gpu::StoredGates gates{params.g, params.beta};
     return gpu::ScanWithGates<decltype(base)>("delta_rule_scan", params, gates, batch, stream);

@@ -24,12 +24,11 @@ void DeltaRuleScanReference(const DeltaRuleParams& params) {
       state.assign(base, base + int64_t{K} * V);
       for (int64_t t = params.batch.cu_seqlens[sequence]; t < params.batch.cu_seqlens[sequence + 1]; ++t) {
         const HeadToken token = HeadTokenAt(params, t, hv);
-        const double decay = std::exp(double{token.g});
         for (int32_t j = 0; j < V; ++j) {
           double prediction = 0.0;
           for (int32_t i = 0; i < K; ++i) {
             double& s = state[static_cast<size_t>(i) * V + j];
-            s *= decay;
+            s *= std::exp(double{token.g[dims.decays_by_channel() ? i : 0]});
             prediction += s * token.k[i];
           }
           u[j] = token.beta * (token.v[j] - prediction);

@@ -23,7 +23,11 @@ absl::Status ValidateGating(const GatingParams& params) {
   constexpr char kOp[] = "Gating";
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "rows", params.rows, 0, kMaxOperatorRows));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "value_heads", params.value_heads, 1, kMaxHeads));
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "decay_dim", params.decay_dim, 1, kMaxHeadDim));
   GDN_RETURN_IF_ERROR(RequirePositive(kOp, "beta_scale", params.beta_scale));
+  if (params.gate == DecayGate::kBoundedSigmoid) {
+    GDN_RETURN_IF_ERROR(RequirePositive(kOp, "-lower_bound", -params.lower_bound));
+  }
   if (params.rows == 0) return absl::OkStatus();
   return RequirePointers(kOp, {{"a", params.a},
                                {"b", params.b},
@@ -39,8 +43,13 @@ void GatingReference(const GatingParams& params) {
       const int64_t i = row * params.value_heads + head;
       const double a_log = params.a_log[head];
       const double rate = params.convention == ALogConvention::kRaw ? -std::min(std::exp(a_log), kFloatMax) : a_log;
-      const double g = rate * Softplus(double{params.a[i]} + double{params.dt_bias[head]});
-      params.g[i] = static_cast<float>(g < -kFloatMax ? -kFloatMax : g);
+      for (int32_t c = 0; c < params.decay_dim; ++c) {
+        const int64_t at = i * params.decay_dim + c;
+        const double x = double{params.a[at]} + double{params.dt_bias[int64_t{head} * params.decay_dim + c]};
+        const double g =
+            params.gate == DecayGate::kSoftplus ? rate * Softplus(x) : double{params.lower_bound} * Sigmoid(-rate * x);
+        params.g[at] = static_cast<float>(g < -kFloatMax ? -kFloatMax : g);
+      }
       params.beta[i] = static_cast<float>(double{params.beta_scale} * Sigmoid(params.b[i]));
     }
   }

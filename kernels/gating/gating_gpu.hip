@@ -1,6 +1,8 @@
 // Gating on the GPU: g = -exp(A_log) softplus(a + dt_bias), beta = beta_scale sigmoid(b).
 //
-// Threads: one a (row, value head), striding over the grid. Resources: registers only. Bound by launch latency.
+// Threads: one a (row, value head), striding over the grid. Resources: registers only. Bound by launch latency. Where a
+// head has a decay for each key channel, or the gate is bounded, one a (head, channel), striding over rows: what a head
+// or channel has of its own is read once. Bound by memory.
 
 #include "base/status_macros.h"
 #include "kernels/gating/gating.h"
@@ -22,11 +24,35 @@ __global__ __launch_bounds__(kThreads) void GatingKernel(GatingParams p) {
   }
 }
 
+__global__ __launch_bounds__(kThreads) void ChannelGatingKernel(GatingParams p) {
+  const int features = p.value_heads * p.decay_dim;
+  const int feature = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (feature >= features) return;
+  const int head = feature / p.decay_dim;
+  const bool first = feature == head * p.decay_dim;  // of its head: it has beta
+  const bool negative_exp = p.convention == ALogConvention::kNegativeExp;
+  const float a_log = p.a_log[head];
+  const float dt_bias = p.dt_bias[feature];
+  for (int64_t row = blockIdx.y; row < p.rows; row += gridDim.y) {
+    const float a = p.a[row * features + feature];
+    p.g[row * features + feature] = p.gate == DecayGate::kBoundedSigmoid
+                                        ? BoundedLogDecay(a, a_log, dt_bias, negative_exp, p.lower_bound)
+                                        : LogDecay(a, a_log, dt_bias, negative_exp);
+    if (first) p.beta[row * p.value_heads + head] = p.beta_scale * Sigmoid(p.b[row * p.value_heads + head]);
+  }
+}
+
 }  // namespace
 }  // namespace gpu
 
 absl::Status GatingGpu(const GatingParams& params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateGating(params));
+  if (params.decay_dim != 1 || params.gate != DecayGate::kSoftplus) {
+    const int64_t across = gpu::CeilDivide(int64_t{params.value_heads} * params.decay_dim, gpu::kThreads);
+    const int64_t enough = gpu::CeilDivide(int64_t{stream.processors} * 16, across);
+    return gpu::Launch("gating", gpu::ChannelGatingKernel, {across, params.rows < enough ? params.rows : enough},
+                       gpu::kThreads, stream, params);
+  }
   const int64_t blocks = gpu::StridedBlocks(params.rows * params.value_heads, gpu::kThreads, stream);
   return gpu::Launch("gating", gpu::GatingKernel, {blocks}, gpu::kThreads, stream, params);
 }

@@ -30,4 +30,14 @@ __device__ __forceinline__ float LogDecay(float a, float a_log, float dt_bias, b
   return fmaxf(rate * Softplus(a + dt_bias), -kFloatMax);
 }
 
+// The bounded g: lower_bound sigmoid(exp(A_log) (a + dt_bias)). A NaN comes through.
+__device__ __forceinline__ float BoundedLogDecay(float a, float a_log, float dt_bias, bool negative_exp,
+                                                 float lower_bound) {
+  const float rate = negative_exp ? -a_log : fminf(expf(a_log), kFloatMax);
+  float x = a + dt_bias;
+  x = x > kFloatMax ? kFloatMax
+                    : (x < -kFloatMax ? -kFloatMax : x);  // an infinite one times no rate would be no number
+  return lower_bound * Sigmoid(rate * x);
+}
+
 }  // namespace gdn::gpu

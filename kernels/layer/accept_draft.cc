@@ -24,7 +24,7 @@ absl::Status DropFolded(Backend& backend, const StatePoolView& pool, int32_t slo
   float* data = pool.slot(slot);
   GDN_RETURN_IF_ERROR(MoveToFront(backend, data + layout.log_k_offset(), rows, dims.key_features()));
   GDN_RETURN_IF_ERROR(MoveToFront(backend, data + layout.log_u_offset(), rows, dims.value_features()));
-  return MoveToFront(backend, data + layout.log_g_offset(), rows, dims.value_heads);
+  return MoveToFront(backend, data + layout.log_g_offset(), rows, dims.decay_features());
 }
 
 }  // namespace

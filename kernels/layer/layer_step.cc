@@ -59,13 +59,13 @@ absl::Span<const LayerField> LayerFields(InputKind kind, const LayerDims& dims,
       storage[0] = {&LayerStep::mixed_qkv, dims.conv_channels()};
       storage[1] = {&LayerStep::z, dims.value_features()};
       storage[2] = {&LayerStep::b, dims.value_heads};
-      storage[3] = {&LayerStep::a, dims.value_heads};
+      storage[3] = {&LayerStep::a, dims.decay_features()};
       return absl::MakeConstSpan(storage).first(4);
     case InputKind::kDeltaRule:
       storage[0] = {&LayerStep::q, dims.key_features()};
       storage[1] = {&LayerStep::k, dims.key_features()};
       storage[2] = {&LayerStep::v, dims.value_features()};
-      storage[3] = {&LayerStep::g, dims.value_heads};
+      storage[3] = {&LayerStep::g, dims.decay_features()};
       storage[4] = {&LayerStep::beta, dims.value_heads};
       return storage;
     case InputKind::kNone:

@@ -16,11 +16,12 @@ void Add(std::string& key, const Values&... values) {
 
 void AddWeights(const LayerWeights& weights, std::string& key) {
   const LayerSpec& spec = weights.spec;
-  for (const WeightMatrix* matrix : {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.out}) {
+  for (const WeightMatrix* matrix :
+       {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.a_up, &weights.z_up, &weights.out}) {
     Add(key, matrix->data, matrix->dtype, matrix->rows, matrix->cols);
   }
-  Add(key, spec.projections, spec.a_log, spec.beta_scale, spec.norm_epsilon, spec.output_gate, weights.conv_weight,
-      weights.a_log, weights.dt_bias, weights.norm_weight);
+  Add(key, spec.projections, spec.a_log, spec.decay_gate, spec.decay_lower_bound, spec.beta_scale, spec.norm_epsilon,
+      spec.output_gate, weights.conv_weight, weights.a_log, weights.dt_bias, weights.norm_weight);
 }
 
 }  // namespace
@@ -34,7 +35,7 @@ std::string StepKey(const LayerStep& step) {
   for (int32_t i = 0; i < step.batch.sequences; ++i) longest = std::max(longest, step.batch.length(i));
   Add(key, step.kind, step.draft, step.use_qk_l2norm, step.scale, step.batch.sequences, step.batch.tokens(), longest,
       step.pool.data, step.pool.slot_count, layout.slot_floats(), layout.max_draft(), layout.base_dtype(),
-      dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width,
+      dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width, dims.decay,
       step.output.data, step.output.dtype);
   std::array<LayerField, kMaxLayerFields> storage;
   for (const LayerField& field : LayerFields(step.kind, dims, storage)) {

@@ -16,6 +16,11 @@ absl::Status ValidateMixerInput(const MixerInputParams& params) {
   if (params.batch.tokens() == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointer(kOp, "pool.data", params.pool.data));
   if (params.qkvz != nullptr || params.ba != nullptr) {
+    if (params.pool.layout.dims().decays_by_channel()) {
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                       "MixerInput: qkvz and ba are given with dims that decay by channel; expected mixed_qkv, b and a",
+                       {{"field", "qkvz"}});
+    }
     GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"qkvz", params.qkvz}, {"ba", params.ba}, {"z", params.z}}));
   } else {
     GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"mixed_qkv", params.mixed_qkv}, {"b", params.b}, {"a", params.a}}));

@@ -3,7 +3,7 @@
 //
 // Formulas: qkvz_split.h, causal_conv1d.h, qk_l2norm.h, gating.h. The convolution columns in the slots advance as
 // causal_conv1d.h says. Inputs are either projections (qkvz, ba; then z is written) or already split (mixed_qkv, b, a;
-// then z is the caller's).
+// then z is the caller's). Dims that decay by channel come split.
 // Thread safety: as many calls at a time as touch different slots. Ownership: none.
 //
 //   MixerInputParams p{.pool = pool, .batch = batch, .token_counts = counts, .layout = layout, .qkvz = y, ...};
@@ -34,20 +34,22 @@ struct MixerInputParams {
   // Already split, where qkvz is not given.
   const float* mixed_qkv = nullptr;  // [tokens, C]
   const float* b = nullptr;          // [tokens, HV]
-  const float* a = nullptr;          // [tokens, HV]
+  const float* a = nullptr;          // [tokens, HV], or [tokens, HV, K] where the dims decay by channel
 
   const float* conv_weight = nullptr;  // [C, W]
   ALogConvention a_log_convention = ALogConvention::kRaw;
+  DecayGate decay_gate = DecayGate::kSoftplus;
+  float decay_lower_bound = 0.0f;
   float beta_scale = 1.0f;
   const float* a_log = nullptr;    // [HV]
-  const float* dt_bias = nullptr;  // [HV]
+  const float* dt_bias = nullptr;  // [HV], or [HV, K]
   float scale = 1.0f;              // multiplies the normalised q
 
   float* convolved = nullptr;  // [tokens, C]; of it v, [2 H K, C), is what the delta rule reads. The rest is scratch.
   float* z = nullptr;          // [tokens, HV, V]; written where qkvz is given
   float* q = nullptr;          // [tokens, H, K]
   float* k = nullptr;          // [tokens, H, K]
-  float* g = nullptr;          // [tokens, HV]
+  float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
   float* beta = nullptr;       // [tokens, HV]
 
   // For a decode that follows, where the backend's DecodeRecordFloats is not 0: what it takes from the logs.

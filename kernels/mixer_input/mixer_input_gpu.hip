@@ -4,7 +4,7 @@
 //   heads   a q or k head per kHeadLanes lanes: convolve, sum the squares over the lanes, scale
 //   values  four channels of v a thread: convolve
 //   z       four elements a thread: copy (from projections only)
-//   gates   a (token, value head) a thread
+//   gates   a (token, value head) a thread; a (value head, key channel) where the decay is by channel
 // Before a decode of one token a sequence, a block's heads are two key heads' q and k; it finds the gates too, and what
 // the decode takes from the logs: their keys are on their way while it convolves.
 // Bits are the separate operators': the functions are theirs. The ring's columns: conv_channels-inl.h. Resources:
@@ -159,10 +159,39 @@ __device__ __forceinline__ void Gates(const MixerArgs& p) {
   }
 }
 
+// The gates of any kind and of any number a head: `block` of p.gate_blocks.
+__device__ __forceinline__ void FeatureGates(const MixerArgs& p, int32_t block) {
+  const ConvGeometry& g = p.geometry;
+  const int32_t heads = p.at.value_heads;
+  const int32_t features = heads * p.decay_dim;
+  const int32_t feature = block * kMixerThreads + static_cast<int32_t>(threadIdx.x);
+  if (feature >= features) return;
+  const int32_t head = feature / p.decay_dim;
+  const bool first = feature == head * p.decay_dim;  // of its head: it has beta
+  const int32_t a_at = p.projected ? p.at.A(head) : feature;
+  const int32_t b_at = p.projected ? p.at.B(head) : head;
+  const int32_t a_stride = p.projected ? 2 * heads : features;
+  const int32_t b_stride = p.projected ? 2 * heads : heads;
+  const float a_log = p.a_log[head];
+  const float dt_bias = p.dt_bias[feature];
+  for (int32_t i = static_cast<int32_t>(blockIdx.z); i < g.batch.sequences; i += static_cast<int32_t>(gridDim.z)) {
+    ForEachTile(g, i, [&](int32_t begin, int32_t end) {
+      for (int32_t t = begin; t < end; ++t) {
+        const int64_t row = int64_t{g.batch.cu_seqlens[i]} + t;
+        const float a = p.a[row * a_stride + a_at];
+        p.g[row * features + feature] = p.bounded ? BoundedLogDecay(a, a_log, dt_bias, p.negative_exp, p.lower_bound)
+                                                  : LogDecay(a, a_log, dt_bias, p.negative_exp);
+        if (first) p.beta[row * heads + head] = p.beta_scale * Sigmoid(p.b[row * b_stride + b_at]);
+      }
+    });
+  }
+}
+
 enum class Heads { kInMemory, kInRegisters, kWithRecords };
 
-template <int kWave, bool kVector, Heads kHeads>
-__global__ __launch_bounds__(kMixerThreads) void MixerInputKernel(MixerArgs p) {
+// kFeatureGates: gates by FeatureGates, of which no records are made here.
+template <int kWave, bool kVector, Heads kHeads, bool kFeatureGates>
+__device__ __forceinline__ void MixerBlock(const MixerArgs& p) {
   const int thread = static_cast<int>(threadIdx.x);
   int32_t block = static_cast<int32_t>(blockIdx.x);
   if (block < p.head_blocks) {
@@ -194,7 +223,17 @@ __global__ __launch_bounds__(kMixerThreads) void MixerInputKernel(MixerArgs p) {
     if (element < p.at.ValueFeatures()) CopyZ<kVector>(p, element);
     return;
   }
+  if constexpr (kFeatureGates) return FeatureGates(p, block - p.z_blocks);
   if constexpr (kHeads != Heads::kWithRecords) Gates(p);
+}
+
+template <int kWave, bool kVector, Heads kHeads>
+__global__ __launch_bounds__(kMixerThreads) void MixerInputKernel(MixerArgs p) {
+  MixerBlock<kWave, kVector, kHeads, false>(p);
+}
+template <int kWave, bool kVector, Heads kHeads>
+__global__ __launch_bounds__(kMixerThreads) void FeatureMixerInputKernel(MixerArgs p) {
+  MixerBlock<kWave, kVector, kHeads, true>(p);
 }
 
 MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
@@ -228,7 +267,11 @@ MixerArgs MakeArgs(const MixerInputParams& params, const DeviceBatch& batch) {
           .log_k = static_cast<uint32_t>(params.pool.layout.log_k_offset()),
           .log_g = static_cast<uint32_t>(params.pool.layout.log_g_offset()),
           .group_heads = dims.group(),
-          .records = params.records};
+          .records = params.records,
+          .gate_blocks = static_cast<int32_t>(CeilDivide(dims.decay_features(), kMixerThreads)),
+          .decay_dim = dims.decay_dim(),
+          .bounded = params.decay_gate == DecayGate::kBoundedSigmoid,
+          .lower_bound = params.decay_lower_bound};
 }
 
 }  // namespace
@@ -242,13 +285,22 @@ absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatc
                       gpu::Aligned16(params.pool.data, args.x, args.weight, args.convolved, args.z, args.q, args.k);
   const bool in_registers = vector && dims.key_dim <= gpu::kRegisterHeadDim;
   // Dot products are those of the other ways to find records, which give a lane as few elements as hold K.
-  const bool with_records = params.records != nullptr && in_registers && dims.key_dim > gpu::kRegisterHeadDim / 2 &&
+  const bool feature_gates = dims.decays_by_channel() || params.decay_gate != DecayGate::kSoftplus;
+  const bool with_records = params.records != nullptr && !feature_gates && in_registers &&
+                            dims.key_dim > gpu::kRegisterHeadDim / 2 &&
                             gpu::kRecordHeads * dims.group() <= gpu::kRecordGroups && batch.max_length <= 1;
-  const int64_t blocks = int64_t{args.head_blocks} + args.value_blocks + args.z_blocks + (with_records ? 0 : 1);
+  const int64_t gate_blocks = feature_gates ? args.gate_blocks : with_records ? 0 : 1;
+  const int64_t blocks = int64_t{args.head_blocks} + args.value_blocks + args.z_blocks + gate_blocks;
   gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
   if (with_records) grid.z = batch.sequences;
   GDN_RETURN_IF_ERROR(gpu::WithWaveWidth(stream, "mixer_input", [&](auto wave) {
     using gpu::Heads;
+    if (feature_gates) {
+      const auto kernel = in_registers ? gpu::FeatureMixerInputKernel<wave(), true, Heads::kInRegisters>
+                          : vector     ? gpu::FeatureMixerInputKernel<wave(), true, Heads::kInMemory>
+                                       : gpu::FeatureMixerInputKernel<wave(), false, Heads::kInMemory>;
+      return gpu::Launch("mixer_input", kernel, grid, gpu::kMixerThreads, stream, args);
+    }
     const auto kernel = with_records   ? gpu::MixerInputKernel<wave(), true, Heads::kWithRecords>
                         : in_registers ? gpu::MixerInputKernel<wave(), true, Heads::kInRegisters>
                         : vector       ? gpu::MixerInputKernel<wave(), true, Heads::kInMemory>

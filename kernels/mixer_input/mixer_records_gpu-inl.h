@@ -51,6 +51,11 @@ struct MixerArgs {
   uint32_t log_k, log_g;
   int32_t group_heads;  // value heads of a key head
   float* records;
+  // Of gates that are not one softplus a head: their blocks along x, a (head, channel) a thread.
+  int32_t gate_blocks;
+  int32_t decay_dim;  // 1 or K
+  bool bounded;
+  float lower_bound;
 };
 
 // g and beta of a token and head.

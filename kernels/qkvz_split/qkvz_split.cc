@@ -42,6 +42,11 @@ absl::Status ValidateQkvzSplit(const QkvzSplitParams& params) {
   constexpr char kOp[] = "QkvzSplit";
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "rows", params.rows, 0, kMaxOperatorRows));
   GDN_RETURN_IF_ERROR(ValidateLayerDims(params.dims));
+  if (params.dims.decays_by_channel()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     "QkvzSplit: dims decay by channel; their projections lie apart and need no split",
+                     {{"field", "dims.decay"}});
+  }
   if (params.rows == 0) return absl::OkStatus();
   return RequirePointers(kOp, {{"qkvz", params.qkvz},
                                {"ba", params.ba},

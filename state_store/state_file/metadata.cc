@@ -145,7 +145,10 @@ std::vector<int64_t> PartShape(std::string_view part, const LayerDims& d, const 
   if (part == kDraftConvState) return {d.conv_channels(), extent.draft_length};
   if (part == kLogK) return {entries, d.key_heads, d.key_dim};
   if (part == kLogU) return {entries, d.value_heads, d.value_dim};
-  if (part == kLogG) return {entries, d.value_heads};
+  if (part == kLogG) {
+    return d.decays_by_channel() ? std::vector<int64_t>{entries, d.value_heads, d.key_dim}
+                                 : std::vector<int64_t>{entries, d.value_heads};
+  }
   return {d.value_heads, d.key_dim, d.value_dim};  // recurrent_state and base_state
 }
 

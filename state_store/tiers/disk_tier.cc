@@ -28,7 +28,7 @@ bool IsDeltaWorthwhile(const SessionImage& image, const BaseVersions& bases, int
     const int64_t entries = int64_t{layer.extent.log_length} + layer.extent.draft_length;
     left_out_layers += left_out;
     if (!left_out) bytes += image.layout.base_bytes();
-    floats += entries * (dims.key_features() + dims.value_features() + dims.value_heads);
+    floats += entries * (dims.key_features() + dims.value_features() + dims.decay_features());
     if (dims.conv_width > 0) floats += dims.conv_channels() * (dims.conv_width - 1 + layer.extent.draft_length);
     if (layer.reply != nullptr) bytes += static_cast<int64_t>(layer.reply->output.size());
   }

@@ -1,0 +1,108 @@
+// The chunked delta rule on the GPU where each key channel has a decay. With T, P and the decayed keys and queries from
+// delta_rule_channel_prepare_gpu.hip:
+//   X = V - (e^G K) S      U = T diag(beta) X      O = (e^G Q) S + P U      S <- diag(e^{G_C}) S + (e^{G_C-G} K)^T U
+// Waves of 32 take delta_rule_states_gpu.hip and delta_rule_outputs_gpu.hip for K up to 128, which are those of decays
+// by head but for where keys and queries come from; all others delta_rule_channel_walk_gpu.hip. What is prepared is
+// seven times as much as for decays by head, so that it is prepared a span of chunks at a time. S passes from span to
+// span through the base: unrounded, or cut where a base of bfloat16 is rounded anyway, so that no cut changes a bit.
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "kernels/delta_rule_chunk/delta_rule_split_gpu-inl.h"
+
+namespace gdn::gpu {
+namespace {
+
+// Of a span, states and all: about what an L2 keeps until it is read.
+constexpr int64_t kSpanFloats = int64_t{16} << 20;
+
+struct SpanSize {
+  int64_t sequences, chunks;
+  int64_t prepared_floats, state_floats;  // a chunk
+};
+
+bool Splits(const LayerDims& dims, int wave_width) { return wave_width == 32 && dims.key_dim <= kSplitMostKeys; }
+
+SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t max_length, int wave_width) {
+  const LayerDims& dims = layout.dims();
+  const int64_t slots = ChannelKeySlots(dims.key_dim);
+  SpanSize size;
+  size.prepared_floats = int64_t{dims.value_heads} * ChannelWorkspace::Floats(static_cast<int>(slots));
+  size.state_floats = Splits(dims, wave_width)
+                          ? dims.value_heads * slots * CeilDivide(dims.value_dim, split::kSlice) * split::kSlice
+                          : 0;
+  const int64_t chunks = CeilDivide(max_length, kGpuChunkTokens);
+  const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / kGpuChunkTokens;
+  const int64_t blocks = std::max<int64_t>(1, kSpanFloats / (size.prepared_floats + size.state_floats));
+  size.sequences = std::min(sequences, blocks);
+  const int64_t fitting = blocks / std::max<int64_t>(1, size.sequences) / multiple * multiple;
+  size.chunks = std::min(chunks, std::max(multiple, fitting));
+  return size;
+}
+
+int64_t WorkspaceFloats(const DeltaRuleParams& params, int wave_width) {
+  int32_t longest = 0;
+  for (int32_t i = 0; i < params.batch.sequences; ++i) longest = std::max(longest, params.batch.length(i));
+  const SpanSize size = SpanSizeOf(params.pool.layout, params.batch.sequences, longest, wave_width);
+  return size.sequences * size.chunks * (size.prepared_floats + size.state_floats);
+}
+
+template <int... kWidths>
+int64_t MostFloats(const DeltaRuleParams& params, std::integer_sequence<int, kWidths...>) {
+  return std::max({WorkspaceFloats(params, kWidths)...});
+}
+
+template <int kKeys>
+absl::Status LaunchSplit(const ChunkArgs& args, const StateLayout& layout, const Span& span, bool exact,
+                         const Stream& stream) {
+  GDN_RETURN_IF_ERROR((split::LaunchStates<kKeys, true>(args, layout, span, exact, stream)));
+  return split::LaunchOutputs<kKeys, true>(args, span, exact, stream);
+}
+
+absl::Status LaunchSpan(ChunkArgs args, const DeltaRuleParams& params, const Span& span, const Stream& stream) {
+  const StateLayout& layout = params.pool.layout;
+  const LayerDims& dims = layout.dims();
+  const int32_t slots = ChannelKeySlots(dims.key_dim);
+  GDN_RETURN_IF_ERROR(PrepareChannelChunks(args, span, slots, stream));
+  const bool aligned = Aligned16(params.pool.data, params.v, params.output) && params.v_stride % 4 == 0;
+  const bool exact = aligned && dims.key_dim == slots && dims.value_dim % split::kSlice == 0;
+  if constexpr (HasWavesOf32(WaveWidths())) {
+    if (Splits(dims, stream.wave_width)) {
+      args.rule.column_blocks = static_cast<int32_t>(CeilDivide(dims.value_dim, split::kSlice));
+      return slots == 64 ? LaunchSplit<64>(args, layout, span, exact, stream)
+                         : LaunchSplit<128>(args, layout, span, exact, stream);
+    }
+  }
+  return WalkChannelChunks(args, layout, span, exact, stream);
+}
+
+}  // namespace
+
+int64_t ChannelChunkWorkspaceFloats(const DeltaRuleParams& params) {
+  constexpr int32_t kMostKeys = 256;  // longer ones are scanned
+  return params.pool.layout.dims().key_dim > kMostKeys ? 0 : MostFloats(params, WaveWidths());
+}
+
+absl::Status DeltaRuleChannelChunkGpu(const DeltaRuleParams& params, const DeviceBatch& batch, float* workspace,
+                                      const Stream& stream) {
+  const StateLayout& layout = params.pool.layout;
+  const SpanSize size = SpanSizeOf(layout, batch.sequences, batch.max_length, stream.wave_width);
+  const int64_t chunks = CeilDivide(batch.max_length, kGpuChunkTokens);
+  const ChunkArgs args{MakeDeltaRuleArgs(params, batch, 1), workspace, static_cast<int32_t>(chunks)};
+  Span span;
+  span.states = workspace + size.sequences * size.chunks * size.prepared_floats;
+  span.value_slots = static_cast<int32_t>(CeilDivide(layout.dims().value_dim, split::kSlice) * split::kSlice);
+  for (int64_t sequence = 0; sequence < batch.sequences; sequence += size.sequences) {
+    span.sequence = static_cast<int32_t>(sequence);
+    span.sequences = static_cast<int32_t>(std::min(size.sequences, batch.sequences - sequence));
+    for (int64_t chunk = 0; chunk < chunks; chunk += size.chunks) {
+      span.chunk = static_cast<int32_t>(chunk);
+      span.chunks = static_cast<int32_t>(std::min(size.chunks, chunks - chunk));
+      GDN_RETURN_IF_ERROR(LaunchSpan(args, params, span, stream));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,86 @@
+// What the decode steps where each key channel has a decay share: LDS, rows of log decays, what a token leaves for all
+// groups. delta_rule_decode_channel_gpu.hip has columns and a channel's log decays in registers,
+// delta_rule_decode_channel_wide_gpu.hip in memory.
+//
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   ShareToken<kAppend>(args, my, token, channel, decay, k, q, g, sh);
+//   SyncThreads();
+//   const TokenLog log = ChannelLog(my, token, sh);
+#pragma once
+
+#include "kernels/delta_rule_decode/channel_log_gpu-inl.h"
+#include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
+
+namespace gdn::gpu {
+
+template <int kElements, int kColumns, bool kOneToken>
+struct ChannelShared {
+  static constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
+  static constexpr int kChannels = kLaneChannels<kElements>;
+  // A fast wave may be a token ahead; long keys wait for all instead, for the room's sake.
+  static constexpr int kBuffers = kOneToken || kPieceEntries<kElements> < kLogCapacity ? 1 : 2;
+
+  LdsArray<float, kPieceEntries<kElements> * kChannels> weight;  // e^{G_t-G_e}; before a fold, times k_e
+  LdsArray<float, 2 * kChannels> rows;                           // k_t, q_t
+  LdsArray<float, 2 * kBuffers * kChannels> decayed;             // e^{G_t} k_t, e^{G_t} q_t
+  LdsArray<float, kChannels> decay;                              // e^{G_t}
+  LdsArray<float, 4 * kLogCapacity> dots;                        // as DecodeShared's; the weights are in them
+  LdsArray<float, kLogCapacity * kBlockColumns> u;               // from lane to lane, and for a fold
+  LdsArray<int32_t, 1> first;                                    // row of the sequence
+};
+
+// The call's first row, from LDS: what is counted from it lies in vector registers then, for the scalar ones would not
+// hold it all.
+template <typename Shared>
+__device__ __forceinline__ int64_t FirstInVectors(const DecodeLane& my, const DecodeCall& call, Shared& sh) {
+  if (my.thread == 0) sh.first[0] = static_cast<int32_t>(call.first);
+  SyncThreads();
+  const int32_t first = sh.first[0];
+  return first;
+}
+
+// g of position n: from the log, or from the call.
+__device__ __forceinline__ const float* DecayRow(const DeltaRuleArgs& p, const DecodeLane& my, int64_t first,
+                                                 int log_length, int n) {
+  const int64_t features = int64_t{p.value_heads} * p.key_dim;
+  const float* row = n < log_length ? my.slot + p.at.log_g + n * features : p.g + (first + n - log_length) * features;
+  return row + int64_t{my.task.head} * p.key_dim;
+}
+
+// What a token is to the base, in one channel: to all groups, and, of a block that appends, to the log's row, which no
+// block reads.
+template <typename Shared>
+__device__ __forceinline__ void ShareToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                           int channel, bool inside, float decay, float k, float q, float g,
+                                           Shared& sh) {
+  const DeltaRuleArgs& p = args.rule;
+  constexpr int kChannels = Shared::kChannels;
+  const int buffer = token.t % Shared::kBuffers * 2 * kChannels;
+  sh.rows[channel] = k;
+  sh.rows[kChannels + channel] = q;
+  sh.decayed[buffer + channel] = decay * k;
+  sh.decayed[buffer + kChannels + channel] = decay * q;
+  sh.decay[channel] = decay;
+  if (!inside || token.n > args.row_mask || my.task.column_block != 0) return;
+  const int64_t features = int64_t{p.value_heads} * p.key_dim;
+  my.slot[p.at.log_g + token.n * features + int64_t{my.task.head} * p.key_dim + channel] = g;
+  if (my.task.head != my.task.key_head * p.group) return;
+  my.slot[p.at.log_k + (int64_t{token.n} * p.key_heads + my.task.key_head) * p.key_dim + channel] = k;
+}
+
+// The log as a token sees it; its decays are in the products.
+template <typename Shared>
+__device__ __forceinline__ TokenLog ChannelLog(const DecodeLane& my, const DecodeToken& token, Shared& sh) {
+  const float dot_k = sh.dots[2 * token.buffer + min(my.lane, token.entry)];
+  const float dot_q = sh.dots[2 * token.buffer + kLogCapacity + min(my.lane, token.entry)];
+  TokenLog log;
+  log.weight = 1.0f;
+  log.weight_k = token.at < token.entry ? dot_k : 0.0f;
+  log.weight_q = token.at < token.entry ? dot_q : 0.0f;
+  log.decay = 1.0f;
+  log.self = sh.dots[2 * token.buffer + kLogCapacity + token.entry];
+  return log;
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,128 @@
+// The decode log on the GPU where each key channel has a decay: e^{G_n-G_e} is a row of K weights an entry, kept in LDS
+// by channel. Shared by the decode step and MaterializeStateGpu, so that a state folded by either has the same bits.
+//
+// A channel is a thread's: it adds up the channel's log decays from the newest entry on, in double, and leaves the
+// exponential of what an entry has above it before it adds the entry's own. No exponent is ever positive, and logged
+// keys stay as they are: a draft may yet be dropped.
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   ForEachChannel<kElements>(thread, [&](int channel, int part) {
+//     decay = WeighInMemory(entries, part * kPer, (part + 1) * kPer, g_at, keep);
+//   });
+#pragma once
+
+#include "kernels/delta_rule_decode/delta_rule_log_gpu-inl.h"
+
+namespace gdn::gpu {
+
+template <int kElements>
+inline constexpr int kLaneChannels = kColumnLanes* kElements;
+// Entries whose weights are in LDS at a time: all of them, but for the longest keys.
+template <int kElements>
+inline constexpr int kPieceEntries = kElements <= 16 ? kLogCapacity : 2;
+// Threads that share a channel, each with some of the entries.
+template <int kElements>
+inline constexpr int kChannelParts =
+    kLaneChannels<kElements> < kDeltaRuleThreads ? kDeltaRuleThreads / kLaneChannels<kElements> : 1;
+template <int kElements>
+inline constexpr int kPartEntries = kPieceEntries<kElements> / kChannelParts<kElements>;
+
+// body(channel, part) for what is this thread's; channels past K are somebody's too.
+template <int kElements, typename Body>
+__device__ __forceinline__ void ForEachChannel(int thread, const Body& body) {
+  constexpr int kChannels = kLaneChannels<kElements>;
+  if constexpr (kChannels <= kDeltaRuleThreads) {
+    body(thread % kChannels, thread / kChannels);
+  } else {
+#pragma unroll 1
+    for (int channel = thread; channel < kChannels; channel += kDeltaRuleThreads) body(channel, 0);
+  }
+}
+
+// keep(e, e^{G_n-G_e}) of entries `low` <= e < `high` of the n = `entries` of a log whose g are in registers, zero from
+// n on and below `low`; returns e^{G_n-G_{low-1}}: e^{G_n} where `low` is 0.
+template <typename Keep>
+__device__ __forceinline__ float WeighEntries(const float (&g)[kLogCapacity], int entries, int low, int high,
+                                              const Keep& keep) {
+  double sum = 0.0;
+#pragma unroll
+  for (int e = kLogCapacity - 1; e >= 0; --e) {
+    if (e >= low && e < high && e < entries) keep(e, expf(static_cast<float>(sum)));
+    sum += static_cast<double>(g[e]);
+  }
+  return expf(static_cast<float>(sum));
+}
+
+// The same, in the same order, of g that stay in memory: g_at(e), four on their way at a time.
+template <typename GAt, typename Keep>
+__device__ __forceinline__ float WeighInMemory(int entries, int low, int high, const GAt& g_at, const Keep& keep) {
+  constexpr int kAhead = 4;
+  double sum = 0.0;
+#pragma unroll 1
+  for (int newest = entries - 1; newest >= low; newest -= kAhead) {
+    float g[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) g[i] = newest - i >= low ? g_at(newest - i) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int e = newest - i;
+      if (e >= low && e < high) keep(e, expf(static_cast<float>(sum)));
+      sum += static_cast<double>(g[i]);
+    }
+  }
+  return expf(static_cast<float>(sum));
+}
+
+// A lane's elements of a row of K in LDS.
+template <int kElements, typename Rows>
+__device__ __forceinline__ void LoadChannels(Rows& rows, int at, int lane, float (&x)[kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) Unpack4(rows.Load4(at + i * kColumnLanes + lane * 4), x + i);
+}
+
+// s <- diag(decay) s, of a row of e^{G_n} in LDS.
+template <int kElements, int kColumns, typename Decay>
+__device__ __forceinline__ void DecayChannels(Decay& decay, int lane, float (&s)[kColumns][kElements]) {
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    float d[4];
+    Unpack4(decay.Load4(i * kColumnLanes + lane * 4), d);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) s[c][i + j] *= d[j];
+    }
+  }
+}
+
+// s <- s + sum_e (w_e k_e) u_e^T of entries whose weights are rows in LDS, entry after entry for each element;
+// key_row(e) and u_at(e, u) as FoldColumns has them, whose pieces these are.
+template <int kElements, int kColumns, bool kExact, typename Weights, typename KeyRow, typename UAt>
+__device__ __forceinline__ void FoldWeighted(Weights& weights, int entries, int lane, int key_dim, KeyRow key_row,
+                                             UAt u_at, float (&s)[kColumns][kElements]) {
+  constexpr int kPiece = kElements <= 16 ? kElements : 4;
+#pragma unroll
+  for (int piece = 0; piece < kElements; piece += kPiece) {
+#pragma unroll 1
+    for (int e = 0; e < entries; ++e) {
+      float k[kPiece];
+      float w[kPiece];
+      float u[kColumns];
+      if constexpr (kPiece == kElements) {
+        LoadFragment<kElements, kExact>(key_row(e), lane, key_dim, k);
+      } else {
+        LoadPiece<kPiece, kExact>(key_row(e) + piece * kColumnLanes, lane, key_dim - piece * kColumnLanes, k);
+      }
+      LoadChannels<kPiece>(weights, e * kLaneChannels<kElements> + piece * kColumnLanes, lane, w);
+      u_at(e, u);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) {
+        const float weighted = w[i] * k[i];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) s[c][piece + i] = fmaf(weighted, u[c], s[c][piece + i]);
+      }
+    }
+  }
+}
+
+}  // namespace gdn::gpu

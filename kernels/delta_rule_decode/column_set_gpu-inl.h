@@ -1,0 +1,144 @@
+// What a wave of the streaming decode does with a set of columns: has it on its way, and folds a log into it. By record
+// (decode_record_gpu-inl.h), of decays by head or by channel.
+//
+// Thread safety: pure functions. For *_gpu.hip files only.
+//
+//   ColumnSet<kElements, kColumns, Base> set;
+//   LoadSet<kElements, kColumns, kWhole>(at, 0, lane, p.key_dim, logged, set);
+#pragma once
+
+#include "kernels/delta_rule_decode/decode_record_gpu-inl.h"
+
+namespace gdn::gpu {
+
+template <int kElements>
+inline constexpr int kSetColumnsOfGroup = kElements <= 8 ? 4 : 2;
+constexpr int SetColumns(int wave_width, int32_t key_dim) {
+  return wave_width / kColumnLanes * (key_dim <= 8 * kColumnLanes ? kSetColumnsOfGroup<8> : kSetColumnsOfGroup<16>);
+}
+
+// kColumns columns of the base, and what belongs to them.
+template <int kElements, int kColumns, typename Base>
+struct ColumnSet {
+  HeldColumn<kElements, Base> s[kColumns];
+  float u[kColumns];  // of log entry `lane`
+  float v;            // of the lane's own column
+};
+
+// Where a lane's parts of a set are; those of the next are a set's columns on.
+template <typename Base>
+struct SetPlace {
+  const Base* base;
+  const float* u;  // of log entry `lane`
+  const float* v;
+  float* target;
+};
+
+template <int kElements, bool kWhole>
+__device__ __forceinline__ int64_t ColumnStride(int32_t key_dim) {
+  return kWhole ? kColumnLanes * kElements : key_dim;
+}
+
+template <int kElements, int kColumns, bool kWhole, typename Base>
+__device__ __forceinline__ void LoadSet(const SetPlace<Base>& at, int columns_on, int lane, int32_t key_dim,
+                                        bool logged, ColumnSet<kElements, kColumns, Base>& set) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    HoldColumn<kElements, kWhole>(at.base + (columns_on + c) * ColumnStride<kElements, kWhole>(key_dim), lane, key_dim,
+                                  set.s[c]);
+    set.u[c] = 0.0f;
+  }
+  if (logged) LoadColumns<kColumns, true>(at.u + columns_on, kColumns, set.u);
+  set.v = at.v[columns_on];
+}
+
+// The base of the set's columns with the log and the token folded into it. `now` is u_t of the lanes' own columns,
+// `keys` log_k of the first entry, `k` the token's.
+template <int kWave, int kElements, int kColumns, bool kWhole, typename Base>
+__device__ __forceinline__ void FoldSet(const DeltaRuleArgs& p, const TokenLog& log, int lane, float now,
+                                        const float* keys, const float (&k)[kElements], Base* columns,
+                                        ColumnSet<kElements, kColumns, float>& set) {
+  constexpr int kShare = kSharingLanes<kColumns>;
+  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const float latest = Bpermute<kWave>(first + 2 * kShare * c, now);
+    if (lane == kLogCapacity - 1) set.u[c] = latest;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) set.s[c].x[i] *= log.decay;
+  }
+  const auto add = [&](int e, const float(&entry_k)[kElements]) {
+    const float weight = Bpermute<kWave>(first + e, log.weight);
+    float u[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = Bpermute<kWave>(first + e, set.u[c]);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const float weighted = weight * entry_k[i];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) set.s[c].x[i] = fmaf(weighted, u[c], set.s[c].x[i]);
+    }
+  };
+  constexpr int kAhead = kElements <= 8 && !kRounds<Base> ? 3 : 1;  // keys on their way at a time
+  static_assert((kLogCapacity - 1) % kAhead == 0);
+  const int64_t stride = int64_t{p.key_heads} * p.key_dim;
+#pragma unroll 1
+  for (int e = 0; e < kLogCapacity - 1; e += kAhead) {
+    float entry_k[kAhead][kElements];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      LoadVectors<kElements, kWhole>(keys, lane, p.key_dim, entry_k[i]);
+      keys += stride;
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) add(e + i, entry_k[i]);
+  }
+  add(kLogCapacity - 1, k);
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    StoreVectors<kElements, kWhole>(columns + c * ColumnStride<kElements, kWhole>(p.key_dim), lane, p.key_dim,
+                                    set.s[c].x);
+  }
+}
+
+// The same where decays are by channel, all of which the record has: e^{G_L}, and each entry's weighted key.
+template <int kWave, int kElements, int kColumns, typename Base>
+__device__ __forceinline__ void FoldChannelSet(const float* record, int lane, float now, int32_t key_dim, Base* columns,
+                                               ColumnSet<kElements, kColumns, float>& set) {
+  constexpr int kShare = kSharingLanes<kColumns>;
+  const int first = LaneId<kWave>() / kColumnLanes * kColumnLanes;  // lane of the group's first
+  float decay[kElements];
+  LoadVectors<kElements, true>(record + ChannelRecord::Decay(key_dim), lane, key_dim, decay);
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const float latest = Bpermute<kWave>(first + 2 * kShare * c, now);
+    if (lane == kLogCapacity - 1) set.u[c] = latest;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) set.s[c].x[i] *= decay[i];
+  }
+  constexpr int kAhead = 2;  // keys on their way at a time
+  const float* keys = record + ChannelRecord::Keys(key_dim);
+#pragma unroll 1
+  for (int e = 0; e < kLogCapacity; e += kAhead) {
+    float weighted[kAhead][kElements];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      LoadVectors<kElements, true>(keys + (e + i) * key_dim, lane, key_dim, weighted[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const float u = Bpermute<kWave>(first + e + i, set.u[c]);
+#pragma unroll
+        for (int j = 0; j < kElements; ++j) set.s[c].x[j] = fmaf(weighted[i][j], u, set.s[c].x[j]);
+      }
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    StoreVectors<kElements, true>(columns + c * ColumnStride<kElements, true>(key_dim), lane, key_dim, set.s[c].x);
+  }
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,344 @@
+// The deferred delta rule on the GPU where each key channel has a decay; G is [K], the running sum of g since the base:
+//   pred = S0^T (e^{G_t} k_t) + sum_{e<t} ((e^{G_t-G_e} k_e).k_t) u_e        u_t = beta (v_t - pred)
+//   o    = S0^T (e^{G_t} q_t) + sum_{e<=t} ((e^{G_t-G_e} k_e).q_t) u_e
+//   once the log holds L tokens:  S0 <- diag(e^{G_L}) S0 + sum_e (e^{G_L-G_e} k_e) u_e^T
+//
+// Threads: as delta_rule_decode_gpu.hip, whose parts these are: 16 lanes hold kColumns columns of S0 in registers for
+// the whole call, a block is 16 such groups of one (sequence, value head). First a thread has a channel, with some of
+// the entries: it finds their weights and the decayed k and q, which all groups take from LDS. Then group e has entry
+// e: its dot products, and before a fold its weighted key, so that the fold reads nothing from memory. Rows of the log
+// that no block reads are written by one block of a head, when its channels' threads have them in registers anyway.
+// Where waves have 32 lanes and heads are many, all of this but the columns' share is found first, once a head, and
+// left in a record; delta_rule_decode_stream_gpu.hip does the rest. Keys of more than 256 elements are
+// delta_rule_decode_channel_wide_gpu.hip's.
+// Resources: up to 25 KB of LDS; whole rows spill nothing, others in calls of several tokens a few (gfx906). Bound by
+// memory: beside K V floats of S0 a head, a log's keys and decays are a twentieth.
+
+#include "base/status_macros.h"
+#include "kernels/delta_rule_decode/channel_decode_gpu-inl.h"
+#include "kernels/delta_rule_decode/decode_record_gpu-inl.h"
+#include "kernels/delta_rule_decode/delta_rule_decode.h"
+#include "kernels/delta_rule_decode/delta_rule_decode_gpu-inl.h"
+
+namespace gdn::gpu {
+namespace {
+
+constexpr int kMostElements = 16;  // of a column in a lane's registers
+
+// What a thread has of the log: a channel's g of the entries from the first of its own on; zero elsewhere.
+struct ChannelOfLog {
+  int channel, low;
+  bool inside;
+  float g[kLogCapacity];
+};
+template <int kElements, bool kExact>
+__device__ __forceinline__ ChannelOfLog LoadChannelOfLog(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
+  static_assert(kLaneChannels<kElements> <= kDeltaRuleThreads);
+  ChannelOfLog log;
+  log.channel = my.thread % kLaneChannels<kElements>;
+  log.low = my.thread / kLaneChannels<kElements> * kPartEntries<kElements>;
+  log.inside = kExact || log.channel < p.key_dim;
+  const float* row = my.slot + p.at.log_g + int64_t{my.task.head} * p.key_dim + log.channel;
+  const int64_t features = int64_t{p.value_heads} * p.key_dim;
+#pragma unroll
+  for (int e = 0; e < kLogCapacity; ++e) {
+    log.g[e] = 0.0f;
+    if (log.inside && e >= log.low && e < log_length) log.g[e] = row[e * features];
+  }
+  return log;
+}
+
+// By channel: the entries' weights, and what the token is to the base. Appends the token to the log.
+template <int kElements, typename Shared>
+__device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                           ChannelOfLog& log, Shared& sh) {
+  const DeltaRuleArgs& p = args.rule;
+  float k = 0.0f;
+  float q = 0.0f;
+  float newest = 0.0f;
+  if (log.inside) {
+    newest = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + log.channel];
+    if (log.low == 0) {
+      k = TokenKey(p, my.task, token.row)[log.channel];
+      q = TokenQuery(p, my.task, token.row)[log.channel];
+    }
+  }
+  // Not a store under a condition, which the compiler would make one to an element that is found at run time.
+#pragma unroll
+  for (int e = 0; e < kLogCapacity; ++e) log.g[e] = e == token.entry ? newest : log.g[e];
+  const float decay =
+      WeighEntries(log.g, token.entry + 1, log.low, log.low + kPartEntries<kElements>,
+                   [&](int e, float weight) { sh.weight[e * Shared::kChannels + log.channel] = weight; });
+  if (log.low == 0) ShareToken(args, my, token, log.channel, log.inside, decay, k, q, newest, sh);
+}
+
+// Products of an entry's weighted key with k_t and q_t, by its group.
+template <int kWave, int kElements, typename Shared>
+__device__ __forceinline__ void EntryProducts(const DecodeLane& my, const DecodeToken& token,
+                                              const float (&entry_k)[kElements], Shared& sh) {
+  constexpr int kChannels = Shared::kChannels;
+  const int entry = min(my.group, token.entry);
+  float weighted[kElements];
+  LoadChannels<kElements>(sh.weight, entry * kChannels, my.lane, weighted);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) weighted[i] *= entry_k[i];
+  float x[kElements];
+  LoadChannels<kElements>(sh.rows, 0, my.lane, x);
+  const float part_k = Dot(weighted, x);
+  LoadChannels<kElements>(sh.rows, kChannels, my.lane, x);
+  const float part_q = Dot(weighted, x);
+  ShareEntryDots<kWave>(my, token, part_k, part_q, sh);
+  if (token.entry != kLogCapacity - 1) return;
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    sh.weight.Store4(my.group * kChannels + i * kColumnLanes + my.lane * 4,
+                     {weighted[i], weighted[i + 1], weighted[i + 2], weighted[i + 3]});
+  }
+}
+
+// Fold, of columns in registers; a draft's base stays there, rounded as if it were written and read.
+template <int kElements, int kColumns, bool kExact, typename Base, typename Shared>
+__device__ __forceinline__ void FoldChannels(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
+                                             Shared& sh, float (&s)[kColumns][kElements]) {
+  DecayChannels<kElements, kColumns>(sh.decay, my.lane, s);
+#pragma unroll 1
+  for (int e = 0; e < kLogCapacity; ++e) {
+    float weighted[kElements];
+    float u[kColumns];
+    LoadChannels<kElements>(sh.weight, e * Shared::kChannels, my.lane, weighted);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) u[c] = sh.u[e * Shared::kBlockColumns + my.group * kColumns + c];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) s[c][i] = fmaf(weighted[i], u[c], s[c][i]);
+    }
+  }
+  if constexpr (kRounds<Base>) RoundState<kElements, kColumns>(s);
+  if (args.row_mask == kLogCapacity - 1) {
+    StoreState<kElements, kColumns, kExact>(OwnBase<Base>(args.rule, my), my.count, my.lane, token.key_dim, s);
+  }
+}
+
+// Blocks that a processor must be able to hold: more loads under way.
+template <int kWave, int kElements, bool kOneToken>
+inline constexpr int kLeastBlocks = kElements > 16                              ? 1
+                                    : kWave == 32 && kOneToken&& kElements <= 8 ? 3
+                                                                                : 2;
+
+template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
+__global__ __launch_bounds__(
+    kDeltaRuleThreads, (kLeastBlocks<kWave, kElements, kOneToken>)) void DeltaRuleChannelDecodeKernel(DecodeArgs args) {
+  using Shared = ChannelShared<kElements, kColumns, kOneToken>;
+  Shared& sh = SharedMemory<Shared>();
+  const DeltaRuleArgs& p = args.rule;
+  const DecodeCall call = CallOf(args);
+  if (call.tokens == 0) return;
+  if (call.slot_index < 0) {
+    ZeroOutput(p, call.task, Shared::kBlockColumns, call.first, call.first + call.tokens);
+    return;
+  }
+  const DecodeLane my = LaneOf<kColumns>(p, call);
+  float s[kColumns][kElements];
+  const float* base_slot = p.pool + call.base_slot * p.at.slot_floats + p.at.base;
+  LoadState<kElements, kColumns, kExact>(reinterpret_cast<const Base*>(base_slot) + my.column_offset, my.count, my.lane,
+                                         p.key_dim, s);
+  float u[kColumns];  // of log entry `lane`
+  LoadLogU<kColumns, kExact>(my, call.log_length, u);
+
+  ChannelOfLog channel_log = LoadChannelOfLog<kElements, kExact>(p, my, call.log_length);
+
+  const int64_t first = kExact ? call.first : FirstInVectors(my, call, sh);
+
+  const int steps = kOneToken ? 1 : call.tokens;
+  for (int t = 0; t < steps; ++t) {
+    const int64_t row = first + t;
+    // As DeltaRuleDecodeKernel has it: so that no masks are kept from token to token.
+    const DecodeToken token = TokenOf<kColumns>(call.log_length, row, t, kExact || row >= 0 ? p.key_dim : 0,
+                                                kOneToken || row >= 0 ? my.lane : 0);
+    const float v = TokenValue<kExact>(p, my, token);
+    const float beta = p.beta[row * p.value_heads + my.task.head];
+    constexpr int kWaveGroups = kWave / kColumnLanes;
+    const bool works = my.group / kWaveGroups * kWaveGroups <= token.entry;  // waves without entries do not
+    float entry_k[kElements];
+    if (works) {
+      const int entry = min(my.group, token.entry);
+      LoadFragment<kElements, kExact>(KeyRow(p, my, first, call.log_length, token.since + entry), my.lane,
+                                      token.key_dim, entry_k);
+    }
+    WeighToken<kElements>(args, my, token, channel_log, sh);
+    SyncThreads();
+    if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);
+    SyncThreads();
+
+    float now;
+    {
+      const int buffer = token.t % Shared::kBuffers * 2 * Shared::kChannels;
+      const auto state_dots = [&](int c, float& state_k, float& state_q) {
+        float x[kElements];
+        LoadChannels<kElements>(sh.decayed, buffer, my.lane, x);
+        state_k = Dot(s[c], x);
+        LoadChannels<kElements>(sh.decayed, buffer + Shared::kChannels, my.lane, x);
+        state_q = Dot(s[c], x);
+      };
+      now = ReadToken<kWave, kColumns>(args, my, token, v, beta, u, state_dots, ChannelLog(my, token, sh));
+    }
+    if (!kOneToken || token.entry == kLogCapacity - 1) KeepU<kColumns>(my, token, now, sh, u);
+    if (token.entry == kLogCapacity - 1) {
+      float unused;
+      EmptyLog<kColumns>(my, sh, u, unused);
+      FoldChannels<kElements, kColumns, kExact, Base>(args, my, token, sh, s);
+      if constexpr (!kOneToken) {
+#pragma unroll
+        for (int e = 0; e < kLogCapacity; ++e) channel_log.g[e] = 0.0f;
+        SyncThreads();  // before the next token's weights replace these
+      }
+    }
+  }
+}
+
+// What a token of a sequence is to its log and base, for a head: a ChannelRecord. Appends the token to the log.
+template <int kWave, int kElements>
+__global__ __launch_bounds__(kDeltaRuleThreads) void DecodeChannelRecordKernel(DecodeArgs args, DeviceBatch batch,
+                                                                               float* records) {
+  using Shared = ChannelShared<kElements, 1, true>;
+  constexpr int kChannels = Shared::kChannels;
+  Shared& sh = SharedMemory<Shared>();
+  const DeltaRuleArgs& p = args.rule;
+  const DecodeCall call = CallOf(args);
+  const RecordPlace place = PlaceOf(batch, call.task.sequence);
+  float* record = records + int64_t{blockIdx.x} * ChannelRecord::Floats(kChannels);
+  if (threadIdx.x == 0) WritePlace(place, record);
+  if (place.row < 0 || place.slot < 0) return;
+  const DecodeLane my = LaneOf<1>(p, call);
+  const DecodeToken token = TokenOf<1>(call.log_length, call.first, 0, p.key_dim, my.lane);
+  const float beta = p.beta[token.row * p.value_heads + my.task.head];
+  constexpr int kWaveGroups = kWave / kColumnLanes;
+  const bool works = my.group / kWaveGroups * kWaveGroups <= token.entry;  // waves without entries do not
+  float entry_k[kElements];
+  if (works) {
+    const float* row = KeyRow(p, my, call.first, call.log_length, min(my.group, token.entry));
+    LoadFragment<kElements, true>(row, my.lane, p.key_dim, entry_k);
+  }
+  ChannelOfLog channel_log = LoadChannelOfLog<kElements, true>(p, my, call.log_length);
+  WeighToken<kElements>(args, my, token, channel_log, sh);
+  SyncThreads();
+  if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);
+  SyncThreads();
+  for (int i = my.thread * 4; i < 2 * kChannels; i += kDeltaRuleThreads * 4) {
+    Store4(record + ChannelRecord::kK + i, sh.decayed.Load4(i));
+  }
+  if (my.group == 0) {
+    WriteRecord(
+        token.entry, my.lane, 1.0f, 0.0f, beta, [&](int i) { return sh.dots[i]; }, sh.dots[kLogCapacity + token.entry],
+        record);
+  }
+  if (token.entry != kLogCapacity - 1 || args.row_mask != kLogCapacity - 1) return;
+  for (int i = my.thread * 4; i < kChannels; i += kDeltaRuleThreads * 4) {
+    Store4(record + ChannelRecord::Decay(kChannels) + i, sh.decay.Load4(i));
+  }
+  for (int i = my.thread * 4; i < kLogCapacity * kChannels; i += kDeltaRuleThreads * 4) {
+    Store4(record + ChannelRecord::Keys(kChannels) + i, sh.weight.Load4(i));
+  }
+}
+
+// The records, then the columns.
+absl::Status StreamChannels(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* records,
+                            const Stream& stream) {
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  const DecodeArgs args = MakeDecodeArgs(params, batch, dims.value_dim, /*unwritten=*/nullptr);
+  GDN_RETURN_IF_ERROR(WithWaveWidth(stream, "decode_records", [&](auto wave) -> absl::Status {
+    if constexpr (wave() == 32) {
+      return WithElements<16>(dims.key_dim, [&](auto elements) {
+        return Launch("decode_records", DecodeChannelRecordKernel<wave(), elements()>, DecodeGrid(args, batch),
+                      kDeltaRuleThreads, stream, args, WithBaseSlots(batch), records);
+      });
+    }
+    return absl::InternalError("decode_records: records by channel are for waves of 32");
+  }));
+  return DeltaRuleChannelStreamGpu(params, batch, records, stream);
+}
+
+// Log rows of the tokens after a call's first fold; of each row the last such token. A block a sequence and row.
+__global__ __launch_bounds__(kDeltaRuleThreads) void AppendFoldedChannelLogKernel(DecodeArgs args) {
+  const DeltaRuleArgs& p = args.rule;
+  const int slot_index = p.slots[blockIdx.x];
+  const int64_t first = p.cu_seqlens[blockIdx.x];
+  const int tokens = static_cast<int>(p.cu_seqlens[blockIdx.x + 1] - first);
+  const int log_length = args.log_lengths[blockIdx.x];
+  const int positions = log_length + tokens;
+  const int n = max(kLogCapacity, positions - kLogCapacity) + static_cast<int>(blockIdx.y);
+  if (slot_index < 0 || tokens == 0 || n >= positions) return;
+  float* slot = p.pool + slot_index * p.at.slot_floats;
+  const int64_t row = first + n - log_length;
+  const int64_t entry = n % kLogCapacity;
+  const int keys = p.key_heads * p.key_dim;
+  const int decays = p.value_heads * p.key_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < keys; i += kDeltaRuleThreads) {
+    slot[p.at.log_k + entry * keys + i] = p.k[row * p.k_stride + i];
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < decays; i += kDeltaRuleThreads) {
+    slot[p.at.log_g + entry * decays + i] = p.g[row * decays + i];
+  }
+}
+
+template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
+absl::Status LaunchDecode(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, const Stream& stream) {
+  const DecodeArgs args = MakeDecodeArgs(params, batch, kDeltaRuleGroups * kColumns, /*unwritten=*/nullptr);
+  return Launch("delta_rule_decode", DeltaRuleChannelDecodeKernel<kWave, kElements, kColumns, kExact, kOneToken, Base>,
+                DecodeGrid(args, batch), kDeltaRuleThreads, stream, args);
+}
+
+// Calls of several tokens keep a channel's log in registers, and so have the narrowest blocks.
+template <int kWave, int kElements>
+absl::Status LaunchDecodeOf(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, const Stream& stream) {
+  constexpr int kMost = kElements <= 8 ? 4 : 2;
+  constexpr int kNarrowest = kElements <= 8 ? 2 : 1;
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  const int64_t heads = int64_t{batch.sequences} * dims.value_heads;
+  const int columns = ChooseColumns(kMost, heads, dims.value_dim, stream);
+  return WithBaseElement(params.rule.pool.layout, [&](auto base) {
+    using Base = decltype(base);
+    if (batch.max_length <= 1 && ExactRule(params.rule, kElements, kDeltaRuleGroups * columns)) {
+      return WithColumns<kMost>(columns, [&](auto chosen) {
+        return LaunchDecode<kWave, kElements, chosen(), true, true, Base>(params, batch, stream);
+      });
+    }
+    if (ExactRule(params.rule, kElements, kDeltaRuleGroups * kNarrowest)) {
+      return LaunchDecode<kWave, kElements, kNarrowest, true, false, Base>(params, batch, stream);
+    }
+    return LaunchDecode<kWave, kElements, kNarrowest, false, false, Base>(params, batch, stream);
+  });
+}
+
+}  // namespace
+
+int64_t ChannelDecodeWorkspaceFloats(const DeltaRuleDecodeParams& params, const Stream& stream) {
+  const StateLayout& layout = params.rule.pool.layout;
+  const LayerDims& dims = layout.dims();
+  if (dims.key_dim > kMostElements * kColumnLanes) {
+    const bool elsewhere = params.draft || layout.base_dtype() != DType::kF32;
+    return elsewhere ? params.rule.batch.sequences * dims.state_elements() : 0;
+  }
+  if (!StreamsChannels(params, stream)) return 0;
+  return int64_t{params.rule.batch.sequences} * dims.value_heads * ChannelRecord::Floats(dims.key_dim);
+}
+
+absl::Status DeltaRuleChannelDecodeGpu(const DeltaRuleDecodeParams& params, const DeviceBatch& batch, float* workspace,
+                                       const Stream& stream) {
+  if (StreamsChannels(params, stream)) return StreamChannels(params, batch, workspace, stream);
+  const int32_t key_dim = params.rule.pool.layout.dims().key_dim;
+  GDN_RETURN_IF_ERROR(WithWaveWidth(stream, "delta_rule_decode", [&](auto wave) {
+    if (key_dim > kMostElements * kColumnLanes) {
+      return DeltaRuleChannelDecodeWideGpu(params, batch, workspace, stream);
+    }
+    return WithElements<kMostElements>(
+        key_dim, [&](auto elements) { return LaunchDecodeOf<wave(), elements()>(params, batch, stream); });
+  }));
+  // One token never comes after a fold of its own call, and a draft's have been written.
+  if (batch.max_length <= 1 || params.draft) return absl::OkStatus();
+  return Launch("delta_rule_append_folded_log", AppendFoldedChannelLogKernel, {batch.sequences, kLogCapacity},
+                kDeltaRuleThreads, stream, MakeDecodeArgs(params, batch, 1, nullptr));
+}
+
+}  // namespace gdn::gpu

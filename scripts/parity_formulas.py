@@ -19,19 +19,28 @@ def l2norm(x, epsilon=1e-6):
     return x / np.sqrt((x * x).sum(-1, keepdims=True) + epsilon)
 
 
-def log_decay(a, a_log, dt_bias, convention):
+def log_decay(a, a_log, dt_bias, convention, lower_bound=0.0):
+    """a, dt_bias [.., HV], or [.., HV, K] where decays go by channel; a_log [HV]. A lower bound below 0: the bounded gate."""
     rate = a_log if convention == "negative_exp" else -np.exp(a_log)
+    if dt_bias.ndim > rate.ndim:
+        rate = rate[:, None]
+    if lower_bound < 0.0:
+        return lower_bound * sigmoid(-rate * (a + dt_bias))
     return rate * softplus(a + dt_bias)
 
 
 def recurrence(q, k, v, g, beta, state):
-    """One token after another, all heads at once: q, k [T, H, K], v [T, HV, V], g, beta [T, HV], state [HV, K, V]."""
+    """One token after another, all heads at once: q, k [T, H, K], v [T, HV, V], beta [T, HV], state [HV, K, V].
+
+    g is [T, HV], or [T, HV, K] where each key channel decays by its own.
+    """
     group = v.shape[1] // q.shape[1]
     output = np.zeros(v.shape)
     for t in range(v.shape[0]):
         k_t = np.repeat(k[t], group, axis=0)
         q_t = np.repeat(q[t], group, axis=0)
-        state = np.exp(g[t])[:, None, None] * state
+        decay = np.exp(g[t])
+        state = decay.reshape(decay.shape + (1,) * (3 - decay.ndim)) * state
         u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k_t))
         state = state + k_t[:, :, None] * u[:, None, :]
         output[t] = np.einsum("hkv,hk->hv", state, q_t)
@@ -174,7 +183,8 @@ def causal_conv1d(row):
 
 
 def gating(row):
-    return {"g": log_decay(row.a, row.a_log, row.dt_bias, row["convention"]), "beta": float(row["beta_scale"]) * sigmoid(row.b)}
+    g = log_decay(row.a, row.a_log, row.dt_bias, row["convention"], float(row["lower_bound"]))
+    return {"g": g, "beta": float(row["beta_scale"]) * sigmoid(row.b)}
 
 
 def delta_rule(row):

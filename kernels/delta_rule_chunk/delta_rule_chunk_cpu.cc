@@ -16,6 +16,9 @@
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
 #include "kernels/common/worker_scratch.h"
+#include "kernels/delta_rule_chunk/channel_chunk_cpu.h"
+#include "kernels/delta_rule_chunk/chunk_panel-inl.h"
+#include "kernels/delta_rule_chunk/chunk_partition.h"
 #include "kernels/delta_rule_chunk/chunk_scratch.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
@@ -83,83 +86,23 @@ void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta
   }
 }
 
-// acc[r] = scale_r * acc[r].
-template <int kRows>
-HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kTileVectors]) {
-  const FloatTag d;
-  HWY_UNROLL(16)
-  for (int r = 0; r < kRows; ++r) {
-    HWY_UNROLL(16)
-    for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::Mul(hn::Set(d, scale[r]), acc[r][n]);
-  }
-}
-
-// Rows [row, row + kRows) of a panel: U, then O over the values.
-template <int kRows>
-HWY_INLINE void PanelRows(const ChunkScratch& scratch, const ChunkGates& gates, int64_t key_dim, int64_t row) {
-  const FloatTag d;
-  using Vec = hn::Vec<FloatTag>;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t width = kTileVectors * lanes;
-  float* values = scratch.values + row * width;
-  float* u = scratch.u + row * width;
-
-  // X = beta (V - e^G K S)
-  Vec acc[kRows][kTileVectors];
-  SetTile(d, 0.0f, acc);
-  MultiplyAccumulate(d, key_dim, scratch.k + row * key_dim, key_dim, 1, scratch.state, width, acc);
-  HWY_UNROLL(16)
-  for (int r = 0; r < kRows; ++r) {
-    HWY_UNROLL(16)
-    for (int n = 0; n < kTileVectors; ++n) {
-      const Vec v = hn::LoadU(d, values + r * width + n * lanes);
-      const Vec rest = hn::NegMulAdd(hn::Set(d, gates.decay[row + r]), acc[r][n], v);
-      acc[r][n] = hn::Mul(hn::Set(d, gates.beta[row + r]), rest);
-    }
-  }
-  // U = X - A U: the rows above the tile, then forward substitution inside it. The diagonal of I + A is one, so nothing
-  // is divided.
-  const float* a = scratch.a + row * kC;
-  MultiplyAccumulate(d, row, a, kC, 1, scratch.u, width, acc);
-  HWY_UNROLL(16)
-  for (int r = 1; r < kRows; ++r) {
-    HWY_UNROLL(16)
-    for (int j = 0; j < r; ++j) {
-      const Vec element = hn::Set(d, a[r * kC + row + j]);
-      HWY_UNROLL(16)
-      for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, acc[j][n], acc[r][n]);
-    }
-  }
-  StoreTile(d, acc, u, width);
-
-  // O = e^G Q S + P U
-  SetTile(d, 0.0f, acc);
-  MultiplyAccumulate(d, key_dim, scratch.q + row * key_dim, key_dim, 1, scratch.state, width, acc);
-  ScaleRows(gates.decay + row, acc);
-  const float* p = scratch.p + row * kC;
-  MultiplyAccumulate(d, row, p, kC, 1, scratch.u, width, acc);
-  HWY_UNROLL(16)
-  for (int j = 0; j < kRows; ++j) {
-    Vec u_j[kTileVectors];
-    HWY_UNROLL(16)
-    for (int n = 0; n < kTileVectors; ++n) u_j[n] = hn::LoadU(d, u + j * width + n * lanes);
-    HWY_UNROLL(16)
-    for (int r = j; r < kRows; ++r) {
-      const Vec element = hn::Set(d, p[r * kC + row + j]);
-      HWY_UNROLL(16)
-      for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, u_j[n], acc[r][n]);
-    }
-  }
-  StoreTile(d, acc, values, width);
-}
-
 // A whole chunk of one panel: values -> outputs, state -> state.
 HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, int64_t tokens, int64_t key_dim) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
-  ForRowTiles(tokens,
-              [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(scratch, gates, key_dim, row); });
+  const PanelOperands operands{.q = scratch.q,
+                               .k = scratch.k,
+                               .key_row = key_dim,
+                               .key_dim = key_dim,
+                               .a = scratch.a,
+                               .p = scratch.p,
+                               .decay = gates.decay,
+                               .beta = gates.beta,
+                               .state = scratch.state,
+                               .u = scratch.u,
+                               .values = scratch.values};
+  ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
   // S = e^{G_C} S + K^T (e^{G_C - G} U)
   for (int64_t i = 0; i < tokens; ++i) {
     const hn::Vec<FloatTag> factor = hn::Set(d, gates.to_end[i]);
@@ -191,29 +134,6 @@ void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, i
       for (int64_t i = filled; i < kBlock; ++i) to[i] = 0.0f;
     }
   }
-}
-
-// How a sequence's work is cut into tasks: `heads` value heads of one key head, `panels` panels of columns of each.
-struct Partition {
-  int64_t heads;
-  int64_t panels;
-};
-
-Partition ChoosePartition(const LayerDims& dims, int64_t sequences, int64_t panels, int64_t threads) {
-  const int64_t wanted = 2 * threads;  // so that no thread waits long for the last task
-  Partition partition{dims.group(), panels};
-  while (partition.heads > 1 && sequences * (dims.value_heads / partition.heads) < wanted) {
-    do {
-      --partition.heads;  // down to 1, which divides all
-    } while (dims.group() % partition.heads != 0);
-  }
-  if (threads > 1) {
-    // NOLINTNEXTLINE(clang-analyzer-core.DivideZero)
-    const int64_t tasks = sequences * (dims.value_heads / partition.heads);
-    const int64_t cuts = std::clamp<int64_t>((wanted + tasks - 1) / tasks, 1, panels);
-    partition.panels = (panels + cuts - 1) / cuts;
-  }
-  return partition;
 }
 
 // The state goes through the base after every chunk, which is where a base of bfloat16 is to be rounded.
@@ -283,6 +203,7 @@ absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) 
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
+  if (params.pool.layout.dims().decays_by_channel()) return ChannelChunkCpu(params, pool);
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
                        WorkerScratch::Make(pool.threads(), ChunkScratch::Floats(params.pool.layout.dims().key_dim)));
   HWY_DYNAMIC_DISPATCH(ChunkTasks)(params, pool, scratch);

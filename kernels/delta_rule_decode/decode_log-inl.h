@@ -1,12 +1,13 @@
-// The decode log on the CPU, as one value head sees it, and the fold of it into the head's base. The decode step and
-// MaterializeStateCpu share it, so that a state folded by either has the same bits.
+// The decode log on the CPU, as one value head with one decay sees it: what a step takes from it, and the fold of it
+// into the head's base. The decode step and MaterializeStateCpu share it, so that a state folded by either has the same
+// bits. channel_log-inl.h has the same functions for a decay a key channel.
 //
 // A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
 // free functions. Ownership: none; a HeadLog points into a slot.
 //
 //   HeadLog log;
 //   OpenLog(layout, slot, hv, /*entries=*/7, log);
-//   FoldHead(log, dims, base, base, scratch);  // scratch: FoldScratchFloats(dims, 7)
+//   FoldHead(log, dims, base, base, scratch);  // scratch: HeadLog::ScratchFloats(dims, 7)
 
 // Included once a target, so the guard toggles.
 #if defined(GDN_KERNELS_DELTA_RULE_DECODE_DECODE_LOG_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,28 +24,31 @@
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
 #include "kernels/common/state_layout.h"
+#include "kernels/delta_rule_decode/decode_block-inl.h"
+#include "kernels/delta_rule_decode/fold_tiles-inl.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
 namespace HWY_NAMESPACE {
 
-using OneLaneTag = hn::CappedTag<float, 1>;  // for the columns that do not fill a vector
-
-inline constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
-
-// Scratch for a fold of one head: keys times their factors, and the u's.
-constexpr int64_t FoldScratchFloats(const LayerDims& dims, int64_t entries) {
-  return entries * (int64_t{dims.key_dim} + dims.value_dim);
-}
-
 // The log of one head.
 struct HeadLog {
+  // For a fold of so many entries: keys times their factors, and the u's.
+  static int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
+    return entries * (int64_t{dims.key_dim} + dims.value_dim);
+  }
+
   int32_t entries = 0;
   const float* keys[kMaxLogRows];  // [K] each
   double sums[kMaxLogRows];        // G: running sums of g since the base
   const float* u = nullptr;        // entry i at u + i * u_stride, [V]
   int64_t u_stride = 0;
+
+  void Expect(const void* /*begin*/, const void* /*end*/) {}
+
+  // To where the entries after a draft's fold go.
+  void MoveTo(const float* next_u, const float* /*next_g*/) { u = next_u; }
 };
 
 // The first `entries` entries of head `hv` in the slot at `data`.
@@ -61,18 +65,8 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   }
 }
 
-// Tile of rows [row, row + kRows) and kVectors vectors of columns of a fold.
-template <int kRows, int kVectors, class D, typename Base>
-HWY_INLINE void FoldTile(D d, float decay, int64_t entries, const float* keys, int64_t key_dim, const float* u,
-                         int64_t value_dim, const Base* from, Base* to) {
-  hn::Vec<D> acc[kRows][kVectors];
-  LoadScaledTile(d, decay, from, value_dim, acc);
-  MultiplyAccumulate(d, entries, keys, /*a_row=*/1, /*a_column=*/key_dim, u, value_dim, acc);
-  StoreTile(d, acc, to, value_dim);
-}
-
 // to = exp(G_L) from + sum_i exp(G_L - G_i) k_i u_i^T, both [K, V], maybe the same; Base is float, or uint16_t for
-// bfloat16. scratch: FoldScratchFloats.
+// bfloat16. scratch: HeadLog::ScratchFloats.
 template <typename Base>
 HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
   const FloatTag d;
@@ -94,21 +88,33 @@ HWY_NOINLINE void FoldHead(const HeadLog& log, const LayerDims& dims, const Base
     for (int64_t i = 0; i < K; ++i) keys[e * K + i] = factors[e] * log.keys[e][i];
     std::memcpy(u + e * V, log.u + e * log.u_stride, static_cast<size_t>(V) * sizeof(float));
   }
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  ForRowTiles(K, [&](auto tile, int64_t row) HWY_ATTR {
-    constexpr int kRows = decltype(tile)::value;
-    int64_t at = row * V;
-    const int64_t end = at + V;
-    const auto fold = [&](auto tag, auto vectors) HWY_ATTR {
-      FoldTile<kRows, decltype(vectors)::value>(tag, decay[0], log.entries, keys + row, K, u + at - row * V, V,
-                                                from + at, to + at);
-    };
-    for (; at + kTileVectors * lanes <= end; at += kTileVectors * lanes) {
-      fold(d, std::integral_constant<int, kTileVectors>());
+  FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = decay, .decay_row = 0}, dims, from, to);
+}
+
+// Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
+HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, HeadLog& log,
+                             float* log_g, float* /*scratch*/, TokenBlock& block) {
+  const FloatTag d;
+  const LayerDims& dims = rule.pool.layout.dims();
+  block.first_entry = log.entries;
+  for (int b = 0; b < count; ++b, ++token) {
+    const int32_t entry = log.entries++;
+    const HeadToken at = HeadTokenAt(rule, token, hv);
+    block.tokens[b] = at;
+    log.keys[entry] = at.k;
+    log_g[entry * dims.value_heads] = *at.g;
+    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{*at.g};
+    HWY_ALIGN float decay[PaddedFactors(1)];
+    ExpSums(d, &log.sums[entry], 1, decay);
+    block.decay[b] = decay[0];
+    HWY_ALIGN float factors[PaddedFactors(kLogCapacity)];
+    ExpDifferences(d, log.sums[entry], log.sums, entry, factors);
+    for (int32_t e = 0; e < entry; ++e) {
+      block.weight_k[b][e] = factors[e] * Dot(log.keys[e], at.k, dims.key_dim);
+      block.weight_q[b][e] = factors[e] * Dot(log.keys[e], at.q, dims.key_dim);
     }
-    for (; at + lanes <= end; at += lanes) fold(d, std::integral_constant<int, 1>());
-    for (; at < end; ++at) fold(OneLaneTag(), std::integral_constant<int, 1>());
-  });
+    block.weight_q[b][entry] = Dot(at.k, at.q, dims.key_dim);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,7 +12,9 @@
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
 #include "kernels/common/worker_scratch.h"
+#include "kernels/delta_rule_scan/channel_scan-inl.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
+#include "kernels/delta_rule_scan/scan_task.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,19 +25,6 @@ namespace {
 // Calls with fewer tokens work on the slot itself: copying the slice out and back would cost more than it saves.
 constexpr int64_t kInPlaceTokens = 4;
 constexpr int64_t kDecayBlock = 16;  // tokens whose exp(g) is taken at once
-
-// One slice of one head of one sequence.
-struct ScanTask {
-  const DeltaRuleParams& params;
-  int64_t hv;
-  int64_t first;  // token
-  int64_t end;
-  int64_t key_dim;
-  int64_t column;   // first
-  int64_t columns;  // in use, at most the two vectors
-  float* state;     // [K, slice]
-  int64_t state_row;
-};
 
 // One token over the slice. Reads the prediction for the token from p, leaves the next token's there if kPredict.
 template <bool kPredict>
@@ -109,8 +98,9 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   }
 }
 
-template <typename Base>
-void ScanTasksOf(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
+// `scan` is ScanSlice, or ChannelScanSlice where decays go by channel.
+template <typename Base, typename Scan>
+void ScanTasksOf(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch, const Scan& scan) {
   const LayerDims& dims = params.pool.layout.dims();
   const int64_t slice_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t slices = (dims.value_dim + slice_columns - 1) / slice_columns;
@@ -134,13 +124,14 @@ void ScanTasksOf(const DeltaRuleParams& params, ThreadPool& pool, const WorkerSc
                   .column = column,
                   .columns = std::min<int64_t>(slice_columns, dims.value_dim - column),
                   .state = nullptr,
-                  .state_row = 0};
+                  .state_row = 0,
+                  .factors = scratch.piece(worker) + dims.key_dim * slice_columns};
     Base* base = params.pool.base<Base>(slot, hv) + column;
     if constexpr (std::is_same_v<Base, float>) {
       if (tokens < kInPlaceTokens && task.columns == slice_columns) {
         task.state = base;
         task.state_row = dims.value_dim;
-        return ScanSlice(task);
+        return scan(task);
       }
     }
     task.state = scratch.piece(worker);
@@ -150,7 +141,7 @@ void ScanTasksOf(const DeltaRuleParams& params, ThreadPool& pool, const WorkerSc
       task.end = std::min(end, task.first + most);
       // Columns past the head's are computed too, from zeros, and dropped.
       LoadPanel(base, dims.value_dim, dims.key_dim, task.columns, task.state);
-      ScanSlice(task);
+      scan(task);
       StorePanel(task.state, dims.key_dim, task.columns, base, dims.value_dim);
     }
   };
@@ -158,7 +149,14 @@ void ScanTasksOf(const DeltaRuleParams& params, ThreadPool& pool, const WorkerSc
 }
 
 void ScanTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
-  WithBaseElement(params.pool.layout, [&](auto element) { ScanTasksOf<decltype(element)>(params, pool, scratch); });
+  WithBaseElement(params.pool.layout, [&](auto element) {
+    using Base = decltype(element);
+    if (params.pool.layout.dims().decays_by_channel()) {
+      ScanTasksOf<Base>(params, pool, scratch, [](const ScanTask& task) HWY_ATTR { ChannelScanSlice(task); });
+    } else {
+      ScanTasksOf<Base>(params, pool, scratch, [](const ScanTask& task) HWY_ATTR { ScanSlice(task); });
+    }
+  });
 }
 
 }  // namespace
@@ -176,8 +174,9 @@ absl::Status DeltaRuleScanCpu(const DeltaRuleParams& params, ThreadPool& pool) {
   if (params.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);
   constexpr int64_t kMaxSliceColumns = 2 * 16;
+  const LayerDims& dims = params.pool.layout.dims();
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), params.pool.layout.dims().key_dim * kMaxSliceColumns));
+                       WorkerScratch::Make(pool.threads(), dims.key_dim * kMaxSliceColumns + ScanFactorFloats(dims)));
   HWY_DYNAMIC_DISPATCH(ScanTasks)(params, pool, scratch);
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/layer/layer_inputs.h"
 #include "kernels/layer/step_key.h"
 
 namespace gdn {
@@ -31,14 +32,12 @@ LayerStep FromRow(const LayerStep& step, int64_t row) {
 
 // Tensors of one run, in backend memory.
 struct GdnLayerRunner::Mixer {
-  float* qkvz = nullptr;       // [tokens, 2 H K + 2 HV V]; null where the step brings its parts
-  float* ba = nullptr;         // [tokens, 2 HV]
+  ProjectedInputs in;          // of hidden states
   float* split = nullptr;      // [tokens, C + 2 HV] scratch
-  float* z = nullptr;          // [tokens, HV, V]; null as qkvz
   float* convolved = nullptr;  // [tokens, C]
   float* q = nullptr;          // [tokens, H, K]
   float* k = nullptr;          // [tokens, H, K]
-  float* g = nullptr;          // [tokens, HV]
+  float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
   float* beta = nullptr;       // [tokens, HV]
   float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
   float* output = nullptr;     // [tokens, HV, V]
@@ -192,18 +191,24 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   const LayerDims& dims = weights.spec.dims;
   const int64_t tokens = step.batch.tokens();
   const int64_t projected = step.kind == InputKind::kHiddenStates ? tokens : 0;  // rows that are projected here
-  const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
+  const int64_t joint = dims.decays_by_channel() ? 0 : projected;                // side by side
+  const int64_t apart = projected - joint;
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
   const int64_t records = log_lengths == nullptr ? 0 : backend_.DecodeRecordFloats(step.pool.layout, step.batch);
   Mixer mixer;
-  GDN_RETURN_IF_ERROR(ReserveWidened({{&mixer.qkvz, projected * qkvz_features},
-                                      {&mixer.ba, projected * ba_features},
-                                      {&mixer.split, projected * (dims.conv_channels() + ba_features)},
-                                      {&mixer.z, projected * dims.value_features()},
+  GDN_RETURN_IF_ERROR(ReserveWidened({{&mixer.in.qkvz, joint * (dims.conv_channels() + dims.value_features())},
+                                      {&mixer.in.ba, joint * ba_features},
+                                      {&mixer.split, joint * (dims.conv_channels() + ba_features)},
+                                      {&mixer.in.z, projected * dims.value_features()},
+                                      {&mixer.in.mixed_qkv, apart * dims.conv_channels()},
+                                      {&mixer.in.b, apart * dims.value_heads},
+                                      {&mixer.in.a, apart * dims.decay_features()},
+                                      {&mixer.in.low_a, apart * weights.spec.decay_rank},
+                                      {&mixer.in.low_z, apart * weights.spec.output_gate_rank},
                                       {&mixer.convolved, tokens * dims.conv_channels()},
                                       {&mixer.q, tokens * dims.key_features()},
                                       {&mixer.k, tokens * dims.key_features()},
-                                      {&mixer.g, tokens * dims.value_heads},
+                                      {&mixer.g, tokens * dims.decay_features()},
                                       {&mixer.beta, tokens * dims.value_heads},
                                       {&mixer.records, records},
                                       {&mixer.output, projected * dims.value_features()}},
@@ -217,21 +222,20 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   // A backend that does not merge sequences runs a prefill's one at a time, so its GEMM may look at the number of rows.
   const bool gemm = log_lengths == nullptr && (path_ == PrefillPath::kChunkedGemm || !backend_.info().merges_sequences);
   const ProjectionPath path = gemm ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
-  const auto projection = [&](const InputTensor& x, const WeightMatrix& weight, const OutputTensor& y,
-                              int64_t y_stride) {
-    return ProjectionParams{
-        .path = path, .rows = tokens, .x = x, .x_stride = weight.cols, .weight = weight, .y = y, .y_stride = y_stride};
-  };
-  // Side by side: of the interleaved layout the first of each pair is the whole.
-  const std::array<ProjectionParams, 4> inputs = {
-      projection(step.hidden_states, weights.in_qkv, mixer.qkvz, qkvz_features),
-      projection(step.hidden_states, weights.in_b, mixer.ba, ba_features),
-      projection(step.hidden_states, weights.in_z, mixer.qkvz + weights.in_qkv.rows, qkvz_features),
-      projection(step.hidden_states, weights.in_a, mixer.ba + weights.in_b.rows, ba_features)};
-  const size_t count = weights.spec.projections == ProjectionLayout::kFlat ? 4 : 2;
-  GDN_RETURN_IF_ERROR(backend_.Projections(absl::MakeConstSpan(inputs).first(count)));
+  GDN_RETURN_IF_ERROR(ProjectLayerInputs(backend_, path, weights, step.hidden_states, tokens, mixer.in));
+  if (apart > 0) {
+    step.mixed_qkv = mixer.in.mixed_qkv;
+    step.b = mixer.in.b;
+    step.a = mixer.in.a;
+  }
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
-  return backend_.Projection(projection(mixer.output, weights.out, step.output, dims.hidden_size));
+  return backend_.Projection({.path = path,
+                              .rows = tokens,
+                              .x = mixer.output,
+                              .x_stride = weights.out.cols,
+                              .weight = weights.out,
+                              .y = step.output,
+                              .y_stride = dims.hidden_size});
 }
 
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
@@ -243,20 +247,22 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                            .batch = step.batch,
                                            .token_counts = step.token_counts,
                                            .layout = weights.spec.projections,
-                                           .qkvz = mixer.qkvz,
-                                           .ba = mixer.ba,
+                                           .qkvz = mixer.in.qkvz,
+                                           .ba = mixer.in.ba,
                                            .split_scratch = mixer.split,
                                            .mixed_qkv = step.mixed_qkv.floats(),
                                            .b = step.b.floats(),
                                            .a = step.a.floats(),
                                            .conv_weight = weights.conv_weight,
                                            .a_log_convention = weights.spec.a_log,
+                                           .decay_gate = weights.spec.decay_gate,
+                                           .decay_lower_bound = weights.spec.decay_lower_bound,
                                            .beta_scale = weights.spec.beta_scale,
                                            .a_log = weights.a_log,
                                            .dt_bias = weights.dt_bias,
                                            .scale = scale,
                                            .convolved = mixer.convolved,
-                                           .z = mixer.z,
+                                           .z = mixer.in.z,
                                            .q = mixer.q,
                                            .k = mixer.k,
                                            .g = mixer.g,
@@ -282,7 +288,7 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .rows = tokens * dims.value_heads,
                                 .epsilon = weights.spec.norm_epsilon,
                                 .x = mixer.output,
-                                .z = mixer.qkvz != nullptr ? mixer.z : step.z.floats(),
+                                .z = mixer.in.z != nullptr ? mixer.in.z : step.z.floats(),
                                 .weight = weights.norm_weight,
                                 .y = mixer.output});
 }

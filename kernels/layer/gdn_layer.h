@@ -46,7 +46,7 @@ struct LayerStep {
   InputTensor q;               // [tokens, H * K]
   InputTensor k;               // [tokens, H * K]
   InputTensor v;               // [tokens, HV * V]
-  InputTensor g;               // [tokens, HV]
+  InputTensor g;               // [tokens, HV], or [tokens, HV * K]
   InputTensor beta;            // [tokens, HV]
   float scale = 0.0f;          // kDeltaRule: multiplies q; the other kinds use K^-0.5
   bool use_qk_l2norm = false;  // kDeltaRule only; the other kinds always normalise
@@ -123,7 +123,7 @@ class GdnLayerRunner {
     float** data;
     int64_t floats;
   };
-  using Parts = absl::InlinedVector<Part, 16>;
+  using Parts = absl::InlinedVector<Part, 24>;
   absl::Status Reserve(absl::Span<const Part> parts);
   // Reserves `parts`, and float32 room for the step's tensors of other dtypes, which the step then names; inputs are
   // widened.

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -14,22 +15,47 @@ struct Projected {
   std::vector<float> mixed_qkv, z, b, a;
 };
 
+using Project = std::function<void(const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t stride)>;
+
+// y from column `column` on, rows of `stride` elements, is hidden_states times the weight. One of no rows leaves it.
+Project ProjectionOf(const LayerStep& step) {
+  return [&step](const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t stride) {
+    if (weight.rows == 0) return;
+    ProjectionReference({.rows = step.batch.tokens(),
+                         .x = step.hidden_states,
+                         .x_stride = weight.cols,
+                         .weight = weight,
+                         .y = y.data() + column,
+                         .y_stride = stride});
+  };
+}
+
+// The product with `down`, or with `up` after it.
+std::vector<float> ProjectTwice(const LayerStep& step, const WeightMatrix& down, const WeightMatrix& up) {
+  const int64_t tokens = step.batch.tokens();
+  std::vector<float> y(tokens * down.rows);
+  ProjectionOf(step)(down, y, 0, down.rows);
+  if (up.rows == 0) return y;
+  std::vector<float> high(tokens * up.rows);
+  ProjectionReference(
+      {.rows = tokens, .x = y.data(), .x_stride = up.cols, .weight = up, .y = high.data(), .y_stride = up.rows});
+  return high;
+}
+
 Projected ProjectInputs(const LayerStep& step) {
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.spec.dims;
+  if (dims.decays_by_channel()) {
+    return {.mixed_qkv = ProjectTwice(step, weights.in_qkv, {}),
+            .z = ProjectTwice(step, weights.in_z, weights.z_up),
+            .b = ProjectTwice(step, weights.in_b, {}),
+            .a = ProjectTwice(step, weights.in_a, weights.a_up)};
+  }
   const int64_t tokens = step.batch.tokens();
   const int64_t qkvz_features = dims.conv_channels() + dims.value_features();
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
   std::vector<float> qkvz(tokens * qkvz_features), ba(tokens * ba_features);
-  const auto project = [&](const WeightMatrix& weight, std::vector<float>& y, int64_t column, int64_t y_stride) {
-    if (weight.rows == 0) return;
-    ProjectionReference({.rows = tokens,
-                         .x = step.hidden_states,
-                         .x_stride = dims.hidden_size,
-                         .weight = weight,
-                         .y = y.data() + column,
-                         .y_stride = y_stride});
-  };
+  const Project project = ProjectionOf(step);
   project(weights.in_qkv, qkvz, 0, qkvz_features);
   project(weights.in_z, qkvz, weights.in_qkv.rows, qkvz_features);
   project(weights.in_b, ba, 0, ba_features);
@@ -75,7 +101,7 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
   const LayerDims& dims = weights.spec.dims;
   const int64_t tokens = step.batch.tokens();
   std::vector<float> convolved(tokens * dims.conv_channels());
-  std::vector<float> g(tokens * dims.value_heads), beta(g.size());
+  std::vector<float> g(tokens * dims.decay_features()), beta(tokens * dims.value_heads);
   CausalConv1dReference({.pool = step.pool,
                          .batch = step.batch,
                          .token_counts = step.token_counts,
@@ -83,8 +109,11 @@ void MixReference(const LayerStep& step, const float* mixed_qkv, const float* z,
                          .weight = weights.conv_weight,
                          .y = convolved.data()});
   GatingReference({.convention = weights.spec.a_log,
+                   .gate = weights.spec.decay_gate,
+                   .lower_bound = weights.spec.decay_lower_bound,
                    .beta_scale = weights.spec.beta_scale,
                    .value_heads = dims.value_heads,
+                   .decay_dim = dims.decay_dim(),
                    .rows = tokens,
                    .a = a,
                    .b = b,

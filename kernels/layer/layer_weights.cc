@@ -22,6 +22,13 @@ absl::Status ValidateMatrix(const char* name, const WeightMatrix& matrix, int64_
   return RequirePointer(kOp, name, matrix.data);
 }
 
+// `down` alone [rows, cols], or the product of `up` [rows, rank] and `down` [rank, cols] where there is a rank.
+absl::Status ValidateFactors(const char* down_name, const WeightMatrix& down, const char* up_name,
+                             const WeightMatrix& up, int64_t rows, int64_t cols, int64_t rank) {
+  GDN_RETURN_IF_ERROR(ValidateMatrix(down_name, down, rank > 0 ? rank : rows, cols));
+  return ValidateMatrix(up_name, up, rank > 0 ? rows : 0, rank);
+}
+
 }  // namespace
 
 absl::Status ValidateLayerWeights(const LayerWeights& weights) {
@@ -34,9 +41,11 @@ absl::Status ValidateLayerWeights(const LayerWeights& weights) {
   const int64_t hidden = dims.hidden_size;
   GDN_RETURN_IF_ERROR(
       ValidateMatrix("in_qkv", weights.in_qkv, dims.conv_channels() + (interleaved ? z_rows : 0), hidden));
-  GDN_RETURN_IF_ERROR(ValidateMatrix("in_z", weights.in_z, interleaved ? 0 : z_rows, hidden));
   GDN_RETURN_IF_ERROR(ValidateMatrix("in_b", weights.in_b, interleaved ? 2 * heads : heads, hidden));
-  GDN_RETURN_IF_ERROR(ValidateMatrix("in_a", weights.in_a, interleaved ? 0 : heads, hidden));
+  GDN_RETURN_IF_ERROR(ValidateFactors("in_z", weights.in_z, "z_up", weights.z_up, interleaved ? 0 : z_rows, hidden,
+                                      weights.spec.output_gate_rank));
+  GDN_RETURN_IF_ERROR(ValidateFactors("in_a", weights.in_a, "a_up", weights.a_up,
+                                      interleaved ? 0 : dims.decay_features(), hidden, weights.spec.decay_rank));
   return ValidateMatrix("out", weights.out, hidden, dims.value_features());
 }
 

@@ -21,11 +21,15 @@ struct LayerWeights {
   WeightMatrix in_z;
   WeightMatrix in_b;
   WeightMatrix in_a;
-  WeightMatrix out;  // [D, HV * V]
+  // Where decays go by channel, in_a has HV * K rows, outputs lie apart, and each of a and z may be a product of two
+  // matrices: then in_a is [decay_rank, D], in_z [output_gate_rank, D], and these are the second ones. Else empty.
+  WeightMatrix a_up;  // [HV * K, decay_rank]
+  WeightMatrix z_up;  // [HV * V, output_gate_rank]
+  WeightMatrix out;   // [D, HV * V]
 
   const float* conv_weight = nullptr;  // [C, W]
   const float* a_log = nullptr;        // [HV], by spec.a_log
-  const float* dt_bias = nullptr;      // [HV]
+  const float* dt_bias = nullptr;      // [HV], or [HV, K] where decays go by channel
   const float* norm_weight = nullptr;  // [V]
 };
 

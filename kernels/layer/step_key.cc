@@ -16,7 +16,8 @@ void Add(std::string& key, const Values&... values) {
 
 void AddWeights(const LayerWeights& weights, std::string& key) {
   const LayerSpec& spec = weights.spec;
-  for (const WeightMatrix* matrix : {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.out}) {
+  for (const WeightMatrix* matrix :
+       {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.a_up, &weights.z_up, &weights.out}) {
     Add(key, matrix->data, matrix->dtype, matrix->rows, matrix->cols);
   }
   Add(key, spec.projections, spec.a_log, spec.decay_gate, spec.decay_lower_bound, spec.beta_scale, spec.norm_epsilon,

@@ -25,6 +25,12 @@ class DeltaRule : public BackendTest {
       test(path);
     }
   }
+  void OnEveryPathAndDecay(const LayerDims& dims, const std::function<void(DeltaRulePath, const LayerDims&)>& test) {
+    for (const LayerDims& of_kind : WithChannelDecays({dims})) {
+      SCOPED_TRACE(LayerDimsToString(of_kind));
+      OnEveryPath([&](DeltaRulePath path) { test(path, of_kind); });
+    }
+  }
   // Whether bits are the same for every wave width: the chunked form takes another path for waves of 32.
   static bool IsOfAnyWave(DeltaRulePath path) { return path != DeltaRulePath::kChunk; }
 };
@@ -46,7 +52,8 @@ TEST_P(DeltaRule, GivesTheSameBitsAloneAndInABatchWithPadding) {
   const std::vector<int32_t> lengths = {70, 0, 9, 1, 128, 65, 37, 5};
   const std::vector<int32_t> on = {4, 0, -1, 6, 1, 3, 8, 9};
   const std::vector<int32_t> offsets = CumulativeLengths(lengths);
-  for (const LayerDims& dims : {OperatorDims(2, 4, 36, 40), OperatorDims(1, 4, 64, 64)}) {
+  for (const LayerDims& dims : WithChannelDecays({OperatorDims(2, 4, 36, 40), OperatorDims(1, 4, 64, 64)})) {
+    SCOPED_TRACE(LayerDimsToString(dims));
     OnEveryPath([&](DeltaRulePath path) {
       const std::vector<std::unique_ptr<Backend>> others = OthersOfTheSameBits(IsOfAnyWave(path));
       Random random(5);
@@ -81,8 +88,8 @@ TEST_P(DeltaRule, GivesTheSameBitsAloneAndInABatchWithPadding) {
 
 TEST_P(DeltaRule, GivesTheSameBitsForAnyParallelism) {
   // Few heads and many columns, so that more threads mean other partitions.
-  for (const LayerDims& dims : {OperatorDims(1, 4, 20, 150), OperatorDims(1, 1, 33, 100), OperatorDims(2, 6, 16, 16),
-                                OperatorDims(1, 2, 64, 48)}) {
+  for (const LayerDims& dims : WithChannelDecays({OperatorDims(1, 4, 20, 150), OperatorDims(1, 1, 33, 100),
+                                                  OperatorDims(2, 6, 16, 16), OperatorDims(1, 2, 64, 48)})) {
     SCOPED_TRACE(LayerDimsToString(dims));
     OnEveryPath([&](DeltaRulePath path) {
       Random random(6);
@@ -102,9 +109,8 @@ TEST_P(DeltaRule, GivesTheSameBitsForAnyParallelism) {
 }
 
 TEST_P(DeltaRule, IsCausalToTheBitEvenBeforeNonFiniteTokens) {
-  const LayerDims dims = OperatorDims(1, 2, 19, 37);
   const int64_t tokens = 135;
-  OnEveryPath([&](DeltaRulePath path) {
+  OnEveryPathAndDecay(OperatorDims(1, 2, 19, 37), [&](DeltaRulePath path, const LayerDims& dims) {
     Random random(7);
     const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, tokens, random);
     const std::vector<float> expected = DecodeSlots(backend(), dims, 1).Run(path, inputs);
@@ -132,9 +138,8 @@ TEST_P(DeltaRule, IsCausalToTheBitEvenBeforeNonFiniteTokens) {
 }
 
 TEST_P(DeltaRule, ANotANumberStaysInItsSequence) {
-  OnEveryPath([this](DeltaRulePath path) {
+  OnEveryPathAndDecay(OperatorDims(1, 1, 32, 32), [this](DeltaRulePath path, const LayerDims& dims) {
     Random random(16);
-    const LayerDims dims = OperatorDims(1, 1, 32, 32);
     const DeltaRuleInputs good = RandomDeltaRuleInputs(dims, 20, random);
     DeltaRuleInputs bad = good;
     bad.v[5] = std::numeric_limits<float>::quiet_NaN();
@@ -146,14 +151,13 @@ TEST_P(DeltaRule, ANotANumberStaysInItsSequence) {
 }
 
 TEST_P(DeltaRule, AnySplitOfAPromptMatchesTheWhole) {
-  Random random(13);
-  const LayerDims dims = OperatorDims(1, 2, 32, 40);
-  const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 200, random, /*g_low=*/-0.05f);
-  std::vector<double> state(dims.state_elements(), 0.0);
-  const std::vector<double> expected = DeltaRuleInDouble(inputs, state);
   std::vector<int64_t> splits = {0, 1, 31, 63, 64, 65, 100, 127, 128, 129, 191, 192, 193, 199, 200};
   if (!on_cpu()) splits = {1, 64, 129};
-  OnEveryPath([&](DeltaRulePath path) {
+  OnEveryPathAndDecay(OperatorDims(1, 2, 32, 40), [&](DeltaRulePath path, const LayerDims& dims) {
+    Random random(13);
+    const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 200, random, /*g_low=*/-0.05f);
+    std::vector<double> state(dims.state_elements(), 0.0);
+    const std::vector<double> expected = DeltaRuleInDouble(inputs, state);
     for (const DeltaRulePath first : kDeltaRulePaths) {
       for (const int64_t split : splits) {
         DecodeSlots slots(backend(), dims, 1);
@@ -169,10 +173,9 @@ TEST_P(DeltaRule, AnySplitOfAPromptMatchesTheWhole) {
 
 // Rows of q, k and v interleaved as a convolution leaves them.
 TEST_P(DeltaRule, ReadsStridedRowsAndWritesOnlyItsOwn) {
-  const LayerDims dims = OperatorDims(2, 4, 12, 20);
-  const int64_t keys = dims.key_features(), values = dims.value_features();
-  const int64_t stride = 2 * keys + values;
-  OnEveryPath([&](DeltaRulePath path) {
+  OnEveryPathAndDecay(OperatorDims(2, 4, 12, 20), [this](DeltaRulePath path, const LayerDims& dims) {
+    const int64_t keys = dims.key_features(), values = dims.value_features();
+    const int64_t stride = 2 * keys + values;
     Random random(14);
     const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 6, random);
     std::vector<float> mixed(6 * stride);
@@ -208,9 +211,8 @@ TEST_P(DeltaRule, ReadsStridedRowsAndWritesOnlyItsOwn) {
 
 // The scan at any token, the chunked form at its chunks' edges.
 TEST_P(DeltaRule, ASplitGivesTheSameBits) {
-  const LayerDims dims = OperatorDims(1, 2, 21, 45);
-  const auto expect_same = [&](DeltaRulePath path, int64_t tokens, int64_t step) {
-    SCOPED_TRACE(std::string(DeltaRulePathName(path)) + " in steps of " + std::to_string(step));
+  const auto expect_same = [&](const LayerDims& dims, DeltaRulePath path, int64_t tokens, int64_t step) {
+    SCOPED_TRACE(LayerDimsToString(dims) + " " + DeltaRulePathName(path) + " in steps of " + std::to_string(step));
     Random random(15);
     const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, tokens, random);
     DecodeSlots whole(backend(), dims, 1), parts(backend(), dims, 1);
@@ -221,8 +223,10 @@ TEST_P(DeltaRule, ASplitGivesTheSameBits) {
     EXPECT_TRUE(BitEqual(output, whole.Run(path, inputs)));
     EXPECT_TRUE(BitEqual(parts.Base(0), whole.Base(0)));
   };
-  for (const int64_t step : {1, 2, 3, 7, 16, 39}) expect_same(DeltaRulePath::kScan, 40, step);
-  for (const int64_t chunks : {1, 2}) expect_same(DeltaRulePath::kChunk, 200, chunks * kChunkTokens);
+  for (const LayerDims& dims : WithChannelDecays({OperatorDims(1, 2, 21, 45)})) {
+    for (const int64_t step : {1, 2, 3, 7, 16, 39}) expect_same(dims, DeltaRulePath::kScan, 40, step);
+    for (const int64_t chunks : {1, 2}) expect_same(dims, DeltaRulePath::kChunk, 200, chunks * kChunkTokens);
+  }
 }
 
 TEST(DeltaRuleScanReference, MatchesDoubleForPackedSequences) {

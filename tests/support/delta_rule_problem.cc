@@ -29,6 +29,12 @@ LayerDims OperatorDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, 
   return {.key_heads = key_heads, .value_heads = value_heads, .key_dim = key_dim, .value_dim = value_dim};
 }
 
+LayerDims ChannelDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
+  LayerDims dims = OperatorDims(key_heads, value_heads, key_dim, value_dim);
+  dims.decay = DecayKind::kPerChannel;
+  return dims;
+}
+
 DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Random& random, float g_low) {
   DeltaRuleInputs inputs;
   inputs.dims = dims;
@@ -36,7 +42,7 @@ DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Ran
   inputs.q = random.Normal(tokens * dims.key_features());
   inputs.k = random.Normal(tokens * dims.key_features());
   inputs.v = random.Normal(tokens * dims.value_features());
-  inputs.g = random.Uniform(tokens * dims.value_heads, g_low, 0.0f);
+  inputs.g = random.Uniform(tokens * dims.decay_features(), g_low, 0.0f);
   inputs.beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
   NormalizeRows(inputs.q, dims.key_dim, 1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
   NormalizeRows(inputs.k, dims.key_dim, 1.0);
@@ -50,7 +56,7 @@ DeltaRuleInputs Slice(const DeltaRuleInputs& inputs, int64_t first, int64_t last
   slice.q = SliceRows(inputs.q, inputs.dims.key_features(), first, last);
   slice.k = SliceRows(inputs.k, inputs.dims.key_features(), first, last);
   slice.v = SliceRows(inputs.v, inputs.dims.value_features(), first, last);
-  slice.g = SliceRows(inputs.g, inputs.dims.value_heads, first, last);
+  slice.g = SliceRows(inputs.g, inputs.dims.decay_features(), first, last);
   slice.beta = SliceRows(inputs.beta, inputs.dims.value_heads, first, last);
   return slice;
 }
@@ -73,7 +79,7 @@ SlotImage RandomSlotImage(const LayerDims& dims, int64_t log_rows, Random& rando
   return {.base = random.Normal(dims.state_elements(), 0.5f),
           .log_k = random.Normal(log_rows * dims.key_features(), 0.2f),
           .log_u = random.Normal(log_rows * dims.value_features(), 0.5f),
-          .log_g = random.Uniform(log_rows * dims.value_heads, -1.0f, 0.0f),
+          .log_g = random.Uniform(log_rows * dims.decay_features(), -1.0f, 0.0f),
           .conv = random.Normal(dims.conv_channels() * std::max(0, dims.conv_width - 1))};
 }
 
@@ -119,12 +125,13 @@ std::vector<double> DeltaRuleInDouble(const DeltaRuleInputs& inputs, std::vector
       const float* q = &inputs.q[t * dims.key_features() + hv / dims.group() * K];
       const float* k = &inputs.k[t * dims.key_features() + hv / dims.group() * K];
       const float* v = &inputs.v[(t * dims.value_heads + hv) * V];
-      const double decay = std::exp(double{inputs.g[t * dims.value_heads + hv]});
+      const float* g = &inputs.g[(t * dims.value_heads + hv) * dims.decay_dim()];
       const double beta = inputs.beta[t * dims.value_heads + hv];
       double* s = &state[hv * K * V];
       double* o = &output[(t * dims.value_heads + hv) * V];
       for (int64_t j = 0; j < V; ++j) u[j] = v[j];
       for (int64_t i = 0; i < K; ++i) {
+        const double decay = std::exp(double{g[dims.decays_by_channel() ? i : 0]});
         for (int64_t j = 0; j < V; ++j) {
           s[i * V + j] *= decay;
           u[j] -= s[i * V + j] * k[i];

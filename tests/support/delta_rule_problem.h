@@ -26,12 +26,14 @@ struct DeltaRuleInputs {
   std::vector<float> q;     // [tokens, H, K]
   std::vector<float> k;     // [tokens, H, K]
   std::vector<float> v;     // [tokens, HV, V]
-  std::vector<float> g;     // [tokens, HV]
+  std::vector<float> g;     // [tokens, HV], or [tokens, HV, K]
   std::vector<float> beta;  // [tokens, HV]
 };
 
 // A bare operator's dims.
 LayerDims OperatorDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim);
+// One with a log decay for each key channel.
+LayerDims ChannelDims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim);
 
 // Unit q (times K^-0.5) and k, normal v, g uniform in [g_low, 0], beta in [0, 1].
 DeltaRuleInputs RandomDeltaRuleInputs(const LayerDims& dims, int64_t tokens, Random& random, float g_low = -1.0f);

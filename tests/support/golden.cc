@@ -29,6 +29,8 @@ absl::StatusOr<GoldenCore> LoadOne(const std::filesystem::path& path) {
   GDN_ASSIGN_OR_RETURN(inputs.q, file.Floats("q", q.shape));
   GDN_ASSIGN_OR_RETURN(inputs.k, file.Floats("k", q.shape));
   GDN_ASSIGN_OR_RETURN(inputs.v, file.Floats("v", v.shape));
+  GDN_ASSIGN_OR_RETURN(const TensorView g, file.Tensor("g"));
+  if (g.shape.size() == 4) inputs.dims.decay = DecayKind::kPerChannel;
   GDN_ASSIGN_OR_RETURN(inputs.g, file.Floats("g"));
   GDN_ASSIGN_OR_RETURN(inputs.beta, file.Floats("beta"));
   GDN_ASSIGN_OR_RETURN(golden.initial_state, file.Floats("initial_state"));

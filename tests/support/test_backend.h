@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/layer_dims.h"
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 
@@ -48,6 +49,16 @@ class BackendTest : public testing::TestWithParam<std::string> {
   }
   Backend& backend() { return **backend_; }
   bool on_cpu() const { return GetParam() == "cpu"; }
+  // `dims`, and then the same with a log decay for each key channel, on backends that compute such.
+  std::vector<LayerDims> WithChannelDecays(const std::vector<LayerDims>& dims) const {
+    std::vector<LayerDims> both = dims;
+    if (!on_cpu() && GetParam() != "reference") return both;
+    for (LayerDims by_channel : dims) {
+      by_channel.decay = DecayKind::kPerChannel;
+      both.push_back(by_channel);
+    }
+    return both;
+  }
   std::vector<std::unique_ptr<Backend>> OthersOfTheSameBits(bool any_wave = true) const {
     return BackendsOfTheSameBits(GetParam(), any_wave);
   }

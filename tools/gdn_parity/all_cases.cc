@@ -65,8 +65,13 @@ const std::vector<SuiteOrder>& SuiteOrders() {
        "prefill_scan_then_decode+prefill_chunk_then_decode+first_call+fork_over_a_shared_base+"
        "draft_dropped_and_accepted+single_step_on_256_tokens conv1d_split bf16_state"},
       {"llama",
-       "gated_delta_net_scan+gated_delta_net_decode+gated_delta_net_kda+gated_delta_net_draft+gated_delta_net_chunk "
+       "gated_delta_net_scan+gated_delta_net_decode+gated_delta_net_draft+gated_delta_net_chunk "
+       "gated_delta_net_kda_scan+gated_delta_net_kda_decode+gated_delta_net_kda_draft+gated_delta_net_kda_chunk "
        "ssm_conv_silu"},
+      {"kda",
+       "scan+chunk scan_packed+chunk_packed recurrent_in_place deferred_decode deferred_decode_ragged materialize "
+       "gating mixer_input hidden_states projected delta_rule "
+       "delta_rule_scan+delta_rule_chunk+delta_rule_draft prefill_scan_then_decode+prefill_chunk_then_decode"},
       {"fla",
        "fla_recurrent_scan fla_chunk_chunk+fla_chunk_stages fla_chunk_varlen_chunk+fla_chunk_varlen_stages "
        "flashinfer_prefill_chunk+flashinfer_prefill_stages flashinfer_step_scan+flashinfer_step_decode "
@@ -77,11 +82,12 @@ const std::vector<SuiteOrder>& SuiteOrders() {
 
 std::vector<ParityCase> AllCases() {
   std::vector<ParityCase> cases;
-  AddAll(cases, AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddQkL2NormCases,
-         AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases, AddDeltaRuleSlotsCases,
-         AddMaterializeStateCases, AddLayerCases, AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases,
-         AddCumsumCases, AddDecayMaskCases, AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases,
-         AddMasksCases, AddReduceCases, AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases);
+  AddAll(cases, AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddMixerInputCases,
+         AddQkL2NormCases, AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases,
+         AddDeltaRuleSlotsCases, AddMaterializeStateCases, AddLayerCases, AddSigmoidGatingRecurrentCases,
+         AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases, AddDeltaRuleStagesCases, AddElementwiseCases,
+         AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases, AddTransposeCases, AddTriangularSolveCases,
+         AddVarlenIndexCases);
   const auto places = Places();
   const auto place = [&places](const ParityCase& c) {
     const auto known = places.find({c.suite, c.test});

@@ -35,7 +35,8 @@ struct ParityCase {
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped where there is no such stream
   bool large = false;     // a real model's size: for real devices, skipped elsewhere (a reduced case stands beside it)
   bool slow_on_executor =
-      false;  // for compiled code, the CPU and real devices; the executor has smaller rows beside it
+      false;                // for compiled code, the CPU and real devices; the executor has smaller rows beside it
+  bool by_channel = false;  // a log decay for each key channel; not every backend computes that
   std::string out_of_scope = {};  // why a case of somebody's list is named here and never run
 };
 

@@ -41,14 +41,17 @@ CaseResult RunCalls(Form form, const LayerDims& dims, const std::vector<int32_t>
   return difference;
 }
 
-void AddDeltaRuleSuite(std::vector<ParityCase>& cases) {
-  for (const DecayShape& shape : kDecayShapes) {
+void AddDeltaRuleSuite(DecayKind decay, std::vector<ParityCase>& cases) {
+  for (DecayShape shape : kDecayShapes) {
+    shape.dims.decay = decay;
     const auto add = [&cases, &shape](const char* test, Form form, double tolerance,
                                       const std::vector<int32_t>& lengths, int calls) {
-      cases.push_back({"delta_rule", test,
+      const bool by_channel = shape.dims.decays_by_channel();
+      cases.push_back({by_channel ? "kda" : "delta_rule", test,
                        absl::StrCat(DimsName(shape.dims), " g>=", shape.strongest, " T=", absl::StrJoin(lengths, ","),
                                     calls > 1 ? absl::StrCat(" x", calls) : ""),
                        tolerance, std::bind_front(RunCalls, form, shape.dims, lengths, calls, shape.strongest)});
+      cases.back().by_channel = by_channel;
     };
     for (const int32_t tokens : {1, 32, 40, 64, 100, 128}) {
       const int calls = tokens == 1 ? 20 : 1;  // one token alone may be all cancellation
@@ -132,7 +135,7 @@ Change Drop(float drop) {
   return [drop](DeltaRuleProblem& p) {
     for (float& g : p.g) g *= 0.005f;
     for (const int64_t t : {0, 5, 9, 40, 63, 64, 100, 190}) {
-      std::fill_n(p.g.begin() + t * p.dims.value_heads, p.dims.value_heads, drop);
+      std::fill_n(p.g.begin() + t * p.dims.decay_features(), p.dims.decay_features(), drop);
     }
   };
 }
@@ -155,6 +158,13 @@ Change ZeroKeys(int64_t first, int64_t last, int64_t stride) {
   return [=](DeltaRuleProblem& p) {
     const int64_t row = p.dims.key_features();
     for (int64_t t = first; t < last; t += stride) std::fill_n(p.k.begin() + t * row, row, 0.0f);
+  };
+}
+
+// Every other channel forgets all, or nearly all, while its neighbour remembers.
+Change EveryOtherChannel(float g) {
+  return [g](DeltaRuleProblem& p) {
+    for (size_t i = 0; i < p.g.size(); i += 2) p.g[i] = g;
   };
 }
 
@@ -190,15 +200,17 @@ void AddShapes(std::vector<ParityCase>& cases) {
   const auto add = [&cases](const LayerDims& dims, const std::vector<int32_t>& lengths, float strongest,
                             const std::string& name, const Change& change = nullptr) {
     for (const Form form : {Form::kScan, Form::kChunk, Form::kDraft}) {
-      ParityCase& c = cases.emplace_back(ParityCase{
-          "shapes", absl::StrCat("delta_rule_", DeltaRuleFormName(form)), absl::StrCat(DimsName(dims), " T=", name),
-          kChunkTolerance, [=](Backend& backend, RandomTensor& random) -> CaseResult {
-            DeltaRuleProblem problem = RandomDeltaRule(dims, lengths, {.strongest = strongest}, random);
-            if (change != nullptr) change(problem);
-            GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));
-            return CompareSequences(problem, actual, DeltaRuleReferenceResult(problem));
-          }});
+      ParityCase& c = cases.emplace_back(
+          ParityCase{dims.decays_by_channel() ? "kda" : "shapes", absl::StrCat("delta_rule_", DeltaRuleFormName(form)),
+                     absl::StrCat(DimsName(dims), " T=", name), kChunkTolerance,
+                     [=](Backend& backend, RandomTensor& random) -> CaseResult {
+                       DeltaRuleProblem problem = RandomDeltaRule(dims, lengths, {.strongest = strongest}, random);
+                       if (change != nullptr) change(problem);
+                       GDN_ASSIGN_OR_RETURN(const DeltaRuleResult actual, RunDeltaRule(form, problem, backend));
+                       return CompareSequences(problem, actual, DeltaRuleReferenceResult(problem));
+                     }});
       c.slow_on_executor = StateUpdates(dims, lengths) > 2 * kHostBudget;
+      c.by_channel = dims.decays_by_channel();
     }
   };
   // Heads in groups, dimensions that fill no vector and no wave, the largest.
@@ -222,15 +234,36 @@ void AddShapes(std::vector<ParityCase>& cases) {
   for (const Values& values : AllValues()) {
     add(values.dims, {values.tokens}, values.strongest, absl::StrCat(values.tokens, " ", values.name), values.change);
   }
-  for (const Form form : {Form::kScan, Form::kChunk}) {
-    for (const int32_t prompt : {1, 64, 250, 299}) {
-      cases.push_back({"shapes", absl::StrCat("prefill_", DeltaRuleFormName(form), "_then_decode"),
-                       absl::StrCat("H=1 HV=2 K=48 V=32 T=", prompt, "+", 300 - prompt, "x1"), kPipelineTolerance,
-                       [=](Backend& backend, RandomTensor& random) {
-                         return CompareDeltaRuleCalls(
-                             RandomDeltaRule(Dims(1, 2, 48, 32), {300}, {.strongest = -0.02f}, random),
-                             {{form, prompt}, {Form::kDecode, 300 - prompt}}, backend);
-                       }});
+  // The same where decays go by channel: sizes, lengths, values; lengths about a block of 16 and a chunk.
+  for (const LayerDims& dims : {Dims(1, 1, 128, 128), Dims(2, 4, 64, 64), Dims(2, 6, 48, 32), Dims(1, 3, 5, 7),
+                                Dims(3, 3, 1, 1), Dims(1, 2, 17, 33), Dims(1, 1, 96, 130)}) {
+    add(ByChannel(dims), {1, 7, 64, 77, 150}, -1.0f, "1,7,64,77,150");
+  }
+  for (const LayerDims& dims : {Dims(1, 1, 1024, 40), Dims(1, 1, 40, 1024)}) add(ByChannel(dims), {70}, -1.0f, "70");
+  for (const LayerDims& dims : {Dims(1, 1, 260, 17), Dims(1, 1, 1000, 5)}) add(ByChannel(dims), {17}, -1.0f, "17");
+  add(ByChannel(Dims(1, 2, 32, 48)), {0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65}, -5.0f,
+      "0,1,15..17,31..33,47..49,63..65 g>=-5");
+  add(ByChannel(Dims(1, 2, 24, 20)), EveryLength(), -0.2f, "0..130,250,256,500,511,512,1000");
+  for (const Values& values : AllValues()) {
+    add(ByChannel(values.dims), {values.tokens}, values.strongest, absl::StrCat(values.tokens, " ", values.name),
+        values.change);
+  }
+  for (const float g : {-0.5f, -20.0f, -1e4f}) {
+    add(ByChannel(Dims(1, 2, 64, 32)), {200}, -0.01f, absl::StrCat("200 every other channel ", g),
+        EveryOtherChannel(g));
+  }
+  for (const LayerDims& dims : {Dims(1, 2, 48, 32), ByChannel(Dims(1, 2, 48, 32))}) {
+    for (const Form form : {Form::kScan, Form::kChunk}) {
+      for (const int32_t prompt : {1, 64, 250, 299}) {
+        cases.push_back({dims.decays_by_channel() ? "kda" : "shapes",
+                         absl::StrCat("prefill_", DeltaRuleFormName(form), "_then_decode"),
+                         absl::StrCat(DimsName(dims), " T=", prompt, "+", 300 - prompt, "x1"), kPipelineTolerance,
+                         [=](Backend& backend, RandomTensor& random) {
+                           return CompareDeltaRuleCalls(RandomDeltaRule(dims, {300}, {.strongest = -0.02f}, random),
+                                                        {{form, prompt}, {Form::kDecode, 300 - prompt}}, backend);
+                         }});
+        cases.back().by_channel = dims.decays_by_channel();
+      }
     }
   }
 }
@@ -238,7 +271,7 @@ void AddShapes(std::vector<ParityCase>& cases) {
 }  // namespace
 
 void AddDeltaRuleCases(std::vector<ParityCase>& cases) {
-  AddDeltaRuleSuite(cases);
+  for (const DecayKind decay : {DecayKind::kPerHead, DecayKind::kPerChannel}) AddDeltaRuleSuite(decay, cases);
   AddParitySuite(cases);
   AddOpsSuite(cases);
   AddShapes(cases);

@@ -1,4 +1,4 @@
-// Suite "llama": the shapes of llama.cpp's test-backend-ops cases for GATED_DELTA_NET (scalar gate).
+// Suite "llama": the shapes of llama.cpp's test-backend-ops cases for GATED_DELTA_NET, with a gate a head or a channel.
 //
 // The adapter between its operator and ours, for S = K = V and r = HV / H:
 //   - its value head h reads key head h % H (tiled), ours h / r (grouped): its head j H + i is our head i r + j, in v,
@@ -37,8 +37,9 @@ struct LlamaShape {
 // Its tensors, outermost dimension first; q, k, v are [B, T, heads, S], or [B, heads, T, S] where permuted.
 struct LlamaTensors {
   std::vector<float> q, k, v;
-  std::vector<float> g, beta;  // [B, T, HV]
-  std::vector<float> state;    // [B, HV, V, K]
+  std::vector<float> g;      // [B, T, HV], or [B, T, HV, S]
+  std::vector<float> beta;   // [B, T, HV]
+  std::vector<float> state;  // [B, HV, V, K]
 };
 
 int64_t ValueHeads(const LlamaShape& s) { return int64_t{s.heads} * s.repeat; }
@@ -53,6 +54,9 @@ int64_t RowOffset(const LlamaShape& s, int64_t heads, int64_t sequence, int64_t 
   return row * s.side;
 }
 
+// Its log decays of a token and head.
+int64_t Gates(const LlamaShape& s) { return s.per_channel_gate ? s.side : 1; }
+
 int64_t StatesKept(const LlamaShape& s) { return std::min(s.tokens, s.states); }
 
 LlamaTensors RandomTensors(const LlamaShape& s, float strongest, RandomTensor& random) {
@@ -61,7 +65,7 @@ LlamaTensors RandomTensors(const LlamaShape& s, float strongest, RandomTensor& r
   t.q = random.Directions(rows * s.heads, s.side, 1.0f);
   t.k = random.Directions(rows * s.heads, s.side, 1.0f);
   t.v = random.Normal(rows * ValueHeads(s) * s.side);
-  t.g = random.Uniform(rows * ValueHeads(s), strongest, -1e-4f);
+  t.g = random.Uniform(rows * ValueHeads(s) * Gates(s), strongest, -1e-4f);
   t.beta = random.Uniform(rows * ValueHeads(s), 0.0f, 1.0f);
   t.state = random.Normal(int64_t{s.sequences} * ValueHeads(s) * s.side * s.side, 0.5f);
   return t;
@@ -85,11 +89,11 @@ DeltaRuleResult Expected(const LlamaShape& s, const LlamaTensors& t) {
         const float* k = &t.k[RowOffset(s, s.heads, b, token, head % s.heads)];
         const float* v = &t.v[RowOffset(s, heads, b, token, head)];
         const int64_t gate = (b * s.tokens + token) * heads + head;
-        const double decay = std::exp(double{t.g[gate]});
+        const float* g = &t.g[gate * Gates(s)];
         for (int64_t column = 0; column < side; ++column) {
           double* row = &state[column * side];
           double seen = 0.0;
-          for (int64_t f = 0; f < side; ++f) seen += (row[f] *= decay) * k[f];
+          for (int64_t f = 0; f < side; ++f) seen += (row[f] *= std::exp(double{g[f % Gates(s)]})) * k[f];
           const double u = t.beta[gate] * (v[column] - seen);
           double out = 0.0;
           for (int64_t f = 0; f < side; ++f) out += (row[f] += u * k[f]) * q[f];
@@ -109,7 +113,8 @@ DeltaRuleResult Expected(const LlamaShape& s, const LlamaTensors& t) {
 DeltaRuleProblem ToProblem(const LlamaShape& s, const LlamaTensors& t, int32_t begin, int32_t end,
                            const std::vector<float>& initial) {
   const int64_t heads = ValueHeads(s);
-  DeltaRuleProblem p{.dims = Dims(s.heads, static_cast<int32_t>(heads), s.side, s.side),
+  const LayerDims dims = Dims(s.heads, static_cast<int32_t>(heads), s.side, s.side);
+  DeltaRuleProblem p{.dims = s.per_channel_gate ? ByChannel(dims) : dims,
                      .lengths = std::vector<int32_t>(s.sequences, end - begin),
                      .initial = initial};
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.side));
@@ -125,7 +130,7 @@ DeltaRuleProblem ToProblem(const LlamaShape& s, const LlamaTensors& t, int32_t b
       for (int64_t ours = 0; ours < heads; ++ours) {
         const int64_t gate = (b * s.tokens + token) * heads + TheirHead(s, ours);
         append(p.v, t.v, RowOffset(s, heads, b, token, TheirHead(s, ours)), 1.0f);
-        p.g.push_back(t.g[gate]);
+        p.g.insert(p.g.end(), t.g.begin() + gate * Gates(s), t.g.begin() + (gate + 1) * Gates(s));
         p.beta.push_back(t.beta[gate]);
       }
     }
@@ -193,21 +198,18 @@ std::string ShapeName(const LlamaShape& s) {
 }
 
 void AddGatedDeltaNet(const LlamaShape& s, std::vector<ParityCase>& cases) {
-  if (s.per_channel_gate) {
-    cases.push_back({"llama", "gated_delta_net_kda", ShapeName(s), kPipelineTolerance});
-    cases.back().out_of_scope = "a gate per channel (KDA) is another operator";
-    return;
-  }
   // The form that a call of so many tokens takes, beside the one that takes any.
   using Form = DeltaRuleForm;
   const Form usual = s.tokens == 1 ? Form::kDecode : s.tokens <= 8 ? Form::kDraft : Form::kChunk;
-  const auto add = [&cases, usual](const LlamaShape& shape, const std::string& note, bool large) {
+  const auto add = [&cases, &s, usual](const LlamaShape& shape, const std::string& note, bool large) {
     for (const Form form : {Form::kScan, usual}) {
       for (const float strongest : {-20.0f, -0.1f}) {  // its own range, and one that remembers
-        cases.push_back({"llama", absl::StrCat("gated_delta_net_", DeltaRuleFormName(form)),
+        cases.push_back({"llama",
+                         absl::StrCat("gated_delta_net_", s.per_channel_gate ? "kda_" : "", DeltaRuleFormName(form)),
                          absl::StrCat(ShapeName(shape), note, " g>=", strongest), kPipelineTolerance,
                          std::bind_front(RunGatedDeltaNet, shape, form, strongest)});
         cases.back().large = large;
+        cases.back().by_channel = s.per_channel_gate;
       }
     }
   };

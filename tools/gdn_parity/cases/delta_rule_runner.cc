@@ -44,14 +44,15 @@ DeltaRuleProblem Take(const DeltaRuleProblem& problem, const std::vector<int64_t
           .q = take(problem.q, dims.key_features()),
           .k = take(problem.k, dims.key_features()),
           .v = take(problem.v, dims.value_features()),
-          .g = take(problem.g, dims.value_heads),
+          .g = take(problem.g, dims.decay_features()),
           .beta = take(problem.beta, dims.value_heads)};
 }
 
 }  // namespace
 
 std::string DimsName(const LayerDims& dims) {
-  return absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim, " V=", dims.value_dim);
+  return absl::StrCat("H=", dims.key_heads, " HV=", dims.value_heads, " K=", dims.key_dim, " V=", dims.value_dim,
+                      dims.decays_by_channel() ? " by channel" : "");
 }
 
 int64_t DeltaRuleProblem::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
@@ -72,7 +73,7 @@ DeltaRuleProblem RandomDeltaRule(const LayerDims& dims, const std::vector<int32_
   SetLengths(problem.q, dims.key_dim, inputs.scale != 0.0f ? inputs.scale : 1.0f / std::sqrt(float(dims.key_dim)));
   SetLengths(problem.k, dims.key_dim, 1.0f);
   problem.v = random.Normal(tokens * dims.value_features());
-  problem.g = random.Uniform(tokens * dims.value_heads, inputs.strongest, 0.0f);
+  problem.g = random.Uniform(tokens * dims.decay_features(), inputs.strongest, 0.0f);
   problem.beta = random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f);
   problem.initial.resize(problem.sequences() * dims.state_elements());
   if (inputs.state_deviation > 0.0f) {
@@ -243,6 +244,8 @@ absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResul
   const OwnedBatch batch(problem.lengths);
   const int64_t tokens = problem.tokens();
   const std::vector<int64_t> gates{tokens, dims.value_heads};
+  std::vector<int64_t> decays = gates;
+  if (dims.decays_by_channel()) decays.push_back(dims.key_dim);
   const std::vector<int64_t> keys{tokens, dims.key_heads, dims.key_dim};
   const std::vector<int64_t> values{tokens, dims.value_heads, dims.value_dim};
   const std::vector<int64_t> states{problem.sequences(), dims.value_heads, dims.key_dim, dims.value_dim};
@@ -251,7 +254,7 @@ absl::Status DumpDeltaRule(const DeltaRuleProblem& problem, const DeltaRuleResul
                {"in.q", keys, problem.q},
                {"in.k", keys, problem.k},
                {"in.v", values, problem.v},
-               {"in.g", gates, problem.g},
+               {"in.g", decays, problem.g},
                {"in.beta", gates, problem.beta},
                {"in.initial_state", states, problem.initial},
                {"out.output", values, result.output},

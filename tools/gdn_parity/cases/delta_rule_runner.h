@@ -23,7 +23,13 @@ namespace gdn::parity {
 inline LayerDims Dims(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim) {
   return {.key_heads = key_heads, .value_heads = value_heads, .key_dim = key_dim, .value_dim = value_dim};
 }
-std::string DimsName(const LayerDims& dims);  // "H=2 HV=4 K=32 V=48"
+// The same with a decay for each key channel.
+inline LayerDims ByChannel(LayerDims dims) {
+  dims.decay = DecayKind::kPerChannel;
+  return dims;
+}
+
+std::string DimsName(const LayerDims& dims);  // "H=2 HV=4 K=32 V=48", and " by channel" where decays go so
 
 // Heads in groups, dimensions that fill no vector, and decays (g is uniform in [strongest, 0]) that forget or remember.
 struct DecayShape {
@@ -49,7 +55,7 @@ struct DeltaRuleProblem {
   std::vector<float> q = {};        // [tokens, H, K], scaled
   std::vector<float> k = {};        // [tokens, H, K]
   std::vector<float> v = {};        // [tokens, HV, V]
-  std::vector<float> g = {};        // [tokens, HV]
+  std::vector<float> g = {};        // [tokens, HV], or [tokens, HV, K]
   std::vector<float> beta = {};     // [tokens, HV]
   std::vector<float> initial = {};  // [sequences, HV, K, V]
 

@@ -29,6 +29,10 @@ struct LayerCase {
   std::vector<int32_t> prefill = {};  // tokens of each sequence
   std::vector<int32_t> decode = {};   // tokens of each sequence and decode step; empty: no decode
   int decode_steps = 0;
+  // Where decays go by channel.
+  float decay_lower_bound = 0.0f;  // below 0: the bounded gate
+  int32_t decay_rank = 0;
+  int32_t output_gate_rank = 0;
 };
 
 // The same random weights on the host and on the backend.
@@ -42,8 +46,15 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
   const LayerDims& dims = c.dims;
   const bool interleaved = c.layout == ProjectionLayout::kInterleaved;
   WeightPair pair;
-  pair.host.spec = pair.device.spec = {
-      .dims = dims, .beta_scale = c.beta_scale, .output_gate = c.output_gate, .projections = c.layout};
+  pair.host.spec =
+      pair.device.spec = {.dims = dims,
+                          .decay_gate = c.decay_lower_bound < 0.0f ? DecayGate::kBoundedSigmoid : DecayGate::kSoftplus,
+                          .decay_lower_bound = c.decay_lower_bound,
+                          .beta_scale = c.beta_scale,
+                          .output_gate = c.output_gate,
+                          .projections = c.layout,
+                          .decay_rank = c.decay_rank,
+                          .output_gate_rank = c.output_gate_rank};
   // On the host, and on the backend.
   const auto store = [&](DType dtype,
                          const std::vector<float>& values) -> absl::StatusOr<std::pair<const void*, const void*>> {
@@ -69,13 +80,17 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
   const int64_t z = dims.value_features();
   const int64_t heads = dims.value_heads;
   GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_qkv, dims.conv_channels() + (interleaved ? z : 0), dims.hidden_size));
-  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_z, interleaved ? 0 : z, dims.hidden_size));
+  const int32_t z_rank = c.output_gate_rank;
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_z, interleaved ? 0 : z_rank > 0 ? z_rank : z, dims.hidden_size));
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::z_up, z_rank > 0 ? z : 0, z_rank));
   GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_b, interleaved ? 2 * heads : heads, dims.hidden_size));
-  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_a, interleaved ? 0 : heads, dims.hidden_size));
+  const int64_t a_rows = c.decay_rank > 0 ? c.decay_rank : dims.decay_features();
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::in_a, interleaved ? 0 : a_rows, dims.hidden_size));
+  GDN_RETURN_IF_ERROR(matrix(&LayerWeights::a_up, c.decay_rank > 0 ? dims.decay_features() : 0, c.decay_rank));
   GDN_RETURN_IF_ERROR(matrix(&LayerWeights::out, dims.hidden_size, z));
   GDN_RETURN_IF_ERROR(vector(&LayerWeights::conv_weight, random.Normal(dims.conv_channels() * dims.conv_width, 0.5f)));
   GDN_RETURN_IF_ERROR(vector(&LayerWeights::a_log, random.Uniform(heads, -4.0f, 1.0f)));
-  GDN_RETURN_IF_ERROR(vector(&LayerWeights::dt_bias, random.Normal(heads)));
+  GDN_RETURN_IF_ERROR(vector(&LayerWeights::dt_bias, random.Normal(dims.decay_features())));
   GDN_RETURN_IF_ERROR(vector(&LayerWeights::norm_weight, random.Normal(dims.value_dim)));
   return pair;
 }
@@ -93,12 +108,12 @@ std::vector<StepInput> MakeInputs(const LayerCase& c, int64_t tokens, RandomTens
       return {{&LayerStep::mixed_qkv, random.Normal(tokens * dims.conv_channels())},
               {&LayerStep::z, random.Normal(tokens * dims.value_features())},
               {&LayerStep::b, random.Normal(tokens * dims.value_heads)},
-              {&LayerStep::a, random.Normal(tokens * dims.value_heads)}};
+              {&LayerStep::a, random.Normal(tokens * dims.decay_features())}};
     case InputKind::kDeltaRule:
       return {{&LayerStep::q, random.Normal(tokens * dims.key_features())},
               {&LayerStep::k, random.Normal(tokens * dims.key_features())},
               {&LayerStep::v, random.Normal(tokens * dims.value_features())},
-              {&LayerStep::g, random.Uniform(tokens * dims.value_heads, -1.0f, 0.0f)},
+              {&LayerStep::g, random.Uniform(tokens * dims.decay_features(), -1.0f, 0.0f)},
               {&LayerStep::beta, random.Uniform(tokens * dims.value_heads, 0.0f, 1.0f)}};
     default:
       return {{&LayerStep::hidden_states, random.Normal(tokens * dims.hidden_size)}};
@@ -164,6 +179,66 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
                    tolerance, std::bind_front(RunLayer, c)});
 }
 
+// Decays by channel: both gates, a and z of one matrix and of two, every input.
+void AddChannelCases(std::vector<ParityCase>& cases) {
+  const auto add = [&cases](LayerCase c) {
+    c.dims.decay = DecayKind::kPerChannel;
+    c.output_gate = GateActivation::kSigmoid;
+    const std::string formula = absl::StrCat(
+        c.decay_lower_bound < 0.0f ? absl::StrCat(", gate bounded by ", c.decay_lower_bound) : ", softplus gate",
+        c.decay_rank > 0 ? absl::StrCat(", a of rank ", c.decay_rank) : "",
+        c.output_gate_rank > 0 ? absl::StrCat(", z of rank ", c.output_gate_rank) : "");
+    Add(c, cases, "kda");
+    ParityCase& last = cases.back();
+    last.test = std::string(InputKindName(c.kind));
+    absl::StrAppend(&last.shape, formula, " ", std::string(DTypeName(c.dtype)));
+    last.by_channel = true;
+  };
+  const LayerDims square{
+      .key_heads = 3, .value_heads = 3, .key_dim = 32, .value_dim = 32, .conv_width = 4, .hidden_size = 64};
+  const LayerDims uneven{
+      .key_heads = 1, .value_heads = 3, .key_dim = 40, .value_dim = 24, .conv_width = 3, .hidden_size = 80};
+  for (const LayerDims& dims : {square, uneven}) {
+    for (const float lower_bound : {0.0f, -5.0f}) {
+      for (const auto& [decay_rank, gate_rank] : {std::pair{0, 0}, std::pair{32, 16}, std::pair{24, 0}}) {
+        add({.dims = dims,
+             .prefill = {1, 37, 130},
+             .decode = {1, 1, 1},
+             .decode_steps = 20,
+             .decay_lower_bound = lower_bound,
+             .decay_rank = decay_rank,
+             .output_gate_rank = gate_rank});
+      }
+      for (const InputKind kind : {InputKind::kProjected, InputKind::kDeltaRule}) {
+        add({.dims = dims,
+             .kind = kind,
+             .prefill = {5, 70, 0},
+             .decode = {1, 2, 8},
+             .decode_steps = 20,
+             .decay_lower_bound = lower_bound});
+      }
+    }
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      add({.dims = dims,
+           .dtype = dtype,
+           .prefill = {37, 100},
+           .decode = {1, 1},
+           .decode_steps = 20,
+           .decay_rank = 32,
+           .output_gate_rank = 32});
+    }
+  }
+  for (const int32_t tokens : {1, 3, 31, 32, 64, 65, 130, 513}) {
+    add({.dims = square,
+         .prefill = {tokens},
+         .decode = {1},
+         .decode_steps = 20,
+         .decay_lower_bound = -5.0f,
+         .decay_rank = 32,
+         .output_gate_rank = 32});
+  }
+}
+
 }  // namespace
 
 void AddLayerCases(std::vector<ParityCase>& cases) {
@@ -203,6 +278,7 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
           cases);
     }
   }
+  AddChannelCases(cases);
   // The token-sequential path, the chunked one, segments; what one sequence alone has been held to.
   constexpr double kAloneTolerance = 2e-6;
   const LayerDims small{

@@ -19,7 +19,7 @@ CaseResult Run(const DecayShape& shape, int32_t log_length, Backend& backend, Ra
   image.base = random.Normal(dims.state_elements());
   image.log_k = random.Directions(int64_t{log_length} * dims.key_heads, dims.key_dim, 1.0f);
   image.log_u = random.Normal(log_length * dims.value_features());
-  image.log_g = random.Uniform(int64_t{log_length} * dims.value_heads, shape.strongest, 0.0f);
+  image.log_g = random.Uniform(log_length * dims.decay_features(), shape.strongest, 0.0f);
   if (dims.conv_width > 0) image.conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1));
   GDN_RETURN_IF_ERROR(state.Write(0, 0, image));
   const int32_t src = 0;
@@ -38,10 +38,18 @@ void AddMaterializeStateCases(std::vector<ParityCase>& cases) {
     cases.push_back({suite, "materialize",
                      absl::StrCat(DimsName(shape.dims), " g>=", shape.strongest, " log=", log_length),
                      kDeferredTolerance, std::bind_front(Run, shape, log_length)});
+    cases.back().by_channel = shape.dims.decays_by_channel();
   };
   for (const DecayShape& shape : kDecayShapes) {
     for (const int32_t log_length : {1, 7, kLogCapacity}) add("delta_rule", shape, log_length);
   }
+  for (DecayShape shape : kDecayShapes) {
+    shape.dims = ByChannel(shape.dims);
+    for (const int32_t log_length : {1, 7, kLogCapacity}) add("kda", shape, log_length);
+  }
+  add("kda", {ByChannel({1, 2, 24, 40, 4, 8}), -1.0f}, kLogCapacity + kMaxDraft);
+  add("kda", {ByChannel(Dims(1, 1, 300, 17)), -1.0f}, kLogCapacity);
+  add("kda", {ByChannel(Dims(1, 1, 1001, 3)), -1e4f}, kLogCapacity);
   // A draft behind a full log, with convolution columns; entries that stay in memory on the GPU.
   add("shapes", {{1, 2, 24, 40, 4, 8}, -1.0f}, kLogCapacity + kMaxDraft);
   add("shapes", {Dims(1, 1, 300, 17), -1.0f}, kLogCapacity);

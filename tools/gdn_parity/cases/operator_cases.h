@@ -21,9 +21,9 @@ namespace gdn::parity {
 using AddCases = void(std::vector<ParityCase>& cases);
 
 // Served operators.
-AddCases AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddQkL2NormCases,
-    AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases, AddDeltaRuleSlotsCases,
-    AddMaterializeStateCases, AddLayerCases;
+AddCases AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddMixerInputCases,
+    AddQkL2NormCases, AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases,
+    AddDeltaRuleSlotsCases, AddMaterializeStateCases, AddLayerCases;
 
 // Primitives (kernels/primitives).
 AddCases AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases,

@@ -1,0 +1,61 @@
+// Decays of single key channels, as KDA has them: exp of running sums of log decays, a vector of channels at a time.
+//
+// Sums are double, for decay-inl.h's reasons. They only ever grow downwards, so no exponential is above 1.
+// A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
+//
+//   std::fill_n(sums, key_dim, 0.0);
+//   ForChannels(key_dim, [&](auto d, int64_t c) HWY_ATTR { hn::StoreU(AddDecay(d, g + c, sums + c), d, decay + c); });
+
+// Included once a target, so the guard toggles.
+#if defined(GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_
+#undef GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_
+#else
+#define GDN_KERNELS_COMMON_CHANNEL_DECAY_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/common/decay-inl.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+// body(tag, c) for whole vectors of channels, then for those that fill none, one by one.
+template <class Body>
+HWY_INLINE void ForChannels(int64_t channels, const Body& body) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t c = 0;
+  for (; c + lanes <= channels; c += lanes) body(d, c);
+  for (; c < channels; ++c) body(hn::CappedTag<float, 1>(), c);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// sums += g, and exp of them: of a vector of channels.
+template <class D>
+HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
+  const hn::Half<D> half;
+  const hn::Rebind<double, decltype(half)> wide;
+  const int64_t half_lanes = static_cast<int64_t>(hn::Lanes(half));
+  const auto low = hn::Add(hn::LoadU(wide, sums), hn::PromoteTo(wide, hn::LoadU(half, g)));
+  const auto high = hn::Add(hn::LoadU(wide, sums + half_lanes), hn::PromoteTo(wide, hn::LoadU(half, g + half_lanes)));
+  hn::StoreU(low, wide, sums);
+  hn::StoreU(high, wide, sums + half_lanes);
+  return hn::Exp(d, hn::Combine(d, hn::DemoteTo(half, high), hn::DemoteTo(half, low)));
+}
+#endif
+HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> AddDecay(hn::CappedTag<float, 1> d, const float* g, double* sums) {
+  *sums += double{*g};
+  return hn::Exp(d, hn::Set(d, static_cast<float>(*sums)));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard

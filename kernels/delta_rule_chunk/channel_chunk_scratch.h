@@ -1,0 +1,72 @@
+// The buffers of one worker of the chunked delta rule where decays go by key channel, carved out of one piece of
+// memory.
+//
+// Thread safety: plain pointers, for one thread at a time. Ownership: none; the memory must outlive it.
+//
+//   WorkerScratch::Make(pool.threads(), ChannelChunkScratch::Floats(dims.key_dim));
+//   ChannelChunkScratch buffers(scratch.piece(worker), dims.key_dim);
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+
+namespace gdn {
+
+// Tokens of a block, inside which decays are taken from token to token. It divides the chunk.
+inline constexpr int64_t kDecayBlockTokens = 16;
+
+struct ChannelChunkScratch {
+  static constexpr int64_t kC = kChunkTokens;
+  static constexpr int64_t kB = kDecayBlockTokens;
+  static constexpr int64_t kMaxPanelColumns = 32;  // two vectors of at most 16 floats
+
+  int64_t row;  // K, padded to whole vectors; what pads it is zero in keys and queries
+
+  // Of the block that is being made ready.
+  float* block_q;  // [B, row]
+  float* block_k;  // [B, row]
+  float* decay;    // [B, row], e^{g_i}
+  float* carry;    // [row]
+
+  // Of the chunk.
+  float* q;            // [C, row], e^{G_i} q_i
+  float* k;            // [C, row], e^{G_i} k_i
+  float* k_t;          // [row, C], k_j decayed to its block's last token, in the end to the chunk's
+  float* block_decay;  // [C / B, row], of whole blocks
+  float* chunk_decay;  // [row], e^{G_C}
+  float* a;            // [C, C], -A; only j < i is meant
+  float* p;            // [C, C], P; only j <= i is meant
+  float* ones;         // [C]
+  float* beta;         // [C]
+
+  // Of a panel.
+  float* state;   // [K, panel]
+  float* u;       // [C, panel]
+  float* values;  // [C, panel], v on the way in, o on the way out
+
+  static int64_t Padded(int64_t key_dim) { return (key_dim + 15) / 16 * 16; }
+  static int64_t Floats(int64_t key_dim) {
+    return (3 * kB + 3 * kC + kC / kB + 2) * Padded(key_dim) + 2 * kC * kC + 2 * kC +
+           kMaxPanelColumns * (key_dim + 2 * kC);
+  }
+
+  // Every size is a multiple of 16 floats, so every buffer starts at a cache line.
+  ChannelChunkScratch(float* data, int64_t key_dim) : row(Padded(key_dim)) {
+    const auto take = [&data](int64_t floats) {
+      float* buffer = data;
+      data += floats;
+      return buffer;
+    };
+    for (float** block : {&block_q, &block_k, &decay}) *block = take(kB * row);
+    for (float** matrix : {&q, &k, &k_t}) *matrix = take(kC * row);
+    block_decay = take(kC / kB * row);
+    for (float** channels : {&carry, &chunk_decay}) *channels = take(row);
+    for (float** square : {&a, &p}) *square = take(kC * kC);
+    for (float** tokens : {&ones, &beta}) *tokens = take(kC);
+    state = take(kMaxPanelColumns * key_dim);
+    for (float** panel : {&u, &values}) *panel = take(kC * kMaxPanelColumns);
+  }
+};
+
+}  // namespace gdn

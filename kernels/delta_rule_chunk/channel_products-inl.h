@@ -1,0 +1,223 @@
+// What a chunk's matrices are where decays go by key channel (KDA): A and P are no mask on k k^T and q k^T then, for
+//   P_ij = sum_c q_i[c] k_j[c] e^{G_i[c] - G_j[c]}.
+// Every decay below is a product of e^{g_t} over the tokens between, each at most 1: no running sum is taken, so
+// nothing cancels, and nothing overflows however strong g is. A product loses half a unit in the last place a factor,
+// as the token-sequential form does. With blocks of 16 tokens, b being a block's last one:
+//   inside a block     k_j is carried from token to token, one multiplication a pair and channel
+//   between blocks     (q_i e^{G_i - G_b}) . (k_j e^{G_b - G_j}), j <= b < i, as a product of matrices: rows are
+//                      carried back over a block more for each one further away
+// and the rows end up as e^{G_i} q_i and e^{G_i} k_i, the columns as e^{G_C - G_j} k_j, which the panels need.
+// A row's bits depend on no later token: columns of a block are taken by rows of later blocks alone, once it is full.
+//
+// A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
+// free functions. Ownership: none.
+//
+//   LoadBlock(params, first + 16 * block, rows, hv, scratch);
+//   BlockMatrices(scratch, block, rows);
+//   DecayToEnd(scratch, tokens);  // after the last block
+
+// Included once a target, so the guard toggles.
+#if defined(GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_
+#undef GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_
+#else
+#define GDN_KERNELS_DELTA_RULE_CHUNK_CHANNEL_PRODUCTS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/common/delta_rule.h"
+#include "kernels/delta_rule_chunk/channel_chunk_scratch.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+// A block's columns fill one vector of 16 lanes, or two and more of fewer.
+inline constexpr int kBlockVectors = kManyRegisters ? 1 : kTileVectors;
+
+// to = a * b over whole vectors; any may be the same.
+HWY_INLINE void MultiplyRow(const float* a, const float* b, int64_t row, float* to) {
+  const FloatTag d;
+  for (int64_t c = 0; c < row; c += static_cast<int64_t>(hn::Lanes(d))) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, a + c), hn::LoadU(d, b + c)), d, to + c);
+  }
+}
+
+// Rows of tokens [first, first + rows) of one head: q, k and e^g, dense.
+HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t rows, int64_t hv,
+                          const ChannelChunkScratch& scratch) {
+  const FloatTag d;
+  const int64_t key_dim = params.pool.layout.dims().key_dim;
+  const auto copy = [&](const float* from, float* to) {
+    std::memcpy(to, from, static_cast<size_t>(key_dim) * sizeof(float));
+    std::fill(to + key_dim, to + scratch.row, 0.0f);
+  };
+  for (int64_t i = 0; i < rows; ++i) {
+    const HeadToken token = HeadTokenAt(params, first + i, hv);
+    float* decay = scratch.decay + i * scratch.row;
+    copy(token.q, scratch.block_q + i * scratch.row);
+    copy(token.k, scratch.block_k + i * scratch.row);
+    copy(token.g, decay);
+    for (int64_t c = 0; c < scratch.row; c += static_cast<int64_t>(hn::Lanes(d))) {
+      hn::StoreU(hn::Exp(d, hn::LoadU(d, decay + c)), d, decay + c);
+    }
+  }
+}
+
+// Column j of a block's A and P in rows [i, i + kRows), all behind j: `carry` holds k_j decayed to the row before them,
+// and after them. a and p point at element (i, j).
+template <int kRows>
+HWY_INLINE void ColumnProducts(const ChannelChunkScratch& scratch, int64_t i, const float* beta, float* a, float* p) {
+  const FloatTag d;
+  using Vec = hn::Vec<FloatTag>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  Vec sum_k[kRows];
+  Vec sum_q[kRows];
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) sum_k[r] = sum_q[r] = hn::Zero(d);
+  for (int64_t c = 0; c < scratch.row; c += lanes) {
+    Vec key = hn::LoadU(d, scratch.carry + c);
+    HWY_UNROLL(16)
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t at = (i + r) * scratch.row + c;
+      key = hn::Mul(key, hn::LoadU(d, scratch.decay + at));
+      sum_k[r] = hn::MulAdd(key, hn::LoadU(d, scratch.block_k + at), sum_k[r]);
+      sum_q[r] = hn::MulAdd(key, hn::LoadU(d, scratch.block_q + at), sum_q[r]);
+    }
+    hn::StoreU(key, d, scratch.carry + c);
+  }
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    a[r * kChunkTokens] = -beta[i + r] * hn::GetLane(hn::SumOfLanes(d, sum_k[r]));
+    p[r * kChunkTokens] = hn::GetLane(hn::SumOfLanes(d, sum_q[r]));
+  }
+}
+
+// The diagonal block of A and P that starts at `a` and `p`.
+HWY_INLINE void DiagonalBlock(const ChannelChunkScratch& scratch, int64_t rows, const float* beta, float* a, float* p) {
+  const FloatTag d;
+  for (int64_t j = 0; j < rows; ++j) {
+    const float* key = scratch.block_k + j * scratch.row;
+    std::memcpy(scratch.carry, key, static_cast<size_t>(scratch.row) * sizeof(float));
+    hn::Vec<FloatTag> self = hn::Zero(d);
+    for (int64_t c = 0; c < scratch.row; c += static_cast<int64_t>(hn::Lanes(d))) {
+      self = hn::MulAdd(hn::LoadU(d, key + c), hn::LoadU(d, scratch.block_q + j * scratch.row + c), self);
+    }
+    p[j * kChunkTokens + j] = hn::GetLane(hn::SumOfLanes(d, self));
+    int64_t i = j + 1;
+    const auto column = [&](auto count) HWY_ATTR {
+      constexpr int kRows = decltype(count)::value;
+      ColumnProducts<kRows>(scratch, i, beta, a + i * kChunkTokens + j, p + i * kChunkTokens + j);
+      i += kRows;
+    };
+    while (i + 4 <= rows) column(std::integral_constant<int, 4>());
+    if (i + 2 <= rows) column(std::integral_constant<int, 2>());
+    if (i < rows) column(std::integral_constant<int, 1>());
+  }
+}
+
+// The block's rows q_i and k_i decayed from its start, and its columns k_j decayed to its end.
+HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
+  const int64_t row = scratch.row;
+  const size_t bytes = static_cast<size_t>(row) * sizeof(float);
+  const int64_t first = block * kDecayBlockTokens;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* decay = scratch.decay + i * row;
+    if (i == 0) {
+      std::memcpy(scratch.carry, decay, bytes);
+    } else {
+      MultiplyRow(scratch.carry, decay, row, scratch.carry);
+    }
+    MultiplyRow(scratch.carry, scratch.block_q + i * row, row, scratch.q + (first + i) * row);
+    MultiplyRow(scratch.carry, scratch.block_k + i * row, row, scratch.k + (first + i) * row);
+  }
+  float* whole = scratch.block_decay + block * row;
+  std::memcpy(whole, scratch.carry, bytes);
+  std::memcpy(scratch.carry, scratch.decay + (rows - 1) * row, bytes);
+  for (int64_t j = rows - 2; j >= 0; --j) {
+    MultiplyRow(scratch.carry, scratch.block_k + j * row, row, scratch.block_k + j * row);
+    if (j > 0) MultiplyRow(scratch.carry, scratch.decay + j * row, row, scratch.carry);
+  }
+  for (int64_t c = 0; c < row; ++c) {
+    float* to = scratch.k_t + c * kChunkTokens + first;
+    for (int64_t j = 0; j < rows; ++j) to[j] = scratch.block_k[j * row + c];
+  }
+}
+
+// A and P of the rows of `block` in the columns of an earlier one. The rows are decayed from the earlier block's end.
+HWY_INLINE void OffDiagonalBlock(const ChannelChunkScratch& scratch, int64_t block, int64_t rows, int64_t earlier) {
+  const FloatTag d;
+  const int64_t width = kBlockVectors * static_cast<int64_t>(hn::Lanes(d));
+  const int64_t first = block * kDecayBlockTokens;
+  ForRowTiles(rows, [&](auto tile, int64_t begin) HWY_ATTR {
+    constexpr int kRows = decltype(tile)::value;
+    const int64_t row = first + begin;
+    const int64_t end = (earlier + 1) * kDecayBlockTokens;
+    for (int64_t column = earlier * kDecayBlockTokens; column < end; column += width) {
+      hn::Vec<FloatTag> acc[kRows][kBlockVectors];
+      SetTile(d, 0.0f, acc);
+      MultiplyAccumulate(d, scratch.row, scratch.k + row * scratch.row, scratch.row, 1, scratch.k_t + column,
+                         kChunkTokens, acc);
+      HWY_UNROLL(16)
+      for (int r = 0; r < kRows; ++r) {
+        const hn::Vec<FloatTag> minus_beta = hn::Set(d, -scratch.beta[row + r]);
+        HWY_UNROLL(16)
+        for (int n = 0; n < kBlockVectors; ++n) acc[r][n] = hn::Mul(minus_beta, acc[r][n]);
+      }
+      StoreTile(d, acc, scratch.a + row * kChunkTokens + column, kChunkTokens);
+      SetTile(d, 0.0f, acc);
+      MultiplyAccumulate(d, scratch.row, scratch.q + row * scratch.row, scratch.row, 1, scratch.k_t + column,
+                         kChunkTokens, acc);
+      StoreTile(d, acc, scratch.p + row * kChunkTokens + column, kChunkTokens);
+    }
+  });
+}
+
+// A and P of a block's rows, from what LoadBlock brought; then its rows and columns, as later blocks need them.
+HWY_NOINLINE void BlockMatrices(const ChannelChunkScratch& scratch, int64_t block, int64_t rows) {
+  const int64_t first = block * kDecayBlockTokens;
+  const int64_t corner = first * kChunkTokens + first;
+  DiagonalBlock(scratch, rows, scratch.beta + first, scratch.a + corner, scratch.p + corner);
+  DecayRowsAndColumns(scratch, block, rows);
+  for (int64_t earlier = block - 1; earlier >= 0; --earlier) {
+    OffDiagonalBlock(scratch, block, rows, earlier);
+    const float* decay = scratch.block_decay + earlier * scratch.row;
+    for (int64_t i = first; i < first + rows; ++i) {
+      MultiplyRow(decay, scratch.q + i * scratch.row, scratch.row, scratch.q + i * scratch.row);
+      MultiplyRow(decay, scratch.k + i * scratch.row, scratch.row, scratch.k + i * scratch.row);
+    }
+  }
+}
+
+// Columns k_j from decayed to their block's end to decayed to the chunk's; and the chunk's own decay.
+HWY_NOINLINE void DecayToEnd(const ChannelChunkScratch& scratch, int64_t tokens) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t last = (tokens - 1) / kDecayBlockTokens;
+  float* left = scratch.chunk_decay;
+  std::memcpy(left, scratch.block_decay + last * scratch.row, static_cast<size_t>(scratch.row) * sizeof(float));
+  for (int64_t block = last - 1; block >= 0; --block) {
+    for (int64_t c = 0; c < scratch.row; ++c) {
+      const hn::Vec<FloatTag> factor = hn::Set(d, left[c]);
+      float* columns = scratch.k_t + c * kChunkTokens + block * kDecayBlockTokens;
+      for (int64_t j = 0; j < kDecayBlockTokens; j += lanes) {
+        hn::StoreU(hn::Mul(factor, hn::LoadU(d, columns + j)), d, columns + j);
+      }
+    }
+    MultiplyRow(left, scratch.block_decay + block * scratch.row, scratch.row, left);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard

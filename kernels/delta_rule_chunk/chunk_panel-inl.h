@@ -1,0 +1,118 @@
+// The rows of one panel of a chunk, for both kinds of decay: U by forward substitution, then the outputs. A panel is
+// the value columns of one register tile.
+//
+// Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever
+// the tile, so neither the partition nor later tokens can change a bit of it.
+// A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
+// free functions. Ownership: none.
+//
+//   ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
+
+// Included once a target, so the guard toggles.
+#if defined(GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_
+#undef GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_
+#else
+#define GDN_KERNELS_DELTA_RULE_CHUNK_CHUNK_PANEL_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+// acc[r] = scale_r * acc[r].
+template <int kRows>
+HWY_INLINE void ScaleRows(const float* scale, hn::Vec<FloatTag> (&acc)[kRows][kTileVectors]) {
+  const FloatTag d;
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::Mul(hn::Set(d, scale[r]), acc[r][n]);
+  }
+}
+
+// What the rows of a panel are computed from. C is kChunkTokens; `width` the columns of a register tile.
+struct PanelOperands {
+  const float* q;  // [C, K], rows key_row apart
+  const float* k;  // likewise
+  int64_t key_row;
+  int64_t key_dim;
+  const float* a;      // [C, C], -A; only j < i is meant
+  const float* p;      // [C, C], P; only j <= i is meant
+  const float* decay;  // [C], e^{G_i}; ones where q and k carry it already
+  const float* beta;   // [C]
+  const float* state;  // [K, width]
+  float* u;            // [C, width]
+  float* values;       // [C, width], v on the way in, o on the way out
+};
+
+// Rows [row, row + kRows) of a panel: U, then O over the values.
+template <int kRows>
+HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
+  const FloatTag d;
+  using Vec = hn::Vec<FloatTag>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = kTileVectors * lanes;
+  float* values = in.values + row * width;
+  float* u = in.u + row * width;
+
+  // X = beta (V - e^G K S)
+  Vec acc[kRows][kTileVectors];
+  SetTile(d, 0.0f, acc);
+  MultiplyAccumulate(d, in.key_dim, in.k + row * in.key_row, in.key_row, 1, in.state, width, acc);
+  HWY_UNROLL(16)
+  for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int n = 0; n < kTileVectors; ++n) {
+      const Vec v = hn::LoadU(d, values + r * width + n * lanes);
+      const Vec rest = hn::NegMulAdd(hn::Set(d, in.decay[row + r]), acc[r][n], v);
+      acc[r][n] = hn::Mul(hn::Set(d, in.beta[row + r]), rest);
+    }
+  }
+  // U = X - A U: the rows above the tile, then forward substitution inside it. The diagonal of I + A is one, so nothing
+  // is divided.
+  const float* a = in.a + row * kChunkTokens;
+  MultiplyAccumulate(d, row, a, kChunkTokens, 1, in.u, width, acc);
+  HWY_UNROLL(16)
+  for (int r = 1; r < kRows; ++r) {
+    HWY_UNROLL(16)
+    for (int j = 0; j < r; ++j) {
+      const Vec element = hn::Set(d, a[r * kChunkTokens + row + j]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, acc[j][n], acc[r][n]);
+    }
+  }
+  StoreTile(d, acc, u, width);
+
+  // O = e^G Q S + P U
+  SetTile(d, 0.0f, acc);
+  MultiplyAccumulate(d, in.key_dim, in.q + row * in.key_row, in.key_row, 1, in.state, width, acc);
+  ScaleRows(in.decay + row, acc);
+  const float* p = in.p + row * kChunkTokens;
+  MultiplyAccumulate(d, row, p, kChunkTokens, 1, in.u, width, acc);
+  HWY_UNROLL(16)
+  for (int j = 0; j < kRows; ++j) {
+    Vec u_j[kTileVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kTileVectors; ++n) u_j[n] = hn::LoadU(d, u + j * width + n * lanes);
+    HWY_UNROLL(16)
+    for (int r = j; r < kRows; ++r) {
+      const Vec element = hn::Set(d, p[r * kChunkTokens + row + j]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, u_j[n], acc[r][n]);
+    }
+  }
+  StoreTile(d, acc, values, width);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard

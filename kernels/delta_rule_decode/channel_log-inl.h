@@ -1,0 +1,199 @@
+// The decode log on the CPU, as one value head with a decay a key channel sees it: decode_log-inl.h's functions for
+// KDA. What is left of an entry differs by channel, so a step takes sum_c k_i[c] e^{G_t[c] - G_i[c]} k_t[c] from each,
+// and the base's part has e^{G_t} in k_t and q_t. The log keeps keys and g as they came.
+//
+// G_t - G_i is summed in double from t backwards, g_t first, so every exponent is a plain sum of log decays: never
+// above 0, and the same whichever call brought the entries. One exponential an entry and channel is what a step costs
+// beside one of a single decay; while they are computed, the base is on its way from memory.
+// A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
+// free functions. Ownership: none; a ChannelLog points into a slot.
+//
+//   ChannelLog log;
+//   OpenLog(layout, slot, hv, /*entries=*/7, log);
+//   FoldHead(log, dims, base, base, scratch);  // scratch: ChannelLog::ScratchFloats(dims, 7)
+
+// Included once a target, so the guard toggles.
+#if defined(GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_
+#undef GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_
+#else
+#define GDN_KERNELS_DELTA_RULE_DECODE_CHANNEL_LOG_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/common/channel_decay-inl.h"
+#include "kernels/common/state_layout.h"
+#include "kernels/delta_rule_decode/decode_block-inl.h"
+#include "kernels/delta_rule_decode/fold_tiles-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+// The log of one head.
+struct ChannelLog {
+  // A vector of channels takes as long as about so many cache lines need to come from memory.
+  static constexpr int kLinesAhead = 2;
+  static constexpr int64_t kLine = 64;
+
+  // For a step, and for a fold of so many entries.
+  static int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
+    return (3 + 2 * kMaxBlockTokens) * PaddedFactors(dims.key_dim) + entries * (int64_t{dims.key_dim} + dims.value_dim);
+  }
+
+  int32_t entries = 0;
+  const float* keys[kMaxLogRows];  // [K] each
+  const float* g = nullptr;        // entry i at g + i * g_stride, [K]
+  int64_t g_stride = 0;
+  const float* u = nullptr;  // entry i at u + i * u_stride, [V]
+  int64_t u_stride = 0;
+  const char* next = nullptr;  // of the base, to be asked for
+  const char* last = nullptr;
+
+  // Rows of a base that steps will read, from `begin` on.
+  void Expect(const void* begin, const void* end) {
+    next = static_cast<const char*>(begin);
+    last = static_cast<const char*>(end);
+  }
+  void AskAhead() {
+    for (int i = 0; i < kLinesAhead && next < last; ++i, next += kLine) hwy::Prefetch(next);
+  }
+
+  // To where the entries after a draft's fold go.
+  void MoveTo(const float* next_u, const float* next_g) {
+    u = next_u;
+    g = next_g;
+  }
+};
+
+// A worker's memory, in pieces.
+struct ChannelScratch {
+  ChannelScratch(float* data, const LayerDims& dims) {
+    const int64_t row = PaddedFactors(dims.key_dim);
+    sums = reinterpret_cast<double*>(data);
+    decay = data + 2 * row;
+    tokens = data + 3 * row;
+    fold = tokens + 2 * kMaxBlockTokens * row;
+    token_row = row;
+  }
+
+  // k and q of token `b` of a block, with their decays.
+  float* k(int b) const { return tokens + 2 * b * token_row; }
+  float* q(int b) const { return k(b) + token_row; }
+
+  double* sums;  // [K], of log decays, from the newest entry backwards
+  float* decay;  // [K], of the base
+  float* tokens;
+  int64_t token_row;
+  float* fold;  // [entries, K] and [entries, V]
+};
+
+// The first `entries` entries of head `hv` in the slot at `data`.
+HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv, int32_t entries, ChannelLog& log) {
+  const LayerDims& dims = layout.dims();
+  const float* log_k = data + layout.log_k_offset() + hv / dims.group() * dims.key_dim;
+  log.g = data + layout.log_g_offset() + hv * dims.key_dim;
+  log.g_stride = dims.decay_features();
+  log.u = data + layout.log_u_offset() + hv * dims.value_dim;
+  log.u_stride = dims.value_features();
+  for (log.entries = 0; log.entries < entries; ++log.entries) {
+    log.keys[log.entries] = log_k + log.entries * dims.key_features();
+  }
+}
+
+// to = diag(e^{G_L}) from + sum_i (e^{G_L - G_i} k_i) u_i^T, both [K, V], maybe the same; Base is float, or uint16_t
+// for bfloat16. scratch: ChannelLog::ScratchFloats.
+template <typename Base>
+HWY_NOINLINE void FoldHead(const ChannelLog& log, const LayerDims& dims, const Base* from, Base* to, float* scratch) {
+  const int64_t K = dims.key_dim;
+  const int64_t V = dims.value_dim;
+  if (log.entries == 0) {
+    if (from != to) std::memcpy(to, from, static_cast<size_t>(K * V) * sizeof(Base));
+    return;
+  }
+  const ChannelScratch own(scratch, dims);
+  float* keys = own.fold;
+  float* u = keys + log.entries * K;  // gathered, for in the slot all rows share their cache sets
+  std::fill_n(own.sums, K, 0.0);
+  std::memcpy(keys + (log.entries - 1) * K, log.keys[log.entries - 1], static_cast<size_t>(K) * sizeof(float));
+  for (int32_t e = log.entries - 1; e >= 0; --e) {
+    const float* g = log.g + e * log.g_stride;
+    ForChannels(K, [&](auto d, int64_t c) HWY_ATTR {
+      const auto left = AddDecay(d, g + c, own.sums + c);
+      if (e > 0) {
+        hn::StoreU(hn::Mul(left, hn::LoadU(d, log.keys[e - 1] + c)), d, keys + (e - 1) * K + c);
+      } else {
+        hn::StoreU(left, d, own.decay + c);
+      }
+    });
+    std::memcpy(u + e * V, log.u + e * log.u_stride, static_cast<size_t>(V) * sizeof(float));
+  }
+  FoldTiles({.entries = log.entries, .keys = keys, .u = u, .decay = own.decay, .decay_row = 1}, dims, from, to);
+}
+
+// The products of entry `e` with a token's k and q, both decayed from the entry to the token. `sums` holds the log
+// decays after entry e + 1, which are carried on to e.
+HWY_INLINE void EntryProducts(ChannelLog& log, int32_t e, const HeadToken& at, int64_t key_dim, double* sums,
+                              float& weight_k, float& weight_q) {
+  const FloatTag d;
+  const float* HWY_RESTRICT g = log.g + (e + 1) * log.g_stride;
+  const float* HWY_RESTRICT key = log.keys[e];
+  hn::Vec<FloatTag> sum_k = hn::Zero(d);
+  hn::Vec<FloatTag> sum_q = hn::Zero(d);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t c = 0;
+  for (; c + lanes <= key_dim; c += lanes) {
+    log.AskAhead();
+    const hn::Vec<FloatTag> left = hn::Mul(AddDecay(d, g + c, sums + c), hn::LoadU(d, key + c));
+    sum_k = hn::MulAdd(left, hn::LoadU(d, at.k + c), sum_k);
+    sum_q = hn::MulAdd(left, hn::LoadU(d, at.q + c), sum_q);
+  }
+  weight_k = hn::GetLane(hn::SumOfLanes(d, sum_k));
+  weight_q = hn::GetLane(hn::SumOfLanes(d, sum_q));
+  for (; c < key_dim; ++c) {
+    const float left = hn::GetLane(AddDecay(OneLaneTag(), g + c, sums + c)) * key[c];
+    weight_k += left * at.k[c];
+    weight_q += left * at.q[c];
+  }
+}
+
+// Appends `count` tokens from row `token` on to the head's log, and fills in the block that computes them.
+HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int count, int64_t hv, ChannelLog& log,
+                             float* log_g, float* scratch, TokenBlock& block) {
+  const LayerDims& dims = rule.pool.layout.dims();
+  const int64_t K = dims.key_dim;
+  const ChannelScratch own(scratch, dims);
+  block.first_entry = log.entries;
+  for (int b = 0; b < count; ++b, ++token) {
+    const int32_t entry = log.entries++;
+    const HeadToken at = HeadTokenAt(rule, token, hv);
+    log.keys[entry] = at.k;
+    std::memcpy(log_g + entry * log.g_stride, at.g, static_cast<size_t>(K) * sizeof(float));
+    std::fill_n(own.sums, K, 0.0);
+    block.weight_q[b][entry] = Dot(at.k, at.q, K);
+    for (int32_t e = entry - 1; e >= 0; --e) {
+      EntryProducts(log, e, at, K, own.sums, block.weight_k[b][e], block.weight_q[b][e]);
+    }
+    ForChannels(K, [&](auto d, int64_t c) HWY_ATTR {
+      const auto left = AddDecay(d, log.g + c, own.sums + c);
+      hn::StoreU(hn::Mul(left, hn::LoadU(d, at.k + c)), d, own.k(b) + c);
+      hn::StoreU(hn::Mul(left, hn::LoadU(d, at.q + c)), d, own.q(b) + c);
+    });
+    block.decay[b] = 1.0f;
+    block.tokens[b] = at;
+    block.tokens[b].k = own.k(b);
+    block.tokens[b].q = own.q(b);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard

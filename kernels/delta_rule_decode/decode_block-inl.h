@@ -1,0 +1,150 @@
+// One pass over a head's base for up to four tokens of a decode: their predictions, log entries and outputs, from what
+// was made ready of each token (dot products with the log's keys, decays). Heads with one decay and heads with a decay
+// a key channel share it.
+//
+// A Highway per-target header: include it below foreach_target.h, in files compiled without contraction. Thread safety:
+// free functions. Ownership: none; a TokenBlock points into the call's tensors.
+//
+//   TokenBlock block;
+//   PrepareBlock(rule, token, /*count=*/2, hv, log, log_g, scratch, block);
+//   DecodeBlock<2>(block, dims, base, log_u, u_stride);
+
+// Included once a target, so the guard toggles.
+#if defined(GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_
+#undef GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_
+#else
+#define GDN_KERNELS_DELTA_RULE_DECODE_DECODE_BLOCK_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/common/delta_rule.h"
+#include "kernels/delta_rule_decode/fold_tiles-inl.h"
+#include "kernels/small_gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+
+inline constexpr int32_t kMaxLogRows = kLogCapacity + kMaxDraftLimit;
+inline constexpr int kMaxBlockTokens = 4;
+// Vectors of columns in a tile times tokens of a block: there are two sums for each.
+inline constexpr int kMaxTileSums = kManyRegisters ? 8 : 4;
+
+// Tokens that share a pass over the base, with everything that does not depend on the column.
+struct TokenBlock {
+  int32_t first_entry = 0;  // log entries before the block's first token
+  HeadToken tokens[kMaxBlockTokens];
+  float decay[kMaxBlockTokens];                   // exp(G_t); 1 where k and q above carry it already
+  float weight_k[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . k_t), i < t
+  float weight_q[kMaxBlockTokens][kLogCapacity];  // exp(G_t - G_i) (k_i . q_t), i <= t
+};
+
+HWY_INLINE float Dot(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t count) {
+  const FloatTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  hn::Vec<FloatTag> even = hn::Zero(d);
+  hn::Vec<FloatTag> odd = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + i + lanes), hn::LoadU(d, b + i + lanes), odd);
+  }
+  for (; i + lanes <= count; i += lanes) even = hn::MulAdd(hn::LoadU(d, a + i), hn::LoadU(d, b + i), even);
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+  for (; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Columns [column, column + kVectors * lanes) of a block: predictions, log entries and outputs.
+template <int kTokens, int kVectors, class D, typename Base>
+HWY_INLINE void DecodeColumns(D d, const TokenBlock& block, const LayerDims& dims, const Base* HWY_RESTRICT base,
+                              float* log_u, int64_t u_stride, int64_t column) {
+  using Vec = hn::Vec<D>;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  Vec sum_k[kTokens][kVectors];
+  Vec sum_q[kTokens][kVectors];
+  SetTile(d, 0.0f, sum_k);
+  SetTile(d, 0.0f, sum_q);
+  for (int64_t i = 0; i < dims.key_dim; ++i) {
+    const Base* row = base + i * dims.value_dim + column;
+    Vec s[kVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      s[n] = LoadElements(d, row + n * lanes);
+    }
+    HWY_UNROLL(16)
+    for (int t = 0; t < kTokens; ++t) {
+      const Vec k = hn::Set(d, block.tokens[t].k[i]);
+      const Vec q = hn::Set(d, block.tokens[t].q[i]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) {
+        sum_k[t][n] = hn::MulAdd(k, s[n], sum_k[t][n]);
+        sum_q[t][n] = hn::MulAdd(q, s[n], sum_q[t][n]);
+      }
+    }
+  }
+  HWY_UNROLL(16)
+  for (int t = 0; t < kTokens; ++t) {
+    const int32_t entry = block.first_entry + t;
+    const Vec decay = hn::Set(d, block.decay[t]);
+    const Vec beta = hn::Set(d, block.tokens[t].beta);
+    const Vec self = hn::Set(d, block.weight_q[t][entry]);
+    Vec prediction[kVectors];
+    Vec output[kVectors];
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      prediction[n] = hn::Mul(decay, sum_k[t][n]);
+      output[n] = hn::Mul(decay, sum_q[t][n]);
+    }
+    for (int32_t e = 0; e < entry; ++e) {
+      const Vec weight_k = hn::Set(d, block.weight_k[t][e]);
+      const Vec weight_q = hn::Set(d, block.weight_q[t][e]);
+      HWY_UNROLL(16)
+      for (int n = 0; n < kVectors; ++n) {
+        const Vec u = hn::LoadU(d, log_u + e * u_stride + column + n * lanes);
+        prediction[n] = hn::MulAdd(weight_k, u, prediction[n]);
+        output[n] = hn::MulAdd(weight_q, u, output[n]);
+      }
+    }
+    HWY_UNROLL(16)
+    for (int n = 0; n < kVectors; ++n) {
+      const Vec v = hn::LoadU(d, block.tokens[t].v + column + n * lanes);
+      const Vec u = hn::Mul(beta, hn::Sub(v, prediction[n]));
+      hn::StoreU(u, d, log_u + entry * u_stride + column + n * lanes);
+      hn::StoreU(hn::MulAdd(self, u, output[n]), d, block.tokens[t].output + column + n * lanes);
+    }
+  }
+}
+
+// Covers [column, V) with the widest tiles that fit, then narrower ones.
+template <int kTokens, int kVectors, typename Base>
+HWY_INLINE void DecodeTiles(const TokenBlock& block, const LayerDims& dims, const Base* base, float* log_u,
+                            int64_t u_stride, int64_t column) {
+  const FloatTag d;
+  const int64_t width = kVectors * static_cast<int64_t>(hn::Lanes(d));
+  for (; column + width <= dims.value_dim; column += width) {
+    DecodeColumns<kTokens, kVectors>(d, block, dims, base, log_u, u_stride, column);
+  }
+  if constexpr (kVectors > 1) {
+    DecodeTiles<kTokens, kVectors / 2>(block, dims, base, log_u, u_stride, column);
+  } else {
+    for (; column < dims.value_dim; ++column) {
+      DecodeColumns<kTokens, 1>(OneLaneTag(), block, dims, base, log_u, u_stride, column);
+    }
+  }
+}
+
+template <int kTokens, typename Base>
+HWY_NOINLINE void DecodeBlock(const TokenBlock& block, const LayerDims& dims, const Base* base, float* log_u,
+                              int64_t u_stride) {
+  DecodeTiles<kTokens, kMaxTileSums / kTokens>(block, dims, base, log_u, u_stride, 0);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#endif  // toggled guard

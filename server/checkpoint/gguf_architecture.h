@@ -1,7 +1,7 @@
 // What a GGUF file's keys say of its linear layers: the architectures that are read, and a ModelConfig of one's keys.
 //
-// qwen3next, qwen35, qwen35moe and qwen4exp are Gated DeltaNet; kimi-linear, kimi-k3, glm5-next and bailingmoe3 are KDA,
-// whose linear blocks are those without attention heads for keys and values.
+// qwen3next, qwen35, qwen35moe and qwen4exp are Gated DeltaNet; kimi-linear, kimi-k3, glm5-next and bailingmoe3 are
+// KDA, whose linear blocks are those without attention heads for keys and values.
 // Thread safety: constants and free functions.
 // Sources of the names and orders: llama.cpp's converters (conversion/qwen.py, kimi_linear.py, kimi_k3.py, glm.py,
 // bailingmoe3.py) and models of the same names (src/models).

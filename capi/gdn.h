@@ -103,6 +103,9 @@ GDN_API int gdn_context_synchronize(gdn_context* context);
 
 /* ---- Pools: slots of state. */
 
+/* How many log decays g a token has for a value head: one, or K, one for each row of S [K, V] (KDA). */
+typedef enum gdn_decay { GDN_DECAY_PER_HEAD = 0, GDN_DECAY_PER_CHANNEL = 1 } gdn_decay;
+
 typedef struct gdn_pool_spec {
   size_t struct_size;
   int32_t key_heads;         /* H */
@@ -120,6 +123,7 @@ typedef struct gdn_pool_spec {
   void* memory;
   int64_t* token_counts; /* [slots] host memory, tokens seen; only and always with memory */
   int32_t* log_lengths;  /* [slots] host memory, entries of the log in use; only and always with memory */
+  int32_t decay;         /* a gdn_decay; by channel only without a convolution. A spec that ends before it has 0 */
 } gdn_pool_spec;
 
 /* Bytes of a pool's memory. */
@@ -159,6 +163,7 @@ typedef struct gdn_batch {
 
 /* The delta rule. For each value head, S [K, V] being its state and token after token:
  *   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
+ * or, of a pool that decays by channel, diag(exp(g)) S.
  * Tensors may be of different dtypes; they are computed in float32. */
 typedef struct gdn_delta_rule_step {
   size_t struct_size;
@@ -166,7 +171,7 @@ typedef struct gdn_delta_rule_step {
   gdn_tensor q;          /* [tokens, H, K] */
   gdn_tensor k;          /* [tokens, H, K] */
   gdn_tensor v;          /* [tokens, HV, V] */
-  gdn_tensor g;          /* [tokens, HV] log decay, <= 0 */
+  gdn_tensor g;          /* [tokens, HV], or [tokens, HV, K] by channel: log decay, <= 0 */
   gdn_tensor beta;       /* [tokens, HV] write strength, in [0, 2] */
   gdn_tensor output;     /* [tokens, HV, V] o */
   float scale;           /* multiplies q; 0: K^-0.5 */

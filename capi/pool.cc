@@ -1,6 +1,7 @@
 // gdn.h: pools and their slots.
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -23,9 +24,26 @@ absl::StatusOr<DType> StateDType(int32_t dtype) {
                    {{"field", "state_dtype"}});
 }
 
+// What a spec that was compiled before the field was added means is 0.
+absl::StatusOr<DecayKind> DecayOf(const gdn_pool_spec& spec) {
+  if (spec.struct_size < sizeof(spec) || spec.decay == GDN_DECAY_PER_HEAD) return DecayKind::kPerHead;
+  const auto invalid = [&](const char* expected) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     absl::StrCat("gdn_pool_spec: decay is ", spec.decay, "; expected ", expected),
+                     {{"field", "decay"}});
+  };
+  if (spec.decay != GDN_DECAY_PER_CHANNEL) return invalid("GDN_DECAY_PER_HEAD (0) or GDN_DECAY_PER_CHANNEL (1)");
+  if (spec.conv_width > 0) return invalid("GDN_DECAY_PER_HEAD (0) with a convolution");
+  return DecayKind::kPerChannel;
+}
+
 absl::StatusOr<StateLayout> LayoutOf(const char* function, const gdn_pool_spec* spec) {
-  GDN_RETURN_IF_ERROR(
-      RequireStruct(function, "gdn_pool_spec", spec, spec == nullptr ? 0 : spec->struct_size, sizeof(*spec)));
+  constexpr size_t kBeforeDecay = offsetof(gdn_pool_spec, decay);
+  if (spec == nullptr || spec->struct_size != kBeforeDecay) {
+    GDN_RETURN_IF_ERROR(
+        RequireStruct(function, "gdn_pool_spec", spec, spec == nullptr ? 0 : spec->struct_size, sizeof(*spec)));
+  }
+  GDN_ASSIGN_OR_RETURN(const DecayKind decay, DecayOf(*spec));
   GDN_RETURN_IF_ERROR(RequireRange("gdn_pool_spec", "slots", spec->slots, 1, int64_t{1} << 30));
   GDN_RETURN_IF_ERROR(RequireRange("gdn_pool_spec", "max_decode_tokens", spec->max_decode_tokens, 0, kMaxDraftLimit));
   GDN_ASSIGN_OR_RETURN(const DType dtype, StateDType(spec->state_dtype));
@@ -34,7 +52,8 @@ absl::StatusOr<StateLayout> LayoutOf(const char* function, const gdn_pool_spec* 
                        .key_dim = spec->key_dim,
                        .value_dim = spec->value_dim,
                        .conv_width = spec->conv_width,
-                       .hidden_size = spec->hidden_size};
+                       .hidden_size = spec->hidden_size,
+                       .decay = decay};
   return StateLayout::Make(dims, spec->max_decode_tokens == 0 ? kDefaultMaxDecodeTokens : spec->max_decode_tokens,
                            dtype);
 }

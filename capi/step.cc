@@ -109,6 +109,9 @@ class StepMaker {
   Features Keys(const char* name) const { return {name, keys_, "H, K"}; }
   Features Values(const char* name) const { return {name, values_, "HV, V"}; }
   Features Gates(const char* name) const { return {name, absl::MakeConstSpan(values_).first(1), "HV"}; }
+  Features Decays(const char* name) const {
+    return dims_.decays_by_channel() ? Features{name, decays_, "HV, K"} : Gates(name);
+  }
   Features Channels(const char* name) const { return {name, channels_, "C"}; }
 
  private:
@@ -116,6 +119,7 @@ class StepMaker {
   const LayerDims& dims_;
   const std::array<int64_t, 2> keys_ = {dims_.key_heads, dims_.key_dim};
   const std::array<int64_t, 2> values_ = {dims_.value_heads, dims_.value_dim};
+  const std::array<int64_t, 2> decays_ = {dims_.value_heads, dims_.key_dim};
   const std::array<int64_t, 1> channels_ = {dims_.conv_channels()};
   LayerStep step_;
 };
@@ -134,7 +138,7 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::q, given.q, maker.Keys("q")));
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::k, given.k, maker.Keys("k")));
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::v, given.v, maker.Values("v")));
-  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::g, given.g, maker.Gates("g")));
+  GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::g, given.g, maker.Decays("g")));
   GDN_RETURN_IF_ERROR(maker.Input(&LayerStep::beta, given.beta, maker.Gates("beta")));
   GDN_RETURN_IF_ERROR(maker.Output(given.output));
   LayerStep& step = maker.step();

@@ -17,6 +17,11 @@ absl::StatusOr<Checkpoint> OpenFolder(const std::string& directory) {
   if (!config.ok()) return WithPrefix(config.status(), StrCat("'", path, "'"));
   Checkpoint checkpoint{.config = *std::move(config), .layers = {}, .files = {}};
   GDN_ASSIGN_OR_RETURN(CheckpointFiles files, CheckpointFiles::Open(directory));
+  if (checkpoint.config.head_dim_by_norm) {
+    GDN_ASSIGN_OR_RETURN(const int32_t head_dim, HeadDimOfNorm(checkpoint.config, files));
+    LayerDims& dims = checkpoint.config.spec.dims;
+    dims.key_dim = dims.value_dim = head_dim;
+  }
   GDN_ASSIGN_OR_RETURN(checkpoint.layers, FindLayerTensors(checkpoint.config, files));
   checkpoint.files = files.ReleaseFiles();
   return checkpoint;

@@ -35,6 +35,14 @@ const Json* ConfigFields::Find(std::string_view field) const {
   return nullptr;
 }
 
+bool ConfigFields::IsNull(std::string_view field) const {
+  for (const Json* scope : {text_, &root_}) {
+    if (scope == nullptr) continue;
+    if (const auto it = scope->find(std::string(field)); it != scope->end()) return it->is_null();
+  }
+  return false;
+}
+
 std::vector<std::string> ConfigFields::Names() const {
   std::vector<std::string> names;
   for (const Json* scope : {text_, &root_}) {
@@ -52,7 +60,7 @@ absl::StatusOr<int32_t> ConfigFields::Int(std::string_view field, int32_t low, i
                         value->get<uint64_t>() >= static_cast<uint64_t>(low) &&
                         value->get<uint64_t>() <= static_cast<uint64_t>(high);
   if (in_range) return value->get<int32_t>();
-  return InvalidConfigField(field, ConfigValueText(value), StrCat("an integer in [", low, ", ", high, "]"));
+  return InvalidConfigField(NameOf(field), ConfigValueText(value), StrCat("an integer in [", low, ", ", high, "]"));
 }
 
 absl::StatusOr<float> ConfigFields::Positive(std::string_view field, float end) const {
@@ -61,13 +69,23 @@ absl::StatusOr<float> ConfigFields::Positive(std::string_view field, float end) 
     const float number = static_cast<float>(value->get<double>());
     if (number > 0.0f && number < end) return number;
   }
-  return InvalidConfigField(field, ConfigValueText(value), StrCat("a number above 0 and below ", end));
+  return InvalidConfigField(NameOf(field), ConfigValueText(value), StrCat("a number above 0 and below ", end));
+}
+
+absl::StatusOr<float> ConfigFields::Number(std::string_view field, float low, float end) const {
+  const Json* value = Find(field);
+  if (value != nullptr && value->is_number()) {
+    const float number = static_cast<float>(value->get<double>());
+    if (number >= low && number < end) return number;
+  }
+  return InvalidConfigField(NameOf(field), ConfigValueText(value),
+                            StrCat("a number, at least ", low, " and below ", end));
 }
 
 absl::StatusOr<bool> ConfigFields::Bool(std::string_view field) const {
   const Json* value = Find(field);
   if (value != nullptr && value->is_boolean()) return value->get<bool>();
-  return InvalidConfigField(field, ConfigValueText(value), "true or false");
+  return InvalidConfigField(NameOf(field), ConfigValueText(value), "true or false");
 }
 
 }  // namespace gdn

@@ -22,20 +22,28 @@ class ConfigFields {
  public:
   // `text` is null where there is no nested part.
   ConfigFields(const nlohmann::json& root, const nlohmann::json* text) : root_(root), text_(text) {}
+  // Of an object inside a config, which refusals name: "linear_attn_config.head_dim".
+  ConfigFields(std::string_view name, const nlohmann::json& object)
+      : root_(object), text_(nullptr), prefix_(std::string(name) + ".") {}
 
   const nlohmann::json* Find(std::string_view field) const;  // null where it is absent
   bool Has(std::string_view field) const { return Find(field) != nullptr; }
-  std::vector<std::string> Names() const;  // of the fields that are there
+  bool IsNull(std::string_view field) const;  // it is there, and null
+  std::vector<std::string> Names() const;     // of the fields that are there
+  std::string NameOf(std::string_view field) const { return prefix_ + std::string(field); }  // in refusals
 
   // Between `low` and `high`, both included.
   absl::StatusOr<int32_t> Int(std::string_view field, int32_t low, int32_t high) const;
   // Above 0 and below `end`.
   absl::StatusOr<float> Positive(std::string_view field, float end) const;
+  // At least `low` and below `end`.
+  absl::StatusOr<float> Number(std::string_view field, float low, float end) const;
   absl::StatusOr<bool> Bool(std::string_view field) const;
 
  private:
   const nlohmann::json& root_;
   const nlohmann::json* text_;
+  std::string prefix_;
 };
 
 // For messages: a field's value as JSON, cut where it is long; "missing" for null.

@@ -1,11 +1,9 @@
 // The Gated DeltaNet layers of a model in GGUF: its keys and tensors as a Checkpoint.
 //
-// Architectures qwen3next, qwen35 and qwen35moe. Of the layers' tensors each may have a type of its own: F32, F16,
-// BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K. ssm_a is -exp(A_log), and taken so. qwen35 has value heads in tiled order where
-// a key head has several.
+// Architectures are gguf_architecture.h's. Of the layers' tensors each may have a type of its own: F32, F16, BF16,
+// Q8_0, Q4_0, Q4_K, Q5_K or Q6_K. ssm_a is -exp(A_log), and taken so; bailingmoe3's exp(A_log) is turned. qwen35 and
+// qwen4exp have value heads in tiled order where a key head has several.
 // Thread safety: free functions. Ownership: the Checkpoint owns the file.
-// Sources of the names and orders: llama.cpp's converters (conversion/qwen.py) and models (src/models/qwen35.cpp,
-// src/models/qwen3next.cpp)
 //
 //   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
 //   GDN_ASSIGN_OR_RETURN(Checkpoint checkpoint, ReadGguf(std::move(file)));

@@ -286,10 +286,8 @@ absl::StatusOr<const GgufFile::Value*> GgufFile::Find(const std::string& key) co
   return WithMetadata(absl::NotFoundError(StrCat("GGUF key '", key, "' is missing")), "field", key);
 }
 
-absl::StatusOr<int64_t> GgufFile::Int(const std::string& key) const {
-  GDN_ASSIGN_OR_RETURN(const Value* value, Find(key));
-  const char* at = value->bytes.data();
-  switch (value->type) {
+std::optional<int64_t> GgufFile::IntOf(uint32_t type, const char* at) {
+  switch (type) {
     case kU8:
       return Load<uint8_t>(at);
     case kI8:
@@ -309,10 +307,29 @@ absl::StatusOr<int64_t> GgufFile::Int(const std::string& key) const {
           number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
         return static_cast<int64_t>(number);
       }
-      [[fallthrough]];
+      return std::nullopt;
     default:
-      return InvalidKey(key, "is not an integer that can be read");
+      return std::nullopt;
   }
+}
+
+absl::StatusOr<int64_t> GgufFile::Int(const std::string& key) const {
+  GDN_ASSIGN_OR_RETURN(const Value* value, Find(key));
+  if (const auto number = IntOf(value->type, value->bytes.data())) return *number;
+  return InvalidKey(key, "is not an integer that can be read");
+}
+
+absl::StatusOr<std::vector<int64_t>> GgufFile::Ints(const std::string& key) const {
+  GDN_ASSIGN_OR_RETURN(const Value* value, Find(key));
+  std::vector<int64_t> ints;
+  const uint64_t each = value->type == kArray ? kValueBytes[value->element_type] : 0;
+  for (uint64_t i = 0; each != 0 && i < value->count; ++i) {
+    const auto number = IntOf(value->element_type, value->bytes.data() + i * each);
+    if (!number.has_value()) break;
+    ints.push_back(*number);
+  }
+  if (value->type == kArray && ints.size() == value->count) return ints;
+  return InvalidKey(key, "is not an array of integers that can be read");
 }
 
 absl::StatusOr<double> GgufFile::Float(const std::string& key) const {
@@ -326,6 +343,12 @@ absl::StatusOr<std::string_view> GgufFile::Text(const std::string& key) const {
   GDN_ASSIGN_OR_RETURN(const Value* value, Find(key));
   if (value->type == kString) return value->bytes;
   return InvalidKey(key, "is not a string");
+}
+
+absl::StatusOr<bool> GgufFile::Bool(const std::string& key) const {
+  GDN_ASSIGN_OR_RETURN(const Value* value, Find(key));
+  if (value->type == kBool) return value->bytes[0] != '\0';
+  return InvalidKey(key, "is not a bool");
 }
 
 absl::StatusOr<std::vector<bool>> GgufFile::Bools(const std::string& key) const {

@@ -3,8 +3,8 @@
 //
 // Versions 2 and 3, little-endian. What a tensor's bytes mean is its type's matter (gguf_blocks.h); here they only
 // have to be there. Values are found as they are asked for: a tokenizer's long lists are passed over.
-// Thread safety: a GgufFile is immutable after construction. Ownership: Open maps the files and owns the mappings;
-// Parse borrows the caller's bytes. Views point into either and must not outlive it.
+// Thread safety: a GgufFile is immutable after construction, but for Keep. Ownership: Open maps the files and owns the
+// mappings; Parse borrows the caller's bytes. Views point into either and must not outlive it.
 // Source of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 //
 //   GDN_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open("model-00001-of-00002.gguf"));
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -82,7 +83,14 @@ class GgufFile {
   absl::StatusOr<int64_t> Int(const std::string& key) const;
   absl::StatusOr<double> Float(const std::string& key) const;
   absl::StatusOr<std::string_view> Text(const std::string& key) const;
+  absl::StatusOr<bool> Bool(const std::string& key) const;
   absl::StatusOr<std::vector<bool>> Bools(const std::string& key) const;
+  absl::StatusOr<std::vector<int64_t>> Ints(const std::string& key) const;
+
+  // Bytes that were made of the file's, as they are served; valid as long as the file's own.
+  std::string_view Keep(std::string bytes) {
+    return *kept_.emplace_back(std::make_unique<const std::string>(std::move(bytes)));
+  }
 
  private:
   struct Value {
@@ -93,6 +101,7 @@ class GgufFile {
   };
   class Parser;
 
+  static std::optional<int64_t> IntOf(uint32_t type, const char* at);
   absl::StatusOr<const Value*> Find(const std::string& key) const;
   // The tensors of another part of a split, whose number must be `number`.
   absl::Status Join(GgufFile part, int64_t number, int64_t parts);
@@ -100,6 +109,7 @@ class GgufFile {
   std::vector<MappedFile> files_;
   std::map<std::string, Value> values_;
   std::map<std::string, GgufTensor> tensors_;
+  std::vector<std::unique_ptr<const std::string>> kept_;
 };
 
 }  // namespace gdn

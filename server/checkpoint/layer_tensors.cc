@@ -12,44 +12,56 @@
 namespace gdn {
 namespace {
 
-constexpr std::array<std::string_view, 2> kPrefixes = {"model.layers.", "model.language_model.layers."};
-constexpr std::string_view kModule = ".linear_attn.";
+// The tensor that layers of another kind do not have, whatever else they have in a module of the same name.
+constexpr std::string_view kMark = "A_log";
 
 absl::Status InvalidTensor(std::string_view reason, const std::string& name, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("tensor '", name, "' ", message),
                    {{"tensor", name}});
 }
 
-// The parts of "{prefix}{layer}.linear_attn.{tensor}".
+// The parts of "{prefix}{layer}.{module}.{tensor}".
 struct TensorName {
   int32_t layer = 0;
   std::string_view tensor;
 };
 
-bool ParseTensorName(std::string_view name, std::string_view prefix, TensorName* parsed) {
+bool ParseTensorName(std::string_view name, std::string_view prefix, const ModelFamily& family, TensorName* parsed) {
   if (!name.starts_with(prefix)) return false;
   name.remove_prefix(prefix.size());
   const size_t dot = name.find('.');
-  if (dot == std::string_view::npos || !name.substr(dot).starts_with(kModule)) return false;
-  parsed->tensor = name.substr(dot + kModule.size());
+  if (dot == std::string_view::npos) return false;
+  std::string_view below = name.substr(dot + 1);
+  if (!below.starts_with(family.module) || !below.substr(family.module.size()).starts_with('.')) return false;
+  parsed->tensor = below.substr(family.module.size() + 1);
   return absl::SimpleAtoi(AbslView(name.substr(0, dot)), &parsed->layer);
 }
 
-// The one prefix of this checkpoint's linear_attn tensors.
-absl::StatusOr<std::string_view> FindPrefix(const CheckpointFiles& files) {
+std::string NameOf(const ModelFamily& family, std::string_view prefix, int32_t layer, LayerTensor tensor) {
+  return StrCat(prefix, layer, ".", family.module, ".", LayerTensorName(family, tensor));
+}
+
+// The one prefix of this checkpoint's layers.
+absl::StatusOr<std::string_view> FindPrefix(const ModelFamily& family, const CheckpointFiles& files) {
   std::vector<std::string_view> found;
-  for (const std::string_view prefix : kPrefixes) {
+  std::string all;
+  for (const std::string_view prefix : family.prefixes) {
+    StrAppend(&all, all.empty() ? "'" : "' and '", prefix);
     TensorName parsed;
     const auto first = files.tensors().lower_bound(std::string(prefix));
     if (std::any_of(first, files.tensors().end(),
-                    [&](const auto& entry) { return ParseTensorName(entry.first, prefix, &parsed); })) {
+                    [&](const auto& entry) { return ParseTensorName(entry.first, prefix, family, &parsed); })) {
       found.push_back(prefix);
     }
   }
   if (found.size() == 1) return found.front();
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
-                   StrCat("the checkpoint has linear_attn tensors below ", found.empty() ? "neither" : "both",
-                          " of 'model.layers.' and 'model.language_model.layers.'; expected them below one"));
+                   StrCat("the checkpoint has ", family.module, " tensors below ", found.empty() ? "neither" : "both",
+                          " of ", all, "'; expected them below one"));
+}
+
+bool IsGdnLayer(const ModelConfig& config, int32_t layer) {
+  return std::binary_search(config.gdn_layers.begin(), config.gdn_layers.end(), layer);
 }
 
 // Rows that only a sum over several tensors tells.
@@ -94,10 +106,11 @@ constexpr QuantisedFormat kOtherFormats[] = {
 };
 
 // Before any weight is missed that such a format has another name for.
-absl::Status CheckFormat(std::string_view prefix, const CheckpointFiles& files) {
+absl::Status CheckFormat(const ModelConfig& config, std::string_view prefix, const CheckpointFiles& files) {
   for (const auto& [name, file] : files.tensors()) {
     TensorName parsed;
-    if (!ParseTensorName(name, prefix, &parsed)) continue;
+    if (!ParseTensorName(name, prefix, *config.family, &parsed)) continue;
+    if (config.family->module_is_shared && !IsGdnLayer(config, parsed.layer)) continue;
     for (const QuantisedFormat& format : kOtherFormats) {
       if (!parsed.tensor.ends_with(format.ending)) continue;
       return InvalidTensor(reason::kInvalidSpec, name,
@@ -113,8 +126,9 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
                                  const std::vector<LayerTensors>& layers) {
   for (const auto& [name, file] : files.tensors()) {
     TensorName parsed;
-    if (!ParseTensorName(name, prefix, &parsed)) continue;
-    if (!std::binary_search(config.gdn_layers.begin(), config.gdn_layers.end(), parsed.layer)) {
+    if (!ParseTensorName(name, prefix, *config.family, &parsed)) continue;
+    if (!IsGdnLayer(config, parsed.layer)) {
+      if (config.family->module_is_shared && parsed.tensor != kMark) continue;
       return InvalidTensor(reason::kInvalidSpec, name,
                            StrCat("belongs to layer ", parsed.layer,
                                   ", which is not a linear_attention layer by the config; expected the config and the "
@@ -143,7 +157,8 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
 
 }  // namespace
 
-std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerDims& dims) {
+std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec) {
+  const LayerDims& dims = spec.dims;
   const int64_t hidden = dims.hidden_size;
   const int64_t heads = dims.value_heads;
   switch (tensor) {
@@ -157,20 +172,28 @@ std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerDims& dims)
     case LayerTensor::kInK:
       return {dims.key_features(), hidden};
     case LayerTensor::kInV:
-    case LayerTensor::kInZ:
       return {dims.value_features(), hidden};
+    case LayerTensor::kInZ:
+      return {spec.output_gate_rank > 0 ? spec.output_gate_rank : dims.value_features(), hidden};
+    case LayerTensor::kZUp:
+      return {dims.value_features(), spec.output_gate_rank};
     case LayerTensor::kInB:
-    case LayerTensor::kInA:
       return {heads, hidden};
+    case LayerTensor::kInA:
+      return {spec.decay_rank > 0 ? spec.decay_rank : dims.decay_features(), hidden};
+    case LayerTensor::kAUp:
+      return {dims.decay_features(), spec.decay_rank};
     case LayerTensor::kConv:
       return {dims.conv_channels(), 1, dims.conv_width};
     case LayerTensor::kConvQ:
     case LayerTensor::kConvK:
     case LayerTensor::kConvV:
-      return {kAnyRows, 1, dims.conv_width};
+      // Where they are of one length, three equal parts are these.
+      return {dims.decays_by_channel() ? dims.key_features() : kAnyRows, 1, dims.conv_width};
     case LayerTensor::kALog:
-    case LayerTensor::kDtBias:
       return {heads};
+    case LayerTensor::kDtBias:
+      return {dims.decay_features()};
     case LayerTensor::kNorm:
       return {dims.value_dim};
     case LayerTensor::kOut:
@@ -179,17 +202,47 @@ std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerDims& dims)
   return {};
 }
 
+void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored) {
+  if (!spec.dims.decays_by_channel() || !IsPlain(stored)) return;
+  const std::vector<int64_t> expected = LayerTensorShape(tensor, spec);
+  const bool kernel = expected.size() == 3;
+  if (!kernel && expected.size() != 1) return;
+  const auto without_ones = [](std::vector<int64_t> shape) {
+    shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
+    return shape;
+  };
+  const std::vector<int64_t> found = without_ones(stored.shape);
+  if (found == without_ones(expected)) {
+    stored.shape = expected;
+  } else if (long_a_log && tensor == LayerTensor::kALog && found.size() == 1 && found[0] > expected[0]) {
+    stored.shape = expected;
+    stored.data = stored.data.substr(0, static_cast<size_t>(expected[0]) * DTypeSize(LoadedDType(stored)));
+  }
+}
+
+absl::StatusOr<int32_t> HeadDimOfNorm(const ModelConfig& config, CheckpointFiles& files) {
+  GDN_ASSIGN_OR_RETURN(const std::string_view prefix, FindPrefix(*config.family, files));
+  const std::string name = NameOf(*config.family, prefix, config.gdn_layers.front(), LayerTensor::kNorm);
+  GDN_ASSIGN_OR_RETURN(const StoredTensor norm, files.Tensor(name));
+  if (norm.shape.size() == 1 && norm.shape[0] >= 1 && norm.shape[0] <= kMaxHeadDim) {
+    return static_cast<int32_t>(norm.shape[0]);
+  }
+  return InvalidTensor(reason::kInvalidTensorShape, name,
+                       StrCat("has shape ", ShapeToString(norm.shape), "; expected [K], 1 to ", kMaxHeadDim));
+}
+
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files) {
-  GDN_ASSIGN_OR_RETURN(const std::string_view prefix, FindPrefix(files));
-  GDN_RETURN_IF_ERROR(CheckFormat(prefix, files));
+  const ModelFamily& family = *config.family;
+  GDN_ASSIGN_OR_RETURN(const std::string_view prefix, FindPrefix(family, files));
+  GDN_RETURN_IF_ERROR(CheckFormat(config, prefix, files));
   const LayerDims& dims = config.spec.dims;
   const std::vector<LayerTensor> tensors = LayerTensorsOf(config.spec);
   std::vector<LayerTensors> layers;
   for (const int32_t layer : config.gdn_layers) {
     LayerTensors& found = layers.emplace_back(LayerTensors{.layer = layer, .tensors = {}});
     for (const LayerTensor tensor : tensors) {
-      const std::string name = StrCat(prefix, layer, kModule, LayerTensorName(*config.family, tensor));
-      const std::vector<int64_t> shape = LayerTensorShape(tensor, dims);
+      const std::string name = NameOf(family, prefix, layer, tensor);
+      const std::vector<int64_t> shape = LayerTensorShape(tensor, config.spec);
       if (!files.Contains(name)) {
         return WithMetadata(
             absl::NotFoundError(StrCat("tensor '", name, "' is missing; expected shape ", ShapeToString(shape),
@@ -197,6 +250,7 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
             "tensor", name);
       }
       GDN_ASSIGN_OR_RETURN(StoredTensor view, files.Tensor(name));
+      DropSpareDimensions(tensor, config.spec, family.long_a_log, view);
       if (!Matches(view.shape, shape)) {
         return InvalidTensor(reason::kInvalidTensorShape, name,
                              StrCat("has shape ", ShapeToString(view.shape), "; expected ", ShapeToString(shape),
@@ -205,8 +259,7 @@ absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& co
       found.tensors.emplace(tensor, std::move(view));
     }
     if (config.spec.convolutions == ConvLayout::kSeparate) {
-      const std::string_view conv_q = LayerTensorName(*config.family, LayerTensor::kConvQ);
-      GDN_RETURN_IF_ERROR(CheckConvRows(found, StrCat(prefix, layer, kModule, conv_q), dims));
+      GDN_RETURN_IF_ERROR(CheckConvRows(found, NameOf(family, prefix, layer, LayerTensor::kConvQ), dims));
     }
   }
   GDN_RETURN_IF_ERROR(CheckNoOtherTensors(config, prefix, files, layers));

@@ -22,13 +22,22 @@ struct LayerTensors {
   std::map<LayerTensor, StoredTensor> tensors;
 };
 
-// What a tensor's shape is in a layer of `dims`; the rows of separate convolutions are only known together, and -1.
-std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerDims& dims);
+// What a tensor's shape is; the rows of separate convolutions may only be known together, and are then -1.
+std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec);
 
-// The tensors of config.gdn_layers, in that order. Weights may stand below `model.` or `model.language_model.`. Names
-// the tensor, what was found and what was expected: NOT_FOUND where one is missing; INVALID_ARGUMENT for another shape
-// or dtype, for a tensor of linear_attn that is not known (a conv1d.bias, what belongs to another format of quantised
-// weights) and for one in a layer that the config calls full attention.
+// Of decays by channel, whose vectors and kernels are stored with more or fewer dimensions of 1: gives the tensor the
+// shape above where it is the same one otherwise. With `long_a_log` what A_log has behind its heads goes too.
+void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored);
+
+// The dimension of a head, by the length of the first layer's norm: for a config whose head_dim may be other layers'.
+// NOT_FOUND or INVALID_ARGUMENT naming the tensor.
+absl::StatusOr<int32_t> HeadDimOfNorm(const ModelConfig& config, CheckpointFiles& files);
+
+// The tensors of config.gdn_layers, in that order. Weights stand below one of the family's prefixes. Names the tensor,
+// what was found and what was expected: NOT_FOUND where one is missing; INVALID_ARGUMENT for another shape or dtype,
+// for a tensor of the family's module that is not known (a conv1d.bias, what belongs to another format of quantised
+// weights) and for one in a layer that the config calls full attention; where such layers have the module too, for
+// their A_log alone.
 absl::StatusOr<std::vector<LayerTensors>> FindLayerTensors(const ModelConfig& config, CheckpointFiles& files);
 
 }  // namespace gdn

@@ -39,11 +39,12 @@ absl::StatusOr<const ModelFamily*> FamilyOf(const Json* model_type) {
 // A nested part of another family would be another layer.
 absl::Status CheckTextType(const ModelFamily& family, const Json& text) {
   const auto type = text.find("model_type");
-  if (type == text.end() || (type->is_string() && Contains(family.model_types, type->get_ref<const std::string&>()))) {
+  const auto& types = family.text_types.empty() ? family.model_types : family.text_types;
+  if (type == text.end() || (type->is_string() && Contains(types, type->get_ref<const std::string&>()))) {
     return absl::OkStatus();
   }
   return InvalidConfigField("text_config.model_type", ConfigValueText(&*type),
-                            StrCat("one of ", Joined(family.model_types), ", as model_type says"));
+                            StrCat("one of ", Joined(types), ", as model_type says"));
 }
 
 absl::Status CheckNoOtherFields(const ModelFamily& family, const ConfigFields& fields) {
@@ -118,7 +119,17 @@ absl::StatusOr<std::vector<int32_t>> LayersNotListed(const Json& listed, int32_t
 
 absl::StatusOr<std::vector<int32_t>> ParseGdnLayers(const ModelFamily& family, const ConfigFields& fields,
                                                     int32_t num_layers) {
-  if (const Json* types = fields.Find("layer_types")) return LayersOfTypes(family, *types, num_layers);
+  ModelFamily::Layers own;
+  if (family.read_layers != nullptr) {
+    GDN_ASSIGN_OR_RETURN(own, family.read_layers(fields, num_layers));
+  }
+  if (const Json* types = fields.Find("layer_types")) {
+    GDN_ASSIGN_OR_RETURN(std::vector<int32_t> layers, LayersOfTypes(family, *types, num_layers));
+    if (!own.has_value() || *own == layers) return layers;
+    return InvalidConfigField("layer_types", ConfigValueText(types),
+                              "the linear layers that the config's other fields name");
+  }
+  if (own.has_value()) return *std::move(own);
   if (const Json* listed = fields.Find("full_attention_layers")) return LayersNotListed(*listed, num_layers);
   int32_t interval = family.default_interval;
   if (fields.Has("full_attention_interval")) {
@@ -162,6 +173,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json) {
   GDN_RETURN_IF_ERROR(CheckQuantization(fields));
   GDN_ASSIGN_OR_RETURN(config.num_layers, fields.Int("num_hidden_layers", 1, kMaxLayers));
   GDN_ASSIGN_OR_RETURN(config.gdn_layers, ParseGdnLayers(*config.family, fields, config.num_layers));
+  const std::string_view head_dim = config.family->head_dim_field;
+  config.head_dim_by_norm = !head_dim.empty() && !fields.Has(head_dim);
   return config;
 }
 

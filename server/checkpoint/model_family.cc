@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/kda_family.h"
 
 namespace gdn {
 namespace {
@@ -29,14 +30,6 @@ absl::Status ReadDims(const ConfigFields& fields, LayerDims& dims) {
   GDN_ASSIGN_OR_RETURN(dims.conv_width, fields.Int("linear_conv_kernel_dim", 2, kMaxConvWidth));
   GDN_ASSIGN_OR_RETURN(dims.hidden_size, fields.Int("hidden_size", 1, kMaxHiddenSize));
   return CheckDims(dims);
-}
-
-// Of the convolution in every family, and of the output gate where nothing else is said.
-absl::Status CheckHiddenAct(const ConfigFields& fields) {
-  const auto* value = fields.Find("hidden_act");
-  if (value != nullptr && *value == "silu") return absl::OkStatus();
-  return InvalidConfigField("hidden_act", ConfigValueText(value),
-                            "\"silu\", the only activation these layers are defined with");
 }
 
 // output_gate_type, where it is there: one of `allowed`.
@@ -173,6 +166,20 @@ constexpr string_view kOlmoFields[] = {"linear_num_key_heads",  "linear_num_valu
 constexpr string_view kGigaChatFields[] = {"linear_num_key_heads",  "linear_num_value_heads",   "linear_key_head_dim",
                                            "linear_value_head_dim", "linear_conv_kernel_dim",   "full_attention_layers",
                                            "output_gate_type",      "linear_sigmoid_gate_scale"};
+constexpr string_view kKimiLinearTypes[] = {"kimi_linear"};
+constexpr string_view kKimiK3Types[] = {"kimi_k3"};
+constexpr string_view kKimiK3TextTypes[] = {"kimi_k3", "kimi_linear"};
+constexpr string_view kKimiK3Prefixes[] = {"model.layers.", "language_model.model.layers."};
+constexpr string_view kGlm5NextTypes[] = {"glm5_next", "glm5_next_text"};
+constexpr string_view kBailingTypes[] = {"bailing_hybrid"};
+constexpr string_view kFullOrSparse[] = {"full_attention", "indexed_attention", "deepseek_sparse_attention"};
+constexpr string_view kKimiFields[] = {"linear_attn_config", "linear_head_dim", "linear_num_heads",
+                                       "linear_conv_kernel_dim"};
+constexpr string_view kGlm5NextFields[] = {"linear_attn_config", "linear_head_dim", "linear_num_heads",
+                                           "linear_conv_kernel_dim", "linear_lower_bound"};
+constexpr string_view kBailingFields[] = {"linear_head_dim",  "linear_num_heads", "linear_conv_kernel_dim",
+                                          "linear_attention", "kda_safe_gate",    "kda_lower_bound",
+                                          "no_kda_lora",      "layer_group_size", "short_conv_kernel_size"};
 
 constexpr int32_t kInterval = 4;  // what transformers assumes
 
@@ -217,6 +224,51 @@ const std::array kFamilies = {
                 .default_interval = 0,
                 .read_spec = ReadGigaChat,
                 .tensor_names = kQwen3NextTensors},
+    ModelFamily{.name = "kimi_linear",
+                .model_types = kKimiLinearTypes,
+                .verified = true,
+                .layer_fields = kKimiFields,
+                .other_layer_types = kFull,
+                .read_spec = ReadKimiLinear,
+                .read_layers = ReadKimiLayers,
+                .module = "self_attn",
+                .module_is_shared = true,
+                .tensor_names = KimiLinearTensors()},
+    ModelFamily{.name = "kimi_k3",
+                .model_types = kKimiK3Types,
+                .text_types = kKimiK3TextTypes,
+                .verified = false,
+                .layer_fields = kKimiFields,
+                .other_layer_types = kFull,
+                .read_spec = ReadKimiK3,
+                .read_layers = ReadKimiLayers,
+                .module = "self_attn",
+                .module_is_shared = true,
+                .prefixes = kKimiK3Prefixes,
+                .long_a_log = true,
+                .tensor_names = KimiK3Tensors()},
+    ModelFamily{.name = "glm5_next",
+                .model_types = kGlm5NextTypes,
+                .verified = true,
+                .layer_fields = kGlm5NextFields,
+                .other_layer_types = kFullOrSparse,
+                .default_interval = kInterval,
+                .read_spec = ReadGlm5Next,
+                .read_layers = ReadGlmLayers,
+                .module = "self_attn",
+                .module_is_shared = true,
+                .tensor_names = KimiLinearTensors()},
+    ModelFamily{.name = "bailing_hybrid",
+                .model_types = kBailingTypes,
+                .verified = true,
+                .layer_fields = kBailingFields,
+                .other_layer_types = kFull,
+                .read_spec = ReadBailingHybrid,
+                .read_layers = ReadBailingLayers,
+                .head_dim_field = "linear_head_dim",
+                .module = "attention",
+                .module_is_shared = true,
+                .tensor_names = BailingTensors()},
 };
 
 }  // namespace
@@ -238,6 +290,8 @@ std::vector<LayerTensor> LayerTensorsOf(const LayerSpec& spec) {
       tensors = {T::kInBa, T::kInQkv, T::kInZ};
       break;
   }
+  if (spec.output_gate_rank > 0) tensors.push_back(T::kZUp);
+  if (spec.decay_rank > 0) tensors.push_back(T::kAUp);
   if (spec.convolutions == ConvLayout::kJoint) {
     tensors.push_back(T::kConv);
   } else {
@@ -261,7 +315,11 @@ bool IsLayerField(string_view field) {
   for (const string_view prefix : {"linear_", "gdn_", "kda_"}) {
     if (field.starts_with(prefix)) return true;
   }
-  return field == "output_gate_type" || field == "full_attention_interval" || field == "full_attention_layers";
+  for (const string_view whole : {"output_gate_type", "full_attention_interval", "full_attention_layers",
+                                  "layer_group_size", "no_kda_lora", "short_conv_kernel_size"}) {
+    if (field == whole) return true;
+  }
+  return false;
 }
 
 string_view LayerTensorName(const ModelFamily& family, LayerTensor tensor) {

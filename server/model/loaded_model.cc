@@ -70,6 +70,13 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
   hasher.UpdateInt(static_cast<int64_t>(spec.convolutions));
   hasher.UpdateInt(static_cast<int64_t>(spec.a_log));
   hasher.UpdateInt(static_cast<int64_t>(spec.value_heads));
+  if (!dims.decays_by_channel() && spec.decay_gate == DecayGate::kSoftplus) return;  // as above, of the next ones
+  hasher.UpdateField("decay");
+  hasher.UpdateInt(static_cast<int64_t>(dims.decay));
+  hasher.UpdateInt(static_cast<int64_t>(spec.decay_gate));
+  hasher.UpdateInt(std::bit_cast<int32_t>(spec.decay_lower_bound));
+  hasher.UpdateInt(spec.decay_rank);
+  hasher.UpdateInt(spec.output_gate_rank);
 }
 
 // What a model is, in 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into files. Covers
@@ -122,6 +129,8 @@ class ModelLoader {
     GDN_ASSIGN_OR_RETURN(weights.in_z, Matrix(served.in_z));
     GDN_ASSIGN_OR_RETURN(weights.in_b, Matrix(served.in_b));
     GDN_ASSIGN_OR_RETURN(weights.in_a, Matrix(served.in_a));
+    GDN_ASSIGN_OR_RETURN(weights.z_up, Matrix(served.z_up));
+    GDN_ASSIGN_OR_RETURN(weights.a_up, Matrix(served.a_up));
     GDN_ASSIGN_OR_RETURN(weights.out, Matrix(served.out));
     GDN_ASSIGN_OR_RETURN(weights.conv_weight, Vector(served.conv_weight));
     GDN_ASSIGN_OR_RETURN(weights.a_log, Vector(served.a_log));

@@ -122,6 +122,8 @@ ServedLayer ServeLayer(const LayerSpec& spec, const LayerTensors& layer) {
       served.in_a = Matrix(layer, {T::kInA});
     }
   }
+  if (spec.output_gate_rank > 0) served.z_up = Matrix(layer, {T::kZUp});
+  if (spec.decay_rank > 0) served.a_up = Matrix(layer, {T::kAUp});
   served.out = Matrix(layer, {T::kOut});
   served.conv_weight = spec.convolutions == ConvLayout::kJoint ? Floats(layer, {T::kConv})
                                                                : Floats(layer, {T::kConvQ, T::kConvK, T::kConvV});

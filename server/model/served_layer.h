@@ -34,7 +34,7 @@ struct ServedMatrix {
 
 // As LayerWeights has them, of ServedForm(spec).
 struct ServedLayer {
-  ServedMatrix in_qkv, in_z, in_b, in_a, out;
+  ServedMatrix in_qkv, in_z, in_b, in_a, z_up, a_up, out;
   std::vector<float> conv_weight, a_log, dt_bias, norm_weight;
 };
 

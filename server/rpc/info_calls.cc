@@ -10,6 +10,7 @@
 #include "server/fleet/fleet.h"
 #include "server/rpc/calls.h"
 #include "server/validation/names.h"
+#include "server/validation/session_spec.h"
 #include "server/validation/tensor.h"
 
 namespace gdn {
@@ -25,6 +26,7 @@ void FillModel(const ServiceContext& context, const ServedModel& model, v1::Mode
   dims->set_value_dim(model.dims.value_dim);
   dims->set_conv_width(model.dims.conv_width);
   dims->set_hidden_size(model.dims.hidden_size);
+  dims->set_decay(ToProto(model.dims.decay));
   out->set_num_layers(model.num_layers);
   for (const auto& [index, weights] : model.layers) out->add_gdn_layers(index);
   out->set_weight_dtype(ToProto(model.weight_dtype));

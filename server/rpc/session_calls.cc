@@ -15,6 +15,7 @@
 #include "server/rpc/calls.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
+#include "server/validation/session_spec.h"
 
 namespace gdn {
 namespace {
@@ -194,6 +195,7 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
     op->set_key_dim(spec.dims.key_dim);
     op->set_value_dim(spec.dims.value_dim);
     op->set_layer_count(static_cast<int32_t>(spec.layers.size()));
+    op->set_decay(ToProto(spec.dims.decay));
   } else {
     out->set_model(ModelName(spec.model));
   }

@@ -30,6 +30,10 @@ absl::StatusOr<std::vector<float>> StateFloats(const v1::Tensor& tensor, std::st
 
 }  // namespace
 
+v1::DecayKind ToProto(DecayKind decay) {
+  return decay == DecayKind::kPerChannel ? v1::DECAY_KIND_PER_CHANNEL : v1::DECAY_KIND_PER_HEAD;
+}
+
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec) {
   OperatorDims result;
   result.dims = {.key_heads = spec.key_heads(),
@@ -37,6 +41,11 @@ absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec) {
                  .key_dim = spec.key_dim(),
                  .value_dim = spec.value_dim()};
   GDN_RETURN_IF_ERROR(ValidateLayerDims(result.dims));
+  if (!v1::DecayKind_IsValid(spec.decay())) {
+    return InvalidSpec("decay", StrCat("decay is ", static_cast<int>(spec.decay()),
+                                       ", expected DECAY_KIND_PER_HEAD (1) or DECAY_KIND_PER_CHANNEL (2)"));
+  }
+  if (spec.decay() == v1::DECAY_KIND_PER_CHANNEL) result.dims.decay = DecayKind::kPerChannel;
   result.layer_count = spec.layer_count() == 0 ? 1 : spec.layer_count();
   if (result.layer_count < 1 || result.layer_count > kMaxOperatorLayers) {
     return InvalidSpec("layer_count",
@@ -102,6 +111,8 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
         int64_t{spec.value_dim()}, int64_t{spec.layer_count() == 0 ? 1 : spec.layer_count()}}) {
     hasher.UpdateInt(value);
   }
+  // Hashes that were made before there was the field stay as they are.
+  if (spec.decay() == v1::DECAY_KIND_PER_CHANNEL) hasher.UpdateInt(spec.decay());
   hasher.UpdateField(request.affinity());
   for (const google::protobuf::Duration* ttl : {&request.idle_ttl(), &request.max_lifetime()}) {
     hasher.UpdateInt(ttl->seconds());

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/layer_dims.h"
 #include "gdn/v1/session.pb.h"
+#include "gdn/v1/tensor.pb.h"
 #include "google/protobuf/duration.pb.h"
 
 namespace gdn {
@@ -29,6 +30,8 @@ struct CheckedInitialState {
   std::vector<float> recurrent_state;  // [HV, K, V], or empty: zero
   std::vector<float> conv_state;       // [C, W - 1], or empty: zero
 };
+
+v1::DecayKind ToProto(DecayKind decay);
 
 // INVALID_ARGUMENT (INVALID_SPEC: field).
 absl::StatusOr<OperatorDims> CheckOperatorSpec(const v1::OperatorSpec& spec);

@@ -76,7 +76,9 @@ absl::Status CheckDeltaRule(const v1::DeltaRuleInput& in, const LayerDims& dims,
   GDN_RETURN_IF_ERROR(fields.Add(in.q(), "q", {dims.key_heads, dims.key_dim}));
   GDN_RETURN_IF_ERROR(fields.Add(in.k(), "k", {dims.key_heads, dims.key_dim}));
   GDN_RETURN_IF_ERROR(fields.Add(in.v(), "v", {dims.value_heads, dims.value_dim}));
-  GDN_RETURN_IF_ERROR(fields.Add(in.g(), "g", {dims.value_heads}, /*gate=*/true));
+  std::vector<int64_t> decays = {dims.value_heads};
+  if (dims.decays_by_channel()) decays.push_back(dims.key_dim);
+  GDN_RETURN_IF_ERROR(fields.Add(in.g(), "g", std::move(decays), /*gate=*/true));
   GDN_RETURN_IF_ERROR(fields.Add(in.beta(), "beta", {dims.value_heads}, /*gate=*/true));
   input.scale = in.has_scale() ? in.scale() : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
   if (!std::isfinite(input.scale)) {
@@ -108,7 +110,7 @@ absl::Status CheckFields(const Request& request, const LayerDims& dims, FieldChe
       GDN_RETURN_IF_ERROR(fields.Add(in.mixed_qkv(), "mixed_qkv", {dims.conv_channels()}));
       GDN_RETURN_IF_ERROR(fields.Add(in.z(), "z", {dims.value_features()}));
       GDN_RETURN_IF_ERROR(fields.Add(in.b(), "b", {dims.value_heads}));
-      GDN_RETURN_IF_ERROR(fields.Add(in.a(), "a", {dims.value_heads}));
+      GDN_RETURN_IF_ERROR(fields.Add(in.a(), "a", {dims.decay_features()}));
       output = {dims.value_features()};
       break;
     }

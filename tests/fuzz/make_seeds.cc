@@ -145,6 +145,19 @@ void AddTexts(const Corpus& corpus) {
   corpus.Add(
       "model_config", "listed",
       R"({"model_type":"gigachat3_5","full_attention_layers":[1,3],"linear_sigmoid_gate_scale":1.5,)" + config + "}");
+  const std::string kda = R"("hidden_size":16,"num_hidden_layers":4,"rms_norm_eps":1e-6,"hidden_act":"silu")";
+  corpus.Add("model_config", "kimi",
+             R"({"model_type":"kimi_linear","linear_attn_config":{"head_dim":8,"num_heads":2,"kda_layers":[1,2,4],)"
+             R"("short_conv_kernel_size":4,"full_attn_layers":[3]},)" +
+                 kda + "}");
+  corpus.Add("model_config", "glm",
+             R"({"model_type":"glm5_next","text_config":{"model_type":"glm5_next_text","linear_attn_config":)"
+             R"({"head_dim":8,"num_heads":2,"short_conv_kernel_size":4,"gate_lower_bound":-5.0,"safe_gate":true},)" +
+                 kda + "}}");
+  corpus.Add("model_config", "ling",
+             R"({"model_type":"bailing_hybrid","num_attention_heads":2,"head_dim":8,"short_conv_kernel_size":4,)"
+             R"("layer_group_size":2,"kda_lower_bound":-5.0,"no_kda_lora":true,"linear_attention":"kda",)" +
+                 kda + "}");
   corpus.Add(
       "checkpoint_index", "two_shards",
       R"({"metadata":{"total_size":3},"weight_map":{"a.weight":"model-1.safetensors","b":"model-2.safetensors"}})");
@@ -250,7 +263,7 @@ void AddSteps(const Corpus& corpus) {
   corpus.Add("step_wire", "stream_decode", "\3" + of_model + stream_decode.SerializeAsString());
 }
 
-// A linear block of the smallest dimensions, by both architectures' names, of several types.
+// A linear block of the smallest dimensions, by three architectures' names, of several types.
 void AddGguf(const Corpus& corpus) {
   const auto model = [](const std::string& architecture, bool split_ba) {
     GgufWriter writer;
@@ -279,6 +292,31 @@ void AddGguf(const Corpus& corpus) {
   };
   corpus.Add("gguf", "qwen35", model("qwen35", /*split_ba=*/true));
   corpus.Add("gguf", "qwen3next", model("qwen3next", /*split_ba=*/false));
+  GgufWriter kda;
+  kda.Text("general.architecture", "bailingmoe3");
+  constexpr std::pair<const char*, uint32_t> kInts[] = {{"block_count", 2},
+                                                        {"embedding_length", 32},
+                                                        {"attention.head_count", 1},
+                                                        {"kda.head_dim", 2},
+                                                        {"ssm.conv_kernel", 2}};
+  for (const auto& [key, value] : kInts) kda.Int(std::string("bailingmoe3.") + key, value);
+  kda.Float("bailingmoe3.attention.layer_norm_rms_epsilon", 1e-6f);
+  kda.Float("bailingmoe3.kda.gate_lower_bound", -5.0f);
+  kda.Bool("bailingmoe3.kda.safe_gate", true);
+  kda.Ints("bailingmoe3.attention.head_count_kv", {0, 1});
+  for (const char* matrix : {"attn_q", "attn_k", "attn_v", "ssm_f_a", "ssm_g_a"}) {
+    kda.Tensor(std::string("blk.0.") + matrix + ".weight", {2, 32}, GgmlType::kQ8_0, std::string(2 * 34, '\1'));
+  }
+  kda.Tensor("blk.0.ssm_beta.weight", {1, 32}, GgmlType::kQ4_0, std::string(18, '\2'));
+  for (const char* kernel : {"q", "k", "v"}) {
+    kda.Tensor(std::string("blk.0.ssm_conv1d_") + kernel + ".weight", {1, 2, 1, 2}, GgmlType::kF32,
+               std::string(16, '\0'));
+  }
+  kda.Tensor("blk.0.ssm_a", {1, 1}, GgmlType::kF32, std::string(4, '\0'));
+  kda.Tensor("blk.0.ssm_dt.bias", {2}, GgmlType::kF32, std::string(8, '\0'));
+  kda.Tensor("blk.0.ssm_norm.weight", {2}, GgmlType::kF32, std::string(8, '\0'));
+  kda.Tensor("blk.0.attn_output.weight", {32, 2}, GgmlType::kF32, std::string(256, '\0'));
+  corpus.Add("gguf", "bailingmoe3", kda.Bytes());
   GgufWriter blocks;
   blocks.Text("general.architecture", "llama");
   blocks.Tensor("k", {1, 256}, GgmlType::kQ4_K, std::string(144, '\3'));

@@ -37,6 +37,16 @@ class GgufWriter {
     Number(uint64_t{values.size()}, keys_);
     for (const bool value : values) keys_ += value ? '\1' : '\0';
   }
+  void Bool(std::string_view key, bool value) {
+    BeginKey(key, 7);
+    keys_ += value ? '\1' : '\0';
+  }
+  void Ints(std::string_view key, const std::vector<int32_t>& values) {
+    BeginKey(key, 9);
+    Number(uint32_t{5}, keys_);
+    Number(uint64_t{values.size()}, keys_);
+    for (const int32_t value : values) Number(value, keys_);
+  }
   void Texts(std::string_view key, const std::vector<std::string>& values) {
     BeginKey(key, 9);
     Number(uint32_t{8}, keys_);

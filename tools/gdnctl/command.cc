@@ -220,16 +220,23 @@ absl::StatusOr<std::string> OneSession() {
   return SessionName(ids[0]);
 }
 
-absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& numbers) {
+absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& words) {
+  constexpr std::string_view kPerChannel = "per-channel";
+  std::vector<std::string> numbers = words;
+  v1::OperatorSpec spec;
+  if (!numbers.empty() && numbers.back() == kPerChannel) {
+    spec.set_decay(v1::DECAY_KIND_PER_CHANNEL);
+    numbers.pop_back();
+  }
   std::vector<int32_t> values;
   for (const std::string& number : numbers) {
     if (!absl::SimpleAtoi(number, &values.emplace_back())) values.clear();
   }
   if (values.size() != numbers.size() || (values.size() != 4 && values.size() != 5)) {
     return UsageError(
-        "--operator takes key heads, value heads, key dim, value dim and, optionally, layers: 16,32,128,128");
+        "--operator takes key heads, value heads, key dim, value dim and, optionally, layers and the word per-channel, "
+        "for decays by channel: 16,32,128,128 or 16,16,128,128,1,per-channel");
   }
-  v1::OperatorSpec spec;
   spec.set_key_heads(values[0]);
   spec.set_value_heads(values[1]);
   spec.set_key_dim(values[2]);

@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::str
 // The name of the one id of --session.
 absl::StatusOr<std::string> OneSession();
 
-// "H,HV,K,V" or "H,HV,K,V,LAYERS".
-absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& numbers);
+// "H,HV,K,V" or "H,HV,K,V,LAYERS", and maybe ",per-channel".
+absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& words);
 
 }  // namespace gdn

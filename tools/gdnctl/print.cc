@@ -98,16 +98,23 @@ std::string FormatBytes(int64_t bytes) {
   return absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
+namespace {
+
+// As LayerDimsToString has it.
+const char* DecayText(v1::DecayKind decay) { return decay == v1::DECAY_KIND_PER_CHANNEL ? " decay=per-channel" : ""; }
+
+}  // namespace
+
 std::string FormatDims(const v1::LayerDims& dims) {
-  return absl::StrFormat("H=%d HV=%d K=%d V=%d W=%d D=%d", dims.key_heads(), dims.value_heads(), dims.key_dim(),
-                         dims.value_dim(), dims.conv_width(), dims.hidden_size());
+  return absl::StrFormat("H=%d HV=%d K=%d V=%d W=%d D=%d%s", dims.key_heads(), dims.value_heads(), dims.key_dim(),
+                         dims.value_dim(), dims.conv_width(), dims.hidden_size(), DecayText(dims.decay()));
 }
 
 std::string FormatSpec(const v1::Session& session) {
   if (!session.has_operator_()) return session.model();
   const v1::OperatorSpec& spec = session.operator_();
-  return absl::StrFormat("operator H=%d HV=%d K=%d V=%d x %d", spec.key_heads(), spec.value_heads(), spec.key_dim(),
-                         spec.value_dim(), spec.layer_count());
+  return absl::StrFormat("operator H=%d HV=%d K=%d V=%d x %d%s", spec.key_heads(), spec.value_heads(), spec.key_dim(),
+                         spec.value_dim(), spec.layer_count(), DecayText(spec.decay()));
 }
 
 std::string FormatRanges(absl::Span<const int32_t> ascending) {

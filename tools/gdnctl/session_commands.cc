@@ -8,8 +8,10 @@
 #include "tools/gdnctl/print.h"
 
 ABSL_FLAG(std::string, model, "", "Model, by name.");
-ABSL_FLAG(std::vector<std::string>, operator, {},
-          "An operator session instead of a model: H,HV,K,V or H,HV,K,V,LAYERS.");
+ABSL_FLAG(
+    std::vector<std::string>, operator, {},
+    "An operator session instead of a model: H,HV,K,V or H,HV,K,V,LAYERS; with ,per-channel at its end one whose g "
+    "has a K axis (KDA).");
 ABSL_FLAG(std::string, id, "", "Id of the new session; the server makes one where it is empty.");
 ABSL_FLAG(
     bool, all, false,

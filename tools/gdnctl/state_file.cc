@@ -95,6 +95,20 @@ StateFileReport::Layer ReadLayer(int32_t index, const std::string& text, const S
   return layer;
 }
 
+// As the file's text has them; what it has beyond them is passed over.
+v1::LayerDims ParseDims(const std::string& text) {
+  google::protobuf::util::JsonParseOptions lenient;
+  lenient.ignore_unknown_fields = true;
+  Json json = ParseObject(text);
+  v1::LayerDims dims;
+  const bool per_channel = json["decay"] == "per_channel";  // in the file's own words
+  json.erase("decay");
+  (void)google::protobuf::util::JsonStringToMessage(json.dump(-1, ' ', true, Json::error_handler_t::replace), &dims,
+                                                    lenient);
+  if (per_channel) dims.set_decay(v1::DECAY_KIND_PER_CHANNEL);
+  return dims;
+}
+
 }  // namespace
 
 std::string StateFileReport::Text(const std::string& key) const {
@@ -116,9 +130,7 @@ absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes) {
     return Damaged("header", "it has no checksum, which files of its version have");
   }
   GDN_ASSIGN_OR_RETURN(report.tensors_checked, CheckTensors(file));
-  google::protobuf::util::JsonParseOptions lenient;
-  lenient.ignore_unknown_fields = true;
-  (void)google::protobuf::util::JsonStringToMessage(report.Text("dims"), &report.dims, lenient);
+  report.dims = ParseDims(report.Text("dims"));
   if (!absl::SimpleAtoi(report.Text("layer_count"), &report.layer_count)) {
     return Damaged("header", "it does not say its layer_count");
   }
@@ -141,6 +153,7 @@ absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Mo
     spec->set_value_heads(file.dims.value_heads());
     spec->set_key_dim(file.dims.key_dim());
     spec->set_value_dim(file.dims.value_dim());
+    spec->set_decay(file.dims.decay());
     spec->set_layer_count(file.layer_count);
     return absl::OkStatus();
   }

@@ -7,13 +7,13 @@ TOLERANCE = 5e-6
 TOLERANCES = {"float32": TOLERANCE, "float16": 1e-3, "bfloat16": 8e-3}
 
 
-def problem(seed, tokens, key_heads=2, value_heads=4, key_dim=24, value_dim=20):
+def problem(seed, tokens, key_heads=2, value_heads=4, key_dim=24, value_dim=20, decay_per_channel=False):
     """q, k, v, g, beta of so many rows, float32."""
     random = np.random.default_rng(seed)
     q, k = random.standard_normal((2, tokens, key_heads, key_dim))
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
     v = random.standard_normal((tokens, value_heads, value_dim))
-    g = random.uniform(-1, 0, (tokens, value_heads))
+    g = random.uniform(-1, 0, (tokens, value_heads, *[key_dim] * decay_per_channel))
     beta = random.uniform(0, 1, (tokens, value_heads))
     return [x.astype(np.float32) for x in (q, k, v, g, beta)]
 
@@ -29,7 +29,7 @@ def delta_rule(q, k, v, g, beta, state=None, scale=None, use_qk_l2norm=False):
     s = np.zeros((v.shape[1], k.shape[2], v.shape[2])) if state is None else np.array(state, np.float64)
     output = np.empty(v.shape)
     for t in range(v.shape[0]):
-        s *= np.exp(g[t])[:, None, None]
+        s *= np.exp(g[t]).reshape(v.shape[1], -1, 1)
         u = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", s, k[t]))
         s += np.einsum("hk,hv->hkv", k[t], u)
         output[t] = scale * np.einsum("hkv,hk->hv", s, q[t])

@@ -65,6 +65,24 @@ def test_prefill_then_decodes_are_one_sequence(pool):
     assert distance(pool.state(slot), state) <= TOLERANCE
 
 
+def test_decays_may_be_by_channel():
+    pool = Context(threads=2).pool(4, **DIMS, decay_per_channel=True)
+    inputs = problem(11, 120, decay_per_channel=True)
+    expected, state = delta_rule(*inputs)
+    [slot, copy] = pool.allocate(2)
+    outputs = [pool.prefill([slot], [70], *rows(inputs, 0, 70))]
+    for first in range(70, 120):
+        outputs.append(pool.decode([slot], [1], *rows(inputs, first, first + 1)))
+    assert distance(np.concatenate(outputs), expected) <= TOLERANCE
+    assert distance(pool.state(slot), state) <= TOLERANCE
+    pool.import_states([copy], pool.export_states([slot]))
+    assert np.array_equal(pool.state(copy), pool.state(slot))
+    with pytest.raises(InvalidArgument, match=r"g is of rank 2, \[4, 4\]; expected \[tokens, HV, K\]"):
+        pool.prefill([slot], [4], *problem(8, 4))
+    with pytest.raises(InvalidArgument, match="decay is 1; expected GDN_DECAY_PER_HEAD"):
+        Context(threads=1).pool(1, **DIMS, conv_width=4, hidden_size=8, decay_per_channel=True)
+
+
 def test_float16_goes_in_and_out(pool):
     inputs = [x.astype(np.float16) for x in problem(3, 50)]
     [slot] = pool.allocate(1)

@@ -49,6 +49,17 @@ def arguments(device, lengths, dtype=torch.float32, requires_grad=False):
     return (*inputs, pool.memory, pool.token_counts, pool.log_lengths, offsets, slots)
 
 
+def test_decays_may_be_by_channel(device):
+    pool = StatePool(2, device=device, **DIMS, decay_per_channel=True)
+    inputs = problem(12, 90, decay_per_channel=True)
+    expected, state = delta_rule(*inputs)
+    inputs = [torch.from_numpy(x).to(device) for x in inputs]
+    head = pool.prefill(*rows(inputs, 0, 85), lengths=[85], slots=[1])
+    tail = pool.decode(*rows(inputs, 85, 90), lengths=[5], slots=[1])
+    assert distance(torch.cat([head, tail]).cpu().numpy(), expected) <= TOLERANCE
+    assert distance(pool.state(1).numpy(), state) <= TOLERANCE
+
+
 @pytest.mark.parametrize("form", FORMS, ids=["prefill", "decode"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_opcheck_finds_nothing(device, form, dtype):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import gdn_client
-from gdn_client import DeltaRule, OperatorSpec
+from gdn_client import DecayKind, DeltaRule, OperatorSpec
 from gdn_client.steps import cut
 
 SPEC = OperatorSpec(key_heads=2, value_heads=4, key_dim=16, value_dim=8, layer_count=2)
@@ -29,12 +31,12 @@ def operands(random: np.random.Generator, *lead: int) -> DeltaRule:
 
 
 def recurrence(x: DeltaRule) -> np.ndarray:
-    """The gated delta rule in float64, token by token."""
+    """The gated delta rule in float64, token by token; g is [T, 4], or [T, 4, 16]."""
     q, k = (np.repeat(np.asarray(t, np.float64), 2, axis=1) for t in (x.q, x.k))
     state = np.zeros((4, 16, 8))
     output = np.empty((q.shape[0], 4, 8))
     for t in range(q.shape[0]):
-        state *= np.exp(np.float64(x.g[t]))[:, None, None]
+        state *= np.exp(np.float64(x.g[t])).reshape(4, -1, 1)
         update = x.beta[t][:, None] * (x.v[t] - np.einsum("hkv,hk->hv", state, k[t]))
         state += np.einsum("hk,hv->hkv", k[t], update)
         output[t] = np.einsum("hkv,hk->hv", state, q[t]) / 4.0
@@ -133,6 +135,19 @@ def test_forks_and_checkpoints(client: gdn_client.Client, random: np.random.Gene
         assert session.token_count(layer) == 5
         assert session.epoch == 2
         np.testing.assert_array_equal(session.decode(layer, x[5]), first)
+
+
+def test_decays_may_be_by_channel(client: gdn_client.Client, random: np.random.Generator) -> None:
+    x = dataclasses.replace(operands(random, 12), g=-random.uniform(0.01, 3, (12, 4, 16)).astype(np.float32))
+    kda = OperatorSpec(
+        key_heads=2, value_heads=4, key_dim=16, value_dim=8, layer_count=2, decay=DecayKind.DECAY_KIND_PER_CHANNEL
+    )
+    with client.session(operator=kda) as session:
+        parts = [session.prefill(1, cut(x, 0, 8)), session.decode(1, cut(x, 8, 12))]
+        close(np.concatenate(parts), recurrence(x))
+        with pytest.raises(gdn_client.InvalidArgumentError, match=r"g has shape \[2, 4\], expected \[2, 4, 16\]"):
+            session.prefill(1, dataclasses.replace(cut(x, 0, 2), g=np.zeros((2, 4), np.float32)))
+        assert session.token_count(1) == 12
 
 
 def test_a_state_travels_as_a_file(client: gdn_client.Client, random: np.random.Generator) -> None:

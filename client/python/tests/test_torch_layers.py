@@ -28,6 +28,14 @@ DEVICE = os.environ.get("GDN_TORCH_DEVICE", "cpu")
 torch.set_default_device(DEVICE)
 
 CHECKPOINTS = ["qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"]
+# Families that later releases of transformers have, and their classes.
+LATER = {
+    "qwen4_exp_1": "Qwen4ExpForCausalLM",
+    "olmo_hybrid_1": "OlmoHybridForCausalLM",
+    "kimi_linear_1": "KimiLinearForCausalLM",
+    "glm5_next_1": "Glm5NextForConditionalGeneration",
+    "bailing_hybrid_1": "BailingHybridForCausalLM",
+}
 GOLDEN = REPOSITORY / "tests" / "golden"
 LENGTHS = [7, 13, 21]
 NEW_TOKENS = 64
@@ -39,13 +47,14 @@ TIE = 1e-3  # logits this near are the same to two computers
 
 @pytest.fixture(scope="module")
 def models_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = [flag for name in CHECKPOINTS for flag in ("--model", f"{name}={GOLDEN / name}")]
+    flags = [flag for name in (*CHECKPOINTS, *LATER) for flag in ("--model", f"{name}={GOLDEN / name}")]
     with running(tmp_path_factory.mktemp("models"), *flags) as one:
         yield one
 
 
 def load(name: str) -> torch.nn.Module:
-    return transformers.AutoModelForCausalLM.from_pretrained(GOLDEN / name).to(DEVICE).eval()
+    of = getattr(transformers, LATER.get(name, "AutoModelForCausalLM"))
+    return of.from_pretrained(GOLDEN / name).to(DEVICE).eval()
 
 
 def kept(cache: transformers.Cache) -> dict[str, transformers.Cache]:
@@ -68,7 +77,7 @@ class Pair:
         ids, mask = torch.zeros(len(LENGTHS), longest, dtype=torch.long), torch.zeros(len(LENGTHS), longest)
         for row, length in enumerate(LENGTHS):
             ids[row, longest - length :] = torch.randint(
-                1, self.local.config.vocab_size, (length,), generator=generator
+                1, self.local.config.get_text_config().vocab_size, (length,), generator=generator
             )
             mask[row, longest - length :] = 1
         return {"input_ids": ids, "attention_mask": mask.long()}
@@ -139,6 +148,32 @@ def test_logits_are_those_of_the_local_model(pair: Pair) -> None:
 def test_greedy_search_is_the_same(pair: Pair, options: dict) -> None:
     inputs = pair.inputs()
     pair.check(pair.generate(pair.remote, inputs, **options), pair.generate(pair.local, inputs, **options))
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_families_of_later_releases_are_the_same(models_server: Server, name: str) -> None:
+    if not hasattr(transformers, LATER[name]):
+        pytest.skip(f"transformers {transformers.__version__} has no {LATER[name]}")
+    one = Pair(name, models_server.target)
+    with one.attachment as attachment:
+        assert attachment.layers == [0, 1]
+        inputs = one.inputs()
+        test_logits_are_those_of_the_local_model(one)
+        one.check(one.generate(one.remote, inputs), one.generate(one.local, inputs))
+
+
+def test_kda_layers_come_back(models_server: Server) -> None:
+    if not hasattr(transformers, LATER["kimi_linear_1"]):
+        pytest.skip(f"transformers {transformers.__version__} has no kimi_linear")
+    model = load("kimi_linear_1")
+    own = [layer.self_attn for layer in model.model.layers]
+    attachment = gdn_torch.attach(model, models_server.target, remote_model="kimi_linear_1", keep_local=True)
+    assert [layer.self_attn is mine for layer, mine in zip(model.model.layers, own, strict=True)] == [0, 0, 1]
+    attachment.detach()
+    assert all(layer.self_attn is mine for layer, mine in zip(model.model.layers, own, strict=True))
+    other = load("qwen3_next_1")
+    with pytest.raises(ValueError, match="decays by channel"):
+        gdn_torch.attach(other, models_server.target, remote_model="kimi_linear_1", layers=[0, 1])
 
 
 def test_samples_are_the_same(pair: Pair) -> None:

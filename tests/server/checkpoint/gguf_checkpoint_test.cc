@@ -73,6 +73,16 @@ TEST(GgufCheckpoint, ReadsAQwen35Model) {
   EXPECT_EQ(checkpoint.config.num_layers, 2);
 }
 
+// Its files are as qwen35's, and say nothing of the output gate.
+TEST(GgufCheckpoint, Qwen4ExpHasASigmoidAndTiledHeadsAndIsNotVerified) {
+  SmallModel model;
+  model.architecture = "qwen4exp";
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, model.Read());
+  EXPECT_EQ(checkpoint.config.spec.output_gate, GateActivation::kSigmoid);
+  EXPECT_EQ(checkpoint.config.spec.value_heads, ValueHeadOrder::kTiled);
+  EXPECT_FALSE(checkpoint.config.family->verified);
+}
+
 TEST(GgufCheckpoint, WithOneValueHeadAKeyHeadNothingIsTiled) {
   SmallModel model;
   model.ints["ssm.group_count"] = 4;
@@ -131,7 +141,7 @@ TEST(GgufCheckpoint, WhatCannotBeServedIsRefusedByName) {
   };
   const Case cases[] = {
       {[](SmallModel& m) { m.architecture = "llama"; }, {"general.architecture", "'llama'", "qwen35moe"}},
-      {[](SmallModel& m) { m.architecture = "qwen4exp"; }, {"general.architecture", "'qwen4exp'"}},
+      {[](SmallModel& m) { m.architecture = "kimi-k2"; }, {"general.architecture", "'kimi-k2'"}},
       {[](SmallModel& m) { m.ints.erase("ssm.state_size"); }, {"'qwen35.ssm.state_size' is missing"}},
       {[](SmallModel& m) { m.ints["ssm.state_size"] = 0; }, {"qwen35.ssm.state_size", "is 0"}},
       {[](SmallModel& m) { m.ints["ssm.inner_size"] = 49; }, {"ssm.inner_size", "49", "multiple"}},

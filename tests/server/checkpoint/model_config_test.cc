@@ -263,8 +263,9 @@ TEST(ModelConfig, WhatAFamilyDoesNotHaveIsRefusedByName) {
       {"qwen3_next", "linear_lower_bound", -5.0, "qwen3_next"},
       {"qwen3_next", "kda_safe_gate", true, "qwen3_next"},
       {"qwen3_next", "gdn_mode", "x", "qwen3_next"},
-      {"kimi_linear", "model_type", "kimi_linear", "one of qwen3_next"},
-      {"bailing_hybrid", "model_type", "bailing_hybrid", "one of qwen3_next"},
+      {"qwen3_5", "layer_group_size", 4, "qwen3_5"},
+      {"olmo_hybrid", "short_conv_kernel_size", 4, "olmo_hybrid"},
+      {"kimi_k2", "model_type", "kimi_k2", "one of qwen3_next"},
   };
   for (const Case& c : cases) {
     Json json = Of(c.model_type);

@@ -46,6 +46,9 @@ class GoldenLayers : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     backend_ = MakeTestBackend(/*threads=*/0);
     GDN_ASSERT_OK_AND_ASSIGN(auto model, LoadModel(*backend_, "golden", ModelPath(GetParam())));
+    if (model.config().spec.dims.decays_by_channel() && !DecaysByChannel(*backend_)) {
+      GTEST_SKIP() << backend_->info().name << " has no decays by channel";
+    }
     model_ = std::make_unique<LoadedModel>(std::move(model));
     GDN_ASSERT_OK_AND_ASSIGN(auto io, SafetensorsFile::Open(RecordingPath(GetParam())));
     io_ = std::make_unique<SafetensorsFile>(std::move(io));
@@ -132,7 +135,8 @@ TEST_P(GoldenLayers, AWholePrefillMatchesTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenLayers,
                          ::testing::Values("qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1",
-                                           "olmo_hybrid_1", "fp8_qwen3_next_1", "fp8_qwen3_5_1", "gguf_qwen35_1/f32",
+                                           "olmo_hybrid_1", "kimi_linear_1", "glm5_next_1", "bailing_hybrid_1",
+                                           "fp8_qwen3_next_1", "fp8_qwen3_5_1", "gguf_qwen35_1/f32",
                                            "gguf_qwen35_1/q8_0", "gguf_qwen35_k_1/q4_k", "gguf_qwen3next_1/f32",
                                            "gguf_qwen3next_1/q8_0"),
                          [](const auto& test_info) {

@@ -85,10 +85,34 @@ TEST(ModelFingerprint, ChangesWithEveryFp8CodeAndScale) {
   }
 }
 
+TEST(ModelFingerprint, OfLaterFamiliesIsThatOfEarlierReleases) {
+  EXPECT_EQ(Fingerprint(GoldenFolder("qwen4_exp_1")), "b9b9ceefdf08a785496cab3a2fbced15");
+  EXPECT_EQ(Fingerprint(GoldenFolder("olmo_hybrid_1")), "43aed65c612be175dfac107b71e7027c");
+}
+
+TEST(ModelFingerprint, ChangesWithTheDecaysGate) {
+  const TestCheckpoint original = TestCheckpoint::Golden("glm5_next_1");
+  std::set<std::string> seen = {Fingerprint(original)};
+  TestCheckpoint bound = original;
+  bound.config["text_config"]["linear_attn_config"]["gate_lower_bound"] = -4.0;
+  EXPECT_TRUE(seen.insert(Fingerprint(bound)).second);
+  TestCheckpoint softplus = original;
+  softplus.config["text_config"]["linear_attn_config"]["gate_lower_bound"] = nullptr;
+  softplus.config["text_config"]["linear_attn_config"]["safe_gate"] = false;
+  EXPECT_TRUE(seen.insert(Fingerprint(softplus)).second);
+  // The same numbers in another form are the same model.
+  TestCheckpoint kimi = TestCheckpoint::Golden("kimi_linear_1");
+  const std::string expected = Fingerprint(kimi);
+  kimi.config = nlohmann::json::parse(ReadFile(GoldenFolder("kimi_linear_1") + "/config.transformers.json"));
+  kimi.tensors.at("model.layers.0.self_attn.A_log").shape = {3};
+  kimi.tensors.at("model.layers.1.self_attn.k_conv1d.weight").shape = {96, 4};
+  EXPECT_EQ(Fingerprint(kimi), expected);
+}
+
 TEST(ModelFingerprint, TellsTheGoldenCheckpointsApart) {
   std::set<std::string> seen;
   for (const char* name : {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5", "qwen4_exp_1", "olmo_hybrid_1",
-                           "fp8_qwen3_5_1", "fp8_qwen3_next_1"}) {
+                           "kimi_linear_1", "glm5_next_1", "bailing_hybrid_1", "fp8_qwen3_5_1", "fp8_qwen3_next_1"}) {
     EXPECT_TRUE(seen.insert(Fingerprint(GoldenFolder(name))).second) << name;
   }
 }

@@ -136,6 +136,23 @@ TEST(ServedLayer, SeparatePartsAreJoinedInTheOrderQKV) {
   EXPECT_EQ(served.in_qkv.rows, checkpoint.config.spec.dims.conv_channels());
 }
 
+TEST(ServedLayer, LowRankPairsStayTwoMatrices) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto kimi, OpenCheckpoint(GoldenFolder("kimi_linear_1")));
+  const ChangedLayer layer(kimi, 1);
+  const ServedLayer served = ServeLayer(kimi.config.spec, layer.tensors());
+  EXPECT_EQ(Floats(served.in_a), layer.Get(LayerTensor::kInA));
+  EXPECT_EQ(Floats(served.a_up), layer.Get(LayerTensor::kAUp));
+  EXPECT_EQ(Floats(served.in_z), layer.Get(LayerTensor::kInZ));
+  EXPECT_EQ(Floats(served.z_up), layer.Get(LayerTensor::kZUp));
+  EXPECT_EQ(served.a_up.rows, 96);
+  EXPECT_EQ(served.a_up.cols, 32);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto ling, OpenCheckpoint(GoldenFolder("bailing_hybrid_1")));
+  const ServedLayer full = ServeLayer(ling.config.spec, ling.layers[1]);
+  EXPECT_EQ(full.in_a.rows, 96);
+  EXPECT_EQ(full.a_up.rows, 0);
+  EXPECT_EQ(full.z_up.rows, 0);
+}
+
 TEST(ServedLayer, PartsOfSeveralDtypesAreWidened) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("olmo_hybrid_1")));
   ChangedLayer layer(checkpoint, 0);

@@ -48,6 +48,28 @@ TEST(OperatorSpec, IsTakenOverWithItsDefaults) {
   EXPECT_EQ(CheckOperatorSpec(Spec(1, 1, 1, 1, 1024))->layer_count, 1024);
 }
 
+TEST(OperatorSpec, DecaysAreByHeadUnlessTheyAreSaidToBeByChannel) {
+  v1::OperatorSpec spec = Spec(2, 6, 48, 32);
+  EXPECT_EQ(CheckOperatorSpec(spec)->dims.decay, DecayKind::kPerHead);
+  spec.set_decay(v1::DECAY_KIND_PER_HEAD);
+  EXPECT_EQ(CheckOperatorSpec(spec)->dims.decay, DecayKind::kPerHead);
+  spec.set_decay(v1::DECAY_KIND_PER_CHANNEL);
+  EXPECT_EQ(CheckOperatorSpec(spec)->dims.decay, DecayKind::kPerChannel);
+  spec.set_decay(static_cast<v1::DecayKind>(3));
+  EXPECT_EQ(ErrorMetadata(CheckOperatorSpec(spec).status())["field"], "decay");
+}
+
+// Sessions of other releases are known by their hashes.
+TEST(OperatorSpec, OnlyDecaysByChannelAreAnotherRequest) {
+  v1::CreateSessionRequest request;
+  *request.mutable_operator_() = Spec(2, 6, 48, 32);
+  const Hash128 hash = HashCreateRequest(request);
+  request.mutable_operator_()->set_decay(v1::DECAY_KIND_PER_HEAD);
+  EXPECT_EQ(HashCreateRequest(request), hash);
+  request.mutable_operator_()->set_decay(v1::DECAY_KIND_PER_CHANNEL);
+  EXPECT_FALSE(HashCreateRequest(request) == hash);
+}
+
 TEST(OperatorSpec, DimensionsOutOfRangeAreRefused) {
   for (const v1::OperatorSpec& bad :
        {Spec(0, 0, 0, 0), Spec(2, 3, 8, 8), Spec(-1, 2, 8, 8), Spec(1, 1, 0, 8), Spec(1, 1, 8, 1025),

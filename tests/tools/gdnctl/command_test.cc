@@ -159,6 +159,11 @@ TEST(ParseOperatorSpec, TakesFourOrFiveNumbers) {
   EXPECT_EQ(spec.value_dim(), 64);
   EXPECT_EQ(spec.layer_count(), 3);
   EXPECT_EQ(ParseOperatorSpec({"1", "2", "3", "4"})->layer_count(), 0);
+  EXPECT_EQ(ParseOperatorSpec({"1", "2", "3", "4"})->decay(), v1::DECAY_KIND_UNSPECIFIED);
+  EXPECT_EQ(ParseOperatorSpec({"1", "2", "3", "4", "per-channel"})->decay(), v1::DECAY_KIND_PER_CHANNEL);
+  EXPECT_EQ(ParseOperatorSpec({"1", "2", "3", "4", "5", "per-channel"})->layer_count(), 5);
+  EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3", "per-channel"}).ok());
+  EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3", "4", "per-channel", "5"}).ok());
   EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3"}).ok());
   EXPECT_FALSE(ParseOperatorSpec({"1", "2", "3", "x"}).ok());
   EXPECT_FALSE(ParseOperatorSpec({"x", "1", "2", "3", "4"}).ok());

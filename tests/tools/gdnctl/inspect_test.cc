@@ -34,6 +34,19 @@ TEST(InspectCommand, PrintsWhatTheLayersComputeWithoutAServer) {
                     HasSubstr("beta         sigmoid(b), in (0, 1)\n"), HasSubstr("output gate  silu(z)\n")));
 }
 
+TEST(InspectCommand, SaysWhichGateAndWhichRankDecaysByChannelHave) {
+  const Outcome glm = Inspect({"--nojson", Golden("glm5_next_1")});
+  EXPECT_EQ(glm.exit_code, kExitOk) << glm.err;
+  EXPECT_THAT(glm.out,
+              AllOf(HasSubstr("dims         H=3 HV=3 K=32 V=32 W=4 D=64 decay=per-channel\n"),
+                    HasSubstr("decay        -5 sigmoid(exp(A_log) (a (of rank 32) + dt_bias)), for each key channel\n"),
+                    HasSubstr("output gate  sigmoid(z), z of rank 32\n")));
+  EXPECT_THAT(Inspect({"--nojson", Golden("kimi_linear_1")}).out,
+              HasSubstr("decay        -exp(A_log) softplus(a (of rank 32) + dt_bias), for each key channel\n"));
+  EXPECT_THAT(Inspect({"--nojson", Golden("bailing_hybrid_1")}).out,
+              AllOf(HasSubstr("(a + dt_bias)), for each key channel\n"), HasSubstr("output gate  sigmoid(z)\n")));
+}
+
 TEST(InspectCommand, PrintsJson) {
   const Outcome outcome = Inspect({"--json", Golden("qwen3_next_1"), Golden("qwen3_5_1")});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;

@@ -71,6 +71,7 @@ class PoolSpec(ctypes.Structure):
         ("memory", c_void_p),
         ("token_counts", c_void_p),
         ("log_lengths", c_void_p),
+        ("decay", c_int32),
     )
 
 
@@ -238,6 +239,7 @@ def make_spec(
     hidden_size: int = 0,
     max_decode_tokens: int = 0,
     state_dtype: int = F32,
+    decay_per_channel: bool = False,
 ) -> PoolSpec:
     """A spec of the library's own memory."""
     return PoolSpec(
@@ -251,6 +253,7 @@ def make_spec(
         max_decode_tokens=max_decode_tokens,
         state_dtype=state_dtype,
         slots=slots,
+        decay=int(decay_per_channel),
     )
 
 

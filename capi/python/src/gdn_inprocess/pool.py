@@ -77,10 +77,12 @@ class Context:
         hidden_size: int = 0,
         max_decode_tokens: int = 8,
         bf16_states: bool = False,
+        decay_per_channel: bool = False,
     ) -> Pool:
         """Slots for the states of as many sequences; see gdn_pool_spec in gdn.h.
 
-        With a conv_width (and the model's hidden_size) the pool is for mixer_prefill and mixer_decode.
+        With a conv_width (and the model's hidden_size) the pool is for mixer_prefill and mixer_decode. With
+        decay_per_channel g has a K axis (Kimi Delta Attention), and there is no conv_width.
         """
         spec = abi.make_spec(
             slots,
@@ -92,6 +94,7 @@ class Context:
             hidden_size=hidden_size,
             max_decode_tokens=max_decode_tokens,
             state_dtype=abi.BF16 if bf16_states else abi.F32,
+            decay_per_channel=decay_per_channel,
         )
         return Pool(self, self._handle, spec)
 
@@ -159,8 +162,9 @@ class Pool:
     ) -> Array:
         """Advances slots[i] by the next lengths[i] rows.
 
-        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV]; float32 or float16.
-        scale multiplies q; 0: K^-0.5. Returns [tokens, HV, V] of v's dtype.
+        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV], but for g [tokens,
+        HV, K] in a pool with decay_per_channel; float32 or float16. scale multiplies q; 0: K^-0.5. Returns [tokens,
+        HV, V] of v's dtype.
         """
         return self._step("gdn_prefill", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
 

@@ -23,7 +23,8 @@ class StatePool:
 
     memory [slots, floats] is on the device; token_counts and log_lengths [slots] are on the CPU. Rows of the three
     belong together. They are laid out for the device's backend (a GPU keeps matrices transposed): state() and
-    export_states() are for reading them elsewhere. With a conv_width the pool is for mixer_prefill and mixer_decode.
+    export_states() are for reading them elsewhere. With a conv_width the pool is for mixer_prefill and mixer_decode,
+    with decay_per_channel for a g with a K axis.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class StatePool:
         hidden_size: int = 0,
         max_decode_tokens: int = 8,
         bf16_states: bool = False,
+        decay_per_channel: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         self.key_heads = key_heads
@@ -46,6 +48,7 @@ class StatePool:
         self.hidden_size = hidden_size
         self.max_decode_tokens = max_decode_tokens
         self.bf16_states = bf16_states
+        self.decay_per_channel = decay_per_channel
         floats = abi.pool_bytes(self._spec(slots)) // slots // 4
         self.memory = torch.zeros(slots, floats, device=device)
         self.token_counts = torch.zeros(slots, dtype=torch.int64)
@@ -63,6 +66,7 @@ class StatePool:
             hidden_size=self.hidden_size,
             max_decode_tokens=self.max_decode_tokens,
             state_dtype=abi.BF16 if self.bf16_states else abi.F32,
+            decay_per_channel=self.decay_per_channel,
         )
 
     def _pool(self) -> torch_ops.PoolOver:
@@ -83,8 +87,9 @@ class StatePool:
     ) -> Tensor:
         """Advances slots[i] by the next lengths[i] rows.
 
-        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV]; float32, float16 or
-        bfloat16. scale multiplies q; 0: K^-0.5. Returns [tokens, HV, V] of v's dtype. A slot of -1 is padding: zeros.
+        q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV], but for g [tokens,
+        HV, K] in a pool with decay_per_channel; float32, float16 or bfloat16. scale multiplies q; 0: K^-0.5. Returns
+        [tokens, HV, V] of v's dtype. A slot of -1 is padding: zeros.
         """
         return self._advance(torch_ops.prefill, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm))
 

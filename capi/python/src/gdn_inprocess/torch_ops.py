@@ -125,9 +125,11 @@ def _rule(
 ) -> Tensor:
     memory = state[0]
     to = _Inputs(memory.device)
-    shapes = {"q": "tokens, H, K", "k": "tokens, H, K", "v": "tokens, HV, V", "g": "tokens, HV", "beta": "tokens, HV"}
+    q, _, v, g, _ = inputs
+    decay_per_channel = g.dim() == 3  # else the library says what is wrong with it
+    of_g = "tokens, HV, K" if decay_per_channel else "tokens, HV"
+    shapes = {"q": "tokens, H, K", "k": "tokens, H, K", "v": "tokens, HV, V", "g": of_g, "beta": "tokens, HV"}
     refs = [to.ref(name, tensor, shape) for (name, shape), tensor in zip(shapes.items(), inputs, strict=True)]
-    q, _, v, _, _ = inputs
     output = _like(v)
     step = abi.DeltaRuleStep(
         ctypes.sizeof(abi.DeltaRuleStep),
@@ -146,6 +148,7 @@ def _rule(
         v.shape[2],
         max_decode_tokens=max_decode_tokens,
         state_dtype=_dtype_of_states(bf16_states),
+        decay_per_channel=decay_per_channel,
     )
     with PoolOver(spec, *state) as pool:
         abi.call(function, pool, ctypes.byref(step))

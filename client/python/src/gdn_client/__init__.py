@@ -32,6 +32,7 @@ from gdn_client.errors import (
 from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
 from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
+from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
 
@@ -43,6 +44,7 @@ __all__ = [
     "Client",
     "DataLossError",
     "DeadlineExceededError",
+    "DecayKind",
     "DeltaRule",
     "FailedPreconditionError",
     "GdnError",

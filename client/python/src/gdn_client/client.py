@@ -171,7 +171,8 @@ class Client:
 
         Args:
             model: name of a served model; where the server has one alone it may be left out.
-            operator: dimensions of a bare operator instead.
+            operator: dimensions of a bare operator instead; with decay=DecayKind.DECAY_KIND_PER_CHANNEL its g has a K
+                axis.
             session_id: 1 to 128 characters of [A-Za-z0-9._~-]; None: a random one.
             affinity: sessions that are decoded in one call share one, so that they are on one node and device.
             idle_ttl: seconds without a call after which the server ends it; None: the server's.

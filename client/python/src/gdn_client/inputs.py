@@ -21,7 +21,7 @@ class Projected:
         mixed_qkv: `[.., C]`, before the convolution.
         z: `[.., HV * V]`, the output gate.
         b: `[.., HV]`, before the sigmoid.
-        a: `[.., HV]`, before the softplus.
+        a: `[.., HV]`, or `[.., HV * K]` where decays are by channel; before the decay's gate.
 
     """
 
@@ -39,7 +39,7 @@ class DeltaRule:
         q: `[.., H, K]`.
         k: `[.., H, K]`.
         v: `[.., HV, V]`.
-        g: `[.., HV]`, log decay, at most 0.
+        g: `[.., HV]`, or `[.., HV, K]` where decays are by channel: log decay, at most 0.
         beta: `[.., HV]`, write strength in [0, 1], or to 2 with `allow_beta_to_two`.
         scale: multiplies q; None: K ** -0.5.
         use_qk_l2norm: normalise q and k per head first.

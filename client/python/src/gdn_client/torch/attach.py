@@ -7,21 +7,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from gdn_client.client import Client
+from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.torch.cache_layer import remote_layer_of
 from gdn_client.torch.compatibility import LayerCall, check_cache, check_parameters, layer_call
 from gdn_client.torch.host import LayerHost
 from gdn_client.torch.releases import unknown
 from gdn_client.torch.remote_layer import RemoteGatedDeltaNet
 
-LOCAL_LAYER = re.compile(r"Qwen3(Next|_5|_5Moe)GatedDeltaNet")
+LOCAL_LAYER = re.compile(
+    r"(Qwen3Next|Qwen3_5|Qwen3_5Moe|Qwen4ExpText|OlmoHybrid)GatedDeltaNet"
+    r"|(KimiLinear|BailingHybrid)DeltaAttention|Glm5NextTextLinearAttention"
+)
+# What a decoder layer may call its linear attention; where attention layers use the name too, the class tells.
+LAYER_NAMES = ("linear_attn", "self_attn")
 VERIFY_TOKENS = [3, 2]  # of a first step, and of one that goes on from it
 # Of the outputs' norm. Rounding to bfloat16 makes 0.01, other weights make 1.
 VERIFY_ERROR = 0.1
+
+
+class _Place(NamedTuple):
+    """Where a decoder layer has its linear attention."""
+
+    parent: torch.nn.Module
+    name: str
+    module: torch.nn.Module
 
 
 class Attachment:
@@ -34,7 +48,7 @@ class Attachment:
         self._owns_client = owns_client
         self._keep_local = keep_local
         self._compiled: bool | None = None  # what the model's generation_config.disable_compile was
-        self._replaced: list[tuple[torch.nn.Module, torch.nn.Module]] = []  # the decoder layer, and what it had
+        self._replaced: list[_Place] = []  # what the decoder layers had
 
     def __repr__(self) -> str:
         return f"<{type(self.model).__name__} with {self.host}, {self.freed_bytes / 1e6:.0f} MB of weights freed>"
@@ -50,17 +64,17 @@ class Attachment:
         """Indices of the remote layers."""
         return self.host.layers
 
-    def replace(self, local: dict[int, tuple[torch.nn.Module, torch.nn.Module]]) -> None:
+    def replace(self, local: dict[int, _Place]) -> None:
         """Puts remote layers where the local ones are, which go unless they are to be kept."""
         for index in self.host.layers:
-            parent, module = local[index]
+            place = local[index]
             if self._keep_local:
-                self._replaced.append((parent, module))
+                self._replaced.append(place)
             else:
-                self.freed_bytes += sum(p.numel() * p.element_size() for p in module.parameters())
+                self.freed_bytes += sum(p.numel() * p.element_size() for p in place.module.parameters())
             remote = RemoteGatedDeltaNet(self.host, index)
-            remote.train(module.training)
-            parent.linear_attn = remote
+            remote.train(place.module.training)
+            setattr(place.parent, place.name, remote)
         # generate() compiles by itself where the cache has fixed shapes. Between remote layers that is a graph for each
         # piece, recorded anew at each length: slower by far.
         if (config := getattr(self.model, "generation_config", None)) is not None and self._compiled is None:
@@ -79,8 +93,8 @@ class Attachment:
         """
         if not self._keep_local:
             raise RuntimeError("the local layers were freed; attach with keep_local=True, or load the model again")
-        for parent, module in self._replaced:
-            parent.linear_attn = module
+        for place in self._replaced:
+            setattr(place.parent, place.name, place.module)
         self.model.__dict__.pop("_is_stateful", None)
         if self._compiled is not None:
             config: Any = self.model.generation_config
@@ -111,7 +125,8 @@ def attach(
     with other layers for another server.
 
     Args:
-        model: of qwen3_next, qwen3_5 or their MoE forms, by transformers; with its head or without.
+        model: of qwen3_next, qwen3_5 or their MoE forms, of qwen4_exp, olmo_hybrid, kimi_linear, glm5_next or
+            bailing_hybrid, by a transformers that has it; with its head or without.
         target: "HOST:PORT", "unix:/PATH", or a Client, which is then not closed.
         layers: indices of decoder layers; None: all Gated DeltaNet layers that are still local.
         remote_model: name of the served model; None: the only one.
@@ -129,7 +144,10 @@ def attach(
     """
     local = _local_layers(model)
     if not local:
-        raise ValueError(f"{type(model).__name__} has no local Gated DeltaNet layers; expected qwen3_next or qwen3_5")
+        raise ValueError(
+            f"{type(model).__name__} has no local Gated DeltaNet layers; expected qwen3_next, qwen3_5, qwen4_exp, "
+            "olmo_hybrid, kimi_linear, glm5_next or bailing_hybrid"
+        )
     wanted = sorted(local) if layers is None else sorted(layers)
     if missing := sorted(set(wanted) - set(local)):
         raise ValueError(f"layers {missing} are no local Gated DeltaNet layers, expected of {sorted(local)}")
@@ -138,12 +156,12 @@ def attach(
     try:
         host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
         for index in wanted:
-            check_parameters(local[index][1])
-            _check_dimensions(local[index][1], host)
+            check_parameters(local[index].module)
+            _check_dimensions(local[index].module, host)
         call = layer_call(model, _first_layer(model)) if wanted else None
         check_cache(host, None if call is None else call.cache)
         if verify:
-            _verify({index: local[index][1] for index in wanted}, host, call)
+            _verify({index: local[index].module for index in wanted}, host, call)
     except BaseException:
         if host is not None:
             host.close()
@@ -155,35 +173,46 @@ def attach(
     return attachment
 
 
-def _local_layers(model: torch.nn.Module) -> dict[int, tuple[torch.nn.Module, torch.nn.Module]]:
-    """By layer index, the decoder layer and its linear_attn."""
-    found = {}
-    for parent in model.modules():
-        module = getattr(parent, "linear_attn", None)
-        if isinstance(module, torch.nn.Module) and LOCAL_LAYER.fullmatch(type(module).__name__):
-            found[int(module.layer_idx)] = (parent, module)  # type: ignore[arg-type]
-    return found
+def _linear_attention(parent: torch.nn.Module, *, remote: bool) -> _Place | None:
+    """Of a decoder layer; a remote one only where that is asked for."""
+    for name in LAYER_NAMES:
+        module = getattr(parent, name, None)
+        if not isinstance(module, torch.nn.Module):
+            continue
+        if LOCAL_LAYER.fullmatch(type(module).__name__) or (remote and isinstance(module, RemoteGatedDeltaNet)):
+            return _Place(parent, name, module)
+    return None
+
+
+def _local_layers(model: torch.nn.Module) -> dict[int, _Place]:
+    """By layer index."""
+    places = (_linear_attention(parent, remote=False) for parent in model.modules())
+    return {int(place.module.layer_idx): place for place in places if place is not None}  # type: ignore[arg-type]
 
 
 def _first_layer(model: torch.nn.Module) -> torch.nn.Module:
     """The Gated DeltaNet layer that is called first; it may be remote already."""
-    return next(
-        module
-        for parent in model.modules()
-        if isinstance(module := getattr(parent, "linear_attn", None), torch.nn.Module)
-        and (isinstance(module, RemoteGatedDeltaNet) or LOCAL_LAYER.fullmatch(type(module).__name__))
-    )
+    places = (_linear_attention(parent, remote=True) for parent in model.modules())
+    return next(place.module for place in places if place is not None)
 
 
 def _check_dimensions(local: Any, host: LayerHost) -> None:
     dims = host.model.dims
-    remote = (dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width)
-    own = (
-        *(local.hidden_size, local.num_k_heads, local.num_v_heads),
-        *(local.head_k_dim, local.head_v_dim, local.conv_kernel_size),
+    per_channel = dims.decay == DecayKind.DECAY_KIND_PER_CHANNEL
+    remote = (
+        *(dims.hidden_size, dims.key_heads, dims.value_heads, dims.key_dim, dims.value_dim, dims.conv_width),
+        per_channel,
     )
+    own: tuple[Any, ...]
+    if hasattr(local, "forget_gate"):  # KDA
+        own = (local.hidden_size, *[local.num_heads] * 2, *[local.head_dim] * 2, local.conv_kernel_size, True)
+    else:
+        own = (
+            *(local.hidden_size, local.num_k_heads, local.num_v_heads),
+            *(local.head_k_dim, local.head_v_dim, local.conv_kernel_size, False),
+        )
     if own != remote:
-        names = "hidden size, key heads, value heads, key dim, value dim, convolution width"
+        names = "hidden size, key heads, value heads, key dim, value dim, convolution width, decays by channel"
         raise ValueError(f"the model's layers are {own} ({names}), those of {host} are {remote}")
 
 

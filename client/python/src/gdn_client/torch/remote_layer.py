@@ -20,7 +20,7 @@ from gdn_client.torch.sequences import RemoteSequences
 
 
 class RemoteGatedDeltaNet(torch.nn.Module):
-    """Takes the place of `linear_attn` in a decoder layer of qwen3_next, qwen3_5 and their MoE forms.
+    """Takes the place of a decoder layer's linear attention: `linear_attn`, or `self_attn` in KDA models.
 
     It has no parameters: a model's state_dict is without this layer's weights.
     """

@@ -1,0 +1,305 @@
+#include "server/checkpoint/gguf_architecture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+
+namespace gdn {
+namespace {
+
+using TensorName = ModelFamily::TensorName;
+using LowerBound = GgufArchitecture::LowerBound;
+
+constexpr int64_t kMaxBlocks = 4096;
+
+// ---- What the architectures' tensors are called below "blk.N.".
+
+constexpr TensorName kQwen35Names[] = {
+    {LayerTensor::kInQkv, "attn_qkv.weight"},  {LayerTensor::kInZ, "attn_gate.weight"},
+    {LayerTensor::kInB, "ssm_beta.weight"},    {LayerTensor::kInA, "ssm_alpha.weight"},
+    {LayerTensor::kConv, "ssm_conv1d.weight"}, {LayerTensor::kALog, "ssm_a"},
+    {LayerTensor::kDtBias, "ssm_dt.bias"},     {LayerTensor::kNorm, "ssm_norm.weight"},
+    {LayerTensor::kOut, "ssm_out.weight"}};
+// Older files have ssm_in, as Hugging Face has it; later ones split it.
+constexpr TensorName kQwen3NextNames[] = {
+    {LayerTensor::kInQkvz, "ssm_in.weight"},   {LayerTensor::kInQkv, "attn_qkv.weight"},
+    {LayerTensor::kInZ, "attn_gate.weight"},   {LayerTensor::kInBa, "ssm_ba.weight"},
+    {LayerTensor::kConv, "ssm_conv1d.weight"}, {LayerTensor::kALog, "ssm_a"},
+    {LayerTensor::kDtBias, "ssm_dt.bias"},     {LayerTensor::kNorm, "ssm_norm.weight"},
+    {LayerTensor::kOut, "ssm_out.weight"}};
+
+// q, k, v and their kernels apart, as all KDA files have them; the two low-rank pairs, of which K3 has the first and
+// Ling neither.
+constexpr TensorName kKimiLinearNames[] = {
+    {LayerTensor::kInQ, "attn_q.weight"},         {LayerTensor::kInK, "attn_k.weight"},
+    {LayerTensor::kInV, "attn_v.weight"},         {LayerTensor::kInZ, "ssm_g_a.weight"},
+    {LayerTensor::kZUp, "ssm_g_b.weight"},        {LayerTensor::kInB, "ssm_beta.weight"},
+    {LayerTensor::kInA, "ssm_f_a.weight"},        {LayerTensor::kAUp, "ssm_f_b.weight"},
+    {LayerTensor::kConvQ, "ssm_conv1d_q.weight"}, {LayerTensor::kConvK, "ssm_conv1d_k.weight"},
+    {LayerTensor::kConvV, "ssm_conv1d_v.weight"}, {LayerTensor::kALog, "ssm_a"},
+    {LayerTensor::kDtBias, "ssm_dt.bias"},        {LayerTensor::kNorm, "ssm_norm.weight"},
+    {LayerTensor::kOut, "attn_output.weight"}};
+constexpr TensorName kKimiK3Names[] = {{LayerTensor::kInQ, "attn_q.weight"},
+                                       {LayerTensor::kInK, "attn_k.weight"},
+                                       {LayerTensor::kInV, "attn_v.weight"},
+                                       {LayerTensor::kInZ, "ssm_g.weight"},
+                                       {LayerTensor::kInB, "ssm_beta.weight"},
+                                       {LayerTensor::kInA, "ssm_f_a.weight"},
+                                       {LayerTensor::kAUp, "ssm_f_b.weight"},
+                                       {LayerTensor::kConvQ, "ssm_conv1d_q.weight"},
+                                       {LayerTensor::kConvK, "ssm_conv1d_k.weight"},
+                                       {LayerTensor::kConvV, "ssm_conv1d_v.weight"},
+                                       {LayerTensor::kALog, "ssm_a"},
+                                       {LayerTensor::kDtBias, "ssm_dt.bias"},
+                                       {LayerTensor::kNorm, "ssm_norm.weight"},
+                                       {LayerTensor::kOut, "attn_output.weight"}};
+
+constexpr std::string_view kQwen35Architectures[] = {"qwen35", "qwen35moe"};
+constexpr std::string_view kQwen3NextArchitectures[] = {"qwen3next"};
+constexpr std::string_view kQwen4ExpArchitectures[] = {"qwen4exp"};
+constexpr std::string_view kKimiLinearArchitectures[] = {"kimi-linear"};
+constexpr std::string_view kKimiK3Architectures[] = {"kimi-k3"};
+constexpr std::string_view kGlm5NextArchitectures[] = {"glm5-next"};
+constexpr std::string_view kBailingArchitectures[] = {"bailingmoe3"};
+
+constexpr int32_t kInterval = 4;
+
+const GgufArchitecture kArchitectures[] = {
+    {.family = {.name = "qwen3next",
+                .model_types = kQwen3NextArchitectures,
+                .verified = true,
+                .default_interval = kInterval,
+                .tensor_names = kQwen3NextNames}},
+    {.family = {.name = "qwen35",
+                .model_types = kQwen35Architectures,
+                .verified = true,
+                .default_interval = kInterval,
+                .tensor_names = kQwen35Names},
+     .tiled = true},
+    // Nobody has compared layers of files of those below with a reference implementation's.
+    {.family = {.name = "qwen4exp",
+                .model_types = kQwen4ExpArchitectures,
+                .default_interval = kInterval,
+                .tensor_names = kQwen35Names},
+     .tiled = true},
+    {.family = {.name = "kimi-linear", .model_types = kKimiLinearArchitectures, .tensor_names = kKimiLinearNames},
+     .kda = true},
+    {.family = {.name = "kimi-k3", .model_types = kKimiK3Architectures, .tensor_names = kKimiK3Names},
+     .kda = true,
+     .lower_bound = LowerBound::kMaybe},
+    {.family = {.name = "glm5-next", .model_types = kGlm5NextArchitectures, .tensor_names = kKimiLinearNames},
+     .kda = true,
+     .lower_bound = LowerBound::kMaybe},
+    {.family = {.name = "bailingmoe3", .model_types = kBailingArchitectures, .tensor_names = kKimiLinearNames},
+     .positive_a = true,
+     .kda = true,
+     .lower_bound = LowerBound::kAlways},
+};
+
+const GgufArchitecture* FindArchitecture(std::string_view name) {
+  for (const GgufArchitecture& architecture : kArchitectures) {
+    const auto& names = architecture.family.model_types;
+    if (std::find(names.begin(), names.end(), name) != names.end()) return &architecture;
+  }
+  return nullptr;
+}
+
+std::string ArchitectureNames() {
+  std::string names;
+  for (const GgufArchitecture& architecture : kArchitectures) {
+    for (const std::string_view name : architecture.family.model_types) {
+      StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+  }
+  return names;
+}
+
+// Reads a file's keys: "ARCHITECTURE.name".
+class Keys {
+ public:
+  Keys(const GgufFile& file, std::string_view architecture) : file_(file), prefix_(StrCat(architecture, ".")) {}
+
+  bool Has(std::string_view key) const { return file_.Has(StrCat(prefix_, key)); }
+  absl::StatusOr<int32_t> Int(std::string_view key, int64_t low, int64_t high) const {
+    const std::string name = StrCat(prefix_, key);
+    GDN_ASSIGN_OR_RETURN(const int64_t value, file_.Int(name));
+    if (value >= low && value <= high) return static_cast<int32_t>(value);
+    return InvalidGguf("key", name, reason::kInvalidSpec, StrCat("is ", value, "; expected [", low, ", ", high, "]"));
+  }
+  absl::StatusOr<float> Epsilon(std::string_view key) const {
+    const std::string name = StrCat(prefix_, key);
+    GDN_ASSIGN_OR_RETURN(const double value, file_.Float(name));
+    if (value > 0.0 && value < 1.0) return static_cast<float>(value);
+    return InvalidGguf("key", name, reason::kInvalidSpec,
+                       StrCat("is ", value, "; expected a number above 0 and below 1"));
+  }
+  absl::StatusOr<float> Bound(std::string_view key) const {
+    const std::string name = StrCat(prefix_, key);
+    GDN_ASSIGN_OR_RETURN(const double value, file_.Float(name));
+    if (value < 0.0 && value >= kLeastDecayLowerBound) return static_cast<float>(value);
+    return InvalidGguf("key", name, reason::kInvalidSpec,
+                       StrCat("is ", value, "; expected a number below 0 and at least ", kLeastDecayLowerBound));
+  }
+  absl::StatusOr<bool> Bool(std::string_view key) const { return file_.Bool(StrCat(prefix_, key)); }
+  // Whether each block is linear; of as many as there are.
+  absl::StatusOr<std::vector<bool>> Blocks(std::string_view key, int32_t blocks) const {
+    GDN_ASSIGN_OR_RETURN(std::vector<bool> values, file_.Bools(StrCat(prefix_, key)));
+    GDN_RETURN_IF_ERROR(CheckCount(key, values.size(), blocks));
+    return values;
+  }
+  // Whether each has no heads.
+  absl::StatusOr<std::vector<bool>> Headless(std::string_view key, int32_t blocks) const {
+    GDN_ASSIGN_OR_RETURN(const std::vector<int64_t> heads, file_.Ints(StrCat(prefix_, key)));
+    GDN_RETURN_IF_ERROR(CheckCount(key, heads.size(), blocks));
+    std::vector<bool> none;
+    for (const int64_t each : heads) none.push_back(each == 0);
+    return none;
+  }
+  absl::Status Invalid(std::string_view key, std::string_view message) const {
+    return InvalidGguf("key", StrCat(prefix_, key), reason::kInvalidSpec, message);
+  }
+
+ private:
+  absl::Status CheckCount(std::string_view key, size_t values, int32_t blocks) const {
+    if (values == static_cast<size_t>(blocks)) return absl::OkStatus();
+    return Invalid(key, StrCat("has ", values, " values; expected one for each of the ", blocks, " blocks"));
+  }
+
+  const GgufFile& file_;
+  const std::string prefix_;
+};
+
+absl::StatusOr<LayerDims> ReadDims(const Keys& keys) {
+  LayerDims dims;
+  GDN_ASSIGN_OR_RETURN(dims.key_heads, keys.Int("ssm.group_count", 1, kMaxHeads));
+  GDN_ASSIGN_OR_RETURN(dims.value_heads, keys.Int("ssm.time_step_rank", 1, kMaxHeads));
+  GDN_ASSIGN_OR_RETURN(dims.key_dim, keys.Int("ssm.state_size", 1, kMaxHeadDim));
+  GDN_ASSIGN_OR_RETURN(dims.conv_width, keys.Int("ssm.conv_kernel", 2, kMaxConvWidth));
+  GDN_ASSIGN_OR_RETURN(dims.hidden_size, keys.Int("embedding_length", 1, kMaxHiddenSize));
+  GDN_ASSIGN_OR_RETURN(const int32_t values, keys.Int("ssm.inner_size", 1, int64_t{kMaxHeads} * kMaxHeadDim));
+  if (values % dims.value_heads != 0) {
+    return InvalidGguf("key", "ssm.inner_size", reason::kInvalidSpec,
+                       StrCat("is ", values, "; expected a multiple of ssm.time_step_rank, ", dims.value_heads));
+  }
+  dims.value_dim = values / dims.value_heads;
+  GDN_RETURN_IF_ERROR(ValidateLayerDims(dims));
+  return dims;
+}
+
+absl::StatusOr<LayerDims> ReadKdaDims(const Keys& keys) {
+  LayerDims dims{.decay = DecayKind::kPerChannel};
+  GDN_ASSIGN_OR_RETURN(dims.key_heads, keys.Int("attention.head_count", 1, kMaxHeads));
+  GDN_ASSIGN_OR_RETURN(dims.key_dim, keys.Int("kda.head_dim", 1, kMaxHeadDim));
+  GDN_ASSIGN_OR_RETURN(dims.conv_width, keys.Int("ssm.conv_kernel", 2, kMaxConvWidth));
+  GDN_ASSIGN_OR_RETURN(dims.hidden_size, keys.Int("embedding_length", 1, kMaxHiddenSize));
+  dims.value_heads = dims.key_heads;
+  dims.value_dim = dims.key_dim;
+  return dims;
+}
+
+absl::Status ReadDecay(const Keys& keys, const GgufArchitecture& architecture, LayerSpec& spec) {
+  constexpr std::string_view kBound = "kda.gate_lower_bound";
+  constexpr std::string_view kSafe = "kda.safe_gate";
+  if (keys.Has(kSafe)) {
+    GDN_ASSIGN_OR_RETURN(const bool safe, keys.Bool(kSafe));
+    if (!safe) return keys.Invalid(kSafe, "is false; expected true, the bounded gate");
+  }
+  if (!keys.Has(kBound) && architecture.lower_bound != LowerBound::kAlways) return absl::OkStatus();
+  if (architecture.lower_bound == LowerBound::kNever) {
+    return keys.Invalid(kBound, StrCat("is there; expected none, as ", architecture.family.name, " has no bound"));
+  }
+  spec.decay_gate = DecayGate::kBoundedSigmoid;
+  GDN_ASSIGN_OR_RETURN(spec.decay_lower_bound, keys.Bound(kBound));
+  return absl::OkStatus();
+}
+
+absl::Status ReadKdaSpec(const Keys& keys, const GgufArchitecture& architecture, LayerSpec& spec) {
+  GDN_ASSIGN_OR_RETURN(spec.dims, ReadKdaDims(keys));
+  spec.projections = ProjectionLayout::kSeparate;
+  spec.convolutions = ConvLayout::kSeparate;
+  spec.output_gate = GateActivation::kSigmoid;
+  // bailingmoe3's ssm_f_a and ssm_g_a are whole; kimi-k3 has ssm_g.
+  const bool low_rank = architecture.family.name != "bailingmoe3";
+  if (low_rank) spec.decay_rank = spec.dims.key_dim;
+  if (low_rank && architecture.family.name != "kimi-k3") spec.output_gate_rank = spec.dims.value_dim;
+  return ReadDecay(keys, architecture, spec);
+}
+
+absl::Status ReadLayers(const Keys& keys, bool kda, ModelConfig& config) {
+  GDN_ASSIGN_OR_RETURN(const int32_t blocks, keys.Int("block_count", 1, kMaxBlocks));
+  int32_t predicting = 0;  // blocks behind the model's own, which are attention
+  if (keys.Has("nextn_predict_layers")) {
+    GDN_ASSIGN_OR_RETURN(predicting, keys.Int("nextn_predict_layers", 0, blocks - 1));
+  }
+  config.num_layers = blocks - predicting;
+  const std::string_view key = kda ? "attention.head_count_kv" : "attention.recurrent_layers";
+  std::vector<bool> linear;
+  if (kda) {
+    GDN_ASSIGN_OR_RETURN(linear, keys.Headless(key, blocks));
+  } else if (keys.Has(key)) {
+    GDN_ASSIGN_OR_RETURN(linear, keys.Blocks(key, blocks));
+  } else {
+    int32_t interval = config.family->default_interval;
+    if (keys.Has("full_attention_interval")) {
+      GDN_ASSIGN_OR_RETURN(interval, keys.Int("full_attention_interval", 2, kMaxBlocks));
+    }
+    for (int32_t i = 0; i < blocks; ++i) linear.push_back((i + 1) % interval != 0);
+  }
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    if (linear[static_cast<size_t>(i)]) config.gdn_layers.push_back(i);
+  }
+  if (!config.gdn_layers.empty()) return absl::OkStatus();
+  return keys.Invalid(key, "names no Gated DeltaNet layer");
+}
+
+ProjectionLayout ProjectionsOf(const GgufFile& file, const ModelConfig& config) {
+  const ModelFamily& family = *config.family;
+  if (LayerTensorName(family, LayerTensor::kInBa).empty()) return ProjectionLayout::kFlat;
+  const bool unsplit = file.tensors().count(GgufTensorName(family, config.gdn_layers[0], LayerTensor::kInQkvz)) != 0;
+  return unsplit ? ProjectionLayout::kInterleaved : ProjectionLayout::kFlatGroupedBa;
+}
+
+}  // namespace
+
+absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file) {
+  GDN_ASSIGN_OR_RETURN(const std::string_view name, file.Text("general.architecture"));
+  const GgufArchitecture* architecture = FindArchitecture(name);
+  if (architecture == nullptr) {
+    return InvalidGguf("key", "general.architecture", reason::kInvalidSpec,
+                       StrCat("is '", name, "'; expected one of ", ArchitectureNames()));
+  }
+  GgufConfig read{.config = {.model_type = std::string(name), .family = &architecture->family},
+                  .architecture = architecture};
+  ModelConfig& config = read.config;
+  LayerSpec& spec = config.spec;
+  const Keys keys(file, name);
+  if (architecture->kda) {
+    GDN_RETURN_IF_ERROR(ReadKdaSpec(keys, *architecture, spec));
+  } else {
+    GDN_ASSIGN_OR_RETURN(spec.dims, ReadDims(keys));
+  }
+  GDN_ASSIGN_OR_RETURN(spec.norm_epsilon, keys.Epsilon("attention.layer_norm_rms_epsilon"));
+  GDN_RETURN_IF_ERROR(ReadLayers(keys, architecture->kda, config));
+  if (!architecture->kda) spec.projections = ProjectionsOf(file, config);
+  spec.a_log = ALogConvention::kNegativeExp;
+  if (architecture->tiled && spec.dims.group() > 1) spec.value_heads = ValueHeadOrder::kTiled;
+  // Its files do not say; it is what llama.cpp computes (src/models/qwen4exp.cpp).
+  if (architecture->family.name == "qwen4exp") spec.output_gate = GateActivation::kSigmoid;
+  GDN_RETURN_IF_ERROR(ValidateLayerSpec(spec));
+  return read;
+}
+
+absl::Status InvalidGguf(std::string_view what, const std::string& name, std::string_view reason,
+                         std::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat("GGUF ", what, " '", name, "' ", message),
+                   {{what == "tensor" ? "tensor" : "field", name}});
+}
+
+std::string GgufTensorName(const ModelFamily& family, int32_t layer, LayerTensor tensor) {
+  return StrCat("blk.", layer, ".", LayerTensorName(family, tensor));
+}
+
+}  // namespace gdn

@@ -34,6 +34,7 @@ from gdn_client.inputs import DeltaRule, Projected
 from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
+from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
 
 __all__ = [
     "AbortedError",
@@ -57,6 +58,9 @@ __all__ = [
     "Retry",
     "Session",
     "SessionLostError",
+    "SlicedBatch",
+    "SlicedClient",
+    "SlicedSession",
     "StateSnapshot",
     "UnauthenticatedError",
     "UnavailableError",

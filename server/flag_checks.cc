@@ -130,6 +130,9 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
     faults.Add(
         absl::InvalidArgumentError("--state-slots and --device-state-bytes are both given, expected one of them"));
   }
+  if (!options.load.heads.is_whole() && options.models.empty()) {
+    faults.Add(absl::InvalidArgumentError("--heads is given and no --model; expected a model whose heads they are"));
+  }
   if (options.state_slots > 0 && options.models.empty()) {
     faults.Add(absl::InvalidArgumentError(
         "--state-slots counts states of a --model and none is given; use --device-state-bytes"));

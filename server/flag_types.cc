@@ -28,6 +28,23 @@ std::string AbslUnparseFlag(const OptionalByteCount& count) {
   return count.bytes.has_value() ? StrCat(*count.bytes) : "auto";
 }
 
+bool AbslParseFlag(absl::string_view text, HeadSlice* out, std::string* error) {
+  *out = {};
+  if (text.empty()) return true;
+  const absl::StatusOr<HeadSlice> heads = ParseHeadSlice({text.data(), text.size()});
+  if (heads.ok()) {
+    *out = *heads;
+  } else {
+    *error = std::string(heads.status().message());
+  }
+  return heads.ok();
+}
+
+std::string AbslUnparseFlag(const HeadSlice& heads) {
+  if (heads == HeadSlice{}) return "";
+  return StrCat(heads.first, "-", heads.end() - 1, "/", heads.total);
+}
+
 bool AbslParseFlag(absl::string_view text, QuotaSettings* out, std::string* error) {
   std::vector<ConfigFault> faults;
   *out = ParseQuotas({text.data(), text.size()}, faults);

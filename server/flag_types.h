@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/head_slice.h"
 #include "server/config/quota_section.h"
 
 namespace gdn {
@@ -27,6 +28,10 @@ struct OptionalByteCount {
 };
 bool AbslParseFlag(absl::string_view text, OptionalByteCount* out, std::string* error);
 std::string AbslUnparseFlag(const OptionalByteCount& count);
+
+// Some of the models' value heads: "0-15/32"; "": all.
+bool AbslParseFlag(absl::string_view text, HeadSlice* out, std::string* error);
+std::string AbslUnparseFlag(const HeadSlice& heads);
 
 bool AbslParseFlag(absl::string_view text, QuotaSettings* out, std::string* error);
 std::string AbslUnparseFlag(const QuotaSettings& quotas);

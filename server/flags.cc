@@ -30,6 +30,12 @@ ABSL_FLAG(
     std::vector<std::string>, model, {},
     "NAME=PATH: serve the Gated DeltaNet layers of the checkpoint at PATH, a Hugging Face folder or a file in GGUF, as "
     "models/NAME. Repeat it for more models. Without one there are operator sessions only.");
+ABSL_FLAG(
+    gdn::HeadSlice, heads, {},
+    "HEADS: load and serve only these value heads of every layer, with the key heads that they read: FIRST-LAST/TOTAL, "
+    "both included, of the TOTAL that each model has, as 0-15/32. Outputs are then partial sums in float32, to be "
+    "added "
+    "up over the servers of the other heads (docs/head-slices.md). Empty: all heads.");
 ABSL_FLAG(bool, allow_unverified_family, false,
           "Serve models of families whose layers have not been compared with a reference implementation's, of which "
           "there is one: gigachat3_5.");
@@ -308,6 +314,7 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
     options.models.push_back(parts);
   }
   options.load.allow_unverified_family = absl::GetFlag(FLAGS_allow_unverified_family);
+  options.load.heads = absl::GetFlag(FLAGS_heads);
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.port_file = absl::GetFlag(FLAGS_port_file);

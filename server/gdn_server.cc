@@ -39,6 +39,10 @@ ServedModel Describe(const LoadedModel& model) {
           .num_layers = model.config().num_layers,
           .weight_dtype = model.weight_dtype(),
           .fingerprint = model.fingerprint(),
+          .slice = model.heads().is_whole()
+                       ? ModelSlice{}
+                       : ModelSlice{.heads = model.heads(), .model_fingerprint = model.whole_fingerprint()},
+          .weight_bytes = model.weight_bytes(),
           .layers = model.layers()};
 }
 
@@ -111,10 +115,12 @@ absl::Status GdnServer::LoadModels() {
       device.models.push_back(std::move(loaded));
     }
     const LoadedModel& model = devices_.front().models.back();
-    spdlog::info("model loaded name={} family={} dims=\"{}\" gdn_layers={} of {} weight_dtype={} fingerprint={} in {}",
-                 name, model.config().model_type, LayerDimsToString(model.config().spec.dims), model.layers().size(),
-                 model.config().num_layers, DTypeName(model.weight_dtype()), model.fingerprint(),
-                 absl::FormatDuration(absl::Now() - begin));
+    spdlog::info(
+        "model loaded name={} family={} dims=\"{}\" heads={} gdn_layers={} of {} weight_dtype={} weight_bytes={} "
+        "fingerprint={} in {}",
+        name, model.config().model_type, LayerDimsToString(model.config().spec.dims), HeadSliceToString(model.heads()),
+        model.layers().size(), model.config().num_layers, DTypeName(model.weight_dtype()), model.weight_bytes(),
+        model.fingerprint(), absl::FormatDuration(absl::Now() - begin));
     GDN_ASSIGN_OR_RETURN(const StateLayout layout,
                          StateLayout::Make(model.config().spec.dims, options_.limits.max_draft, options_.state_dtype));
     slot_bytes = std::max(slot_bytes, layout.slot_bytes());

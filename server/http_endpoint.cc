@@ -177,7 +177,9 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
   for (const auto& [name, model] : context.models) {
     page.models.push_back({.name = name,
                            .family = model.family,
-                           .dims = LayerDimsToString(model.dims),
+                           .dims = model.slice.heads.is_whole() ? LayerDimsToString(model.dims)
+                                                                : StrCat(LayerDimsToString(model.dims), ", heads ",
+                                                                         HeadSliceToString(model.slice.heads)),
                            .weight_dtype = std::string(DTypeName(model.weight_dtype)),
                            .layers = static_cast<int64_t>(model.layers.size())});
   }

@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "base/hash.h"
+#include "base/head_slice.h"
 #include "base/layer_dims.h"
 #include "base/steady_clock.h"
 #include "kernels/slot_codec.h"
@@ -73,6 +74,7 @@ struct SessionHeader {
   std::string model;        // without "models/"; "" for an operator session
   std::string family;       // the model's; ""
   std::string fingerprint;  // the model's; ""
+  ModelSlice slice = {};    // of the model's heads; none: all
   LayerDims dims;
   std::vector<int32_t> layers;  // all of the session's, ascending
   Hash128 request;              // of the call that made it

@@ -243,13 +243,14 @@ def connect(arguments, certificate=True, token_file=None):
     return grpc.secure_channel(arguments.target, credentials, options=options)
 
 
-def parse_arguments(description):
+def parse_arguments(description, add_more=lambda parser: None):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="127.0.0.1:50061", help="host:port of the server (default: %(default)s)")
     parser.add_argument("--tls-ca", metavar="FILE", help="who has signed the server's certificate; without it there is no TLS")
     parser.add_argument("--tls-cert", metavar="FILE", help="the client's certificate, for a server with --tls-client-ca")
     parser.add_argument("--tls-key", metavar="FILE", help="its key")
     parser.add_argument("--token-file", metavar="FILE", help="a token, for a server with --tokens-file; wants --tls-ca")
+    add_more(parser)
     arguments = parser.parse_args()
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
         parser.error("--tls-cert and --tls-key go together")

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "base/thread_pool.h"
+#include "server/checkpoint/slice_layer.h"
 #include "server/model/served_layer.h"
 
 namespace gdn {
@@ -104,34 +105,43 @@ std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerT
 // Fills a LoadedModel. Everything is checked before the backend is asked for memory.
 class ModelLoader {
  public:
-  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint)
-      : backend_(backend), layers_(std::move(checkpoint.layers)) {
+  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, const HeadSlice& heads)
+      : backend_(backend), whole_(std::move(checkpoint.config)), layers_(std::move(checkpoint.layers)) {
     model_.name_ = name;
-    model_.config_ = std::move(checkpoint.config);
+    model_.config_ = whole_;
+    if (!heads.is_whole()) model_.heads_ = heads;
     model_.files_ = std::move(checkpoint.files);
   }
 
   absl::StatusOr<LoadedModel> Load() {
-    for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(layer));
+    const HeadSlice& heads = model_.heads_;
+    GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads));
+    model_.config_.spec = SliceSpec(whole_.spec, heads);
+    for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads)));
     model_.weight_dtype_ = model_.layers_.begin()->second.out.dtype;
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    model_.fingerprint_ = ModelFingerprint(model_.config_, layers_);
+    model_.whole_fingerprint_ = ModelFingerprint(whole_, layers_);
+    model_.fingerprint_ = SliceFingerprint(model_.whole_fingerprint_, heads);
     return std::move(model_);
   }
 
  private:
-  absl::Status LoadLayer(const LayerTensors& layer) {
+  absl::Status LoadLayer(const SlicedLayer& sliced) {
+    const LayerTensors& layer = sliced.tensors;
     const LayerSpec& spec = model_.config_.spec;
     const ServedLayer served = ServeLayer(spec, layer);
+    const auto matrix = [&](const ServedMatrix& of_layer) {
+      return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()));
+    };
     LayerWeights weights;
     weights.spec = ServedForm(spec);
-    GDN_ASSIGN_OR_RETURN(weights.in_qkv, Matrix(served.in_qkv));
-    GDN_ASSIGN_OR_RETURN(weights.in_z, Matrix(served.in_z));
-    GDN_ASSIGN_OR_RETURN(weights.in_b, Matrix(served.in_b));
-    GDN_ASSIGN_OR_RETURN(weights.in_a, Matrix(served.in_a));
-    GDN_ASSIGN_OR_RETURN(weights.z_up, Matrix(served.z_up));
-    GDN_ASSIGN_OR_RETURN(weights.a_up, Matrix(served.a_up));
-    GDN_ASSIGN_OR_RETURN(weights.out, Matrix(served.out));
+    GDN_ASSIGN_OR_RETURN(weights.in_qkv, matrix(served.in_qkv));
+    GDN_ASSIGN_OR_RETURN(weights.in_z, matrix(served.in_z));
+    GDN_ASSIGN_OR_RETURN(weights.in_b, matrix(served.in_b));
+    GDN_ASSIGN_OR_RETURN(weights.in_a, matrix(served.in_a));
+    GDN_ASSIGN_OR_RETURN(weights.z_up, matrix(served.z_up));
+    GDN_ASSIGN_OR_RETURN(weights.a_up, matrix(served.a_up));
+    GDN_ASSIGN_OR_RETURN(weights.out, matrix(served.out));
     GDN_ASSIGN_OR_RETURN(weights.conv_weight, Vector(served.conv_weight));
     GDN_ASSIGN_OR_RETURN(weights.a_log, Vector(served.a_log));
     GDN_ASSIGN_OR_RETURN(weights.dt_bias, Vector(served.dt_bias));
@@ -144,18 +154,20 @@ class ModelLoader {
   }
 
   // In the mapped file where the backend can read it there, else a copy.
-  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served) {
+  absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
+    model_.weight_bytes_ += static_cast<int64_t>(data.size());
     WeightMatrix matrix{.dtype = served.dtype, .data = data.data(), .rows = served.rows, .cols = served.cols};
     const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % DTypeSize(served.dtype) == 0;
-    if (!backend_.info().unified_memory || !served.made.empty() || !aligned) {
+    if (!backend_.info().unified_memory || !in_file || !aligned) {
       GDN_ASSIGN_OR_RETURN(matrix.data, Copy(data.data(), data.size()));
     }
     return matrix;
   }
 
   absl::StatusOr<const float*> Vector(const std::vector<float>& values) {
+    model_.weight_bytes_ += static_cast<int64_t>(values.size() * sizeof(float));
     GDN_ASSIGN_OR_RETURN(void* data, Copy(values.data(), values.size() * sizeof(float)));
     return static_cast<const float*>(data);
   }
@@ -170,6 +182,7 @@ class ModelLoader {
   }
 
   Backend& backend_;
+  const ModelConfig whole_;  // of all heads, as the files have them
   const std::vector<LayerTensors> layers_;
   LoadedModel model_;
 };
@@ -189,7 +202,8 @@ absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name,
                             ", whose layers have not been compared with a reference implementation's; expected a "
                             "verified family, or --allow-unverified-family"));
   }
-  return ModelLoader(backend, name, std::move(checkpoint)).Load();
+  GDN_RETURN_IF_ERROR(CheckHeadSlice(options.heads, checkpoint.config.spec.dims));
+  return ModelLoader(backend, name, std::move(checkpoint), options.heads).Load();
 }
 
 }  // namespace gdn

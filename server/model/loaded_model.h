@@ -2,7 +2,8 @@
 //
 // Projections stay in the mapped files in their own dtype where the backend shares the host's memory and they need no
 // change; the small vectors (conv, A_log, dt_bias, norm) are widened to float32. What differs between families is
-// brought to ServedForm here: parts are joined, and what multiplies the norm's output goes into its weight.
+// brought to ServedForm here: parts are joined, and what multiplies the norm's output goes into its weight. Of a slice
+// of the value heads no more than its rows and columns are loaded (base/head_slice.h).
 // Thread safety: a LoadedModel is constant after loading. Ownership: it owns the mappings and copies that its weights
 // point into.
 //
@@ -17,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "base/head_slice.h"
 #include "kernels/backend.h"
 #include "kernels/layer/layer_weights.h"
 #include "server/checkpoint/checkpoint.h"
@@ -26,9 +28,12 @@ namespace gdn {
 class LoadedModel {
  public:
   const std::string& name() const { return name_; }
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }            // its spec's dims are those of the heads
   DType weight_dtype() const { return weight_dtype_; }             // of the projections
-  const std::string& fingerprint() const { return fingerprint_; }  // 32 hex digits over config and GDN weights
+  const std::string& fingerprint() const { return fingerprint_; }  // 32 hex digits over config, GDN weights and heads
+  const std::string& whole_fingerprint() const { return whole_fingerprint_; }  // of the model with all heads
+  const HeadSlice& heads() const { return heads_; }                            // none: all
+  int64_t weight_bytes() const { return weight_bytes_; }                       // of all layers, as kernels read them
   const std::map<int32_t, LayerWeights>& layers() const { return layers_; }
 
  private:
@@ -37,6 +42,9 @@ class LoadedModel {
   ModelConfig config_;
   DType weight_dtype_ = DType::kF32;
   std::string fingerprint_;
+  std::string whole_fingerprint_;
+  HeadSlice heads_;
+  int64_t weight_bytes_ = 0;
   std::map<int32_t, LayerWeights> layers_;
   CheckpointStorage files_;
   std::vector<DeviceBuffer> buffers_;
@@ -45,10 +53,12 @@ class LoadedModel {
 struct LoadOptions {
   // Serve families whose layers nobody has compared with a reference implementation's.
   bool allow_unverified_family = false;
+  // Load a slice of every layer; none: all heads.
+  HeadSlice heads = {};
 };
 
-// Errors of OpenCheckpoint; FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not allow;
-// RESOURCE_EXHAUSTED where the backend has no memory for the weights.
+// Errors of OpenCheckpoint and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not
+// allow; RESOURCE_EXHAUSTED where the backend has no memory for the weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/head_slice.h"
 #include "base/layer_dims.h"
 #include "kernels/layer/layer_weights.h"
 
@@ -24,6 +25,8 @@ struct ServedModel {
   int32_t num_layers = 0;
   DType weight_dtype = DType::kF32;
   std::string fingerprint;
+  ModelSlice slice = {};  // which of the model's heads these are; none: all
+  int64_t weight_bytes = 0;
   std::map<int32_t, LayerWeights> layers;  // by decoder layer index; GDN layers only; on the first device
   std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the others, in their order
 

@@ -23,6 +23,7 @@
 #include "server/rpc/state_pieces.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
+#include "state_store/state_file/head_slices.h"
 #include "state_store/state_file/image.h"
 #include "state_store/state_file/parse.h"
 
@@ -52,7 +53,13 @@ absl::Status Exists(const std::string& id) {
                    StrCat(SessionName(id), " exists; choose another id"), {{"session", SessionName(id)}});
 }
 
-absl::Status CheckFits(const StateFile& file, const SessionSpec& spec, const StateLayout& layout, bool convert) {
+// The file, or its part where it has more heads of the model than are served here.
+absl::StatusOr<StateFile> OwnHeads(const StateFile& file, const SessionSpec& spec) {
+  return HasHeads(file, spec.slice) ? TakeHeads(file, spec.slice.heads) : file;
+}
+
+absl::Status CheckFits(const StateFile& whole, const SessionSpec& spec, const StateLayout& layout, bool convert) {
+  GDN_ASSIGN_OR_RETURN(const StateFile file, OwnHeads(whole, spec));
   std::vector<int32_t> layers;
   for (const StateFileLayer& layer : file.layers) layers.push_back(layer.layer);
   GDN_RETURN_IF_ERROR(CheckStateFits(file.header, layers, spec));
@@ -150,8 +157,10 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     init_.affinity = target_.affinity();
     if (!init_.id.empty() && context_.sessions.Find(init_.principal, init_.id).ok()) return Exists(init_.id);
     GDN_ASSIGN_OR_RETURN(layout_, context_.store.LayoutOf(init_.spec.dims));
-    GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(init_.spec.dims, context_.limits.max_draft));
-    // A file holds at most the slots, the folded states beside them, a stored reply of each, and a header.
+    GDN_ASSIGN_OR_RETURN(const StateLayout widest, StateLayout::Make(WholeDims(init_.spec.dims, init_.spec.slice.heads),
+                                                                     context_.limits.max_draft));
+    // A file holds at most the slots, of all heads, the folded states beside them, a stored reply of each, and a
+    // header.
     const int64_t layer_bytes =
         2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
@@ -215,11 +224,12 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   absl::Status Make(const Caller& brought) {
     if (brought.not_here != nullptr) return brought.not_here->begin()->second;
     const std::string_view bytes = file_->bytes();
-    GDN_ASSIGN_OR_RETURN(const StateFile file, state_->Finish(bytes));
+    GDN_ASSIGN_OR_RETURN(const StateFile whole, state_->Finish(bytes));
+    GDN_ASSIGN_OR_RETURN(const StateFile file, OwnHeads(whole, init_.spec));
     init_.epoch = file.header.epoch;
     Hasher request;
     request.UpdateField("import");
-    request.UpdateField(file.snapshot_id);
+    request.UpdateField(whole.snapshot_id);
     init_.request = request.Finish();
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context_.sessions.Begin(init_));
     if (!creation.pending()) return Exists(init_.id);

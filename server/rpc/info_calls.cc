@@ -16,6 +16,12 @@
 namespace gdn {
 namespace {
 
+void FillHeads(const HeadSlice& heads, v1::HeadSlice* out) {
+  out->set_first_value_head(heads.first);
+  out->set_value_heads(heads.count);
+  out->set_total_value_heads(heads.total);
+}
+
 void FillModel(const ServiceContext& context, const ServedModel& model, v1::Model* out) {
   out->set_name(ModelName(model.name));
   out->set_family(model.family);
@@ -31,6 +37,12 @@ void FillModel(const ServiceContext& context, const ServedModel& model, v1::Mode
   for (const auto& [index, weights] : model.layers) out->add_gdn_layers(index);
   out->set_weight_dtype(ToProto(model.weight_dtype));
   out->set_fingerprint(model.fingerprint);
+  out->set_whole_fingerprint(model.fingerprint);
+  if (!model.slice.heads.is_whole()) {
+    FillHeads(model.slice.heads, out->mutable_heads());
+    out->set_whole_fingerprint(model.slice.model_fingerprint);
+  }
+  out->set_weight_bytes(model.weight_bytes);
   if (const auto layout = context.store.LayoutOf(model.dims); layout.ok()) {
     out->set_state_bytes_per_session(layout->slot_bytes() * static_cast<int64_t>(model.layers.size()));
   }
@@ -124,6 +136,11 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
   }
   if (context.drain.progress().begun()) FillDrain(context, response->mutable_drain());
   if (context.fleet != nullptr) FillFleet(*context.fleet, response->mutable_fleet());
+  // One flag says it of all models.
+  if (const auto model = context.models.begin();
+      model != context.models.end() && !model->second.slice.heads.is_whole()) {
+    FillHeads(model->second.slice.heads, response->mutable_heads());
+  }
   return absl::OkStatus();
 }
 

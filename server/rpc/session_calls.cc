@@ -145,7 +145,8 @@ absl::StatusOr<SessionSpec> SpecOfModel(const ServiceContext& context, const std
                    .dims = model->dims,
                    .layers = {},
                    .fingerprint = model->fingerprint,
-                   .family = model->family};
+                   .family = model->family,
+                   .slice = model->slice};
   for (const auto& [index, weights] : model->layers) spec.layers.push_back(index);
   return spec;
 }

@@ -253,8 +253,9 @@ std::shared_ptr<StepCall> StartPrefill(const ServiceContext& context, const Call
     if (request.has_session_epoch()) row.epoch = request.session_epoch();
     GDN_RETURN_IF_ERROR(self->FindRows(brought));
     GDN_RETURN_IF_ERROR(row.session->LayerIndex(request.layer()).status());
+    const SessionSpec& spec = row.session->spec();
     GDN_ASSIGN_OR_RETURN(self->input_,
-                         CheckPrefillInput(request, in.bytes(), row.session->spec().dims, context.limits));
+                         CheckPrefillInput(request, in.bytes(), spec.dims, context.limits, spec.has_partial_sums()));
     GDN_RETURN_IF_ERROR(self->LoadShared(brought));
     return self->Run(brought, response->mutable_output());
   };
@@ -294,7 +295,9 @@ std::shared_ptr<StepCall> StartDecode(const ServiceContext& context, const Calle
     GDN_RETURN_IF_ERROR(self->FindRows(brought));
     if (self->Spec() == nullptr) return absl::OkStatus();  // every row has its own error
     GDN_RETURN_IF_ERROR(self->CheckSameSpec());
-    GDN_ASSIGN_OR_RETURN(self->input_, CheckDecodeInput(request, in.bytes(), self->Spec()->dims, context.limits));
+    const SessionSpec& spec = *self->Spec();
+    GDN_ASSIGN_OR_RETURN(self->input_,
+                         CheckDecodeInput(request, in.bytes(), spec.dims, context.limits, spec.has_partial_sums()));
     GDN_RETURN_IF_ERROR(self->LoadShared(brought));
     for (int i = 0; i < request.expected_token_counts_size(); ++i) {
       self->rows_[static_cast<size_t>(i)].expected_token_count = request.expected_token_counts(i);

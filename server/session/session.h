@@ -27,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/hash.h"
+#include "base/head_slice.h"
 #include "base/layer_dims.h"
 #include "base/steady_clock.h"
 #include "server/scheduler/session_turn.h"
@@ -45,6 +46,10 @@ struct SessionSpec {
   std::vector<int32_t> layers;  // ascending: a model's GDN layers, or 0 .. n - 1
   std::string fingerprint;      // of the model; "" for an operator session
   std::string family;           // of the model; "" for an operator session
+  ModelSlice slice = {};        // of the model's heads; none: all
+
+  // Whether what steps of hidden states give is one term of a sum over servers.
+  bool has_partial_sums() const { return !slice.heads.is_whole(); }
 
   friend bool operator==(const SessionSpec&, const SessionSpec&) = default;
 };

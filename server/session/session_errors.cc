@@ -179,6 +179,13 @@ absl::Status NoDraft(const std::string& id, int32_t accepted_tokens) {
 }
 
 absl::Status CheckStateFits(const SessionHeader& header, const std::vector<int32_t>& layers, const SessionSpec& spec) {
+  const auto model_of = [](const std::string& fingerprint, const ModelSlice& slice) {
+    return slice.heads.is_whole() ? fingerprint : slice.model_fingerprint;
+  };
+  if (header.slice.heads != spec.slice.heads &&
+      model_of(header.fingerprint, header.slice) == model_of(spec.fingerprint, spec.slice)) {
+    return Mismatch("heads", HeadSliceToString(header.slice.heads), HeadSliceToString(spec.slice.heads));
+  }
   if (header.fingerprint != spec.fingerprint) {
     const auto shown = [](const std::string& fingerprint) {
       return fingerprint.empty() ? "none (operator)" : fingerprint;

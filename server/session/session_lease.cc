@@ -61,6 +61,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .model = init.spec.model,
                   .family = init.spec.family,
                   .fingerprint = init.spec.fingerprint,
+                  .slice = init.spec.slice,
                   .dims = init.spec.dims,
                   .layers = init.spec.layers,
                   .request = init.request,

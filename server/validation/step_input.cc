@@ -91,8 +91,21 @@ absl::Status CheckDeltaRule(const v1::DeltaRuleInput& in, const LayerDims& dims,
   return absl::OkStatus();
 }
 
+// Rounding each term would add as many errors as there are servers.
 template <typename Request>
-absl::Status CheckFields(const Request& request, const LayerDims& dims, FieldChecker& fields, CheckedInput& input) {
+absl::Status MakePartialSum(const Request& request, CheckedInput& input) {
+  const DType asked = std::exchange(input.output_dtype, DType::kF32);
+  if (request.output_dtype() == v1::DTYPE_UNSPECIFIED || asked == DType::kF32) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorDtype,
+                   StrCat("output_dtype is ", DTypeName(asked),
+                          ", and this server gives partial sums of some heads (Model.heads), which are to be added up "
+                          "before they are rounded; expected F32, or none"),
+                   {{"field", "output_dtype"}, {"found", std::string(DTypeName(asked))}, {"expected", "F32"}});
+}
+
+template <typename Request>
+absl::Status CheckFields(const Request& request, const LayerDims& dims, bool partial_sums, FieldChecker& fields,
+                         CheckedInput& input) {
   GDN_ASSIGN_OR_RETURN(input.kind, KindOf(request));
   if (input.kind != InputKind::kDeltaRule && !dims.has_layer()) {
     return MakeError(
@@ -122,6 +135,7 @@ absl::Status CheckFields(const Request& request, const LayerDims& dims, FieldChe
   if (request.output_dtype() != v1::DTYPE_UNSPECIFIED) {
     GDN_ASSIGN_OR_RETURN(input.output_dtype, CheckDType(request.output_dtype(), "output_dtype"));
   }
+  if (partial_sums && input.kind == InputKind::kHiddenStates) GDN_RETURN_IF_ERROR(MakePartialSum(request, input));
   input.output_features =
       dims.has_layer() && input.kind == InputKind::kHiddenStates ? dims.hidden_size : dims.value_features();
   input.output_shape = fields.leading();
@@ -187,10 +201,10 @@ absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request) { re
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request) { return KindOf(request); }
 
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
-                                               const LayerDims& dims, const StepLimits& limits) {
+                                               const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
   CheckedInput input;
   FieldChecker fields(input, data, {-1});
-  GDN_RETURN_IF_ERROR(CheckFields(request, dims, fields, input));
+  GDN_RETURN_IF_ERROR(CheckFields(request, dims, partial_sums, fields, input));
   input.tokens = fields.leading()[0];
   if (input.tokens > std::numeric_limits<int32_t>::max()) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
@@ -203,12 +217,12 @@ absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request
 }
 
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
-                                              const LayerDims& dims, const StepLimits& limits) {
+                                              const LayerDims& dims, const StepLimits& limits, bool partial_sums) {
   CheckedInput input;
   input.batch = request.sessions_size();
   GDN_RETURN_IF_ERROR(CheckBatchSize(input.batch, limits));
   FieldChecker fields(input, data, {input.batch, -1});
-  GDN_RETURN_IF_ERROR(CheckFields(request, dims, fields, input));
+  GDN_RETURN_IF_ERROR(CheckFields(request, dims, partial_sums, fields, input));
   input.tokens = fields.leading()[1];
   if (input.tokens < 1 || input.tokens > limits.max_draft) {
     return MakeError(

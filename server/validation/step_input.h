@@ -69,11 +69,14 @@ absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request);
 
 // INVALID_ARGUMENT with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS, BATCH_TOO_LARGE,
 // INVALID_NAME (request_id) and REPLY_TOO_LARGE_TO_STORE. `dims` without a layer (an operator session) takes only
-// delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL). `data`: the tensors' data; null: they are in the request.
+// delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL). `data`: the tensors' data; null: they are in the request. With
+// `partial_sums` the output of hidden states is a term of a sum over servers: F32, and INVALID_TENSOR_DTYPE otherwise.
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
-                                               const LayerDims& dims, const StepLimits& limits);
+                                               const LayerDims& dims, const StepLimits& limits,
+                                               bool partial_sums = false);
 absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, const TensorBytes* data,
-                                              const LayerDims& dims, const StepLimits& limits);
+                                              const LayerDims& dims, const StepLimits& limits,
+                                              bool partial_sums = false);
 
 // NON_FINITE_INPUT and VALUE_OUT_OF_RANGE within the row's length.
 absl::Status CheckRowValues(const CheckedInput& input, int64_t row);

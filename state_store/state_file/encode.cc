@@ -169,6 +169,7 @@ absl::Status AddHeader(const SessionImage& image, const StateFileOptions& option
   metadata["dims"] = DimsText(header.dims);
   metadata["layer_count"] = StrCat(last + 1);
   for (const auto& [key, member] : kModelEntries) metadata[key] = header.*member;
+  if (!header.slice.heads.is_whole()) metadata["heads"] = HeadsText(header.slice);
   metadata["numerics_id"] = image.numerics_id;
   if (image.layout.base_dtype() != DType::kF32) metadata["base_dtype"] = DTypeName(image.layout.base_dtype());
   metadata["log_capacity"] = StrCat(kLogCapacity);

@@ -91,6 +91,10 @@ absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
 absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHeader& header);
 
+// "heads": of a slice, header.slice. The entry is of the file's dims and model_fingerprint, which have been read.
+std::string HeadsText(const ModelSlice& slice);
+absl::Status ParseHeads(const std::string& text, SessionHeader& header);
+
 using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
 absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
 // The header of a file of version 2, or 3 where the metadata have a base_dtype, with these tensors, whose checksums

@@ -279,6 +279,9 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
     return InvalidEntry("layer_count", layer_count, StrCat("an integer in [1, ", kMaxLayerCount, "]"));
   }
   for (const auto& [key, member] : kModelEntries) header.*member = OptionalText(metadata, key);
+  if (const std::string heads = OptionalText(metadata, "heads"); !heads.empty()) {
+    GDN_RETURN_IF_ERROR(ParseHeads(heads, header));
+  }
   result.numerics_id = OptionalText(metadata, "numerics_id");
   result.snapshot_id = OptionalText(metadata, "snapshot_id");
   result.base_snapshot_id = OptionalText(metadata, "base_snapshot_id");

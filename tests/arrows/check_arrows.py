@@ -79,7 +79,7 @@ NODES = [
     ("client", ["client/cpp"], "the C++ client", ["proto"]),
     ("client/testing", ["client/cpp/testing"], "a server with a toy for a layer, for tests of programs that use the client",
      ["client", "proto"]),
-    ("tools/gdnctl", ["tools/gdnctl", "tools/gdnctl/*"], "the command line", ["client", "server/checkpoint"]),
+    ("tools/gdnctl", ["tools/gdnctl", "tools/gdnctl/*"], "the command line", ["client", "server/checkpoint", "state_store/state_file"]),
     ("tools/gdn_bench", ["tools/gdn_bench"], "measures",
      ["client", "server/admission", "server/health", "server/scheduler", "server/session"] + STATES + SERVED_KERNELS),
     ("tools/gdn_parity", ["tools/gdn_parity", "tools/gdn_parity/cases"], "compares operators with references",

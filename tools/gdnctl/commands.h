@@ -17,6 +17,7 @@ std::vector<Command> SessionCommands();    // sessions list | create | show | de
 std::vector<Command> StepCommands();       // prefill, decode
 std::vector<Command> StateCommands();      // state export | import | .., checkpoints, sessions prefetch
 std::vector<Command> StateViewCommands();  // state inspect | watch
+std::vector<Command> SliceCommands();      // state slice | join
 std::vector<Command> ReplayCommands();     // replay
 std::vector<Command> TraceCommands();      // trace
 std::vector<Command> TopCommands();        // top

@@ -31,6 +31,7 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
                    device.failure().empty() ? "" : "; FAILED: " + device.failure());
     }
     absl::PrintF("numerics id  %s\n", info.numerics_id());
+    if (info.has_heads()) absl::PrintF("heads        %s of every model\n", FormatHeads(info.heads()));
     absl::PrintF("sessions     %d, %s of %s of state\n", info.session_count(), FormatBytes(info.state_bytes_used()),
                  FormatBytes(limits.state_bytes()));
     absl::PrintF(
@@ -82,8 +83,12 @@ absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
     for (const v1::Model& model : models.models()) {
       std::string_view dtype = v1::DType_Name(model.weight_dtype());
       dtype.remove_prefix(std::min(dtype.size(), std::string_view("DTYPE_").size()));
-      absl::PrintF("%s\n  family       %s, %s weights\n  dims         %s\n", model.name(), model.family(), dtype,
-                   FormatDims(model.dims()));
+      absl::PrintF("%s\n  family       %s, %s weights, %s\n  dims         %s\n", model.name(), model.family(), dtype,
+                   FormatBytes(model.weight_bytes()), FormatDims(model.dims()));
+      if (model.has_heads()) {
+        absl::PrintF("  heads        %s: partial sums, of the model %s\n", FormatHeads(model.heads()),
+                     model.whole_fingerprint());
+      }
       absl::PrintF("  GDN layers   %d of %d: %s\n  a session    %s of state\n  fingerprint  %s\n",
                    model.gdn_layers_size(), model.num_layers(), FormatRanges(model.gdn_layers()),
                    FormatBytes(model.state_bytes_per_session()), model.fingerprint());

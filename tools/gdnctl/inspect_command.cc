@@ -1,14 +1,19 @@
 // gdnctl models inspect: what a checkpoint's layers are, read as the server reads them, before any server has it.
+#include <deque>
 #include <map>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/checkpoint/checkpoint.h"
+#include "server/checkpoint/slice_layer.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
+
+ABSL_DECLARE_FLAG(std::string, heads);
 
 namespace gdn {
 namespace {
@@ -44,15 +49,34 @@ Lines Describe(const Checkpoint& checkpoint) {
   return lines;
 }
 
+// The checkpoint, or what a server of --heads would take of it.
+struct OpenedSlice {
+  Checkpoint checkpoint;
+  std::deque<SlicedLayer> layers;  // that its own point into
+};
+absl::StatusOr<OpenedSlice> OpenSlice(const std::string& path) {
+  OpenedSlice opened;
+  GDN_ASSIGN_OR_RETURN(opened.checkpoint, OpenCheckpoint(path));
+  if (absl::GetFlag(FLAGS_heads).empty()) return opened;
+  GDN_ASSIGN_OR_RETURN(const HeadSlice heads, ParseHeadSlice(absl::GetFlag(FLAGS_heads)));
+  Checkpoint& checkpoint = opened.checkpoint;
+  GDN_RETURN_IF_ERROR(CheckSlice(checkpoint.config, checkpoint.layers, heads));
+  for (LayerTensors& layer : checkpoint.layers) {
+    layer = opened.layers.emplace_back(SliceLayer(checkpoint.config.spec, layer, heads)).tensors;
+  }
+  checkpoint.config.spec = SliceSpec(checkpoint.config.spec, heads);
+  return opened;
+}
+
 absl::StatusOr<int> RunInspect(const std::vector<std::string>& paths) {
   if (paths.empty()) return UsageError("a checkpoint is needed: gdnctl models inspect PATH");
   const bool as_json = absl::GetFlag(FLAGS_json);
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const std::string& path : paths) {
-    GDN_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
+    GDN_ASSIGN_OR_RETURN(const OpenedSlice opened, OpenSlice(path));
     nlohmann::ordered_json object = {{"path", path}};
     if (!as_json) absl::PrintF("%s\n", path);
-    for (const auto& [name, text] : Describe(checkpoint)) {
+    for (const auto& [name, text] : Describe(opened.checkpoint)) {
       if (!as_json) absl::PrintF("  %-12s %s\n", name, text);
       object[name] = text;
     }
@@ -68,8 +92,10 @@ std::vector<Command> InspectCommands() {
   return {{.name = "models inspect",
            .arguments = "PATH [PATH ...]",
            .summary = "Read a checkpoint as the server would: its family and what its layers compute",
-           .details = "Needs no server. Fails where a server would refuse the checkpoint, with the same message.",
-           .flags = {"json"},
+           .details =
+               "Needs no server. Fails where a server would refuse the checkpoint, or the --heads of it, with the\n"
+               "same message.\n",
+           .flags = {"heads", "json"},
            .run = RunInspect}};
 }
 

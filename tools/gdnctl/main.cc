@@ -8,8 +8,8 @@ int main(int argc, char** argv) {
   std::vector<gdn::Command> commands;
   for (const auto& group :
        {gdn::InfoCommands(), gdn::InspectCommands(), gdn::SessionCommands(), gdn::StepCommands(), gdn::ReplayCommands(),
-        gdn::StateCommands(), gdn::StateViewCommands(), gdn::TraceCommands(), gdn::TopCommands(), gdn::AdminCommands(),
-        gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands()}) {
+        gdn::StateCommands(), gdn::StateViewCommands(), gdn::SliceCommands(), gdn::TraceCommands(), gdn::TopCommands(),
+        gdn::AdminCommands(), gdn::TokenCommands(), gdn::HealthCommands(), gdn::DoctorCommands()}) {
     commands.insert(commands.end(), group.begin(), group.end());
   }
   return gdn::RunCommandLine(commands, std::vector<std::string>(argv + 1, argv + argc));

@@ -110,6 +110,11 @@ std::string FormatDims(const v1::LayerDims& dims) {
                          dims.value_dim(), dims.conv_width(), dims.hidden_size(), DecayText(dims.decay()));
 }
 
+std::string FormatHeads(const v1::HeadSlice& heads) {
+  return absl::StrFormat("%d-%d/%d", heads.first_value_head(), heads.first_value_head() + heads.value_heads() - 1,
+                         heads.total_value_heads());
+}
+
 std::string FormatSpec(const v1::Session& session) {
   if (!session.has_operator_()) return session.model();
   const v1::OperatorSpec& spec = session.operator_();

@@ -29,6 +29,7 @@ absl::Status PrintSession(const v1::Session& session);
 
 std::string FormatBytes(int64_t bytes);
 std::string FormatDims(const v1::LayerDims& dims);
+std::string FormatHeads(const v1::HeadSlice& heads);                   // "0-15/32"
 std::string FormatTimestamp(const google::protobuf::Timestamp& time);  // "2026-01-31T12:00:00Z"
 std::string FormatTier(v1::StateTier tier);                            // "device", "host", "disk", "redis"; else "-"
 // "models/NAME", or "operator H=.. HV=.. K=.. V=.. x LAYERS".

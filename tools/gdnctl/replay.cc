@@ -120,6 +120,12 @@ class Replayer {
     GDN_ASSIGN_OR_RETURN(const v1::GetServerInfoResponse info, client_.GetServerInfo());
     max_stored_reply_bytes_ = info.limits().max_stored_reply_bytes();
     GDN_ASSIGN_OR_RETURN(const v1::Model model, client_.GetModel(options_.model));
+    if (model.has_heads()) {
+      return absl::FailedPreconditionError(
+          StrCat(options_.model,
+                 " has some of its heads there alone, whose outputs are partial sums; replay it on a server "
+                 "of all heads"));
+    }
     if (model.dims().hidden_size() != io_.hidden_size) {
       return absl::FailedPreconditionError(StrCat(options_.model, " has hidden size ", model.dims().hidden_size(),
                                                   ", the recording ", io_.hidden_size,

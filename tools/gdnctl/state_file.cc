@@ -145,6 +145,18 @@ absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes) {
   return report;
 }
 
+std::string WholeFingerprint(const StateFileReport& file) {
+  const Json heads = ParseObject(file.Text("heads"));
+  return heads.empty() ? file.Text("model_fingerprint") : Text(heads, "model_fingerprint");
+}
+
+std::string HeadsOf(const StateFileReport& file) {
+  const Json heads = ParseObject(file.Text("heads"));
+  if (heads.empty()) return "";
+  const int64_t first = Integer(heads, "first");
+  return StrCat(first, "-", first + Integer(heads, "count") - 1, "/", Integer(heads, "total"));
+}
+
 absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Model>& models,
                            v1::ImportStateRequest::Target* target) {
   if (file.dims.conv_width() == 0) {
@@ -159,10 +171,11 @@ absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Mo
   }
   const std::string fingerprint = file.Text("model_fingerprint");
   const std::string name = StrCat("models/", file.Text("model"));
+  // A server of some of the heads takes its part.
   for (const v1::Model& model : models) {
-    if (model.fingerprint() == fingerprint && (target->model().empty() || model.name() == name)) {
-      target->set_model(model.name());
-    }
+    const bool fits = model.fingerprint() == fingerprint ||
+                      (!model.whole_fingerprint().empty() && model.whole_fingerprint() == WholeFingerprint(file));
+    if (fits && (target->model().empty() || model.name() == name)) target->set_model(model.name());
   }
   if (!target->model().empty()) return absl::OkStatus();
   return MakeError(

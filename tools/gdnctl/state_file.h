@@ -44,8 +44,12 @@ struct StateFileReport {
 // DATA_LOSS (INVALID_STATE_FILE: tensor), naming the tensor, or "header", where the file is cut, damaged or none.
 absl::StatusOr<StateFileReport> InspectStateFile(std::string_view bytes);
 
+// Of the model with all its heads, where the file has some.
+std::string WholeFingerprint(const StateFileReport& file);
+std::string HeadsOf(const StateFileReport& file);  // "0-15/32"; "": all
+
 // Chooses what the file's session is to be of: an operator of its dims, or the model of `models` with its fingerprint,
-// the one of its name where several have it. FAILED_PRECONDITION (STATE_MISMATCH) where none has.
+// whole or a slice, the one of its name where several have it. FAILED_PRECONDITION (STATE_MISMATCH) where none has.
 absl::Status SetTargetSpec(const StateFileReport& file, const std::vector<v1::Model>& models,
                            v1::ImportStateRequest::Target* target);
 

@@ -53,6 +53,9 @@ void PrintReport(const std::string& path, const StateFileReport& report) {
                                         ? StrCat("an operator, ", report.layer_count, " layers")
                                         : StrCat("models/", report.Text("model"), " (", report.Text("family"),
                                                  "), fingerprint ", report.Text("model_fingerprint")));
+  if (const std::string heads = HeadsOf(report); !heads.empty()) {
+    absl::PrintF("  heads      %s of the model %s\n", heads, WholeFingerprint(report));
+  }
   absl::PrintF("  dims       %s\n  epoch      %s\n  created    %s\n  numerics   %s\n", FormatDims(report.dims),
                report.Text("epoch"), report.Text("created"), report.Text("numerics_id"));
   absl::PrintF("  snapshot   %s%s\n", report.Text("snapshot_id"),

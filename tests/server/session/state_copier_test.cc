@@ -90,5 +90,25 @@ TEST(StateCopy, AStateOfSomethingElseDoesNotFit) {
   EXPECT_EQ(field(other, {1}), "dims");
 }
 
+TEST(StateCopy, AStateOfOtherHeadsDoesNotFit) {
+  SessionSpec spec = ModelSessionSpec();
+  spec.slice = {.heads = {.first = 0, .count = 2, .total = 4}, .model_fingerprint = "f"};
+  spec.fingerprint = SliceFingerprint("f", spec.slice.heads);
+  SessionHeader header;
+  header.dims = spec.dims;
+  const auto field = [&] { return ErrorMetadata(CheckStateFits(header, {1}, spec))["field"]; };
+  header.fingerprint = spec.fingerprint;
+  header.slice = spec.slice;
+  EXPECT_TRUE(CheckStateFits(header, {1}, spec).ok());
+  header.slice.heads.first = 2;
+  header.fingerprint = SliceFingerprint("f", header.slice.heads);
+  EXPECT_EQ(field(), "heads");
+  header.slice = {};
+  header.fingerprint = "f";  // all heads of the same model
+  EXPECT_EQ(field(), "heads");
+  header.fingerprint = "g";
+  EXPECT_EQ(field(), "model_fingerprint");
+}
+
 }  // namespace
 }  // namespace gdn

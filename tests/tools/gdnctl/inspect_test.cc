@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/flags/reflection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -20,6 +21,7 @@ std::string Golden(const std::string& name) { return GDN_SOURCE_DIR "/tests/gold
 
 Outcome Inspect(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"models", "inspect"});
+  const absl::FlagSaver saver;
   return RunCommand(InspectCommands(), arguments);
 }
 
@@ -73,6 +75,18 @@ TEST(InspectCommand, SaysWhatIsNotVerified) {
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("gigachat3_5; not verified: needs --allow-unverified-family\n"),
                                  HasSubstr("norm         (1 + w) o"), HasSubstr("output gate  2 sigmoid(z)\n")));
+}
+
+TEST(InspectCommand, PrintsWhatAServerOfSomeHeadsWouldHave) {
+  const Outcome outcome = Inspect({"--nojson", "--heads=3-5/6", Golden("qwen3_next_5")});
+  EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("dims         H=1 HV=3 K=48 V=32 W=4 D=64\n"));
+  const Outcome cut = Inspect({"--nojson", "--heads=0-3/6", Golden("qwen3_next_5")});
+  EXPECT_EQ(cut.exit_code, kExitFailed);
+  EXPECT_THAT(cut.err, HasSubstr("cut the 3 value heads that read key head 1"));
+  const Outcome none = Inspect({"--nojson", "--heads=half", Golden("qwen3_next_5")});
+  EXPECT_EQ(none.exit_code, kExitFailed);
+  EXPECT_THAT(none.err, HasSubstr("FIRST-LAST/TOTAL"));
 }
 
 TEST(InspectCommand, RefusesWhatAServerWouldRefuse) {

@@ -90,6 +90,31 @@ TEST(InspectStateFile, NamesTheTensorThatIsDamaged) {
   EXPECT_EQ(ErrorMetadata(status)["tensor"], "layer.1.log_g");
 }
 
+TEST(SetTargetSpec, TakesAServerOfSomeHeadsForAFileOfAllOrOfOthers) {
+  StateFileReport report = *InspectStateFile(StateFileBytes());
+  report.dims.set_conv_width(4);
+  report.metadata["model_fingerprint"] = "whole";
+  std::vector<v1::Model> models(1);
+  models[0].set_name("models/a");
+  models[0].set_fingerprint("low");
+  models[0].set_whole_fingerprint("whole");
+  v1::ImportStateRequest::Target target;
+  ASSERT_TRUE(SetTargetSpec(report, models, &target).ok());
+  EXPECT_EQ(target.model(), "models/a");
+  EXPECT_EQ(HeadsOf(report), "");
+  report.metadata["model_fingerprint"] = "high";
+  report.metadata["heads"] = R"({"first":2,"count":2,"total":4,"model_fingerprint":"whole"})";
+  EXPECT_EQ(HeadsOf(report), "2-3/4");
+  EXPECT_EQ(WholeFingerprint(report), "whole");
+  target.Clear();
+  ASSERT_TRUE(SetTargetSpec(report, models, &target).ok());
+  models[0].clear_whole_fingerprint();
+  report.metadata.erase("heads");
+  report.metadata["model_fingerprint"] = "";
+  target.Clear();
+  EXPECT_FALSE(SetTargetSpec(report, models, &target).ok());
+}
+
 TEST(SetTargetSpec, TakesTheOperatorOrTheModelOfTheFile) {
   StateFileReport report = *InspectStateFile(StateFileBytes());
   v1::ImportStateRequest::Target target;

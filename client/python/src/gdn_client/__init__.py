@@ -35,6 +35,7 @@ from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
 from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
+from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
 
 __all__ = [
     "AbortedError",
@@ -59,6 +60,9 @@ __all__ = [
     "Retry",
     "Session",
     "SessionLostError",
+    "SlicedBatch",
+    "SlicedClient",
+    "SlicedSession",
     "StateSnapshot",
     "UnauthenticatedError",
     "UnavailableError",

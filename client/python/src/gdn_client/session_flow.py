@@ -136,9 +136,12 @@ class DecodeStep:
             return self.taken(reply, memory)
 
 
-def accept(states: Sequence[SessionState], accepted: Sequence[int]) -> Flow[None]:
-    """The first `accepted[i]` tokens of session i's drafts become part of it, the others never were."""
-    request_id = new_id()
+def accept(states: Sequence[SessionState], accepted: Sequence[int], request_id: str | None = None) -> Flow[None]:
+    """The first `accepted[i]` tokens of session i's drafts become part of it, the others never were.
+
+    With a `request_id` the same call may be made again that had no answer.
+    """
+    request_id = request_id or new_id()
     backoff = Backoff(states[0].retry)
     while True:
         request = state_pb2.AcceptTokensRequest(request_id=request_id)

@@ -6,13 +6,14 @@ Thread safety: a model is attached by one thread, while no other uses it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from gdn_client.client import Client
 from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
+from gdn_client.sliced import SlicedClient
 from gdn_client.torch.cache_layer import remote_layer_of
 from gdn_client.torch.compatibility import LayerCall, check_cache, check_parameters, layer_call
 from gdn_client.torch.host import LayerHost
@@ -110,7 +111,7 @@ class Attachment:
 
 def attach(
     model: torch.nn.Module,
-    target: str | Client,
+    target: str | Client | SlicedClient | Sequence[str],
     layers: Iterable[int] | None = None,
     *,
     remote_model: str | None = None,
@@ -127,7 +128,8 @@ def attach(
     Args:
         model: of qwen3_next, qwen3_5 or their MoE forms, of qwen4_exp, olmo_hybrid, kimi_linear, glm5_next or
             bailing_hybrid, by a transformers that has it; with its head or without.
-        target: "HOST:PORT", "unix:/PATH", or a Client, which is then not closed.
+        target: "HOST:PORT", "unix:/PATH", or several such where each server has some of the model's heads; or a Client
+            or SlicedClient, which is then not closed.
         layers: indices of decoder layers; None: all Gated DeltaNet layers that are still local.
         remote_model: name of the served model; None: the only one.
         keep_local: keep the local layers, so that `Attachment.detach` can put them back; else their memory is freed.
@@ -151,7 +153,7 @@ def attach(
     wanted = sorted(local) if layers is None else sorted(layers)
     if missing := sorted(set(wanted) - set(local)):
         raise ValueError(f"layers {missing} are no local Gated DeltaNet layers, expected of {sorted(local)}")
-    client = target if isinstance(target, Client) else Client(target, **connection)
+    client = _client_of(target, connection)
     host = None
     try:
         host = LayerHost(client, remote_model, wanted, idle_ttl=idle_ttl)
@@ -171,6 +173,14 @@ def attach(
     attachment = Attachment(model, host, client is not target, keep_local)
     attachment.replace({index: local.pop(index) for index in wanted})
     return attachment
+
+
+def _client_of(
+    target: str | Client | SlicedClient | Sequence[str], connection: dict[str, Any]
+) -> Client | SlicedClient:
+    if isinstance(target, (Client, SlicedClient)):
+        return target
+    return Client(target, **connection) if isinstance(target, str) else SlicedClient(target, **connection)
 
 
 def _linear_attention(parent: torch.nn.Module, *, remote: bool) -> _Place | None:

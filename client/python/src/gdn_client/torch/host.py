@@ -11,16 +11,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from gdn_client.client import Client, model_name, only_model
 from gdn_client.errors import GdnError
 from gdn_client.proto.gdn.v1 import info_pb2
-from gdn_client.session import Session
+from gdn_client.session import Batch, Session
 from gdn_client.session_flow import new_id
+from gdn_client.sliced import SlicedBatch, SlicedClient, SlicedSession
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+AnySession: TypeAlias = Session | SlicedSession
 
 MAX_CALLS_AT_ONCE = 32  # prompts are sent a call each, and the server puts together what comes together
 EXIT_SECONDS = 10.0
@@ -30,11 +33,11 @@ class Reaper:
     """Ends sessions, in a thread of its own: a cache may be collected anywhere, also where no call can be made."""
 
     def __init__(self) -> None:
-        self._sessions: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
+        self._sessions: queue.SimpleQueue[AnySession | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(self._sessions,), name="gdn-reaper", daemon=True)
         self._thread.start()
 
-    def end(self, *lists: Iterable[Session]) -> None:
+    def end(self, *lists: Iterable[AnySession]) -> None:
         """Soon, without waiting. A finalizer may call it."""
         for sessions in lists:
             for session in sessions:
@@ -46,7 +49,7 @@ class Reaper:
         self._thread.join(EXIT_SECONDS)
 
     @staticmethod
-    def _run(sessions: queue.SimpleQueue[Session | None]) -> None:
+    def _run(sessions: queue.SimpleQueue[AnySession | None]) -> None:
         while (session := sessions.get()) is not None:
             with contextlib.suppress(GdnError, ValueError):  # what is left ends by its idle TTL
                 session.delete()
@@ -56,7 +59,7 @@ class LayerHost:
     """A served model whose layers run for a local one.
 
     Args:
-        client: of the server; it is not closed.
+        client: of the server, or of the servers that have some of the model's heads each; it is not closed.
         model: the served model's name; None: the only one.
         layers: indices that are used here; None: all of its Gated DeltaNet layers.
         idle_ttl: seconds after which the server ends a session that nobody steps; None: the server's.
@@ -68,7 +71,7 @@ class LayerHost:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | SlicedClient,
         model: str | None = None,
         layers: Iterable[int] | None = None,
         *,
@@ -96,12 +99,16 @@ class LayerHost:
         """Waits for the sessions that were given to the reaper, and ends the threads. Once is enough."""
         self._finish()
 
-    def new_sessions(self, count: int, affinity: str) -> list[Session]:
+    def new_sessions(self, count: int, affinity: str) -> list[AnySession]:
         """At zero; on one device, as those of one affinity are."""
         return self.map(lambda _: self._new_session(affinity), range(count))
 
-    def _new_session(self, affinity: str) -> Session:
+    def _new_session(self, affinity: str) -> AnySession:
         return self.client.session(self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
+
+    def batch(self, sessions: Sequence[AnySession]) -> Batch | SlicedBatch:
+        """Sessions to decode in one call of a server."""
+        return cast(Any, self.client).batch(sessions)  # type: ignore[no-any-return]
 
     def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`call` of each, at the same time.

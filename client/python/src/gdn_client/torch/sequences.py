@@ -20,8 +20,7 @@ from typing import Any, cast
 
 import torch
 
-from gdn_client.session import Batch, Session
-from gdn_client.torch.host import LayerHost, new_affinity
+from gdn_client.torch.host import AnySession, LayerHost, new_affinity
 
 
 @dataclass
@@ -30,7 +29,7 @@ class _Window:
 
     inputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # by layer; of each session, `[t, D]`
     drafted: dict[int, list[int]] = field(default_factory=dict)  # by layer, tokens of each session that wait
-    before: list[Session] | None = None  # as the sessions were
+    before: list[AnySession] | None = None  # as the sessions were
     has_before: bool = False  # else everything is a draft; without sessions: they were at zero
     is_settled: bool = False  # its drafts were accepted, and there are no more
 
@@ -42,8 +41,8 @@ class RemoteSequences:
         self.host = host
         self._affinity = new_affinity()
         self._rows: list[int] = []  # of each row, the index of its session
-        self._sessions: list[Session] = []
-        self._spare: list[Session] = []  # a window's
+        self._sessions: list[AnySession] = []
+        self._spare: list[AnySession] = []  # a window's
         self._window: _Window | None = None
         weakref.finalize(self, host.reaper.end, self._sessions, self._spare)
 
@@ -138,7 +137,7 @@ class RemoteSequences:
             if max(lengths) == 0:
                 outputs += part
                 continue
-            batch = Batch(self.host.client, self._sessions[begin : begin + len(part)])
+            batch = self.host.batch(self._sessions[begin : begin + len(part)])
             padded = torch.nn.utils.rnn.pad_sequence(part, batch_first=True)
             y = cast(torch.Tensor, batch.decode(layer, padded, lengths=lengths, draft=draft))
             outputs += [y[row, :length] for row, length in enumerate(lengths)]
@@ -241,11 +240,11 @@ class RemoteSequences:
         self._spare[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
         window.before = self._spare
 
-    def _accept(self, tokens: Sequence[int], sessions: Sequence[Session] | None = None) -> None:
+    def _accept(self, tokens: Sequence[int], sessions: Sequence[AnySession] | None = None) -> None:
         whose = self._sessions if sessions is None else sessions
         for begin in range(0, len(whose), self.host.max_batch):
             end = begin + self.host.max_batch
-            Batch(self.host.client, whose[begin:end]).accept(tokens[begin:end])
+            self.host.batch(whose[begin:end]).accept(tokens[begin:end])
 
     def _go_back(self, window: _Window, tokens: int) -> None:
         """To before the window, and from there by all but its newest tokens."""

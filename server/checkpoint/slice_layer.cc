@@ -1,0 +1,315 @@
+#include "server/checkpoint/slice_layer.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "server/checkpoint/gguf_file.h"
+
+namespace gdn {
+namespace {
+
+// Rows or columns [begin, end) of a tensor.
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+using Ranges = std::vector<Range>;
+
+int64_t CountOf(const Ranges& ranges) {
+  return std::accumulate(ranges.begin(), ranges.end(), int64_t{0},
+                         [](int64_t sum, const Range& range) { return sum + range.end - range.begin; });
+}
+
+// What a slice takes of tensors that go by head, for their heads counted in the file's order.
+class HeadRanges {
+ public:
+  HeadRanges(const LayerSpec& spec, const HeadSlice& heads)
+      : spec_(spec), first_key_(heads.first / spec.dims.group()), end_key_(heads.end() / spec.dims.group()) {}
+
+  // `each` of every key head, from `from` on.
+  void AddKeys(int64_t each, int64_t from, Ranges& ranges) const {
+    Add({from + first_key_ * each, from + end_key_ * each}, ranges);
+  }
+  // `each` of every value head. In tiled order member j of all key heads comes before member j + 1 of any.
+  void AddValues(int64_t each, int64_t from, Ranges& ranges) const {
+    const int64_t group = spec_.dims.group();
+    if (spec_.value_heads == ValueHeadOrder::kGrouped) return AddKeys(group * each, from, ranges);
+    for (int64_t j = 0; j < group; ++j) AddKeys(each, from + j * spec_.dims.key_heads * each, ranges);
+  }
+
+  // The rows of a tensor; of the out-projection, its columns.
+  Ranges Of(LayerTensor tensor) const {
+    const LayerDims& d = spec_.dims;
+    Ranges ranges;
+    switch (tensor) {
+      case LayerTensor::kInQkvz:
+        AddKeys(2 * int64_t{d.key_dim} + 2 * int64_t{d.group()} * d.value_dim, 0, ranges);
+        break;
+      case LayerTensor::kInBa:
+        AddKeys(2 * int64_t{d.group()}, 0, ranges);
+        break;
+      case LayerTensor::kInQkv:
+      case LayerTensor::kConv:
+        AddKeys(d.key_dim, 0, ranges);
+        AddKeys(d.key_dim, d.key_features(), ranges);
+        AddValues(d.value_dim, 2 * d.key_features(), ranges);
+        break;
+      case LayerTensor::kInQ:
+      case LayerTensor::kInK:
+        AddKeys(d.key_dim, 0, ranges);
+        break;
+      case LayerTensor::kInZ:  // of low rank it is no head's, and every slice needs it whole
+        spec_.output_gate_rank > 0 ? ranges.push_back({0, spec_.output_gate_rank}) : AddValues(d.value_dim, 0, ranges);
+        break;
+      case LayerTensor::kInV:
+      case LayerTensor::kZUp:
+      case LayerTensor::kOut:
+        AddValues(d.value_dim, 0, ranges);
+        break;
+      case LayerTensor::kInA:
+        spec_.decay_rank > 0 ? ranges.push_back({0, spec_.decay_rank}) : AddValues(d.decay_dim(), 0, ranges);
+        break;
+      case LayerTensor::kAUp:
+      case LayerTensor::kDtBias:
+        AddValues(d.decay_dim(), 0, ranges);
+        break;
+      case LayerTensor::kInB:
+      case LayerTensor::kALog:
+        AddValues(1, 0, ranges);
+        break;
+      case LayerTensor::kNorm:
+        ranges = {{0, d.value_dim}};
+        break;
+      case LayerTensor::kConvQ:  // joined first
+      case LayerTensor::kConvK:
+      case LayerTensor::kConvV:
+        break;
+    }
+    return ranges;
+  }
+
+ private:
+  // Neighbours become one.
+  static void Add(Range range, Ranges& ranges) {
+    if (!ranges.empty() && ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+
+  const LayerSpec& spec_;
+  const int64_t first_key_;
+  const int64_t end_key_;
+};
+
+// Neighbouring weights of a row that are stored together, and their bytes.
+struct StoredBlock {
+  int64_t weights;
+  int64_t bytes;
+};
+StoredBlock BlockOf(Encoding encoding) {
+  constexpr std::pair<Encoding, GgmlType> kTypes[] = {{Encoding::kQ8_0, GgmlType::kQ8_0},
+                                                      {Encoding::kQ4_0, GgmlType::kQ4_0},
+                                                      {Encoding::kQ4_K, GgmlType::kQ4_K},
+                                                      {Encoding::kQ5_K, GgmlType::kQ5_K},
+                                                      {Encoding::kQ6_K, GgmlType::kQ6_K}};
+  for (const auto& [stored, type] : kTypes) {
+    if (stored != encoding) continue;
+    const GgmlBlock block = *GgmlBlockOf(type);
+    return {block.elements, block.bytes};
+  }
+  return {1, encoding == Encoding::kF32 ? 4 : encoding == Encoding::kF8E4M3 ? 1 : 2};
+}
+
+bool AreWholeBlocks(const Ranges& ranges, int64_t block) {
+  return std::all_of(ranges.begin(), ranges.end(),
+                     [block](const Range& range) { return range.begin % block == 0 && range.end % block == 0; });
+}
+
+// INVALID_ARGUMENT where columns that are taken do not begin and end with a block of so many.
+absl::Status CheckBlocks(const std::string& name, std::string_view encoding, const LayerDims& dims,
+                         const Ranges& columns, int64_t block) {
+  if (AreWholeBlocks(columns, block)) return absl::OkStatus();
+  const Range& cut = *std::find_if(columns.begin(), columns.end(),
+                                   [block](const Range& range) { return !AreWholeBlocks({range}, block); });
+  const int64_t heads = block / std::gcd(block, int64_t{dims.value_dim});
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+      StrCat("tensor '", name, "' is ", encoding, ", in blocks of ", block,
+             " columns, and the slice would take columns ", cut.begin, " to ", cut.end - 1,
+             " of it; expected whole blocks: value heads in multiples of ", heads, ", counted in the file's order"),
+      {{"field", "heads"}, {"tensor", name}});
+}
+
+// What a sliced tensor is made of: rows, or columns of all rows, of a stored one.
+class TensorSlicer {
+ public:
+  explicit TensorSlicer(std::deque<std::string>& made) : made_(made) {}
+
+  StoredTensor Rows(const StoredTensor& tensor, const Ranges& rows) {
+    const StoredBlock block = BlockOf(tensor.encoding);
+    const int64_t row_elements = tensor.ElementCount() / tensor.shape[0];
+    const auto row_bytes = static_cast<size_t>(row_elements / block.weights * block.bytes);
+    if (tensor.encoding == Encoding::kF8E4M3 && !EndsWithBlocks(rows, tensor.shape[0])) {
+      return Rows(Widened(tensor), rows);
+    }
+    StoredTensor sliced = tensor;
+    sliced.shape[0] = CountOf(rows);
+    const auto part = [&](const Range& range) {
+      return tensor.data.substr(static_cast<size_t>(range.begin) * row_bytes,
+                                static_cast<size_t>(range.end - range.begin) * row_bytes);
+    };
+    if (rows.size() == 1) {
+      sliced.data = part(rows[0]);
+    } else {
+      std::string& bytes = NewBytes(static_cast<size_t>(sliced.shape[0]) * row_bytes);
+      for (const Range& range : rows) bytes += part(range);
+      sliced.data = bytes;
+    }
+    if (tensor.encoding == Encoding::kF8E4M3) sliced.scales = ScaleRows(tensor.scales, rows);
+    return sliced;
+  }
+
+  StoredTensor Columns(const StoredTensor& tensor, const Ranges& columns) {
+    if (tensor.encoding == Encoding::kF8E4M3 && !EndsWithBlocks(columns, tensor.shape[1])) {
+      return Columns(Widened(tensor), columns);
+    }
+    StoredTensor sliced = tensor;
+    sliced.shape[1] = CountOf(columns);
+    sliced.data = CutColumns(tensor.data, tensor.shape, columns, BlockOf(tensor.encoding));
+    if (tensor.encoding == Encoding::kF8E4M3) {
+      sliced.scales.shape[1] = (sliced.shape[1] + kFp8Block - 1) / kFp8Block;
+      sliced.scales.data = CutColumns(tensor.scales.data, tensor.scales.shape, InBlocks(columns),
+                                      {1, static_cast<int64_t>(DTypeSize(tensor.scales.dtype))});
+    }
+    return sliced;
+  }
+
+  // All of them, one below the other, in float32.
+  StoredTensor Joined(const std::vector<const StoredTensor*>& parts) {
+    StoredTensor joined{.encoding = Encoding::kF32, .shape = parts[0]->shape, .data = {}};
+    joined.shape[0] = 0;
+    for (const StoredTensor* part : parts) joined.shape[0] += part->shape[0];
+    std::string& bytes = NewBytes(0);
+    bytes.resize(static_cast<size_t>(joined.ElementCount()) * sizeof(float));
+    auto* out = reinterpret_cast<float*>(bytes.data());
+    for (const StoredTensor* part : parts) {
+      DecodeTensor(*part, out);
+      out += part->ElementCount();
+    }
+    joined.data = bytes;
+    return joined;
+  }
+
+ private:
+  std::string& NewBytes(size_t room) {
+    made_.emplace_back().reserve(room);
+    return made_.back();
+  }
+
+  StoredTensor Widened(const StoredTensor& tensor) { return Joined({&tensor}); }
+
+  // Whether F8_E4M3's blocks stay whole; the last may be a partial one, and then stays the last.
+  static bool EndsWithBlocks(const Ranges& ranges, int64_t count) {
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      const bool last = i + 1 == ranges.size() && ranges[i].end == count;
+      if (ranges[i].begin % kFp8Block != 0 || (ranges[i].end % kFp8Block != 0 && !last)) return false;
+    }
+    return true;
+  }
+  static Ranges InBlocks(const Ranges& ranges) {
+    Ranges blocks;
+    for (const Range& range : ranges) {
+      blocks.push_back({range.begin / kFp8Block, (range.end + kFp8Block - 1) / kFp8Block});
+    }
+    return blocks;
+  }
+
+  std::string_view CutColumns(std::string_view data, const std::vector<int64_t>& shape, const Ranges& columns,
+                              StoredBlock block) {
+    const auto row_bytes = static_cast<size_t>(shape[1] / block.weights * block.bytes);
+    std::string& bytes = NewBytes(static_cast<size_t>(shape[0] * CountOf(columns) / block.weights * block.bytes));
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      const std::string_view from = data.substr(static_cast<size_t>(row) * row_bytes, row_bytes);
+      for (const Range& range : columns) {
+        bytes += from.substr(static_cast<size_t>(range.begin / block.weights * block.bytes),
+                             static_cast<size_t>((range.end - range.begin) / block.weights * block.bytes));
+      }
+    }
+    return bytes;
+  }
+
+  TensorView ScaleRows(const TensorView& scales, const Ranges& rows) {
+    TensorView sliced = scales;
+    const size_t row_bytes = static_cast<size_t>(scales.shape[1]) * DTypeSize(scales.dtype);
+    std::string& bytes = NewBytes(0);
+    for (const Range& range : InBlocks(rows)) {
+      bytes += scales.data.substr(static_cast<size_t>(range.begin) * row_bytes,
+                                  static_cast<size_t>(range.end - range.begin) * row_bytes);
+    }
+    sliced.shape[0] = static_cast<int64_t>(bytes.size() / row_bytes);
+    sliced.data = bytes;
+    return sliced;
+  }
+
+  std::deque<std::string>& made_;
+};
+
+}  // namespace
+
+absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads) {
+  GDN_RETURN_IF_ERROR(CheckHeadSlice(heads, config.spec.dims));
+  if (heads.is_whole()) return absl::OkStatus();
+  const Ranges columns = HeadRanges(config.spec, heads).Of(LayerTensor::kOut);
+  for (const LayerTensors& layer : layers) {
+    const Encoding encoding = layer.tensors.at(LayerTensor::kOut).encoding;
+    const std::string name = StrCat("layer ", layer.layer, ": ", LayerTensorName(*config.family, LayerTensor::kOut));
+    GDN_RETURN_IF_ERROR(
+        CheckBlocks(name, EncodingName(encoding), config.spec.dims, columns, BlockOf(encoding).weights));
+  }
+  return absl::OkStatus();
+}
+
+LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads) {
+  LayerSpec sliced = spec;
+  if (heads.is_whole()) return sliced;
+  sliced.dims = SliceDims(spec.dims, heads);
+  sliced.convolutions = ConvLayout::kJoint;
+  return sliced;
+}
+
+bool SlicedLayer::HasMade(const char* data) const {
+  return std::any_of(made.begin(), made.end(), [data](const std::string& bytes) {
+    return !std::less<>()(data, bytes.data()) && std::less<>()(data, bytes.data() + bytes.size());
+  });
+}
+
+SlicedLayer SliceLayer(const LayerSpec& spec, const LayerTensors& layer, const HeadSlice& heads) {
+  SlicedLayer sliced{.tensors = layer, .made = {}};
+  if (heads.is_whole()) return sliced;
+  const HeadRanges ranges(spec, heads);
+  TensorSlicer slicer(sliced.made);
+  auto& tensors = sliced.tensors.tensors;
+  if (spec.convolutions == ConvLayout::kSeparate) {
+    // Joined, as files cut it elsewhere than between q, k and v.
+    std::vector<const StoredTensor*> parts;
+    for (const LayerTensor part : {LayerTensor::kConvQ, LayerTensor::kConvK, LayerTensor::kConvV}) {
+      parts.push_back(&layer.tensors.at(part));
+      tensors.erase(part);
+    }
+    tensors[LayerTensor::kConv] = slicer.Joined(parts);
+  }
+  for (auto& [tensor, stored] : tensors) {
+    stored = tensor == LayerTensor::kOut ? slicer.Columns(stored, ranges.Of(tensor))
+                                         : slicer.Rows(stored, ranges.Of(tensor));
+  }
+  return sliced;
+}
+
+}  // namespace gdn

@@ -1,0 +1,51 @@
+// The entry "heads" of a state file's __metadata__: which of a model's value heads its states are of.
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+#include "state_store/state_file/metadata.h"
+
+namespace gdn::state_file {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::pair<const char*, int32_t HeadSlice::*> kFields[] = {
+    {"first", &HeadSlice::first}, {"count", &HeadSlice::count}, {"total", &HeadSlice::total}};
+constexpr const char* kModelFingerprint = "model_fingerprint";
+
+}  // namespace
+
+std::string HeadsText(const ModelSlice& slice) {
+  Json json{{kModelFingerprint, slice.model_fingerprint}};
+  for (const auto& [field, member] : kFields) json[field] = slice.heads.*member;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status ParseHeads(const std::string& text, SessionHeader& header) {
+  const Json json = Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  ModelSlice slice;
+  for (const auto& [field, member] : kFields) {
+    const auto value = json.is_object() ? json.find(field) : json.end();
+    if (value == json.end() || !value->is_number_unsigned() || value->get<uint64_t>() > kMaxHeads) {
+      return InvalidEntry("heads", text, StrCat("a JSON object with '", field, "', an integer of at most ", kMaxHeads));
+    }
+    slice.heads.*member = value->get<int32_t>();
+  }
+  const HeadSlice& heads = slice.heads;
+  const LayerDims& dims = header.dims;
+  if (heads.is_whole() || heads.count != dims.value_heads || heads.end() > heads.total ||
+      heads.first % dims.group() != 0 || heads.total % dims.group() != 0) {
+    return InvalidEntry(
+        "heads", text,
+        StrCat("whole groups of ", dims.group(), " value heads, ", dims.value_heads, " in all as by dims, among more"));
+  }
+  if (const auto model = json.find(kModelFingerprint); model != json.end() && model->is_string()) {
+    slice.model_fingerprint = model->get<std::string>();
+  }
+  if (header.fingerprint != SliceFingerprint(slice.model_fingerprint, heads)) {
+    return InvalidEntry("heads", text, "the model_fingerprint that the file's own follows from");
+  }
+  header.slice = std::move(slice);
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::state_file

@@ -1,0 +1,76 @@
+// gdnctl state slice | join: a session's file, from one way of slicing a model's value heads to another.
+#include <deque>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "base/mapped_file.h"
+#include "base/status_macros.h"
+#include "state_store/state_file/head_slices.h"
+#include "tools/gdnctl/commands.h"
+#include "tools/gdnctl/output_file.h"
+#include "tools/gdnctl/print.h"
+
+ABSL_DECLARE_FLAG(std::string, out);
+ABSL_FLAG(std::string, heads, "", "Value heads FIRST-LAST/TOTAL, both included, as a server's --heads: 0-15/32.");
+
+namespace gdn {
+namespace {
+
+absl::Status Write(std::string_view bytes) {
+  const std::string path = absl::GetFlag(FLAGS_out);
+  GDN_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
+  GDN_RETURN_IF_ERROR(file.Append(bytes));
+  GDN_RETURN_IF_ERROR(file.Commit());
+  absl::PrintF("%s in '%s'\n", FormatBytes(static_cast<int64_t>(bytes.size())), path);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunSlice(const std::vector<std::string>& paths) {
+  if (paths.size() != 1) return UsageError("one FILE is needed");
+  if (absl::GetFlag(FLAGS_heads).empty()) return UsageError("--heads is needed");
+  if (absl::GetFlag(FLAGS_out).empty()) return UsageError("--out is needed");
+  GDN_ASSIGN_OR_RETURN(const HeadSlice heads, ParseHeadSlice(absl::GetFlag(FLAGS_heads)));
+  GDN_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(paths[0]));
+  GDN_ASSIGN_OR_RETURN(const std::string sliced, SliceStateFile(file.bytes(), heads));
+  GDN_RETURN_IF_ERROR(Write(sliced));
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunJoin(const std::vector<std::string>& paths) {
+  if (paths.empty()) return UsageError("the FILEs of all slices are needed");
+  if (absl::GetFlag(FLAGS_out).empty()) return UsageError("--out is needed");
+  std::deque<MappedFile> files;
+  std::vector<std::string_view> parts;
+  for (const std::string& path : paths) {
+    GDN_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+    files.push_back(std::move(file));
+    parts.push_back(files.back().bytes());
+  }
+  GDN_ASSIGN_OR_RETURN(const std::string joined, JoinStateFiles(parts));
+  GDN_RETURN_IF_ERROR(Write(joined));
+  return kExitOk;
+}
+
+}  // namespace
+
+std::vector<Command> SliceCommands() {
+  return {
+      {.name = "state slice",
+       .arguments = "FILE",
+       .summary = "Take some value heads out of a state file, for a server of these alone",
+       .details = "Needs no server. A server of some heads takes its part of a whole file by itself.\n"
+                  "Example: gdnctl state slice chat.safetensors --heads 0-15/32 --out chat-low.safetensors\n",
+       .flags = {"heads", "out"},
+       .run = RunSlice},
+      {.name = "state join",
+       .arguments = "FILE [FILE ...]",
+       .summary = "Put the state files of all slices of a session together",
+       .details = "Needs no server. The files may come in any order; each value head has to be in one of them, and\n"
+                  "all have to have taken the same steps.\n"
+                  "Example: gdnctl state join chat-low.safetensors chat-high.safetensors --out chat.safetensors\n",
+       .flags = {"out"},
+       .run = RunJoin}};
+}
+
+}  // namespace gdn

@@ -31,7 +31,8 @@ from gdn_client.errors import (
 )
 from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
-from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
+from gdn_client.prefixes import first_segments, prompt_prefix
+from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec, PromptPrefix
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
 
@@ -53,6 +54,7 @@ __all__ = [
     "OutOfRangeError",
     "PermissionDeniedError",
     "Projected",
+    "PromptPrefix",
     "ResourceExhaustedError",
     "Retry",
     "Session",
@@ -61,4 +63,6 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
+    "first_segments",
+    "prompt_prefix",
 ]

@@ -25,7 +25,7 @@ namespace gdn {
 struct PrefixClaim {
   PrefixKey key = {};
   int64_t tokens = 0;
-  PrefillCalls calls;
+  PrefillCalls calls = {};
   InputKind kind = InputKind::kNone;
 };
 

@@ -79,6 +79,7 @@ inline constexpr std::string_view kQuotaExceeded = "QUOTA_EXCEEDED";
 inline constexpr std::string_view kSessionElsewhere = "SESSION_ELSEWHERE";
 inline constexpr std::string_view kSessionMoved = "SESSION_MOVED";
 inline constexpr std::string_view kNodeLeaseLapsed = "NODE_LEASE_LAPSED";
+inline constexpr std::string_view kPrefixMismatch = "PREFIX_MISMATCH";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

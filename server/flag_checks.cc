@@ -153,8 +153,9 @@ std::vector<std::string> OptionFaults(const ServerOptions& options) {
     faults.Add(CheckRange<int64_t>("session-bytes", *options.session_bytes, int64_t{1} << 20,
                                    std::numeric_limits<int64_t>::max()));
   }
-  for (const auto& [name, duration] : {std::pair("checkpoint-every", options.checkpoint_every),
-                                       std::pair("session-idle-ttl", options.session_idle_ttl)}) {
+  for (const auto& [name, duration] :
+       {std::pair("checkpoint-every", options.checkpoint_every), std::pair("prefix-ttl", options.prefix_ttl),
+        std::pair("session-idle-ttl", options.session_idle_ttl)}) {
     if (duration < absl::ZeroDuration()) {
       faults.Add(absl::InvalidArgumentError(StrCat("--", name, " is negative, expected a duration such as 30s, or 0")));
     }

@@ -81,6 +81,12 @@ ABSL_FLAG(int32_t, state_slots, 0,
 ABSL_FLAG(gdn::OptionalByteCount, host_state_bytes, gdn::OptionalByteCount{},
           "BYTES: host memory for the states of idle sessions, page-locked beside a GPU; 0: none. auto: a quarter of "
           "the host's memory beside a GPU, none on a CPU.");
+ABSL_FLAG(gdn::OptionalByteCount, prefix_cache_bytes, gdn::OptionalByteCount{},
+          "BYTES: host memory for the states of prompts' prefixes (KeepPrefix); 0: none are kept. Beside "
+          "--host-state-bytes it is a part of that, which sessions take first. auto: half of --host-state-bytes, or a "
+          "sixteenth of the host's memory where that is 0; it is taken only where clients keep prefixes.");
+ABSL_FLAG(absl::Duration, prefix_ttl, absl::ZeroDuration(),
+          "TIME: prefixes that no session has begun with for this long go; 0: they stay until their room is needed.");
 ABSL_FLAG(std::string, disk_dir, "",
           "DIR: folder for the states of idle sessions and for checkpoints: sessions then survive a restart. One "
           "server a folder.");
@@ -330,6 +336,8 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   options.state_slots = absl::GetFlag(FLAGS_state_slots);
   options.device_state_bytes = absl::GetFlag(FLAGS_device_state_bytes).bytes;
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;
+  options.prefix_cache_bytes = absl::GetFlag(FLAGS_prefix_cache_bytes).bytes;
+  options.prefix_ttl = absl::GetFlag(FLAGS_prefix_ttl);
   options.disk_dir = absl::GetFlag(FLAGS_disk_dir);
   options.disk_state_bytes = absl::GetFlag(FLAGS_disk_state_bytes).bytes;
   options.disk_watermarks.high_percent = absl::GetFlag(FLAGS_disk_high_watermark);

@@ -51,12 +51,14 @@ namespace gdn {
 struct GdnServerOptions {
   std::vector<std::pair<std::string, std::string>> models = {};  // name, path
   LoadOptions load = {};
-  std::vector<std::string> listen = {"127.0.0.1:0"};       // host:port (0: a free one) or unix:/path
-  std::string version = "unknown";                         // what GetServerInfo tells
-  DType state_dtype = DType::kF32;                         // of the states' bases: kF32 or kBF16
-  int64_t device_state_bytes = 0;                          // of each device; 0: by its memory
-  int32_t state_slots = 0;                                 // the same in slots of the largest model, where not 0
-  std::optional<int64_t> host_state_bytes = std::nullopt;  // nothing: by the backend and the host's memory
+  std::vector<std::string> listen = {"127.0.0.1:0"};         // host:port (0: a free one) or unix:/path
+  std::string version = "unknown";                           // what GetServerInfo tells
+  DType state_dtype = DType::kF32;                           // of the states' bases: kF32 or kBF16
+  int64_t device_state_bytes = 0;                            // of each device; 0: by its memory
+  int32_t state_slots = 0;                                   // the same in slots of the largest model, where not 0
+  std::optional<int64_t> host_state_bytes = std::nullopt;    // nothing: by the backend and the host's memory
+  std::optional<int64_t> prefix_cache_bytes = std::nullopt;  // nothing: by the host's memory; 0: no prefix is kept
+  absl::Duration prefix_ttl = absl::ZeroDuration();          // of prefixes that nobody uses; 0: until there is no room
   std::string disk_dir = {};
   int64_t disk_state_bytes = 0;                         // 0: no limit but the disk's
   DiskScrubberOptions scrub = {.bytes_per_second = 0};  // 0: what is on the disk is not verified before it is needed

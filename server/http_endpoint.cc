@@ -198,6 +198,14 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                                          : tier.problem,
                           .note = tier.name == "disk" ? ScrubNote(sources_) : ""});
   }
+  const PrefixCounts prefixes = context.prefixes.counts();
+  page.prefixes = {.on = context.prefixes.on(),
+                   .entries = prefixes.entries,
+                   .used_bytes = prefixes.used_bytes,
+                   .limit_bytes = prefixes.limit_bytes,
+                   .hits = prefixes.hits,
+                   .misses = prefixes.misses,
+                   .tokens_skipped = prefixes.tokens_skipped};
   for (const auto& call : context.tracer.Slowest(kMostCalls)) {
     page.calls.push_back(Describe(*call, options_.principal_names));
   }

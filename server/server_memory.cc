@@ -34,6 +34,11 @@ int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& back
   return HostMemoryBytes() / 4;
 }
 
+int64_t PrefixBudgetBytes(const GdnServerOptions& options, int64_t host_state_bytes) {
+  if (options.prefix_cache_bytes.has_value()) return *options.prefix_cache_bytes;
+  return host_state_bytes > 0 ? host_state_bytes / 2 : HostMemoryBytes() / 16;
+}
+
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices) {
   const int64_t eighth = HostMemoryBytes() / 8;
   const int64_t calls = options.call_bytes.value_or(std::max(eighth, 4 * options.limits.max_message_bytes));

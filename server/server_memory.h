@@ -17,6 +17,8 @@ namespace gdn {
 int64_t DeviceBudgetBytes(const GdnServerOptions& options, Backend& backend, int64_t slot_bytes);
 // Host memory for the states of idle sessions.
 int64_t HostBudgetBytes(const GdnServerOptions& options, const BackendInfo& backend);
+// Host memory for kept prefixes, where states of idle sessions may have so much.
+int64_t PrefixBudgetBytes(const GdnServerOptions& options, int64_t host_state_bytes);
 // An eighth of the host's memory each for calls and for copies of states, where nothing else is said.
 ByteLedgerOptions LedgerOptions(const GdnServerOptions& options, const StateServiceOptions& states, size_t devices);
 // An eighth of the host's memory, and room for four messages of the largest size.

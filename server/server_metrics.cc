@@ -103,10 +103,26 @@ void AddDisk(const MetricSources& sources, MetricPage& page) {
   page.Add(metric::kScrubLastPass, {}, absl::ToDoubleSeconds(counts.last_pass - absl::UnixEpoch()));
 }
 
+void AddPrefixes(const PrefixIndex& prefixes, MetricPage& page) {
+  if (!prefixes.on()) return;
+  const PrefixCounts counts = prefixes.counts();
+  page.Add(metric::kPrefixStarts, {"hit"}, counts.hits);
+  page.Add(metric::kPrefixStarts, {"miss"}, counts.misses);
+  page.Add(metric::kPrefixTokens, {}, counts.tokens_skipped);
+  page.Add(metric::kPrefixEntries, {}, counts.entries);
+  page.Add(metric::kPrefixUsedBytes, {}, counts.used_bytes);
+  page.Add(metric::kPrefixLimitBytes, {}, counts.limit_bytes);
+  page.Add(metric::kPrefixesKept, {}, counts.kept);
+  page.Add(metric::kPrefixesGone, {"evicted"}, counts.evictions);
+  page.Add(metric::kPrefixesGone, {"expired"}, counts.expired);
+  page.Add(metric::kPrefixesGone, {"dropped"}, counts.dropped);
+}
+
 void AddSessions(const ServiceContext& context, MetricPage& page) {
   page.Add(metric::kSessions, {}, static_cast<int64_t>(context.sessions.size()));
   page.Add(metric::kExpiredSessions, {}, context.sessions.expired());
   page.Add(metric::kRecoveredSessions, {}, context.recovered_sessions);
+  AddPrefixes(context.prefixes, page);
   AddTiers(context, page);
   const ResidencyCounters moves = context.residency.counters();
   page.Add(metric::kEvictions, {}, moves.evictions);

@@ -22,6 +22,7 @@
 #include "base/steady_clock.h"
 #include "kernels/slot_codec.h"
 #include "state_store/host_block_pool.h"
+#include "state_store/prefill_calls.h"
 
 namespace gdn {
 
@@ -50,6 +51,7 @@ struct LayerImage {
   HostBlock slot;        // layout.slot_floats(), as the backend keeps them; or, where it is not valid,
   SlotView wire;         // in memory that the image's owner keeps, with a base
   StoredReplyPtr reply;  // may be nullptr
+  PrefillCalls calls = PrefillCalls::Other();  // files do not tell
 };
 
 // Whether the layer's base is among `known`, in the very version.
@@ -84,6 +86,7 @@ struct SessionHeader {
   SteadyTime born;         // of this process; files hold the age
   absl::Duration idle_ttl = absl::InfiniteDuration();
   absl::Duration max_lifetime = absl::InfiniteDuration();
+  int64_t prefix_tokens = 0;  // that it began behind
   // The last AcceptTokens that had a request id.
   std::string accept_request_id;
   int32_t accepted_tokens = 0;

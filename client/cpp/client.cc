@@ -233,6 +233,20 @@ absl::StatusOr<std::vector<v1::Session>> Client::ForkSession(const v1::ForkSessi
                                   std::make_move_iterator(response.mutable_sessions()->end()));
 }
 
+absl::StatusOr<v1::KeepPrefixResponse> Client::KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,
+                                                          const CallOptions& call) {
+  v1::KeepPrefixRequest request;
+  request.set_name(session);
+  *request.mutable_prefix() = prefix;
+  return Call(&Stub::KeepPrefix, request, call);
+}
+
+absl::StatusOr<int64_t> Client::DropPrefixes(const CallOptions& call) {
+  GDN_ASSIGN_OR_RETURN(const v1::DropPrefixesResponse response,
+                       Call(&Stub::DropPrefixes, v1::DropPrefixesRequest(), call));
+  return response.dropped();
+}
+
 absl::StatusOr<v1::Checkpoint> Client::CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                          const CallOptions& call) {
   GDN_ASSIGN_OR_RETURN(v1::CheckpointSessionResponse response, Call(&Stub::CheckpointSession, request, call));

@@ -101,6 +101,11 @@ class Client {
 
   absl::StatusOr<std::vector<v1::Session>> ForkSession(const v1::ForkSessionRequest& request,
                                                        const CallOptions& call = {});
+  // The states of the session ("sessions/ID") as those of the prefix, which it has just prefilled; see prompt_prefix.h.
+  absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,
+                                                    const CallOptions& call = {});
+  // How many kept prefixes of the caller's have gone: all.
+  absl::StatusOr<int64_t> DropPrefixes(const CallOptions& call = {});
   absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                    const CallOptions& call = {});
   // The named checkpoints of a session ("sessions/ID").

@@ -165,6 +165,10 @@ absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
   // Idempotent: if its reply is lost, too, GetSession finds the session.
   absl::StatusOr<v1::Session> made = client_.CreateSession(*create_, TryOptions(backoff));
   if (!made.ok()) return While(StrCat("making ", name(), " again"), made.status());
+  if (made->prefix_tokens() != session_.prefix_tokens()) {
+    static_cast<void>(client_.DeleteSession(name(), TryOptions(backoff)));
+    return Lost(reason::kSessionNotFound, StrCat(name(), " and its prefix are gone"), name(), layers_.begin()->first);
+  }
   ++stats_.recreations;
   return made;
 }

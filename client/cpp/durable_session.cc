@@ -7,6 +7,7 @@
 #include "base/random_id.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "client/cpp/prompt_prefix.h"
 #include "client/cpp/step_rows.h"
 
 namespace gdn {
@@ -66,6 +67,12 @@ absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& c
   GDN_ASSIGN_OR_RETURN(v1::Session made, session->Retried(backoff, [&](const CallOptions& call) {
     return client.CreateSession(request, call);
   }));
+  if (request.has_prefix()) {
+    // What is behind the prefix is kept here: made anew, it must not begin further on.
+    *request.mutable_prefix() = FirstSegments(request.prefix(), made.prefix_tokens());
+    if (made.prefix_tokens() == 0) request.clear_prefix();
+    for (const v1::LayerState& layer : made.layers()) session->initial_counts_[layer.layer()] = made.prefix_tokens();
+  }
   session->create_ = std::move(request);
   GDN_RETURN_IF_ERROR(session->Adopt(std::move(made), backoff));
   return session;

@@ -381,7 +381,7 @@ void BatchExecutor::EndPrefill(StepJob& job, const absl::Status& status) {
   if (!status.ok()) return FailRow(row, status);
   LayerProgress after = row.lease.before();
   if (row.tokens > 0) after = {.token_count = after.token_count + row.tokens};
-  CommitRow(row, {.after = after, .base_written = row.tokens > 0}, job.compute_time_us);
+  CommitRow(row, {.after = after, .base_written = row.tokens > 0, .prefill = true}, job.compute_time_us);
   Count(stats_.of(BatchKind::kPrefill), /*steps=*/1, row.tokens);
   if (job.trace != nullptr) job.trace->committed = TraceNow();
 }

@@ -85,6 +85,39 @@ inline constexpr MetricInfo kRecoveredSessions = {"gdn_sessions_recovered_total"
                                                   "sessions",
                                                   {},
                                                   "Sessions that an earlier process left and this one has taken over."};
+inline constexpr MetricInfo kPrefixStarts = {
+    "gdn_prefix_starts_total",
+    MetricType::kCounter,
+    "sessions",
+    {"result"},
+    "Sessions made with a prompt's prefix: hit (some of it was known, and they "
+    "began behind it) or miss. Absent, as are the others of prefixes, where "
+    "none are kept."};
+inline constexpr MetricInfo kPrefixTokens = {"gdn_prefix_skipped_tokens_total",
+                                             MetricType::kCounter,
+                                             "tokens",
+                                             {},
+                                             "Tokens that those sessions began behind, each counted once and not for "
+                                             "every layer."};
+inline constexpr MetricInfo kPrefixEntries = {
+    "gdn_prefix_entries", MetricType::kGauge, "prefixes", {}, "Prefixes that are kept."};
+inline constexpr MetricInfo kPrefixUsedBytes = {
+    "gdn_prefix_used_bytes", MetricType::kGauge, "bytes", {}, "Host memory of their states."};
+inline constexpr MetricInfo kPrefixLimitBytes = {
+    "gdn_prefix_limit_bytes",
+    MetricType::kGauge,
+    "bytes",
+    {},
+    "What they may have of it now: --prefix-cache-bytes, or what sessions leave of --host-state-bytes where that is "
+    "less."};
+inline constexpr MetricInfo kPrefixesKept = {
+    "gdn_prefixes_kept_total", MetricType::kCounter, "prefixes", {}, "Prefixes that were kept, by KeepPrefix."};
+inline constexpr MetricInfo kPrefixesGone = {
+    "gdn_prefixes_gone_total",
+    MetricType::kCounter,
+    "prefixes",
+    {"why"},
+    "Prefixes that are kept no more: evicted (for room), expired (--prefix-ttl), dropped (DropPrefixes)."};
 inline constexpr MetricInfo kTierSessions = {
     "gdn_tier_sessions",
     MetricType::kGauge,
@@ -291,6 +324,13 @@ inline constexpr std::array kAll = {&kRpcDuration,
                                     &kSessions,
                                     &kExpiredSessions,
                                     &kRecoveredSessions,
+                                    &kPrefixStarts,
+                                    &kPrefixTokens,
+                                    &kPrefixEntries,
+                                    &kPrefixUsedBytes,
+                                    &kPrefixLimitBytes,
+                                    &kPrefixesKept,
+                                    &kPrefixesGone,
                                     &kTierSessions,
                                     &kTierUsedBytes,
                                     &kTierLimitBytes,

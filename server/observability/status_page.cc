@@ -63,6 +63,15 @@ std::string Bar(double part, std::string_view spoken) {
                 "\"><i style=\"width:", percent, "%\"></i></div>");
 }
 
+std::string PrefixLine(const StatusPage::Prefixes& prefixes) {
+  if (!prefixes.on) return "";
+  const auto number = [](int64_t value) { return ShowNumber(static_cast<double>(value)); };
+  return StrCat("<p><small>", number(prefixes.entries), " prefixes of prompts in host memory, ",
+                ShowBytes(prefixes.used_bytes), " of ", ShowBytes(prefixes.limit_bytes), "; ", number(prefixes.hits),
+                " of ", number(prefixes.hits + prefixes.misses), " sessions that asked for one began behind one, and ",
+                number(prefixes.tokens_skipped), " tokens were skipped</small></p>");
+}
+
 std::string Tiers(const StatusPage& page) {
   std::string tiers;
   for (const StatusPage::Tier& tier : page.tiers) {
@@ -78,7 +87,8 @@ std::string Tiers(const StatusPage& page) {
     if (!tier.problem.empty()) StrAppend(&tiers, "<p class=\"problem\">", EscapeHtml(tier.problem), "</p>");
     tiers += "</li>";
   }
-  return StrCat("<section><h2>Where states are</h2><ul class=\"tiers\">", tiers, "</ul></section>");
+  return StrCat("<section><h2>Where states are</h2><ul class=\"tiers\">", tiers, "</ul>", PrefixLine(page.prefixes),
+                "</section>");
 }
 
 template <typename Value>

@@ -42,6 +42,11 @@ struct StatusPage {
     std::string problem = {};  // "": none
     std::string note = {};     // what else there is to say; ""
   };
+  struct Prefixes {
+    bool on = false;  // else there is nothing to show
+    int64_t entries = 0, used_bytes = 0, limit_bytes = 0;
+    int64_t hits = 0, misses = 0, tokens_skipped = 0;
+  };
   struct Call {
     std::string method = {}, session = {}, principal = {}, trace_id = {};
     int32_t layer = 0, rows = 0;
@@ -67,6 +72,7 @@ struct StatusPage {
   std::vector<std::string> addresses = {};
   std::vector<Model> models = {};
   std::vector<Tier> tiers = {};
+  Prefixes prefixes = {};
   std::vector<StatusSecond> seconds = {};  // the oldest first
   bool traces = false;                     // else there are no calls to show
   std::vector<Call> calls = {};            // the longest first

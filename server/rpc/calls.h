@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "gdn/v1/admin.pb.h"
 #include "gdn/v1/info.pb.h"
+#include "gdn/v1/prefix.pb.h"
 #include "gdn/v1/session.pb.h"
 #include "gdn/v1/state.pb.h"
 #include "gdn/v1/trace.pb.h"
@@ -61,6 +62,12 @@ absl::Status PrefetchSessions(const ServiceContext& context, const Caller& calle
 // fork_call.cc
 void ForkSession(const ServiceContext& context, const Caller& caller, const v1::ForkSessionRequest& request,
                  v1::ForkSessionResponse* response, CallDone done);
+
+// prefix_calls.cc
+void KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
+                v1::KeepPrefixResponse* response, CallDone done);
+absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller, const v1::DropPrefixesRequest& request,
+                          v1::DropPrefixesResponse* response);
 
 // accept_call.cc
 void AcceptTokens(const ServiceContext& context, const Caller& caller, const v1::AcceptTokensRequest& request,

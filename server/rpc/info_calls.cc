@@ -86,6 +86,18 @@ void FillFleet(const Fleet& fleet, v1::FleetInfo* out) {
   out->set_sessions_lost(fleet.departures().lost());
 }
 
+void FillPrefixes(const PrefixIndex& prefixes, v1::PrefixInfo* out) {
+  const PrefixCounts counts = prefixes.counts();
+  out->set_limit_bytes(counts.limit_bytes);
+  out->set_used_bytes(counts.used_bytes);
+  out->set_entries(counts.entries);
+  out->set_hits(counts.hits);
+  out->set_misses(counts.misses);
+  out->set_tokens_skipped(counts.tokens_skipped);
+  out->set_evictions(counts.evictions);
+  out->set_expired(counts.expired);
+}
+
 }  // namespace
 
 absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
@@ -135,6 +147,7 @@ absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller,
     quota->set_used(use.used);
   }
   if (context.drain.progress().begun()) FillDrain(context, response->mutable_drain());
+  if (context.prefixes.on()) FillPrefixes(context.prefixes, response->mutable_prefixes());
   if (context.fleet != nullptr) FillFleet(*context.fleet, response->mutable_fleet());
   // One flag says it of all models.
   if (const auto model = context.models.begin();

@@ -36,6 +36,8 @@ namespace gdn {
   X(DeleteCheckpoint)      \
   X(AcceptTokens)          \
   X(PrefetchSessions)      \
+  X(KeepPrefix)            \
+  X(DropPrefixes)          \
   X(EvictSession)          \
   X(ShareMemory)           \
   X(TraceCalls)            \

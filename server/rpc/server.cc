@@ -50,11 +50,12 @@ using GdnServiceMethods = WithMethods<
     Gdn::WithCallbackMethod_CheckpointSession, Gdn::WithCallbackMethod_RestoreCheckpoint,
     Gdn::WithCallbackMethod_ListCheckpoints, Gdn::WithCallbackMethod_DeleteCheckpoint,
     Gdn::WithCallbackMethod_AcceptTokens, Gdn::WithCallbackMethod_PrefetchSessions,
-    Gdn::WithCallbackMethod_EvictSession, Gdn::WithCallbackMethod_ShareMemory, Gdn::WithCallbackMethod_TraceCalls,
-    Gdn::WithCallbackMethod_GetMetrics, Gdn::WithCallbackMethod_Drain, Gdn::WithRawCallbackMethod_Prefill,
-    Gdn::WithRawCallbackMethod_Decode, Gdn::WithRawCallbackMethod_StreamPrefill,
-    Gdn::WithRawCallbackMethod_StreamDecode, Gdn::WithRawCallbackMethod_ExportState,
-    Gdn::WithRawCallbackMethod_ImportState, Gdn::WithRawCallbackMethod_WatchState>::Type;
+    Gdn::WithCallbackMethod_EvictSession, Gdn::WithCallbackMethod_KeepPrefix, Gdn::WithCallbackMethod_DropPrefixes,
+    Gdn::WithCallbackMethod_ShareMemory, Gdn::WithCallbackMethod_TraceCalls, Gdn::WithCallbackMethod_GetMetrics,
+    Gdn::WithCallbackMethod_Drain, Gdn::WithRawCallbackMethod_Prefill, Gdn::WithRawCallbackMethod_Decode,
+    Gdn::WithRawCallbackMethod_StreamPrefill, Gdn::WithRawCallbackMethod_StreamDecode,
+    Gdn::WithRawCallbackMethod_ExportState, Gdn::WithRawCallbackMethod_ImportState,
+    Gdn::WithRawCallbackMethod_WatchState>::Type;
 
 // The sessions that a call has made under ids that its reply alone tells.
 std::vector<std::string> UnknownSessions(const v1::CreateSessionRequest& request,
@@ -84,6 +85,7 @@ constexpr std::string_view AuditedAs(const v1::RestoreCheckpointRequest& /*reque
 constexpr std::string_view AuditedAs(const v1::CheckpointSessionRequest& /*request*/) { return "checkpoint_made"; }
 constexpr std::string_view AuditedAs(const v1::DeleteCheckpointRequest& /*request*/) { return "checkpoint_ended"; }
 constexpr std::string_view AuditedAs(const v1::EvictSessionRequest& /*request*/) { return "session_evicted"; }
+constexpr std::string_view AuditedAs(const v1::DropPrefixesRequest& /*request*/) { return "prefixes_dropped"; }
 constexpr std::string_view AuditedAs(const v1::GetMetricsRequest& /*request*/) { return "metrics_read"; }
 std::string_view AuditedAs(const v1::ListSessionsRequest& request) { return request.all() ? "sessions_listed" : ""; }
 std::string_view AuditedAs(const v1::TraceCallsRequest& request) { return request.has_keep() ? "tracing_set" : ""; }
@@ -176,6 +178,8 @@ class GdnService final : public GdnServiceMethods {
   GDN_ANSWERED_METHOD(AcceptTokens)
   GDN_ANSWERED_METHOD(PrefetchSessions)
   GDN_ANSWERED_METHOD(EvictSession)
+  GDN_ANSWERED_METHOD(KeepPrefix)
+  GDN_ANSWERED_METHOD(DropPrefixes)
   GDN_ANSWERED_METHOD(TraceCalls)
   GDN_ANSWERED_METHOD(GetMetrics)
 #undef GDN_ANSWERED_METHOD

@@ -25,6 +25,8 @@
 #include "server/security/audit.h"
 #include "server/security/authenticator.h"
 #include "server/session/checkpointer.h"
+#include "server/session/prefix_index.h"
+#include "server/session/prefix_keeper.h"
 #include "server/session/residency.h"
 #include "server/session/session_manager.h"
 #include "server/shared_memory/shared_regions.h"
@@ -39,6 +41,8 @@ struct ServiceContext {
   ByteLedger& ledger;
   const ModelCatalog& models;
   SessionManager& sessions;
+  PrefixIndex& prefixes;
+  PrefixKeeper& prefix_keeper;
   StateStore& store;
   DeviceRoom& room;
   TierStack& tiers;

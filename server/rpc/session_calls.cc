@@ -13,6 +13,7 @@
 #include "base/string_cat.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
+#include "server/rpc/prompt.h"
 #include "server/session/session_errors.h"
 #include "server/validation/names.h"
 #include "server/validation/session_spec.h"
@@ -201,6 +202,7 @@ void FillSession(const ServiceContext& context, const Session& session, v1::Sess
     out->set_model(ModelName(spec.model));
   }
   out->set_affinity(session.affinity());
+  out->set_prefix_tokens(session.prefix_tokens());
   FillLayers(session.Layers(), out->mutable_layers());
   *out->mutable_create_time() = TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(session.create_time()));
   if (const auto layout = context.store.LayoutOf(spec.dims); layout.ok()) {
@@ -233,6 +235,19 @@ absl::StatusOr<std::shared_ptr<Session>> FindSession(const ServiceContext& conte
 
 namespace {
 
+// Where the longest known prefix of the request's prompt ends; nowhere where it has none.
+absl::StatusOr<PrefixStart> FindStart(const ServiceContext& context, const Caller& caller, const SessionSpec& spec,
+                                      const v1::CreateSessionRequest& request) {
+  if (!request.has_prefix()) return PrefixStart();
+  if (!request.initial_states().empty()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     "both prefix and initial_states are set; a prompt that has a prefix begins at zero",
+                     {{"field", "initial_states"}});
+  }
+  GDN_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(context, caller.principal, spec, request.prefix()));
+  return context.prefixes.Find(prompt.keys);
+}
+
 // `id`: the request's, or one that was drawn for it.
 void CreateNamed(const ServiceContext& context, const Caller& caller, const std::string& id,
                  const v1::CreateSessionRequest& request, v1::CreateSessionResponse* response, CallDone done) {
@@ -249,10 +264,15 @@ void CreateNamed(const ServiceContext& context, const Caller& caller, const std:
                      .request = HashCreateRequest(request)};
     GDN_RETURN_IF_ERROR(SetLifetimes(context, request, init));
     GDN_ASSIGN_OR_RETURN(auto states, CheckInitialStates(request.initial_states(), spec.dims, spec.layers));
+    GDN_ASSIGN_OR_RETURN(const PrefixStart start, FindStart(context, caller, spec, request));
+    init.prefix_tokens = start.tokens;
     GDN_ASSIGN_OR_RETURN(SessionCreation creation, context.sessions.Begin(std::move(init)));
-    SessionImagePtr image;
+    SessionImagePtr image = start.image;
     if (creation.pending()) {
-      GDN_ASSIGN_OR_RETURN(image, ToImage(context, std::move(states), spec));
+      if (request.has_prefix()) context.prefixes.NoteStart(start);
+      if (image == nullptr) {
+        GDN_ASSIGN_OR_RETURN(image, ToImage(context, std::move(states), spec));
+      }
     }
     return std::pair(std::move(creation), std::move(image));
   };

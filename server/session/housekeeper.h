@@ -1,5 +1,5 @@
 // What has to be done now and then: end sessions whose time is over, make durable what is due, and keep room on the
-// device and in the host tier; and look how full the disk is.
+// device and in the host tier; and what `look_around` does beside: how full the disk is, which prefixes nobody uses.
 //
 // Thread safety: has a thread of its own. Ownership: what it is made with must outlive it.
 //
@@ -24,16 +24,16 @@ class Housekeeper {
  public:
   Housekeeper(
       SessionManager& sessions, Checkpointer& checkpointer, Residency& residency, TierStack& tiers,
-      absl::Duration interval, std::function<void()> look_at_disk = [] {},
+      absl::Duration interval, std::function<void()> look_around = [] {},
       const SteadyClock& clock = SteadyClock::Real())
-      : thread_([this, &sessions, &checkpointer, &residency, &tiers, &clock, interval, look_at_disk] {
+      : thread_([this, &sessions, &checkpointer, &residency, &tiers, &clock, interval, look_around] {
           NameThisThread("gdn-housekeeper");
           while (!stop_.GivenWithin(interval)) {
             const SteadyTime now = clock.Now();
             sessions.DeleteExpired(now);
             checkpointer.Sweep(sessions.All(), now);
             residency.MoveIdleAhead();
-            look_at_disk();
+            look_around();
             if (tiers.WantsTrim()) tiers.Trim();
           }
         }) {}

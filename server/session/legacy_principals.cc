@@ -106,7 +106,8 @@ absl::Status LegacyPrincipals::MoveLocked(SessionLease lease, const std::string&
                                                 .epoch = header.epoch,
                                                 .changes = header.changes,
                                                 .create_time = session->create_time(),
-                                                .age = session->Now().at - session->born()},
+                                                .age = session->Now().at - session->born(),
+                                                .prefix_tokens = session->prefix_tokens()},
                                                session->Layers(), absl::Now());
   if (adopted.valid()) tiers_.Adopt(to, *tiers_.durable(), image->bytes(), header.version());
   return absl::OkStatus();

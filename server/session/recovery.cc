@@ -71,6 +71,7 @@ std::vector<LayerInfo> LayersOf(const StoredSession& stored, const SessionSpec& 
                                  [layer](const auto& entry) { return entry.first == layer; });
     if (it == stored.layers.end()) continue;
     info.progress = it->second;
+    info.calls = PrefillCalls::Other();  // files do not tell
     info.kind = stored.kinds[static_cast<size_t>(it - stored.layers.begin())];
     info.durable_token_count = info.progress.token_count;
   }
@@ -115,7 +116,8 @@ absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions,
                       .epoch = epoch,
                       .changes = std::max<int64_t>(header.changes, 1),
                       .create_time = header.create_time,
-                      .age = SteadyNow() - header.born},
+                      .age = SteadyNow() - header.born,
+                      .prefix_tokens = header.prefix_tokens},
                      std::move(layers), stored.stored_at, /*epoch_is_stored=*/!first_epoch.has_value());
   if (!adopted.valid()) {
     return MakeError(absl::StatusCode::kAborted, reason::kSessionBusy,

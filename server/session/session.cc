@@ -56,6 +56,7 @@ Session::Session(SessionInit init, std::vector<LayerInfo> parked, SessionEnviron
     : Session(std::move(init), environment) {
   for (size_t i = 0; i < parked.size(); ++i) {
     layers_[i].progress = parked[i].progress;
+    layers_[i].calls = parked[i].calls;
     layers_[i].kind = parked[i].kind;
     layers_[i].durable_token_count = parked[i].durable_token_count;
   }
@@ -105,7 +106,8 @@ LayerInfo Session::InfoLocked(size_t index) const {
           .progress = layer.progress,
           .kind = layer.kind,
           .durable_token_count = layer.durable_token_count,
-          .waiting_calls = layer.busy ? 1 + static_cast<int32_t>(layer.joined.size()) : 0};
+          .waiting_calls = layer.busy ? 1 + static_cast<int32_t>(layer.joined.size()) : 0,
+          .calls = layer.calls};
 }
 
 std::vector<LayerInfo> Session::Layers() const {
@@ -183,6 +185,7 @@ void Session::Apply(const SessionImage& image) {
     const bool there = next < image.layers.size() && image.layers[next].layer == init_.spec.layers[i];
     const LayerImage* from = there ? &image.layers[next++] : nullptr;
     layer.progress = there ? from->extent : LayerProgress();
+    layer.calls = there ? from->calls : PrefillCalls();
     layer.kind = there ? from->kind : InputKind::kNone;
     SetReply(layer, there ? from->reply : nullptr);
   }

@@ -68,6 +68,7 @@ struct SessionInit {
   int64_t changes = 1;                        // its making, and commits before this process had it
   absl::Time create_time = absl::Now();       // shown, and never counted with
   absl::Duration age = absl::ZeroDuration();  // that it has already
+  int64_t prefix_tokens = 0;                  // of a kept prefix, which it begins behind
 };
 
 using StepReplyPtr = StoredReplyPtr;
@@ -91,6 +92,7 @@ struct LayerInfo {
   InputKind kind = InputKind::kNone;
   int64_t durable_token_count = 0;
   int32_t waiting_calls = 0;  // for the step in flight: the call that computes it and those that have joined it
+  PrefillCalls calls = {};    // that `progress` is the end of
 };
 
 class Session;
@@ -135,6 +137,7 @@ class Session : public std::enable_shared_from_this<Session> {
   SteadyTime born() const { return born_; }
   absl::Duration idle_ttl() const { return init_.idle_ttl; }
   absl::Duration max_lifetime() const { return init_.max_lifetime; }
+  int64_t prefix_tokens() const { return init_.prefix_tokens; }
   const Hash128& request() const { return init_.request; }
   SessionTurn& turn() const { return turn_; }  // the scheduler's
   StateKey key() const { return {.principal = init_.principal, .id = init_.id, .checkpoint = {}}; }
@@ -224,6 +227,7 @@ class Session : public std::enable_shared_from_this<Session> {
     BaseVersion base_version = 0;
 
     LayerProgress progress;
+    PrefillCalls calls;
     InputKind kind = InputKind::kNone;
     int64_t durable_token_count = 0;
     bool busy = false;

@@ -50,6 +50,10 @@ absl::StatusOr<std::shared_ptr<void>> SessionHolders::TryCharge(std::string_view
   return std::make_shared<ByteCharge>(std::move(charge));
 }
 
+bool SessionHolders::GiveWay(std::string_view tier, const Holder& holder) {
+  return tier == "host" && give_way_ && give_way_(*static_cast<const ByteAccount*>(holder.get()));
+}
+
 double SessionHolders::SharesHeld(std::string_view tier, const Holder& holder) const {
   return std::max(1.0, ledger_.SharesHeld(PoolOfTier(tier), *static_cast<const ByteAccount*>(holder.get())));
 }

@@ -8,6 +8,7 @@
 //   TierStack stack({&host, &disk}, {.holders = &holders});
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,11 +38,15 @@ class SessionHolders final : public TierHolders {
                                int64_t bytes) override;
   // (QUOTA_EXCEEDED) of the tier's quota.
   absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) override;
+  bool GiveWay(std::string_view tier, const Holder& holder) override;
   double SharesHeld(std::string_view tier, const Holder& holder) const override;
+  // What of an account lies in host memory beside its sessions and may go; before the first session.
+  void SetGiveWay(std::function<bool(const ByteAccount&)> give_way) { give_way_ = std::move(give_way); }
 
  private:
   using Name = std::pair<std::string, std::string>;  // principal, id
   ByteLedger& ledger_;
+  std::function<bool(const ByteAccount&)> give_way_;
   absl::Mutex mu_;
   std::map<Name, ByteAccountPtr> accounts_ ABSL_GUARDED_BY(mu_);
 };

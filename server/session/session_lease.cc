@@ -71,6 +71,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .born = SteadyNow() - (session_->environment_->clock().Now() - session_->born()),
                   .idle_ttl = init.idle_ttl,
                   .max_lifetime = init.max_lifetime,
+                  .prefix_tokens = init.prefix_tokens,
                   .accept_request_id = {},
                   .accepted_tokens = 0};
   absl::MutexLock lock(&session_->mu_);
@@ -87,6 +88,7 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
     out.kind = layer.kind;
     out.base_version = layer.base_version;
     out.reply = layer.reply;
+    out.calls = layer.calls;
   }
   return image;
 }
@@ -167,6 +169,7 @@ std::shared_ptr<Session> SessionLease::Fork(SessionInit init, std::vector<SlotCl
     Session::Layer& from = session_->layers_[i];
     Session::Layer& to = child->layers_[i];
     to.progress = from.progress;
+    to.calls = from.calls;
     to.kind = from.kind;
     if (!from.slot.valid()) continue;
     to.slot = from.slot;

@@ -50,6 +50,7 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   GDN_RETURN_IF_ERROR(service->OpenTiers(options));
   StateService& self = *service;
   TierStack& tiers = *self.tiers_;
+  self.MakePrefixes(ledger, options);
   std::vector<StateStore*> stores;
   for (StateStore& store : self.stores_) stores.push_back(&store);
   self.room_ = std::make_unique<DeviceRoom>(
@@ -67,14 +68,21 @@ absl::StatusOr<std::unique_ptr<StateService>> StateService::Make(std::vector<Sta
   self.environment_.on_progress = [&self](const std::shared_ptr<Session>& session) {
     self.checkpointer_->NoteProgress(session);
   };
+  self.prefix_keeper_ = std::make_unique<PrefixKeeper>(PrefixKeeperParts{.index = *self.prefixes_,
+                                                                         .residency = *self.residency_,
+                                                                         .copier = self.copier_,
+                                                                         .room = room,
+                                                                         .transfers = self.transfer_threads_});
   self.sessions_ = std::make_unique<SessionManager>(
       SessionPlaces{.room = room, .tiers = tiers, .io = self.transfer_threads_}, self.environment_);
   self.legacy_ = std::make_unique<LegacyPrincipals>(*self.sessions_, tiers);
   self.sessions_->SetLegacy(self.legacy_.get());
-  self.housekeeper_ = std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers,
-                                                    options.housekeeping, [disk = self.disk_.get()] {
-                                                      if (disk != nullptr) disk->watermarks().Look();
-                                                    });
+  self.housekeeper_ =
+      std::make_unique<Housekeeper>(*self.sessions_, *self.checkpointer_, *self.residency_, tiers, options.housekeeping,
+                                    [disk = self.disk_.get(), prefixes = self.prefixes_.get()] {
+                                      if (disk != nullptr) disk->watermarks().Look();
+                                      prefixes->DropExpired();
+                                    });
   self.watch_interval_ = kRoundsPerWatch * options.housekeeping;
   return service;
 }
@@ -120,6 +128,16 @@ absl::Status StateService::OpenTiers(const StateServiceOptions& options) {
   }
   tiers_ = std::make_unique<TierStack>(std::move(tiers), TierLedgerOptions{.holders = &environment_.holders()});
   return absl::OkStatus();
+}
+
+// In host memory that sessions have left free, which they take first; where there is no tier there, in their own.
+void StateService::MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options) {
+  PrefixIndexOptions prefixes{.limit_bytes = options.prefix_bytes, .ttl = options.prefix_ttl};
+  if (host_ != nullptr) prefixes.left_bytes = [host = host_.get()] { return host->left_bytes(); };
+  prefixes_ = std::make_unique<PrefixIndex>(ledger, std::move(prefixes));
+  if (host_ != nullptr) host_->SetOnStored([index = prefixes_.get()] { index->Trim(); });
+  environment_.holders().SetGiveWay(
+      [index = prefixes_.get()](const ByteAccount& account) { return index->DropOneOf(account); });
 }
 
 absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {

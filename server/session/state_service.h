@@ -21,6 +21,8 @@
 #include "server/session/checkpointer.h"
 #include "server/session/housekeeper.h"
 #include "server/session/legacy_principals.h"
+#include "server/session/prefix_index.h"
+#include "server/session/prefix_keeper.h"
 #include "server/session/recovery.h"
 #include "server/session/residency.h"
 #include "server/session/scrub_thread.h"
@@ -29,6 +31,7 @@
 #include "state_store/state_store.h"
 #include "state_store/tiers/disk_scrubber.h"
 #include "state_store/tiers/disk_tier.h"
+#include "state_store/tiers/host_tier.h"
 #include "state_store/tiers/redis_tier.h"
 #include "state_store/tiers/tier_stack.h"
 
@@ -39,8 +42,10 @@ struct StateServiceOptions {
   int32_t max_draft = 8;
   DType state_dtype = DType::kF32;  // of the states' bases
   int64_t host_bytes = 0;           // 0: no host tier
-  std::string disk_dir;             // "": no disk tier
-  int64_t disk_bytes = 0;           // 0: no limit but the disk's
+  int64_t prefix_bytes = 0;         // of kept prefixes; 0: none are kept
+  absl::Duration prefix_ttl = absl::InfiniteDuration();
+  std::string disk_dir;    // "": no disk tier
+  int64_t disk_bytes = 0;  // 0: no limit but the disk's
   DiskWatermarkOptions disk_watermarks;
   std::string redis;                  // "host:port", "unix:/path" or "redis://.."; "": none
   std::string redis_password_file;    // "": none is given
@@ -90,6 +95,8 @@ class StateService {
   Residency& residency() { return *residency_; }
   Checkpointer& checkpointer() { return *checkpointer_; }
   SessionManager& sessions() { return *sessions_; }
+  PrefixIndex& prefixes() { return *prefixes_; }
+  PrefixKeeper& prefix_keeper() { return *prefix_keeper_; }
   LegacyPrincipals& legacy() { return *legacy_; }
   const DiskTier* disk() const { return disk_.get(); }              // nullptr: there is none
   RedisTier* redis() { return redis_.get(); }                       // nullptr: there is none
@@ -98,6 +105,7 @@ class StateService {
  private:
   StateService(std::vector<StateDevice> devices, ByteLedger& ledger, const StateServiceOptions& options);
   absl::Status OpenTiers(const StateServiceOptions& options);
+  void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
   // Of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
   // Its checkpoint is gone: the next is due, and has all of it.
@@ -110,15 +118,17 @@ class StateService {
   SharedThreadPool copiers_;
   StateCopier copier_;
   SessionEnvironment environment_;
-  std::unique_ptr<StateTier> host_;
+  std::unique_ptr<HostTier> host_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<RedisTier> redis_;
   std::unique_ptr<TierStack> tiers_;
+  std::unique_ptr<PrefixIndex> prefixes_;
   std::unique_ptr<DeviceRoom> room_;
   TaskQueue io_;                // what steps wait for: states that come back
   TaskQueue transfer_threads_;  // exports, imports, watches, restores, deletions
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<PrefixKeeper> prefix_keeper_;
   std::unique_ptr<SessionManager> sessions_;
   std::unique_ptr<LegacyPrincipals> legacy_;
   std::unique_ptr<Housekeeper> housekeeper_;

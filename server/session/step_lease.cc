@@ -90,6 +90,11 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
     absl::MutexLock lock(&session->mu_);
     Session::Layer& layer = *layer_;
     if (outcome.base_written) layer.base_version = session->environment_->NextBaseVersion();
+    if (outcome.prefill) {
+      layer.calls = layer.calls.Then(outcome.after.token_count - layer.progress.token_count);
+    } else if (outcome.after != layer.progress) {
+      layer.calls = PrefillCalls::Other();
+    }
     layer.progress = outcome.after;
     if (kind_ != InputKind::kNone) layer.kind = kind_;
     layer.busy = false;

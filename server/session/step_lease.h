@@ -29,6 +29,7 @@ struct StepSlots {
 struct StepOutcome {
   LayerProgress after;
   bool base_written = false;  // the base is the step's slot's own now
+  bool prefill = false;       // it was one
 };
 
 class StepLease {

@@ -126,6 +126,13 @@ Hash128 HashCreateRequest(const v1::CreateSessionRequest& request) {
       hasher.UpdateField(tensor->data());
     }
   }
+  if (request.has_prefix()) {  // requests of before it was known hash as they did
+    hasher.UpdateInt(request.prefix().input_kind());
+    for (const v1::PrefixSegment& segment : request.prefix().segments()) {
+      hasher.UpdateInt(segment.tokens());
+      hasher.UpdateField(segment.content_sha256());
+    }
+  }
   return hasher.Finish();
 }
 

@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<CheckedInitialState>> CheckInitialStates(
 absl::StatusOr<absl::Duration> CheckTimeToLive(std::string_view field, bool set,
                                                const google::protobuf::Duration& value);
 
-// The identity of a creating request: equal for equal spec, affinity, times to live and initial states.
+// The identity of a creating request: equal for equal spec, affinity, times to live, initial states and prefix.
 Hash128 HashCreateRequest(const v1::CreateSessionRequest& request);
 
 }  // namespace gdn

@@ -281,16 +281,18 @@ absl::Status ParseAccept(const std::string& text, SessionHeader& header) {
 }
 
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
-  return Dump(Json{{"principal", header.principal},
-                   {"id", header.id},
-                   {"affinity", header.affinity},
-                   {"create_time", absl::FormatTime(absl::RFC3339_full, header.create_time, absl::UTCTimeZone())},
-                   {"age_s", absl::ToDoubleSeconds(AgeOf(header))},
-                   {"idle_ttl_s", SecondsJson(header.idle_ttl)},
-                   {"max_lifetime_s", SecondsJson(header.max_lifetime)},
-                   {"request", header.request.ToHex()},
-                   {"changes", header.changes},
-                   {"layers", header.layers}});
+  Json json{{"principal", header.principal},
+            {"id", header.id},
+            {"affinity", header.affinity},
+            {"create_time", absl::FormatTime(absl::RFC3339_full, header.create_time, absl::UTCTimeZone())},
+            {"age_s", absl::ToDoubleSeconds(AgeOf(header))},
+            {"idle_ttl_s", SecondsJson(header.idle_ttl)},
+            {"max_lifetime_s", SecondsJson(header.max_lifetime)},
+            {"request", header.request.ToHex()},
+            {"changes", header.changes},
+            {"layers", header.layers}};
+  if (header.prefix_tokens > 0) json["prefix_tokens"] = header.prefix_tokens;
+  return Dump(json);
 }
 
 absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHeader& header) {
@@ -329,6 +331,11 @@ absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHead
     const auto changes = IntField(json, "changes");
     if (!changes.has_value()) return invalid("changes as a number that is not negative");
     header.changes = *changes;
+  }
+  if (json.contains("prefix_tokens")) {
+    const auto tokens = CountField(json, "prefix_tokens");
+    if (!tokens.has_value()) return invalid(StrCat("prefix_tokens as a number of at most ", kMaxTokenCount));
+    header.prefix_tokens = *tokens;
   }
   const auto layers = json.find("layers");
   if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");

@@ -1,5 +1,7 @@
 #include "state_store/tiers/host_tier.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -15,6 +17,12 @@ absl::StatusOr<StoreResult> HostTier::Store(const StateKey& key, const SessionIm
                             ", which host memory has no copy of; store an image with all base states"),
                      {{"tier", "host"}});
   }
+  absl::StatusOr<StoreResult> stored = Put(key, image);
+  if (stored.ok() && on_stored_) on_stored_();
+  return stored;
+}
+
+absl::StatusOr<StoreResult> HostTier::Put(const StateKey& key, const SessionImagePtr& image) {
   const int64_t bytes = image->bytes();
   SessionImagePtr replaced;  // freed once the lock is let go
   absl::MutexLock lock(&mu_);
@@ -57,6 +65,12 @@ absl::Status HostTier::Erase(const StateKey& key, bool all) {
   }
   entries_.erase(begin, end);
   return absl::OkStatus();
+}
+
+int64_t HostTier::left_bytes() const {
+  if (limit_bytes_ == 0) return std::numeric_limits<int64_t>::max();
+  absl::MutexLock lock(&mu_);
+  return std::max<int64_t>(0, limit_bytes_ - usage_.used_bytes);
 }
 
 TierUsage HostTier::usage() const {

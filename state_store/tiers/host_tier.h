@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,7 +24,11 @@ namespace gdn {
 class HostTier final : public StateTier {
  public:
   // The images' bytes() never exceed `limit_bytes` together; 0: no limit.
-  explicit HostTier(int64_t limit_bytes) { usage_.limit_bytes = limit_bytes; }
+  explicit HostTier(int64_t limit_bytes) : limit_bytes_(limit_bytes) { usage_.limit_bytes = limit_bytes; }
+  // Called after a Store, for what lies in the memory that states have left free. Before the first one.
+  void SetOnStored(std::function<void()> on_stored) { on_stored_ = std::move(on_stored); }
+  // What the states leave of the limit; the largest number without one.
+  int64_t left_bytes() const;
 
   std::string_view name() const override { return "host"; }
   bool durable() const override { return false; }
@@ -40,6 +46,10 @@ class HostTier final : public StateTier {
     int64_t bytes = 0;
   };
 
+  absl::StatusOr<StoreResult> Put(const StateKey& key, const SessionImagePtr& image);
+
+  const int64_t limit_bytes_;
+  std::function<void()> on_stored_;
   mutable absl::Mutex mu_;
   std::map<StateKey, Entry> entries_ ABSL_GUARDED_BY(mu_);
   TierUsage usage_ ABSL_GUARDED_BY(mu_);  // but for name and sessions

@@ -1,7 +1,7 @@
 // Whose the bytes in the tiers are: who is charged for them, and who gives way first where others need the room.
 //
-// Thread safety: safe from any thread. It is asked with a TierLedger's lock held, so it must not call that ledger's
-// stack, nor wait for one that does. Ownership: outlives the stack and what it has charged.
+// Thread safety: safe from any thread. It is asked with a TierLedger's lock held, but for GiveWay, so it must not call
+// that ledger's stack, nor wait for one that does. Ownership: outlives the stack and what it has charged.
 //
 //   TierLedgerOptions options{.holders = &holders};
 #pragma once
@@ -29,6 +29,12 @@ class TierHolders {
   virtual absl::StatusOr<std::shared_ptr<void>> TryCharge(std::string_view tier, const Holder& holder, int64_t bytes) {
     (void)tier, (void)holder, (void)bytes;
     return std::shared_ptr<void>();
+  }
+  // The holder's quota was in the way: something else of it in the tier's memory, that no session needs, has gone.
+  // False: there is none.
+  virtual bool GiveWay(std::string_view tier, const Holder& holder) {
+    (void)tier, (void)holder;
+    return false;
   }
   // How many shares of the tier the holder has. Who has most gives way first; those within theirs are equals, at 1.
   virtual double SharesHeld(std::string_view tier, const Holder& holder) const = 0;

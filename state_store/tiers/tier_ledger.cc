@@ -48,6 +48,16 @@ absl::StatusOr<std::shared_ptr<void>> TierLedger::TakeQuota(size_t tier, const S
   return options_.holders->TryCharge(names_[tier], entry.holder, more);
 }
 
+bool TierLedger::GiveWay(size_t tier, const StateKey& key) {
+  if (options_.holders == nullptr) return false;
+  TierHolders::Holder holder;
+  {
+    absl::MutexLock lock(&mu_);
+    holder = EntryOf(key).holder;
+  }
+  return options_.holders->GiveWay(names_[tier], holder);
+}
+
 void TierLedger::AddCopy(size_t tier, const StateKey& key, const TierCopy& copy) {
   absl::MutexLock lock(&mu_);
   Entry& entry = EntryOf(key);

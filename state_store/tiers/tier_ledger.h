@@ -121,6 +121,8 @@ class TierLedger {
   // For a state of the key that is to be put into the tier, until the result dies: its holder may have what it is more
   // than what is there of the key. RESOURCE_EXHAUSTED of TierHolders::TryCharge.
   absl::StatusOr<std::shared_ptr<void>> TakeQuota(size_t tier, const StateKey& key, int64_t bytes);
+  // After a refusal of it, without any lock: TierHolders::GiveWay for the key's holder.
+  bool GiveWay(size_t tier, const StateKey& key);
   // What is to leave the tier first of what is parked there, was not `tried` and has no owner. It has one now, and is
   // leaving until Moved. Where there is none but something else is leaving, `may_wait` waits for a change.
   struct Next {

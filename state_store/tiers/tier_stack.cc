@@ -258,6 +258,7 @@ absl::StatusOr<std::shared_ptr<void>> TierStack::TakeQuota(size_t tier, const St
   std::set<StateKey> tried;
   while (true) {
     auto taken = ledger_.TakeQuota(tier, key, bytes);
+    if (!taken.ok() && ledger_.GiveWay(tier, key)) continue;
     if (taken.ok() || tier + 1 == tiers_.size() || tried.size() == kMostStuck) return taken;
     const TierLedger::Next next = ledger_.AcquireNext(tier, tried, /*may_wait=*/false, {.like = &key});
     if (!next.key.has_value()) return taken;

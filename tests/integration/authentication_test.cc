@@ -114,6 +114,10 @@ std::map<std::string, std::string> RequestsFor(const TokenFeed& feed, const std:
   named("GetSession", v1::GetSessionRequest());
   named("DeleteSession", v1::DeleteSessionRequest());
   named("EvictSession", v1::EvictSessionRequest());
+  v1::KeepPrefixRequest keep;
+  keep.mutable_prefix()->add_segments()->set_tokens(3);
+  keep.mutable_prefix()->mutable_segments(0)->set_content_sha256(std::string(32, 'x'));
+  named("KeepPrefix", keep);
   named("ExportState", v1::ExportStateRequest());
   named("CheckpointSession", v1::CheckpointSessionRequest());
   named("RestoreCheckpoint", v1::RestoreCheckpointRequest());
@@ -146,8 +150,9 @@ TEST_F(Authentication, ASubjectsSessionsAreThereForNobodyElse) {
   const std::string before = alice.State("mine");
 
   // Those that take no session, or make one.
-  const std::set<std::string> others = {"GetServerInfo", "ListModels",  "GetModel",   "CreateSession", "ListSessions",
-                                        "ImportState",   "ShareMemory", "TraceCalls", "GetMetrics",    "Drain"};
+  const std::set<std::string> others = {"GetServerInfo", "ListModels",  "GetModel",    "CreateSession",
+                                        "ListSessions",  "ImportState", "ShareMemory", "TraceCalls",
+                                        "GetMetrics",    "Drain",       "DropPrefixes"};
   const auto mine = RequestsFor(feed_, "mine"), none = RequestsFor(feed_, "none");
   for (const std::string& method : Methods()) {
     if (others.count(method) > 0) continue;

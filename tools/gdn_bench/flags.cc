@@ -76,10 +76,13 @@ ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved, with a s
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
 ABSL_FLAG(int, pause_phases, 20, "state: phases of a neighbour's calls with checkpoints, and as many without");
 ABSL_FLAG(int, pause_calls, 200, "state: the neighbour's Decode calls in a phase");
+ABSL_FLAG(int, prefix_tokens, 8192, "prefix: tokens of the prompt that are known or not, a multiple of 512");
+ABSL_FLAG(int, prefix_layers, 2, "prefix: layers of the model");
+ABSL_FLAG(int, prefix_rounds, 5, "prefix: rounds of a known prompt and of an unknown one");
 ABSL_FLAG(std::string, folder, "", "state: folder on the disk to measure; default: the system's for temporary files");
 ABSL_FLAG(bool, quick, false,
           "state: a small session and few rounds, to see that everything works; figures mean little");
-ABSL_FLAG(std::string, server, "", "serve, state: path of gdn_server; default: the one beside this program");
+ABSL_FLAG(std::string, server, "", "serve, state, prefix: path of gdn_server; default: the one beside this program");
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "echo_server: HOST:PORT or unix:PATH");
 ABSL_FLAG(std::string, port_file, "", "echo_server: file to write the port to");
 
@@ -101,6 +104,9 @@ constexpr char kUsage[] =
     "  gdn_bench state [--layers=N] [--folder=DIR] [--json[=FILE]]  transfers, moves, forks and checkpoints of "
     "sessions\n"
     "                                                      against plain copies of the same bytes\n"
+    "  gdn_bench prefix [--prefix-tokens=N] [--json[=FILE]]  time to the first output of a prompt whose beginning is "
+    "known,\n"
+    "                                                      and of one that is not\n"
     "  gdn_bench drift [--drift-tokens=N] [--json[=FILE]]  the error of long decodes with states of float32 and "
     "bfloat16\n"
     "  gdn_bench echo_server --port_file=FILE              the plain servers of both, alone\n\n"
@@ -231,13 +237,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   CommandLine line;
   if (rest.size() != 2)
     return absl::InvalidArgumentError(
-        "expected one command: gdn_bench kernel | serve | schedule | state | drift; --help shows the flags");
+        "expected one command: gdn_bench kernel | serve | schedule | state | prefix | drift; --help shows the flags");
   line.command = rest[1];
   absl::StrReplaceAll({{"-", "_"}}, &line.command);
-  const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "drift", "echo_server"};
+  const std::set<std::string> commands = {"kernel", "serve", "schedule", "state", "prefix", "drift", "echo_server"};
   if (commands.count(line.command) == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown command '", rest[1], "'; expected kernel, serve, schedule, state or drift"));
+        absl::StrCat("unknown command '", rest[1], "'; expected kernel, serve, schedule, state, prefix or drift"));
   }
   line.json = absl::GetFlag(FLAGS_json);
   line.list = absl::GetFlag(FLAGS_list);
@@ -277,6 +283,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
                 .folder = absl::GetFlag(FLAGS_folder),
                 .server = line.serve.server,
                 .self = line.serve.self};
+  line.prefix = {.tokens = absl::GetFlag(FLAGS_prefix_tokens),
+                 .layers = absl::GetFlag(FLAGS_prefix_layers),
+                 .rounds = absl::GetFlag(FLAGS_prefix_rounds),
+                 .backend = backend.empty() ? "cpu" : backend,
+                 .threads = absl::GetFlag(FLAGS_threads),
+                 .server = line.serve.server,
+                 .self = line.serve.self};
   if (absl::GetFlag(FLAGS_quick)) {
     line.state.layers = 2;
     line.state.repeat = 2;

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "tools/gdn_bench/drift_bench.h"
 #include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/prefix_bench.h"
 #include "tools/gdn_bench/schedule_bench.h"
 #include "tools/gdn_bench/serve_bench.h"
 #include "tools/gdn_bench/state_bench.h"
@@ -18,12 +19,13 @@
 namespace gdn::bench {
 
 struct CommandLine {
-  std::string command;  // "kernel", "serve", "schedule", "state", "drift" or "echo_server"
+  std::string command;  // "kernel", "serve", "schedule", "state", "prefix", "drift" or "echo_server"
   KernelBenchOptions kernel;
   ScheduleBenchOptions schedule;
   DriftOptions drift;
   ServeOptions serve;
   StateBenchOptions state;
+  PrefixBenchOptions prefix;
   bool list = false;
   std::string json;    // path; "-": stdout; "": none
   std::string listen;  // these two: of echo_server

@@ -9,6 +9,7 @@
 #include "tools/gdn_bench/echo_server.h"
 #include "tools/gdn_bench/flags.h"
 #include "tools/gdn_bench/kernel_bench.h"
+#include "tools/gdn_bench/prefix_bench.h"
 #include "tools/gdn_bench/report.h"
 #include "tools/gdn_bench/schedule_bench.h"
 #include "tools/gdn_bench/serve_bench.h"
@@ -40,6 +41,10 @@ absl::Status Run(const CommandLine& line) {
   if (line.command == "state") {
     GDN_ASSIGN_OR_RETURN(const StateReport report, RunStateBench(line.state));
     return Publish(StateTable(report), StateJson(report), line.json);
+  }
+  if (line.command == "prefix") {
+    GDN_ASSIGN_OR_RETURN(const PrefixReport report, RunPrefixBench(line.prefix));
+    return Publish(PrefixTable(report), PrefixJson(report), line.json);
   }
   if (line.list) {
     GDN_ASSIGN_OR_RETURN(const auto names, KernelCaseNames(line.kernel));

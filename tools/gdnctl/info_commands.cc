@@ -49,6 +49,13 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
                    tier.loads(), FormatBytes(tier.loaded_bytes()), tier.failures());
       if (!tier.problem().empty()) absl::PrintF("             %s\n", tier.problem());
     }
+    if (info.has_prefixes()) {
+      const v1::PrefixInfo& prefixes = info.prefixes();
+      absl::PrintF("prefixes     %d, %s of %s; %d of %d sessions began behind one, %d tokens skipped; %d evicted\n",
+                   prefixes.entries(), FormatBytes(prefixes.used_bytes()), FormatBytes(prefixes.limit_bytes()),
+                   prefixes.hits(), prefixes.hits() + prefixes.misses(), prefixes.tokens_skipped(),
+                   prefixes.evictions());
+    }
     if (info.has_fleet()) {
       const v1::FleetInfo& fleet = info.fleet();
       absl::PrintF("fleet        node %s, lease of %s %s; %d sessions taken over (%d in a new epoch), %d handed over\n",

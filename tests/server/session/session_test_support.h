@@ -117,7 +117,7 @@ inline absl::Status Prefill(StepLease lease, const Contents& to, int64_t tokens 
   const StatePoolView& pool = lease.pool()->view();
   FillBase(pool, slot, to.base);
   FillTail(pool, slot, to.tail);
-  lease.Commit({.after = {.token_count = before.token_count + tokens}, .base_written = true}, nullptr);
+  lease.Commit({.after = {.token_count = before.token_count + tokens}, .base_written = true, .prefill = true}, nullptr);
   return absl::OkStatus();
 }
 

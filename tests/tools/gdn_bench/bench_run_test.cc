@@ -286,6 +286,18 @@ TEST(GdnBenchSchedule, JsonHoldsWhatTheDocumentationSays) {
       << "a decode waits for one segment, whatever the number of layers that decode";
 }
 
+TEST(GdnBenchPrefix, JsonHoldsWhatTheDocumentationSays) {
+  const Json json =
+      RunForJson("gdn_bench", "prefix --prefix-tokens 1024 --prefix-layers 1 --prefix-rounds 2 --threads 1 --json");
+  EXPECT_EQ(json.at("command"), "prefix");
+  EXPECT_EQ(json.at("tokens"), 1024);
+  EXPECT_EQ(json.at("layers"), 1);
+  EXPECT_EQ(json.at("equal_bits"), true);
+  EXPECT_GT(json.at("state_bytes").get<int64_t>(), int64_t{2} << 20);
+  for (const char* field : {"unknown_ms", "known_ms", "create_ms", "keep_ms", "ratio"})
+    ExpectSummary(json.at(field), 2);
+}
+
 TEST(GdnBenchState, JsonHoldsWhatTheDocumentationSays) {
   const Json json =
       RunForJson("gdn_bench", "state --layers 2 --repeat 2 --forks 3 --pause_phases 1 --pause_calls 4 --json");

@@ -31,7 +31,8 @@ from gdn_client.errors import (
 )
 from gdn_client.flow import Retry
 from gdn_client.inputs import DeltaRule, Projected
-from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec
+from gdn_client.prefixes import first_segments, prompt_prefix
+from gdn_client.proto.gdn.v1.session_pb2 import OperatorSpec, PromptPrefix
 from gdn_client.proto.gdn.v1.tensor_pb2 import DecayKind
 from gdn_client.requests import StateSnapshot
 from gdn_client.session import Batch, Session
@@ -56,6 +57,7 @@ __all__ = [
     "OutOfRangeError",
     "PermissionDeniedError",
     "Projected",
+    "PromptPrefix",
     "ResourceExhaustedError",
     "Retry",
     "Session",
@@ -67,4 +69,6 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
+    "first_segments",
+    "prompt_prefix",
 ]

@@ -20,12 +20,13 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from gdn_client import management, session_flow
+from gdn_client import management, prefixes, session_flow
 from gdn_client.aio_connection import Connection
 from gdn_client.aio_session import Batch, Session
 from gdn_client.connection import ConnectionOptions
 from gdn_client.errors import from_rpc
 from gdn_client.flow import Retry, Rpc, exact
+from gdn_client.inputs import Input
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
 from gdn_client.requests import (
@@ -110,9 +111,10 @@ class Client:
         idle_ttl: float | None = None,
         max_lifetime: float | None = None,
         keep_bytes: int | None = None,
+        prefix: session_pb2.PromptPrefix | None = None,
     ) -> Session:
-        """A new session, at zero."""
-        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime)
+        """A new session, at zero or where a known prefix of its prompt ends."""
+        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
         if operator is None:
             request.model = model_name(model) if model is not None else only_model(await self.models())
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
@@ -188,6 +190,14 @@ class Client:
     async def prefetch(self, names: Iterable[str]) -> tuple[int, int]:
         """A hint that these sessions are stepped soon."""
         return await self.connection.run(management.prefetch(names, self._retry))
+
+    async def call_tokens(self, x: Input) -> int:
+        """The most tokens of an input such as `x` that one prefill call takes."""
+        return prefixes.call_tokens(x, await self.limits())
+
+    async def drop_prefixes(self) -> int:
+        """All prefixes that are kept for the caller are gone, so many."""
+        return await self.connection.run(prefixes.drop_prefixes(self._retry))
 
     async def metrics(self) -> str:
         """What /metrics answers."""

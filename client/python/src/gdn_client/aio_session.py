@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdn_client import aio_streams, array_flow, management, session_flow
+from gdn_client import aio_streams, array_flow, management, prefixes, session_flow
 from gdn_client.inputs import Input
 from gdn_client.notebook import table
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
 from gdn_client.requests import tier_name
 from gdn_client.session_state import SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
@@ -114,6 +115,10 @@ class Session(SessionView):
     async def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
         """Makes the session durable as it is now."""
         return await self._client.connection.run(session_flow.checkpoint(self._state, checkpoint_id))
+
+    async def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
+        """Keeps the states for sessions whose prompt begins so."""
+        return await self._client.connection.run(prefixes.keep_prefix(self._state, prefix, tokens))
 
     async def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint."""

@@ -15,11 +15,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from gdn_client import management, session_flow
+from gdn_client import management, prefixes, session_flow
 from gdn_client.connection import Connection, ConnectionOptions
 from gdn_client.errors import GdnError
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.futures import Futures, StepFuture
+from gdn_client.inputs import Input
 from gdn_client.notebook import size, table
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
@@ -166,8 +167,9 @@ class Client:
         idle_ttl: float | None = None,
         max_lifetime: float | None = None,
         keep_bytes: int | None = None,
+        prefix: session_pb2.PromptPrefix | None = None,
     ) -> Session:
-        """A new session, at zero.
+        """A new session, at zero or where a known prefix of its prompt ends.
 
         Args:
             model: name of a served model; where the server has one alone it may be left out.
@@ -178,12 +180,13 @@ class Client:
             idle_ttl: seconds without a call after which the server ends it; None: the server's.
             max_lifetime: seconds after which it ends, used or not; None: none.
             keep_bytes: as the client's.
+            prefix: of its prompt (`prompt_prefix`); `Session.prefix_tokens` of it need not be computed.
 
         Raises:
             GdnError: MODEL_NOT_FOUND, SESSION_EXISTS, STATE_BUDGET_EXHAUSTED, QUOTA_EXCEEDED and others.
 
         """
-        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime)
+        request = session_request(operator, session_id, affinity, idle_ttl, max_lifetime, prefix)
         if operator is None:
             request.model = model_name(model) if model is not None else only_model(self.models())
         keep = self._keep_bytes if keep_bytes is None else keep_bytes
@@ -296,6 +299,14 @@ class Client:
     def prefetch(self, names: Iterable[str]) -> tuple[int, int]:
         """A hint that these sessions are stepped soon: how many are on the device, and how many on their way there."""
         return self.connection.run(management.prefetch(names, self._retry))
+
+    def call_tokens(self, x: Input) -> int:
+        """The most tokens of an input such as `x` that one prefill call takes: the longest segment of a prefix."""
+        return prefixes.call_tokens(x, self.limits)
+
+    def drop_prefixes(self) -> int:
+        """All prefixes that are kept for the caller are gone, so many; sessions that began with one go on."""
+        return self.connection.run(prefixes.drop_prefixes(self._retry))
 
     def metrics(self) -> str:
         """What /metrics answers, in Prometheus' text form; for admins where callers have to log in."""

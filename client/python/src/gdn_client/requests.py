@@ -47,6 +47,7 @@ def session_request(
     affinity: str,
     idle_ttl: float | None,
     max_lifetime: float | None,
+    prefix: session_pb2.PromptPrefix | None = None,
 ) -> session_pb2.CreateSessionRequest:
     """The request for a session, of a model yet to be said where there is no operator."""
     request = session_pb2.CreateSessionRequest(session_id=session_id or new_id(), affinity=affinity)
@@ -55,6 +56,8 @@ def session_request(
     for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", max_lifetime)):
         if seconds is not None:
             getattr(request, field).CopyFrom(duration(seconds))
+    if prefix is not None and prefix.segments:
+        request.prefix.CopyFrom(prefix)
     return request
 
 

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, session_flow, streams
+from gdn_client import array_flow, management, prefixes, session_flow, streams
 from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
@@ -23,6 +23,7 @@ from gdn_client.inputs import Input
 from gdn_client.notebook import table
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
 from gdn_client.requests import tier_name
 from gdn_client.session_state import SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
@@ -228,6 +229,22 @@ class Session(SessionView):
 
         """
         return self._run(session_flow.checkpoint(self._state, checkpoint_id))
+
+    def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
+        """Keeps the states for sessions whose prompt begins so (`prefixes`).
+
+        Args:
+            prefix: of the prompt; each of its segments was one prefill of every layer.
+            tokens: where the layers are now, the end of a segment; None: at the end of the prefix.
+
+        Returns:
+            False: the server has no room for it, or keeps none.
+
+        Raises:
+            FailedPreconditionError: PREFIX_MISMATCH, the layers are not there, or came there by other calls.
+
+        """
+        return self._run(prefixes.keep_prefix(self._state, prefix, tokens))
 
     def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint, "": the newest, under a new epoch."""

@@ -28,6 +28,7 @@ __all__ = [
     "new_id",
     "restore",
     "segments",
+    "tokens_a_call",
 ]
 
 
@@ -36,7 +37,16 @@ def create(
 ) -> Flow[SessionState]:
     """A new session; the request has an id, so that it may be sent again."""
     reply = yield from exact(Rpc("CreateSession", request, None, request.affinity or request.session_id), retry)
+    _begin_no_further(request, reply.session.prefix_tokens)
     return SessionState(reply.session, retry, request, keep_bytes, memory=memory)
+
+
+def _begin_no_further(request: session_pb2.CreateSessionRequest, tokens: int) -> None:
+    """What is behind the prefix is kept here; made anew, the session must not begin further on."""
+    while request.prefix.segments and sum(segment.tokens for segment in request.prefix.segments) > tokens:
+        del request.prefix.segments[-1]
+    if not request.prefix.segments:
+        request.ClearField("prefix")
 
 
 def _output_bytes(given: Input, options: StepOptions) -> int:
@@ -197,12 +207,18 @@ def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
     state.take(reply.session)
 
 
-def segments(given: Input, max_message_bytes: int, max_reply_bytes: int) -> list[Input]:
-    """A prompt in parts that fit a message, and whose outputs the server keeps for a retry."""
+def tokens_a_call(given: Input, max_message_bytes: int, max_reply_bytes: int) -> int:
+    """The most tokens of such an input that fit a message, and whose output the server keeps for a retry."""
     tokens = leading(given)[0]
     whole = step_pb2.PrefillRequest()
     fill_input(whole, cut(given, 0, min(1, tokens)), to_tensor)
     in_bytes = max(1, whole.ByteSize())
     out_bytes = 4 * output_elements(cut(given, 0, 1)) + 64 if tokens > 0 else 1  # float32 and the tensor's shape
-    room = max(1, min((max_message_bytes - (64 << 10)) // in_bytes, max_reply_bytes // out_bytes))
+    return max(1, min((max_message_bytes - (64 << 10)) // in_bytes, max_reply_bytes // out_bytes))
+
+
+def segments(given: Input, max_message_bytes: int, max_reply_bytes: int) -> list[Input]:
+    """A prompt in such parts."""
+    tokens = leading(given)[0]
+    room = tokens_a_call(given, max_message_bytes, max_reply_bytes)
     return [cut(given, begin, min(begin + room, tokens)) for begin in range(0, max(tokens, 1), room)]

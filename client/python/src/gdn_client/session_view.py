@@ -60,6 +60,11 @@ class SessionView:
         return sorted(self._state.layers)
 
     @property
+    def prefix_tokens(self) -> int:
+        """Tokens of its prompt that it began behind; 0: it began at zero."""
+        return self._state.session.prefix_tokens
+
+    @property
     def epoch(self) -> int:
         """How often the session has lost steps that it had answered, from 1."""
         return self._state.epoch

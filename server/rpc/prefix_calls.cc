@@ -1,0 +1,77 @@
+// KeepPrefix, DropPrefixes, and what CreateSession asks of the index.
+#include <algorithm>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "base/status_macros.h"
+#include "server/rpc/calls.h"
+#include "server/rpc/prompt.h"
+#include "server/validation/prompt_prefix.h"
+
+namespace gdn {
+namespace {
+
+InputKind KindOf(v1::InputKind kind) {
+  switch (kind) {
+    case v1::INPUT_KIND_HIDDEN_STATES:
+      return InputKind::kHiddenStates;
+    case v1::INPUT_KIND_PROJECTED:
+      return InputKind::kProjected;
+    default:
+      return InputKind::kDeltaRule;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Prompt> ReadPrompt(const ServiceContext& context, const std::string& principal, const SessionSpec& spec,
+                                  const v1::PromptPrefix& prefix) {
+  const bool of_model = !spec.model.empty();
+  GDN_RETURN_IF_ERROR(CheckPromptPrefix(prefix, of_model));
+  Prompt prompt{.segments = {}, .kind = KindOf(PrefixKind(prefix, of_model)), .keys = {}};
+  prompt.segments.reserve(static_cast<size_t>(prefix.segments_size()));
+  for (const v1::PrefixSegment& segment : prefix.segments()) {
+    PromptSegment& read = prompt.segments.emplace_back();
+    read.tokens = segment.tokens();
+    std::copy_n(segment.content_sha256().begin(), read.content.size(), read.content.begin());
+  }
+  const std::string numerics_id = NumericsIdFor(context.backend.numerics_id, context.store.options().base_dtype);
+  prompt.keys = PrefixKeys({.principal = principal,
+                            .spec = spec,
+                            .numerics_id = numerics_id,
+                            .max_draft = context.limits.max_draft,
+                            .kind = prompt.kind},
+                           prompt.segments);
+  return prompt;
+}
+
+void KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::KeepPrefixRequest& request,
+                v1::KeepPrefixResponse* response, CallDone done) {
+  const auto session = FindSession(context, caller, request.name());
+  if (!session.ok()) return done(session.status());
+  const auto prompt = ReadPrompt(context, (*session)->principal(), (*session)->spec(), request.prefix());
+  if (!prompt.ok()) return done(prompt.status());
+  const PrefixClaim claim{.key = prompt->keys.back(),
+                          .tokens = TokensOf(prompt->segments),
+                          .calls = CallsOf(prompt->segments),
+                          .kind = prompt->kind};
+  response->set_tokens(claim.tokens);
+  context.prefix_keeper.Keep(*session, claim, caller.limit,
+                             [response, session = *session, tokens = claim.tokens, trace = caller.trace,
+                              done = std::move(done)](const absl::StatusOr<bool>& kept) {
+                               if (!kept.ok()) return done(kept.status());
+                               response->set_kept(*kept);
+                               spdlog::debug("prefix kept={} tokens={} of session id={}{}", *kept, tokens,
+                                             session->id(), TraceForLog(trace));
+                               done(absl::OkStatus());
+                             });
+}
+
+absl::Status DropPrefixes(const ServiceContext& context, const Caller& caller,
+                          const v1::DropPrefixesRequest& /*request*/, v1::DropPrefixesResponse* response) {
+  response->set_dropped(context.prefixes.Drop(caller.principal));
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,29 @@
+// A request's prompt, as the index of prefixes knows it.
+//
+// Thread safety: a free function. Ownership: the result is a copy.
+//
+//   GDN_ASSIGN_OR_RETURN(const Prompt prompt, ReadPrompt(context, caller.principal, spec, request.prefix()));
+//   const PrefixStart start = context.prefixes.Find(prompt.keys);
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gdn/v1/session.pb.h"
+#include "server/rpc/service_context.h"
+#include "server/session/prefix_key.h"
+
+namespace gdn {
+
+struct Prompt {
+  std::vector<PromptSegment> segments;
+  InputKind kind = InputKind::kNone;
+  std::vector<PrefixKey> keys;  // of the segments' ends
+};
+
+// Errors of CheckPromptPrefix.
+absl::StatusOr<Prompt> ReadPrompt(const ServiceContext& context, const std::string& principal, const SessionSpec& spec,
+                                  const v1::PromptPrefix& prefix);
+
+}  // namespace gdn

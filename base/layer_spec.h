@@ -4,9 +4,9 @@
 //          decay_lower_bound sigmoid(exp(A_log) (a + dt_bias))
 //   S   <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
 //   y    = n o / sqrt(mean o^2 + norm_epsilon) output_gate_scale act(z)      n = w, or 1 + w
-// where dims.decay is kPerChannel (KDA), a and dt_bias have a value for each value head and key channel, as g has; A_log
-// is a head's. decay_rank and output_gate_rank say that a, or z, is a product of two matrices with no bias or activation
-// between them.
+// where dims.decay is kPerChannel (KDA), a and dt_bias have a value for each value head and key channel, as g has;
+// A_log is a head's. decay_rank and output_gate_rank say that a, or z, is a product of two matrices with no bias or
+// activation between them.
 // Every family of models is a LayerSpec and nothing else: what reads checkpoints makes one of a config, and kernels
 // compute what it says. Kernels take weights in one form, the served one, which the loader brings them to.
 // Thread safety: plain values and free functions.

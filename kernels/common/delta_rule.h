@@ -2,8 +2,8 @@
 //
 // Per value head, with S [K, V] float32 (source: Yang et al., "Gated Delta Networks", arXiv:2412.06464, eq. 10):
 //   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q
-// or, where the dims decay by channel (KDA: Kimi Team, "Kimi Linear", arXiv:2510.26692, eq. 1), diag(exp(g)) S with g [K].
-// q arrives scaled; neither q nor k is normalised here. Value head hv reads key head hv / (HV / H).
+// or, where the dims decay by channel (KDA: Kimi Team, "Kimi Linear", arXiv:2510.26692, eq. 1), diag(exp(g)) S with g
+// [K]. q arrives scaled; neither q nor k is normalised here. Value head hv reads key head hv / (HV / H).
 // Thread safety: plain views. Ownership: none; all pointers but the batch's index arrays are backend memory.
 //
 //   DeltaRuleParams p{.pool = pool, .batch = batch, .q = q, .k = k, .v = v, .g = g, .beta = beta, .output = o};

@@ -5,8 +5,8 @@
 //   o    = exp(G_t) S0^T q_t + sum_{i<=t} exp(G_t - G_i) (k_i . q_t) u_i
 // and once the log holds L = kLogCapacity tokens it is folded:  S0 <- exp(G_L) S0 + sum_i exp(G_L - G_i) k_i u_i^T.
 // Where the dims decay by channel, G is a vector over K: exp(G_t) scales k_t and q_t before S0^T, and
-// (k_i . k_t) becomes sum_c k_i[c] exp(G_t[c] - G_i[c]) k_t[c]. The log keeps g as it came: logged keys are never decayed
-// in place, as drafts are rolled back.
+// (k_i . k_t) becomes sum_c k_i[c] exp(G_t[c] - G_i[c]) k_t[c]. The log keeps g as it came: logged keys are never
+// decayed in place, as drafts are rolled back.
 // The folded base is rounded to the layout's base_dtype(), a draft's too.
 // A call of T tokens gives the same bits as T calls of one. Thread safety and bits: as delta_rule_scan.
 //

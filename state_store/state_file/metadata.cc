@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
+#include "state_store/state_file/format_version.h"
 
 namespace gdn::state_file {
 namespace {
@@ -28,6 +29,9 @@ constexpr std::pair<const char*, int32_t LayerDims::*> kDimFields[] = {
     {"key_dim", &LayerDims::key_dim},       {"value_dim", &LayerDims::value_dim},
     {"conv_width", &LayerDims::conv_width}, {"hidden_size", &LayerDims::hidden_size},
 };
+// Beside these, only where it says that decays go by channel.
+constexpr char kDecayField[] = "decay";
+constexpr char kPerChannel[] = "per_channel";
 
 absl::StatusOr<std::string> Dump(const Json& json) {
   try {
@@ -194,6 +198,7 @@ std::optional<int32_t> ParseIndex(std::string_view text) {
 std::string DimsText(const LayerDims& dims) {
   Json json = Json::object();
   for (const auto& [field, member] : kDimFields) json[field] = dims.*member;
+  if (dims.decays_by_channel()) json[kDecayField] = kPerChannel;
   return json.dump();
 }
 
@@ -206,6 +211,12 @@ absl::StatusOr<LayerDims> ParseDims(const std::string& text) {
       return InvalidEntry("dims", text, StrCat("a JSON object with the non-negative integer '", field, "'"));
     }
     dims.*member = static_cast<int32_t>(*value);
+  }
+  if (json.contains(kDecayField)) {
+    if (json[kDecayField] != kPerChannel) {
+      return InvalidEntry("dims", text, StrCat("'", kDecayField, "' to be ", kPerChannel, ", or not there"));
+    }
+    dims.decay = DecayKind::kPerChannel;
   }
   if (const absl::Status status = ValidateLayerDims(dims); !status.ok()) {
     return InvalidEntry("dims", text, StrCat("valid dimensions: ", absl::string_view(status.message())));
@@ -364,7 +375,8 @@ absl::StatusOr<Checksums> ParseChecksums(const std::string& text) {
 absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
                                          const Checksums& checksums) {
   metadata["format"] = kFormat;
-  metadata["format_version"] = metadata.count("base_dtype") == 0 ? kFormatVersion : kFormatVersionBf16;
+  GDN_ASSIGN_OR_RETURN(const LayerDims dims, ParseDims(OptionalText(metadata, "dims")));
+  metadata["format_version"] = FormatVersionOf(dims, metadata.count("base_dtype") != 0);
   metadata["checksums"] = Json(checksums).dump();
   metadata["header_checksum"] = kNoChecksum;
   GDN_ASSIGN_OR_RETURN(std::string header, SafetensorsHeader(tensors, metadata));

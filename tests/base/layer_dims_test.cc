@@ -21,6 +21,13 @@ TEST(LayerDims, DerivesItsSizes) {
   EXPECT_EQ(kModel.conv_channels(), 6144);
   EXPECT_EQ(kModel.state_elements(), 32 * 128 * 64);
   EXPECT_EQ(LayerDimsToString(kModel), "H=16 HV=32 K=128 V=64 W=4 D=2048");
+  EXPECT_EQ(kModel.decay_features(), 32);
+  LayerDims by_channel = kModel;
+  by_channel.decay = DecayKind::kPerChannel;
+  EXPECT_EQ(by_channel.decay_dim(), 128);
+  EXPECT_EQ(by_channel.decay_features(), 32 * 128);
+  EXPECT_EQ(LayerDimsToString(by_channel), "H=16 HV=32 K=128 V=64 W=4 D=2048 decay=per-channel");
+  EXPECT_NE(by_channel, kModel);
 }
 
 TEST(LayerDims, AcceptsModelsAndBareOperators) {

@@ -66,6 +66,21 @@ TEST(LayerSpec, BadFieldsAreRefusedByName) {
          s.value_heads = ValueHeadOrder::kTiled;
        }},
       {"output_gate_scale is inf", [](LayerSpec& s) { s.output_gate_scale = INFINITY; }},
+      {"decay_lower_bound is -5; expected 0 with a softplus gate", [](LayerSpec& s) { s.decay_lower_bound = -5.0f; }},
+      {"decay_lower_bound is 0; expected a number below 0",
+       [](LayerSpec& s) { s.decay_gate = DecayGate::kBoundedSigmoid; }},
+      {"decay_rank is 8; expected 0 where a head has one decay", [](LayerSpec& s) { s.decay_rank = 8; }},
+      {"output_gate_rank is 8", [](LayerSpec& s) { s.output_gate_rank = 8; }},
+      {"decay_rank is -1",
+       [](LayerSpec& s) {
+         s.dims.decay = DecayKind::kPerChannel;
+         s.decay_rank = -1;
+       }},
+      {"projections go by key head",
+       [](LayerSpec& s) {
+         s.dims.decay = DecayKind::kPerChannel;
+         s.projections = ProjectionLayout::kInterleaved;
+       }},
   };
   EXPECT_EQ(ValidateLayerSpec(Plain()), absl::OkStatus());
   for (const Case& c : cases) {

@@ -85,7 +85,14 @@ class DecodeDraft : public BackendTest {
  protected:
   // test(slots, plain, a, T) for a slot of its own behind the plain ones, holding the state after `a` tokens.
   void ForEachDraft(const std::function<void(DecodeSlots&, const Plain&, int32_t, int32_t)>& test) {
-    for (const DraftCase& c : DraftCases()) {
+    std::vector<DraftCase> cases;
+    for (DraftCase c : DraftCases()) {
+      for (const LayerDims& dims : WithChannelDecays({c.dims})) {
+        c.dims = dims;
+        cases.push_back(c);
+      }
+    }
+    for (const DraftCase& c : cases) {
       SCOPED_TRACE(LayerDimsToString(c.dims));
       Random random(41);
       DecodeSlots slots(backend(), c.dims, Plain::kTokens + 2 + c.max_draft + 1, c.max_draft);

@@ -13,14 +13,15 @@ namespace {
 constexpr int32_t kMaxDraft = 24;
 
 // K and V that fill the lanes and that do not; columns that stay in memory on the GPU; heads that share keys.
-const LayerDims kShapes[] = {OperatorDims(1, 2, 8, 5), OperatorDims(2, 4, 24, 40), OperatorDims(1, 1, 64, 32),
-                             OperatorDims(1, 1, 300, 3), OperatorDims(1, 1, 1001, 3)};
+const std::vector<LayerDims> kShapes = {OperatorDims(1, 2, 8, 5), OperatorDims(2, 4, 24, 40),
+                                        OperatorDims(1, 1, 64, 32), OperatorDims(1, 1, 300, 3),
+                                        OperatorDims(1, 1, 1001, 3)};
 
 using DecodeFork = BackendTest;
 GDN_ON_BACKENDS(DecodeFork, WithGpus({"cpu", "reference"}));
 
 TEST_P(DecodeFork, HasTheBitsOfASessionWithItsOwnBaseAndLeavesTheSharedOneAlone) {
-  for (const LayerDims& dims : kShapes) {
+  for (const LayerDims& dims : WithChannelDecays(kShapes)) {
     SCOPED_TRACE(LayerDimsToString(dims));
     Random random(31);
     DecodeSlots slots(backend(), dims, /*slots=*/5, kMaxDraft);
@@ -56,7 +57,7 @@ TEST_P(DecodeFork, HasTheBitsOfASessionWithItsOwnBaseAndLeavesTheSharedOneAlone)
 }
 
 TEST_P(DecodeFork, BitsOfAFoldByMaterializeStateAreThoseOfADecodes) {
-  for (const LayerDims& dims : kShapes) {
+  for (const LayerDims& dims : WithChannelDecays(kShapes)) {
     SCOPED_TRACE(LayerDimsToString(dims));
     Random random(32);
     DecodeSlots slots(backend(), dims, /*slots=*/3, kMaxDraft);

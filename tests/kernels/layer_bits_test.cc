@@ -98,53 +98,58 @@ TEST_P(LayerBits, TensorsOfAnyDtypeGiveTheBitsOfTheirFloats) {
 }
 
 TEST_P(LayerBits, PrefillsHaveTheSameBitsAloneMergedAndInAnySegments) {
-  const std::vector<int32_t> lengths = {1, 31, 32, 255, 256, 600};
-  constexpr int32_t kBefore = 5;  // tokens that each session has seen
-  const auto sessions = static_cast<int32_t>(lengths.size());
-  LayerProblem alone({.dims = kDims}, sessions), merged({.dims = kDims}, sessions), cut({.dims = kDims}, sessions);
-  std::vector<Rows> before, calls;
-  for (int32_t i = 0; i < sessions; ++i) {
-    before.push_back({.slot = i, .token_count = 0, .x = alone.Inputs(kBefore)});
-    calls.push_back({.slot = i, .token_count = kBefore, .x = alone.Inputs(lengths[static_cast<size_t>(i)])});
-  }
-  for (LayerProblem* problem : {&alone, &merged, &cut}) problem->Prefill(runner(), before);
-
-  std::vector<float> expected;
-  for (const Rows& call : calls) Append(alone.Prefill(runner(), {call}), expected);
-  const std::vector<float> together = merged.Prefill(runner(), calls);
-  // Segments of the calls, beside one another as far as they go.
-  const int32_t multiple = PrefillMultiple(backend().info(), InputKind::kHiddenStates);
-  const int64_t width = cut.hidden_size();
-  std::vector<std::vector<float>> of_call(calls.size());
-  for (int32_t begin = 0, round = 0; begin < 600; ++round) {
-    const int32_t tokens = round % 2 == 0 ? multiple : 3 * multiple;
-    std::vector<Rows> segments;
-    std::vector<int32_t> call_tokens;
-    for (size_t i = 0; i < calls.size(); ++i) {
-      const int32_t end = std::min(begin + tokens, lengths[i]);
-      if (begin >= end) continue;
-      segments.push_back(
-          {.slot = calls[i].slot, .token_count = kBefore + begin, .x = SliceRows(calls[i].x, width, begin, end)});
-      call_tokens.push_back(lengths[i]);
+  for (const LayerDims& dims : WithChannelDecays({kDims})) {
+    SCOPED_TRACE(LayerDimsToString(dims));
+    LayerProblemOptions options = dims.decays_by_channel() ? ChannelLayerOptions() : LayerProblemOptions();
+    options.dims = dims;
+    const std::vector<int32_t> lengths = {1, 31, 32, 255, 256, 600};
+    constexpr int32_t kBefore = 5;  // tokens that each session has seen
+    const auto sessions = static_cast<int32_t>(lengths.size());
+    LayerProblem alone(options, sessions), merged(options, sessions), cut(options, sessions);
+    std::vector<Rows> before, calls;
+    for (int32_t i = 0; i < sessions; ++i) {
+      before.push_back({.slot = i, .token_count = 0, .x = alone.Inputs(kBefore)});
+      calls.push_back({.slot = i, .token_count = kBefore, .x = alone.Inputs(lengths[static_cast<size_t>(i)])});
     }
-    PackedRows packed(segments, cut.weights(), cut.pool().view());
-    packed.step.call_tokens = call_tokens.data();
-    ASSERT_EQ(runner().Prefill(packed.step), absl::OkStatus());
-    ASSERT_EQ(backend().Synchronize(), absl::OkStatus());
-    for (size_t s = 0; s < segments.size(); ++s) {
-      Append(SliceRows(packed.y, width, packed.cu_seqlens[s], packed.cu_seqlens[s + 1]),
-             of_call[static_cast<size_t>(segments[s].slot)]);
-    }
-    begin += tokens;
-  }
-  std::vector<float> in_segments;
-  for (const std::vector<float>& y : of_call) Append(y, in_segments);
+    for (LayerProblem* problem : {&alone, &merged, &cut}) problem->Prefill(runner(), before);
 
-  EXPECT_TRUE(BitEqual(together, expected));
-  EXPECT_TRUE(BitEqual(in_segments, expected));
-  for (int32_t i = 0; i < sessions; ++i) {
-    EXPECT_TRUE(BitEqual(SlotOf(merged.pool(), i), SlotOf(alone.pool(), i))) << lengths[static_cast<size_t>(i)];
-    EXPECT_TRUE(BitEqual(SlotOf(cut.pool(), i), SlotOf(alone.pool(), i))) << lengths[static_cast<size_t>(i)];
+    std::vector<float> expected;
+    for (const Rows& call : calls) Append(alone.Prefill(runner(), {call}), expected);
+    const std::vector<float> together = merged.Prefill(runner(), calls);
+    // Segments of the calls, beside one another as far as they go.
+    const int32_t multiple = PrefillMultiple(backend().info(), InputKind::kHiddenStates);
+    const int64_t width = cut.hidden_size();
+    std::vector<std::vector<float>> of_call(calls.size());
+    for (int32_t begin = 0, round = 0; begin < 600; ++round) {
+      const int32_t tokens = round % 2 == 0 ? multiple : 3 * multiple;
+      std::vector<Rows> segments;
+      std::vector<int32_t> call_tokens;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        const int32_t end = std::min(begin + tokens, lengths[i]);
+        if (begin >= end) continue;
+        segments.push_back(
+            {.slot = calls[i].slot, .token_count = kBefore + begin, .x = SliceRows(calls[i].x, width, begin, end)});
+        call_tokens.push_back(lengths[i]);
+      }
+      PackedRows packed(segments, cut.weights(), cut.pool().view());
+      packed.step.call_tokens = call_tokens.data();
+      ASSERT_EQ(runner().Prefill(packed.step), absl::OkStatus());
+      ASSERT_EQ(backend().Synchronize(), absl::OkStatus());
+      for (size_t s = 0; s < segments.size(); ++s) {
+        Append(SliceRows(packed.y, width, packed.cu_seqlens[s], packed.cu_seqlens[s + 1]),
+               of_call[static_cast<size_t>(segments[s].slot)]);
+      }
+      begin += tokens;
+    }
+    std::vector<float> in_segments;
+    for (const std::vector<float>& y : of_call) Append(y, in_segments);
+
+    EXPECT_TRUE(BitEqual(together, expected));
+    EXPECT_TRUE(BitEqual(in_segments, expected));
+    for (int32_t i = 0; i < sessions; ++i) {
+      EXPECT_TRUE(BitEqual(SlotOf(merged.pool(), i), SlotOf(alone.pool(), i))) << lengths[static_cast<size_t>(i)];
+      EXPECT_TRUE(BitEqual(SlotOf(cut.pool(), i), SlotOf(alone.pool(), i))) << lengths[static_cast<size_t>(i)];
+    }
   }
 }
 

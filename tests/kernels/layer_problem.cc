@@ -6,6 +6,21 @@
 
 namespace gdn {
 
+LayerProblemOptions ChannelLayerOptions() {
+  return {.dims = {.key_heads = 2,
+                   .value_heads = 4,
+                   .key_dim = 16,
+                   .value_dim = 24,
+                   .conv_width = 4,
+                   .hidden_size = 48,
+                   .decay = DecayKind::kPerChannel},
+          .layout = ProjectionLayout::kFlat,
+          .output_gate = GateActivation::kSigmoid,
+          .decay_lower_bound = -5.0f,
+          .decay_rank = 16,
+          .output_gate_rank = 12};
+}
+
 LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
     : random_(11), pool_(options.dims, slots, options.max_draft) {
   const LayerDims& dims = options.dims;
@@ -26,17 +41,25 @@ LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
   const int64_t z = dims.value_features();
   const int64_t heads = dims.value_heads;
   weights_.spec = {.dims = dims,
+                   .decay_gate = options.decay_lower_bound < 0.0f ? DecayGate::kBoundedSigmoid : DecayGate::kSoftplus,
+                   .decay_lower_bound = options.decay_lower_bound,
                    .beta_scale = options.beta_scale,
                    .output_gate = options.output_gate,
-                   .projections = options.layout};
+                   .projections = options.layout,
+                   .decay_rank = options.decay_rank,
+                   .output_gate_rank = options.output_gate_rank};
   weights_.in_qkv = matrix(dims.conv_channels() + (interleaved ? z : 0), dims.hidden_size);
-  weights_.in_z = matrix(interleaved ? 0 : z, dims.hidden_size);
+  const int32_t z_rank = options.output_gate_rank;
+  const int32_t a_rank = options.decay_rank;
+  weights_.in_z = matrix(interleaved ? 0 : z_rank > 0 ? z_rank : z, dims.hidden_size);
+  weights_.z_up = matrix(z_rank > 0 ? z : 0, z_rank);
   weights_.in_b = matrix(interleaved ? 2 * heads : heads, dims.hidden_size);
-  weights_.in_a = matrix(interleaved ? 0 : heads, dims.hidden_size);
+  weights_.in_a = matrix(interleaved ? 0 : a_rank > 0 ? a_rank : dims.decay_features(), dims.hidden_size);
+  weights_.a_up = matrix(a_rank > 0 ? dims.decay_features() : 0, a_rank);
   weights_.out = matrix(dims.hidden_size, z);
   weights_.conv_weight = vector(random_.Normal(dims.conv_channels() * dims.conv_width, 0.5f));
   weights_.a_log = vector(random_.Uniform(heads, -4.0f, 0.5f));
-  weights_.dt_bias = vector(random_.Normal(heads));
+  weights_.dt_bias = vector(random_.Normal(dims.decay_features()));
   weights_.norm_weight = vector(random_.Normal(dims.value_dim));
 }
 

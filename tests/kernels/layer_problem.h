@@ -23,7 +23,14 @@ struct LayerProblemOptions {
   GateActivation output_gate = GateActivation::kSilu;
   DType dtype = DType::kF32;
   int32_t max_draft = 8;
+  // Where dims decay by channel.
+  float decay_lower_bound = 0.0f;  // below 0: the bounded gate
+  int32_t decay_rank = 0;
+  int32_t output_gate_rank = 0;
 };
+
+// Of a KDA layer: low-rank a and z, the bounded gate, a sigmoid output gate.
+LayerProblemOptions ChannelLayerOptions();
 
 // A session's part of a step. Negative slots are padding.
 struct Rows {

@@ -70,52 +70,56 @@ TEST_F(LayerTest, AnySplitOfAPromptEqualsTheWhole) {
       {699, 700}, {0, 700},       {350, 351},      {100, 200, 300}, {64, 128, 192}, {5, 69, 133, 640, 700},
       {700, 700}};
   const std::vector<int64_t> whole_cut = {kTokens};
-  LayerProblem whole_problem({}, /*slots=*/1);
-  const std::vector<float> x = whole_problem.Inputs(kTokens);
-  const std::vector<float> whole = RunCut(whole_problem, runner_, 0, x, whole_cut);
-  for (const std::vector<int64_t>& split : splits) {
-    LayerProblem problem({}, /*slots=*/1);
-    EXPECT_LE(RelativeNormError(RunCut(problem, runner_, 0, x, split), whole), kConsistencyTolerance)
-        << testing::PrintToString(split);
+  for (const LayerProblemOptions& options : {LayerProblemOptions(), ChannelLayerOptions()}) {
+    LayerProblem whole_problem(options, /*slots=*/1);
+    const std::vector<float> x = whole_problem.Inputs(kTokens);
+    const std::vector<float> whole = RunCut(whole_problem, runner_, 0, x, whole_cut);
+    for (const std::vector<int64_t>& split : splits) {
+      LayerProblem problem(options, /*slots=*/1);
+      EXPECT_LE(RelativeNormError(RunCut(problem, runner_, 0, x, split), whole), kConsistencyTolerance)
+          << LayerDimsToString(options.dims) << testing::PrintToString(split);
+    }
   }
 }
 
 TEST_F(LayerTest, DecodeOfManyTokensHasTheBitsOfAsManyDecodesOfOne) {
-  constexpr int64_t kTokens = 8;
-  LayerProblem problem({}, /*slots=*/2);
-  const int64_t width = problem.hidden_size();
-  const std::vector<float> prompt = problem.Inputs(50);
-  std::vector<Rows> together = {{.slot = 0, .x = prompt}};
-  std::vector<Rows> single = {{.slot = 1, .x = prompt}};
-  problem.Prefill(runner_, together);
-  problem.Prefill(runner_, single);
-  together[0].token_count = single[0].token_count = 50;
-  // Nine rounds of 8 pass the fold at 16 entries at every phase of a call; shorter calls in between shift it.
-  for (int64_t tokens : {kTokens, kTokens, int64_t{3}, kTokens, int64_t{5}, kTokens, kTokens, int64_t{1}, kTokens}) {
-    const std::vector<float> x = problem.Inputs(tokens);
-    together[0].x = x;
-    const std::vector<float> y = problem.Decode(runner_, together);
-    for (int64_t t = 0; t < tokens; ++t) {
-      single[0].x = SliceRows(x, width, t, t + 1);
-      ASSERT_TRUE(BitEqual(problem.Decode(runner_, single), SliceRows(y, width, t, t + 1))) << t << " of " << tokens;
+  for (const LayerProblemOptions& options : {LayerProblemOptions(), ChannelLayerOptions()}) {
+    constexpr int64_t kTokens = 8;
+    LayerProblem problem(options, /*slots=*/2);
+    const int64_t width = problem.hidden_size();
+    const std::vector<float> prompt = problem.Inputs(50);
+    std::vector<Rows> together = {{.slot = 0, .x = prompt}};
+    std::vector<Rows> single = {{.slot = 1, .x = prompt}};
+    problem.Prefill(runner_, together);
+    problem.Prefill(runner_, single);
+    together[0].token_count = single[0].token_count = 50;
+    // Nine rounds of 8 pass the fold at 16 entries at every phase of a call; shorter calls in between shift it.
+    for (int64_t tokens : {kTokens, kTokens, int64_t{3}, kTokens, int64_t{5}, kTokens, kTokens, int64_t{1}, kTokens}) {
+      const std::vector<float> x = problem.Inputs(tokens);
+      together[0].x = x;
+      const std::vector<float> y = problem.Decode(runner_, together);
+      for (int64_t t = 0; t < tokens; ++t) {
+        single[0].x = SliceRows(x, width, t, t + 1);
+        ASSERT_TRUE(BitEqual(problem.Decode(runner_, single), SliceRows(y, width, t, t + 1))) << t << " of " << tokens;
+      }
+      ASSERT_EQ(together[0].log_length, single[0].log_length);
+      const int32_t log_length = together[0].log_length;
+      const int64_t token_count = together[0].token_count;
+      ASSERT_TRUE(BitEqual(*ReadHostSlot(problem.pool().view(), 0, log_length, token_count),
+                           *ReadHostSlot(problem.pool().view(), 1, log_length, token_count)));
     }
-    ASSERT_EQ(together[0].log_length, single[0].log_length);
-    const int32_t log_length = together[0].log_length;
-    const int64_t token_count = together[0].token_count;
-    ASSERT_TRUE(BitEqual(*ReadHostSlot(problem.pool().view(), 0, log_length, token_count),
-                         *ReadHostSlot(problem.pool().view(), 1, log_length, token_count)));
   }
 }
 
 // Decodes `sessions` with ragged T in one batch with padding, and each alone, on backends of other thread counts.
 TEST_F(LayerTest, ASessionsBitsAreTheSameAloneAndInAnyBatch) {
   constexpr int32_t kSessions = 9;
-  for (ProjectionLayout layout : {ProjectionLayout::kInterleaved, ProjectionLayout::kFlat}) {
-    LayerProblemOptions options{.layout = layout};
-    if (layout == ProjectionLayout::kFlat) {
-      options.beta_scale = 2.0f;
-      options.output_gate = GateActivation::kSigmoid;
-    }
+  const LayerProblemOptions all_options[] = {
+      {.layout = ProjectionLayout::kInterleaved},
+      {.layout = ProjectionLayout::kFlat, .beta_scale = 2.0f, .output_gate = GateActivation::kSigmoid},
+      ChannelLayerOptions()};
+  for (const LayerProblemOptions& options : all_options) {
+    SCOPED_TRACE(LayerDimsToString(options.dims));
     LayerProblem together(options, kSessions);
     LayerProblem alone(options, kSessions);
     const std::unique_ptr<Backend> other_backend = MakeBackend(1);
@@ -275,6 +279,36 @@ TEST_F(LayerTest, BadStepsAreRefusedBeforeAnythingIsTouched) {
   }
   EXPECT_THAT(problem.pool().slot(0), testing::Each(0.0f));
   EXPECT_THAT(problem.pool().slot(1), testing::Each(0.0f));
+}
+
+// Of a layer whose decays go by channel, and whose a and z are products of two matrices each.
+TEST_F(LayerTest, BadChannelWeightsAreRefusedByName) {
+  LayerProblem problem(ChannelLayerOptions(), /*slots=*/1);
+  using Break = void (*)(LayerWeights&);
+  const std::pair<const char*, Break> cases[] = {
+      {"in_a is [64, 48]; dims and projections make it [16, 48]", [](LayerWeights& w) { w.in_a.rows = 64; }},
+      {"a_up is [4, 16]; dims and projections make it [64, 16]", [](LayerWeights& w) { w.a_up.rows = 4; }},
+      {"a_up is [0, 0]", [](LayerWeights& w) { w.a_up = {}; }},
+      {"a_up is null", [](LayerWeights& w) { w.a_up.data = nullptr; }},
+      {"in_z is [96, 48]", [](LayerWeights& w) { w.in_z.rows = 96; }},
+      {"z_up is [96, 16]", [](LayerWeights& w) { w.z_up.cols = 16; }},
+      {"in_a is [16, 48]; dims and projections make it [64, 48]", [](LayerWeights& w) { w.spec.decay_rank = 0; }},
+      {"z_up is [96, 12]; dims and projections make it [0, 0]",
+       [](LayerWeights& w) {
+         w.spec.output_gate_rank = 0;
+         w.in_z.rows = 96;
+       }},
+      {"decay_lower_bound", [](LayerWeights& w) { w.spec.decay_lower_bound = 0.0f; }},
+      {"decay_lower_bound", [](LayerWeights& w) { w.spec.decay_gate = DecayGate::kSoftplus; }},
+      {"decay_rank", [](LayerWeights& w) { w.spec.dims.decay = DecayKind::kPerHead; }},
+      {"projections", [](LayerWeights& w) { w.spec.projections = ProjectionLayout::kInterleaved; }},
+  };
+  EXPECT_EQ(ValidateLayerWeights(problem.weights()), absl::OkStatus());
+  for (const auto& [message, break_it] : cases) {
+    LayerWeights weights = problem.weights();
+    break_it(weights);
+    EXPECT_THAT(ValidateLayerWeights(weights), IsInvalid(message));
+  }
 }
 
 TEST_F(LayerTest, ADecodeLongerThanTheDraftLimitIsRefused) {

@@ -225,5 +225,33 @@ TEST_P(MixerInput, RefusesMissingInputs) {
                                    {"pool.data is null", [](auto& p) { p.pool.data = nullptr; }}});
 }
 
+TEST(MixerInputParams, ProjectionsSideBySideAreRefusedWhereDecaysGoByChannel) {
+  LayerDims dims{2, 4, 8, 12, 4, 16};
+  dims.decay = DecayKind::kPerChannel;
+  HostStatePool pool(dims, 1, kMaxDraft);
+  float data[2000] = {};
+  const int32_t offsets[] = {0, 2};
+  const int32_t slot = 0;
+  const int64_t count = 0;
+  const MixerInputParams split{.pool = pool.view(),
+                               .batch = {.sequences = 1, .cu_seqlens = offsets, .slots = &slot},
+                               .token_counts = &count,
+                               .mixed_qkv = data,
+                               .b = data,
+                               .a = data,
+                               .conv_weight = data,
+                               .a_log = data,
+                               .dt_bias = data,
+                               .convolved = data,
+                               .z = data,
+                               .q = data,
+                               .k = data,
+                               .g = data,
+                               .beta = data};
+  ExpectRefused<MixerInputParams>(ValidateMixerInput, split,
+                                  {{"expected mixed_qkv, b and a", [](auto& p) { p.qkvz = p.ba = p.mixed_qkv; }},
+                                   {"a is null", [](auto& p) { p.a = nullptr; }}});
+}
+
 }  // namespace
 }  // namespace gdn

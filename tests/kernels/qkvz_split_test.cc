@@ -67,7 +67,9 @@ TEST(QkvzSplitParams, BadOnesAreRefusedByName) {
   ExpectRefused<QkvzSplitParams>(
       ValidateQkvzSplit,
       {.dims = kTiny, .rows = 1, .qkvz = data, .ba = data, .mixed_qkv = data, .z = data, .b = data, .a = data},
-      {{"a is null", [](auto& p) { p.a = nullptr; }}, {"", [](auto& p) { p.dims.value_heads = 3; }}});
+      {{"a is null", [](auto& p) { p.a = nullptr; }},
+       {"", [](auto& p) { p.dims.value_heads = 3; }},
+       {"need no split", [](auto& p) { p.dims.decay = DecayKind::kPerChannel; }}});
 }
 
 }  // namespace

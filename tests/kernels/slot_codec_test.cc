@@ -17,10 +17,18 @@ StateLayout Layout(const LayerDims& dims, int32_t max_draft) { return StateLayou
 // A head count, dimensions and widths that fit no block of a transpose.
 constexpr LayerDims kOddDims{
     .key_heads = 3, .value_heads = 6, .key_dim = 33, .value_dim = 19, .conv_width = 3, .hidden_size = 8};
+// A log decay for each key channel.
+constexpr LayerDims kChannelDims{.key_heads = 2,
+                                 .value_heads = 4,
+                                 .key_dim = 6,
+                                 .value_dim = 5,
+                                 .conv_width = 4,
+                                 .hidden_size = 16,
+                                 .decay = DecayKind::kPerChannel};
 
 TEST(SlotCodec, PartsAreASlotsSectionsInWireOrder) {
   Random random(3);
-  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims}) {
+  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims, kChannelDims}) {
     for (const int64_t token_count : {0, 1, 2, 5, 11, 12, 1000}) {
       const StateLayout layout = Layout(dims, 8);
       const std::vector<float> slot = random.Normal(layout.slot_floats());
@@ -36,7 +44,7 @@ TEST(SlotCodec, PartsAreASlotsSectionsInWireOrder) {
       expect_section(view.base, layout.base_offset(), dims.state_elements());
       expect_section(view.log_k, layout.log_k_offset(), extent.log_length * dims.key_features());
       expect_section(view.log_u, layout.log_u_offset(), extent.log_length * dims.value_features());
-      expect_section(view.log_g, layout.log_g_offset(), extent.log_length * dims.value_heads);
+      expect_section(view.log_g, layout.log_g_offset(), extent.log_length * dims.decay_features());
       const int64_t kept = dims.conv_width > 0 ? dims.conv_width - 1 : 0;
       const int64_t channels = dims.conv_channels();
       ASSERT_EQ(view.conv.size(), static_cast<size_t>(kept > 0 ? kept * channels : 0));
@@ -58,7 +66,7 @@ TEST(SlotCodec, PartsAreASlotsSectionsInWireOrder) {
 }
 
 TEST(SlotCodec, TurnsTransposedBasesToWireOrder) {
-  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims}) {
+  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims, kChannelDims}) {
     const StateLayout layout = Layout(dims, 1);
     std::vector<float> slot(static_cast<size_t>(layout.slot_floats()));
     std::iota(slot.begin(), slot.end(), 1.0f);
@@ -111,7 +119,7 @@ TEST(SlotCodec, ConvColumnsOfADraftAreThoseFromTheTokenCountOn) {
 TEST(SlotCodec, PartsSurviveASlotOfAnyLayout) {
   Random random(8);
   const SlotExtent extent{.token_count = 29, .log_length = 15, .draft_length = 4};
-  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims}) {
+  for (const LayerDims& dims : {kModelDims, kOperatorDims, kOddDims, kChannelDims}) {
     const TestLayer layer = MakeLayer(dims, 0, extent, random);
     for (const int32_t max_draft : {4, 9, 64}) {
       for (const bool transposed : {false, true}) {

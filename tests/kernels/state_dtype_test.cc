@@ -82,7 +82,7 @@ class StateDtype : public BackendTest {};
 GDN_ON_BACKENDS(StateDtype, WithGpus({"cpu"}));
 
 TEST_P(StateDtype, APrefillRoundsAfterEvery64TokensAndAtItsEnd) {
-  for (const LayerDims& dims : Shapes()) {
+  for (const LayerDims& dims : WithChannelDecays(Shapes())) {
     for (const DeltaRulePath path : {DeltaRulePath::kScan, DeltaRulePath::kChunk}) {
       for (const int64_t tokens : {1, 3, 31, 64, 77, 200}) {
         SCOPED_TRACE(LayerDimsToString(dims) + " " + DeltaRulePathName(path) + " " + std::to_string(tokens));
@@ -97,7 +97,7 @@ TEST_P(StateDtype, APrefillRoundsAfterEvery64TokensAndAtItsEnd) {
 }
 
 TEST_P(StateDtype, SegmentsAndCompanionsOfAPrefillMoveNoBit) {
-  for (const LayerDims& dims : Shapes()) {
+  for (const LayerDims& dims : WithChannelDecays(Shapes())) {
     for (const DeltaRulePath path : {DeltaRulePath::kScan, DeltaRulePath::kChunk}) {
       SCOPED_TRACE(LayerDimsToString(dims) + " " + DeltaRulePathName(path));
       Pair pair(backend(), dims);
@@ -118,7 +118,7 @@ TEST_P(StateDtype, SegmentsAndCompanionsOfAPrefillMoveNoBit) {
 TEST_P(StateDtype, ADecodeRoundsAtEveryFold) {
   std::vector<LayerDims> shapes = Shapes();
   shapes.push_back(OperatorDims(4, 56, 36, 128));  // many heads: a wave has several sets of columns
-  for (const LayerDims& dims : shapes) {
+  for (const LayerDims& dims : WithChannelDecays(shapes)) {
     SCOPED_TRACE(LayerDimsToString(dims));
     Pair pair(backend(), dims);
     pair.Fill(0, 3);
@@ -135,7 +135,7 @@ TEST_P(StateDtype, ADecodeRoundsAtEveryFold) {
 }
 
 TEST_P(StateDtype, ADraftRoundsWhereAFoldWould) {
-  for (const LayerDims& dims : Shapes()) {
+  for (const LayerDims& dims : WithChannelDecays(Shapes())) {
     for (const int32_t tokens : {4, 14, 36}) {
       SCOPED_TRACE(LayerDimsToString(dims) + " " + std::to_string(tokens));
       Pair pair(backend(), dims);
@@ -152,7 +152,7 @@ TEST_P(StateDtype, ADraftRoundsWhereAFoldWould) {
 }
 
 TEST_P(StateDtype, AForkReadsItsParentsBaseAndFoldsIntoItsOwn) {
-  for (const LayerDims& dims : Shapes()) {
+  for (const LayerDims& dims : WithChannelDecays(Shapes())) {
     SCOPED_TRACE(LayerDimsToString(dims));
     Pair pair(backend(), dims);
     pair.Fill(0, 6);
@@ -172,7 +172,7 @@ TEST_P(StateDtype, AForkReadsItsParentsBaseAndFoldsIntoItsOwn) {
 }
 
 TEST_P(StateDtype, MaterializingRoundsOnce) {
-  for (const LayerDims& dims : Shapes()) {
+  for (const LayerDims& dims : WithChannelDecays(Shapes())) {
     SCOPED_TRACE(LayerDimsToString(dims));
     Pair pair(backend(), dims);
     for (const int32_t slot : {0, 1, 2}) pair.Fill(slot, 11);

@@ -19,15 +19,16 @@ LayerDims FullDims() {
   return dims;
 }
 
-TEST(StateLayout, SectionsFollowEachOtherOnCacheLinesWithoutOverlap) {
-  const StateLayout layout = StateLayout::Make(FullDims(), /*max_draft=*/3).value();
+void ExpectSectionsInOrder(const LayerDims& full) {
+  SCOPED_TRACE(LayerDimsToString(full));
+  const StateLayout layout = StateLayout::Make(full, /*max_draft=*/3).value();
   const LayerDims& dims = layout.dims();
   EXPECT_EQ(layout.log_rows(), kLogCapacity + 3);
   EXPECT_EQ(layout.conv_columns(), 3 + 3);
   const int64_t starts[] = {layout.base_offset(),  layout.log_k_offset(), layout.log_u_offset(),
                             layout.log_g_offset(), layout.conv_offset(),  layout.slot_floats()};
   const int64_t sizes[] = {dims.state_elements(), layout.log_rows() * dims.key_features(),
-                           layout.log_rows() * dims.value_features(), int64_t{layout.log_rows()} * dims.value_heads,
+                           layout.log_rows() * dims.value_features(), layout.log_rows() * dims.decay_features(),
                            layout.conv_columns() * dims.conv_channels()};
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(starts[i] % 16, 0) << "section " << i;
@@ -36,6 +37,14 @@ TEST(StateLayout, SectionsFollowEachOtherOnCacheLinesWithoutOverlap) {
   }
   EXPECT_EQ(layout.slot_floats() % 16, 0);
   EXPECT_EQ(layout.slot_bytes(), layout.slot_floats() * 4);
+}
+
+TEST(StateLayout, SectionsFollowEachOtherOnCacheLinesWithoutOverlap) {
+  ExpectSectionsInOrder(FullDims());
+  LayerDims by_channel = FullDims();
+  by_channel.decay = DecayKind::kPerChannel;
+  ExpectSectionsInOrder(by_channel);
+  EXPECT_FALSE(StateLayout::Make(FullDims(), 3).value() == StateLayout::Make(by_channel, 3).value());
 }
 
 TEST(StateLayout, HasNoConvolutionColumnsForABareOperator) {

@@ -23,7 +23,7 @@ TestLayer MakeLayer(const LayerDims& dims, int32_t layer, const SlotExtent& exte
   made.base = random.Normal(dims.state_elements());
   made.log_k = random.Normal(entries * dims.key_features());
   made.log_u = random.Normal(entries * dims.value_features());
-  made.log_g = random.Uniform(entries * dims.value_heads, -3.0f, 0.0f);
+  made.log_g = random.Uniform(entries * dims.decay_features(), -3.0f, 0.0f);
   if (dims.conv_width > 0) {
     made.conv = random.Normal(dims.conv_channels() * (dims.conv_width - 1));
     made.draft_conv = random.Normal(dims.conv_channels() * extent.draft_length);

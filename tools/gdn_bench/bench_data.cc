@@ -59,7 +59,7 @@ absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims&
   const int64_t elements = slots * layout.slot_bytes() / static_cast<int64_t>(DTypeSize(base_dtype));
   GDN_ASSIGN_OR_RETURN(auto memory, RandomBuffer(backend, elements, -kStateRange, kStateRange, base_dtype));
   RandomStatePool pool{.memory = memory, .view = {.layout = layout, .data = memory->floats(), .slot_count = slots}};
-  const std::vector<float> log_g(static_cast<size_t>(layout.log_rows()) * dims.value_heads, kSmallestLogDecay / 2);
+  const std::vector<float> log_g(static_cast<size_t>(layout.log_rows() * dims.decay_features()), kSmallestLogDecay / 2);
   for (int32_t slot = 0; slot < slots; ++slot) {
     GDN_RETURN_IF_ERROR(
         backend.CopyIn(pool.view.slot(slot) + layout.log_g_offset(), log_g.data(), log_g.size() * sizeof(float)));

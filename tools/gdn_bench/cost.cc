@@ -26,7 +26,8 @@ Cost WholeState(const LayerDims& dims, DType state) {
 
 // One session's state in a deferred step.
 Cost DeferredState(const LayerDims& dims, DType state) {
-  const double log_entry = kFloat * static_cast<double>(dims.key_features() + dims.value_features() + dims.value_heads);
+  const double log_entry =
+      kFloat * static_cast<double>(dims.key_features() + dims.value_features() + dims.decay_features());
   return {.bytes_read = StateBytes(dims, state) + log_entry * (kLogCapacity - 1) / 2.0,
           .bytes_written = StateBytes(dims, state) / kLogCapacity + log_entry};
 }
@@ -34,8 +35,8 @@ Cost DeferredState(const LayerDims& dims, DType state) {
 // q, k, v, g, beta in; o out; and the states of `sessions`.
 Cost OperatorCost(const LayerDims& dims, int64_t tokens, const Cost& state, double sessions) {
   const double count = static_cast<double>(tokens);
-  const auto inputs =
-      static_cast<double>(2 * dims.key_features() + dims.value_features() + 2 * int64_t{dims.value_heads});
+  const auto inputs = static_cast<double>(2 * dims.key_features() + dims.value_features() + dims.decay_features() +
+                                          int64_t{dims.value_heads});
   return {.bytes_read = count * kFloat * inputs + sessions * state.bytes_read,
           .bytes_written = count * kFloat * static_cast<double>(dims.value_features()) + sessions * state.bytes_written,
           .flops = count * RecurrenceFlops(dims),

@@ -41,6 +41,14 @@ const OtherDims kOtherDims[] = {
     {"HV=48/", {.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128}},  // Qwen3.5's largest
     {"K=96,V=192/", {.key_heads = 16, .value_heads = 32, .key_dim = 96, .value_dim = 192}},
 };
+// A decay a head, and a decay a key channel (KDA) at the same dimensions, those of Kimi Linear.
+const OtherDims kDecayDims[] = {
+    {"H=32/", {.key_heads = 32, .value_heads = 32, .key_dim = 128, .value_dim = 128}},
+    {"H=32,kda/",
+     {.key_heads = 32, .value_heads = 32, .key_dim = 128, .value_dim = 128, .decay = DecayKind::kPerChannel}},
+};
+constexpr int32_t kDecayDecodeBatches[] = {1, 32};
+constexpr int32_t kDecayPrefillLengths[] = {512, 4096};
 
 struct OperatorInputs {
   std::shared_ptr<DeviceBuffer> q, k, v, g, beta, output;
@@ -57,7 +65,8 @@ struct OperatorInputs {
     GDN_ASSIGN_OR_RETURN(in.q, RandomBuffer(backend, tokens * dims.key_features(), -query_range, query_range));
     GDN_ASSIGN_OR_RETURN(in.k, RandomBuffer(backend, tokens * dims.key_features(), -key_range, key_range));
     GDN_ASSIGN_OR_RETURN(in.v, RandomBuffer(backend, tokens * dims.value_features(), -1.0f, 1.0f));
-    GDN_ASSIGN_OR_RETURN(in.g, RandomBuffer(backend, tokens * dims.value_heads, kSmallestLogDecay, kLargestLogDecay));
+    GDN_ASSIGN_OR_RETURN(in.g,
+                         RandomBuffer(backend, tokens * dims.decay_features(), kSmallestLogDecay, kLargestLogDecay));
     GDN_ASSIGN_OR_RETURN(in.beta, RandomBuffer(backend, tokens * dims.value_heads, 0.1f, 0.9f));
     GDN_ASSIGN_OR_RETURN(in.output, RandomBuffer(backend, tokens * dims.value_features(), 0.0f, 1.0f));
     return in;
@@ -70,7 +79,7 @@ struct OperatorInputs {
             .q = q->floats() + first_row * dims.key_features(),
             .k = k->floats() + first_row * dims.key_features(),
             .v = v->floats() + first_row * dims.value_features(),
-            .g = g->floats() + first_row * dims.value_heads,
+            .g = g->floats() + first_row * dims.decay_features(),
             .beta = beta->floats() + first_row * dims.value_heads,
             .q_stride = dims.key_features(),
             .k_stride = dims.key_features(),
@@ -207,6 +216,29 @@ KernelCase PrefillCase(const std::string& name, const LayerDims& dims, Form form
           [=](const CaseSetting& setting) { return PreparePrefill(setting, dims, form, sequences, tokens); }};
 }
 
+// The two kinds of decay side by side, case by case.
+void AddDecayCases(std::vector<KernelCase>& cases) {
+  const auto add = [&cases](const auto& make) {
+    for (const OtherDims& kind : kDecayDims) cases.push_back(make(std::string(kind.name), kind.dims));
+  };
+  for (const bool hot : {false, true}) {
+    for (const int32_t batch : kDecayDecodeBatches) {
+      if (hot && batch > 1) continue;
+      add([&](const std::string& name, const LayerDims& dims) {
+        return DecodeCase((hot ? "decode_hot/" : "decode_deferred/") + name, dims, Form::kDeferredDecode, batch, hot);
+      });
+    }
+  }
+  add([](const std::string& name, const LayerDims& dims) {
+    return PrefillCase("prefill_scan/" + name, dims, Form::kScan, /*sequences=*/1, /*tokens=*/64);
+  });
+  for (const int32_t tokens : kDecayPrefillLengths) {
+    add([&](const std::string& name, const LayerDims& dims) {
+      return PrefillCase("prefill_chunk/" + name, dims, Form::kChunk, /*sequences=*/1, tokens);
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<KernelCase> OperatorCases(CaseList list) {
@@ -243,6 +275,7 @@ std::vector<KernelCase> OperatorCases(CaseList list) {
     cases.push_back(PrefillCase(absl::StrCat("prefill_chunk/", other.name), other.dims, Form::kChunk,
                                 /*sequences=*/1, kOtherPrefillTokens));
   }
+  AddDecayCases(cases);
   return cases;
 }
 

@@ -1,0 +1,28 @@
+// The tensors of one run between a layer's projections. For kernels/layer alone.
+//
+// Thread safety: a plain value. Ownership: none; they lie in the runner's workspace.
+//
+//   GdnLayerRunner::Mixer mixer;
+//   GDN_RETURN_IF_ERROR(Reserve({{&mixer.q, tokens * dims.key_features()}, ..}));
+#pragma once
+
+#include "kernels/layer/gdn_layer.h"
+
+namespace gdn {
+
+// In backend memory.
+struct GdnLayerRunner::Mixer {
+  float* qkvz = nullptr;       // [tokens, 2 H K + 2 HV V]; null where the step brings its parts
+  float* ba = nullptr;         // [tokens, 2 HV]
+  float* split = nullptr;      // [tokens, C + 2 HV] scratch
+  float* z = nullptr;          // [tokens, HV, V]; null as qkvz
+  float* convolved = nullptr;  // [tokens, C]
+  float* q = nullptr;          // [tokens, H, K]
+  float* k = nullptr;          // [tokens, H, K]
+  float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
+  float* beta = nullptr;       // [tokens, HV]
+  float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
+  float* output = nullptr;     // [tokens, HV, V]
+};
+
+}  // namespace gdn

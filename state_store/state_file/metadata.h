@@ -28,6 +28,7 @@ inline constexpr std::string_view kFormat = "gdn.state";
 inline constexpr std::string_view kFormatVersion = "2";  // checksums of everything
 inline constexpr std::string_view kFormatVersionPlain = "1";
 inline constexpr std::string_view kFormatVersionBf16 = "3";  // as 2, with bases of bfloat16
+inline constexpr std::string_view kFormatVersionTree = "4";  // as 2 or 3, with a draft that is a tree
 inline constexpr std::string_view kLayerPrefix = "layer.";
 inline constexpr std::string_view kHeader = "header";  // the "tensor" of an error that is not about one
 inline constexpr int32_t kMaxLayerCount = 4096;
@@ -93,8 +94,8 @@ absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHead
 
 using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
 absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
-// The header of a file of version 2, or 3 where the metadata have a base_dtype, with these tensors, whose checksums
-// are given: the 8 bytes of its length and its text.
+// The header of a file with these tensors, whose checksums are given: the 8 bytes of its length and its text. Its
+// version is 4 where the metadata say so, else 3 where they have a base_dtype, else 2.
 absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
                                          const Checksums& checksums);
 // Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text,

@@ -27,11 +27,9 @@ absl::StatusOr<SafetensorsFile> OpenHeader(std::string_view bytes, uint64_t file
   GDN_ASSIGN_OR_RETURN(const std::string format, RequiredText(metadata, "format"));
   if (format != kFormat) return InvalidEntry("format", format, kFormat);
   GDN_ASSIGN_OR_RETURN(const std::string version, RequiredText(metadata, "format_version"));
-  const bool has_checksums = version == kFormatVersion || version == kFormatVersionBf16;
-  if (!has_checksums && version != kFormatVersionPlain) {
-    return InvalidEntry("format_version", version,
-                        StrCat(kFormatVersionPlain, ", ", kFormatVersion, " or ", kFormatVersionBf16));
-  }
+  const bool has_checksums =
+      version == kFormatVersion || version == kFormatVersionBf16 || version == kFormatVersionTree;
+  if (!has_checksums && version != kFormatVersionPlain) return InvalidEntry("format_version", version, "1, 2, 3 or 4");
   if (!sealed && (has_checksums || metadata.count("header_checksum") != 0)) {
     return Damaged("it has no header_checksum of 32 hexadecimal digits, written without spaces");
   }
@@ -282,12 +280,13 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   result.numerics_id = OptionalText(metadata, "numerics_id");
   result.snapshot_id = OptionalText(metadata, "snapshot_id");
   result.base_snapshot_id = OptionalText(metadata, "base_snapshot_id");
-  if (const std::string dtype = OptionalText(metadata, "base_dtype");
-      metadata.at("format_version") == kFormatVersionBf16 ? dtype != "BF16" : !dtype.empty()) {
-    return InvalidEntry("base_dtype", dtype, StrCat("BF16 in format_version ", kFormatVersionBf16, ", else none"));
-  } else if (!dtype.empty()) {
-    result.base_dtype = DType::kBF16;
+  const std::string& version = metadata.at("format_version");
+  const std::string dtype = OptionalText(metadata, "base_dtype");
+  const bool may_be_bf16 = version == kFormatVersionBf16 || version == kFormatVersionTree;
+  if (dtype.empty() ? version == kFormatVersionBf16 : dtype != "BF16" || !may_be_bf16) {
+    return InvalidEntry("base_dtype", dtype, "BF16 in format_version 3, BF16 or none in 4, else none");
   }
+  if (!dtype.empty()) result.base_dtype = DType::kBF16;
   result.log_capacity = ParseIndex(OptionalText(metadata, "log_capacity")).value_or(0);
   if (const std::string epoch = OptionalText(metadata, "epoch"); !epoch.empty()) {
     const auto value = ParseInt(epoch);

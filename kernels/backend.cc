@@ -30,6 +30,13 @@ void Backend::Free(void* data, size_t bytes) { HostFree(data, bytes); }
 absl::Status Backend::CopyIn(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
 absl::Status Backend::CopyOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
 absl::Status Backend::Copy(void* to, const void* from, size_t bytes) { return Move(to, from, bytes); }
+absl::Status Backend::CopyPieces(absl::Span<const CopyPiece> pieces) {
+  GDN_RETURN_IF_ERROR(ValidateCopyPieces(pieces));
+  for (const CopyPiece& piece : pieces) {
+    GDN_RETURN_IF_ERROR(Copy(piece.to, piece.from, static_cast<size_t>(piece.floats) * sizeof(float)));
+  }
+  return absl::OkStatus();
+}
 absl::Status Backend::TransferOut(void* host, const void* device, size_t bytes) { return Move(host, device, bytes); }
 absl::Status Backend::TransferIn(void* device, const void* host, size_t bytes) { return Move(device, host, bytes); }
 

@@ -24,6 +24,7 @@
 #include "kernels/causal_conv1d/causal_conv1d.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/convert/convert.h"
+#include "kernels/copy_pieces/copy_pieces.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 #include "kernels/delta_rule_decode/delta_rule_decode.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
@@ -96,6 +97,8 @@ class Backend {
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
   // Within backend memory, in the order of operators and copies. The ranges do not overlap.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes);
+  // Many of them, in any order. The default copies one after the other.
+  virtual absl::Status CopyPieces(absl::Span<const CopyPiece> pieces);
   // Memory that Allocate could still give now; info().memory_bytes where that is not known.
   virtual int64_t FreeMemoryBytes() { return info().memory_bytes; }
 

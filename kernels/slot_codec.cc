@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/count_limits.h"
+#include "base/draft_tree.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -78,7 +79,13 @@ absl::Status CheckSlotExtent(const StateLayout& layout, const SlotExtent& extent
                             extent.draft_length, " of a draft do not fit"),
                      {{"field", "log_length"}});
   }
-  return absl::OkStatus();
+  if (!extent.draft_parents.empty() && extent.draft_parents.size() != static_cast<size_t>(extent.draft_length)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kStateMismatch,
+                     StrCat("a draft of ", extent.draft_length, " tokens has ", extent.draft_parents.size(),
+                            " parents; expected one a token, or none"),
+                     {{"field", "draft_parents"}});
+  }
+  return CheckDraftParents(extent.draft_parents, "draft_parents");
 }
 
 absl::Status CheckSlotView(const StateLayout& layout, const SlotExtent& extent, const SlotView& view) {

@@ -23,6 +23,8 @@ struct SlotExtent {
   int64_t token_count = 0;
   int32_t log_length = 0;    // entries of the log in use, < L
   int32_t draft_length = 0;  // entries after those, and columns from token_count on, that wait to be accepted
+  // Of a draft that is a tree, of each token (base/draft_tree.h); none: a chain.
+  std::vector<int32_t> draft_parents = {};
 
   friend bool operator==(const SlotExtent&, const SlotExtent&) = default;
 };

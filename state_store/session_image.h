@@ -90,6 +90,7 @@ struct SessionHeader {
   // The last AcceptTokens that had a request id.
   std::string accept_request_id;
   int32_t accepted_tokens = 0;
+  std::vector<int32_t> accepted_path = {};  // empty: the draft's first tokens
 
   StateVersion version() const { return {.epoch = epoch, .changes = changes}; }
 };

@@ -168,17 +168,31 @@ absl::StatusOr<DurableBatch::Reply> DurableBatch::Decode(absl::Span<DurableSessi
 
 absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch::AcceptTokens(
     absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens) {
+  std::vector<DraftChoice> choices;
+  for (const int32_t tokens : accepted_tokens) choices.push_back({.first_tokens = tokens});
+  return Accept(sessions, choices, "accepted_tokens");
+}
+
+absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch::AcceptPaths(
+    absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths) {
+  std::vector<DraftChoice> choices;
+  for (const std::vector<int32_t>& path : paths) choices.push_back({.path = path});
+  return Accept(sessions, choices, "paths");
+}
+
+absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch::Accept(
+    absl::Span<DurableSession* const> sessions, const std::vector<DraftChoice>& choices, const std::string& what) {
   GDN_RETURN_IF_ERROR(Check(sessions));
-  if (accepted_tokens.size() != sessions.size()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
-                     StrCat("accepted_tokens has ", accepted_tokens.size(), " entries, expected ", sessions.size(),
-                            ", one for each session"),
-                     {{"field", "accepted_tokens"}});
+  if (choices.size() != sessions.size()) {
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
+        StrCat(what, " has ", choices.size(), " entries, expected ", sessions.size(), ", one for each session"),
+        {{"field", what}});
   }
   std::vector<absl::StatusOr<v1::SessionTokenCounts>> counts(sessions.size());
   const auto send = [&](const std::vector<size_t>& rows, const std::string& id, const CallOptions& call) {
     v1::AcceptTokensRequest request;
-    for (const size_t row : rows) sessions[row]->AddRowTo(request, accepted_tokens[row]);
+    for (const size_t row : rows) sessions[row]->AddRowTo(request, choices[row]);
     request.set_partial_ok(true);
     request.set_request_id(id);
     const absl::StatusOr<v1::AcceptTokensResponse> reply = client_.AcceptTokens(request, call);
@@ -198,7 +212,7 @@ absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> DurableBatch
     return statuses;
   };
   const std::vector<absl::Status> statuses = Run(
-      sessions, [&](size_t row) { return sessions[row]->BeginAccept(accepted_tokens[row]); }, send);
+      sessions, [&](size_t row) { return sessions[row]->BeginAccept(choices[row]); }, send);
   for (size_t row = 0; row < sessions.size(); ++row) {
     if (!statuses[row].ok()) counts[row] = statuses[row];
   }

@@ -46,6 +46,9 @@ class DurableBatch final {
   // INVALID_ARGUMENT as above.
   absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptTokens(
       absl::Span<DurableSession* const> sessions, absl::Span<const int32_t> accepted_tokens);
+  // The same of drafts that are trees: the tokens of paths[i], with the errors of DurableSession::AcceptPath.
+  absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> AcceptPaths(
+      absl::Span<DurableSession* const> sessions, absl::Span<const std::vector<int32_t>> paths);
 
  private:
   struct Row {
@@ -58,6 +61,10 @@ class DurableBatch final {
                                                                const CallOptions& call)>;
 
   absl::Status Check(absl::Span<DurableSession* const> sessions) const;
+  // `what` are the choices to the caller.
+  absl::StatusOr<std::vector<absl::StatusOr<v1::SessionTokenCounts>>> Accept(absl::Span<DurableSession* const> sessions,
+                                                                             const std::vector<DraftChoice>& choices,
+                                                                             const std::string& what);
   // Until no row is pending. begin(i) begins row i's call in its session.
   std::vector<absl::Status> Run(absl::Span<DurableSession* const> sessions,
                                 absl::FunctionRef<absl::Status(size_t)> begin, SendRows send);

@@ -52,10 +52,11 @@ void DurableSession::AddRowTo(v1::DecodeRequest& message, int64_t token_count) c
   message.add_expected_token_counts(token_count);
 }
 
-void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted_tokens) const {
+void DurableSession::AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const {
   v1::DraftAcceptance* const acceptance = message.add_acceptances();
   acceptance->set_session(name());
-  acceptance->set_accepted_tokens(accepted_tokens);
+  acceptance->set_accepted_tokens(choice.first_tokens);
+  acceptance->mutable_path()->Add(choice.path.begin(), choice.path.end());
   acceptance->set_session_epoch(epoch_);
 }
 
@@ -95,11 +96,11 @@ absl::StatusOr<DurableSession::Reply> DurableSession::Send(SessionStep& request,
   return reply;
 }
 
-absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(int32_t accepted_tokens,
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::SendAccept(const DraftChoice& choice,
                                                                   const std::string& request_id,
                                                                   const Backoff& backoff) {
   v1::AcceptTokensRequest request;
-  AddRowTo(request, accepted_tokens);
+  AddRowTo(request, choice);
   request.set_request_id(request_id);
   GDN_ASSIGN_OR_RETURN(v1::AcceptTokensResponse response, client_.AcceptTokens(request, TryOptions(backoff)));
   if (response.counts_size() != 1) {
@@ -277,7 +278,7 @@ bool DurableSession::InFlightIsApplied(const LayerSteps& layer, int64_t token_co
   if (const auto* const step = std::get_if<SessionStep>(&in_flight_->what)) {
     if (StepLayer(*step) == layer.layer() && !IsDraft(*step)) tokens = StepTokens(*step);
   } else if (layer.draft().has_value()) {
-    tokens = std::get<AcceptCall>(in_flight_->what).accepted_tokens;
+    tokens = std::get<AcceptCall>(in_flight_->what).choice.tokens();
   }
   return tokens > 0 && token_count == layer.token_count() + tokens;
 }
@@ -297,7 +298,7 @@ bool DurableSession::IsWhereExpected(const v1::Session& session) const {
       expected |= state.draft_length() == 0 && InFlightIsApplied(layer, state.token_count());
       expected |= same_count && drafts_here && state.draft_length() == StepTokens(*step);
       expected |= same_count && step == nullptr && state.draft_length() == 0 &&
-                  std::get<AcceptCall>(in_flight_->what).accepted_tokens == 0;
+                  std::get<AcceptCall>(in_flight_->what).choice.tokens() == 0;
     }
     if (!expected) return false;
   }
@@ -327,7 +328,7 @@ absl::Status DurableSession::DropDrafts(v1::Session* session, const Backoff& bac
   const bool any = std::any_of(session->layers().begin(), session->layers().end(),
                                [](const v1::LayerState& state) { return state.draft_length() > 0; });
   if (!any) return absl::OkStatus();
-  absl::StatusOr<v1::SessionTokenCounts> counts = SendAccept(0, NewRequestId(), backoff);
+  absl::StatusOr<v1::SessionTokenCounts> counts = SendAccept({}, NewRequestId(), backoff);
   if (!counts.ok()) return While(StrCat("dropping the draft of ", name()), counts.status());
   *session->mutable_layers() = std::move(*counts->mutable_layers());
   return absl::OkStatus();
@@ -343,7 +344,7 @@ absl::Status DurableSession::Replay(const v1::Session& session, const Backoff& b
   }
   // Drafts come last, as accepting one in a replay accepts or drops those of all layers.
   const auto* const accept = in_flight_.has_value() ? std::get_if<AcceptCall>(&in_flight_->what) : nullptr;
-  if (accept != nullptr && accept->accepted_tokens == 0) return absl::OkStatus();
+  if (accept != nullptr && accept->choice.tokens() == 0) return absl::OkStatus();
   for (LayerSteps* const layer : drafts) GDN_RETURN_IF_ERROR(ReplayStep(*layer->draft(), backoff));
   return absl::OkStatus();
 }
@@ -379,7 +380,7 @@ absl::Status DurableSession::ReplayStep(KeptStep& step, const Backoff& backoff) 
   if (!reply.ok()) return While(doing, reply.status());
   int64_t count = reply->result.token_count;
   if (draft && step.tokens > 0) {
-    const auto counts = SendAccept(static_cast<int32_t>(step.tokens), NewRequestId(), backoff);
+    const auto counts = SendAccept(step.choice, NewRequestId(), backoff);
     if (!counts.ok()) return While(doing, counts.status());
     for (const v1::LayerState& state : counts->layers()) {
       if (state.layer() == layer) count = state.token_count();

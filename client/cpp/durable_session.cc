@@ -39,10 +39,11 @@ Hash128 IdentityOf(const SessionStep& stripped) {
   return hasher.Finish();
 }
 
-Hash128 IdentityOfAccept(int32_t accepted_tokens) {
+Hash128 IdentityOfAccept(const DraftChoice& choice) {
   Hasher hasher;
   hasher.UpdateField("accept");
-  hasher.UpdateInt(accepted_tokens);
+  hasher.UpdateInt(choice.first_tokens);
+  for (const int32_t token : choice.path) hasher.UpdateInt(token);
   return hasher.Finish();
 }
 
@@ -177,7 +178,8 @@ absl::Status DurableSession::BeginStep(SessionStep request) {
   return Begin(std::move(request), identity);
 }
 
-absl::Status DurableSession::BeginAccept(int32_t accepted_tokens) {
+absl::Status DurableSession::BeginAccept(DraftChoice choice) {
+  const int32_t accepted_tokens = choice.tokens();
   for (auto& [index, layer] : layers_) {
     const int64_t draft = layer.draft().has_value() ? StepTokens(layer.draft()->request) : accepted_tokens;
     if (accepted_tokens >= 0 && accepted_tokens <= draft) continue;
@@ -186,7 +188,8 @@ absl::Status DurableSession::BeginAccept(int32_t accepted_tokens) {
                             ", the draft of layer ", index),
                      {{"session", name()}, {"found", StrCat(accepted_tokens)}, {"expected", StrCat("0 .. ", draft)}});
   }
-  return Begin(AcceptCall{accepted_tokens}, IdentityOfAccept(accepted_tokens));
+  const Hash128 identity = IdentityOfAccept(choice);
+  return Begin(AcceptCall{std::move(choice)}, identity);
 }
 
 absl::Status DurableSession::Prepare(const Backoff& backoff) {
@@ -238,7 +241,7 @@ absl::Status DurableSession::FinishStep(const StepResult& result) {
 }
 
 absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) {
-  const int32_t accepted = std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).accepted_tokens;
+  const DraftChoice accepted = std::get<AcceptCall>(std::exchange(in_flight_, std::nullopt)->what).choice;
   for (const v1::LayerState& state : counts.layers()) {
     const auto found = layers_.find(state.layer());
     if (found == layers_.end()) continue;
@@ -274,10 +277,18 @@ absl::StatusOr<v1::DecodeResponse> DurableSession::Decode(v1::DecodeRequest requ
 }
 
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptTokens(int32_t accepted_tokens) {
-  GDN_RETURN_IF_ERROR(BeginAccept(accepted_tokens));
+  return RunAccept({.first_tokens = accepted_tokens});
+}
+
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptPath(std::vector<int32_t> path) {
+  return RunAccept({.path = std::move(path)});
+}
+
+absl::StatusOr<v1::SessionTokenCounts> DurableSession::RunAccept(DraftChoice choice) {
+  GDN_RETURN_IF_ERROR(BeginAccept(choice));
   Backoff backoff = NewBackoff();
   GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts,
-                       Recovered(backoff, [&] { return SendAccept(accepted_tokens, RequestIdInFlight(), backoff); }));
+                       Recovered(backoff, [&] { return SendAccept(choice, RequestIdInFlight(), backoff); }));
   GDN_RETURN_IF_ERROR(FinishAccept(counts));
   return counts;
 }

@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -93,6 +94,9 @@ class DurableSession final {
   // INVALID_ARGUMENT (TOO_MANY_TOKENS) where a layer's is shorter. Other errors
   // as above.
   absl::StatusOr<v1::SessionTokenCounts> AcceptTokens(int32_t accepted_tokens);
+  // Of drafts that are trees: the tokens of this path, root first, in every layer that has a draft. INVALID_ARGUMENT
+  // (VALUE_OUT_OF_RANGE) where it is none of a layer's. An empty path accepts nothing.
+  absl::StatusOr<v1::SessionTokenCounts> AcceptPath(std::vector<int32_t> path);
 
   // Makes the session durable now and forgets the inputs before. With an id it
   // makes a copy to go back to by hand: a crash leaves the newest one without,
@@ -122,7 +126,7 @@ class DurableSession final {
     StepResult result;
   };
   struct AcceptCall {
-    int32_t accepted_tokens = 0;
+    DraftChoice choice;
   };
   // A call that is under way; kept when overall_timeout ends it without an
   // answer.
@@ -145,7 +149,7 @@ class DurableSession final {
   // says that none will: Prepare, send, and a wait. Finish or, where the time
   // is over, GiveUp ends it.
   absl::Status BeginStep(SessionStep request);
-  absl::Status BeginAccept(int32_t accepted_tokens);
+  absl::Status BeginAccept(DraftChoice choice);
   absl::Status Begin(std::variant<SessionStep, AcceptCall> what, Hash128 identity);
   // Brings the server's session to where the call can be made, and makes a
   // checkpoint where one is due. One try.
@@ -160,9 +164,10 @@ class DurableSession final {
   // message of several.
   SessionStep& step() { return std::get<SessionStep>(in_flight_->what); }
   void AddRowTo(v1::DecodeRequest& message, int64_t token_count) const;
-  void AddRowTo(v1::AcceptTokensRequest& message, int32_t accepted_tokens) const;
+  void AddRowTo(v1::AcceptTokensRequest& message, const DraftChoice& choice) const;
 
   absl::StatusOr<Reply> RunStep(SessionStep request);
+  absl::StatusOr<v1::SessionTokenCounts> RunAccept(DraftChoice choice);
   // One try where the inputs are too many, or it is time.
   absl::Status KeepWithinLimits(const Backoff& backoff);
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
@@ -181,7 +186,7 @@ class DurableSession final {
   // One try of a call.
   absl::StatusOr<Reply> Send(SessionStep& request, const std::string& request_id, int64_t token_count,
                              const Backoff& backoff);
-  absl::StatusOr<v1::SessionTokenCounts> SendAccept(int32_t accepted_tokens, const std::string& request_id,
+  absl::StatusOr<v1::SessionTokenCounts> SendAccept(const DraftChoice& choice, const std::string& request_id,
                                                     const Backoff& backoff);
 
   // Brings the server's session to where this side believes it to be, or to

@@ -57,12 +57,13 @@ void LayerSteps::AddDraft(KeptStep draft) {
   draft_ = std::move(draft);
 }
 
-void LayerSteps::AcceptDraft(int64_t tokens) {
+void LayerSteps::AcceptDraft(DraftChoice choice) {
   if (!draft_.has_value()) return;
   KeptStep step = *std::move(draft_);
   draft_.reset();
   bytes_ -= step.bytes;
-  step.tokens = tokens;
+  step.tokens = choice.tokens();
+  step.choice = std::move(choice);
   Add(std::move(step));
 }
 

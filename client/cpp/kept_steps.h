@@ -14,6 +14,7 @@
 #include <deque>
 #include <optional>
 #include <variant>
+#include <vector>
 
 #include "base/hash.h"
 #include "gdn/v1/service.pb.h"
@@ -27,12 +28,21 @@ bool IsDraft(const SessionStep& request);
 // Tokens that the request brings; 0 where its input has no shape to tell (the server will refuse it).
 int64_t StepTokens(const SessionStep& request);
 
+// Which tokens of a draft are accepted.
+struct DraftChoice {
+  int32_t first_tokens = 0;        // so many, where there is no path
+  std::vector<int32_t> path = {};  // of a tree: these
+
+  int32_t tokens() const { return path.empty() ? first_tokens : static_cast<int32_t>(path.size()); }
+};
+
 struct KeptStep {
   SessionStep request;
-  int64_t before = 0;   // tokens that the layer had seen
-  int64_t tokens = 0;   // by which its count moved; of a draft: those that were accepted
-  Hash128 output = {};  // of the first reply's bytes
-  int64_t bytes = 0;    // of the request, when it was kept
+  int64_t before = 0;       // tokens that the layer had seen
+  int64_t tokens = 0;       // by which its count moved; of a draft: those that were accepted
+  Hash128 output = {};      // of the first reply's bytes
+  int64_t bytes = 0;        // of the request, when it was kept
+  DraftChoice choice = {};  // of a draft that was accepted
 
   int64_t after() const { return before + tokens; }
 };
@@ -57,8 +67,8 @@ class LayerSteps {
   void Add(KeptStep step);
   // There must be no draft yet.
   void AddDraft(KeptStep draft);
-  // The draft becomes a step of its first `tokens` tokens; with 0 it is forgotten. Without a draft nothing happens.
-  void AcceptDraft(int64_t tokens);
+  // The draft becomes a step of these tokens; with none it is forgotten. Without a draft nothing happens.
+  void AcceptDraft(DraftChoice choice);
   // Forgets the steps that a durable copy of `token_count` tokens has in it.
   void Trim(int64_t token_count);
   // Which step begins at `token_count`; steps().size() for token_count(). nullopt where no step does.

@@ -34,6 +34,12 @@ std::vector<Field> InputTensors(google::protobuf::Message& step) {
   return tensors;
 }
 
+// T, by the first tensor.
+int64_t TokensOf(v1::DecodeRequest& batch) {
+  const std::vector<Field> tensors = InputTensors(batch);
+  return tensors.empty() || tensors.front().tensor->shape_size() < 2 ? 0 : tensors.front().tensor->shape(1);
+}
+
 absl::Status Refused(std::string_view reason, const std::string& field, const std::string& found,
                      const std::string& expected) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, StrCat(field, " has ", found, ", expected ", expected),
@@ -65,6 +71,8 @@ absl::StatusOr<std::vector<v1::DecodeRequest>> CutRows(v1::DecodeRequest batch, 
   batch.clear_session_epochs();
   batch.clear_expected_token_counts();
   batch.clear_lengths();
+  const std::vector<int32_t> parents(batch.draft_parents().begin(), batch.draft_parents().end());
+  batch.clear_draft_parents();
   batch.clear_request_id();
   batch.clear_partial_ok();
   std::vector<std::string> data;
@@ -82,9 +90,15 @@ absl::StatusOr<std::vector<v1::DecodeRequest>> CutRows(v1::DecodeRequest batch, 
     data.push_back(std::move(*tensor->mutable_data()));
     tensor->clear_data();
   }
+  // Of each row's tokens, or of one tree that all rows share: the server tells by the tokens which, and refuses others.
+  const bool of_rows = rows > 1 && parents.size() % static_cast<size_t>(rows) == 0 &&
+                       static_cast<int64_t>(parents.size()) != TokensOf(batch);
   std::vector<v1::DecodeRequest> cut(static_cast<size_t>(rows), batch);
   for (size_t row = 0; row < cut.size(); ++row) {
     if (!lengths.empty()) cut[row].add_lengths(lengths[row]);
+    const size_t own = of_rows ? parents.size() / cut.size() : parents.size();
+    const auto first = parents.begin() + static_cast<std::ptrdiff_t>(of_rows ? row * own : 0);
+    cut[row].mutable_draft_parents()->Add(first, first + static_cast<std::ptrdiff_t>(own));
     size_t next = 0;
     for (const auto& [name, tensor] : InputTensors(cut[row])) {
       const std::string& all = data[next++];
@@ -104,6 +118,7 @@ v1::DecodeRequest JoinRows(const std::vector<v1::DecodeRequest*>& rows) {
   }
   for (size_t row = 1; row < rows.size(); ++row) {
     joined.mutable_lengths()->MergeFrom(rows[row]->lengths());
+    joined.mutable_draft_parents()->MergeFrom(rows[row]->draft_parents());
     const std::vector<Field> from = InputTensors(*rows[row]);
     for (size_t i = 0; i < into.size(); ++i) into[i].tensor->mutable_data()->append(from[i].tensor->data());
   }

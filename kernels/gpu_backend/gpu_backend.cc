@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -93,6 +94,13 @@ class GpuBackend final : public Backend {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", to}, {"source", from}}));
     return gpu::CopyOnDevice(to, from, bytes, stream_);
+  }
+  absl::Status CopyPieces(absl::Span<const CopyPiece> pieces) override {
+    GDN_RETURN_IF_ERROR(ValidateCopyPieces(pieces));
+    const std::vector<CopyPiece> shares = CopySharesOf(pieces);
+    if (shares.empty()) return absl::OkStatus();
+    GDN_ASSIGN_OR_RETURN(const CopyPiece* placed, indices_.Shares(ring_, shares));
+    return CopyPiecesGpu(placed, static_cast<int64_t>(shares.size()), stream_);
   }
   int64_t FreeMemoryBytes() override {
     const absl::StatusOr<gpu::DeviceInfo> info = gpu::DescribeDevice(device_);

@@ -126,6 +126,11 @@ absl::StatusOr<const int32_t*> IndexStaging::Fold(PinnedRing& ring, const Materi
   return reinterpret_cast<const int32_t*>(placed);
 }
 
+absl::StatusOr<const CopyPiece*> IndexStaging::Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares) {
+  GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, {BytesOf(shares.data(), shares.size())}));
+  return reinterpret_cast<const CopyPiece*>(placed);
+}
+
 bool IndexStaging::AddPlaces(const ReplayableStep& step, std::string* key) const {
   const auto sequences = static_cast<size_t>(step.batch.sequences);
   const auto add = [&](Content content) {

@@ -32,6 +32,8 @@ class IndexStaging {
   // src, dst, log_lengths and, where they are given, src_bases, end to end.
   absl::StatusOr<const int32_t*> Fold(PinnedRing& ring, const MaterializeStateParams& fold);
 
+  absl::StatusOr<const CopyPiece*> Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares);
+
   // For a launch that brings its arrays in a copy of its own: writes what Batch() and Fold() would send to `host`,
   // which has StagedBytes(sequences), and takes it to be at `device` until ForgetProvided or the next Provide. It is
   // found by what it holds, so arrays that have changed since are sent. Returns the bytes.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/common/contract.h"
 
 namespace gdn {
 namespace {
@@ -27,7 +28,60 @@ absl::Status DropFolded(Backend& backend, const StatePoolView& pool, int32_t slo
   return MoveToFront(backend, data + layout.log_g_offset(), rows, dims.decay_features());
 }
 
+absl::Status ValidateDraftPath(const StatePoolView& pool, const DraftPath& draft) {
+  constexpr char kOp[] = "move draft paths";
+  GDN_RETURN_IF_ERROR(ValidateSlot(pool, draft.slot));
+  GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "token_count", draft.token_count, 0));
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "log_length", draft.log_length, 0, kLogCapacity - 1));
+  for (size_t j = 0; j < draft.path.size(); ++j) {
+    const int64_t least = j == 0 ? 0 : int64_t{draft.path[j - 1]} + 1;
+    GDN_RETURN_IF_ERROR(RequireEntryRange(kOp, "path", static_cast<int64_t>(j), draft.path[j], least,
+                                          int64_t{pool.layout.max_draft()} - 1));
+  }
+  return absl::OkStatus();
+}
+
+// The copies of a path's token from its place in the draft to its place in the path.
+void AddMove(const StatePoolView& pool, const DraftPath& draft, int64_t from, int64_t to,
+             std::vector<CopyPiece>& pieces) {
+  const StateLayout& layout = pool.layout;
+  const LayerDims& dims = layout.dims();
+  float* const data = pool.slot(draft.slot);
+  const auto add = [&](int64_t offset, int64_t from_row, int64_t to_row, int64_t floats) {
+    pieces.push_back({data + offset + to_row * floats, data + offset + from_row * floats, floats});
+  };
+  const int64_t first = draft.log_length;
+  add(layout.log_k_offset(), first + from, first + to, dims.key_features());
+  add(layout.log_u_offset(), first + from, first + to, dims.value_features());
+  add(layout.log_g_offset(), first + from, first + to, dims.decay_features());
+  if (layout.conv_columns() == 0) return;
+  add(layout.conv_offset(), layout.conv_column(draft.token_count + from), layout.conv_column(draft.token_count + to),
+      dims.conv_channels());
+}
+
 }  // namespace
+
+absl::Status MoveDraftPaths(Backend& backend, const StatePoolView& pool, absl::Span<const DraftPath> paths) {
+  for (const DraftPath& draft : paths) GDN_RETURN_IF_ERROR(ValidateDraftPath(pool, draft));
+  // A token's place may be another's source. Those that move together are those whose sources have moved before.
+  std::vector<std::vector<CopyPiece>> waves;
+  for (const DraftPath& draft : paths) {
+    std::vector<size_t> wave_of(draft.path.size(), 0);
+    for (size_t j = 0; j < draft.path.size(); ++j) {
+      const auto to = static_cast<int32_t>(j);
+      if (draft.path[j] == to) continue;
+      // Whoever is at this place now, where the path goes on with it, leaves first.
+      const auto leaving =
+          std::lower_bound(draft.path.begin(), draft.path.begin() + static_cast<std::ptrdiff_t>(j), to);
+      const auto who = static_cast<size_t>(leaving - draft.path.begin());
+      if (who < j && *leaving == to) wave_of[j] = wave_of[who] + 1;
+      if (waves.size() <= wave_of[j]) waves.resize(wave_of[j] + 1);
+      AddMove(pool, draft, draft.path[j], to, waves[wave_of[j]]);
+    }
+  }
+  for (const std::vector<CopyPiece>& wave : waves) GDN_RETURN_IF_ERROR(backend.CopyPieces(wave));
+  return absl::OkStatus();
+}
 
 absl::Status FoldAccepted(Backend& backend, const FoldAcceptedParams& params) {
   // The contract is that of a fold of all of them.

@@ -1,5 +1,7 @@
-// Brings states whose accepted log entries have passed L, which only drafts let happen, to what plain decodes of the
-// same tokens would have left: the first L entries folded into the base, those after them at the front of the log.
+// What is left to do when tokens of a draft are accepted. Of a tree, the entries and columns of the path that was
+// chosen move behind the session's own. And states whose accepted log entries have passed L, which only drafts let
+// happen, are brought to what plain decodes of the same tokens would have left: the first L entries folded into the
+// base, those after them at the front of the log.
 //
 // Thread safety: as the backend's operators; the work may run behind the caller. Ownership: none.
 //
@@ -10,11 +12,25 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/backend.h"
 
 namespace gdn {
+
+// A path of a slot's pending draft.
+struct DraftPath {
+  int32_t slot = 0;
+  int64_t token_count = 0;         // before the draft
+  int32_t log_length = 0;          // before the draft
+  absl::Span<const int32_t> path;  // indices of the draft's tokens, ascending
+};
+
+// Brings the log entries and convolution columns of each path's tokens to where a chain of them would have left them:
+// from where FoldAccepted can go on. Slots are distinct. INVALID_ARGUMENT before anything is touched.
+absl::Status MoveDraftPaths(Backend& backend, const StatePoolView& pool, absl::Span<const DraftPath> paths);
 
 struct FoldAcceptedParams {
   StatePoolView pool;

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "kernels/layer/layer_inputs.h"
+#include "kernels/layer/mixer_tensors.h"
 #include "kernels/layer/step_key.h"
+#include "kernels/layer/tree_rounds.h"
 
 namespace gdn {
 namespace {
@@ -30,19 +33,6 @@ LayerStep FromRow(const LayerStep& step, int64_t row) {
 
 }  // namespace
 
-// Tensors of one run, in backend memory.
-struct GdnLayerRunner::Mixer {
-  ProjectedInputs in;          // of hidden states
-  float* split = nullptr;      // [tokens, C + 2 HV] scratch
-  float* convolved = nullptr;  // [tokens, C]
-  float* q = nullptr;          // [tokens, H, K]
-  float* k = nullptr;          // [tokens, H, K]
-  float* g = nullptr;          // [tokens, HV], or [tokens, HV, K]
-  float* beta = nullptr;       // [tokens, HV]
-  float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
-  float* output = nullptr;     // [tokens, HV, V]
-};
-
 // Rows [begin, begin + length) of a sequence.
 struct GdnLayerRunner::Piece {
   int32_t sequence = 0;
@@ -50,6 +40,9 @@ struct GdnLayerRunner::Piece {
   int32_t length = 0;
   PrefillPath path = PrefillPath::kScan;
 };
+
+GdnLayerRunner::GdnLayerRunner(Backend& backend) : backend_(backend), trees_(std::make_unique<TreeRounds>(backend)) {}
+GdnLayerRunner::~GdnLayerRunner() = default;
 
 PrefillPath PrefillPathOf(int64_t call_tokens) {
   if (call_tokens < kChunkedFromTokens) return PrefillPath::kScan;
@@ -114,7 +107,7 @@ absl::Status GdnLayerRunner::RunPieces(const LayerStep& step, absl::Span<const P
 absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(ValidateDecodeStep(step, log_lengths));
   if (step.batch.tokens() == 0) return absl::OkStatus();
-  GDN_RETURN_IF_ERROR(IssueDecode(step, log_lengths));
+  GDN_RETURN_IF_ERROR(HasTree(step) ? IssueTrees(step, log_lengths) : IssueDecode(step, log_lengths));
   // Padding rows went through the projections with the rest; whatever they held, their outputs are zero.
   for (int32_t i = 0; i < step.batch.sequences; ++i) {
     if (step.batch.slots[i] < 0) GDN_RETURN_IF_ERROR(ZeroOutput(step, i));
@@ -181,7 +174,8 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_l
     rule.q = q;
     rule.k = k;
   }
-  GDN_RETURN_IF_ERROR(DeltaRule(step, rule, log_lengths, /*records=*/nullptr));
+  GDN_RETURN_IF_ERROR(HasTree(step) ? DeltaRuleOfTrees(step, rule)
+                                    : DeltaRule(step, rule, log_lengths, /*records=*/nullptr));
   return Narrow(step, given);
 }
 
@@ -241,7 +235,20 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.spec.dims;
-  const int64_t tokens = step.batch.tokens();
+  GDN_RETURN_IF_ERROR(HasTree(step) ? MixRowsOfTrees(step, mixer) : MixRows(step, mixer, log_lengths));
+  return backend_.GatedRmsNorm({.gate = weights.spec.output_gate,
+                                .value_dim = dims.value_dim,
+                                .rows = step.batch.tokens() * dims.value_heads,
+                                .epsilon = weights.spec.norm_epsilon,
+                                .x = mixer.output,
+                                .z = mixer.in.z != nullptr ? mixer.in.z : step.z.floats(),
+                                .weight = weights.norm_weight,
+                                .y = mixer.output});
+}
+
+absl::Status GdnLayerRunner::MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
+  const LayerWeights& weights = *step.weights;
+  const LayerDims& dims = weights.spec.dims;
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dims.key_dim)));
   GDN_RETURN_IF_ERROR(backend_.MixerInput({.pool = step.pool,
                                            .batch = step.batch,
@@ -270,27 +277,19 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                            .records = mixer.records,
                                            .log_lengths = log_lengths,
                                            .base_slots = step.base_slots}));
-  GDN_RETURN_IF_ERROR(DeltaRule(step,
-                                {.pool = step.pool,
-                                 .batch = step.batch,
-                                 .q = mixer.q,
-                                 .k = mixer.k,
-                                 .v = mixer.convolved + 2 * dims.key_features(),
-                                 .g = mixer.g,
-                                 .beta = mixer.beta,
-                                 .q_stride = dims.key_features(),
-                                 .k_stride = dims.key_features(),
-                                 .v_stride = dims.conv_channels(),
-                                 .output = mixer.output},
-                                log_lengths, mixer.records));
-  return backend_.GatedRmsNorm({.gate = weights.spec.output_gate,
-                                .value_dim = dims.value_dim,
-                                .rows = tokens * dims.value_heads,
-                                .epsilon = weights.spec.norm_epsilon,
-                                .x = mixer.output,
-                                .z = mixer.in.z != nullptr ? mixer.in.z : step.z.floats(),
-                                .weight = weights.norm_weight,
-                                .y = mixer.output});
+  return DeltaRule(step,
+                   {.pool = step.pool,
+                    .batch = step.batch,
+                    .q = mixer.q,
+                    .k = mixer.k,
+                    .v = mixer.convolved + 2 * dims.key_features(),
+                    .g = mixer.g,
+                    .beta = mixer.beta,
+                    .q_stride = dims.key_features(),
+                    .k_stride = dims.key_features(),
+                    .v_stride = dims.conv_channels(),
+                    .output = mixer.output},
+                   log_lengths, mixer.records);
 }
 
 absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
@@ -352,16 +351,16 @@ absl::Status GdnLayerRunner::Narrow(const LayerStep& widened, const LayerStep& s
   return backend_.Convert({.count = step.batch.tokens() * features, .x = widened.output.floats(), .y = step.output});
 }
 
-absl::Status GdnLayerRunner::Reserve(absl::Span<const Part> parts) {
+absl::Status GdnLayerRunner::ReserveIn(DeviceBuffer& workspace, absl::Span<const Part> parts) {
   int64_t total = 0;
   for (const Part& part : parts) total += Aligned(part.floats);
   const size_t bytes = static_cast<size_t>(total) * sizeof(float);
-  if (bytes > workspace_.bytes()) {
+  if (bytes > workspace.bytes()) {
     GDN_RETURN_IF_ERROR(backend_.Synchronize());  // work in flight may still use the old workspace
-    workspace_ = DeviceBuffer();
-    GDN_ASSIGN_OR_RETURN(workspace_, DeviceBuffer::Make(backend_, bytes));
+    workspace = DeviceBuffer();
+    GDN_ASSIGN_OR_RETURN(workspace, DeviceBuffer::Make(backend_, bytes));
   }
-  float* next = workspace_.floats();
+  float* next = workspace.floats();
   for (const Part& part : parts) {
     *part.data = part.floats > 0 ? next : nullptr;
     next += Aligned(part.floats);

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -36,6 +37,8 @@ struct LayerStep {
   // Decode only; see DeltaRuleDecodeParams.
   const int32_t* base_slots = nullptr;  // [sequences] host
   bool draft = false;
+  // Drafts only, [tokens] host: the token of its sequence that each follows, or -1 (base/draft_tree.h); null: chains.
+  const int32_t* draft_parents = nullptr;
 
   // Of any dtype; widened where they are read.
   InputTensor hidden_states;   // [tokens, D]
@@ -90,9 +93,12 @@ int32_t PrefillMultiple(const BackendInfo& backend, InputKind kind);
 enum class PrefillPath : uint8_t { kScan, kChunked, kChunkedGemm };
 PrefillPath PrefillPathOf(int64_t call_tokens);
 
+class TreeRounds;
+
 class GdnLayerRunner {
  public:
-  explicit GdnLayerRunner(Backend& backend) : backend_(backend) {}
+  explicit GdnLayerRunner(Backend& backend);
+  ~GdnLayerRunner();
 
   // Advances each sequence by its rows. Slots hold folded states (MaterializeState first). Sequences of one path that
   // follow one another are computed together where the backend merges them, else one by one. A segment's first token is
@@ -100,7 +106,8 @@ class GdnLayerRunner {
   absl::Status Prefill(const LayerStep& step);
 
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, in
-  // and out.
+  // and out. Of a draft with parents each token has the output, and the log entry behind the session's, in the order of
+  // the tokens, that a chain of its ancestors and itself would give it.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);
 
  private:
@@ -114,9 +121,15 @@ class GdnLayerRunner {
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
   absl::Status Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);
+  absl::Status MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths);  // but for the norm
   absl::Status DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                          const float* records);
   absl::Status ZeroOutput(const LayerStep& step, int32_t sequence);
+  // Of drafts that are trees: what follows the ancestors runs for each path, the rest for each token.
+  static bool HasTree(const LayerStep& step);
+  absl::Status IssueTrees(const LayerStep& step, int32_t* log_lengths);
+  absl::Status MixRowsOfTrees(const LayerStep& step, const Mixer& mixer);
+  absl::Status DeltaRuleOfTrees(const LayerStep& step, const DeltaRuleParams& rule);
 
   // Gives each part its number of floats, 64-byte aligned, null for none; what an earlier call gave is void.
   struct Part {
@@ -124,7 +137,8 @@ class GdnLayerRunner {
     int64_t floats;
   };
   using Parts = absl::InlinedVector<Part, 24>;
-  absl::Status Reserve(absl::Span<const Part> parts);
+  absl::Status Reserve(absl::Span<const Part> parts) { return ReserveIn(workspace_, parts); }
+  absl::Status ReserveIn(DeviceBuffer& workspace, absl::Span<const Part> parts);
   // Reserves `parts`, and float32 room for the step's tensors of other dtypes, which the step then names; inputs are
   // widened.
   absl::Status ReserveWidened(Parts parts, LayerStep& step);
@@ -133,6 +147,8 @@ class GdnLayerRunner {
 
   Backend& backend_;
   DeviceBuffer workspace_;
+  DeviceBuffer path_rows_;  // of trees
+  std::unique_ptr<TreeRounds> trees_;
   PrefillPath path_ = PrefillPath::kScan;  // of the prefill that runs
   std::vector<int32_t> moved_lengths_;     // kept for its memory
 };

@@ -1,6 +1,7 @@
 // What a LayerStep must be before it runs: ValidateLayerStep of gdn_layer.h.
 
 #include "absl/strings/str_cat.h"
+#include "base/draft_tree.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
@@ -45,6 +46,18 @@ absl::Status ValidateInputs(const LayerStep& step) {
       break;
   }
   return InvalidStep(reason::kInputMissing, "kind is none; expected hidden_states, projected or delta_rule");
+}
+
+absl::Status ValidateParents(const LayerStep& step) {
+  if (step.draft_parents == nullptr) return absl::OkStatus();
+  if (!step.draft) return InvalidStep(reason::kStateMismatch, "draft_parents are given for tokens that are no draft");
+  for (int32_t i = 0; i < step.batch.sequences; ++i) {
+    const int32_t first = step.batch.cu_seqlens[i];
+    GDN_RETURN_IF_ERROR(
+        CheckDraftParents(absl::MakeConstSpan(step.draft_parents + first, static_cast<size_t>(step.batch.length(i))),
+                          "draft_parents", first));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -93,15 +106,16 @@ absl::Status ValidatePrefillStep(const LayerStep& step) {
   for (int32_t i = 0; step.call_tokens != nullptr && i < step.batch.sequences; ++i) {
     GDN_RETURN_IF_ERROR(RequireEntryAtLeast(kOp, "call_tokens", i, step.call_tokens[i], step.batch.length(i)));
   }
-  if (step.base_slots == nullptr && !step.draft) return absl::OkStatus();
-  return InvalidStep(
-      reason::kStateMismatch,
-      "a prefill was given base_slots or draft, which are for decodes; fold the state into the slot first "
-      "(MaterializeState)");
+  if (step.base_slots == nullptr && !step.draft && step.draft_parents == nullptr) return absl::OkStatus();
+  return InvalidStep(reason::kStateMismatch,
+                     "a prefill was given base_slots, draft or draft_parents, which are for decodes; fold the state "
+                     "into the slot first "
+                     "(MaterializeState)");
 }
 
 absl::Status ValidateDecodeStep(const LayerStep& step, const int32_t* log_lengths) {
   GDN_RETURN_IF_ERROR(ValidateLayerStep(step));
+  GDN_RETURN_IF_ERROR(ValidateParents(step));
   return ValidateDecodeLogs(kOp, step.pool, step.batch, log_lengths, step.base_slots);
 }
 

@@ -1,7 +1,7 @@
 // Accepting drafts: the first tokens of a pending draft become the session's, the others are forgotten.
 //
-// Most acceptances only move counts. Where the log is full with them, its first L entries are folded, on the engine's
-// thread.
+// Most acceptances only move counts. A tree's path whose tokens are not the draft's first moves their entries, and
+// where the log is full with what was accepted its first L entries are folded: both on the engine's thread.
 // Thread safety: safe from any thread. Ownership: takes the leases.
 //
 //   AcceptDrafts(batcher, std::move(rows), [] { ... }, [](absl::Status status) { ... });
@@ -19,6 +19,7 @@ namespace gdn {
 struct AcceptRow {
   StepLease lease;  // on a layer with a draft
   int32_t accepted_tokens = 0;
+  std::vector<int32_t> path = {};  // of the draft's tokens, as many; empty: its first ones
 };
 
 // All rows or none, but for a device that fails. `committing` comes once nothing can fail any more, before the first

@@ -245,6 +245,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   std::vector<int32_t> cu_seqlens = {0};
   std::vector<int32_t> slots, base_slots, log_lengths;
   std::vector<int64_t> token_counts;
+  std::vector<int32_t> parents;  // where a row is a tree
   for (RowSpan& span : part.rows) {
     StepLease& lease = span.row->lease;
     GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend_, lease));
@@ -253,6 +254,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
     base_slots.push_back(SlotIn(part.pool, lease.pool()->view(), where.base_slot));
     token_counts.push_back(lease.before().token_count);
     log_lengths.push_back(lease.before().log_length);
+    if (shape.tree) span.row->AddParents(parents);
     // A new state's base is its own from the start; another's once the log is full, which a draft's never is.
     const bool folds = !shape.draft && log_lengths.back() + span.tokens >= kLogCapacity;
     part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || folds});
@@ -263,6 +265,7 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   step.token_counts = token_counts.data();
   if (base_slots != slots) step.base_slots = base_slots.data();
   step.draft = shape.draft;
+  if (shape.tree) step.draft_parents = parents.data();
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = SteadyNow();
@@ -270,7 +273,9 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   for (size_t i = 0; i < part.rows.size(); ++i) {
     LayerProgress& after = part.outcomes[i].after;
     if (shape.draft) {
+      const StepRow& row = *part.rows[i].row;
       after.draft_length = part.rows[i].tokens;
+      after.draft_parents.assign(row.parents.begin(), row.parents.end());
     } else {
       after.token_count += part.rows[i].tokens;
       after.log_length = log_lengths[i];

@@ -92,7 +92,8 @@ void Batcher::Schedule(StepJob& job) {
                      .path = job.prefill ? PrefillPathOf(job.rows.front().tokens) : PrefillPath::kScan,
                      .scale = job.scale,
                      .use_qk_l2norm = job.use_qk_l2norm,
-                     .draft = job.draft};
+                     .draft = job.draft,
+                     .tree = job.tree};
   if (groups_.size() >= kMaxGroups) groups_.clear();
   const auto [group, is_new] = groups_.try_emplace(key, groups_made_ + 1);
   if (is_new) ++groups_made_;

@@ -117,12 +117,13 @@ class Batcher {
     float scale = 0;
     bool use_qk_l2norm = false;
     bool draft = false;
+    bool tree = false;  // some of a draft's rows: beside them chains would run as paths
 
     friend bool operator==(const GroupKey&, const GroupKey&) = default;
     template <typename H>
     friend H AbslHashValue(H h, const GroupKey& key) {
       return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.kind, key.dtypes, key.output_dtype,
-                        key.path, key.scale, key.use_qk_l2norm, key.draft);
+                        key.path, key.scale, key.use_qk_l2norm, key.draft, key.tree);
     }
   };
 

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/steady_clock.h"
 #include "kernels/layer/gdn_layer.h"
@@ -37,9 +38,16 @@ struct StepRow {
   StepLease lease;
   int32_t tokens = 0;
   std::array<const char*, kMaxStepFields> inputs{};  // the row's first token of each field, tokens dense
+  absl::Span<const int32_t> parents = {};            // [tokens] of a draft that is a tree; empty: a chain
   char* output = nullptr;                            // tokens * output_features elements of output_dtype
   bool keep_reply = false;                           // the step has a request id
   std::shared_ptr<StoredReply> reply;                // the engine's: what is kept, of the segments that have run
+
+  // Adds of each token the one that it follows, of chains too.
+  void AddParents(std::vector<int32_t>& to) const {
+    if (!parents.empty()) to.insert(to.end(), parents.begin(), parents.end());
+    for (int32_t token = 0; parents.empty() && token < tokens; ++token) to.push_back(token - 1);
+  }
 
   // Results, for a row that was computed (status OK).
   absl::Status status;
@@ -50,6 +58,7 @@ struct StepRow {
 // maker sets `prefill` alone; the rest is the batcher's.
 struct StepJob : ScheduledStep {
   bool draft = false;                     // decode only: the tokens wait to be accepted
+  bool tree = false;                      // of a draft: a row has parents
   const LayerWeights* weights = nullptr;  // nullptr for an operator session
   InputKind kind = InputKind::kHiddenStates;
   std::array<StepField, kMaxStepFields> fields{};

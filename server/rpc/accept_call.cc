@@ -18,6 +18,30 @@
 namespace gdn {
 namespace {
 
+// A path of the draft's first tokens is a count.
+void TakePath(const v1::DraftAcceptance& acceptance, Session::AcceptRequest& request) {
+  if (acceptance.path_size() == 0) return;
+  request.accepted_tokens = acceptance.path_size();
+  for (int i = 0; i < acceptance.path_size(); ++i) {
+    if (acceptance.path(i) == i) continue;
+    request.path.assign(acceptance.path().begin(), acceptance.path().end());
+    return;
+  }
+}
+
+absl::Status CheckAcceptance(const v1::DraftAcceptance& acceptance, const StepLimits& limits) {
+  if (acceptance.path_size() > 0 && acceptance.accepted_tokens() != 0) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidLengths,
+                     StrCat("path is given beside accepted_tokens, which is ", acceptance.accepted_tokens(),
+                            "; expected one of the two"),
+                     {{"field", "path"}});
+  }
+  if (acceptance.path_size() <= limits.max_draft) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
+                   StrCat("path has ", acceptance.path_size(), " tokens, expected at most ", limits.max_draft),
+                   {{"found", StrCat(acceptance.path_size())}, {"expected", StrCat("0 .. ", limits.max_draft)}});
+}
+
 struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
   struct Row {
     std::string name;
@@ -57,6 +81,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       row.name = acceptance.session();
       row.request.accepted_tokens = acceptance.accepted_tokens();
       row.request.request_id = request.request_id();
+      TakePath(acceptance, row.request);
       if (acceptance.has_session_epoch()) row.request.epoch = acceptance.session_epoch();
       if (!names.insert(row.name).second) {
         return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
@@ -66,6 +91,7 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       auto session = FindSession(context, caller, row.name);
       row.status = session.status();
       if (session.ok()) row.session = *std::move(session);
+      if (row.status.ok()) row.status = CheckAcceptance(acceptance, context.limits);
       if (row.status.ok() && row.request.accepted_tokens < 0) {
         row.status = MakeError(absl::StatusCode::kInvalidArgument, reason::kTooManyTokens,
                                StrCat("accepted_tokens is ", row.request.accepted_tokens, ", expected 0 or more"),
@@ -114,7 +140,8 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       Part& part = parts[leases->front().pool()->device()];
       part.rows.push_back(i);
       for (StepLease& lease : *leases) {
-        part.work.push_back({.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens});
+        part.work.push_back(
+            {.lease = std::move(lease), .accepted_tokens = row.request.accepted_tokens, .path = row.request.path});
       }
     }
     if (absl::Status refusal = Refusal(); !refusal.ok()) return Finish(std::move(refusal));  // the leases die

@@ -184,6 +184,8 @@ void FillLayers(const std::vector<LayerInfo>& layers, google::protobuf::Repeated
     layer->set_draft_length(info.progress.draft_length);
     layer->set_input_kind(ToProto(info.kind));
     layer->set_durable_token_count(info.durable_token_count);
+    const std::vector<int32_t>& parents = info.progress.draft_parents;
+    layer->mutable_draft_parents()->Add(parents.begin(), parents.end());
   }
 }
 

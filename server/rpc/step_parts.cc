@@ -99,6 +99,8 @@ absl::Status StepCall::AdmitRow(size_t index, std::vector<Part>& parts) {
   StepRow& step = part.job->rows.emplace_back();
   step.lease = std::move(admission->lease);
   step.tokens = input_.lengths[index];
+  step.parents = input_.RowParents(row_number);
+  part.job->tree |= !step.parents.empty();
   for (size_t f = 0; f < input_.fields.size(); ++f) step.inputs[f] = input_.RowData(input_.fields[f], row_number);
   step.output = output_ + index * row_stride_;
   step.keep_reply = !request.request_id.empty();

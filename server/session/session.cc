@@ -1,9 +1,11 @@
 #include "server/session/session.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/count_limits.h"
+#include "base/draft_tree.h"
 #include "base/status_macros.h"
 #include "server/session/session_errors.h"
 #include "server/session/session_lease.h"
@@ -15,6 +17,20 @@ namespace {
 SessionInit WithAccount(SessionInit init, SessionEnvironment& environment) {
   if (init.account == nullptr) init.account = environment.ledger().AccountOf(init.principal, /*peer=*/"");
   return init;
+}
+
+// Whether the tokens follow one another in the layer's draft. A chain's first ones do.
+absl::Status CheckAccepted(const std::string& id, int32_t layer, const LayerProgress& progress,
+                           const Session::AcceptRequest& request) {
+  std::vector<int32_t> first;
+  if (request.path.empty()) {
+    if (progress.draft_parents.empty()) return absl::OkStatus();
+    first.resize(static_cast<size_t>(request.accepted_tokens));
+    std::iota(first.begin(), first.end(), 0);
+  }
+  const absl::Status status =
+      CheckDraftPath(progress.draft_parents, progress.draft_length, request.path.empty() ? first : request.path);
+  return status.ok() ? status : OfDraft(id, layer, status);
 }
 
 }  // namespace
@@ -191,6 +207,7 @@ void Session::Apply(const SessionImage& image) {
   }
   accept_request_id_ = image.header.accept_request_id;
   accepted_tokens_ = image.header.accepted_tokens;
+  accepted_path_ = image.header.accepted_path;
 }
 
 absl::StatusOr<size_t> Session::LayerIndex(int32_t layer) const {
@@ -274,7 +291,7 @@ absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pi
   absl::MutexLock lock(&mu_);
   if (!ended_.ok()) return ended_;
   if (!request.request_id.empty() && request.request_id == accept_request_id_) {
-    if (request.accepted_tokens == accepted_tokens_) return std::vector<StepLease>();
+    if (request.accepted_tokens == accepted_tokens_ && request.path == accepted_path_) return std::vector<StepLease>();
     return AcceptIdReused(id(), request.request_id, accepted_tokens_, request.accepted_tokens);
   }
   int64_t token_count = layers_.empty() ? 0 : layers_.front().progress.token_count;
@@ -287,6 +304,7 @@ absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pi
     if (draft > 0 && request.accepted_tokens > draft) {
       return DraftTooShort(id(), spec().layers[i], draft, request.accepted_tokens);
     }
+    if (draft > 0) GDN_RETURN_IF_ERROR(CheckAccepted(id(), spec().layers[i], layer.progress, request));
   }
   std::vector<StepLease> leases;
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -311,6 +329,7 @@ void Session::NoteAccepted(const AcceptRequest& request) {
   absl::MutexLock lock(&mu_);
   accept_request_id_ = request.request_id;
   accepted_tokens_ = request.accepted_tokens;
+  accepted_path_ = request.path;
   ++changes_;
 }
 

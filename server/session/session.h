@@ -159,12 +159,14 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Admission> Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined);
 
   struct AcceptRequest {
-    int32_t accepted_tokens = 0;
-    std::string request_id = {};  // "": none
+    int32_t accepted_tokens = 0;     // the path's, where there is one
+    std::vector<int32_t> path = {};  // of the draft's tokens; empty: its first ones
+    std::string request_id = {};     // "": none
     std::optional<int64_t> epoch = std::nullopt;
   };
   // Leases on the layers with a pending draft; none where the call was done before (same request id). INVALID_ARGUMENT
-  // (TOO_MANY_TOKENS, REQUEST_ID_REUSED), ABORTED (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND (SESSION_NOT_FOUND).
+  // (TOO_MANY_TOKENS, VALUE_OUT_OF_RANGE, REQUEST_ID_REUSED), ABORTED (EPOCH_MISMATCH, SESSION_BUSY), NOT_FOUND
+  // (SESSION_NOT_FOUND).
   absl::StatusOr<std::vector<StepLease>> AdmitAccept(const SessionPin& pin, const AcceptRequest& request);
   // All of those leases are committed.
   void NoteAccepted(const AcceptRequest& request);
@@ -272,6 +274,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Moment durable_ ABSL_GUARDED_BY(mu_);                // when the newest durable copy was taken
   std::string accept_request_id_ ABSL_GUARDED_BY(mu_);
   int32_t accepted_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<int32_t> accepted_path_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace gdn

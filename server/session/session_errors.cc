@@ -150,7 +150,7 @@ absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kRequestIdReused,
                    StrCat("request_id '", request_id, "' accepted ", before, " tokens of ", NameOf(id), ", now ", now,
-                          "; use a new id for a new call"),
+                          before == now ? " of another path" : "", "; use a new id for a new call"),
                    {{"session", NameOf(id)}, {"request_id", request_id}});
 }
 
@@ -169,6 +169,11 @@ absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_l
                     {"layer", StrCat(layer)},
                     {"found", StrCat(accepted_tokens)},
                     {"expected", StrCat(draft_length)}});
+}
+
+absl::Status OfDraft(const std::string& id, int32_t layer, const absl::Status& status) {
+  const absl::Status prefixed = WithPrefix(status, StrCat(NameOf(id), " layer ", layer, "'s draft"));
+  return WithMetadata(WithMetadata(prefixed, "session", NameOf(id)), "layer", StrCat(layer));
 }
 
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens) {

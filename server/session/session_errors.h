@@ -34,6 +34,8 @@ absl::Status ReplyDropped(const std::string& id, int32_t layer, std::string_view
 absl::Status AcceptIdReused(const std::string& id, const std::string& request_id, int32_t before, int32_t now);
 absl::Status DraftPending(const std::string& id, int32_t layer, int32_t draft_length);
 absl::Status DraftTooShort(const std::string& id, int32_t layer, int32_t draft_length, int32_t accepted_tokens);
+// What is wrong with a path, of whose draft.
+absl::Status OfDraft(const std::string& id, int32_t layer, const absl::Status& status);
 absl::Status NoDraft(const std::string& id, int32_t accepted_tokens);
 
 // Whether a stored state is of this model, these dims and layers: FAILED_PRECONDITION (STATE_MISMATCH: field, found,

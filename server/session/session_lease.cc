@@ -73,12 +73,14 @@ SessionImage SessionLease::Describe(const std::string& numerics_id) const {
                   .max_lifetime = init.max_lifetime,
                   .prefix_tokens = init.prefix_tokens,
                   .accept_request_id = {},
-                  .accepted_tokens = 0};
+                  .accepted_tokens = 0,
+                  .accepted_path = {}};
   absl::MutexLock lock(&session_->mu_);
   image.header.epoch = session_->epoch_;
   image.header.changes = static_cast<int64_t>(session_->changes_);
   image.header.accept_request_id = session_->accept_request_id_;
   image.header.accepted_tokens = session_->accepted_tokens_;
+  image.header.accepted_path = session_->accepted_path_;
   for (size_t i = 0; i < session_->layers_.size(); ++i) {
     const Session::Layer& layer = session_->layers_[i];
     if (!layer.slot.valid()) continue;

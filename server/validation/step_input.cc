@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/draft_tree.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
@@ -195,7 +196,36 @@ absl::Status CheckLengths(const v1::DecodeRequest& request, CheckedInput& input)
   return absl::OkStatus();
 }
 
+absl::Status CheckParents(const v1::DecodeRequest& request, CheckedInput& input) {
+  if (request.draft_parents_size() == 0) return absl::OkStatus();
+  if (!input.draft) {
+    return InvalidLengths("draft_parents", "draft_parents are given for tokens that are no draft; set draft, or none");
+  }
+  const int64_t given = request.draft_parents_size();
+  if (given != input.tokens && given != input.batch * input.tokens) {
+    return InvalidLengths("draft_parents",
+                          StrCat("draft_parents has ", given, " entries, expected none, ", input.tokens,
+                                 " for a tree that all rows share, or ", input.batch * input.tokens));
+  }
+  const bool shared = given == input.tokens;
+  for (int64_t row = 0; row < input.batch; ++row) {
+    const int64_t first = shared ? 0 : row * input.tokens;
+    const absl::Span<const int32_t> parents(request.draft_parents().data() + first, static_cast<size_t>(input.tokens));
+    const auto length = static_cast<size_t>(input.lengths[static_cast<size_t>(row)]);
+    GDN_RETURN_IF_ERROR(CheckDraftParents(parents.first(length), "draft_parents", first));
+    input.draft_parents.insert(input.draft_parents.end(), parents.begin(), parents.end());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Span<const int32_t> CheckedInput::RowParents(int64_t row) const {
+  if (draft_parents.empty()) return {};
+  const auto length = static_cast<size_t>(lengths[static_cast<size_t>(row)]);
+  const absl::Span<const int32_t> parents(draft_parents.data() + row * tokens, length);
+  return IsDraftChain(parents) ? absl::Span<const int32_t>() : parents;
+}
 
 absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request) { return KindOf(request); }
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request) { return KindOf(request); }
@@ -232,6 +262,7 @@ absl::StatusOr<CheckedInput> CheckDecodeInput(const v1::DecodeRequest& request, 
   }
   input.draft = request.draft();
   GDN_RETURN_IF_ERROR(CheckLengths(request, input));
+  GDN_RETURN_IF_ERROR(CheckParents(request, input));
   GDN_RETURN_IF_ERROR(CheckStoredReply(input, limits));
   GDN_RETURN_IF_ERROR(CheckOutputPlace(request, input));
   return input;
@@ -267,6 +298,7 @@ Hash128 HashRow(const CheckedInput& input, int64_t row) {
     hasher.UpdateField(
         {input.RowData(field, row), static_cast<size_t>(length * field.features) * DTypeSize(field.view.dtype)});
   }
+  for (const int32_t parent : input.RowParents(row)) hasher.UpdateInt(parent);  // a chain's payload is as ever
   return hasher.Finish();
 }
 

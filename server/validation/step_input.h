@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/hash.h"
 #include "base/layer_dims.h"
 #include "base/tensor_view.h"
@@ -51,13 +52,16 @@ struct CheckedInput {
   bool use_qk_l2norm = false;        // delta_rule
   float max_beta = 1.0f;             // delta_rule
   bool allow_non_finite = false;
-  bool draft = false;  // decode only
+  bool draft = false;                  // decode only
+  std::vector<int32_t> draft_parents;  // [B, T]; empty where no row has any
   DType output_dtype = DType::kF32;
   std::vector<int64_t> output_shape;  // of the whole reply
   int64_t output_features = 0;        // elements of one token
   std::string_view request_id;
   const v1::SharedRange* output_shared = nullptr;  // where the output goes, of its length; nullptr: into the reply
 
+  // Of the row's tokens, where its draft is a tree; empty: it is a chain.
+  absl::Span<const int32_t> RowParents(int64_t row) const;
   const char* RowData(const CheckedField& field, int64_t row) const {
     return field.view.data.data() + static_cast<size_t>(row * tokens * field.features) * DTypeSize(field.view.dtype);
   }
@@ -68,9 +72,10 @@ absl::StatusOr<InputKind> CheckInputKind(const v1::PrefillRequest& request);
 absl::StatusOr<InputKind> CheckInputKind(const v1::DecodeRequest& request);
 
 // INVALID_ARGUMENT with the reasons of tensor.h, INPUT_MISSING, INVALID_LENGTHS, TOO_MANY_TOKENS, BATCH_TOO_LARGE,
-// INVALID_NAME (request_id) and REPLY_TOO_LARGE_TO_STORE. `dims` without a layer (an operator session) takes only
-// delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL). `data`: the tensors' data; null: they are in the request. With
-// `partial_sums` the output of hidden states is a term of a sum over servers: F32, and INVALID_TENSOR_DTYPE otherwise.
+// VALUE_OUT_OF_RANGE (draft_parents), INVALID_NAME (request_id) and REPLY_TOO_LARGE_TO_STORE. `dims` without a layer
+// (an operator session) takes only delta_rule: FAILED_PRECONDITION (INPUT_NEEDS_MODEL). `data`: the tensors' data;
+// null: they are in the request. With `partial_sums` the output of hidden states is a term of a sum over servers: F32,
+// and INVALID_TENSOR_DTYPE otherwise.
 absl::StatusOr<CheckedInput> CheckPrefillInput(const v1::PrefillRequest& request, const TensorBytes* data,
                                                const LayerDims& dims, const StepLimits& limits,
                                                bool partial_sums = false);

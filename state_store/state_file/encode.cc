@@ -9,6 +9,7 @@
 #include "base/string_cat.h"
 #include "kernels/backend.h"
 #include "kernels/slot_codec.h"
+#include "state_store/state_file/format_version.h"
 #include "state_store/state_file/metadata.h"
 
 namespace gdn {
@@ -39,6 +40,7 @@ absl::Status ValidateLayer(const SessionImage& image, const LayerImage& layer, i
     return Unfit(layer.layer,
                  StrCat("has a draft of ", extent.draft_length, "; expected 0 to ", image.layout.max_draft()));
   }
+  GDN_RETURN_IF_ERROR(CheckSlotExtent(image.layout, extent));
   if (!layer.slot.valid()) return CheckSlotView(image.layout, extent, layer.wire);
   if (layer.slot.bytes() != static_cast<size_t>(image.layout.slot_bytes())) {
     return Unfit(layer.layer,
@@ -72,6 +74,7 @@ class FileParts {
     }
     const bool fold = IsFolded(layer);
     if (fold && !layer.has_base) return Unfit(layer.layer, "has no base to make a recurrent_state of");
+    if (!extent.draft_parents.empty()) metadata_["format_version"] = kFormatVersionTree;  // none to a reader of before
     LayerEntry entry{.extent = extent, .kind = layer.kind, .has_base = has_base, .reply = std::nullopt};
 
     const SlotView& view = views_[index].view;

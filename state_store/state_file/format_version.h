@@ -2,7 +2,7 @@
 //
 // Thread safety: free functions on values.
 //
-//   metadata["format_version"] = FormatVersionOf(dims, /*has_base_dtype=*/false);
+//   metadata["format_version"] = FormatVersionOf(dims, /*has_base_dtype=*/false, /*has_tree=*/false);
 //   GDN_ASSIGN_OR_RETURN(file.base_dtype, BaseDTypeOf(metadata, dims));
 #pragma once
 
@@ -20,9 +20,10 @@ inline constexpr std::string_view kFormatVersionPlain = "1";      // another too
 inline constexpr std::string_view kFormatVersion = "2";           // checksums of everything
 inline constexpr std::string_view kFormatVersionBf16 = "3";       // as 2, with bases of bfloat16
 inline constexpr std::string_view kFormatVersionByChannel = "4";  // as 2 or 3, with a log decay for each key channel
+inline constexpr std::string_view kFormatVersionTree = "5";       // as 2, 3 or 4, with a draft that is a tree
 
 // That of a file that is written.
-std::string_view FormatVersionOf(const LayerDims& dims, bool has_base_dtype);
+std::string_view FormatVersionOf(const LayerDims& dims, bool has_base_dtype, bool has_tree);
 
 // Whether a file of this version must have checksums; DATA_LOSS (INVALID_STATE_FILE) for one that there is not.
 absl::StatusOr<bool> HasChecksums(const std::string& version);

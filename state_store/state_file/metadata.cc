@@ -8,11 +8,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 #include "base/count_limits.h"
+#include "base/draft_tree.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
 #include "state_store/state_file/format_version.h"
+#include "state_store/state_file/json_integers.h"
 
 namespace gdn::state_file {
 namespace {
@@ -230,6 +232,7 @@ absl::StatusOr<std::string> LayerText(const LayerEntry& entry) {
             {"draft_length", entry.extent.draft_length},
             {"input_kind", std::string(InputKindName(entry.kind))},
             {"base", entry.has_base ? "here" : "left_out"}};
+  if (!entry.extent.draft_parents.empty()) json["draft_parents"] = entry.extent.draft_parents;
   if (entry.reply.has_value()) {
     json["reply"] = Json{{"request_id", entry.reply->request_id},
                          {"payload", entry.reply->payload.ToHex()},
@@ -255,6 +258,11 @@ absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string&
   if (!ReadLength(json, "draft_length", most_draft, entry.extent.draft_length)) {
     return InvalidEntry(key, text, StrCat("a draft_length of at most ", most_draft));
   }
+  std::vector<int32_t>& parents = entry.extent.draft_parents;
+  if (!ReadIntegers(json, "draft_parents", kDraftRoot, parents) || !CheckDraftParents(parents, "draft_parents").ok() ||
+      (!parents.empty() && parents.size() != static_cast<size_t>(entry.extent.draft_length))) {
+    return InvalidEntry(key, text, "draft_parents to be one for each token of the draft, an earlier one or -1");
+  }
   if (json.contains("input_kind")) {
     constexpr InputKind kKinds[] = {InputKind::kNone, InputKind::kHiddenStates, InputKind::kProjected,
                                     InputKind::kDeltaRule};
@@ -276,15 +284,17 @@ absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string&
 }
 
 absl::StatusOr<std::string> AcceptText(const SessionHeader& header) {
-  return Dump(Json{{"request_id", header.accept_request_id}, {"accepted_tokens", header.accepted_tokens}});
+  Json json{{"request_id", header.accept_request_id}, {"accepted_tokens", header.accepted_tokens}};
+  if (!header.accepted_path.empty()) json["path"] = header.accepted_path;
+  return Dump(json);
 }
 
 absl::Status ParseAccept(const std::string& text, SessionHeader& header) {
   const Json json = Parse(text);
   const auto request_id = TextField(json, "request_id");
   const auto accepted = IntField(json, "accepted_tokens");
-  if (!request_id || !accepted || *accepted > kMaxDraftLimit) {
-    return InvalidEntry("accept", text, "a JSON object with request_id and accepted_tokens");
+  if (!request_id || !accepted || *accepted > kMaxDraftLimit || !ReadIntegers(json, "path", 0, header.accepted_path)) {
+    return InvalidEntry("accept", text, "a JSON object with request_id and accepted_tokens, and maybe a path");
   }
   header.accept_request_id = *request_id;
   header.accepted_tokens = static_cast<int32_t>(*accepted);
@@ -376,7 +386,8 @@ absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, 
                                          const Checksums& checksums) {
   metadata["format"] = kFormat;
   GDN_ASSIGN_OR_RETURN(const LayerDims dims, ParseDims(OptionalText(metadata, "dims")));
-  metadata["format_version"] = FormatVersionOf(dims, metadata.count("base_dtype") != 0);
+  std::string& version = metadata["format_version"];
+  version = FormatVersionOf(dims, metadata.count("base_dtype") != 0, /*has_tree=*/version == kFormatVersionTree);
   metadata["checksums"] = Json(checksums).dump();
   metadata["header_checksum"] = kNoChecksum;
   GDN_ASSIGN_OR_RETURN(std::string header, SafetensorsHeader(tensors, metadata));

@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint32_t kSeed = 20240607;
 constexpr int64_t kBlock = int64_t{1} << 20;  // numbers drawn; longer buffers repeat them
-constexpr int32_t kMaxDraft = 8;
 
 // Small against the states that decode steps build up, so that rotating slots stay in the range of normal numbers.
 constexpr float kStateRange = 0.05f;
@@ -52,9 +51,9 @@ absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int
   return buffer;
 }
 
-absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots,
-                                              DType base_dtype) {
-  GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, kMaxDraft, base_dtype));
+absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots, DType base_dtype,
+                                              int32_t max_draft) {
+  GDN_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::Make(dims, max_draft, base_dtype));
   // Two bfloat16 side by side are as good a float32.
   const int64_t elements = slots * layout.slot_bytes() / static_cast<int64_t>(DTypeSize(base_dtype));
   GDN_ASSIGN_OR_RETURN(auto memory, RandomBuffer(backend, elements, -kStateRange, kStateRange, base_dtype));

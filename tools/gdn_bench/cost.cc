@@ -91,6 +91,15 @@ Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, D
   return LayerCost(dims, weight_dtype, batch, state, static_cast<double>(batch));
 }
 
+Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, DType state_dtype) {
+  const double entry =
+      kFloat * static_cast<double>(dims.key_features() + dims.value_features() + dims.decay_features());
+  Cost state = DeferredState(dims, state_dtype);
+  state.bytes_read += ConvStateBytes(dims);
+  state.bytes_written = static_cast<double>(tokens) * (entry + kFloat * static_cast<double>(dims.conv_channels()));
+  return LayerCost(dims, weight_dtype, tokens, state, /*sessions=*/1);
+}
+
 Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
                       DType state_dtype) {
   Cost state = WholeState(dims, state_dtype);

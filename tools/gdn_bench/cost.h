@@ -39,6 +39,8 @@ Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DTy
 
 // The whole layer from hidden_states to output; projection weights are read once a call.
 Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state = DType::kF32);
+// Of one session, whose base stays as it is; the tokens that a tree's paths share count once.
+Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, DType state_dtype);
 Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
                       DType state = DType::kF32);
 

@@ -79,6 +79,8 @@ struct RandomStatePool {
   std::shared_ptr<DeviceBuffer> memory;
   StatePoolView view;
 };
-absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots, DType base_dtype);
+inline constexpr int32_t kBenchMaxDraft = 8;
+absl::StatusOr<RandomStatePool> MakeStatePool(Backend& backend, const LayerDims& dims, int32_t slots, DType base_dtype,
+                                              int32_t max_draft = kBenchMaxDraft);
 
 }  // namespace gdn::bench

@@ -106,12 +106,13 @@ struct LayerFixture {
 };
 
 absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(const CaseSetting& setting, const LayerDims& dims,
-                                                               int64_t layers, int32_t batch, int32_t tokens_each) {
+                                                               int64_t layers, int32_t batch, int32_t tokens_each,
+                                                               int32_t max_draft = kBenchMaxDraft) {
   Backend& backend = setting.backend;
   auto fixture = std::make_shared<LayerFixture>();
   GDN_ASSIGN_OR_RETURN(fixture->weights, MakeWeights(backend, dims, layers));
   const int32_t slot_count = static_cast<int32_t>(layers) * batch;
-  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count, setting.state_dtype));
+  GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count, setting.state_dtype, max_draft));
   const int64_t rows = int64_t{batch} * tokens_each;
   GDN_ASSIGN_OR_RETURN(fixture->hidden_states, RandomBuffer(backend, rows * dims.hidden_size, -1.0f, 1.0f));
   GDN_ASSIGN_OR_RETURN(fixture->output, RandomBuffer(backend, rows * dims.hidden_size, 0.0f, 1.0f));
@@ -245,6 +246,34 @@ absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, cons
   return prepared;
 }
 
+// Levels of choices, as EAGLE-like drafters grow them: 16 tokens, 9 leaves, 26 rows of paths.
+constexpr int32_t kDraftTokens = 16;
+constexpr int32_t kDraftTree[kDraftTokens] = {-1, -1, -1, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4, 6, 9, 9};
+
+// One session's draft in each layer, from a log that is half full.
+absl::StatusOr<PreparedCase> PrepareLayerDraft(const CaseSetting& setting, const LayerDims& dims, bool tree) {
+  const double layer_bytes = LayerWeightBytes(dims) + static_cast<double>(DTypeSize(setting.state_dtype)) *
+                                                          static_cast<double>(dims.state_elements());
+  const int64_t layers =
+      std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(setting.rotation_bytes) / layer_bytes)));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, layers, /*batch=*/1, kDraftTokens, kDraftTokens));
+  fixture->token_counts.assign(static_cast<size_t>(layers), kLogCapacity);
+  const auto run = [fixture, tree]() -> absl::Status {
+    for (size_t layer = 0; layer < fixture->weights.layers.size(); ++layer) {
+      LayerStep step = fixture->Step(layer);
+      step.draft = true;
+      if (tree) step.draft_parents = kDraftTree;
+      int32_t log_length = kLogCapacity / 2;
+      GDN_RETURN_IF_ERROR(fixture->runner->Decode(step, &log_length));
+    }
+    return absl::OkStatus();
+  };
+  return PreparedCase{.cost = LayerDraftCost(dims, kWeightDtype, kDraftTokens, setting.state_dtype),
+                      .steps = layers,
+                      .working_set_bytes = static_cast<double>(layers) * layer_bytes,
+                      .run = run};
+}
+
 absl::StatusOr<PreparedCase> PrepareLayerPrefill(const CaseSetting& setting, const LayerDims& dims, int32_t sequences,
                                                  int32_t tokens_each) {
   GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, /*layers=*/1, sequences, tokens_each));
@@ -274,6 +303,11 @@ KernelCase PrefillCase(const std::string& name, const LayerDims& dims, int32_t s
           [=](const CaseSetting& setting) { return PrepareLayerPrefill(setting, dims, sequences, tokens_each); }};
 }
 
+KernelCase DraftCase(bool tree) {
+  return {absl::StrCat("layer_draft/BF16/", tree ? "tree" : "chain", "=", kDraftTokens),
+          [=](const CaseSetting& setting) { return PrepareLayerDraft(setting, BenchLayerDims(), tree); }};
+}
+
 }  // namespace
 
 KernelCase LayerDecodeCase(int32_t batch) { return DecodeCase("", BenchLayerDims(), batch); }
@@ -292,6 +326,7 @@ std::vector<KernelCase> LayerCases(CaseList list) {
       list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
   std::vector<KernelCase> cases;
   for (const int32_t batch : batches) cases.push_back(LayerDecodeCase(batch));
+  for (const bool tree : {false, true}) cases.push_back(DraftCase(tree));
   for (const int32_t tokens : kPrefillLengths) cases.push_back(LayerPrefillCase(/*sequences=*/1, tokens));
   if (list == CaseList::kGpu) {
     for (const int32_t batch : batches) cases.push_back(ServedDecodeCase(BenchLayerDims(), batch));

@@ -61,7 +61,9 @@ absl::Status PrintSession(const v1::Session& session) {
   for (const v1::LayerState& layer : session.layers()) {
     absl::PrintF("  layer %-4d %d tokens, %d of them in the log, %s", layer.layer(), layer.token_count(),
                  layer.log_length(), NameOf(kKindNames, layer.input_kind(), "no step yet"));
-    if (layer.draft_length() > 0) absl::PrintF(", a draft of %d", layer.draft_length());
+    if (layer.draft_length() > 0) {
+      absl::PrintF(", a draft%s of %d", layer.draft_parents_size() > 0 ? " tree" : "", layer.draft_length());
+    }
     if (session.has_durable_time()) absl::PrintF(", %d durable", layer.durable_token_count());
     absl::PrintF("\n");
   }

@@ -81,6 +81,7 @@ StateFileReport::Layer ReadLayer(int32_t index, const std::string& text, const S
                                .token_count = Integer(json, "token_count"),
                                .log_length = Integer(json, "log_length"),
                                .draft_length = Integer(json, "draft_length"),
+                               .draft_is_tree = json.contains("draft_parents"),
                                .input_kind = Text(json, "input_kind"),
                                .has_base = Text(json, "base") != "left_out",
                                .reply_request_id = {},

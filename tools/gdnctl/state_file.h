@@ -23,6 +23,7 @@ struct StateFileReport {
     int64_t token_count = 0;
     int64_t log_length = 0;
     int64_t draft_length = 0;
+    bool draft_is_tree = false;
     std::string input_kind;
     bool has_base = true;            // false in a delta whose reader has it
     std::string reply_request_id;    // of the stored reply; "": none

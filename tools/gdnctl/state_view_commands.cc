@@ -37,6 +37,7 @@ std::string JsonOf(const StateFileReport& report) {
                               {"token_count", layer.token_count},
                               {"log_length", layer.log_length},
                               {"draft_length", layer.draft_length},
+                              {"draft_is_tree", layer.draft_is_tree},
                               {"input_kind", layer.input_kind},
                               {"has_base", layer.has_base},
                               {"tensors", layer.parts},
@@ -62,7 +63,10 @@ void PrintReport(const std::string& path, const StateFileReport& report) {
                base.empty() ? ", in full" : StrCat(", a delta to ", base));
   for (const StateFileReport::Layer& layer : report.layers) {
     absl::PrintF("  layer %-4d %d tokens, %d of them in the log%s, %s, %s%s%s\n", layer.layer, layer.token_count,
-                 layer.log_length, layer.draft_length > 0 ? StrCat(", a draft of ", layer.draft_length) : "",
+                 layer.log_length,
+                 layer.draft_length > 0
+                     ? StrCat(", a draft", layer.draft_is_tree ? " tree" : "", " of ", layer.draft_length)
+                     : "",
                  layer.input_kind, FormatBytes(layer.bytes), layer.has_base ? "" : ", base left out",
                  layer.reply_request_id.empty() ? "" : StrCat(", reply to '", layer.reply_request_id, "'"));
   }

@@ -153,6 +153,12 @@ grpc::Status FakeGdnService::RunDecode(const std::string& call, const v1::Decode
         {.session = request.sessions(row),
          .epoch = request.session_epochs_size() > row ? request.session_epochs(row) : 0,
          .expected = request.expected_token_counts_size() > row ? request.expected_token_counts(row) : -1});
+    // A tree a row, or one that all rows share.
+    const auto& parents = request.draft_parents();
+    const int tokens = step.input->shape_size() > 1 ? static_cast<int>(step.input->shape(1)) : 0;
+    const int first = parents.size() == tokens ? 0 : row * tokens;
+    if (first + tokens > parents.size()) continue;
+    step.rows.back().parents.assign(parents.begin() + first, parents.begin() + first + tokens);
   }
   return RunStep(step, response);
 }

@@ -140,8 +140,9 @@ class FakeGdnService final : public v1::GdnService::Service {
   // A step of one layer of one session.
   struct Row {
     std::string session;
-    int64_t epoch = 0;      // 0: not said
-    int64_t expected = -1;  // -1: not said
+    int64_t epoch = 0;                  // 0: not said
+    int64_t expected = -1;              // -1: not said
+    std::vector<int32_t> parents = {};  // of a draft that is a tree
   };
   struct Step {
     std::string call;

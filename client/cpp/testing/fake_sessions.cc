@@ -199,6 +199,7 @@ v1::LayerState FakeGdnService::Describe(const Session& session, int32_t index, c
   state.set_layer(index);
   state.set_token_count(layer.toy.token_count);
   state.set_draft_length(layer.toy.draft_length());
+  state.mutable_draft_parents()->Add(layer.toy.draft_parents.begin(), layer.toy.draft_parents.end());
   const auto newest = session.checkpoints.find("");
   if (newest != session.checkpoints.end()) {
     state.set_durable_token_count(newest->second.layers.at(index).toy.token_count);

@@ -2,6 +2,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/draft_tree.h"
 #include "base/error.h"
 #include "base/string_cat.h"
 #include "client/cpp/tensor_codec.h"
@@ -59,11 +60,12 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, const Row& 
   }
   result.status = Check(step, row);
   if (!result.status.ok() || look) return result;
-  ToyState moved = layer->toy;
-  moved.Advance(step.layer, x, tokens, options_.traces, result.output);
   if (step.draft) {
-    layer->toy.draft.assign(x, x + values);
+    layer->toy.draft_parents = row.parents;
+    layer->toy.Draft(step.layer, x, tokens, options_.traces, result.output);
   } else {
+    ToyState moved = layer->toy;
+    moved.Advance(step.layer, x, tokens, options_.traces, result.output);
     if (step.prefill) moved.EndPrefill(tokens);
     layer->toy = std::move(moved);
   }
@@ -153,17 +155,26 @@ grpc::Status FakeGdnService::Accept(const std::string& request_id, const v1::Dra
     if (acceptance.session_epoch() != session->epoch) {
       return ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
     }
-    const auto accepted = static_cast<size_t>(acceptance.accepted_tokens());
+    std::vector<int32_t> path(acceptance.path().begin(), acceptance.path().end());
+    for (int32_t i = 0; i < acceptance.accepted_tokens(); ++i) path.push_back(i);
     for (const auto& [index, layer] : state.layers) {
-      if (!layer.toy.draft.empty() && acceptance.accepted_tokens() > layer.toy.draft_length()) {
+      if (layer.toy.draft.empty()) continue;
+      if (acceptance.accepted_tokens() > layer.toy.draft_length()) {
         return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kTooManyTokens, "longer than the draft");
+      }
+      if (!CheckDraftPath(layer.toy.draft_parents, layer.toy.draft_length(), path).ok()) {
+        return ServerError(grpc::StatusCode::INVALID_ARGUMENT, reason::kValueOutOfRange, "no path of the draft");
       }
     }
     for (auto& [index, layer] : state.layers) {
       if (layer.toy.draft.empty()) continue;
       std::vector<float> ignored;
-      layer.toy.Advance(index, layer.toy.draft.data(), accepted, options_.traces, ignored);
+      for (const int32_t token : path) {
+        layer.toy.Advance(index, &layer.toy.draft[static_cast<size_t>(token) * kToyHidden], 1, options_.traces,
+                          ignored);
+      }
       layer.toy.draft.clear();
+      layer.toy.draft_parents.clear();
     }
     state.accept_id = options_.forget_stored_replies ? "" : request_id;
     SaveIfDue(*session);

@@ -49,12 +49,23 @@ void ToyState::Advance(int32_t layer, const float* x, size_t tokens, bool traces
   }
 }
 
+void ToyState::Draft(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output) {
+  std::vector<ToyState> after;
+  for (size_t t = 0; t < tokens; ++t) {
+    const int32_t parent = draft_parents.empty() ? static_cast<int32_t>(t) - 1 : draft_parents[t];
+    after.push_back(parent < 0 ? *this : after[static_cast<size_t>(parent)]);
+    after.back().Advance(layer, x + t * kToyHidden, 1, traces, output);
+  }
+  draft.assign(x, x + tokens * kToyHidden);
+}
+
 void ToyState::EndPrefill(size_t tokens) {
   if (tokens > 0) trace = Mix(trace, tokens);
 }
 
 std::string ToyState::Text() const {
-  const std::string bytes(Bytes(draft));
+  std::string bytes(Bytes(draft));
+  for (const int32_t parent : draft_parents) bytes += StrCat(" ", parent);
   return StrCat(trace, " after ", token_count, ", draft ", bytes, "\n");
 }
 

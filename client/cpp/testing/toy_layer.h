@@ -33,13 +33,16 @@ struct ToyState {
   // with other boundaries shows; a decode of T tokens leaves that of T decodes of one, and so does a draft of which T
   // are accepted.
   uint64_t trace = 17;
-  std::vector<float> draft = {};  // its inputs
+  std::vector<float> draft = {};            // its inputs
+  std::vector<int32_t> draft_parents = {};  // of a tree; empty: a chain
 
   int32_t draft_length() const { return static_cast<int32_t>(draft.size() / kToyHidden); }
   // y for one token's x, both [D].
   std::array<float, kToyHidden> Step(int32_t layer, const float* x);
   // Takes some tokens and appends y of each, or with `traces` as many bytes of the trace.
   void Advance(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output);
+  // The same for a draft, which moves nothing: each token follows its parent.
+  void Draft(int32_t layer, const float* x, size_t tokens, bool traces, std::vector<float>& output);
   void EndPrefill(size_t tokens);
   // A line; equal lines are equal traces, counts and drafts.
   std::string Text() const;

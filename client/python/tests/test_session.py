@@ -122,6 +122,31 @@ def test_a_draft_is_accepted_in_part(client: gdn_client.Client, random: np.rando
         assert drafting.token_count(layer) == 3
 
 
+def test_a_path_of_a_tree_is_accepted(client: gdn_client.Client, random: np.random.Generator) -> None:
+    x = hidden(client, random, 7)
+    parents, path = [-1, 0, 0, 2, 2, -1], [0, 2, 4]
+    with client.session() as drafting, client.session() as plain, client.session() as other:
+        layer = plain.layers[0]
+        drafted = drafting.decode(layer, x[:6], parents=parents)
+        assert drafting.token_count(layer) == 0
+        drafting.accept(path)
+        for token in path:
+            np.testing.assert_array_equal(drafted[token], plain.decode(layer, x[token]))
+        np.testing.assert_array_equal(drafting.decode(layer, x[6]), plain.decode(layer, x[6]))
+        assert drafting.token_count(layer) == 4
+
+        batch = client.batch([drafting, other])
+        rows = np.stack([x[:6], x[1:]])
+        batch.decode(layer, rows, parents=[parents, [-1, 0, 1, 1, 1, 1]])
+        batch.accept([[5], 2])
+        assert [drafting.token_count(layer), other.token_count(layer)] == [5, 2]
+        batch.decode(layer, rows, parents=parents)
+        with pytest.raises(gdn_client.GdnError, match="path"):
+            batch.accept([[0, 4], 0])
+        batch.accept([[], 0])
+        assert [drafting.token_count(layer), other.token_count(layer)] == [5, 2]
+
+
 def test_forks_and_checkpoints(client: gdn_client.Client, random: np.random.Generator) -> None:
     x = hidden(client, random, 6)
     with client.session() as session:

@@ -104,6 +104,15 @@ class Durable : public ::testing::Test {
     return reply.status();
   }
 
+  // A draft of these parents.
+  absl::Status DraftTree(int32_t layer, uint64_t seed, const std::vector<int32_t>& parents) {
+    v1::DecodeRequest request = DecodeOf(layer, seed, static_cast<int64_t>(parents.size()), /*draft=*/true);
+    request.mutable_draft_parents()->Add(parents.begin(), parents.end());
+    const auto reply = session_->Decode(request);
+    if (reply.ok()) outputs_.push_back(reply->output().data());
+    return reply.status();
+  }
+
   // A prefill and `steps` decodes of every layer.
   void RunPlain(int layers, int steps) {
     for (int32_t layer = 0; layer < layers; ++layer) ASSERT_EQ(Prefill(layer, 5, 100 + layer), absl::OkStatus());

@@ -171,6 +171,31 @@ TEST_F(DurableDrafts, AreTakenAndAcceptedOnceWhateverFailsAtWhicheverCall) {
   });
 }
 
+TEST_F(DurableDrafts, ThatAreTreesAreTakenAndAcceptedOnceWhateverFails) {
+  const auto run = [this] {
+    for (int32_t layer = 0; layer < 2; ++layer) ASSERT_EQ(Prefill(layer, 5, 100 + layer), absl::OkStatus());
+    int seed = 200;
+    for (const std::vector<int32_t>& path : {std::vector<int32_t>{0, 2, 4}, {5}, {}, {0, 1}}) {
+      for (int32_t layer = 0; layer < 2; ++layer) {
+        ASSERT_EQ(DraftTree(layer, ++seed, {-1, 0, 0, 1, 2, -1}), absl::OkStatus());
+      }
+      GDN_ASSERT_OK_AND_ASSIGN(const auto counts, session_->AcceptPath(path));
+      EXPECT_EQ(counts.layers(1).token_count(), session_->token_count(1));
+      ASSERT_EQ(Decode(0, ++seed), absl::OkStatus());
+    }
+    EXPECT_EQ(session_->token_count(0), 5 + 6 + 4);
+  };
+  const Truth truth = Undisturbed(2, run);
+  ForEachFault(/*calls=*/18, /*checkpoint_every=*/{0, 3}, [&](int64_t) {
+    run();
+    ExpectLike(truth);
+  });
+  Start({.layers = 2});
+  ASSERT_EQ(DraftTree(0, 7, {-1, 0, 0}), absl::OkStatus());
+  EXPECT_EQ(ErrorReason(session_->AcceptPath({0, 1, 2}).status()), reason::kValueOutOfRange);
+  EXPECT_TRUE(session_->AcceptPath({0, 2}).ok());
+}
+
 TEST_F(DurableDrafts, ComeBackPendingFromACheckpointThatHasThem) {
   const auto run = [this](bool checkpoint) {
     ASSERT_EQ(Prefill(0, 5, 1), absl::OkStatus());

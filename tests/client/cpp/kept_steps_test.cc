@@ -71,18 +71,18 @@ TEST(LayerSteps, TrimsWholeStepsOnly) {
 
 TEST(LayerSteps, KeepsADraftApartUntilItIsAccepted) {
   LayerSteps layer(3, 5);
-  layer.AcceptDraft(2);
+  layer.AcceptDraft({.first_tokens = 2});
   EXPECT_EQ(layer.token_count(), 5);
   layer.AddDraft(Kept(Decode(4, true), 5, 0));
   EXPECT_GT(layer.bytes(), 0);
   EXPECT_EQ(layer.token_count(), 5);
-  layer.AcceptDraft(3);
+  layer.AcceptDraft({.first_tokens = 3});
   EXPECT_FALSE(layer.draft().has_value());
   EXPECT_EQ(layer.token_count(), 8);
   EXPECT_EQ(layer.steps()[0].tokens, 3);
   layer.AddDraft(Kept(Decode(4, true), 8, 0));
   const int64_t bytes = layer.bytes();
-  layer.AcceptDraft(0);
+  layer.AcceptDraft({.first_tokens = 0});
   EXPECT_EQ(layer.token_count(), 8);
   EXPECT_LT(layer.bytes(), bytes);
   EXPECT_EQ(layer.steps().size(), 1u);

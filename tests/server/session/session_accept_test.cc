@@ -61,6 +61,34 @@ TEST_F(SessionAcceptTest, AcceptsNoMoreThanTheDraft) {
   EXPECT_EQ(Accept({.accepted_tokens = 2})->size(), 2u) << "a refusal takes no layer";
 }
 
+TEST_F(SessionAcceptTest, TakesAPathOfEveryLayersTreeAndNoOther) {
+  const auto draft = [&](int32_t layer, std::vector<int32_t> parents) {
+    const auto length = static_cast<int32_t>(parents.size());
+    Step(PlainStep(layer),
+         {.token_count = 3, .log_length = 3, .draft_length = length, .draft_parents = std::move(parents)});
+  };
+  draft(0, {-1, 0, 0, 2});
+  draft(1, {-1, 0, 0, 1});
+  const auto path = [](std::vector<int32_t> tokens, std::string id = "") {
+    return AcceptRequest{
+        .accepted_tokens = static_cast<int32_t>(tokens.size()), .path = std::move(tokens), .request_id = std::move(id)};
+  };
+  for (const std::vector<int32_t>& wrong : {std::vector<int32_t>{1}, {0, 2, 3}, {0, 1, 3}, {0, 4}}) {
+    EXPECT_EQ(Reason(path(wrong)), reason::kValueOutOfRange) << ::testing::PrintToString(wrong);
+  }
+  EXPECT_EQ(Reason({.accepted_tokens = 3}), reason::kValueOutOfRange) << "the first three are no path";
+  EXPECT_EQ(Reason({.accepted_tokens = 5}), reason::kTooManyTokens);
+  const absl::Status refused = Accept(path({0, 2, 3})).status();
+  EXPECT_EQ(ErrorMetadata(refused).at("layer"), "1");
+  EXPECT_EQ(ErrorMetadata(refused).at("index"), "2");
+  EXPECT_EQ(Accept({.accepted_tokens = 2})->size(), 2u) << "the first two are one";
+  { EXPECT_EQ(Accept(path({0, 2}, "a"))->size(), 2u); }
+  session_->NoteAccepted(path({0, 2}, "a"));
+  EXPECT_TRUE(Accept(path({0, 2}, "a"))->empty());
+  EXPECT_EQ(Reason(path({0, 1}, "a")), reason::kRequestIdReused);
+  EXPECT_EQ(Reason({.accepted_tokens = 2, .request_id = "a"}), reason::kRequestIdReused);
+}
+
 TEST_F(SessionAcceptTest, ChecksTheEpochAfterTheIdAndRefusesABusySession) {
   Draft(0, 2);
   session_->TryLock().SetEpoch(4);

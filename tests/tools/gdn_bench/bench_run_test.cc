@@ -84,6 +84,7 @@ TEST(GdnBenchKernel, ListsItsCases) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out,
             "layer_decode/BF16/B=1\nlayer_decode/BF16/B=8\nlayer_decode/BF16/B=32\n"
+            "layer_draft/BF16/chain=16\nlayer_draft/BF16/tree=16\n"
             "layer_prefill/BF16/T=512\nlayer_prefill/BF16/T=2048\n");
 }
 

@@ -15,7 +15,7 @@ from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
 from gdn_client.requests import tier_name
-from gdn_client.session_state import SessionState, new_id, step_options
+from gdn_client.session_state import Parents, SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.steps import leading
 from gdn_client.streams import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
@@ -63,12 +63,13 @@ class Session(SessionView):
         x: Input,
         *,
         draft: bool = False,
+        parents: Sequence[int] | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Array:
         """Advances a layer by one token, or by `[T, ..]`."""
-        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        options = step_options(dtype, draft=draft, parents=parents, allow_non_finite=allow_non_finite)
         flow = array_flow.decode([self._state], layer, x, options, timeout, alone=True)
         return await self._client.connection.run(flow)
 
@@ -102,8 +103,8 @@ class Session(SessionView):
         pipeline = prefill_pipeline(self._state, layer, options, window)
         return aio_streams.outputs(self._client.connection, pipeline, parts, timeout)
 
-    async def accept(self, tokens: int) -> None:
-        """The first tokens of every layer's draft become part of the session."""
+    async def accept(self, tokens: session_flow.Accepted) -> None:
+        """So many tokens of every layer's draft become part of the session, or those of a path."""
         await self._client.connection.run(session_flow.accept([self._state], [tokens]))
 
     async def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
@@ -180,13 +181,14 @@ class Batch:
         *,
         lengths: Sequence[int] | None = None,
         draft: bool = False,
+        parents: Parents | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> Array:
         """Advances a layer of every session, by `[B, ..]` or `[B, T, ..]`."""
         states = [session._state for session in self._sessions]
-        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
         return await self._client.connection.run(array_flow.decode(states, layer, x, options, timeout))
 
     def decode_stream(
@@ -204,7 +206,7 @@ class Batch:
         pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return aio_streams.outputs(self._client.connection, pipeline, xs, timeout)
 
-    async def accept(self, tokens: Sequence[int]) -> None:
-        """The first `tokens[i]` tokens of session i's drafts become part of it."""
+    async def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
+        """As `Session.accept` of each session, by `tokens[i]`."""
         states = [session._state for session in self._sessions]
         await self._client.connection.run(session_flow.accept(states, list(tokens)))

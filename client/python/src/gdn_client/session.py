@@ -25,7 +25,7 @@ from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
 from gdn_client.requests import tier_name
-from gdn_client.session_state import SessionState, new_id, step_options
+from gdn_client.session_state import Parents, SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.steps import leading
 from gdn_client.streams import DEFAULT_WINDOW, PREFILL_WINDOW, decode_pipeline, prefill_pipeline
@@ -97,6 +97,7 @@ class Session(SessionView):
         x: Input,
         *,
         draft: bool = False,
+        parents: Sequence[int] | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
@@ -107,6 +108,7 @@ class Session(SessionView):
             layer: as in `prefill`.
             x: of one token `[D]`, or of several `[T, D]`; `Projected` and `DeltaRule` alike.
             draft: the tokens are computed and wait for `accept`.
+            parents: of a draft that is a tree, the token that each follows, or -1 where it follows what came before.
             dtype: as in `prefill`.
             allow_non_finite: as in `prefill`.
             timeout: seconds.
@@ -115,7 +117,7 @@ class Session(SessionView):
             The output, with the axes of `x`.
 
         """
-        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        options = step_options(dtype, draft=draft, parents=parents, allow_non_finite=allow_non_finite)
         return self._run(array_flow.decode([self._state], layer, x, options, timeout, alone=True))
 
     def prefill_future(
@@ -138,12 +140,13 @@ class Session(SessionView):
         x: Input,
         *,
         draft: bool = False,
+        parents: Sequence[int] | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> StepFuture[Array]:
         """`decode`, while the caller goes on; `futures` tells of order and failures."""
-        options = step_options(dtype, draft=draft, allow_non_finite=allow_non_finite)
+        options = step_options(dtype, draft=draft, parents=parents, allow_non_finite=allow_non_finite)
         state = self._state
         return self._client.start([state], lambda: array_flow.decode([state], layer, x, options, timeout, alone=True))
 
@@ -211,8 +214,8 @@ class Session(SessionView):
         pipeline = prefill_pipeline(self._state, layer, options, window)
         return streams.outputs(self._client.connection, pipeline, parts, timeout)
 
-    def accept(self, tokens: int) -> None:
-        """The first tokens of every layer's draft become part of the session, the others never were."""
+    def accept(self, tokens: session_flow.Accepted) -> None:
+        """So many tokens of every layer's draft become part of the session, or a path's; the others never were."""
         self._run(session_flow.accept([self._state], [tokens]))
 
     def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
@@ -329,6 +332,7 @@ class Batch:
         *,
         lengths: Sequence[int] | None = None,
         draft: bool = False,
+        parents: Parents | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
@@ -340,6 +344,7 @@ class Batch:
             x: `[B, D]`, a token each, or `[B, T, D]`; `Projected` and `DeltaRule` alike.
             lengths: tokens of each row, 0 .. T; None: all T.
             draft: as in `Session.decode`.
+            parents: as in `Session.decode`, of one tree for all rows or of one a row.
             dtype: as in `Session.prefill`.
             allow_non_finite: as in `Session.prefill`.
             timeout: seconds.
@@ -352,7 +357,7 @@ class Batch:
 
         """
         states = [session._state for session in self._sessions]
-        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
         return self._run(array_flow.decode(states, layer, x, options, timeout))
 
     def decode_future(
@@ -362,13 +367,14 @@ class Batch:
         *,
         lengths: Sequence[int] | None = None,
         draft: bool = False,
+        parents: Parents | None = None,
         dtype: str | None = None,
         allow_non_finite: bool = False,
         timeout: float | None = None,
     ) -> StepFuture[Array]:
         """`decode`, while the caller goes on: with another batch, or with layers of its own; see `futures`."""
         states = [session._state for session in self._sessions]
-        options = step_options(dtype, draft=draft, lengths=lengths, allow_non_finite=allow_non_finite)
+        options = step_options(dtype, draft=draft, lengths=lengths, parents=parents, allow_non_finite=allow_non_finite)
         return self._client.start(states, lambda: array_flow.decode(states, layer, x, options, timeout))
 
     def decode_stream(
@@ -386,8 +392,8 @@ class Batch:
         pipeline = decode_pipeline(states, layer, step_options(dtype, allow_non_finite=allow_non_finite), window)
         return streams.outputs(self._client.connection, pipeline, xs, timeout)
 
-    def accept(self, tokens: Sequence[int]) -> None:
-        """The first `tokens[i]` tokens of session i's drafts become part of it, the others never were."""
+    def accept(self, tokens: Sequence[session_flow.Accepted]) -> None:
+        """As `Session.accept` of each session, by `tokens[i]`."""
         self._run(session_flow.accept([session._state for session in self._sessions], list(tokens)))
 
     def delete(self) -> None:

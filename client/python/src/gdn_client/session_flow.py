@@ -14,7 +14,7 @@ from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
 from gdn_client.recovery import ASTRAY, delete, recover, take_step
 from gdn_client.session_state import SessionState, StepOptions, duration, new_id
 from gdn_client.shared_memory import Region, SharedMemory, StepMemory
-from gdn_client.steps import KeptStep, cut, fill_input, first_tokens, leading, output_elements
+from gdn_client.steps import KeptStep, cut, fill_input, leading, output_elements, path_tokens
 from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, to_tensor
 
 __all__ = [
@@ -107,6 +107,7 @@ class DecodeStep:
         )
         self.request.draft = options.draft
         self.request.lengths.extend(options.lengths or ())
+        self.request.draft_parents.extend(options.parents)
 
     def make(self, ahead: Sequence[int] | None = None) -> step_pb2.DecodeRequest:
         """The request as the sessions are now, or will be once each has taken the tokens that are `ahead` of it."""
@@ -146,8 +147,13 @@ class DecodeStep:
             return self.taken(reply, memory)
 
 
-def accept(states: Sequence[SessionState], accepted: Sequence[int], request_id: str | None = None) -> Flow[None]:
-    """The first `accepted[i]` tokens of session i's drafts become part of it, the others never were.
+Accepted = int | Sequence[int]  # so many of a draft's first tokens, or those of a path
+
+
+def accept(
+    states: Sequence[SessionState], accepted: Sequence[Accepted], request_id: str | None = None
+) -> Flow[None]:
+    """Tokens of session i's drafts become part of it, by `accepted[i]`; the others never were.
 
     With a `request_id` the same call may be made again that had no answer.
     """
@@ -156,7 +162,11 @@ def accept(states: Sequence[SessionState], accepted: Sequence[int], request_id: 
     while True:
         request = state_pb2.AcceptTokensRequest(request_id=request_id)
         for state, tokens in zip(states, accepted, strict=True):
-            request.acceptances.add(session=state.name, accepted_tokens=tokens, session_epoch=state.epoch)
+            row = request.acceptances.add(session=state.name, session_epoch=state.epoch)
+            if isinstance(tokens, Sequence):
+                row.path.extend(tokens)
+            else:
+                row.accepted_tokens = tokens
         try:
             reply = yield Rpc("AcceptTokens", request, None, states[0].session.affinity)
             break
@@ -172,10 +182,12 @@ def accept(states: Sequence[SessionState], accepted: Sequence[int], request_id: 
     for state, tokens, counts in zip(states, accepted, reply.counts, strict=True):
         for layer in state.layers.values():
             draft, layer.draft = layer.draft, None
-            if draft is None or tokens == 0:
+            count = len(tokens) if isinstance(tokens, Sequence) else tokens
+            if draft is None or count == 0:
                 continue
             assert isinstance(draft.request, step_pb2.DecodeRequest)
-            layer.add(KeptStep(draft.before, tokens, first_tokens(draft.request, tokens)))
+            path = tokens if isinstance(tokens, Sequence) else range(tokens)
+            layer.add(KeptStep(draft.before, count, path_tokens(draft.request, path)))
             state.kept_bytes += layer.kept[-1].bytes
         for counted in counts.layers:
             state.layer(counted.layer).count = counted.token_count

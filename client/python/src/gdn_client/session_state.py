@@ -97,6 +97,9 @@ class SessionState:
             self.kept_bytes -= fullest.kept.popleft().bytes
 
 
+Parents = Sequence[int] | Sequence[Sequence[int]]  # of a tree's tokens; of one tree for all rows, or of one a row
+
+
 @dataclass(frozen=True)
 class StepOptions:
     """Of one step; as the API has them."""
@@ -105,11 +108,20 @@ class StepOptions:
     allow_non_finite: bool = False
     draft: bool = False
     lengths: Sequence[int] | None = None
+    parents: Sequence[int] = ()
 
 
 def step_options(
-    dtype: str | None, *, draft: bool = False, lengths: Sequence[int] | None = None, allow_non_finite: bool = False
+    dtype: str | None,
+    *,
+    draft: bool = False,
+    lengths: Sequence[int] | None = None,
+    parents: Parents | None = None,
+    allow_non_finite: bool = False,
 ) -> StepOptions:
-    """With a dtype by its name; None: as the input."""
+    """With a dtype by its name; None: as the input. Parents are those of a draft."""
     code = tensor_pb2.DTYPE_UNSPECIFIED if dtype is None else dtype_code(dtype)
-    return StepOptions(code, allow_non_finite, draft, lengths)
+    flat: list[int] = []
+    for parent in parents or ():
+        flat.extend(parent if isinstance(parent, Sequence) else [parent])
+    return StepOptions(code, allow_non_finite, draft or parents is not None, lengths, flat)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -135,6 +135,7 @@ def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
     alone.draft = request.draft
     if request.lengths:
         alone.lengths.append(request.lengths[row])
+    alone.draft_parents.extend(_parents_of(request, row))
     kind = request.WhichOneof("input")
     assert kind is not None
     source, target = getattr(request, kind), getattr(alone, kind)
@@ -146,6 +147,19 @@ def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:
     return alone
 
 
+def _parents_of(request: step_pb2.DecodeRequest, row: int) -> Sequence[int]:
+    """Those of a row's tokens, which all rows may share."""
+    parents, tokens = request.draft_parents, _tokens_of(request)
+    return parents if len(parents) == tokens else parents[row * tokens : (row + 1) * tokens]
+
+
+def _tokens_of(request: step_pb2.DecodeRequest) -> int:
+    kind = request.WhichOneof("input")
+    assert kind is not None
+    _, first = getattr(request, kind).ListFields()[0]
+    return int(first.shape[1])
+
+
 def _take_row(tensor: tensor_pb2.Tensor, row: int) -> tensor_pb2.Tensor:
     """Row `row` of a `[B, ..]` tensor, as `[1, ..]`."""
     data = tensor.data  # a look at it is a copy
@@ -153,11 +167,19 @@ def _take_row(tensor: tensor_pb2.Tensor, row: int) -> tensor_pb2.Tensor:
     return tensor_pb2.Tensor(dtype=tensor.dtype, shape=[1, *tensor.shape[1:]], data=data[row * size : (row + 1) * size])
 
 
-def first_tokens(request: step_pb2.DecodeRequest, tokens: int) -> step_pb2.DecodeRequest:
-    """A draft's first tokens, as the plain step that they have become."""
+def path_tokens(request: step_pb2.DecodeRequest, path: Sequence[int]) -> step_pb2.DecodeRequest:
+    """A draft's accepted tokens, as the plain step that they have become."""
     plain = step_pb2.DecodeRequest()
     plain.CopyFrom(request)
     plain.draft = False
+    del plain.draft_parents[:]
     del plain.lengths[:]
-    plain.lengths.append(tokens)
+    kind = plain.WhichOneof("input")
+    assert kind is not None
+    for descriptor, tensor in getattr(plain, kind).ListFields():
+        if descriptor.message_type is None:
+            continue
+        data, size = tensor.data, len(tensor.data) // tensor.shape[1]
+        tensor.data = b"".join(data[token * size : (token + 1) * size] for token in path)
+        tensor.shape[1] = len(path)
     return plain

@@ -36,6 +36,13 @@
 
 namespace gdn {
 
+// Of BackendInfo::weight_formats.
+constexpr uint32_t WeightFormatBit(WeightFormat format) { return 1u << static_cast<uint32_t>(format); }
+inline constexpr uint32_t kPlainWeights =
+    WeightFormatBit(WeightFormat::kF32) | WeightFormatBit(WeightFormat::kF16) | WeightFormatBit(WeightFormat::kBF16);
+inline constexpr uint32_t kAllWeights =
+    (WeightFormatBit(WeightFormat::kQ6_K) << 1) - WeightFormatBit(WeightFormat::kF32);
+
 struct BackendInfo {
   std::string name;               // "cpu", "gpu", "host", "null"
   std::string device;             // for people: the processor's or card's name
@@ -50,6 +57,10 @@ struct BackendInfo {
   std::string graphs;             // for people: whether steps are replayed and why; empty where they never are
   // kSequenceGemm gives a row the same bits among any number of rows up to this one.
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
+  // Projections take weights of these formats; others are refused, UNIMPLEMENTED.
+  uint32_t weight_formats = kPlainWeights;
+
+  bool TakesWeights(WeightFormat format) const { return (weight_formats & WeightFormatBit(format)) != 0; }
 };
 
 // What a launch brings to the device.

@@ -200,7 +200,7 @@ HWY_INLINE void ProjectBlock(const ProjectionParams& params, const float* packed
 
 void ProjectRows(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* y,
                  int64_t y_stride) {
-  switch (params.weight.dtype) {
+  switch (WidenedDType(params.weight.format)) {
     case DType::kF32:
       return ProjectBlock<StoredF32>(params, packed, begin, end, y, y_stride);
     case DType::kBF16:
@@ -248,6 +248,7 @@ HWY_EXPORT(WidenElements);
 
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateProjection(params));
+  GDN_RETURN_IF_ERROR(RequirePlainWeights(params.weight));
   if (params.rows == 0 || params.weight.rows == 0) return absl::OkStatus();
   if (params.path == ProjectionPath::kSequenceGemm && params.rows >= HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)()) {
     return ProjectSequenceGemm(params, pool);

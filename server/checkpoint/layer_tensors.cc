@@ -127,7 +127,7 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
                                               [&](const LayerTensors& each) { return each.layer == parsed.layer; });
     const bool known = std::any_of(layer.tensors.begin(), layer.tensors.end(), [&](const auto& entry) {
       const std::string_view of_layer = LayerTensorName(*config.family, entry.first);
-      const bool scaled = entry.second.encoding == Encoding::kF8E4M3;
+      const bool scaled = entry.second.encoding == WeightFormat::kF8E4M3;
       return parsed.tensor == of_layer || (scaled && parsed.tensor == StrCat(of_layer, kScaleSuffix));
     });
     if (!known) {

@@ -31,8 +31,8 @@ Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer) {
     hasher.UpdateField(data);
   };
   for (const auto& [tensor, stored] : layer.tensors) {
-    update(LayerTensorName(family, tensor), EncodingName(stored.encoding), stored.shape, stored.data);
-    if (stored.encoding != Encoding::kF8E4M3) continue;
+    update(LayerTensorName(family, tensor), WeightFormatName(stored.encoding), stored.shape, stored.data);
+    if (stored.encoding != WeightFormat::kF8E4M3) continue;
     update(kScaleSuffix, DTypeName(stored.scales.dtype), stored.scales.shape, stored.scales.data);
   }
   return hasher.Finish();
@@ -106,7 +106,7 @@ class ModelLoader {
 
   absl::StatusOr<LoadedModel> Load() {
     for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(layer));
-    model_.weight_dtype_ = model_.layers_.begin()->second.out.dtype;
+    model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
     model_.fingerprint_ = ModelFingerprint(model_.config_, layers_);
     return std::move(model_);
@@ -138,7 +138,7 @@ class ModelLoader {
   absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
-    WeightMatrix matrix{.dtype = served.dtype, .data = data.data(), .rows = served.rows, .cols = served.cols};
+    WeightMatrix matrix = PlainMatrix(served.dtype, data.data(), served.rows, served.cols);
     const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % DTypeSize(served.dtype) == 0;
     if (!backend_.info().unified_memory || !served.made.empty() || !aligned) {
       GDN_ASSIGN_OR_RETURN(matrix.data, Copy(data.data(), data.size()));

@@ -28,12 +28,12 @@ std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
 // In the dtype of its parts, or in float32 where they have several or are quantised.
 ServedMatrix Matrix(const LayerTensors& layer, Parts parts) {
   const StoredTensor& first = layer.tensors.at(*parts.begin());
-  ServedMatrix matrix{.dtype = LoadedDType(first), .rows = 0, .cols = first.shape[1], .in_file = first.data};
+  ServedMatrix matrix{.dtype = WidenedDType(first.encoding), .rows = 0, .cols = first.shape[1], .in_file = first.data};
   bool as_stored = true;
   for (const LayerTensor part : parts) {
     const StoredTensor& tensor = layer.tensors.at(part);
     matrix.rows += tensor.shape[0];
-    as_stored = as_stored && IsPlain(tensor) && tensor.encoding == first.encoding;
+    as_stored = as_stored && IsPlain(tensor.encoding) && tensor.encoding == first.encoding;
   }
   if (!as_stored) {
     matrix.dtype = DType::kF32;

@@ -17,7 +17,7 @@ LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
   const auto matrix = [&](int64_t rows, int64_t cols) -> WeightMatrix {
     if (rows == 0) return {};
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-    return {options.dtype, store(options.dtype, random_.Normal(rows * cols, deviation)), rows, cols};
+    return PlainMatrix(options.dtype, store(options.dtype, random_.Normal(rows * cols, deviation)), rows, cols);
   };
   const auto vector = [&](const std::vector<float>& values) {
     return static_cast<const float*>(store(DType::kF32, values));

@@ -43,23 +43,22 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, Proje
   GDN_ASSIGN_OR_RETURN(fixture->x, RandomBuffer(backend, rows * in, -1.0f, 1.0f));
   GDN_ASSIGN_OR_RETURN(fixture->y, RandomBuffer(backend, rows * out, 0.0f, 1.0f));
   const Cost cost = ProjectionCost(rows, out, in, dtype);
-  return PreparedCase{
-      .cost = cost,
-      .steps = copies,
-      .working_set_bytes = static_cast<double>(copies * matrix_bytes),
-      .run = [=, &backend]() -> absl::Status {
-        for (int64_t copy = 0; copy < copies; ++copy) {
-          const char* data = static_cast<const char*>(fixture->weights->data()) + copy * matrix_bytes;
-          GDN_RETURN_IF_ERROR(backend.Projection({.path = path,
-                                                  .rows = rows,
-                                                  .x = fixture->x->floats(),
-                                                  .x_stride = in,
-                                                  .weight = {.dtype = dtype, .data = data, .rows = out, .cols = in},
-                                                  .y = fixture->y->floats(),
-                                                  .y_stride = out}));
-        }
-        return absl::OkStatus();
-      }};
+  return PreparedCase{.cost = cost,
+                      .steps = copies,
+                      .working_set_bytes = static_cast<double>(copies * matrix_bytes),
+                      .run = [=, &backend]() -> absl::Status {
+                        for (int64_t copy = 0; copy < copies; ++copy) {
+                          const char* data = static_cast<const char*>(fixture->weights->data()) + copy * matrix_bytes;
+                          GDN_RETURN_IF_ERROR(backend.Projection({.path = path,
+                                                                  .rows = rows,
+                                                                  .x = fixture->x->floats(),
+                                                                  .x_stride = in,
+                                                                  .weight = PlainMatrix(dtype, data, out, in),
+                                                                  .y = fixture->y->floats(),
+                                                                  .y_stride = out}));
+                        }
+                        return absl::OkStatus();
+                      }};
 }
 
 }  // namespace

@@ -21,8 +21,9 @@ std::string WeightsText(const Checkpoint& checkpoint) {
   int64_t loaded = 0;
   for (const LayerTensors& layer : checkpoint.layers) {
     for (const auto& [tensor, of_layer] : layer.tensors) {
-      stored[EncodingName(of_layer.encoding)] += static_cast<int64_t>(of_layer.data.size());
-      const DType dtype = of_layer.shape.size() == 2 ? LoadedDType(of_layer) : DType::kF32;  // vectors are widened
+      stored[WeightFormatName(of_layer.encoding)] += static_cast<int64_t>(of_layer.data.size());
+      const DType dtype =
+          of_layer.shape.size() == 2 ? WidenedDType(of_layer.encoding) : DType::kF32;  // vectors are widened
       loaded += of_layer.ElementCount() * static_cast<int64_t>(DTypeSize(dtype));
     }
   }

@@ -18,10 +18,10 @@ using ::testing::HasSubstr;
 
 constexpr const char* kGolden[] = {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"};
 
-// A matrix's elements as float32, whatever its dtype.
+// A matrix's elements as float32, whatever its format.
 std::vector<float> Floats(const WeightMatrix& matrix) {
   std::vector<float> values(static_cast<size_t>(matrix.rows * matrix.cols));
-  ConvertToFloat(matrix.dtype, matrix.data, values.size(), values.data());
+  for (int64_t row = 0; row < matrix.rows; ++row) WeightRow(matrix, row, values.data() + row * matrix.cols);
   return values;
 }
 

@@ -37,7 +37,7 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
                               {.path = path,
                                .rows = rows,
                                .x_stride = x_stride,
-                               .weight = {dtype, stored.data() + shift, outputs, s.features},
+                               .weight = PlainMatrix(dtype, stored.data() + shift, outputs, s.features),
                                .y_stride = y_stride})
       .In(&Params::x, "x", {rows, x_stride}, std::move(x))
       .InOut(&Params::y, "y", {rows, y_stride}, std::move(y))

@@ -42,6 +42,7 @@ struct GdnLayerRunner::Mixer {
   float* beta = nullptr;       // [tokens, HV]
   float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
   float* output = nullptr;     // [tokens, HV, V]
+  float* normed = nullptr;     // [tokens, HV, V], the heads in the order of the out-projection's columns; maybe output
 };
 
 // Rows [begin, begin + length) of a sequence.
@@ -208,8 +209,11 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
                                       {&mixer.records, records},
                                       {&mixer.output, projected * dims.value_features()}},
                                      step));
+  // Heads in another order need another place: what the convolution wrote has been read by then.
+  const bool tiled = projected > 0 && weights.tiled_out && dims.key_heads > 1 && dims.group() > 1;
+  mixer.normed = tiled ? mixer.convolved : mixer.output;
   if (projected == 0) {
-    mixer.output = step.output.floats();
+    mixer.output = mixer.normed = step.output.floats();
     GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
     return Narrow(step, given);
   }
@@ -231,7 +235,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   const size_t count = weights.spec.projections == ProjectionLayout::kFlat ? 4 : 2;
   GDN_RETURN_IF_ERROR(backend_.Projections(absl::MakeConstSpan(inputs).first(count)));
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
-  return backend_.Projection(projection(mixer.output, weights.out, step.output, dims.hidden_size));
+  return backend_.Projection(projection(mixer.normed, weights.out, step.output, dims.hidden_size));
 }
 
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
@@ -284,7 +288,9 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .x = mixer.output,
                                 .z = mixer.qkvz != nullptr ? mixer.z : step.z.floats(),
                                 .weight = weights.norm_weight,
-                                .y = mixer.output});
+                                .y = mixer.normed,
+                                .key_heads = mixer.normed == mixer.output ? 1 : dims.key_heads,
+                                .group = mixer.normed == mixer.output ? 1 : dims.group()});
 }
 
 absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,

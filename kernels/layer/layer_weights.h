@@ -22,6 +22,9 @@ struct LayerWeights {
   WeightMatrix in_b;
   WeightMatrix in_a;
   WeightMatrix out;  // [D, HV * V]
+  // Out's columns have value heads in tiled order, head i r + j at block j H + i: as a file has them whose quantised
+  // blocks span heads.
+  bool tiled_out = false;
 
   const float* conv_weight = nullptr;  // [C, W]
   const float* a_log = nullptr;        // [HV], by spec.a_log

@@ -19,8 +19,8 @@ void AddWeights(const LayerWeights& weights, std::string& key) {
   for (const WeightMatrix* matrix : {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.out}) {
     Add(key, matrix->data, matrix->scales, matrix->format, matrix->rows, matrix->cols);
   }
-  Add(key, spec.projections, spec.a_log, spec.beta_scale, spec.norm_epsilon, spec.output_gate, weights.conv_weight,
-      weights.a_log, weights.dt_bias, weights.norm_weight);
+  Add(key, spec.projections, spec.a_log, spec.beta_scale, spec.norm_epsilon, spec.output_gate, weights.tiled_out,
+      weights.conv_weight, weights.a_log, weights.dt_bias, weights.norm_weight);
 }
 
 }  // namespace

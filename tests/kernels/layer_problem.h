@@ -23,6 +23,7 @@ struct LayerProblemOptions {
   GateActivation output_gate = GateActivation::kSilu;
   DType dtype = DType::kF32;
   int32_t max_draft = 8;
+  bool tiled_out = false;  // the same layer, with the columns of its out-projection so
 };
 
 // A session's part of a step. Negative slots are padding.
@@ -36,6 +37,8 @@ struct Rows {
 class LayerProblem {
  public:
   LayerProblem(const LayerProblemOptions& options, int32_t slots);
+  LayerProblem(const LayerProblem&) = delete;
+  LayerProblem& operator=(const LayerProblem&) = delete;
 
   const LayerWeights& weights() const { return weights_; }
   HostStatePool& pool() { return pool_; }
@@ -47,6 +50,8 @@ class LayerProblem {
   std::vector<float> Decode(GdnLayerRunner& runner, std::vector<Rows>& rows, bool draft = false);
 
  private:
+  void TileOut();
+
   Random random_;
   std::vector<std::vector<char>> storage_;
   LayerWeights weights_;

@@ -1,5 +1,6 @@
 #include "base/weight_format.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -134,6 +135,28 @@ void DequantizeRow(WeightFormat format, const void* row, const float* scales, in
   const std::array<float, 256>& values = E4M3Table();
   const auto* bytes = static_cast<const uint8_t*>(row);
   for (int64_t j = 0; j < cols; ++j) out[j] = values[bytes[j]] * scales[j / kFp8Block];
+}
+
+bool QuantizeQ8_0(const float* values, int64_t count, void* blocks) {
+  constexpr WeightBlock kBlock = BlockOf(WeightFormat::kQ8_0);
+  constexpr float kMaxFactor = 65504.0f;
+  auto* block = static_cast<uint8_t*>(blocks);
+  for (int64_t i = 0; i < count; i += kBlock.weights, values += kBlock.weights, block += kBlock.bytes) {
+    float greatest = 0.0f;
+    for (int64_t j = 0; j < kBlock.weights; ++j) {
+      if (!std::isfinite(values[j])) return false;
+      greatest = std::max(greatest, std::fabs(values[j]));
+    }
+    if (greatest / 127.0f > kMaxFactor) return false;
+    const uint16_t bits = FloatToF16(greatest / 127.0f);
+    std::memcpy(block, &bits, sizeof(bits));
+    const float factor = F16ToFloat(bits);  // rounded, so the greatest may come out above 127
+    for (int64_t j = 0; j < kBlock.weights; ++j) {
+      const float q = factor > 0.0f ? std::nearbyint(values[j] / factor) : 0.0f;
+      block[2 + j] = static_cast<uint8_t>(static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
+    }
+  }
+  return true;
 }
 
 float E4M3ToFloat(uint8_t bits) { return E4M3Table()[bits]; }

@@ -99,6 +99,10 @@ void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, fl
 // A row of any format. `scales`: of F8_E4M3 alone, those of the row, Fp8Blocks(cols).
 void DequantizeRow(WeightFormat format, const void* row, const float* scales, int64_t cols, float* out);
 
+// `count` floats, a multiple of 32, as Q8_0: d is the float16 nearest to the block's greatest magnitude by 127, q the
+// nearest integers. False, and nothing that is worth reading, where a value is not finite or d no float16.
+bool QuantizeQ8_0(const float* values, int64_t count, void* blocks);
+
 float E4M3ToFloat(uint8_t bits);
 
 }  // namespace gdn

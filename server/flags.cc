@@ -33,6 +33,9 @@ ABSL_FLAG(
 ABSL_FLAG(bool, allow_unverified_family, false,
           "Serve models of families whose layers have not been compared with a reference implementation's, of which "
           "there is one: gigachat3_5.");
+ABSL_FLAG(std::string, quantize, "",
+          "q8_0: keep the large projections of checkpoints in F32, F16 or BF16 as Q8_0, in a little more than a byte a "
+          "weight. What a checkpoint has quantised stays as it is. Part of a model's fingerprint. Empty: nothing is.");
 ABSL_FLAG(std::vector<std::string>, listen, {"127.0.0.1:50061"},
           "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines "
           "(with --tls-cert), or "
@@ -308,6 +311,11 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
     options.models.push_back(parts);
   }
   options.load.allow_unverified_family = absl::GetFlag(FLAGS_allow_unverified_family);
+  const std::string quantize = absl::GetFlag(FLAGS_quantize);
+  options.load.quantize_q8_0 = quantize == "q8_0";
+  if (!quantize.empty() && !options.load.quantize_q8_0) {
+    faults.push_back(StrCat("--quantize is '", quantize, "', expected q8_0 or nothing"));
+  }
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.port_file = absl::GetFlag(FLAGS_port_file);

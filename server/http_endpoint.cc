@@ -178,7 +178,7 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
     page.models.push_back({.name = name,
                            .family = model.family,
                            .dims = LayerDimsToString(model.dims),
-                           .weight_dtype = std::string(DTypeName(model.weight_dtype)),
+                           .weights = absl::StrJoin(model.weight_formats, ", "),
                            .layers = static_cast<int64_t>(model.layers.size())});
   }
   std::vector<TierUsage> tiers = TierUsages(context);

@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 // Raised whenever a CPU operator's bits change.
-constexpr int kKernelVersion = 2;
+constexpr int kKernelVersion = 3;
 
 class CpuBackend final : public Backend {
  public:

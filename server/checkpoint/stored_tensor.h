@@ -30,7 +30,7 @@ std::vector<int64_t> Fp8BlocksOf(const std::vector<int64_t>& shape);
 // Of a dtype that kernels read.
 StoredTensor PlainTensor(const TensorView& view);
 
-// Of an F8_E4M3 matrix; empty for another.
+// Of an F8_E4M3 matrix.
 std::vector<float> ScalesOf(const StoredTensor& tensor);
 
 // All elements, in order.

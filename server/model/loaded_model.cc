@@ -73,9 +73,10 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
 }
 
 // What a model is, in 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into files. Covers
-// the config as far as the layers depend on it and every Gated DeltaNet tensor's name, dtype, shape and bytes; not the
+// the config as far as the layers depend on it and every Gated DeltaNet tensor's name, format, shape and bytes, and
+// whether they are quantised here; not the
 // names above the layer, the other layers, the file layout or the folder. Reads every weight once, on all processors.
-std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers) {
+std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers, bool quantized) {
   std::vector<Hash128> digests(layers.size());
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   ThreadPool pool(std::min(processors, static_cast<int>(std::max<size_t>(layers.size(), 1))));
@@ -88,17 +89,36 @@ std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerT
   HashSpec(config.spec, hasher);
   hasher.UpdateInt(config.num_layers);
   hasher.UpdateInt(static_cast<int64_t>(digests.size()));
+  if (quantized) hasher.UpdateField("quantised to Q8_0");
   for (const Hash128& digest : digests) hasher.UpdateField(digest.ToHex());
   return hasher.Finish().ToHex();
 }
 
 }  // namespace
 
+int64_t WeightMemory::total() const {
+  int64_t sum = vectors;
+  for (const auto& [format, bytes] : projections) sum += bytes;
+  return sum;
+}
+
+std::vector<std::string> WeightMemory::Formats() const {
+  std::vector<std::pair<int64_t, WeightFormat>> formats;
+  for (const auto& [format, bytes] : projections) formats.emplace_back(-bytes, format);
+  std::sort(formats.begin(), formats.end());
+  std::vector<std::string> names;
+  for (const auto& [bytes, format] : formats) names.emplace_back(WeightFormatName(format));
+  return names;
+}
+
 // Fills a LoadedModel. Everything is checked before the backend is asked for memory.
 class ModelLoader {
  public:
-  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint)
-      : backend_(backend), layers_(std::move(checkpoint.layers)) {
+  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, const LoadOptions& options)
+      : backend_(backend),
+        options_{.takes = [&backend](WeightFormat format) { return backend.info().TakesWeights(format); },
+                 .quantize_q8_0 = options.quantize_q8_0},
+        layers_(std::move(checkpoint.layers)) {
     model_.name_ = name;
     model_.config_ = std::move(checkpoint.config);
     model_.files_ = std::move(checkpoint.files);
@@ -108,16 +128,23 @@ class ModelLoader {
     for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(layer));
     model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    model_.fingerprint_ = ModelFingerprint(model_.config_, layers_);
+    model_.fingerprint_ = ModelFingerprint(model_.config_, layers_, quantized_);
     return std::move(model_);
   }
 
  private:
   absl::Status LoadLayer(const LayerTensors& layer) {
     const LayerSpec& spec = model_.config_.spec;
-    const ServedLayer served = ServeLayer(spec, layer);
+    absl::StatusOr<ServedLayer> made = ServeLayer(spec, layer, options_);
+    if (!made.ok()) return WithPrefix(made.status(), StrCat("model '", model_.name_, "', layer ", layer.layer));
+    const ServedLayer& served = *made;
+    quantized_ = quantized_ || served.quantized;
+    for (const auto& [tensor, stored] : layer.tensors) {
+      model_.memory_.in_files += static_cast<int64_t>(stored.data.size() + stored.scales.data.size());
+    }
     LayerWeights weights;
     weights.spec = ServedForm(spec);
+    weights.tiled_out = served.tiled_out;
     GDN_ASSIGN_OR_RETURN(weights.in_qkv, Matrix(served.in_qkv));
     GDN_ASSIGN_OR_RETURN(weights.in_z, Matrix(served.in_z));
     GDN_ASSIGN_OR_RETURN(weights.in_b, Matrix(served.in_b));
@@ -138,30 +165,47 @@ class ModelLoader {
   absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
-    WeightMatrix matrix = PlainMatrix(served.dtype, data.data(), served.rows, served.cols);
-    const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % DTypeSize(served.dtype) == 0;
+    WeightMatrix matrix{.format = served.format,
+                        .data = data.data(),
+                        .rows = served.rows,
+                        .cols = served.cols,
+                        .scales = served.scales.empty() ? nullptr : served.scales.data()};
+    const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));
+    const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % alignment == 0;
+    const int64_t bytes = backend_.WeightBytes(served.format, served.rows, served.cols);
     if (!backend_.info().unified_memory || !served.made.empty() || !aligned) {
-      GDN_ASSIGN_OR_RETURN(matrix.data, Copy(data.data(), data.size()));
+      GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, static_cast<size_t>(bytes)));
+      GDN_RETURN_IF_ERROR(backend_.CopyWeightsIn(buffer.data(), matrix));
+      GDN_ASSIGN_OR_RETURN(matrix.data, Keep(std::move(buffer)));
+    }
+    model_.memory_.projections[served.format] += bytes;
+    model_.memory_.widened_matrices += served.widened ? 1 : 0;
+    if (!served.scales.empty()) {
+      GDN_ASSIGN_OR_RETURN(matrix.scales, Vector(served.scales));
     }
     return matrix;
   }
 
   absl::StatusOr<const float*> Vector(const std::vector<float>& values) {
-    GDN_ASSIGN_OR_RETURN(void* data, Copy(values.data(), values.size() * sizeof(float)));
+    const size_t bytes = values.size() * sizeof(float);
+    GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, bytes));
+    GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), values.data(), bytes));
+    model_.memory_.vectors += static_cast<int64_t>(bytes);
+    GDN_ASSIGN_OR_RETURN(const void* data, Keep(std::move(buffer)));
     return static_cast<const float*>(data);
   }
 
-  absl::StatusOr<void*> Copy(const void* host, size_t bytes) {
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, bytes));
-    GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), host, bytes));
-    // Copies may run behind the caller, whose temporaries end here.
+  // Copies may run behind the caller, whose temporaries end soon.
+  absl::StatusOr<const void*> Keep(DeviceBuffer buffer) {
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
     model_.buffers_.push_back(std::move(buffer));
     return model_.buffers_.back().data();
   }
 
   Backend& backend_;
+  const ServeLayerOptions options_;
   const std::vector<LayerTensors> layers_;
+  bool quantized_ = false;
   LoadedModel model_;
 };
 
@@ -180,7 +224,12 @@ absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name,
                             ", whose layers have not been compared with a reference implementation's; expected a "
                             "verified family, or --allow-unverified-family"));
   }
-  return ModelLoader(backend, name, std::move(checkpoint)).Load();
+  if (options.quantize_q8_0 && !backend.info().TakesWeights(WeightFormat::kQ8_0)) {
+    return MakeError(absl::StatusCode::kUnimplemented, reason::kDeviceUnsupported,
+                     StrCat("model '", name, "' cannot be quantised to Q8_0: backend ", backend.info().name,
+                            " takes no weights of that format; serve it without --quantize"));
+  }
+  return ModelLoader(backend, name, std::move(checkpoint), options).Load();
 }
 
 }  // namespace gdn

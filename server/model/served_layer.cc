@@ -127,8 +127,11 @@ void GroupValueHeads(const LayerDims& dims, ServedLayer& layer) {
   GroupFloats(dims, 0, 1, layer.dt_bias);
 }
 
+// What was quantised in the checkpoint is not quantised again, another way.
+bool IsFloat(const ServedMatrix& matrix) { return matrix.rows > 0 && IsPlain(matrix.format) && !matrix.widened; }
+
 absl::Status Quantize(std::string_view name, ServedMatrix& matrix) {
-  if (!IsPlain(matrix.format) || matrix.rows == 0) return absl::OkStatus();
+  if (!IsFloat(matrix)) return absl::OkStatus();
   constexpr int64_t kBlock = BlockOf(WeightFormat::kQ8_0).weights;
   const auto invalid = [&](std::string_view reason, std::string_view message) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason,
@@ -152,8 +155,7 @@ absl::Status Quantize(std::string_view name, ServedMatrix& matrix) {
 }
 
 absl::Status QuantizeLayer(ServedLayer& layer) {
-  layer.quantized =
-      IsPlain(layer.in_qkv.format) || IsPlain(layer.out.format) || (layer.in_z.rows > 0 && IsPlain(layer.in_z.format));
+  layer.quantized = IsFloat(layer.in_qkv) || IsFloat(layer.in_z) || IsFloat(layer.out);
   GDN_RETURN_IF_ERROR(Quantize("in_qkv", layer.in_qkv));
   GDN_RETURN_IF_ERROR(Quantize("in_z", layer.in_z));
   return Quantize("out", layer.out);

@@ -104,8 +104,9 @@ double WorstWeightError(const LayerWeights& quantised, const LayerWeights& float
 // Prefill and decode of every layer, by one model after the other.
 void ExpectAlikeWithinTheQuantisation(Backend& backend, const LoadedModel& quantised, const LoadedModel& floats,
                                       const std::string& recording) {
-  // An output is a product of two projections and what lies between; each passes the errors of its weights on.
-  constexpr double kErrorsOfWeights = 6.0;
+  // The gated norm amplifies the weights' errors where an output is small: a token's by up to some ten times. Heads or
+  // rows in a wrong order, or a factor of another block, give errors of the outputs' own size.
+  constexpr double kMostError = 0.1;
   GDN_ASSERT_OK_AND_ASSIGN(const auto io, SafetensorsFile::Open(recording));
   ASSERT_EQ(quantised.layers().size(), floats.layers().size());
   for (const auto& [layer, weights] : floats.layers()) {
@@ -124,7 +125,7 @@ void ExpectAlikeWithinTheQuantisation(Backend& backend, const LoadedModel& quant
     EXPECT_LT(of_weights, 1e-2);
     for (const double error :
          {RelativeNormError(prefill, expected_prefill), RelativeNormError(decode, expected_decode)}) {
-      EXPECT_LE(error, kErrorsOfWeights * of_weights) << "layer " << layer;
+      EXPECT_LE(error, kMostError) << "layer " << layer;
       EXPECT_GT(error, of_weights / 10) << "layer " << layer;
     }
   }

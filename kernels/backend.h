@@ -37,6 +37,13 @@
 
 namespace gdn {
 
+// Of BackendInfo::weight_formats.
+constexpr uint32_t WeightFormatBit(WeightFormat format) { return 1u << static_cast<uint32_t>(format); }
+inline constexpr uint32_t kPlainWeights =
+    WeightFormatBit(WeightFormat::kF32) | WeightFormatBit(WeightFormat::kF16) | WeightFormatBit(WeightFormat::kBF16);
+inline constexpr uint32_t kAllWeights =
+    (WeightFormatBit(WeightFormat::kQ6_K) << 1) - WeightFormatBit(WeightFormat::kF32);
+
 struct BackendInfo {
   std::string name;               // "cpu", "gpu", "host", "null"
   std::string device;             // for people: the processor's or card's name
@@ -51,6 +58,10 @@ struct BackendInfo {
   std::string graphs;             // for people: whether steps are replayed and why; empty where they never are
   // kSequenceGemm gives a row the same bits among any number of rows up to this one.
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
+  // Projections take weights of these formats; others are refused, UNIMPLEMENTED.
+  uint32_t weight_formats = kPlainWeights;
+
+  bool TakesWeights(WeightFormat format) const { return (weight_formats & WeightFormatBit(format)) != 0; }
 };
 
 // What a launch brings to the device.
@@ -138,6 +149,12 @@ class Backend {
   virtual absl::Status IssueOrReplay(const ReplayableStep& /*step*/, absl::FunctionRef<absl::Status()> issue) {
     return issue();
   }
+
+  // Weights as this backend's projections read them, maybe in another order than a file's: their bytes, the scales of
+  // F8_E4M3 aside, and the way to `device` from `host`, which has a file's layout in host memory (scales too). There
+  // before operators that are issued from now on. INVALID_ARGUMENT where the backend cannot take the values.
+  virtual int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const;
+  virtual absl::Status CopyWeightsIn(void* device, const WeightMatrix& host);
 
   // Makes a slot fresh, in the order of operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);

@@ -1,16 +1,15 @@
 #include "server/flags.h"
 
-#include <algorithm>
 #include <limits>
 #include <set>
 #include <string_view>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/string_cat.h"
 #include "server/flag_types.h"
+#include "server/flag_values.h"
 #include "server/validation/names.h"
 
 // scripts/generate_docs.py writes the tables of docs/operations.md from these definitions, one for each "Group:".
@@ -39,6 +38,9 @@ ABSL_FLAG(
 ABSL_FLAG(bool, allow_unverified_family, false,
           "Serve models of families whose layers have not been compared with a reference implementation's, of which "
           "there is one: gigachat3_5.");
+ABSL_FLAG(std::string, quantize, "",
+          "q8_0: keep the large projections of checkpoints in F32, F16 or BF16 as Q8_0, in a little more than a byte a "
+          "weight. What a checkpoint has quantised stays as it is. Part of a model's fingerprint. Empty: nothing is.");
 ABSL_FLAG(std::vector<std::string>, listen, {"127.0.0.1:50061"},
           "ADDRESS: where to listen: HOST:PORT, where port 0 takes a free one and 0.0.0.0:PORT serves other machines "
           "(with --tls-cert), or "
@@ -276,34 +278,6 @@ ABSL_FLAG(
     "10000, 0: of none.");
 
 namespace gdn {
-namespace {
-
-absl::StatusOr<DType> ParseStateDtype(std::string_view name) {
-  if (name == "float32") return DType::kF32;
-  if (name == "bf16") return DType::kBF16;
-  return absl::InvalidArgumentError(StrCat("--state-dtype is '", name, "', expected float32 or bf16"));
-}
-
-void SetGpuDevices(ServerOptions& options, std::vector<std::string>& faults) {
-  const int32_t one = absl::GetFlag(FLAGS_gpu_device);
-  const std::vector<std::string> several = absl::GetFlag(FLAGS_gpu_devices);
-  options.gpu_devices = {one};
-  if (several.empty()) return;
-  if (one != 0) faults.emplace_back("--gpu-device and --gpu-devices are both given, expected one of them");
-  options.gpu_devices.clear();
-  for (const std::string& text : several) {
-    int32_t device = 0;
-    if (!absl::SimpleAtoi(text, &device)) {
-      faults.push_back(StrCat("--gpu-devices has '", text, "', expected numbers of GPUs such as 0,1"));
-    } else if (std::ranges::count(options.gpu_devices, device) > 0) {
-      faults.push_back(StrCat("--gpu-devices names ", device, " twice; expected each GPU once"));
-    } else {
-      options.gpu_devices.push_back(device);
-    }
-  }
-}
-
-}  // namespace
 
 ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   ServerOptions options;
@@ -321,18 +295,15 @@ ServerOptions OptionsOfFlags(std::vector<std::string>& faults) {
   }
   options.load.allow_unverified_family = absl::GetFlag(FLAGS_allow_unverified_family);
   options.load.heads = absl::GetFlag(FLAGS_heads);
+  options.load.quantize_q8_0 = QuantizesToQ8(absl::GetFlag(FLAGS_quantize), faults);
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.port_file = absl::GetFlag(FLAGS_port_file);
   options.backend = absl::GetFlag(FLAGS_backend);
   options.threads = absl::GetFlag(FLAGS_threads);
-  SetGpuDevices(options, faults);
+  options.gpu_devices = GpuDevicesOf(absl::GetFlag(FLAGS_gpu_device), absl::GetFlag(FLAGS_gpu_devices), faults);
   options.gpu_graphs = absl::GetFlag(FLAGS_gpu_graphs);
-  if (const absl::StatusOr<DType> dtype = ParseStateDtype(absl::GetFlag(FLAGS_state_dtype)); dtype.ok()) {
-    options.state_dtype = *dtype;
-  } else {
-    faults.emplace_back(dtype.status().message());
-  }
+  options.state_dtype = StateDtypeOf(absl::GetFlag(FLAGS_state_dtype), faults);
   options.state_slots = absl::GetFlag(FLAGS_state_slots);
   options.device_state_bytes = absl::GetFlag(FLAGS_device_state_bytes).bytes;
   options.host_state_bytes = absl::GetFlag(FLAGS_host_state_bytes).bytes;

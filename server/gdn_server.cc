@@ -8,6 +8,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/error.h"
 #include "base/status_macros.h"
@@ -38,11 +39,12 @@ ServedModel Describe(const LoadedModel& model) {
           .dims = model.config().spec.dims,
           .num_layers = model.config().num_layers,
           .weight_dtype = model.weight_dtype(),
+          .weight_formats = model.memory().Formats(),
+          .weight_bytes = model.memory().total(),
           .fingerprint = model.fingerprint(),
           .slice = model.heads().is_whole()
                        ? ModelSlice{}
                        : ModelSlice{.heads = model.heads(), .model_fingerprint = model.whole_fingerprint()},
-          .weight_bytes = model.weight_bytes(),
           .layers = model.layers()};
 }
 
@@ -115,12 +117,19 @@ absl::Status GdnServer::LoadModels() {
       device.models.push_back(std::move(loaded));
     }
     const LoadedModel& model = devices_.front().models.back();
+    const WeightMemory& memory = model.memory();
     spdlog::info(
-        "model loaded name={} family={} dims=\"{}\" heads={} gdn_layers={} of {} weight_dtype={} weight_bytes={} "
-        "fingerprint={} in {}",
+        "model loaded name={} family={} dims=\"{}\" heads={} gdn_layers={} of {} weights=\"{}\" weight_bytes={} "
+        "(in files {}) fingerprint={} in {}",
         name, model.config().model_type, LayerDimsToString(model.config().spec.dims), HeadSliceToString(model.heads()),
-        model.layers().size(), model.config().num_layers, DTypeName(model.weight_dtype()), model.weight_bytes(),
-        model.fingerprint(), absl::FormatDuration(absl::Now() - begin));
+        model.layers().size(), model.config().num_layers, absl::StrJoin(memory.Formats(), ", "), memory.total(),
+        memory.in_files, model.fingerprint(), absl::FormatDuration(absl::Now() - begin));
+    if (memory.widened_matrices > 0) {
+      spdlog::warn(
+          "model {}: {} quantised matrices are widened to float32, as backend {} or the way that they are stored needs "
+          "it",
+          name, memory.widened_matrices, backend().info().name);
+    }
     GDN_ASSIGN_OR_RETURN(const StateLayout layout,
                          StateLayout::Make(model.config().spec.dims, options_.limits.max_draft, options_.state_dtype));
     slot_bytes = std::max(slot_bytes, layout.slot_bytes());

@@ -180,7 +180,7 @@ HttpResponse HttpEndpoint::Status(const HttpRequest& request) const {
                            .dims = model.slice.heads.is_whole() ? LayerDimsToString(model.dims)
                                                                 : StrCat(LayerDimsToString(model.dims), ", heads ",
                                                                          HeadSliceToString(model.slice.heads)),
-                           .weight_dtype = std::string(DTypeName(model.weight_dtype)),
+                           .weights = absl::StrJoin(model.weight_formats, ", "),
                            .layers = static_cast<int64_t>(model.layers.size())});
   }
   std::vector<TierUsage> tiers = TierUsages(context);

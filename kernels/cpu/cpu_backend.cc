@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 // Raised whenever a CPU operator's bits change.
-constexpr int kKernelVersion = 2;
+constexpr int kKernelVersion = 3;
 
 class CpuBackend final : public Backend {
  public:
@@ -26,6 +26,7 @@ class CpuBackend final : public Backend {
     info_.threads = threads;
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
+    info_.weight_formats = kAllWeights;
     info_.lazy_memory = true;
     info_.stable_gemm_rows = SequenceGemmStableRows();
   }

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/layer_dims.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
@@ -13,8 +15,24 @@ absl::Status ValidateGatedRmsNorm(const GatedRmsNormParams& params) {
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "rows", params.rows, 0, kMaxOperatorRows * kMaxHeads));
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "value_dim", params.value_dim, 1, kMaxHeadDim));
   GDN_RETURN_IF_ERROR(RequirePositive(kOp, "epsilon", params.epsilon));
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "key_heads", params.key_heads, 1, kMaxHeads));
+  GDN_RETURN_IF_ERROR(RequireRange(kOp, "group", params.group, 1, kMaxHeads));
   if (params.rows == 0) return absl::OkStatus();
-  return RequirePointers(kOp, {{"x", params.x}, {"z", params.z}, {"weight", params.weight}, {"y", params.y}});
+  GDN_RETURN_IF_ERROR(
+      RequirePointers(kOp, {{"x", params.x}, {"z", params.z}, {"weight", params.weight}, {"y", params.y}}));
+  if (!params.tiled()) return absl::OkStatus();
+  if (params.rows % (int64_t{params.key_heads} * params.group) != 0) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     absl::StrCat(kOp, ": rows is ", params.rows, "; expected a multiple of the ", params.key_heads,
+                                  " x ", params.group, " heads that y is tiled by"),
+                     {{"field", "rows"}});
+  }
+  if (params.x == params.y) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     absl::StrCat(kOp, ": y is x; expected another place, as its heads are put into another order"),
+                     {{"field", "y"}});
+  }
+  return absl::OkStatus();
 }
 
 void GatedRmsNormReference(const GatedRmsNormParams& params) {
@@ -22,7 +40,7 @@ void GatedRmsNormReference(const GatedRmsNormParams& params) {
   for (int64_t row = 0; row < params.rows; ++row) {
     const float* x = params.x + row * dim;
     const float* z = params.z + row * dim;
-    float* y = params.y + row * dim;
+    float* y = params.y + OutputRowOf(row, params.key_heads, params.group) * dim;
     double sum = 0.0;
     for (int32_t i = 0; i < dim; ++i) sum += double{x[i]} * double{x[i]};
     const double factor = 1.0 / std::sqrt(sum / dim + double{params.epsilon});

@@ -21,7 +21,7 @@ void NormalizeRows(const GatedRmsNormParams& params, int64_t begin, int64_t end)
   for (int64_t row = begin; row < end; ++row) {
     const float* x = params.x + row * dim;
     const float* z = params.z + row * dim;
-    float* y = params.y + row * dim;
+    float* y = params.y + (params.tiled() ? OutputRowOf(row, params.key_heads, params.group) : row) * dim;
     const double mean = SumSquares(x, dim) / static_cast<double>(dim);
     const float factor = static_cast<float>(1.0 / std::sqrt(mean + double{params.epsilon}));
     ForVectors(dim, [&](auto d, int64_t i) HWY_ATTR {

@@ -28,9 +28,17 @@ __device__ __forceinline__ float NormalizeAndGate(const GatedRmsNormParams& p, f
   return x * factor * weight * (p.gate == GateActivation::kSilu ? z * sigmoid : sigmoid);
 }
 
+// As OutputRowOf.
+__device__ __forceinline__ int64_t TiledRow(const GatedRmsNormParams& p, int64_t row) {
+  const int heads = p.key_heads * p.group;
+  const int head = static_cast<int>(row % heads);
+  return row - head + head % p.group * p.key_heads + head / p.group;
+}
+
+// y is already at the row's place.
 template <int kWave>
-__device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p, bool active, int lane,
-                                                     int64_t offset) {
+__device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p, bool active, int lane, int64_t offset,
+                                                     float* y) {
   constexpr Vec4 kZero{0.0f, 0.0f, 0.0f, 0.0f};
   const int e = 4 * lane;
   const bool mine = active && e < p.value_dim;
@@ -39,20 +47,19 @@ __device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p
   const Vec4 w = mine ? Load4(p.weight + e) : kZero;
   const float factor = RmsFactor(HeadSum<kWave>(AddSquares(0.0, x)), p.value_dim, p.epsilon);
   if (!mine) return;
-  Store4(p.y + offset + e, {NormalizeAndGate(p, x.x, factor, w.x, z.x), NormalizeAndGate(p, x.y, factor, w.y, z.y),
-                            NormalizeAndGate(p, x.z, factor, w.z, z.z), NormalizeAndGate(p, x.w, factor, w.w, z.w)});
+  Store4(y + e, {NormalizeAndGate(p, x.x, factor, w.x, z.x), NormalizeAndGate(p, x.y, factor, w.y, z.y),
+                 NormalizeAndGate(p, x.z, factor, w.z, z.z), NormalizeAndGate(p, x.w, factor, w.w, z.w)});
 }
 
 template <int kWave>
-__device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p, bool active, int lane,
-                                                     int64_t offset) {
+__device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p, bool active, int lane, int64_t offset,
+                                                     float* y) {
   const int dim = active ? p.value_dim : 0;
   const float* x = p.x + offset;
   double sum = 0.0;
   ForEachOfLane(lane, dim, [&](int e) { sum = AddSquare(sum, x[e]); });
   const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
-  ForEachOfLane(lane, dim,
-                [&](int e) { p.y[offset + e] = NormalizeAndGate(p, x[e], factor, p.weight[e], p.z[offset + e]); });
+  ForEachOfLane(lane, dim, [&](int e) { y[e] = NormalizeAndGate(p, x[e], factor, p.weight[e], p.z[offset + e]); });
 }
 
 template <int kWave, bool kInRegisters>
@@ -64,10 +71,11 @@ __global__ __launch_bounds__(kThreads) void GatedRmsNormKernel(GatedRmsNormParam
     const int64_t row = first + threadIdx.x / kHeadLanes;
     const bool active = row < p.rows;
     const int64_t offset = active ? row * p.value_dim : 0;
+    float* y = p.y + (active && p.group > 1 ? TiledRow(p, row) * p.value_dim : offset);
     if constexpr (kInRegisters) {
-      NormalizeInRegisters<kWave>(p, active, lane, offset);
+      NormalizeInRegisters<kWave>(p, active, lane, offset, y);
     } else {
-      NormalizeInTwoPasses<kWave>(p, active, lane, offset);
+      NormalizeInTwoPasses<kWave>(p, active, lane, offset, y);
     }
   }
 }

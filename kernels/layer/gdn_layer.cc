@@ -42,6 +42,7 @@ struct GdnLayerRunner::Piece {
 };
 
 GdnLayerRunner::GdnLayerRunner(Backend& backend) : backend_(backend), trees_(std::make_unique<TreeRounds>(backend)) {}
+GdnLayerRunner::GdnLayerRunner(GdnLayerRunner&&) noexcept = default;
 GdnLayerRunner::~GdnLayerRunner() = default;
 
 PrefillPath PrefillPathOf(int64_t call_tokens) {
@@ -207,8 +208,11 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
                                       {&mixer.records, records},
                                       {&mixer.output, projected * dims.value_features()}},
                                      step));
+  // Heads in another order need another place: what the convolution wrote has been read by then.
+  const bool tiled = projected > 0 && weights.tiled_out && dims.key_heads > 1 && dims.group() > 1;
+  mixer.normed = tiled ? mixer.convolved : mixer.output;
   if (projected == 0) {
-    mixer.output = step.output.floats();
+    mixer.output = mixer.normed = step.output.floats();
     GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
     return Narrow(step, given);
   }
@@ -225,7 +229,7 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
   return backend_.Projection({.path = path,
                               .rows = tokens,
-                              .x = mixer.output,
+                              .x = mixer.normed,
                               .x_stride = weights.out.cols,
                               .weight = weights.out,
                               .y = step.output,
@@ -236,6 +240,7 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
   const LayerWeights& weights = *step.weights;
   const LayerDims& dims = weights.spec.dims;
   GDN_RETURN_IF_ERROR(HasTree(step) ? MixRowsOfTrees(step, mixer) : MixRows(step, mixer, log_lengths));
+  const bool in_order = mixer.normed == mixer.output;
   return backend_.GatedRmsNorm({.gate = weights.spec.output_gate,
                                 .value_dim = dims.value_dim,
                                 .rows = step.batch.tokens() * dims.value_heads,
@@ -243,7 +248,9 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .x = mixer.output,
                                 .z = mixer.in.z != nullptr ? mixer.in.z : step.z.floats(),
                                 .weight = weights.norm_weight,
-                                .y = mixer.output});
+                                .y = mixer.normed,
+                                .key_heads = in_order ? 1 : dims.key_heads,
+                                .group = in_order ? 1 : dims.group()});
 }
 
 absl::Status GdnLayerRunner::MixRows(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {

@@ -98,6 +98,7 @@ class TreeRounds;
 class GdnLayerRunner {
  public:
   explicit GdnLayerRunner(Backend& backend);
+  GdnLayerRunner(GdnLayerRunner&&) noexcept;
   ~GdnLayerRunner();
 
   // Advances each sequence by its rows. Slots hold folded states (MaterializeState first). Sequences of one path that

@@ -1,11 +1,13 @@
 #include "kernels/layer/gdn_layer_reference.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
 #include <vector>
 
 #include "base/status_macros.h"
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 
 namespace gdn {
 namespace {
@@ -160,6 +162,17 @@ void BareReference(const LayerStep& step) {
                     .output = step.output.floats()});
 }
 
+// Value heads in the order of a tiled out-projection's columns.
+std::vector<float> TiledHeads(const LayerDims& dims, const std::vector<float>& grouped) {
+  std::vector<float> tiled(grouped.size());
+  const int64_t rows = static_cast<int64_t>(grouped.size()) / dims.value_dim;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(grouped.begin() + row * dims.value_dim, dims.value_dim,
+                tiled.begin() + OutputRowOf(row, dims.key_heads, dims.group()) * dims.value_dim);
+  }
+  return tiled;
+}
+
 // `step` with tensors of float32 only.
 void RunReference(const LayerStep& step) {
   if (step.kind == InputKind::kDeltaRule) return BareReference(step);
@@ -172,6 +185,7 @@ void RunReference(const LayerStep& step) {
   const Projected in = ProjectInputs(step);
   std::vector<float> mixed(tokens * dims.value_features());
   MixReference(step, in.mixed_qkv.data(), in.z.data(), in.b.data(), in.a.data(), mixed.data());
+  if (step.weights->tiled_out) mixed = TiledHeads(dims, mixed);
   ProjectionReference({.rows = tokens,
                        .x = mixed.data(),
                        .x_stride = dims.value_features(),

@@ -26,6 +26,9 @@ struct LayerWeights {
   WeightMatrix a_up;  // [HV * K, decay_rank]
   WeightMatrix z_up;  // [HV * V, output_gate_rank]
   WeightMatrix out;   // [D, HV * V]
+  // Out's columns have value heads in tiled order, head i r + j at block j H + i: as a file has them whose quantised
+  // blocks span heads.
+  bool tiled_out = false;
 
   const float* conv_weight = nullptr;  // [C, W]
   const float* a_log = nullptr;        // [HV], by spec.a_log

@@ -22,6 +22,7 @@ struct GdnLayerRunner::Mixer {
   float* beta = nullptr;       // [tokens, HV]
   float* records = nullptr;    // what a decode takes from the logs, where the backend wants it
   float* output = nullptr;     // [tokens, HV, V]
+  float* normed = nullptr;     // [tokens, HV, V], the heads in the order of the out-projection's columns; maybe output
 };
 
 }  // namespace gdn

@@ -18,10 +18,10 @@ void AddWeights(const LayerWeights& weights, std::string& key) {
   const LayerSpec& spec = weights.spec;
   for (const WeightMatrix* matrix :
        {&weights.in_qkv, &weights.in_z, &weights.in_b, &weights.in_a, &weights.a_up, &weights.z_up, &weights.out}) {
-    Add(key, matrix->data, matrix->dtype, matrix->rows, matrix->cols);
+    Add(key, matrix->data, matrix->scales, matrix->format, matrix->rows, matrix->cols);
   }
   Add(key, spec.projections, spec.a_log, spec.decay_gate, spec.decay_lower_bound, spec.beta_scale, spec.norm_epsilon,
-      spec.output_gate, weights.conv_weight, weights.a_log, weights.dt_bias, weights.norm_weight);
+      spec.output_gate, weights.tiled_out, weights.conv_weight, weights.a_log, weights.dt_bias, weights.norm_weight);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ class NullBackend final : public Backend {
     info_.numerics_id = "null";
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
+    info_.weight_formats = kAllWeights;
     info_.lazy_memory = true;
   }
 

@@ -1,5 +1,10 @@
 #include "kernels/projection/projection.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 
@@ -18,6 +23,31 @@ double ElementAt(const void* data, DType dtype, int64_t index) {
   return 0.0;
 }
 
+absl::Status Misplaced(absl::string_view field, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                   absl::StrCat("Projection: ", field, " ", message), {{"field", std::string(field)}});
+}
+
+absl::Status ValidateWeight(const WeightMatrix& weight) {
+  const absl::string_view name(WeightFormatName(weight.format).data(), WeightFormatName(weight.format).size());
+  const int64_t block = BlockOf(weight.format).weights;
+  if (weight.cols % block != 0) {
+    return Misplaced("weight.cols",
+                     absl::StrCat("is ", weight.cols, "; expected a multiple of ", block, ", the block of ", name));
+  }
+  const auto aligned = [](const void* data, int64_t alignment) {
+    return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(alignment) == 0;
+  };
+  const int64_t alignment = AlignmentOf(weight.format);
+  if (!aligned(weight.data, alignment)) {
+    return Misplaced("weight.data", absl::StrCat("is no multiple of ", alignment, ", as ", name, " needs it"));
+  }
+  if (weight.format != WeightFormat::kF8E4M3) return absl::OkStatus();
+  GDN_RETURN_IF_ERROR(RequirePointer("Projection", "weight.scales", weight.scales));
+  if (!aligned(weight.scales, alignof(float))) return Misplaced("weight.scales", "is no multiple of 4");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateProjection(const ProjectionParams& params) {
@@ -29,18 +59,35 @@ absl::Status ValidateProjection(const ProjectionParams& params) {
   GDN_RETURN_IF_ERROR(RequireRange(kOp, "weight.cols", weight.cols, 1, kMaxFeatures));
   if (params.rows == 0 || weight.rows == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(RequirePointers(kOp, {{"x", params.x.data}, {"weight.data", weight.data}, {"y", params.y.data}}));
+  GDN_RETURN_IF_ERROR(ValidateWeight(weight));
   GDN_RETURN_IF_ERROR(RequireAtLeast(kOp, "x_stride", params.x_stride, weight.cols));
   return RequireAtLeast(kOp, "y_stride", params.y_stride, weight.rows);
 }
 
+absl::Status RequirePlainWeights(const WeightMatrix& weight) {
+  if (IsPlain(weight.format)) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnimplemented, reason::kDeviceUnsupported,
+                   absl::StrCat("Projection: this backend takes no ", std::string(WeightFormatName(weight.format)),
+                                " weights; widen them to F32, F16 or BF16"),
+                   {{"field", "weight.format"}});
+}
+
+void WeightRow(const WeightMatrix& weight, int64_t row, float* out) {
+  const char* data = static_cast<const char*>(weight.data) + row * RowBytes(weight.format, weight.cols);
+  const bool scaled = weight.format == WeightFormat::kF8E4M3;
+  DequantizeRow(weight.format, data, scaled ? weight.scales + row / kFp8Block * Fp8Blocks(weight.cols) : nullptr,
+                weight.cols, out);
+}
+
 void ProjectionReference(const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
-  for (int64_t row = 0; row < params.rows; ++row) {
-    for (int64_t output = 0; output < weight.rows; ++output) {
+  std::vector<float> w(static_cast<size_t>(weight.cols));
+  for (int64_t output = 0; output < weight.rows; ++output) {
+    WeightRow(weight, output, w.data());
+    for (int64_t row = 0; row < params.rows; ++row) {
       double sum = 0.0;
       for (int64_t i = 0; i < weight.cols; ++i) {
-        sum += ElementAt(params.x.data, params.x.dtype, row * params.x_stride + i) *
-               ElementAt(weight.data, weight.dtype, output * weight.cols + i);
+        sum += ElementAt(params.x.data, params.x.dtype, row * params.x_stride + i) * double{w[static_cast<size_t>(i)]};
       }
       const float rounded = static_cast<float>(sum);
       ConvertFromFloat(&rounded, 1, params.y.dtype, params.y.From(row * params.y_stride + output).data);

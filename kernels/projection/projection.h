@@ -6,7 +6,8 @@
 //                  many rows the call has: batching cannot change a bit. Decode.
 //   kSequenceGemm  the rows of a prefill. On the CPU by a library's GEMM, whose order may follow the number of rows: of
 //                  one sequence. On the GPU the order is kRowStable's.
-// Sums are float32; BF16 and F16 inputs and weights are widened exactly, outputs rounded to nearest even.
+// Sums are float32; BF16 and F16 inputs and weights are widened exactly, outputs rounded to nearest even. Quantised
+// weights give, with WeightMath::kExact, the bits of the same call over the float32 matrix of their values.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -18,6 +19,7 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/thread_pool.h"
+#include "base/weight_format.h"
 #include "kernels/common/typed_tensor.h"
 #include "kernels/gpu/stream.h"
 
@@ -25,10 +27,21 @@ namespace gdn {
 
 // A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features.
 struct WeightMatrix {
-  DType dtype = DType::kF32;
-  const void* data = nullptr;  // aligned to DTypeSize(dtype)
+  WeightFormat format = WeightFormat::kF32;
+  const void* data = nullptr;  // a multiple of AlignmentOf(format); RowBytes(format, cols) from row to row
   int64_t rows = 0;
-  int64_t cols = 0;
+  int64_t cols = 0;               // a multiple of BlockOf(format).weights
+  const float* scales = nullptr;  // of kF8E4M3 alone: [Fp8Blocks(rows), Fp8Blocks(cols)]
+};
+
+constexpr WeightMatrix PlainMatrix(DType dtype, const void* data, int64_t rows, int64_t cols) {
+  return {.format = FormatOf(dtype), .data = data, .rows = rows, .cols = cols};
+}
+
+// What products of quantised weights may round; plain ones are always exact.
+enum class WeightMath : uint8_t {
+  kExact,  // float32 multiply-adds over the weights' float32 values
+  kFast,   // x may be rounded to int8 by blocks of 32
 };
 
 enum class ProjectionPath : uint8_t { kRowStable, kSequenceGemm };
@@ -39,13 +52,20 @@ struct ProjectionParams {
   InputTensor x;  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
   WeightMatrix weight;
+  WeightMath math = WeightMath::kExact;
   OutputTensor y;  // [rows, weight.rows], y_stride elements from row to row
   int64_t y_stride = 0;
 };
 
 absl::Status ValidateProjection(const ProjectionParams& params);
 
-// Double-precision sums on host memory.
+// UNIMPLEMENTED for quantised weights, of a backend that does not take them.
+absl::Status RequirePlainWeights(const WeightMatrix& weight);
+
+// A row of weights as float32, on host memory: `out` [cols].
+void WeightRow(const WeightMatrix& weight, int64_t row, float* out);
+
+// Double-precision sums on host memory, over the weights' float32 values.
 void ProjectionReference(const ProjectionParams& params);
 
 // kRowStable: one SIMD accumulator over the features in order, then one fixed reduction. Bits depend on x's row and W's

@@ -261,7 +261,7 @@ absl::Status LaunchRows(absl::Span<const ProjectionParams> params, const Stream&
 }  // namespace
 
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithWeights(params[0].weight.dtype, [&](auto weights) {
+  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
     using Weights = decltype(weights);
     if (!AllowsVectors(params)) return LaunchTile<Tile<Weights, 16, 4>, false>(params, stream);
     const int64_t rows = params[0].rows;

@@ -140,7 +140,7 @@ template <int kTeams>
 absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream& stream) {
   ProjectionArgs args = MakeProjectionArgs(params, kTileOutputs);
   args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, kTileRows));
-  return WithWeights(params[0].weight.dtype, [&](auto weights) {
+  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
     return WithXDType(params[0].x.dtype, [&](auto x) {
       return Launch("projection_gemm", GemmKernel<decltype(weights), kTeams, x()>,
                     {int64_t{args.row_tiles} * args.output_tiles}, kTeams * kTeamThreads, stream, args);

@@ -80,6 +80,7 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   for (size_t i = 0; i < params.size(); ++i) {
     const ProjectionParams& p = params[i];
     GDN_RETURN_IF_ERROR(ValidateProjection(p));
+    GDN_RETURN_IF_ERROR(RequirePlainWeights(p.weight));
     if (p.weight.rows > kMaxFeatures || p.weight.cols > kMaxFeatures) return Mismatch(i, "weight");
     if (p.rows != first.rows) return Mismatch(i, "rows");
     if (p.x.data != first.x.data || p.x.dtype != first.x.dtype) return Mismatch(i, "x");
@@ -95,10 +96,10 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
 absl::Status ProjectionsGpu(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
   GDN_RETURN_IF_ERROR(ValidateTogether(params));
   if (params[0].rows == 0) return absl::OkStatus();
-  // Neighbours of one dtype share a launch.
+  // Neighbours of one format share a launch.
   while (!params.empty()) {
     size_t count = 1;
-    while (count < params.size() && params[count].weight.dtype == params[0].weight.dtype) ++count;
+    while (count < params.size() && params[count].weight.format == params[0].weight.format) ++count;
     GDN_RETURN_IF_ERROR(gpu::LaunchFastest(params.first(count), stream));
     params.remove_prefix(count);
   }

@@ -196,7 +196,7 @@ absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Str
 }  // namespace
 
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithWeights(params[0].weight.dtype, [&](auto weights) {
+  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
     return WithWaveWidth(stream, "projection_tiles", [&](auto wave) {
       using Weights = decltype(weights);
       constexpr int kWave = wave();

@@ -91,7 +91,7 @@ absl::StatusOr<const SafetensorsFile*> CheckpointFiles::FileOf(const std::string
 absl::StatusOr<StoredTensor> CheckpointFiles::Tensor(const std::string& name) {
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile* file, FileOf(name));
   const auto entry = file->entries().find(name);
-  if (entry != file->entries().end() && entry->second.dtype == EncodingName(Encoding::kF8E4M3)) {
+  if (entry != file->entries().end() && entry->second.dtype == WeightFormatName(WeightFormat::kF8E4M3)) {
     return Fp8Tensor(name, *file);
   }
   const auto view = file->Tensor(name);
@@ -100,7 +100,7 @@ absl::StatusOr<StoredTensor> CheckpointFiles::Tensor(const std::string& name) {
 }
 
 absl::StatusOr<StoredTensor> CheckpointFiles::Fp8Tensor(const std::string& name, const SafetensorsFile& file) {
-  StoredTensor tensor{.encoding = Encoding::kF8E4M3, .shape = file.entries().at(name).shape, .data = {}};
+  StoredTensor tensor{.encoding = WeightFormat::kF8E4M3, .shape = file.entries().at(name).shape, .data = {}};
   GDN_ASSIGN_OR_RETURN(tensor.data, file.Bytes(name));
   if (tensor.shape.size() != 2) {
     return InvalidTensor(name, reason::kInvalidTensorDtype,

@@ -1,110 +1,19 @@
 #include "server/checkpoint/gguf_blocks.h"
 
-#include <cstring>
-
-#include "base/dtype.h"
+#include <utility>
 
 namespace gdn {
-namespace {
 
-float Half(const uint8_t* at) {
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return F16ToFloat(bits);
-}
-
-int8_t Signed(uint8_t byte) { return static_cast<int8_t>(byte); }
-
-void DecodeQ8_0(const uint8_t* block, float* out) {
-  const float d = Half(block);
-  for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(Signed(block[2 + i]));
-}
-
-void DecodeQ4_0(const uint8_t* block, float* out) {
-  const float d = Half(block);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = d * static_cast<float>((block[2 + i] & 0xf) - 8);
-    out[16 + i] = d * static_cast<float>((block[2 + i] >> 4) - 8);
+std::optional<WeightFormat> WeightFormatOf(GgmlType type) {
+  constexpr std::pair<GgmlType, WeightFormat> kFormats[] = {
+      {GgmlType::kF32, WeightFormat::kF32},   {GgmlType::kF16, WeightFormat::kF16},
+      {GgmlType::kBF16, WeightFormat::kBF16}, {GgmlType::kQ8_0, WeightFormat::kQ8_0},
+      {GgmlType::kQ4_0, WeightFormat::kQ4_0}, {GgmlType::kQ4_K, WeightFormat::kQ4_K},
+      {GgmlType::kQ5_K, WeightFormat::kQ5_K}, {GgmlType::kQ6_K, WeightFormat::kQ6_K}};
+  for (const auto& [of_file, format] : kFormats) {
+    if (of_file == type) return format;
   }
-}
-
-// A pair of Q4_K and Q5_K. The first four have six bits of a byte each; of the others four bits lie in bytes of their
-// own and two above those of the first.
-struct ScalePair {
-  float scale, minimum;
-};
-ScalePair PairOf(const uint8_t* scales, int i) {
-  if (i < 4) return {static_cast<float>(scales[i] & 63), static_cast<float>(scales[i + 4] & 63)};
-  return {static_cast<float>((scales[i + 4] & 0xf) | (scales[i - 4] >> 6 << 4)),
-          static_cast<float>((scales[i + 4] >> 4) | (scales[i] >> 6 << 4))};
-}
-
-// Both of them; `fifth` is null, or has bit p of weight l of pair p in byte l.
-void DecodeK45(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles, float* out) {
-  const float d = Half(block);
-  const float m = Half(block + 2);
-  for (int p = 0; p < 8; ++p) {
-    const ScalePair pair = PairOf(block + 4, p);
-    const float scale = d * pair.scale;
-    const float minimum = m * pair.minimum;
-    const uint8_t* bytes = nibbles + p / 2 * 32;  // two pairs share 32 bytes: low halves, then high ones
-    for (int l = 0; l < 32; ++l) {
-      int q = p % 2 == 0 ? bytes[l] & 0xf : bytes[l] >> 4;
-      if (fifth != nullptr) q |= (fifth[l] >> p & 1) << 4;
-      out[p * 32 + l] = scale * static_cast<float>(q) - minimum;
-    }
-  }
-}
-
-void DecodeQ6_K(const uint8_t* block, float* out) {
-  const float d = Half(block + 208);
-  for (int half = 0; half < 2; ++half) {
-    const uint8_t* low = block + half * 64;
-    const uint8_t* high = block + 128 + half * 32;
-    const uint8_t* scales = block + 192 + half * 8;
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      for (int l = 0; l < 32; ++l) {
-        const uint8_t byte = low[quarter % 2 * 32 + l];
-        const int q = (quarter < 2 ? byte & 0xf : byte >> 4) | (high[l] >> 2 * quarter & 3) << 4;
-        const float scale = d * static_cast<float>(Signed(scales[quarter * 2 + l / 16]));
-        out[half * 128 + quarter * 32 + l] = scale * static_cast<float>(q - 32);
-      }
-    }
-  }
-}
-
-}  // namespace
-
-bool DecodesGgml(GgmlType type) {
-  return type == GgmlType::kQ8_0 || type == GgmlType::kQ4_0 || type == GgmlType::kQ4_K || type == GgmlType::kQ5_K ||
-         type == GgmlType::kQ6_K;
-}
-
-void DecodeGgml(GgmlType type, std::string_view blocks, float* out) {
-  const GgmlBlock size = *GgmlBlockOf(type);
-  const auto* block = reinterpret_cast<const uint8_t*>(blocks.data());
-  const auto* end = block + blocks.size();
-  for (; block < end; block += size.bytes, out += size.elements) {
-    switch (type) {
-      case GgmlType::kQ8_0:
-        DecodeQ8_0(block, out);
-        break;
-      case GgmlType::kQ4_0:
-        DecodeQ4_0(block, out);
-        break;
-      case GgmlType::kQ4_K:
-        DecodeK45(block, nullptr, block + 16, out);
-        break;
-      case GgmlType::kQ5_K:
-        DecodeK45(block, block + 16, block + 48, out);
-        break;
-      case GgmlType::kQ6_K:
-        DecodeQ6_K(block, out);
-        break;
-      default:
-        return;  // DecodesGgml says no
-    }
-  }
+  return std::nullopt;
 }
 
 }  // namespace gdn

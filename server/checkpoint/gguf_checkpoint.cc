@@ -13,14 +13,9 @@ namespace gdn {
 namespace {
 
 // Only projections may be quantised.
-absl::StatusOr<Encoding> EncodingOf(const std::string& name, GgmlType type, bool projection) {
-  constexpr std::pair<GgmlType, Encoding> kEncodings[] = {
-      {GgmlType::kF32, Encoding::kF32},   {GgmlType::kF16, Encoding::kF16},   {GgmlType::kBF16, Encoding::kBF16},
-      {GgmlType::kQ8_0, Encoding::kQ8_0}, {GgmlType::kQ4_0, Encoding::kQ4_0}, {GgmlType::kQ4_K, Encoding::kQ4_K},
-      {GgmlType::kQ5_K, Encoding::kQ5_K}, {GgmlType::kQ6_K, Encoding::kQ6_K}};
-  for (const auto& [of_file, encoding] : kEncodings) {
-    if (of_file == type && (projection || !DecodesGgml(type))) return encoding;
-  }
+absl::StatusOr<WeightFormat> EncodingOf(const std::string& name, GgmlType type, bool projection) {
+  const std::optional<WeightFormat> format = WeightFormatOf(type);
+  if (format && (projection || IsPlain(*format))) return *format;
   return InvalidGguf("tensor", name, reason::kInvalidTensorDtype,
                      StrCat("is ", GgmlTypeName(type), "; expected F32, F16 or BF16",
                             projection ? ", Q8_0, Q4_0, Q4_K, Q5_K or Q6_K" : " for what is no projection"));
@@ -40,7 +35,7 @@ absl::StatusOr<StoredTensor> FindTensor(const GgufFile& file, const ModelConfig&
                                    ", as every linear block of a ", config.model_type, " model has")),
         "tensor", name);
   }
-  GDN_ASSIGN_OR_RETURN(const Encoding encoding, EncodingOf(name, found->second.type, projection));
+  GDN_ASSIGN_OR_RETURN(const WeightFormat encoding, EncodingOf(name, found->second.type, projection));
   StoredTensor stored{.encoding = encoding, .shape = found->second.shape, .data = found->second.data};
   DropSpareDimensions(tensor, config.spec, /*long_a_log=*/false, stored);
   if (stored.shape != shape) {
@@ -68,7 +63,7 @@ absl::Status TakeDecay(GgufFile& file, const GgufArchitecture& architecture, con
   }
   if (!positive) return absl::OkStatus();
   const std::string_view bytes(reinterpret_cast<const char*>(rates.data()), rates.size() * sizeof(float));
-  tensor = {.encoding = Encoding::kF32, .shape = tensor.shape, .data = file.Keep(std::string(bytes))};
+  tensor = {.encoding = WeightFormat::kF32, .shape = tensor.shape, .data = file.Keep(std::string(bytes))};
   return absl::OkStatus();
 }
 

@@ -141,7 +141,7 @@ absl::Status CheckNoOtherTensors(const ModelConfig& config, std::string_view pre
                                               [&](const LayerTensors& each) { return each.layer == parsed.layer; });
     const bool known = std::any_of(layer.tensors.begin(), layer.tensors.end(), [&](const auto& entry) {
       const std::string_view of_layer = LayerTensorName(*config.family, entry.first);
-      const bool scaled = entry.second.encoding == Encoding::kF8E4M3;
+      const bool scaled = entry.second.encoding == WeightFormat::kF8E4M3;
       return parsed.tensor == of_layer || (scaled && parsed.tensor == StrCat(of_layer, kScaleSuffix));
     });
     if (!known) {
@@ -203,7 +203,7 @@ std::vector<int64_t> LayerTensorShape(LayerTensor tensor, const LayerSpec& spec)
 }
 
 void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_log, StoredTensor& stored) {
-  if (!spec.dims.decays_by_channel() || !IsPlain(stored)) return;
+  if (!spec.dims.decays_by_channel() || !IsPlain(stored.encoding)) return;
   const std::vector<int64_t> expected = LayerTensorShape(tensor, spec);
   const bool kernel = expected.size() == 3;
   if (!kernel && expected.size() != 1) return;
@@ -216,7 +216,7 @@ void DropSpareDimensions(LayerTensor tensor, const LayerSpec& spec, bool long_a_
     stored.shape = expected;
   } else if (long_a_log && tensor == LayerTensor::kALog && found.size() == 1 && found[0] > expected[0]) {
     stored.shape = expected;
-    stored.data = stored.data.substr(0, static_cast<size_t>(expected[0]) * DTypeSize(LoadedDType(stored)));
+    stored.data = stored.data.substr(0, static_cast<size_t>(expected[0]) * DTypeSize(WidenedDType(stored.encoding)));
   }
 }
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
-#include "server/checkpoint/gguf_file.h"
+#include "base/weight_format.h"
 
 namespace gdn {
 namespace {
@@ -108,25 +108,6 @@ class HeadRanges {
   const int64_t end_key_;
 };
 
-// Neighbouring weights of a row that are stored together, and their bytes.
-struct StoredBlock {
-  int64_t weights;
-  int64_t bytes;
-};
-StoredBlock BlockOf(Encoding encoding) {
-  constexpr std::pair<Encoding, GgmlType> kTypes[] = {{Encoding::kQ8_0, GgmlType::kQ8_0},
-                                                      {Encoding::kQ4_0, GgmlType::kQ4_0},
-                                                      {Encoding::kQ4_K, GgmlType::kQ4_K},
-                                                      {Encoding::kQ5_K, GgmlType::kQ5_K},
-                                                      {Encoding::kQ6_K, GgmlType::kQ6_K}};
-  for (const auto& [stored, type] : kTypes) {
-    if (stored != encoding) continue;
-    const GgmlBlock block = *GgmlBlockOf(type);
-    return {block.elements, block.bytes};
-  }
-  return {1, encoding == Encoding::kF32 ? 4 : encoding == Encoding::kF8E4M3 ? 1 : 2};
-}
-
 bool AreWholeBlocks(const Ranges& ranges, int64_t block) {
   return std::all_of(ranges.begin(), ranges.end(),
                      [block](const Range& range) { return range.begin % block == 0 && range.end % block == 0; });
@@ -153,10 +134,8 @@ class TensorSlicer {
   explicit TensorSlicer(std::deque<std::string>& made) : made_(made) {}
 
   StoredTensor Rows(const StoredTensor& tensor, const Ranges& rows) {
-    const StoredBlock block = BlockOf(tensor.encoding);
-    const int64_t row_elements = tensor.ElementCount() / tensor.shape[0];
-    const auto row_bytes = static_cast<size_t>(row_elements / block.weights * block.bytes);
-    if (tensor.encoding == Encoding::kF8E4M3 && !EndsWithBlocks(rows, tensor.shape[0])) {
+    const auto row_bytes = static_cast<size_t>(RowBytes(tensor.encoding, tensor.ElementCount() / tensor.shape[0]));
+    if (tensor.encoding == WeightFormat::kF8E4M3 && !EndsWithBlocks(rows, tensor.shape[0])) {
       return Rows(Widened(tensor), rows);
     }
     StoredTensor sliced = tensor;
@@ -172,19 +151,19 @@ class TensorSlicer {
       for (const Range& range : rows) bytes += part(range);
       sliced.data = bytes;
     }
-    if (tensor.encoding == Encoding::kF8E4M3) sliced.scales = ScaleRows(tensor.scales, rows);
+    if (tensor.encoding == WeightFormat::kF8E4M3) sliced.scales = ScaleRows(tensor.scales, rows);
     return sliced;
   }
 
   StoredTensor Columns(const StoredTensor& tensor, const Ranges& columns) {
-    if (tensor.encoding == Encoding::kF8E4M3 && !EndsWithBlocks(columns, tensor.shape[1])) {
+    if (tensor.encoding == WeightFormat::kF8E4M3 && !EndsWithBlocks(columns, tensor.shape[1])) {
       return Columns(Widened(tensor), columns);
     }
     StoredTensor sliced = tensor;
     sliced.shape[1] = CountOf(columns);
     sliced.data = CutColumns(tensor.data, tensor.shape, columns, BlockOf(tensor.encoding));
-    if (tensor.encoding == Encoding::kF8E4M3) {
-      sliced.scales.shape[1] = (sliced.shape[1] + kFp8Block - 1) / kFp8Block;
+    if (tensor.encoding == WeightFormat::kF8E4M3) {
+      sliced.scales.shape[1] = Fp8Blocks(sliced.shape[1]);
       sliced.scales.data = CutColumns(tensor.scales.data, tensor.scales.shape, InBlocks(columns),
                                       {1, static_cast<int64_t>(DTypeSize(tensor.scales.dtype))});
     }
@@ -193,7 +172,7 @@ class TensorSlicer {
 
   // All of them, one below the other, in float32.
   StoredTensor Joined(const std::vector<const StoredTensor*>& parts) {
-    StoredTensor joined{.encoding = Encoding::kF32, .shape = parts[0]->shape, .data = {}};
+    StoredTensor joined{.encoding = WeightFormat::kF32, .shape = parts[0]->shape, .data = {}};
     joined.shape[0] = 0;
     for (const StoredTensor* part : parts) joined.shape[0] += part->shape[0];
     std::string& bytes = NewBytes(0);
@@ -213,7 +192,11 @@ class TensorSlicer {
     return made_.back();
   }
 
-  StoredTensor Widened(const StoredTensor& tensor) { return Joined({&tensor}); }
+  StoredTensor Widened(const StoredTensor& tensor) {
+    StoredTensor widened = Joined({&tensor});
+    widened.widened = true;
+    return widened;
+  }
 
   // Whether F8_E4M3's blocks stay whole; the last may be a partial one, and then stays the last.
   static bool EndsWithBlocks(const Ranges& ranges, int64_t count) {
@@ -226,13 +209,13 @@ class TensorSlicer {
   static Ranges InBlocks(const Ranges& ranges) {
     Ranges blocks;
     for (const Range& range : ranges) {
-      blocks.push_back({range.begin / kFp8Block, (range.end + kFp8Block - 1) / kFp8Block});
+      blocks.push_back({range.begin / kFp8Block, Fp8Blocks(range.end)});
     }
     return blocks;
   }
 
   std::string_view CutColumns(std::string_view data, const std::vector<int64_t>& shape, const Ranges& columns,
-                              StoredBlock block) {
+                              WeightBlock block) {
     const auto row_bytes = static_cast<size_t>(shape[1] / block.weights * block.bytes);
     std::string& bytes = NewBytes(static_cast<size_t>(shape[0] * CountOf(columns) / block.weights * block.bytes));
     for (int64_t row = 0; row < shape[0]; ++row) {
@@ -268,10 +251,10 @@ absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensor
   if (heads.is_whole()) return absl::OkStatus();
   const Ranges columns = HeadRanges(config.spec, heads).Of(LayerTensor::kOut);
   for (const LayerTensors& layer : layers) {
-    const Encoding encoding = layer.tensors.at(LayerTensor::kOut).encoding;
+    const WeightFormat encoding = layer.tensors.at(LayerTensor::kOut).encoding;
     const std::string name = StrCat("layer ", layer.layer, ": ", LayerTensorName(*config.family, LayerTensor::kOut));
     GDN_RETURN_IF_ERROR(
-        CheckBlocks(name, EncodingName(encoding), config.spec.dims, columns, BlockOf(encoding).weights));
+        CheckBlocks(name, WeightFormatName(encoding), config.spec.dims, columns, BlockOf(encoding).weights));
   }
   return absl::OkStatus();
 }

@@ -3,12 +3,12 @@
 //
 // Rows that lie together stay in the file, and only what has to be put together is copied, so that no more than the
 // slice is read. Quantised weights stay as they are, in whole blocks; F8_E4M3 alone is widened where a slice cuts its
-// blocks of 128 x 128.
+// blocks of 128 x 128. Value heads in tiled order are so in a slice too, of its own key heads.
 // Thread safety: free functions. Ownership: a SlicedLayer points into the checkpoint's files and into what it has made.
 //
 //   GDN_RETURN_IF_ERROR(CheckSlice(checkpoint.config, checkpoint.layers, heads));
 //   const SlicedLayer sliced = SliceLayer(checkpoint.config.spec, checkpoint.layers[0], heads);
-//   ServeLayer(SliceSpec(checkpoint.config.spec, heads), sliced.tensors);
+//   ServeLayer(SliceSpec(checkpoint.config.spec, heads), sliced.tensors, options);
 #pragma once
 
 #include <deque>

@@ -32,8 +32,8 @@ Hash128 HashLayer(const ModelFamily& family, const LayerTensors& layer) {
     hasher.UpdateField(data);
   };
   for (const auto& [tensor, stored] : layer.tensors) {
-    update(LayerTensorName(family, tensor), EncodingName(stored.encoding), stored.shape, stored.data);
-    if (stored.encoding != Encoding::kF8E4M3) continue;
+    update(LayerTensorName(family, tensor), WeightFormatName(stored.encoding), stored.shape, stored.data);
+    if (stored.encoding != WeightFormat::kF8E4M3) continue;
     update(kScaleSuffix, DTypeName(stored.scales.dtype), stored.scales.shape, stored.scales.data);
   }
   return hasher.Finish();
@@ -81,9 +81,10 @@ void HashSpec(const LayerSpec& spec, Hasher& hasher) {
 }
 
 // What a model is, in 32 hexadecimal digits: equal for equal numerics, however the checkpoint is cut into files. Covers
-// the config as far as the layers depend on it and every Gated DeltaNet tensor's name, dtype, shape and bytes; not the
-// names above the layer, the other layers, the file layout or the folder. Reads every weight once, on all processors.
-std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers) {
+// the config as far as the layers depend on it and every Gated DeltaNet tensor's name, format, shape and bytes, and
+// whether they are quantised here; not the names above the layer, the other layers, the file layout or the folder.
+// Reads every weight once, on all processors.
+std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerTensors>& layers, bool quantized) {
   std::vector<Hash128> digests(layers.size());
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   ThreadPool pool(std::min(processors, static_cast<int>(std::max<size_t>(layers.size(), 1))));
@@ -96,20 +97,40 @@ std::string ModelFingerprint(const ModelConfig& config, const std::vector<LayerT
   HashSpec(config.spec, hasher);
   hasher.UpdateInt(config.num_layers);
   hasher.UpdateInt(static_cast<int64_t>(digests.size()));
+  if (quantized) hasher.UpdateField("quantised to Q8_0");
   for (const Hash128& digest : digests) hasher.UpdateField(digest.ToHex());
   return hasher.Finish().ToHex();
 }
 
 }  // namespace
 
+int64_t WeightMemory::total() const {
+  int64_t sum = vectors;
+  for (const auto& [format, bytes] : projections) sum += bytes;
+  return sum;
+}
+
+std::vector<std::string> WeightMemory::Formats() const {
+  std::vector<std::pair<int64_t, WeightFormat>> formats;
+  for (const auto& [format, bytes] : projections) formats.emplace_back(-bytes, format);
+  std::sort(formats.begin(), formats.end());
+  std::vector<std::string> names;
+  for (const auto& [bytes, format] : formats) names.emplace_back(WeightFormatName(format));
+  return names;
+}
+
 // Fills a LoadedModel. Everything is checked before the backend is asked for memory.
 class ModelLoader {
  public:
-  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, const HeadSlice& heads)
-      : backend_(backend), whole_(std::move(checkpoint.config)), layers_(std::move(checkpoint.layers)) {
+  ModelLoader(Backend& backend, const std::string& name, Checkpoint checkpoint, const LoadOptions& options)
+      : backend_(backend),
+        options_{.takes = [&backend](WeightFormat format) { return backend.info().TakesWeights(format); },
+                 .quantize_q8_0 = options.quantize_q8_0},
+        whole_(std::move(checkpoint.config)),
+        layers_(std::move(checkpoint.layers)) {
     model_.name_ = name;
     model_.config_ = whole_;
-    if (!heads.is_whole()) model_.heads_ = heads;
+    if (!options.heads.is_whole()) model_.heads_ = options.heads;
     model_.files_ = std::move(checkpoint.files);
   }
 
@@ -118,9 +139,9 @@ class ModelLoader {
     GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads));
     model_.config_.spec = SliceSpec(whole_.spec, heads);
     for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads)));
-    model_.weight_dtype_ = model_.layers_.begin()->second.out.dtype;
+    model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
-    model_.whole_fingerprint_ = ModelFingerprint(whole_, layers_);
+    model_.whole_fingerprint_ = ModelFingerprint(whole_, layers_, quantized_);
     model_.fingerprint_ = SliceFingerprint(model_.whole_fingerprint_, heads);
     return std::move(model_);
   }
@@ -129,12 +150,19 @@ class ModelLoader {
   absl::Status LoadLayer(const SlicedLayer& sliced) {
     const LayerTensors& layer = sliced.tensors;
     const LayerSpec& spec = model_.config_.spec;
-    const ServedLayer served = ServeLayer(spec, layer);
+    absl::StatusOr<ServedLayer> made = ServeLayer(spec, layer, options_);
+    if (!made.ok()) return WithPrefix(made.status(), StrCat("model '", model_.name_, "', layer ", layer.layer));
+    const ServedLayer& served = *made;
+    quantized_ = quantized_ || served.quantized;
+    for (const auto& [tensor, stored] : layer.tensors) {
+      model_.memory_.in_files += static_cast<int64_t>(stored.data.size() + stored.scales.data.size());
+    }
     const auto matrix = [&](const ServedMatrix& of_layer) {
       return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()));
     };
     LayerWeights weights;
     weights.spec = ServedForm(spec);
+    weights.tiled_out = served.tiled_out;
     GDN_ASSIGN_OR_RETURN(weights.in_qkv, matrix(served.in_qkv));
     GDN_ASSIGN_OR_RETURN(weights.in_z, matrix(served.in_z));
     GDN_ASSIGN_OR_RETURN(weights.in_b, matrix(served.in_b));
@@ -157,33 +185,48 @@ class ModelLoader {
   absl::StatusOr<WeightMatrix> Matrix(const ServedMatrix& served, bool in_file) {
     if (served.rows == 0) return WeightMatrix{};
     const std::string_view data = served.data();
-    model_.weight_bytes_ += static_cast<int64_t>(data.size());
-    WeightMatrix matrix{.dtype = served.dtype, .data = data.data(), .rows = served.rows, .cols = served.cols};
-    const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % DTypeSize(served.dtype) == 0;
+    WeightMatrix matrix{.format = served.format,
+                        .data = data.data(),
+                        .rows = served.rows,
+                        .cols = served.cols,
+                        .scales = served.scales.empty() ? nullptr : served.scales.data()};
+    const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));
+    const bool aligned = reinterpret_cast<uintptr_t>(data.data()) % alignment == 0;
+    const int64_t bytes = backend_.WeightBytes(served.format, served.rows, served.cols);
     if (!backend_.info().unified_memory || !in_file || !aligned) {
-      GDN_ASSIGN_OR_RETURN(matrix.data, Copy(data.data(), data.size()));
+      GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, static_cast<size_t>(bytes)));
+      GDN_RETURN_IF_ERROR(backend_.CopyWeightsIn(buffer.data(), matrix));
+      GDN_ASSIGN_OR_RETURN(matrix.data, Keep(std::move(buffer)));
+    }
+    model_.memory_.projections[served.format] += bytes;
+    model_.memory_.widened_matrices += served.widened ? 1 : 0;
+    if (!served.scales.empty()) {
+      GDN_ASSIGN_OR_RETURN(matrix.scales, Vector(served.scales));
     }
     return matrix;
   }
 
   absl::StatusOr<const float*> Vector(const std::vector<float>& values) {
-    model_.weight_bytes_ += static_cast<int64_t>(values.size() * sizeof(float));
-    GDN_ASSIGN_OR_RETURN(void* data, Copy(values.data(), values.size() * sizeof(float)));
+    const size_t bytes = values.size() * sizeof(float);
+    GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, bytes));
+    GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), values.data(), bytes));
+    model_.memory_.vectors += static_cast<int64_t>(bytes);
+    GDN_ASSIGN_OR_RETURN(const void* data, Keep(std::move(buffer)));
     return static_cast<const float*>(data);
   }
 
-  absl::StatusOr<void*> Copy(const void* host, size_t bytes) {
-    GDN_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(backend_, bytes));
-    GDN_RETURN_IF_ERROR(backend_.CopyIn(buffer.data(), host, bytes));
-    // Copies may run behind the caller, whose temporaries end here.
+  // Copies may run behind the caller, whose temporaries end soon.
+  absl::StatusOr<const void*> Keep(DeviceBuffer buffer) {
     GDN_RETURN_IF_ERROR(backend_.Synchronize());
     model_.buffers_.push_back(std::move(buffer));
     return model_.buffers_.back().data();
   }
 
   Backend& backend_;
+  const ServeLayerOptions options_;
   const ModelConfig whole_;  // of all heads, as the files have them
   const std::vector<LayerTensors> layers_;
+  bool quantized_ = false;
   LoadedModel model_;
 };
 
@@ -203,7 +246,12 @@ absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name,
                             "verified family, or --allow-unverified-family"));
   }
   GDN_RETURN_IF_ERROR(CheckHeadSlice(options.heads, checkpoint.config.spec.dims));
-  return ModelLoader(backend, name, std::move(checkpoint), options.heads).Load();
+  if (options.quantize_q8_0 && !backend.info().TakesWeights(WeightFormat::kQ8_0)) {
+    return MakeError(absl::StatusCode::kUnimplemented, reason::kDeviceUnsupported,
+                     StrCat("model '", name, "' cannot be quantised to Q8_0: backend ", backend.info().name,
+                            " takes no weights of that format; serve it without --quantize"));
+  }
+  return ModelLoader(backend, name, std::move(checkpoint), options).Load();
 }
 
 }  // namespace gdn

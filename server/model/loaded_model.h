@@ -1,9 +1,10 @@
 // Loading a checkpoint's Gated DeltaNet layers onto a backend, in the form that kernels take.
 //
-// Projections stay in the mapped files in their own dtype where the backend shares the host's memory and they need no
-// change; the small vectors (conv, A_log, dt_bias, norm) are widened to float32. What differs between families is
-// brought to ServedForm here: parts are joined, and what multiplies the norm's output goes into its weight. Of a slice
-// of the value heads no more than its rows and columns are loaded (base/head_slice.h).
+// Projections stay in the mapped files in their own format where the backend shares the host's memory and they need no
+// change; quantised ones stay quantised where the backend takes them. The small vectors (conv, A_log, dt_bias, norm)
+// are widened to float32. What differs between families is brought to ServedForm here: parts are joined, and what
+// multiplies the norm's output goes into its weight. Of a slice of the value heads no more than its rows and columns
+// are loaded (base/head_slice.h).
 // Thread safety: a LoadedModel is constant after loading. Ownership: it owns the mappings and copies that its weights
 // point into.
 //
@@ -25,16 +26,28 @@
 
 namespace gdn {
 
+// What the weights of all layers take.
+struct WeightMemory {
+  std::map<WeightFormat, int64_t> projections;  // bytes on the backend, by the format in which kernels read them
+  int64_t vectors = 0;                          // bytes of all else, and of F8_E4M3's scales
+  int64_t in_files = 0;                         // bytes of the same tensors in the checkpoint
+  int64_t widened_matrices = 0;                 // that are quantised in the checkpoint, and F32 here
+
+  int64_t total() const;
+  // The projections' formats, that of the most bytes first.
+  std::vector<std::string> Formats() const;
+};
+
 class LoadedModel {
  public:
   const std::string& name() const { return name_; }
   const ModelConfig& config() const { return config_; }            // its spec's dims are those of the heads
-  DType weight_dtype() const { return weight_dtype_; }             // of the projections
+  DType weight_dtype() const { return weight_dtype_; }             // of the projections; F32 of quantised ones
   const std::string& fingerprint() const { return fingerprint_; }  // 32 hex digits over config, GDN weights and heads
   const std::string& whole_fingerprint() const { return whole_fingerprint_; }  // of the model with all heads
   const HeadSlice& heads() const { return heads_; }                            // none: all
-  int64_t weight_bytes() const { return weight_bytes_; }                       // of all layers, as kernels read them
   const std::map<int32_t, LayerWeights>& layers() const { return layers_; }
+  const WeightMemory& memory() const { return memory_; }
 
  private:
   friend class ModelLoader;
@@ -44,8 +57,8 @@ class LoadedModel {
   std::string fingerprint_;
   std::string whole_fingerprint_;
   HeadSlice heads_;
-  int64_t weight_bytes_ = 0;
   std::map<int32_t, LayerWeights> layers_;
+  WeightMemory memory_;
   CheckpointStorage files_;
   std::vector<DeviceBuffer> buffers_;
 };
@@ -55,10 +68,13 @@ struct LoadOptions {
   bool allow_unverified_family = false;
   // Load a slice of every layer; none: all heads.
   HeadSlice heads = {};
+  // Quantise the large projections that the checkpoint has in F32, F16 or BF16 to Q8_0.
+  bool quantize_q8_0 = false;
 };
 
 // Errors of OpenCheckpoint and CheckSlice; FAILED_PRECONDITION (INVALID_SPEC) for a family that the options do not
-// allow; RESOURCE_EXHAUSTED where the backend has no memory for the weights.
+// allow; UNIMPLEMENTED (DEVICE_UNSUPPORTED) for quantising on a backend that takes no Q8_0; INVALID_ARGUMENT for
+// weights that cannot be quantised; RESOURCE_EXHAUSTED where the backend has no memory for the weights.
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, const std::string& path,
                                       const LoadOptions& options = {});
 absl::StatusOr<LoadedModel> LoadModel(Backend& backend, const std::string& name, Checkpoint checkpoint,

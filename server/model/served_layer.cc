@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
+
+#include "base/error.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
 
 namespace gdn {
 namespace {
@@ -25,22 +30,42 @@ std::vector<float> Floats(const LayerTensors& layer, Parts parts) {
   return values;
 }
 
-// In the dtype of its parts, or in float32 where they have several or are quantised.
-ServedMatrix Matrix(const LayerTensors& layer, Parts parts) {
+// Whether the parts, one below the other, are one matrix of the format that all of them have. F8_E4M3's scales are for
+// 128 rows, which may not be cut, and go by the rows' places, so these must be the file's.
+bool StaysAsStored(const LayerTensors& layer, Parts parts, bool keeps_rows, const ServeLayerOptions& options) {
   const StoredTensor& first = layer.tensors.at(*parts.begin());
-  ServedMatrix matrix{.dtype = LoadedDType(first), .rows = 0, .cols = first.shape[1], .in_file = first.data};
-  bool as_stored = true;
+  int64_t rows = 0;
   for (const LayerTensor part : parts) {
     const StoredTensor& tensor = layer.tensors.at(part);
-    matrix.rows += tensor.shape[0];
-    as_stored = as_stored && IsPlain(tensor) && tensor.encoding == first.encoding;
+    if (tensor.encoding != first.encoding) return false;
+    if (tensor.encoding == WeightFormat::kF8E4M3 && (!keeps_rows || rows % kFp8Block != 0)) return false;
+    rows += tensor.shape[0];
   }
-  if (!as_stored) {
-    matrix.dtype = DType::kF32;
-    matrix.made.resize(static_cast<size_t>(matrix.rows * matrix.cols) * sizeof(float));
+  return IsPlain(first.encoding) || options.takes(first.encoding);
+}
+
+// In the format of its parts, or in float32.
+ServedMatrix Matrix(const LayerTensors& layer, Parts parts, bool keeps_rows, const ServeLayerOptions& options) {
+  const StoredTensor& first = layer.tensors.at(*parts.begin());
+  ServedMatrix matrix{.format = first.encoding, .rows = 0, .cols = first.shape[1], .in_file = first.data};
+  for (const LayerTensor part : parts) matrix.rows += layer.tensors.at(part).shape[0];
+  const bool stays = StaysAsStored(layer, parts, keeps_rows, options);
+  matrix.widened = std::any_of(parts.begin(), parts.end(), [&](LayerTensor part) {
+    const StoredTensor& tensor = layer.tensors.at(part);
+    return tensor.widened || (!stays && !IsPlain(tensor.encoding));
+  });
+  if (!stays) {
+    matrix.format = WeightFormat::kF32;
+    matrix.made.resize(static_cast<size_t>(matrix.rows * matrix.row_bytes()));
     Decode(layer, parts, reinterpret_cast<float*>(matrix.made.data()));
-  } else if (parts.size() > 1) {
-    for (const LayerTensor part : parts) matrix.made += layer.tensors.at(part).data;
+    return matrix;
+  }
+  for (const LayerTensor part : parts) {
+    const StoredTensor& tensor = layer.tensors.at(part);
+    if (parts.size() > 1) matrix.made += tensor.data;
+    if (tensor.encoding != WeightFormat::kF8E4M3) continue;
+    const std::vector<float> scales = ScalesOf(tensor);
+    matrix.scales.insert(matrix.scales.end(), scales.begin(), scales.end());
   }
   return matrix;
 }
@@ -60,19 +85,20 @@ void GroupHeads(const LayerDims& dims, size_t block_bytes, char* blocks) {
 // The value heads' rows, `rows_each` a head, from row `first` on.
 void GroupRows(const LayerDims& dims, int64_t first, int64_t rows_each, ServedMatrix& matrix) {
   if (matrix.made.empty()) matrix.made = matrix.in_file;
-  const size_t row_bytes = static_cast<size_t>(matrix.cols) * DTypeSize(matrix.dtype);
+  const auto row_bytes = static_cast<size_t>(matrix.row_bytes());
   GroupHeads(dims, static_cast<size_t>(rows_each) * row_bytes,
              matrix.made.data() + static_cast<size_t>(first) * row_bytes);
 }
 
-// The value heads' columns, V a head.
-void GroupColumns(const LayerDims& dims, ServedMatrix& matrix) {
+// The value heads' columns, V a head, where these are whole blocks.
+bool GroupColumns(const LayerDims& dims, ServedMatrix& matrix) {
+  if (dims.value_dim % BlockOf(matrix.format).weights != 0) return false;
   if (matrix.made.empty()) matrix.made = matrix.in_file;
-  const size_t row_bytes = static_cast<size_t>(matrix.cols) * DTypeSize(matrix.dtype);
+  const auto head_bytes = static_cast<size_t>(RowBytes(matrix.format, dims.value_dim));
   for (int64_t row = 0; row < matrix.rows; ++row) {
-    GroupHeads(dims, static_cast<size_t>(dims.value_dim) * DTypeSize(matrix.dtype),
-               matrix.made.data() + static_cast<size_t>(row) * row_bytes);
+    GroupHeads(dims, head_bytes, matrix.made.data() + row * matrix.row_bytes());
   }
+  return true;
 }
 
 void GroupFloats(const LayerDims& dims, int64_t first, int64_t floats_each, std::vector<float>& values) {
@@ -81,10 +107,11 @@ void GroupFloats(const LayerDims& dims, int64_t first, int64_t floats_each, std:
 
 // From one matrix with r rows of b and then r of a for each key head.
 void SplitGroupedBa(const LayerDims& dims, const ServedMatrix& ba, ServedMatrix& b, ServedMatrix& a) {
-  b.dtype = a.dtype = ba.dtype;
+  b.format = a.format = ba.format;
+  b.widened = a.widened = ba.widened;
   b.rows = a.rows = dims.value_heads;
   b.cols = a.cols = ba.cols;
-  const auto group_bytes = static_cast<size_t>(dims.group() * ba.cols) * DTypeSize(ba.dtype);
+  const auto group_bytes = static_cast<size_t>(dims.group() * ba.row_bytes());
   for (size_t i = 0; i < static_cast<size_t>(dims.key_heads); ++i) {
     b.made += ba.data().substr(2 * i * group_bytes, group_bytes);
     a.made += ba.data().substr((2 * i + 1) * group_bytes, group_bytes);
@@ -97,34 +124,71 @@ void GroupValueHeads(const LayerDims& dims, ServedLayer& layer) {
   GroupRows(dims, 0, dims.value_dim, layer.in_z);
   GroupRows(dims, 0, 1, layer.in_b);
   GroupRows(dims, 0, 1, layer.in_a);
-  GroupColumns(dims, layer.out);
+  layer.tiled_out = !GroupColumns(dims, layer.out);
   GroupFloats(dims, keys * dims.conv_width, int64_t{dims.value_dim} * dims.conv_width, layer.conv_weight);
   GroupFloats(dims, 0, 1, layer.a_log);
   GroupFloats(dims, 0, 1, layer.dt_bias);
 }
 
-}  // namespace
+// What was quantised in the checkpoint is not quantised again, another way.
+bool IsFloat(const ServedMatrix& matrix) { return matrix.rows > 0 && IsPlain(matrix.format) && !matrix.widened; }
 
-ServedLayer ServeLayer(const LayerSpec& spec, const LayerTensors& layer) {
-  using T = LayerTensor;
-  ServedLayer served;
-  if (spec.projections == ProjectionLayout::kInterleaved) {
-    served.in_qkv = Matrix(layer, {T::kInQkvz});
-    served.in_b = Matrix(layer, {T::kInBa});
-  } else {
-    served.in_qkv = spec.projections == ProjectionLayout::kSeparate ? Matrix(layer, {T::kInQ, T::kInK, T::kInV})
-                                                                    : Matrix(layer, {T::kInQkv});
-    served.in_z = Matrix(layer, {T::kInZ});
-    if (spec.projections == ProjectionLayout::kFlatGroupedBa) {
-      SplitGroupedBa(spec.dims, Matrix(layer, {T::kInBa}), served.in_b, served.in_a);
-    } else {
-      served.in_b = Matrix(layer, {T::kInB});
-      served.in_a = Matrix(layer, {T::kInA});
+absl::Status Quantize(std::string_view name, ServedMatrix& matrix) {
+  if (!IsFloat(matrix)) return absl::OkStatus();
+  constexpr int64_t kBlock = BlockOf(WeightFormat::kQ8_0).weights;
+  const auto invalid = [&](std::string_view reason, std::string_view message) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason,
+                     StrCat("matrix ", name, " of ", matrix.rows, " x ", matrix.cols,
+                            " cannot be quantised to Q8_0: ", message, "; serve the model without --quantize"));
+  };
+  if (matrix.cols % kBlock != 0) {
+    return invalid(reason::kInvalidTensorShape, StrCat("a row is no multiple of ", kBlock, " weights"));
+  }
+  std::string quantised(static_cast<size_t>(matrix.rows * RowBytes(WeightFormat::kQ8_0, matrix.cols)), '\0');
+  std::vector<float> row(static_cast<size_t>(matrix.cols));
+  for (int64_t i = 0; i < matrix.rows; ++i) {
+    DequantizeRow(matrix.format, matrix.data().data() + i * matrix.row_bytes(), nullptr, matrix.cols, row.data());
+    if (!QuantizeQ8_0(row.data(), matrix.cols, quantised.data() + i * RowBytes(WeightFormat::kQ8_0, matrix.cols))) {
+      return invalid(reason::kInvalidTensorData, StrCat("row ", i, " has a weight that is not finite or too large"));
     }
   }
-  if (spec.output_gate_rank > 0) served.z_up = Matrix(layer, {T::kZUp});
-  if (spec.decay_rank > 0) served.a_up = Matrix(layer, {T::kAUp});
-  served.out = Matrix(layer, {T::kOut});
+  matrix.made = std::move(quantised);
+  matrix.format = WeightFormat::kQ8_0;
+  return absl::OkStatus();
+}
+
+absl::Status QuantizeLayer(ServedLayer& layer) {
+  layer.quantized = IsFloat(layer.in_qkv) || IsFloat(layer.in_z) || IsFloat(layer.out);
+  GDN_RETURN_IF_ERROR(Quantize("in_qkv", layer.in_qkv));
+  GDN_RETURN_IF_ERROR(Quantize("in_z", layer.in_z));
+  return Quantize("out", layer.out);
+}
+
+}  // namespace
+
+absl::StatusOr<ServedLayer> ServeLayer(const LayerSpec& spec, const LayerTensors& layer,
+                                       const ServeLayerOptions& options) {
+  using T = LayerTensor;
+  const bool grouped = spec.value_heads == ValueHeadOrder::kGrouped;
+  const auto matrix = [&](Parts parts, bool keeps_rows) { return Matrix(layer, parts, keeps_rows, options); };
+  ServedLayer served;
+  if (spec.projections == ProjectionLayout::kInterleaved) {
+    served.in_qkv = matrix({T::kInQkvz}, true);
+    served.in_b = matrix({T::kInBa}, true);
+  } else {
+    served.in_qkv = spec.projections == ProjectionLayout::kSeparate ? matrix({T::kInQ, T::kInK, T::kInV}, grouped)
+                                                                    : matrix({T::kInQkv}, grouped);
+    served.in_z = matrix({T::kInZ}, grouped);
+    if (spec.projections == ProjectionLayout::kFlatGroupedBa) {
+      SplitGroupedBa(spec.dims, matrix({T::kInBa}, false), served.in_b, served.in_a);
+    } else {
+      served.in_b = matrix({T::kInB}, grouped);
+      served.in_a = matrix({T::kInA}, grouped);
+    }
+  }
+  if (spec.output_gate_rank > 0) served.z_up = matrix({T::kZUp}, grouped);
+  if (spec.decay_rank > 0) served.a_up = matrix({T::kAUp}, grouped);
+  served.out = matrix({T::kOut}, grouped);
   served.conv_weight = spec.convolutions == ConvLayout::kJoint ? Floats(layer, {T::kConv})
                                                                : Floats(layer, {T::kConvQ, T::kConvK, T::kConvV});
   served.a_log = Floats(layer, {T::kALog});
@@ -134,7 +198,8 @@ ServedLayer ServeLayer(const LayerSpec& spec, const LayerTensors& layer) {
     if (spec.norm_weight == NormWeight::kOnePlus) weight += 1.0f;
     weight *= spec.output_gate_scale;
   }
-  if (spec.value_heads == ValueHeadOrder::kTiled) GroupValueHeads(spec.dims, served);
+  if (!grouped) GroupValueHeads(spec.dims, served);
+  if (options.quantize_q8_0) GDN_RETURN_IF_ERROR(QuantizeLayer(served));
   return served;
 }
 

@@ -24,9 +24,10 @@ struct ServedModel {
   LayerDims dims;
   int32_t num_layers = 0;
   DType weight_dtype = DType::kF32;
+  std::vector<std::string> weight_formats = {};  // of the projections, that of the most bytes first
+  int64_t weight_bytes = 0;                      // of all weights, on each device
   std::string fingerprint;
-  ModelSlice slice = {};  // which of the model's heads these are; none: all
-  int64_t weight_bytes = 0;
+  ModelSlice slice = {};                   // which of the model's heads these are; none: all
   std::map<int32_t, LayerWeights> layers;  // by decoder layer index; GDN layers only; on the first device
   std::vector<std::map<int32_t, LayerWeights>> layers_elsewhere = {};  // on the others, in their order
 

@@ -47,8 +47,8 @@ std::string Models(const StatusPage& page) {
   std::string rows;
   for (const StatusPage::Model& model : page.models) {
     StrAppend(&rows, "<tr><th scope=\"row\">", EscapeHtml(model.name, kMostNameCharacters), "</th><td>",
-              EscapeHtml(model.family), "</td><td class=\"n\">", model.layers, "</td><td>",
-              EscapeHtml(model.weight_dtype), "</td><td>", EscapeHtml(model.dims), "</td></tr>");
+              EscapeHtml(model.family), "</td><td class=\"n\">", model.layers, "</td><td>", EscapeHtml(model.weights),
+              "</td><td>", EscapeHtml(model.dims), "</td></tr>");
   }
   return StrCat(
       "<section><h2>Models</h2><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Models\">"

@@ -31,7 +31,7 @@ struct StatusSecond {
 
 struct StatusPage {
   struct Model {
-    std::string name, family, dims, weight_dtype;
+    std::string name, family, dims, weights;
     int64_t layers = 0;  // those of Gated DeltaNet
   };
   struct Tier {

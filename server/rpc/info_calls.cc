@@ -36,13 +36,14 @@ void FillModel(const ServiceContext& context, const ServedModel& model, v1::Mode
   out->set_num_layers(model.num_layers);
   for (const auto& [index, weights] : model.layers) out->add_gdn_layers(index);
   out->set_weight_dtype(ToProto(model.weight_dtype));
+  for (const std::string& format : model.weight_formats) out->add_weight_formats(format);
+  out->set_weight_bytes(model.weight_bytes);
   out->set_fingerprint(model.fingerprint);
   out->set_whole_fingerprint(model.fingerprint);
   if (!model.slice.heads.is_whole()) {
     FillHeads(model.slice.heads, out->mutable_heads());
     out->set_whole_fingerprint(model.slice.model_fingerprint);
   }
-  out->set_weight_bytes(model.weight_bytes);
   if (const auto layout = context.store.LayoutOf(model.dims); layout.ok()) {
     out->set_state_bytes_per_session(layout->slot_bytes() * static_cast<int64_t>(model.layers.size()));
   }

@@ -90,11 +90,44 @@ TEST_P(GatedRmsNorm, ARowHasTheSameBitsAloneAndAmongOthers) {
   }
 }
 
+TEST_P(GatedRmsNorm, MayPutHeadsIntoTiledOrder) {
+  constexpr int32_t kKeyHeads = 3, kGroup = 2, kHeads = kKeyHeads * kGroup;
+  for (const int64_t dim : {12, 33, 257}) {
+    const int64_t rows = 50 * kHeads;
+    Random random(9);
+    const std::vector<float> x = random.Normal(rows * dim), z = random.Normal(rows * dim), weight = random.Normal(dim);
+    const std::vector<float> grouped = Run(x, z, weight);
+    std::vector<float> tiled(x.size());
+    ASSERT_EQ(backend().GatedRmsNorm({.value_dim = static_cast<int32_t>(dim),
+                                      .rows = rows,
+                                      .x = x.data(),
+                                      .z = z.data(),
+                                      .weight = weight.data(),
+                                      .y = tiled.data(),
+                                      .key_heads = kKeyHeads,
+                                      .group = kGroup}),
+              absl::OkStatus());
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t head = row % kHeads;
+      const int64_t to = row / kHeads * kHeads + head % kGroup * kKeyHeads + head / kGroup;
+      ASSERT_TRUE(BitEqual(SliceRows(tiled, dim, to, to + 1), SliceRows(grouped, dim, row, row + 1))) << row;
+    }
+  }
+}
+
 TEST(GatedRmsNormParams, BadOnesAreRefusedByName) {
   float data[4] = {};
   ExpectRefused<GatedRmsNormParams>(
       ValidateGatedRmsNorm, {.value_dim = 4, .rows = 1, .x = data, .z = data, .weight = data, .y = data},
       {{"epsilon is 0", [](auto& p) { p.epsilon = 0.0f; }}, {"weight is null", [](auto& p) { p.weight = nullptr; }}});
+  float y[24];
+  ExpectRefused<GatedRmsNormParams>(
+      ValidateGatedRmsNorm,
+      {.value_dim = 4, .rows = 6, .x = data, .z = data, .weight = data, .y = y, .key_heads = 3, .group = 2},
+      {{"key_heads is 0", [](auto& p) { p.key_heads = 0; }},
+       {"group is -1", [](auto& p) { p.group = -1; }},
+       {"rows is 5; expected a multiple of", [](auto& p) { p.rows = 5; }},
+       {"y is x", [](auto& p) { p.y = const_cast<float*>(p.x); }}});
 }
 
 }  // namespace

@@ -153,5 +153,29 @@ TEST_P(LayerBits, PrefillsHaveTheSameBitsAloneMergedAndInAnySegments) {
   }
 }
 
+// The norm's output takes the order of the columns. Sums are in another order, so the bits are others.
+TEST_P(LayerBits, AnOutProjectionMayHaveItsHeadsInTiledOrder) {
+  constexpr double kTolerance = 1e-6;
+  for (const ProjectionLayout layout : {ProjectionLayout::kFlat, ProjectionLayout::kInterleaved}) {
+    LayerProblemOptions options{
+        .dims = {.key_heads = 2, .value_heads = 6, .key_dim = 8, .value_dim = 12, .conv_width = 4, .hidden_size = 16},
+        .layout = layout};
+    LayerProblem grouped(options, /*slots=*/2);
+    options.tiled_out = true;
+    LayerProblem tiled(options, /*slots=*/2);
+    std::vector<Rows> rows = {{.slot = 0, .x = grouped.Inputs(5)}, {.slot = 1, .x = grouped.Inputs(40)}};
+    EXPECT_LE(RelativeNormError(tiled.Prefill(runner(), rows), grouped.Prefill(runner(), rows)), kTolerance);
+    for (int step = 0; step < 3; ++step) {
+      rows = {{.slot = 0, .token_count = 5 + step, .log_length = step, .x = grouped.Inputs(1)},
+              {.slot = 1, .token_count = 40 + step, .log_length = step, .x = grouped.Inputs(1)}};
+      std::vector<Rows> same = rows;
+      EXPECT_LE(RelativeNormError(tiled.Decode(runner(), same), grouped.Decode(runner(), rows)), kTolerance);
+    }
+    for (const int32_t slot : {0, 1}) {
+      EXPECT_TRUE(BitEqual(SlotOf(tiled.pool(), slot), SlotOf(grouped.pool(), slot))) << slot;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gdn

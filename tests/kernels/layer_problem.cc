@@ -1,6 +1,7 @@
 #include "tests/kernels/layer_problem.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "gtest/gtest.h"
 
@@ -32,7 +33,7 @@ LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
   const auto matrix = [&](int64_t rows, int64_t cols) -> WeightMatrix {
     if (rows == 0) return {};
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
-    return {options.dtype, store(options.dtype, random_.Normal(rows * cols, deviation)), rows, cols};
+    return PlainMatrix(options.dtype, store(options.dtype, random_.Normal(rows * cols, deviation)), rows, cols);
   };
   const auto vector = [&](const std::vector<float>& values) {
     return static_cast<const float*>(store(DType::kF32, values));
@@ -61,6 +62,25 @@ LayerProblem::LayerProblem(const LayerProblemOptions& options, int32_t slots)
   weights_.a_log = vector(random_.Uniform(heads, -4.0f, 0.5f));
   weights_.dt_bias = vector(random_.Normal(dims.decay_features()));
   weights_.norm_weight = vector(random_.Normal(dims.value_dim));
+  if (options.tiled_out) TileOut();
+}
+
+void LayerProblem::TileOut() {
+  const LayerDims& dims = weights_.spec.dims;
+  const WeightMatrix grouped = weights_.out;
+  const int64_t head_bytes = RowBytes(grouped.format, dims.value_dim);
+  const int64_t row_bytes = RowBytes(grouped.format, grouped.cols);
+  std::vector<char>& tiled = storage_.emplace_back(static_cast<size_t>(grouped.rows * row_bytes));
+  for (int64_t row = 0; row < grouped.rows; ++row) {
+    for (int64_t head = 0; head < dims.value_heads; ++head) {
+      const int64_t block = head % dims.group() * dims.key_heads + head / dims.group();
+      std::memcpy(tiled.data() + row * row_bytes + block * head_bytes,
+                  static_cast<const char*>(grouped.data) + row * row_bytes + head * head_bytes,
+                  static_cast<size_t>(head_bytes));
+    }
+  }
+  weights_.out.data = tiled.data();
+  weights_.tiled_out = true;
 }
 
 std::vector<float> LayerProblem::Prefill(GdnLayerRunner& runner, const std::vector<Rows>& rows) {

@@ -27,6 +27,7 @@ struct LayerProblemOptions {
   float decay_lower_bound = 0.0f;  // below 0: the bounded gate
   int32_t decay_rank = 0;
   int32_t output_gate_rank = 0;
+  bool tiled_out = false;  // the same layer, with the columns of its out-projection so
 };
 
 // Of a KDA layer: low-rank a and z, the bounded gate, a sigmoid output gate.
@@ -43,6 +44,8 @@ struct Rows {
 class LayerProblem {
  public:
   LayerProblem(const LayerProblemOptions& options, int32_t slots);
+  LayerProblem(const LayerProblem&) = delete;
+  LayerProblem& operator=(const LayerProblem&) = delete;
 
   const LayerWeights& weights() const { return weights_; }
   HostStatePool& pool() { return pool_; }
@@ -54,6 +57,8 @@ class LayerProblem {
   std::vector<float> Decode(GdnLayerRunner& runner, std::vector<Rows>& rows, bool draft = false);
 
  private:
+  void TileOut();
+
   Random random_;
   std::vector<std::vector<char>> storage_;
   LayerWeights weights_;

@@ -250,10 +250,7 @@ TEST_F(LayerTest, BadStepsAreRefusedBeforeAnythingIsTouched) {
       {"slots[1]", [](PackedRows& p, LayerWeights&) { p.slots[1] = 2; }},
       {"more than once", [](PackedRows& p, LayerWeights&) { p.slots[1] = 0; }},
       {"in_qkv is [1, 48]", [](PackedRows&, LayerWeights& w) { w.in_qkv.rows = 1; }},
-      {"in_a is [4, 48]",
-       [](PackedRows&, LayerWeights& w) {
-         w.in_a = {DType::kF32, w.in_b.data, 4, 48};
-       }},
+      {"in_a is [4, 48]", [](PackedRows&, LayerWeights& w) { w.in_a = PlainMatrix(DType::kF32, w.in_b.data, 4, 48); }},
       {"out is [48, 95]", [](PackedRows&, LayerWeights& w) { w.out.cols = 95; }},
       {"expected its ServedForm",
        [](PackedRows&, LayerWeights& w) { w.spec.projections = ProjectionLayout::kSeparate; }},

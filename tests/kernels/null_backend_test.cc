@@ -53,7 +53,7 @@ TEST(NullBackend, StepsComputeNothingButLogsGrowAndFold) {
 
 TEST(NullBackend, RefusesWhatARealBackendRefuses) {
   const auto backend = MakeNullBackend();
-  EXPECT_THAT(backend->Projection({.rows = 1, .weight = {DType::kF32, nullptr, 1, 1}}), IsInvalid(""));
+  EXPECT_THAT(backend->Projection({.rows = 1, .weight = PlainMatrix(DType::kF32, nullptr, 1, 1)}), IsInvalid(""));
   EXPECT_THAT(backend->Gating({.value_heads = 1, .rows = 1}), IsInvalid(""));
   EXPECT_THAT(backend->GatedRmsNorm({.value_dim = 1, .rows = -1}), IsInvalid(""));
   MaterializeStateParams fold;

@@ -30,7 +30,7 @@ struct Problem {
     params = {.rows = rows,
               .x = x.data(),
               .x_stride = features + 4,
-              .weight = {dtype, stored.data(), outputs, features},
+              .weight = PlainMatrix(dtype, stored.data(), outputs, features),
               .y_stride = outputs + 3};
   }
 
@@ -103,7 +103,7 @@ TEST_P(Projection, NarrowWeightsAreWidenedExactly) {
       std::vector<float> widened(50 * 104);
       ConvertToFloat(dtype, narrow.stored.data(), widened.size(), widened.data());
       Problem wide = narrow;
-      wide.params.weight = {.dtype = DType::kF32, .data = widened.data(), .rows = 50, .cols = 104};
+      wide.params.weight = PlainMatrix(DType::kF32, widened.data(), 50, 104);
       EXPECT_TRUE(BitEqual(narrow.Run(path, backend()), wide.Run(path, backend()))) << DTypeName(dtype);
     }
   }
@@ -205,7 +205,7 @@ TEST_P(Projection, WidensEveryFinite16BitWeightExactly) {
     const ProjectionParams params{.rows = 1,
                                   .x = &one,
                                   .x_stride = 1,
-                                  .weight = {dtype, weights.data(), outputs, 1},
+                                  .weight = PlainMatrix(dtype, weights.data(), outputs, 1),
                                   .y = y.data(),
                                   .y_stride = outputs};
     ASSERT_TRUE(backend().Projection(params).ok());
@@ -216,8 +216,8 @@ TEST_P(Projection, WidensEveryFinite16BitWeightExactly) {
 }
 
 TEST_P(Projection, NoRowsOrNoOutputsTouchNothing) {
-  EXPECT_TRUE(backend().Projection({.rows = 0, .weight = {DType::kF32, nullptr, 4, 4}}).ok());
-  EXPECT_TRUE(backend().Projection({.rows = 4, .weight = {DType::kF32, nullptr, 0, 4}}).ok());
+  EXPECT_TRUE(backend().Projection({.rows = 0, .weight = PlainMatrix(DType::kF32, nullptr, 4, 4)}).ok());
+  EXPECT_TRUE(backend().Projection({.rows = 4, .weight = PlainMatrix(DType::kF32, nullptr, 0, 4)}).ok());
 }
 
 // The library GEMM itself: whether a call takes it depends on the instruction set.
@@ -258,6 +258,29 @@ TEST(ProjectionParams, BadOnesAreRefusedByName) {
                                    {"y_stride is 2", [](auto& p) { p.y_stride = 2; }},
                                    {"rows is -1", [](auto& p) { p.rows = -1; }},
                                    {"weight.cols is 0", [](auto& p) { p.weight.cols = 0; }}});
+}
+
+TEST(ProjectionParams, QuantisedWeightsHaveWholeBlocksAndTheirScales) {
+  Problem problem(DType::kF32, 2, 3, 256);
+  std::vector<float> y(16);
+  for (const WeightFormat format : kWeightFormats) {
+    if (IsPlain(format)) continue;
+    ProjectionParams good = problem.params;
+    good.y = y.data();
+    good.weight.format = format;
+    good.weight.scales = y.data();
+    ASSERT_EQ(ValidateProjection(good), absl::OkStatus()) << WeightFormatName(format);
+    if (format == WeightFormat::kF8E4M3) {
+      ExpectRefused<ProjectionParams>(ValidateProjection, good,
+                                      {{"weight.scales is null", [](auto& p) { p.weight.scales = nullptr; }}});
+      continue;
+    }
+    const auto shift = [](auto& p) { p.weight.data = static_cast<const char*>(p.weight.data) + 1; };
+    const auto cut = [](auto& p) { p.weight.cols -= 16; };
+    ExpectRefused<ProjectionParams>(
+        ValidateProjection, good,
+        {{"weight.data is no multiple of 2", shift}, {"weight.cols is 240; expected a multiple of", cut}});
+  }
 }
 
 // The default calls one after the other, which need not share anything.

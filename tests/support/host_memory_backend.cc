@@ -14,6 +14,12 @@ bool HostMemoryBackend::Owns(const void* data) const {
   return byte < begin + bytes;
 }
 
+size_t HostMemoryBackend::live_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [data, of_allocation] : live_) bytes += of_allocation;
+  return bytes;
+}
+
 absl::StatusOr<void*> HostMemoryBackend::Allocate(size_t bytes) {
   if (allocations_left_ == 0) return absl::ResourceExhaustedError("no memory, as the test asked");
   if (allocations_left_ > 0) --allocations_left_;

@@ -15,11 +15,15 @@ namespace gdn {
 
 class HostMemoryBackend : public Backend {
  public:
-  explicit HostMemoryBackend(bool unified_memory) { info_.unified_memory = unified_memory; }
+  explicit HostMemoryBackend(bool unified_memory, uint32_t weight_formats = kPlainWeights) {
+    info_.unified_memory = unified_memory;
+    info_.weight_formats = weight_formats;
+  }
 
   // Whether `data` lies in memory that was allocated here and not freed since.
   bool Owns(const void* data) const;
   size_t live_allocations() const { return live_.size(); }
+  size_t live_bytes() const;
   int total_allocations() const { return total_allocations_; }
   // The allocation after `count` more fails.
   void FailAfter(int count) { allocations_left_ = count; }

@@ -69,11 +69,11 @@ Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, 
   return OperatorCost(dims, sequences * tokens_each, WholeState(dims, state), static_cast<double>(sequences));
 }
 
-Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype) {
+Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, WeightFormat weights) {
   const double r = static_cast<double>(rows);
   const double out = static_cast<double>(out_features);
   const double in = static_cast<double>(in_features);
-  return {.bytes_read = out * in * static_cast<double>(DTypeSize(weight_dtype)) + kFloat * r * in,
+  return {.bytes_read = out * static_cast<double>(RowBytes(weights, in_features)) + kFloat * r * in,
           .bytes_written = kFloat * r * out,
           .flops = 2 * r * out * in,
           .tokens = rows};

@@ -14,6 +14,7 @@
 
 #include "base/dtype.h"
 #include "base/layer_dims.h"
+#include "base/weight_format.h"
 
 namespace gdn::bench {
 
@@ -35,7 +36,7 @@ Cost DecodeInPlaceCost(const LayerDims& dims, int64_t batch, DType state = DType
 Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, DType state = DType::kF32);
 
 // y [rows, out] = x [rows, in] W^T.
-Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, DType weight_dtype);
+Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, WeightFormat weights);
 
 // The whole layer from hidden_states to output; projection weights are read once a call.
 Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state = DType::kF32);

@@ -44,7 +44,7 @@ absl::StatusOr<StackedWeights> MakeWeights(Backend& backend, const LayerDims& di
                        RandomBuffer(backend, conv + 2 * int64_t{dims.value_heads} + dims.value_dim, -0.5f, 0.5f));
   const char* at = static_cast<const char*>(stacked.projections->data());
   const auto take = [&at](int64_t rows, int64_t cols) {
-    const WeightMatrix matrix{.dtype = kWeightDtype, .data = at, .rows = rows, .cols = cols};
+    const WeightMatrix matrix = PlainMatrix(kWeightDtype, at, rows, cols);
     at += rows * cols * static_cast<int64_t>(DTypeSize(kWeightDtype));
     return matrix;
   };

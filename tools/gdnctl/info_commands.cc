@@ -2,8 +2,10 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/string_cat.h"
 #include "tools/gdnctl/commands.h"
 #include "tools/gdnctl/print.h"
 
@@ -75,6 +77,16 @@ absl::StatusOr<int> RunInfo(const std::vector<std::string>&) {
   });
 }
 
+// "1.2 GiB, in Q4_K, Q6_K"; of an older server "F32".
+std::string WeightsText(const v1::Model& model) {
+  if (model.weight_formats().empty()) {
+    std::string_view dtype = v1::DType_Name(model.weight_dtype());
+    dtype.remove_prefix(std::min(dtype.size(), std::string_view("DTYPE_").size()));
+    return std::string(dtype);
+  }
+  return StrCat(FormatBytes(model.weight_bytes()), ", in ", absl::StrJoin(model.weight_formats(), ", "));
+}
+
 absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
   const auto client = ConnectByFlags();
   v1::ListModelsResponse models;
@@ -88,10 +100,8 @@ absl::StatusOr<int> RunModels(const std::vector<std::string>& names) {
   }
   return Show(models, [&] {
     for (const v1::Model& model : models.models()) {
-      std::string_view dtype = v1::DType_Name(model.weight_dtype());
-      dtype.remove_prefix(std::min(dtype.size(), std::string_view("DTYPE_").size()));
-      absl::PrintF("%s\n  family       %s, %s weights, %s\n  dims         %s\n", model.name(), model.family(), dtype,
-                   FormatBytes(model.weight_bytes()), FormatDims(model.dims()));
+      absl::PrintF("%s\n  family       %s\n  weights      %s\n  dims         %s\n", model.name(), model.family(),
+                   WeightsText(model), FormatDims(model.dims()));
       if (model.has_heads()) {
         absl::PrintF("  heads        %s: partial sums, of the model %s\n", FormatHeads(model.heads()),
                      model.whole_fingerprint());

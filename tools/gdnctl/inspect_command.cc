@@ -21,19 +21,26 @@ namespace {
 // What is printed of a checkpoint, in this order.
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
+// In the files, and where a backend takes every format and where it takes none that is quantised.
 std::string WeightsText(const Checkpoint& checkpoint) {
   std::map<std::string_view, int64_t> stored;  // bytes by encoding
-  int64_t loaded = 0;
+  int64_t kept = 0;
+  int64_t widened = 0;
   for (const LayerTensors& layer : checkpoint.layers) {
     for (const auto& [tensor, of_layer] : layer.tensors) {
-      stored[EncodingName(of_layer.encoding)] += static_cast<int64_t>(of_layer.data.size());
-      const DType dtype = of_layer.shape.size() == 2 ? LoadedDType(of_layer) : DType::kF32;  // vectors are widened
-      loaded += of_layer.ElementCount() * static_cast<int64_t>(DTypeSize(dtype));
+      const auto bytes = static_cast<int64_t>(of_layer.data.size());
+      const bool matrix = of_layer.shape.size() == 2;  // vectors are widened
+      const DType dtype = matrix ? WidenedDType(of_layer.encoding) : DType::kF32;
+      const int64_t wide = of_layer.ElementCount() * static_cast<int64_t>(DTypeSize(dtype));
+      stored[WeightFormatName(of_layer.encoding)] += bytes;
+      kept += matrix ? bytes : wide;
+      widened += wide;
     }
   }
   std::string text;
   for (const auto& [name, bytes] : stored) StrAppend(&text, text.empty() ? "" : ", ", FormatBytes(bytes), " ", name);
-  return StrCat(text, "; ", FormatBytes(loaded), " once loaded");
+  StrAppend(&text, "; ", FormatBytes(kept), " once loaded");
+  return kept == widened ? text : StrCat(text, ", ", FormatBytes(widened), " where a backend widens what is quantised");
 }
 
 Lines Describe(const Checkpoint& checkpoint) {

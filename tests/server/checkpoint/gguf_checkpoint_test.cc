@@ -128,10 +128,10 @@ TEST(GgufCheckpoint, ATypeIsATensorsOwn) {
   model.tensors["blk.0.ssm_dt.bias"].type = GgmlType::kF16;
   GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, model.Read());
   const auto& tensors = checkpoint.layers[0].tensors;
-  EXPECT_EQ(tensors.at(LayerTensor::kInQkv).encoding, Encoding::kQ8_0);
-  EXPECT_EQ(tensors.at(LayerTensor::kInZ).encoding, Encoding::kQ4_0);
-  EXPECT_EQ(tensors.at(LayerTensor::kInB).encoding, Encoding::kBF16);
-  EXPECT_EQ(tensors.at(LayerTensor::kDtBias).encoding, Encoding::kF16);
+  EXPECT_EQ(tensors.at(LayerTensor::kInQkv).encoding, WeightFormat::kQ8_0);
+  EXPECT_EQ(tensors.at(LayerTensor::kInZ).encoding, WeightFormat::kQ4_0);
+  EXPECT_EQ(tensors.at(LayerTensor::kInB).encoding, WeightFormat::kBF16);
+  EXPECT_EQ(tensors.at(LayerTensor::kDtBias).encoding, WeightFormat::kF16);
 }
 
 TEST(GgufCheckpoint, WhatCannotBeServedIsRefusedByName) {

@@ -40,12 +40,10 @@ TEST(StoredTensor, AnFp8WeightIsMultipliedByItsBlocksScale) {
   for (int64_t i = 0; i < shape[0] * shape[1]; ++i) codes.push_back(static_cast<char>(i % 127));
   const std::vector<float> scales = {0.5f, 3.0f, 0.001f, 7.0f, 1.0f, 1e-4f};
   const std::string_view scale_bytes(reinterpret_cast<const char*>(scales.data()), scales.size() * sizeof(float));
-  const StoredTensor tensor{.encoding = Encoding::kF8E4M3,
+  const StoredTensor tensor{.encoding = WeightFormat::kF8E4M3,
                             .shape = shape,
                             .data = codes,
                             .scales = {.dtype = DType::kF32, .shape = {2, 3}, .data = scale_bytes}};
-  EXPECT_FALSE(IsPlain(tensor));
-  EXPECT_EQ(LoadedDType(tensor), DType::kF32);
   std::vector<float> values(static_cast<size_t>(tensor.ElementCount()));
   DecodeTensor(tensor, values.data());
   for (int64_t i = 0; i < shape[0]; ++i) {
@@ -62,9 +60,9 @@ TEST(StoredTensor, PlainTensorsKeepTheirDtype) {
     std::string data(values.size() * DTypeSize(dtype), '\0');
     ConvertFromFloat(values.data(), values.size(), dtype, data.data());
     const StoredTensor tensor = PlainTensor({.dtype = dtype, .shape = {3}, .data = data});
-    EXPECT_TRUE(IsPlain(tensor));
-    EXPECT_EQ(LoadedDType(tensor), dtype);
-    EXPECT_EQ(EncodingName(tensor.encoding), DTypeName(dtype));
+    EXPECT_TRUE(IsPlain(tensor.encoding));
+    EXPECT_EQ(WidenedDType(tensor.encoding), dtype);
+    EXPECT_EQ(WeightFormatName(tensor.encoding), DTypeName(dtype));
     std::vector<float> decoded(values.size());
     DecodeTensor(tensor, decoded.data());
     EXPECT_EQ(decoded, values);

@@ -115,8 +115,14 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, HeadSlices,
 
 std::vector<float> Floats(const ServedMatrix& matrix) {
   std::vector<float> values(static_cast<size_t>(matrix.rows * matrix.cols));
-  EXPECT_EQ(matrix.data().size(), values.size() * DTypeSize(matrix.dtype));
-  ConvertToFloat(matrix.dtype, matrix.data().data(), values.size(), values.data());
+  EXPECT_EQ(static_cast<int64_t>(matrix.data().size()), matrix.rows * matrix.row_bytes());
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const bool scaled = matrix.format == WeightFormat::kF8E4M3;
+    const float* scales =
+        scaled ? &matrix.scales[static_cast<size_t>(row / kFp8Block * Fp8Blocks(matrix.cols))] : nullptr;
+    DequantizeRow(matrix.format, matrix.data().data() + row * matrix.row_bytes(), scales, matrix.cols,
+                  &values[static_cast<size_t>(row * matrix.cols)]);
+  }
   return values;
 }
 
@@ -132,16 +138,28 @@ std::vector<float> HeadsOf(const std::vector<float>& values, int64_t outer, int6
   return taken;
 }
 
+// Each with whether quantised weights stay so.
+std::vector<std::pair<HeadSlice, bool>> SlicesBothWays(const LayerDims& dims) {
+  std::vector<std::pair<HeadSlice, bool>> both;
+  for (const HeadSlice& heads : SlicesOf(dims)) {
+    both.emplace_back(heads, false);
+    both.emplace_back(heads, true);
+  }
+  return both;
+}
+
 TEST(SliceLayer, TakesTheHeadsThatTheWholeLayerHas) {
   for (const char* set : {"qwen3_5_5", "olmo_hybrid_1", "fp8_qwen3_5_1", "gguf_qwen35_1/f32", "gguf_qwen35_1/q8_0"}) {
     GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(ModelPath(set)));
     const LayerSpec& spec = checkpoint.config.spec;
     const LayerDims& dims = spec.dims;
-    const ServedLayer whole = ServeLayer(spec, checkpoint.layers[0]);
-    for (const HeadSlice& heads : SlicesOf(dims)) {
+    GDN_ASSERT_OK_AND_ASSIGN(const ServedLayer whole, ServeLayer(spec, checkpoint.layers[0]));
+    for (const auto& [heads, keeps_quantised] : SlicesBothWays(dims)) {
       ASSERT_TRUE(CheckSlice(checkpoint.config, checkpoint.layers, heads).ok()) << set;
       const SlicedLayer sliced = SliceLayer(spec, checkpoint.layers[0], heads);
-      const ServedLayer part = ServeLayer(SliceSpec(spec, heads), sliced.tensors);
+      ServeLayerOptions options;
+      if (keeps_quantised) options.takes = [](WeightFormat) { return true; };
+      GDN_ASSERT_OK_AND_ASSIGN(const ServedLayer part, ServeLayer(SliceSpec(spec, heads), sliced.tensors, options));
       const int32_t key = heads.first / dims.group();
       const auto values = [&](const std::vector<float>& all, int64_t outer = 1) {
         return HeadsOf(all, outer, dims.value_heads, heads.first, heads.count);
@@ -172,18 +190,49 @@ TEST(SliceLayer, QuantisedWeightsStayQuantisedAndRowsStayInTheFile) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto gguf, OpenCheckpoint(ModelPath("gguf_qwen35_1/q8_0")));
   const HeadSlice heads{.first = 2, .count = 2, .total = 4};
   const SlicedLayer sliced = SliceLayer(gguf.config.spec, gguf.layers[0], heads);
-  EXPECT_EQ(sliced.tensors.tensors.at(LayerTensor::kInZ).encoding, Encoding::kQ8_0);
-  EXPECT_EQ(sliced.tensors.tensors.at(LayerTensor::kOut).encoding, Encoding::kQ8_0);
+  EXPECT_EQ(sliced.tensors.tensors.at(LayerTensor::kInZ).encoding, WeightFormat::kQ8_0);
+  EXPECT_EQ(sliced.tensors.tensors.at(LayerTensor::kOut).encoding, WeightFormat::kQ8_0);
   GDN_ASSERT_OK_AND_ASSIGN(const auto fp8, OpenCheckpoint(ModelPath("fp8_qwen3_5_1")));
   const SlicedLayer whole_blocks = SliceLayer(fp8.config.spec, fp8.layers[0], heads);
-  EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kInZ).encoding, Encoding::kF8E4M3);
-  EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kOut).encoding, Encoding::kF8E4M3);
-  EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kInQkv).encoding, Encoding::kF32);  // K = 64 cuts them
+  EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kInZ).encoding, WeightFormat::kF8E4M3);
+  EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kOut).encoding, WeightFormat::kF8E4M3);
+  EXPECT_EQ(whole_blocks.tensors.tensors.at(LayerTensor::kInQkv).encoding, WeightFormat::kF32);  // K = 64 cuts them
 
   GDN_ASSERT_OK_AND_ASSIGN(const auto plain, OpenCheckpoint(ModelPath("qwen3_next_1")));
   const SlicedLayer rows = SliceLayer(plain.config.spec, plain.layers[0], heads);
   EXPECT_FALSE(rows.HasMade(rows.tensors.tensors.at(LayerTensor::kInQkvz).data.data()));
   EXPECT_TRUE(rows.HasMade(rows.tensors.tensors.at(LayerTensor::kOut).data.data()));
+}
+
+// Blocks of two heads: the columns stay in tiled order, of the slice's own key heads, as the gated norm then writes.
+TEST(SliceLayer, TiledColumnsInBlocksOfSeveralHeadsStayTiled) {
+  LayerSpec spec{.dims = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 16, .hidden_size = 3},
+                 .projections = ProjectionLayout::kFlat,
+                 .value_heads = ValueHeadOrder::kTiled};
+  const LayerDims& dims = spec.dims;
+  std::vector<float> values(static_cast<size_t>(dims.hidden_size * dims.value_features()));
+  std::iota(values.begin(), values.end(), 1.0f);
+  std::string blocks(static_cast<size_t>(dims.hidden_size * RowBytes(WeightFormat::kQ8_0, dims.value_features())), 0);
+  ASSERT_TRUE(QuantizeQ8_0(values.data(), static_cast<int64_t>(values.size()), blocks.data()));
+  const std::vector<int64_t> shape = {dims.hidden_size, dims.value_features()};
+  const StoredTensor out{.encoding = WeightFormat::kQ8_0, .shape = shape, .data = blocks};
+  DecodeTensor(out, values.data());
+
+  const HeadSlice heads{.first = 4, .count = 4, .total = 8};  // key heads 2 and 3
+  const SlicedLayer sliced = SliceLayer(spec, {.layer = 0, .tensors = {{LayerTensor::kOut, out}}}, heads);
+  const StoredTensor& part = sliced.tensors.tensors.at(LayerTensor::kOut);
+  EXPECT_EQ(part.encoding, WeightFormat::kQ8_0);
+  ASSERT_EQ(part.shape, (std::vector<int64_t>{dims.hidden_size, 4 * dims.value_dim}));
+  std::vector<float> found(static_cast<size_t>(part.ElementCount()));
+  DecodeTensor(part, found.data());
+  std::vector<float> expected;
+  for (int64_t row = 0; row < dims.hidden_size; ++row) {
+    for (const int64_t block : {2, 3, 6, 7}) {  // member 0 of both, then member 1
+      const auto from = values.begin() + row * dims.value_features() + block * dims.value_dim;
+      expected.insert(expected.end(), from, from + dims.value_dim);
+    }
+  }
+  EXPECT_EQ(found, expected);
 }
 
 TEST(LoadModel, AServerOfASliceHoldsItsShareOfTheWeights) {
@@ -198,7 +247,7 @@ TEST(LoadModel, AServerOfASliceHoldsItsShareOfTheWeights) {
       EXPECT_EQ(part.config().spec.dims, SliceDims(dims, heads));
       EXPECT_EQ(part.whole_fingerprint(), whole.fingerprint());
       EXPECT_EQ(part.fingerprint(), SliceFingerprint(whole.fingerprint(), heads));
-      sum += part.weight_bytes();
+      sum += part.memory().total();
       for (const auto& [layer, weights] : part.layers()) {
         EXPECT_TRUE(backend.Owns(weights.out.data));
         EXPECT_EQ(backend.Owns(weights.in_qkv.data), !unified_memory);  // key heads lie together there
@@ -206,7 +255,7 @@ TEST(LoadModel, AServerOfASliceHoldsItsShareOfTheWeights) {
     }
     // All but the norm's weights, which every slice has.
     const auto norms = static_cast<int64_t>(whole.layers().size()) * dims.value_dim * int64_t{sizeof(float)};
-    EXPECT_EQ(sum, whole.weight_bytes() + (dims.key_heads - 1) * norms);
+    EXPECT_EQ(sum, whole.memory().total() + (dims.key_heads - 1) * norms);
     EXPECT_EQ(whole.fingerprint(), whole.whole_fingerprint());
   }
 }

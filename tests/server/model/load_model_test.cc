@@ -18,10 +18,10 @@ using ::testing::HasSubstr;
 
 constexpr const char* kGolden[] = {"qwen3_next_1", "qwen3_next_5", "qwen3_5_1", "qwen3_5_5"};
 
-// A matrix's elements as float32, whatever its dtype.
+// A matrix's elements as float32, whatever its format.
 std::vector<float> Floats(const WeightMatrix& matrix) {
   std::vector<float> values(static_cast<size_t>(matrix.rows * matrix.cols));
-  ConvertToFloat(matrix.dtype, matrix.data, values.size(), values.data());
+  for (int64_t row = 0; row < matrix.rows; ++row) WeightRow(matrix, row, values.data() + row * matrix.cols);
   return values;
 }
 
@@ -156,7 +156,7 @@ TEST(LoadModel, KeepsSixteenBitProjectionsAndWidensVectors) {
     HostMemoryBackend backend(/*unified_memory=*/true);
     GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
     EXPECT_EQ(model.weight_dtype(), dtype);
-    EXPECT_EQ(model.layers().at(0).in_qkv.dtype, dtype);
+    EXPECT_EQ(model.layers().at(0).in_qkv.format, FormatOf(dtype));
     ExpectWeightsOf(checkpoint, "model.layers.", model);
   }
 }
@@ -176,7 +176,7 @@ TEST(LoadModel, DtypesMayDifferFromTensorToTensor) {
   HostMemoryBackend backend(/*unified_memory=*/true);
   GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
   EXPECT_EQ(model.weight_dtype(), DType::kBF16);
-  EXPECT_EQ(model.layers().at(0).in_qkv.dtype, DType::kF32);
+  EXPECT_EQ(model.layers().at(0).in_qkv.format, WeightFormat::kF32);
   ExpectWeightsOf(checkpoint, "model.layers.", model);
 }
 

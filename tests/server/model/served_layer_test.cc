@@ -1,9 +1,12 @@
 #include "server/model/served_layer.h"
 
 #include <cmath>
+#include <cstring>
 
+#include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/projection/random_weights.h"
 #include "server/checkpoint/checkpoint.h"
 #include "tests/server/checkpoint/test_checkpoint.h"
 #include "tests/support/assert_ok.h"
@@ -13,9 +16,27 @@ namespace {
 
 std::vector<float> Floats(const ServedMatrix& matrix) {
   std::vector<float> values(static_cast<size_t>(matrix.rows * matrix.cols));
-  EXPECT_EQ(matrix.data().size(), values.size() * DTypeSize(matrix.dtype));
-  ConvertToFloat(matrix.dtype, matrix.data().data(), values.size(), values.data());
+  EXPECT_EQ(static_cast<int64_t>(matrix.data().size()), matrix.rows * matrix.row_bytes());
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    const bool scaled = matrix.format == WeightFormat::kF8E4M3;
+    const float* scales =
+        scaled ? &matrix.scales[static_cast<size_t>(row / kFp8Block * Fp8Blocks(matrix.cols))] : nullptr;
+    DequantizeRow(matrix.format, matrix.data().data() + row * matrix.row_bytes(), scales, matrix.cols,
+                  &values[static_cast<size_t>(row * matrix.cols)]);
+  }
   return values;
+}
+
+ServeLayerOptions Everything() {
+  ServeLayerOptions options;
+  options.takes = [](WeightFormat) { return true; };
+  return options;
+}
+
+ServedLayer Serve(const LayerSpec& spec, const LayerTensors& layer, const ServeLayerOptions& options = {}) {
+  absl::StatusOr<ServedLayer> served = ServeLayer(spec, layer, options);
+  EXPECT_TRUE(served.ok()) << served.status();
+  return served.ok() ? *std::move(served) : ServedLayer();
 }
 
 void ExpectEqual(const ServedLayer& a, const ServedLayer& b) {
@@ -81,7 +102,7 @@ TEST(ServedLayer, TiledValueHeadsAreGrouped) {
   const LayerDims& dims = spec.dims;
   ASSERT_GT(dims.group(), dims.key_heads);  // or a wrong transposition might be the right one
   ASSERT_NE(dims.key_dim, dims.value_dim);
-  const ServedLayer grouped = ServeLayer(spec, checkpoint.layers[1]);
+  const ServedLayer grouped = Serve(spec, checkpoint.layers[1]);
 
   ChangedLayer tiled(checkpoint, 1);
   const int64_t keys = 2 * dims.key_features();
@@ -97,14 +118,14 @@ TEST(ServedLayer, TiledValueHeadsAreGrouped) {
   tile(LayerTensor::kALog, 1, 0, 1);
   tile(LayerTensor::kDtBias, 1, 0, 1);
   spec.value_heads = ValueHeadOrder::kTiled;
-  ExpectEqual(ServeLayer(spec, tiled.tensors()), grouped);
+  ExpectEqual(Serve(spec, tiled.tensors()), grouped);
 }
 
 TEST(ServedLayer, BAndAThatGoByKeyHeadAreSplit) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("gguf_qwen3next_1/f32.gguf")));
   GDN_ASSERT_OK_AND_ASSIGN(const auto same, OpenCheckpoint(GoldenFolder("qwen3_next_1")));
   ASSERT_EQ(checkpoint.config.spec.projections, ProjectionLayout::kFlatGroupedBa);
-  const ServedLayer served = ServeLayer(checkpoint.config.spec, checkpoint.layers[0]);
+  const ServedLayer served = Serve(checkpoint.config.spec, checkpoint.layers[0]);
   const std::vector<float> ba = ChangedLayer(same, 0).Get(LayerTensor::kInBa);
   const int64_t group = checkpoint.config.spec.dims.group();
   for (int64_t head = 0; head < served.in_b.rows; ++head) {
@@ -121,7 +142,7 @@ TEST(ServedLayer, BAndAThatGoByKeyHeadAreSplit) {
 TEST(ServedLayer, SeparatePartsAreJoinedInTheOrderQKV) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("olmo_hybrid_1")));
   const ChangedLayer layer(checkpoint, 0);
-  const ServedLayer served = ServeLayer(checkpoint.config.spec, layer.tensors());
+  const ServedLayer served = Serve(checkpoint.config.spec, layer.tensors());
   std::vector<float> qkv, conv;
   for (const LayerTensor part : {LayerTensor::kInQ, LayerTensor::kInK, LayerTensor::kInV}) {
     const std::vector<float> values = layer.Get(part);
@@ -139,7 +160,7 @@ TEST(ServedLayer, SeparatePartsAreJoinedInTheOrderQKV) {
 TEST(ServedLayer, LowRankPairsStayTwoMatrices) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto kimi, OpenCheckpoint(GoldenFolder("kimi_linear_1")));
   const ChangedLayer layer(kimi, 1);
-  const ServedLayer served = ServeLayer(kimi.config.spec, layer.tensors());
+  const ServedLayer served = Serve(kimi.config.spec, layer.tensors());
   EXPECT_EQ(Floats(served.in_a), layer.Get(LayerTensor::kInA));
   EXPECT_EQ(Floats(served.a_up), layer.Get(LayerTensor::kAUp));
   EXPECT_EQ(Floats(served.in_z), layer.Get(LayerTensor::kInZ));
@@ -147,7 +168,7 @@ TEST(ServedLayer, LowRankPairsStayTwoMatrices) {
   EXPECT_EQ(served.a_up.rows, 96);
   EXPECT_EQ(served.a_up.cols, 32);
   GDN_ASSERT_OK_AND_ASSIGN(const auto ling, OpenCheckpoint(GoldenFolder("bailing_hybrid_1")));
-  const ServedLayer full = ServeLayer(ling.config.spec, ling.layers[1]);
+  const ServedLayer full = Serve(ling.config.spec, ling.layers[1]);
   EXPECT_EQ(full.in_a.rows, 96);
   EXPECT_EQ(full.a_up.rows, 0);
   EXPECT_EQ(full.z_up.rows, 0);
@@ -159,11 +180,11 @@ TEST(ServedLayer, PartsOfSeveralDtypesAreWidened) {
   for (const LayerTensor part : {LayerTensor::kInQ, LayerTensor::kInK, LayerTensor::kInV}) {
     layer.Set(part, layer.Get(part), DType::kBF16);
   }
-  const ServedLayer narrow = ServeLayer(checkpoint.config.spec, layer.tensors());
-  EXPECT_EQ(narrow.in_qkv.dtype, DType::kBF16);
+  const ServedLayer narrow = Serve(checkpoint.config.spec, layer.tensors());
+  EXPECT_EQ(narrow.in_qkv.format, WeightFormat::kBF16);
   layer.Set(LayerTensor::kInK, layer.Get(LayerTensor::kInK), DType::kF16);
-  const ServedLayer wide = ServeLayer(checkpoint.config.spec, layer.tensors());
-  EXPECT_EQ(wide.in_qkv.dtype, DType::kF32);
+  const ServedLayer wide = Serve(checkpoint.config.spec, layer.tensors());
+  EXPECT_EQ(wide.in_qkv.format, WeightFormat::kF32);
   EXPECT_EQ(Floats(wide.in_qkv), Floats(narrow.in_qkv));
 }
 
@@ -174,20 +195,196 @@ TEST(ServedLayer, WhatMultipliesTheNormGoesIntoItsWeight) {
   std::vector<float> weights(static_cast<size_t>(spec.dims.value_dim), -0.25f);
   weights[0] = -0.0f;
   layer.Set(LayerTensor::kNorm, weights);
-  EXPECT_TRUE(std::signbit(ServeLayer(spec, layer.tensors()).norm_weight[0]));  // untouched
+  EXPECT_TRUE(std::signbit(Serve(spec, layer.tensors()).norm_weight[0]));  // untouched
   spec.norm_weight = NormWeight::kOnePlus;
-  EXPECT_EQ(ServeLayer(spec, layer.tensors()).norm_weight[1], 0.75f);
+  EXPECT_EQ(Serve(spec, layer.tensors()).norm_weight[1], 0.75f);
   spec.output_gate_scale = 2.0f;
-  EXPECT_EQ(ServeLayer(spec, layer.tensors()).norm_weight[0], 2.0f);
-  EXPECT_EQ(ServeLayer(spec, layer.tensors()).norm_weight[1], 1.5f);
+  EXPECT_EQ(Serve(spec, layer.tensors()).norm_weight[0], 2.0f);
+  EXPECT_EQ(Serve(spec, layer.tensors()).norm_weight[1], 1.5f);
 }
 
 TEST(ServedLayer, AMatrixThatNeedsNoChangeStaysInItsFile) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("qwen3_next_1")));
-  const ServedLayer served = ServeLayer(checkpoint.config.spec, checkpoint.layers[0]);
+  const ServedLayer served = Serve(checkpoint.config.spec, checkpoint.layers[0]);
   EXPECT_TRUE(served.in_qkv.made.empty());
   EXPECT_EQ(served.in_qkv.data().data(), checkpoint.layers[0].tensors.at(LayerTensor::kInQkvz).data.data());
   EXPECT_EQ(served.in_z.rows, 0);
+}
+
+// ---- Quantised weights.
+
+// A layer of random tensors: the projections of `format`, everything else F32. V = 128, so a block of 256 spans two
+// heads.
+struct QuantisedLayer {
+  QuantisedLayer(WeightFormat format, ProjectionLayout projections, ValueHeadOrder order) {
+    spec.dims = {
+        .key_heads = 2, .value_heads = 6, .key_dim = 32, .value_dim = 128, .conv_width = 4, .hidden_size = 256};
+    spec.projections = projections;
+    spec.value_heads = order;
+    spec.a_log = ALogConvention::kNegativeExp;
+    uint32_t seed = 1;
+    for (const LayerTensor tensor : LayerTensorsOf(spec)) {
+      const std::vector<int64_t> shape = LayerTensorShape(tensor, spec);
+      const bool matrix = shape.size() == 2;
+      const WeightFormat of_tensor = matrix ? format : WeightFormat::kF32;
+      const int64_t rows = matrix ? shape[0] : 1;
+      int64_t cols = 1;
+      for (const int64_t dim : shape) cols *= dim;
+      weights[tensor] = MakeRandomWeights(of_tensor, rows, cols / rows, seed++);
+      const RandomWeights& random = weights.at(tensor);
+      StoredTensor& stored = layer.tensors[tensor];
+      stored = {.encoding = of_tensor,
+                .shape = shape,
+                .data = {reinterpret_cast<const char*>(random.bytes.data()), random.bytes.size()}};
+      if (random.scales.empty()) continue;
+      stored.scales = {.dtype = DType::kF32,
+                       .shape = Fp8BlocksOf(shape),
+                       .data = {reinterpret_cast<const char*>(random.scales.data()), random.scales.size() * 4}};
+    }
+  }
+
+  LayerSpec spec;
+  std::map<LayerTensor, RandomWeights> weights;
+  LayerTensors layer;
+};
+
+std::vector<WeightFormat> QuantisedFormats() {
+  std::vector<WeightFormat> formats;
+  for (const WeightFormat format : kWeightFormats) {
+    if (!IsPlain(format)) formats.push_back(format);
+  }
+  return formats;
+}
+
+TEST(ServedLayer, QuantisedMatricesStayInTheirFile) {
+  for (const WeightFormat format : QuantisedFormats()) {
+    for (const ProjectionLayout layout : {ProjectionLayout::kFlat, ProjectionLayout::kInterleaved}) {
+      const QuantisedLayer layer(format, layout, ValueHeadOrder::kGrouped);
+      const ServedLayer served = Serve(layer.spec, layer.layer, Everything());
+      for (const ServedMatrix* matrix : {&served.in_qkv, &served.in_z, &served.in_b, &served.in_a, &served.out}) {
+        if (matrix->rows == 0) continue;
+        EXPECT_EQ(matrix->format, format);
+        EXPECT_TRUE(matrix->made.empty());
+        EXPECT_FALSE(matrix->widened);
+      }
+      EXPECT_FALSE(served.tiled_out);
+      ExpectEqual(served, Serve(layer.spec, layer.layer));
+    }
+  }
+}
+
+// Out's columns alone may stay tiled, in which case a widened one tells what they are.
+TEST(ServedLayer, QuantisedRowsAndWholeBlocksOfTiledHeadsAreGrouped) {
+  for (const WeightFormat format : QuantisedFormats()) {
+    if (format == WeightFormat::kF8E4M3) continue;
+    const QuantisedLayer layer(format, ProjectionLayout::kFlat, ValueHeadOrder::kTiled);
+    const LayerDims& dims = layer.spec.dims;
+    ServedLayer served = Serve(layer.spec, layer.layer, Everything());
+    EXPECT_EQ(served.in_qkv.format, format);
+    EXPECT_EQ(served.out.format, format);
+    EXPECT_EQ(served.tiled_out, BlockOf(format).weights == 256) << WeightFormatName(format);
+    const ServedLayer widened = Serve(layer.spec, layer.layer);
+    EXPECT_TRUE(widened.out.widened);
+    if (served.tiled_out) {
+      EXPECT_TRUE(served.out.made.empty());
+      EXPECT_EQ(Floats(served.out), Tiled(Floats(widened.out), dims, dims.hidden_size, 0, dims.value_dim));
+      served.out = widened.out;
+    }
+    ExpectEqual(served, widened);
+  }
+}
+
+TEST(ServedLayer, QuantisedBAndAThatGoByKeyHeadAreSplit) {
+  for (const WeightFormat format : QuantisedFormats()) {
+    const QuantisedLayer layer(format, ProjectionLayout::kFlatGroupedBa, ValueHeadOrder::kGrouped);
+    const ServedLayer served = Serve(layer.spec, layer.layer, Everything());
+    // Rows of F8_E4M3 have their scales where they are.
+    EXPECT_EQ(served.in_b.format, format == WeightFormat::kF8E4M3 ? WeightFormat::kF32 : format);
+    EXPECT_EQ(served.in_a.widened, format == WeightFormat::kF8E4M3);
+    ExpectEqual(served, Serve(layer.spec, layer.layer));
+  }
+}
+
+TEST(ServedLayer, PartsAreJoinedWhileQuantised) {
+  for (const WeightFormat format : QuantisedFormats()) {
+    QuantisedLayer layer(format, ProjectionLayout::kSeparate, ValueHeadOrder::kGrouped);
+    const ServedLayer served = Serve(layer.spec, layer.layer, Everything());
+    // q and k have 64 rows each, of which two share a block of F8_E4M3's scales.
+    EXPECT_EQ(served.in_qkv.format, format == WeightFormat::kF8E4M3 ? WeightFormat::kF32 : format);
+    ExpectEqual(served, Serve(layer.spec, layer.layer));
+    // Parts of two formats are widened.
+    layer.layer.tensors.at(LayerTensor::kInK).encoding = WeightFormat::kF32;
+    const RandomWeights floats = MakeRandomWeights(WeightFormat::kF32, 64, 256, 9);
+    layer.layer.tensors.at(LayerTensor::kInK).data = {reinterpret_cast<const char*>(floats.bytes.data()),
+                                                      floats.bytes.size()};
+    const ServedLayer mixed = Serve(layer.spec, layer.layer, Everything());
+    EXPECT_EQ(mixed.in_qkv.format, WeightFormat::kF32);
+    EXPECT_TRUE(mixed.in_qkv.widened);
+    EXPECT_EQ(mixed.in_z.format, format);
+  }
+}
+
+TEST(ServedLayer, WhatABackendDoesNotTakeIsWidened) {
+  const QuantisedLayer layer(WeightFormat::kQ5_K, ProjectionLayout::kFlat, ValueHeadOrder::kTiled);
+  ServeLayerOptions options;
+  options.takes = [](WeightFormat format) { return format == WeightFormat::kQ4_K; };
+  const ServedLayer served = Serve(layer.spec, layer.layer, options);
+  EXPECT_EQ(served.out.format, WeightFormat::kF32);
+  EXPECT_TRUE(served.out.widened);
+  EXPECT_FALSE(served.tiled_out);
+}
+
+TEST(ServedLayer, LargeProjectionsMayBeQuantised) {
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16}) {
+    const QuantisedLayer layer(format, ProjectionLayout::kFlat, ValueHeadOrder::kTiled);
+    ServeLayerOptions options = Everything();
+    options.quantize_q8_0 = true;
+    const ServedLayer served = Serve(layer.spec, layer.layer, options);
+    const ServedLayer plain = Serve(layer.spec, layer.layer);
+    EXPECT_TRUE(served.quantized);
+    EXPECT_FALSE(served.tiled_out);
+    EXPECT_EQ(served.in_b.format, format);
+    EXPECT_EQ(served.in_a.format, format);
+    for (const auto& [quantised, as_stored] :
+         {std::pair(&served.in_qkv, &plain.in_qkv), {&served.in_z, &plain.in_z}, {&served.out, &plain.out}}) {
+      EXPECT_EQ(quantised->format, WeightFormat::kQ8_0);
+      const std::vector<float> found = Floats(*quantised), expected = Floats(*as_stored);
+      for (size_t block = 0; block < expected.size(); block += 32) {
+        float greatest = 0.0f;
+        for (size_t i = 0; i < 32; ++i) greatest = std::max(greatest, std::fabs(expected[block + i]));
+        // Half a step, and what float16 rounds off the factor of 127 of them.
+        const float bound = greatest / 127.0f * 0.5f + greatest * 0x1p-11f;
+        for (size_t i = 0; i < 32; ++i) ASSERT_NEAR(found[block + i], expected[block + i], bound);
+      }
+    }
+  }
+  // What is quantised stays as it is.
+  const QuantisedLayer quantised(WeightFormat::kQ4_K, ProjectionLayout::kInterleaved, ValueHeadOrder::kGrouped);
+  ServeLayerOptions options = Everything();
+  options.quantize_q8_0 = true;
+  const ServedLayer served = Serve(quantised.spec, quantised.layer, options);
+  EXPECT_FALSE(served.quantized);
+  EXPECT_EQ(served.in_qkv.format, WeightFormat::kQ4_K);
+}
+
+TEST(ServedLayer, WhatCannotBeQuantisedIsRefusedByName) {
+  ServeLayerOptions options = Everything();
+  options.quantize_q8_0 = true;
+  QuantisedLayer layer(WeightFormat::kF32, ProjectionLayout::kFlat, ValueHeadOrder::kGrouped);
+  const float nan = std::nanf("");
+  std::memcpy(&layer.weights.at(LayerTensor::kInZ).bytes[4 * 256 * 7], &nan, sizeof(nan));
+  const absl::Status not_finite = ServeLayer(layer.spec, layer.layer, options).status();
+  EXPECT_EQ(ErrorReason(not_finite), reason::kInvalidTensorData);
+  EXPECT_THAT(std::string(not_finite.message()),
+              testing::AllOf(testing::HasSubstr("in_z"), testing::HasSubstr("row 7")));
+
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(GoldenFolder("qwen3_5_5")));
+  LayerTensors odd = checkpoint.layers[0];
+  StoredTensor& qkv = odd.tensors.at(LayerTensor::kInQkv);
+  qkv.shape = {qkv.shape[0], qkv.shape[1] - 3};
+  const absl::Status cut = ServeLayer(checkpoint.config.spec, odd, options).status();
+  EXPECT_EQ(ErrorReason(cut), reason::kInvalidTensorShape);
+  EXPECT_THAT(std::string(cut.message()), testing::AllOf(testing::HasSubstr("in_qkv"), testing::HasSubstr("of 32")));
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ StatusPage Evil() {
   StatusPage page{.version = kEvil, .backend = kEvil, .device = kEvil, .numerics_id = kEvil, .trouble = kEvil};
   page.now = absl::UnixEpoch();
   page.addresses = {kEvil};
-  page.models = {{.name = kEvil, .family = kEvil, .dims = kEvil, .weight_dtype = kEvil, .layers = 1}};
+  page.models = {{.name = kEvil, .family = kEvil, .dims = kEvil, .weights = kEvil, .layers = 1}};
   page.tiers = {{.name = kEvil, .used_bytes = 3, .limit_bytes = 2, .sessions = 1, .problem = kEvil}};
   page.seconds = {{.decode_tokens = 1, .rows_per_launch = 1.5}};
   page.traces = true;

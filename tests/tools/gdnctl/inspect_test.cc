@@ -62,7 +62,8 @@ TEST(InspectCommand, PrintsJson) {
 TEST(InspectCommand, SaysWhatFp8WeightsTakeOnceLoaded) {
   const Outcome outcome = Inspect({"--nojson", Golden("fp8_qwen3_5_1")});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr(" F8_E4M3; "), HasSubstr(" once loaded\n")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr(" F8_E4M3; "), HasSubstr(" once loaded, "),
+                                 HasSubstr(" where a backend widens what is quantised\n")));
 }
 
 TEST(InspectCommand, SaysWhatIsNotVerified) {

@@ -67,8 +67,8 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, BackendData& data, Ra
     if (rows == 0) return absl::OkStatus();
     const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));
     GDN_ASSIGN_OR_RETURN(const auto stored, store(c.dtype, random.Normal(rows * cols, deviation)));
-    pair.host.*member = {c.dtype, stored.first, rows, cols};
-    pair.device.*member = {c.dtype, stored.second, rows, cols};
+    pair.host.*member = PlainMatrix(c.dtype, stored.first, rows, cols);
+    pair.device.*member = PlainMatrix(c.dtype, stored.second, rows, cols);
     return absl::OkStatus();
   };
   const auto vector = [&](const float* LayerWeights::*member, const std::vector<float>& values) -> absl::Status {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/dtype.h"
+#include "kernels/projection/random_weights.h"
 #include "tools/gdn_parity/cases/operator_cases.h"
 #include "tools/gdn_parity/operator_call.h"
 
@@ -37,7 +38,7 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
                               {.path = path,
                                .rows = rows,
                                .x_stride = x_stride,
-                               .weight = {dtype, stored.data() + shift, outputs, s.features},
+                               .weight = PlainMatrix(dtype, stored.data() + shift, outputs, s.features),
                                .y_stride = y_stride})
       .In(&Params::x, "x", {rows, x_stride}, std::move(x))
       .InOut(&Params::y, "y", {rows, y_stride}, std::move(y))
@@ -55,6 +56,45 @@ CaseResult Run(ProjectionPath path, DType dtype, const Shapes& s, Backend& backe
   for (const int64_t rows : s.rows) {
     for (const int64_t outputs : s.outputs) {
       GDN_RETURN_IF_ERROR(RunShape(path, dtype, s, rows, outputs, backend, random, outputs_of_case).status());
+    }
+  }
+  return Compare(outputs_of_case.actual, outputs_of_case.expected);
+}
+
+// Quantised weights, which a backend may have in an order of its own.
+CaseResult RunQuantised(ProjectionPath path, WeightFormat format, const Shapes& s, Backend& backend,
+                        RandomTensor& random) {
+  using Params = ProjectionParams;
+  OutputPair outputs_of_case;
+  for (const int64_t rows : s.rows) {
+    for (const int64_t outputs : s.outputs) {
+      const RandomWeights weights =
+          MakeRandomWeights(format, outputs, s.features, static_cast<uint32_t>(rows * 1000 + outputs));
+      const Params params{.path = path,
+                          .rows = rows,
+                          .x_stride = s.features + s.x_gap,
+                          .weight = weights.matrix(),
+                          .y_stride = outputs + s.y_gap};
+      std::vector<float> y(rows * params.y_stride, 0.5f);
+      for (int64_t row = 0; row < rows; ++row) std::fill_n(y.begin() + row * params.y_stride, outputs, NAN);
+      const CaseResult result =
+          OperatorCall<Params>("", {}, params)
+              .In(&Params::x, "x", {rows, params.x_stride}, random.Normal(rows * params.x_stride))
+              .InOut(&Params::y, "y", {rows, params.y_stride}, std::move(y))
+              .PoolOutputs(outputs_of_case)
+              .Run(backend, ProjectionReference, [&](Backend& on, Params on_backend) -> absl::Status {
+                BackendData data(on);
+                const int64_t bytes = on.WeightBytes(format, outputs, s.features);
+                GDN_ASSIGN_OR_RETURN(char* weight, data.Poisoned<char>(bytes));
+                GDN_RETURN_IF_ERROR(on.CopyWeightsIn(weight, weights.matrix()));
+                on_backend.weight.data = weight;
+                if (!weights.scales.empty()) {
+                  GDN_ASSIGN_OR_RETURN(on_backend.weight.scales, data.Upload(weights.scales));
+                }
+                GDN_RETURN_IF_ERROR(on.Projection(on_backend));
+                return on.Synchronize();
+              });
+      GDN_RETURN_IF_ERROR(result.status());
     }
   }
   return Compare(outputs_of_case.actual, outputs_of_case.expected);
@@ -93,6 +133,18 @@ void AddProjectionCases(std::vector<ParityCase>& cases) {
       const std::string note = misalign > 0 ? " gaps, misaligned" : " gaps";
       add("shapes", ProjectionPath::kRowStable, dtype, {{5}, {21}, 40, gap, gap, misalign}, note);
       add("shapes", ProjectionPath::kSequenceGemm, dtype, {{256}, {21}, 40, gap, gap, misalign}, note);
+    }
+  }
+  for (const WeightFormat format : kWeightFormats) {
+    if (IsPlain(format)) continue;
+    for (const ProjectionPath path : {ProjectionPath::kRowStable, ProjectionPath::kSequenceGemm}) {
+      const char* name = path == ProjectionPath::kRowStable ? "row_stable" : "sequence_gemm";
+      for (const Shapes& s : {Shapes{{1, 2, 3, 9}, {1, 67}, 256, 4, 5}, Shapes{{1, 40}, {131}, 768, 4, 0}}) {
+        cases.push_back({"shapes", absl::StrCat("projection_", name, "_", std::string(WeightFormatName(format))),
+                         absl::StrCat("rows=", absl::StrJoin(s.rows, ","), " W=[", absl::StrJoin(s.outputs, "|"), ",",
+                                      s.features, "]"),
+                         kProjectionTolerance, std::bind_front(RunQuantised, path, format, s)});
+      }
     }
   }
   // Enough outputs for two and for four a thread, and x in more than one piece.

@@ -51,6 +51,13 @@ absl::StatusOr<void*> Backend::AllocateHost(size_t bytes) {
 
 void Backend::FreeHost(void* data, size_t /*bytes*/) { std::free(data); }
 
+int64_t Backend::WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const {
+  return rows * RowBytes(format, cols);
+}
+absl::Status Backend::CopyWeightsIn(void* device, const WeightMatrix& host) {
+  return CopyIn(device, host.data, static_cast<size_t>(host.rows * RowBytes(host.format, host.cols)));
+}
+
 absl::Status Backend::ZeroSlot(const StatePoolView& pool, int32_t slot) {
   GDN_RETURN_IF_ERROR(ValidateSlot(pool, slot));
   std::fill_n(pool.slot(slot), pool.layout.slot_floats(), 0.0f);

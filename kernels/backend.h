@@ -147,6 +147,12 @@ class Backend {
     return issue();
   }
 
+  // Weights as this backend's projections read them, maybe in another order than a file's: their bytes, the scales of
+  // F8_E4M3 aside, and the way to `device` from `host`, which has a file's layout in host memory (scales too). There
+  // before operators that are issued from now on. INVALID_ARGUMENT where the backend cannot take the values.
+  virtual int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const;
+  virtual absl::Status CopyWeightsIn(void* device, const WeightMatrix& host);
+
   // Makes a slot fresh, in the order of operators and copies.
   virtual absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot);
 

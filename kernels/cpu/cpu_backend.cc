@@ -26,6 +26,7 @@ class CpuBackend final : public Backend {
     info_.threads = threads;
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;
+    info_.weight_formats = kAllWeights;
     info_.lazy_memory = true;
     info_.stable_gemm_rows = SequenceGemmStableRows();
   }

@@ -71,11 +71,11 @@ absl::Status ProjectSequenceGemm(const ProjectionParams& params, ThreadPool& poo
     const SingleOpenMpThread single_thread;
     const int64_t first = tile * kOutputsPerTile;
     const int64_t outputs = std::min(kOutputsPerTile, weight.rows - first);
-    const char* stored = static_cast<const char*>(weight.data) + first * RowBytes(weight.format, weight.cols);
-    const float* w = reinterpret_cast<const float*>(stored);
+    const float* w = scratch.piece(worker);
     if (widen) {
-      WidenToFloat(WidenedDType(weight.format), stored, outputs * weight.cols, scratch.piece(worker));
-      w = scratch.piece(worker);
+      WidenWeightRows(weight, first, outputs, scratch.piece(worker));
+    } else {
+      w = static_cast<const float*>(weight.data) + first * weight.cols;
     }
     // Row-major: y [rows, outputs] = 1 * x [rows, cols] w^T + 0 * y; with beta = 0 oneDNN does not read y.
     float* y = narrow ? sums.piece(worker) : params.y.floats() + first;

@@ -1,5 +1,5 @@
-// What ProjectionCpu takes for kSequenceGemm: the GEMM, and what that needs of the SIMD code. Params are validated and
-// not empty.
+// What ProjectionCpu is made of: the GEMM, quantised weights, and what these need of the SIMD code. Params are
+// validated and not empty.
 //
 // Thread safety: as ProjectionCpu. Ownership: none.
 //
@@ -16,6 +16,18 @@ namespace gdn {
 
 // Widens `count` BF16 or F16 elements, exactly.
 void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
+
+// Rows [first, first + count) of a matrix of any format as float32.
+void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
+
+// Up to so many rows a quantised matrix is decoded in registers; for more of them, a few of its rows at a time into
+// memory that stays in a core's cache.
+inline constexpr int64_t kFewQuantizedRows = 2;
+bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
+// Outputs [begin, end), row r's to y + r * y_stride. `packed` is all of x: vector by vector of the instruction set the
+// same columns of each row.
+void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
+                             float* y, int64_t y_stride);
 
 // Writes outputs [begin, end) of every row, `stride` floats apart at `sums`, to y in its dtype.
 void NarrowRows(const ProjectionParams& params, const float* sums, int64_t stride, int64_t begin, int64_t end);

@@ -239,6 +239,9 @@ constexpr int64_t kOutputsPerTask = 36;
 constexpr int64_t kMultiplyAddsPerWork = 8;
 constexpr int64_t kMaxPadding = 64;  // floats; at least one vector of the widest target
 
+// Rows of a quantised matrix that are widened at a time: a multiple of every kTileOutputs, of some 256 KB.
+int64_t WidenedOutputs(int64_t cols) { return std::clamp<int64_t>(65536 / cols / 12 * 12, 12, kOutputsPerTask); }
+
 }  // namespace
 
 HWY_EXPORT(ChosenGemmFromRows);
@@ -246,9 +249,25 @@ HWY_EXPORT(PackRows);
 HWY_EXPORT(ProjectRows);
 HWY_EXPORT(WidenElements);
 
+namespace {
+
+// A quantised matrix as a float32 one, some rows at a time, in `scratch`.
+void ProjectWidened(const ProjectionParams& params, const float* packed, int64_t begin, int64_t end, float* scratch,
+                    float* y, int64_t y_stride) {
+  const WeightMatrix& weight = params.weight;
+  ProjectionParams widened = params;
+  for (int64_t first = begin; first < end; first += WidenedOutputs(weight.cols)) {
+    const int64_t count = std::min(WidenedOutputs(weight.cols), end - first);
+    WidenWeightRows(weight, first, count, scratch);
+    widened.weight = PlainMatrix(DType::kF32, scratch, count, weight.cols);
+    HWY_DYNAMIC_DISPATCH(ProjectRows)(widened, packed, 0, count, y + (first - begin), y_stride);
+  }
+}
+
+}  // namespace
+
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateProjection(params));
-  GDN_RETURN_IF_ERROR(RequirePlainWeights(params.weight));
   if (params.rows == 0 || params.weight.rows == 0) return absl::OkStatus();
   if (params.path == ProjectionPath::kSequenceGemm && params.rows >= HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)()) {
     return ProjectSequenceGemm(params, pool);
@@ -260,17 +279,24 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   const bool narrow = params.y.dtype != DType::kF32;
   GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
                        WorkerScratch::Make(pool.threads(), narrow ? params.rows * kOutputsPerTask : 0));
+  const bool few_quantised = TakesFewQuantizedRows(params.weight, params.rows);
+  const bool widen = !IsPlain(params.weight.format) && !few_quantised;
+  GDN_ASSIGN_OR_RETURN(WorkerScratch widened,
+                       WorkerScratch::Make(pool.threads(), widen ? WidenedOutputs(cols) * cols : 0));
   const int64_t tasks = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
   ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int worker) {
     const int64_t begin = task * kOutputsPerTask;
     const int64_t end = std::min(outputs, begin + kOutputsPerTask);
-    if (!narrow) {
-      HWY_DYNAMIC_DISPATCH(ProjectRows)
-      (params, packed.piece(0), begin, end, params.y.floats() + begin, params.y_stride);
-      return;
+    float* y = narrow ? sums.piece(worker) : params.y.floats() + begin;
+    const int64_t y_stride = narrow ? kOutputsPerTask : params.y_stride;
+    if (few_quantised) {
+      ProjectFewQuantizedRows(params.weight, params.rows, packed.piece(0), begin, end, y, y_stride);
+    } else if (widen) {
+      ProjectWidened(params, packed.piece(0), begin, end, widened.piece(worker), y, y_stride);
+    } else {
+      HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), begin, end, y, y_stride);
     }
-    HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), begin, end, sums.piece(worker), kOutputsPerTask);
-    NarrowRows(params, sums.piece(worker), kOutputsPerTask, begin, end);
+    if (narrow) NarrowRows(params, y, y_stride, begin, end);
   });
   return absl::OkStatus();
 }

@@ -156,7 +156,7 @@ TEST(LoadModel, KeepsSixteenBitProjectionsAndWidensVectors) {
     HostMemoryBackend backend(/*unified_memory=*/true);
     GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
     EXPECT_EQ(model.weight_dtype(), dtype);
-    EXPECT_EQ(model.layers().at(0).in_qkv.dtype, dtype);
+    EXPECT_EQ(model.layers().at(0).in_qkv.format, FormatOf(dtype));
     ExpectWeightsOf(checkpoint, "model.layers.", model);
   }
 }
@@ -176,7 +176,7 @@ TEST(LoadModel, DtypesMayDifferFromTensorToTensor) {
   HostMemoryBackend backend(/*unified_memory=*/true);
   GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
   EXPECT_EQ(model.weight_dtype(), DType::kBF16);
-  EXPECT_EQ(model.layers().at(0).in_qkv.dtype, DType::kF32);
+  EXPECT_EQ(model.layers().at(0).in_qkv.format, WeightFormat::kF32);
   ExpectWeightsOf(checkpoint, "model.layers.", model);
 }
 

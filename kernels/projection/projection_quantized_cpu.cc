@@ -1,0 +1,198 @@
+// Quantised weights on the CPU: products of few rows with weights that are decoded in registers, and matrices of
+// float32 for everything else.
+//
+// A sum is projection_row_stable_cpu.cc's over the float32 weights: lane l adds features l, l + N, ... in order.
+
+#include <algorithm>
+
+#include "kernels/projection/projection_paths.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/projection/projection_quantized_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+#include "kernels/projection/quantized_weights-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kTileOutputs = 4;
+
+// Where rows of a quantised matrix lie.
+template <WeightFormat kFormat>
+struct QuantizedRows {
+  using Format = QuantizedFormat<kFormat>;
+  static constexpr int64_t kWeights = Format::kGroups * Format::kPhases * kChunk;
+  static constexpr int64_t kBytes = RowBytes(kFormat, kWeights);
+
+  explicit QuantizedRows(const WeightMatrix& weight)
+      : data(static_cast<const uint8_t*>(weight.data)),
+        scales(weight.scales),
+        row_bytes(RowBytes(kFormat, weight.cols)),
+        row_scales(Fp8Blocks(weight.cols)) {}
+
+  const uint8_t* Row(int64_t row) const { return data + row * row_bytes; }
+  // That of a row's first columns; null where the blocks have their own.
+  const float* Scale(int64_t row) const {
+    return kFormat == WeightFormat::kF8E4M3 ? scales + row / kFp8Block * row_scales : nullptr;
+  }
+  static const float* ScaleAt(const float* first, int64_t col) {
+    return kFormat == WeightFormat::kF8E4M3 ? first + col / kFp8Block : nullptr;
+  }
+
+  const uint8_t* data;
+  const float* scales;
+  int64_t row_bytes;
+  int64_t row_scales;
+};
+
+template <class Format, int kPhase = 0>
+HWY_INLINE void DecodePhases(const uint8_t* block, const typename Format::Shared& shared, int group, float* out) {
+  if constexpr (kPhase < Format::kPhases) {
+    FloatVec w[kChunkVectors];
+    Format::template Decode<kPhase>(block, shared, group, w);
+    HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) hn::StoreU(w[v], FloatTag(), out + v * kFloatLanes);
+    DecodePhases<Format, kPhase + 1>(block, shared, group, out + kChunk);
+  }
+}
+
+template <WeightFormat kFormat>
+void DequantizeRowsOf(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
+  using Rows = QuantizedRows<kFormat>;
+  using Format = typename Rows::Format;
+  const Rows rows(weight);
+  for (int64_t row = first; row < first + count; ++row) {
+    const uint8_t* block = rows.Row(row);
+    const float* scale = rows.Scale(row);
+    for (int64_t c = 0; c < weight.cols; c += Rows::kWeights, block += Rows::kBytes) {
+      const typename Format::Shared shared = Format::Prepare(block, Rows::ScaleAt(scale, c));
+      for (int group = 0; group < Format::kGroups; ++group, out += Format::kPhases * kChunk) {
+        DecodePhases<Format>(block, shared, group, out);
+      }
+    }
+  }
+}
+
+void DequantizeRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
+  WithQuantizedFormat(weight.format,
+                      [&](auto format) HWY_ATTR { DequantizeRowsOf<format>(weight, first, count, out); });
+}
+
+// As the float path's: the address may lie past the matrix, hence the integer.
+HWY_INLINE void PrefetchBlock(const uint8_t* block, int64_t ahead, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + ahead + i), /*rw=*/0,
+                       /*locality=*/2);
+  }
+}
+
+template <class Format, int kOutputs, int kRows, int kPhase = 0>
+HWY_INLINE void MultiplyPhases(const uint8_t* const (&blocks)[kOutputs],
+                               const typename Format::Shared (&shared)[kOutputs], int group, const float* x,
+                               FloatVec (&sums)[kOutputs][kRows]) {
+  if constexpr (kPhase < Format::kPhases) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      FloatVec w[kChunkVectors];
+      Format::template Decode<kPhase>(blocks[o], shared[o], group, w);
+      HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) {
+        HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
+          sums[o][r] = hn::MulAdd(w[v], hn::LoadU(FloatTag(), x + (v * kRows + r) * kFloatLanes), sums[o][r]);
+        }
+      }
+    }
+    MultiplyPhases<Format, kOutputs, kRows, kPhase + 1>(blocks, shared, group, x + kRows * kChunk, sums);
+  }
+}
+
+// y[r][o] for kOutputs rows of weights from `first` on and all kRows rows of packed x.
+template <WeightFormat kFormat, int kOutputs, int kRows>
+HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, const float* x, float* y,
+                                       int64_t y_stride) {
+  using Rows = QuantizedRows<kFormat>;
+  using Format = typename Rows::Format;
+  const Rows rows(weight);
+  FloatVec sums[kOutputs][kRows];
+  const uint8_t* blocks[kOutputs];
+  const float* scales[kOutputs];
+  HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+    HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(FloatTag());
+    blocks[o] = rows.Row(first + o);
+    scales[o] = rows.Scale(first + o);
+  }
+  for (int64_t c = 0; c < weight.cols; c += Rows::kWeights) {
+    typename Format::Shared shared[kOutputs];
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      shared[o] = Format::Prepare(blocks[o], Rows::ScaleAt(scales[o], c));
+      PrefetchBlock(blocks[o], kOutputs * rows.row_bytes, Rows::kBytes);
+    }
+    for (int group = 0; group < Format::kGroups; ++group, x += kRows * Format::kPhases * kChunk) {
+      MultiplyPhases<Format, kOutputs, kRows>(blocks, shared, group, x, sums);
+    }
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) blocks[o] += Rows::kBytes;
+  }
+  HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+      y[r * y_stride + o] = hn::GetLane(hn::SumOfLanes(FloatTag(), sums[o][r]));
+    }
+  }
+}
+
+template <WeightFormat kFormat, int kRows>
+HWY_INLINE void ProjectRowsOf(const WeightMatrix& weight, const float* x, int64_t begin, int64_t end, float* y,
+                              int64_t y_stride) {
+  int64_t o = begin;
+  for (; o + kTileOutputs <= end; o += kTileOutputs) {
+    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, x, y + (o - begin), y_stride);
+  }
+  for (; o < end; ++o) ProjectQuantizedTile<kFormat, 1, kRows>(weight, o, x, y + (o - begin), y_stride);
+}
+
+void ProjectFewRows(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
+                    int64_t y_stride) {
+  WithQuantizedFormat(weight.format, [&](auto format) HWY_ATTR {
+    if (rows == 1) return ProjectRowsOf<format, 1>(weight, x, begin, end, y, y_stride);
+    return ProjectRowsOf<format, 2>(weight, x, begin, end, y, y_stride);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdn {
+
+HWY_EXPORT(DequantizeRows);
+HWY_EXPORT(ProjectFewRows);
+
+namespace {
+
+// Rows of no whole chunk, which F8_E4M3 alone can have, are decoded one weight after the other.
+bool HasWholeChunks(const WeightMatrix& weight) { return weight.cols % 32 == 0; }
+
+}  // namespace
+
+bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows) {
+  return rows <= kFewQuantizedRows && !IsPlain(weight.format) && HasWholeChunks(weight);
+}
+
+void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
+                             float* y, int64_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(ProjectFewRows)(weight, rows, packed, begin, end, y, y_stride);
+}
+
+void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out) {
+  if (IsPlain(weight.format)) {
+    const char* data = static_cast<const char*>(weight.data) + first * RowBytes(weight.format, weight.cols);
+    ConvertToFloat(WidenedDType(weight.format), data, static_cast<size_t>(count * weight.cols), out);
+  } else if (HasWholeChunks(weight)) {
+    HWY_DYNAMIC_DISPATCH(DequantizeRows)(weight, first, count, out);
+  } else {
+    for (int64_t row = 0; row < count; ++row) WeightRow(weight, first + row, out + row * weight.cols);
+  }
+}
+
+}  // namespace gdn
+#endif  // HWY_ONCE

@@ -6,7 +6,7 @@
 // the first is used.
 // Thread safety: pure functions.
 //
-//   const PackedRow row = PackedRowOf<WeightFormat::kQ4_K>({data, scales, outputs}, output, features);
+//   const PackedRow row = PackedRowOf({data, scales, outputs}, bytes, output / kPackedRows, output, features);
 //   const auto block = LoadBlock<WeightFormat::kQ4_K>(row, 3, features);  // features 96 to 127
 //   float w[8];  block.Decode(1, w);                                      // of these, 8 to 15
 #pragma once
@@ -20,27 +20,30 @@
 
 namespace gdn::gpu {
 
-// Where the weights of an output lie: unit `index` of a plane at `plane` + (index * rows + row) * the unit's bytes.
+// Where the weights of an output lie: unit `index` of a plane at `plane` + (index * rows + row) * the unit's bytes. All
+// but `row` are a tile's: the compiler sees where lanes share them.
 struct PackedRow {
   const char* tile;
-  const float* fp8_scales;  // of 128 features each
-  int32_t rows, row;        // of the tile
-  int32_t high, scales, d;  // where these planes begin
+  uint32_t rows, row;        // of the tile
+  uint32_t high, scales, d;  // where these planes begin
+  const float* fp8_scales;   // of F8_E4M3 alone; the row's first, one for 128 features each, is
+  int64_t first_scale;       // this one
 
-  __device__ __forceinline__ const char* Unit(int32_t plane, int32_t index, int32_t bytes) const {
+  __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes) const {
     return tile + (plane + (index * rows + row) * bytes);
   }
-  __device__ __forceinline__ Vec4 Load16(int32_t plane, int32_t index) const {
+  __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index) const {
     return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16)));
   }
   // Of a unit, the word at `at`, or two.
-  __device__ __forceinline__ uint32_t LoadWord(int32_t plane, int32_t index, int32_t bytes, int32_t at = 0) const {
-    return *reinterpret_cast<const uint32_t*>(Unit(plane, index, bytes) + at);
+  __device__ __forceinline__ uint32_t LoadWord(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at = 0) const {
+    return *reinterpret_cast<const uint32_t*>(Unit(plane + at, index, bytes));
   }
-  __device__ __forceinline__ uint64_t LoadWords(int32_t plane, int32_t index, int32_t bytes, int32_t at) const {
-    return *reinterpret_cast<const uint64_t*>(Unit(plane, index, bytes) + at);
+  __device__ __forceinline__ uint64_t LoadWords(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at) const {
+    return *reinterpret_cast<const uint64_t*>(Unit(plane + at, index, bytes));
   }
-  __device__ __forceinline__ uint32_t LoadHalf(int32_t plane, int32_t index) const {
+  __device__ __forceinline__ float Fp8Scale(uint32_t index) const { return fp8_scales[first_scale + index]; }
+  __device__ __forceinline__ uint32_t LoadHalf(uint32_t plane, uint32_t index) const {
     return *reinterpret_cast<const uint16_t*>(Unit(plane, index, 2));
   }
 };
@@ -51,19 +54,19 @@ struct PackedMatrix {
   int32_t outputs;
 };
 
-template <WeightFormat kFormat>
-__device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, int32_t output, int32_t features) {
-  const PackedRowBytes bytes = PackedRowBytesOf(kFormat, features);
-  const int32_t first = output / kPackedRows * kPackedRows;
+// That of `output`, which exists, in tile number `tile`. `bytes`: PackedRowBytesOf the matrix's format and features.
+__device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const PackedRowBytes& bytes, int32_t tile,
+                                                 int32_t output, int32_t features) {
+  const int32_t first = tile * kPackedRows;
   PackedRow row;
   row.tile = m.tiles + first * bytes.total();
-  row.fp8_scales =
-      kFormat == WeightFormat::kF8E4M3 ? m.fp8_scales + output / kFp8Block * Fp8Blocks(int64_t{features}) : nullptr;
-  row.rows = m.outputs - first < kPackedRows ? m.outputs - first : kPackedRows;
-  row.row = output - first;
-  row.high = row.rows * static_cast<int32_t>(bytes.q);
-  row.scales = row.high + row.rows * static_cast<int32_t>(bytes.high);
-  row.d = row.scales + row.rows * static_cast<int32_t>(bytes.scales);
+  row.fp8_scales = m.fp8_scales;
+  row.first_scale = first / kFp8Block * Fp8Blocks(int64_t{features});
+  row.rows = static_cast<uint32_t>(m.outputs - first < kPackedRows ? m.outputs - first : kPackedRows);
+  row.row = static_cast<uint32_t>(output - first);
+  row.high = row.rows * static_cast<uint32_t>(bytes.q);
+  row.scales = row.high + row.rows * static_cast<uint32_t>(bytes.high);
+  row.d = row.scales + row.rows * static_cast<uint32_t>(bytes.scales);
   return row;
 }
 
@@ -207,8 +210,9 @@ struct PackedBlock {
   Vec4 q[kBytes ? 2 : 1];
   uint32_t high[2];  // Q5_K: one word; Q6_K: one for 16 weights each
   Vec4 scales;       // Q4_K, Q5_K: the 256 weights'; Q6_K: s; F8_E4M3: the scale
-  uint32_t d;        // Q8_0, Q4_0, Q6_K
-  int32_t index;     // of the block in its row
+  uint32_t d;        // Q8_0, Q4_0: both blocks' of 64 weights; Q6_K
+  int32_t odd;       // whether it is the second block of 64 weights
+  int32_t group;     // Q4_K, Q5_K: number of these 64 in the row
 
   // Weights [8 j, 8 j + 8). j is a constant.
   __device__ __forceinline__ void Decode(int j, float (&w)[8]) const {
@@ -221,46 +225,52 @@ struct PackedBlock {
       eight.q = FloatToBits(words[j]);
     }
     if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-      Decoder::Decode(eight, Decoder::Of(LowF16(d)), w);
+      Decoder::Decode(eight, Decoder::Of(LowF16(d >> (16 * odd))), w);
     } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
       Decoder::Decode(eight, Decoder::Of(scales.x), w);
     } else if constexpr (kFormat == WeightFormat::kQ6_K) {
       eight.more = Rotated(high[j / 2], 4 - 4 * (j % 2));
-      Decoder::Decode(eight, Decoder::Of(d, FloatToBits(scales.x) >> (16 * (index % 2)), j / 2), w);
+      Decoder::Decode(eight, Decoder::Of(d, FloatToBits(scales.x) >> (16 * odd), j / 2), w);
     } else {
       if constexpr (kFormat == WeightFormat::kQ5_K) eight.more = Rotated(high[0], 4 - 2 * j);
-      Decoder::Decode(eight, Decoder::Of(FloatToBits(scales.x), ScaleBits(scales, index / 2), index % 2), w);
+      Decoder::Decode(eight, Decoder::Of(FloatToBits(scales.x), ScaleBits(scales, group), odd), w);
     }
   }
 };
 
-// Weights [32 index, 32 index + 32), zeros past the last.
+// Weights [32 index, 32 index + 32). Of those past the last of `features` any others of the row: a lane loads without
+// asking whether there are some, and their x is 0.
 template <WeightFormat kFormat>
 __device__ __forceinline__ PackedBlock<kFormat> LoadBlock(const PackedRow& row, int32_t index, int32_t features) {
-  PackedBlock<kFormat> block{};
-  block.index = index;
-  if (32 * index >= features) return block;
+  const auto within = [](int32_t unit, int32_t units) {
+    return static_cast<uint32_t>(unit < units ? unit : units - 1);
+  };
+  const uint32_t block32 = within(index, (features + 31) / 32);
+  PackedBlock<kFormat> block;
+  block.odd = index % 2;
   if constexpr (PackedBlock<kFormat>::kBytes) {
-    block.q[0] = row.Load16(0, 2 * index);
-    if (kFormat == WeightFormat::kQ8_0 || 32 * index + 16 < features) block.q[1] = row.Load16(0, 2 * index + 1);
+    const int32_t units = (features + 15) / 16;
+    block.q[0] = row.Load16(0, within(2 * index, units));
+    block.q[1] = row.Load16(0, within(2 * index + 1, units));
   } else {
-    block.q[0] = row.Load16(0, index);
+    block.q[0] = row.Load16(0, block32);
   }
   if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-    block.d = row.LoadWord(row.d, index / 2, 4) >> (16 * (index % 2));
+    block.d = row.LoadWord(row.d, block32 / 2, 4);
   } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-    block.scales.x = row.fp8_scales[index / 4];
+    block.scales.x = row.Fp8Scale(block32 / 4);
   } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-    const uint64_t high = row.LoadWords(row.high, index / 2, 16, 8 * (index % 2));
+    const uint64_t high = row.LoadWords(row.high, block32 / 2, 16, 8 * (block32 % 2));
     block.high[0] = static_cast<uint32_t>(high);
     block.high[1] = static_cast<uint32_t>(high >> 32);
-    block.scales.x = BitsToFloat(row.LoadWord(row.scales, index / 2, 4));
-    block.d = row.LoadHalf(row.d, index / 8);
+    block.scales.x = BitsToFloat(row.LoadWord(row.scales, block32 / 2, 4));
+    block.d = row.LoadHalf(row.d, block32 / 8);
   } else {
     if constexpr (kFormat == WeightFormat::kQ5_K) {
-      block.high[0] = row.LoadWord(row.high, index / 2, 8, 4 * (index % 2));
+      block.high[0] = row.LoadWord(row.high, block32 / 2, 8, 4 * (block32 % 2));
     }
-    block.scales = row.Load16(row.scales, index / 8);
+    block.scales = row.Load16(row.scales, block32 / 8);
+    block.group = static_cast<int32_t>(block32 / 2);
   }
   return block;
 }

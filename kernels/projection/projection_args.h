@@ -21,6 +21,7 @@
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/packed_weights_gpu.h"
 #include "kernels/projection/projection.h"
 
 namespace gdn::gpu {
@@ -47,6 +48,7 @@ struct ProjectionArgs {
   int32_t output_tiles;
   DType x_dtype;
   WeightFormat format;
+  PackedRowBytes packed_row;  // of quantised weights
 };
 
 // `params` are validated and have rows. Matrices without outputs are left out.

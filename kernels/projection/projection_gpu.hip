@@ -24,6 +24,7 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   args.rows = first.rows;
   args.features = static_cast<int32_t>(first.weight.cols);
   args.format = first.weight.format;
+  args.packed_row = PackedRowBytesOf(first.weight.format, first.weight.cols);
   size_t used = 0;
   for (const ProjectionParams& p : params) {
     if (p.weight.rows == 0) continue;

@@ -231,6 +231,8 @@ absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream
       if constexpr (kWave == 32) {
         return LaunchCheapest<Weights, Tile<32, 8, 8, 8>, Tile<32, 4, 8, 12>, Tile<32, 4, 8, 8>, Small,
                               Tile<32, 4, 4, 4>>(params, stream);
+      } else if constexpr (std::is_same_v<Weights, QuantisedWeights>) {  // nor for 64 beside the decoding
+        return LaunchCheapest<Weights, Small, Tile<kWave, 4, 4, 4>>(params, stream);
       } else {  // two waves a SIMD have no registers for 96 sums
         return LaunchCheapest<Weights, Tile<kWave, 8, 8, 8>, Tile<kWave, 4, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(params,
                                                                                                                 stream);

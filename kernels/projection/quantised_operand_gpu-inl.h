@@ -39,7 +39,7 @@ __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_
   if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
     raw.scale[0] = row.LoadWord(row.d, feature / 64, 4);
   } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-    raw.scale[0] = FloatToBits(row.fp8_scales[feature / kFp8Block]);
+    raw.scale[0] = FloatToBits(row.Fp8Scale(static_cast<uint32_t>(feature / kFp8Block)));
   } else if constexpr (kFormat == WeightFormat::kQ6_K) {
     raw.bits.more = row.LoadWord(row.high, feature / 64, 16, feature % 64 / 16 * 4);
     raw.scale[0] = row.LoadWord(row.scales, feature / 64, 4);
@@ -82,6 +82,7 @@ class QuantisedMover {
   __device__ __forceinline__ QuantisedMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
                                             int64_t first_row, int32_t first_output)
       : weights_{static_cast<const char*>(m.weight), m.fp8_scales, m.outputs},
+        bytes_(p.packed_row),
         format_(p.format),
         x_dtype_(kX == DType::kF32 ? DType::kF32 : p.x_dtype),
         features_(p.features),
@@ -157,9 +158,9 @@ class QuantisedMover {
   __device__ __forceinline__ void LoadWeights() {
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
-      const int32_t output = first_output_ + output_ + i * kOutputStep;
-      const int32_t last = weights_.outputs - 1;
-      const PackedRow row = PackedRowOf<kFormat>(weights_, output < last ? output : last, features_);
+      const int32_t wanted = first_output_ + output_ + i * kOutputStep;
+      const int32_t output = wanted < weights_.outputs ? wanted : weights_.outputs - 1;
+      const PackedRow row = PackedRowOf(weights_, bytes_, output / kPackedRows, output, features_);
       w_[i] = LoadPackedEight<kFormat>(row, feature_, features_);
     }
   }
@@ -176,6 +177,7 @@ class QuantisedMover {
   }
 
   const PackedMatrix weights_;
+  const PackedRowBytes bytes_;  // made on the host: here, each format's would stay in registers of its own
   const WeightFormat format_;
   const DType x_dtype_;
   const int32_t features_;

@@ -138,7 +138,8 @@ def projection(rows, outputs, features, name):
             return ceil(rows, down * r) * sum(ceil(out, 64 // down * o) for out in outputs)
 
         tile = min(((8, 8, 8, 95), (4, 8, 8, 95), (8, 4, 8, 90), (4, 4, 4, 60)), key=rounds_times_results)
-        part = Part(f"TilesKernel<Bf16Weights, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}>, true, (DType)1>", blocks_of(tile),
+        part = Part(f"TilesKernel<PlainOperands<Bf16Weights, true, (DType)1>, Tile<64, {tile[0]}, {tile[1]}, {tile[2]}> >",
+                    blocks_of(tile),
                     (groups // 8, 64 // 16 if tile[1] * tile[2] == 16 else 8))
     else:
         r = 1 << (rows - 1).bit_length()
@@ -155,6 +156,30 @@ def projection(rows, outputs, features, name):
                     (ceil(groups, teams), stages) if r <= 2 else (ceil(groups, teams), stages, 2))
     return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)), 4 if rows == 1 else 2,
                   rows * sum(outputs) * features)
+
+
+# Of base/weight_format.h's formats: their numbers there, and bytes of a block of so many weights.
+QUANTISED = {"Q8_0": (5, 34, 32), "Q4_K": (7, 144, 256), "Q6_K": (9, 210, 256)}
+
+
+def quantised(weights, rows, outputs, features, name):
+    """A projection of few rows; outputs is one matrix's."""
+    number, bytes_of_block, block = QUANTISED[weights]
+    r = 1 << (rows - 1).bit_length()
+    resident = {1: 4, 2: 3}.get(r, 2)  # kQuantisedBlocks in projection_few_quantised_gpu-inl.h
+
+    def tiles_of(lanes):
+        return ceil(outputs, lanes * (1 if r <= 2 else 2))
+
+    def used(lanes):  # PartUsed there
+        return tiles_of(lanes) / (MI50.units * ceil(tiles_of(lanes), MI50.units))
+
+    lanes = 8 if used(8) > 1.15 * used(16) else 16
+    rounds = ceil(features // 64, 256 // lanes * (2 if r == 1 else 1))
+    part = Part(f"FewQuantisedKernel<QuantisedTile<(WeightFormat){number}, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
+                (rounds,) if r <= 2 else (rounds, 2))
+    return Launch(name, [part], outputs * features // block * bytes_of_block + 4 * rows * (features + outputs), resident,
+                  rows * outputs * features)
 
 
 def prepare(t, b=1):
@@ -219,6 +244,8 @@ def launches(machine):
             [(f"B = {b}", channel_decode(b, u)) for b in (1, 32, 128)] +
             [(rows_of(r), projection(r, (CHANNELS,), D, "projection")) for r in (1, 2, 8, 32, 128, 512, 2048)] +
             [(rows_of(r), projection(r, (D,), HV * V, "out-projection")) for r in (1, 32, 128)] +
+            [(rows_of(r), quantised(w, r, CHANNELS, D, f"projection, {w}")) for w in ("Q8_0", "Q4_K") for r in (1, 8)] +
+            [(rows_of(1), quantised(w, 1, D, HV * V, f"out-projection, {w}")) for w in QUANTISED] +
             [(f"T = {t:,}", f(t)) for f in (prepare, walk, channel_prepare, channel_walk) for t in (512, 4096)] +
             [(f"T = {t}", scan(t, u)) for t in (16, 64)] +
             [("B = 1", mixer_input(1, 1, u)), ("B = 128", mixer_input(128, 1, u)), ("T = 1,024", mixer_input(1, 1024, u))] +

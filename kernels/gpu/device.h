@@ -8,6 +8,7 @@
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses
 //   cross-lane   wave.h: GroupSum, GroupMax, WavePrefixSum, ... ; the primitives beneath them are vendor_*.h's
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
+//   bytes        BiasedByte, WidenE4M3
 //   launching    launch.h
 // Barriers are reached by every lane of the block, cross-lane calls by every lane of the wave: trip counts around them
 // are uniform, lanes with nothing to do take part with a neutral value, and none has returned before.

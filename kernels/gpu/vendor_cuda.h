@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -23,6 +24,23 @@ using WaveWidths = std::integer_sequence<int, 32>;
 
 __device__ __forceinline__ float FromF16(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 __device__ __forceinline__ uint16_t ToF16(float value) { return __half_as_ushort(__float2half_rn(value)); }
+
+// Bytes of a word as floats: kByteBias + byte number kByte; and of four E4M3 bytes 1 / kE4M3Unit of their values. A NaN
+// among these makes one of the results a NaN, maybe another.
+inline constexpr float kByteBias = 32768.0f;  // conversions are slower than to put the byte into a mantissa
+inline constexpr float kE4M3Unit = 1.0f;
+template <int kByte>
+__device__ __forceinline__ float BiasedByte(uint32_t word) {
+  return __uint_as_float(__byte_perm(word, 0x47000000u, 0x7404u | kByte << 4));
+}
+__device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
+  const __half2 low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), __NV_E4M3);
+  const __half2 high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> 16), __NV_E4M3);
+  values[0] = __low2float(low);
+  values[1] = __high2float(low);
+  values[2] = __low2float(high);
+  values[3] = __high2float(high);
+}
 
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
 

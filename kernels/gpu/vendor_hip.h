@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/gpu/dpp.h"
+#include "kernels/gpu/e4m3_bits.h"
 
 // The runtime's functions, types and constants: GDN_GPU_API(Malloc) is hipMalloc.
 #define GDN_GPU_API(name) hip##name
@@ -25,6 +26,23 @@ __device__ __forceinline__ float FromF16(uint16_t bits) {
 }
 __device__ __forceinline__ uint16_t ToF16(float value) {
   return __builtin_bit_cast(uint16_t, static_cast<_Float16>(value));
+}
+
+// Bytes of a word as floats: kByteBias + byte number kByte; and of four E4M3 bytes 1 / kE4M3Unit of their values. A NaN
+// among these makes one of the results a NaN, maybe another.
+inline constexpr float kByteBias = 0.0f;
+inline constexpr float kE4M3Unit = 256.0f;
+template <int kByte>
+__device__ __forceinline__ float BiasedByte(uint32_t word) {
+  return static_cast<float>((word >> (8 * kByte)) & 0xffu);  // v_cvt_f32_ubyte
+}
+__device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
+  const uint32_t even = E4M3EvenHalves(word);
+  const uint32_t odd = E4M3OddHalves(word);
+  values[0] = HasE4M3NaN(word) ? __uint_as_float(0x7fc00000u) : FromF16(static_cast<uint16_t>(even));
+  values[1] = FromF16(static_cast<uint16_t>(odd));
+  values[2] = FromF16(static_cast<uint16_t>(even >> 16));
+  values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
 }
 
 // Orders a wave's own LDS accesses; its lanes run in step, so only the compiler has to be told.

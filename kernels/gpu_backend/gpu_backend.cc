@@ -15,7 +15,9 @@
 #include "kernels/gpu_backend/gpu_transfers.h"
 #include "kernels/gpu_backend/index_staging.h"
 #include "kernels/gpu_backend/launch_streams.h"
+#include "kernels/gpu_backend/packed_copy.h"
 #include "kernels/gpu_backend/step_graphs.h"
+#include "kernels/projection/packed_weights_gpu.h"
 
 #ifndef GDN_GPU_BACKEND_NAME
 #error "GDN_GPU_BACKEND_NAME comes from CMake"
@@ -53,6 +55,7 @@ class GpuBackend final : public Backend {
                                      kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
     info_.memory_bytes = info.free_bytes;
     info_.transposed_base = true;
+    info_.weight_formats = kAllWeights;
     info_.merges_sequences = true;
   }
 
@@ -196,6 +199,13 @@ class GpuBackend final : public Backend {
     info_.graphs = gain.ok() ? absl::StrFormat("%s: six launches take %.1f us, replayed %.1f",
                                                info_.replays_steps ? "on" : "off", gain->plain_us, gain->replayed_us)
                              : absl::StrCat("off: ", std::string(gain.status().message()));
+  }
+
+  int64_t WeightBytes(WeightFormat format, int64_t rows, int64_t cols) const override {
+    return PackedWeightBytes(format, rows, cols);
+  }
+  absl::Status CopyWeightsIn(void* device, const WeightMatrix& host) override {
+    return gpu::CopyPackedWeights(ring_, device, host);
   }
 
   absl::Status ZeroSlot(const StatePoolView& pool, int32_t slot) override {

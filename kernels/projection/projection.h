@@ -25,10 +25,11 @@
 
 namespace gdn {
 
-// A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features.
+// A row-major [rows, cols] matrix in backend memory: rows are output features, cols input features. Quantised ones lie
+// as Backend::CopyWeightsIn puts them, which on a GPU is another order of the same bits (packed_weights_gpu.h).
 struct WeightMatrix {
   WeightFormat format = WeightFormat::kF32;
-  const void* data = nullptr;  // a multiple of AlignmentOf(format); RowBytes(format, cols) from row to row
+  const void* data = nullptr;  // a multiple of AlignmentOf(format), on a GPU of 16 where that packs
   int64_t rows = 0;
   int64_t cols = 0;               // a multiple of BlockOf(format).weights
   const float* scales = nullptr;  // of kF8E4M3 alone: [Fp8Blocks(rows), Fp8Blocks(cols)]

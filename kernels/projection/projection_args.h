@@ -17,9 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/weight_format.h"
 #include "kernels/gpu/device.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/packed_weights_gpu.h"
 #include "kernels/projection/projection.h"
 
 namespace gdn::gpu {
@@ -33,6 +35,7 @@ struct ProjectionMatrix {
   int32_t outputs;     // rows of the weight matrix
   int32_t first_tile;  // of the launch's tiles of outputs
   DType y_dtype;
+  const float* fp8_scales;  // of F8_E4M3: [Fp8Blocks(outputs), Fp8Blocks(features)]
 };
 
 struct ProjectionArgs {
@@ -44,6 +47,8 @@ struct ProjectionArgs {
   int32_t row_tiles;
   int32_t output_tiles;
   DType x_dtype;
+  WeightFormat format;
+  PackedRowBytes packed_row;  // of quantised weights
 };
 
 // `params` are validated and have rows. Matrices without outputs are left out.
@@ -80,8 +85,11 @@ struct XRows {
 // Up to so many rows LaunchFewRows is the faster one.
 inline constexpr int64_t kFewRows = 8;
 
-// `params` are validated, have rows, and weights of one dtype.
+// `params` are validated, have rows, and weights of one format; which is a plain one, in blocks of 32 or of E4M3, or in
+// blocks of 256 for the first three.
 absl::Status LaunchFewRows(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewRowsOfBlocks32(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewRowsOfBlocks256(absl::Span<const ProjectionParams> params, const Stream& stream);
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream);
 // Where GemmFillsDevice.
 absl::Status LaunchGemm(absl::Span<const ProjectionParams> params, const Stream& stream);

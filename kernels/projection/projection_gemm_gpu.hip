@@ -9,10 +9,13 @@
 // Resources: 24 KB of LDS a team, in two buffers; 8 waves of up to 255 registers a multiprocessor. A gfx906 would hold
 // one wave a SIMD, so there projection_tiles_gpu.hip serves all rows. Bound by FMAs.
 
+#include <type_traits>
+
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/operand_tile_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
+#include "kernels/projection/quantised_operand_gpu-inl.h"
 #include "kernels/projection/thread_tile-inl.h"
 
 namespace gdn::gpu {
@@ -78,7 +81,7 @@ __device__ __forceinline__ void AddTo(float (&total)[kThreadRows / 2][kThreadOut
   SyncThreads();
 }
 
-template <typename Weights, int kTeams, DType kX>
+template <typename Mover, int kTeams>
 __global__ __launch_bounds__(kTeams* kTeamThreads, 2 / kTeams) void GemmKernel(ProjectionArgs p) {
   using T = Operands;
   auto& s = SharedMemory<Shared<kTeams>>();
@@ -102,7 +105,7 @@ __global__ __launch_bounds__(kTeams* kTeamThreads, 2 / kTeams) void GemmKernel(P
   const int column = thread / 32 % 2 * 32 + place.column * 4;  // and column + 16
   const int buffers = team * 2 * T::kFloats;
 
-  OperandMover<Weights, /*kVector=*/true, kX, T> mover(p, m, thread, first_row, first_output);
+  Mover mover(p, m, thread, first_row, first_output);
   mover.Load(team * kGroupFeatures);
   float total[kThreadRows / kTeams][kThreadOutputs];
   SetZero(total);
@@ -140,11 +143,22 @@ template <int kTeams>
 absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream& stream) {
   ProjectionArgs args = MakeProjectionArgs(params, kTileOutputs);
   args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, kTileRows));
-  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
-    return WithXDType(params[0].x.dtype, [&](auto x) {
-      return Launch("projection_gemm", GemmKernel<decltype(weights), kTeams, x()>,
-                    {int64_t{args.row_tiles} * args.output_tiles}, kTeams * kTeamThreads, stream, args);
-    });
+  const auto launch = [&](const char* name, void (*kernel)(ProjectionArgs)) {
+    return Launch(name, kernel, {int64_t{args.row_tiles} * args.output_tiles}, kTeams * kTeamThreads, stream, args);
+  };
+  return WithAnyWeights(params[0].weight.format, [&](auto weights) {
+    using Weights = decltype(weights);
+    if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
+      constexpr char kName[] = "projection_gemm_quantised";
+      if (params[0].x.dtype == DType::kF32) {
+        return launch(kName, GemmKernel<QuantisedMover<true, DType::kF32, Operands>, kTeams>);
+      }
+      return launch(kName, GemmKernel<QuantisedMover<true, DType::kBF16, Operands>, kTeams>);
+    } else {
+      return WithXDType(params[0].x.dtype, [&](auto x) {
+        return launch("projection_gemm", GemmKernel<OperandMover<Weights, true, x(), Operands>, kTeams>);
+      });
+    }
   });
 }
 

@@ -23,6 +23,8 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   args.x_stride = first.x_stride;
   args.rows = first.rows;
   args.features = static_cast<int32_t>(first.weight.cols);
+  args.format = first.weight.format;
+  args.packed_row = PackedRowBytesOf(first.weight.format, first.weight.cols);
   size_t used = 0;
   for (const ProjectionParams& p : params) {
     if (p.weight.rows == 0) continue;
@@ -31,7 +33,8 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
                              .y_stride = p.y_stride,
                              .outputs = static_cast<int32_t>(p.weight.rows),
                              .first_tile = args.output_tiles,
-                             .y_dtype = p.y.dtype};
+                             .y_dtype = p.y.dtype,
+                             .fp8_scales = p.weight.scales};
     args.output_tiles += static_cast<int32_t>(CeilDivide(p.weight.rows, outputs_per_tile));
   }
   for (; used < kMaxProjectionsPerLaunch; ++used) args.matrices[used].first_tile = args.output_tiles;
@@ -49,9 +52,16 @@ bool AllowsVectors(absl::Span<const ProjectionParams> params) {
 
 namespace {
 
+absl::Status LaunchFew(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  const WeightFormat format = params[0].weight.format;
+  if (IsPlain(format)) return LaunchFewRows(params, stream);
+  const bool blocks256 = BlockOf(format).weights == 256;
+  return blocks256 ? LaunchFewRowsOfBlocks256(params, stream) : LaunchFewRowsOfBlocks32(params, stream);
+}
+
 // Every kernel keeps the same order of sums, so rows, outputs and the device may choose among them, whatever the path.
 absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  if (params[0].rows <= kFewRows) return LaunchFewRows(params, stream);
+  if (params[0].rows <= kFewRows) return LaunchFew(params, stream);
   return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, stream);
 }
 
@@ -68,6 +78,25 @@ absl::Status Mismatch(size_t index, absl::string_view field) {
       {{"field", std::string(field)}});
 }
 
+// What kernels of quantised weights need beyond what all do.
+absl::Status ValidatePacked(const ProjectionParams& params) {
+  const WeightMatrix& weight = params.weight;
+  if (IsPlain(weight.format) || params.rows == 0 || weight.rows == 0) return absl::OkStatus();
+  constexpr int64_t kMaxPackedFeatures = int64_t{1} << 26;
+  const auto invalid = [](absl::string_view field, absl::string_view message) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     absl::StrCat("Projections: ", field, " ", message), {{"field", std::string(field)}});
+  };
+  if (weight.cols > kMaxPackedFeatures) {
+    return invalid("weight.cols", absl::StrCat("is ", weight.cols, "; quantised weights have at most ",
+                                               kMaxPackedFeatures, " columns on a GPU"));
+  }
+  if (!gpu::Aligned16(weight.data)) {
+    return invalid("weight.data", "is no multiple of 16, as quantised weights are that CopyWeightsIn has put in place");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   if (params.empty() || params.size() > size_t{kMaxProjectionsPerLaunch}) {
     return MakeError(
@@ -80,8 +109,8 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
   for (size_t i = 0; i < params.size(); ++i) {
     const ProjectionParams& p = params[i];
     GDN_RETURN_IF_ERROR(ValidateProjection(p));
-    GDN_RETURN_IF_ERROR(RequirePlainWeights(p.weight));
     if (p.weight.rows > kMaxFeatures || p.weight.cols > kMaxFeatures) return Mismatch(i, "weight");
+    GDN_RETURN_IF_ERROR(ValidatePacked(p));
     if (p.rows != first.rows) return Mismatch(i, "rows");
     if (p.x.data != first.x.data || p.x.dtype != first.x.dtype) return Mismatch(i, "x");
     if (p.x_stride != first.x_stride) return Mismatch(i, "x_stride");

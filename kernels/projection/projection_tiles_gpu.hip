@@ -10,11 +10,13 @@
 // Resources: up to 34 KB of LDS; 64 sums a lane and at most 128 registers. Bound by FMAs.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/operand_tile_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
+#include "kernels/projection/quantised_operand_gpu-inl.h"
 #include "kernels/projection/thread_tile-inl.h"
 
 namespace gdn::gpu {
@@ -52,7 +54,21 @@ struct Tile {
   __device__ __forceinline__ static int ExchangeAt(int lane_row, int output) { return output ^ (lane_row * 8 % 32); }
 };
 
-template <typename Weights, bool kVector, DType kX, typename T>
+// Which mover brings a tile its operands, and the bytes of a weight in it: of those that memory has, or two.
+template <typename Weights, bool kVector, DType kX>
+struct PlainOperands {
+  template <typename T>
+  using Mover = OperandMover<Weights, kVector, kX, T>;
+  static constexpr int kWeightBytes = sizeof(typename Weights::Element);
+};
+template <bool kVector, DType kX>
+struct QuantisedOperands {
+  template <typename T>
+  using Mover = QuantisedMover<kVector, kX, T>;
+  static constexpr int kWeightBytes = 2;
+};
+
+template <typename From, typename T>
 __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
                                          int32_t first_output, typename T::Shared& s) {
   constexpr int kThreadRows = T::kThreadRows;
@@ -68,7 +84,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
   const auto first_feature = [wave](int32_t round) { return (round * kWaves + wave) * kGroupFeatures; };
 
-  OperandMover<Weights, kVector, kX, Operands> mover(p, m, thread % T::kWave, first_row, first_output);
+  typename From::template Mover<Operands> mover(p, m, thread % T::kWave, first_row, first_output);
   mover.Load(first_feature(0));
   // Of result `thread` + kThreads r of each exchange.
   float total[kThreadRows / T::kExchangeRows][T::kExchangeResults];
@@ -133,14 +149,14 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
 }
 
 // Blocks that a multiprocessor's registers are to hold.
-template <typename Weights, typename T>
-inline constexpr int kResidentBlocks = T::kWave == 32 && (T::kResults == 16 ||
-                                                          (T::kResults == 32 && sizeof(typename Weights::Element) == 2))
+template <typename From, typename T>
+inline constexpr int kResidentBlocks = T::kWave == 32 &&
+                                               (T::kResults == 16 || (T::kResults == 32 && From::kWeightBytes == 2))
                                            ? 2
                                            : 1;
 
-template <typename Weights, typename T, bool kVector, DType kX>
-__global__ __launch_bounds__(T::kThreads, (kResidentBlocks<Weights, T>)) void TilesKernel(ProjectionArgs p) {
+template <typename From, typename T>
+__global__ __launch_bounds__(T::kThreads, (kResidentBlocks<From, T>)) void TilesKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
   // Row tiles are the fastest index: those that run together read the same weights.
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
@@ -152,17 +168,27 @@ __global__ __launch_bounds__(T::kThreads, (kResidentBlocks<Weights, T>)) void Ti
   }
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  Multiply<Weights, kVector, kX, T>(p, m, first_row, first_output, s);
+  Multiply<From, T>(p, m, first_row, first_output, s);
 }
 
+// Weights as memory has them, or QuantisedWeights.
 template <typename Weights, typename T, bool kVector>
 absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
   ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
   args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
-  return WithXDType(params[0].x.dtype, [&](auto x) {
-    return Launch("projection_tiles", TilesKernel<Weights, T, kVector, x()>,
-                  {int64_t{args.row_tiles} * args.output_tiles}, T::kThreads, stream, args);
-  });
+  const auto launch = [&](const char* name, auto from) {
+    return Launch(name, TilesKernel<decltype(from), T>, {int64_t{args.row_tiles} * args.output_tiles}, T::kThreads,
+                  stream, args);
+  };
+  if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
+    if (params[0].x.dtype == DType::kF32) {
+      return launch("projection_tiles_quantised", QuantisedOperands<kVector, DType::kF32>());
+    }
+    return launch("projection_tiles_quantised", QuantisedOperands<kVector, DType::kBF16>());
+  } else {
+    return WithXDType(params[0].x.dtype,
+                      [&](auto x) { return launch("projection_tiles", PlainOperands<Weights, kVector, x()>()); });
+  }
 }
 
 // How long tiles of T take, in results of a processor at the full rate: whole rounds of blocks, and what reading LDS
@@ -196,7 +222,7 @@ absl::Status LaunchCheapest(absl::Span<const ProjectionParams> params, const Str
 }  // namespace
 
 absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  return WithWeights(WidenedDType(params[0].weight.format), [&](auto weights) {
+  return WithAnyWeights(params[0].weight.format, [&](auto weights) {
     return WithWaveWidth(stream, "projection_tiles", [&](auto wave) {
       using Weights = decltype(weights);
       constexpr int kWave = wave();
@@ -205,6 +231,8 @@ absl::Status LaunchTiles(absl::Span<const ProjectionParams> params, const Stream
       if constexpr (kWave == 32) {
         return LaunchCheapest<Weights, Tile<32, 8, 8, 8>, Tile<32, 4, 8, 12>, Tile<32, 4, 8, 8>, Small,
                               Tile<32, 4, 4, 4>>(params, stream);
+      } else if constexpr (std::is_same_v<Weights, QuantisedWeights>) {  // nor for 64 beside the decoding
+        return LaunchCheapest<Weights, Small, Tile<kWave, 4, 4, 4>>(params, stream);
       } else {  // two waves a SIMD have no registers for 96 sums
         return LaunchCheapest<Weights, Tile<kWave, 8, 8, 8>, Tile<kWave, 4, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(params,
                                                                                                                 stream);

@@ -25,6 +25,7 @@
 #include "gpu_on_host/fiber_block.h"
 #include "gpu_on_host/host_streams.h"
 #include "kernels/gpu/dpp.h"
+#include "kernels/gpu/e4m3_bits.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/vec4.h"
 
@@ -61,6 +62,23 @@ inline uint32_t FloatToBits(float value) {
 }
 inline float FromF16(uint16_t bits) { return F16ToFloat(bits); }
 inline uint16_t ToF16(float value) { return FloatToF16(value); }
+
+// Bytes of a word as floats: kByteBias + byte number kByte; and of four E4M3 bytes 1 / kE4M3Unit of their values. A NaN
+// among these makes one of the results a NaN, maybe another.
+inline constexpr float kByteBias = 32768.0f;
+inline constexpr float kE4M3Unit = 256.0f;
+template <int kByte>
+float BiasedByte(uint32_t word) {
+  return BitsToFloat(0x47000000u | ((word >> (8 * kByte)) & 0xffu) << 8);
+}
+inline void WidenE4M3(uint32_t word, float (&values)[4]) {
+  const uint32_t even = E4M3EvenHalves(word);
+  const uint32_t odd = E4M3OddHalves(word);
+  values[0] = HasE4M3NaN(word) ? BitsToFloat(0x7fc00000u) : FromF16(static_cast<uint16_t>(even));
+  values[1] = FromF16(static_cast<uint16_t>(odd));
+  values[2] = FromF16(static_cast<uint16_t>(even >> 16));
+  values[3] = FromF16(static_cast<uint16_t>(odd >> 16));
+}
 
 // Misaligned accesses fault on a GPU, so they fail here.
 inline Vec4 Load4(const float* p) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/projection_paths.h"
@@ -58,8 +59,19 @@ std::vector<float> Project(ProjectionParams params, Operator run) {
   EXPECT_EQ(run(params), absl::OkStatus());
   return y;
 }
+// Quantised weights in the backend's own order.
+absl::Status ProjectPacked(ProjectionParams params, Backend& backend) {
+  const WeightMatrix& weight = params.weight;
+  if (IsPlain(weight.format)) return backend.Projection(params);
+  const auto bytes = static_cast<size_t>(backend.WeightBytes(weight.format, weight.rows, weight.cols));
+  GDN_ASSIGN_OR_RETURN(const DeviceBuffer packed, DeviceBuffer::Make(backend, bytes));
+  GDN_RETURN_IF_ERROR(backend.CopyWeightsIn(packed.data(), weight));
+  params.weight.data = packed.data();
+  GDN_RETURN_IF_ERROR(backend.Projection(params));
+  return backend.Synchronize();
+}
 std::vector<float> Project(const ProjectionParams& params, Backend& backend) {
-  return Project(params, [&](const ProjectionParams& p) { return backend.Projection(p); });
+  return Project(params, [&](const ProjectionParams& p) { return ProjectPacked(p, backend); });
 }
 std::vector<float> Expected(const ProjectionParams& params) {
   return Project(params, [](const ProjectionParams& p) {
@@ -219,7 +231,7 @@ TEST_P(QuantizedProjection, ReadsAndWritesEveryDtype) {
         const auto run = [&](ProjectionParams params) {
           params.x = {x.data(), dtype};
           params.y = {y.data(), dtype};
-          EXPECT_EQ(backend().Projection(params), absl::OkStatus());
+          EXPECT_EQ(ProjectPacked(params, backend()), absl::OkStatus());
           return y;
         };
         EXPECT_EQ(run(problem.params), run(problem.Widened())) << WeightFormatName(format);

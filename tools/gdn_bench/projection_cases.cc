@@ -36,12 +36,12 @@ absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, Wei
                                                            int64_t in, int64_t copies) {
   constexpr uint32_t kSeed = 7;
   const RandomWeights weights = MakeRandomWeights(format, out, in, kSeed);
-  GDN_ASSIGN_OR_RETURN(DeviceBuffer made,
-                       DeviceBuffer::Make(backend, static_cast<size_t>(copies) * weights.bytes.size()));
+  const auto bytes = static_cast<size_t>(backend.WeightBytes(format, out, in));
+  GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend, static_cast<size_t>(copies) * bytes));
   auto buffer = std::make_shared<DeviceBuffer>(std::move(made));
   for (int64_t copy = 0; copy < copies; ++copy) {
-    char* at = static_cast<char*>(buffer->data()) + static_cast<size_t>(copy) * weights.bytes.size();
-    GDN_RETURN_IF_ERROR(backend.CopyIn(at, weights.bytes.data(), weights.bytes.size()));
+    char* at = static_cast<char*>(buffer->data()) + static_cast<size_t>(copy) * bytes;
+    GDN_RETURN_IF_ERROR(backend.CopyWeightsIn(at, weights.matrix()));
   }
   GDN_RETURN_IF_ERROR(backend.Synchronize());
   return buffer;
@@ -53,7 +53,7 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, Proje
   const LayerDims dims = BenchLayerDims();
   const int64_t out = dims.conv_channels();
   const int64_t in = dims.hidden_size;
-  const int64_t matrix_bytes = out * RowBytes(format, in);
+  const int64_t matrix_bytes = backend.WeightBytes(format, out, in);
   // A model's layers have weights of their own, so a layer finds none of its own in the cache. A GEMM of many rows
   // reuses each weight enough not to care.
   const int64_t copies =

@@ -1,0 +1,192 @@
+#include "kernels/projection/packed_weights_gpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/error.h"
+
+namespace gdn {
+namespace {
+
+// A row's place in a tile of `rows`: unit `index` of a plane is at `plane` + (index * rows + row) * bytes.
+struct Place {
+  uint8_t* tile;
+  int64_t rows;
+  int64_t row;
+
+  uint8_t* Unit(int64_t plane, int64_t index, int64_t bytes) const {
+    return tile + plane + (index * rows + row) * bytes;
+  }
+};
+
+// Where the planes begin in a tile of `rows`.
+struct Planes {
+  int64_t high, scales, d;
+
+  Planes(const PackedRowBytes& bytes, int64_t rows)
+      : high(rows * bytes.q), scales(high + rows * bytes.high), d(scales + rows * bytes.scales) {}
+};
+
+// 32 weights of four bits each, one to a byte, as a 16-byte unit.
+void PackHalves(const uint8_t* q, uint8_t* unit) {
+  for (int word = 0; word < 4; ++word) {
+    for (int b = 0; b < 4; ++b) {
+      const uint8_t* low = q + 8 * word + b;
+      unit[4 * word + b] = static_cast<uint8_t>((low[0] & 0xf) | (low[4] & 0xf) << 4);
+    }
+  }
+}
+
+void PackQ8_0(const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+  for (int half = 0; half < 2; ++half) {
+    uint8_t* unit = place.Unit(0, 2 * index + half, 16);
+    for (int i = 0; i < 16; ++i) unit[i] = block[2 + 16 * half + i] ^ 0x80;  // q + 128
+  }
+  std::memcpy(place.Unit(planes.d, index / 2, 4) + 2 * (index % 2), block, 2);
+}
+
+void PackQ4_0(const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+  uint8_t q[32];
+  for (int i = 0; i < 16; ++i) {
+    q[i] = block[2 + i] & 0xf;
+    q[16 + i] = block[2 + i] >> 4;
+  }
+  PackHalves(q, place.Unit(0, index, 16));
+  std::memcpy(place.Unit(planes.d, index / 2, 4) + 2 * (index % 2), block, 2);
+}
+
+// The 12 bytes of six-bit numbers: those of the first four pairs have six bits of a byte each; of the others four bits
+// lie in bytes of their own, and two above those of the first.
+void PackScalePairs(const uint8_t* scales, uint8_t* words) {
+  uint32_t groups[4];
+  for (int g = 0; g < 4; ++g) {
+    groups[g] = 0;
+    for (int half = 0; half < 2; ++half) {
+      const int pair = 2 * g + half;
+      const uint32_t s = pair < 4 ? scales[pair] & 63 : (scales[pair + 4] & 0xf) | scales[pair - 4] >> 6 << 4;
+      const uint32_t t = pair < 4 ? scales[pair + 4] & 63 : scales[pair + 4] >> 4 | scales[pair] >> 6 << 4;
+      groups[g] |= (s | t << 6) << 12 * half;
+    }
+  }
+  for (int word = 0; word < 3; ++word) {
+    const uint32_t bits = groups[word] | (groups[3] >> 8 * word & 0xff) << 24;
+    std::memcpy(words + 4 * word, &bits, 4);
+  }
+}
+
+// Q4_K, where `fifth` is null, and Q5_K.
+void PackK45(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles, int64_t index, const Place& place,
+             const Planes& planes) {
+  uint8_t* scales = place.Unit(planes.scales, index, 16);
+  std::memcpy(scales, block, 4);
+  PackScalePairs(block + 4, scales + 4);
+  for (int p = 0; p < 8; ++p) {
+    uint8_t q[32];
+    for (int i = 0; i < 32; ++i) q[i] = nibbles[p / 2 * 32 + i] >> 4 * (p % 2);
+    PackHalves(q, place.Unit(0, 8 * index + p, 16));
+    if (fifth == nullptr) continue;
+    uint8_t high[4] = {};
+    for (int i = 0; i < 32; ++i) high[i % 4] |= static_cast<uint8_t>((fifth[i] >> p & 1) << i / 4);
+    std::memcpy(place.Unit(planes.high, 4 * index + p / 2, 8) + 4 * (p % 2), high, 4);
+  }
+}
+
+void PackQ6_K(const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+  for (int p = 0; p < 8; ++p) {  // 32 weights each: a quarter of a half of the block
+    const uint8_t* low = block + p / 4 * 64 + p % 2 * 32;
+    const uint8_t* two_bits = block + 128 + p / 4 * 32;
+    const int quarter = p % 4;
+    uint8_t q[32];
+    uint8_t high[8] = {};
+    for (int i = 0; i < 32; ++i) {
+      q[i] = quarter < 2 ? low[i] & 0xf : low[i] >> 4;
+      high[i / 16 * 4 + i % 4] |= static_cast<uint8_t>((two_bits[i] >> 2 * quarter & 3) << 2 * (i % 16 / 4));
+    }
+    PackHalves(q, place.Unit(0, 8 * index + p, 16));
+    std::memcpy(place.Unit(planes.high, 4 * index + p / 2, 16) + 8 * (p % 2), high, 8);
+  }
+  for (int g = 0; g < 4; ++g) std::memcpy(place.Unit(planes.scales, 4 * index + g, 4), block + 192 + 4 * g, 4);
+  std::memcpy(place.Unit(planes.d, index, 2), block + 208, 2);
+}
+
+// Kernels multiply by 256 times the scale. What is infinite or no number stays so.
+absl::Status CheckScales(const WeightMatrix& m) {
+  constexpr float kLargest = 0x1p119f;
+  for (int64_t row = 0; row < Fp8Blocks(m.rows); ++row) {
+    for (int64_t col = 0; col < Fp8Blocks(m.cols); ++col) {
+      const float scale = m.scales[row * Fp8Blocks(m.cols) + col];
+      if (std::isinf(scale) || !(std::fabs(scale) > kLargest)) continue;
+      return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                       absl::StrCat("weights of F8_E4M3: the scale ", scale, " of block ", row, ", ", col,
+                                    " is out of range; expected at most 2^119"),
+                       {{"field", "weight.scales"}});
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PackFp8(const uint8_t* bytes, int64_t cols, int64_t index, const Place& place) {
+  const int64_t count = std::min<int64_t>(16, cols - 16 * index);
+  uint8_t* unit = place.Unit(0, index, 16);
+  std::memcpy(unit, bytes + 16 * index, static_cast<size_t>(count));
+  std::memset(unit + count, 0, static_cast<size_t>(16 - count));
+}
+
+void PackBlock(WeightFormat format, const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+  switch (format) {
+    case WeightFormat::kQ8_0:
+      return PackQ8_0(block, index, place, planes);
+    case WeightFormat::kQ4_0:
+      return PackQ4_0(block, index, place, planes);
+    case WeightFormat::kQ4_K:
+      return PackK45(block, nullptr, block + 16, index, place, planes);
+    case WeightFormat::kQ5_K:
+      return PackK45(block, block + 16, block + 48, index, place, planes);
+    case WeightFormat::kQ6_K:
+      return PackQ6_K(block, index, place, planes);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+absl::Status PackWeights(const WeightMatrix& from, void* packed) {
+  const auto* rows = static_cast<const uint8_t*>(from.data);
+  const int64_t row_bytes = RowBytes(from.format, from.cols);
+  if (IsPlain(from.format)) {
+    std::memcpy(packed, rows, static_cast<size_t>(from.rows * row_bytes));
+    return absl::OkStatus();
+  }
+  const bool fp8 = from.format == WeightFormat::kF8E4M3;
+  if (fp8) {
+    if (const absl::Status status = CheckScales(from); !status.ok()) return status;
+  }
+  const PackedRowBytes bytes = PackedRowBytesOf(from.format, from.cols);
+  const WeightBlock block = fp8 ? WeightBlock{16, 16} : BlockOf(from.format);
+  const int64_t blocks = (from.cols + block.weights - 1) / block.weights;
+  for (int64_t first = 0; first < from.rows; first += kPackedRows) {
+    const int64_t count = std::min<int64_t>(kPackedRows, from.rows - first);
+    auto* tile = static_cast<uint8_t*>(packed) + first * bytes.total();
+    const Planes planes(bytes, count);
+    // The second d of an odd number of blocks.
+    std::memset(tile + planes.d, 0, static_cast<size_t>(count * bytes.d));
+    for (int64_t index = 0; index < blocks; ++index) {
+      for (int64_t row = 0; row < count; ++row) {
+        const uint8_t* source = rows + (first + row) * row_bytes;
+        const Place place{tile, count, row};
+        if (fp8) {
+          PackFp8(source, from.cols, index, place);
+        } else {
+          PackBlock(from.format, source + index * block.bytes, index, place, planes);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gdn

@@ -1,0 +1,71 @@
+// How quantised weights lie in a GPU's memory: a file's bits, put in an order in which lanes that have neighbouring
+// outputs load 16 bytes side by side. GpuBackend::CopyWeightsIn puts them so; kernels read nothing else.
+//
+// Rows are cut into tiles of kPackedRows; of the last, only the rows that exist are there. A tile is its planes, one
+// after the other, and a plane is [units of features][rows of the tile][bytes of a unit]:
+//   Q8_0    q: 16 features, 16 bytes of q + 128          d: 64 features, the d of both blocks (0 for one that is not)
+//   Q4_0    q: 32 features, 16 bytes                     d: as Q8_0
+//   Q4_K    q: as Q4_0                                   s: 256 features, 16 bytes
+//   Q5_K    q: as Q4_0    high: 64 features, 8 bytes     s: as Q4_K
+//   Q6_K    q: as Q4_0    high: 64 features, 16 bytes    s: 64 features, 4 int8   d: 256 features, 2 bytes
+//   F8_E4M3 q: 16 features, 16 bytes; the last unit's rest is 0. Scales stay where they are.
+// All words are little-endian. A 16-byte unit of four bits: word j has features 8j to 8j + 3 in the low halves of its
+// bytes, and 8j + 4 to 8j + 7 in the high ones. High bits: byte b of a word has feature 4i + b's, of 32 features in bit
+// i (Q5_K), or of 16 features in bits 2i and 2i + 1 (Q6_K). s of Q4_K and Q5_K: word 0 is d and above it m. Each 64
+// features have 24 bits, (s, t, s, t) of six bits, the first lowest: those of the first three lie in the low 24 bits of
+// words 1 to 3, the fourth's in the high bytes of these, the first lowest. The bytes are as many as the file's, but for
+// 2 a row of Q8_0 or Q4_0 where its blocks are odd in number, and F8_E4M3's last unit.
+// Thread safety: free functions on the caller's memory. Ownership: none.
+//
+//   std::vector<char> packed(PackedWeightBytes(m.format, m.rows, m.cols));
+//   GDN_RETURN_IF_ERROR(PackWeights(m, packed.data()));
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/weight_format.h"
+#include "kernels/projection/projection.h"
+
+namespace gdn {
+
+inline constexpr int kPackedRows = 16;
+
+// Bytes of a row in each plane, in the planes' order. Planes that a format has not are empty.
+struct PackedRowBytes {
+  int64_t q = 0;
+  int64_t high = 0;
+  int64_t scales = 0;
+  int64_t d = 0;
+
+  constexpr int64_t total() const { return q + high + scales + d; }
+};
+constexpr PackedRowBytes PackedRowBytesOf(WeightFormat format, int64_t cols) {
+  switch (format) {
+    case WeightFormat::kQ8_0:
+      return {.q = cols, .d = (cols + 63) / 64 * 4};
+    case WeightFormat::kQ4_0:
+      return {.q = cols / 2, .d = (cols + 63) / 64 * 4};
+    case WeightFormat::kQ4_K:
+      return {.q = cols / 2, .scales = cols / 256 * 16};
+    case WeightFormat::kQ5_K:
+      return {.q = cols / 2, .high = cols / 8, .scales = cols / 256 * 16};
+    case WeightFormat::kQ6_K:
+      return {.q = cols / 2, .high = cols / 4, .scales = cols / 16, .d = cols / 256 * 2};
+    case WeightFormat::kF8E4M3:
+      return {.q = (cols + 15) / 16 * 16};
+    default:
+      return {.q = RowBytes(format, cols)};
+  }
+}
+
+// Plain formats stay as they are.
+constexpr int64_t PackedWeightBytes(WeightFormat format, int64_t rows, int64_t cols) {
+  return rows * PackedRowBytesOf(format, cols).total();
+}
+
+// From a file's layout in host memory to host memory. Plain weights are copied. INVALID_ARGUMENT where a finite scale
+// of F8_E4M3 is above what kernels take, 2^119.
+absl::Status PackWeights(const WeightMatrix& from, void* packed);
+
+}  // namespace gdn

@@ -1,0 +1,200 @@
+// Device code: OperandMover for quantised weights, which are decoded on their way to LDS, once a tile.
+//
+// The format is known when the kernel runs: a step has hundreds of multiply-adds for each weight that a lane decodes,
+// so its branch costs little, and one kernel serves all formats.
+// Thread safety: each lane of the team calls the same; the caller places the barriers.
+//
+//   QuantisedMover</*kVector=*/true, DType::kBF16, T> mover(p, m, lane, first_row, first_output);
+//   mover.Load(feature);
+//   mover.Store(lds, at);
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/gpu/device.h"
+#include "kernels/projection/operand_tile_gpu-inl.h"
+#include "kernels/projection/packed_weights_gpu-inl.h"
+
+namespace gdn::gpu {
+
+// Eight neighbouring weights and what their scale is made of.
+struct RawEight {
+  PackedEight bits;
+  uint32_t scale[4];
+};
+
+// Weights [feature, feature + 8) of a row; zeros past the last. feature is a multiple of eight.
+template <WeightFormat kFormat>
+__device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
+  RawEight raw{};
+  if (feature >= features) return raw;
+  if constexpr (PackedBlock<kFormat>::kBytes) {
+    const uint64_t q = row.LoadWords(0, feature / 16, 16, feature % 16);
+    raw.bits = {static_cast<uint32_t>(q), static_cast<uint32_t>(q >> 32)};
+  } else {
+    raw.bits.q = row.LoadWord(0, feature / 32, 16, feature % 32 / 2);
+  }
+  if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
+    raw.scale[0] = row.LoadWord(row.d, feature / 64, 4);
+  } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
+    raw.scale[0] = FloatToBits(row.Fp8Scale(static_cast<uint32_t>(feature / kFp8Block)));
+  } else if constexpr (kFormat == WeightFormat::kQ6_K) {
+    raw.bits.more = row.LoadWord(row.high, feature / 64, 16, feature % 64 / 16 * 4);
+    raw.scale[0] = row.LoadWord(row.scales, feature / 64, 4);
+    raw.scale[1] = row.LoadHalf(row.d, feature / 256);
+  } else {
+    if constexpr (kFormat == WeightFormat::kQ5_K) {
+      raw.bits.more = row.LoadWord(row.high, feature / 64, 8, feature % 64 / 32 * 4);
+    }
+    const Vec4 scales = row.Load16(row.scales, feature / 256);
+    raw.scale[0] = FloatToBits(scales.x);
+    raw.scale[1] = FloatToBits(scales.y);
+    raw.scale[2] = FloatToBits(scales.z);
+    raw.scale[3] = FloatToBits(scales.w);
+  }
+  return raw;
+}
+
+template <WeightFormat kFormat>
+__device__ __forceinline__ void DecodeEight(const RawEight& raw, int32_t feature, float (&w)[kWeightVector]) {
+  using Decoder = PackedDecoder<kFormat>;
+  PackedEight bits = raw.bits;
+  if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
+    Decoder::Decode(bits, Decoder::Of(LowF16(raw.scale[0] >> (feature / 32 % 2 * 16))), w);
+  } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
+    Decoder::Decode(bits, Decoder::Of(BitsToFloat(raw.scale[0])), w);
+  } else if constexpr (kFormat == WeightFormat::kQ6_K) {
+    bits.more = Rotated(bits.more, 4 - feature / 8 % 2 * 4);
+    Decoder::Decode(bits, Decoder::Of(raw.scale[1], raw.scale[0] >> (feature / 16 % 4 * 8), 0), w);
+  } else {
+    if constexpr (kFormat == WeightFormat::kQ5_K) bits.more = Rotated(bits.more, 4 - feature / 8 % 4 * 2);
+    const Vec4 scales{0.0f, BitsToFloat(raw.scale[1]), BitsToFloat(raw.scale[2]), BitsToFloat(raw.scale[3])};
+    Decoder::Decode(bits, Decoder::Of(raw.scale[0], ScaleBits(scales, feature / 64), feature / 32 % 2), w);
+  }
+}
+
+// As OperandMover. kX: F32, or BF16 for any of 16 bits.
+template <bool kVector, DType kX, typename T>
+class QuantisedMover {
+ public:
+  __device__ __forceinline__ QuantisedMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
+                                            int64_t first_row, int32_t first_output)
+      : weights_{static_cast<const char*>(m.weight), m.fp8_scales, m.outputs},
+        bytes_(p.packed_row),
+        format_(p.format),
+        x_dtype_(kX == DType::kF32 ? DType::kF32 : p.x_dtype),
+        features_(p.features),
+        row_(lane / T::kQuads),
+        quad_(lane % T::kQuads * 4),
+        output_(lane / T::kVectors),
+        vector_(lane % T::kVectors * kWeightVector),
+        first_output_(first_output) {
+    const auto* x = static_cast<const XElement*>(p.x);
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int64_t row = first_row + row_ + i * kRowStep;
+      x_rows_[i] = x + (row < p.rows ? row : p.rows - 1) * p.x_stride + quad_;
+    }
+  }
+
+  // Features [feature, feature + kDepth); zeros past the last.
+  __device__ __forceinline__ void Load(int32_t feature) {
+    feature_ = feature + vector_;
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      x_[i] = LoadRaw4(x_rows_[i], kX, feature, features_ - feature - quad_, kVector);
+    }
+    switch (format_) {
+      case WeightFormat::kQ8_0:
+        return LoadWeights<WeightFormat::kQ8_0>();
+      case WeightFormat::kQ4_0:
+        return LoadWeights<WeightFormat::kQ4_0>();
+      case WeightFormat::kQ4_K:
+        return LoadWeights<WeightFormat::kQ4_K>();
+      case WeightFormat::kQ5_K:
+        return LoadWeights<WeightFormat::kQ5_K>();
+      case WeightFormat::kQ6_K:
+        return LoadWeights<WeightFormat::kQ6_K>();
+      default:
+        return LoadWeights<WeightFormat::kF8E4M3>();
+    }
+  }
+
+  template <typename Lds>
+  __device__ __forceinline__ void Store(Lds& lds, int at) const {
+#pragma unroll
+    for (int i = 0; i < T::kXLoads; ++i) {
+      const int x = at + T::template XAt<kRowStep>(quad_, row_, i * kRowStep);
+      const Vec4 wide = WidenRaw4(x_[i], x_dtype_);
+      lds[x] = wide.x;
+      lds[x + T::kRows] = wide.y;
+      lds[x + 2 * T::kRows] = wide.z;
+      lds[x + 3 * T::kRows] = wide.w;
+    }
+    switch (format_) {
+      case WeightFormat::kQ8_0:
+        return StoreWeights<WeightFormat::kQ8_0>(lds, at);
+      case WeightFormat::kQ4_0:
+        return StoreWeights<WeightFormat::kQ4_0>(lds, at);
+      case WeightFormat::kQ4_K:
+        return StoreWeights<WeightFormat::kQ4_K>(lds, at);
+      case WeightFormat::kQ5_K:
+        return StoreWeights<WeightFormat::kQ5_K>(lds, at);
+      case WeightFormat::kQ6_K:
+        return StoreWeights<WeightFormat::kQ6_K>(lds, at);
+      default:
+        return StoreWeights<WeightFormat::kF8E4M3>(lds, at);
+    }
+  }
+
+ private:
+  static constexpr int kRowStep = T::kLanes / T::kQuads;
+  static constexpr int kOutputStep = T::kLanes / T::kVectors;
+  using XElement = std::conditional_t<kX == DType::kF32, float, uint16_t>;
+
+  template <WeightFormat kFormat>
+  __device__ __forceinline__ void LoadWeights() {
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      const int32_t wanted = first_output_ + output_ + i * kOutputStep;
+      const int32_t output = wanted < weights_.outputs ? wanted : weights_.outputs - 1;
+      const PackedRow row = PackedRowOf(weights_, bytes_, output / kPackedRows, output, features_);
+      w_[i] = LoadPackedEight<kFormat>(row, feature_, features_);
+    }
+  }
+  template <WeightFormat kFormat, typename Lds>
+  __device__ __forceinline__ void StoreWeights(Lds& lds, int at) const {
+#pragma unroll
+    for (int i = 0; i < T::kWLoads; ++i) {
+      const int w = at + T::template WAt<kOutputStep>(vector_, output_, i * kOutputStep);
+      float wide[kWeightVector];
+      DecodeEight<kFormat>(w_[i], feature_, wide);
+#pragma unroll
+      for (int j = 0; j < kWeightVector; ++j) lds[w + j * T::kOutputs] = wide[j];
+    }
+  }
+
+  const PackedMatrix weights_;
+  const PackedRowBytes bytes_;  // made on the host: here, each format's would stay in registers of its own
+  const WeightFormat format_;
+  const DType x_dtype_;
+  const int32_t features_;
+  const int row_, quad_, output_, vector_;
+  const int32_t first_output_;
+  const XElement* x_rows_[T::kXLoads];
+  Vec4 x_[T::kXLoads];
+  RawEight w_[T::kWLoads];
+  int32_t feature_ = 0;  // of what w_ holds
+};
+
+// On the host: function(QuantisedWeights()), or as WithWeights.
+struct QuantisedWeights {};
+template <typename Function>
+auto WithAnyWeights(WeightFormat format, Function&& function) {
+  if (!IsPlain(format)) return function(QuantisedWeights());
+  return WithWeights(WidenedDType(format), std::forward<Function>(function));
+}
+
+}  // namespace gdn::gpu

@@ -1,0 +1,258 @@
+// Quantised weights on a GPU: with every kernel, tile and format the bits of the same call over the float32 matrix of
+// the weights' values; and how they come to the device.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/projection/packed_weights_gpu.h"
+#include "kernels/projection/projection.h"
+#include "tests/kernels/gpu/gpu_fixture.h"
+#include "tests/support/compare.h"
+
+namespace gdn {
+namespace {
+
+constexpr WeightFormat kQuantised[] = {WeightFormat::kF8E4M3, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
+                                       WeightFormat::kQ4_K,   WeightFormat::kQ5_K, WeightFormat::kQ6_K};
+
+// A file's matrix of random bits, with factors that are numbers.
+struct FileMatrix {
+  FileMatrix(WeightFormat f, int64_t r, int64_t c, uint32_t seed) : format(f), rows(r), cols(c) {
+    std::mt19937 engine(seed);
+    bytes.resize(static_cast<size_t>(rows * RowBytes(format, cols)));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(engine());
+    std::uniform_real_distribution<float> factor(-0.01f, 0.01f);
+    if (format == WeightFormat::kF8E4M3) {
+      for (uint8_t& byte : bytes) byte = (byte & 0x7f) == 0x7f ? 0 : byte;
+      scales.resize(static_cast<size_t>(Fp8Blocks(rows) * Fp8Blocks(cols)));
+      for (float& scale : scales) scale = factor(engine);
+      return;
+    }
+    const bool two = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K;
+    const size_t at = format == WeightFormat::kQ6_K ? 208 : 0;
+    for (size_t block = 0; block < bytes.size(); block += static_cast<size_t>(BlockOf(format).bytes)) {
+      for (size_t i = 0; i < (two ? 2u : 1u); ++i) {
+        const uint16_t bits = FloatToF16(factor(engine));
+        std::memcpy(&bytes[block + at + 2 * i], &bits, sizeof(bits));
+      }
+    }
+  }
+
+  WeightMatrix matrix() const {
+    return {.format = format,
+            .data = bytes.data(),
+            .rows = rows,
+            .cols = cols,
+            .scales = scales.empty() ? nullptr : scales.data()};
+  }
+  std::vector<float> Values() const {
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    for (int64_t row = 0; row < rows; ++row) WeightRow(matrix(), row, values.data() + row * cols);
+    return values;
+  }
+
+  WeightFormat format;
+  int64_t rows, cols;
+  std::vector<uint8_t> bytes;
+  std::vector<float> scales;
+};
+
+std::vector<float> RandomX(int64_t count) {
+  std::mt19937 engine(11);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& value : x) value = normal(engine);
+  return x;
+}
+
+class QuantisedProjectionGpu : public GpuTest {
+ protected:
+  WeightMatrix OnDevice(const FileMatrix& file) {
+    WeightMatrix matrix = file.matrix();
+    const auto bytes = static_cast<size_t>(backend().WeightBytes(file.format, file.rows, file.cols));
+    buffers_.push_back(*DeviceBuffer::Make(backend(), bytes));
+    EXPECT_EQ(backend().CopyWeightsIn(buffers_.back().data(), matrix), absl::OkStatus());
+    matrix.data = buffers_.back().data();
+    if (!file.scales.empty()) matrix.scales = Upload(file.scales);
+    return matrix;
+  }
+  WeightMatrix Widened(const FileMatrix& file) {
+    return PlainMatrix(DType::kF32, Upload(file.Values()), file.rows, file.cols);
+  }
+  std::vector<float> Project(const WeightMatrix& weight, int64_t rows, InputTensor x, int64_t x_stride) {
+    const int64_t y_stride = weight.rows + 3;
+    float* y = Poisoned(rows * y_stride);
+    const ProjectionParams params{.path = ProjectionPath::kSequenceGemm,
+                                  .rows = rows,
+                                  .x = x,
+                                  .x_stride = x_stride,
+                                  .weight = weight,
+                                  .y = y,
+                                  .y_stride = y_stride};
+    EXPECT_EQ(backend().Projection(params), absl::OkStatus());
+    return Download(y, rows * y_stride);
+  }
+  void ExpectSameBits(const FileMatrix& file, const std::vector<int64_t>& row_counts, int64_t gap = 0) {
+    const WeightMatrix quantised = OnDevice(file);
+    const WeightMatrix widened = Widened(file);
+    for (const int64_t rows : row_counts) {
+      const int64_t x_stride = file.cols + gap;
+      const float* x = Upload(RandomX(rows * x_stride));
+      EXPECT_TRUE(BitEqual(Project(quantised, rows, x, x_stride), Project(widened, rows, x, x_stride)))
+          << WeightFormatName(file.format) << ", " << rows << " rows, [" << file.rows << ", " << file.cols << "]";
+    }
+  }
+
+  std::vector<DeviceBuffer> buffers_;
+};
+GDN_ON_BACKENDS(QuantisedProjectionGpu, WithGpus({}));
+
+TEST_P(QuantisedProjectionGpu, FewRowsHaveTheBitsOfTheWeightsInFloat32) {
+  for (const WeightFormat format : kQuantised) {
+    for (const int64_t outputs : {1, 16, 37, 150}) {
+      ExpectSameBits(FileMatrix(format, outputs, /*cols=*/768, /*seed=*/1), {1, 2, 3, 5, 8});
+    }
+  }
+}
+
+// More groups of features than a block's teams have at a time.
+TEST_P(QuantisedProjectionGpu, SoHaveRoundsOfFeatures) {
+  for (const WeightFormat format : kQuantised) {
+    ExpectSameBits(FileMatrix(format, /*rows=*/40, /*cols=*/2304, /*seed=*/2), {1, 2, 4, 7});
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, TilesHaveTheBitsOfTheWeightsInFloat32) {
+  for (const WeightFormat format : kQuantised) {
+    ExpectSameBits(FileMatrix(format, /*rows=*/150, /*cols=*/768, /*seed=*/3), {9, 33, 70});
+    ExpectSameBits(FileMatrix(format, /*rows=*/13, /*cols=*/256, /*seed=*/4), {17, 130});
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, WidthsNeedNotBeMultiplesOfAGroup) {
+  for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
+    for (const int64_t cols : {32, 96, 160, 1120}) {
+      ExpectSameBits(FileMatrix(format, /*rows=*/21, cols, /*seed=*/5), {1, 2, 6, 12});
+    }
+  }
+  for (const int64_t cols : {1, 7, 16, 40, 127, 130, 200, 333}) {
+    ExpectSameBits(FileMatrix(WeightFormat::kF8E4M3, /*rows=*/133, cols, /*seed=*/6), {1, 2, 6, 12});
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, RowsOfXMayBeMisalignedAndOfSixteenBits) {
+  for (const WeightFormat format : kQuantised) {
+    const FileMatrix file(format, /*rows=*/37, /*cols=*/256, /*seed=*/7);
+    ExpectSameBits(file, {1, 4, 11}, /*gap=*/1);
+    const WeightMatrix quantised = OnDevice(file);
+    const WeightMatrix widened = Widened(file);
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int64_t rows : {1, 6, 70}) {
+        const std::vector<float> values = RandomX(rows * 256);
+        std::vector<uint16_t> narrow(values.size());
+        ConvertFromFloat(values.data(), values.size(), dtype, narrow.data());
+        const InputTensor x{Upload(narrow), dtype};
+        EXPECT_TRUE(BitEqual(Project(quantised, rows, x, 256), Project(widened, rows, x, 256)))
+            << WeightFormatName(format) << ", " << rows << " rows of " << DTypeName(dtype);
+      }
+    }
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, MatricesOfSeveralFormatsMayShareACall) {
+  constexpr int64_t kRows = 3;
+  constexpr int64_t kCols = 512;
+  const float* x = Upload(RandomX(kRows * kCols));
+  const WeightFormat formats[] = {WeightFormat::kQ4_K, WeightFormat::kQ4_K, WeightFormat::kQ6_K, WeightFormat::kF32};
+  std::vector<ProjectionParams> params;
+  std::vector<std::vector<float>> expected;
+  for (size_t i = 0; i < 4; ++i) {
+    const FileMatrix file(formats[i], /*rows=*/20 + static_cast<int64_t>(i) * 17, kCols, static_cast<uint32_t>(i));
+    params.push_back({.rows = kRows,
+                      .x = x,
+                      .x_stride = kCols,
+                      .weight = OnDevice(file),
+                      .y = Poisoned(kRows * (file.rows + 3)),
+                      .y_stride = file.rows + 3});
+    expected.push_back(Project(Widened(file), kRows, x, kCols));
+  }
+  ASSERT_EQ(backend().Projections(params), absl::OkStatus());
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(
+        BitEqual(Download(static_cast<const float*>(params[i].y.data), kRows * params[i].y_stride), expected[i]))
+        << WeightFormatName(formats[i]);
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, AnE4M3NaNReachesItsOutputAndNoOther) {
+  FileMatrix file(WeightFormat::kF8E4M3, /*rows=*/20, /*cols=*/256, /*seed=*/8);
+  file.bytes[5 * 256 + 131] = 0x7f;
+  file.bytes[17 * 256 + 64] = 0xff;
+  const WeightMatrix weight = OnDevice(file);
+  for (const int64_t rows : {1, 12}) {
+    const std::vector<float> y = Project(weight, rows, Upload(RandomX(rows * 256)), 256);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t output = 0; output < 20; ++output) {
+        EXPECT_EQ(std::isnan(y[static_cast<size_t>(row * 23 + output)]), output == 5 || output == 17) << output;
+      }
+    }
+  }
+}
+
+TEST_P(QuantisedProjectionGpu, WeightsThatKernelsCannotReadAreRefused) {
+  const FileMatrix file(WeightFormat::kQ8_0, /*rows=*/4, /*cols=*/64, /*seed=*/9);
+  ProjectionParams params{.rows = 1, .x = Upload(RandomX(64)), .x_stride = 64, .weight = OnDevice(file)};
+  params.y = Poisoned(4);
+  params.y_stride = 4;
+  params.weight.data = static_cast<const char*>(params.weight.data) + 2;
+  absl::Status status = backend().Projection(params);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(ErrorReason(status), reason::kValueOutOfRange);
+
+  const DeviceBuffer buffer = *DeviceBuffer::Make(backend(), 1024);
+  WeightMatrix odd = file.matrix();
+  odd.cols = 33;
+  EXPECT_EQ(backend().CopyWeightsIn(buffer.data(), odd).code(), absl::StatusCode::kInvalidArgument);
+  FileMatrix fp8(WeightFormat::kF8E4M3, /*rows=*/2, /*cols=*/130, /*seed=*/10);
+  fp8.scales[1] = 0x1p120f;
+  status = backend().CopyWeightsIn(buffer.data(), fp8.matrix());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  WeightMatrix unscaled = fp8.matrix();
+  unscaled.scales = nullptr;
+  EXPECT_EQ(backend().CopyWeightsIn(buffer.data(), unscaled).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(PackedWeights, TakeTheFilesBytes) {
+  for (const WeightFormat format : kQuantised) {
+    EXPECT_EQ(PackedWeightBytes(format, 37, 2048), 37 * RowBytes(format, 2048)) << WeightFormatName(format);
+  }
+  EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ8_0, 5, 96), 5 * (3 * 34 + 2));
+  EXPECT_EQ(PackedWeightBytes(WeightFormat::kF8E4M3, 5, 130), 5 * 144);
+}
+
+// Nothing is written behind the end, where tiles are cut and blocks are odd in number.
+TEST(PackedWeights, FillTheirBytesAndNoOthers) {
+  for (const WeightFormat format : kQuantised) {
+    const FileMatrix file(format, /*rows=*/19, format == WeightFormat::kF8E4M3 ? 130 : BlockOf(format).weights * 3, 1);
+    const auto bytes = static_cast<size_t>(PackedWeightBytes(format, file.rows, file.cols));
+    std::vector<uint8_t> once(bytes + 64, 0xa5), again(bytes + 64, 0x5a);
+    ASSERT_EQ(PackWeights(file.matrix(), once.data()), absl::OkStatus());
+    ASSERT_EQ(PackWeights(file.matrix(), again.data()), absl::OkStatus());
+    EXPECT_TRUE(std::equal(once.begin(), once.begin() + static_cast<int64_t>(bytes), again.begin()))
+        << WeightFormatName(format);
+    EXPECT_EQ(std::vector<uint8_t>(once.begin() + static_cast<int64_t>(bytes), once.end()),
+              std::vector<uint8_t>(64, 0xa5))
+        << WeightFormatName(format);
+  }
+}
+
+}  // namespace
+}  // namespace gdn

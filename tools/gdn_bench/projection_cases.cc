@@ -1,7 +1,6 @@
 // The layer's largest projection, [C, D]: few rows through the row-stable path, one prefill segment through the library
 // GEMM.
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,9 +20,7 @@ constexpr int64_t kCpuDecodeRows[] = {1, 8, 32};
 constexpr int64_t kGpuDecodeRows[] = {1, 8, 32, 128};
 constexpr int64_t kCpuGemmRows[] = {512};
 constexpr int64_t kGpuGemmRows[] = {512, 2048};
-constexpr WeightFormat kFormats[] = {WeightFormat::kBF16, WeightFormat::kF32};
-// GPUs take none yet.
-constexpr WeightFormat kCpuQuantisedFormats[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_K};
+constexpr WeightFormat kFormats[] = {WeightFormat::kBF16, WeightFormat::kF32, WeightFormat::kQ8_0, WeightFormat::kQ4_K};
 
 struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> weights;  // [copies, C, D]
@@ -92,11 +89,7 @@ std::vector<KernelCase> ProjectionCases(CaseList list) {
     cases.push_back({absl::StrCat(name, "/", std::string(WeightFormatName(format)), "/rows=", rows),
                      [=](const CaseSetting& setting) { return PrepareProjection(setting, path, format, rows); }});
   };
-  std::vector<WeightFormat> formats(std::begin(kFormats), std::end(kFormats));
-  if (list == CaseList::kCpu) {
-    formats.insert(formats.end(), std::begin(kCpuQuantisedFormats), std::end(kCpuQuantisedFormats));
-  }
-  for (const WeightFormat format : formats) {
+  for (const WeightFormat format : kFormats) {
     for (const int64_t rows : decode_rows) add("projection_row_stable", ProjectionPath::kRowStable, format, rows);
     for (const int64_t rows : gemm_rows) add("projection_sequence_gemm", ProjectionPath::kSequenceGemm, format, rows);
   }

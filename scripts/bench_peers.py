@@ -11,7 +11,8 @@ machine; the ratio (ours / theirs) is the median over rounds. Peers:
                 the GPU of that build. It finds its state in a cache (it repeats one step), gives each value head a key head of
                 its own, and normalises q and k.
   fla           flash-linear-attention, where torch and a GPU are: fused_recurrent_gated_delta_rule and chunk_gated_delta_rule,
-                for KDA fused_recurrent_kda and chunk_kda, float32, replayed as a CUDA graph; states in a cache. fla-bf16: the same with bfloat16 inputs.
+                for KDA fused_recurrent_kda and chunk_kda, float32, replayed as a CUDA graph; states in a cache. fla-bf16: the
+                same with bfloat16 inputs.
   transformers  Qwen3NextGatedDeltaNet in bfloat16 with that library's kernels, as a CUDA graph: a whole layer.
 
 A peer that is not there is left out and named on stderr. Exits 1 where gdn_bench fails, or no peer could be run.

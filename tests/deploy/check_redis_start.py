@@ -85,10 +85,10 @@ class Fleet:
 
     def until_followed(self):
         """Waits until the replica has what the primary has, as servers that wait for replicas need it."""
-        primary = self.redis[0]
+        primary, replica = self.redis
         until(lambda: "connected_slaves:1" in primary.ask("info", "replication"), "the replica follows")
         # The first copy of everything begins some seconds after a replica has connected.
-        until(lambda: primary.ask("set", "followed", "1") == ["OK"] and primary.ask("wait", "1", "500") == ["1"], "the replica has it")
+        until(lambda: primary.ask("set", "followed", "1") == ["OK"] and replica.ask("get", "followed") == ["1"], "the replica has it")
 
     def primaries(self):
         return {tuple(sentinel.ask("sentinel", "get-master-addr-by-name", "gdn")) for sentinel in self.sentinels}
@@ -103,7 +103,7 @@ def check(fleet):
     until(lambda: all("num-slaves" in (lines := s.ask("sentinel", "master", "gdn")) and lines[lines.index("num-slaves") + 1] == "1"
                       and lines[lines.index("num-other-sentinels") + 1] == "2" for s in fleet.sentinels), "the Sentinels know each other")
     assert first.ask("set", "state", "1") == ["OK"]
-    until(lambda: first.ask("wait", "1", "500") == ["1"], "the replica has the state")
+    until(lambda: second.ask("get", "state") == ["1"], "the replica has the state")
     for setting, value in (("appendonly", "yes"), ("appendfsync", "always"), ("maxmemory-policy", "noeviction")):
         assert first.ask("config", "get", setting) == [setting, value], first.ask("config", "get", setting)
 

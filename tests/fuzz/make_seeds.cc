@@ -126,6 +126,7 @@ void AddRedis(const Corpus& corpus) {
   corpus.Add("redis_manifest", "endpoint", "\1redis://us%41r@[::1]:6379/3");
   corpus.Add("redis_manifest", "socket", "\1unix:/run/redis");
   corpus.Add("redis_manifest", "host", "\1host:6379");
+  corpus.Add("redis_manifest", "sentinels", "\1sentinel://user@a:26379,[::1],b:1/mymaster/2");
 }
 
 void AddTexts(const Corpus& corpus) {

@@ -21,7 +21,15 @@ void ReadEndpoint(std::string_view text) {
   const auto endpoint = ParseRedisEndpoint(text);
   fuzz::CheckRefusal(endpoint.status());
   if (!endpoint.ok()) return;
-  GDN_FUZZ_CHECK(!endpoint->unix_path.empty() || (!endpoint->host.empty() && endpoint->port > 0), "nowhere");
+  const bool socket = !endpoint->unix_path.empty();
+  const bool server = !endpoint->host.empty();
+  const bool sentinels = !endpoint->sentinels.empty();
+  GDN_FUZZ_CHECK(socket + server + sentinels == 1, "not one of the three places a Redis can be");
+  GDN_FUZZ_CHECK(!server || (endpoint->port > 0 && endpoint->port <= 65535), "a server without a port");
+  GDN_FUZZ_CHECK(sentinels == !endpoint->master_name.empty(), "Sentinels and the name of their master go together");
+  for (const RedisAddress& sentinel : endpoint->sentinels) {
+    GDN_FUZZ_CHECK(!sentinel.host.empty() && sentinel.port > 0 && sentinel.port <= 65535, "a Sentinel without a place");
+  }
   endpoint->ToString();
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/slot_codec.h"
 #include "state_store/state_file/format_version.h"
 #include "state_store/state_file/metadata.h"
+#include "state_store/state_file/sealed_header.h"
 
 namespace gdn {
 namespace {

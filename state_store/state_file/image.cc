@@ -8,6 +8,7 @@
 #include "base/string_cat.h"
 #include "kernels/slot_codec.h"
 #include "state_store/state_file/metadata.h"
+#include "state_store/state_file/sealed_header.h"
 
 namespace gdn {
 namespace {

@@ -94,12 +94,5 @@ absl::Status ParseHeads(const std::string& text, SessionHeader& header);
 
 using Checksums = std::map<std::string, std::string>;  // hexadecimal, by tensor
 absl::StatusOr<Checksums> ParseChecksums(const std::string& text);
-// The header of a file with these tensors, whose checksums are given: the 8 bytes of its length and its text. Its
-// version is FormatVersionOf the metadata's dims and base_dtype; where they say that it is a tree's, it stays that.
-absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
-                                         const Checksums& checksums);
-// Whether the file has a header_checksum; DATA_LOSS where it has one that is not the header's. Looks at the raw text,
-// for nothing of it is believed before. A file too short for its header passes: the parser has more to say about it.
-absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes);
 
 }  // namespace gdn::state_file

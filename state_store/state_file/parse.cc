@@ -10,6 +10,7 @@
 #include "base/string_cat.h"
 #include "state_store/state_file/format_version.h"
 #include "state_store/state_file/metadata.h"
+#include "state_store/state_file/sealed_header.h"
 
 namespace gdn {
 namespace {

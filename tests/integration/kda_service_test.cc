@@ -8,7 +8,6 @@
 #include "base/safetensors.h"
 #include "tests/integration/service_helpers.h"
 #include "tests/support/compare.h"
-#include "tests/support/test_backend.h"
 
 namespace gdn {
 namespace {
@@ -90,10 +89,6 @@ class Core {
 
 class KdaService : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!DecaysByChannel(*MakeTestBackend(/*threads=*/1))) GTEST_SKIP() << "the backend has no decays by channel";
-  }
-
   TestServer server_{Options()};
   const Caller caller_{server_};
 };

@@ -41,9 +41,6 @@ std::vector<std::string> HostBackends();
 // other wave too, but for operators that take another path there (any_wave false).
 std::vector<std::unique_ptr<Backend>> BackendsOfTheSameBits(const std::string& name, bool any_wave);
 
-// Whether it computes a log decay for each key channel, too.
-inline bool DecaysByChannel(const Backend& backend) { return backend.info().name == "cpu"; }
-
 // Is run once on each of the backends named. Skipped where the GPU sources were built for a device and there is none.
 class BackendTest : public testing::TestWithParam<std::string> {
  protected:

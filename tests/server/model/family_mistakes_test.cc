@@ -36,10 +36,6 @@ double PrefillError(Backend& backend, const std::string& golden, const std::func
   return RelativeNormError(*output, *io->Floats("layer.0.prefill.out"));
 }
 
-bool IsKda(std::string_view golden) {
-  return golden == "kimi_linear_1" || golden == "glm5_next_1" || golden == "bailing_hybrid_1";
-}
-
 struct Mistake {
   std::string golden;
   std::string what;
@@ -152,11 +148,9 @@ TEST(FamilyMistakes, AreOutsideTheGoldenSetsTolerance) {
   for (const char* golden : {"qwen3_5_1", "fp8_qwen3_next_1", "fp8_qwen3_5_1", "qwen4_exp_1", "olmo_hybrid_1",
                              "kimi_linear_1", "glm5_next_1", "bailing_hybrid_1", "gguf_qwen35_1/f32",
                              "gguf_qwen35_1/q8_0", "gguf_qwen35_k_1/q4_k", "gguf_qwen3next_1/f32"}) {
-    if (IsKda(golden) && !DecaysByChannel(*backend)) continue;
     EXPECT_LE(PrefillError(*backend, golden, [](Checkpoint&) {}), kTolerance) << golden;
   }
   for (const Mistake& mistake : mistakes) {
-    if (IsKda(mistake.golden) && !DecaysByChannel(*backend)) continue;
     const double error = PrefillError(*backend, mistake.golden, mistake.make);
     std::printf("%-20s %-46s %.1e\n", mistake.golden.c_str(), mistake.what.c_str(), error);
     EXPECT_GT(error, kTolerance) << mistake.golden << ": " << mistake.what;

@@ -46,9 +46,6 @@ class GoldenLayers : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     backend_ = MakeTestBackend(/*threads=*/0);
     GDN_ASSERT_OK_AND_ASSIGN(auto model, LoadModel(*backend_, "golden", ModelPath(GetParam())));
-    if (model.config().spec.dims.decays_by_channel() && !DecaysByChannel(*backend_)) {
-      GTEST_SKIP() << backend_->info().name << " has no decays by channel";
-    }
     model_ = std::make_unique<LoadedModel>(std::move(model));
     GDN_ASSERT_OK_AND_ASSIGN(auto io, SafetensorsFile::Open(RecordingPath(GetParam())));
     io_ = std::make_unique<SafetensorsFile>(std::move(io));

@@ -1,0 +1,63 @@
+#include "state_store/state_file/sealed_header.h"
+
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "base/string_cat.h"
+#include "nlohmann/json.hpp"
+#include "state_store/state_file/format_version.h"
+
+namespace gdn::state_file {
+namespace {
+
+// As it stands in the header. No other text of the header can be this: quotes inside JSON strings are escaped.
+constexpr std::string_view kChecksumKey = "\"header_checksum\":\"";
+constexpr std::string_view kNoChecksum = "00000000000000000000000000000000";
+
+// Where the digits of header_checksum begin; npos where there is none.
+size_t FindDigits(std::string_view header) {
+  const size_t at = header.find(kChecksumKey);
+  if (at == std::string_view::npos) return at;
+  const size_t digits = at + kChecksumKey.size();
+  return header.size() - digits > kNoChecksum.size() && header[digits + kNoChecksum.size()] == '"'
+             ? digits
+             : std::string_view::npos;
+}
+
+std::string HashHeader(std::string_view header, size_t digits) {
+  Hasher hasher;
+  hasher.Update(header.substr(0, digits));
+  hasher.Update(kNoChecksum);
+  hasher.Update(header.substr(digits + kNoChecksum.size()));
+  return hasher.Finish().ToHex();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SealedHeader(const std::vector<RawTensor>& tensors, Metadata metadata,
+                                         const Checksums& checksums) {
+  metadata["format"] = kFormat;
+  GDN_ASSIGN_OR_RETURN(const LayerDims dims, ParseDims(OptionalText(metadata, "dims")));
+  std::string& version = metadata["format_version"];
+  version = FormatVersionOf(dims, metadata.count("base_dtype") != 0, /*has_tree=*/version == kFormatVersionTree);
+  metadata["checksums"] = nlohmann::json(checksums).dump();
+  metadata["header_checksum"] = kNoChecksum;
+  GDN_ASSIGN_OR_RETURN(std::string header, SafetensorsHeader(tensors, metadata));
+  const size_t digits = FindDigits(header);
+  header.replace(digits, kNoChecksum.size(), HashHeader(header, digits));
+  return header;
+}
+
+absl::StatusOr<bool> CheckHeaderChecksum(std::string_view bytes) {
+  const auto end = SafetensorsHeaderEnd(bytes);
+  if (!end.ok()) return false;
+  const std::string_view header = bytes.substr(0, *end);
+  const size_t digits = FindDigits(header);
+  if (digits == std::string_view::npos) return false;
+  const std::string_view found = header.substr(digits, kNoChecksum.size());
+  if (const std::string expected = HashHeader(header, digits); found != expected) {
+    return Damaged(StrCat("its header is damaged: header_checksum is ", found, ", and the header's is ", expected));
+  }
+  return true;
+}
+
+}  // namespace gdn::state_file

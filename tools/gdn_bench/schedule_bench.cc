@@ -58,8 +58,8 @@ struct Row {
   std::string principal;
   int32_t sessions = 0;
   double share = 0;
-  std::vector<double> waits_us;
-  std::vector<double> calls_us;
+  std::vector<double> waits_us = {};
+  std::vector<double> calls_us = {};
 };
 
 std::vector<Row> RowsOf(const ScheduleCase& c) {

@@ -22,8 +22,8 @@ struct ScheduleBenchOptions {
 struct ScheduleCase {
   std::string name;
   std::string what;
-  SimulationOptions options;
-  SimulationResult result;
+  SimulationOptions options = {};
+  SimulationResult result = {};
 };
 
 std::vector<ScheduleCase> RunScheduleBench(const ScheduleBenchOptions& options);

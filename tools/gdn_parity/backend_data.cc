@@ -34,9 +34,11 @@ absl::Status StatePair::Write(int32_t slot, int64_t token_count, const SlotImage
 
 absl::Status StatePair::WriteBases(const std::vector<float>& bases) {
   const int64_t elements = host_.layout.dims().state_elements();
+  SlotImage image;
   for (int32_t slot = 0; slot < host_.slot_count; ++slot) {
     const auto begin = bases.begin() + slot * elements;
-    GDN_RETURN_IF_ERROR(Write(slot, 0, {.base = std::vector<float>(begin, begin + elements)}));
+    image.base.assign(begin, begin + elements);
+    GDN_RETURN_IF_ERROR(Write(slot, 0, image));
   }
   return absl::OkStatus();
 }

@@ -134,14 +134,15 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
     const OwnedBatch batch(lengths);
     const int64_t width = c.kind == InputKind::kHiddenStates ? c.dims.hidden_size : c.dims.value_features();
     std::vector<float> expected(batch.tokens() * width);
-    LayerStep step{.weights = &weights.host,
-                   .pool = state.host(),
-                   .batch = batch.view(),
-                   .token_counts = counts.data(),
-                   .kind = c.kind,
-                   .scale = 0.125f,
-                   .use_qk_l2norm = true,
-                   .output = expected.data()};
+    LayerStep step;
+    step.weights = &weights.host;
+    step.pool = state.host();
+    step.batch = batch.view();
+    step.token_counts = counts.data();
+    step.kind = c.kind;
+    step.scale = 0.125f;
+    step.use_qk_l2norm = true;
+    step.output = expected.data();
     const std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
     for (const StepInput& input : inputs) step.*input.member = input.values.data();
     GDN_RETURN_IF_ERROR(GdnLayerReference(step));

@@ -36,6 +36,16 @@ HWY_INLINE void ForChannels(int64_t channels, const Body& body) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
+// exp of sums: of a vector of channels.
+template <class D>
+HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
+  const hn::Half<D> half;
+  const hn::Rebind<double, decltype(half)> wide;
+  const auto low = hn::DemoteTo(half, hn::LoadU(wide, sums));
+  const auto high = hn::DemoteTo(half, hn::LoadU(wide, sums + static_cast<int64_t>(hn::Lanes(half))));
+  return hn::Exp(d, hn::Combine(d, high, low));
+}
+
 // sums += g, and exp of them: of a vector of channels.
 template <class D>
 HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
@@ -49,9 +59,12 @@ HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RES
   return hn::Exp(d, hn::Combine(d, hn::DemoteTo(half, high), hn::DemoteTo(half, low)));
 }
 #endif
+HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> DecayOf(hn::CappedTag<float, 1> d, const double* sums) {
+  return hn::Exp(d, hn::Set(d, static_cast<float>(*sums)));
+}
 HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> AddDecay(hn::CappedTag<float, 1> d, const float* g, double* sums) {
   *sums += double{*g};
-  return hn::Exp(d, hn::Set(d, static_cast<float>(*sums)));
+  return DecayOf(d, sums);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -28,6 +28,7 @@ struct ChannelChunkScratch {
   float* block_k;  // [B, row]
   float* decay;    // [B, row], e^{g_i}
   float* carry;    // [row]
+  double* sums;    // [row], of its log decays
 
   // Of the chunk.
   float* q;            // [C, row], e^{G_i} q_i
@@ -35,6 +36,7 @@ struct ChannelChunkScratch {
   float* k_t;          // [row, C], k_j decayed to its block's last token, in the end to the chunk's
   float* block_decay;  // [C / B, row], of whole blocks
   float* chunk_decay;  // [row], e^{G_C}
+  double* chunk_sums;  // [row], G_C
   float* a;            // [C, C], -A; only j < i is meant
   float* p;            // [C, C], P; only j <= i is meant
   float* ones;         // [C]
@@ -47,7 +49,7 @@ struct ChannelChunkScratch {
 
   static int64_t Padded(int64_t key_dim) { return (key_dim + 15) / 16 * 16; }
   static int64_t Floats(int64_t key_dim) {
-    return (3 * kB + 3 * kC + kC / kB + 2) * Padded(key_dim) + 2 * kC * kC + 2 * kC +
+    return (3 * kB + 3 * kC + kC / kB + 6) * Padded(key_dim) + 2 * kC * kC + 2 * kC +
            kMaxPanelColumns * (key_dim + 2 * kC);
   }
 
@@ -62,6 +64,7 @@ struct ChannelChunkScratch {
     for (float** matrix : {&q, &k, &k_t}) *matrix = take(kC * row);
     block_decay = take(kC / kB * row);
     for (float** channels : {&carry, &chunk_decay}) *channels = take(row);
+    for (double** channels : {&sums, &chunk_sums}) *channels = reinterpret_cast<double*>(take(2 * row));
     for (float** square : {&a, &p}) *square = take(kC * kC);
     for (float** tokens : {&ones, &beta}) *tokens = take(kC);
     state = take(kMaxPanelColumns * key_dim);

@@ -1,8 +1,9 @@
 // What a chunk's matrices are where decays go by key channel (KDA): A and P are no mask on k k^T and q k^T then, for
 //   P_ij = sum_c q_i[c] k_j[c] e^{G_i[c] - G_j[c]}.
-// Every decay below is a product of e^{g_t} over the tokens between, each at most 1: no running sum is taken, so
-// nothing cancels, and nothing overflows however strong g is. A product loses half a unit in the last place a factor,
-// as the token-sequential form does. With blocks of 16 tokens, b being a block's last one:
+// Inside a block a decay is a product of e^{g_t} over the tokens between, each at most 1, so that nothing overflows
+// however strong g is; a product loses half a unit in the last place a factor. Those of whole blocks and of the chunk
+// are exponentials of sums in double: their errors would otherwise add up from chunk to chunk, and a decay that
+// float32 cannot tell from 1 would be none. With blocks of 16 tokens, b being a block's last one:
 //   inside a block     k_j is carried from token to token, one multiplication a pair and channel
 //   between blocks     (q_i e^{G_i - G_b}) . (k_j e^{G_b - G_j}), j <= b < i, as a product of matrices: rows are
 //                      carried back over a block more for each one further away
@@ -32,6 +33,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/common/channel_decay-inl.h"
 #include "kernels/common/delta_rule.h"
 #include "kernels/delta_rule_chunk/channel_chunk_scratch.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
@@ -60,12 +62,14 @@ HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t 
     std::memcpy(to, from, static_cast<size_t>(key_dim) * sizeof(float));
     std::fill(to + key_dim, to + scratch.row, 0.0f);
   };
+  std::fill_n(scratch.sums, scratch.row, 0.0);
   for (int64_t i = 0; i < rows; ++i) {
     const HeadToken token = HeadTokenAt(params, first + i, hv);
     float* decay = scratch.decay + i * scratch.row;
     copy(token.q, scratch.block_q + i * scratch.row);
     copy(token.k, scratch.block_k + i * scratch.row);
     copy(token.g, decay);
+    for (int64_t c = 0; c < scratch.row; ++c) scratch.sums[c] += double{decay[c]};
     for (int64_t c = 0; c < scratch.row; c += static_cast<int64_t>(hn::Lanes(d))) {
       hn::StoreU(hn::Exp(d, hn::LoadU(d, decay + c)), d, decay + c);
     }
@@ -139,8 +143,12 @@ HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t 
     MultiplyRow(scratch.carry, scratch.block_q + i * row, row, scratch.q + (first + i) * row);
     MultiplyRow(scratch.carry, scratch.block_k + i * row, row, scratch.k + (first + i) * row);
   }
-  float* whole = scratch.block_decay + block * row;
-  std::memcpy(whole, scratch.carry, bytes);
+  const FloatTag d;
+  for (int64_t c = 0; c < row; c += static_cast<int64_t>(hn::Lanes(d))) {
+    hn::StoreU(DecayOf(d, scratch.sums + c), d, scratch.block_decay + block * row + c);
+  }
+  for (int64_t c = 0; c < row; ++c)
+    scratch.chunk_sums[c] = (block == 0 ? 0.0 : scratch.chunk_sums[c]) + scratch.sums[c];
   std::memcpy(scratch.carry, scratch.decay + (rows - 1) * row, bytes);
   for (int64_t j = rows - 2; j >= 0; --j) {
     MultiplyRow(scratch.carry, scratch.block_k + j * row, row, scratch.block_k + j * row);
@@ -214,6 +222,7 @@ HWY_NOINLINE void DecayToEnd(const ChannelChunkScratch& scratch, int64_t tokens)
     }
     MultiplyRow(left, scratch.block_decay + block * scratch.row, scratch.row, left);
   }
+  for (int64_t c = 0; c < scratch.row; c += lanes) hn::StoreU(DecayOf(d, scratch.chunk_sums + c), d, left + c);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -27,17 +27,22 @@ struct ChannelShared {
   LdsArray<float, kChannels> decay;                              // e^{G_t}
   LdsArray<float, 4 * kLogCapacity> dots;                        // as DecodeShared's; the weights are in them
   LdsArray<float, kLogCapacity * kBlockColumns> u;               // from lane to lane, and for a fold
-  LdsArray<int32_t, 1> first;                                    // row of the sequence
+  LdsArray<int32_t, 2 * kColumnLanes> call;                      // by lane: row of the sequence; its slot
 };
 
-// The call's first row, from LDS: what is counted from it lies in vector registers then, for the scalar ones would not
-// hold it all.
+// The call's first row and slot, which every lane reads from a place of its own: what is counted from them lies in
+// vector registers then, for the scalar ones would not hold it all. By all threads of the block.
 template <typename Shared>
-__device__ __forceinline__ int64_t FirstInVectors(const DecodeLane& my, const DecodeCall& call, Shared& sh) {
-  if (my.thread == 0) sh.first[0] = static_cast<int32_t>(call.first);
+__device__ __forceinline__ void CountInVectors(Shared& sh, DecodeCall& call) {
+  const int lane = static_cast<int>(threadIdx.x) % kColumnLanes;
+  if (static_cast<int>(threadIdx.x) < kColumnLanes) {
+    sh.call[lane] = static_cast<int32_t>(call.first);
+    sh.call[kColumnLanes + lane] = call.slot_index;
+  }
   SyncThreads();
-  const int32_t first = sh.first[0];
-  return first;
+  const int32_t first = sh.call[lane];
+  call.first = first;
+  call.slot_index = sh.call[kColumnLanes + lane];
 }
 
 // g of position n: from the log, or from the call.

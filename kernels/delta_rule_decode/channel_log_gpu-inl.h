@@ -53,10 +53,9 @@ __device__ __forceinline__ float WeighEntries(const float (&g)[kLogCapacity], in
   return expf(static_cast<float>(sum));
 }
 
-// The same, in the same order, of g that stay in memory: g_at(e), four on their way at a time.
-template <typename GAt, typename Keep>
+// The same, in the same order, of g that stay in memory: g_at(e), kAhead on their way at a time.
+template <int kAhead = 4, typename GAt, typename Keep>
 __device__ __forceinline__ float WeighInMemory(int entries, int low, int high, const GAt& g_at, const Keep& keep) {
-  constexpr int kAhead = 4;
   double sum = 0.0;
 #pragma unroll 1
   for (int newest = entries - 1; newest >= low; newest -= kAhead) {

@@ -25,25 +25,24 @@ namespace {
 
 constexpr int kMostElements = 16;  // of a column in a lane's registers
 
-// What a thread has of the log: a channel's g of the entries from the first of its own on; zero elsewhere.
+// What a thread has of the log, of whole rows: a channel's g of the entries from the first of its own on; zero
+// elsewhere.
 struct ChannelOfLog {
   int channel, low;
-  bool inside;
   float g[kLogCapacity];
 };
-template <int kElements, bool kExact>
+template <int kElements>
 __device__ __forceinline__ ChannelOfLog LoadChannelOfLog(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
   static_assert(kLaneChannels<kElements> <= kDeltaRuleThreads);
   ChannelOfLog log;
   log.channel = my.thread % kLaneChannels<kElements>;
   log.low = my.thread / kLaneChannels<kElements> * kPartEntries<kElements>;
-  log.inside = kExact || log.channel < p.key_dim;
   const float* row = my.slot + p.at.log_g + int64_t{my.task.head} * p.key_dim + log.channel;
   const int64_t features = int64_t{p.value_heads} * p.key_dim;
 #pragma unroll
   for (int e = 0; e < kLogCapacity; ++e) {
     log.g[e] = 0.0f;
-    if (log.inside && e >= log.low && e < log_length) log.g[e] = row[e * features];
+    if (e >= log.low && e < log_length) log.g[e] = row[e * features];
   }
   return log;
 }
@@ -55,13 +54,10 @@ __device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeL
   const DeltaRuleArgs& p = args.rule;
   float k = 0.0f;
   float q = 0.0f;
-  float newest = 0.0f;
-  if (log.inside) {
-    newest = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + log.channel];
-    if (log.low == 0) {
-      k = TokenKey(p, my.task, token.row)[log.channel];
-      q = TokenQuery(p, my.task, token.row)[log.channel];
-    }
+  const float newest = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + log.channel];
+  if (log.low == 0) {
+    k = TokenKey(p, my.task, token.row)[log.channel];
+    q = TokenQuery(p, my.task, token.row)[log.channel];
   }
   // Not a store under a condition, which the compiler would make one to an element that is found at run time.
 #pragma unroll
@@ -69,7 +65,31 @@ __device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeL
   const float decay =
       WeighEntries(log.g, token.entry + 1, log.low, log.low + kPartEntries<kElements>,
                    [&](int e, float weight) { sh.weight[e * Shared::kChannels + log.channel] = weight; });
-  if (log.low == 0) ShareToken(args, my, token, log.channel, log.inside, decay, k, q, newest, sh);
+  if (log.low == 0) ShareToken(args, my, token, log.channel, true, decay, k, q, newest, sh);
+}
+
+// The same of a log that stays in memory: of rows that are not whole, whose guards leave no registers for it.
+template <int kElements, typename Shared>
+__device__ __forceinline__ void WeighTokenInMemory(const DecodeArgs& args, const DecodeLane& my, const DecodeCall& call,
+                                                   const DecodeToken& token, Shared& sh) {
+  const DeltaRuleArgs& p = args.rule;
+  const int channel = my.thread % kLaneChannels<kElements>;
+  const int low = my.thread / kLaneChannels<kElements> * kPartEntries<kElements>;
+  const bool inside = channel < token.key_dim;
+  const float decay = WeighInMemory(
+      token.entry + 1, low, low + kPartEntries<kElements>,
+      [&](int e) { return inside ? DecayRow(p, my, call.first, call.log_length, token.since + e)[channel] : 0.0f; },
+      [&](int e, float weight) { sh.weight[e * Shared::kChannels + channel] = weight; });
+  if (low != 0) return;
+  float k = 0.0f;
+  float q = 0.0f;
+  float g = 0.0f;
+  if (inside) {
+    k = TokenKey(p, my.task, token.row)[channel];
+    q = TokenQuery(p, my.task, token.row)[channel];
+    g = p.g[(token.row * p.value_heads + my.task.head) * p.key_dim + channel];
+  }
+  ShareToken(args, my, token, channel, inside, decay, k, q, g, sh);
 }
 
 // Products of an entry's weighted key with k_t and q_t, by its group.
@@ -132,12 +152,13 @@ __global__ __launch_bounds__(
   using Shared = ChannelShared<kElements, kColumns, kOneToken>;
   Shared& sh = SharedMemory<Shared>();
   const DeltaRuleArgs& p = args.rule;
-  const DecodeCall call = CallOf(args);
+  DecodeCall call = CallOf(args);
   if (call.tokens == 0) return;
   if (call.slot_index < 0) {
     ZeroOutput(p, call.task, Shared::kBlockColumns, call.first, call.first + call.tokens);
     return;
   }
+  if constexpr (!kExact) CountInVectors(sh, call);
   const DecodeLane my = LaneOf<kColumns>(p, call);
   float s[kColumns][kElements];
   const float* base_slot = p.pool + call.base_slot * p.at.slot_floats + p.at.base;
@@ -146,13 +167,12 @@ __global__ __launch_bounds__(
   float u[kColumns];  // of log entry `lane`
   LoadLogU<kColumns, kExact>(my, call.log_length, u);
 
-  ChannelOfLog channel_log = LoadChannelOfLog<kElements, kExact>(p, my, call.log_length);
-
-  const int64_t first = kExact ? call.first : FirstInVectors(my, call, sh);
+  [[maybe_unused]] ChannelOfLog channel_log;
+  if constexpr (kExact) channel_log = LoadChannelOfLog<kElements>(p, my, call.log_length);
 
   const int steps = kOneToken ? 1 : call.tokens;
   for (int t = 0; t < steps; ++t) {
-    const int64_t row = first + t;
+    const int64_t row = call.first + t;
     // As DeltaRuleDecodeKernel has it: so that no masks are kept from token to token.
     const DecodeToken token = TokenOf<kColumns>(call.log_length, row, t, kExact || row >= 0 ? p.key_dim : 0,
                                                 kOneToken || row >= 0 ? my.lane : 0);
@@ -163,10 +183,14 @@ __global__ __launch_bounds__(
     float entry_k[kElements];
     if (works) {
       const int entry = min(my.group, token.entry);
-      LoadFragment<kElements, kExact>(KeyRow(p, my, first, call.log_length, token.since + entry), my.lane,
+      LoadFragment<kElements, kExact>(KeyRow(p, my, call.first, call.log_length, token.since + entry), my.lane,
                                       token.key_dim, entry_k);
     }
-    WeighToken<kElements>(args, my, token, channel_log, sh);
+    if constexpr (kExact) {
+      WeighToken<kElements>(args, my, token, channel_log, sh);
+    } else {
+      WeighTokenInMemory<kElements>(args, my, call, token, sh);
+    }
     SyncThreads();
     if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);
     SyncThreads();
@@ -189,8 +213,10 @@ __global__ __launch_bounds__(
       EmptyLog<kColumns>(my, sh, u, unused);
       FoldChannels<kElements, kColumns, kExact, Base>(args, my, token, sh, s);
       if constexpr (!kOneToken) {
+        if constexpr (kExact) {
 #pragma unroll
-        for (int e = 0; e < kLogCapacity; ++e) channel_log.g[e] = 0.0f;
+          for (int e = 0; e < kLogCapacity; ++e) channel_log.g[e] = 0.0f;
+        }
         SyncThreads();  // before the next token's weights replace these
       }
     }
@@ -220,7 +246,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeChannelRecordKernel(D
     const float* row = KeyRow(p, my, call.first, call.log_length, min(my.group, token.entry));
     LoadFragment<kElements, true>(row, my.lane, p.key_dim, entry_k);
   }
-  ChannelOfLog channel_log = LoadChannelOfLog<kElements, true>(p, my, call.log_length);
+  ChannelOfLog channel_log = LoadChannelOfLog<kElements>(p, my, call.log_length);
   WeighToken<kElements>(args, my, token, channel_log, sh);
   SyncThreads();
   if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);

@@ -23,7 +23,7 @@ __device__ __forceinline__ void WeighPiece(const DecodeArgs& args, const DecodeL
   const DeltaRuleArgs& p = args.rule;
 #pragma unroll 1
   for (int channel = my.thread; channel < token.key_dim; channel += kDeltaRuleThreads) {
-    const float decay = WeighInMemory(
+    const float decay = WeighInMemory<2>(
         token.entry + 1, piece, piece + kPiece,
         [&](int e) { return DecayRow(p, my, call.first, call.log_length, token.since + e)[channel]; },
         [&](int e, float weight) { sh.weight[(e - piece) * Shared::kChannels + channel] = weight; });
@@ -106,6 +106,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleChannelDecodeWideK
     ZeroOutput(p, call.task, kDeltaRuleGroups, call.first, call.first + call.tokens);
     return;
   }
+  CountInVectors(sh, call);
   const DecodeLane my = LaneOf<1>(p, call);
   const Base* base =
       reinterpret_cast<const Base*>(p.pool + call.base_slot * p.at.slot_floats + p.at.base) + my.column_offset;
@@ -123,8 +124,6 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleChannelDecodeWideK
   }
   float u[1];  // of log entry `lane`
   LoadLogU<1, false>(my, call.log_length, u);
-
-  call.first = FirstInVectors(my, call, sh);
 
   for (int t = 0; t < call.tokens; ++t) {
     const int64_t row = call.first + t;

@@ -33,16 +33,11 @@ HeadView ViewHead(const StatePoolView& pool, const float* bases, int32_t slot, i
           .g_stride = dims.decay_features()};
 }
 
-// The sum of the first `entries` log decays of key channel `i`.
-double DecaySum(const HeadView& head, const LayerDims& dims, int32_t entries, int32_t i) {
-  double sum = 0.0;
-  for (int32_t e = 0; e < entries; ++e) sum += head.log_g[e * head.g_stride + (dims.decays_by_channel() ? i : 0)];
-  return sum;
-}
-
 // What is left, in channel `i` after `entries` tokens, of what was there before token `first` had decayed it.
 double DecayFrom(const HeadView& head, const LayerDims& dims, int32_t first, int32_t entries, int32_t i) {
-  return std::exp(DecaySum(head, dims, entries, i) - DecaySum(head, dims, first, i));
+  double sum = 0.0;  // of these alone: a difference of sums would lose what follows a very strong decay
+  for (int32_t e = first; e < entries; ++e) sum += head.log_g[e * head.g_stride + (dims.decays_by_channel() ? i : 0)];
+  return std::exp(sum);
 }
 
 // `base` <- the head's state after `entries` log entries.

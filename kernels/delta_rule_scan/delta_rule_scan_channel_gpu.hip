@@ -3,7 +3,10 @@
 //
 // Threads: as delta_rule_scan_gpu.hip: 16 lanes hold kColumns columns of S in registers over all tokens. The state is
 // decayed where it lies, so both products read one fragment and g needs no registers of its own.
-// Resources: no LDS, no spills (gfx906). Bound by VALU: a lane's exponentials serve its kColumns columns alone.
+// Beyond K = 256 a lane's part of g, k and q would fill its registers: a token's rows lie in LDS, found once for the
+// whole block, at a barrier a token.
+// Resources: no LDS up to K = 256, 24 KB beyond 512; no spills (gfx906). Bound by VALU: a lane's exponentials serve its
+// kColumns columns alone.
 
 #include "base/status_macros.h"
 #include "kernels/delta_rule_scan/delta_rule_scan_gpu-inl.h"
@@ -30,24 +33,89 @@ __device__ __forceinline__ void LoadDecays(const DeltaRuleArgs& p, const BlockTa
   LoadFragment<kElements, kExact>(p.g + (row * p.value_heads + task.head) * p.key_dim, lane, key_dim, g);
 }
 
-// By and by, of rows of which a lane's part would fill the registers.
-template <int kElements, int kColumns, bool kExact>
-__device__ __forceinline__ void DecayInPieces(const DeltaRuleArgs& p, const BlockTask& task, int64_t row, int lane,
-                                              float (&s)[kColumns][kElements]) {
-  const int key_dim = kExact || row >= 0 ? p.key_dim : 0;
-  const float* g_row = p.g + (row * p.value_heads + task.head) * p.key_dim;
+// What a token brings to all groups, where a lane's part of it would fill the registers: rows of e^g, k and q. Two of
+// each, for a fast wave may be a token ahead.
+template <int kElements>
+struct TokenRows {
+  static constexpr int kChannels = kColumnLanes * kElements;
+  static constexpr int kDecay = 0;
+  static constexpr int kKey = kChannels;
+  static constexpr int kQuery = 2 * kChannels;
+  static constexpr int kFloats = 3 * kChannels;
+  LdsArray<float, 2 * kFloats> rows;
+};
+struct NoRows {};
+
+// Zeros in channels past K, which no token changes.
+template <int kElements>
+__device__ __forceinline__ void ClearRows(int key_dim, TokenRows<kElements>& sh) {
+  using Rows = TokenRows<kElements>;
+  for (int row = 0; row < 2 * Rows::kFloats; row += Rows::kChannels) {
+    for (int c = key_dim + static_cast<int>(threadIdx.x); c < Rows::kChannels; c += kDeltaRuleThreads) {
+      sh.rows[row + c] = 0.0f;
+    }
+  }
+}
+
+// The token's rows there; returns where they are.
+template <int kElements>
+__device__ __forceinline__ int ShareToken(const DeltaRuleArgs& p, const BlockTask& task, int64_t row, int64_t first,
+                                          TokenRows<kElements>& sh) {
+  using Rows = TokenRows<kElements>;
+  const int at = static_cast<int>((row - first) % 2) * Rows::kFloats;
+  const int64_t key_offset = int64_t{task.key_head} * p.key_dim;
+  const float* g = p.g + (row * p.value_heads + task.head) * p.key_dim;
+  const float* k = p.k + row * p.k_stride + key_offset;
+  const float* q = p.q + row * p.q_stride + key_offset;
+#pragma unroll 1
+  for (int c = static_cast<int>(threadIdx.x); c < p.key_dim; c += kDeltaRuleThreads) {
+    sh.rows[at + Rows::kDecay + c] = expf(g[c]);
+    sh.rows[at + Rows::kKey + c] = k[c];
+    sh.rows[at + Rows::kQuery + c] = q[c];
+  }
+  SyncThreads();
+  return at;
+}
+
+// Decay and Step from rows at `at`, a group's one column at a time: with their products in their order, and so their
+// bits. Returns the output to lane 0.
+template <int kWave, int kElements>
+__device__ __forceinline__ float StepByRows(TokenRows<kElements>& sh, int at, int lane, float v, float beta,
+                                            float (&s)[kElements]) {
+  using Rows = TokenRows<kElements>;
+  // The sums of Dot, which begin with products: -0 is what adding a product to leaves it as it is.
+  float kq[4] = {-0.0f, -0.0f, -0.0f, -0.0f};
+  float sk[4] = {-0.0f, -0.0f, -0.0f, -0.0f};
+  float sq[4] = {-0.0f, -0.0f, -0.0f, -0.0f};
 #pragma unroll
   for (int i = 0; i < kElements; i += 4) {
-    float g[4];
-    LoadPiece<4, kExact>(g_row + i * kColumnLanes, lane, key_dim - i * kColumnLanes, g);
+    float decay[4];
+    float k[4];
+    float q[4];
+    const int lane_at = at + i * kColumnLanes + lane * 4;
+    Unpack4(sh.rows.Load4(lane_at + Rows::kDecay), decay);
+    Unpack4(sh.rows.Load4(lane_at + Rows::kKey), k);
+    Unpack4(sh.rows.Load4(lane_at + Rows::kQuery), q);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float decay = expf(g[j]);
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) s[c][i + j] *= decay;
+      s[i + j] *= decay[j];
+      kq[j] = fmaf(k[j], q[j], kq[j]);
+      sk[j] = fmaf(s[i + j], k[j], sk[j]);
+      sq[j] = fmaf(s[i + j], q[j], sq[j]);
     }
-    WaveBarrier();  // else the compiler reads the whole row ahead, and the token, and spills
   }
+  const float all_kq = GroupSum<kColumnLanes, kWave>((kq[0] + kq[1]) + (kq[2] + kq[3]));
+  const float all_sk = GroupSum<kColumnLanes, kWave>((sk[0] + sk[1]) + (sk[2] + sk[3]));
+  const float all_sq = GroupSum<kColumnLanes, kWave>((sq[0] + sq[1]) + (sq[2] + sq[3]));
+  const float u = beta * (v - all_sk);
+#pragma unroll
+  for (int i = 0; i < kElements; i += 4) {
+    float k[4];
+    Unpack4(sh.rows.Load4(at + i * kColumnLanes + lane * 4 + Rows::kKey), k);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) s[i + j] = fmaf(k[j], u, s[i + j]);
+  }
+  return fmaf(all_kq, u, all_sq);
 }
 
 template <int kElements, int kColumns>
@@ -64,6 +132,9 @@ template <int kWave, int kElements, int kColumns, bool kExact, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleChannelScanKernel(DeltaRuleArgs p, BetaAlone gates) {
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   constexpr bool kAhead = kElements <= kMostAhead;
+  static_assert(kAhead || (kColumns == 1 && !kExact));
+  using Shared = std::conditional_t<kAhead, NoRows, TokenRows<kElements>>;
+  [[maybe_unused]] Shared& sh = SharedMemory<Shared>();
   const BlockTask task = TaskOf(p);
   const int64_t first = p.cu_seqlens[task.sequence];
   const int64_t end = p.cu_seqlens[task.sequence + 1];
@@ -82,31 +153,35 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleChannelScanKernel(
   Base* columns = HeadBase<Base>(p, slot, task.head) + int64_t{column} * p.key_dim;
   LoadState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
 
-  Token<kElements, kColumns> token;
-  float g[kAhead ? kElements : 4];
+  [[maybe_unused]] Token<kAhead ? kElements : 1, kColumns> token;
+  [[maybe_unused]] float g[kAhead ? kElements : 1];
   if constexpr (kAhead) {
     LoadDecays<kElements, kExact>(p, task, first, lane, g);
     LoadToken<kElements, kColumns, kExact>(p, gates, task, first, column, lane, token);
+  } else {
+    ClearRows<kElements>(p.key_dim, sh);
   }
   for (int64_t row = first; row < end; ++row) {
-    Token<kElements, kColumns> next;
+    float o;
     if constexpr (kAhead) {
       Decay(g, s);
       const int64_t ahead = row + 1 < end ? row + 1 : row;
+      Token<kElements, kColumns> next;
       LoadDecays<kElements, kExact>(p, task, ahead, lane, g);
       LoadToken<kElements, kColumns, kExact>(p, gates, task, ahead, column, lane, next);
+      o = Step<kWave, kElements, kColumns>(token, lane, s);
+      token = next;
     } else {
-      DecayInPieces<kElements, kColumns, kExact>(p, task, row, lane, s);
-      LoadToken<kElements, kColumns, kExact>(p, gates, task, row, column, lane, token);
+      const int at = ShareToken<kElements>(p, task, row, first, sh);
+      const float v = count > 0 ? p.v[row * p.v_stride + int64_t{task.head} * p.value_dim + column] : 0.0f;
+      o = StepByRows<kWave, kElements>(sh, at, lane, v, gates.BetaOf(row * p.value_heads + task.head), s[0]);
     }
-    const float o = Step<kWave, kElements, kColumns>(token, lane, s);
     if (lane < kColumns && lane < count) {
       p.output[(row * p.value_heads + task.head) * p.value_dim + column + lane] = o;
     }
     if constexpr (kRounds<Base>) {
       if ((row + 1 - first) % kBaseRoundTokens == 0) RoundState<kElements, kColumns>(s);
     }
-    if constexpr (kAhead) token = next;
   }
   StoreState<kElements, kColumns, kExact>(columns, count, lane, p.key_dim, s);
 }

@@ -7,7 +7,7 @@
 //   kSequenceGemm  the rows of a prefill. On the CPU by a library's GEMM, whose order may follow the number of rows: of
 //                  one sequence. On the GPU the order is kRowStable's.
 // Sums are float32; BF16 and F16 inputs and weights are widened exactly, outputs rounded to nearest even. Quantised
-// weights give, with WeightMath::kExact, the bits of the same call over the float32 matrix of their values.
+// weights give the bits of the same call over the float32 matrix of their values.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -39,12 +39,6 @@ constexpr WeightMatrix PlainMatrix(DType dtype, const void* data, int64_t rows, 
   return {.format = FormatOf(dtype), .data = data, .rows = rows, .cols = cols};
 }
 
-// What products of quantised weights may round; plain ones are always exact.
-enum class WeightMath : uint8_t {
-  kExact,  // float32 multiply-adds over the weights' float32 values
-  kFast,   // x may be rounded to int8 by blocks of 32
-};
-
 enum class ProjectionPath : uint8_t { kRowStable, kSequenceGemm };
 
 struct ProjectionParams {
@@ -53,7 +47,6 @@ struct ProjectionParams {
   InputTensor x;  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
   WeightMatrix weight;
-  WeightMath math = WeightMath::kExact;
   OutputTensor y;  // [rows, weight.rows], y_stride elements from row to row
   int64_t y_stride = 0;
 };

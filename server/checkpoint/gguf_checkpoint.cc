@@ -1,6 +1,7 @@
 #include "server/checkpoint/gguf_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -54,7 +55,7 @@ absl::Status TakeDecay(GgufFile& file, const GgufArchitecture& architecture, con
   DecodeTensor(tensor, rates.data());
   const bool positive = architecture.positive_a;
   for (float& rate : rates) {
-    if (positive ? rate < 0.0f : rate > 0.0f) {
+    if (!std::isfinite(rate) || (positive ? rate < 0.0f : rate > 0.0f)) {
       return InvalidGguf("tensor", name, reason::kInvalidTensorData,
                          StrCat("has a value of ", rate, "; expected ",
                                 positive ? "exp(A_log), which is not below 0" : "-exp(A_log), which is not above 0"));

@@ -181,7 +181,16 @@ absl::Status ReadKimiK3(const ConfigFields& fields, LayerSpec& spec) {
                                 StrCat(heads, ", as the linear layers have: theirs are counted by it"));
     }
   }
-  if (kda.nested() == nullptr || !kda.nested()->Has("gate_lower_bound")) return absl::OkStatus();
+  if (kda.nested() == nullptr) return absl::OkStatus();
+  const bool bounded = kda.nested()->Has("gate_lower_bound");
+  if (kda.nested()->Has("safe_gate")) {
+    GDN_ASSIGN_OR_RETURN(const bool safe, kda.nested()->Bool("safe_gate"));
+    if (safe != bounded) {
+      return InvalidConfigField(kda.nested()->NameOf("safe_gate"), safe ? "true" : "false",
+                                bounded ? "true, as there is a gate_lower_bound" : "a gate_lower_bound beside it");
+    }
+  }
+  if (!bounded) return absl::OkStatus();
   GDN_ASSIGN_OR_RETURN(const float bound, ReadBound(*kda.nested(), "gate_lower_bound"));
   SetBound(bound, spec);
   return absl::OkStatus();

@@ -100,7 +100,7 @@ inline constexpr MetricInfo kPrefixTokens = {"gdn_prefix_skipped_tokens_total",
                                              "Tokens that those sessions began behind, each counted once and not for "
                                              "every layer."};
 inline constexpr MetricInfo kPrefixEntries = {
-    "gdn_prefix_entries", MetricType::kGauge, "prefixes", {}, "Prefixes that are kept."};
+    "gdn_prefix_entries", MetricType::kGauge, "entries", {}, "Prefixes that are kept."};
 inline constexpr MetricInfo kPrefixUsedBytes = {
     "gdn_prefix_used_bytes", MetricType::kGauge, "bytes", {}, "Host memory of their states."};
 inline constexpr MetricInfo kPrefixLimitBytes = {

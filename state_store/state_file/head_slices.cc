@@ -148,8 +148,7 @@ absl::Status CheckSameSession(const StateFile& a, const StateFile& b) {
     return Mismatch("base_dtype",
                     StrCat("the files' bases are ", DTypeName(a.base_dtype), " and ", DTypeName(b.base_dtype)));
   }
-  if (a.header.accept_request_id != b.header.accept_request_id ||
-      a.header.accepted_tokens != b.header.accepted_tokens) {
+  if (a.header.accepted_tokens != b.header.accepted_tokens || a.header.accepted_path != b.header.accepted_path) {
     return Mismatch("accept", "the last AcceptTokens is not the same in all files");
   }
   for (size_t i = 0; i < std::max(a.layers.size(), b.layers.size()); ++i) {
@@ -181,12 +180,20 @@ absl::Status CheckAreAll(const std::vector<HeadSlice>& heads) {
 
 StateFile Join(const std::vector<StateFile>& files) {
   StateFile joined = files[0];
+  bool accepted_under_one_id = true;
   std::vector<HeadSlice> heads;
   for (const StateFile& file : files) {
     heads.push_back(HeadsOf(file));
     joined.header.epoch = std::max(joined.header.epoch, file.header.epoch);
     joined.layer_count = std::max(joined.layer_count, file.layer_count);
+    if (file.header.accept_request_id != files[0].header.accept_request_id) accepted_under_one_id = false;
     if (file.numerics_id != joined.numerics_id) joined.numerics_id.clear();  // nobody computes so
+  }
+  // As with replies below: an id that one server has not seen is no id of the whole.
+  if (!accepted_under_one_id) {
+    joined.header.accept_request_id.clear();
+    joined.header.accepted_tokens = 0;
+    joined.header.accepted_path.clear();
   }
   joined.header.dims = WholeDims(files[0].header.dims, heads[0]);
   joined.header.fingerprint = ModelOf(files[0].header);

@@ -31,6 +31,7 @@ class Pool {
     spec.key_dim = dims.key_dim;
     spec.value_dim = dims.value_dim;
     spec.max_decode_tokens = view.layout.max_draft();
+    spec.decay = dims.decays_by_channel() ? GDN_DECAY_PER_CHANNEL : GDN_DECAY_PER_HEAD;
     spec.state_dtype = view.layout.base_dtype() == DType::kBF16 ? GDN_BF16 : GDN_F32;
     spec.slots = view.slot_count;
     spec.memory = view.data;
@@ -121,7 +122,7 @@ class BackendThroughLibgdn final : public Backend {
     step.q = Tensor(params.q, tokens, dims.key_heads, dims.key_dim);
     step.k = Tensor(params.k, tokens, dims.key_heads, dims.key_dim);
     step.v = Tensor(params.v, tokens, dims.value_heads, dims.value_dim);
-    step.g = Tensor(params.g, tokens, dims.value_heads, 0);
+    step.g = Tensor(params.g, tokens, dims.value_heads, dims.decays_by_channel() ? dims.key_dim : 0);
     step.beta = Tensor(params.beta, tokens, dims.value_heads, 0);
     step.output = Tensor(params.output, tokens, dims.value_heads, dims.value_dim);
     step.scale = 1.0f;

@@ -18,7 +18,7 @@ try:
 except ImportError:
     torch = None
 
-SUITES = ["parity", "ops", "cache", "llama", "fla"]
+SUITES = ["parity", "ops", "cache", "llama", "fla", "kda"]
 LONGEST_DECODE = 70  # tokens of a row's longest sequence, for it to be decoded too
 STEP = 8
 
@@ -110,6 +110,7 @@ def test_every_row_is_within_its_tolerance(rows, through, form):
             continue
         q, v = tensors[0], tensors[2]
         dims = {"key_heads": q.shape[1], "value_heads": v.shape[1], "key_dim": q.shape[2], "value_dim": v.shape[2]}
+        dims["decay_per_channel"] = tensors[3].ndim == 3
         states = make_states(through, len(lengths), dims)
         for slot, state in enumerate(initial):
             states.pool.set_state(slot, state if through == "numpy" else torch.from_numpy(state.copy()), 0)

@@ -137,7 +137,7 @@ def test_a_server_that_was_away_catches_up_by_the_same_call(
         with gdn_client.SlicedClient(clients) as sliced, sliced.session() as parts, client.session() as whole:
             layer = parts.layers[0]
             close(parts.prefill(layer, x[:4]), whole.prefill(layer, x[:4]))
-            away.kill()
+            away.stop()
             with pytest.raises(gdn_client.UnavailableError):
                 parts.decode(layer, x[4])
             assert [part.token_count(layer) for part in parts.parts] == [5, 4]

@@ -4,7 +4,7 @@
 // Threads: a thread has channels, and finds the weights of two entries at a time; the groups of those take their
 // products meanwhile. A lane reads and writes channels of its own in a column, so none waits for what another has
 // folded. Bases of bfloat16 and drafts have their columns widened in the workspace.
-// Resources: 30 KB of LDS; spills some scalars (gfx906). For correctness' sake: no model has such keys.
+// Resources: 30 KB of LDS; the scalar registers are just enough (gfx906). For correctness' sake: no model has such keys.
 
 #include "kernels/delta_rule_decode/channel_decode_gpu-inl.h"
 
@@ -16,6 +16,15 @@ using Shared = ChannelShared<kElements, 1, false>;
 constexpr int kPiece = kPieceEntries<kElements>;
 static_assert(Shared::kBuffers == 1 && kChannelParts<kElements> == 1);
 
+// The log's length, in a vector register as CountInVectors' numbers are. By all threads of the block.
+__device__ __forceinline__ int32_t LengthInVectors(Shared& sh, int32_t log_length) {
+  static_assert(kDeltaRuleThreads <= Shared::kChannels);
+  const int own = static_cast<int>(threadIdx.x);
+  sh.decay[own] = BitsToFloat(static_cast<uint32_t>(log_length));
+  SyncThreads();
+  return static_cast<int32_t>(FloatToBits(sh.decay[own]));
+}
+
 // Weights of the entries from `piece` on; with the first, and kShare, what the token is to the base.
 template <bool kShare>
 __device__ __forceinline__ void WeighPiece(const DecodeArgs& args, const DecodeLane& my, const DecodeCall& call,
@@ -23,7 +32,7 @@ __device__ __forceinline__ void WeighPiece(const DecodeArgs& args, const DecodeL
   const DeltaRuleArgs& p = args.rule;
 #pragma unroll 1
   for (int channel = my.thread; channel < token.key_dim; channel += kDeltaRuleThreads) {
-    const float decay = WeighInMemory<2>(
+    const float decay = WeighInMemory<1>(
         token.entry + 1, piece, piece + kPiece,
         [&](int e) { return DecayRow(p, my, call.first, call.log_length, token.since + e)[channel]; },
         [&](int e, float weight) { sh.weight[(e - piece) * Shared::kChannels + channel] = weight; });
@@ -107,6 +116,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleChannelDecodeWideK
     return;
   }
   CountInVectors(sh, call);
+  call.log_length = LengthInVectors(sh, call.log_length);
   const DecodeLane my = LaneOf<1>(p, call);
   const Base* base =
       reinterpret_cast<const Base*>(p.pool + call.base_slot * p.at.slot_floats + p.at.base) + my.column_offset;

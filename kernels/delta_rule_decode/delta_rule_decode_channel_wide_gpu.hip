@@ -4,7 +4,7 @@
 // Threads: a thread has channels, and finds the weights of two entries at a time; the groups of those take their
 // products meanwhile. A lane reads and writes channels of its own in a column, so none waits for what another has
 // folded. Bases of bfloat16 and drafts have their columns widened in the workspace.
-// Resources: 30 KB of LDS; the scalar registers are just enough (gfx906). For correctness' sake: no model has such keys.
+// Resources: 30 KB of LDS; scalar registers are just enough (gfx906). For correctness' sake: no model has such keys.
 
 #include "kernels/delta_rule_decode/channel_decode_gpu-inl.h"
 

@@ -206,7 +206,9 @@ absl::Status ReadDecay(const Keys& keys, const GgufArchitecture& architecture, L
   if (keys.Has(kSafe)) {
     GDN_ASSIGN_OR_RETURN(const bool safe, keys.Bool(kSafe));
     if (!safe) return keys.Invalid(kSafe, "is false; expected true, the bounded gate");
-    if (!keys.Has(kBound)) return keys.Invalid(kSafe, StrCat("is true without ", kBound, "; expected both or neither"));
+    if (!keys.Has(kBound) && architecture.lower_bound != LowerBound::kAlways) {
+      return keys.Invalid(kSafe, StrCat("is true without ", kBound, "; expected both or neither"));
+    }
   }
   if (!keys.Has(kBound) && architecture.lower_bound != LowerBound::kAlways) return absl::OkStatus();
   if (architecture.lower_bound == LowerBound::kNever) {

@@ -115,6 +115,12 @@ TEST(KdaGguf, WhatCannotBeServedIsRefusedByName) {
       {"bailing_hybrid_1",
        [](KdaGguf& f) { f.lower_bound.reset(); },
        {"'bailingmoe3.kda.gate_lower_bound' is missing"}},
+      {"glm5_next_1",
+       [](KdaGguf& f) {
+         f.lower_bound.reset();
+         f.safe_gate = true;
+       },
+       {"glm5-next.kda.safe_gate", "is true without kda.gate_lower_bound"}},
       {"bailing_hybrid_1", [](KdaGguf& f) { f.safe_gate = false; }, {"bailingmoe3.kda.safe_gate", "is false"}},
       {"kimi_linear_1", [](KdaGguf& f) { f.ints.erase("kda.head_dim"); }, {"'kimi-linear.kda.head_dim' is missing"}},
       {"kimi_linear_1",

@@ -164,6 +164,14 @@ TEST_F(StateFileHeads, HeadsThatAFileHasNotAreRefused) {
   heads(FileOf(MakeOperatorSession()), {.first = 0, .count = 1, .total = 3}, "a bare operator");
 }
 
+TEST_F(StateFileHeads, AnAcceptThatEachServerKnowsByAnotherIdHasNoneInTheWhole) {
+  const std::string other = Changed(kHigh, [](TestSession& s) { s.header.accept_request_id = "other"; });
+  GDN_ASSERT_OK_AND_ASSIGN(const std::string joined, Join({Slice(FileOf(session_), kLow), other}));
+  GDN_ASSERT_OK_AND_ASSIGN(const StateFile file, ParseStateFile(joined));
+  EXPECT_EQ(file.header.accept_request_id, "");
+  EXPECT_EQ(file.header.accepted_tokens, 0);
+}
+
 TEST_F(StateFileHeads, FilesThatAreNotTheSlicesOfOneSessionAreRefused) {
   const std::string low = Slice(FileOf(session_), kLow);
   const std::string high = Slice(FileOf(session_), kHigh);
@@ -190,7 +198,7 @@ TEST_F(StateFileHeads, FilesThatAreNotTheSlicesOfOneSessionAreRefused) {
                      .status(),
                  "layer.2", "last step");
   ExpectMismatch(with_high([](TestSession& s) { s.layers[1].kind = InputKind::kProjected; }), "layer.2", "last step");
-  ExpectMismatch(with_high([](TestSession& s) { s.header.accept_request_id = "other"; }), "accept", "AcceptTokens");
+  ExpectMismatch(with_high([](TestSession& s) { ++s.header.accepted_tokens; }), "accept", "AcceptTokens");
   ExpectMismatch(Join({low, Slice(FileOf(session_, DType::kBF16), kHigh)}).status(), "base_dtype", "BF16");
 }
 

@@ -150,9 +150,7 @@ class DecodeStep:
 Accepted = int | Sequence[int]  # so many of a draft's first tokens, or those of a path
 
 
-def accept(
-    states: Sequence[SessionState], accepted: Sequence[Accepted], request_id: str | None = None
-) -> Flow[None]:
+def accept(states: Sequence[SessionState], accepted: Sequence[Accepted], request_id: str | None = None) -> Flow[None]:
     """Tokens of session i's drafts become part of it, by `accepted[i]`; the others never were.
 
     With a `request_id` the same call may be made again that had no answer.

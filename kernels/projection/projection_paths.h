@@ -20,12 +20,13 @@ void WidenToFloat(DType dtype, const void* src, int64_t count, float* dst);
 // Rows [first, first + count) of a matrix of any format as float32.
 void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, float* out);
 
-// Up to so many rows a quantised matrix is decoded in registers; for more of them, a few of its rows at a time into
-// memory that stays in a core's cache.
-inline constexpr int64_t kFewQuantizedRows = 2;
+// For few rows (two to four, by the instruction set) a quantised matrix is decoded in registers; for more of them, some
+// of its rows at a time into memory that stays in a core's cache.
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
-// Outputs [begin, end), row r's to y + r * y_stride. `packed` is all of x: vector by vector of the instruction set the
-// same columns of each row.
+// Puts all of x, packed vector by vector of the instruction set as the same columns of each row, into the order
+// that ProjectFewQuantizedRows takes; `floats` of them.
+void ArrangeFewQuantizedRows(float* packed, int64_t floats);
+// Outputs [begin, end), row r's to y + r * y_stride, of arranged x.
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride);
 

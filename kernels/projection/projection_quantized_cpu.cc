@@ -53,7 +53,8 @@ HWY_INLINE void DecodePhases(const uint8_t* block, const typename Format::Shared
   if constexpr (kPhase < Format::kPhases) {
     FloatVec w[kChunkVectors];
     Format::template Decode<kPhase>(block, shared, group, w);
-    HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) hn::StoreU(w[v], FloatTag(), out + v * kFloatLanes);
+    HWY_UNROLL(32)
+    for (int v = 0; v < kChunkVectors; ++v) hn::StoreU(FromLaneOrder(w[v]), FloatTag(), out + v * kFloatLanes);
     DecodePhases<Format, kPhase + 1>(block, shared, group, out + kChunk);
   }
 }
@@ -91,28 +92,29 @@ HWY_INLINE void PrefetchBlock(const uint8_t* block, int64_t ahead, int64_t bytes
 template <class Format, int kOutputs, int kRows, int kPhase = 0>
 HWY_INLINE void MultiplyPhases(const uint8_t* const (&blocks)[kOutputs],
                                const typename Format::Shared (&shared)[kOutputs], int group, const float* x,
-                               FloatVec (&sums)[kOutputs][kRows]) {
+                               int64_t stride, FloatVec (&sums)[kOutputs][kRows]) {
   if constexpr (kPhase < Format::kPhases) {
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
       FloatVec w[kChunkVectors];
       Format::template Decode<kPhase>(blocks[o], shared[o], group, w);
       HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) {
         HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
-          sums[o][r] = hn::MulAdd(w[v], hn::LoadU(FloatTag(), x + (v * kRows + r) * kFloatLanes), sums[o][r]);
+          sums[o][r] = hn::MulAdd(w[v], hn::LoadU(FloatTag(), x + (v * stride + r) * kFloatLanes), sums[o][r]);
         }
       }
     }
-    MultiplyPhases<Format, kOutputs, kRows, kPhase + 1>(blocks, shared, group, x + kRows * kChunk, sums);
+    MultiplyPhases<Format, kOutputs, kRows, kPhase + 1>(blocks, shared, group, x + stride * kChunk, stride, sums);
   }
 }
 
-// y[r][o] for kOutputs rows of weights from `first` on and all kRows rows of packed x.
+// y[r][o] for kOutputs rows of weights from `first` on and kRows neighbouring ones of x_rows rows of arranged x.
 template <WeightFormat kFormat, int kOutputs, int kRows>
-HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, const float* x, float* y,
-                                       int64_t y_stride) {
+HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, const float* x, int64_t x_rows,
+                                       float* y, int64_t y_stride) {
   using Rows = QuantizedRows<kFormat>;
   using Format = typename Rows::Format;
   const Rows rows(weight);
+  const int64_t stride = kOutputs > 1 ? kRows : x_rows;  // known while compiling, where it matters
   FloatVec sums[kOutputs][kRows];
   const uint8_t* blocks[kOutputs];
   const float* scales[kOutputs];
@@ -127,14 +129,14 @@ HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first
       shared[o] = Format::Prepare(blocks[o], Rows::ScaleAt(scales[o], c));
       PrefetchBlock(blocks[o], kOutputs * rows.row_bytes, Rows::kBytes);
     }
-    for (int group = 0; group < Format::kGroups; ++group, x += kRows * Format::kPhases * kChunk) {
-      MultiplyPhases<Format, kOutputs, kRows>(blocks, shared, group, x, sums);
+    for (int group = 0; group < Format::kGroups; ++group, x += stride * Format::kPhases * kChunk) {
+      MultiplyPhases<Format, kOutputs, kRows>(blocks, shared, group, x, stride, sums);
     }
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) blocks[o] += Rows::kBytes;
   }
   HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-      y[r * y_stride + o] = hn::GetLane(hn::SumOfLanes(FloatTag(), sums[o][r]));
+      y[r * y_stride + o] = hn::GetLane(hn::SumOfLanes(FloatTag(), FromLaneOrder(sums[o][r])));
     }
   }
 }
@@ -144,18 +146,40 @@ HWY_INLINE void ProjectRowsOf(const WeightMatrix& weight, const float* x, int64_
                               int64_t y_stride) {
   int64_t o = begin;
   for (; o + kTileOutputs <= end; o += kTileOutputs) {
-    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, x, y + (o - begin), y_stride);
+    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, x, kRows, y + (o - begin), y_stride);
   }
-  for (; o < end; ++o) ProjectQuantizedTile<kFormat, 1, kRows>(weight, o, x, y + (o - begin), y_stride);
+  for (; o < end; ++o) {
+    for (int r = 0; r < kRows; ++r) {
+      ProjectQuantizedTile<kFormat, 1, 1>(weight, o, x + r * kFloatLanes, kRows, y + r * y_stride + (o - begin),
+                                          y_stride);
+    }
+  }
 }
 
 void ProjectFewRows(const WeightMatrix& weight, int64_t rows, const float* x, int64_t begin, int64_t end, float* y,
                     int64_t y_stride) {
   WithQuantizedFormat(weight.format, [&](auto format) HWY_ATTR {
-    if (rows == 1) return ProjectRowsOf<format, 1>(weight, x, begin, end, y, y_stride);
-    return ProjectRowsOf<format, 2>(weight, x, begin, end, y, y_stride);
+    switch (rows) {
+      case 1:
+        return ProjectRowsOf<format, 1>(weight, x, begin, end, y, y_stride);
+      case 2:
+        return ProjectRowsOf<format, 2>(weight, x, begin, end, y, y_stride);
+      case 3:
+        return ProjectRowsOf<format, 3>(weight, x, begin, end, y, y_stride);
+      default:
+        return ProjectRowsOf<format, 4>(weight, x, begin, end, y, y_stride);
+    }
   });
 }
+
+void ArrangeRows(float* packed, int64_t floats) {
+  for (int64_t i = 0; i < floats; i += kFloatLanes) {
+    hn::StoreU(ToLaneOrder(hn::LoadU(FloatTag(), packed + i)), FloatTag(), packed + i);
+  }
+}
+
+// With sixteen registers two rows fill them.
+int64_t FewRows() { return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace gdn
@@ -164,7 +188,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace gdn {
 
+HWY_EXPORT(ArrangeRows);
 HWY_EXPORT(DequantizeRows);
+HWY_EXPORT(FewRows);
 HWY_EXPORT(ProjectFewRows);
 
 namespace {
@@ -175,8 +201,10 @@ bool HasWholeChunks(const WeightMatrix& weight) { return weight.cols % 32 == 0; 
 }  // namespace
 
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows) {
-  return rows <= kFewQuantizedRows && !IsPlain(weight.format) && HasWholeChunks(weight);
+  return !IsPlain(weight.format) && HasWholeChunks(weight) && rows <= HWY_DYNAMIC_DISPATCH(FewRows)();
 }
+
+void ArrangeFewQuantizedRows(float* packed, int64_t floats) { HWY_DYNAMIC_DISPATCH(ArrangeRows)(packed, floats); }
 
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride) {

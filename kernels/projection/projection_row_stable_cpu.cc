@@ -280,6 +280,7 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
                        WorkerScratch::Make(pool.threads(), narrow ? params.rows * kOutputsPerTask : 0));
   const bool few_quantised = TakesFewQuantizedRows(params.weight, params.rows);
+  if (few_quantised) ArrangeFewQuantizedRows(packed.piece(0), params.rows * cols);
   const bool widen = !IsPlain(params.weight.format) && !few_quantised;
   GDN_ASSIGN_OR_RETURN(WorkerScratch widened,
                        WorkerScratch::Make(pool.threads(), widen ? WidenedOutputs(cols) * cols : 0));

@@ -130,6 +130,16 @@ void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, fl
   }
 }
 
+bool HasFiniteFactors(WeightFormat format, const void* block) {
+  // d lies first, before a m of its own, but for Q6_K's, which lies last.
+  const auto* bytes = static_cast<const uint8_t*>(block);
+  const bool has_minimum = format == WeightFormat::kQ4_K || format == WeightFormat::kQ5_K;
+  uint16_t factors[2] = {};
+  std::memcpy(factors, format == WeightFormat::kQ6_K ? bytes + 208 : bytes, has_minimum ? 4 : 2);
+  constexpr uint16_t kExponent = 0x7c00;  // all ones: an infinity or no number
+  return (factors[0] & kExponent) != kExponent && (factors[1] & kExponent) != kExponent;
+}
+
 void DequantizeRow(WeightFormat format, const void* row, const float* scales, int64_t cols, float* out) {
   if (format != WeightFormat::kF8E4M3) return DequantizeBlocks(format, row, cols / BlockOf(format).weights, out);
   const std::array<float, 256>& values = E4M3Table();

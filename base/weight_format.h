@@ -96,6 +96,9 @@ constexpr int64_t Fp8Blocks(int64_t count) { return (count + kFp8Block - 1) / kF
 // `count` whole blocks, of any format but F8_E4M3, which has scales elsewhere.
 void DequantizeBlocks(WeightFormat format, const void* blocks, int64_t count, float* out);
 
+// Whether d, and m where there is one, of a block of these formats are finite.
+bool HasFiniteFactors(WeightFormat format, const void* block);
+
 // A row of any format. `scales`: of F8_E4M3 alone, those of the row, Fp8Blocks(cols).
 void DequantizeRow(WeightFormat format, const void* row, const float* scales, int64_t cols, float* out);
 

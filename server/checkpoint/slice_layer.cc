@@ -246,12 +246,14 @@ class TensorSlicer {
 
 }  // namespace
 
-absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads) {
+absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads,
+                        bool quantize_q8_0) {
   GDN_RETURN_IF_ERROR(CheckHeadSlice(heads, config.spec.dims));
   if (heads.is_whole()) return absl::OkStatus();
   const Ranges columns = HeadRanges(config.spec, heads).Of(LayerTensor::kOut);
   for (const LayerTensors& layer : layers) {
-    const WeightFormat encoding = layer.tensors.at(LayerTensor::kOut).encoding;
+    const WeightFormat stored = layer.tensors.at(LayerTensor::kOut).encoding;
+    const WeightFormat encoding = quantize_q8_0 && IsPlain(stored) ? WeightFormat::kQ8_0 : stored;
     const std::string name = StrCat("layer ", layer.layer, ": ", LayerTensorName(*config.family, LayerTensor::kOut));
     GDN_RETURN_IF_ERROR(
         CheckBlocks(name, WeightFormatName(encoding), config.spec.dims, columns, BlockOf(encoding).weights));

@@ -24,8 +24,9 @@
 namespace gdn {
 
 // INVALID_ARGUMENT: CheckHeadSlice's, and (INVALID_SPEC: tensor) naming an out-projection whose quantised blocks the
-// slice cuts.
-absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads);
+// slice cuts, as stored or, where `quantize_q8_0` says so, as it will be quantised.
+absl::Status CheckSlice(const ModelConfig& config, const std::vector<LayerTensors>& layers, const HeadSlice& heads,
+                        bool quantize_q8_0 = false);
 
 // The spec of a sliced layer: of the slice's dims, with one kernel for the convolution.
 LayerSpec SliceSpec(const LayerSpec& spec, const HeadSlice& heads);

@@ -1,5 +1,11 @@
 #include "server/checkpoint/stored_tensor.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/string_cat.h"
+
 namespace gdn {
 namespace {
 
@@ -10,6 +16,21 @@ void DecodeFp8(const StoredTensor& tensor, float* out) {
     DequantizeRow(WeightFormat::kF8E4M3, tensor.data.data() + i * cols, scales.data() + i / kFp8Block * Fp8Blocks(cols),
                   cols, out + i * cols);
   }
+}
+
+// The number of the block, counted over the tensor, whose factors are not all finite; -1 if there is none.
+int64_t FindBadBlock(const StoredTensor& tensor) {
+  if (tensor.encoding == WeightFormat::kF8E4M3) {
+    const std::vector<float> scales = ScalesOf(tensor);
+    const auto bad = std::find_if(scales.begin(), scales.end(), [](float scale) { return !std::isfinite(scale); });
+    return bad == scales.end() ? -1 : bad - scales.begin();
+  }
+  const WeightBlock size = BlockOf(tensor.encoding);
+  const int64_t count = tensor.ElementCount() / size.weights;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!HasFiniteFactors(tensor.encoding, tensor.data.data() + i * size.bytes)) return i;
+  }
+  return -1;
 }
 
 }  // namespace
@@ -32,6 +53,16 @@ std::vector<float> ScalesOf(const StoredTensor& tensor) {
   std::vector<float> scales(static_cast<size_t>(tensor.scales.ElementCount()));
   ConvertToFloat(tensor.scales.dtype, tensor.scales.data.data(), scales.size(), scales.data());
   return scales;
+}
+
+absl::Status CheckQuantisation(const StoredTensor& tensor) {
+  if (IsPlain(tensor.encoding)) return absl::OkStatus();
+  const int64_t block = FindBadBlock(tensor);
+  if (block < 0) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+      StrCat("block ", block, " of ", WeightFormatName(tensor.encoding),
+             " has a factor that is infinite or no number; the file is damaged: fetch or convert it anew"));
 }
 
 void DecodeTensor(const StoredTensor& tensor, float* out) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/tensor_view.h"
 #include "base/weight_format.h"
 
@@ -33,6 +34,10 @@ StoredTensor PlainTensor(const TensorView& view);
 
 // Of an F8_E4M3 matrix.
 std::vector<float> ScalesOf(const StoredTensor& tensor);
+
+// INVALID_ARGUMENT (INVALID_TENSOR_DATA) where a quantised tensor has a factor that is not finite: no quantiser writes
+// one, so the file is damaged, and all weights of the block would be none. Reads all blocks.
+absl::Status CheckQuantisation(const StoredTensor& tensor);
 
 // All elements, in order.
 void DecodeTensor(const StoredTensor& tensor, float* out);

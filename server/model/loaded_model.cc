@@ -136,7 +136,8 @@ class ModelLoader {
 
   absl::StatusOr<LoadedModel> Load() {
     const HeadSlice& heads = model_.heads_;
-    GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads));
+    GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads, options_.quantize_q8_0));
+    GDN_RETURN_IF_ERROR(CheckFactors());
     model_.config_.spec = SliceSpec(whole_.spec, heads);
     for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads)));
     model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
@@ -147,6 +148,18 @@ class ModelLoader {
   }
 
  private:
+  absl::Status CheckFactors() const {
+    for (const LayerTensors& layer : layers_) {
+      for (const auto& [tensor, stored] : layer.tensors) {
+        const absl::Status status = CheckQuantisation(stored);
+        if (status.ok()) continue;
+        return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer, ", tensor '",
+                                         LayerTensorName(*whole_.family, tensor), "'"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status LoadLayer(const SlicedLayer& sliced) {
     const LayerTensors& layer = sliced.tensors;
     const LayerSpec& spec = model_.config_.spec;
@@ -155,7 +168,9 @@ class ModelLoader {
     const ServedLayer& served = *made;
     quantized_ = quantized_ || served.quantized;
     for (const auto& [tensor, stored] : layer.tensors) {
-      model_.memory_.in_files += static_cast<int64_t>(stored.data.size() + stored.scales.data.size());
+      // What a slice had to widen was F8_E4M3, of a byte a weight.
+      const auto bytes = stored.widened ? static_cast<size_t>(stored.ElementCount()) : stored.data.size();
+      model_.memory_.in_files += static_cast<int64_t>(bytes + stored.scales.data.size());
     }
     const auto matrix = [&](const ServedMatrix& of_layer) {
       return Matrix(of_layer, /*in_file=*/of_layer.made.empty() && !sliced.HasMade(of_layer.data().data()));

@@ -81,6 +81,14 @@ TEST(KdaConfig, KimiK3HasABoundAndAFullRankGate) {
   Json softplus = KimiK3();
   softplus["text_config"]["linear_attn_config"].erase("gate_lower_bound");
   EXPECT_EQ(ParseModelConfig(softplus.dump())->spec.decay_gate, DecayGate::kSoftplus);
+  // A safe gate is the bounded one: with no bound, or a bound without it, one of the two is wrong.
+  for (const bool safe : {true, false}) {
+    Json json = safe ? softplus : KimiK3();
+    json["text_config"]["linear_attn_config"]["safe_gate"] = safe;
+    const absl::Status refused = ParseModelConfig(json.dump()).status();
+    EXPECT_EQ(ErrorReason(refused), reason::kInvalidSpec) << refused;
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("safe_gate"), HasSubstr("gate_lower_bound")));
+  }
 }
 
 // Which of them transformers takes is written in its configuration class; here they have to agree.

@@ -2,8 +2,10 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/assert_ok.h"
 
 namespace gdn {
 namespace {
@@ -52,6 +54,44 @@ TEST(StoredTensor, AnFp8WeightIsMultipliedByItsBlocksScale) {
       ASSERT_EQ(values[at], E4M3(codes[at]) * scales[static_cast<size_t>(i / 128 * 3 + j / 128)]) << i << ", " << j;
     }
   }
+}
+
+TEST(StoredTensor, AFactorThatIsNoNumberIsRefused) {
+  struct Case {
+    WeightFormat format;
+    std::vector<size_t> factors_at;
+  };
+  for (const Case& c :
+       {Case{WeightFormat::kQ8_0, {0}}, Case{WeightFormat::kQ4_0, {0}}, Case{WeightFormat::kQ4_K, {0, 2}},
+        Case{WeightFormat::kQ5_K, {0, 2}}, Case{WeightFormat::kQ6_K, {208}}}) {
+    const WeightBlock block = BlockOf(c.format);
+    std::string bytes(static_cast<size_t>(6 * block.bytes), '\xff');  // of factors that are none, but for:
+    for (size_t i = 0; i < 6; ++i) {
+      for (const size_t at : c.factors_at) bytes.replace(i * static_cast<size_t>(block.bytes) + at, 2, 2, '\x3b');
+    }
+    StoredTensor tensor{.encoding = c.format, .shape = {2, 3 * block.weights}, .data = bytes};
+    EXPECT_EQ(CheckQuantisation(tensor), absl::OkStatus()) << WeightFormatName(c.format);
+    for (const char* bad : {"\x00\x7c", "\x00\xfc", "\x01\x7e"}) {
+      for (const size_t at : c.factors_at) {
+        std::string spoilt = bytes;
+        spoilt.replace(4 * static_cast<size_t>(block.bytes) + at, 2, bad, 2);
+        tensor.data = spoilt;
+        const absl::Status refused = CheckQuantisation(tensor);
+        ExpectError(refused, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
+        EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("block 4"));
+      }
+    }
+  }
+  const std::string codes(4 * 200, '\x38');
+  std::vector<float> scales = {1.0f, 2.0f};
+  const std::string_view scale_bytes(reinterpret_cast<const char*>(scales.data()), scales.size() * sizeof(float));
+  const StoredTensor fp8{.encoding = WeightFormat::kF8E4M3,
+                         .shape = {4, 200},
+                         .data = codes,
+                         .scales = {.dtype = DType::kF32, .shape = {1, 2}, .data = scale_bytes}};
+  EXPECT_EQ(CheckQuantisation(fp8), absl::OkStatus());
+  scales[1] = INFINITY;
+  ExpectError(CheckQuantisation(fp8), absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
 }
 
 TEST(StoredTensor, PlainTensorsKeepTheirDtype) {

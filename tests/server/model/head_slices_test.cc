@@ -186,6 +186,19 @@ TEST(SliceLayer, TakesTheHeadsThatTheWholeLayerHas) {
   }
 }
 
+TEST(SliceLayer, ASliceThatWouldCutABlockToBeQuantisedIsRefused) {
+  GDN_ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenCheckpoint(ModelPath("qwen3_5_1")));
+  ModelConfig config = checkpoint.config;
+  const HeadSlice heads{.first = 2, .count = 2, .total = 4};
+  EXPECT_EQ(CheckSlice(config, checkpoint.layers, heads, /*quantize_q8_0=*/true), absl::OkStatus());
+  config.spec.dims.value_dim = 24;  // two heads' columns end in the middle of a block
+  EXPECT_EQ(CheckSlice(config, checkpoint.layers, heads), absl::OkStatus());
+  const absl::Status refused = CheckSlice(config, checkpoint.layers, heads, /*quantize_q8_0=*/true);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(refused), reason::kInvalidSpec);
+  EXPECT_THAT(std::string(refused.message()), testing::AllOf(HasSubstr("Q8_0"), HasSubstr("multiples of 4")));
+}
+
 TEST(SliceLayer, QuantisedWeightsStayQuantisedAndRowsStayInTheFile) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto gguf, OpenCheckpoint(ModelPath("gguf_qwen35_1/q8_0")));
   const HeadSlice heads{.first = 2, .count = 2, .total = 4};

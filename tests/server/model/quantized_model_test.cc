@@ -1,10 +1,13 @@
 // Models with quantised weights: what stays quantised in memory, and what that costs in bytes and in accuracy.
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/error.h"
 #include "base/safetensors.h"
 #include "base/string_cat.h"
@@ -90,66 +93,103 @@ TEST(QuantizedModel, IsWidenedForABackendThatDoesNotTakeIt) {
   }
 }
 
-// Relative to the float matrices, the worst of a layer.
-double WorstWeightError(const LayerWeights& quantised, const LayerWeights& floats) {
-  const auto quantised_matrices = MatricesOf(quantised), float_matrices = MatricesOf(floats);
-  EXPECT_EQ(quantised_matrices.size(), float_matrices.size());
-  double worst = 0.0;
-  for (size_t i = 0; i < float_matrices.size(); ++i) {
-    worst = std::max(worst, RelativeNormError(Floats(*quantised_matrices[i]), Floats(*float_matrices[i])));
-  }
-  return worst;
-}
-
-// Prefill and decode of every layer, by one model after the other.
-void ExpectAlikeWithinTheQuantisation(Backend& backend, const LoadedModel& quantised, const LoadedModel& floats,
-                                      const std::string& recording) {
-  // The gated norm amplifies the weights' errors where an output is small: a token's by up to some ten times. Heads or
-  // rows in a wrong order, or a factor of another block, give errors of the outputs' own size.
-  constexpr double kMostError = 0.1;
+// Prefill and decode of every layer by one model and the other: check(output, expected, what).
+template <typename Check>
+void CompareLayers(Backend& backend, const LoadedModel& model, const LoadedModel& other, const std::string& recording,
+                   const Check& check) {
   GDN_ASSERT_OK_AND_ASSIGN(const auto io, SafetensorsFile::Open(recording));
-  ASSERT_EQ(quantised.layers().size(), floats.layers().size());
-  for (const auto& [layer, weights] : floats.layers()) {
-    const LayerWeights& of_quantised = quantised.layers().at(layer);
-    GDN_ASSERT_OK_AND_ASSIGN(const auto prompt, io.Floats(StrCat("layer.", layer, ".prefill.in")));
-    GDN_ASSERT_OK_AND_ASSIGN(const auto token, io.Floats(StrCat("layer.", layer, ".decode.0.in")));
-    const auto sequences = static_cast<int32_t>(io.Tensor(StrCat("layer.", layer, ".prefill.in"))->shape[0]);
-    GDN_ASSERT_OK_AND_ASSIGN(auto one, LayerSessions::Make(backend, of_quantised, sequences));
-    GDN_ASSERT_OK_AND_ASSIGN(auto other, LayerSessions::Make(backend, weights, sequences));
+  ASSERT_EQ(model.layers().size(), other.layers().size());
+  for (const auto& [layer, weights] : model.layers()) {
+    const std::string prefix = StrCat("layer.", layer);
+    GDN_ASSERT_OK_AND_ASSIGN(const auto prompt, io.Floats(prefix + ".prefill.in"));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto token, io.Floats(prefix + ".decode.0.in"));
+    const auto sequences = static_cast<int32_t>(io.Tensor(prefix + ".prefill.in")->shape[0]);
+    GDN_ASSERT_OK_AND_ASSIGN(auto one, LayerSessions::Make(backend, weights, sequences));
+    GDN_ASSERT_OK_AND_ASSIGN(auto two, LayerSessions::Make(backend, other.layers().at(layer), sequences));
     GDN_ASSERT_OK_AND_ASSIGN(const auto prefill, one.Prefill(prompt));
-    GDN_ASSERT_OK_AND_ASSIGN(const auto expected_prefill, other.Prefill(prompt));
+    GDN_ASSERT_OK_AND_ASSIGN(const auto expected_prefill, two.Prefill(prompt));
+    check(prefill, expected_prefill, prefix + ".prefill");
     GDN_ASSERT_OK_AND_ASSIGN(const auto decode, one.Decode(token));
-    GDN_ASSERT_OK_AND_ASSIGN(const auto expected_decode, other.Decode(token));
-    const double of_weights = WorstWeightError(of_quantised, weights);
-    EXPECT_GT(of_weights, 1e-3);  // else nothing was quantised
-    EXPECT_LT(of_weights, 1e-2);
-    for (const double error :
-         {RelativeNormError(prefill, expected_prefill), RelativeNormError(decode, expected_decode)}) {
-      EXPECT_LE(error, kMostError) << "layer " << layer;
-      EXPECT_GT(error, of_weights / 10) << "layer " << layer;
-    }
+    GDN_ASSERT_OK_AND_ASSIGN(const auto expected_decode, two.Decode(token));
+    check(decode, expected_decode, prefix + ".decode.0");
   }
 }
 
+std::vector<float> Difference(const std::vector<float>& left, const std::vector<float>& right) {
+  std::vector<float> difference(left.size());
+  std::transform(left.begin(), left.end(), right.begin(), difference.begin(), std::minus<>());
+  return difference;
+}
+
+// How far a file's answers are from the float checkpoint's is the quantisation's own: what the two recordings, in
+// float64 of the same weights, differ by.
 TEST(QuantizedModel, AGgufFileAndASafetensorsFolderAnswerAlike) {
+  static constexpr double kTolerance = 1e-5;  // relative to an output
   const std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/0);
-  GDN_ASSERT_OK_AND_ASSIGN(const auto gguf, LoadModel(*backend, "m", GoldenFolder("gguf_qwen35_1/q8_0.gguf")));
-  GDN_ASSERT_OK_AND_ASSIGN(const auto folder, LoadModel(*backend, "m", GoldenFolder("qwen3_5_1")));
-  EXPECT_NE(gguf.fingerprint(), folder.fingerprint());
-  ExpectAlikeWithinTheQuantisation(*backend, gguf, folder, GoldenFolder("qwen3_5_1/io.safetensors"));
+  const std::string folder = GoldenFolder("qwen3_5_1");
+  GDN_ASSERT_OK_AND_ASSIGN(const auto floats, LoadModel(*backend, "m", folder));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto f32, LoadModel(*backend, "m", GoldenFolder("gguf_qwen35_1/f32.gguf")));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto q8, LoadModel(*backend, "m", GoldenFolder("gguf_qwen35_1/q8_0.gguf")));
+  EXPECT_NE(q8.fingerprint(), floats.fingerprint());
+  GDN_ASSERT_OK_AND_ASSIGN(const auto of_f32, SafetensorsFile::Open(GoldenFolder("gguf_qwen35_1/f32.io.safetensors")));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto of_q8, SafetensorsFile::Open(GoldenFolder("gguf_qwen35_1/q8_0.io.safetensors")));
+  const std::string recording = folder + "/io.safetensors";
+  CompareLayers(*backend, f32, floats, recording,
+                [](const std::vector<float>& output, const std::vector<float>& expected, const std::string& what) {
+                  EXPECT_LE(RelativeNormError(output, expected), kTolerance) << what;
+                });
+  CompareLayers(*backend, q8, floats, recording,
+                [&](const std::vector<float>& output, const std::vector<float>& expected, const std::string& what) {
+                  GDN_ASSERT_OK_AND_ASSIGN(const auto exact, of_f32.Floats(what + ".out"));
+                  GDN_ASSERT_OK_AND_ASSIGN(const auto quantised, of_q8.Floats(what + ".out"));
+                  const std::vector<float> own = Difference(quantised, exact);
+                  const std::vector<float> beside = Difference(Difference(output, expected), own);
+                  EXPECT_LE(RelativeNormError(Difference(exact, beside), exact), kTolerance) << what;
+                  EXPECT_GT(RelativeNormError(Difference(exact, own), exact), 1e-3) << what;  // and it is there
+                });
 }
 
 class QuantizedHere : public testing::TestWithParam<const char*> {};
 
-TEST_P(QuantizedHere, AnswersAlikeWithinTheQuantisation) {
+// The checkpoint whose large projections have the values that their Q8_0 has.
+TestCheckpoint Rounded(const std::string& set) {
+  TestCheckpoint checkpoint = TestCheckpoint::Golden(set);
+  checkpoint.ConvertTo(DType::kF32);
+  for (auto& [name, tensor] : checkpoint.tensors) {
+    const bool is_large = absl::StrContains(name, "in_proj_qkv") || absl::StrContains(name, "in_proj_z") ||
+                          absl::StrContains(name, "out_proj");
+    if (!is_large) continue;
+    const auto count = static_cast<int64_t>(tensor.data.size() / sizeof(float));
+    auto* values = reinterpret_cast<float*>(tensor.data.data());
+    std::string blocks(static_cast<size_t>(RowBytes(WeightFormat::kQ8_0, count)), '\0');
+    EXPECT_TRUE(QuantizeQ8_0(values, count, blocks.data()));
+    DequantizeBlocks(WeightFormat::kQ8_0, blocks.data(), count / 32, values);
+  }
+  return checkpoint;
+}
+
+TEST_P(QuantizedHere, HasTheBitsOfTheRoundedWeightsInFloat32) {
   const std::unique_ptr<Backend> backend = MakeTestBackend(/*threads=*/0);
   if (!backend->info().TakesWeights(WeightFormat::kQ8_0)) GTEST_SKIP() << "takes no Q8_0";
   const std::string path = GoldenFolder(GetParam());
+  TempFolder folder;
+  Rounded(GetParam()).Write(folder.path());
   GDN_ASSERT_OK_AND_ASSIGN(const auto quantised, LoadModel(*backend, "m", path, {.quantize_q8_0 = true}));
+  GDN_ASSERT_OK_AND_ASSIGN(const auto rounded, LoadModel(*backend, "m", folder.path()));
   GDN_ASSERT_OK_AND_ASSIGN(const auto floats, LoadModel(*backend, "m", path));
   EXPECT_NE(quantised.fingerprint(), floats.fingerprint());
+  EXPECT_NE(quantised.fingerprint(), rounded.fingerprint());
   EXPECT_EQ(quantised.memory().Formats().front(), "Q8_0");
-  ExpectAlikeWithinTheQuantisation(*backend, quantised, floats, path + "/io.safetensors");
+  const std::string recording = path + "/io.safetensors";
+  CompareLayers(*backend, quantised, rounded, recording,
+                [](const std::vector<float>& output, const std::vector<float>& expected, const std::string& what) {
+                  EXPECT_TRUE(BitEqual(output, expected)) << what;
+                });
+  // Rounding moves the outputs, by more than any float32 sum.
+  CompareLayers(*backend, quantised, floats, recording,
+                [](const std::vector<float>& output, const std::vector<float>& expected, const std::string& what) {
+                  EXPECT_GT(RelativeNormError(output, expected), 1e-4) << what;
+                });
 }
 INSTANTIATE_TEST_SUITE_P(Families, QuantizedHere,
                          testing::Values("qwen3_5_1", "qwen3_next_1", "qwen3_5_5", "qwen4_exp_1"));

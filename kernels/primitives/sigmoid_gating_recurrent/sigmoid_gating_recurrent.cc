@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
@@ -9,6 +10,12 @@
 namespace gdn {
 
 absl::Status ValidateSigmoidGatingRecurrent(const SigmoidGatingRecurrentParams& params) {
+  if (params.rule.pool.layout.dims().decays_by_channel()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
+                     "SigmoidGatingRecurrent: the pool's layers decay by key channel; expected a decay a value head. "
+                     "Run Gating and DeltaRuleScan, which take both",
+                     {{"field", "decay"}});
+  }
   // The rule's own check wants gates; these stand in for the ones the kernel computes.
   DeltaRuleParams rule = params.rule;
   rule.g = params.a;

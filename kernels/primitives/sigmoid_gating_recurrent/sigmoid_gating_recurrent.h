@@ -3,7 +3,8 @@
 //   g = -exp(A_log) softplus(a + dt_bias);  beta = sigmoid(b)          gating.h
 //   S <- exp(g) S;  u = beta (v - S^T k);  S <- S + k u^T;  o = S^T q     delta_rule.h
 // The bits are those of GatingGpu followed by DeltaRuleScanGpu; g and beta never reach memory. Any number of tokens a
-// sequence. The log must be empty. Thread safety and ownership: as delta_rule_scan.h.
+// sequence. A decay a value head; KDA's by key channel are refused. The log must be empty.
+// Thread safety and ownership: as delta_rule_scan.h.
 //
 //   SigmoidGatingRecurrentParams p{.rule = rule, .a = a, .b = b, .a_log = a_log, .dt_bias = dt_bias};
 //   GDN_RETURN_IF_ERROR(SigmoidGatingRecurrentGpu(p, device_batch, stream));

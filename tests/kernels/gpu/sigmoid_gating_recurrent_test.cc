@@ -22,6 +22,26 @@ class SigmoidGatingRecurrent : public ::testing::TestWithParam<int> {
   gpu::Stream stream() const { return {.handle = nullptr, .wave_width = GetParam(), .processors = 2}; }
 };
 
+TEST(SigmoidGatingRecurrentParams, DecaysByChannelAreRefused) {
+  const LayerDims dims = ChannelDims(1, 2, 32, 16);
+  Random random(5);
+  const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, 3, random);
+  const std::vector<int32_t> cu_seqlens = {0, 3};
+  const std::vector<int32_t> slots = {0};
+  HostStatePool pool(dims, 1);
+  std::vector<float> out(3 * dims.value_features()), gates(3 * 2 * 32);
+  SigmoidGatingRecurrentParams params{
+      .rule = MakeDeltaRuleParams(inputs, pool.view(),
+                                  {.sequences = 1, .cu_seqlens = cu_seqlens.data(), .slots = slots.data()}, out),
+      .a = gates.data(),
+      .b = gates.data(),
+      .a_log = gates.data(),
+      .dt_bias = gates.data()};
+  const absl::Status refused = ValidateSigmoidGatingRecurrent(params);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(refused), reason::kInvalidSpec);
+}
+
 // Device memory is plain memory on the host executor.
 TEST_P(SigmoidGatingRecurrent, HasTheBitsOfGatingThenScan) {
   Random random(5);

@@ -48,14 +48,21 @@ run_preset() {
   local preset="$1" begin="${SECONDS}" rc=0 build_seconds targets=() runner=() selection=()
   shift
   note "configuring preset ${preset}"
-  cmake --preset "${preset}"
+  # The caller asks for the exit status, which turns `set -e` off in here: what is not built is not to be tested.
+  if ! cmake --preset "${preset}"; then
+    echo "test.sh: preset ${preset}: FAILED to configure"
+    return 1
+  fi
   # A GPU build's test programs need its GPU; what it shows without one is labelled gpu_build.
   if [[ "${preset}" == hip-* ]]; then
     targets=(--target gdn_server gdn_parity gdnctl gdn_bench gdn_shared)
     selection=(-L gpu_build)
   fi
   note "building ${preset} with $(default_jobs) jobs"
-  cmake --build --preset "${preset}" --parallel "$(default_jobs)" "${targets[@]}" "${keep_going[@]}"
+  if ! cmake --build --preset "${preset}" --parallel "$(default_jobs)" "${targets[@]}" "${keep_going[@]}"; then
+    echo "test.sh: preset ${preset}: FAILED to build after $(( SECONDS - begin )) s; $(df -h . | awk 'NR == 2 {print $4}') of disk left"
+    return 1
+  fi
   build_seconds=$(( SECONDS - begin ))
 
   # ThreadSanitizer's shadow memory collides with the high mapping randomisation of newer kernels.

@@ -88,9 +88,8 @@ TEST_P(ChannelDecay, OfAnyStrengthIsFiniteAndRight) {
   }
 }
 
-// What a chunk of one decay a head would make of it: the mean of the channels in place of each.
-// Steps that a float32 sum would lose: 4096 of them, -8.2e-5 in all, beside channels that forget. A chunk adds its own
-// up in double before anything is rounded.
+// Steps whose own factor is 1 in float32: 4096 of them, -8.2e-5 in all, beside channels that forget. A chunk decays by
+// the sum of its own, so it loses none.
 TEST_P(ChannelDecay, OfSlowChannelsAddsUpOverALongPrefill) {
   if (!on_cpu()) GTEST_SKIP() << "the CPU's chunked form";
   const LayerDims dims = ChannelDims(1, 1, 32, 8);
@@ -105,9 +104,10 @@ TEST_P(ChannelDecay, OfSlowChannelsAddsUpOverALongPrefill) {
   slots.Run(DeltaRulePath::kChunk, inputs);
   const std::vector<float> base = slots.Base(0);
   EXPECT_LE(RelativeNormError(base, state), kTolerance);
-  EXPECT_NEAR(*std::max_element(base.begin(), base.end()), 1.0 - 4096 * 2e-8, 8e-6);  // lost, it would be 1
+  EXPECT_NEAR(*std::max_element(base.begin(), base.end()), 1.0 - 4096 * 2e-8, 8e-6);  // token by token it would be 1
 }
 
+// What a chunk of one decay a head would make of it: the mean of the channels in place of each.
 TEST_P(ChannelDecay, IsNotTheMeanOfItsChannels) {
   const LayerDims dims = ChannelDims(1, 2, 32, 24);
   Random random(8);

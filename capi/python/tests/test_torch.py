@@ -218,6 +218,8 @@ def test_refusals_say_what_was_expected(pool, device):
     q, k, v, g, beta = inputs = tensors(25, 5, device)
     refused(TypeError, "v is torch.float64; expected torch.float32", pool, (q, k, v.double(), g, beta))
     refused(ValueError, r"g is \[5, 4, 1\]; expected \[tokens, HV\]", pool, (q, k, v, g[:, :, None], beta))
+    by_channel = g[:, :, None].expand(-1, -1, k.shape[2])
+    refused(ValueError, r"memory is torch.float32 .* decays", pool, (q, k, v, by_channel, beta))
     refused(ValueError, r"k is of rank 3, \[5, 2, 23\]; expected \[tokens, H, K\]", pool, (q, k[..., :23], v, g, beta))
     refused(ValueError, r"memory is torch.float32 .* as StatePool makes it", pool, (q[:, :1], k[:, :1], v, g, beta))
     refused(ValueError, "lengths has 1 entries and slots has 2", pool, inputs, slots=(0, 1))

@@ -63,7 +63,7 @@ class PoolOver:
         if memory.dtype != torch.float32 or list(memory.shape) != [slots, floats] or not memory.is_contiguous():
             raise ValueError(
                 f"memory is {memory.dtype} {list(memory.shape)}; expected a contiguous torch.float32 "
-                f"[slots, {floats}], as StatePool makes it for these heads, dimensions, decodes and convolution"
+                f"[slots, {floats}], as StatePool makes it for these heads, dimensions, decays, decodes and convolution"
             )
         _check_counts("token_counts", token_counts, torch.int64, (slots,))
         _check_counts("log_lengths", log_lengths, torch.int32, (slots,))
@@ -127,6 +127,11 @@ def _rule(
     to = _Inputs(memory.device)
     q, _, v, g, _ = inputs
     decay_per_channel = g.dim() == 3  # else the library says what is wrong with it
+    if decay_per_channel and q.dim() == 3 and g.shape[2] != q.shape[2]:
+        raise ValueError(
+            f"g is {list(g.shape)}; expected [tokens, HV], or [tokens, HV, K] of K = {q.shape[2]} in a pool with "
+            "decay_per_channel"
+        )
     of_g = "tokens, HV, K" if decay_per_channel else "tokens, HV"
     shapes = {"q": "tokens, H, K", "k": "tokens, H, K", "v": "tokens, HV, V", "g": of_g, "beta": "tokens, HV"}
     refs = [to.ref(name, tensor, shape) for (name, shape), tensor in zip(shapes.items(), inputs, strict=True)]

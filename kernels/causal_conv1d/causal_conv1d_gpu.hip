@@ -29,6 +29,7 @@ struct ConvArgs {
 
 template <bool kVector>
 __global__ __launch_bounds__(kThreads) void CausalConv1dKernel(ConvArgs p) {
+  BeginEarly();
   const int32_t channel = static_cast<int32_t>(blockIdx.x * kChannelsPerBlock + 4 * threadIdx.x);
   if (channel >= p.geometry.channels) return;
   ConvolveChannels<kVector>(p.geometry, p.x, p.geometry.channels, SameChannel(), p.weight, channel, p.y);
@@ -45,7 +46,8 @@ absl::Status CausalConv1dGpu(const CausalConv1dParams& params, const gpu::Device
   const bool vector = args.geometry.width == 4 && args.geometry.channels % 4 == 0 &&
                       gpu::Aligned16(params.pool.data, params.x, params.weight, params.y);
   const int64_t blocks = gpu::CeilDivide(args.geometry.channels, gpu::kChannelsPerBlock);
-  const gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
+  gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
+  grid.early = true;
   const auto kernel = vector ? gpu::CausalConv1dKernel<true> : gpu::CausalConv1dKernel<false>;
   return gpu::Launch("causal_conv1d", kernel, grid, gpu::kThreads, stream, args);
 }

@@ -39,17 +39,23 @@ __device__ __forceinline__ void ForEachChannel(int thread, const Body& body) {
   }
 }
 
-// keep(e, e^{G_n-G_e}) of entries `low` <= e < `high` of the n = `entries` of a log whose g are in registers, zero from
-// n on and below `low`; returns e^{G_n-G_{low-1}}: e^{G_n} where `low` is 0.
-template <typename Keep>
-__device__ __forceinline__ float WeighEntries(const float (&g)[kLogCapacity], int entries, int low, int high,
+// keep(i, e^{G_n-G_e}) of kOwn neighbouring entries, of which e = first + i; those from n on are given a weight too.
+// g are in registers: of these entries and of all `above` them, zero from entry n on. Returns e^{G_n-G_{first-1}},
+// which is e^{G_n} for the log's first entries. Without a branch, so that all exponentials are on their way at once.
+template <int kOwn, int kAbove, typename Keep>
+__device__ __forceinline__ float WeighEntries(const float (&own)[kOwn], const float (&above)[kAbove],
                                               const Keep& keep) {
   double sum = 0.0;
 #pragma unroll
-  for (int e = kLogCapacity - 1; e >= 0; --e) {
-    if (e >= low && e < high && e < entries) keep(e, expf(static_cast<float>(sum)));
-    sum += static_cast<double>(g[e]);
+  for (int i = kAbove - 1; i >= 0; --i) sum += static_cast<double>(above[i]);
+  float exponents[kOwn];
+#pragma unroll
+  for (int i = kOwn - 1; i >= 0; --i) {
+    exponents[i] = static_cast<float>(sum);
+    sum += static_cast<double>(own[i]);
   }
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) keep(i, expf(exponents[i]));
   return expf(static_cast<float>(sum));
 }
 

@@ -25,32 +25,47 @@ namespace {
 
 constexpr int kMostElements = 16;  // of a column in a lane's registers
 
-// What a thread has of the log, of whole rows: a channel's g of the entries from the first of its own on; zero
-// elsewhere.
+// What a thread has of the log, of whole rows: a channel's g of its own entries, from `low` on, and of those above
+// them; zero where there are none.
+template <int kElements>
 struct ChannelOfLog {
+  static constexpr int kOwn = kPartEntries<kElements>;
+  static constexpr int kAbove = kOwn < kLogCapacity ? kLogCapacity - kOwn : 1;
+
   int channel, low;
-  float g[kLogCapacity];
+  float own[kOwn];
+  float above[kAbove];
+
+  // function(g, entry) of each.
+  template <typename Function>
+  __device__ __forceinline__ void ForEach(const Function& function) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) function(own[i], low + i);
+#pragma unroll
+    for (int i = 0; i < kAbove; ++i) function(above[i], low + kOwn + i);
+  }
 };
 template <int kElements>
-__device__ __forceinline__ ChannelOfLog LoadChannelOfLog(const DeltaRuleArgs& p, const DecodeLane& my, int log_length) {
+__device__ __forceinline__ ChannelOfLog<kElements> LoadChannelOfLog(const DeltaRuleArgs& p, const DecodeLane& my,
+                                                                    int log_length) {
   static_assert(kLaneChannels<kElements> <= kDeltaRuleThreads);
-  ChannelOfLog log;
+  ChannelOfLog<kElements> log;
   log.channel = my.thread % kLaneChannels<kElements>;
   log.low = my.thread / kLaneChannels<kElements> * kPartEntries<kElements>;
   const float* row = my.slot + p.at.log_g + int64_t{my.task.head} * p.key_dim + log.channel;
   const int64_t features = int64_t{p.value_heads} * p.key_dim;
-#pragma unroll
-  for (int e = 0; e < kLogCapacity; ++e) {
-    log.g[e] = 0.0f;
-    if (e >= log.low && e < log_length) log.g[e] = row[e * features];
-  }
+  log.ForEach([&](float& g, int e) {
+    g = 0.0f;
+    if (e < kLogCapacity && e < log_length) g = row[e * features];
+  });
   return log;
 }
 
 // By channel: the entries' weights, and what the token is to the base. Appends the token to the log.
 template <int kElements, typename Shared>
 __device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeLane& my, const DecodeToken& token,
-                                           ChannelOfLog& log, Shared& sh) {
+                                           ChannelOfLog<kElements>& log, Shared& sh) {
+  if (log.low > token.entry) return;
   const DeltaRuleArgs& p = args.rule;
   float k = 0.0f;
   float q = 0.0f;
@@ -60,11 +75,10 @@ __device__ __forceinline__ void WeighToken(const DecodeArgs& args, const DecodeL
     q = TokenQuery(p, my.task, token.row)[log.channel];
   }
   // Not a store under a condition, which the compiler would make one to an element that is found at run time.
-#pragma unroll
-  for (int e = 0; e < kLogCapacity; ++e) log.g[e] = e == token.entry ? newest : log.g[e];
-  const float decay =
-      WeighEntries(log.g, token.entry + 1, log.low, log.low + kPartEntries<kElements>,
-                   [&](int e, float weight) { sh.weight[e * Shared::kChannels + log.channel] = weight; });
+  log.ForEach([&](float& g, int e) { g = e == token.entry ? newest : g; });
+  const float decay = WeighEntries(log.own, log.above, [&](int i, float weight) {
+    sh.weight[(log.low + i) * Shared::kChannels + log.channel] = weight;
+  });
   if (log.low == 0) ShareToken(args, my, token, log.channel, true, decay, k, q, newest, sh);
 }
 
@@ -149,6 +163,7 @@ inline constexpr int kLeastBlocks = kElements > 16                              
 template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
 __global__ __launch_bounds__(
     kDeltaRuleThreads, (kLeastBlocks<kWave, kElements, kOneToken>)) void DeltaRuleChannelDecodeKernel(DecodeArgs args) {
+  BeginEarly();
   using Shared = ChannelShared<kElements, kColumns, kOneToken>;
   Shared& sh = SharedMemory<Shared>();
   const DeltaRuleArgs& p = args.rule;
@@ -167,7 +182,7 @@ __global__ __launch_bounds__(
   float u[kColumns];  // of log entry `lane`
   LoadLogU<kColumns, kExact>(my, call.log_length, u);
 
-  [[maybe_unused]] ChannelOfLog channel_log;
+  [[maybe_unused]] ChannelOfLog<kElements> channel_log;
   if constexpr (kExact) channel_log = LoadChannelOfLog<kElements>(p, my, call.log_length);
 
   const int steps = kOneToken ? 1 : call.tokens;
@@ -193,20 +208,25 @@ __global__ __launch_bounds__(
     }
     SyncThreads();
     if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);
-    SyncThreads();
-
-    float now;
+    float state_k[kColumns];
+    float state_q[kColumns];
     {
       const int buffer = token.t % Shared::kBuffers * 2 * Shared::kChannels;
-      const auto state_dots = [&](int c, float& state_k, float& state_q) {
-        float x[kElements];
-        LoadChannels<kElements>(sh.decayed, buffer, my.lane, x);
-        state_k = Dot(s[c], x);
-        LoadChannels<kElements>(sh.decayed, buffer + Shared::kChannels, my.lane, x);
-        state_q = Dot(s[c], x);
-      };
-      now = ReadToken<kWave, kColumns>(args, my, token, v, beta, u, state_dots, ChannelLog(my, token, sh));
+      float x[kElements];
+      LoadChannels<kElements>(sh.decayed, buffer, my.lane, x);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) state_k[c] = Dot(s[c], x);
+      LoadChannels<kElements>(sh.decayed, buffer + Shared::kChannels, my.lane, x);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) state_q[c] = Dot(s[c], x);
     }
+    SyncThreads();
+
+    const auto state_dots = [&](int c, float& of_k, float& of_q) {
+      of_k = state_k[c];
+      of_q = state_q[c];
+    };
+    const float now = ReadToken<kWave, kColumns>(args, my, token, v, beta, u, state_dots, ChannelLog(my, token, sh));
     if (!kOneToken || token.entry == kLogCapacity - 1) KeepU<kColumns>(my, token, now, sh, u);
     if (token.entry == kLogCapacity - 1) {
       float unused;
@@ -214,8 +234,7 @@ __global__ __launch_bounds__(
       FoldChannels<kElements, kColumns, kExact, Base>(args, my, token, sh, s);
       if constexpr (!kOneToken) {
         if constexpr (kExact) {
-#pragma unroll
-          for (int e = 0; e < kLogCapacity; ++e) channel_log.g[e] = 0.0f;
+          channel_log.ForEach([](float& g, int) { g = 0.0f; });
         }
         SyncThreads();  // before the next token's weights replace these
       }
@@ -227,6 +246,7 @@ __global__ __launch_bounds__(
 template <int kWave, int kElements>
 __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeChannelRecordKernel(DecodeArgs args, DeviceBatch batch,
                                                                                float* records) {
+  BeginEarly();
   using Shared = ChannelShared<kElements, 1, true>;
   constexpr int kChannels = Shared::kChannels;
   Shared& sh = SharedMemory<Shared>();
@@ -246,7 +266,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeChannelRecordKernel(D
     const float* row = KeyRow(p, my, call.first, call.log_length, min(my.group, token.entry));
     LoadFragment<kElements, true>(row, my.lane, p.key_dim, entry_k);
   }
-  ChannelOfLog channel_log = LoadChannelOfLog<kElements>(p, my, call.log_length);
+  ChannelOfLog<kElements> channel_log = LoadChannelOfLog<kElements>(p, my, call.log_length);
   WeighToken<kElements>(args, my, token, channel_log, sh);
   SyncThreads();
   if (works) EntryProducts<kWave, kElements>(my, token, entry_k, sh);

@@ -107,6 +107,7 @@ __device__ __forceinline__ const float* Fold(const DecodeArgs& args, const Decod
 
 template <int kWave, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRuleChannelDecodeWideKernel(DecodeArgs args) {
+  BeginEarly();
   Shared& sh = SharedMemory<Shared>();
   const DeltaRuleArgs& p = args.rule;
   DecodeCall call = CallOf(args);

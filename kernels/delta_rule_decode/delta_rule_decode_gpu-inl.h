@@ -38,7 +38,7 @@ inline DecodeArgs MakeDecodeArgs(const DeltaRuleDecodeParams& params, const Devi
 }
 
 inline Grid DecodeGrid(const DecodeArgs& args, const DeviceBatch& batch) {
-  return {int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks};
+  return {.x = int64_t{batch.sequences} * args.rule.value_heads * args.rule.column_blocks, .early = true};
 }
 
 // K above 256: one column a group, in registers where it fills the lanes and in memory elsewhere.

@@ -37,6 +37,7 @@ inline constexpr int kLeastBlocks = kWave == 32 && kOneToken&& kElements <= 8 ? 
 template <int kWave, int kElements, int kColumns, bool kExact, bool kOneToken, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads,
                              (kLeastBlocks<kWave, kElements, kOneToken>)) void DeltaRuleDecodeKernel(DecodeArgs args) {
+  BeginEarly();
   constexpr int kBlockColumns = kDeltaRuleGroups * kColumns;
   DecodeShared<kColumns>& sh = SharedMemory<DecodeShared<kColumns>>();
   const DeltaRuleArgs& p = args.rule;

@@ -53,6 +53,7 @@ inline constexpr int kLeast = kWave == 64 ? 2
 // kByChannel: records are ChannelRecords, and rows whole.
 template <int kWave, int kElements, bool kWhole, bool kOneSet, typename Base, bool kByChannel>
 __global__ __launch_bounds__(kThreads, (kLeast<kWave, kOneSet>)) void DeltaRuleDecodeStreamKernel(StreamArgs args) {
+  BeginEarly();
   constexpr int kColumns = kSetColumnsOfGroup<kElements>;
   constexpr int kSetColumns = kWave / kColumnLanes * kColumns;
   using Set = ColumnSet<kElements, kColumns, Base>;
@@ -185,6 +186,7 @@ struct RecordShared {
 // A block a sequence and key head; a group of lanes has an entry, then a value head.
 template <int kWave, int kElements, bool kWhole>
 __global__ __launch_bounds__(kDeltaRuleThreads) void DecodeRecordKernel(RecordArgs args) {
+  BeginEarly();
   RecordShared& sh = SharedMemory<RecordShared>();
   const DeltaRuleArgs& p = args.rule;
   const int lane = static_cast<int>(threadIdx.x) % kColumnLanes;
@@ -247,7 +249,8 @@ absl::Status LaunchStream(const DeltaRuleDecodeParams& params, const DeviceBatch
                           .sets = sets,
                           .wave_sets = wave_sets,
                           .parts = static_cast<int32_t>(CeilDivide(sets, wave_sets))};
-    const Grid grid{CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), batch.sequences};
+    const Grid grid{
+        .x = CeilDivide(int64_t{dims.value_heads} * args.parts, kThreads / kWave), .y = batch.sequences, .early = true};
     const auto launch = [&](auto one_set) {
       return Launch("delta_rule_decode",
                     DeltaRuleDecodeStreamKernel<kWave, kElements, kWhole, decltype(one_set)::value, Base, kByChannel>,
@@ -339,7 +342,8 @@ absl::Status DecodeRecordsGpu(const DeltaRuleParams& rule, const gpu::DeviceBatc
   return gpu::WithWaveWidth(stream, "decode_records", [&](auto wave) {
     return gpu::WithVectors<wave()>(dims.key_dim, [&](auto elements, auto whole) {
       return gpu::Launch("decode_records", gpu::DecodeRecordKernel<wave(), elements(), whole()>,
-                         {dims.key_heads, batch.sequences}, gpu::kDeltaRuleThreads, stream, args);
+                         {.x = dims.key_heads, .y = batch.sequences, .early = true}, gpu::kDeltaRuleThreads, stream,
+                         args);
     });
   });
 }

@@ -58,6 +58,7 @@ __device__ __forceinline__ const float* FoldInMemory(const DecodeArgs& args, con
 template <int kWave, int kElements, bool kExact, typename Base>
 __global__ __launch_bounds__(kDeltaRuleThreads,
                              (kElements > 32 ? 1 : 2)) void DeltaRuleDecodeWideKernel(DecodeArgs args) {
+  BeginEarly();
   constexpr bool kInMemory = !kExact;
   DecodeShared<1>& sh = SharedMemory<DecodeShared<1>>();
   const DeltaRuleArgs& p = args.rule;

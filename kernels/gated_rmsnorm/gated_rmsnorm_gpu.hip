@@ -64,6 +64,7 @@ __device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p
 
 template <int kWave, bool kInRegisters>
 __global__ __launch_bounds__(kThreads) void GatedRmsNormKernel(GatedRmsNormParams p) {
+  BeginEarly();
   const int lane = static_cast<int>(threadIdx.x) % kHeadLanes;
   // Whole blocks stride, so that every lane reaches every reduction.
   for (int64_t first = int64_t{blockIdx.x} * kHeadsPerBlock; first < p.rows;
@@ -90,7 +91,7 @@ absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream
   const int64_t blocks = gpu::StridedBlocks(params.rows, gpu::kHeadsPerBlock, stream);
   return gpu::WithWaveWidth(stream, "gated_rmsnorm", [&](auto wave) {
     const auto kernel = in_registers ? gpu::GatedRmsNormKernel<wave(), true> : gpu::GatedRmsNormKernel<wave(), false>;
-    return gpu::Launch("gated_rmsnorm", kernel, {blocks}, gpu::kThreads, stream, params);
+    return gpu::Launch("gated_rmsnorm", kernel, {.x = blocks, .early = true}, gpu::kThreads, stream, params);
   });
 }
 

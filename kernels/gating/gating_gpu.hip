@@ -16,6 +16,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ __launch_bounds__(kThreads) void GatingKernel(GatingParams p) {
+  BeginEarly();
   const int64_t count = p.rows * p.value_heads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
     const int head = static_cast<int>(i % p.value_heads);
@@ -25,6 +26,7 @@ __global__ __launch_bounds__(kThreads) void GatingKernel(GatingParams p) {
 }
 
 __global__ __launch_bounds__(kThreads) void ChannelGatingKernel(GatingParams p) {
+  BeginEarly();
   const int features = p.value_heads * p.decay_dim;
   const int feature = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (feature >= features) return;
@@ -50,11 +52,11 @@ absl::Status GatingGpu(const GatingParams& params, const gpu::Stream& stream) {
   if (params.decay_dim != 1 || params.gate != DecayGate::kSoftplus) {
     const int64_t across = gpu::CeilDivide(int64_t{params.value_heads} * params.decay_dim, gpu::kThreads);
     const int64_t enough = gpu::CeilDivide(int64_t{stream.processors} * 16, across);
-    return gpu::Launch("gating", gpu::ChannelGatingKernel, {across, params.rows < enough ? params.rows : enough},
-                       gpu::kThreads, stream, params);
+    const gpu::Grid grid{.x = across, .y = params.rows < enough ? params.rows : enough, .early = true};
+    return gpu::Launch("gating", gpu::ChannelGatingKernel, grid, gpu::kThreads, stream, params);
   }
   const int64_t blocks = gpu::StridedBlocks(params.rows * params.value_heads, gpu::kThreads, stream);
-  return gpu::Launch("gating", gpu::GatingKernel, {blocks}, gpu::kThreads, stream, params);
+  return gpu::Launch("gating", gpu::GatingKernel, {.x = blocks, .early = true}, gpu::kThreads, stream, params);
 }
 
 }  // namespace gdn

@@ -10,6 +10,8 @@
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h)
 //   bytes        BiasedByte, WidenE4M3
 //   launching    launch.h
+//   overlapping  where Grid::early is set: WaitForPriorKernels(), and LetNextKernelBegin() for the next one's sake;
+//                BeginEarly(), both
 // Barriers are reached by every lane of the block, cross-lane calls by every lane of the wave: trip counts around them
 // are uniform, lanes with nothing to do take part with a neutral value, and none has returned before.
 // Multiply-adds are written fmaf(): the compilers are told not to fuse on their own, so a token's bits do not depend on
@@ -38,6 +40,12 @@ __device__ __forceinline__ void Unpack4(const Vec4& v, float* to) {
   to[1] = v.y;
   to[2] = v.z;
   to[3] = v.w;
+}
+
+// First in a kernel that has nothing to do before the others' results are there.
+__device__ __forceinline__ void BeginEarly() {
+  LetNextKernelBegin();
+  WaitForPriorKernels();
 }
 
 // BF16 is the upper half of a float32; rounding is to nearest even, a NaN stays one.

@@ -15,15 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "kernels/gpu/device.h"
+#include "kernels/gpu/grid.h"
 #include "kernels/gpu/stream.h"
 
 namespace gdn::gpu {
-
-struct Grid {
-  int64_t x = 1;
-  int64_t y = 1;
-  int64_t z = 1;
-};
 
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -57,7 +52,7 @@ absl::Status Launch(const char* name, void (*kernel)(Params...), const Grid& gri
                      kMaxX, " x ", kMaxYZ, " x ", kMaxYZ, ": give it fewer rows a call"),
         {{"field", name}});
   }
-  return LaunchKernel(name, kernel, grid.x, grid.y, grid.z, threads, stream, args...);
+  return LaunchKernel(name, kernel, grid, threads, stream, args...);
 }
 
 namespace internal {

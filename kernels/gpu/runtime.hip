@@ -101,7 +101,7 @@ absl::StatusOr<Stream> MakeStream(int device) {
   ApiStream stream;
   GDN_RETURN_IF_ERROR(
       Check(GDN_GPU_API(StreamCreateWithFlags)(&stream, GDN_GPU_API(StreamNonBlocking)), "StreamCreate"));
-  return Stream{stream, info.wave_width, info.processors};
+  return Stream{stream, info.wave_width, info.processors, OverlapsKernels(device)};
 }
 
 void DestroyStream(const Stream& stream) { static_cast<void>(GDN_GPU_API(StreamDestroy)(Handle(stream))); }

@@ -14,6 +14,7 @@ struct Stream {
   void* handle = nullptr;  // hipStream_t or cudaStream_t; unused by the host executor
   int32_t wave_width = 0;  // lanes of a wave: 64 on gfx9, 32 on NVIDIA, either on the host executor
   int32_t processors = 1;  // compute units (AMD) or multiprocessors (NVIDIA)
+  bool overlaps = false;  // whether a kernel may begin while the one before it ends (Grid::early); NVIDIA from sm_90 on
 };
 
 // A PackedBatch whose index arrays are in device memory, and what a launch must know of it on the host.

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
+#include <nv/target>
 
 #include <cstdint>
 #include <string>
@@ -43,6 +44,32 @@ __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
 }
 
 __device__ __forceinline__ void WaveBarrier() { __syncwarp(); }
+
+// Programmatic dependent launch.
+__device__ __forceinline__ void WaitForPriorKernels() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
+}
+__device__ __forceinline__ void LetNextKernelBegin() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaTriggerProgrammaticLaunchCompletion();))
+}
+inline bool OverlapsKernels(int device) {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+// Errors come with the caller's GetLastError.
+template <typename... Params, typename... Args>
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, const Args&... args) {
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));
+}
 
 // The AMD patterns, by shuffles.
 template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>

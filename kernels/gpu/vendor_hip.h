@@ -51,6 +51,15 @@ __device__ __forceinline__ void WaveBarrier() {
   __builtin_amdgcn_wave_barrier();
 }
 
+// A kernel begins when the one before it has ended.
+__device__ __forceinline__ void WaitForPriorKernels() {}
+__device__ __forceinline__ void LetNextKernelBegin() {}
+inline bool OverlapsKernels(int /*device*/) { return false; }
+template <typename... Params, typename... Args>
+void LaunchEarly(void (*kernel)(Params...), dim3 grid, int threads, hipStream_t stream, const Args&... args) {
+  kernel<<<grid, threads, 0, stream>>>(args...);
+}
+
 // Cross-lane moves of 32-bit values. kCtrl, masks and kBoundCtrl as the ISA has them; a lane without one keeps `old`.
 template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
 __device__ __forceinline__ float UpdateDpp(float old, float source) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/gpu/grid.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/vec4.h"
@@ -35,10 +36,15 @@ __device__ __forceinline__ T& SharedMemory() {
 __device__ __forceinline__ void SyncThreads() { __syncthreads(); }
 
 template <typename... Params, typename... Args>
-absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
+absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {
-  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
-  kernel<<<grid, threads, 0, static_cast<GDN_GPU_API(Stream_t)>(stream.handle)>>>(args...);
+  const dim3 grid(static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), static_cast<unsigned>(blocks.z));
+  const auto handle = static_cast<GDN_GPU_API(Stream_t)>(stream.handle);
+  if (blocks.early && stream.overlaps) {
+    LaunchEarly(kernel, grid, threads, handle, args...);
+  } else {
+    kernel<<<grid, threads, 0, handle>>>(args...);
+  }
   return RuntimeStatus(static_cast<int>(GDN_GPU_API(GetLastError)()), name);
 }
 

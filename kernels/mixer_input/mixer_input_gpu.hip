@@ -229,10 +229,12 @@ __device__ __forceinline__ void MixerBlock(const MixerArgs& p) {
 
 template <int kWave, bool kVector, Heads kHeads>
 __global__ __launch_bounds__(kMixerThreads) void MixerInputKernel(MixerArgs p) {
+  BeginEarly();
   MixerBlock<kWave, kVector, kHeads, false>(p);
 }
 template <int kWave, bool kVector, Heads kHeads>
 __global__ __launch_bounds__(kMixerThreads) void FeatureMixerInputKernel(MixerArgs p) {
+  BeginEarly();
   MixerBlock<kWave, kVector, kHeads, true>(p);
 }
 
@@ -293,6 +295,7 @@ absl::Status MixerInputGpu(const MixerInputParams& params, const gpu::DeviceBatc
   const int64_t blocks = int64_t{args.head_blocks} + args.value_blocks + args.z_blocks + gate_blocks;
   gpu::Grid grid = gpu::PlanConvTiles(blocks, stream, args.geometry);
   if (with_records) grid.z = batch.sequences;
+  grid.early = true;
   GDN_RETURN_IF_ERROR(gpu::WithWaveWidth(stream, "mixer_input", [&](auto wave) {
     using gpu::Heads;
     if (feature_gates) {

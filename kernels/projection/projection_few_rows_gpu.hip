@@ -6,7 +6,8 @@
 // output side by side, and pass through LDS so that a lane finds its own outputs' features in order; the next stage's
 // loads are on their way meanwhile. x lies beside them, read by all lanes at once. When all teams are through with a
 // group each, their sums are added in the groups' order. The row tile is the fastest grid index: tiles that want the
-// same weights run at about the same time and find them in the L2 cache.
+// same weights run at about the same time and find them in the L2 cache. Weights are no other kernel's work: where
+// kernels overlap, they are on their way before the kernel before has ended.
 // Resources: up to 32 KB of LDS, two blocks a compute unit; no barrier of the block within a group. Bound by memory.
 
 #include "kernels/gpu/launch.h"
@@ -80,6 +81,7 @@ class Team {
       const auto* row = weights_ + int64_t{output < last_output_ ? output : last_output_} * x_from_.features;
       stage.w[i] = LoadEight<Weights, kVector>(row + f, x_from_.features - f);
     }
+    WaitForPriorKernels();
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
       const int index = Lane() + i * kTeamLanes;
@@ -180,6 +182,7 @@ __device__ __forceinline__ void Project(const ProjectionArgs& p, const Projectio
       WaveBarrier();
       const bool last = stage + 1 == T::kGroupStages;
       team.Load(last ? first_feature(round + 1) : first_feature(round) + (stage + 1) * T::kFeatures, ahead);
+      if (last && (round + 1) * kTeams >= groups) LetNextKernelBegin();
       team.Multiply(sum);
     }
     SyncThreads();
@@ -215,8 +218,10 @@ inline constexpr int kBlocks32 = T::kRows == 1 && sizeof(typename T::Weights::El
 template <typename T, int kWave, bool kVector>
 __global__ __launch_bounds__(kThreads, kWave == 32 ? kBlocks32<T> : 1) void FewRowsKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
-  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
-  const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
+  // Of one row there is one tile, and a division would cost each block a quarter of a microsecond.
+  const uint32_t row_tiles = T::kRows == 1 ? 1u : static_cast<uint32_t>(p.row_tiles);
+  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % row_tiles);
+  const int32_t tile = static_cast<int32_t>(blockIdx.x / row_tiles);
   ProjectionMatrix m = p.matrices[0];
 #pragma unroll
   for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
@@ -232,8 +237,8 @@ absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Stream&
   ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
   args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
   return WithWaveWidth(stream, "projection_few_rows", [&](auto wave) {
-    return Launch("projection_few_rows", FewRowsKernel<T, wave(), kVector>,
-                  {int64_t{args.row_tiles} * args.output_tiles}, kThreads, stream, args);
+    const Grid grid{.x = int64_t{args.row_tiles} * args.output_tiles, .early = true};
+    return Launch("projection_few_rows", FewRowsKernel<T, wave(), kVector>, grid, kThreads, stream, args);
   });
 }
 

@@ -41,6 +41,7 @@ __device__ __forceinline__ float* Target(const SplitArgs& p, int64_t row, int32_
 // Grid: x over the elements of a row, y over rows.
 template <bool kVector>
 __global__ __launch_bounds__(kThreads) void QkvzSplitKernel(SplitArgs p) {
+  BeginEarly();
   constexpr int kElements = kVector ? 4 : 1;
   const int32_t features = p.channels + p.at.ValueFeatures();
   const int32_t i = static_cast<int32_t>(blockIdx.x) * kThreads + static_cast<int32_t>(threadIdx.x);
@@ -86,7 +87,8 @@ absl::Status QkvzSplitGpu(const QkvzSplitParams& params, const gpu::Stream& stre
   const bool vector =
       dims.key_dim % 4 == 0 && dims.value_dim % 4 == 0 && gpu::Aligned16(params.qkvz, params.mixed_qkv, params.z);
   const int64_t elements = (dims.conv_channels() + dims.value_features()) / (vector ? 4 : 1) + 2 * dims.value_heads;
-  const gpu::Grid grid{gpu::CeilDivide(elements, gpu::kThreads), params.rows < 4096 ? params.rows : 4096};
+  const gpu::Grid grid{
+      .x = gpu::CeilDivide(elements, gpu::kThreads), .y = params.rows < 4096 ? params.rows : 4096, .early = true};
   const auto kernel = vector ? gpu::QkvzSplitKernel<true> : gpu::QkvzSplitKernel<false>;
   return gpu::Launch("qkvz_split", kernel, grid, gpu::kThreads, stream, args);
 }

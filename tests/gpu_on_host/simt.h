@@ -26,6 +26,7 @@
 #include "gpu_on_host/host_streams.h"
 #include "kernels/gpu/dpp.h"
 #include "kernels/gpu/e4m3_bits.h"
+#include "kernels/gpu/grid.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/vec4.h"
 
@@ -153,6 +154,10 @@ inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builti
   simt::WaveFence({file, line});
 }
 
+// Kernels run one after the other.
+inline void WaitForPriorKernels() {}
+inline void LetNextKernelBegin() {}
+
 template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
 float UpdateDpp(float old, float source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   const simt::WaveValues values = simt::Exchange<kWave>(FloatToBits(source), {file, line});
@@ -187,9 +192,10 @@ inline float Fdot2(uint32_t a, uint32_t b, float c) {
 }
 
 template <typename... Params, typename... Args>
-absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), int64_t x, int64_t y, int64_t z, int threads,
+absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {
-  const simt::Dim3 grid{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+  const simt::Dim3 grid{static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y),
+                        static_cast<unsigned>(blocks.z)};
   // The arguments are taken as the kernel's parameters now, as at a device's launch.
   return simt::EnqueueLaunch(stream, name,
                              [=, width = stream.wave_width, params = std::tuple<std::decay_t<Params>...>(args...)] {

@@ -1,0 +1,21 @@
+// How many blocks a launch has.
+//
+// Thread safety: a plain value.
+//
+//   Launch("gating", GatingKernel<wave()>, {.x = blocks, .y = heads}, kThreads, stream, params);
+#pragma once
+
+#include <cstdint>
+
+namespace gdn::gpu {
+
+struct Grid {
+  int64_t x = 1;
+  int64_t y = 1;
+  int64_t z = 1;
+  // The kernel calls WaitForPriorKernels before it reads or writes what another kernel writes, so where the stream
+  // allows it its blocks may begin while the kernel before it ends.
+  bool early = false;
+};
+
+}  // namespace gdn::gpu

@@ -166,7 +166,7 @@ def quantised(weights, rows, outputs, features, name):
     """A projection of few rows; outputs is one matrix's."""
     number, bytes_of_block, block = QUANTISED[weights]
     r = 1 << (rows - 1).bit_length()
-    resident = {1: 4, 2: 3}.get(r, 2)  # kQuantisedBlocks in projection_few_quantised_gpu-inl.h
+    resident = {1: 4, 2: 3}.get(r, 2)  # places in projection_few_quantised_gpu-inl.h
 
     def tiles_of(lanes):
         return ceil(outputs, lanes * (1 if r <= 2 else 2))
@@ -176,7 +176,9 @@ def quantised(weights, rows, outputs, features, name):
 
     lanes = 8 if used(8) > 1.15 * used(16) else 16
     rounds = ceil(features // 64, 256 // lanes * (2 if r == 1 else 1))
-    part = Part(f"FewQuantisedKernel<QuantisedTile<(WeightFormat){number}, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
+    shape = f"{lanes}, {r}, {1 if r <= 2 else 2}, {2 if r == 1 else 1}, {2 if r <= 2 else 1}, 256, {3 if r <= 2 else 2}"
+    part = Part(f"FewQuantisedKernel<QuantisedTile<(WeightFormat){number}, QuantisedShape{{{shape}}}>, 64, true>",
+                ceil(rows, r) * tiles_of(lanes),
                 (rounds,) if r <= 2 else (rounds, 2))
     return Launch(name, [part], outputs * features // block * bytes_of_block + 4 * rows * (features + outputs), resident,
                   rows * outputs * features)

@@ -6,9 +6,9 @@
 // the first is used.
 // Thread safety: pure functions.
 //
-//   const PackedRow row = PackedRowOf({data, scales, outputs}, bytes, output / kPackedRows, output, features);
-//   const auto block = LoadBlock<WeightFormat::kQ4_K>(row, 3, features);  // features 96 to 127
-//   float w[8];  block.Decode(1, w);                                      // of these, 8 to 15
+//   const PackedRow row = PackedRowOf({data, scales}, planes, output / kPackedRows, output, features);
+//   const auto blocks = LoadBlocks<WeightFormat::kQ4_K, 1, false>(row, 3, features);  // features 96 to 127
+//   float w[8];  blocks.Decode(0, 1, w);                                              // of these, 8 to 15
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,21 @@
 
 namespace gdn::gpu {
 
-// Where the weights of an output lie: unit `index` of a plane at `plane` + (index * rows + row) * the unit's bytes. All
-// but `row` are a tile's: the compiler sees where lanes share them.
+// Where the weights of an output lie: unit `index` of a plane at `plane` + (index * kPackedRows + row) * the unit's
+// bytes. All but `row` are a tile's: the compiler sees where lanes share them.
 struct PackedRow {
   const char* tile;
-  uint32_t rows, row;        // of the tile
+  uint32_t row;              // of the tile
   uint32_t high, scales, d;  // where these planes begin
   const float* fp8_scales;   // of F8_E4M3 alone; the row's first, one for 128 features each, is
   int64_t first_scale;       // this one
 
-  __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes) const {
-    return tile + (plane + (index * rows + row) * bytes);
+  // `ahead`, a constant, is added to `index` where instructions add for nothing.
+  __device__ __forceinline__ const char* Unit(uint32_t plane, uint32_t index, uint32_t bytes, int ahead = 0) const {
+    return tile + (plane + (index * kPackedRows + row) * bytes) + ahead * kPackedRows * static_cast<int>(bytes);
   }
-  __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index) const {
-    return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16)));
+  __device__ __forceinline__ Vec4 Load16(uint32_t plane, uint32_t index, int ahead = 0) const {
+    return Load4(reinterpret_cast<const float*>(Unit(plane, index, 16, ahead)));
   }
   // Of a unit, the word at `at`, or two.
   __device__ __forceinline__ uint32_t LoadWord(uint32_t plane, uint32_t index, uint32_t bytes, uint32_t at = 0) const {
@@ -51,22 +52,20 @@ struct PackedRow {
 struct PackedMatrix {
   const char* tiles;
   const float* fp8_scales;
-  int32_t outputs;
 };
 
-// That of `output`, which exists, in tile number `tile`. `bytes`: PackedRowBytesOf the matrix's format and features.
-__device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const PackedRowBytes& bytes, int32_t tile,
+// That of `output`, which exists, in tile number `tile`. `planes`: PackedPlanesOf the matrix's format and features.
+__device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const PackedPlanes& planes, int32_t tile,
                                                  int32_t output, int32_t features) {
   const int32_t first = tile * kPackedRows;
   PackedRow row;
-  row.tile = m.tiles + first * bytes.total();
+  row.tile = m.tiles + uint64_t{static_cast<uint32_t>(tile)} * planes.bytes;
   row.fp8_scales = m.fp8_scales;
   row.first_scale = first / kFp8Block * Fp8Blocks(int64_t{features});
-  row.rows = static_cast<uint32_t>(m.outputs - first < kPackedRows ? m.outputs - first : kPackedRows);
   row.row = static_cast<uint32_t>(output - first);
-  row.high = row.rows * static_cast<uint32_t>(bytes.q);
-  row.scales = row.high + row.rows * static_cast<uint32_t>(bytes.high);
-  row.d = row.scales + row.rows * static_cast<uint32_t>(bytes.scales);
+  row.high = planes.high;
+  row.scales = planes.scales;
+  row.d = planes.d;
   return row;
 }
 
@@ -129,13 +128,12 @@ struct PackedDecoder<WeightFormat::kQ4_0> {
 
 // The bits of 64 features' scales: (s, t, s, t) of six bits each; above them any.
 __device__ __forceinline__ uint32_t ScaleBits(const Vec4& words, int32_t group) {
-  const uint32_t a = FloatToBits(words.y);
-  const uint32_t b = FloatToBits(words.z);
-  const uint32_t c = FloatToBits(words.w);
-  const uint32_t last = a >> 24 | (b >> 24) << 8 | (c >> 24) << 16;
-  const uint32_t first = (group & 1) == 0 ? a : b;
-  const uint32_t second = (group & 1) == 0 ? c : last;
-  return (group & 2) == 0 ? first : second;
+  // They are the 24 from bit 24 * group on of words 1 to 3.
+  const bool second_half = (group & 2) != 0;
+  const uint32_t low = FloatToBits(second_half ? words.z : words.y);
+  const uint32_t high = FloatToBits(second_half ? words.w : words.z);
+  const int32_t shift = (group & 3) * 24 - (second_half ? 32 : 0);
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift);
 }
 
 template <>
@@ -201,23 +199,25 @@ struct PackedDecoder<WeightFormat::kF8E4M3> {
   }
 };
 
-// 32 weights of an output as they lie in memory.
-template <WeightFormat kFormat>
-struct PackedBlock {
+// 32 or 64 neighbouring weights of an output as they lie in memory; kBlocks: how many blocks of 32.
+template <WeightFormat kFormat, int kBlocks>
+struct PackedBlocks {
   using Decoder = PackedDecoder<kFormat>;
   static constexpr bool kBytes = kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kF8E4M3;
+  static constexpr int kUnits = kBytes ? 2 : 1;  // of q in a block
 
-  Vec4 q[kBytes ? 2 : 1];
-  uint32_t high[2];  // Q5_K: one word; Q6_K: one for 16 weights each
-  Vec4 scales;       // Q4_K, Q5_K: the 256 weights'; Q6_K: s; F8_E4M3: the scale
-  uint32_t d;        // Q8_0, Q4_0: both blocks' of 64 weights; Q6_K
-  int32_t odd;       // whether it is the second block of 64 weights
-  int32_t group;     // Q4_K, Q5_K: number of these 64 in the row
+  Vec4 q[kBlocks * kUnits];
+  uint32_t high[kBlocks * 2];  // of a block Q5_K has one word, Q6_K one for 16 weights each
+  Vec4 scales;                 // Q4_K, Q5_K: the 256 weights'; Q6_K: s; F8_E4M3: the scale
+  uint32_t d;                  // Q8_0, Q4_0: both blocks' of 64 weights; Q6_K
+  int32_t odd;                 // whether the first is the second block of 64 weights
+  int32_t group;               // Q4_K, Q5_K: number of these 64 in the row
 
-  // Weights [8 j, 8 j + 8). j is a constant.
-  __device__ __forceinline__ void Decode(int j, float (&w)[8]) const {
+  // Weights [8 j, 8 j + 8) of block b. b and j are constants.
+  __device__ __forceinline__ void Decode(int b, int j, float (&w)[8]) const {
+    const int32_t second = kBlocks == 2 ? b : odd;
     float words[4];
-    Unpack4(q[kBytes ? j / 2 : 0], words);
+    Unpack4(q[b * kUnits + (kBytes ? j / 2 : 0)], words);
     PackedEight eight{};
     if constexpr (kBytes) {
       eight = {FloatToBits(words[j % 2 * 2]), FloatToBits(words[j % 2 * 2 + 1])};
@@ -225,54 +225,68 @@ struct PackedBlock {
       eight.q = FloatToBits(words[j]);
     }
     if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-      Decoder::Decode(eight, Decoder::Of(LowF16(d >> (16 * odd))), w);
+      Decoder::Decode(eight, Decoder::Of(LowF16(d >> (16 * second))), w);
     } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
       Decoder::Decode(eight, Decoder::Of(scales.x), w);
     } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-      eight.more = Rotated(high[j / 2], 4 - 4 * (j % 2));
-      Decoder::Decode(eight, Decoder::Of(d, FloatToBits(scales.x) >> (16 * odd), j / 2), w);
+      eight.more = Rotated(high[2 * b + j / 2], 4 - 4 * (j % 2));
+      Decoder::Decode(eight, Decoder::Of(d, FloatToBits(scales.x) >> (16 * second), j / 2), w);
     } else {
-      if constexpr (kFormat == WeightFormat::kQ5_K) eight.more = Rotated(high[0], 4 - 2 * j);
-      Decoder::Decode(eight, Decoder::Of(FloatToBits(scales.x), ScaleBits(scales, group), odd), w);
+      if constexpr (kFormat == WeightFormat::kQ5_K) eight.more = Rotated(high[2 * b], 4 - 2 * j);
+      Decoder::Decode(eight, Decoder::Of(FloatToBits(scales.x), ScaleBits(scales, group), second), w);
     }
   }
 };
 
-// Weights [32 index, 32 index + 32). Of those past the last of `features` any others of the row: a lane loads without
-// asking whether there are some, and their x is 0.
-template <WeightFormat kFormat>
-__device__ __forceinline__ PackedBlock<kFormat> LoadBlock(const PackedRow& row, int32_t index, int32_t features) {
+// Weights [32 index, 32 (index + kBlocks)); index is a multiple of kBlocks. Of those past the last of `features` any
+// others of the row: a lane loads without asking whether there are some, and their x is 0. kWhole: none are, and
+// features are a multiple of 64.
+template <WeightFormat kFormat, int kBlocks, bool kWhole>
+__device__ __forceinline__ PackedBlocks<kFormat, kBlocks> LoadBlocks(const PackedRow& row, int32_t index,
+                                                                     int32_t features) {
+  using Blocks = PackedBlocks<kFormat, kBlocks>;
   const auto within = [](int32_t unit, int32_t units) {
-    return static_cast<uint32_t>(unit < units ? unit : units - 1);
+    return static_cast<uint32_t>(kWhole || unit < units ? unit : units - 1);
   };
+  constexpr int kUnitFeatures = 32 / Blocks::kUnits;
+  const int32_t first = index * Blocks::kUnits;
+  const int32_t units = (features + kUnitFeatures - 1) / kUnitFeatures;
   const uint32_t block32 = within(index, (features + 31) / 32);
-  PackedBlock<kFormat> block;
-  block.odd = index % 2;
-  if constexpr (PackedBlock<kFormat>::kBytes) {
-    const int32_t units = (features + 15) / 16;
-    block.q[0] = row.Load16(0, within(2 * index, units));
-    block.q[1] = row.Load16(0, within(2 * index + 1, units));
-  } else {
-    block.q[0] = row.Load16(0, block32);
+  Blocks blocks;
+  blocks.odd = index % 2;
+#pragma unroll
+  for (int i = 0; i < kBlocks * Blocks::kUnits; ++i) {
+    blocks.q[i] = kWhole ? row.Load16(0, static_cast<uint32_t>(first), i) : row.Load16(0, within(first + i, units));
   }
   if constexpr (kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kQ4_0) {
-    block.d = row.LoadWord(row.d, block32 / 2, 4);
+    blocks.d = row.LoadWord(row.d, block32 / 2, 4);
   } else if constexpr (kFormat == WeightFormat::kF8E4M3) {
-    block.scales.x = row.Fp8Scale(block32 / 4);
+    blocks.scales.x = row.Fp8Scale(block32 / 4);
   } else if constexpr (kFormat == WeightFormat::kQ6_K) {
-    const uint64_t high = row.LoadWords(row.high, block32 / 2, 16, 8 * (block32 % 2));
-    block.high[0] = static_cast<uint32_t>(high);
-    block.high[1] = static_cast<uint32_t>(high >> 32);
-    block.scales.x = BitsToFloat(row.LoadWord(row.scales, block32 / 2, 4));
-    block.d = row.LoadHalf(row.d, block32 / 8);
-  } else {
-    if constexpr (kFormat == WeightFormat::kQ5_K) {
-      block.high[0] = row.LoadWord(row.high, block32 / 2, 8, 4 * (block32 % 2));
+    if constexpr (kBlocks == 2) {
+      float words[4];
+      Unpack4(row.Load16(row.high, block32 / 2), words);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) blocks.high[i] = FloatToBits(words[i]);
+    } else {
+      const uint64_t high = row.LoadWords(row.high, block32 / 2, 16, 8 * (block32 % 2));
+      blocks.high[0] = static_cast<uint32_t>(high);
+      blocks.high[1] = static_cast<uint32_t>(high >> 32);
     }
-    block.scales = row.Load16(row.scales, block32 / 8);
-    block.group = static_cast<int32_t>(block32 / 2);
+    blocks.scales.x = BitsToFloat(row.LoadWord(row.scales, block32 / 2, 4));
+    blocks.d = row.LoadHalf(row.d, block32 / 8);
+  } else {
+    if constexpr (kFormat == WeightFormat::kQ5_K && kBlocks == 2) {
+      const uint64_t high = row.LoadWords(row.high, block32 / 2, 8, 0);
+      blocks.high[0] = static_cast<uint32_t>(high);
+      blocks.high[2] = static_cast<uint32_t>(high >> 32);
+    } else if constexpr (kFormat == WeightFormat::kQ5_K) {
+      blocks.high[0] = row.LoadWord(row.high, block32 / 2, 8, 4 * (block32 % 2));
+    }
+    blocks.scales = row.Load16(row.scales, block32 / 8);
+    blocks.group = static_cast<int32_t>(block32 / 2);
   }
-  return block;
+  return blocks;
 }
 
 }  // namespace gdn::gpu

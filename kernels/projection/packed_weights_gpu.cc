@@ -11,23 +11,14 @@
 namespace gdn {
 namespace {
 
-// A row's place in a tile of `rows`: unit `index` of a plane is at `plane` + (index * rows + row) * bytes.
+// A row's place in a tile: unit `index` of a plane is at `plane` + (index * kPackedRows + row) * bytes.
 struct Place {
   uint8_t* tile;
-  int64_t rows;
   int64_t row;
 
   uint8_t* Unit(int64_t plane, int64_t index, int64_t bytes) const {
-    return tile + plane + (index * rows + row) * bytes;
+    return tile + plane + (index * kPackedRows + row) * bytes;
   }
-};
-
-// Where the planes begin in a tile of `rows`.
-struct Planes {
-  int64_t high, scales, d;
-
-  Planes(const PackedRowBytes& bytes, int64_t rows)
-      : high(rows * bytes.q), scales(high + rows * bytes.high), d(scales + rows * bytes.scales) {}
 };
 
 // 32 weights of four bits each, one to a byte, as a 16-byte unit.
@@ -40,7 +31,7 @@ void PackHalves(const uint8_t* q, uint8_t* unit) {
   }
 }
 
-void PackQ8_0(const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+void PackQ8_0(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
   for (int half = 0; half < 2; ++half) {
     uint8_t* unit = place.Unit(0, 2 * index + half, 16);
     for (int i = 0; i < 16; ++i) unit[i] = block[2 + 16 * half + i] ^ 0x80;  // q + 128
@@ -48,7 +39,7 @@ void PackQ8_0(const uint8_t* block, int64_t index, const Place& place, const Pla
   std::memcpy(place.Unit(planes.d, index / 2, 4) + 2 * (index % 2), block, 2);
 }
 
-void PackQ4_0(const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+void PackQ4_0(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
   uint8_t q[32];
   for (int i = 0; i < 16; ++i) {
     q[i] = block[2 + i] & 0xf;
@@ -60,26 +51,22 @@ void PackQ4_0(const uint8_t* block, int64_t index, const Place& place, const Pla
 
 // The 12 bytes of six-bit numbers: those of the first four pairs have six bits of a byte each; of the others four bits
 // lie in bytes of their own, and two above those of the first.
-void PackScalePairs(const uint8_t* scales, uint8_t* words) {
-  uint32_t groups[4];
+void PackScalePairs(const uint8_t* scales, uint8_t* packed) {
   for (int g = 0; g < 4; ++g) {
-    groups[g] = 0;
+    uint32_t bits = 0;
     for (int half = 0; half < 2; ++half) {
       const int pair = 2 * g + half;
       const uint32_t s = pair < 4 ? scales[pair] & 63 : (scales[pair + 4] & 0xf) | scales[pair - 4] >> 6 << 4;
       const uint32_t t = pair < 4 ? scales[pair + 4] & 63 : scales[pair + 4] >> 4 | scales[pair] >> 6 << 4;
-      groups[g] |= (s | t << 6) << 12 * half;
+      bits |= (s | t << 6) << 12 * half;
     }
-  }
-  for (int word = 0; word < 3; ++word) {
-    const uint32_t bits = groups[word] | (groups[3] >> 8 * word & 0xff) << 24;
-    std::memcpy(words + 4 * word, &bits, 4);
+    std::memcpy(packed + 3 * g, &bits, 3);
   }
 }
 
 // Q4_K, where `fifth` is null, and Q5_K.
 void PackK45(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles, int64_t index, const Place& place,
-             const Planes& planes) {
+             const PackedPlanes& planes) {
   uint8_t* scales = place.Unit(planes.scales, index, 16);
   std::memcpy(scales, block, 4);
   PackScalePairs(block + 4, scales + 4);
@@ -94,7 +81,7 @@ void PackK45(const uint8_t* block, const uint8_t* fifth, const uint8_t* nibbles,
   }
 }
 
-void PackQ6_K(const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+void PackQ6_K(const uint8_t* block, int64_t index, const Place& place, const PackedPlanes& planes) {
   for (int p = 0; p < 8; ++p) {  // 32 weights each: a quarter of a half of the block
     const uint8_t* low = block + p / 4 * 64 + p % 2 * 32;
     const uint8_t* two_bits = block + 128 + p / 4 * 32;
@@ -135,7 +122,8 @@ void PackFp8(const uint8_t* bytes, int64_t cols, int64_t index, const Place& pla
   std::memset(unit + count, 0, static_cast<size_t>(16 - count));
 }
 
-void PackBlock(WeightFormat format, const uint8_t* block, int64_t index, const Place& place, const Planes& planes) {
+void PackBlock(WeightFormat format, const uint8_t* block, int64_t index, const Place& place,
+               const PackedPlanes& planes) {
   switch (format) {
     case WeightFormat::kQ8_0:
       return PackQ8_0(block, index, place, planes);
@@ -161,23 +149,29 @@ absl::Status PackWeights(const WeightMatrix& from, void* packed) {
     std::memcpy(packed, rows, static_cast<size_t>(from.rows * row_bytes));
     return absl::OkStatus();
   }
+  if (from.cols > kMaxPackedFeatures) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     absl::StrCat("weights of ", from.cols, " columns; quantised ones have at most ",
+                                  kMaxPackedFeatures, " on a GPU"),
+                     {{"field", "weight.cols"}});
+  }
   const bool fp8 = from.format == WeightFormat::kF8E4M3;
   if (fp8) {
     if (const absl::Status status = CheckScales(from); !status.ok()) return status;
   }
-  const PackedRowBytes bytes = PackedRowBytesOf(from.format, from.cols);
+  const PackedPlanes planes = PackedPlanesOf(from.format, from.cols);
   const WeightBlock block = fp8 ? WeightBlock{16, 16} : BlockOf(from.format);
   const int64_t blocks = (from.cols + block.weights - 1) / block.weights;
-  for (int64_t first = 0; first < from.rows; first += kPackedRows) {
+  auto* tile = static_cast<uint8_t*>(packed);
+  for (int64_t first = 0; first < from.rows; first += kPackedRows, tile += planes.bytes) {
     const int64_t count = std::min<int64_t>(kPackedRows, from.rows - first);
-    auto* tile = static_cast<uint8_t*>(packed) + first * bytes.total();
-    const Planes planes(bytes, count);
-    // The second d of an odd number of blocks.
-    std::memset(tile + planes.d, 0, static_cast<size_t>(count * bytes.d));
+    // Rows that are not there; or alone the second d of an odd number of blocks.
+    const uint32_t zeros_at = count < kPackedRows ? 0 : planes.d;
+    std::memset(tile + zeros_at, 0, planes.bytes - zeros_at);
     for (int64_t index = 0; index < blocks; ++index) {
       for (int64_t row = 0; row < count; ++row) {
         const uint8_t* source = rows + (first + row) * row_bytes;
-        const Place place{tile, count, row};
+        const Place place{tile, row};
         if (fp8) {
           PackFp8(source, from.cols, index, place);
         } else {

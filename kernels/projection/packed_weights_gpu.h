@@ -1,7 +1,8 @@
 // How quantised weights lie in a GPU's memory: a file's bits, put in an order in which lanes that have neighbouring
 // outputs load 16 bytes side by side. GpuBackend::CopyWeightsIn puts them so; kernels read nothing else.
 //
-// Rows are cut into tiles of kPackedRows; of the last, only the rows that exist are there. A tile is its planes, one
+// Rows are cut into tiles of kPackedRows, the last one filled up with zeros: so a kernel knows all distances but those
+// between tiles when it is compiled. A tile is its planes, one
 // after the other, and a plane is [units of features][rows of the tile][bytes of a unit]:
 //   Q8_0    q: 16 features, 16 bytes of q + 128          d: 64 features, the d of both blocks (0 for one that is not)
 //   Q4_0    q: 32 features, 16 bytes                     d: as Q8_0
@@ -12,9 +13,9 @@
 // All words are little-endian. A 16-byte unit of four bits: word j has features 8j to 8j + 3 in the low halves of its
 // bytes, and 8j + 4 to 8j + 7 in the high ones. High bits: byte b of a word has feature 4i + b's, of 32 features in bit
 // i (Q5_K), or of 16 features in bits 2i and 2i + 1 (Q6_K). s of Q4_K and Q5_K: word 0 is d and above it m. Each 64
-// features have 24 bits, (s, t, s, t) of six bits, the first lowest: those of the first three lie in the low 24 bits of
-// words 1 to 3, the fourth's in the high bytes of these, the first lowest. The bytes are as many as the file's, but for
-// 2 a row of Q8_0 or Q4_0 where its blocks are odd in number, and F8_E4M3's last unit.
+// features have 24 bits, (s, t, s, t) of six bits, the first lowest: those of the first lie in the low 24 bits of word
+// 1, the others' behind them. The bytes are as many as the file's, but for the rows that fill up a tile, 2 a row of
+// Q8_0 or Q4_0 where its blocks are odd in number, and F8_E4M3's last unit.
 // Thread safety: free functions on the caller's memory. Ownership: none.
 //
 //   std::vector<char> packed(PackedWeightBytes(m.format, m.rows, m.cols));
@@ -30,6 +31,7 @@
 namespace gdn {
 
 inline constexpr int kPackedRows = 16;
+inline constexpr int64_t kMaxPackedFeatures = int64_t{1} << 26;
 
 // Bytes of a row in each plane, in the planes' order. Planes that a format has not are empty.
 struct PackedRowBytes {
@@ -59,13 +61,27 @@ constexpr PackedRowBytes PackedRowBytesOf(WeightFormat format, int64_t cols) {
   }
 }
 
-// Plain formats stay as they are.
-constexpr int64_t PackedWeightBytes(WeightFormat format, int64_t rows, int64_t cols) {
-  return rows * PackedRowBytesOf(format, cols).total();
+// Where the planes of a tile begin, and where it ends. Of at most kMaxPackedFeatures columns.
+struct PackedPlanes {
+  uint32_t high, scales, d, bytes;
+};
+constexpr PackedPlanes PackedPlanesOf(WeightFormat format, int64_t cols) {
+  const PackedRowBytes row = PackedRowBytesOf(format, cols);
+  const int64_t high = kPackedRows * row.q;
+  const int64_t scales = high + kPackedRows * row.high;
+  const int64_t d = scales + kPackedRows * row.scales;
+  return {static_cast<uint32_t>(high), static_cast<uint32_t>(scales), static_cast<uint32_t>(d),
+          static_cast<uint32_t>(d + kPackedRows * row.d)};
 }
 
-// From a file's layout in host memory to host memory. Plain weights are copied. INVALID_ARGUMENT where a finite scale
-// of F8_E4M3 is above what kernels take, 2^119.
+// Plain formats stay as they are.
+constexpr int64_t PackedWeightBytes(WeightFormat format, int64_t rows, int64_t cols) {
+  if (IsPlain(format)) return rows * RowBytes(format, cols);
+  return (rows + kPackedRows - 1) / kPackedRows * kPackedRows * PackedRowBytesOf(format, cols).total();
+}
+
+// From a file's layout in host memory to host memory. Plain weights are copied. INVALID_ARGUMENT where quantised ones
+// have more than kMaxPackedFeatures columns, or a finite scale of F8_E4M3 is above what kernels take, 2^119.
 absl::Status PackWeights(const WeightMatrix& from, void* packed);
 
 }  // namespace gdn

@@ -48,7 +48,7 @@ struct ProjectionArgs {
   int32_t output_tiles;
   DType x_dtype;
   WeightFormat format;
-  PackedRowBytes packed_row;  // of quantised weights
+  PackedPlanes planes;  // of quantised weights
 };
 
 // `params` are validated and have rows. Matrices without outputs are left out.

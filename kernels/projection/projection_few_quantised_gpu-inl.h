@@ -6,9 +6,13 @@
 // (packed_weights_gpu.h), so a lane loads its own outputs' weights to registers and decodes them there; of LDS there is
 // only x, of a stage of features, which all lanes of a team read at once, and the groups' sums, which are added in the
 // groups' order when all teams are through with a group each. The row tile is the fastest grid index.
-// Resources: up to 33 KB of LDS for eight rows, 21 KB for one; no barrier of the block within a group. One row: bound
+// Weights are no other kernel's work: where kernels overlap, they are on their way before the kernel before has ended.
+// Resources: up to 33 KB of LDS for eight rows, 26 KB for one; no barrier of the block within a group. One row: bound
 // by memory, at three to five instructions a weight.
 #pragma once
+
+#include <algorithm>
+#include <cstdint>
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
@@ -18,22 +22,35 @@
 
 namespace gdn::gpu {
 
-template <WeightFormat kFormatOfWeights, int kLanesOfTeam, int kRowsOfTile>
+// How a block is cut. Features of a stage are 32 or 64 neighbouring ones of each output, as many as registers allow.
+struct QuantisedShape {
+  int team_lanes;  // 8 or 16
+  int rows;
+  int lane_outputs;  // each value of x that is read from LDS serves so many outputs
+  int at_once;  // groups that a team loads before it multiplies the first: of few weights more are to be on their way
+  int stage_blocks;  // 32 features each
+  int threads;
+  int places;  // blocks that a processor of waves of 32 is to hold; their registers are limited so
+  // Blocks of the next kernel take the places that this one leaves, and wait. Where these are few, they may be let in
+  // first; where they are many, they would crowd some processors, and are not before this one's loads are on their way.
+  bool next_first;
+};
+
+template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
 struct QuantisedTile {
   static constexpr WeightFormat kFormat = kFormatOfWeights;
-  static constexpr int kThreads = 256;
-  static constexpr int kTeamLanes = kLanesOfTeam;
+  static constexpr int kThreads = kShape.threads;
+  static constexpr int kPlaces = kShape.places;
+  static constexpr bool kNextFirst = kShape.next_first;
+  static constexpr int kTeamLanes = kShape.team_lanes;
   static constexpr int kTeams = kThreads / kTeamLanes;
-  static constexpr int kRows = kRowsOfTile;
-  // With many rows each value of x that is read from LDS serves two outputs.
-  static constexpr int kLaneOutputs = kRows <= 2 ? 1 : 2;
+  static constexpr int kRows = kShape.rows;
+  static constexpr int kLaneOutputs = kShape.lane_outputs;
   static constexpr int kOutputs = kTeamLanes * kLaneOutputs;
-  // A stage: neighbouring features of each output, as many blocks of 32 as registers allow.
-  static constexpr int kBlocks = kRows <= 2 ? 2 : 1;
+  static constexpr int kBlocks = kShape.stage_blocks;
   static constexpr int kFeatures = 32 * kBlocks;
   static constexpr int kGroupStages = kGroupFeatures / kFeatures;
-  // Groups that a team loads before it multiplies the first: of one row's weights, more are to be on their way.
-  static constexpr int kAtOnce = kRows == 1 ? 2 : 1;
+  static constexpr int kAtOnce = kShape.at_once;
   static constexpr int kRoundGroups = kTeams * kAtOnce;
   static constexpr int kQuads = kFeatures / 4;
   static constexpr int kXLoads = (kRows * kQuads + kTeamLanes - 1) / kTeamLanes;
@@ -54,7 +71,7 @@ struct QuantisedTile {
 };
 
 // Moves x of a stage from memory to the team's LDS.
-template <typename T, bool kVector>
+template <typename T, bool kWhole>
 struct StageOfX {
   Vec4 raw[T::kXLoads];
 
@@ -63,7 +80,8 @@ struct StageOfX {
     for (int i = 0; i < T::kXLoads; ++i) {
       const int index = lane + i * T::kTeamLanes;
       if (index >= T::kRows * T::kQuads) break;
-      raw[i] = from.Load<kVector>(index / T::kQuads, feature + index % T::kQuads * 4);
+      const int row = T::kRows == 1 ? 0 : index / T::kQuads;
+      raw[i] = from.Load<kWhole>(row, feature + (index - row * T::kQuads) * 4);
     }
   }
   __device__ __forceinline__ void Store(const XRows& from, int lane, typename T::Shared& s, int at) const {
@@ -78,14 +96,14 @@ struct StageOfX {
 
 // sum[r][o] += the stage's products, in order.
 template <typename T>
-__device__ __forceinline__ void MultiplyStage(const PackedBlock<T::kFormat> (&blocks)[T::kLaneOutputs][T::kBlocks],
+__device__ __forceinline__ void MultiplyStage(const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs],
                                               typename T::Shared& s, int x_at,
                                               float (&sum)[T::kRows][T::kLaneOutputs]) {
 #pragma unroll
   for (int eight = 0; eight < T::kFeatures / 8; ++eight) {
     float w[T::kLaneOutputs][8];
 #pragma unroll
-    for (int o = 0; o < T::kLaneOutputs; ++o) blocks[o][eight / 4].Decode(eight % 4, w[o]);
+    for (int o = 0; o < T::kLaneOutputs; ++o) blocks[o].Decode(eight / 4, eight % 4, w[o]);
 #pragma unroll
     for (int r = 0; r < T::kRows; ++r) {
       float x[8];
@@ -101,7 +119,7 @@ __device__ __forceinline__ void MultiplyStage(const PackedBlock<T::kFormat> (&bl
 }
 
 // A block's work on its tile of outputs and rows.
-template <typename T, bool kVector>
+template <typename T, bool kWhole>
 class QuantisedProjection {
  public:
   __device__ __forceinline__ QuantisedProjection(const ProjectionArgs& p, const ProjectionMatrix& m,
@@ -109,10 +127,10 @@ class QuantisedProjection {
       : team_(static_cast<int>(threadIdx.x) / T::kTeamLanes),
         lane_(static_cast<int>(threadIdx.x) % T::kTeamLanes),
         x_at_(team_ * T::kXFloats),
+        last_block_((p.features + 31) / 32 - T::kBlocks),
         x_from_(p, first_row),
         s_(s) {
-    const PackedRowBytes bytes = PackedRowBytesOf(T::kFormat, p.features);
-    const PackedMatrix matrix{static_cast<const char*>(m.weight), m.fp8_scales, m.outputs};
+    const PackedMatrix matrix{static_cast<const char*>(m.weight), m.fp8_scales};
 #pragma unroll
     for (int o = 0; o < T::kLaneOutputs; ++o) {
       // The lanes' outputs are of one tile of the weights. Instead of those that do not exist, the last.
@@ -120,7 +138,7 @@ class QuantisedProjection {
       const int32_t last = m.outputs - 1;
       const int32_t tile = (first < last ? first : last) / kPackedRows;
       const int32_t output = first + lane_ < last ? first + lane_ : last;
-      weights_[o] = PackedRowOf(matrix, bytes, tile, output, p.features);
+      weights_[o] = PackedRowOf(matrix, p.planes, tile, output, p.features);
     }
   }
 
@@ -132,25 +150,21 @@ class QuantisedProjection {
     for (int g = 0; g < kGroups; ++g) SetZero(sum[g]);
 #pragma unroll 1
     for (int stage = 0; stage < T::kGroupStages; ++stage) {
-      StageOfX<T, kVector> x[kGroups];
-      PackedBlock<T::kFormat> blocks[kGroups][T::kLaneOutputs][T::kBlocks];
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) x[g].Load(x_from_, lane_, FirstFeature(first, g, stage));
+      StageOfX<T, kWhole> x[kGroups];
+      PackedBlocks<T::kFormat, T::kBlocks> blocks[kGroups][T::kLaneOutputs];
+      LoadWeights<kGroups>(first, stage, blocks);
+      WaitForPriorKernels();
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-        for (int o = 0; o < T::kLaneOutputs; ++o) {
-#pragma unroll
-          for (int b = 0; b < T::kBlocks; ++b) {
-            const int32_t block = FirstFeature(first, g, stage) / 32 + b;
-            blocks[g][o][b] = LoadBlock<T::kFormat>(weights_[o], block, x_from_.features);
-          }
-        }
+        x[g].Load(x_from_, lane_, Group(first, g) * kGroupFeatures + stage * T::kFeatures);
       }
       WaveBarrier();
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) x[g].Store(x_from_, lane_, s_, XAt(g));
       WaveBarrier();
+      if constexpr (!T::kNextFirst) {
+        if ((first + kGroups * T::kTeams) * kGroupFeatures >= x_from_.features && stage == 0) LetNextKernelBegin();
+      }
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) MultiplyStage<T>(blocks[g], s_, XAt(g), sum[g]);
     }
@@ -167,12 +181,25 @@ class QuantisedProjection {
   }
 
  private:
-  __device__ __forceinline__ int32_t FirstFeature(int32_t first, int g, int stage) const {
-    return (first + g * T::kTeams + team_) * kGroupFeatures + stage * T::kFeatures;
+  // Of a stage of groups. A group past the last has the last weights, and zeros for x.
+  template <int kGroups>
+  __device__ __forceinline__ void LoadWeights(
+      int32_t first, int stage, PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[kGroups][T::kLaneOutputs]) const {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const int32_t wanted = Group(first, g) * (kGroupFeatures / 32) + stage * T::kBlocks;
+      const int32_t block = wanted < last_block_ ? wanted : last_block_;
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) {
+        blocks[g][o] = LoadBlocks<T::kFormat, T::kBlocks, kWhole>(weights_[o], block, x_from_.features);
+      }
+    }
   }
+  __device__ __forceinline__ int32_t Group(int32_t first, int g) const { return first + g * T::kTeams + team_; }
   __device__ __forceinline__ int XAt(int g) const { return x_at_ + g * T::kRows * T::kFeatures; }
 
   const int team_, lane_, x_at_;
+  const int32_t last_block_;
   const XRows x_from_;
   PackedRow weights_[T::kLaneOutputs];
   typename T::Shared& s_;
@@ -187,10 +214,10 @@ __device__ __forceinline__ void AddSums(typename T::Shared& s, int sums_at, floa
   for (int g = 0; g < kGroups; ++g) total += s.floats[sums_at + g * T::kResults + mine];
 }
 
-template <typename T, bool kVector>
+template <typename T, bool kWhole>
 __device__ __forceinline__ void ProjectQuantised(const ProjectionArgs& p, const ProjectionMatrix& m,
                                                  int32_t first_output, int64_t first_row, typename T::Shared& s) {
-  const QuantisedProjection<T, kVector> projection(p, m, first_output, first_row, s);
+  const QuantisedProjection<T, kWhole> projection(p, m, first_output, first_row, s);
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
   float total = 0.0f;  // of the tile's result number threadIdx.x
   int sums_at = T::kSumsAt;
@@ -220,18 +247,14 @@ __device__ __forceinline__ void ProjectQuantised(const ProjectionArgs& p, const 
   }
 }
 
-// Blocks that a processor is to hold. Teams of eight lanes load twice as much of x, and would spill at four.
-template <typename T>
-inline constexpr int kQuantisedBlocks = T::kRows > 2                           ? 2
-                                        : T::kRows == 1 && T::kTeamLanes == 16 ? 4
-                                                                               : 3;
-
-template <typename T, int kWave, bool kVector>
-__global__ __launch_bounds__(T::kThreads,
-                             kWave == 32 ? kQuantisedBlocks<T> : 1) void FewQuantisedKernel(ProjectionArgs p) {
+template <typename T, int kWave, bool kWhole>
+__global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void FewQuantisedKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
-  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
-  const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
+  if constexpr (T::kNextFirst) LetNextKernelBegin();
+  // Of one row there is one tile, and a division would cost each block a quarter of a microsecond.
+  const uint32_t row_tiles = T::kRows == 1 ? 1u : static_cast<uint32_t>(p.row_tiles);
+  const int32_t row_tile = static_cast<int32_t>(blockIdx.x % row_tiles);
+  const int32_t tile = static_cast<int32_t>(blockIdx.x / row_tiles);
   ProjectionMatrix m = p.matrices[0];
 #pragma unroll
   for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
@@ -239,48 +262,101 @@ __global__ __launch_bounds__(T::kThreads,
   }
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  ProjectQuantised<T, kVector>(p, m, first_output, first_row, s);
+  ProjectQuantised<T, kWhole>(p, m, first_output, first_row, s);
 }
 
-template <typename T, bool kVector>
+// Blocks of tiles of T on a device: how many, and in how many rounds its places take them.
+template <typename T>
+struct QuantisedBlocks {
+  int64_t blocks, places, rounds;
+
+  QuantisedBlocks(absl::Span<const ProjectionParams> params, const Stream& stream)
+      : blocks(MakeProjectionArgs(params, T::kOutputs).output_tiles),
+        // A compute unit of waves of 64 is as busy as its blocks are many, so its places are the units.
+        places(int64_t{stream.processors} * (stream.wave_width == 32 ? T::kPlaces : 1)),
+        rounds(CeilDivide(blocks, places)) {}
+  double PartUsed() const { return static_cast<double>(blocks) / static_cast<double>(places * rounds); }
+
+  // Of waves of 32: the time of one row in units of a thread's output and group, as measured on an H200. What a round
+  // of loads takes to come is worth kLatency of them; after that, a processor's threads share its units.
+  double Cost(int32_t features, const Stream& stream) const {
+    constexpr double kLatency = 900;
+    const int64_t of_processor = std::min<int64_t>(T::kPlaces, CeilDivide(blocks, stream.processors));
+    const int64_t group_rounds = CeilDivide(CeilDivide(features, kGroupFeatures), T::kRoundGroups);
+    return static_cast<double>(rounds * group_rounds) *
+           (kLatency + static_cast<double>(of_processor * T::kThreads * T::kLaneOutputs * T::kAtOnce));
+  }
+};
+
+template <typename T, int kWave, bool kWhole>
 absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, const Stream& stream) {
   ProjectionArgs args = MakeProjectionArgs(params, T::kOutputs);
   args.row_tiles = static_cast<int32_t>(CeilDivide(args.rows, T::kRows));
-  return WithWaveWidth(stream, "projection_few_quantised", [&](auto wave) {
-    return Launch("projection_few_quantised", FewQuantisedKernel<T, wave(), kVector>,
-                  {int64_t{args.row_tiles} * args.output_tiles}, T::kThreads, stream, args);
-  });
-}
-
-// Which part of the places for blocks tiles of T use, in whole rounds. A compute unit of waves of 64 is as busy as its
-// blocks are many, so its places are the units.
-template <typename T>
-double PartUsed(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  const int64_t places = int64_t{stream.processors} * (stream.wave_width == 32 ? kQuantisedBlocks<T> : 1);
-  const int64_t blocks = MakeProjectionArgs(params, T::kOutputs).output_tiles;
-  return static_cast<double>(blocks) / static_cast<double>(places * CeilDivide(blocks, places));
+  const Grid grid{.x = int64_t{args.row_tiles} * args.output_tiles, .early = true};
+  return Launch("projection_few_quantised", FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 
 // Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew.
-template <WeightFormat kFormat, int kRows>
-absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  using Wide = QuantisedTile<kFormat, 16, kRows>;
-  using Narrow = QuantisedTile<kFormat, 8, kRows>;
-  if (PartUsed<Narrow>(params, stream) > 1.15 * PartUsed<Wide>(params, stream)) {
-    return LaunchQuantisedTile<Narrow, true>(params, stream);
+template <typename Wide, typename Narrow, int kWave>
+absl::Status LaunchWideOrNarrow(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  const double wide = QuantisedBlocks<Wide>(params, stream).PartUsed();
+  if (QuantisedBlocks<Narrow>(params, stream).PartUsed() > 1.15 * wide) {
+    return LaunchQuantisedTile<Narrow, kWave, true>(params, stream);
   }
-  return LaunchQuantisedTile<Wide, true>(params, stream);
+  return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
+}
+
+// Waves of 32 hide latency by what each lane has on its way. Bytes for each weight fill the registers at half a group.
+template <WeightFormat kFormat>
+absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  constexpr bool kBytes = PackedBlocks<kFormat, 1>::kBytes;
+  constexpr int kBlocks = kBytes ? 1 : 2;
+  using Small = QuantisedTile<kFormat, QuantisedShape{8, 1, 2, 1, kBlocks, 256, 4, false}>;
+  using Large = QuantisedTile<kFormat, QuantisedShape{8, 1, 4, 1, kBlocks, 256, kBytes ? 3 : 2, true}>;
+  using Deep = QuantisedTile<kFormat, QuantisedShape{8, 1, 2, 1, 2, 512, 2, false}>;
+  const auto features = static_cast<int32_t>(params[0].weight.cols);
+  const double small = QuantisedBlocks<Small>(params, stream).Cost(features, stream);
+  const double large = QuantisedBlocks<Large>(params, stream).Cost(features, stream);
+  const double deep = QuantisedBlocks<Deep>(params, stream).Cost(features, stream);
+  if (deep < std::min(small, large)) return LaunchQuantisedTile<Deep, 32, true>(params, stream);
+  const bool takes_large = kBytes ? large < small : large <= small;
+  return takes_large ? LaunchQuantisedTile<Large, 32, true>(params, stream)
+                     : LaunchQuantisedTile<Small, 32, true>(params, stream);
+}
+
+template <WeightFormat kFormat, int kRows, int kWave>
+absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  constexpr int kOutputs = kRows <= 2 ? 1 : 2;
+  constexpr int kBlocks = kRows <= 2 ? 2 : 1;
+  constexpr int kAtOnce = kRows == 1 ? 2 : 1;
+  constexpr int kPlaces = kRows <= 2 ? 3 : 2;
+  using Wide = QuantisedTile<kFormat, QuantisedShape{16, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
+  using Narrow = QuantisedTile<kFormat, QuantisedShape{8, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
+  return LaunchWideOrNarrow<Wide, Narrow, kWave>(params, stream);
 }
 
 // For one to kFewRows rows. `params` are of kFormat.
 template <WeightFormat kFormat>
 absl::Status LaunchFewQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  if (!AllowsVectors(params)) return LaunchQuantisedTile<QuantisedTile<kFormat, 16, 4>, false>(params, stream);
+  const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;
   const int64_t rows = params[0].rows;
-  if (rows == 1) return LaunchQuantisedRows<kFormat, 1>(params, stream);
-  if (rows == 2) return LaunchQuantisedRows<kFormat, 2>(params, stream);
-  if (rows <= 4) return LaunchQuantisedRows<kFormat, 4>(params, stream);
-  return LaunchQuantisedRows<kFormat, 8>(params, stream);
+  return WithWaveWidth(stream, "projection_few_quantised", [&](auto wave) {
+    constexpr int kWave = wave();
+    if (!whole) {
+      using Any = QuantisedTile<kFormat, QuantisedShape{16, 4, 2, 1, 1, 256, 2, false}>;
+      return LaunchQuantisedTile<Any, kWave, false>(params, stream);
+    }
+    if (rows == 1) {
+      if constexpr (kWave == 32) {
+        return LaunchOneRowOfWaves32<kFormat>(params, stream);
+      } else {
+        return LaunchQuantisedRows<kFormat, 1, kWave>(params, stream);
+      }
+    }
+    if (rows == 2) return LaunchQuantisedRows<kFormat, 2, kWave>(params, stream);
+    if (rows <= 4) return LaunchQuantisedRows<kFormat, 4, kWave>(params, stream);
+    return LaunchQuantisedRows<kFormat, 8, kWave>(params, stream);
+  });
 }
 
 }  // namespace gdn::gpu

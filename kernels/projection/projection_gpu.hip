@@ -24,7 +24,7 @@ ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int
   args.rows = first.rows;
   args.features = static_cast<int32_t>(first.weight.cols);
   args.format = first.weight.format;
-  args.packed_row = PackedRowBytesOf(first.weight.format, first.weight.cols);
+  if (!IsPlain(args.format)) args.planes = PackedPlanesOf(args.format, first.weight.cols);
   size_t used = 0;
   for (const ProjectionParams& p : params) {
     if (p.weight.rows == 0) continue;
@@ -82,7 +82,6 @@ absl::Status Mismatch(size_t index, absl::string_view field) {
 absl::Status ValidatePacked(const ProjectionParams& params) {
   const WeightMatrix& weight = params.weight;
   if (IsPlain(weight.format) || params.rows == 0 || weight.rows == 0) return absl::OkStatus();
-  constexpr int64_t kMaxPackedFeatures = int64_t{1} << 26;
   const auto invalid = [](absl::string_view field, absl::string_view message) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
                      absl::StrCat("Projections: ", field, " ", message), {{"field", std::string(field)}});

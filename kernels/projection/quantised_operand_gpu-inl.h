@@ -30,7 +30,7 @@ template <WeightFormat kFormat>
 __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
   RawEight raw{};
   if (feature >= features) return raw;
-  if constexpr (PackedBlock<kFormat>::kBytes) {
+  if constexpr (PackedBlocks<kFormat, 1>::kBytes) {
     const uint64_t q = row.LoadWords(0, feature / 16, 16, feature % 16);
     raw.bits = {static_cast<uint32_t>(q), static_cast<uint32_t>(q >> 32)};
   } else {
@@ -81,8 +81,9 @@ class QuantisedMover {
  public:
   __device__ __forceinline__ QuantisedMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
                                             int64_t first_row, int32_t first_output)
-      : weights_{static_cast<const char*>(m.weight), m.fp8_scales, m.outputs},
-        bytes_(p.packed_row),
+      : weights_{static_cast<const char*>(m.weight), m.fp8_scales},
+        outputs_(m.outputs),
+        planes_(p.planes),
         format_(p.format),
         x_dtype_(kX == DType::kF32 ? DType::kF32 : p.x_dtype),
         features_(p.features),
@@ -159,8 +160,8 @@ class QuantisedMover {
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
       const int32_t wanted = first_output_ + output_ + i * kOutputStep;
-      const int32_t output = wanted < weights_.outputs ? wanted : weights_.outputs - 1;
-      const PackedRow row = PackedRowOf(weights_, bytes_, output / kPackedRows, output, features_);
+      const int32_t output = wanted < outputs_ ? wanted : outputs_ - 1;
+      const PackedRow row = PackedRowOf(weights_, planes_, output / kPackedRows, output, features_);
       w_[i] = LoadPackedEight<kFormat>(row, feature_, features_);
     }
   }
@@ -177,7 +178,8 @@ class QuantisedMover {
   }
 
   const PackedMatrix weights_;
-  const PackedRowBytes bytes_;  // made on the host: here, each format's would stay in registers of its own
+  const int32_t outputs_;
+  const PackedPlanes planes_;  // made on the host: here, each format's would stay in registers of its own
   const WeightFormat format_;
   const DType x_dtype_;
   const int32_t features_;

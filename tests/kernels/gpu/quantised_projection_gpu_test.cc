@@ -225,17 +225,22 @@ TEST_P(QuantisedProjectionGpu, WeightsThatKernelsCannotReadAreRefused) {
   fp8.scales[1] = 0x1p120f;
   status = backend().CopyWeightsIn(buffer.data(), fp8.matrix());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  WeightMatrix wide = file.matrix();
+  wide.cols = kMaxPackedFeatures + 32;
+  EXPECT_EQ(PackWeights(wide, nullptr).code(), absl::StatusCode::kInvalidArgument);
   WeightMatrix unscaled = fp8.matrix();
   unscaled.scales = nullptr;
   EXPECT_EQ(backend().CopyWeightsIn(buffer.data(), unscaled).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(PackedWeights, TakeTheFilesBytes) {
+TEST(PackedWeights, TakeTheFilesBytesAndWholeTiles) {
   for (const WeightFormat format : kQuantised) {
-    EXPECT_EQ(PackedWeightBytes(format, 37, 2048), 37 * RowBytes(format, 2048)) << WeightFormatName(format);
+    EXPECT_EQ(PackedWeightBytes(format, 48, 2048), 48 * RowBytes(format, 2048)) << WeightFormatName(format);
+    EXPECT_EQ(PackedWeightBytes(format, 37, 2048), 48 * RowBytes(format, 2048)) << WeightFormatName(format);
   }
-  EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ8_0, 5, 96), 5 * (3 * 34 + 2));
-  EXPECT_EQ(PackedWeightBytes(WeightFormat::kF8E4M3, 5, 130), 5 * 144);
+  EXPECT_EQ(PackedWeightBytes(WeightFormat::kQ8_0, 5, 96), 16 * (3 * 34 + 2));
+  EXPECT_EQ(PackedWeightBytes(WeightFormat::kF8E4M3, 5, 130), 16 * 144);
+  EXPECT_EQ(PackedWeightBytes(WeightFormat::kBF16, 5, 130), 5 * 260);
 }
 
 // Nothing is written behind the end, where tiles are cut and blocks are odd in number.

@@ -7,6 +7,7 @@
 // span through the base: unrounded, or cut where a base of bfloat16 is rounded anyway, so that no cut changes a bit.
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/status_macros.h"
 #include "kernels/delta_rule_chunk/delta_rule_split_gpu-inl.h"
@@ -14,8 +15,10 @@
 namespace gdn::gpu {
 namespace {
 
-// Of a span, states and all: about what an L2 keeps until it is read.
-constexpr int64_t kSpanFloats = int64_t{16} << 20;
+// Of a span, states and all. Where waves have 32 lanes (an H200) a span costs the beginnings and ends of three kernels,
+// and the state's walk has few blocks: long spans are the faster ones though they leave the L2. Elsewhere about what a
+// small device can spare.
+constexpr int64_t SpanFloats(int wave_width) { return int64_t{wave_width == 32 ? 64 : 16} << 20; }
 
 struct SpanSize {
   int64_t sequences, chunks;
@@ -34,7 +37,7 @@ SpanSize SpanSizeOf(const StateLayout& layout, int64_t sequences, int64_t max_le
                           : 0;
   const int64_t chunks = CeilDivide(max_length, kGpuChunkTokens);
   const int64_t multiple = layout.base_dtype() == DType::kF32 ? 1 : kBaseRoundTokens / kGpuChunkTokens;
-  const int64_t blocks = std::max<int64_t>(1, kSpanFloats / (size.prepared_floats + size.state_floats));
+  const int64_t blocks = std::max<int64_t>(1, SpanFloats(wave_width) / (size.prepared_floats + size.state_floats));
   size.sequences = std::min(sequences, blocks);
   const int64_t fitting = blocks / std::max<int64_t>(1, size.sequences) / multiple * multiple;
   size.chunks = std::min(chunks, std::max(multiple, fitting));

@@ -82,9 +82,10 @@ void DequantizeRows(const WeightMatrix& weight, int64_t first, int64_t count, fl
 }
 
 // As the float path's: the address may lie past the matrix, hence the integer.
-HWY_INLINE void PrefetchBlock(const uint8_t* block, int64_t ahead, int64_t bytes) {
+HWY_INLINE void PrefetchBlock(const uint8_t* block, int64_t bytes) {
+  constexpr int64_t kAhead = 2048;
   for (int64_t i = 0; i < bytes; i += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + ahead + i), /*rw=*/0,
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(block) + kAhead + i), /*rw=*/0,
                        /*locality=*/2);
   }
 }
@@ -107,10 +108,11 @@ HWY_INLINE void MultiplyPhases(const uint8_t* const (&blocks)[kOutputs],
   }
 }
 
-// y[r][o] for kOutputs rows of weights from `first` on and kRows neighbouring ones of x_rows rows of arranged x.
+// y[r][o * apart] for kOutputs rows of weights, `apart` from one another from `first` on, and kRows neighbouring ones
+// of x_rows rows of arranged x.
 template <WeightFormat kFormat, int kOutputs, int kRows>
-HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, const float* x, int64_t x_rows,
-                                       float* y, int64_t y_stride) {
+HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, int64_t apart, const float* x,
+                                       int64_t x_rows, float* y, int64_t y_stride) {
   using Rows = QuantizedRows<kFormat>;
   using Format = typename Rows::Format;
   const Rows rows(weight);
@@ -120,14 +122,14 @@ HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first
   const float* scales[kOutputs];
   HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
     HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(FloatTag());
-    blocks[o] = rows.Row(first + o);
-    scales[o] = rows.Scale(first + o);
+    blocks[o] = rows.Row(first + o * apart);
+    scales[o] = rows.Scale(first + o * apart);
   }
   for (int64_t c = 0; c < weight.cols; c += Rows::kWeights) {
     typename Format::Shared shared[kOutputs];
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
       shared[o] = Format::Prepare(blocks[o], Rows::ScaleAt(scales[o], c));
-      PrefetchBlock(blocks[o], kOutputs * rows.row_bytes, Rows::kBytes);
+      PrefetchBlock(blocks[o], Rows::kBytes);
     }
     for (int group = 0; group < Format::kGroups; ++group, x += stride * Format::kPhases * kChunk) {
       MultiplyPhases<Format, kOutputs, kRows>(blocks, shared, group, x, stride, sums);
@@ -136,22 +138,24 @@ HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first
   }
   HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-      y[r * y_stride + o] = hn::GetLane(hn::SumOfLanes(FloatTag(), FromLaneOrder(sums[o][r])));
+      y[r * y_stride + o * apart] = hn::GetLane(hn::SumOfLanes(FloatTag(), FromLaneOrder(sums[o][r])));
     }
   }
 }
 
+// A tile's rows are a quarter of all apart, so that each goes on where it ended: memory is read as four long streams,
+// which it gives faster than many short ones.
 template <WeightFormat kFormat, int kRows>
 HWY_INLINE void ProjectRowsOf(const WeightMatrix& weight, const float* x, int64_t begin, int64_t end, float* y,
                               int64_t y_stride) {
-  int64_t o = begin;
-  for (; o + kTileOutputs <= end; o += kTileOutputs) {
-    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, x, kRows, y + (o - begin), y_stride);
+  const int64_t apart = (end - begin) / kTileOutputs;
+  for (int64_t o = begin; o < begin + apart; ++o) {
+    ProjectQuantizedTile<kFormat, kTileOutputs, kRows>(weight, o, apart, x, kRows, y + (o - begin), y_stride);
   }
-  for (; o < end; ++o) {
+  for (int64_t o = begin + kTileOutputs * apart; o < end; ++o) {
     for (int r = 0; r < kRows; ++r) {
-      ProjectQuantizedTile<kFormat, 1, 1>(weight, o, x + r * kFloatLanes, kRows, y + r * y_stride + (o - begin),
-                                          y_stride);
+      ProjectQuantizedTile<kFormat, 1, 1>(weight, o, /*apart=*/0, x + r * kFloatLanes, kRows,
+                                          y + r * y_stride + (o - begin), y_stride);
     }
   }
 }

@@ -264,6 +264,15 @@ void ProjectWidened(const ProjectionParams& params, const float* packed, int64_t
   }
 }
 
+// Quantised rows are read in longer streams the more of them a task has, as long as all threads have some.
+int64_t OutputsPerTask(int64_t outputs, bool few_quantised, int threads) {
+  if (!few_quantised) return kOutputsPerTask;
+  constexpr int64_t kMost = 512;
+  constexpr int64_t kTasksOfThread = 4;
+  const int64_t even = outputs / (kTasksOfThread * threads) / kOutputsPerTask * kOutputsPerTask;
+  return std::clamp(even, int64_t{kOutputsPerTask}, kMost);
+}
+
 }  // namespace
 
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
@@ -276,20 +285,21 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   const int64_t cols = params.weight.cols;
   GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
   HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
+  const bool few_quantised = TakesFewQuantizedRows(params.weight, params.rows);
+  const int64_t outputs_per_task = OutputsPerTask(outputs, few_quantised, pool.threads());
   const bool narrow = params.y.dtype != DType::kF32;
   GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
-                       WorkerScratch::Make(pool.threads(), narrow ? params.rows * kOutputsPerTask : 0));
-  const bool few_quantised = TakesFewQuantizedRows(params.weight, params.rows);
+                       WorkerScratch::Make(pool.threads(), narrow ? params.rows * outputs_per_task : 0));
   if (few_quantised) ArrangeFewQuantizedRows(packed.piece(0), params.rows * cols);
   const bool widen = !IsPlain(params.weight.format) && !few_quantised;
   GDN_ASSIGN_OR_RETURN(WorkerScratch widened,
                        WorkerScratch::Make(pool.threads(), widen ? WidenedOutputs(cols) * cols : 0));
-  const int64_t tasks = (outputs + kOutputsPerTask - 1) / kOutputsPerTask;
+  const int64_t tasks = (outputs + outputs_per_task - 1) / outputs_per_task;
   ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int worker) {
-    const int64_t begin = task * kOutputsPerTask;
-    const int64_t end = std::min(outputs, begin + kOutputsPerTask);
+    const int64_t begin = task * outputs_per_task;
+    const int64_t end = std::min(outputs, begin + outputs_per_task);
     float* y = narrow ? sums.piece(worker) : params.y.floats() + begin;
-    const int64_t y_stride = narrow ? kOutputsPerTask : params.y_stride;
+    const int64_t y_stride = narrow ? outputs_per_task : params.y_stride;
     if (few_quantised) {
       ProjectFewQuantizedRows(params.weight, params.rows, packed.piece(0), begin, end, y, y_stride);
     } else if (widen) {

@@ -81,7 +81,7 @@ struct StageOfX {
       const int index = lane + i * T::kTeamLanes;
       if (index >= T::kRows * T::kQuads) break;
       const int row = T::kRows == 1 ? 0 : index / T::kQuads;
-      raw[i] = from.Load<kWhole>(row, feature + (index - row * T::kQuads) * 4);
+      raw[i] = from.Load<kWhole>(row, feature + (T::kRows == 1 ? index : index % T::kQuads) * 4);
     }
   }
   __device__ __forceinline__ void Store(const XRows& from, int lane, typename T::Shared& s, int at) const {

@@ -251,7 +251,7 @@ template <typename T, int kWave, bool kWhole>
 __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void FewQuantisedKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
   if constexpr (T::kNextFirst) LetNextKernelBegin();
-  // Of one row there is one tile, and a division would cost each block a quarter of a microsecond.
+  // Of one row there is one tile; a division is a long chain of instructions before the first load.
   const uint32_t row_tiles = T::kRows == 1 ? 1u : static_cast<uint32_t>(p.row_tiles);
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % row_tiles);
   const int32_t tile = static_cast<int32_t>(blockIdx.x / row_tiles);
@@ -268,13 +268,15 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
 // Blocks of tiles of T on a device: how many, and in how many rounds its places take them.
 template <typename T>
 struct QuantisedBlocks {
-  int64_t blocks, places, rounds;
+  int64_t blocks = 0;
+  int64_t places, rounds;
 
   QuantisedBlocks(absl::Span<const ProjectionParams> params, const Stream& stream)
-      : blocks(MakeProjectionArgs(params, T::kOutputs).output_tiles),
-        // A compute unit of waves of 64 is as busy as its blocks are many, so its places are the units.
-        places(int64_t{stream.processors} * (stream.wave_width == 32 ? T::kPlaces : 1)),
-        rounds(CeilDivide(blocks, places)) {}
+      // A compute unit of waves of 64 is as busy as its blocks are many, so its places are the units.
+      : places(int64_t{stream.processors} * (stream.wave_width == 32 ? T::kPlaces : 1)) {
+    for (const ProjectionParams& p : params) blocks += CeilDivide(p.weight.rows, T::kOutputs);
+    rounds = CeilDivide(blocks, places);
+  }
   double PartUsed() const { return static_cast<double>(blocks) / static_cast<double>(places * rounds); }
 
   // Of waves of 32: the time of one row in units of a thread's output and group, as measured on an H200. What a round
@@ -296,16 +298,6 @@ absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, cons
   return Launch("projection_few_quantised", FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 
-// Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew.
-template <typename Wide, typename Narrow, int kWave>
-absl::Status LaunchWideOrNarrow(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  const double wide = QuantisedBlocks<Wide>(params, stream).PartUsed();
-  if (QuantisedBlocks<Narrow>(params, stream).PartUsed() > 1.15 * wide) {
-    return LaunchQuantisedTile<Narrow, kWave, true>(params, stream);
-  }
-  return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
-}
-
 // Waves of 32 hide latency by what each lane has on its way. Bytes for each weight fill the registers at half a group.
 template <WeightFormat kFormat>
 absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, const Stream& stream) {
@@ -324,6 +316,7 @@ absl::Status LaunchOneRowOfWaves32(absl::Span<const ProjectionParams> params, co
                      : LaunchQuantisedTile<Small, 32, true>(params, stream);
 }
 
+// Teams of eight lanes take half the outputs, where that leaves much fewer places idle; each block reads x anew.
 template <WeightFormat kFormat, int kRows, int kWave>
 absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, const Stream& stream) {
   constexpr int kOutputs = kRows <= 2 ? 1 : 2;
@@ -332,7 +325,11 @@ absl::Status LaunchQuantisedRows(absl::Span<const ProjectionParams> params, cons
   constexpr int kPlaces = kRows <= 2 ? 3 : 2;
   using Wide = QuantisedTile<kFormat, QuantisedShape{16, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
   using Narrow = QuantisedTile<kFormat, QuantisedShape{8, kRows, kOutputs, kAtOnce, kBlocks, 256, kPlaces, false}>;
-  return LaunchWideOrNarrow<Wide, Narrow, kWave>(params, stream);
+  const double wide = QuantisedBlocks<Wide>(params, stream).PartUsed();
+  if (QuantisedBlocks<Narrow>(params, stream).PartUsed() > 1.15 * wide) {
+    return LaunchQuantisedTile<Narrow, kWave, true>(params, stream);
+  }
+  return LaunchQuantisedTile<Wide, kWave, true>(params, stream);
 }
 
 // For one to kFewRows rows. `params` are of kFormat.

@@ -218,7 +218,7 @@ inline constexpr int kBlocks32 = T::kRows == 1 && sizeof(typename T::Weights::El
 template <typename T, int kWave, bool kVector>
 __global__ __launch_bounds__(kThreads, kWave == 32 ? kBlocks32<T> : 1) void FewRowsKernel(ProjectionArgs p) {
   auto& s = SharedMemory<typename T::Shared>();
-  // Of one row there is one tile, and a division would cost each block a quarter of a microsecond.
+  // Of one row there is one tile; a division is a long chain of instructions before the first load.
   const uint32_t row_tiles = T::kRows == 1 ? 1u : static_cast<uint32_t>(p.row_tiles);
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % row_tiles);
   const int32_t tile = static_cast<int32_t>(blockIdx.x / row_tiles);

@@ -51,6 +51,13 @@ struct ProjectionArgs {
   PackedPlanes planes;  // of quantised weights
 };
 
+// Tiles of outputs of all matrices.
+inline int64_t OutputTiles(absl::Span<const ProjectionParams> params, int64_t outputs_per_tile) {
+  int64_t tiles = 0;
+  for (const ProjectionParams& p : params) tiles += (p.weight.rows + outputs_per_tile - 1) / outputs_per_tile;
+  return tiles;
+}
+
 // `params` are validated and have rows. Matrices without outputs are left out.
 ProjectionArgs MakeProjectionArgs(absl::Span<const ProjectionParams> params, int32_t outputs_per_tile);
 

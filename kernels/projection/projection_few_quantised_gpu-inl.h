@@ -268,15 +268,13 @@ __global__ __launch_bounds__(T::kThreads, kWave == 32 ? T::kPlaces : 1) void Few
 // Blocks of tiles of T on a device: how many, and in how many rounds its places take them.
 template <typename T>
 struct QuantisedBlocks {
-  int64_t blocks = 0;
-  int64_t places, rounds;
+  int64_t blocks, places, rounds;
 
   QuantisedBlocks(absl::Span<const ProjectionParams> params, const Stream& stream)
-      // A compute unit of waves of 64 is as busy as its blocks are many, so its places are the units.
-      : places(int64_t{stream.processors} * (stream.wave_width == 32 ? T::kPlaces : 1)) {
-    for (const ProjectionParams& p : params) blocks += CeilDivide(p.weight.rows, T::kOutputs);
-    rounds = CeilDivide(blocks, places);
-  }
+      : blocks(OutputTiles(params, T::kOutputs)),
+        // A compute unit of waves of 64 is as busy as its blocks are many, so its places are the units.
+        places(int64_t{stream.processors} * (stream.wave_width == 32 ? T::kPlaces : 1)),
+        rounds(CeilDivide(blocks, places)) {}
   double PartUsed() const { return static_cast<double>(blocks) / static_cast<double>(places * rounds); }
 
   // Of waves of 32: the time of one row in units of a thread's output and group, as measured on an H200. What a round

@@ -246,7 +246,7 @@ absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Stream&
 template <typename T>
 double PartUsed(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const int64_t places = int64_t{stream.processors} * (stream.wave_width == 32 ? kBlocks32<T> : 2);
-  const int64_t blocks = MakeProjectionArgs(params, T::kOutputs).output_tiles;
+  const int64_t blocks = OutputTiles(params, T::kOutputs);
   return static_cast<double>(blocks) / static_cast<double>(places * CeilDivide(blocks, places));
 }
 

@@ -163,7 +163,7 @@ absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream
 }
 
 int64_t Blocks(absl::Span<const ProjectionParams> params) {
-  return MakeProjectionArgs(params, kTileOutputs).output_tiles * CeilDivide(params[0].rows, kTileRows);
+  return OutputTiles(params, kTileOutputs) * CeilDivide(params[0].rows, kTileRows);
 }
 
 }  // namespace

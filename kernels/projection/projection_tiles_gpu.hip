@@ -200,7 +200,7 @@ int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) 
                            : T::kResults == 32 ? (kWide ? 90 : 70)
                            : T::kResults == 64 ? 95
                                                : 100;
-  const int64_t blocks = MakeProjectionArgs(params, T::kOutputs).output_tiles * CeilDivide(params[0].rows, T::kRows);
+  const int64_t blocks = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
   return CeilDivide(blocks, stream.processors) * T::kRows * T::kOutputs * 100 / kPercent;
 }
 

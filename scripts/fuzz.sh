@@ -6,12 +6,13 @@
 #   scripts/fuzz.sh --available             builds nothing; exits 0 where clang and libFuzzer are installed
 #
 # What a run adds to a corpus is kept in build/fuzz/corpus, and what ends a target in build/fuzz/finds: a fault's input goes to
-# tests/fuzz/corpus/TARGET with its mend. Environment: JOBS compile jobs, RSS_LIMIT_MB memory of a target (default 1024).
+# tests/fuzz/corpus/TARGET with its mend. Environment: JOBS compile jobs, RSS_LIMIT_MB memory of a target (default 1024), SEED of
+# the changes that are tried (default 0: others in every run).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 compiler=clang++-15  # the preset's
 available() {
@@ -52,7 +53,7 @@ for target in "${targets[@]}"; do
   log="build/fuzz/logs/${target}.txt"
   note "${target}: $(( seconds / ${#targets[@]} )) s"
   rc=0
-  build/fuzz/bin/"fuzz_${target}" "-max_total_time=$(( seconds / ${#targets[@]} ))" -timeout=10 -print_final_stats=1 \
+  build/fuzz/bin/"fuzz_${target}" "-max_total_time=$(( seconds / ${#targets[@]} ))" -timeout=10 -print_final_stats=1 "-seed=${SEED:-0}" \
     "-rss_limit_mb=${RSS_LIMIT_MB:-1024}" -dict=tests/fuzz/words.dict "-artifact_prefix=build/fuzz/finds/${target}-" \
     "build/fuzz/corpus/${target}" "tests/fuzz/corpus/${target}" >"${log}" 2>&1 || rc=$?
   if (( rc != 0 )); then

@@ -157,10 +157,7 @@ ConfigPlace PlaceOf(std::string_view complaint, const ConfigFile& file) {
 std::string PrintConfig(const ConfigKeys& keys) {
   std::string out;
   for (const auto& [name, flag] : keys) {
-    out += StrCat(
-        KeyName(name), ": \"",
-        absl::StrReplaceAll(WithoutPassword(flag->CurrentValue()), {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}),
-        "\"\n");
+    out += StrCat(KeyName(name), ": ", QuotedYaml(WithoutPassword(flag->CurrentValue())), "\n");
   }
   return out;
 }

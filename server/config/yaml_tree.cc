@@ -11,12 +11,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/string_cat.h"
 
 namespace gdn {
 namespace {
 
-// One fault is one line, and a letter of the file that nobody sees is shown: it may be the fault.
+// Of one line, with the letters that nobody sees as YAML's escapes: in a fault, such a letter may be the fault.
 std::string Shown(std::string_view text) {
   std::string shown;
   for (const char letter : text) {
@@ -153,6 +154,10 @@ std::optional<YamlNode> ParseYaml(std::string_view text, std::vector<ConfigFault
     faults.push_back({MarkedPlace(error.mark), StrCat("this is no YAML: ", error.msg)});
     return std::nullopt;
   }
+}
+
+std::string QuotedYaml(std::string_view text) {
+  return StrCat("\"", Shown(absl::StrReplaceAll(AbslView(text), {{"\\", "\\\\"}, {"\"", "\\\""}})), "\"");
 }
 
 std::string NearestName(std::string_view name, const std::vector<std::string_view>& names) {

@@ -173,15 +173,17 @@ TEST(ConfigFile, PutsAComplaintWhereItsFlagStands) {
 TEST(ConfigFile, PrintsWhatItReads) {
   const absl::FlagSaver saver;
   const ConfigKeys keys = TestKeys();
-  absl::SetFlag(&FLAGS_config_test_redis, "a \"b\" \\ 'c': #d\ne");
+  absl::SetFlag(&FLAGS_config_test_redis, std::string("a \"b\" \\ 'c': #d\ne\t\r\x1b\x7f\0f", 23));
   absl::SetFlag(&FLAGS_config_test_threads, 11);
   const std::string printed = PrintConfig(keys);
+  const std::string redis = absl::GetFlag(FLAGS_config_test_redis);
   absl::SetFlag(&FLAGS_config_test_redis, "");
   absl::SetFlag(&FLAGS_config_test_threads, 0);
   std::vector<ConfigFault> faults;
   ApplyConfig(ParseConfig(printed, keys, faults), keys, {}, faults);
   EXPECT_TRUE(faults.empty()) << printed;
   EXPECT_EQ(PrintConfig(keys), printed);
+  EXPECT_EQ(absl::GetFlag(FLAGS_config_test_redis), redis);
   EXPECT_EQ(absl::GetFlag(FLAGS_config_test_threads), 11);
 }
 

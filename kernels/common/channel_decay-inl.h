@@ -46,24 +46,25 @@ HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
   return hn::Exp(d, hn::Combine(d, high, low));
 }
 
-// sums += g, and exp of them: of a vector of channels.
+// sums += g: of a vector of channels.
 template <class D>
-HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
+HWY_INLINE void AddToSums(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
   const hn::Half<D> half;
   const hn::Rebind<double, decltype(half)> wide;
-  const int64_t half_lanes = static_cast<int64_t>(hn::Lanes(half));
-  const auto low = hn::Add(hn::LoadU(wide, sums), hn::PromoteTo(wide, hn::LoadU(half, g)));
-  const auto high = hn::Add(hn::LoadU(wide, sums + half_lanes), hn::PromoteTo(wide, hn::LoadU(half, g + half_lanes)));
-  hn::StoreU(low, wide, sums);
-  hn::StoreU(high, wide, sums + half_lanes);
-  return hn::Exp(d, hn::Combine(d, hn::DemoteTo(half, high), hn::DemoteTo(half, low)));
+  for (const int64_t c : {int64_t{0}, static_cast<int64_t>(hn::Lanes(half))}) {
+    hn::StoreU(hn::Add(hn::LoadU(wide, sums + c), hn::PromoteTo(wide, hn::LoadU(half, g + c))), wide, sums + c);
+  }
 }
 #endif
 HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> DecayOf(hn::CappedTag<float, 1> d, const double* sums) {
   return hn::Exp(d, hn::Set(d, static_cast<float>(*sums)));
 }
-HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> AddDecay(hn::CappedTag<float, 1> d, const float* g, double* sums) {
-  *sums += double{*g};
+HWY_INLINE void AddToSums(hn::CappedTag<float, 1>, const float* g, double* sums) { *sums += double{*g}; }
+
+// sums += g, and exp of them.
+template <class D>
+HWY_INLINE hn::Vec<D> AddDecay(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT sums) {
+  AddToSums(d, g, sums);
   return DecayOf(d, sums);
 }
 

@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kC = kChunkTokens;
 
 // A whole chunk of one panel: values -> outputs, state -> state.
-HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, int64_t tokens, int64_t key_dim) {
+HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, int64_t tokens, int64_t key_dim, RowFetcher& ahead) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
@@ -41,7 +41,8 @@ HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, int64_t tokens, int6
                                .beta = scratch.beta,
                                .state = scratch.state,
                                .u = scratch.u,
-                               .values = scratch.values};
+                               .values = scratch.values,
+                               .ahead = ahead};
   ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
   ForRowTiles(key_dim, [&](auto tile, int64_t row) HWY_ATTR {
     constexpr int kRows = decltype(tile)::value;
@@ -55,6 +56,7 @@ HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, int64_t tokens, int6
     }
     MultiplyAccumulate(d, tokens, scratch.k_t + row * kC, kC, 1, scratch.u, width, acc);
     StoreTile(d, acc, state, width);
+    ahead.Fetch();
   });
 }
 
@@ -83,6 +85,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t hv, int64_
   const int64_t end = params.batch.cu_seqlens[sequence + 1];
   for (int64_t token = params.batch.cu_seqlens[sequence]; token < end; token += kC) {
     const int64_t tokens = std::min(kC, end - token);
+    RowFetcher ahead = NextChunk(params, token + kC, end, hv, /*heads=*/1, first_column, last_column);
     HeadMatrices(params, token, tokens, hv, scratch);
     for (int64_t column = first_column; column < last_column; column += panel_columns) {
       const int64_t columns = std::min(panel_columns, value_dim - column);
@@ -92,7 +95,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t hv, int64_
       const float* v = params.v + token * params.v_stride + value_offset;
       LoadPanel(state, value_dim, dims.key_dim, columns, scratch.state);
       LoadPanel(v, params.v_stride, tokens, columns, scratch.values);
-      Panel(scratch, tokens, dims.key_dim);
+      Panel(scratch, tokens, dims.key_dim, ahead);
       StorePanel(scratch.values, tokens, columns, output, dims.value_features());
       StorePanel(scratch.state, dims.key_dim, columns, state, value_dim);
     }

@@ -37,6 +37,7 @@
 #include "kernels/common/delta_rule.h"
 #include "kernels/delta_rule_chunk/channel_chunk_scratch.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
+#include "kernels/small_gemm/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
@@ -69,8 +70,8 @@ HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t 
     copy(token.q, scratch.block_q + i * scratch.row);
     copy(token.k, scratch.block_k + i * scratch.row);
     copy(token.g, decay);
-    for (int64_t c = 0; c < scratch.row; ++c) scratch.sums[c] += double{decay[c]};
     for (int64_t c = 0; c < scratch.row; c += static_cast<int64_t>(hn::Lanes(d))) {
+      AddToSums(d, decay + c, scratch.sums + c);
       hn::StoreU(hn::Exp(d, hn::LoadU(d, decay + c)), d, decay + c);
     }
   }
@@ -154,10 +155,7 @@ HWY_INLINE void DecayRowsAndColumns(const ChannelChunkScratch& scratch, int64_t 
     MultiplyRow(scratch.carry, scratch.block_k + j * row, row, scratch.block_k + j * row);
     if (j > 0) MultiplyRow(scratch.carry, scratch.decay + j * row, row, scratch.carry);
   }
-  for (int64_t c = 0; c < row; ++c) {
-    float* to = scratch.k_t + c * kChunkTokens + first;
-    for (int64_t j = 0; j < rows; ++j) to[j] = scratch.block_k[j * row + c];
-  }
+  TransposeRows(scratch.block_k, row, rows, row, scratch.k_t + first, kChunkTokens);
 }
 
 // A and P of the rows of `block` in the columns of an earlier one. The rows are decayed from the earlier block's end.

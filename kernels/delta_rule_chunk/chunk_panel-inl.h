@@ -20,6 +20,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+#include "kernels/delta_rule_chunk/row_fetcher.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -50,6 +51,7 @@ struct PanelOperands {
   const float* state;  // [K, width]
   float* u;            // [C, width]
   float* values;       // [C, width], v on the way in, o on the way out
+  RowFetcher& ahead;   // goes on between products
 };
 
 // Rows [row, row + kRows) of a panel: U, then O over the values.
@@ -75,6 +77,7 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
       acc[r][n] = hn::Mul(hn::Set(d, in.beta[row + r]), rest);
     }
   }
+  in.ahead.Fetch();
   // U = X - A U: the rows above the tile, then forward substitution inside it. The diagonal of I + A is one, so nothing
   // is divided.
   const float* a = in.a + row * kChunkTokens;
@@ -89,6 +92,7 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
     }
   }
   StoreTile(d, acc, u, width);
+  in.ahead.Fetch();
 
   // O = e^G Q S + P U
   SetTile(d, 0.0f, acc);
@@ -109,6 +113,7 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
     }
   }
   StoreTile(d, acc, values, width);
+  in.ahead.Fetch();
 }
 
 }  // namespace HWY_NAMESPACE

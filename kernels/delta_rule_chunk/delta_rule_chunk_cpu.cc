@@ -22,6 +22,7 @@
 #include "kernels/delta_rule_chunk/chunk_scratch.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
+#include "kernels/small_gemm/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gdn {
@@ -87,7 +88,8 @@ void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta
 }
 
 // A whole chunk of one panel: values -> outputs, state -> state.
-HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, int64_t tokens, int64_t key_dim) {
+HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, int64_t tokens, int64_t key_dim,
+                        RowFetcher& ahead) {
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
@@ -101,7 +103,8 @@ HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, in
                                .beta = gates.beta,
                                .state = scratch.state,
                                .u = scratch.u,
-                               .values = scratch.values};
+                               .values = scratch.values,
+                               .ahead = ahead};
   ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
   // S = e^{G_C} S + K^T (e^{G_C - G} U)
   for (int64_t i = 0; i < tokens; ++i) {
@@ -115,6 +118,7 @@ HWY_NOINLINE void Panel(const ChunkScratch& scratch, const ChunkGates& gates, in
     LoadScaledTile(d, gates.chunk_decay, scratch.state + row * width, width, acc);
     MultiplyAccumulate(d, tokens, scratch.k_t + row * kC, kC, 1, scratch.decayed, width, acc);
     StoreTile(d, acc, scratch.state + row * width, width);
+    ahead.Fetch();
   });
 }
 
@@ -125,14 +129,10 @@ void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, i
     std::memcpy(scratch.q + i * key_dim, params.q + (first + i) * params.q_stride + h * key_dim, row_bytes);
     std::memcpy(scratch.k + i * key_dim, params.k + (first + i) * params.k_stride + h * key_dim, row_bytes);
   }
-  constexpr int64_t kBlock = 16;  // one cache line of the transpose
-  for (int64_t i0 = 0; i0 < kC; i0 += kBlock) {
-    const int64_t filled = std::clamp<int64_t>(tokens - i0, 0, kBlock);
-    for (int64_t c = 0; c < key_dim; ++c) {
-      float* to = scratch.k_t + c * kC + i0;
-      for (int64_t i = 0; i < filled; ++i) to[i] = scratch.k[(i0 + i) * key_dim + c];
-      for (int64_t i = filled; i < kBlock; ++i) to[i] = 0.0f;
-    }
+  TransposeRows(scratch.k, key_dim, tokens, key_dim, scratch.k_t, kC);
+  // What pads a part of a chunk may be multiplied, though nothing is made of it.
+  for (int64_t c = 0; tokens < kC && c < key_dim; ++c) {
+    std::fill(scratch.k_t + c * kC + tokens, scratch.k_t + (c + 1) * kC, 0.0f);
   }
 }
 
@@ -150,6 +150,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
   const int64_t end = params.batch.cu_seqlens[sequence + 1];
   for (int64_t token = params.batch.cu_seqlens[sequence]; token < end; token += kC) {
     const int64_t tokens = std::min(kC, end - token);
+    RowFetcher ahead = NextChunk(params, token + kC, end, first_head, partition.heads, first_column, last_column);
     LoadKeyHead(params, token, tokens, first_head / dims.group(), scratch);
     KeyProducts(scratch, tokens, key_dim);
     for (int64_t hv = first_head; hv < first_head + partition.heads; ++hv) {
@@ -163,7 +164,7 @@ void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head
         const float* v = params.v + token * params.v_stride + value_offset;
         LoadPanel(state, value_dim, key_dim, columns, scratch.state);
         LoadPanel(v, params.v_stride, tokens, columns, scratch.values);
-        Panel(scratch, gates, tokens, key_dim);
+        Panel(scratch, gates, tokens, key_dim, ahead);
         StorePanel(scratch.values, tokens, columns, output, dims.value_features());
         StorePanel(scratch.state, key_dim, columns, state, value_dim);
       }

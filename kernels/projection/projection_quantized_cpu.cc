@@ -18,7 +18,7 @@ namespace gdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int kTileOutputs = 4;
+constexpr int kTileOutputs = kFewQuantizedStreams;
 
 // Where rows of a quantised matrix lie.
 template <WeightFormat kFormat>
@@ -68,9 +68,10 @@ void DequantizeRowsOf(const WeightMatrix& weight, int64_t first, int64_t count, 
     const uint8_t* block = rows.Row(row);
     const float* scale = rows.Scale(row);
     for (int64_t c = 0; c < weight.cols; c += Rows::kWeights, block += Rows::kBytes) {
-      const typename Format::Shared shared = Format::Prepare(block, Rows::ScaleAt(scale, c));
+      typename Format::Shared shared[1];
+      PrepareBlocks<Format>({block}, {Rows::ScaleAt(scale, c)}, shared);
       for (int group = 0; group < Format::kGroups; ++group, out += Format::kPhases * kChunk) {
-        DecodePhases<Format>(block, shared, group, out);
+        DecodePhases<Format>(block, shared[0], group, out);
       }
     }
   }
@@ -108,6 +109,20 @@ HWY_INLINE void MultiplyPhases(const uint8_t* const (&blocks)[kOutputs],
   }
 }
 
+// Of the blocks that lie `ahead` bytes further, from column `col` on.
+template <class Rows, int kOutputs>
+HWY_INLINE void PrepareAt(const uint8_t* const (&blocks)[kOutputs], int64_t ahead,
+                          const float* const (&first_scales)[kOutputs], int64_t col,
+                          typename Rows::Format::Shared (&shared)[kOutputs]) {
+  const uint8_t* at[kOutputs];
+  const float* scales[kOutputs];
+  HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
+    at[o] = blocks[o] + ahead;
+    scales[o] = Rows::ScaleAt(first_scales[o], col);
+  }
+  PrepareBlocks<typename Rows::Format>(at, scales, shared);
+}
+
 // y[r][o * apart] for kOutputs rows of weights, `apart` from one another from `first` on, and kRows neighbouring ones
 // of x_rows rows of arranged x.
 template <WeightFormat kFormat, int kOutputs, int kRows>
@@ -119,20 +134,21 @@ HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first
   const int64_t stride = kOutputs > 1 ? kRows : x_rows;  // known while compiling, where it matters
   FloatVec sums[kOutputs][kRows];
   const uint8_t* blocks[kOutputs];
-  const float* scales[kOutputs];
+  const float* first_scales[kOutputs];
   HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
     HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) sums[o][r] = hn::Zero(FloatTag());
     blocks[o] = rows.Row(first + o * apart);
-    scales[o] = rows.Scale(first + o * apart);
+    first_scales[o] = rows.Scale(first + o * apart);
   }
-  for (int64_t c = 0; c < weight.cols; c += Rows::kWeights) {
-    typename Format::Shared shared[kOutputs];
-    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-      shared[o] = Format::Prepare(blocks[o], Rows::ScaleAt(scales[o], c));
-      PrefetchBlock(blocks[o], Rows::kBytes);
-    }
+  // The next blocks are prepared before this one's products: what they share has to be in memory when it is asked for.
+  typename Format::Shared shared[2][kOutputs];
+  PrepareAt<Rows>(blocks, /*ahead=*/0, first_scales, /*col=*/0, shared[0]);
+  for (int64_t c = 0, turn = 0; c < weight.cols; c += Rows::kWeights, turn ^= 1) {
+    const int64_t next = c + Rows::kWeights;
+    if (next < weight.cols) PrepareAt<Rows>(blocks, Rows::kBytes, first_scales, next, shared[turn ^ 1]);
+    HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) PrefetchBlock(blocks[o], Rows::kBytes);
     for (int group = 0; group < Format::kGroups; ++group, x += stride * Format::kPhases * kChunk) {
-      MultiplyPhases<Format, kOutputs, kRows>(blocks, shared, group, x, stride, sums);
+      MultiplyPhases<Format, kOutputs, kRows>(blocks, shared[turn], group, x, stride, sums);
     }
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) blocks[o] += Rows::kBytes;
   }

@@ -264,13 +264,21 @@ void ProjectWidened(const ProjectionParams& params, const float* packed, int64_t
   }
 }
 
-// Quantised rows are read in longer streams the more of them a task has, as long as all threads have some.
-int64_t OutputsPerTask(int64_t outputs, bool few_quantised, int threads) {
-  if (!few_quantised) return kOutputsPerTask;
-  constexpr int64_t kMost = 512;
+// Quantised rows are read as kStreams streams, each a part of the task's rows: longer ones the more rows a task has, as
+// long as all threads have some. The streams begin at different places of their pages: the processor fetches ahead
+// within a page, and streams that enter their pages together wait together.
+int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
+  constexpr int64_t kStreams = kFewQuantizedStreams;
+  constexpr int64_t kPage = 4096;
+  constexpr int64_t kFewest = 8;  // rows of a stream
+  constexpr int64_t kMost = 128;
   constexpr int64_t kTasksOfThread = 4;
-  const int64_t even = outputs / (kTasksOfThread * threads) / kOutputsPerTask * kOutputsPerTask;
-  return std::clamp(even, int64_t{kOutputsPerTask}, kMost);
+  const int64_t even = std::clamp(weight.rows / (kTasksOfThread * threads * kStreams), kFewest, kMost);
+  for (int64_t rows = even; rows >= kFewest; --rows) {
+    const int64_t into_page = rows * RowBytes(weight.format, weight.cols) % kPage;
+    if (into_page >= kPage / 4 && into_page <= kPage - kPage / 4) return rows * kStreams;
+  }
+  return even * kStreams;
 }
 
 }  // namespace
@@ -286,7 +294,7 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
   HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
   const bool few_quantised = TakesFewQuantizedRows(params.weight, params.rows);
-  const int64_t outputs_per_task = OutputsPerTask(outputs, few_quantised, pool.threads());
+  const int64_t outputs_per_task = few_quantised ? StreamedOutputs(params.weight, pool.threads()) : kOutputsPerTask;
   const bool narrow = params.y.dtype != DType::kF32;
   GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
                        WorkerScratch::Make(pool.threads(), narrow ? params.rows * outputs_per_task : 0));

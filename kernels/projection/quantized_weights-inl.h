@@ -3,12 +3,13 @@
 // guard toggles.
 //
 // A format cuts its block into kGroups groups of kPhases times 32 weights; phases are those whose code differs.
-// Prepare reads what a block's weights share, once a block. A vector's weights come in the order of
-// quantized_lanes-inl.h.
+// PrepareBlocks reads what a block's weights share, once a block, of up to four rows' blocks at a time. A vector's
+// weights come in the order of quantized_lanes-inl.h.
 //
 //   using F = QuantizedFormat<WeightFormat::kQ4_K>;
-//   F::Shared shared = F::Prepare(block, scale);
-//   for (int group = 0; group < F::kGroups; ++group) F::template Decode<1>(block, shared, group, w);  // phase 1
+//   F::Shared shared[1];
+//   PrepareBlocks<F>({block}, {scale}, shared);
+//   for (int group = 0; group < F::kGroups; ++group) F::template Decode<1>(block, shared[0], group, w);  // phase 1
 #if defined(GDN_KERNELS_PROJECTION_QUANTIZED_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDN_KERNELS_PROJECTION_QUANTIZED_WEIGHTS_INL_H_
 #undef GDN_KERNELS_PROJECTION_QUANTIZED_WEIGHTS_INL_H_
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/weight_format.h"
 #include "hwy/highway.h"
@@ -86,36 +88,56 @@ struct PairScales {
   alignas(64) float scale[8];  // d times the first of the pair; `minimum` m times the second
   float minimum[8];
 
-  static HWY_INLINE PairScales Of(const uint8_t* block) {
-    PairScales pairs;
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-    // Lane i of sixteen has a 6-bit number of `scale`, `minimum`: the words are d and m, the first four scales, the
-    // first four minima, the others' low bits.
-    const __m128i head = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block));
-    const __m512i words = _mm512_castsi128_si512(head);
-    const __m512i own = _mm512_srlv_epi32(
-        _mm512_permutexvar_epi32(_mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 2, 2, 2, 2, 3, 3, 3, 3), words),
-        _mm512_setr_epi32(0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 4, 12, 20, 28));
-    const __m512i others = _mm512_srlv_epi32(
-        _mm512_permutexvar_epi32(_mm512_setr_epi32(1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2), words),
-        _mm512_setr_epi32(0, 0, 0, 0, 2, 10, 18, 26, 0, 0, 0, 0, 2, 10, 18, 26));
-    const __m512i numbers = _mm512_or_si512(
-        _mm512_and_si512(own, _mm512_setr_epi32(63, 63, 63, 63, 15, 15, 15, 15, 63, 63, 63, 63, 15, 15, 15, 15)),
-        _mm512_and_si512(others, _mm512_setr_epi32(0, 0, 0, 0, 48, 48, 48, 48, 0, 0, 0, 0, 48, 48, 48, 48)));
-    const __m512 factors = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
-                                                 _mm512_castps128_ps512(_mm_cvtph_ps(head)));
-    _mm512_store_ps(pairs.scale, _mm512_mul_ps(factors, _mm512_cvtepi32_ps(numbers)));
+  // Each row's 16 bytes are a quarter of a vector. Its words are d and m, the first four scales, the first four minima,
+  // the others' low bits.
+  template <int kRows>
+  static HWY_INLINE void Of(const uint8_t* const (&blocks)[kRows], PairScales (&pairs)[kRows]) {
+    static_assert(kRows <= 4);
+    __m512i words = _mm512_castsi128_si512(HeadOf(blocks[0]));
+    if constexpr (kRows > 1) words = _mm512_inserti32x4(words, HeadOf(blocks[1]), 1);
+    if constexpr (kRows > 2) words = _mm512_inserti32x4(words, HeadOf(blocks[2]), 2);
+    if constexpr (kRows > 3) words = _mm512_inserti32x4(words, HeadOf(blocks[3]), 3);
+    constexpr auto kOwnWords = static_cast<_MM_PERM_ENUM>(1 | 3 << 2 | 2 << 4 | 3 << 6);
+    constexpr auto kOtherWords = static_cast<_MM_PERM_ENUM>(1 | 1 << 2 | 2 << 4 | 2 << 6);
+    const __m512i own = _mm512_srlv_epi32(_mm512_shuffle_epi32(words, kOwnWords), InQuarters(0, 0, 0, 4));
+    const __m512i others = _mm512_srlv_epi32(_mm512_shuffle_epi32(words, kOtherWords), InQuarters(0, 2, 0, 2));
+    const __m512i numbers =
+        _mm512_or_si512(_mm512_and_si512(own, InQuarters(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+                        _mm512_and_si512(others, InQuarters(0, 0x30303030, 0, 0x30303030)));
+    alignas(64) uint8_t bytes[64];
+    _mm512_store_si512(bytes, numbers);
+    const __m512i first_words = _mm512_permutexvar_epi32(InQuarters(0, 4, 8, 12), words);
+    const __m512 factors = _mm512_castps256_ps512(_mm256_cvtph_ps(_mm512_castsi512_si128(first_words)));
+    HWY_UNROLL(4) for (int r = 0; r < kRows; ++r) {
+      const __m512i d_and_m =
+          _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm512_set1_epi32(2 * r));
+      const __m512i row = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes + 16 * r)));
+      _mm512_store_ps(pairs[r].scale, _mm512_mul_ps(_mm512_permutexvar_ps(d_and_m, factors), _mm512_cvtepi32_ps(row)));
+    }
+  }
+
+ private:
+  static HWY_INLINE __m128i HeadOf(const uint8_t* block) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(block));
+  }
+  static HWY_INLINE __m512i InQuarters(int a, int b, int c, int d) {
+    return _mm512_setr_epi32(a, b, c, d, a, b, c, d, a, b, c, d, a, b, c, d);
+  }
 #else
-    uint32_t low, middle, high;
-    std::memcpy(&low, block + 4, 4);
-    std::memcpy(&middle, block + 8, 4);
-    std::memcpy(&high, block + 12, 4);
-    const uint32_t scales[2] = {low & 0x3f3f3f3f, (high & 0x0f0f0f0f) | (low >> 6 & 0x03030303) << 4};
-    const uint32_t minima[2] = {middle & 0x3f3f3f3f, (high >> 4 & 0x0f0f0f0f) | (middle >> 6 & 0x03030303) << 4};
-    Multiply(block, scales, pairs.scale);
-    Multiply(block + 2, minima, pairs.minimum);
-#endif
-    return pairs;
+  template <int kRows>
+  static HWY_INLINE void Of(const uint8_t* const (&blocks)[kRows], PairScales (&pairs)[kRows]) {
+    for (int r = 0; r < kRows; ++r) {
+      const uint8_t* block = blocks[r];
+      uint32_t low, middle, high;
+      std::memcpy(&low, block + 4, 4);
+      std::memcpy(&middle, block + 8, 4);
+      std::memcpy(&high, block + 12, 4);
+      const uint32_t scales[2] = {low & 0x3f3f3f3f, (high & 0x0f0f0f0f) | (low >> 6 & 0x03030303) << 4};
+      const uint32_t minima[2] = {middle & 0x3f3f3f3f, (high >> 4 & 0x0f0f0f0f) | (middle >> 6 & 0x03030303) << 4};
+      Multiply(block, scales, pairs[r].scale);
+      Multiply(block + 2, minima, pairs[r].minimum);
+    }
   }
 
  private:
@@ -130,6 +152,7 @@ struct PairScales {
       hn::StoreU(hn::Mul(wide, hn::ConvertTo(d, hn::PromoteTo(di, packed))), d, out + i);
     }
   }
+#endif
 };
 
 template <>
@@ -137,7 +160,6 @@ struct QuantizedFormat<WeightFormat::kQ4_K> {
   static constexpr int kGroups = 4;
   static constexpr int kPhases = 2;  // the low halves of 32 bytes, then the high ones
   using Shared = PairScales;
-  static HWY_INLINE Shared Prepare(const uint8_t* block, const float* /*scale*/) { return PairScales::Of(block); }
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int group, FloatVec* w) {
     namespace hn = hwy::HWY_NAMESPACE;
@@ -155,7 +177,6 @@ struct QuantizedFormat<WeightFormat::kQ5_K> {
   static constexpr int kGroups = 4;
   static constexpr int kPhases = 2;
   using Shared = PairScales;
-  static HWY_INLINE Shared Prepare(const uint8_t* block, const float* /*scale*/) { return PairScales::Of(block); }
   template <int kPhase>
   static HWY_INLINE void Decode(const uint8_t* block, const Shared& shared, int group, FloatVec* w) {
     namespace hn = hwy::HWY_NAMESPACE;
@@ -236,6 +257,17 @@ struct QuantizedFormat<WeightFormat::kF8E4M3> {
     }
   }
 };
+
+// What the weights of each row's block share.
+template <class Format, int kRows>
+HWY_INLINE void PrepareBlocks(const uint8_t* const (&blocks)[kRows], const float* const (&scales)[kRows],
+                              typename Format::Shared (&shared)[kRows]) {
+  if constexpr (std::is_same_v<typename Format::Shared, PairScales>) {
+    PairScales::Of(blocks, shared);
+  } else {
+    HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) shared[r] = Format::Prepare(blocks[r], scales[r]);
+  }
+}
 
 // function(QuantizedFormat<format>()).
 template <class Function>

@@ -100,6 +100,7 @@ struct Block {
   std::vector<Wave> waves;
   std::vector<SharedBlock> shared;
   uint32_t epoch = 1;
+  bool waited = false;  // one of its lanes, for the kernels before
   std::string error;
   fcontext_t scheduler = nullptr;
   const void* scheduler_stack = nullptr;
@@ -215,6 +216,7 @@ void PrepareLanes(const LaneContext& context, int threads) {
     block->waves[w].lanes = std::min(block->wave_width, threads - block->waves[w].first);
   }
   block->epoch = 1;
+  block->waited = false;
 }
 
 void ReleaseShared() {
@@ -256,6 +258,8 @@ WaveValues Exchange(uint32_t value, int wave_width, CallSite site) {
 void WaveFence(CallSite site) { Arrive(State::kAtFence, site); }
 
 void BlockBarrier(CallSite site) { Arrive(State::kAtBarrier, site); }
+
+void NoteWait() { block->waited = true; }
 
 void Fail(const char* what, int64_t detail) {
   block->error = absl::StrCat(what, " ", detail, "; thread ", here->index);
@@ -313,7 +317,7 @@ void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*)
 }
 
 absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_width,
-                     const std::function<void()>& kernel) {
+                     const std::function<void()>& kernel, bool early) {
   if (threads < 1 || threads > kMaxThreads) {
     return absl::InternalError(absl::StrCat(name, ": ", threads, " threads a block; expected 1 to ", kMaxThreads));
   }
@@ -336,8 +340,12 @@ absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_w
         .block_dim = {static_cast<unsigned>(threads), 1, 1},
         .grid_dim = grid};
     PrepareLanes(context, threads);
-    const bool ok = RunBlock(random);
+    bool ok = RunBlock(random);
     ReleaseShared();
+    if (ok && early && !running.waited) {
+      running.error = "a block ends that never called WaitForPriorKernels, though Grid::early is set";
+      ok = false;
+    }
     if (ok) continue;
     AbandonLanes();
     block = nullptr;

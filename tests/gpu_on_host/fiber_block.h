@@ -80,9 +80,12 @@ void CheckLdsWrite(LdsShadow& shadow);
 // The block's memory for one Shared struct, made and poisoned at its first use.
 void* BlockSharedMemory(size_t bytes, size_t alignment, void (*construct)(void*));
 
-// Runs `kernel` for every thread of every block. INTERNAL where a check fails.
+// What WaitForPriorKernels does here: it is noted.
+void NoteWait();
+
+// Runs `kernel` for every thread of every block. INTERNAL where a check fails; `early` is Grid::early.
 absl::Status RunGrid(const char* name, const Dim3& grid, int threads, int wave_width,
-                     const std::function<void()>& kernel);
+                     const std::function<void()>& kernel, bool early = false);
 
 // Seed of the order of blocks and waves in launches to come on this thread (default 1).
 void SetScheduleSeed(uint64_t seed);

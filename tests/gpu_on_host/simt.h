@@ -5,7 +5,8 @@
 //   - an LDS element is read before it is written, or lies outside its array;
 //   - two lanes touch an LDS element, one of them writing, with no barrier between (WaveBarrier within a wave);
 //   - lanes of a wave meet at different cross-lane calls or barriers, or one has returned;
-//   - a cross-lane call reads a lane that is not there.
+//   - a cross-lane call reads a lane that is not there;
+//   - Grid::early is set and a block ends in which no lane has called WaitForPriorKernels.
 // Global memory is checked by AddressSanitizer, which sees each device allocation as one on the heap.
 // Thread safety: launches from different threads are independent, and so are those on streams that run behind the host
 // (host_streams.h). The calls below are for kernel code only.
@@ -154,8 +155,8 @@ inline void WaveBarrier(const char* file = __builtin_FILE(), int line = __builti
   simt::WaveFence({file, line});
 }
 
-// Kernels run one after the other.
-inline void WaitForPriorKernels() {}
+// Kernels run one after the other; that they would wait is checked.
+inline void WaitForPriorKernels() { simt::NoteWait(); }
 inline void LetNextKernelBegin() {}
 
 template <int kWave, int kCtrl, int kRowMask = 0xf, int kBankMask = 0xf, bool kBoundCtrl = false>
@@ -197,10 +198,12 @@ absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Gri
   const simt::Dim3 grid{static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y),
                         static_cast<unsigned>(blocks.z)};
   // The arguments are taken as the kernel's parameters now, as at a device's launch.
-  return simt::EnqueueLaunch(stream, name,
-                             [=, width = stream.wave_width, params = std::tuple<std::decay_t<Params>...>(args...)] {
-                               return simt::RunGrid(name, grid, threads, width, [&] { std::apply(kernel, params); });
-                             });
+  return simt::EnqueueLaunch(
+      stream, name,
+      [=, width = stream.wave_width, early = blocks.early, params = std::tuple<std::decay_t<Params>...>(args...)] {
+        return simt::RunGrid(
+            name, grid, threads, width, [&] { std::apply(kernel, params); }, early);
+      });
 }
 
 }  // namespace gdn::gpu

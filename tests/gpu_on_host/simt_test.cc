@@ -227,6 +227,22 @@ TEST(PlantedFault, AMisalignedVectorAccessIsSeen) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("misaligned"));
 }
 
+TEST(PlantedFault, AnEarlyKernelThatDoesNotWaitIsSeen) {
+  const auto run = [](bool early, int waiting_lane) {
+    return simt::RunGrid(
+        "early", {.x = 2}, 64, 64,
+        [&] {
+          if (static_cast<int>(threadIdx.x) == waiting_lane) WaitForPriorKernels();
+        },
+        early);
+  };
+  EXPECT_TRUE(run(/*early=*/false, /*waiting_lane=*/-1).ok());
+  EXPECT_TRUE(run(/*early=*/true, /*waiting_lane=*/5).ok());
+  const auto status = run(/*early=*/true, /*waiting_lane=*/-1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("early"), HasSubstr("WaitForPriorKernels")));
+}
+
 TEST(Schedule, FollowsTheSeedAndRepeats) {
   const auto order = [](uint64_t seed) {
     simt::SetScheduleSeed(seed);

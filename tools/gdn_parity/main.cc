@@ -30,6 +30,7 @@ ABSL_FLAG(int, phase, 0, "Run this phase of suite phases only: 1 to 8; 0: all.")
 ABSL_FLAG(uint64_t, seed, 1, "Seed of the random inputs.");
 ABSL_FLAG(std::string, dump, "",
           "Existing directory to write each row's inputs and outputs to, for scripts/check_parity_dump.py.");
+ABSL_FLAG(bool, slow, false, "On --backend=host, also what takes the executor minutes.");
 ABSL_FLAG(bool, list, false, "Print suites and tests, run nothing.");
 
 namespace gdn::parity {
@@ -75,7 +76,7 @@ absl::Status ChooseWaveWidth(int lanes) {
 int Main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "compares every operator of a backend with its float64 reference, on random inputs.\n"
-      "  gdn_parity --backend=cpu [--suite S] [--test NAME] [--phase N] [--seed N] [--list]\n"
+      "  gdn_parity --backend=cpu [--suite S] [--test NAME] [--phase N] [--seed N] [--slow] [--list]\n"
       "Prints a row a case, with max|d|/max|reference| and the relative norm error, each beside its tolerance, and "
       "\"N passed, M failed, S not offered by this backend\".\n"
       "Exit status: 0 all passed, 1 some failed, 2 no such suite, test, phase or backend.");
@@ -84,9 +85,12 @@ int Main(int argc, char** argv) {
   if (rest.size() > 1)
     return UsageError(absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[1], "'")));
 
-  const auto cases =
+  auto cases =
       SelectCases(AllCases(), absl::GetFlag(FLAGS_suite), absl::GetFlag(FLAGS_test), absl::GetFlag(FLAGS_phase));
   if (!cases.ok()) return UsageError(cases.status());
+  if (absl::GetFlag(FLAGS_slow)) {
+    for (ParityCase& c : *cases) c.slow_on_executor = false;
+  }
   if (absl::GetFlag(FLAGS_list)) {
     ListCases(*cases, std::cout);
     return 0;

@@ -30,7 +30,7 @@ bool IsRealGpu(const Backend& backend) {
 std::string NotOffered(const ParityCase& c, const Backend& backend, const absl::Status& gpu) {
   if (!c.out_of_scope.empty()) return c.out_of_scope;
   if (c.gpu_only && !gpu.ok()) return std::string(gpu.message());
-  if (c.slow_on_executor && backend.info().name == "host") return "too slow for the executor";
+  if (c.slow_on_executor && backend.info().name == "host") return "too slow for the executor without --slow";
   if (c.large && !IsRealGpu(backend)) return "a shape for real GPUs";
   return "";
 }

@@ -19,11 +19,11 @@ namespace gdn {
 
 // A slot without a draft, in wire order.
 struct SlotImage {
-  std::vector<float> base;   // [HV, K, V]; rounded where the slot's base is not float32
-  std::vector<float> log_k;  // [log_length, H, K]
-  std::vector<float> log_u;  // [log_length, HV, V]
-  std::vector<float> log_g;  // [log_length, HV], or [log_length, HV, K]
-  std::vector<float> conv;   // [C, W - 1], newest last; empty for a bare operator
+  std::vector<float> base = {};   // [HV, K, V]; rounded where the slot's base is not float32
+  std::vector<float> log_k = {};  // [log_length, H, K]
+  std::vector<float> log_u = {};  // [log_length, HV, V]
+  std::vector<float> log_g = {};  // [log_length, HV], or [log_length, HV, K]
+  std::vector<float> conv = {};   // [C, W - 1], newest last; empty for a bare operator
 };
 
 // `token_count` places the convolution columns. INVALID_ARGUMENT where the slot is outside the pool, or the log or the

@@ -27,8 +27,8 @@ namespace gdn {
 // One step of one layer for a packed batch. Pointers are backend memory, but for the index arrays (host).
 struct LayerStep {
   const LayerWeights* weights = nullptr;  // nullptr only for kDeltaRule
-  StatePoolView pool;
-  PackedBatch batch;
+  StatePoolView pool = {};
+  PackedBatch batch = {};
   const int64_t* token_counts = nullptr;  // [sequences] host: tokens before this step
   InputKind kind = InputKind::kHiddenStates;
   // Prefill only, [sequences] host: tokens of the whole call that a sequence's rows are a segment of; null: the rows
@@ -41,20 +41,20 @@ struct LayerStep {
   const int32_t* draft_parents = nullptr;
 
   // Of any dtype; widened where they are read.
-  InputTensor hidden_states;   // [tokens, D]
-  InputTensor mixed_qkv;       // [tokens, C]
-  InputTensor z;               // [tokens, HV * V]
-  InputTensor b;               // [tokens, HV]
-  InputTensor a;               // [tokens, HV], or [tokens, HV * K] where dims.decay is kPerChannel, as g
-  InputTensor q;               // [tokens, H * K]
-  InputTensor k;               // [tokens, H * K]
-  InputTensor v;               // [tokens, HV * V]
-  InputTensor g;               // [tokens, HV], or [tokens, HV * K]
-  InputTensor beta;            // [tokens, HV]
-  float scale = 0.0f;          // kDeltaRule: multiplies q; the other kinds use K^-0.5
-  bool use_qk_l2norm = false;  // kDeltaRule only; the other kinds always normalise
+  InputTensor hidden_states = {};  // [tokens, D]
+  InputTensor mixed_qkv = {};      // [tokens, C]
+  InputTensor z = {};              // [tokens, HV * V]
+  InputTensor b = {};              // [tokens, HV]
+  InputTensor a = {};              // [tokens, HV], or [tokens, HV * K] where dims.decay is kPerChannel, as g
+  InputTensor q = {};              // [tokens, H * K]
+  InputTensor k = {};              // [tokens, H * K]
+  InputTensor v = {};              // [tokens, HV * V]
+  InputTensor g = {};              // [tokens, HV], or [tokens, HV * K]
+  InputTensor beta = {};           // [tokens, HV]
+  float scale = 0.0f;              // kDeltaRule: multiplies q; the other kinds use K^-0.5
+  bool use_qk_l2norm = false;      // kDeltaRule only; the other kinds always normalise
 
-  OutputTensor output;  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
+  OutputTensor output = {};  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
 };
 
 // A kind's input tensors in the API's order, with the elements that each has for a token.

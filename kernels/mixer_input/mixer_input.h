@@ -22,8 +22,8 @@
 namespace gdn {
 
 struct MixerInputParams {
-  StatePoolView pool;
-  PackedBatch batch;
+  StatePoolView pool = {};
+  PackedBatch batch = {};
   const int64_t* token_counts = nullptr;  // [sequences] host memory
 
   // From projections: both, or neither.

@@ -44,10 +44,10 @@ enum class ProjectionPath : uint8_t { kRowStable, kSequenceGemm };
 struct ProjectionParams {
   ProjectionPath path = ProjectionPath::kRowStable;
   int64_t rows = 0;
-  InputTensor x;  // [rows, weight.cols], x_stride elements from row to row
+  InputTensor x = {};  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
   WeightMatrix weight;
-  OutputTensor y;  // [rows, weight.rows], y_stride elements from row to row
+  OutputTensor y = {};  // [rows, weight.rows], y_stride elements from row to row
   int64_t y_stride = 0;
 };
 

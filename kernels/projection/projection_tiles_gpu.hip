@@ -138,9 +138,9 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, const Projecti
 #pragma unroll
     for (int r = 0; r < T::kExchangeResults; ++r) {
       const int32_t output = first_output + (r * T::kThreads + thread) % T::kOutputs;
-      const int at = (r * T::kThreads + thread) / T::kOutputs;  // [kExchangeRows][kLaneRows]
-      const int i = first + at / kLaneRows;
-      const int64_t row = first_row + i / 4 * 4 * kLaneRows + at % kLaneRows * 4 + i % 4;
+      const int result = (r * T::kThreads + thread) / T::kOutputs;  // [kExchangeRows][kLaneRows]
+      const int i = first + result / kLaneRows;
+      const int64_t row = first_row + i / 4 * 4 * kLaneRows + result % kLaneRows * 4 + i % 4;
       if (row < p.rows && output < m.outputs) {
         StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total[first / T::kExchangeRows][r]);
       }

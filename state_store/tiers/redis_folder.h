@@ -39,7 +39,7 @@ struct RedisManifest {
   std::string version;  // of the chunks' names; no two files share one
   int64_t bytes = 0;    // the file's
   int64_t chunk_bytes = 0;
-  std::string xxh3;  // of the whole file
+  std::string xxh3 = {};  // of the whole file
 
   int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
   std::string ChunkName(std::string_view session, int64_t chunk) const;

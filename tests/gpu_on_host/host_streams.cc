@@ -100,8 +100,8 @@ namespace {
 struct Recorder {
   bool active = false;
   void* stream = nullptr;
-  absl::Status status;
-  Recording launches;
+  absl::Status status = {};
+  Recording launches = {};
 };
 thread_local Recorder recorder;
 

@@ -175,7 +175,9 @@ TEST_F(FleetTest, WhatAKilledServerHadIsTakenAtItsCheckpointAndReplayed) {
   const auto client = Client::Connect("127.0.0.1:" + std::to_string(router.port()));
   DurableSessionStats stats;
   const std::string got = Run(*client, "s", &stats, [&](int64_t step) {
-    if (step == 4) ASSERT_TRUE(Caller(*a).Checkpoint("s").ok());
+    if (step == 4) {
+      ASSERT_TRUE(Caller(*a).Checkpoint("s").ok());
+    }
     if (step != 8) return;
     a.reset();  // without a word to anybody
     router.LeadTo(b->server().port());
@@ -276,7 +278,9 @@ TEST_F(FleetTest, ForksImportsAndCheckpointsAreFoundElsewhere) {
   const Caller at_b(*b);
   for (const Caller* caller : {&steady_, &at_a}) {
     feed_.Start(*caller, "s", kPrompt, 2);
-    if (caller == &at_a) ASSERT_TRUE(caller->Checkpoint("s", "lunch").ok());
+    if (caller == &at_a) {
+      ASSERT_TRUE(caller->Checkpoint("s", "lunch").ok());
+    }
   }
   const std::string at_lunch = at_a.State("s");
   feed_.DecodeAll(at_a, "s", {22, 2});

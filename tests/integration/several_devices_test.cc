@@ -43,7 +43,9 @@ class TwoDevices {
         creation.set_affinity(group);
         const auto made = caller_.Create(creation);
         EXPECT_TRUE(made.ok()) << made.status.error_message();
-        if (prompt > 0) EXPECT_TRUE(caller_.Prefill(feed.Prefill(id, {0, prompt})).ok()) << id;
+        if (prompt > 0) {
+          EXPECT_TRUE(caller_.Prefill(feed.Prefill(id, {0, prompt})).ok()) << id;
+        }
       }
     }
     EXPECT_EQ(Info(0).session_count(), each) << "those of one affinity are together";

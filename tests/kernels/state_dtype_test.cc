@@ -17,10 +17,10 @@ constexpr int32_t kSlots = 4;
 
 // The same calls on bases of both kinds.
 struct Pair {
-  Pair(Backend& backend, const LayerDims& dims)
-      : dims(dims),
-        narrow(backend, dims, kSlots, kMaxDraft, DType::kBF16),
-        wide(backend, dims, kSlots, kMaxDraft),
+  Pair(Backend& backend, const LayerDims& its_dims)
+      : dims(its_dims),
+        narrow(backend, its_dims, kSlots, kMaxDraft, DType::kBF16),
+        wide(backend, its_dims, kSlots, kMaxDraft),
         random(7) {}
 
   // The slot's state, with a log.

@@ -57,7 +57,9 @@ TEST(QuantizedModel, TakesTheMemoryOfItsFile) {
       EXPECT_LE(memory.total(), kMostOfItsFile * static_cast<double>(memory.in_files)) << path;
       EXPECT_EQ(memory.widened_matrices, 0) << path;
       EXPECT_LE(static_cast<int64_t>(backend.live_bytes()), memory.total()) << path;
-      if (!unified) EXPECT_EQ(static_cast<int64_t>(backend.live_bytes()), memory.total()) << path;
+      if (!unified) {
+        EXPECT_EQ(static_cast<int64_t>(backend.live_bytes()), memory.total()) << path;
+      }
     }
   }
 }

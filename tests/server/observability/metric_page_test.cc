@@ -25,7 +25,9 @@ TEST(MetricCatalog, EveryMetricHasItsUnitInItsNameAndAHelp) {
     const std::string stem = counts ? name.substr(0, name.size() - 6) : name;
     // A count of things says what it counts; sizes and times have their unit at the end.
     const bool counts_things = counts && info->unit != "bytes" && info->unit != "seconds";
-    if (!counts_things) EXPECT_TRUE(stem.ends_with("_" + std::string(info->unit))) << info->unit;
+    if (!counts_things) {
+      EXPECT_TRUE(stem.ends_with("_" + std::string(info->unit))) << info->unit;
+    }
     EXPECT_FALSE(info->unit.empty());
     EXPECT_GT(info->help.size(), 12u);
     EXPECT_TRUE(info->help.ends_with("."));

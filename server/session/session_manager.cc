@@ -272,20 +272,26 @@ void SessionManager::Leave(const std::shared_ptr<Session>& session, std::functio
         [this, key, move, done, shared] {
           const std::shared_ptr<Session> leaving = shared->session();
           absl::Status moved = move(*shared);
+          while (!moved.ok() && !Stays(key, *leaving)) moved = move(*shared);
           if (moved.ok()) {
             places_.tiers.Forget(leaving->key());
             shared->MarkEnded(SessionMoved(leaving->id()));
             places_.room.Forget(*leaving);
             Remove(key);
-          } else {
-            absl::MutexLock lock(&mu_);
-            sessions_.at(key).leaves = false;
           }
           shared->Release();
           done(std::move(moved));
         },
         shared->session()->account()->turn());
   });
+}
+
+bool SessionManager::Stays(const Key& key, const Session& session) {
+  absl::MutexLock lock(&mu_);
+  // Who found it lost while it left was told that it leaves, and does not come again.
+  if (!session.CheckNotLost().ok()) return false;
+  sessions_.at(key).leaves = false;
+  return true;
 }
 
 void SessionManager::DeleteExpired(SteadyTime now) {

@@ -116,8 +116,9 @@ class SessionManager {
   // as of TierStack::Erase: it goes on then.
   void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
   // The session goes on at another server. `move` is called with it locked, on a thread that may block; once that is OK
-  // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays. `done`
-  // hears of it; ABORTED (SESSION_BUSY) where it ends or leaves already.
+  // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays; but one that
+  // was lost meanwhile (Session::StopServing) does not: `move` is called again. `done` hears of it; ABORTED
+  // (SESSION_BUSY) where it ends or leaves already.
   void Leave(const std::shared_ptr<Session>& session, std::function<absl::Status(SessionLease&)> move,
              std::function<void(absl::Status)> done);
   // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.
@@ -153,6 +154,8 @@ class SessionManager {
   absl::StatusOr<SessionCreation> BeginUnchecked(SessionInit init);
   absl::StatusOr<std::shared_ptr<Session>> FindKnown(std::string_view principal, std::string_view id) const;
   void Remove(const Key& key);
+  // One that could not leave is there for others again; false where it was lost meanwhile.
+  bool Stays(const Key& key, const Session& session);
   // False where somebody else ends it already, or it leaves.
   bool BeginEnd(const Key& key, const std::shared_ptr<Session>& session);
   void End(const std::shared_ptr<Session>& session, bool even_unnoted, std::function<void(absl::Status)> done);

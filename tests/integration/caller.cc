@@ -230,8 +230,8 @@ Outcome<v1::PrefetchSessionsResponse> Caller::Prefetch(const std::vector<std::st
 }
 
 std::string Caller::State(const std::string& id) const {
-  const Outcome<std::string> exported = Export(id);
-  const Outcome<v1::Session> session = Get(id);
+  const Outcome<std::string> exported = SentAgain([&] { return Export(id); });
+  const Outcome<v1::Session> session = SentAgain([&] { return Get(id); });
   EXPECT_TRUE(exported.ok()) << exported.status.error_message();
   EXPECT_TRUE(session.ok()) << session.status.error_message();
   if (!exported.ok() || !session.ok()) return "";

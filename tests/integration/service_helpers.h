@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tests/integration/test_server.h"
 #include "tests/support/delta_rule_problem.h"
@@ -50,6 +52,17 @@ template <typename Reply>
 testing::AssertionResult RefusedAs(const Outcome<Reply>& outcome, const std::string& reason,
                                    const std::map<std::string, std::string>& metadata = {}) {
   return RefusedAs(outcome.status, reason, metadata);
+}
+
+// How a call ends that a session's departure may meet: it is sent again, as SESSION_MOVED asks, for ten seconds.
+template <typename Call>
+auto SentAgain(const Call& call) {
+  auto outcome = call();
+  for (int i = 0; i < 1000 && outcome.reason() == "SESSION_MOVED"; ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+    outcome = call();
+  }
+  return outcome;
 }
 
 // The reply of a call that has to end well: ends the test where it does not.

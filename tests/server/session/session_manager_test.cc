@@ -12,6 +12,7 @@
 #include "server/session/housekeeper.h"
 #include "server/session/legacy_principals.h"
 #include "server/session/recovery.h"
+#include "server/session/session_errors.h"
 #include "tests/server/session/tiered_world.h"
 #include "tests/support/assert_ok.h"
 
@@ -275,6 +276,40 @@ TEST_F(SessionEndTest, UseKeepsASessionAlive) {
   const SteadyTime before = session->last_used();
   ASSERT_TRUE(world_.Read(session).ok());
   EXPECT_GT(session->last_used(), before);
+}
+
+TEST_F(SessionEndTest, OneThatCannotLeaveStaysAndMayLeaveLater) {
+  const auto a = world_.Make("a", 1);
+  const auto leave = [&](const absl::Status& moved) {
+    Answer<absl::Status> left;
+    world_.manager.Leave(
+        a, [&](SessionLease&) { return moved; }, left.callback());
+    return left.Wait();
+  };
+  EXPECT_EQ(ErrorReason(leave(Unavailable("redis"))), reason::kTierUnavailable);
+  EXPECT_EQ(*world_.Read(a), 1);
+  EXPECT_TRUE(leave(absl::OkStatus()).ok());
+  EXPECT_FALSE(world_.manager.Find("", "a").ok());
+}
+
+// Who tells of the loss finds it leaving, and comes no second time: it must not stay as one that nobody can call.
+TEST_F(SessionEndTest, OneThatIsLostWhileItCannotLeaveDoesNotStay) {
+  const auto a = world_.Make("a", 1);
+  int moves = 0;
+  Answer<absl::Status> left;
+  const auto move = [&](SessionLease&) -> absl::Status {
+    if (++moves > 1) return absl::OkStatus();
+    a->StopServing(SessionMoved("a"));
+    Answer<absl::Status> other;
+    world_.manager.Leave(
+        a, [](SessionLease&) { return absl::OkStatus(); }, other.callback());
+    EXPECT_EQ(ErrorReason(other.Wait()), reason::kSessionBusy);
+    return Unavailable("redis");
+  };
+  world_.manager.Leave(a, move, left.callback());
+  EXPECT_TRUE(left.Wait().ok());
+  EXPECT_EQ(moves, 2);
+  EXPECT_EQ(world_.manager.size(), 0u);
 }
 
 TEST_F(SessionEndTest, TheHousekeeperEndsThemByItself) {

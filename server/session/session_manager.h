@@ -116,9 +116,9 @@ class SessionManager {
   // as of TierStack::Erase: it goes on then.
   void Delete(const std::string& principal, const std::string& id, std::function<void(absl::Status)> done);
   // The session goes on at another server. `move` is called with it locked, on a thread that may block; once that is OK
-  // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays; but one that
-  // was lost meanwhile (Session::StopServing) does not: `move` is called again. `done` hears of it; ABORTED
-  // (SESSION_BUSY) where it ends or leaves already.
+  // nothing is left of it here, and calls that waited for it are refused with SESSION_MOVED. Else it stays; but where
+  // it was lost meanwhile (Session::StopServing), `move` is called again. `done` hears of it; ABORTED (SESSION_BUSY)
+  // where it ends or leaves already.
   void Leave(const std::shared_ptr<Session>& session, std::function<absl::Status(SessionLease&)> move,
              std::function<void(absl::Status)> done);
   // Ends the sessions whose time is over, once each, as soon as no step of theirs runs.

@@ -26,9 +26,9 @@ bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
 // Puts all of x, packed vector by vector of the instruction set as the same columns of each row, into the order
 // that ProjectFewQuantizedRows takes; `floats` of them.
 void ArrangeFewQuantizedRows(float* packed, int64_t floats);
-// Outputs [begin, end), row r's to y + r * y_stride, of arranged x. The weights are read as so many streams of equal
-// length.
+// As so many streams of equal length ProjectFewQuantizedRows reads the weights.
 inline constexpr int kFewQuantizedStreams = 4;
+// Outputs [begin, end), row r's to y + r * y_stride, of arranged x.
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride);
 

@@ -80,6 +80,7 @@ inline constexpr std::string_view kSessionElsewhere = "SESSION_ELSEWHERE";
 inline constexpr std::string_view kSessionMoved = "SESSION_MOVED";
 inline constexpr std::string_view kNodeLeaseLapsed = "NODE_LEASE_LAPSED";
 inline constexpr std::string_view kPrefixMismatch = "PREFIX_MISMATCH";
+inline constexpr std::string_view kStateLost = "STATE_LOST";
 }  // namespace reason
 
 using ErrorMetadataMap = std::map<std::string, std::string>;

@@ -157,5 +157,8 @@ def test_calls_are_traced(client: gdn_client.Client) -> None:
     client.trace(keep=100)
     with client.session() as session:
         session.decode(session.layers[0], tokens(client))
-        assert session.name in [call.session for call in client.trace()]
+        until = time.monotonic() + 60  # a call is noted once its reply is on its way
+        while session.name not in (traced := [call.session for call in client.trace()]) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert session.name in traced
     client.trace(keep=0)

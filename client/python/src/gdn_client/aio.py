@@ -6,8 +6,9 @@
         y = await session.prefill(layer, x)
         y = await session.decode(layer, x_next)
 
-A step whose task is cancelled may have been taken by the server or not. The next step of the session finds out: where
-it was taken the session goes back to before it, by its newest durable copy or its beginning, and the inputs kept.
+A step whose task is cancelled may have been taken by the server or not. The same step again gets its output. With any
+other call it never was: if it was taken, the session goes back to before it, by its newest durable copy or its
+beginning, and the inputs kept; if it cannot, SessionLostError says so.
 Thread safety: for the event loop that it is used on; a session for one task at a time.
 """
 
@@ -25,12 +26,11 @@ from gdn_client.aio_connection import Connection
 from gdn_client.aio_session import Batch, Session
 from gdn_client.connection import ConnectionOptions
 from gdn_client.errors import from_rpc
-from gdn_client.flow import Retry, Rpc, exact
+from gdn_client.flow import Download, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
 from gdn_client.requests import (
-    Snapshots,
     StateSnapshot,
     import_requests,
     model_name,
@@ -41,6 +41,7 @@ from gdn_client.requests import (
 )
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState
 from gdn_client.shared_memory import SharedMemory, Wanted
+from gdn_client.state_calls import StateFile
 
 __all__ = ["Batch", "Client", "Session"]
 
@@ -150,15 +151,10 @@ class Client:
     async def export_state(self, name: str, *, progress: bool = False) -> bytes:
         """A session's states as a safetensors file."""
         request = session_pb2.ExportStateRequest(name=session_name(name))
-        file = bytearray()
         with bar(progress, "export", "B") as told:
-            try:
-                async for piece in self.connection.begin("ExportState", "unary_stream", request, None):
-                    file += piece.data
-                    told(len(piece.data))
-            except grpc.RpcError as error:
-                raise from_rpc(error) from None
-        return bytes(file)
+            file = StateFile(told)
+            await self.connection.download(Download("ExportState", request, file.add))
+            return file.whole()
 
     async def import_state(
         self,
@@ -212,16 +208,8 @@ class Client:
         return await self.connection.run(management.trace(keep, max_calls, self._retry))
 
     async def watch_state(
-        self, name: str, *, every_tokens: int = 0, every: float | None = None
+        self, name: str, *, every_tokens: int = 0, every: float | None = None, epoch: int | None = None
     ) -> AsyncIterator[StateSnapshot]:
         """A session's states now, and again as it advances."""
-        snapshots = Snapshots()
-        call = self.connection.begin("WatchState", "unary_stream", watch_request(name, every_tokens, every), None)
-        try:
-            async for piece in call:
-                if (whole := snapshots.add(piece)) is not None:
-                    yield whole
-        except grpc.RpcError as error:
-            raise from_rpc(error) from None
-        finally:
-            call.cancel()
+        async for snapshot in self.connection.watch(watch_request(name, every_tokens, every, epoch)):
+            yield snapshot

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -15,8 +16,9 @@ import grpc.aio
 from gdn_client.aio_streams import MessageStream
 from gdn_client.connection import CHANNEL_OPTIONS, ConnectionOptions, method_types
 from gdn_client.errors import DeadlineExceededError, UnavailableError, from_rpc
-from gdn_client.flow import Flow, OpenRegion, Rpc, Sleep
+from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, route_of
 from gdn_client.proto.gdn.v1 import shared_memory_pb2
+from gdn_client.requests import Snapshots, StateSnapshot
 from gdn_client.shared_memory import Region
 
 T = TypeVar("T")
@@ -81,9 +83,40 @@ class Connection:
         call = method(metadata=self._options.metadata(affinity))
         return MessageStream(call, self._options.timeout if timeout is None else timeout)
 
-    async def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
+    async def download(self, wanted: Download) -> None:
+        """Gives each reply to `wanted.take`."""
+        call = self.begin(wanted.method, "unary_stream", wanted.request, None, wanted.route)
+        try:
+            async for piece in call:
+                wanted.take(piece)
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        finally:
+            call.cancel()
+
+    async def watch(self, request: Any, affinity: str = "") -> AsyncIterator[StateSnapshot]:
+        """The snapshots, each once it is whole."""
+        snapshots = Snapshots()
+        call = self.begin("WatchState", "unary_stream", request, None, affinity or route_of(request))
+        try:
+            async for piece in call:
+                if (whole := snapshots.add(piece)) is not None:
+                    yield whole
+        except grpc.RpcError as error:
+            raise from_rpc(error) from None
+        finally:
+            call.cancel()
+
+    async def _do(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Rpc):
             return await self.call(wanted)
+        if isinstance(wanted, Download):
+            return await self.download(wanted)
+        if isinstance(wanted, Watch):
+            snapshots = self.watch(wanted.request, wanted.affinity)
+            async for first in snapshots:
+                return first, snapshots
+            raise UnavailableError("the server has ended the watch")
         if isinstance(wanted, OpenRegion):
             return await self.share(wanted.bytes)
         return await asyncio.sleep(wanted.seconds)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gdn_client import aio_streams, array_flow, management, prefixes, session_flow
+from gdn_client import aio_streams, array_flow, management, prefixes, session_flow, state_calls
 from gdn_client.inputs import Input
 from gdn_client.notebook import table
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
-from gdn_client.requests import tier_name
+from gdn_client.requests import StateSnapshot, tier_name
 from gdn_client.session_state import Parents, SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.steps import leading
@@ -107,15 +107,17 @@ class Session(SessionView):
         """So many tokens of every layer's draft become part of the session, or those of a path."""
         await self._client.connection.run(session_flow.accept([self._state], [tokens]))
 
-    async def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
+    async def fork(
+        self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
+    ) -> list[Session]:
         """New sessions that go on from here."""
         names = list(ids) or [new_id() for _ in range(count)]
-        states = await self._client.connection.run(session_flow.fork(self._state, names, idle_ttl))
+        states = await self._client.connection.run(state_calls.fork(self._state, names, idle_ttl, durable))
         return [Session(self._client, state, owned=True) for state in states]
 
     async def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
         """Makes the session durable as it is now."""
-        return await self._client.connection.run(session_flow.checkpoint(self._state, checkpoint_id))
+        return await self._client.connection.run(state_calls.checkpoint(self._state, checkpoint_id))
 
     async def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
         """Keeps the states for sessions whose prompt begins so."""
@@ -123,7 +125,7 @@ class Session(SessionView):
 
     async def restore(self, checkpoint_id: str = "") -> None:
         """Takes the session back to a checkpoint."""
-        await self._client.connection.run(session_flow.restore(self._state, checkpoint_id))
+        await self._client.connection.run(state_calls.restore(self._state, checkpoint_id))
 
     async def checkpoints(self) -> list[state_pb2.Checkpoint]:
         """The named ones."""
@@ -139,7 +141,16 @@ class Session(SessionView):
 
     async def export_state(self, *, progress: bool = False) -> bytes:
         """The session's states as a safetensors file."""
-        return await self._client.export_state(self.name, progress=progress)
+        with bar(progress, "export", "B") as told:
+            return await self._client.connection.run(state_calls.export(self._state, told))
+
+    async def watch_state(self, *, every_tokens: int = 0, every: float | None = None) -> AsyncIterator[StateSnapshot]:
+        """The session's states now, and again as it advances."""
+        flow = state_calls.watch(self._state, every_tokens, every)
+        check, first, others = await self._client.connection.run(flow)
+        yield first
+        async for snapshot in others:
+            yield check(snapshot)
 
     async def delete(self) -> None:
         """Ends the session on the server."""

@@ -61,20 +61,24 @@ async def outputs(
     """The outputs, in order. What is under way when the caller leaves is taken; what is cancelled never was."""
     stream: MessageStream | None = None
 
-    async def oldest() -> list[Array]:
+    async def from_stream(open_stream: MessageStream) -> Array | None:
+        """The oldest step's; None: the stream has failed."""
         nonlocal stream
-        assert stream is not None
         try:
-            output = pipeline.take(await stream.receive())
+            output = pipeline.take(await open_stream.receive())
             if output is not None:
-                return [output]
+                return output
             for _ in range(len(pipeline.under_way) - 1):  # refused as well, for their counts; nothing moves behind us
-                await stream.receive()
+                await open_stream.receive()
         except GdnError:
             pass  # the stream is over; the calls tell why
-        stream.close()
+        open_stream.close()
         stream = None
-        return await connection.run(pipeline.again(timeout))
+        return None
+
+    async def oldest() -> Array:
+        output = await from_stream(stream) if stream is not None else None
+        return await connection.run(pipeline.again(timeout)) if output is None else output
 
     try:
         for x in inputs:
@@ -83,14 +87,12 @@ async def outputs(
                 stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
             with contextlib.suppress(GdnError):  # the next reply tells
                 await stream.send(message)
-            if pipeline.is_full:
-                for output in await oldest():
-                    yield output
+            while pipeline.is_full or (stream is None and pipeline.under_way):
+                yield await oldest()
         while pipeline.under_way:
-            for output in await oldest():
-                yield output
+            yield await oldest()
     except asyncio.CancelledError:
-        pipeline.under_way.clear()  # the session's next step finds out
+        pipeline.give_up()
         raise
     finally:
         try:

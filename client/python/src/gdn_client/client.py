@@ -18,14 +18,13 @@ from typing import Any, TypeVar
 from gdn_client import management, prefixes, session_flow
 from gdn_client.connection import Connection, ConnectionOptions
 from gdn_client.errors import GdnError
-from gdn_client.flow import Flow, Retry, Rpc, exact
+from gdn_client.flow import Download, Flow, Retry, Rpc, exact
 from gdn_client.futures import Futures, StepFuture
 from gdn_client.inputs import Input
 from gdn_client.notebook import size, table
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import info_pb2, session_pb2, trace_pb2
 from gdn_client.requests import (
-    Snapshots,
     StateSnapshot,
     import_requests,
     model_name,
@@ -37,6 +36,7 @@ from gdn_client.requests import (
 from gdn_client.session import Batch, Session
 from gdn_client.session_state import DEFAULT_KEEP_BYTES, SessionState
 from gdn_client.shared_memory import SharedMemory, Wanted
+from gdn_client.state_calls import StateFile
 
 __all__ = ["Client", "model_name", "only_model"]
 T = TypeVar("T")
@@ -233,12 +233,10 @@ class Client:
 
         """
         request = session_pb2.ExportStateRequest(name=session_name(name))
-        file = bytearray()
         with bar(progress, "export", "B") as told:
-            for piece in self.connection.stream("ExportState", "unary_stream", request):
-                file += piece.data
-                told(len(piece.data))
-        return bytes(file)
+            file = StateFile(told)
+            self.connection.download(Download("ExportState", request, file.add))
+            return file.whole()
 
     def import_state(
         self,
@@ -338,19 +336,20 @@ class Client:
         """
         return self.connection.run(management.trace(keep, max_calls, self._retry))
 
-    def watch_state(self, name: str, *, every_tokens: int = 0, every: float | None = None) -> Iterator[StateSnapshot]:
+    def watch_state(
+        self, name: str, *, every_tokens: int = 0, every: float | None = None, epoch: int | None = None
+    ) -> Iterator[StateSnapshot]:
         """A session's states now, and again as it advances, for a warm standby; ends with the session.
 
         Args:
             name: its id or name.
             every_tokens: a snapshot once a layer has seen so many tokens since the last; 0: not by tokens.
             every: a snapshot after so many seconds in which the session has moved; None: not by time.
+            epoch: the session's; the watch ends where it is another. None: any. `Session.watch_state` knows it.
 
         Raises:
             NotFoundError: there is no such session any more.
+            AbortedError: EPOCH_MISMATCH, the session has lost steps.
 
         """
-        snapshots = Snapshots()
-        for piece in self.connection.stream("WatchState", "unary_stream", watch_request(name, every_tokens, every)):
-            if (whole := snapshots.add(piece)) is not None:
-                yield whole
+        yield from self.connection.watch(watch_request(name, every_tokens, every, epoch))

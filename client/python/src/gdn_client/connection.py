@@ -19,8 +19,9 @@ import grpc
 from google.protobuf import message_factory
 
 from gdn_client.errors import UnavailableError, from_rpc
-from gdn_client.flow import Flow, OpenRegion, Rpc, Sleep, route_of
+from gdn_client.flow import Download, Flow, OpenRegion, Rpc, Wanted, Watch, route_of
 from gdn_client.proto.gdn.v1 import service_pb2, shared_memory_pb2
+from gdn_client.requests import Snapshots, StateSnapshot
 from gdn_client.shared_memory import LOCAL, Region
 
 T = TypeVar("T")
@@ -197,9 +198,12 @@ class Connection:
         except grpc.RpcError as error:
             raise from_rpc(error) from None
 
-    def stream(self, name: str, kind: str, request: Any, timeout: float | None = None) -> Iterator[Any]:
+    def stream(
+        self, name: str, kind: str, request: Any, timeout: float | None = None, affinity: str = ""
+    ) -> Iterator[Any]:
         """The replies of a call that streams."""
-        call = self._method(name, kind)(request, timeout=timeout, metadata=self._options.metadata(route_of(request)))
+        metadata = self._options.metadata(affinity or route_of(request))
+        call = self._method(name, kind)(request, timeout=timeout, metadata=metadata)
         try:
             yield from call
         except grpc.RpcError as error:
@@ -243,9 +247,28 @@ class Connection:
         finally:
             too_late.cancel()
 
-    def _do(self, wanted: Rpc | Sleep | OpenRegion) -> Any:
+    def download(self, wanted: Download) -> None:
+        """Gives each reply to `wanted.take`."""
+        for piece in self.stream(wanted.method, "unary_stream", wanted.request, affinity=wanted.route):
+            wanted.take(piece)
+
+    def watch(self, request: Any, affinity: str = "") -> Iterator[StateSnapshot]:
+        """The snapshots, each once it is whole."""
+        snapshots = Snapshots()
+        for piece in self.stream("WatchState", "unary_stream", request, affinity=affinity):
+            if (whole := snapshots.add(piece)) is not None:
+                yield whole
+
+    def _do(self, wanted: Wanted) -> Any:
         if isinstance(wanted, Rpc):
             return self.call(wanted)
+        if isinstance(wanted, Download):
+            return self.download(wanted)
+        if isinstance(wanted, Watch):
+            snapshots = self.watch(wanted.request, wanted.affinity)
+            if (first := next(snapshots, None)) is None:
+                raise UnavailableError("the server has ended the watch")
+            return first, snapshots
         if isinstance(wanted, OpenRegion):
             return self.share(wanted.bytes)
         return time.sleep(wanted.seconds)

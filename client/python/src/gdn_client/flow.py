@@ -1,7 +1,7 @@
 """Calls and waits as values, so that what a session does is written once for threads and for asyncio.
 
-A *flow* is a generator that yields what it wants done (an Rpc, a Sleep, an OpenRegion), is sent the reply or thrown the
-GdnError, and returns its result. `Transport.run` and its asyncio twin carry flows out.
+A *flow* is a generator that yields what it wants done (an Rpc, a Download, a Watch, a Sleep, an OpenRegion), is sent
+the reply or thrown the GdnError, and returns its result. `Connection.run` and its asyncio twin carry flows out.
 Thread safety: a flow is for one thread at a time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -61,7 +61,31 @@ class OpenRegion:
     bytes: int
 
 
-Flow: TypeAlias = Generator[Rpc | Sleep | OpenRegion, Any, T]
+@dataclass(frozen=True)
+class Download:
+    """A call whose replies come in a stream; each is given to `take`, and there is no answer."""
+
+    method: str
+    request: Message
+    take: Callable[[Any], None]
+    affinity: str = ""
+
+    @property
+    def route(self) -> str:
+        """What the call is routed by."""
+        return self.affinity or route_of(self.request)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A watch of a session's states; the answer is its first snapshot and an iterator of the others."""
+
+    request: Message
+    affinity: str = ""
+
+
+Wanted: TypeAlias = Rpc | Download | Watch | Sleep | OpenRegion
+Flow: TypeAlias = Generator[Wanted, Any, T]
 
 
 @dataclass(frozen=True)

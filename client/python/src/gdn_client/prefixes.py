@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from gdn_client import state_calls
 from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.inputs import Input
 from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2
@@ -68,11 +69,9 @@ def call_tokens(x: Input, limits: info_pb2.Limits) -> int:
 
 
 def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix, tokens: int | None) -> Flow[bool]:
-    """The session's states are kept as those of the prefix."""
+    """The session's states are kept as those of the prefix, or of its first tokens."""
     kept = prefix if tokens is None else first_segments(prefix, tokens)
-    request = prefix_pb2.KeepPrefixRequest(name=state.name, prefix=kept)
-    reply: prefix_pb2.KeepPrefixResponse = yield from exact(state.rpc("KeepPrefix", request), state.retry)
-    return reply.kept
+    return (yield from state_calls.keep_prefix(state, kept))
 
 
 def drop_prefixes(retry: Retry) -> Flow[int]:

@@ -1,182 +1,318 @@
-"""Steps that are taken exactly once, and what a server has lost of a session brought back.
+"""The server's session brought back to where this side believes it to be.
 
-The server counts each layer's tokens. A step says what the count has to be and has an id of its own, so a reply
-that was lost on the way is asked for again and nothing is taken twice. Where a server has crashed and is behind, the
-steps that it has lost are sent again from here, in their order and with their bounds: the state is then the same to
-the bit, if the server computes as the one before did (`numerics_id`).
+The server counts each layer's tokens and the times that it has lost some (the epoch). If it is behind, the steps that
+it has lost are sent again from here, in their order and with their bounds: the state is then the same to the bit, if
+the server computes as the one before did (`numerics_id`). If it is ahead by a step whose output nobody has, the session
+goes back to its durable copy, or is made anew, and takes the kept steps again. Nothing is deleted before it is known
+that all that the new session needs is here.
+C++'s DurableSession is the same machine (client/cpp/durable_recovery.cc).
 Thread safety: for one thread at a time, as a SessionState is.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from gdn_client.errors import GdnError, NotFoundError, SessionLostError
-from gdn_client.flow import Backoff, Flow, Rpc, exact, worth_another_try
+from gdn_client.errors import AbortedError, GdnError, InternalError, NotFoundError, SessionLostError
+from gdn_client.flow import Flow, exact
 from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
 from gdn_client.session_state import SessionState, new_id
-from gdn_client.shared_memory import StepMemory
 from gdn_client.steps import KeptStep
 
-# The server has less, or more, of a session than this side believes, or has forgotten a reply.
-ASTRAY = {
-    "SESSION_NOT_FOUND",
-    "EPOCH_MISMATCH",
-    "TOKEN_COUNT_MISMATCH",
-    "REPLY_DROPPED",
-    "DRAFT_PENDING",
-    "STATE_ROLLED_BACK",
-}
+STATE_IS_GONE = {"STATE_ROLLED_BACK", "STATE_LOST"}
+_NO_COPY = {"CHECKPOINT_NOT_FOUND", "NO_DURABLE_TIER", "STATE_LOST"}
+_DRAFT_IS_GONE = {"REPLY_DROPPED", "DRAFT_PENDING"}
+# The request id is looked at first: where it is the count that is refused, the server has forgotten the id.
 _REPLY_IS_GONE = {"REPLY_DROPPED", "TOKEN_COUNT_MISMATCH"}
 
 
-@dataclass
-class InFlight:
-    """The step whose call has failed, of one session."""
+def recover(state: SessionState) -> Flow[None]:
+    """Brings it to where this side believes it to be, or to where the call in flight has taken it.
 
-    layer: int
-    before: int
-    tokens: int
-    draft: bool
-    refusal: str  # the server's reason
+    One try, which goes on where the last one broke.
 
-    def reply_is_kept(self, layer: int, count: int) -> bool:
-        """Whether the layer is there by this step, whose reply can be asked for again."""
-        taken = layer == self.layer and count == self.before + self.tokens and not self.draft
-        return taken and self.refusal not in _REPLY_IS_GONE
+    Raises:
+        SessionLostError: the inputs that would be needed are not kept. Nothing was deleted.
+        GdnError: the server's.
+
+    """
+    session, anew = yield from _find(state)
+    # Inside a replay the counts are behind by themselves, and only a new epoch tells of another loss.
+    if anew or session.epoch != state.epoch or not (state.needs_replay or _is_where_expected(state, session)):
+        state.needs_replay = True
+    state.epoch = session.epoch
+    if _must_go_back(state, session):
+        state.needs_replay = True
+        session = yield from _go_back(state, session)
+    call = state.in_flight
+    if call is not None and call.draft and call.refusal in _DRAFT_IS_GONE:  # no part of the state yet: it is dropped
+        state.needs_replay = True
+        call.refusal = ""
+    if state.given_up is not None and state.given_up.layer is None and (call is None or not call.sent):
+        state.needs_replay = True  # an acceptance that may still be on its way finds no draft
+    if state.needs_replay:
+        # A stored reply tells of a draft that is dropped below, or of an acceptance before it: these begin anew. A step
+        # keeps its id, for the server may have applied it, saved it and lost only the reply.
+        if call is not None and (call.draft or call.layer is None):
+            call.request_id.value = new_id()
+        _check_drafts_are_known(state, session)
+        yield from _drop_drafts(state, session)
+        yield from _replay(state, session)
+    state.session = session
+    for layer in session.layers:
+        state.layer(layer.layer).durable = layer.durable_token_count
+    state.needs_replay = state.astray = False
 
 
-def _find(state: SessionState) -> Flow[session_pb2.Session]:
+def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
+    """The session, and whether it was made anew."""
     try:
-        request = session_pb2.GetSessionRequest(name=state.name)
-        reply: session_pb2.GetSessionResponse = yield from exact(state.rpc("GetSession", request), state.retry)
-        return reply.session
+        found: session_pb2.GetSessionResponse = yield state.rpc(
+            "GetSession", session_pb2.GetSessionRequest(name=state.name)
+        )
     except NotFoundError as error:
-        if state.create is None:
-            raise SessionLostError(
-                f"{state.name} is gone from the server, and was not made by this client, which cannot make it again",
-                reason=error.reason,
-            ) from error
+        if not state.kept_from_start:
+            raise _lost(f"{state.name} is gone from the server, and {_not_kept(state)}", state, error.reason) from error
+        session, anew = (yield from _make_anew(state)), True
+    else:
+        session, anew = found.session, False
+        # With another epoch it has been brought back already, and that reply was lost.
+        if state.rolled_back and session.epoch == state.epoch:
+            session, anew = yield from _go_on_from_store(state, session)
+    state.rolled_back = False
+    return session, anew
+
+
+def _go_on_from_store(state: SessionState, found: session_pb2.Session) -> Flow[tuple[session_pb2.Session, bool]]:
+    """What the server has of a session whose current state is gone, under a new epoch; or the session made anew."""
+    request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=found.epoch)
+    try:
+        restored: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
+        return restored.session, False
+    except GdnError as error:
+        if error.reason not in _NO_COPY:
+            raise
+    why = f"the server has lost the state of {state.name}, and has no durable copy of it"
+    return (yield from _begin_anew(state, why, "CHECKPOINT_NOT_FOUND")), True
+
+
+def _begin_anew(state: SessionState, why: str, reason: str) -> Flow[session_pb2.Session]:
+    """Deletes the session and makes it again, once it is known that nothing is lost by that."""
+    if not state.kept_from_start:
+        raise _lost(f"{why}, and {_not_kept(state)}", state, reason)
+    named = state_pb2.ListCheckpointsResponse()
+    try:
+        named = yield state.rpc("ListCheckpoints", state_pb2.ListCheckpointsRequest(name=state.name))
+    except GdnError as error:
+        if error.reason not in _NO_COPY and error.reason != "SESSION_NOT_FOUND":
+            raise
+    if named.checkpoints:
+        raise _lost(f"{why}, and making it anew would delete its named checkpoints", state, reason)
+    with contextlib.suppress(NotFoundError):
+        yield state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=state.name))
     return (yield from _make_anew(state))
 
 
 def _make_anew(state: SessionState) -> Flow[session_pb2.Session]:
+    """Idempotent: where its reply is lost, GetSession finds the session."""
     assert state.create is not None
+    made: session_pb2.CreateSessionResponse = yield state.rpc("CreateSession", state.create)
+    if made.session.prefix_tokens != state.start:
+        with contextlib.suppress(GdnError):
+            yield state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=state.name))
+        raise _lost(f"{state.name} and the prefix that it began with are gone", state, "SESSION_NOT_FOUND")
     state.stats.recreations += 1
-    reply: session_pb2.CreateSessionResponse = yield from exact(state.rpc("CreateSession", state.create), state.retry)
-    return reply.session
+    return made.session
 
 
-def _rewind(state: SessionState, why: str) -> Flow[session_pb2.Session]:
-    """Back to the newest durable copy, or to the beginning."""
+def _is_applied(state: SessionState, layer: int, count: int) -> bool:
+    """Whether the call in flight has brought the layer to this count."""
+    call, known = state.in_flight, state.layers.get(layer)
+    if call is None or not call.sent or known is None:
+        return False
+    moves = known.draft_tokens > 0 if call.layer is None else call.layer == layer and not call.draft
+    return moves and call.tokens > 0 and count == known.count + call.tokens
+
+
+def _is_where_expected(state: SessionState, session: session_pb2.Session) -> bool:
+    call = state.in_flight if state.in_flight is not None and state.in_flight.sent else None
+
+    def fits(layer: session_pb2.LayerState) -> bool:
+        known = state.layer(layer.layer)
+        if layer.token_count != known.count:
+            return layer.draft_length == 0 and _is_applied(state, layer.layer, layer.token_count)
+        drafts = {known.draft_tokens}
+        if call is not None and call.draft and call.layer == layer.layer:
+            drafts.add(call.tokens)
+        if call is not None and call.layer is None and call.tokens == 0:
+            drafts.add(0)
+        return layer.draft_length in drafts
+
+    return all(fits(layer) for layer in session.layers)
+
+
+def _must_go_back(state: SessionState, session: session_pb2.Session) -> bool:
+    """Whether the server's layers have taken a step whose output is not to be had.
+
+    Raises:
+        SessionLostError: it is no step of this side.
+
+    """
+    call = state.in_flight
+    reply_is_gone = call is not None and call.layer is not None and call.refusal in _REPLY_IS_GONE
+    back = False
+    for layer in session.layers:
+        known, count = state.layer(layer.layer), layer.token_count
+        if count <= known.count or (_is_applied(state, layer.layer, count) and not reply_is_gone):
+            continue
+        if count > known.reached:
+            raise _lost(
+                f"the server's {state.name} has seen {count} tokens of layer {layer.layer}, and only {known.reached} "
+                "were sent from here: somebody else has moved it",
+                state,
+                "TOKEN_COUNT_MISMATCH",
+            )
+        back = True
+    return back
+
+
+def _go_back(state: SessionState, session: session_pb2.Session) -> Flow[session_pb2.Session]:
+    """To before the step whose output is not to be had: to the durable copy, or to the beginning."""
+    call = state.in_flight
+    copy = yield from _restore_durable_copy(state, session)
+    if copy is None:
+        if call is not None and call.sent:
+            why = f"{state.name} has taken a step whose output the server does not keep any more"
+        else:
+            why = (
+                f"{state.name} has taken a call of which this side has had no answer (make that same call again to get "
+                "it and go on)"
+            )
+        copied = "the durable copy has it too" if session.HasField("durable_time") else "there is no durable copy"
+        copy = yield from _begin_anew(state, f"{why}; {copied}", "REPLY_DROPPED")
+    state.epoch = copy.epoch
+    if call is not None:
+        call.refusal = ""
+        call.copy_tried = any(_is_applied(state, layer.layer, layer.token_count) for layer in copy.layers)
+    state.stats.rewinds += 1
+    return copy
+
+
+def _restore_durable_copy(state: SessionState, session: session_pb2.Session) -> Flow[session_pb2.Session | None]:
+    """None: there is no copy that the session could go on from."""
+    # A copy that has the step in it may have its reply, too; where it turned out not to, it is of no use again.
+    if not session.HasField("durable_time") or (state.in_flight is not None and state.in_flight.copy_tried):
+        return None
+    for layer in session.layers:
+        durable = layer.durable_token_count
+        if state.layer(layer.layer).since(durable) is None and not _is_applied(state, layer.layer, durable):
+            return None
     try:
-        request = state_pb2.RestoreCheckpointRequest(name=state.name)
-        reply: state_pb2.RestoreCheckpointResponse = yield from exact(
-            state.rpc("RestoreCheckpoint", request), state.retry
-        )
+        request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=session.epoch)
+        reply: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
         return reply.session
     except GdnError as error:
-        if error.reason not in ("NO_DURABLE_TIER", "CHECKPOINT_NOT_FOUND"):
+        if error.reason not in _NO_COPY:
             raise
-    if state.create is None:
-        raise SessionLostError(
-            f"{why}, {state.name} has no durable copy, and was not made by this client", reason="REPLY_DROPPED"
-        )
-    yield from delete(state)
-    return (yield from _make_anew(state))
+        return None
 
 
-def _check_can_replay(state: SessionState, session: session_pb2.Session) -> None:
+def _check_drafts_are_known(state: SessionState, session: session_pb2.Session) -> None:
+    call = state.in_flight
+    if call is not None and call.layer is None and call.tokens == 0:
+        return  # they are being dropped
     for layer in session.layers:
         known = state.layer(layer.layer)
-        if layer.token_count < known.count and known.since(layer.token_count) is None:
-            kept = known.kept[0].before if known.kept else known.count
-            raise SessionLostError(
-                f"{state.name} has lost tokens: the server has {layer.token_count} of layer {layer.layer}, "
-                f"{known.count} were answered, and inputs are kept from token {kept} on alone; prefill a new session, "
-                "or make sessions with a larger keep_bytes, and checkpoints more often",
-                reason="STATE_ROLLED_BACK",
-                metadata={"session": state.name, "layer": str(layer.layer), "token_count": str(layer.token_count)},
+        if known.draft_tokens > 0 and known.draft is None and not _is_applied(state, layer.layer, layer.token_count):
+            raise _lost(
+                f"{state.name} has lost a draft of layer {layer.layer}, whose inputs are not known here",
+                state,
+                "DRAFT_PENDING",
             )
 
 
-def recover(state: SessionState, in_flight: InFlight | None = None) -> Flow[None]:
-    """Brings the server's session to where this side believes it to be, or to where the step in flight has taken it.
+def _drop_drafts(state: SessionState, session: session_pb2.Session) -> Flow[None]:
+    """Those of the server, whose counts the session then has."""
+    if not any(layer.draft_length > 0 for layer in session.layers):
+        return
+    drop = state_pb2.AcceptTokensRequest(request_id=new_id())
+    drop.acceptances.add(session=state.name, accepted_tokens=0, session_epoch=state.epoch)
+    reply: state_pb2.AcceptTokensResponse = yield state.rpc("AcceptTokens", drop)
+    del session.layers[:]
+    session.layers.extend(reply.counts[0].layers)
 
-    Raises:
-        SessionLostError: the inputs that would be needed are not kept.
 
-    """
-    session = yield from _find(state)
-    counts = {layer.layer: layer.token_count for layer in session.layers}
-    # By a step whose reply is gone: that of this call, or one that was given up.
-    ahead = [(layer, count) for layer, count in counts.items() if count > state.layer(layer).count]
-    if any(in_flight is None or not in_flight.reply_is_kept(layer, count) for layer, count in ahead):
-        session = yield from _rewind(state, "the output of a step that was taken is not kept any more")
-        counts = {layer.layer: layer.token_count for layer in session.layers}
-    _check_can_replay(state, session)
-    state.session, state.epoch = session, session.epoch
-    if any(layer.draft_length > 0 for layer in session.layers):
-        drop = state_pb2.AcceptTokensRequest(request_id=new_id())
-        drop.acceptances.add(session=state.name, accepted_tokens=0, session_epoch=state.epoch)
-        yield from exact(state.rpc("AcceptTokens", drop), state.retry)
-    replayed = 0
-    for index, known in sorted(state.layers.items()):
-        steps = known.since(counts.get(index, 0)) or []
-        for step in steps + ([known.draft] if known.draft is not None else []):
+def _replay(state: SessionState, session: session_pb2.Session) -> Flow[None]:
+    replayed, drafts = 0, []
+    for layer in session.layers:
+        known = state.layer(layer.layer)
+        if _is_applied(state, layer.layer, layer.token_count):
+            continue
+        for step in _steps_since(state, layer):
+            yield from _send_again(state, step)
+            replayed += 1
+        if known.draft is not None:
+            drafts.append(known.draft)
+    call = state.in_flight
+    if call is None or call.layer is not None or call.tokens > 0:
+        for step in drafts:
             yield from _send_again(state, step)
             replayed += 1
     state.stats.replays += replayed > 0
     state.stats.replayed_steps += replayed
 
 
+def _steps_since(state: SessionState, layer: session_pb2.LayerState) -> list[KeptStep]:
+    known, count = state.layer(layer.layer), layer.token_count
+    steps = known.since(count)
+    if steps is not None:
+        return steps
+    if count > known.count:
+        raise AbortedError(f"{state.name} has moved while it was brought back", reason="TOKEN_COUNT_MISMATCH")
+    told = f"the server has {count} of layer {layer.layer}, {known.count} were answered, and "
+    told += (
+        f"inputs are kept from token {known.begin} on alone" if count < known.begin else "no step of here ended there"
+    )
+    raise SessionLostError(
+        f"{state.name} has lost tokens: {told}; prefill a new session, or make sessions with a larger keep_bytes, and "
+        "checkpoints more often",
+        reason="STATE_ROLLED_BACK",
+        metadata={"session": state.name, "layer": str(layer.layer), "token_count": str(count)},
+    )
+
+
 def _send_again(state: SessionState, step: KeptStep) -> Flow[None]:
-    request = step.request
+    request = step.alone()
     request.request_id = new_id()
     if isinstance(request, step_pb2.PrefillRequest):
-        request.session_epoch, request.expected_token_count = state.epoch, step.before
-        yield from exact(state.rpc("Prefill", request), state.retry)
-        return
-    del request.session_epochs[:], request.expected_token_counts[:]
-    request.session_epochs.append(state.epoch)
-    request.expected_token_counts.append(step.before)
-    yield from exact(state.rpc("Decode", request), state.retry)
+        request.session, request.session_epoch, request.expected_token_count = state.name, state.epoch, step.before
+        prefilled: step_pb2.PrefillResponse = yield state.rpc("Prefill", request)
+        count = prefilled.token_count
+    else:
+        for rows in (request.sessions, request.session_epochs, request.expected_token_counts):
+            del rows[:]
+        request.sessions.append(state.name)
+        request.session_epochs.append(state.epoch)
+        request.expected_token_counts.append(step.before)
+        decoded: step_pb2.DecodeResponse = yield state.rpc("Decode", request)
+        count = decoded.token_counts[0] + (step.tokens if request.draft else 0)
+    if count != step.after:
+        raise InternalError(
+            f"a step of {state.name} that was sent again has brought layer {request.layer} to {count} tokens, expected "
+            f"{step.after}",
+            reason="INTERNAL",
+        )
 
 
-def take_step(
-    states: Sequence[SessionState],
-    layer: int,
-    tokens: Sequence[int],
-    draft: bool,
-    make: Callable[[], Any],
-    method: str,
-    timeout: float | None,
-    memory: StepMemory,
-) -> Flow[Any]:
-    """The reply to a step that each of the sessions takes exactly once; `make()` gives its request as they are."""
-    backoff = Backoff(states[0].retry)
-    before = [state.layer(layer).count for state in states]
-    while True:
-        try:
-            request = make()
-            memory.sending()
-            reply = yield Rpc(method, request, timeout, states[0].session.affinity)
-            memory.answered()
-            return reply
-        except GdnError as error:
-            if memory.failed(error):
-                continue
-            astray = error.reason in ASTRAY and any(state.keep_bytes > 0 for state in states)
-            if not astray and not worth_another_try(error):
-                raise
-            yield backoff.wait(error)
-            if not astray:
-                continue
-            for state, count, row_tokens in zip(states, before, tokens, strict=True):
-                yield from recover(state, InFlight(layer, count, row_tokens, draft, error.reason))
+def _not_kept(state: SessionState) -> str:
+    if state.create is None:
+        return "it was not made by this client, which cannot make it again; prefill a new session"
+    layer, begin = state.first_kept
+    return f"of layer {layer} only the inputs from token {begin} on are kept; prefill a new session"
+
+
+def _lost(what: str, state: SessionState, reason: str) -> SessionLostError:
+    return SessionLostError(what, reason=reason, metadata={"session": state.name})
 
 
 def delete(state: SessionState) -> Flow[None]:

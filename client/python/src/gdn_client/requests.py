@@ -137,6 +137,10 @@ class Snapshots:
         return whole
 
 
-def watch_request(name: str, every_tokens: int, every: float | None) -> state_pb2.WatchStateRequest:
-    """Whose states, and how often."""
-    return state_pb2.WatchStateRequest(name=session_name(name), every_tokens=every_tokens, every=duration(every))
+def watch_request(
+    name: str, every_tokens: int, every: float | None, epoch: int | None = None
+) -> state_pb2.WatchStateRequest:
+    """Whose states, how often, and of which epoch."""
+    return state_pb2.WatchStateRequest(
+        name=session_name(name), every_tokens=every_tokens, every=duration(every), session_epoch=epoch
+    )

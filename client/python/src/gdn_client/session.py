@@ -12,10 +12,11 @@ Thread safety: a session is for one thread at a time, and for one batch; others 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gdn_client import array_flow, management, prefixes, session_flow, streams
+from gdn_client import array_flow, management, prefixes, session_flow, state_calls, streams
 from gdn_client.errors import AbortedError
 from gdn_client.flow import Flow
 from gdn_client.futures import StepFuture, settle
@@ -24,7 +25,7 @@ from gdn_client.notebook import table
 from gdn_client.progress import bar
 from gdn_client.proto.gdn.v1 import state_pb2
 from gdn_client.proto.gdn.v1.session_pb2 import PromptPrefix
-from gdn_client.requests import tier_name
+from gdn_client.requests import StateSnapshot, tier_name
 from gdn_client.session_state import Parents, SessionState, new_id, step_options
 from gdn_client.session_view import SUMMARY, SessionView
 from gdn_client.steps import leading
@@ -218,10 +219,23 @@ class Session(SessionView):
         """So many tokens of every layer's draft become part of the session, or a path's; the others never were."""
         self._run(session_flow.accept([self._state], [tokens]))
 
-    def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[Session]:
-        """New sessions that go on from here, states and drafts included; for beams and shared prompts."""
+    def fork(
+        self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
+    ) -> list[Session]:
+        """New sessions that go on from here, states and drafts included; for beams and shared prompts.
+
+        A child that a crash takes is made anew, if the inputs of all its tokens are kept: those of its parent, from a
+        session's beginning, and its own.
+
+        Args:
+            count: of children.
+            ids: theirs, as in `Client.session`, in place of `count`.
+            idle_ttl: as in `Client.session`.
+            durable: checkpoint each child that could not be made anew, where the server has a durable tier.
+
+        """
         names = list(ids) or [new_id() for _ in range(count)]
-        states = self._run(session_flow.fork(self._state, names, idle_ttl))
+        states = self._run(state_calls.fork(self._state, names, idle_ttl, durable))
         return [Session(self._client, state, owned=True) for state in states]
 
     def checkpoint(self, checkpoint_id: str = "") -> state_pb2.Checkpoint:
@@ -231,7 +245,7 @@ class Session(SessionView):
             FailedPreconditionError: NO_DURABLE_TIER, the server has no disk and no Redis.
 
         """
-        return self._run(session_flow.checkpoint(self._state, checkpoint_id))
+        return self._run(state_calls.checkpoint(self._state, checkpoint_id))
 
     def keep_prefix(self, prefix: PromptPrefix, tokens: int | None = None) -> bool:
         """Keeps the states for sessions whose prompt begins so (`prefixes`).
@@ -250,8 +264,15 @@ class Session(SessionView):
         return self._run(prefixes.keep_prefix(self._state, prefix, tokens))
 
     def restore(self, checkpoint_id: str = "") -> None:
-        """Takes the session back to a checkpoint, "": the newest, under a new epoch."""
-        self._run(session_flow.restore(self._state, checkpoint_id))
+        """Takes the session back to a checkpoint, "": the newest, under a new epoch.
+
+        Raises:
+            NotFoundError: CHECKPOINT_NOT_FOUND.
+            SessionLostError: STATE_ROLLED_BACK, the checkpoint has fewer tokens than it had when it was made; the
+                session goes on from these.
+
+        """
+        self._run(state_calls.restore(self._state, checkpoint_id))
 
     def checkpoints(self) -> list[state_pb2.Checkpoint]:
         """The named ones, by id, with the bytes that each takes."""
@@ -277,8 +298,21 @@ class Session(SessionView):
 
     def export_state(self, *, progress: bool = False) -> bytes:
         """The session's states as a safetensors file, which `Client.import_state` takes; with a bar, if asked for."""
-        settle([self._state])
-        return self._client.export_state(self.name, progress=progress)
+        with bar(progress, "export", "B") as told:
+            return self._run(state_calls.export(self._state, told))
+
+    def watch_state(self, *, every_tokens: int = 0, every: float | None = None) -> Iterator[StateSnapshot]:
+        """The session's states now, and again as it advances; as `Client.watch_state`.
+
+        The session is first brought back where the server has lost steps of it. The snapshots may be taken by another
+        thread than the one that steps the session.
+
+        Raises:
+            AbortedError: EPOCH_MISMATCH, the server has lost steps meanwhile; step the session, and watch it again.
+
+        """
+        check, first, others = self._run(state_calls.watch(self._state, every_tokens, every))
+        return itertools.chain([first], map(check, others))
 
     def delete(self) -> None:
         """Ends the session on the server; one that is gone already is none to complain of."""

@@ -1,32 +1,32 @@
-"""What a session does, whoever carries the calls out; steps and their recovery are `recovery`'s.
+"""What moves a session, whoever carries the calls out: creation, steps, acceptances. `calls` tries them.
 
 Thread safety: a SessionState and its flows are for one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from gdn_client.errors import GdnError
-from gdn_client.flow import Backoff, Flow, Retry, Rpc, exact, worth_another_try
+from gdn_client.calls import answered
+from gdn_client.errors import GdnError, InternalError
+from gdn_client.flow import Flow, Retry, Rpc, exact
 from gdn_client.inputs import Input, tensors_of
 from gdn_client.proto.gdn.v1 import session_pb2, state_pb2, step_pb2
-from gdn_client.recovery import ASTRAY, delete, recover, take_step
-from gdn_client.session_state import SessionState, StepOptions, duration, new_id
+from gdn_client.recovery import delete
+from gdn_client.session_state import InFlight, RequestId, SessionState, StepOptions, new_id
 from gdn_client.shared_memory import Region, SharedMemory, StepMemory
 from gdn_client.steps import KeptStep, cut, fill_input, leading, output_elements, path_tokens
-from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, to_tensor
+from gdn_client.tensors import ELEMENT_BYTES, Array, dtype_code, element_name, host_array, to_tensor
 
 __all__ = [
     "DecodeStep",
     "PrefillStep",
     "accept",
-    "checkpoint",
     "create",
     "delete",
-    "fork",
     "new_id",
-    "restore",
     "segments",
     "tokens_a_call",
 ]
@@ -38,7 +38,7 @@ def create(
     """A new session; the request has an id, so that it may be sent again."""
     reply = yield from exact(Rpc("CreateSession", request, None, request.affinity or request.session_id), retry)
     _begin_no_further(request, reply.session.prefix_tokens)
-    return SessionState(reply.session, retry, request, keep_bytes, memory=memory)
+    return SessionState(reply.session, retry, request, keep_bytes, start=reply.session.prefix_tokens, memory=memory)
 
 
 def _begin_no_further(request: session_pb2.CreateSessionRequest, tokens: int) -> None:
@@ -54,13 +54,38 @@ def _output_bytes(given: Input, options: StepOptions) -> int:
     return output_elements(given) * ELEMENT_BYTES[options.output_dtype or dtype_code(element_name(first))]
 
 
+def _digest_of(method: str, layer: int, given: Input, options: StepOptions, row: int | None) -> bytes:
+    """Equal for steps that do the same to a session."""
+    lengths = None if options.lengths is None or row is None else options.lengths[row]
+    digest = hashlib.blake2b(
+        repr((method, layer, options.output_dtype, options.allow_non_finite, options.draft, lengths)).encode()
+    )
+    for name, array in tensors_of(given).items():
+        one = array if row is None else array[row : row + 1]
+        digest.update(f"{name} {tuple(one.shape)} {element_name(one)}".encode())
+        digest.update(host_array(one).tobytes())
+    parents, tokens = options.parents, leading(given)[0 if row is None else 1]
+    if row is not None and len(parents) > tokens:  # a tree for each row
+        parents = parents[row * tokens : (row + 1) * tokens]
+    rest = [getattr(given, name, None) for name in ("scale", "use_qk_l2norm", "allow_beta_to_two")]
+    digest.update(repr((list(parents), rest)).encode())
+    return digest.digest()
+
+
+def _check_count(state: SessionState, layer: int, found: int, expected: int) -> None:
+    if found != expected:
+        raise InternalError(
+            f"{state.name} layer {layer} has seen {found} tokens after a call, expected {expected}", reason="INTERNAL"
+        )
+
+
 class PrefillStep:
     """One prefill of the tokens `[T, ..]`: its request, and what its reply changes here."""
 
     def __init__(self, state: SessionState, layer: int, given: Input, options: StepOptions) -> None:
         self.states, self.layer, self.given, self.options = [state], layer, given, options
         self.tokens = [leading(given)[0]]
-        self.request_id = new_id()
+        self.request_id = RequestId()
         self.request = step_pb2.PrefillRequest(
             layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
         )
@@ -68,20 +93,26 @@ class PrefillStep:
     def make(self, ahead: Sequence[int] | None = None) -> step_pb2.PrefillRequest:
         """The request as the session is now, or will be once it has taken the tokens that are `ahead`."""
         request, state = self.request, self.states[0]
-        request.session, request.request_id = state.name, self.request_id
+        request.session, request.request_id = state.name, self.request_id.value
         request.session_epoch = state.epoch
         request.expected_token_count = state.layer(self.layer).count + sum(ahead or ())
         return request
 
+    def rows(self) -> list[InFlight]:
+        """What it does to the session."""
+
+        def digest() -> bytes:
+            return _digest_of("prefill", self.layer, self.given, self.options, None)
+
+        return [InFlight(self.request_id, self.layer, self.tokens[0], False, digest)]
+
     def taken(self, reply: step_pb2.PrefillResponse, memory: StepMemory) -> Array:
         """The output; the session has moved."""
         state, before = self.states[0], self.states[0].layer(self.layer).count
+        _check_count(state, self.layer, reply.token_count, before + self.tokens[0])
         if state.keep_bytes > 0:
             memory.to_message()
-            kept = KeptStep(before, reply.token_count - before, self.request)
-            state.note(self.layer, kept, False, reply.durable_token_count)
-        else:
-            state.layer(self.layer).count = reply.token_count
+        state.note(self.layer, KeptStep(before, self.tokens[0], self.request), reply.durable_token_count)
         return memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
 
     def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
@@ -89,9 +120,7 @@ class PrefillStep:
         with StepMemory(region, self.request) as memory:
             fill_input(self.request, self.given, memory.encode)
             memory.place_output(_output_bytes(self.given, self.options))
-            reply = yield from take_step(
-                self.states, self.layer, self.tokens, False, self.make, "Prefill", timeout, memory
-            )
+            reply = yield from _take(self, "Prefill", timeout, memory)
             return self.taken(reply, memory)
 
 
@@ -101,7 +130,7 @@ class DecodeStep:
     def __init__(self, states: Sequence[SessionState], layer: int, given: Input, options: StepOptions) -> None:
         self.states, self.layer, self.given, self.options = states, layer, given, options
         self.tokens = list(options.lengths or [leading(given)[1]] * len(states))
-        self.request_id = new_id()
+        self.request_id = RequestId()
         self.request = step_pb2.DecodeRequest(
             layer=layer, output_dtype=options.output_dtype, allow_non_finite=options.allow_non_finite
         )
@@ -112,7 +141,7 @@ class DecodeStep:
     def make(self, ahead: Sequence[int] | None = None) -> step_pb2.DecodeRequest:
         """The request as the sessions are now, or will be once each has taken the tokens that are `ahead` of it."""
         request = self.request
-        request.request_id = self.request_id
+        request.request_id = self.request_id.value
         for rows in (request.sessions, request.session_epochs, request.expected_token_counts):
             del rows[:]
         for state, tokens in zip(self.states, ahead or [0] * len(self.states), strict=True):
@@ -121,20 +150,33 @@ class DecodeStep:
             request.expected_token_counts.append(state.layer(self.layer).count + tokens)
         return request
 
+    def rows(self) -> list[InFlight]:
+        """What it does to each session."""
+
+        def digest(row: int) -> Callable[[], bytes]:
+            return lambda: _digest_of("decode", self.layer, self.given, self.options, row)
+
+        return [
+            InFlight(self.request_id, self.layer, tokens, self.options.draft, digest(row))
+            for row, tokens in enumerate(self.tokens)
+        ]
+
     def taken(self, reply: step_pb2.DecodeResponse, memory: StepMemory) -> Array:
         """The output; the sessions have moved."""
+        draft = self.options.draft
+        for state, tokens, count in zip(self.states, self.tokens, reply.token_counts, strict=True):
+            _check_count(state, self.layer, count, state.layer(self.layer).count + (0 if draft else tokens))
         output = memory.array_of(reply.output, next(iter(tensors_of(self.given).values())))
         size = 0
         if any(state.keep_bytes > 0 for state in self.states):
             memory.to_message()  # the request is kept, the region's parts are not
             size = self.request.ByteSize() // len(self.states)
         for row, state in enumerate(self.states):
-            before = state.layer(self.layer).count
-            if state.keep_bytes > 0:
-                kept = KeptStep(before, self.tokens[row], self.request, row, size)
-                state.note(self.layer, kept, self.options.draft, reply.durable_token_counts[row])
-            elif not self.options.draft:
-                state.layer(self.layer).count = reply.token_counts[row]
+            kept = KeptStep(state.layer(self.layer).count, self.tokens[row], self.request, row, size)
+            if draft:
+                state.note_draft(self.layer, kept)
+            else:
+                state.note(self.layer, kept, reply.durable_token_counts[row])
         return output
 
     def flow(self, timeout: float | None, region: Region | None = None) -> Flow[Array]:
@@ -142,79 +184,78 @@ class DecodeStep:
         with StepMemory(region, self.request) as memory:
             fill_input(self.request, self.given, memory.encode)
             memory.place_output(_output_bytes(self.given, self.options))
-            states, draft = self.states, self.options.draft
-            reply = yield from take_step(states, self.layer, self.tokens, draft, self.make, "Decode", timeout, memory)
+            reply = yield from _take(self, "Decode", timeout, memory)
             return self.taken(reply, memory)
+
+
+def _take(step: PrefillStep | DecodeStep, method: str, timeout: float | None, memory: StepMemory) -> Flow[Any]:
+    """The reply to a step that each of the sessions takes exactly once."""
+    states = step.states
+
+    def send() -> Flow[Any]:
+        while True:
+            try:
+                request = step.make()
+                memory.sending()
+                reply = yield Rpc(method, request, timeout, states[0].session.affinity)
+                memory.answered()
+                return reply
+            except GdnError as error:
+                if not memory.failed(error):
+                    raise
+
+    return (yield from answered(states, step.rows(), send))
 
 
 Accepted = int | Sequence[int]  # so many of a draft's first tokens, or those of a path
 
 
-def accept(states: Sequence[SessionState], accepted: Sequence[Accepted], request_id: str | None = None) -> Flow[None]:
+def accept(
+    states: Sequence[SessionState], accepted: Sequence[Accepted], request_id: RequestId | None = None
+) -> Flow[None]:
     """Tokens of session i's drafts become part of it, by `accepted[i]`; the others never were.
 
     With a `request_id` the same call may be made again that had no answer.
     """
-    request_id = request_id or new_id()
-    backoff = Backoff(states[0].retry)
-    while True:
-        request = state_pb2.AcceptTokensRequest(request_id=request_id)
+    known_id = request_id or RequestId()
+
+    def send() -> Flow[state_pb2.AcceptTokensResponse]:
+        request = state_pb2.AcceptTokensRequest(request_id=known_id.value)
         for state, tokens in zip(states, accepted, strict=True):
             row = request.acceptances.add(session=state.name, session_epoch=state.epoch)
             if isinstance(tokens, Sequence):
                 row.path.extend(tokens)
             else:
                 row.accepted_tokens = tokens
-        try:
-            reply = yield Rpc("AcceptTokens", request, None, states[0].session.affinity)
-            break
-        except GdnError as error:
-            astray = error.reason in ASTRAY and any(state.keep_bytes > 0 for state in states)
-            if not astray and not worth_another_try(error):
-                raise
-            yield backoff.wait(error)
-            if astray:  # the drafts are computed anew, and accepted under another id
-                for state in states:
-                    yield from recover(state)
-                request_id = new_id()
+        reply: state_pb2.AcceptTokensResponse = yield Rpc("AcceptTokens", request, None, states[0].session.affinity)
+        return reply
+
+    rows = [_acceptance(known_id, tokens) for tokens in accepted]
+    reply = yield from answered(states, rows, send)
     for state, tokens, counts in zip(states, accepted, reply.counts, strict=True):
-        for layer in state.layers.values():
-            draft, layer.draft = layer.draft, None
-            count = len(tokens) if isinstance(tokens, Sequence) else tokens
-            if draft is None or count == 0:
-                continue
-            assert isinstance(draft.request, step_pb2.DecodeRequest)
-            path = tokens if isinstance(tokens, Sequence) else range(tokens)
-            layer.add(KeptStep(draft.before, count, path_tokens(draft.request, path)))
-            state.kept_bytes += layer.kept[-1].bytes
-        for counted in counts.layers:
-            state.layer(counted.layer).count = counted.token_count
+        for layer in counts.layers:
+            _accepted(state, layer, tokens)
 
 
-def fork(state: SessionState, ids: Sequence[str], idle_ttl: float | None) -> Flow[list[SessionState]]:
-    """New sessions that go on from here."""
-    request = state_pb2.ForkSessionRequest(name=state.name, session_ids=ids, idle_ttl=duration(idle_ttl))
-    reply = yield from exact(state.rpc("ForkSession", request), state.retry)
-    # Children can be replayed from where they begin, if their own beginning is durable; they cannot be made anew.
-    return [
-        SessionState(session, state.retry, None, state.keep_bytes, memory=state.memory) for session in reply.sessions
-    ]
+def _acceptance(request_id: RequestId, tokens: Accepted) -> InFlight:
+    digest = repr(("accept", list(tokens) if isinstance(tokens, Sequence) else tokens)).encode()
+    return InFlight(request_id, None, len(tokens) if isinstance(tokens, Sequence) else tokens, False, lambda: digest)
 
 
-def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkpoint]:
-    """The session is durable as it is now."""
-    request = state_pb2.CheckpointSessionRequest(name=state.name, checkpoint_id=checkpoint_id)
-    reply: state_pb2.CheckpointSessionResponse = yield from exact(state.rpc("CheckpointSession", request), state.retry)
-    for layer in reply.checkpoint.layers:
-        state.kept_bytes -= state.layer(layer.layer).trim(layer.token_count)
-    return reply.checkpoint
-
-
-def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
-    """Back to a checkpoint."""
-    request = state_pb2.RestoreCheckpointRequest(name=state.name, checkpoint_id=checkpoint_id)
-    reply = yield from exact(state.rpc("RestoreCheckpoint", request), state.retry)
-    state.take(reply.session)
+def _accepted(state: SessionState, layer: session_pb2.LayerState, tokens: Accepted) -> None:
+    known = state.layer(layer.layer)
+    waited, draft = known.draft_tokens > 0, known.draft
+    path = tokens if isinstance(tokens, Sequence) else range(tokens)
+    known.draft, known.draft_tokens = None, 0
+    if not waited or len(path) == 0:
+        return
+    if draft is None:  # whose inputs are not known here, so nothing before it is of use
+        state.kept_bytes -= known.cut_to(known.count + len(path), same_history=False)
+    else:
+        alone = draft.alone()
+        assert isinstance(alone, step_pb2.DecodeRequest)
+        state.note(layer.layer, KeptStep(draft.before, len(path), path_tokens(alone, path)), layer.durable_token_count)
+    _check_count(state, layer.layer, layer.token_count, known.count)
 
 
 def tokens_a_call(given: Input, max_message_bytes: int, max_reply_bytes: int) -> int:

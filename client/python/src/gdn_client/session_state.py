@@ -1,4 +1,4 @@
-"""A session as this side knows it: its layers' token counts, and the steps that are kept for a replay.
+"""A session as this side knows it: its layers' token counts, the steps that are kept for a replay, the call under way.
 
 Thread safety: for one thread at a time.
 """
@@ -6,7 +6,7 @@ Thread safety: for one thread at a time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,57 +44,199 @@ class SessionStats:
     replays: int = 0  # times that lost steps were sent again
     replayed_steps: int = 0
     recreations: int = 0  # times that the session was made anew
+    rewinds: int = 0  # times that it went back to before a step whose output was not to be had any more
+
+
+@dataclass
+class RequestId:
+    """Of one call, which may be of several sessions."""
+
+    value: str = field(default_factory=new_id)
+
+
+@dataclass
+class InFlight:
+    """A step, or an acceptance, of one session whose answer this side has not had.
+
+    Attributes:
+        request_id: the call's.
+        layer: of a step; None: an acceptance, of every layer that has a draft.
+        tokens: that it takes, or accepts.
+        draft: the tokens wait to be accepted.
+        digest: tells what was asked for; a caller that asks for the same again gets the answer of this call.
+        sent: it may have been applied.
+        applied: the server has done it, as its counts tell.
+        copy_tried: the durable copy has the step in it, and the session has gone back to there already.
+        refusal: the server's reason to look at the session.
+
+    """
+
+    request_id: RequestId
+    layer: int | None
+    tokens: int
+    draft: bool
+    digest: Callable[[], bytes]
+    sent: bool = False
+    applied: bool = False
+    copy_tried: bool = False
+    refusal: str = ""
 
 
 @dataclass
 class SessionState:
-    """A session as this side knows it."""
+    """A session as this side knows it.
+
+    Attributes:
+        session: as the server has described it.
+        retry: of its calls.
+        create: what has made it, or makes one like it; None: it cannot be made anew.
+        keep_bytes: of inputs, for a replay; 0: none are kept, and a loss is the caller's.
+        keeps_durable: keep inputs although a durable copy has them, while there is room: forks can then be made anew.
+        start: tokens that every layer has seen in a session that `create` makes.
+        astray: the server's session may be elsewhere than this side believes.
+        rolled_back: .. and its current state is gone.
+        needs_replay: the server has lost something, and not all of it is back.
+        in_flight: the call that is being tried.
+        given_up: the last one, where it ended without an answer.
+        cannot_checkpoint: the server has no durable tier.
+        checkpoints: named ones, with their token counts.
+        of_this_history: those of them that the session has come from, by steps that it has not gone back over.
+
+    """
 
     session: session_pb2.Session
     retry: Retry
-    create: session_pb2.CreateSessionRequest | None = None  # what has made it, where this side has
-    keep_bytes: int = 0  # of inputs, for a replay; 0: none are kept
+    create: session_pb2.CreateSessionRequest | None = None
+    keep_bytes: int = 0
+    keeps_durable: bool = False
     epoch: int = 0
     layers: dict[int, LayerSteps] = field(default_factory=dict)
+    start: int = 0
     kept_bytes: int = 0
     stats: SessionStats = field(default_factory=SessionStats)
     memory: SharedMemory = field(default_factory=SharedMemory)
     last: StepFuture[Any] | None = None  # the newest that was asked for
+    astray: bool = False
+    rolled_back: bool = False
+    needs_replay: bool = False
+    in_flight: InFlight | None = None
+    given_up: InFlight | None = None
+    cannot_checkpoint: bool = False
+    checkpoints: dict[str, dict[int, int]] = field(default_factory=dict)
+    of_this_history: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.take(self.session)
+        self.epoch = self.session.epoch
+        for layer in self.session.layers:
+            count = layer.token_count
+            self.layers[layer.layer] = LayerSteps(
+                count, count, count, layer.durable_token_count, draft_tokens=layer.draft_length
+            )
 
     @property
     def name(self) -> str:
         """ "sessions/ID"."""
         return self.session.name
 
-    def take(self, session: session_pb2.Session) -> None:
-        """Goes on from what the server says; forgets what was kept."""
-        self.session, self.epoch, self.kept_bytes = session, session.epoch, 0
-        self.layers = {layer.layer: LayerSteps(count=layer.token_count) for layer in session.layers}
-
     def layer(self, layer: int) -> LayerSteps:
-        """Of the index; the server refuses one that is none."""
-        return self.layers.setdefault(layer, LayerSteps())
+        """Of the index; of one that is none, which the server refuses, nothing is kept."""
+        return self.layers.get(layer) or LayerSteps()
 
     def rpc(self, method: str, request: Any, timeout: float | None = None) -> Rpc:
         """A call that is routed as all of this session are."""
         return Rpc(method, request, timeout, self.session.affinity)
 
-    def note(self, layer: int, step: KeptStep, draft: bool, durable: int) -> None:
+    @property
+    def kept_from_start(self) -> bool:
+        """Whether the session can be made anew, with all that it has seen."""
+        return self.create is not None and all(known.begin == self.start for known in self.layers.values())
+
+    @property
+    def first_kept(self) -> tuple[int, int]:
+        """Of the layer of which least is kept: its index, and the token from which on inputs are kept."""
+        layer = max(self.layers, key=lambda index: self.layers[index].begin, default=0)
+        return layer, self.layer(layer).begin
+
+    def is_as_known(self, layers: Iterable[session_pb2.LayerState], *, drafts: bool = True) -> bool:
+        """Whether these are the token counts, and the lengths of drafts, that this side knows of."""
+        found = {layer.layer: layer for layer in layers}
+        return found.keys() == self.layers.keys() and all(
+            layer.token_count == self.layers[index].count
+            and (not drafts or layer.draft_length == self.layers[index].draft_tokens)
+            for index, layer in found.items()
+        )
+
+    def note(self, layer: int, step: KeptStep, durable: int) -> None:
         """The server has answered the step."""
-        steps = self.layer(layer)
-        if draft:
-            steps.draft = step
-        else:
-            steps.add(step)
+        known = self.layer(layer)
+        if self.keep_bytes > 0:
+            known.add(step)
             self.kept_bytes += step.bytes if step.tokens > 0 else 0
-        self.kept_bytes -= steps.trim(durable)
-        # The oldest go; a loss of them is then told.
-        while self.kept_bytes > self.keep_bytes:
-            fullest = max(self.layers.values(), key=lambda one: len(one.kept))
-            self.kept_bytes -= fullest.kept.popleft().bytes
+        else:
+            known.moved_to(step.after)
+            known.begin = step.after
+        self.note_durable(layer, durable)
+
+    def note_draft(self, layer: int, step: KeptStep) -> None:
+        """The server has answered the step, whose tokens wait."""
+        known = self.layer(layer)
+        known.draft = step if self.keep_bytes > 0 and step.tokens > 0 else None
+        known.draft_tokens = step.tokens
+
+    def note_durable(self, layer: int, count: int) -> None:
+        """A durable copy has so many tokens; what need not be kept goes."""
+        known = self.layer(layer)
+        known.durable = max(known.durable, count)
+        if not self.keeps_durable:
+            self.kept_bytes -= known.trim()
+        while self.is_over and (durable := [one for one in self._with_steps() if one.kept[0].after <= one.durable]):
+            self._drop_of(durable)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more inputs are kept than may be: those that no durable copy has."""
+        return self.kept_bytes > max(self.keep_bytes, 0)
+
+    def drop_oldest(self) -> None:
+        """Until there are no more than may be; a loss of them is then told."""
+        while self.is_over:
+            self._drop_of(self._with_steps())
+
+    def _with_steps(self) -> list[LayerSteps]:
+        return [known for known in self.layers.values() if known.kept]
+
+    def _drop_of(self, layers: Iterable[LayerSteps]) -> None:
+        self.kept_bytes -= max(layers, key=lambda known: len(known.kept)).drop_first()
+
+    def note_checkpoint(self, checkpoint_id: str) -> None:
+        """A durable copy of the session as it is now has been made; a crash comes back to the one without an id."""
+        if checkpoint_id:
+            self.checkpoints[checkpoint_id] = {index: known.count for index, known in self.layers.items()}
+            self.of_this_history.add(checkpoint_id)
+            return
+        for index, known in self.layers.items():
+            self.note_durable(index, known.count)
+
+    def restored(self, session: session_pb2.Session, checkpoint_id: str) -> None:
+        """The session has gone back to a checkpoint; the newest, which has no id, is always of the present history."""
+        counts = {layer.layer: layer.token_count for layer in session.layers}
+        known_here = checkpoint_id in self.of_this_history and self.checkpoints[checkpoint_id] == counts
+        same_history = not checkpoint_id or known_here
+        self.of_this_history = {
+            name
+            for name in self.of_this_history
+            if same_history and all(count <= counts.get(index, 0) for index, count in self.checkpoints[name].items())
+        }
+        if checkpoint_id:
+            self.checkpoints[checkpoint_id] = counts
+            self.of_this_history.add(checkpoint_id)
+        self.session, self.epoch = session, session.epoch
+        for layer in session.layers:
+            known = self.layer(layer.layer)
+            self.kept_bytes -= known.cut_to(layer.token_count, same_history=same_history)
+            known.durable, known.draft_tokens = 0, layer.draft_length
+            self.note_durable(layer.layer, layer.durable_token_count)
+        self.given_up, self.astray, self.rolled_back, self.needs_replay = None, False, False, False
 
 
 Parents = Sequence[int] | Sequence[Sequence[int]]  # of a tree's tokens; of one tree for all rows, or of one a row

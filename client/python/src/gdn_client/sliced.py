@@ -30,7 +30,7 @@ from gdn_client.futures import settle
 from gdn_client.inputs import Input, tensors_of
 from gdn_client.proto.gdn.v1 import info_pb2
 from gdn_client.session import Session
-from gdn_client.session_state import SessionState, StepOptions, new_id, step_options
+from gdn_client.session_state import RequestId, SessionState, StepOptions, new_id, step_options
 from gdn_client.tensors import Array, element_name, host_array, is_torch
 
 T = TypeVar("T")
@@ -207,19 +207,28 @@ class SlicedSession:
         """The first tokens of every layer's draft become part of the session, the others never were."""
         _accept(self._client, [self], [tokens])
 
-    def fork(self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None) -> list[SlicedSession]:
-        """New sessions that go on from here, on every server."""
+    def fork(
+        self, count: int = 1, *, ids: Sequence[str] = (), idle_ttl: float | None = None, durable: bool = False
+    ) -> list[SlicedSession]:
+        """New sessions that go on from here, on every server; as `Session.fork`."""
+        self._check_is_together()
         names = list(ids) or [new_id() for _ in range(count)]
-        made = self._client.map(lambda part: part.fork(ids=names, idle_ttl=idle_ttl), self.parts)
+        made = self._client.map(lambda part: part.fork(ids=names, idle_ttl=idle_ttl, durable=durable), self.parts)
         return [SlicedSession(self._client, children) for children in zip(*made, strict=True)]
 
     def checkpoint(self, checkpoint_id: str = "") -> None:
         """Makes every part durable as it is now; with an id beside later ones."""
+        self._check_is_together()
         self._client.map(lambda part: part.checkpoint(checkpoint_id), self.parts)
 
     def export_states(self) -> list[bytes]:
         """Each server's state file, in the order of their heads; `gdnctl state join` makes one of them."""
+        self._check_is_together()
         return self._client.map(lambda part: part.export_state(), self.parts)
+
+    def _check_is_together(self) -> None:
+        if self._call is not None:
+            raise _left_unfinished(self.name)
 
     def delete(self) -> None:
         """Ends the session on every server; one that is gone already is none to complain of."""
@@ -434,12 +443,15 @@ def _begin(sessions: Sequence[SlicedSession], digest: Callable[[], bytes]) -> _C
     """The call that was left unfinished, if this is it; else a new one."""
     left = sessions[0]._call
     if any(session._call is not left for session in sessions) or (left is not None and left.digest != digest()):
-        raise AbortedError(
-            f"the call before on {sessions[0].name} may have been taken by some of its servers alone; make the same "
-            "call again first",
-            reason="PREVIOUS_SEGMENT_FAILED",
-        )
+        raise _left_unfinished(sessions[0].name)
     return left or _Call()
+
+
+def _left_unfinished(name: str) -> AbortedError:
+    return AbortedError(
+        f"the call before on {name} may have been taken by some of its servers alone; make the same call again first",
+        reason="PREVIOUS_SEGMENT_FAILED",
+    )
 
 
 @contextlib.contextmanager
@@ -508,7 +520,7 @@ def _accept(client: SlicedClient, sessions: Sequence[SlicedSession], tokens: Seq
     def make(part: int) -> Callable[[], None]:
         parts = [session.parts[part] for session in sessions]
         states = [one._state for one in parts]
-        request_id = new_id()
+        request_id = RequestId()
         return lambda: _run(parts[0], states, lambda: session_flow.accept(states, tokens, request_id))
 
     call = _begin(sessions, digest)

@@ -64,7 +64,7 @@ def cut(given: Input, begin: int, end: int, axis: int = 0) -> Input:
 
 
 class KeptStep:
-    """One step of one layer of one session, as it can be sent again.
+    """One step of one layer of one session, as it can be sent again. Sessions that were forked share it.
 
     Attributes:
         before: tokens that the layer had seen.
@@ -89,41 +89,89 @@ class KeptStep:
         self.bytes: int = request.ByteSize() if size is None else size
 
     @property
-    def request(self) -> step_pb2.PrefillRequest | step_pb2.DecodeRequest:
-        """Of this session alone; taken out of its batch when it is first needed, which hardly ever is."""
-        if self._row is not None:
-            assert isinstance(self._request, step_pb2.DecodeRequest)
-            self._request, self._row = row_of(self._request, self._row), None
-        return self._request
+    def after(self) -> int:
+        """Tokens that the layer has seen with it."""
+        return self.before + self.tokens
+
+    def alone(self) -> step_pb2.PrefillRequest | step_pb2.DecodeRequest:
+        """A request of one session for it, which the caller may change."""
+        if isinstance(self._request, step_pb2.DecodeRequest) and self._row is not None:
+            return row_of(self._request, self._row)
+        copy = type(self._request)()
+        copy.CopyFrom(self._request)  # type: ignore[arg-type]
+        return copy
 
 
 @dataclass
 class LayerSteps:
-    """A layer's steps since its newest durable copy, in order and without gaps."""
+    """A layer's steps that can be sent again, in order and without gaps.
 
-    count: int = 0  # tokens that the layer has seen
+    Attributes:
+        count: tokens that the layer has seen, as far as this side knows.
+        begin: the steps from this count on are kept.
+        reached: the most tokens that the server's layer can have seen by calls of this side, answered or not.
+        durable: the most tokens that the server has said to be durable.
+        kept: the steps.
+        draft: computed, and waits to be accepted.
+        draft_tokens: of a draft that waits, whose inputs need not be known here.
+
+    """
+
+    count: int = 0
+    begin: int = 0
+    reached: int = 0
+    durable: int = 0
     kept: deque[KeptStep] = field(default_factory=deque)
-    draft: KeptStep | None = None  # computed, and waits to be accepted
+    draft: KeptStep | None = None
+    draft_tokens: int = 0
 
     def add(self, step: KeptStep) -> None:
         """`step.before` is `count`."""
-        self.count = step.before + step.tokens
+        self.moved_to(step.after)
         if step.tokens > 0:
             self.kept.append(step)
 
-    def trim(self, durable: int) -> int:
-        """Forgets what a durable copy of so many tokens has; returns the bytes."""
+    def moved_to(self, count: int) -> None:
+        """The layer has seen so many tokens."""
+        self.count = count
+        self.reached = max(self.reached, count)
+
+    def drop_first(self) -> int:
+        """Forgets the oldest step; returns its bytes."""
+        first = self.kept.popleft()
+        self.begin = first.after
+        return first.bytes
+
+    def trim(self) -> int:
+        """Forgets what a durable copy has; returns the bytes."""
         freed = 0
-        while self.kept and self.kept[0].before + self.kept[0].tokens <= durable:
-            freed += self.kept.popleft().bytes
+        while self.kept and self.kept[0].after <= self.durable:
+            freed += self.drop_first()
         return freed
 
     def since(self, count: int) -> list[KeptStep] | None:
-        """Those to send where the server has seen `count`; None where they are not kept from there."""
+        """Those to send where the server has seen `count`; None where no step that is kept begins there."""
         if count == self.count:
             return []
         steps = [step for step in self.kept if step.before >= count]
         return steps if steps and steps[0].before == count else None
+
+    def cut_to(self, count: int, *, same_history: bool) -> int:
+        """Goes back to `count`, and forgets what came behind; returns the bytes.
+
+        Args:
+            count: tokens.
+            same_history: they came by the steps that are kept here; else none of these is of use.
+
+        """
+        usable = same_history and self.since(count) is not None
+        gone = [step for step in self.kept if not usable or step.before >= count]
+        self.kept = deque(step for step in self.kept if usable and step.before < count)
+        if not usable:
+            self.begin = count
+        self.count = self.reached = count
+        self.draft, self.draft_tokens = None, 0
+        return sum(step.bytes for step in gone)
 
 
 def row_of(request: step_pb2.DecodeRequest, row: int) -> step_pb2.DecodeRequest:

@@ -69,6 +69,9 @@ class Pipeline:
         else:
             message = step_pb2.StreamDecodeRequest(step=rows.step.make(ahead))
         self.under_way.append(rows)
+        for row, state in enumerate(self.states):
+            known = state.layer(rows.step.layer)
+            known.reached = max(known.reached, known.count + sum(one.step.tokens[row] for one in self.under_way))
         return message
 
     def take(self, reply: Any) -> Array | None:
@@ -79,14 +82,24 @@ class Pipeline:
         memory = StepMemory(None, rows.step.request)
         return rows.shaped(rows.step.taken(reply.result, memory))
 
-    def again(self, timeout: float | None) -> Flow[list[Array]]:
-        """All that are under way, in calls of their own."""
-        steps = list(self.under_way)
+    def again(self, timeout: float | None) -> Flow[Array]:
+        """The oldest that is under way, in a call of its own; if it fails, those behind it are given up."""
+        rows = self.under_way[0]
+        answered = False
+        try:
+            output = rows.shaped((yield from rows.step.flow(timeout)))
+            answered = True
+            self.under_way.popleft()
+            return output
+        finally:
+            if not answered:
+                self.give_up()
+
+    def give_up(self) -> None:
+        """What is still under way may be taken or not; the sessions' next call finds out."""
+        for state in self.states if self.under_way else ():
+            state.astray = state.keep_bytes > 0
         self.under_way.clear()
-        arrays = []
-        for rows in steps:
-            arrays.append(rows.shaped((yield from rows.step.flow(timeout))))
-        return arrays
 
 
 def decode_pipeline(
@@ -108,19 +121,24 @@ def outputs(
     settle(pipeline.states)
     stream: Any = None
 
-    def oldest() -> list[Array]:
+    def from_stream() -> Array | None:
+        """The oldest step's; None: the stream has failed."""
         nonlocal stream
         try:
             output = pipeline.take(stream.receive())
             if output is not None:
-                return [output]
+                return output
             for _ in range(len(pipeline.under_way) - 1):  # refused as well, for their counts; nothing moves behind us
                 stream.receive()
         except GdnError:
             pass  # the stream is over; the calls tell why
         stream.close()
         stream = None
-        return connection.run(pipeline.again(timeout))
+        return None
+
+    def oldest() -> Array:
+        output = from_stream() if stream is not None else None
+        return connection.run(pipeline.again(timeout)) if output is None else output
 
     try:
         for x in inputs:
@@ -128,10 +146,10 @@ def outputs(
             if stream is None:
                 stream = connection.open_stream(pipeline.method, pipeline.affinity, timeout)
             stream.send(message)
-            if pipeline.is_full:
-                yield from oldest()
+            while pipeline.is_full or (stream is None and pipeline.under_way):
+                yield oldest()
         while pipeline.under_way:
-            yield from oldest()
+            yield oldest()
     finally:
         try:
             while pipeline.under_way:

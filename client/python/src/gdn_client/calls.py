@@ -1,0 +1,171 @@
+"""Calls that are tried until they are answered.
+
+Their parts are those of C++'s DurableSession: bring each session back where it is astray, send, and finish or look at
+why not. A call that ends without an answer is *given up*: the server may have applied it. The same call again goes on
+with it and gets its answer. Before any other call the session goes back to before it, or says that it cannot.
+Thread safety: for one thread at a time, as the sessions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gdn_client.errors import AbortedError, GdnError, SessionLostError
+from gdn_client.flow import Backoff, Flow, worth_another_try
+from gdn_client.proto.gdn.v1 import state_pb2
+from gdn_client.recovery import STATE_IS_GONE, recover
+from gdn_client.session_state import InFlight, SessionState
+
+T = TypeVar("T")
+
+# The server has less, or more, of a session than this side believes, has forgotten a reply, or has lost the state.
+ASTRAY = STATE_IS_GONE | {
+    "SESSION_NOT_FOUND",
+    "EPOCH_MISMATCH",
+    "TOKEN_COUNT_MISMATCH",
+    "REPLY_DROPPED",
+    "DRAFT_PENDING",
+}
+# The request id is looked at first: with these the try has not been taken.
+_NOT_TAKEN = ASTRAY - {"REPLY_DROPPED"}
+
+
+def of_another_state(name: str, what: str) -> AbortedError:
+    """The answer of a server that knows no session_epoch in such a call, and has used an older state for it."""
+    return AbortedError(
+        f"{what} of {name} is of another state than this side knows: the server has lost steps that it had answered",
+        reason="EPOCH_MISMATCH",
+        metadata={"session": name},
+    )
+
+
+def answered(states: Sequence[SessionState], rows: Sequence[InFlight], send: Callable[[], Flow[T]]) -> Flow[T]:
+    """The answer to a call.
+
+    Args:
+        states: of the sessions that it names.
+        rows: what it does to each of them; none: it uses their states, and changes nothing.
+        send: one try of it.
+
+    Raises:
+        SessionLostError: the inputs that would be needed are not kept.
+        GdnError: the server's.
+
+    """
+    _begin(states, rows)
+    backoff = Backoff(states[0].retry)
+    ended = False  # by an answer, or by one that says that nothing has moved
+    try:
+        while True:
+            try:
+                for state in states:
+                    if state.astray:
+                        yield from recover(state)
+                for state in states if rows else ():
+                    if state.is_over:
+                        yield from _make_room(state)
+                result = yield from _one_try(states, rows, send)
+                ended = True
+                for state in states:
+                    state.given_up = None
+                return result
+            except GdnError as error:
+                astray = any(state.astray for state in states)
+                if not _try_again(states, error):
+                    ended = not astray
+                    raise
+                yield backoff.wait(error)
+    finally:
+        if not ended:
+            _give_up(states, rows)
+        for state in states:
+            state.in_flight = None
+
+
+def uses(state: SessionState, send: Callable[[], Flow[T]]) -> Flow[T]:
+    """The answer to a call that uses a session's state."""
+    return (yield from answered([state], [], send))
+
+
+def _begin(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
+    """Rows that were given up and are asked for again go on under their request id, if they have one in common."""
+    common = ""
+    for state, row in zip(states, rows):  # noqa: B905 - there may be no rows
+        state.in_flight, earlier = row, state.given_up
+        if earlier is None or earlier.digest() != row.digest():
+            continue
+        common = common or earlier.request_id.value
+        if earlier.request_id.value == common:
+            row.request_id.value = common
+            row.sent, row.copy_tried, row.refusal = True, earlier.copy_tried, earlier.refusal
+
+
+def _one_try(states: Sequence[SessionState], rows: Sequence[InFlight], send: Callable[[], Flow[T]]) -> Flow[T]:
+    before = [row.sent for row in rows]
+    for row in rows:
+        row.sent, row.refusal = True, ""
+    try:
+        return (yield from send())
+    except BaseException as error:
+        refused = isinstance(error, GdnError) and error.reason in _NOT_TAKEN
+        for state, row, sent in zip(states, rows, before):  # noqa: B905
+            row.sent = sent or not refused
+            if row.sent:
+                _may_have_moved(state, row)
+        raise
+
+
+def _make_room(state: SessionState) -> Flow[None]:
+    """A checkpoint, after which inputs need not be kept; where there is none to be had the oldest go."""
+    if not state.cannot_checkpoint:
+        try:
+            request = state_pb2.CheckpointSessionRequest(name=state.name, session_epoch=state.epoch)
+            reply: state_pb2.CheckpointSessionResponse = yield state.rpc("CheckpointSession", request)
+            if reply.checkpoint.epoch != state.epoch or not state.is_as_known(reply.checkpoint.layers, drafts=False):
+                raise of_another_state(state.name, "a checkpoint")
+            state.note_checkpoint("")
+        except GdnError as error:
+            if error.reason in ASTRAY or not error.reason:
+                raise
+            state.cannot_checkpoint = error.reason == "NO_DURABLE_TIER"
+    state.drop_oldest()
+
+
+def _may_have_moved(state: SessionState, row: InFlight) -> None:
+    for index, known in state.layers.items():
+        if row.layer == index or (row.layer is None and known.draft_tokens > 0):
+            known.reached = max(known.reached, known.count + (0 if row.draft else row.tokens))
+
+
+def _try_again(states: Sequence[SessionState], error: GdnError) -> bool:
+    """Whether another try may do better; notes what is to be looked at before it."""
+    if isinstance(error, SessionLostError):
+        return False
+    if error.reason not in ASTRAY or all(state.keep_bytes <= 0 for state in states):
+        return worth_another_try(error)
+    named = [state for state in states if state.name == error.metadata.get("session")] or list(states)
+    if error.reason == "DRAFT_PENDING" and any(_has_draft(state) for state in named):
+        return False  # which the caller knows of
+    for state in named:
+        state.rolled_back |= error.reason in STATE_IS_GONE
+        if not state.astray and state.in_flight is not None:  # what a recovery meets says nothing of the call
+            state.in_flight.refusal = error.reason
+    for state in states:
+        state.astray = True
+    return True
+
+
+def _has_draft(state: SessionState) -> bool:
+    call = state.in_flight
+    return call is not None and call.layer is not None and state.layer(call.layer).draft_tokens > 0
+
+
+def _give_up(states: Sequence[SessionState], rows: Sequence[InFlight]) -> None:
+    for state, row in zip(states, rows):  # noqa: B905
+        if not row.sent:
+            continue
+        digest = row.digest()
+        row.digest = lambda known=digest: known  # type: ignore[misc]  # the inputs are the caller's again
+        state.given_up = row
+        state.astray = state.keep_bytes > 0

@@ -1,0 +1,268 @@
+"""Calls that use a session's state and move no token: fork, checkpoint, restore, export, watch, keep a prefix.
+
+Each names the epoch that this side knows, so that a server that has lost steps refuses it; the session is brought back,
+and the call is made again. Servers that know no session_epoch in these calls ignore it. So replies are looked at too:
+if their token counts are not those that this side knows, it is as if the server had refused.
+Thread safety: for one thread at a time, as the sessions are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gdn_client.calls import of_another_state, uses
+from gdn_client.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    GdnError,
+    NotFoundError,
+    ResourceExhaustedError,
+    SessionLostError,
+)
+from gdn_client.flow import Backoff, Download, Flow, Watch, worth_another_try
+from gdn_client.progress import Told
+from gdn_client.proto.gdn.v1 import prefix_pb2, session_pb2, state_pb2
+from gdn_client.requests import StateSnapshot, watch_request
+from gdn_client.session_state import SessionState, duration
+
+
+def _found(state: SessionState) -> Flow[session_pb2.Session]:
+    reply: session_pb2.GetSessionResponse = yield state.rpc(
+        "GetSession", session_pb2.GetSessionRequest(name=state.name)
+    )
+    return reply.session
+
+
+def fork(
+    state: SessionState, ids: Sequence[str], idle_ttl: float | None, durable: bool = False
+) -> Flow[list[SessionState]]:
+    """New sessions that go on from here; `durable`: those that could not be made anew are checkpointed."""
+    made: set[str] = set()  # of an older state, by this call
+
+    def send() -> Flow[Sequence[session_pb2.Session]]:
+        request = state_pb2.ForkSessionRequest(
+            name=state.name, session_ids=ids, idle_ttl=duration(idle_ttl), session_epoch=state.epoch
+        )
+        try:
+            reply: state_pb2.ForkSessionResponse = yield state.rpc("ForkSession", request)
+        except AlreadyExistsError as error:
+            if not made:
+                raise
+            yield from end(made)  # the try before has broken off while it ended them
+            raise of_another_state(state.name, "a fork") from error
+        if all(state.is_as_known(child.layers) for child in reply.sessions):
+            return reply.sessions
+        # Either this very fork was made before, and its children have gone on since; or it was made of an older state.
+        parent = yield from _found(state)
+        older = {layer.layer: (layer.token_count, layer.draft_length) for layer in parent.layers}
+        if parent.epoch == state.epoch and state.is_as_known(parent.layers):
+            return reply.sessions
+        for child in reply.sessions:
+            if {layer.layer: (layer.token_count, layer.draft_length) for layer in child.layers} == older:
+                made.add(child.name)
+        yield from end(made)
+        raise of_another_state(state.name, "a fork")
+
+    def end(names: set[str]) -> Flow[None]:
+        for name in sorted(names):
+            with contextlib.suppress(NotFoundError):
+                yield state.rpc("DeleteSession", session_pb2.DeleteSessionRequest(name=name))
+
+    found = yield from uses(state, send)
+    children = [_child(state, child, idle_ttl) for child in found]
+    for child in children if durable else ():
+        if not child.kept_from_start:
+            with contextlib.suppress(FailedPreconditionError, ResourceExhaustedError):  # a crash is then told
+                yield from checkpoint(child, "")
+    return children
+
+
+def _child(parent: SessionState, session: session_pb2.Session, idle_ttl: float | None) -> SessionState:
+    """It has its parent's history; where all of that is kept, it can be made anew."""
+    child = SessionState(session, parent.retry, None, parent.keep_bytes, parent.keeps_durable, memory=parent.memory)
+    if not parent.is_as_known(session.layers):
+        return child
+    if parent.create is not None:
+        child.create = session_pb2.CreateSessionRequest()
+        child.create.CopyFrom(parent.create)
+        child.create.session_id, child.create.affinity = session.name.removeprefix("sessions/"), session.affinity
+        for field, seconds in (("idle_ttl", idle_ttl), ("max_lifetime", None)):
+            child.create.ClearField(field)
+            if seconds is not None:
+                getattr(child.create, field).CopyFrom(duration(seconds))
+        child.start = parent.start
+    for index, known in parent.layers.items():
+        own = child.layer(index)
+        own.begin, own.draft = known.begin, known.draft
+        own.kept.extend(known.kept)
+        child.kept_bytes += sum(step.bytes for step in known.kept)
+    return child
+
+
+def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkpoint]:
+    """The session is durable as it is now."""
+
+    def send() -> Flow[state_pb2.Checkpoint]:
+        request = state_pb2.CheckpointSessionRequest(
+            name=state.name, checkpoint_id=checkpoint_id, session_epoch=state.epoch
+        )
+        reply: state_pb2.CheckpointSessionResponse = yield state.rpc("CheckpointSession", request)
+        made = reply.checkpoint
+        if made.epoch != state.epoch or not state.is_as_known(made.layers, drafts=False):
+            raise of_another_state(state.name, "a checkpoint")
+        return made
+
+    made = yield from uses(state, send)
+    state.note_checkpoint(checkpoint_id)
+    return made
+
+
+def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
+    """Back to a checkpoint. What the session is now is given up, so it need not be brought back before."""
+    backoff = Backoff(state.retry)
+    epoch = state.epoch
+    while True:
+        try:
+            request = state_pb2.RestoreCheckpointRequest(
+                name=state.name, checkpoint_id=checkpoint_id, session_epoch=epoch
+            )
+            reply: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)
+            break
+        except GdnError as error:
+            if error.reason != "EPOCH_MISMATCH" and not worth_another_try(error):
+                raise
+            yield backoff.wait(error)
+            if error.reason == "EPOCH_MISMATCH":  # by a crash, or by a try whose reply was lost
+                epoch = (yield from _found(state)).epoch
+    promised = state.checkpoints.get(checkpoint_id, {})
+    if not checkpoint_id:
+        promised = {index: known.durable for index, known in state.layers.items()}
+    state.restored(reply.session, checkpoint_id)
+    for layer in reply.session.layers:
+        want = promised.get(layer.layer, 0)
+        if layer.token_count < want:
+            raise SessionLostError(
+                f"the checkpoint {checkpoint_id!r} of {state.name} has come back with {layer.token_count} tokens of "
+                f"layer {layer.layer}, and had {want}: the server's store was set back. The session goes on from there",
+                reason="STATE_ROLLED_BACK",
+                metadata={"session": state.name, "layer": str(layer.layer), "token_count": str(layer.token_count)},
+            )
+
+
+def keep_prefix(state: SessionState, prefix: session_pb2.PromptPrefix) -> Flow[bool]:
+    """The session's states are kept as those of the prefix."""
+
+    def send() -> Flow[bool]:
+        request = prefix_pb2.KeepPrefixRequest(name=state.name, prefix=prefix, session_epoch=state.epoch)
+        try:
+            reply: prefix_pb2.KeepPrefixResponse = yield state.rpc("KeepPrefix", request)
+            return reply.kept
+        except FailedPreconditionError as error:
+            if error.reason != "PREFIX_MISMATCH":
+                raise
+            found = yield from _found(state)
+            if found.epoch == state.epoch:
+                raise
+        raise of_another_state(state.name, "the state")
+
+    return (yield from uses(state, send))
+
+
+class StateFile:
+    """A state file as it arrives, piece by piece."""
+
+    def __init__(self, told: Told) -> None:
+        self.data = bytearray()
+        self._told = told
+        self._total = 0
+
+    def add(self, piece: Any) -> None:
+        """Raises DataLossError where it does not follow the pieces before."""
+        if piece.offset != len(self.data):
+            raise _not_whole(f"a piece begins at byte {piece.offset}, expected {len(self.data)}")
+        self.data += piece.data
+        self._total = piece.total_bytes
+        self._told(len(piece.data))
+
+    def whole(self) -> bytes:
+        """Raises DataLossError where some of it has not come."""
+        if not self.data or len(self.data) != self._total:
+            raise _not_whole(f"{len(self.data)} of {self._total} bytes came")
+        return bytes(self.data)
+
+
+def _not_whole(what: str) -> DataLossError:
+    return DataLossError(f"the state file did not come whole: {what}; ask for it again", reason="INVALID_STATE_FILE")
+
+
+def file_state(file: bytes) -> tuple[int, dict[int, tuple[int, int]]]:
+    """What a state file is of: the session's epoch, and of each layer its token count and the length of its draft.
+
+    Raises:
+        DataLossError: it is no state file.
+
+    """
+    try:
+        size = int.from_bytes(file[:8], "little")
+        metadata = json.loads(file[8 : 8 + size])["__metadata__"]
+        layers = {
+            int(key.removeprefix("layer.")): json.loads(value)
+            for key, value in metadata.items()
+            if key.startswith("layer.")
+        }
+        return int(metadata["epoch"]), {
+            index: (int(of["token_count"]), int(of.get("draft_length", 0))) for index, of in layers.items()
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_whole(f"its header cannot be read ({type(error).__name__}: {error})") from error
+
+
+def export(state: SessionState, told: Told) -> Flow[bytes]:
+    """The session's states as a file."""
+
+    def send() -> Flow[bytes]:
+        arriving = StateFile(told)
+        request = session_pb2.ExportStateRequest(name=state.name, session_epoch=state.epoch)
+        yield Download("ExportState", request, arriving.add, state.session.affinity)
+        file = arriving.whole()
+        epoch, layers = file_state(file)
+        known = {index: (known.count, known.draft_tokens) for index, known in state.layers.items()}
+        if epoch != state.epoch or any(layers.get(index, (0, 0)) != of for index, of in known.items()):
+            raise of_another_state(state.name, "an exported file")
+        return file
+
+    return (yield from uses(state, send))
+
+
+class SnapshotCheck:
+    """Passes on a watch's snapshots of the session as this side knows it now, or as it has gone on since."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._name, self._epoch = state.name, state.epoch
+        self._counts = {index: known.count for index, known in state.layers.items()}
+
+    def __call__(self, snapshot: StateSnapshot) -> StateSnapshot:
+        """Raises AbortedError where it is of an older state."""
+        epoch, layers = file_state(snapshot.file)
+        found = {index: layers.get(index, (0, 0))[0] for index in self._counts}
+        if epoch != self._epoch or any(found[index] < count for index, count in self._counts.items()):
+            raise of_another_state(self._name, "a snapshot")
+        self._counts = found
+        return snapshot
+
+
+def watch(
+    state: SessionState, every_tokens: int, every: float | None
+) -> Flow[tuple[SnapshotCheck, StateSnapshot, Any]]:
+    """The check of a watch's snapshots, the first of them, and the others as the transport iterates them."""
+
+    def send() -> Flow[tuple[SnapshotCheck, StateSnapshot, Any]]:
+        check = SnapshotCheck(state)
+        first, others = yield Watch(watch_request(state.name, every_tokens, every, state.epoch), state.session.affinity)
+        return check, check(first), others
+
+    return (yield from uses(state, send))

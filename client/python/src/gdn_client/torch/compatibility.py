@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 from transformers import Cache, PreTrainedModel
 
+from gdn_client.torch.arguments import check_arguments
 from gdn_client.torch.cache_layer import RemoteCacheLayer, remote_layer_of
 from gdn_client.torch.host import LayerHost
 from gdn_client.torch.releases import unknown
@@ -70,6 +71,10 @@ def layer_call(model: torch.nn.Module, layer: torch.nn.Module) -> LayerCall | No
     padding = found.get("attention_mask")
     if not isinstance(padding, torch.Tensor) or padding.shape != mask.shape or not torch.equal(padding != 0, mask != 0):
         raise RuntimeError(unknown(f"a layer gets {sorted(found)}, and no attention_mask that is zero at padding"))
+    try:
+        check_arguments({name: value for name, value in found.items() if name not in PARAMETERS})
+    except ValueError as error:
+        raise RuntimeError(unknown(str(error))) from error
     return LayerCall(found, caches[0])
 
 

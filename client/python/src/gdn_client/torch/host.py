@@ -104,7 +104,16 @@ class LayerHost:
         return self.map(lambda _: self._new_session(affinity), range(count))
 
     def _new_session(self, affinity: str) -> AnySession:
-        return self.client.session(self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
+        session = self.client.session(self.model.name, affinity=affinity, idle_ttl=self._idle_ttl)
+        # Beams are forked at every token: their inputs are kept as long as there is room, so that no fork needs a copy
+        # on the server's disk.
+        for part in session.parts if isinstance(session, SlicedSession) else [session]:
+            part._state.keeps_durable = True
+        return session
+
+    def fork(self, session: AnySession, count: int = 1) -> list[AnySession]:
+        """Sessions that go on from there, also after a crash of the server."""
+        return list(session.fork(count, idle_ttl=self._idle_ttl, durable=True))
 
     def batch(self, sessions: Sequence[AnySession]) -> Batch | SlicedBatch:
         """Sessions to decode in one call of a server."""

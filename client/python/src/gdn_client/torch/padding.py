@@ -15,19 +15,24 @@ def spans(mask: torch.Tensor | None, batch: int, tokens: int, *, keeps_state: bo
     after it would make a state that is kept forget, and what is stepped next would follow the padding.
 
     Args:
-        mask: `[B, T]`, zero at padding; None: there is none.
+        mask: `[B, T]`, 0 at padding and 1 at tokens; None: there is none.
         batch: B.
         tokens: T.
         keeps_state: whether a cache goes on from these tokens.
 
     Raises:
-        ValueError: real tokens and padding alternate, or a kept state would have padding behind it.
+        ValueError: real tokens and padding alternate, a kept state would have padding behind it, or it is no such mask.
 
     """
     if mask is None:
         return [(0, tokens)] * batch
     if tuple(mask.shape) != (batch, tokens):
         raise ValueError(f"attention_mask of the linear attention is {list(mask.shape)}, expected [{batch}, {tokens}]")
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(
+            "attention_mask of the linear attention has other values than 0 at padding and 1 at tokens: numbers of "
+            "packed samples, weights and masks that are added have no remote form"
+        )
     found = []
     for row, real in enumerate((mask != 0).cpu()):
         where = real.nonzero().flatten()

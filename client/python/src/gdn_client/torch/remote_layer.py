@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import Cache
 
+from gdn_client.torch.arguments import check_arguments
 from gdn_client.torch.cache_layer import remote_layer_of
 from gdn_client.torch.host import LayerHost
 from gdn_client.torch.padding import spans
@@ -55,7 +56,8 @@ class RemoteGatedDeltaNet(torch.nn.Module):
                 sequences begin here and end here. By keyword it may have any name: it was cache_params up to
                 transformers 5.23.
             attention_mask: `[B, T]`, zero at padding; with a cache padding is on the left.
-            kwargs: what the decoder passes to every layer; packed sequences are refused, and use_cache without a cache.
+            kwargs: what the decoder passes to every layer. What a local layer may have a use for is refused
+                (`arguments.INERT` has the rest), as are packed sequences, and use_cache without a cache.
 
         Returns:
             `[B, T, D]`, zero at padding.
@@ -66,11 +68,8 @@ class RemoteGatedDeltaNet(torch.nn.Module):
             GdnError: the server's; the cache is of no more use where rows of it may have moved.
 
         """
-        if kwargs.get("cu_seq_lens_q") is not None:
-            raise ValueError(
-                "packed sequences (cu_seq_lens_q) have no remote form; pass a row for each, padded on the left"
-            )
         cache = _cache_among(cache, kwargs)
+        check_arguments(kwargs)
         if cache is None and kwargs.get("use_cache"):
             raise RuntimeError(unknown("the model keeps a cache (use_cache), and its layer gets none"))
         if torch.is_grad_enabled() and hidden_states.requires_grad:

@@ -65,7 +65,7 @@ class RemoteSequences:
         self._refuse_open_window("copied")
         twin = RemoteSequences(self.host)
         twin._rows[:] = self._rows
-        twin._sessions[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
+        twin._sessions[:] = self.host.map(lambda session: self.host.fork(session)[0], self._sessions)
         memo[id(self)] = twin
         return twin
 
@@ -112,7 +112,11 @@ class RemoteSequences:
             leaving = list(groups.values())[1:]
             session = self._sessions[index]
             is_new = all(session.token_count(layer) == 0 for layer in session.layers)
-            made = self.host.new_sessions(len(leaving), self._affinity) if is_new else session.fork(len(leaving))
+            made = (
+                self.host.new_sessions(len(leaving), self._affinity)
+                if is_new
+                else self.host.fork(session, len(leaving))
+            )
             for group in leaving:
                 for row in group:
                     self._rows[row] = len(self._sessions)
@@ -224,7 +228,7 @@ class RemoteSequences:
     def _settle(self, window: _Window) -> None:
         """A step comes after drafts: they become part of the sessions, with a way back before them."""
         if not window.has_before:
-            self._spare[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
+            self._spare[:] = self.host.map(lambda session: self.host.fork(session)[0], self._sessions)
             self._accept([0] * len(self._spare), self._spare)
             window.before, window.has_before = self._spare, True
         self._accept(next(iter(window.drafted.values())))
@@ -237,7 +241,7 @@ class RemoteSequences:
         window.has_before = True
         if all(session.token_count(layer) == 0 for session in self._sessions for layer in session.layers):
             return
-        self._spare[:] = self.host.map(lambda session: session.fork()[0], self._sessions)
+        self._spare[:] = self.host.map(lambda session: self.host.fork(session)[0], self._sessions)
         window.before = self._spare
 
     def _accept(self, tokens: Sequence[int], sessions: Sequence[AnySession] | None = None) -> None:

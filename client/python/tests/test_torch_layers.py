@@ -490,26 +490,62 @@ def test_attaching_leaves_no_sessions(next_pair: Pair) -> None:
         assert none.layers == []
 
 
+class Crash(transformers.StoppingCriteria):
+    """Of the server, in a generate() that goes on."""
+
+    def __init__(self, server: Server, *steps: int) -> None:
+        self.server, self.left, self.steps = server, list(steps), 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_) -> torch.Tensor:
+        self.steps += 1
+        if self.steps in self.left:
+            self.left.remove(self.steps)
+            self.server.kill()
+            self.server.start()
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
 def test_a_crash_of_the_server_is_not_seen(next_pair: Pair, tmp_path: Path) -> None:
-    class Crash(transformers.StoppingCriteria):
-        def __init__(self, server: Server) -> None:
-            self.server, self.steps = server, 0
-
-        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_) -> torch.Tensor:
-            self.steps += 1
-            if self.steps == 5:
-                self.server.kill()
-                self.server.start()
-            return torch.zeros(len(input_ids), dtype=torch.bool)
-
     model = load("qwen3_next_5")
     with (
         running(tmp_path, "--model", f"other={GOLDEN / 'qwen3_next_5'}") as server,
         gdn_torch.attach(model, server.target),
     ):
         want = next_pair.generate(next_pair.local, next_pair.inputs())
-        got = next_pair.generate(model, next_pair.inputs(), stopping_criteria=[Crash(server)])
+        got = next_pair.generate(model, next_pair.inputs(), stopping_criteria=[Crash(server, 5)])
         next_pair.check(got, want)
+
+
+@pytest.mark.parametrize("keep_bytes", [256 << 20, 6000], ids=["all inputs are kept", "beams are checkpointed"])
+@pytest.mark.parametrize("durable", ["--checkpoint-every-tokens=4", "--checkpoint-every-tokens=0"])
+def test_beams_do_not_see_a_crash_either(next_pair: Pair, tmp_path: Path, durable: str, keep_bytes: int) -> None:
+    model = load("qwen3_next_5")
+    flags = ["--model", f"other={GOLDEN / 'qwen3_next_5'}", "--disk-dir", str(tmp_path / "states"), durable]
+    with running(tmp_path, *flags) as server, gdn_torch.attach(model, server.target, keep_bytes=keep_bytes):
+        options = {"num_beams": 3, "max_new_tokens": 14, "eos_token_id": None}
+        for seed in range(3):
+            inputs = {name: tensor[seed : seed + 1, -7:] for name, tensor in next_pair.inputs().items()}
+            want = next_pair.generate(model, inputs, **options)
+            crash = Crash(server, 2 + seed, 6 + 2 * seed)
+            got = next_pair.generate(model, inputs, stopping_criteria=[crash], **options)
+            assert not crash.left
+            assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["seq_idx", "cu_seq_lens_q", "cu_seqlens", "initial_state", "scale"])
+def test_what_a_local_layer_may_use_and_a_remote_one_does_not_is_refused(next_pair: Pair, name: str) -> None:
+    given = {"scale": 0.5}.get(name, torch.zeros(1, 21, dtype=torch.int32))
+    with torch.no_grad(), pytest.raises(ValueError, match=name):
+        next_pair.remote(next_pair.one()["input_ids"], use_cache=False, **{name: given})
+
+
+@pytest.mark.parametrize("mask", ["numbers of samples", "weights", "added"])
+def test_a_mask_that_is_no_padding_mask_is_refused(next_pair: Pair, mask: str) -> None:
+    layer = next_pair.remote.model.layers[0].linear_attn
+    x = torch.zeros(1, 4, next_pair.remote.config.hidden_size)
+    values = {"numbers of samples": [1, 1, 2, 2], "weights": [0.5, 1, 1, 1], "added": [-1e9, 0, 0, 0]}[mask]
+    with pytest.raises(ValueError, match="other values than 0 at padding and 1 at tokens"):
+        layer(x, attention_mask=torch.tensor([values]))
 
 
 def test_the_chat_example_answers_as_the_local_model(models_server: Server, tmp_path: Path) -> None:

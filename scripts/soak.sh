@@ -3,20 +3,20 @@
 # hostile neighbour, and a long time. Each prints its figures; exits 0 only if nothing was lost and nobody was in another's
 # way. docs/reliability.md has those of the last run.
 #
-#   scripts/soak.sh [crash|race|many|disk|redis|neighbour|steady ...]      (default: all)
+#   scripts/soak.sh [crash|python|race|many|disk|redis|neighbour|steady ...]      (default: all)
 #
-# Environment: CRASH_ROUNDS (200 kills), RACE_ROUNDS (100000, under ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000
-# sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis fault tests, 20), PARTITION_SECONDS (60),
-# NEIGHBOUR_SECONDS (60), STEADY_SECONDS (600), JOBS.
+# Environment: CRASH_ROUNDS (200 kills), PYTHON_RUNS (40 histories of 100 calls), RACE_ROUNDS (100000, under
+# ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000 sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis
+# fault tests, 20), PARTITION_SECONDS (60), NEIGHBOUR_SECONDS (60), STEADY_SECONDS (600), JOBS.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0; fi
 parts=("$@")
-(( ${#parts[@]} > 0 )) || parts=(crash race many disk redis neighbour steady)
+(( ${#parts[@]} > 0 )) || parts=(crash python race many disk redis neighbour steady)
 for part in "${parts[@]}"; do
-  case "${part}" in crash | race | many | disk | redis | neighbour | steady) ;; *) die "unknown part '${part}'; see --help" ;; esac
+  case "${part}" in crash | python | race | many | disk | redis | neighbour | steady) ;; *) die "unknown part '${part}'; see --help" ;; esac
 done
 
 cd "${repo_root}"
@@ -48,6 +48,7 @@ run() {
 
 targets=()
 if wants crash; then targets+=(gdn_server crash_soak); fi
+if wants python; then targets+=(gdn_server); fi
 if wants many; then targets+=(state_service_test); fi
 if wants disk; then targets+=(disk_tier_test); fi
 if wants redis; then targets+=(redis_tier_test state_service_test); fi
@@ -59,6 +60,18 @@ bin="${repo_root}/build/cpu/bin"
 if wants crash; then
   run crash "${bin}/crash_soak" --server="${bin}/gdn_server" --model=tests/golden/qwen3_next_1 \
     --rounds="${CRASH_ROUNDS:-200}"
+fi
+if wants python; then
+  venv="${repo_root}/build/cpu/venv-soak"
+  [[ -x "${venv}/bin/pip" ]] || python3 -m venv "${venv}"
+  copy="$(mktemp -d)"  # for what building leaves behind
+  mkdir "${copy}/client"
+  cp -r client/python "${copy}/client/"
+  cp -r proto "${copy}/"
+  "${venv}/bin/pip" install --quiet "${copy}/client/python"
+  rm -rf "${copy}"
+  run python env GDN_SERVER="${bin}/gdn_server" "${venv}/bin/python" -B client/python/tests/soak.py \
+    --runs "${PYTHON_RUNS:-40}" --calls 100
 fi
 if wants race; then
   build tsan session_race_test

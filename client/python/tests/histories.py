@@ -60,8 +60,12 @@ class AioBatch:
 class AioClient:
     """asyncio's client with the other's methods."""
 
-    def __init__(self, client: aio.Client, random: np.random.Generator) -> None:
-        self.loop, self.client, self._random = asyncio.new_event_loop(), client, random
+    def __init__(self, make: Callable[[], aio.Client], random: np.random.Generator) -> None:
+        async def made() -> aio.Client:
+            return make()
+
+        self.loop, self._random = asyncio.new_event_loop(), random
+        self.client = self.loop.run_until_complete(made())
         self.cancels = False
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

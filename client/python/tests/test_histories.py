@@ -35,7 +35,7 @@ def test_whatever_fails(seed: int, knows_epochs: bool, policy: bool, asyncio: bo
 
     server.faults = fault
 
-    mine = AioClient(aio_client_of(server), random) if asyncio else client_of(server)
+    mine = AioClient(lambda: aio_client_of(server), random) if asyncio else client_of(server)
     history = History(
         *(mine, client_of(ToyServer()), seed, disturb),
         newest=not policy,

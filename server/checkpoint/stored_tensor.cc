@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <string>
 
 #include "base/error.h"
 #include "base/string_cat.h"
@@ -18,7 +20,7 @@ void DecodeFp8(const StoredTensor& tensor, float* out) {
   }
 }
 
-// The number of the block, counted over the tensor, whose factors are not all finite; -1 if there is none.
+// The number of the block, counted over the quantised tensor, whose factors are not all finite; -1 if there is none.
 int64_t FindBadBlock(const StoredTensor& tensor) {
   if (tensor.encoding == WeightFormat::kF8E4M3) {
     const std::vector<float> scales = ScalesOf(tensor);
@@ -31,6 +33,70 @@ int64_t FindBadBlock(const StoredTensor& tensor) {
     if (!HasFiniteFactors(tensor.encoding, tensor.data.data() + i * size.bytes)) return i;
   }
   return -1;
+}
+
+// How an element of a format says that it is not finite: all bits of `exponent` are set. Adding `lowest`, the least of
+// these bits, then carries into the sign, and into no other element.
+struct ExponentBits {
+  uint64_t exponent;  // of each element in eight bytes
+  uint64_t lowest;
+  uint64_t sign;
+  int64_t bytes;  // of an element
+};
+ExponentBits ExponentOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return {0x7f8000007f800000, 0x0080000000800000, 0x8000000080000000, 4};
+    case WeightFormat::kF16:
+      return {0x7c007c007c007c00, 0x0400040004000400, 0x8000800080008000, 2};
+    case WeightFormat::kBF16:
+      return {0x7f807f807f807f80, 0x0080008000800080, 0x8000800080008000, 2};
+    default:  // F8_E4M3 has no infinities; its two NaNs have the mantissa set as well
+      return {0x7f7f7f7f7f7f7f7f, 0x0101010101010101, 0x8080808080808080, 1};
+  }
+}
+
+// The element at `i` of a plain or F8_E4M3 tensor, without its scale.
+float ElementAt(const StoredTensor& tensor, int64_t i) {
+  if (tensor.encoding == WeightFormat::kF8E4M3) return E4M3ToFloat(static_cast<uint8_t>(tensor.data[i]));
+  float value;
+  DequantizeBlocks(tensor.encoding, tensor.data.data() + i * BlockOf(tensor.encoding).bytes, 1, &value);
+  return value;
+}
+
+// The first element from `from` on that is not finite; -1 if there is none. Eight bytes at a time.
+int64_t FindNotFinite(const StoredTensor& tensor, int64_t from) {
+  const ExponentBits bits = ExponentOf(tensor.encoding);
+  const int64_t count = tensor.ElementCount();
+  const int64_t word_elements = static_cast<int64_t>(sizeof(uint64_t)) / bits.bytes;
+  for (int64_t i = from; i < count;) {
+    if (i + word_elements <= count) {
+      uint64_t word;
+      std::memcpy(&word, tensor.data.data() + i * bits.bytes, sizeof(word));
+      if ((((word & bits.exponent) + bits.lowest) & bits.sign) == 0) {
+        i += word_elements;
+        continue;
+      }
+    }
+    if (!std::isfinite(ElementAt(tensor, i))) return i;
+    ++i;
+  }
+  return -1;
+}
+
+// "[3, 17]", of an element of a tensor of this shape.
+std::string IndexText(const std::vector<int64_t>& shape, int64_t element) {
+  std::string text;
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    text = StrCat(element % shape[axis], text.empty() ? "" : ", ", text);
+    element /= shape[axis];
+  }
+  return StrCat("[", text, "]");
+}
+
+absl::Status NotFinite(std::string_view what) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+                   StrCat(what, "; weights must be finite: the file is damaged, fetch or convert it anew"));
 }
 
 }  // namespace
@@ -55,14 +121,23 @@ std::vector<float> ScalesOf(const StoredTensor& tensor) {
   return scales;
 }
 
-absl::Status CheckQuantisation(const StoredTensor& tensor) {
-  if (IsPlain(tensor.encoding)) return absl::OkStatus();
-  const int64_t block = FindBadBlock(tensor);
-  if (block < 0) return absl::OkStatus();
-  return MakeError(
-      absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
-      StrCat("block ", block, " of ", WeightFormatName(tensor.encoding),
-             " has a factor that is infinite or no number; the file is damaged: fetch or convert it anew"));
+absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity) {
+  if (!IsPlain(tensor.encoding)) {
+    if (const int64_t block = FindBadBlock(tensor); block >= 0) {
+      return NotFinite(StrCat("block ", block, " of ", WeightFormatName(tensor.encoding),
+                              " has a factor that is infinite or no number"));
+    }
+    if (tensor.encoding != WeightFormat::kF8E4M3) return absl::OkStatus();  // integers times the factors
+  }
+  for (int64_t i = FindNotFinite(tensor, 0); i >= 0; i = FindNotFinite(tensor, i + 1)) {
+    const float value = ElementAt(tensor, i);
+    if (minus_infinity == MinusInfinity::kTaken && value < 0.0f) continue;
+    return NotFinite(StrCat("element ", IndexText(tensor.shape, i), " is ",
+                            std::isnan(value) ? "no number"
+                            : value < 0.0f    ? "-infinity"
+                                              : "infinity"));
+  }
+  return absl::OkStatus();
 }
 
 void DecodeTensor(const StoredTensor& tensor, float* out) {

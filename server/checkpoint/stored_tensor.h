@@ -35,9 +35,12 @@ StoredTensor PlainTensor(const TensorView& view);
 // Of an F8_E4M3 matrix.
 std::vector<float> ScalesOf(const StoredTensor& tensor);
 
-// INVALID_ARGUMENT (INVALID_TENSOR_DATA) where a quantised tensor has a factor that is not finite: no quantiser writes
-// one, so the file is damaged, and all weights of the block would be none. Reads all blocks.
-absl::Status CheckQuantisation(const StoredTensor& tensor);
+// Whether -infinity is a value that means something: in A_log, of which it makes a decay of 1.
+enum class MinusInfinity : bool { kRefused, kTaken };
+
+// INVALID_ARGUMENT (INVALID_TENSOR_DATA) if a weight is not finite, or a factor of a quantised block. Says which: the
+// weight by its index, the factor by its block, counted over the tensor. Reads the whole tensor.
+absl::Status CheckFinite(const StoredTensor& tensor, MinusInfinity minus_infinity = MinusInfinity::kRefused);
 
 // All elements, in order.
 void DecodeTensor(const StoredTensor& tensor, float* out);

@@ -137,7 +137,7 @@ class ModelLoader {
   absl::StatusOr<LoadedModel> Load() {
     const HeadSlice& heads = model_.heads_;
     GDN_RETURN_IF_ERROR(CheckSlice(whole_, layers_, heads, options_.quantize_q8_0));
-    GDN_RETURN_IF_ERROR(CheckFactors());
+    GDN_RETURN_IF_ERROR(CheckWeightsAreFinite());
     model_.config_.spec = SliceSpec(whole_.spec, heads);
     for (const LayerTensors& layer : layers_) GDN_RETURN_IF_ERROR(LoadLayer(SliceLayer(whole_.spec, layer, heads)));
     model_.weight_dtype_ = WidenedDType(model_.layers_.begin()->second.out.format);
@@ -148,10 +148,11 @@ class ModelLoader {
   }
 
  private:
-  absl::Status CheckFactors() const {
+  absl::Status CheckWeightsAreFinite() const {
     for (const LayerTensors& layer : layers_) {
       for (const auto& [tensor, stored] : layer.tensors) {
-        const absl::Status status = CheckQuantisation(stored);
+        const absl::Status status =
+            CheckFinite(stored, tensor == LayerTensor::kALog ? MinusInfinity::kTaken : MinusInfinity::kRefused);
         if (status.ok()) continue;
         return WithPrefix(status, StrCat("model '", model_.name_, "', layer ", layer.layer, ", tensor '",
                                          LayerTensorName(*whole_.family, tensor), "'"));

@@ -7,6 +7,7 @@
 //   WriteFile(path, file.Bytes());
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>

@@ -1,7 +1,9 @@
 #include "server/checkpoint/stored_tensor.h"
 
 #include <cmath>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,13 +72,13 @@ TEST(StoredTensor, AFactorThatIsNoNumberIsRefused) {
       for (const size_t at : c.factors_at) bytes.replace(i * static_cast<size_t>(block.bytes) + at, 2, 2, '\x3b');
     }
     StoredTensor tensor{.encoding = c.format, .shape = {2, 3 * block.weights}, .data = bytes};
-    EXPECT_EQ(CheckQuantisation(tensor), absl::OkStatus()) << WeightFormatName(c.format);
+    EXPECT_EQ(CheckFinite(tensor), absl::OkStatus()) << WeightFormatName(c.format);
     for (const char* bad : {"\x00\x7c", "\x00\xfc", "\x01\x7e"}) {
       for (const size_t at : c.factors_at) {
         std::string spoilt = bytes;
         spoilt.replace(4 * static_cast<size_t>(block.bytes) + at, 2, bad, 2);
         tensor.data = spoilt;
-        const absl::Status refused = CheckQuantisation(tensor);
+        const absl::Status refused = CheckFinite(tensor);
         ExpectError(refused, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
         EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("block 4"));
       }
@@ -89,9 +91,63 @@ TEST(StoredTensor, AFactorThatIsNoNumberIsRefused) {
                          .shape = {4, 200},
                          .data = codes,
                          .scales = {.dtype = DType::kF32, .shape = {1, 2}, .data = scale_bytes}};
-  EXPECT_EQ(CheckQuantisation(fp8), absl::OkStatus());
+  EXPECT_EQ(CheckFinite(fp8), absl::OkStatus());
   scales[1] = INFINITY;
-  ExpectError(CheckQuantisation(fp8), absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
+  ExpectError(CheckFinite(fp8), absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
+}
+
+// Every place of a word of eight bytes, and the elements behind the last word.
+TEST(StoredTensor, AWeightThatIsNotFiniteIsRefusedWithItsIndex) {
+  constexpr int64_t kRows = 3, kCols = 7;
+  struct Bad {
+    float value;
+    const char* name;
+  };
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    std::vector<float> values(kRows * kCols, -1.5f);
+    values[3] = 0.0f;
+    values[4] = 1e-40f;  // subnormal, or 0
+    std::string data(values.size() * DTypeSize(dtype), '\0');
+    const auto check = [&](MinusInfinity minus_infinity = MinusInfinity::kRefused) {
+      ConvertFromFloat(values.data(), values.size(), dtype, data.data());
+      return CheckFinite(PlainTensor({.dtype = dtype, .shape = {kRows, kCols}, .data = data}), minus_infinity);
+    };
+    EXPECT_EQ(check(), absl::OkStatus());
+    for (const Bad& bad : {Bad{NAN, "no number"}, Bad{INFINITY, "infinity"}, Bad{-INFINITY, "-infinity"}}) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float before = std::exchange(values[i], bad.value);
+        const absl::Status refused = check();
+        ExpectError(refused, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
+        EXPECT_THAT(std::string(refused.message()),
+                    testing::HasSubstr(absl::StrCat("element [", i / kCols, ", ", i % kCols, "] is ", bad.name, ";")));
+        EXPECT_EQ(check(MinusInfinity::kTaken).ok(), bad.value < 0.0f) << bad.name;
+        values[i] = before;
+      }
+    }
+  }
+}
+
+TEST(StoredTensor, ACodeOfE4M3ThatIsNoNumberIsRefusedWithItsIndex) {
+  const std::vector<float> scales = {1.0f, 2.0f};
+  const std::string_view scale_bytes(reinterpret_cast<const char*>(scales.data()), scales.size() * sizeof(float));
+  std::string codes(4 * 201, '\x7e');  // the greatest
+  const auto check = [&] {
+    return CheckFinite({.encoding = WeightFormat::kF8E4M3,
+                        .shape = {4, 201},
+                        .data = codes,
+                        .scales = {.dtype = DType::kF32, .shape = {1, 2}, .data = scale_bytes}});
+  };
+  EXPECT_EQ(check(), absl::OkStatus());
+  for (const char code : {'\x7f', '\xff'}) {
+    for (const size_t i : {0, 5, 201, 803}) {
+      const char before = std::exchange(codes[i], code);
+      const absl::Status refused = check();
+      ExpectError(refused, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
+      EXPECT_THAT(std::string(refused.message()),
+                  testing::HasSubstr(absl::StrCat("element [", i / 201, ", ", i % 201, "] is no number")));
+      codes[i] = before;
+    }
+  }
 }
 
 TEST(StoredTensor, PlainTensorsKeepTheirDtype) {

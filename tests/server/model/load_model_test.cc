@@ -232,6 +232,40 @@ TEST(LoadModel, RefusesIntegerWeightsByName) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("I32"));
 }
 
+TEST(LoadModel, RefusesWeightsThatAreNotFiniteByNameAndIndex) {
+  for (const char* name : {"in_proj_qkv.weight", "in_proj_z.weight", "in_proj_a.weight", "out_proj.weight",
+                           "conv1d.weight", "A_log", "dt_bias", "norm.weight"}) {
+    TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_5_1");
+    const std::string tensor = StrCat("model.layers.1.linear_attn.", name);
+    std::vector<float> values = checkpoint.tensors.at(tensor).Floats();
+    values[1] = NAN;
+    checkpoint.tensors.at(tensor).data.assign(reinterpret_cast<const char*>(values.data()),
+                                              values.size() * sizeof(float));
+    TempFolder folder;
+    checkpoint.Write(folder.path());
+    HostMemoryBackend backend(/*unified_memory=*/true);
+    const absl::Status status = LoadModel(backend, "m", folder.path()).status();
+    ExpectError(status, absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(StrCat("layer 1, tensor '"))) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("1] is no number"));
+    EXPECT_EQ(backend.total_allocations(), 0);
+  }
+}
+
+TEST(LoadModel, ARateOfNothingIsADecayOfOneAndTaken) {
+  TestCheckpoint checkpoint = TestCheckpoint::Golden("qwen3_5_1");
+  TestTensor& a_log = checkpoint.tensors.at("model.layers.1.linear_attn.A_log");
+  std::vector<float> values = a_log.Floats();
+  values[0] = -INFINITY;
+  a_log.data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  TempFolder folder;
+  checkpoint.Write(folder.path());
+  HostMemoryBackend backend(/*unified_memory=*/true);
+  GDN_ASSERT_OK_AND_ASSIGN(const auto model, LoadModel(backend, "m", folder.path()));
+  EXPECT_EQ(model.layers().at(1).a_log[0], -INFINITY);
+}
+
 TEST(LoadModel, ErrorsComeBeforeAnyAllocation) {
   struct Case {
     std::string what;

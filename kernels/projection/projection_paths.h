@@ -23,12 +23,10 @@ void WidenWeightRows(const WeightMatrix& weight, int64_t first, int64_t count, f
 // For few rows (two to four, by the instruction set) a quantised matrix is decoded in registers; for more of them, some
 // of its rows at a time into memory that stays in a core's cache.
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows);
-// Puts all of x, packed vector by vector of the instruction set as the same columns of each row, into the order
-// that ProjectFewQuantizedRows takes; `floats` of them.
-void ArrangeFewQuantizedRows(float* packed, int64_t floats);
-// As so many streams of equal length ProjectFewQuantizedRows reads the weights.
+// Number of equal-length streams in which ProjectFewQuantizedRows reads the weights.
 inline constexpr int kFewQuantizedStreams = 4;
-// Outputs [begin, end), row r's to y + r * y_stride, of arranged x.
+// Outputs [begin, end), row r's to y + r * y_stride. x is packed: vector by vector of the instruction set, the same
+// columns of each row.
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride);
 

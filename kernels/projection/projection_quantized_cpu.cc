@@ -54,7 +54,7 @@ HWY_INLINE void DecodePhases(const uint8_t* block, const typename Format::Shared
     FloatVec w[kChunkVectors];
     Format::template Decode<kPhase>(block, shared, group, w);
     HWY_UNROLL(32)
-    for (int v = 0; v < kChunkVectors; ++v) hn::StoreU(FromLaneOrder(w[v]), FloatTag(), out + v * kFloatLanes);
+    for (int v = 0; v < kChunkVectors; ++v) hn::StoreU(w[v], FloatTag(), out + v * kFloatLanes);
     DecodePhases<Format, kPhase + 1>(block, shared, group, out + kChunk);
   }
 }
@@ -124,7 +124,7 @@ HWY_INLINE void PrepareAt(const uint8_t* const (&blocks)[kOutputs], int64_t ahea
 }
 
 // y[r][o * apart] for kOutputs rows of weights, `apart` from one another from `first` on, and kRows neighbouring ones
-// of x_rows rows of arranged x.
+// of x_rows rows of packed x.
 template <WeightFormat kFormat, int kOutputs, int kRows>
 HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first, int64_t apart, const float* x,
                                        int64_t x_rows, float* y, int64_t y_stride) {
@@ -154,7 +154,7 @@ HWY_NOINLINE void ProjectQuantizedTile(const WeightMatrix& weight, int64_t first
   }
   HWY_UNROLL(8) for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(8) for (int o = 0; o < kOutputs; ++o) {
-      y[r * y_stride + o * apart] = hn::GetLane(hn::SumOfLanes(FloatTag(), FromLaneOrder(sums[o][r])));
+      y[r * y_stride + o * apart] = hn::GetLane(hn::SumOfLanes(FloatTag(), sums[o][r]));
     }
   }
 }
@@ -192,12 +192,6 @@ void ProjectFewRows(const WeightMatrix& weight, int64_t rows, const float* x, in
   });
 }
 
-void ArrangeRows(float* packed, int64_t floats) {
-  for (int64_t i = 0; i < floats; i += kFloatLanes) {
-    hn::StoreU(ToLaneOrder(hn::LoadU(FloatTag(), packed + i)), FloatTag(), packed + i);
-  }
-}
-
 // With sixteen registers two rows fill them.
 int64_t FewRows() { return HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL ? 4 : 2; }
 
@@ -208,7 +202,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace gdn {
 
-HWY_EXPORT(ArrangeRows);
 HWY_EXPORT(DequantizeRows);
 HWY_EXPORT(FewRows);
 HWY_EXPORT(ProjectFewRows);
@@ -223,8 +216,6 @@ bool HasWholeChunks(const WeightMatrix& weight) { return weight.cols % 32 == 0; 
 bool TakesFewQuantizedRows(const WeightMatrix& weight, int64_t rows) {
   return !IsPlain(weight.format) && HasWholeChunks(weight) && rows <= HWY_DYNAMIC_DISPATCH(FewRows)();
 }
-
-void ArrangeFewQuantizedRows(float* packed, int64_t floats) { HWY_DYNAMIC_DISPATCH(ArrangeRows)(packed, floats); }
 
 void ProjectFewQuantizedRows(const WeightMatrix& weight, int64_t rows, const float* packed, int64_t begin, int64_t end,
                              float* y, int64_t y_stride) {

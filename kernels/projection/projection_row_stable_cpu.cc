@@ -298,7 +298,6 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   const bool narrow = params.y.dtype != DType::kF32;
   GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
                        WorkerScratch::Make(pool.threads(), narrow ? params.rows * outputs_per_task : 0));
-  if (few_quantised) ArrangeFewQuantizedRows(packed.piece(0), params.rows * cols);
   const bool widen = !IsPlain(params.weight.format) && !few_quantised;
   GDN_ASSIGN_OR_RETURN(WorkerScratch widened,
                        WorkerScratch::Make(pool.threads(), widen ? WidenedOutputs(cols) * cols : 0));

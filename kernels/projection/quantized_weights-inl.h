@@ -3,8 +3,7 @@
 // guard toggles.
 //
 // A format cuts its block into kGroups groups of kPhases times 32 weights; phases are those whose code differs.
-// PrepareBlocks reads what a block's weights share, once a block, of up to four rows' blocks at a time. A vector's
-// weights come in the order of quantized_lanes-inl.h.
+// PrepareBlocks reads what a block's weights share, once a block, of up to four rows' blocks at a time.
 //
 //   using F = QuantizedFormat<WeightFormat::kQ4_K>;
 //   F::Shared shared[1];
@@ -247,7 +246,7 @@ struct QuantizedFormat<WeightFormat::kF8E4M3> {
     const hn::Rebind<hwy::float16_t, FloatTag> half;
     const FloatVec nan = hn::Set(d, std::numeric_limits<float>::quiet_NaN());
     HWY_UNROLL(32) for (int v = 0; v < kChunkVectors; ++v) {
-      const auto code = hn::PromoteTo(d16, LoadOrdered(block + v * kFloatLanes));
+      const auto code = hn::PromoteTo(d16, LoadNarrow(block + v * kFloatLanes));
       const auto magnitude = hn::And(code, hn::Set(d16, uint16_t{0x7f}));
       const auto sign = hn::ShiftLeft<8>(hn::And(code, hn::Set(d16, uint16_t{0x80})));
       const auto part = hn::PromoteTo(d, hn::BitCast(half, hn::Or(sign, hn::ShiftLeft<7>(magnitude))));

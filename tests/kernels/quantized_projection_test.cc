@@ -1,13 +1,20 @@
 // Projections of quantised weights: the bits of the same call over the weights' float32 values.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
 
+#include "absl/strings/ascii.h"
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
+#include "hwy/targets.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/projection_paths.h"
 #include "kernels/projection/random_weights.h"
@@ -264,6 +271,56 @@ TEST(QuantizedProjectionGemm, OfTheLibraryHasTheBitsOfTheWeightsInFloat32) {
     EXPECT_TRUE(BitEqual(y, Project(problem.Widened(), gemm))) << WeightFormatName(format);
     EXPECT_LE(RelativeNormError(y, Expected(problem.params)), kTolerance) << WeightFormatName(format);
   }
+}
+
+// Memory that ends at a page that nobody may read.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(const std::string& bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
+    mapped_ = (bytes.size() + page_ - 1) / page_ * page_ + page_;
+    memory_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory_, MAP_FAILED);
+    char* guard = static_cast<char*>(memory_) + mapped_ - page_;
+    EXPECT_EQ(mprotect(guard, page_, PROT_NONE), 0);
+    data_ = guard - bytes.size();
+    std::memcpy(data_, bytes.data(), bytes.size());
+  }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  ~GuardedBytes() { munmap(memory_, mapped_); }
+
+  const void* data() const { return data_; }
+
+ private:
+  size_t page_;
+  size_t mapped_ = 0;
+  void* memory_ = nullptr;
+  char* data_ = nullptr;
+};
+
+// A matrix may be the last thing in the mapping of its file. Every instruction set that this processor has.
+TEST(QuantisedProjection, NoInstructionSetReadsPastTheMatrix) {
+  const auto backend = MakeCpuBackend({.threads = 2});
+  ASSERT_TRUE(backend.ok());
+  int targets = 0;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    // This file may list more than the kernels were compiled for.
+    if (!UseSimdTarget(absl::AsciiStrToLower(hwy::TargetName(target))).ok()) continue;
+    ++targets;
+    for (const WeightFormat format : QuantisedFormats()) {
+      for (const int64_t rows : {1, 2, 4, 9}) {
+        Problem problem(format, rows, /*outputs=*/5, /*features=*/256);
+        const GuardedBytes guarded(std::string(static_cast<const char*>(problem.params.weight.data),
+                                               static_cast<size_t>(5 * RowBytes(format, 256))));
+        const auto run = [&](const ProjectionParams& params) { return (*backend)->Projection(params); };
+        const std::vector<float> expected = Project(problem.params, run);
+        problem.params.weight.data = guarded.data();
+        EXPECT_EQ(Project(problem.params, run), expected) << WeightFormatName(format) << " " << hwy::TargetName(target);
+      }
+    }
+  }
+  EXPECT_GE(targets, 2);  // the scalar one, and this processor's best
+  ASSERT_EQ(UseSimdTarget(""), absl::OkStatus());
 }
 
 }  // namespace

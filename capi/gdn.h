@@ -177,10 +177,12 @@ typedef struct gdn_delta_rule_step {
   float scale;           /* multiplies q; 0: K^-0.5 */
   int32_t use_qk_l2norm; /* not 0: q and k are divided by their l2 norms first (1e-6 inside the root) */
   void* stream;
+  float max_beta; /* no beta is above this; 0: 2. A prefill is chunked only if it is 1 or less */
 } gdn_delta_rule_step;
 
-/* Prompts: as many tokens as a sequence has, chunked from 32 on. In any split into calls the results are those of one
- * call within 1e-5, and a sequence's bits depend on its own calls alone, never on its companions. */
+/* Prompts: as many tokens as a sequence has, chunked from 32 on if no beta is above 1. In any split into calls the
+ * results are those of one call within 1e-5, and a sequence's bits depend on its own calls alone, never on its
+ * companions. */
 GDN_API int gdn_prefill(gdn_pool* pool, const gdn_delta_rule_step* step);
 /* Steps: 0 to max_decode_tokens tokens of each sequence, with a deferred update of the state: quicker than a prefill of
  * as many. T tokens in one call give the bits of T calls. */

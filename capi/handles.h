@@ -80,7 +80,13 @@ absl::Status AndWait(gdn_context& context, void* stream, absl::FunctionRef<absl:
 // INVALID_ARGUMENT where `pointer` is null. `what` names the argument.
 absl::Status RequireArgument(const char* function, const char* what, const void* pointer);
 // INVALID_ARGUMENT where a struct's size is not the one that this library knows.
-absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known);
+// `first`: the size before fields were added at the end, which is taken too.
+absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size, size_t known,
+                           size_t first);
+inline absl::Status RequireStruct(const char* function, const char* type, const void* given, size_t struct_size,
+                                  size_t known) {
+  return RequireStruct(function, type, given, struct_size, known, known);
+}
 // INVALID_ARGUMENT where the array is missing, or a slot of it is outside the pool, not in use or, where `distinct`,
 // there twice. Under the context's mutex.
 absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots,

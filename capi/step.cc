@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +130,7 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
                                    LayerWeights& /*weights*/) {
   GDN_ASSIGN_OR_RETURN(const PackedBatch batch, CheckBatch(function, pool, given.batch));
   GDN_RETURN_IF_ERROR(RequireFinite(function, "scale", given.scale));
+  GDN_RETURN_IF_ERROR(RequireFinite(function, "max_beta", given.max_beta));
   const LayerDims& dims = pool.dims();
   if (dims.conv_width > 0) {
     return WrongPool(function,
@@ -145,6 +148,7 @@ absl::StatusOr<LayerStep> MakeStep(const char* function, const gdn_pool& pool, c
   // As the server's default is rounded.
   step.scale = given.scale != 0.0f ? given.scale : 1.0f / std::sqrt(static_cast<float>(dims.key_dim));
   step.use_qk_l2norm = given.use_qk_l2norm != 0;
+  step.max_beta = given.max_beta != 0.0f ? given.max_beta : 2.0f;
   return step;
 }
 
@@ -250,15 +254,24 @@ absl::Status Decode(gdn_pool& pool, LayerStep& step) {
   return absl::OkStatus();
 }
 
+// The size that a step's struct had at first.
+template <typename Given>
+inline constexpr size_t kFirstSize = sizeof(Given);
+template <>
+inline constexpr size_t kFirstSize<gdn_delta_rule_step> = offsetof(gdn_delta_rule_step, max_beta);
+
 template <typename Given>
 int Run(const char* function, const char* type, gdn_pool* pool, const Given* given,
         absl::Status (*advance)(gdn_pool&, LayerStep&)) {
   return Call([&]() -> absl::Status {
     GDN_RETURN_IF_ERROR(RequireArgument(function, "pool", pool));
-    GDN_RETURN_IF_ERROR(RequireStruct(function, type, given, given == nullptr ? 0 : given->struct_size, sizeof(Given)));
-    return InOrderOf(pool->context, given->stream, [&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(RequireStruct(function, type, given, given == nullptr ? 0 : given->struct_size, sizeof(Given),
+                                      kFirstSize<Given>));
+    Given whole{};  // fields that the caller's struct does not have are 0
+    std::memcpy(&whole, given, given->struct_size);
+    return InOrderOf(pool->context, whole.stream, [&]() -> absl::Status {
       LayerWeights weights;
-      GDN_ASSIGN_OR_RETURN(LayerStep step, MakeStep(function, *pool, *given, weights));
+      GDN_ASSIGN_OR_RETURN(LayerStep step, MakeStep(function, *pool, whole, weights));
       return advance(*pool, step);
     });
   });

@@ -1,6 +1,7 @@
 // Decays of single key channels, as KDA has them: exp of running sums of log decays, a vector of channels at a time.
 //
-// Sums are double, for decay-inl.h's reasons. They only ever grow downwards, so no exponential is above 1.
+// Sums are double, for decay-inl.h's reasons. They only ever grow downwards, so no exponential is above 1. Nobody takes
+// differences of them, so their terms are not clamped.
 // A Highway per-target header: include it below foreach_target.h. Thread safety: free functions.
 //
 //   std::fill_n(sums, key_dim, 0.0);
@@ -16,7 +17,6 @@
 
 #include <cstdint>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
@@ -43,7 +43,7 @@ HWY_INLINE hn::Vec<D> DecayOf(D d, const double* HWY_RESTRICT sums) {
   const hn::Rebind<double, decltype(half)> wide;
   const auto low = hn::DemoteTo(half, hn::LoadU(wide, sums));
   const auto high = hn::DemoteTo(half, hn::LoadU(wide, sums + static_cast<int64_t>(hn::Lanes(half))));
-  return hn::Exp(d, hn::Combine(d, high, low));
+  return ExpOrNaN(d, hn::Combine(d, high, low));
 }
 
 // sums += g: of a vector of channels.
@@ -57,7 +57,7 @@ HWY_INLINE void AddToSums(D d, const float* HWY_RESTRICT g, double* HWY_RESTRICT
 }
 #endif
 HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> DecayOf(hn::CappedTag<float, 1> d, const double* sums) {
-  return hn::Exp(d, hn::Set(d, static_cast<float>(*sums)));
+  return ExpOrNaN(d, hn::Set(d, static_cast<float>(*sums)));
 }
 HWY_INLINE void AddToSums(hn::CappedTag<float, 1>, const float* g, double* sums) { *sums += double{*g}; }
 

@@ -1,4 +1,4 @@
-// Decay factors exp(G_i - G_j) from running sums of log decays.
+// Decay factors exp(G_i - G_j) from running sums of log decays, whose terms are clamped (log_decay.h).
 //
 // G is kept in double and the difference is rounded to float32 only once it is taken: a float32 sum of one -1e4 among
 // tokens near -0.005 would be off by 1e-3, and exp(G_i) * exp(-G_j) would be 0 * inf.
@@ -26,6 +26,12 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// exp(x), and NaN for a NaN, of which Highway's makes 0.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOrNaN(D d, V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+
 // Room that a row of `count` factors needs.
 constexpr int64_t PaddedFactors(int64_t count) { return (count + 15) / 16 * 16; }
 
@@ -36,7 +42,7 @@ HWY_INLINE void ExpOfEach(D d, int64_t count, const Exponent& exponent, float* f
   for (int64_t j = 0; j < count; ++j) factors[j] = static_cast<float>(exponent(j));
   for (int64_t j = count; j < padded; ++j) factors[j] = 0.0f;
   for (int64_t j = 0; j < padded; j += static_cast<int64_t>(hn::Lanes(d))) {
-    hn::StoreU(hn::Exp(d, hn::LoadU(d, factors + j)), d, factors + j);
+    hn::StoreU(ExpOrNaN(d, hn::LoadU(d, factors + j)), d, factors + j);
   }
 }
 

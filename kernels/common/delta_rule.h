@@ -31,6 +31,9 @@ struct DeltaRuleParams {
   int64_t k_stride = 0;
   int64_t v_stride = 0;
   float* output = nullptr;  // [tokens, HV, V] dense
+  // No beta is above this: the caller's promise, from the model or the request and never from values. Above 1 the
+  // chunked form takes the scan instead (delta_rule_chunk.h).
+  float max_beta = 2.0f;
 };
 
 // What a token brings to one value head, and where its output goes.

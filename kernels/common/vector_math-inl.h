@@ -30,7 +30,8 @@ HWY_INLINE void ForVectors(int64_t count, const Body& body) {
   for (; i < count; ++i) body(hn::CappedTag<float, 1>(), i);
 }
 
-// With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite x.
+// With e = exp(-|x|) in (0, 1], sigmoid is 1 / (1 + e) or e / (1 + e): nothing overflows for any finite x. A NaN stays
+// one, though neither Max nor Exp lets it pass.
 template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
 HWY_INLINE V Sigmoid(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -38,7 +39,7 @@ HWY_INLINE V Sigmoid(D d, V x) {
   const V lowest = hn::Set(d, -105.0f);  // exp is 0 in float32 from here on; keeps Exp inside its domain
   const V e = hn::Exp(d, hn::Max(hn::Neg(hn::Abs(x)), lowest));
   const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
-  return hn::Div(numerator, hn::Add(one, e));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Div(numerator, hn::Add(one, e)));
 }
 
 // x * sigmoid(x).

@@ -14,15 +14,15 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 // Raised whenever a CPU operator's bits change.
-constexpr int kKernelVersion = 3;
+constexpr int kKernelVersion = 4;
 
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : pool_(threads, "gdn-cpu") {
     info_.name = "cpu";
     info_.device = ProcessorName();
-    info_.numerics_id = absl::StrCat("cpu-", SimdTargetName(), "-", SequenceGemmId(), "-k", kKernelVersion, "-L",
-                                     kLogCapacity, "-C", kChunkTokens);
+    info_.numerics_id = absl::StrCat("cpu-", SimdTargetName(), "-", SimdToolkitName(), "-", SequenceGemmId(), "-k",
+                                     kKernelVersion, "-L", kLogCapacity, "-C", kChunkTokens);
     info_.threads = threads;
     info_.memory_bytes = HostMemoryBytes();
     info_.unified_memory = true;

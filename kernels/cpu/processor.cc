@@ -57,6 +57,15 @@ HWY_EXPORT(TargetName);
 
 std::string SimdTargetName() { return absl::AsciiStrToLower(HWY_DYNAMIC_DISPATCH(TargetName)()); }
 
+std::string SimdToolkitName() {
+#if defined(__clang__)
+  const std::string compiler = absl::StrCat("clang", __clang_major__, ".", __clang_minor__, ".", __clang_patchlevel__);
+#else
+  const std::string compiler = absl::StrCat("gcc", __GNUC__, ".", __GNUC_MINOR__, ".", __GNUC_PATCHLEVEL__);
+#endif
+  return absl::StrCat("hwy", HWY_MAJOR, ".", HWY_MINOR, ".", HWY_PATCH, "-", compiler);
+}
+
 absl::Status UseSimdTarget(absl::string_view name) {
   hwy::DisableTargets(0);
   if (name.empty()) return absl::OkStatus();

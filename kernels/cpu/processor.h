@@ -22,6 +22,9 @@ int AvailableProcessors();
 // Highway's name, in lower case, for the instruction set it chose at run time, the same for every operator: "avx3".
 std::string SimdTargetName();
 
+// Versions of what else the SIMD operators' bits follow from, Highway and the compiler: "hwy1.0.3-gcc12.2.0".
+std::string SimdToolkitName();
+
 // From here on all operators use the instruction set of this name, as SimdTargetName() gives it; empty: the best again.
 // oneDNN is not concerned. INVALID_ARGUMENT where this processor or build does not have it. Not beside operators that
 // run.

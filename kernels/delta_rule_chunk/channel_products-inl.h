@@ -31,7 +31,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "kernels/common/channel_decay-inl.h"
 #include "kernels/common/delta_rule.h"
@@ -72,7 +71,7 @@ HWY_INLINE void LoadBlock(const DeltaRuleParams& params, int64_t first, int64_t 
     copy(token.g, decay);
     for (int64_t c = 0; c < scratch.row; c += static_cast<int64_t>(hn::Lanes(d))) {
       AddToSums(d, decay + c, scratch.sums + c);
-      hn::StoreU(hn::Exp(d, hn::LoadU(d, decay + c)), d, decay + c);
+      hn::StoreU(ExpOrNaN(d, hn::LoadU(d, decay + c)), d, decay + c);
     }
   }
 }

@@ -1,7 +1,7 @@
 // What the first kernel of the chunked delta rule leaves for the second, a block of floats a (chunk, value head):
 //   t      [C][C]  (I + A)^-1 diag(beta), zero above the diagonal
 //   p      [C][C]  Q K^T e^{G_i-G_j} for j <= i, zero above
-//   grown  [C]     e^{G_i}; past the chunk's tokens that of its last one
+//   grown  [C]     e^{G_i}; past the chunk's tokens that of its last one; 0 where G_i is NaN
 //   tail   [C]     e^{G_C-G_i}
 // Chunk c of a sequence whose first row is r is block r / C + i + c of sequence i: never two alike, and no prefix sum.
 //
@@ -64,7 +64,7 @@ absl::Status DeltaRuleSplitGpu(const DeltaRuleParams& params, const DeviceBatch&
 // head); keys are `slots` floats, K up to 64, 128 or 256, zero past K and past the chunk's tokens:
 //   t, p       [C][C]      as above; the decays are in their products
 //   decay      [slots]     e^{G_C}
-//   k_grown    [C][slots]  e^{G_i} k_i
+//   k_grown    [C][slots]  e^{G_i} k_i; 0 where G_i is NaN
 //   k_tail     [C][slots]  e^{G_C-G_i} k_i
 //   q_grown    [C][slots]  e^{G_i} q_i
 struct ChannelWorkspace {

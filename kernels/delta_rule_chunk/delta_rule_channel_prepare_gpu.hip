@@ -7,11 +7,14 @@
 // has its differences and exponentials, a channel at a time. Between the blocks, with G_b the first half's last sum,
 // they are those of e^{G_i-G_b} k_i and e^{G_b-G_j} k_j: as j <= b <= i, no exponent is positive, and a gate without a
 // bound (g = -1e4) gives zeros, not infinities times zeros.
+// A NaN in g is kept from earlier tokens as in delta_rule_chunk_prepare_gpu.hip: A's rows and k_grown are 0 from its
+// token on, P's rows, q_grown, k_tail and `decay` are NaN.
 // Threads: 256 a (chunk, value head). By channels, 32 a time: a thread has four tokens of one, and a sum over the
 // groups of tokens before its own. By pairs: thread (ti, tj) of 16 x 16 has a pair of the first diagonal block below
 // the diagonal, of the second above it, and one between the blocks.
 // Resources: 27 KB of LDS. Bound by VALU: 240 exponentials a channel.
 
+#include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_inverse_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
 
@@ -26,10 +29,6 @@ constexpr int kSumStride = kSlab + 1;                  // so that a column of ro
 constexpr int kRows = kC * kSlab / kDeltaRuleThreads;  // of a thread
 constexpr int kRowGroups = kC / kRows;
 static_assert(kSlab + 4 == kStride && kRowGroups % 2 == 0);
-
-// A log decay of which e^g is 0, and all that it is added to: a lower one, down to -FLT_MAX, would only cost the sums
-// the digits of those that follow it.
-constexpr float kNothingLeft = -1000.0f;
 
 struct Shared {
   LdsArray<float, kC * kStride> k;             // then A
@@ -70,7 +69,7 @@ __device__ __forceinline__ Column LoadColumn(const DeltaRuleArgs& p, int64_t sta
     my.k[r] = inside ? p.k[token * p.k_stride + key] : 0.0f;
     my.q[r] = inside ? p.q[token * p.q_stride + key] : 0.0f;
     const float g = inside ? p.g[(token * p.value_heads + head) * p.key_dim + my.channel] : 0.0f;
-    sum += static_cast<double>(g < kNothingLeft ? kNothingLeft : g);
+    sum += static_cast<double>(ClampLogDecay(g));
     my.sum[r] = sum;
     sh.k[row * kStride + my.in_slab] = my.k[r];
     sh.q[row * kStride + my.in_slab] = my.q[r];
@@ -106,7 +105,7 @@ __device__ __forceinline__ void DecayColumn(const Column& my, int key_slots, Sha
     sh.near_k[row * kStride + my.in_slab] = near * my.k[r];
     if (!upper) sh.near_q[(row - kHalf) * kStride + my.in_slab] = near * my.q[r];
     const int at = row * key_slots + my.channel;
-    out[ChannelWorkspace::KGrown(key_slots) + at] = grown * my.k[r];
+    out[ChannelWorkspace::KGrown(key_slots) + at] = grown != grown ? 0.0f : grown * my.k[r];
     out[ChannelWorkspace::KTail(key_slots) + at] = tail * my.k[r];
     out[ChannelWorkspace::QGrown(key_slots) + at] = grown * my.q[r];
   }
@@ -119,6 +118,8 @@ struct Pairs {
   float kk, qk;            // (i, j)
   float near_kk, near_qk;  // (ti + 16, tj)
   float last_qk;           // (ti + 16, ti + 16), where ti = tj
+  // NaN if a decay of row i, or of row ti + 16, is; else 0.
+  float lost, near_lost;
 };
 
 __device__ __forceinline__ void AddSlab(Shared& sh, Pairs& my) {
@@ -132,13 +133,17 @@ __device__ __forceinline__ void AddSlab(Shared& sh, Pairs& my) {
     for (int c = 0; c < 4; ++c) {
       const double newer = sh.sum[my.i * kSumStride + d + c];
       const double older = sh.sum[my.j * kSumStride + d + c];
-      k[c] *= expf(static_cast<float>(newer - older));
+      const float decay = expf(static_cast<float>(newer - older));
+      k[c] *= decay;
+      my.lost = fmaf(decay, 0.0f, my.lost);
     }
     const Vec4 kj{k[0], k[1], k[2], k[3]};
     my.kk = Dot4(ki, kj, my.kk);
     my.qk = Dot4(qi, kj, my.qk);
     const Vec4 near_j = sh.near_k.Load4(my.tj * kStride + d);
-    my.near_kk = Dot4(sh.near_k.Load4((kHalf + my.ti) * kStride + d), near_j, my.near_kk);
+    const Vec4 near_i = sh.near_k.Load4((kHalf + my.ti) * kStride + d);
+    my.near_lost = Dot4(near_i, {0.0f, 0.0f, 0.0f, 0.0f}, my.near_lost);
+    my.near_kk = Dot4(near_i, near_j, my.near_kk);
     my.near_qk = Dot4(sh.near_q.Load4(my.ti * kStride + d), near_j, my.near_qk);
     if (my.ti == my.tj) {
       const int last = (kHalf + my.ti) * kStride + d;
@@ -183,9 +188,10 @@ __global__ __launch_bounds__(kDeltaRuleThreads, 2) void DeltaRuleChannelPrepareK
   const int tj = my.tj;
   const float beta = sh.beta[my.i];
   const float near_beta = sh.beta[kHalf + ti];
-  sh.k[ti * kStride + tj] = ti > tj ? beta * my.kk : 0.0f;
-  sh.k[(kHalf + tj) * kStride + kHalf + ti] = ti < tj ? beta * my.kk : 0.0f;
-  sh.k[(kHalf + ti) * kStride + tj] = near_beta * my.near_kk;
+  const float a = my.lost != my.lost ? 0.0f : beta * my.kk;
+  sh.k[ti * kStride + tj] = ti > tj ? a : 0.0f;
+  sh.k[(kHalf + tj) * kStride + kHalf + ti] = ti < tj ? a : 0.0f;
+  sh.k[(kHalf + ti) * kStride + tj] = my.near_lost != my.near_lost ? 0.0f : near_beta * my.near_kk;
   float* products = out + ChannelWorkspace::kP;
   products[ti * kC + tj] = first_block ? my.qk : 0.0f;
   products[(kHalf + tj) * kC + kHalf + ti] = ti == tj ? my.last_qk : first_block ? 0.0f : my.qk;

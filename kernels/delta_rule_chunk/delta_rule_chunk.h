@@ -6,6 +6,9 @@
 //   O    = exp(G) Q S + tril(Q K^T exp(G_i - G_j)) U         S <- exp(G_C) S + (exp(G_C - G) K)^T U
 // Differences of G are taken in double and masked before exp; there is no exp(G_i) * exp(-G_j).
 // A tail shorter than C is a smaller chunk. Chunks are counted from each sequence's first row.
+// If beta may be above 1 (max_beta), the call goes through delta_rule_scan. 1 - beta k.k may then be near -1: a key
+// that repeats is never forgotten, and A's rounding, the same in every chunk, adds up with T. The scan reads k^T S from
+// K elements, which round each for itself.
 // Source: Yang et al., arXiv:2412.06464, section 3.3. Thread safety and bits: as delta_rule_scan.
 //
 //   GDN_RETURN_IF_ERROR(backend.DeltaRuleChunk(params));
@@ -17,6 +20,9 @@
 
 namespace gdn {
 
+// Whether a call of the chunked form takes the scan.
+inline bool ChunkTakesScan(const DeltaRuleParams& params) { return params.max_beta > 1.0f; }
+
 inline constexpr int32_t kChunkTokens = 64;     // C on the CPU. Part of numerics_id.
 inline constexpr int32_t kGpuChunkTokens = 32;  // C on the GPU: what fits its LDS. Part of numerics_id.
 
@@ -27,8 +33,8 @@ absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool);
 int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params);
 
 // Bases are [HV][V][K] in device memory. params.batch is the host's view of `batch`. `workspace` is 16-byte aligned.
-// Keys of more than 256 elements, and strides over 2^24 floats (HV V, the output's, is one), go through
-// DeltaRuleScanGpu, whose results are as good.
+// Calls with max_beta above 1, keys of more than 256 elements, and strides over 2^24 floats (HV V, the output's, is
+// one), go through DeltaRuleScanGpu, whose results are as good.
 absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                const gpu::Stream& stream);
 

@@ -15,12 +15,14 @@
 #include "base/status_macros.h"
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
+#include "kernels/common/log_decay.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_chunk/channel_chunk_cpu.h"
 #include "kernels/delta_rule_chunk/chunk_panel-inl.h"
 #include "kernels/delta_rule_chunk/chunk_partition.h"
 #include "kernels/delta_rule_chunk/chunk_scratch.h"
 #include "kernels/delta_rule_chunk/delta_rule_chunk.h"
+#include "kernels/delta_rule_scan/delta_rule_scan.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 #include "kernels/small_gemm/transpose-inl.h"
 
@@ -65,7 +67,7 @@ void HeadMatrices(const ChunkScratch& scratch, const float* g, const float* beta
   double sums[kC];
   double sum = 0.0;
   for (int64_t i = 0; i < tokens; ++i) {
-    sum += double{g[i * stride]};
+    sum += double{ClampLogDecay(g[i * stride])};
     sums[i] = sum;
     gates.beta[i] = beta[i * stride];
   }
@@ -201,6 +203,7 @@ namespace gdn {
 HWY_EXPORT(ChunkTasks);
 
 absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) {
+  if (ChunkTakesScan(params)) return DeltaRuleScanCpu(params, pool);
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (params.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.batch, params.pool.layout.dims().value_features(), params.output);

@@ -209,7 +209,7 @@ int64_t PreparedFloats(const DeltaRuleParams& params) {
 }  // namespace gpu
 
 int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params) {
-  if (params.batch.sequences == 0) return 0;
+  if (params.batch.sequences == 0 || ChunkTakesScan(params)) return 0;
   const LayerDims& dims = params.pool.layout.dims();
   if (dims.decays_by_channel()) return gpu::ChannelChunkWorkspaceFloats(params);
   int64_t floats = gpu::PreparedFloats(params);
@@ -226,7 +226,9 @@ int64_t DeltaRuleChunkGpuWorkspaceFloats(const DeltaRuleParams& params) {
 absl::Status DeltaRuleChunkGpu(const DeltaRuleParams& params, const gpu::DeviceBatch& batch, float* workspace,
                                const gpu::Stream& stream) {
   const LayerDims& dims = params.pool.layout.dims();
-  if (dims.key_dim > gpu::kColumnLanes * gpu::kMostElements) return DeltaRuleScanGpu(params, batch, stream);
+  if (ChunkTakesScan(params) || dims.key_dim > gpu::kColumnLanes * gpu::kMostElements) {
+    return DeltaRuleScanGpu(params, batch, stream);
+  }
   GDN_RETURN_IF_ERROR(ValidateDeltaRule(params));
   if (batch.sequences == 0 || batch.tokens == 0) return absl::OkStatus();
   if (std::max({params.q_stride, params.k_stride, params.v_stride, dims.value_features()}) > gpu::kMostStride) {

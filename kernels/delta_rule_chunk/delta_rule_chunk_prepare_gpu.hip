@@ -1,11 +1,15 @@
 // What a chunk's tokens are to each other, on the GPU; all chunks at once. With G = cumsum g inside the chunk (double):
 //   A_ij = beta_i (k_i.k_j) e^{G_i-G_j}, j < i      T = (I + A)^-1      P_ij = (q_i.k_j) e^{G_i-G_j}, j <= i
 //
+// A NaN in g makes the head's outputs NaN from its token on, and the state after the chunk. It must not reach earlier
+// tokens, and the walk multiplies by T's and P's zeros above the diagonal. So only P's rows and `tail` are NaN there;
+// A's rows and `grown` are 0, which keeps X and U finite.
 // Threads: 256 a (chunk, value head), thread (i, j) of 16 x 16 computes entries {i, i + 16} x {j, j + 16} of K K^T and
 // Q K^T. T = [T1 0; -T2 A21 T1, T2]: the two diagonal blocks by substitution, a lane a column, then two products of 16
 // x 16.
 // Resources: 27 KB of LDS, 64 dims of K and Q at a time. A sixth of the chunked path's work, and all of it parallel.
 
+#include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_inverse_gpu-inl.h"
 #include "kernels/delta_rule_chunk/chunk_workspace_gpu-inl.h"
 
@@ -28,6 +32,8 @@ struct Shared {
   LdsArray<float, kC> g;
   LdsArray<float, kC> beta;  // zero past the chunk's tokens
 };
+
+__device__ __forceinline__ bool IsNaN(double x) { return x != x; }
 
 __device__ __forceinline__ float Dot4(const Vec4& a, const Vec4& b, float sum) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
@@ -93,7 +99,7 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
       double sum = 0.0;
       for (int j = 0; j < kC; ++j) {
         const float g = sh.g[j];
-        sum += j <= thread ? static_cast<double>(g) : 0.0;
+        sum += j <= thread ? static_cast<double>(ClampLogDecay(g)) : 0.0;
       }
       sh.sum[thread] = sum;
     }
@@ -124,14 +130,14 @@ __global__ __launch_bounds__(kDeltaRuleThreads) void DeltaRulePrepareKernel(Chun
       const double gj = sh.sum[j];
       const float decay = j <= i ? expf(static_cast<float>(gi - gj)) : 0.0f;
       const float beta = sh.beta[i];
-      sh.a[i * kStride + j] = j < i ? beta * kk[a][b] * decay : 0.0f;
+      sh.a[i * kStride + j] = j < i && !IsNaN(gi) ? beta * kk[a][b] * decay : 0.0f;
       out[ChunkWorkspace::kP + i * kC + j] = j <= i ? qk[a][b] * decay : 0.0f;
     }
   }
   if (thread < kC) {
     const double sum = sh.sum[thread];
     const double last = sh.sum[kC - 1];
-    out[ChunkWorkspace::kGrown + thread] = expf(static_cast<float>(sum));
+    out[ChunkWorkspace::kGrown + thread] = IsNaN(sum) ? 0.0f : expf(static_cast<float>(sum));
     out[ChunkWorkspace::kTail + thread] = expf(static_cast<float>(last - sum));
   }
   SyncThreads();

@@ -23,6 +23,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/common/decay-inl.h"
+#include "kernels/common/log_decay.h"
 #include "kernels/common/state_layout.h"
 #include "kernels/delta_rule_decode/decode_block-inl.h"
 #include "kernels/delta_rule_decode/fold_tiles-inl.h"
@@ -41,7 +42,7 @@ struct HeadLog {
 
   int32_t entries = 0;
   const float* keys[kMaxLogRows];  // [K] each
-  double sums[kMaxLogRows];        // G: running sums of g since the base
+  double sums[kMaxLogRows];        // G: running sums of clamped g since the base
   const float* u = nullptr;        // entry i at u + i * u_stride, [V]
   int64_t u_stride = 0;
 
@@ -61,7 +62,7 @@ HWY_INLINE void OpenLog(const StateLayout& layout, const float* data, int64_t hv
   for (log.entries = 0; log.entries < entries; ++log.entries) {
     const int32_t e = log.entries;
     log.keys[e] = log_k + e * dims.key_features();
-    log.sums[e] = (e > 0 ? log.sums[e - 1] : 0.0) + double{log_g[e * dims.value_heads]};
+    log.sums[e] = (e > 0 ? log.sums[e - 1] : 0.0) + double{ClampLogDecay(log_g[e * dims.value_heads])};
   }
 }
 
@@ -103,7 +104,7 @@ HWY_INLINE void PrepareBlock(const DeltaRuleParams& rule, int64_t token, int cou
     block.tokens[b] = at;
     log.keys[entry] = at.k;
     log_g[entry * dims.value_heads] = *at.g;
-    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{*at.g};
+    log.sums[entry] = (entry > 0 ? log.sums[entry - 1] : 0.0) + double{ClampLogDecay(*at.g)};
     HWY_ALIGN float decay[PaddedFactors(1)];
     ExpSums(d, &log.sums[entry], 1, decay);
     block.decay[b] = decay[0];

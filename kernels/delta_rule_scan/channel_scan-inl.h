@@ -20,6 +20,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/common/channel_decay-inl.h"
+#include "kernels/delta_rule_scan/prediction_blocks-inl.h"
 #include "kernels/delta_rule_scan/scan_task.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
@@ -31,7 +32,7 @@ namespace HWY_NAMESPACE {
 HWY_INLINE void DecayedKey(const ScanTask& task, int64_t t, float* HWY_RESTRICT decay, float* HWY_RESTRICT key) {
   const HeadToken token = HeadTokenAt(task.params, t, task.hv);
   ForChannels(task.key_dim, [&](auto d, int64_t c) HWY_ATTR {
-    const auto left = hn::Exp(d, hn::LoadU(d, token.g + c));
+    const auto left = ExpOrNaN(d, hn::LoadU(d, token.g + c));
     hn::StoreU(left, d, decay + c);
     hn::StoreU(hn::Mul(left, hn::LoadU(d, token.k + c)), d, key + c);
   });
@@ -61,7 +62,7 @@ HWY_INLINE void ChannelScanToken(const ScanTask& task, int64_t t, const float* H
     p[n] = hn::Zero(d);
   }
   float* HWY_RESTRICT state = task.state;
-  for (int64_t i = 0; i < task.key_dim; ++i) {
+  ForPredictionBlocks<kPredict>(task.key_dim, p, [&](int64_t i, Vec(&part)[kTileVectors]) HWY_ATTR {
     const Vec decay_i = hn::Set(d, decay[i]);
     const Vec k_i = hn::Set(d, k[i]);
     const Vec q_i = hn::Set(d, q[i]);
@@ -72,9 +73,9 @@ HWY_INLINE void ChannelScanToken(const ScanTask& task, int64_t t, const float* H
       const Vec s = hn::MulAdd(k_i, u[n], hn::Mul(decay_i, hn::LoadU(d, at)));
       hn::StoreU(s, d, at);
       o[n] = hn::MulAdd(q_i, s, o[n]);
-      if constexpr (kPredict) p[n] = hn::MulAdd(k_next_i, s, p[n]);
+      if constexpr (kPredict) part[n] = hn::MulAdd(k_next_i, s, part[n]);
     }
-  }
+  });
   HWY_UNROLL(16)
   for (int n = 0; n < kTileVectors; ++n) hn::StoreU(o[n], d, row + n * lanes);
   StorePanel(row, 1, task.columns, token.output + task.column, 0);
@@ -90,13 +91,13 @@ HWY_NOINLINE void ChannelScanSlice(const ScanTask& task) {
   hn::Vec<FloatTag> p[kTileVectors];
   HWY_UNROLL(16)
   for (int n = 0; n < kTileVectors; ++n) p[n] = hn::Zero(d);  // NOLINT(modernize-loop-convert): unrolled by its count
-  for (int64_t i = 0; i < task.key_dim; ++i) {
+  ForPredictionBlocks<true>(task.key_dim, p, [&](int64_t i, hn::Vec<FloatTag>(&part)[kTileVectors]) HWY_ATTR {
     const hn::Vec<FloatTag> k_i = hn::Set(d, key[i]);
     HWY_UNROLL(16)
     for (int n = 0; n < kTileVectors; ++n) {
-      p[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), p[n]);
+      part[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), part[n]);
     }
-  }
+  });
   for (int64_t t = task.first; t < task.end; ++t) {
     if (t + 1 < task.end) {
       DecayedKey(task, t + 1, decay_next, key);

@@ -69,7 +69,7 @@ __device__ __forceinline__ int ShareToken(const DeltaRuleArgs& p, const BlockTas
   const float* q = p.q + row * p.q_stride + key_offset;
 #pragma unroll 1
   for (int c = static_cast<int>(threadIdx.x); c < p.key_dim; c += kDeltaRuleThreads) {
-    sh.rows[at + Rows::kDecay + c] = expf(g[c]);
+    sh.rows[at + Rows::kDecay + c] = TokenDecay(g[c]);
     sh.rows[at + Rows::kKey + c] = k[c];
     sh.rows[at + Rows::kQuery + c] = q[c];
   }
@@ -122,7 +122,7 @@ template <int kElements, int kColumns>
 __device__ __forceinline__ void Decay(const float (&g)[kElements], float (&s)[kColumns][kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
-    const float decay = expf(g[i]);
+    const float decay = TokenDecay(g[i]);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) s[c][i] *= decay;
   }

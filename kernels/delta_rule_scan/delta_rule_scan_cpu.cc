@@ -14,6 +14,7 @@
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_scan/channel_scan-inl.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
+#include "kernels/delta_rule_scan/prediction_blocks-inl.h"
 #include "kernels/delta_rule_scan/scan_task.h"
 #include "kernels/small_gemm/small_gemm-inl.h"
 
@@ -50,7 +51,7 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
     p[n] = hn::Zero(d);
   }
   float* HWY_RESTRICT state = task.state;
-  for (int64_t i = 0; i < task.key_dim; ++i) {
+  ForPredictionBlocks<kPredict>(task.key_dim, p, [&](int64_t i, Vec(&part)[kTileVectors]) HWY_ATTR {
     const Vec k_i = hn::Set(d, k[i]);
     const Vec q_i = hn::Set(d, q[i]);
     const Vec k_next_i = hn::Set(d, k_next[i]);
@@ -60,9 +61,9 @@ HWY_INLINE void ScanToken(const ScanTask& task, int64_t t, float decay, hn::Vec<
       const Vec s = hn::MulAdd(k_i, u[n], hn::Mul(decay_vector, hn::LoadU(d, at)));
       hn::StoreU(s, d, at);
       o[n] = hn::MulAdd(q_i, s, o[n]);
-      if constexpr (kPredict) p[n] = hn::MulAdd(k_next_i, s, p[n]);
+      if constexpr (kPredict) part[n] = hn::MulAdd(k_next_i, s, part[n]);
     }
-  }
+  });
   HWY_UNROLL(16)
   for (int n = 0; n < kTileVectors; ++n) hn::StoreU(o[n], d, row + n * lanes);
   StorePanel(row, 1, task.columns, token.output + task.column, 0);
@@ -75,13 +76,13 @@ HWY_NOINLINE void ScanSlice(const ScanTask& task) {
   HWY_UNROLL(16)
   for (int n = 0; n < kTileVectors; ++n) p[n] = hn::Zero(d);  // NOLINT(modernize-loop-convert): unrolled by its count
   const float* k = HeadTokenAt(task.params, task.first, task.hv).k;
-  for (int64_t i = 0; i < task.key_dim; ++i) {
+  ForPredictionBlocks<true>(task.key_dim, p, [&](int64_t i, hn::Vec<FloatTag>(&part)[kTileVectors]) HWY_ATTR {
     const hn::Vec<FloatTag> k_i = hn::Set(d, k[i]);
     HWY_UNROLL(16)
     for (int n = 0; n < kTileVectors; ++n) {
-      p[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), p[n]);
+      part[n] = hn::MulAdd(k_i, hn::LoadU(d, task.state + i * task.state_row + n * lanes), part[n]);
     }
-  }
+  });
   HWY_ALIGN float decay[kDecayBlock];
   for (int64_t first = task.first; first < task.end; first += kDecayBlock) {
     const int64_t count = std::min(kDecayBlock, task.end - first);

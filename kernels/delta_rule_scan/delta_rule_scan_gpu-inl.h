@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/common/base_columns_gpu-inl.h"
+#include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/delta_rule_scan/delta_rule_scan.h"
 
 namespace gdn::gpu {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void LoadToken(const DeltaRuleArgs& p, const Gates& g
 template <int kWave, int kElements, int kColumns>
 __device__ __forceinline__ float Step(const Token<kElements, kColumns>& token, int lane,
                                       float (&s)[kColumns][kElements]) {
-  const float decay = expf(token.g);
+  const float decay = TokenDecay(token.g);
   const float kq = GroupSum<kColumnLanes, kWave>(Dot(token.k, token.q));
   float u[kColumns];
   float mine = 0.0f;

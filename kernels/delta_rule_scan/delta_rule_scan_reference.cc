@@ -14,6 +14,7 @@ void DeltaRuleScanReference(const DeltaRuleParams& params) {
   std::vector<float> rounded(static_cast<size_t>(K) * V);
   std::vector<double> state(static_cast<size_t>(K) * V);
   std::vector<double> u(V);
+  std::vector<double> decay(K);
   ZeroPaddingRows(params.batch, dims.value_features(), params.output);
   for (int32_t sequence = 0; sequence < params.batch.sequences; ++sequence) {
     const int32_t slot = params.batch.slots[sequence];
@@ -24,11 +25,12 @@ void DeltaRuleScanReference(const DeltaRuleParams& params) {
       state.assign(base, base + int64_t{K} * V);
       for (int64_t t = params.batch.cu_seqlens[sequence]; t < params.batch.cu_seqlens[sequence + 1]; ++t) {
         const HeadToken token = HeadTokenAt(params, t, hv);
+        for (int32_t i = 0; i < K; ++i) decay[i] = std::exp(double{token.g[dims.decays_by_channel() ? i : 0]});
         for (int32_t j = 0; j < V; ++j) {
           double prediction = 0.0;
           for (int32_t i = 0; i < K; ++i) {
             double& s = state[static_cast<size_t>(i) * V + j];
-            s *= std::exp(double{token.g[dims.decays_by_channel() ? i : 0]});
+            s *= decay[i];
             prediction += s * token.k[i];
           }
           u[j] = token.beta * (token.v[j] - prediction);

@@ -24,20 +24,24 @@ __device__ __forceinline__ float Silu(float x) { return x * Sigmoid(x); }
 // log(1 + e^x); x itself above 20, where float32 knows no difference.
 __device__ __forceinline__ float Softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
-// g of a token and head. `a_log` is A_log, or -exp(A_log) where `negative_exp` says so.
+// The nearest finite number. By comparisons, which a NaN passes; fminf and fmaxf would return the other operand.
+__device__ __forceinline__ float ClampFinite(float x) {
+  return x > kFloatMax ? kFloatMax : (x < -kFloatMax ? -kFloatMax : x);
+}
+
+// g of a token and head. `a_log` is A_log, or -exp(A_log) where `negative_exp` says so. A NaN in any of them comes
+// through.
 __device__ __forceinline__ float LogDecay(float a, float a_log, float dt_bias, bool negative_exp) {
-  const float rate = negative_exp ? a_log : -fminf(expf(a_log), kFloatMax);
-  return fmaxf(rate * Softplus(a + dt_bias), -kFloatMax);
+  const float rate = negative_exp ? a_log : -ClampFinite(expf(a_log));
+  // Clamped before too, because a rate of 0 times an infinite sum would be NaN.
+  return ClampFinite(rate * Softplus(ClampFinite(a + dt_bias)));
 }
 
 // The bounded g: lower_bound sigmoid(exp(A_log) (a + dt_bias)). A NaN comes through.
 __device__ __forceinline__ float BoundedLogDecay(float a, float a_log, float dt_bias, bool negative_exp,
                                                  float lower_bound) {
-  const float rate = negative_exp ? -a_log : fminf(expf(a_log), kFloatMax);
-  float x = a + dt_bias;
-  x = x > kFloatMax ? kFloatMax
-                    : (x < -kFloatMax ? -kFloatMax : x);  // an infinite one times no rate would be no number
-  return lower_bound * Sigmoid(rate * x);
+  const float rate = negative_exp ? -a_log : ClampFinite(expf(a_log));
+  return lower_bound * Sigmoid(rate * ClampFinite(a + dt_bias));
 }
 
 }  // namespace gdn::gpu

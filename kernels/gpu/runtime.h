@@ -24,6 +24,7 @@ struct DeviceInfo {
   std::string name;          // "AMD Instinct MI50"
   std::string architecture;  // "gfx906:sramecc+:xnack-", "sm_90"
   std::string vendor;        // "hip", "cuda", "host"
+  std::string toolkit;       // compiled the kernels and brought their exp: "hip5.2.3-clang15.0", "nvcc12.4.131"
   int32_t runtime_version = 0;
   int32_t driver_version = 0;
   int32_t wave_width = 0;

@@ -62,6 +62,7 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   GDN_RETURN_IF_ERROR(Check(GDN_GPU_API(GetDeviceProperties)(&properties, device), "GetDeviceProperties"));
   DeviceInfo info;
   info.vendor = GDN_GPU_VENDOR;
+  info.toolkit = ToolkitName();
   info.name = properties.name;
   info.architecture = ArchitectureName(properties);
   info.wave_width = properties.warpSize;

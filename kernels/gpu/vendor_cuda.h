@@ -108,6 +108,10 @@ using ApiDeviceProperties = cudaDeviceProp;
 inline constexpr auto kErrorOutOfMemory = cudaErrorMemoryAllocation;
 inline constexpr auto kClockRateAttribute = cudaDevAttrClockRate;
 inline constexpr auto kMemoryClockRateAttribute = cudaDevAttrMemoryClockRate;
+inline std::string ToolkitName() {
+  return "nvcc" + std::to_string(__CUDACC_VER_MAJOR__) + "." + std::to_string(__CUDACC_VER_MINOR__) + "." +
+         std::to_string(__CUDACC_VER_BUILD__);
+}
 inline std::string ArchitectureName(const ApiDeviceProperties& properties) {
   return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
 }

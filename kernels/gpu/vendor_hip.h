@@ -90,6 +90,12 @@ using ApiDeviceProperties = hipDeviceProp_t;
 inline constexpr auto kErrorOutOfMemory = hipErrorOutOfMemory;
 inline constexpr auto kClockRateAttribute = hipDeviceAttributeClockRate;
 inline constexpr auto kMemoryClockRateAttribute = hipDeviceAttributeMemoryClockRate;
+inline std::string ToolkitName() {
+  std::string name = "hip";
+  for (const int part : {HIP_VERSION_MAJOR, HIP_VERSION_MINOR, HIP_VERSION_PATCH}) name += std::to_string(part) + ".";
+  name.back() = '-';
+  return name + "clang" + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
+}
 inline std::string ArchitectureName(const ApiDeviceProperties& properties) { return properties.gcnArchName; }
 inline hipError_t ApiHostAlloc(void** data, size_t bytes) { return hipHostMalloc(data, bytes, hipHostMallocDefault); }
 inline hipError_t ApiFreeHost(void* data) { return hipHostFree(data); }

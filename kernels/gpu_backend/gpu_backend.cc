@@ -27,7 +27,7 @@ namespace gdn {
 namespace {
 
 // Raised whenever a GPU operator's bits change.
-constexpr int kKernelVersion = 4;
+constexpr int kKernelVersion = 5;
 
 struct DestroysStream {
   void operator()(const gpu::Stream* stream) const {
@@ -51,8 +51,8 @@ class GpuBackend final : public Backend {
         graphs_(stream_) {
     info_.name = std::string(GpuBackendName());
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
-    info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-k",
-                                     kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
+    info_.numerics_id = absl::StrCat(info_.name, "-", info.vendor, "-", info.architecture, "-w", info.wave_width, "-",
+                                     info.toolkit, "-k", kKernelVersion, "-L", kLogCapacity, "-C", kGpuChunkTokens);
     info_.memory_bytes = info.free_bytes;
     info_.transposed_base = true;
     info_.weight_formats = kAllWeights;

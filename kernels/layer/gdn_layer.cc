@@ -160,7 +160,8 @@ absl::Status GdnLayerRunner::RunDeltaRule(const LayerStep& given, int32_t* log_l
                        .q_stride = dims.key_features(),
                        .k_stride = dims.key_features(),
                        .v_stride = dims.value_features(),
-                       .output = step.output.floats()};
+                       .output = step.output.floats(),
+                       .max_beta = step.max_beta};
   if (norm) {
     GDN_RETURN_IF_ERROR(backend_.QkL2Norm({.key_heads = dims.key_heads,
                                            .key_dim = dims.key_dim,
@@ -295,7 +296,8 @@ absl::Status GdnLayerRunner::MixRows(const LayerStep& step, const Mixer& mixer, 
                     .q_stride = dims.key_features(),
                     .k_stride = dims.key_features(),
                     .v_stride = dims.conv_channels(),
-                    .output = mixer.output},
+                    .output = mixer.output,
+                    .max_beta = weights.spec.beta_scale},
                    log_lengths, mixer.records);
 }
 

@@ -53,6 +53,7 @@ struct LayerStep {
   InputTensor beta = {};           // [tokens, HV]
   float scale = 0.0f;              // kDeltaRule: multiplies q; the other kinds use K^-0.5
   bool use_qk_l2norm = false;      // kDeltaRule only; the other kinds always normalise
+  float max_beta = 2.0f;           // kDeltaRule: DeltaRuleParams::max_beta; the other kinds have their model's
 
   OutputTensor output = {};  // [tokens, D], or [tokens, HV * V] for projected and delta_rule
 };

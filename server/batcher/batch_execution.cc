@@ -30,6 +30,7 @@ LayerStep MakeStep(const StepJob& job, const StatePoolView& pool) {
   step.kind = job.kind;
   step.scale = job.scale;
   step.use_qk_l2norm = job.use_qk_l2norm;
+  step.max_beta = job.max_beta;
   return step;
 }
 

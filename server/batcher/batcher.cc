@@ -92,6 +92,7 @@ void Batcher::Schedule(StepJob& job) {
                      .path = job.prefill ? PrefillPathOf(job.rows.front().tokens) : PrefillPath::kScan,
                      .scale = job.scale,
                      .use_qk_l2norm = job.use_qk_l2norm,
+                     .max_beta = job.max_beta,
                      .draft = job.draft,
                      .tree = job.tree};
   if (groups_.size() >= kMaxGroups) groups_.clear();

@@ -116,6 +116,7 @@ class Batcher {
     PrefillPath path = PrefillPath::kScan;  // of prefills
     float scale = 0;
     bool use_qk_l2norm = false;
+    float max_beta = 0;
     bool draft = false;
     bool tree = false;  // some of a draft's rows: beside them chains would run as paths
 
@@ -123,7 +124,7 @@ class Batcher {
     template <typename H>
     friend H AbslHashValue(H h, const GroupKey& key) {
       return H::combine(std::move(h), key.weights, key.layout.slot_floats(), key.kind, key.dtypes, key.output_dtype,
-                        key.path, key.scale, key.use_qk_l2norm, key.draft, key.tree);
+                        key.path, key.scale, key.use_qk_l2norm, key.max_beta, key.draft, key.tree);
     }
   };
 

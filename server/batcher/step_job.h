@@ -65,6 +65,7 @@ struct StepJob : ScheduledStep {
   int field_count = 0;
   float scale = 0.0f;  // delta_rule only
   bool use_qk_l2norm = false;
+  float max_beta = 2.0f;  // of delta_rule, as LayerStep has it
   DType output_dtype = DType::kF32;
   int64_t output_features = 0;
   std::vector<StepRow> rows;

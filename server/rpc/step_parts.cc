@@ -40,6 +40,7 @@ StepJobPtr StepCall::MakeJob(int32_t device) const {
   }
   job->scale = input_.scale;
   job->use_qk_l2norm = input_.use_qk_l2norm;
+  job->max_beta = input_.max_beta;
   job->output_dtype = input_.output_dtype;
   job->output_features = input_.output_features;
   job->deadline = limit_.deadline;

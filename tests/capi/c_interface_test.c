@@ -1,5 +1,6 @@
 /* A C program over libgdn: each function of gdn.h, results beside the formula in double, and what wrong calls get. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +169,28 @@ static void test_steps(gdn_context* context) {
   CHECK_OK(gdn_state_get(pool, slots[1], matrices, NULL));
   for (t = 0; t < STATE; ++t) CHECK(matrices[t] == 0.0f);
 
+  /* A prompt whose beta is 1 at most is chunked if the caller says so. A caller of before the field says nothing. */
+  {
+    static float scanned[kTokens * VALUES], chunked[kTokens * VALUES], before[kTokens * VALUES];
+    const int32_t cu_seqlens[2] = {0, kTokens};
+    gdn_delta_rule_step step = make_step(0, kTokens, cu_seqlens, &slots[1], scanned);
+    CHECK_OK(gdn_prefill(pool, &step));
+    step = make_step(0, kTokens, cu_seqlens, &slots[1], chunked);
+    step.max_beta = 1.0f;
+    CHECK_OK(gdn_slots_zero(pool, 1, &slots[1], NULL));
+    CHECK_OK(gdn_prefill(pool, &step));
+    step = make_step(0, kTokens, cu_seqlens, &slots[1], before);
+    step.struct_size = offsetof(gdn_delta_rule_step, max_beta);
+    step.max_beta = 1.0f; /* behind the struct that the size describes: not read */
+    CHECK_OK(gdn_slots_zero(pool, 1, &slots[1], NULL));
+    CHECK_OK(gdn_prefill(pool, &step));
+    CHECK(memcmp(scanned, before, sizeof(before)) == 0);
+    CHECK(memcmp(scanned, chunked, sizeof(before)) != 0);
+    CHECK(distance(scanned, expected, kTokens * VALUES) < TOLERANCE);
+    CHECK(distance(chunked, expected, kTokens * VALUES) < TOLERANCE);
+    CHECK_OK(gdn_slots_zero(pool, 1, &slots[1], NULL));
+  }
+
   /* Slots. */
   REFUSED(gdn_slots_allocate(pool, 2, slots), GDN_OUT_OF_MEMORY, "STATE_BUDGET_EXHAUSTED",
           "2 slots are asked for and 1");
@@ -279,6 +302,11 @@ static void test_refusals(gdn_context* context) {
   step = make_step(0, 2, cu_seqlens, &slot, output);
   step.output.data = (char*)step.output.data + 1;
   REFUSED(gdn_decode(pool, &step), GDN_INVALID_ARGUMENT, "INVALID_TENSOR_DATA", "output is not aligned");
+  step = make_step(0, 2, cu_seqlens, &slot, output);
+  step.max_beta = (float)INFINITY;
+  REFUSED(gdn_prefill(pool, &step), GDN_INVALID_ARGUMENT, "VALUE_OUT_OF_RANGE", "max_beta is inf");
+  step.struct_size = sizeof(step) - 1;
+  REFUSED(gdn_prefill(pool, &step), GDN_INVALID_ARGUMENT, "INVALID_SPEC", "struct_size is");
   REFUSED(advance(pool, slot, 0, 9, 1, output), GDN_INVALID_ARGUMENT, "VALUE_OUT_OF_RANGE", "max_decode_tokens");
   REFUSED(advance(pool, kSlots, 0, 1, 1, output), GDN_INVALID_ARGUMENT, "VALUE_OUT_OF_RANGE", "slots[0] is 4");
   gdn_pool_destroy(pool);

@@ -127,6 +127,7 @@ class BackendThroughLibgdn final : public Backend {
     step.output = Tensor(params.output, tokens, dims.value_heads, dims.value_dim);
     step.scale = 1.0f;
     step.stream = stream_;
+    step.max_beta = params.max_beta;
     GDN_RETURN_IF_ERROR(Check(log_lengths == nullptr ? gdn_prefill(pool.get(), &step) : gdn_decode(pool.get(), &step)));
     for (int32_t i = 0; log_lengths != nullptr && i < batch.sequences; ++i) {
       if (batch.slots[i] >= 0) log_lengths[i] = pool.log_length(batch.slots[i]);

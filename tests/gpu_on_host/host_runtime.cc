@@ -1,5 +1,6 @@
 // kernels/gpu/runtime.h on the host executor: device memory is heap memory, and streams are as host_streams.h says.
 
+#include <gnu/libc-version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -129,6 +130,9 @@ absl::StatusOr<DeviceInfo> DescribeDevice(int device) {
   info.name = "SIMT executor";
   info.architecture = "host";
   info.vendor = "host";
+  // Kernels call the C library's expf and log1pf here.
+  info.toolkit =
+      absl::StrCat("cc", __GNUC__, ".", __GNUC_MINOR__, ".", __GNUC_PATCHLEVEL__, "-glibc", gnu_get_libc_version());
   info.wave_width = WaveWidthFromEnvironment();
   info.processors = ProcessorsFromEnvironment();
   info.total_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);

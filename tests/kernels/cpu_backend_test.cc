@@ -17,7 +17,9 @@ TEST(CpuBackend, SaysWhatItIs) {
   const BackendInfo& info = (*backend)->info();
   EXPECT_EQ(info.name, "cpu");
   EXPECT_FALSE(info.device.empty());
-  EXPECT_THAT(info.numerics_id, testing::MatchesRegex("cpu-[a-z0-9_]+-dnnl[0-9.]+-isa[0-9a-f]+-k3-L16-C64"));
+  EXPECT_THAT(
+      info.numerics_id,
+      testing::MatchesRegex("cpu-[a-z0-9_]+-hwy[0-9.]+-(gcc|clang)[0-9.]+-dnnl[0-9.]+-isa[0-9a-f]+-k4-L16-C64"));
   EXPECT_EQ(info.threads, 3);
   EXPECT_GT(info.memory_bytes, 0);
   EXPECT_TRUE(info.unified_memory);

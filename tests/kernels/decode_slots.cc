@@ -74,7 +74,8 @@ std::vector<float> DecodeSlots::Call(const DeltaRuleInputs& inputs, const std::v
                  .q_stride = dims.key_features(),
                  .k_stride = dims.key_features(),
                  .v_stride = dims.value_features(),
-                 .output = output}),
+                 .output = output,
+                 .max_beta = 1.0f}),
             absl::OkStatus());
   return *data.Download(output, static_cast<int64_t>(inputs.v.size()));
 }

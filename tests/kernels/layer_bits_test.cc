@@ -77,6 +77,7 @@ TEST_P(LayerBits, TensorsOfAnyDtypeGiveTheBitsOfTheirFloats) {
           step.token_counts = &token_count;
           step.scale = 0.25f;
           step.use_qk_l2norm = true;
+          step.max_beta = 1.0f;
           for (size_t f = 0; f < inputs.fields.size(); ++f) {
             step.*inputs.fields[f].tensor =
                 typed ? InputTensor(inputs.stored[f].data(), dtype) : InputTensor(inputs.wide[f].data());

@@ -346,6 +346,7 @@ TEST_F(LayerTest, DeltaRuleInputAppliesScaleAndNormalisationOnRequest) {
                      .beta = inputs.beta.data(),
                      .scale = scale,
                      .use_qk_l2norm = normalize,
+                     .max_beta = 1.0f,
                      .output = y.data()};
       ASSERT_TRUE(runner_.Prefill(step).ok());
       EXPECT_LE(RelativeNormError(y, expected), kReferenceTolerance) << normalize << " " << scale;

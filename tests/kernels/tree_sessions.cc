@@ -78,6 +78,7 @@ std::vector<char> TreeSessions::Decode(const std::vector<Call>& calls, bool draf
   step.kind = setup_.kind;
   step.scale = 0.25f;
   step.use_qk_l2norm = true;
+  step.max_beta = 1.0f;
   step.base_slots = base_slots.data();
   step.draft = draft;
   if (any_parents) step.draft_parents = parents.data();

@@ -105,7 +105,8 @@ DeltaRuleParams MakeDeltaRuleParams(const DeltaRuleInputs& inputs, const StatePo
           .q_stride = inputs.dims.key_features(),
           .k_stride = inputs.dims.key_features(),
           .v_stride = inputs.dims.value_features(),
-          .output = output.data()};
+          .output = output.data(),
+          .max_beta = 1.0f};
 }
 
 std::vector<int32_t> CumulativeLengths(const std::vector<int32_t>& lengths) {

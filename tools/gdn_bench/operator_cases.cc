@@ -84,7 +84,8 @@ struct OperatorInputs {
             .q_stride = dims.key_features(),
             .k_stride = dims.key_features(),
             .v_stride = dims.value_features(),
-            .output = output->floats() + first_row * dims.value_features()};
+            .output = output->floats() + first_row * dims.value_features(),
+            .max_beta = 1.0f};
   }
 };
 

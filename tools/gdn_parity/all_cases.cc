@@ -72,6 +72,7 @@ const std::vector<SuiteOrder>& SuiteOrders() {
        "scan+chunk scan_packed+chunk_packed recurrent_in_place deferred_decode deferred_decode_ragged materialize "
        "gating mixer_input hidden_states projected delta_rule "
        "delta_rule_scan+delta_rule_chunk+delta_rule_draft prefill_scan_then_decode+prefill_chunk_then_decode"},
+      {"extreme", "extreme_gates_scan+extreme_gates_chunk+extreme_gates_decode+extreme_gates_draft"},
       {"fla",
        "fla_recurrent_scan fla_chunk_chunk+fla_chunk_stages fla_chunk_varlen_chunk+fla_chunk_varlen_stages "
        "flashinfer_prefill_chunk+flashinfer_prefill_stages flashinfer_step_scan+flashinfer_step_decode "
@@ -84,10 +85,10 @@ std::vector<ParityCase> AllCases() {
   std::vector<ParityCase> cases;
   AddAll(cases, AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddMixerInputCases,
          AddQkL2NormCases, AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases,
-         AddDeltaRuleSlotsCases, AddMaterializeStateCases, AddLayerCases, AddSigmoidGatingRecurrentCases,
-         AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases, AddDeltaRuleStagesCases, AddElementwiseCases,
-         AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases, AddTransposeCases, AddTriangularSolveCases,
-         AddVarlenIndexCases);
+         AddDeltaRuleSlotsCases, AddExtremeGatesCases, AddMaterializeStateCases, AddLayerCases,
+         AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases,
+         AddDeltaRuleStagesCases, AddElementwiseCases, AddGemmCases, AddL2NormCases, AddMasksCases, AddReduceCases,
+         AddTransposeCases, AddTriangularSolveCases, AddVarlenIndexCases);
   const auto places = Places();
   const auto place = [&places](const ParityCase& c) {
     const auto known = places.find({c.suite, c.test});

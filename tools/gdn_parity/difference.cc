@@ -45,6 +45,16 @@ Difference Compare(absl::Span<const float> actual, absl::Span<const float> expec
   return {max_abs, max_abs / max_expected, std::sqrt(squares / expected_squares)};
 }
 
+Difference CompareWithNaNs(absl::Span<const float> actual, absl::Span<const float> expected) {
+  OutputPair numbers;
+  for (size_t i = 0; i < std::min(actual.size(), expected.size()); ++i) {
+    if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
+    numbers.Append({actual[i]}, {expected[i]});
+  }
+  if (actual.size() != expected.size()) numbers.actual.push_back(0.0f);
+  return Compare(numbers.actual, numbers.expected);
+}
+
 void OutputPair::Append(const std::vector<float>& more_actual, const std::vector<float>& more_expected) {
   actual.insert(actual.end(), more_actual.begin(), more_actual.end());
   expected.insert(expected.end(), more_expected.begin(), more_expected.end());

@@ -27,6 +27,9 @@ struct Difference {
 absl::StatusOr<Difference> Worst(const std::vector<absl::StatusOr<Difference>>& calls);
 
 Difference Compare(absl::Span<const float> actual, absl::Span<const float> expected);
+// The same of the elements that are not NaN in the reference. All infinite unless the tensors have their NaNs at the
+// same places.
+Difference CompareWithNaNs(absl::Span<const float> actual, absl::Span<const float> expected);
 
 // What several calls of a case put out, end to end. One token's output can be close to zero by cancellation; measured
 // against the whole run's norm its roundings weigh what they should.

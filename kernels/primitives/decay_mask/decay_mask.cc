@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
+#include "kernels/common/log_decay.h"
 
 namespace gdn {
 
@@ -23,7 +24,7 @@ void DecayMaskReference(const DecayMaskParams& params) {
   for (int64_t b = 0; b < params.batch; ++b) {
     double sum = 0.0;
     for (int32_t i = 0; i < params.size; ++i) {
-      sum += params.g[b * params.g_batch_stride + i * params.g_stride];
+      sum += ClampLogDecay(params.g[b * params.g_batch_stride + i * params.g_stride]);
       sums[i] = sum;
     }
     for (int32_t i = 0; i < params.size; ++i) {

@@ -1,4 +1,5 @@
 // What the decay does between tokens of a chunk, given their log decays g <= 0. With G the chunk's running sum of g,
+// each clamped (kernels/common/log_decay.h),
 //
 //   mask[i][j]   = e^{G_i - G_j} for j <= i, else 0     how much of what token j wrote is left when token i reads
 //   from_start[i] = e^{G_i}                             how much of the state before the chunk is left at token i

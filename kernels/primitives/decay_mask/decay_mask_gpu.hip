@@ -4,6 +4,7 @@
 // the mask's elements, neighbours along a row. Resources: 2 KB LDS. Bound by the exponentials.
 
 #include "base/status_macros.h"
+#include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/primitives/decay_mask/decay_mask.h"
 
@@ -22,7 +23,7 @@ __global__ __launch_bounds__(kThreads) void DecayMaskKernel(DecayMaskParams p) {
   const int thread = threadIdx.x;
   const int64_t batch = blockIdx.x;
   double sum = 0.0;
-  if (thread < p.size) sum = static_cast<double>(p.g[batch * p.g_batch_stride + thread * p.g_stride]);
+  if (thread < p.size) sum = static_cast<double>(ClampLogDecay(p.g[batch * p.g_batch_stride + thread * p.g_stride]));
 #pragma unroll
   for (int distance = 1; distance < kThreads; distance *= 2) {
     s.sums[thread] = sum;

@@ -1,6 +1,6 @@
 // The stages that make a chunk's C x C matrices and its decay sums.
 //
-//   G_i = sum_{j<=i} g_j      A_ij = beta_i (k_i.k_j) e^{G_i-G_j}, j < i
+//   G_i = sum_{j<=i} clamped g_j      A_ij = beta_i (k_i.k_j) e^{G_i-G_j}, j < i
 //   D_ij = e^{G_i-G_j}, P_ij = (q_i.k_j) e^{G_i-G_j}, j <= i
 //
 // Threads: a block has a (chunk, value head). Decay sums: a doubling scan of C doubles in LDS. Products: 256 threads as
@@ -8,6 +8,7 @@
 // product's sum runs over rising features, the scan's tree depends on C alone.
 
 #include "base/status_macros.h"
+#include "kernels/common/log_decay_gpu-inl.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/primitives/delta_rule_stages/chunk_stage.h"
 
@@ -50,7 +51,7 @@ struct DecayShared {
 template <int kC, typename Array>
 __device__ __forceinline__ void SumDecays(Array& g_sum, const float* g, int64_t stride, int rows) {
   const int i = static_cast<int>(threadIdx.x);
-  if (i < kC) g_sum[i] = i < rows ? static_cast<double>(g[i * stride]) : 0.0;
+  if (i < kC) g_sum[i] = i < rows ? static_cast<double>(ClampLogDecay(g[i * stride])) : 0.0;
   SyncThreads();
   for (int distance = 1; distance < kC; distance *= 2) {
     double before = 0.0;

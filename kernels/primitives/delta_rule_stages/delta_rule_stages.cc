@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
+#include "kernels/common/log_decay.h"
 
 namespace gdn {
 namespace {
@@ -162,7 +163,7 @@ void ChunkDecaySumsReference(const ChunkDecaySumsParams& p) {
     double sum = 0.0;
     for (int64_t i = 0; i < chunk.rows; ++i) {
       const int64_t at = (chunk.first + i) * heads + head;
-      sum += p.g[at];
+      sum += ClampLogDecay(p.g[at]);
       p.g_sum[at] = sum;
     }
   });

@@ -45,7 +45,7 @@ struct ChunkedBatch {
 struct ChunkDecaySumsParams {
   ChunkedBatch batch = {};
   const float* g = nullptr;  // [tokens, HV], <= 0
-  double* g_sum = nullptr;   // [tokens, HV]
+  double* g_sum = nullptr;   // [tokens, HV], of g clamped (kernels/common/log_decay.h)
 };
 
 struct ChunkKktParams {

@@ -141,7 +141,10 @@ Change Drop(float drop) {
 }
 
 Change Beta(float beta) {
-  return [beta](DeltaRuleProblem& p) { std::fill(p.beta.begin(), p.beta.end(), beta); };
+  return [beta](DeltaRuleProblem& p) {
+    std::fill(p.beta.begin(), p.beta.end(), beta);
+    if (beta > 1.0f) p.max_beta = 2.0f;
+  };
 }
 
 // All keys within `distance` of the first: A is nearly a triangle of ones.

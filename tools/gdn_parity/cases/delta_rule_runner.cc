@@ -28,7 +28,8 @@ DeltaRuleParams ParamsOf(const DeltaRuleProblem& problem) {
           .beta = problem.beta.data(),
           .q_stride = problem.dims.key_features(),
           .k_stride = problem.dims.key_features(),
-          .v_stride = problem.dims.value_features()};
+          .v_stride = problem.dims.value_features(),
+          .max_beta = problem.max_beta};
 }
 
 // The problem's tokens `which`, in that order, as one sequence.
@@ -41,6 +42,7 @@ DeltaRuleProblem Take(const DeltaRuleProblem& problem, const std::vector<int64_t
   const LayerDims& dims = problem.dims;
   return {.dims = dims,
           .lengths = {static_cast<int32_t>(which.size())},
+          .max_beta = problem.max_beta,
           .q = take(problem.q, dims.key_features()),
           .k = take(problem.k, dims.key_features()),
           .v = take(problem.v, dims.value_features()),

@@ -142,6 +142,7 @@ CaseResult RunLayer(const LayerCase& c, Backend& backend, RandomTensor& random) 
     step.kind = c.kind;
     step.scale = 0.125f;
     step.use_qk_l2norm = true;
+    step.max_beta = 1.0f;
     step.output = expected.data();
     const std::vector<StepInput> inputs = MakeInputs(c, batch.tokens(), random);
     for (const StepInput& input : inputs) step.*input.member = input.values.data();

@@ -23,7 +23,7 @@ using AddCases = void(std::vector<ParityCase>& cases);
 // Served operators.
 AddCases AddProjectionCases, AddQkvzSplitCases, AddCausalConv1dCases, AddGatingCases, AddMixerInputCases,
     AddQkL2NormCases, AddGatedRmsNormCases, AddDeltaRuleCases, AddDeltaRuleLlamaCases, AddDeltaRuleFlaCases,
-    AddDeltaRuleSlotsCases, AddMaterializeStateCases, AddLayerCases;
+    AddDeltaRuleSlotsCases, AddExtremeGatesCases, AddMaterializeStateCases, AddLayerCases;
 
 // Primitives (kernels/primitives).
 AddCases AddSigmoidGatingRecurrentCases, AddChunkByPrimitivesCases, AddCumsumCases, AddDecayMaskCases,

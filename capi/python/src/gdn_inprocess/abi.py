@@ -119,6 +119,7 @@ class DeltaRuleStep(ctypes.Structure):
         ("scale", c_float),
         ("use_qk_l2norm", c_int32),
         ("stream", c_void_p),
+        ("max_beta", c_float),
     )
 
 

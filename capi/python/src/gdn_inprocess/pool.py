@@ -159,14 +159,15 @@ class Pool:
         *,
         scale: float = 0.0,
         use_qk_l2norm: bool = False,
+        max_beta: float = 2.0,
     ) -> Array:
         """Advances slots[i] by the next lengths[i] rows.
 
         q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV], but for g [tokens,
         HV, K] in a pool with decay_per_channel; float32 or float16. scale multiplies q; 0: K^-0.5. Returns [tokens,
-        HV, V] of v's dtype.
+        HV, V] of v's dtype. Pass max_beta=1 if no beta is above 1: prompts are then chunked, which is quicker.
         """
-        return self._step("gdn_prefill", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm)
+        return self._step("gdn_prefill", slots, lengths, (q, k, v, g, beta), scale, use_qk_l2norm, max_beta)
 
     def decode(
         self,
@@ -244,6 +245,7 @@ class Pool:
         inputs: tuple[Array, ...],
         scale: float,
         use_qk_l2norm: bool,
+        max_beta: float = 2.0,
     ) -> Array:
         refs = [_ref(name, array) for name, array in zip(("q", "k", "v", "g", "beta"), inputs, strict=True)]
         output = np.empty(inputs[2].shape, inputs[2].dtype)
@@ -255,6 +257,8 @@ class Pool:
             _ref("output", output)[0],
             scale,
             use_qk_l2norm,
+            None,
+            max_beta,
         )
         abi.call(function, self._handle, ctypes.byref(step))
         return output

@@ -84,14 +84,18 @@ class StatePool:
         slots: Sequence[int],
         scale: float = 0.0,
         use_qk_l2norm: bool = False,
+        max_beta: float = 2.0,
     ) -> Tensor:
         """Advances slots[i] by the next lengths[i] rows.
 
         q, k: [tokens, H, K]; v: [tokens, HV, V]; g (log decay, <= 0), beta (0 to 2): [tokens, HV], but for g [tokens,
         HV, K] in a pool with decay_per_channel; float32, float16 or bfloat16. scale multiplies q; 0: K^-0.5. Returns
-        [tokens, HV, V] of v's dtype. A slot of -1 is padding: zeros.
+        [tokens, HV, V] of v's dtype. A slot of -1 is padding: zeros. Pass max_beta=1 if no beta is above 1: prompts
+        are then chunked, which is quicker.
         """
-        return self._advance(torch_ops.prefill, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm))
+        return self._advance(
+            torch_ops.prefill, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm), (max_beta,)
+        )
 
     def decode(
         self,
@@ -158,6 +162,7 @@ class StatePool:
         lengths: Sequence[int],
         slots: Sequence[int],
         options: tuple[float, float],
+        more_options: tuple[float, ...] = (),
     ) -> Tensor:
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
             raise RuntimeError(
@@ -179,6 +184,7 @@ class StatePool:
             *options,
             self.max_decode_tokens,
             self.bf16_states,
+            *more_options,
         )
 
     def zero(self, slots: Sequence[int]) -> None:

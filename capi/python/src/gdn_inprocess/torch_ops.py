@@ -122,6 +122,7 @@ def _rule(
     use_qk_l2norm: bool,
     max_decode_tokens: int,
     bf16_states: bool,
+    max_beta: float,
 ) -> Tensor:
     memory = state[0]
     to = _Inputs(memory.device)
@@ -144,6 +145,7 @@ def _rule(
         scale,
         use_qk_l2norm,
         stream_of(memory.device),
+        max_beta,
     )
     spec = abi.make_spec(
         max(int(memory.shape[0]), 1),
@@ -224,6 +226,7 @@ def _rule_operator(name: str) -> Callable[..., Tensor]:
         use_qk_l2norm: bool = False,
         max_decode_tokens: int = 8,
         bf16_states: bool = False,
+        max_beta: float = 2.0,
     ) -> Tensor:
         return _rule(
             f"gdn_{name}",
@@ -234,6 +237,7 @@ def _rule_operator(name: str) -> Callable[..., Tensor]:
             use_qk_l2norm,
             max_decode_tokens,
             bf16_states,
+            max_beta,
         )
 
     def fake(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> Tensor:

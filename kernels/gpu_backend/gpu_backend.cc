@@ -39,7 +39,8 @@ using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
 
 class GpuBackend final : public Backend {
  public:
-  GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring)
+  GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring,
+             size_t index_arena_bytes)
       : device_(device),
         vendor_(info.vendor),
         owned_stream_(std::move(stream)),
@@ -47,7 +48,7 @@ class GpuBackend final : public Backend {
         transfers_(device),
         streams_(device, stream_),
         ring_(std::move(ring)),
-        indices_(stream_),
+        indices_(stream_, index_arena_bytes),
         graphs_(stream_) {
     info_.name = std::string(GpuBackendName());
     info_.device = absl::StrCat(info.name, " (", info.architecture, ")");
@@ -328,8 +329,12 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeGpuBackend(const GpuBackendOptions&
   GDN_ASSIGN_OR_RETURN(const gpu::DeviceInfo info, gpu::DescribeDevice(options.device));
   GDN_ASSIGN_OR_RETURN(const gpu::Stream made, gpu::MakeStream(options.device));
   OwnedStream stream(new gpu::Stream(made));
-  GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made));
-  auto backend = std::make_unique<GpuBackend>(options.device, info, std::move(stream), std::move(ring));
+  const auto or_default = [](size_t bytes, size_t default_bytes) { return bytes != 0 ? bytes : default_bytes; };
+  GDN_ASSIGN_OR_RETURN(gpu::PinnedRing ring, gpu::PinnedRing::Make(made, or_default(options.pinned_ring_bytes,
+                                                                                    gpu::PinnedRing::kDefaultBytes)));
+  auto backend =
+      std::make_unique<GpuBackend>(options.device, info, std::move(stream), std::move(ring),
+                                   or_default(options.index_arena_bytes, gpu::IndexStaging::kDefaultArenaBytes));
   // A device that this build has no code for fails here, by name, and not at a user's first step.
   const absl::StatusOr<void*> probe = backend->Allocate(256);
   if (absl::IsResourceExhausted(probe.status())) return probe.status();

@@ -9,6 +9,7 @@
 //   GDN_ASSIGN_OR_RETURN(gpu::Stream stream, GpuStreamOf(*backend));  // for kernels beside the backend's operators
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,6 +36,10 @@ inline std::optional<GpuGraphs> ParseGpuGraphs(std::string_view text) {
 struct GpuBackendOptions {
   int device = 0;  // among those that HIP_VISIBLE_DEVICES leaves
   GpuGraphs graphs = GpuGraphs::kAuto;
+  // Bytes of the ring of page-locked memory (a multiple of 1024) and of the arena for index arrays on the device, which
+  // grows; 0: the defaults. Tests make them small, so that they are soon full.
+  size_t pinned_ring_bytes = 0;
+  size_t index_arena_bytes = 0;
 };
 
 // Of one backend since it was made; all 0 for a backend that is not made here.

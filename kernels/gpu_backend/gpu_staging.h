@@ -18,7 +18,9 @@ namespace gdn::gpu {
 
 class PinnedRing {
  public:
-  static absl::StatusOr<PinnedRing> Make(const Stream& stream);
+  static constexpr size_t kDefaultBytes = size_t{16} << 20;
+  // `bytes`: a multiple of 1024. A copy travels in pieces of a quarter of it.
+  static absl::StatusOr<PinnedRing> Make(const Stream& stream, size_t bytes = kDefaultBytes);
 
   PinnedRing(PinnedRing&& other) noexcept;
   PinnedRing& operator=(PinnedRing&&) = delete;
@@ -30,12 +32,13 @@ class PinnedRing {
   absl::Status CopyOut(void* host, const void* device, size_t bytes);
 
  private:
-  explicit PinnedRing(const Stream& stream) : stream_(stream) {}
+  PinnedRing(const Stream& stream, size_t bytes) : stream_(stream), bytes_(bytes) {}
 
   // A part of the ring that no copy in flight reads.
   absl::StatusOr<char*> Take(size_t bytes);
 
   const Stream stream_;
+  const size_t bytes_;
   char* data_ = nullptr;
   size_t next_ = 0;
 };

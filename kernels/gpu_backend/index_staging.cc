@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "base/status_macros.h"
@@ -12,7 +11,6 @@
 namespace gdn::gpu {
 namespace {
 
-constexpr size_t kLeastArenaBytes = size_t{1} << 20;
 constexpr size_t kAlignment = 64;
 
 size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -67,34 +65,60 @@ const char* IndexStaging::FindProvided(Content content) const {
   return nullptr;
 }
 
-absl::StatusOr<const char*> IndexStaging::Place(PinnedRing& ring, Content content) {
-  if (const char* provided = FindProvided(content); provided != nullptr) return provided;
+absl::Status IndexStaging::Reserve(size_t bytes) {
+  if (bytes <= arena_bytes_) return absl::OkStatus();
+  const size_t grown = std::max(4 * bytes, least_arena_bytes_);
+  GDN_ASSIGN_OR_RETURN(void* data, DeviceMalloc(grown));
+  // Launches in flight may still read the old arena.
+  if (const absl::Status status = SynchronizeStream(stream_); !status.ok()) {
+    DeviceFree(data);
+    return status;
+  }
+  if (arena_ != nullptr) DeviceFree(arena_);
+  arena_ = static_cast<char*>(data);
+  arena_bytes_ = grown;
+  next_ = 0;
+  placed_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status IndexStaging::Place(PinnedRing& ring, absl::Span<Wanted> arrays) {
+  size_t bytes = 0;
+  for (Wanted& array : arrays) {
+    array.at = FindProvided(array.content);
+    if (array.at == nullptr) bytes += AlignUp(SizeOf(array.content));
+  }
+  if (bytes == 0) return absl::OkStatus();
   if (refuses_) return absl::InternalError("an index array that the launch did not bring cannot be recorded");
+  GDN_RETURN_IF_ERROR(Reserve(bytes));
+  if (next_ + bytes > arena_bytes_) {
+    // Before the first of the operator's arrays is looked for: one that is found must not be overwritten by another.
+    // Operators before this one have read theirs when the copies run, which are in the stream's order.
+    placed_.clear();
+    next_ = 0;
+  }
+  for (Wanted& array : arrays) {
+    if (array.at != nullptr) continue;
+    GDN_ASSIGN_OR_RETURN(array.at, PlaceOne(ring, array.content));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const char*> IndexStaging::PlaceOne(PinnedRing& ring, Content content) {
   sought_.clear();
   for (const absl::Span<const char> array : content) sought_.append(array.data(), array.size());
   if (const auto found = placed_.find(sought_); found != placed_.end()) return arena_ + found->second;
-  const size_t taken = AlignUp(sought_.size());
-  if (taken > arena_bytes_) {
-    GDN_RETURN_IF_ERROR(SynchronizeStream(stream_));  // launches in flight may still read the old arena
-    if (arena_ != nullptr) DeviceFree(std::exchange(arena_, nullptr));
-    arena_bytes_ = 0;
-    placed_.clear();
-    const size_t bytes = std::max(4 * taken, kLeastArenaBytes);
-    GDN_ASSIGN_OR_RETURN(void* data, DeviceMalloc(bytes));
-    arena_ = static_cast<char*>(data);
-    arena_bytes_ = bytes;
-    next_ = 0;
-  }
-  if (next_ + taken > arena_bytes_) {
-    // Copies run in the stream's order, so launches before this one have read what is overwritten now.
-    placed_.clear();
-    next_ = 0;
-  }
   const size_t offset = next_;
   GDN_RETURN_IF_ERROR(ring.CopyIn(arena_ + offset, sought_.data(), sought_.size()));
-  next_ += taken;
+  next_ += AlignUp(sought_.size());
   placed_.emplace(sought_, offset);
   return arena_ + offset;
+}
+
+absl::StatusOr<const char*> IndexStaging::PlaceAlone(PinnedRing& ring, Content content) {
+  Wanted wanted{.content = content};
+  GDN_RETURN_IF_ERROR(Place(ring, {&wanted, 1}));
+  return wanted.at;
 }
 
 absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBatch& batch, const int64_t* token_counts,
@@ -105,29 +129,36 @@ absl::StatusOr<DeviceBatch> IndexStaging::Batch(PinnedRing& ring, const PackedBa
   device.tokens = batch.tokens();
   for (int32_t i = 0; i < batch.sequences; ++i) device.max_length = std::max(device.max_length, batch.length(i));
 
-  GDN_ASSIGN_OR_RETURN(const char* indices, Place(ring, ContentOf(batch)));
-  device.cu_seqlens = reinterpret_cast<const int32_t*>(indices);
+  const std::array<absl::Span<const char>, 2> indices = ContentOf(batch);
+  const std::array<absl::Span<const char>, 3> values = {
+      BytesOf(token_counts, sequences), BytesOf(log_lengths, sequences), BytesOf(base_slots, sequences)};
+  absl::InlinedVector<Wanted, 1 + values.size()> wanted;
+  wanted.push_back({.content = indices});
+  for (const absl::Span<const char>& array : values) {
+    if (array.data() != nullptr) wanted.push_back({.content = {&array, 1}});
+  }
+  GDN_RETURN_IF_ERROR(Place(ring, absl::MakeSpan(wanted)));
+
+  device.cu_seqlens = reinterpret_cast<const int32_t*>(wanted.front().at);
   device.slots = device.cu_seqlens + sequences + 1;
-  // Values of each sequence, where there are any.
-  const auto place = [&](auto* values, auto** placed) -> absl::Status {
-    if (values == nullptr) return absl::OkStatus();
-    GDN_ASSIGN_OR_RETURN(const char* at, Place(ring, {BytesOf(values, sequences)}));
-    *placed = reinterpret_cast<decltype(values)>(at);
-    return absl::OkStatus();
+  const Wanted* next = wanted.data() + 1;
+  const auto take = [&next](auto* given, auto** placed) {
+    if (given != nullptr) *placed = reinterpret_cast<decltype(given)>((next++)->at);
   };
-  GDN_RETURN_IF_ERROR(place(token_counts, &device.token_counts));
-  GDN_RETURN_IF_ERROR(place(log_lengths, &device.log_lengths));
-  GDN_RETURN_IF_ERROR(place(base_slots, &device.base_slots));
+  take(token_counts, &device.token_counts);
+  take(log_lengths, &device.log_lengths);
+  take(base_slots, &device.base_slots);
   return device;
 }
 
 absl::StatusOr<const int32_t*> IndexStaging::Fold(PinnedRing& ring, const MaterializeStateParams& fold) {
-  GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, ContentOf(fold)));
+  GDN_ASSIGN_OR_RETURN(const char* placed, PlaceAlone(ring, ContentOf(fold)));
   return reinterpret_cast<const int32_t*>(placed);
 }
 
 absl::StatusOr<const CopyPiece*> IndexStaging::Shares(PinnedRing& ring, absl::Span<const CopyPiece> shares) {
-  GDN_ASSIGN_OR_RETURN(const char* placed, Place(ring, {BytesOf(shares.data(), shares.size())}));
+  const absl::Span<const char> content = BytesOf(shares.data(), shares.size());
+  GDN_ASSIGN_OR_RETURN(const char* placed, PlaceAlone(ring, {&content, 1}));
   return reinterpret_cast<const CopyPiece*>(placed);
 }
 

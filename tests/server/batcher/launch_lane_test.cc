@@ -76,8 +76,9 @@ class Call {
   StepJob job_;
 };
 
-// Sends the part through the device and back, as a launch whose operators copy.
-absl::Status RoundTrip(Backend& backend, LaunchLane& lane, LanePart& part) {
+// Sends the part through the device and back, as a launch whose operators copy. It has come back when the fence has
+// passed and Scatter was called.
+absl::StatusOr<Fence> Issue(Backend& backend, LaunchLane& lane, LanePart& part) {
   std::vector<int32_t> cu_seqlens = {0}, slots;
   for (const RowSpan& row : part.rows) {
     cu_seqlens.push_back(cu_seqlens.back() + row.tokens);
@@ -92,7 +93,11 @@ absl::Status RoundTrip(Backend& backend, LaunchLane& lane, LanePart& part) {
   GDN_RETURN_IF_ERROR(lane.Gather(part, /*log_lengths=*/nullptr, /*fold=*/nullptr, &step));
   GDN_RETURN_IF_ERROR(backend.Copy(step.output.data, step.hidden_states.data, part.output_bytes()));
   GDN_RETURN_IF_ERROR(lane.StageOut(part));
-  GDN_ASSIGN_OR_RETURN(const Fence fence, backend.MakeFence());
+  return backend.MakeFence();
+}
+
+absl::Status RoundTrip(Backend& backend, LaunchLane& lane, LanePart& part) {
+  GDN_ASSIGN_OR_RETURN(const Fence fence, Issue(backend, lane, part));
   GDN_RETURN_IF_ERROR(backend.WaitFence(fence));
   lane.Scatter(part);
   return absl::OkStatus();
@@ -168,6 +173,38 @@ TEST_P(LaunchLaneTest, GathersWhatIsNotPageLocked) {
   ASSERT_TRUE(RoundTrip(*backend_, lane_, part).ok());
   EXPECT_FALSE(part.direct);
   EXPECT_TRUE(a.CameBack() && b.CameBack());
+}
+
+// As the engine does: one launch runs while the next is issued. Lanes grow, and take short rows and long ones by turns.
+TEST_P(LaunchLaneTest, LanesAreUsedAgainWhileTheOtherLaunchIsOnItsWay) {
+  struct OnItsWay {
+    LaunchLane lane;
+    std::unique_ptr<Call> call;
+    LanePart part;
+    Fence fence;
+  };
+  OnItsWay launches[2] = {{LaunchLane(*backend_), nullptr, {}, {}}, {LaunchLane(*backend_), nullptr, {}, {}}};
+  const auto end = [&](OnItsWay& launch) {
+    if (launch.call == nullptr) return;
+    ASSERT_EQ(backend_->WaitFence(launch.fence), absl::OkStatus());
+    launch.lane.Scatter(launch.part);
+    EXPECT_TRUE(launch.call->CameBack());
+    launch.call.reset();
+  };
+  for (int32_t i = 0; i < 24; ++i) {
+    OnItsWay& launch = launches[i % 2];
+    end(launch);
+    launch.call = std::make_unique<Call>(
+        *backend_, i % 3 == 0 ? std::vector<int32_t>{kLong + 8 * i} : std::vector<int32_t>(1 + i % 5, 1 + i % 4),
+        static_cast<float>(i));
+    launch.part = LanePart();
+    launch.call->AddTo(launch.part);
+    const absl::StatusOr<Fence> fence = Issue(*backend_, launch.lane, launch.part);
+    ASSERT_EQ(fence.status(), absl::OkStatus());
+    EXPECT_EQ(launch.part.direct, i % 3 == 0);
+    launch.fence = *fence;
+  }
+  for (OnItsWay& launch : launches) end(launch);
 }
 
 }  // namespace

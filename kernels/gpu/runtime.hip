@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "kernels/gpu/capture.h"
 #include "kernels/gpu/device.h"
 
 namespace gdn::gpu {
@@ -204,6 +205,17 @@ absl::StatusOr<Graph> EndCapture(const Stream& stream) {
   static_cast<void>(GDN_GPU_API(GraphDestroy)(graph));
   GDN_RETURN_IF_ERROR(status);
   return executable;
+}
+
+absl::StatusOr<bool> IsCapturing(const Stream& stream) {
+  auto status = GDN_GPU_API(StreamCaptureStatusNone);
+  const GDN_GPU_API(Error_t) code = GDN_GPU_API(StreamIsCapturing)(Handle(stream), &status);
+  if (code == GDN_GPU_API(ErrorStreamCaptureImplicit)) {
+    static_cast<void>(GDN_GPU_API(GetLastError)());  // the next launch must not take it for an error of its own
+    return true;
+  }
+  GDN_RETURN_IF_ERROR(Check(code, "StreamIsCapturing"));
+  return status != GDN_GPU_API(StreamCaptureStatusNone);
 }
 
 absl::Status LaunchGraph(Graph graph, const Stream& stream) {

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "kernels/common/contract.h"
 #include "kernels/fill/fill.h"
+#include "kernels/gpu/capture.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_staging.h"
 #include "kernels/gpu_backend/gpu_transfers.h"
@@ -270,6 +271,7 @@ class GpuBackend final : public Backend {
  private:
   absl::Status IssueBetween(const gpu::Stream& caller, absl::FunctionRef<absl::Status()> issue) {
     GDN_RETURN_IF_ERROR(UseThread());
+    GDN_RETURN_IF_ERROR(RefuseCapture(caller));
     if (order_ == nullptr) {
       GDN_ASSIGN_OR_RETURN(order_, gpu::MakeEvent());
     }
@@ -282,6 +284,16 @@ class GpuBackend final : public Backend {
     // Behind what was issued, though the rest failed: it may still use the caller's memory.
     const absl::Status ordered = order(stream_, caller);
     return status.ok() ? ordered : status;
+  }
+
+  // A replay would copy what page-locked memory holds by then, and counts on the host would stay behind.
+  static absl::Status RefuseCapture(const gpu::Stream& caller) {
+    GDN_ASSIGN_OR_RETURN(const bool capturing, gpu::IsCapturing(caller));
+    if (!capturing) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kValueOutOfRange,
+                     "the stream is being captured into a graph, and this work cannot be replayed; expected a stream "
+                     "that runs what it is given: call it outside the capture",
+                     {{"field", "stream"}});
   }
 
   absl::Status ReserveWorkspace(int64_t floats) {

@@ -64,7 +64,8 @@ absl::StatusOr<gpu::Stream> GpuStreamOf(Backend& backend);
 // Runs `issue` for a thread and a stream that are somebody else's: what it issues runs behind what `stream` has (a
 // hipStream_t or cudaStream_t of the backend's device; null: its default stream) and before what that is given next,
 // and the thread's device is afterwards what it was. Nothing waits. Of the one thread at a time that issues operators.
-// INVALID_ARGUMENT for a backend that was not made here; `issue` has not run then.
+// INVALID_ARGUMENT for a backend that was not made here and for a stream that is captured into a graph; `issue` has not
+// run then, and nothing was given to either stream.
 absl::Status GpuIssueInOrderOf(Backend& backend, void* stream, absl::FunctionRef<absl::Status()> issue);
 
 }  // namespace gdn

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "capi/gdn.h"
+#include "gmock/gmock.h"
 #include "gpu_on_host/host_streams.h"
 #include "gtest/gtest.h"
 #include "kernels/gpu/runtime.h"
@@ -77,6 +79,19 @@ int Advance(gdn_pool* pool, int32_t slot, int64_t first, int64_t last, const std
   return last - first > 2 ? gdn_prefill(pool, &step) : gdn_decode(pool, &step);
 }
 
+gdn_pool* MakeDeltaRulePool(gdn_context* context, int32_t slots) {
+  gdn_pool_spec spec{};
+  spec.struct_size = sizeof(spec);
+  spec.key_heads = 1;
+  spec.value_heads = 2;
+  spec.key_dim = 16;
+  spec.value_dim = 12;
+  spec.slots = slots;
+  gdn_pool* pool = nullptr;
+  EXPECT_EQ(gdn_pool_create(context, &spec, &pool), GDN_OK) << gdn_last_error();
+  return pool;
+}
+
 // Inputs arrive on the caller's stream, which begins only when somebody waits for it, and outputs leave on it.
 TEST_F(CallerStreams, StepsRunBehindWhatTheStreamHasAndBeforeWhatItIsGivenNext) {
   Random random(3);
@@ -94,14 +109,7 @@ TEST_F(CallerStreams, StepsRunBehindWhatTheStreamHasAndBeforeWhatItIsGivenNext) 
       const Tensor g(inputs.g, {kTokens, 2}), beta(inputs.beta, {kTokens, 2});
       const Tensor output(std::vector<float>(expected.size()), {kTokens, 2, 12});
       ASSERT_EQ(gdn_context_create(GDN_GPU, 1, 0, &context_), GDN_OK) << gdn_last_error();
-      gdn_pool_spec spec{};
-      spec.struct_size = sizeof(spec);
-      spec.key_heads = 1;
-      spec.value_heads = 2;
-      spec.key_dim = 16;
-      spec.value_dim = 12;
-      spec.slots = 2;
-      ASSERT_EQ(gdn_pool_create(context_, &spec, &pool_), GDN_OK) << gdn_last_error();
+      pool_ = MakeDeltaRulePool(context_, 2);
       int32_t slot = -1;
       ASSERT_EQ(gdn_slots_allocate(pool_, 1, &slot), GDN_OK) << gdn_last_error();
       for (const Tensor* tensor : {&q, &k, &v, &g, &beta}) {
@@ -125,6 +133,74 @@ TEST_F(CallerStreams, StepsRunBehindWhatTheStreamHasAndBeforeWhatItIsGivenNext) 
     }
     gpu::DestroyStream(caller);
   }
+}
+
+// A replay would copy from page-locked memory that holds something else by then.
+TEST_F(CallerStreams, AStreamThatIsCapturedIsRefusedBeforeAnythingIsIssued) {
+  HostStreams::Configure({.asynchronous = true, .seed = 1});
+  const gpu::Stream caller = *gpu::MakeStream(0);
+  ASSERT_EQ(gdn_context_create(GDN_GPU, 0, 0, &context_), GDN_OK) << gdn_last_error();
+  pool_ = MakeDeltaRulePool(context_, 3);
+  std::array<int32_t, 2> slots = {};
+  ASSERT_EQ(gdn_slots_allocate(pool_, 2, slots.data()), GDN_OK) << gdn_last_error();
+  {
+    Random random(4);
+    const LayerDims dims = OperatorDims(1, 2, 16, 12);
+    const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, kTokens, random);
+    const Tensor q(inputs.q, {kTokens, 1, 16}), k(inputs.k, {kTokens, 1, 16}), v(inputs.v, {kTokens, 2, 12});
+    const Tensor g(inputs.g, {kTokens, 2}), beta(inputs.beta, {kTokens, 2});
+    const Tensor output(std::vector<float>(inputs.v.size()), {kTokens, 2, 12});
+    const std::vector<const Tensor*> tensors = {&q, &k, &v, &g, &beta, &output};
+    for (const Tensor* tensor : tensors) {
+      ASSERT_TRUE(gpu::CopyToDevice(tensor->device, tensor->pinned, tensor->bytes, caller).ok());
+    }
+    ASSERT_EQ(Advance(pool_, slots[0], 0, kPrompt, tensors, caller.handle), GDN_OK) << gdn_last_error();
+    gdn_bytes* file = nullptr;
+    ASSERT_EQ(gdn_state_export(pool_, 1, slots.data(), caller.handle, &file), GDN_OK) << gdn_last_error();
+    std::vector<float> before(static_cast<size_t>(dims.state_elements()));
+    ASSERT_EQ(gdn_state_get(pool_, slots[0], before.data(), caller.handle), GDN_OK) << gdn_last_error();
+
+    std::vector<float> matrices(before.size());
+    gdn_bytes* none = nullptr;
+    const struct {
+      const char* name;
+      std::function<int()> call;
+    } calls[] = {
+        {"prefill", [&] { return Advance(pool_, slots[0], kPrompt - 3, kPrompt, tensors, caller.handle); }},
+        {"decode", [&] { return Advance(pool_, slots[0], kPrompt, kTokens, tensors, caller.handle); }},
+        {"zero", [&] { return gdn_slots_zero(pool_, 1, slots.data(), caller.handle); }},
+        {"copy", [&] { return gdn_slots_copy(pool_, 1, &slots[1], &slots[0], caller.handle); }},
+        {"export", [&] { return gdn_state_export(pool_, 1, slots.data(), caller.handle, &none); }},
+        {"import",
+         [&] {
+           return gdn_state_import(pool_, 1, slots.data(), gdn_bytes_data(file), gdn_bytes_size(file), caller.handle);
+         }},
+        {"get", [&] { return gdn_state_get(pool_, slots[0], matrices.data(), caller.handle); }},
+        {"set", [&] { return gdn_state_set(pool_, slots[0], matrices.data(), 0, caller.handle); }},
+    };
+    for (const auto& [name, call] : calls) {
+      SCOPED_TRACE(name);
+      const int64_t operations = HostStreams::operations();
+      ASSERT_TRUE(gpu::BeginCapture(caller).ok());
+      EXPECT_EQ(call(), GDN_INVALID_ARGUMENT);
+      EXPECT_THAT(gdn_last_error(), testing::HasSubstr("captured into a graph"));
+      const absl::StatusOr<gpu::Graph> graph = gpu::EndCapture(caller);
+      EXPECT_TRUE(graph.ok()) << "the capture is spoiled: " << graph.status();
+      if (graph.ok()) gpu::DestroyGraph(*graph);
+      EXPECT_EQ(HostStreams::operations(), operations) << "something was issued";
+      EXPECT_EQ(gdn_state_get(pool_, slots[0], matrices.data(), caller.handle), GDN_OK) << gdn_last_error();
+      EXPECT_TRUE(BitEqual(matrices, before));
+      int64_t tokens = 0;
+      EXPECT_EQ(gdn_slot_tokens(pool_, slots[0], &tokens), GDN_OK);
+      EXPECT_EQ(tokens, kPrompt);
+    }
+    EXPECT_EQ(Advance(pool_, slots[0], kPrompt, kTokens, tensors, caller.handle), GDN_OK) << gdn_last_error();
+    ASSERT_TRUE(gpu::SynchronizeStream(caller).ok());
+    gdn_bytes_free(file);
+  }
+  gdn_pool_destroy(pool_);
+  gdn_context_destroy(context_);
+  gpu::DestroyStream(caller);
 }
 
 }  // namespace

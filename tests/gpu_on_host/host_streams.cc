@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "gpu_on_host/device_queue.h"
 #include "gpu_on_host/tsan_edges.h"
+#include "kernels/gpu/capture.h"
 
 namespace gdn::gpu {
 namespace simt {
@@ -141,6 +142,11 @@ absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function
 }
 
 }  // namespace simt
+
+// Of the calling thread's recording.
+absl::StatusOr<bool> IsCapturing(const Stream& stream) {
+  return simt::recorder.active && simt::recorder.stream == stream.handle;
+}
 
 void HostStreams::Configure(const HostStreamsOptions& options) {
   simt::Devices devices = simt::MakeDevices(options);

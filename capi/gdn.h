@@ -125,6 +125,7 @@ typedef struct gdn_pool_spec {
   int64_t* token_counts; /* [slots] host memory, tokens seen; only and always with memory */
   int32_t* log_lengths;  /* [slots] host memory, entries of the log in use; only and always with memory */
   int32_t decay;         /* a gdn_decay; by channel only without a convolution. A spec that ends before it has 0 */
+  size_t memory_bytes;   /* of memory: fewer than gdn_pool_bytes() are refused; 0: unknown, not checked. As decay */
 } gdn_pool_spec;
 
 /* Bytes of a pool's memory. */

@@ -24,9 +24,12 @@ absl::StatusOr<DType> StateDType(int32_t dtype) {
                    {{"field", "state_dtype"}});
 }
 
-// What a spec that was compiled before the field was added means is 0.
+// A spec that was compiled before these fields were added ends there, and has 0 for them.
+constexpr size_t kBeforeDecay = offsetof(gdn_pool_spec, decay);
+constexpr size_t kBeforeMemoryBytes = offsetof(gdn_pool_spec, memory_bytes);
+
 absl::StatusOr<DecayKind> DecayOf(const gdn_pool_spec& spec) {
-  if (spec.struct_size < sizeof(spec) || spec.decay == GDN_DECAY_PER_HEAD) return DecayKind::kPerHead;
+  if (spec.struct_size == kBeforeDecay || spec.decay == GDN_DECAY_PER_HEAD) return DecayKind::kPerHead;
   const auto invalid = [&](const char* expected) {
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec,
                      absl::StrCat("gdn_pool_spec: decay is ", spec.decay, "; expected ", expected),
@@ -38,8 +41,7 @@ absl::StatusOr<DecayKind> DecayOf(const gdn_pool_spec& spec) {
 }
 
 absl::StatusOr<StateLayout> LayoutOf(const char* function, const gdn_pool_spec* spec) {
-  constexpr size_t kBeforeDecay = offsetof(gdn_pool_spec, decay);
-  if (spec == nullptr || spec->struct_size != kBeforeDecay) {
+  if (spec == nullptr || (spec->struct_size != kBeforeDecay && spec->struct_size != kBeforeMemoryBytes)) {
     GDN_RETURN_IF_ERROR(
         RequireStruct(function, "gdn_pool_spec", spec, spec == nullptr ? 0 : spec->struct_size, sizeof(*spec)));
   }
@@ -66,6 +68,14 @@ absl::Status UseCallersMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
                      absl::StrCat("gdn_pool_create: memory is not aligned to ", kMemoryAlignment,
                                   " bytes, as device and host allocations of tensor libraries are"),
                      {{"field", "memory"}});
+  }
+  const size_t needed = static_cast<size_t>(spec.slots) * static_cast<size_t>(pool.view.layout.slot_bytes());
+  const size_t given = spec.struct_size == sizeof(spec) ? spec.memory_bytes : 0;
+  if (given != 0 && given < needed) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidTensorData,
+                     absl::StrCat("gdn_pool_create: memory_bytes is ", given, "; expected at least ", needed,
+                                  ", as gdn_pool_bytes says of ", spec.slots, " slots"),
+                     {{"field", "memory_bytes"}});
   }
   pool.view.data = static_cast<float*>(spec.memory);
   pool.token_counts = spec.token_counts;

@@ -260,6 +260,21 @@ static void test_callers_memory(gdn_context* context) {
   gdn_pool_destroy(pool);
   CHECK(memcmp(first + 75 * VALUES, second + 75 * VALUES, (kTokens - 75) * VALUES * sizeof(float)) == 0);
   CHECK(distance(first, expected, kTokens * VALUES) < TOLERANCE);
+  spec.memory_bytes = bytes - 1;
+  REFUSED(gdn_pool_create(context, &spec, &pool), GDN_INVALID_ARGUMENT, "INVALID_TENSOR_DATA", "expected at least");
+  /* Programs that were compiled before the field, and before the one before it. */
+  spec.struct_size = offsetof(gdn_pool_spec, memory_bytes);
+  CHECK_OK(gdn_pool_create(context, &spec, &pool));
+  gdn_pool_destroy(pool);
+  spec.struct_size = offsetof(gdn_pool_spec, decay);
+  spec.decay = 77;
+  CHECK_OK(gdn_pool_create(context, &spec, &pool));
+  gdn_pool_destroy(pool);
+  spec.decay = 0;
+  spec.struct_size = sizeof(spec);
+  spec.memory_bytes = bytes;
+  CHECK_OK(gdn_pool_create(context, &spec, &pool));
+  gdn_pool_destroy(pool);
   spec.memory = memory[0] + 4;
   REFUSED(gdn_pool_create(context, &spec, &pool), GDN_INVALID_ARGUMENT, "INVALID_TENSOR_DATA", "not aligned to 64");
   free(block);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import inspect
@@ -148,6 +149,50 @@ def test_logits_are_those_of_the_local_model(pair: Pair) -> None:
 def test_greedy_search_is_the_same(pair: Pair, options: dict) -> None:
     inputs = pair.inputs()
     pair.check(pair.generate(pair.remote, inputs, **options), pair.generate(pair.local, inputs, **options))
+
+
+@contextlib.contextmanager
+def default(value: torch.dtype | str) -> Iterator[None]:
+    """Sets torch's default dtype or device."""
+    before = torch.get_default_dtype()
+    if isinstance(value, str):
+        torch.set_default_device(value)
+    else:
+        torch.set_default_dtype(value)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+        torch.set_default_device(DEVICE)
+
+
+@pytest.mark.parametrize("value", [torch.bfloat16, torch.float64, "meta"], ids=str)
+def test_layers_do_not_follow_the_defaults_of_torch(next_pair: Pair, value: torch.dtype | str) -> None:
+    layers = [module for module in next_pair.remote.modules() if isinstance(module, gdn_torch.RemoteGatedDeltaNet)]
+    generator = torch.Generator(DEVICE).manual_seed(4)
+    features = next_pair.remote.config.hidden_size
+    x = torch.randn(2, 9, features, generator=generator, dtype=torch.float32, device=DEVICE)
+    with torch.no_grad():
+        want = layers[0](x)
+        with default(value):
+            got = layers[0](x)
+    assert (got.dtype, got.device) == (want.dtype, want.device)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("value", [torch.bfloat16, torch.float64], ids=str)
+def test_attach_does_not_follow_the_default_dtype(models_server: Server, value: torch.dtype) -> None:
+    models = [load("qwen3_5_1"), load("qwen3_5_1")]
+    inputs = {"input_ids": torch.arange(1, 20, dtype=torch.long, device=DEVICE)[None]}
+    logits = []
+    for model, dtype in zip(models, (torch.float32, value), strict=True):
+        with default(dtype), gdn_torch.attach(model, models_server.target, remote_model="qwen3_5_1"):
+            default_is_for_attach_alone = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float32)
+            with torch.no_grad():
+                logits.append(model(**inputs).logits)
+            torch.set_default_dtype(default_is_for_attach_alone)
+    assert torch.equal(*logits)
 
 
 @pytest.mark.parametrize("name", LATER)

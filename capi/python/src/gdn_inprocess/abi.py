@@ -72,6 +72,7 @@ class PoolSpec(ctypes.Structure):
         ("token_counts", c_void_p),
         ("log_lengths", c_void_p),
         ("decay", c_int32),
+        ("memory_bytes", c_size_t),
     )
 
 

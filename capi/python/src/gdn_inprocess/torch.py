@@ -50,9 +50,9 @@ class StatePool:
         self.bf16_states = bf16_states
         self.decay_per_channel = decay_per_channel
         floats = abi.pool_bytes(self._spec(slots)) // slots // 4
-        self.memory = torch.zeros(slots, floats, device=device)
-        self.token_counts = torch.zeros(slots, dtype=torch.int64)
-        self.log_lengths = torch.zeros(slots, dtype=torch.int32)
+        self.memory = torch.zeros(slots, floats, dtype=torch.float32, device=device)
+        self.token_counts = torch.zeros(slots, dtype=torch.int64, device="cpu")
+        self.log_lengths = torch.zeros(slots, dtype=torch.int32, device="cpu")
 
     def _spec(self, slots: int) -> abi.PoolSpec:
         value_heads, key_dim, value_dim = self.state_shape
@@ -179,8 +179,8 @@ class StatePool:
             self.memory,
             self.token_counts,
             self.log_lengths,
-            torch.tensor(offsets, dtype=torch.int32),
-            torch.tensor(list(slots), dtype=torch.int32),
+            torch.tensor(offsets, dtype=torch.int32, device="cpu"),
+            torch.tensor(list(slots), dtype=torch.int32, device="cpu"),
             *options,
             self.max_decode_tokens,
             self.bf16_states,
@@ -199,7 +199,7 @@ class StatePool:
 
     def state(self, slot: int) -> Tensor:
         """The matrices S of a slot, float32 [HV, K, V] on the CPU, with all tokens seen."""
-        matrices = torch.empty(self.state_shape)
+        matrices = torch.empty(self.state_shape, dtype=torch.float32, device="cpu")
         with self._pool() as pool:
             abi.call("gdn_state_get", pool, slot, matrices.data_ptr(), torch_ops.stream_of(self.memory.device))
         return matrices

@@ -41,8 +41,16 @@ def _context(device: torch.device) -> ctypes.c_void_p:
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The current stream of a GPU."""
-    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+    """The current stream of a GPU. RuntimeError while it is captured into a graph: libgdn's work cannot be replayed."""
+    if device.type != "cuda":
+        return None
+    with torch.cuda.device(device):
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "the current stream is being captured into a graph, and libgdn's work cannot be replayed; call the gdn "
+                "operators outside torch.cuda.graph"
+            )
+    return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def _check_counts(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -67,7 +75,9 @@ class PoolOver:
             )
         _check_counts("token_counts", token_counts, torch.int64, (slots,))
         _check_counts("log_lengths", log_lengths, torch.int32, (slots,))
+        stream_of(memory.device)  # refuses a capture, which a new context would spoil
         spec.memory = memory.data_ptr()
+        spec.memory_bytes = memory.numel() * memory.element_size()
         spec.token_counts = token_counts.data_ptr()
         spec.log_lengths = log_lengths.data_ptr()
         self._handle = abi.make_pool(_context(memory.device), spec)
@@ -125,6 +135,7 @@ def _rule(
     max_beta: float,
 ) -> Tensor:
     memory = state[0]
+    stream = stream_of(memory.device)
     to = _Inputs(memory.device)
     q, _, v, g, _ = inputs
     decay_per_channel = g.dim() == 3  # else the library says what is wrong with it
@@ -144,7 +155,7 @@ def _rule(
         _ref("output", output),
         scale,
         use_qk_l2norm,
-        stream_of(memory.device),
+        stream,
         max_beta,
     )
     spec = abi.make_spec(
@@ -174,6 +185,7 @@ def _mixer(
     bf16_states: bool,
 ) -> Tensor:
     memory = state[0]
+    stream = stream_of(memory.device)
     to = _Inputs(memory.device)
     shapes = {"mixed_qkv": "tokens, C", "z": "tokens, HV, V", "b": "tokens, HV", "a": "tokens, HV"}
     refs = [to.ref(name, tensor, shape) for (name, shape), tensor in zip(shapes.items(), inputs, strict=True)]
@@ -187,7 +199,7 @@ def _mixer(
         abi.MixerWeightRefs(*held, norm_epsilon),
         *refs,
         _ref("output", output),
-        stream_of(memory.device),
+        stream,
     )
     heads, value_dim = z.shape[1:]
     spec = abi.make_spec(

@@ -240,7 +240,8 @@ def _check_outputs(local: torch.nn.Module, host: LayerHost, index: int, call: La
     if parameter.device.type == "meta":
         return
     generator = torch.Generator("cpu").manual_seed(index)
-    noise = torch.randn(1, sum(VERIFY_TOKENS), host.model.dims.hidden_size, generator=generator, device="cpu")
+    shape = (1, sum(VERIFY_TOKENS), host.model.dims.hidden_size)
+    noise = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
     x = noise.to(parameter.device, parameter.dtype)
     layer = RemoteGatedDeltaNet(host, index)
     with torch.no_grad():

@@ -62,7 +62,7 @@ class RemoteCacheLayer(LinearAttentionCacheLayerMixin):
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keeps the rows named, in that order."""
         if self._leads:
-            rows = torch.arange(len(self.sequences), device="cpu")[indices.cpu()]
+            rows = torch.arange(len(self.sequences), dtype=torch.long, device="cpu")[indices.cpu()]
             self.sequences.select(rows.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:

@@ -63,7 +63,7 @@ def layer_call(model: torch.nn.Module, layer: torch.nn.Module) -> LayerCall | No
     embeddings: Any = inner.get_input_embeddings()
     if embeddings.weight.device.type == "meta":
         return None
-    mask = torch.tensor(PADDED, device=embeddings.weight.device)
+    mask = torch.tensor(PADDED, dtype=torch.long, device=embeddings.weight.device)
     found = _arguments(inner, layer, {"input_ids": torch.zeros_like(mask), "attention_mask": mask})
     caches = [value for value in found.values() if isinstance(value, Cache)]
     if len(caches) != 1 or "hidden_states" not in found:

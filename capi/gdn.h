@@ -23,11 +23,11 @@
  *
  * Streams: on a GPU, tensors are memory of the context's device, and what takes a stream of the caller's (hipStream_t,
  * cudaStream_t; NULL is the default stream) runs behind what that has and before what it is given next. Steps, zeroing
- * and copying return without waiting; what reads or writes a state for the host waits. A
- * stream that is being captured into a graph is refused (GDN_INVALID_ARGUMENT): nothing is issued or changed, and the
- * capture goes on. On a CPU tensors are host memory, streams are ignored, and everything is done when a call
- * returns. Making and destroying contexts leaves the calling thread on the context's device (hipSetDevice,
- * cudaSetDevice); no other function changes it.
+ * and copying return without waiting; what reads or writes a state for the host waits. A stream that is being captured
+ * into a graph is refused (GDN_INVALID_ARGUMENT): nothing is issued or changed, and the capture goes on. On a CPU
+ * tensors are host memory, streams are ignored, and everything is done when a call returns. Making and destroying
+ * contexts leaves the calling thread on the context's device (hipSetDevice, cudaSetDevice); no other function changes
+ * it.
  *
  * Arrays of indices (slots, cu_seqlens), files and what gdn_state_get and gdn_state_set take are always host memory,
  * read or written before the call returns.

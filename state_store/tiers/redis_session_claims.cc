@@ -23,10 +23,10 @@ namespace {
 constexpr std::string_view kTakeScript = R"(
 if redis.call('EXISTS', ARGV[2] .. ARGV[1]) == 0 then return redis.error_reply('ERR this server has no lease') end
 local owner = redis.call('HGET', KEYS[1], 'server')
-local orderly = 0
+local given_up = '-1'
 if owner then
   local holder = string.match(owner, '^%S+')
-  if holder == '-' then orderly = 1 end
+  if holder == '-' then given_up = string.match(owner, '%d+$') or '0' end
   if holder ~= '-' and holder ~= '!' and holder ~= ARGV[1] then
     local name = redis.call('HGET', ARGV[2] .. holder, 'name')
     if name then return {'held', holder, name} end
@@ -42,7 +42,7 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
 end
 local term = string.format('%.0f', redis.call('INCR', KEYS[2]))
 redis.call('HSET', KEYS[1], 'server', ARGV[1] .. ' ' .. term)
-return {kept == 0 and 'made' or 'taken', term, tostring(orderly)})";
+return {kept == 0 and 'made' or 'taken', term, given_up})";
 
 // What follows kFencedScript. KEYS: the session. ARGV: the token, what stands in the server's place.
 constexpr std::string_view kGiveUpScript = R"(
@@ -82,6 +82,7 @@ std::string RedisSessionClaims::TokenOf(int64_t term) const { return StrCat(serv
 absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, const StateKey& session, bool make) {
   const std::string leases = RedisLeaseKey(prefix_, "");
   const std::string name = RedisSessionName(prefix_, session);
+  const int64_t seen = highest_term();
   GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"EVAL", kTakeScript, "3", name, StrCat(prefix_, "terms"),
                                                            incarnation_key_, server_, leases, make ? "1" : "0"}));
   const std::string_view outcome = ReplyText(*reply, 0);
@@ -98,10 +99,37 @@ absl::StatusOr<TakenSession> RedisSessionClaims::Take(RedisConnection& redis, co
     return RedisUnavailable(redis.endpoint(), "an answer that is no right to a session");
   }
   taken.outcome = outcome == "made" ? TakenSession::kMade : TakenSession::kTaken;
-  taken.orderly = ReplyText(*reply, 2) == "1";
+  NoteTerms(taken.term - 1, seen);
+  const int64_t given_up = std::strtoll(std::string(ReplyText(*reply, 2)).c_str(), nullptr, 10);
   absl::MutexLock lock(&mu_);
+  highest_term_ = std::max(highest_term_, taken.term);
+  taken.orderly = given_up > distrusted_until_;
   claims_[SessionOf(session)] = {.term = taken.term, .lapses = lapses_};
   return taken;
+}
+
+int64_t RedisSessionClaims::highest_term() const {
+  absl::MutexLock lock(&mu_);
+  return highest_term_;
+}
+
+void RedisSessionClaims::NoteTerms(int64_t terms, int64_t seen) {
+  absl::MutexLock lock(&mu_);
+  highest_term_ = std::max(highest_term_, terms);
+  if (terms >= seen) return;
+  highest_term_ = distrusted_until_ = terms;
+  ++set_backs_;
+  spdlog::critical(
+      "redis has gone back: it counts {} terms, and had {}. Sessions that it says were given up in order before are "
+      "taken over as after a crash",
+      terms, seen);
+}
+
+absl::Status RedisSessionClaims::LookAtTerms(RedisConnection& redis) {
+  const int64_t seen = highest_term();
+  GDN_ASSIGN_OR_RETURN(const RedisReply reply, redis.Call({"GET", StrCat(prefix_, "terms")}));
+  NoteTerms(std::strtoll(std::string(ReplyText(*reply)).c_str(), nullptr, 10), seen);
+  return absl::OkStatus();
 }
 
 absl::Status RedisSessionClaims::GiveUp(RedisConnection& redis, const StateKey& session, bool orderly) {
@@ -115,13 +143,11 @@ absl::Status RedisSessionClaims::GiveUp(RedisConnection& redis, const StateKey& 
 
 absl::Status RedisSessionClaims::GiveBack(RedisConnection& redis, const StateKey& session,
                                           absl::FunctionRef<bool()> is_here) {
-  // In this order: whoever makes a session of the name has it seen first, and then looks for the right.
-  const std::optional<Claim> claim = Extract(session);
-  if (is_here()) {
-    if (!claim.has_value()) return absl::OkStatus();
+  {
+    // Whoever makes a session of the name has it seen first, and then looks for the right.
     absl::MutexLock lock(&mu_);
-    claims_.emplace(SessionOf(session), *claim);
-    return absl::OkStatus();
+    if (is_here()) return absl::OkStatus();
+    claims_.erase(SessionOf(session));
   }
   return redis.Call({"EVAL", kGiveBackScript, "1", RedisSessionName(prefix_, session), server_}).status();
 }

@@ -8,6 +8,8 @@
 //   ! TERM        nobody's; steps may have happened that are not in what is stored
 // Terms tell a later right from an earlier one, as RedisClaim's ids do: a smaller one in the store, or none, is a store
 // that has gone back. Where this server was without a lease meanwhile, none is a session that another one has ended.
+// A store that counts fewer terms than this server has seen has gone back, too: what it says was given up in order may
+// have been taken and stepped since, so it is not believed.
 // Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: values.
 //
 //   GDN_ASSIGN_OR_RETURN(const TakenSession taken, claims.Take(redis, key, /*make=*/false));
@@ -65,16 +67,19 @@ class RedisSessionClaims final : public RedisFence {
   // it: after an error the store may say either, and who wants the session takes it again, under a higher term.
   absl::Status GiveUp(RedisConnection& redis, const StateKey& session, bool orderly);
   // The same for a session that is not here, whose right may be unknown here too, as after a lost answer. Nothing
-  // happens where `is_here`, looked at once the right is not relied on any more, says that it is: the right is kept.
+  // happens if `is_here` says that it is. It is called with the claims locked, so it must not call them: nobody sees
+  // the right of a session that is here gone, and a session made after that finds no right.
   absl::Status GiveBack(RedisConnection& redis, const StateKey& session, absl::FunctionRef<bool()> is_here);
   // Nothing is to be known of the session any more.
   void Forget(const StateKey& session);
+  // Asks the store for its count of terms, to learn whether it has gone back. Errors of the connection.
+  absl::Status LookAtTerms(RedisConnection& redis);
 
   // Adds the sessions that are this server's no more to `lost`, and forgets them. `lapsed`: the lease had run out, so
   // that others may have taken what this server has, and ended it. Errors of the connection: ask again, with `lapsed`
   // where it was.
   absl::Status FindLost(RedisConnection& redis, bool lapsed, std::vector<StateKey>& lost);
-  // How often a right was found gone from the store that this server had, and never lost.
+  // How often a right was found gone from the store that this server had, and never lost; or terms that it had seen.
   int64_t set_backs() const { return set_backs_; }
 
   // As RedisFence's, of each session by itself.
@@ -93,6 +98,9 @@ class RedisSessionClaims final : public RedisFence {
   bool HasGoneBack(std::string_view owner, const Claim& claim) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string TokenOf(int64_t term) const;
   std::optional<Claim> Extract(const StateKey& session);
+  int64_t highest_term() const;
+  // The store counts so many terms now; `seen`: the most that this server had seen before it asked.
+  void NoteTerms(int64_t terms, int64_t seen);
 
   const std::string prefix_;
   const std::string server_;
@@ -100,7 +108,9 @@ class RedisSessionClaims final : public RedisFence {
   std::function<bool()> lease_is_good_ = [] { return true; };
   std::atomic<int64_t> set_backs_{0};
   mutable absl::Mutex mu_;
-  int64_t lapses_ ABSL_GUARDED_BY(mu_) = 0;  // of the lease
+  int64_t lapses_ ABSL_GUARDED_BY(mu_) = 0;             // of the lease
+  int64_t highest_term_ ABSL_GUARDED_BY(mu_) = 0;       // that the store was seen to have
+  int64_t distrusted_until_ ABSL_GUARDED_BY(mu_) = -1;  // rights given up under terms up to this one are of before
   std::map<StateKey, Claim> claims_ ABSL_GUARDED_BY(mu_);
 };
 

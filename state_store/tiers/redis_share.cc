@@ -50,6 +50,7 @@ absl::StatusOr<bool> RedisShare::RenewLease(absl::Duration ttl) {
   return lease_pool_.Run([&](RedisConnection& redis) -> absl::StatusOr<bool> {
     GDN_RETURN_IF_ERROR(claim_.Check(redis));
     GDN_ASSIGN_OR_RETURN(const bool unbroken, node_.Renew(redis, ttl));
+    GDN_RETURN_IF_ERROR(claims_.LookAtTerms(redis));
     GDN_RETURN_IF_ERROR(redis.WaitForReplicas(wait_.replicas, wait_.timeout));
     return unbroken;
   });

@@ -1,5 +1,7 @@
 #include "state_store/tiers/redis_share.h"
 
+#include <chrono>
+#include <future>
 #include <string>
 
 #include "base/error.h"
@@ -177,6 +179,47 @@ TEST_F(RedisShareTest, ARightThatIsGivenBackIsKeptWhereTheSessionIsHere) {
   EXPECT_EQ(Take(*b_).outcome, TakenSession::kHeld);
   ASSERT_TRUE(a_->share()->GiveBack(kKey, [] { return false; }).ok());
   EXPECT_EQ(Take(*b_).outcome, TakenSession::kTaken);
+}
+
+TEST_F(RedisShareTest, AStoreThatWentBackIsNotBelievedThatASessionWasGivenUpInOrder) {
+  for (const bool renewed : {true, false}) {
+    ASSERT_EQ(Take(*a_, /*make=*/true).outcome, TakenSession::kMade);
+    ASSERT_TRUE(Store(*a_, 1).ok());
+    ASSERT_TRUE(a_->share()->GiveUp(kKey, /*orderly=*/true).ok());
+    const std::string owner = Owner();
+    const std::string terms = server_->Command({"GET", "gdn:terms"});
+    ASSERT_TRUE(Take(*b_).orderly);  // and answers steps, which are in no copy of before
+    ASSERT_TRUE(b_->share()->GiveUp(kKey, /*orderly=*/true).ok());
+    ASSERT_TRUE(a_->share()->RenewLease(kLease).ok());
+    server_->Command({"HSET", "gdn:{ab12/chat-1}", "server", owner});
+    server_->Command({"SET", "gdn:terms", terms});
+    if (renewed) {
+      ASSERT_TRUE(a_->share()->RenewLease(kLease).ok());
+    }
+    const TakenSession taken = Take(*a_);
+    EXPECT_EQ(taken.outcome, TakenSession::kTaken);
+    EXPECT_FALSE(taken.orderly);
+    ASSERT_TRUE(a_->share()->GiveUp(kKey, /*orderly=*/true).ok());
+    EXPECT_TRUE(Take(*a_).orderly) << "what was given up since is believed";
+    ASSERT_TRUE(a_->Erase(kKey, /*all=*/true).ok());
+    a_ = Join("a");
+    b_ = Join("b");
+  }
+}
+
+TEST_F(RedisShareTest, ARightThatIsKeptIsNeverSeenGone) {
+  ASSERT_EQ(Take(*a_, /*make=*/true).outcome, TakenSession::kMade);
+  const RedisSessionClaims& claims = a_->share()->claims();
+  std::future<std::string> seen;
+  const auto is_here = [&] {
+    // As the renewal of the lease looks, which drops the sessions without a right.
+    seen = std::async(std::launch::async, [&] { return claims.token(kKey); });
+    seen.wait_for(std::chrono::milliseconds(200));
+    return true;
+  };
+  ASSERT_TRUE(a_->share()->GiveBack(kKey, is_here).ok());
+  EXPECT_NE(seen.get(), "");
+  EXPECT_TRUE(Store(*a_, 1).ok());
 }
 
 TEST_F(RedisShareTest, AnErasureWhoseAnswerWasLostMayBeSentAgain) {

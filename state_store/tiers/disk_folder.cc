@@ -31,6 +31,7 @@ constexpr std::string_view kCheckpointPrefix = "checkpoint-";
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kAsideSuffix = ".damaged";
 constexpr std::string_view kSessionPrefix = "s-";
+constexpr std::string_view kGonePrefix = "gone-";
 constexpr std::string_view kAnonymous = "anonymous";
 constexpr char kCleanName[] = "clean";
 constexpr char kIncarnationName[] = "incarnation";
@@ -88,6 +89,14 @@ absl::StatusOr<std::vector<fs::directory_entry>> Entries(const fs::path& folder)
 bool IsFolder(const fs::directory_entry& entry) {
   std::error_code error;
   return entry.is_directory(error) || error;  // whoever lists it says what is wrong
+}
+
+// Removes the folder and the files in it.
+absl::Status RemoveFolder(const std::string& folder) {
+  GDN_ASSIGN_OR_RETURN(const auto files, Entries(folder));
+  for (const fs::directory_entry& file : files) GDN_RETURN_IF_ERROR(RemoveFile(file.path().string()));
+  if (rmdir(folder.c_str()) != 0 && errno != ENOENT) return IoError(errno, "remove", folder);
+  return absl::OkStatus();
 }
 
 int64_t FileBytes(const fs::directory_entry& file) {
@@ -163,6 +172,10 @@ absl::StatusOr<std::map<StateKey, DiskFolder::Files>> DiskFolder::Scan(bool remo
     GDN_ASSIGN_OR_RETURN(const auto sessions, Entries(principal.path()));
     for (const fs::directory_entry& session : sessions) {
       const std::string folder = session.path().filename().string();
+      if (folder.starts_with(kGonePrefix)) {
+        if (remove_leftovers) GDN_RETURN_IF_ERROR(RemoveFolder(session.path().string()));
+        continue;
+      }
       const std::string id = folder.starts_with(kSessionPrefix) ? folder.substr(kSessionPrefix.size()) : "";
       if (!IsFolder(session) || !IsId(id)) {
         pass_over(session);
@@ -225,19 +238,12 @@ absl::Status DiskFolder::MakeSessionFolder(const StateKey& key) {
   return absl::OkStatus();
 }
 
-absl::Status DiskFolder::RemoveFiles(const StateKey& key, bool all) const {
-  const std::string folder = SessionFolder(key);
-  if (access(folder.c_str(), F_OK) != 0 && errno == ENOENT) return absl::OkStatus();
+absl::Status DiskFolder::RemoveFiles(const StateKey& key) const {
   // The whole file first: without it a delta stands for nothing, and no older state comes to light.
   std::vector<std::string> paths = {FullPath(key), AsidePath(FullPath(key))};
-  if (all || key.checkpoint.empty()) {
+  if (key.checkpoint.empty()) {
     paths.push_back(DeltaPath(key));
     paths.push_back(AsidePath(DeltaPath(key)));
-  }
-  if (all) {
-    std::error_code error;
-    for (const auto& file : fs::directory_iterator(folder, error)) paths.push_back(file.path().string());
-    if (error) return IoError(error.value(), "list", folder);
   }
   for (const std::string& path : paths) GDN_RETURN_IF_ERROR(RemoveFile(path));
   return absl::OkStatus();
@@ -254,6 +260,23 @@ absl::Status DiskFolder::SyncRemoval(const StateKey& key) {
     synced_folders_.erase(folder);
   }
   return SyncFolder(PrincipalFolder(key));
+}
+
+absl::Status DiskFolder::RemoveSession(const StateKey& key) {
+  const std::string parent = PrincipalFolder(key);
+  if (access(parent.c_str(), F_OK) != 0 && errno == ENOENT) return absl::OkStatus();
+  const std::string folder = SessionFolder(key);
+  const std::string gone = StrCat(parent, "/", kGonePrefix, key.id);
+  GDN_RETURN_IF_ERROR(RemoveFolder(gone));  // what an earlier call has left
+  {
+    absl::MutexLock lock(&mu_);
+    synced_folders_.erase(folder);
+  }
+  // At once under a name that is no session's, so that no checkpoint outlives its session.
+  const bool there = rename(folder.c_str(), gone.c_str()) == 0;
+  if (!there && errno != ENOENT) return IoError(errno, "rename", folder);
+  GDN_RETURN_IF_ERROR(SyncFolder(parent));
+  return there ? RemoveFolder(gone) : absl::OkStatus();
 }
 
 absl::Status DiskFolder::SetAside(const StateKey& key) const {
@@ -279,8 +302,6 @@ absl::StatusOr<std::optional<int64_t>> DiskFolder::TakeCleanMarker() const {
   const auto file = ReadSmallFile(path);
   if (absl::IsNotFound(file.status())) return std::optional<int64_t>();
   GDN_RETURN_IF_ERROR(file.status());
-  int64_t sessions = 0;
-  const bool valid = absl::SimpleAtoi(AbslView(*file), &sessions) && sessions >= 0;
   GDN_RETURN_IF_ERROR(RemoveFile(path));
   GDN_RETURN_IF_ERROR(SyncFolder(directory_));
   return valid ? std::optional<int64_t>(sessions) : std::nullopt;

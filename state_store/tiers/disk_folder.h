@@ -11,6 +11,7 @@
 //     state.delta.safetensors                      what changed since, where most of it did not
 //     checkpoint-CHECKPOINT.safetensors            each named checkpoint
 //     NAME.damaged                                 any of these, found damaged and set aside; never read as a state
+//   DIR/sessions/PRINCIPAL/gone-ID/                a session that has ended; its files are about to be removed
 // Errors: as of durable_file.h.
 // Thread safety: safe from any thread; calls of one key are made one at a time. Ownership: has the lock until it ends.
 //
@@ -68,11 +69,13 @@ class DiskFolder {
 
   // Durable on return.
   absl::Status MakeSessionFolder(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
-  // Removes the key's files, those set aside too; `all`: the session's and those of all its checkpoints. Not durable
-  // before SyncRemoval.
-  absl::Status RemoveFiles(const StateKey& key, bool all) const;
+  // Removes the key's files, those set aside too. Not durable before SyncRemoval.
+  absl::Status RemoveFiles(const StateKey& key) const;
   absl::Status SyncRemoval(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Removes the session's files and those of all its checkpoints, durably. A crash at any moment leaves all of them or
+  // none. After an error they may be gone; call it again.
+  absl::Status RemoveSession(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
   // Moves the key's files to their AsidePath, over what lay there.
   absl::Status SetAside(const StateKey& key) const;
 

@@ -235,9 +235,12 @@ absl::Status DiskTier::Erase(const StateKey& key, bool all) { return Counted(Era
 
 absl::Status DiskTier::EraseFiles(const StateKey& key, bool all) {
   GDN_RETURN_IF_ERROR(DiskFolder::ValidateKey(key));
-  GDN_RETURN_IF_ERROR(folder_->RemoveFiles(key, all));
+  if (absl::Status removed = all ? folder_->RemoveSession(key) : folder_->RemoveFiles(key); !removed.ok()) {
+    Distrust(key, all);
+    return removed;
+  }
   Forget(key, all);
-  return folder_->SyncRemoval(key);
+  return all ? absl::OkStatus() : folder_->SyncRemoval(key);
 }
 
 absl::StatusOr<std::vector<StoredSession>> DiskTier::List() {
@@ -332,6 +335,15 @@ void DiskTier::Forget(const StateKey& key, bool all) {
     if (it->first.checkpoint.empty()) --usage_.sessions;
   }
   entries_.erase(begin, end);
+}
+
+void DiskTier::Distrust(const StateKey& key, bool all) {
+  absl::MutexLock lock(&mu_);
+  const auto [begin, end] = all ? SessionRange(entries_, key) : entries_.equal_range(key);
+  for (auto it = begin; it != end; ++it) {
+    it->second.snapshot_id.clear();
+    it->second.bases.clear();
+  }
 }
 
 absl::Status DiskTier::Reserve(int64_t bytes, int64_t replaced_bytes) {

@@ -121,6 +121,8 @@ class DiskTier final : public StateTier {
   Entry Find(const StateKey& key) const ABSL_LOCKS_EXCLUDED(mu_);
   void Put(const StateKey& key, Entry entry) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
+  // The next Store of the key writes a whole file: what is there is not known.
+  void Distrust(const StateKey& key, bool all) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Reserve(int64_t bytes, int64_t replaced_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void AddUsed(int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Counted(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);

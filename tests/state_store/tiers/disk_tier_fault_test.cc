@@ -104,6 +104,57 @@ TEST_F(DiskTierFaults, OneFailedCallOfAStoreLeavesTheOldOrTheNewState) {
   EXPECT_GT(faults, 50);
 }
 
+// As a SIGKILL before that call: nothing is done after it.
+TEST_F(DiskTierFaults, AnErasureThatIsCutShortLeavesASessionWithItsCheckpointsOrNothing) {
+  int faults = 0;
+  for (const char* point :
+       {"posix/io/dir/rename", "posix/io/dir/unlink", "posix/io/dir/rmdir", "posix/io/sync/fsync"}) {
+    for (int skip = 0; skip < 6; ++skip) {
+      const std::string what = std::string(point) + ", call " + std::to_string(skip);
+      std::set<StateKey> all = {kKey};
+      for (const char* name : {"one", "two"}) {
+        all.insert({.principal = kKey.principal, .id = kKey.id, .checkpoint = name});
+      }
+      for (const StateKey& key : all) ASSERT_TRUE(DiskTierFixture::Store(key, MakeStep(1)).ok());
+      ASSERT_TRUE(Store(2).ok());  // a delta
+      plan = {.skip = skip};
+      ASSERT_EQ(fiu_enable_external(point, 1, AsInfo(EIO), 0, FailByPlan), 0);
+      const absl::Status status = tier_->Erase(kKey, /*all=*/true);
+      fiu_disable(point);
+      faults += plan.failed;
+      if (!status.ok()) ExpectClear(status, what);
+      Open();
+      std::set<StateKey> found;
+      for (const StoredSession& stored : *tier_->List()) found.insert(stored.key);
+      EXPECT_TRUE(found.empty() || (!status.ok() && found == all)) << what << ": " << found.size() << " of 3 are left";
+      EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok()) << what;
+      EXPECT_TRUE(tier_->List()->empty()) << what;
+    }
+  }
+  EXPECT_GT(faults, 5);
+}
+
+// The session goes on where its end is refused, and its next checkpoint must not be a delta to what has gone.
+TEST_F(DiskTierFaults, AfterAnErasureThatFailedAStoreIsWhole) {
+  int faults = 0;
+  for (const char* point : {"posix/io/dir/rename", "posix/io/dir/unlink", "posix/io/sync/fsync"}) {
+    for (int skip = 0; skip < 4; ++skip) {
+      const std::string what = std::string(point) + ", call " + std::to_string(skip);
+      ASSERT_TRUE(Store(0).ok() && Store(1).ok());
+      plan = {.skip = skip};
+      ASSERT_EQ(fiu_enable_external(point, 1, AsInfo(EIO), 0, FailByPlan), 0);
+      const absl::Status status = tier_->Erase(kKey, /*all=*/true);
+      fiu_disable(point);
+      faults += plan.failed;
+      ASSERT_TRUE(Store(2).ok()) << what;
+      EXPECT_EQ(Stored(what), 2);
+      Open();
+      EXPECT_EQ(Stored(what), 2);
+    }
+  }
+  EXPECT_GT(faults, 3);
+}
+
 TEST_F(DiskTierFaults, RandomFaultsNeverLoseAnAcknowledgedState) {
   constexpr int kSteps = 300;
   for (const unsigned seed : {1u, 2u, 3u}) {

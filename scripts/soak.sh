@@ -3,7 +3,7 @@
 # hostile neighbour, and a long time. Each prints its figures; exits 0 only if nothing was lost and nobody was in another's
 # way. docs/reliability.md has those of the last run.
 #
-#   scripts/soak.sh [crash|python|race|many|disk|redis|neighbour|steady ...]      (default: all)
+#   scripts/soak.sh [crash|python|race|many|disk|redis|setback|neighbour|steady ...]      (default: all)
 #
 # Environment: CRASH_ROUNDS (200 kills), PYTHON_RUNS (40 histories of 100 calls), RACE_ROUNDS (100000, under
 # ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000 sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis
@@ -14,9 +14,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0; fi
 parts=("$@")
-(( ${#parts[@]} > 0 )) || parts=(crash python race many disk redis neighbour steady)
+(( ${#parts[@]} > 0 )) || parts=(crash python race many disk redis setback neighbour steady)
 for part in "${parts[@]}"; do
-  case "${part}" in crash | python | race | many | disk | redis | neighbour | steady) ;; *) die "unknown part '${part}'; see --help" ;; esac
+  case "${part}" in crash | python | race | many | disk | redis | setback | neighbour | steady) ;; *) die "unknown part '${part}'; see --help" ;; esac
 done
 
 cd "${repo_root}"
@@ -52,6 +52,7 @@ if wants python; then targets+=(gdn_server); fi
 if wants many; then targets+=(state_service_test); fi
 if wants disk; then targets+=(disk_tier_test); fi
 if wants redis; then targets+=(redis_tier_test state_service_test); fi
+if wants setback; then targets+=(set_back_test); fi
 if wants neighbour; then targets+=(gdn_server neighbour_soak); fi
 if wants steady; then targets+=(gdn_server steady_soak); fi
 if (( ${#targets[@]} > 0 )); then build cpu "${targets[@]}"; fi
@@ -92,6 +93,9 @@ if wants redis; then
   run redis "${bin}/redis_tier_test" --gtest_repeat="${STORE_ROUNDS:-20}" --gtest_break_on_failure
   run stale-store env GDN_PARTITION_SECONDS="${PARTITION_SECONDS:-60}" "${bin}/state_service_test" \
     --gtest_filter='StaleStore.*'
+fi
+if wants setback; then
+  run setback env GDN_SET_BACK_ALL=1 "${bin}/set_back_test"
 fi
 if wants neighbour; then
   run neighbour "${bin}/neighbour_soak" --server="${bin}/gdn_server" --seconds="${NEIGHBOUR_SECONDS:-60}"

@@ -59,6 +59,7 @@ bool IsKnownBase(const LayerImage& layer, const BaseVersions& known);
 
 // Which of two states of a session is the older one.
 struct StateVersion {
+  int64_t created = 0;  // when the session was made, in ns since 1970: another one of its name was made at another time
   int64_t epoch = 0;
   int64_t changes = 0;  // commits until then; of one epoch, more are later
 
@@ -92,7 +93,9 @@ struct SessionHeader {
   int32_t accepted_tokens = 0;
   std::vector<int32_t> accepted_path = {};  // empty: the draft's first tokens
 
-  StateVersion version() const { return {.epoch = epoch, .changes = changes}; }
+  StateVersion version() const {
+    return {.created = absl::ToUnixNanos(create_time), .epoch = epoch, .changes = changes};
+  }
 };
 
 struct SessionImage {

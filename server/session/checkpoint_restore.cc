@@ -77,6 +77,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
     SessionHeader& header = std::const_pointer_cast<SessionImage>(*image)->header;
     header.epoch = session->epoch() + 1;
     header.changes = static_cast<int64_t>(lease.changes());
+    header.create_time = session->create_time();
     // Durable as restored before it is restored: a crash must not bring back what was rolled back.
     GDN_RETURN_IF_ERROR(tiers.Checkpoint(key, *image).status());
     if (lease.resident()) {
@@ -84,7 +85,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
       parts_.room.Forget(*session);
     }
     tiers.Release(key);
-    tiers.Adopt(key, *tiers.durable(), (*image)->bytes(), header.version());
+    tiers.RestAtCheckpoint(key, (*image)->bytes());
     lease.InstallParked(**image);
     lease.SetEpoch((*image)->header.epoch);
     session->NoteDurable(lease.changes(), lease.counts(), session->Now());

@@ -101,8 +101,19 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
   const std::shared_ptr<Session> session = captured.held.session();
   StateKey key = session->key();
   key.checkpoint = checkpoint_id;
-  absl::StatusOr<StoreResult> stored = parts_.tiers.Checkpoint(key, captured.image);
+  absl::StatusOr<StoreResult> stored = parts_.tiers.Checkpoint(
+      key, captured.image, {.first = captured.room.tier, .within_quota = !last_ones_.load(std::memory_order_relaxed)});
   captured.room = {};
+  if (!stored.ok() && !captured.image->has_all_bases()) {
+    // No other tier takes a copy without its bases, nor does the disk if it has lost the file that had them.
+    captured.image = nullptr;
+    captured.held.Release();
+    session->Lock([this, open = Open(), checkpoint_id, done,
+                   charge = std::make_shared<ByteCharge>(std::move(captured.charge))](SessionLease lease) {
+      CheckpointLocked(std::move(lease), std::move(*charge), checkpoint_id, done, /*whole=*/true);
+    });
+    return;
+  }
   (stored.ok() ? made_ : failed_).fetch_add(1, std::memory_order_relaxed);
   if (!stored.ok()) {
     captured.held.Release();
@@ -149,34 +160,39 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
 }
 
 absl::StatusOr<CheckpointRoom> Checkpointer::TakeRoom(const Session& session, const StateKey& key) {
-  const StateTier& durable = *parts_.tiers.durable();
-  if (parts_.tiers.HasCopy(durable, key)) return CheckpointRoom();
   GDN_RETURN_IF_ERROR(parts_.tiers.CheckNamedCheckpoints(key));
-  if (last_ones_) return CheckpointRoom();
+  absl::Status refused;
+  for (const StateTier* tier : parts_.tiers.DurableTiers()) {
+    absl::StatusOr<CheckpointRoom> room = TakeRoomIn(*tier, session, key);
+    if (room.ok()) return room;
+    refused.Update(room.status());
+  }
+  failed_.fetch_add(1, std::memory_order_relaxed);
+  return refused;
+}
+
+absl::StatusOr<CheckpointRoom> Checkpointer::TakeRoomIn(const StateTier& tier, const Session& session,
+                                                        const StateKey& key) {
+  CheckpointRoom room{.tier = &tier};
+  if (parts_.tiers.HasCopy(tier, key) || last_ones_) return room;
   const int64_t bytes = parts_.room.BytesOf(session);
-  const auto take = [&]() -> absl::StatusOr<CheckpointRoom> {
-    CheckpointRoom room;
-    GDN_ASSIGN_OR_RETURN(room.there, parts_.ledger.TryCharge(PoolOfTier(durable.name()), session.account(), bytes));
-    if (key.checkpoint.empty()) return room;
-    GDN_ASSIGN_OR_RETURN(room.count, parts_.ledger.TryCharge(BytePool::kCheckpoints, session.account(), 1));
-    GDN_ASSIGN_OR_RETURN(room.state, parts_.ledger.TryCharge(BytePool::kStates, session.account(), bytes));
-    return room;
-  };
-  auto room = take();
-  if (!room.ok()) failed_.fetch_add(1, std::memory_order_relaxed);
+  GDN_ASSIGN_OR_RETURN(room.there, parts_.ledger.TryCharge(PoolOfTier(tier.name()), session.account(), bytes));
+  if (key.checkpoint.empty() || parts_.tiers.HasDurableCopy(key)) return room;
+  GDN_ASSIGN_OR_RETURN(room.count, parts_.ledger.TryCharge(BytePool::kCheckpoints, session.account(), 1));
+  GDN_ASSIGN_OR_RETURN(room.state, parts_.ledger.TryCharge(BytePool::kStates, session.account(), bytes));
   return room;
 }
 
 void Checkpointer::CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id,
-                                    CheckpointDone done) {
+                                    CheckpointDone done, bool whole) {
   StateKey key = lease.session()->key();
   key.checkpoint = checkpoint_id;
   absl::StatusOr<CheckpointRoom> room = TakeRoom(*lease.session(), key);
   if (!room.ok()) return Refuse(std::move(lease), room.status(), done);
   // A named checkpoint stands for itself, so it holds everything.
   std::function<BaseVersions()> known;
-  if (checkpoint_id.empty()) {
-    known = [durable = parts_.tiers.durable(), key] { return durable->KnownBases(key); };
+  if (checkpoint_id.empty() && !whole && room->tier == parts_.tiers.durable()) {
+    known = [&tiers = parts_.tiers, key] { return tiers.KnownBases(key); };
   }
   CaptureLocked(copies_, StateCopier::Threads::kCallerOnly, std::move(lease), std::move(known),
                 [this, checkpoint_id, done = std::move(done), room = std::make_shared<CheckpointRoom>(*std::move(room)),

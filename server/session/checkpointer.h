@@ -43,7 +43,8 @@ struct CheckpointPolicy {
 
 // What a checkpoint takes until its tier has it, which is charged for it then.
 struct CheckpointRoom {
-  ByteCharge there, state, count;  // in the durable tier, in kStates, and in kCheckpoints
+  const StateTier* tier = nullptr;                // the first that is asked to take it
+  ByteCharge there = {}, state = {}, count = {};  // in that tier, in kStates, and in kCheckpoints
 };
 
 // A consistent copy of a session's states.
@@ -134,10 +135,13 @@ class Checkpointer {
   // On `queue`'s threads, and those that `threads` allows.
   void CaptureLocked(TaskQueue& queue, StateCopier::Threads threads, SessionLease lease,
                      std::function<BaseVersions()> known, CapturedDone done);
-  // `charge`: of the copy.
-  void CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id, CheckpointDone done);
-  // For one that replaces none: an account over its share must leave the headroom of the disk free.
+  // `charge`: of the copy. `whole`: it has all bases, whatever the tier has.
+  void CheckpointLocked(SessionLease lease, ByteCharge charge, const std::string& checkpoint_id, CheckpointDone done,
+                        bool whole = false);
+  // In the fastest durable tier where the account may have it. For one that replaces none: an account over its share
+  // must leave the headroom of the disk free.
   absl::StatusOr<CheckpointRoom> TakeRoom(const Session& session, const StateKey& key);
+  absl::StatusOr<CheckpointRoom> TakeRoomIn(const StateTier& tier, const Session& session, const StateKey& key);
   void Write(CapturedState captured, const std::string& checkpoint_id, const CheckpointDone& done);
   void RestoreLocked(SessionLease lease, const std::string& checkpoint_id,
                      const std::function<void(absl::Status)>& done);

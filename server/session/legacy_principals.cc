@@ -109,7 +109,7 @@ absl::Status LegacyPrincipals::MoveLocked(SessionLease lease, const std::string&
                                                 .age = session->Now().at - session->born(),
                                                 .prefix_tokens = session->prefix_tokens()},
                                                session->Layers(), absl::Now());
-  if (adopted.valid()) tiers_.Adopt(to, *tiers_.durable(), image->bytes(), header.version());
+  if (adopted.valid()) tiers_.RestAtCheckpoint(to, image->bytes());
   return absl::OkStatus();
 }
 

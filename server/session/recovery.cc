@@ -1,7 +1,7 @@
 #include "server/session/recovery.h"
 
 #include <algorithm>
-#include <map>
+#include <memory>
 #include <ranges>
 #include <utility>
 
@@ -58,6 +58,78 @@ absl::StatusOr<int64_t> EpochOf(const StoredSession& stored, std::optional<int64
 bool IsLater(const StoredSession& a, const StoredSession& b) {
   if (a.header.version() != b.header.version()) return a.header.version() > b.header.version();
   return a.stored_at > b.stored_at;
+}
+
+// Adds what the tiers have, and are not to erase.
+absl::Status FindStored(const RecoveryParts& parts, const std::vector<StateTier*>& durable, HeldBack& found) {
+  for (StateTier* tier : durable) {
+    GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
+    for (StoredSession& session : stored) {
+      parts.legacy.Note(session.key);
+      if (parts.tiers.IsErased(*tier, session.key)) continue;  // while the tier did not answer
+      StoredCopies& copies = found[session.key];
+      copies.emplace_back(std::move(session), tier);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Adds the sessions that the marker names, if their tier is among those listed, or is absent.
+void AddNamed(const CleanMarker& marker, const std::vector<StateTier*>& listed, const std::set<std::string>& absent,
+              HeldBack& found) {
+  for (const auto& [key, named] : marker.sessions) {
+    const bool here = std::ranges::any_of(listed, [&](const StateTier* tier) { return tier->name() == named.tier; });
+    if (here || absent.contains(named.tier)) found.try_emplace(key);
+  }
+}
+
+bool IsOf(const StateKey& key, const StateKey& session) {
+  return key.principal == session.principal && key.id == session.id;
+}
+
+// The one that is named first, then the latest first. Whether the named one is there.
+bool SortLatestFirst(StoredCopies& copies, const CleanMarker::Copy* named) {
+  const auto is_named = [named](const StoredSession& copy) {
+    return named != nullptr && copy.header.version() == named->version;
+  };
+  std::ranges::stable_sort(copies, [&](const auto& a, const auto& b) {
+    if (is_named(a.first) != is_named(b.first)) return is_named(a.first);
+    return IsLater(a.first, b.first);
+  });
+  return !copies.empty() && is_named(copies.front().first);
+}
+
+bool IsAfter(const StoredCopies& copies, const StateVersion& version) {
+  return std::ranges::any_of(copies, [&](const auto& copy) { return copy.first.header.version() > version; });
+}
+
+// The first one last, as the newest; the others go with the session, or once it is stored again.
+void AdoptCopies(TierStack& tiers, const StateKey& key, const StoredCopies& copies) {
+  for (const auto& [copy, place] : std::views::reverse(copies)) {
+    tiers.Adopt(key, *place, copy.bytes, copy.header.version());
+  }
+}
+
+// Copies of a session that is served already, or of a checkpoint of it. False where there is no such session.
+bool AddToKnown(const RecoveryParts& parts, const StateKey& key, StoredCopies& copies, bool taken_over) {
+  const StateKey of{.principal = key.principal, .id = key.id, .checkpoint = ""};
+  const std::shared_ptr<Session> known = parts.sessions.Peek(of);
+  if (known == nullptr) return false;
+  SortLatestFirst(copies, nullptr);
+  if (taken_over) {
+    AdoptCopies(parts.tiers, key, copies);
+    return true;
+  }
+  for (const auto& [copy, place] : copies) {
+    if (copy.header.version().created != known->version().created) {
+      spdlog::warn("the stored session id={} stays where it is: another of its name was made meanwhile", key.id);
+    } else if (key.checkpoint.empty() || parts.tiers.HasDurableCopy(key)) {
+      parts.tiers.AddOtherCopy(key, *place, copy.bytes);
+    } else {
+      parts.tiers.Adopt(key, *place, copy.bytes, copy.header.version());
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -128,36 +200,38 @@ absl::Status AdoptSession(const StoredSession& stored, SessionManager& sessions,
   return absl::OkStatus();
 }
 
-absl::StatusOr<Recovered> RecoverSessions(TierStack& tiers, const std::vector<StateTier*>& durable,
-                                          SessionManager& sessions, LegacyPrincipals& legacy,
-                                          const SpecOfModelFn& spec_of, std::optional<int64_t> first_epoch) {
-  using Copy = std::pair<StoredSession, StateTier*>;
-  std::map<StateKey, std::vector<Copy>> found;
-  for (StateTier* tier : durable) {
-    GDN_ASSIGN_OR_RETURN(std::vector<StoredSession> stored, tier->List());
-    for (StoredSession& session : stored) {
-      legacy.Note(session.key);
-      if (tiers.IsErased(*tier, session.key)) continue;  // while the tier did not answer
-      std::vector<Copy>& copies = found[session.key];
-      copies.emplace_back(std::move(session), tier);
-    }
-  }
+absl::StatusOr<Recovered> RecoverSessions(const RecoveryParts& parts, const std::vector<StateTier*>& durable,
+                                          const RecoveryEvidence& evidence, HeldBack& held_back) {
+  HeldBack found = held_back;
+  GDN_RETURN_IF_ERROR(FindStored(parts, durable, found));
+  held_back.clear();
+  if (evidence.marker != nullptr) AddNamed(*evidence.marker, durable, evidence.absent, found);
   Recovered recovered;
-  // The newest last; the others go with the session, or once it is stored again.
-  const auto adopt = [&tiers](const StateKey& key, const std::vector<Copy>& copies) {
-    for (const auto& [copy, place] : std::views::reverse(copies)) {
-      tiers.Adopt(key, *place, copy.bytes, copy.header.version());
-    }
-  };
   StateKey session;  // the last that was taken over; its named checkpoints come next
+  StateKey held;     // or was held back
   for (auto& [key, copies] : found) {
-    std::ranges::stable_sort(copies, [](const Copy& a, const Copy& b) { return IsLater(a.first, b.first); });
+    if (AddToKnown(parts, key, copies, /*taken_over=*/IsOf(key, session))) continue;
     if (!key.checkpoint.empty()) {
-      if (key.principal == session.principal && key.id == session.id) adopt(key, copies);
+      if (IsOf(key, held)) held_back[key] = std::move(copies);
       continue;
     }
-    const absl::Status adopted = AdoptSession(copies.front().first, sessions, spec_of, first_epoch,
-                                              [&adopt, &name = key, &all = copies] { adopt(name, all); });
+    const CleanMarker::Copy* const named = evidence.marker == nullptr ? nullptr : evidence.marker->Find(key);
+    const bool vouched_for = SortLatestFirst(copies, named);
+    if (named != nullptr && !vouched_for) {
+      if (evidence.absent.contains(named->tier) && !IsAfter(copies, named->version)) {
+        held = key;
+        held_back[key] = std::move(copies);
+        continue;
+      }
+      ++recovered.set_back;
+      spdlog::warn("session id={}: the {} tier has lost its {}, which it had when the last server ended{}", key.id,
+                   named->tier, named->version.ToString(), copies.empty() ? "" : "; it goes on in a new epoch");
+    }
+    if (copies.empty()) continue;
+    const absl::Status adopted =
+        AdoptSession(copies.front().first, parts.sessions, parts.spec_of,
+                     vouched_for ? std::nullopt : std::optional(evidence.first_epoch),
+                     [&parts, &name = key, &all = copies] { AdoptCopies(parts.tiers, name, all); });
     if (!adopted.ok()) {
       ++recovered.passed_over;
       spdlog::warn("the stored session id={} stays where it is: {}", key.id, std::string(adopted.message()));

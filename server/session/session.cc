@@ -166,6 +166,11 @@ int64_t Session::epoch() const {
   return epoch_;
 }
 
+StateVersion Session::version() const {
+  absl::MutexLock lock(&mu_);
+  return {.created = absl::ToUnixNanos(init_.create_time), .epoch = epoch_, .changes = static_cast<int64_t>(changes_)};
+}
+
 absl::Time Session::durable_time() const {
   absl::MutexLock lock(&mu_);
   return durable_.shown;

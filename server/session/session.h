@@ -185,6 +185,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // OK, or what StopServing was given; a session that has ended, or left in order, was not lost.
   absl::Status CheckNotLost() const;
   int64_t epoch() const;
+  // As a copy of the states says it that is taken now.
+  StateVersion version() const;
   absl::Time durable_time() const;  // shown; InfinitePast: never
   SteadyTime last_used() const { return SteadyTime::FromNanos(last_used_.load(std::memory_order_relaxed)); }
   void Touch() { last_used_.store(environment_->clock().Now().ToNanos(), std::memory_order_relaxed); }

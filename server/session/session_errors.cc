@@ -33,6 +33,13 @@ absl::Status SessionMaybeIn(const std::string& tier, const std::string& id) {
                    {{"tier", tier}, {"session", NameOf(id)}});
 }
 
+absl::Status SessionAwayIn(const std::string& tier, const std::string& id) {
+  return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
+                   StrCat("the newest state of ", NameOf(id), " is in the ", tier,
+                          " tier, which this server does not reach, and nothing older is used; try again once it does"),
+                   {{"tier", tier}, {"session", NameOf(id)}});
+}
+
 absl::Status SessionEnvironment::CheckOurs() const {
   const int64_t until = ours_until_.load(std::memory_order_acquire);
   if (until == kForEver || clock_.Now().ToNanos() < until) return absl::OkStatus();

@@ -20,6 +20,8 @@ struct SessionSpec;
 absl::Status SessionNotFound(const std::string& id);
 // Nobody can tell: the tier has not answered since the server started.
 absl::Status SessionMaybeIn(const std::string& tier, const std::string& id);
+// Its newest state is in the tier, which is not to be reached, or not used by this server.
+absl::Status SessionAwayIn(const std::string& tier, const std::string& id);
 absl::Status LayerNotGdn(const std::string& id, int32_t layer, const std::vector<int32_t>& layers);
 absl::Status LayerBusy(const std::string& id, int32_t layer);
 absl::Status InputNeedsModel(const std::string& id, InputKind found);

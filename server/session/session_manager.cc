@@ -67,6 +67,7 @@ absl::StatusOr<SessionCreation> SessionManager::BeginUnchecked(SessionInit init)
     }
     return SessionCreation(nullptr, key, it->second.session, SessionLease());
   }
+  GDN_RETURN_IF_ERROR(CheckNotAway(key.first, key.second));
   ByteLedger& ledger = environment_.ledger();
   if (init.account == nullptr) init.account = ledger.AccountOf(init.principal, /*peer=*/"");
   GDN_ASSIGN_OR_RETURN(ByteCharge count, ledger.TryCharge(BytePool::kSessions, init.account, 1));
@@ -123,6 +124,17 @@ void SessionManager::SetUnknownIn(std::string_view tier) {
   unknown_in_ = tier;
 }
 
+void SessionManager::SetAway(const std::map<StateKey, std::string>& tiers) {
+  absl::MutexLock lock(&mu_);
+  away_.clear();
+  for (const auto& [key, tier] : tiers) away_.emplace(Key(key.principal, key.id), tier);
+}
+
+absl::Status SessionManager::CheckNotAway(std::string_view principal, std::string_view id) const {
+  const auto it = away_.find(KeyLess::View(principal, id));
+  return it == away_.end() ? absl::OkStatus() : SessionAwayIn(it->second, std::string(id));
+}
+
 absl::StatusOr<std::shared_ptr<Session>> SessionManager::Find(std::string_view principal, std::string_view id) const {
   GDN_RETURN_IF_ERROR(environment_.CheckOurs());
   absl::StatusOr<std::shared_ptr<Session>> session = FindKnown(principal, id);
@@ -137,6 +149,7 @@ absl::StatusOr<std::shared_ptr<Session>> SessionManager::FindKnown(std::string_v
                                                                    std::string_view id) const {
   absl::MutexLock lock(&mu_);
   const auto it = sessions_.find(KeyLess::View(principal, id));
+  if (it == sessions_.end()) GDN_RETURN_IF_ERROR(CheckNotAway(principal, id));
   if (it == sessions_.end() && !unknown_in_.empty()) return SessionMaybeIn(unknown_in_, std::string(id));
   if (it == sessions_.end() || it->second.phase != Phase::kPublished) return SessionNotFound(std::string(id));
   it->second.session->Touch();

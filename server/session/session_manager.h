@@ -93,6 +93,9 @@ class SessionManager {
   // Whether there may be sessions in a tier that has not answered yet (its name): Find then has UNAVAILABLE
   // (TIER_UNAVAILABLE) for what it does not know. "": all are known.
   void SetUnknownIn(std::string_view tier);
+  // Sessions whose newest state is in a tier that is not to be reached, with its name: what is done with them, or with
+  // their names, is UNAVAILABLE (TIER_UNAVAILABLE).
+  void SetAway(const std::map<StateKey, std::string>& tiers);
 
   // NOT_FOUND (SESSION_NOT_FOUND); UNAVAILABLE (NODE_LEASE_LAPSED); errors of LegacyPrincipals::MoveOver, which may
   // block.
@@ -165,7 +168,10 @@ class SessionManager {
   LegacyPrincipals* legacy_ = nullptr;
   std::atomic<int64_t> expired_{0};
   mutable absl::Mutex mu_;
+  absl::Status CheckNotAway(std::string_view principal, std::string_view id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   std::string unknown_in_ ABSL_GUARDED_BY(mu_);
+  std::map<Key, std::string, KeyLess> away_ ABSL_GUARDED_BY(mu_);
   std::map<Key, Entry, KeyLess> sessions_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,7 +1,9 @@
 #include "server/session/state_service.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -163,18 +165,15 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
   if (durable.empty()) return Recovered();
   const bool shared = redis_ != nullptr && redis_->share() != nullptr;
   if (shared) tiers_->SetUnlisted(*redis_, true);  // whose a session is stands there, states or not
-  // Without the note of an orderly end, clients may have had answers to steps that are lost.
-  bool orderly = false;
+  // Without the note of an orderly end, clients may have had answers to steps that are lost. So they may if the note is
+  // not of the end that Redis tells of: one of the two was set back then, or another server had Redis meanwhile.
   if (disk_ != nullptr) {
-    GDN_ASSIGN_OR_RETURN(const std::optional<int64_t> marker, disk_->TakeCleanMarker());
-    orderly = marker.has_value();
+    GDN_ASSIGN_OR_RETURN(marker_, disk_->TakeCleanMarker());
   }
+  const bool orderly = marker_.has_value() && (!redis_answers || marker_->AgreesWith(redis_->found()));
   absl::StatusOr<Recovered> recovered = Recovered();
-  if (!shared) {
-    GDN_ASSIGN_OR_RETURN(const int64_t next_epoch, FirstEpoch(incarnation));
-    recovered = RecoverSessions(*tiers_, durable, *sessions_, *legacy_, spec_of,
-                                orderly ? std::nullopt : std::optional(next_epoch));
-  }
+  if (!shared) recovered = RecoverFrom(durable, incarnation, orderly ? &*marker_ : nullptr, spec_of);
+  GDN_RETURN_IF_ERROR(recovered.status());
   if (redis_ != nullptr) {
     std::function<absl::Status()> take_in;
     if (!redis_answers) take_in = [this, spec_of] { return TakeRedisIn(spec_of); };
@@ -186,6 +185,27 @@ absl::StatusOr<Recovered> StateService::Recover(const SpecOfModelFn& spec_of) {
                         .set_backs = [redis = redis_.get()] { return redis->set_backs(); }},
         watch_interval_);
   }
+  return recovered;
+}
+
+absl::StatusOr<Recovered> StateService::RecoverFrom(const std::vector<StateTier*>& durable, int64_t starts,
+                                                    const CleanMarker* marker, const SpecOfModelFn& spec_of) {
+  GDN_ASSIGN_OR_RETURN(const int64_t first_epoch, FirstEpoch(starts));
+  std::set<std::string> absent;
+  if (redis_ == nullptr || redis_->found().empty()) absent.insert("redis");
+  absl::StatusOr<Recovered> recovered =
+      RecoverSessions({.tiers = *tiers_, .sessions = *sessions_, .legacy = *legacy_, .spec_of = spec_of}, durable,
+                      {.marker = marker, .first_epoch = first_epoch, .absent = std::move(absent)}, held_back_);
+  std::map<StateKey, std::string> away;
+  for (const auto& [key, copies] : held_back_) {
+    if (key.checkpoint.empty()) away.emplace(key, marker->Find(key)->tier);
+  }
+  if (!away.empty()) {
+    spdlog::error(
+        "{} sessions are UNAVAILABLE: their newest states are in the {} tier, which this server does not reach",
+        away.size(), away.begin()->second);
+  }
+  sessions_->SetAway(away);
   return recovered;
 }
 
@@ -216,10 +236,10 @@ absl::StatusOr<std::string> StateService::KeepSecret() {
 
 absl::Status StateService::TakeRedisIn(const SpecOfModelFn& spec_of) {
   GDN_ASSIGN_OR_RETURN(const int64_t incarnation, redis_->NextIncarnation());
-  // A new epoch, whatever the note on the disk says: nobody knows who had the store meanwhile.
-  GDN_ASSIGN_OR_RETURN(const int64_t first_epoch, FirstEpoch(incarnation));
+  // What the note on the disk says of Redis counts if nobody has had it since.
+  const bool orderly = marker_.has_value() && marker_->AgreesWith(redis_->found());
   GDN_ASSIGN_OR_RETURN(const Recovered recovered,
-                       RecoverSessions(*tiers_, {redis_.get()}, *sessions_, *legacy_, spec_of, first_epoch));
+                       RecoverFrom({redis_.get()}, incarnation, orderly ? &*marker_ : nullptr, spec_of));
   sessions_->SetUnknownIn("");
   tiers_->SetUnlisted(*redis_, false);
   spdlog::info("redis answers, no longer degraded: sessions recovered={} passed_over={}", recovered.sessions,
@@ -241,8 +261,34 @@ bool StateService::Drain(absl::Duration timeout) {
   if (tiers_->durable() == nullptr) return true;
   if (disk_ != nullptr) disk_->watermarks().Lift();
   const int64_t failures = checkpointer_->CheckpointAll(sessions_->All(), timeout);
-  if (failures > 0) return false;
-  return disk_ == nullptr || disk_->WriteCleanMarker(static_cast<int64_t>(sessions_->size())).ok();
+  StopWatching();  // Redis is not taken in any more
+  if (disk_ != nullptr) {
+    if (const absl::Status written = disk_->WriteCleanMarker(MakeMarker()); !written.ok()) {
+      spdlog::error("the next server begins a new epoch of every session, for there is no note of this one's end: {}",
+                    std::string(written.message()));
+    }
+  }
+  return failures == 0;
+}
+
+CleanMarker StateService::MakeMarker() {
+  CleanMarker marker;
+  for (const std::shared_ptr<Session>& session : sessions_->All()) {
+    std::optional<CleanMarker::Copy> copy = tiers_->NewestCopy(session->key());
+    // What is stored later than this is of another version, and is not vouched for.
+    if (!copy.has_value() || copy->version != session->version() || session->undurable().any) continue;
+    if (session->CheckAlive().ok()) marker.sessions.emplace(session->key(), *std::move(copy));
+  }
+  for (const auto& [key, copies] : held_back_) {
+    if (key.checkpoint.empty()) marker.sessions.emplace(key, *marker_->Find(key));
+  }
+  if (redis_ != nullptr && !redis_->found().empty()) {
+    const absl::StatusOr<std::string> noted = redis_->NoteStop();
+    marker.redis = noted.ok() ? *noted : kPrefixUnknown;
+  } else if (marker_.has_value()) {
+    marker.redis = marker_->redis;  // nobody has used it here
+  }
+  return marker;
 }
 
 }  // namespace gdn

@@ -14,7 +14,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -79,8 +81,9 @@ class StateService {
   // Makes sessions durable as they are, where there is a durable tier, while calls that do not step may come; a part of
   // Drain's work, of which that is then spared.
   void MakeDurable(absl::Duration timeout, Checkpointer::CheckpointProgress progress);
-  // Makes every session durable as it is, where there is a durable tier, and leaves a note that this was so. No step
-  // may run any more. False where a session could not be made durable, or not before the time was over.
+  // Makes every session durable as it is, where there is a durable tier. With a disk it leaves a note there of those
+  // that are (clean_marker.h). No step may run any more. False where a session could not be made durable, or not before
+  // the time was over.
   bool Drain(absl::Duration timeout);
 
   StateStore& store() { return stores_.front(); }  // of the first device
@@ -108,6 +111,11 @@ class StateService {
   void MakePrefixes(ByteLedger& ledger, const StateServiceOptions& options);
   // Of a Redis that did not answer when the server started, and does now.
   absl::Status TakeRedisIn(const SpecOfModelFn& spec_of);
+  // RecoverSessions of these tiers, which count so many starts; what is held back is told to the sessions.
+  absl::StatusOr<Recovered> RecoverFrom(const std::vector<StateTier*>& durable, int64_t starts,
+                                        const CleanMarker* marker, const SpecOfModelFn& spec_of);
+  // What the next server may rely on.
+  CleanMarker MakeMarker();
   // Its checkpoint is gone: the next is due, and has all of it.
   void CountNotDurable(const StateKey& key);
 
@@ -130,6 +138,8 @@ class StateService {
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<PrefixKeeper> prefix_keeper_;
   std::unique_ptr<SessionManager> sessions_;
+  std::optional<CleanMarker> marker_;  // of the server before
+  HeldBack held_back_;                 // until the store watch has taken Redis in
   std::unique_ptr<LegacyPrincipals> legacy_;
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<StoreWatch> store_watch_;

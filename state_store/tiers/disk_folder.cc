@@ -292,19 +292,20 @@ absl::Status DiskFolder::SetAside(const StateKey& key) const {
   return SyncFolder(SessionFolder(key));
 }
 
-absl::Status DiskFolder::WriteCleanMarker(int64_t sessions) const {
-  const std::string text = StrCat(sessions);
+absl::Status DiskFolder::WriteCleanMarker(const CleanMarker& marker) const {
+  const std::string text = marker.ToText();
   return ReplaceFile(directory_, kCleanName, {text}).status;
 }
 
-absl::StatusOr<std::optional<int64_t>> DiskFolder::TakeCleanMarker() const {
+absl::StatusOr<std::optional<CleanMarker>> DiskFolder::TakeCleanMarker() const {
   const std::string path = StrCat(directory_, "/", kCleanName);
-  const auto file = ReadSmallFile(path);
-  if (absl::IsNotFound(file.status())) return std::optional<int64_t>();
+  int64_t file_bytes = 0;
+  const auto file = ReadFileStart(path, static_cast<int64_t>(CleanMarker::kMostBytes) + 1, file_bytes);
+  if (absl::IsNotFound(file.status())) return std::optional<CleanMarker>();
   GDN_RETURN_IF_ERROR(file.status());
   GDN_RETURN_IF_ERROR(RemoveFile(path));
   GDN_RETURN_IF_ERROR(SyncFolder(directory_));
-  return valid ? std::optional<int64_t>(sessions) : std::nullopt;
+  return CleanMarker::Parse(*file);
 }
 
 absl::StatusOr<int64_t> DiskFolder::NextIncarnation() const {

@@ -2,7 +2,7 @@
 // starts and when it ends.
 //
 //   DIR/lock                                       held by the server that uses the folder
-//   DIR/clean                                      the last server ended in order
+//   DIR/clean                                      the last server ended in order (clean_marker.h)
 //   DIR/incarnation                                how many servers have begun here
 //   DIR/owed/PRINCIPAL/s-ID                        what is still to be erased (erasure_notes.h)
 //   DIR/principal-key                              what principals' names are made with; for the owner's eyes alone
@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "state_store/tiers/clean_marker.h"
 #include "state_store/tiers/state_tier.h"
 
 namespace gdn {
@@ -72,17 +73,18 @@ class DiskFolder {
   // Removes the key's files, those set aside too. Not durable before SyncRemoval.
   absl::Status RemoveFiles(const StateKey& key) const;
   absl::Status SyncRemoval(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
-
   // Removes the session's files and those of all its checkpoints, durably. A crash at any moment leaves all of them or
   // none. After an error they may be gone; call it again.
   absl::Status RemoveSession(const StateKey& key) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Moves the key's files to their AsidePath, over what lay there.
   absl::Status SetAside(const StateKey& key) const;
 
-  // Says that the server ended in order, with so many sessions on disk.
-  absl::Status WriteCleanMarker(int64_t sessions) const;
-  // What WriteCleanMarker wrote, if the last server came to that; the marker is gone for good on return.
-  absl::StatusOr<std::optional<int64_t>> TakeCleanMarker() const;
+  // Says how the server ended.
+  absl::Status WriteCleanMarker(const CleanMarker& marker) const;
+  // Returns what WriteCleanMarker wrote, if the last server came to that and it is readable. The marker is gone for
+  // good on return.
+  absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() const;
   // As StateTier's. DATA_LOSS (INVALID_STATE_FILE: tier, path) where the number in the folder is none.
   absl::StatusOr<int64_t> NextIncarnation() const;
   // As StateTier's. The file can be read by its owner alone.

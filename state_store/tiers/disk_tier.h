@@ -95,8 +95,8 @@ class DiskTier final : public StateTier {
   const DiskWatermarks& watermarks() const { return watermarks_; }
 
   // As of DiskFolder.
-  absl::Status WriteCleanMarker(int64_t sessions) { return folder_->WriteCleanMarker(sessions); }
-  absl::StatusOr<std::optional<int64_t>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
+  absl::Status WriteCleanMarker(const CleanMarker& marker) { return folder_->WriteCleanMarker(marker); }
+  absl::StatusOr<std::optional<CleanMarker>> TakeCleanMarker() { return folder_->TakeCleanMarker(); }
 
  private:
   // What is there of a key, and of its whole file what this process knows.

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "state_store/tiers/clean_marker.h"
 
 namespace gdn {
 namespace {
@@ -15,17 +16,19 @@ namespace {
 // The owners before this one that are remembered, 64 of them; one that is further back is taken for a later one.
 constexpr std::string_view kBeforeBytes = "2112";
 
-// KEYS: owner, incarnation. ARGV: server, bytes of the owners before it, the id of those that share. A Take whose
-// answer was lost may run again: an owner is not before itself.
+// KEYS: owner, incarnation. ARGV: server, bytes of the owners before it, the id of those that share, kPrefixUnused,
+// kPrefixUnknown. A Take may run again, as after a lost answer: an owner is not before itself, and says "" of itself.
 constexpr std::string_view kTakeScript = R"(
-local last = redis.call('HMGET', KEYS[1], 'server', 'before')
+local last = redis.call('HMGET', KEYS[1], 'server', 'before', 'stopped')
 if last[1] == ARGV[3] and ARGV[1] ~= ARGV[3] then return redis.error_reply('FENCED ' .. last[1]) end
 local number = redis.call('INCR', KEYS[2])
 local before = last[2] or ''
 if last[1] and last[1] ~= ARGV[1] then before = last[1] .. ' ' .. before end
 before = string.sub(before, 1, tonumber(ARGV[2]))
 redis.call('HSET', KEYS[1], 'server', ARGV[1], 'incarnation', number, 'before', before)
-return {number, before})";
+redis.call('HDEL', KEYS[1], 'stopped')
+if last[1] == ARGV[1] then return {number, before, ''} end
+return {number, before, not last[1] and ARGV[4] or last[3] == last[1] and last[1] or ARGV[5]})";
 
 // KEYS: owner, incarnation. ARGV: server, its incarnation, the owners before it, who is the owner now.
 constexpr std::string_view kRetakeScript = R"(
@@ -33,6 +36,11 @@ local owner = redis.call('HGET', KEYS[1], 'server') or 'nobody'
 if owner ~= ARGV[1] and owner ~= ARGV[4] then return redis.error_reply('FENCED ' .. owner) end
 redis.call('HSET', KEYS[1], 'server', ARGV[1], 'incarnation', ARGV[2], 'before', ARGV[3])
 if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[2], ARGV[2]) end
+return redis.status_reply('OK'))";
+
+// What follows kFencedScript. ARGV: the token.
+constexpr std::string_view kStopScript = R"(
+redis.call('HSET', KEYS[1], 'stopped', owner)
 return redis.status_reply('OK'))";
 
 constexpr std::string_view kCheckScript = "return redis.status_reply('OK')";
@@ -48,8 +56,8 @@ std::string FencedOffBy(const absl::Status& status) { return ErrorMetadata(statu
 
 absl::StatusOr<int64_t> RedisClaim::Take(RedisConnection& redis) {
   GDN_RETURN_IF_ERROR(lost());
-  absl::StatusOr<RedisReply> taken =
-      redis.Call({"EVAL", kTakeScript, "2", OwnerKey(), IncarnationKey(), server_, kBeforeBytes, kSharedServer});
+  absl::StatusOr<RedisReply> taken = redis.Call({"EVAL", kTakeScript, "2", OwnerKey(), IncarnationKey(), server_,
+                                                 kBeforeBytes, kSharedServer, kPrefixUnused, kPrefixUnknown});
   if (IsFenced(taken.status())) {
     return RedisError(redis.endpoint(), absl::StatusCode::kFailedPrecondition, reason::kStatesTakenOver,
                       StrCat("servers with --share-sessions have the prefix '", prefix_,
@@ -57,15 +65,28 @@ absl::StatusOr<int64_t> RedisClaim::Take(RedisConnection& redis) {
   }
   GDN_RETURN_IF_ERROR(taken.status());
   const RedisReply reply = *std::move(taken);
-  if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
-      reply->element[1]->type != REDIS_REPLY_STRING) {
+  if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 3 || reply->element[0]->type != REDIS_REPLY_INTEGER ||
+      reply->element[1]->type != REDIS_REPLY_STRING || reply->element[2]->type != REDIS_REPLY_STRING) {
     return RedisUnavailable(redis.endpoint(), "an answer that is no owner's");
   }
   const std::string_view before(reply->element[1]->str, reply->element[1]->len);
   absl::MutexLock lock(&mu_);
   incarnation_ = reply->element[0]->integer;
   before_ = before;
+  if (reply->element[2]->len > 0) found_.assign(reply->element[2]->str, reply->element[2]->len);
+  if (found_.empty()) found_ = kPrefixUnknown;
   return incarnation_;
+}
+
+std::string RedisClaim::found() const {
+  absl::MutexLock lock(&mu_);
+  return found_;
+}
+
+absl::StatusOr<std::string> RedisClaim::NoteStop(RedisConnection& redis) const {
+  const std::string script = StrCat(kFencedScript, kStopScript);
+  GDN_RETURN_IF_ERROR(redis.Call({"EVAL", script, "1", OwnerKey(), token()}).status());
+  return server_;
 }
 
 std::string RedisClaim::token() const {

@@ -1,7 +1,8 @@
 // A server's hold on a Redis prefix: a random id that every write to the prefix carries, and that the scripts which
 // write compare with the one in the store. So whoever took the prefix last is the only one that writes.
 //
-//   PREFIXowner        hash: "server", its "incarnation", and "before": the owners before it, the latest first
+//   PREFIXowner        hash: "server", its "incarnation", and "before": the owners before it, the latest first;
+//                      "stopped": the owner, once it has ended in order
 //   PREFIXincarnation  how many servers have begun with the prefix
 // A number alone proves nothing, for a failover to a replica that lagged rolls it back with the rest, and the next
 // server is given one that was in use. The ids tell a later owner from an earlier one: what stands in the store is an
@@ -40,6 +41,11 @@ class RedisClaim final : public RedisFence {
   // Makes this server the owner, whoever was it. Returns its incarnation: higher than any that the store knows of.
   // FAILED_PRECONDITION (STATES_TAKEN_OVER) where servers share the prefix, and this one does not.
   absl::StatusOr<int64_t> Take(RedisConnection& redis);
+  // What Take found of the owner before: its id if it ended in order, else kPrefixUnused or kPrefixUnknown
+  // (clean_marker.h).
+  std::string found() const;
+  // Notes that this server has ended in order and writes nothing more. Returns its id. Errors as of a fenced script.
+  absl::StatusOr<std::string> NoteStop(RedisConnection& redis) const;
   // What writes carry; "" before Take.
   std::string token() const;
   std::string OwnerKey() const { return prefix_ + "owner"; }
@@ -67,6 +73,7 @@ class RedisClaim final : public RedisFence {
   mutable absl::Mutex mu_;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;  // 0: not taken yet
   std::string before_ ABSL_GUARDED_BY(mu_);       // ids with a space between
+  std::string found_ ABSL_GUARDED_BY(mu_);
   absl::Status lost_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -347,6 +347,11 @@ absl::StatusOr<int64_t> RedisTier::NextIncarnation() {
   });
 }
 
+absl::StatusOr<std::string> RedisTier::NoteStop() {
+  GDN_RETURN_IF_ERROR(CheckTaken());
+  return pool_.Run([&](RedisConnection& redis) { return claim_.NoteStop(redis); });
+}
+
 absl::StatusOr<std::vector<StateKey>> RedisTier::ListCheckpoints(const StateKey& session) {
   return pool_.Run([&](RedisConnection& redis) { return folder_.ListCheckpoints(redis, session); });
 }

@@ -32,7 +32,7 @@ absl::Status CannotMove(const absl::Status& why) {
 
 int64_t Hundredths(int64_t limit, int64_t hundredths) { return limit / 100 * hundredths; }
 
-TierLedger::TierSet DurableTiers(const std::vector<StateTier*>& tiers) {
+TierLedger::TierSet SetOfDurable(const std::vector<StateTier*>& tiers) {
   TierLedger::TierSet durable = 0;
   for (size_t t = 0; t < tiers.size(); ++t) durable |= static_cast<TierLedger::TierSet>(tiers[t]->durable()) << t;
   return durable;
@@ -77,7 +77,7 @@ absl::Status WrittenByOthers(std::string_view tier, const StateKey& key, const T
 TierStack::TierStack(std::vector<StateTier*> tiers, const TierLedgerOptions& options)
     : tiers_(std::move(tiers)),
       durable_(FirstDurable(tiers_)),
-      ledger_(NamesOf(tiers_), DurableTiers(tiers_), options) {}
+      ledger_(NamesOf(tiers_), SetOfDurable(tiers_), options) {}
 
 absl::Status TierStack::Park(const StateKey& key, const SessionImagePtr& image) {
   EraseSomeOwed();
@@ -106,6 +106,13 @@ void TierStack::Adopt(const StateKey& key, const StateTier& tier, int64_t bytes,
   Owner owner(ledger_, key);
   ledger_.AddNewest(t, key, {.bytes = bytes, .version = version});
   if (key.checkpoint.empty()) ledger_.Park(t, key, bytes);
+}
+
+void TierStack::AddOtherCopy(const StateKey& key, const StateTier& tier, int64_t bytes) {
+  const size_t t = IndexOf(tier);
+  if (t == kNowhere) return;
+  Owner owner(ledger_, key);
+  ledger_.AddCopy(t, key, {.bytes = bytes});
 }
 
 absl::StatusOr<SessionImagePtr> TierStack::Fetch(const StateKey& key) { return FetchFrom(key, /*parked=*/true); }
@@ -145,19 +152,6 @@ void TierStack::Release(const StateKey& key) {
   if (copies == 0) return;
   EraseCopies(key, copies);
   ledger_.Left(0, /*wake=*/false);
-}
-
-absl::StatusOr<StoreResult> TierStack::Checkpoint(const StateKey& key, const SessionImagePtr& image) {
-  if (durable_ == kNowhere) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, reason::kNoDurableTier,
-                     StrCat("no checkpoint of ", key.ToString(),
-                            " can be made: the server has no durable tier; start it with --disk-dir or --redis"));
-  }
-  EraseSomeOwed();
-  Owner owner(ledger_, key);
-  GDN_ASSIGN_OR_RETURN(const StoreResult result, StoreAt(durable_, key, image));
-  EraseCopies(key, ledger_.MoveCheckpoint(durable_, key, image->bytes()));
-  return result;
 }
 
 void TierStack::Trim() {

@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "state_store/tiers/clean_marker.h"
 #include "state_store/tiers/state_tier.h"
 #include "state_store/tiers/tier_ledger.h"
 
@@ -45,8 +46,10 @@ class TierStack {
   TierStack& operator=(const TierStack&) = delete;
 
   bool empty() const { return tiers_.empty(); }
-  // The fastest durable tier, which takes checkpoints; nullptr where there is none.
+  // The fastest durable tier, which is the first to be asked to take a checkpoint; nullptr where there is none.
   StateTier* durable() const { return durable_ < tiers_.size() ? tiers_[durable_] : nullptr; }
+  // All durable tiers, fastest first.
+  std::vector<StateTier*> DurableTiers() const;
 
   // Takes the state in, moving others down where that makes room. RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED) where no
   // tier has room, UNAVAILABLE (TIER_UNAVAILABLE) where one that might have cannot be written, naming it, and
@@ -68,6 +71,9 @@ class TierStack {
   // key, adopt the newer one last: the other goes once the state is stored again.
   void Adopt(const StateKey& key, const StateTier& tier, int64_t bytes,
              std::optional<StateVersion> version = std::nullopt);
+  // Says that a durable tier has a copy of the key beside the one that was adopted. It is never used: it goes with the
+  // key, or once that is stored again.
+  void AddOtherCopy(const StateKey& key, const StateTier& tier, int64_t bytes);
   // The state, from wherever it is; it stays there. Of a session on the device, and of a named checkpoint: its copy in
   // a durable tier. Errors of StateTier::Load; DATA_LOSS (STATE_ROLLED_BACK) where a durable tier has an older one than
   // it took or was found to have, or none any more; FAILED_PRECONDITION (STATES_TAKEN_OVER) where it has a later one.
@@ -78,9 +84,25 @@ class TierStack {
   // The session is on the device again. Its copy in a tier that is not durable goes; a durable one stays as its newest
   // checkpoint.
   void Release(const StateKey& key);
-  // Makes a checkpoint in the durable tier, moving parked states down where it is full: StateTier::Store there; copies
-  // in other durable tiers are then erased. FAILED_PRECONDITION (NO_DURABLE_TIER).
-  absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image);
+  // Makes a checkpoint in the fastest durable tier that takes it, moving parked states down where one is full. Copies
+  // in other durable tiers are then erased. An image without its bases goes to durable() or nowhere. If no tier takes
+  // it: the error of StateTier::Store of one that cannot be reached, else of the first. FAILED_PRECONDITION
+  // (NO_DURABLE_TIER).
+  struct CheckpointPlaces {
+    const StateTier* first = nullptr;  // where the caller has charged the holder for it; nullptr: durable()
+    bool within_quota = true;          // in the tiers after that one the holder's quota counts
+  };
+  absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image,
+                                         const CheckpointPlaces& places);
+  absl::StatusOr<StoreResult> Checkpoint(const StateKey& key, const SessionImagePtr& image) {
+    return Checkpoint(key, image, CheckpointPlaces());
+  }
+  // Bases that a checkpoint in durable() need not hold now.
+  BaseVersions KnownBases(const StateKey& key) const;
+  // The session's state rests where its newest checkpoint is, which has `bytes`.
+  void RestAtCheckpoint(const StateKey& key, int64_t bytes);
+  // Where the key's newest durable copy is, and what it is; nullopt where either is not certain.
+  std::optional<CleanMarker::Copy> NewestCopy(const StateKey& key);
   // The named checkpoints of a session, by id, as their tiers describe them; of a damaged one the key alone. Errors of
   // StateTier::Describe but for NOT_FOUND and DATA_LOSS.
   absl::StatusOr<std::vector<StoredSession>> ListCheckpoints(const StateKey& session);
@@ -122,6 +144,7 @@ class TierStack {
   bool IsErased(const StateTier& tier, const StateKey& key) const;
   // Whether the tier has a state of the session, of whatever age.
   bool HasCopy(const StateTier& tier, const StateKey& key) const;
+  bool HasDurableCopy(const StateKey& key) const;
   // "host", "disk", "redis"; "" where the state is not parked.
   std::string PlaceOf(const StateKey& key) const;
   std::vector<TierUsage> usage() const;

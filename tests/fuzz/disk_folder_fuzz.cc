@@ -53,8 +53,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     case 1: {
       Write(world.path + "/clean", input.Rest());
-      const auto sessions = world.folder->TakeCleanMarker();
-      GDN_FUZZ_CHECK(sessions.ok() && sessions->value_or(0) >= 0, sessions.status().ToString());
+      const auto taken = world.folder->TakeCleanMarker();
+      GDN_FUZZ_CHECK(taken.ok(), taken.status().ToString());
+      if (!taken->has_value()) break;
+      const auto again = CleanMarker::Parse((*taken)->ToText());
+      GDN_FUZZ_CHECK(again.has_value() && again->ToText() == (*taken)->ToText(), "a marker is read as it is written");
       break;
     }
     case 2:

@@ -10,6 +10,7 @@
 #include "base/safetensors.h"
 #include "gdn/v1/step.pb.h"
 #include "state_store/state_file/parse.h"
+#include "state_store/tiers/clean_marker.h"
 #include "state_store/tiers/redis_folder.h"
 #include "tests/state_store/test_image.h"
 #include "tests/support/gguf_writer.h"
@@ -178,6 +179,9 @@ void AddTexts(const Corpus& corpus) {
   corpus.Add("disk_folder", "incarnation", std::string(1, '\0') + "41\n");
   corpus.Add("disk_folder", "incarnation_is_the_last_number", std::string(1, '\0') + "9223372036854775807\n");
   corpus.Add("disk_folder", "clean", "\0011000");
+  CleanMarker marker;
+  marker.sessions[{.principal = "ab", .id = "s", .checkpoint = ""}] = {.tier = "redis", .version = {.changes = 3}};
+  corpus.Add("disk_folder", "clean_marker", "\1" + marker.ToText());
   corpus.Add("disk_folder", "secret", "\2c2VjcmV0");
   corpus.Add("disk_folder", "owed", "\3disk\nredis");
 }

@@ -294,11 +294,37 @@ TEST_F(DiskTierTest, TwoServersCannotShareAFolder) {
 }
 
 TEST_F(DiskTierTest, TheCleanMarkerIsTakenOnce) {
-  EXPECT_EQ(*tier_->TakeCleanMarker(), std::nullopt);
-  ASSERT_TRUE(tier_->WriteCleanMarker(7).ok());
+  EXPECT_FALSE(tier_->TakeCleanMarker()->has_value());
+  CleanMarker marker;
+  marker.sessions[{.principal = "ab", .id = "x", .checkpoint = ""}] = {.tier = "redis", .version = {.changes = 7}};
+  ASSERT_TRUE(tier_->WriteCleanMarker(marker).ok());
   Open();
-  EXPECT_EQ(*tier_->TakeCleanMarker(), 7);
-  EXPECT_EQ(*tier_->TakeCleanMarker(), std::nullopt);
+  const auto taken = tier_->TakeCleanMarker();
+  ASSERT_TRUE(taken.ok() && taken->has_value());
+  EXPECT_EQ((*taken)->sessions.size(), 1);
+  EXPECT_FALSE(tier_->TakeCleanMarker()->has_value());
+}
+
+TEST_F(DiskTierTest, AMarkerOfAnEarlierReleaseVouchesForNothingAndGoes) {
+  WriteFile(path_ + "/clean", "7");
+  const auto taken = tier_->TakeCleanMarker();
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_FALSE(taken->has_value());
+  EXPECT_FALSE(fs::exists(path_ + "/clean"));
+}
+
+TEST_F(DiskTierTest, ASessionWhoseErasureWasCutShortIsGoneWithItsCheckpoints) {
+  StateKey named = kKey;
+  named.checkpoint = "kept";
+  for (const StateKey& key : {kKey, named}) ASSERT_TRUE(Store(key, At(1, 1)).ok());
+  fs::rename(path_ + "/sessions/ab12/s-chat-1", path_ + "/sessions/ab12/gone-chat-1");  // and then a SIGKILL
+  Open();
+  EXPECT_THAT(*tier_->List(), IsEmpty());
+  EXPECT_THAT(Files(), IsEmpty()) << "their files are removed at the next start";
+  ASSERT_TRUE(Store(kKey, At(2, 1)).ok());
+  EXPECT_TRUE(absl::IsNotFound(tier_->Load(named).status())) << "a session of its name has no checkpoint of it";
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok());
+  EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok()) << "again";
 }
 
 TEST_F(DiskTierTest, KeysThatAreNoNamesAreRefused) {

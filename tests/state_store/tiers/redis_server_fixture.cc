@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/time/time.h"
@@ -16,6 +17,9 @@
 namespace gdn {
 
 namespace {
+
+// Where redis-server 7 keeps an append-only file's parts, below its folder.
+constexpr char kDataFolder[] = "/appendonlydir";
 
 [[noreturn]] void Die(const std::string& what) {
   std::fprintf(stderr, "redis-server for a test: %s\n", what.c_str());
@@ -128,6 +132,19 @@ void RedisServer::Continue() { process_->Signal(SIGCONT); }
 
 void RedisServer::Kill() {
   if (process_.has_value()) process_->Signal(SIGKILL);
+}
+
+void RedisServer::CopyDataTo(const std::string& folder) const {
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy(folder_.path() + kDataFolder, folder + kDataFolder, std::filesystem::copy_options::recursive);
+}
+
+void RedisServer::RestartWith(const std::string& folder) {
+  Kill();
+  process_.reset();
+  std::filesystem::remove_all(folder_.path() + kDataFolder);
+  std::filesystem::copy(folder + kDataFolder, folder_.path() + kDataFolder, std::filesystem::copy_options::recursive);
+  Launch(ServerArguments());
 }
 
 std::string RedisServer::endpoint() const {

@@ -43,6 +43,11 @@ class RedisServer {
   // Ends the process at once. The process is collected by the next Start, or by the destructor.
   void Kill();
 
+  // Copies its data files to a new folder, for a server with `append_only` that nobody writes to meanwhile.
+  void CopyDataTo(const std::string& folder) const;
+  // Kills it, and starts it with the data files of such a copy.
+  void RestartWith(const std::string& folder);
+
   std::string endpoint() const;
   int port() const { return port_; }  // with `tcp`
   // What Sentinels call the master.

@@ -238,6 +238,27 @@ SessionImagePtr At(int64_t epoch, int64_t changes) {
   return image;
 }
 
+TEST_F(TierStackTest, CheckpointGoesOnToTheNextTierIfOneRefuses) {
+  const absl::Status full =
+      MakeError(absl::StatusCode::kResourceExhausted, reason::kStateBudgetExhausted, "no room", {{"tier", "disk"}});
+  int64_t version = 1;
+  for (const absl::Status& refusal : {Unavailable("disk"), full}) {
+    disk_.FailStores(absl::OkStatus());
+    ASSERT_TRUE(stack_.Checkpoint(Key("a"), At(1, version)).ok());
+    EXPECT_EQ(stack_.NewestCopy(Key("a"))->tier, "disk");
+    EXPECT_THAT(redis_.versions(), IsEmpty());
+    disk_.FailStores(refusal);
+    ASSERT_TRUE(stack_.Checkpoint(Key("a"), At(1, ++version)).ok()) << refusal;
+    EXPECT_EQ(stack_.NewestCopy(Key("a"))->tier, "redis");
+    EXPECT_EQ(redis_.versions().at(Key("a")), version);
+    EXPECT_THAT(disk_.versions(), IsEmpty()) << "the older one is not taken for the newest";
+  }
+  redis_.FailStores(Unavailable("redis"));
+  EXPECT_TRUE(absl::IsUnavailable(stack_.Checkpoint(Key("a"), At(1, 9)).status()));
+  EXPECT_EQ(Fetch(Key("a")), version);
+  EXPECT_FALSE(stack_.NewestCopy(Key("a")).has_value()) << "whether Redis took the last one is not certain";
+}
+
 TEST_F(TierStackTest, AnOlderStateThanTheTierTookIsNeverFetchedButToBeRestored) {
   TierStack stack({&redis_}, {.retry_after = absl::ZeroDuration()});
   ASSERT_TRUE(stack.Park(Key("a"), At(1, 5)).ok());

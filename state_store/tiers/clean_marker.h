@@ -1,0 +1,50 @@
+// What a server that ends in order leaves on its disk: for each session that it vouches for, which version of it is the
+// newest and which durable tier has it. A stored state of any other version may be older than what clients were told.
+//
+// The text (docs/state-files.md) has at most kMostBytes: sessions beyond that are not named, and so not vouched for.
+// Text of an earlier release, and text that is damaged, names nothing.
+// Thread safety: a plain value. Ownership: owns its entries.
+//
+//   CleanMarker marker{.redis = stop_id};
+//   marker.sessions[key] = {.tier = "disk", .version = image->header.version()};
+//   std::string text = marker.ToText();
+//   std::optional<CleanMarker> again = CleanMarker::Parse(text);
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "state_store/tiers/state_tier.h"
+
+namespace gdn {
+
+// What a Redis prefix says of the server that had it last (RedisClaim::found), if not that it ended in order.
+inline constexpr std::string_view kPrefixUnused = "unused";    // nobody had it
+inline constexpr std::string_view kPrefixUnknown = "unknown";  // it was killed, or nobody can tell
+
+struct CleanMarker {
+  static constexpr size_t kMostBytes = size_t{32} << 20;
+
+  struct Copy {
+    std::string tier;  // "disk", "redis"
+    StateVersion version = {};
+  };
+
+  // What Redis says of its last owner (RedisClaim::found) as long as nobody has used it since and it was not set back.
+  // kPrefixUnknown: nothing that it says is evidence.
+  std::string redis = std::string(kPrefixUnused);
+  std::map<StateKey, Copy> sessions = {};  // keys without a checkpoint
+
+  // Whether the marker still counts beside a Redis that says `found`.
+  bool AgreesWith(std::string_view found) const { return found == redis && found != kPrefixUnknown; }
+  // nullptr: the session is not vouched for.
+  const Copy* Find(const StateKey& session) const;
+
+  std::string ToText() const;
+  static std::optional<CleanMarker> Parse(std::string_view text);
+};
+
+}  // namespace gdn

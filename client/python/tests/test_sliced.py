@@ -145,6 +145,9 @@ def test_a_server_that_was_away_catches_up_by_the_same_call(
                 parts.decode(layer, x[5])
             assert refused.value.reason == "PREVIOUS_SEGMENT_FAILED"
             away.start()
+            for use in (parts.fork, parts.checkpoint, parts.export_states):  # of states that are apart
+                with pytest.raises(gdn_client.AbortedError, match="make the same call again"):
+                    use()
             close(patiently(lambda: parts.decode(layer, x[4])), whole.decode(layer, x[4]))
             assert parts.token_count(layer) == 5
             close(parts.decode(layer, x[5]), whole.decode(layer, x[5]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -426,7 +427,9 @@ class History:
 
         def outputs() -> None:
             failed = None
-            for future in [pair.mine.decode_future(layer, row) for row in x[len(got) :]]:
+            asked = [pair.mine.decode_future(layer, row) for row in x[len(got) :]]
+            concurrent.futures.wait(asked)  # one that is looked at clears the way for those behind it
+            for future in asked:
                 if (error := future.exception()) is None:
                     got.append(future.result())
                 failed = failed or error
@@ -489,9 +492,9 @@ class History:
         with self.losses_of([pair]):
             try:
                 done, _ = self.attempt(f"restore {name!r}", [pair], lambda: pair.mine.restore(name))
-            except gdn_client.NotFoundError:
-                # It has gone with a session that had no other durable copy, and was made anew.
-                assert pair.mine.stats.recreations > 0
+            except gdn_client.NotFoundError as error:
+                # It has gone with a session that had no other durable copy.
+                assert error.reason == "SESSION_NOT_FOUND" or pair.mine.stats.recreations > 0
                 pair.named.clear()
                 return False
             if done:

@@ -196,6 +196,16 @@ def test_so_is_a_batchs_tree(fault: str) -> None:
         twins.go_on(one, other)
 
 
+def test_a_row_without_tokens_whose_reply_is_dropped_is_taken_again() -> None:
+    twins = Twins()
+    mine, calm = twins.batches(drafts=False)
+    twins.server.faults = once("Decode", "drop")
+    x = twins.x[:4].reshape(2, 2, -1)
+    same(*(batch.decode(LAYER, x, lengths=[0, 2]) for batch in (mine, calm)))
+    for one, other in zip(mine, calm, strict=True):
+        twins.go_on(one, other)
+
+
 def test_a_step_beside_a_draft_is_refused_at_once() -> None:
     twins = Twins()
     one, other = twins.pair()

@@ -21,7 +21,7 @@ import gdn_client
 from gdn_client import aio, errors
 from gdn_client.aio_connection import Connection as AioConnection
 from gdn_client.connection import Connection
-from gdn_client.flow import Download, Retry, Rpc, Sleep
+from gdn_client.flow import Download, Rpc, Sleep
 from gdn_client.proto.gdn.v1 import info_pb2, prefix_pb2, session_pb2, state_pb2, step_pb2, tensor_pb2
 
 SIZE = 4  # of a token
@@ -528,11 +528,26 @@ class ToyAioStream:
 
 class ToyAioConnection(AioConnection):
     def __init__(self, server: ToyServer) -> None:
-        self.target, self._server = "toy", server
+        self.target, self._server, self._sleeps = "toy", server, 0
 
     async def call(self, rpc: Rpc) -> Any:
         await asyncio.sleep(0)
         return self._server.call(rpc)
+
+    async def run(self, flow: Any) -> Any:
+        sleeps, self._sleeps = self._sleeps, 0
+        try:
+            return await super().run(flow)
+        finally:
+            self._sleeps = sleeps
+
+    async def _do(self, wanted: Any) -> Any:
+        if not isinstance(wanted, Sleep):
+            return await super()._do(wanted)
+        self._sleeps += 1
+        if self._sleeps > MOST_SLEEPS:
+            raise AssertionError(f"it tries in vain: {self._server.calls[-12:]}")
+        return await asyncio.sleep(0)
 
     def begin(self, name: str, kind: str, request: Any, timeout: float | None, affinity: str = "") -> Any:
         if name == "ImportState":
@@ -561,7 +576,7 @@ def client_of(server: ToyServer, **options: Any) -> gdn_client.Client:
 
 
 def aio_client_of(server: ToyServer) -> aio.Client:
-    client = aio.Client("toy", retry=Retry(overall=2.0, first=0.001, longest=0.01))
+    client = aio.Client("toy")
     client.connection = ToyAioConnection(server)
     return client
 

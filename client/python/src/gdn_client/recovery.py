@@ -48,6 +48,8 @@ def recover(state: SessionState) -> Flow[None]:
     if call is not None and call.draft and call.refusal in _DRAFT_IS_GONE:  # no part of the state yet: it is dropped
         state.needs_replay = True
         call.refusal = ""
+    if call is not None and call.layer is not None and call.tokens == 0 and call.refusal == "REPLY_DROPPED":
+        call.request_id.value = new_id()  # a step without tokens can be taken again as it is
     if state.given_up is not None and state.given_up.layer is None and (call is None or not call.sent):
         state.needs_replay = True  # an acceptance that may still be on its way finds no draft
     if state.needs_replay:

@@ -124,8 +124,10 @@ TEST_F(DiskTierFaults, AnErasureThatIsCutShortLeavesASessionWithItsCheckpointsOr
       faults += plan.failed;
       if (!status.ok()) ExpectClear(status, what);
       Open();
+      const auto listed = tier_->List();
+      ASSERT_TRUE(listed.ok()) << what << ": " << listed.status();
       std::set<StateKey> found;
-      for (const StoredSession& stored : *tier_->List()) found.insert(stored.key);
+      for (const StoredSession& stored : *listed) found.insert(stored.key);
       EXPECT_TRUE(found.empty() || (!status.ok() && found == all)) << what << ": " << found.size() << " of 3 are left";
       EXPECT_TRUE(tier_->Erase(kKey, /*all=*/true).ok()) << what;
       EXPECT_TRUE(tier_->List()->empty()) << what;

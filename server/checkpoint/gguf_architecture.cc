@@ -1,11 +1,13 @@
 #include "server/checkpoint/gguf_architecture.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/checkpoint/gguf_keys.h"
 
 namespace gdn {
 namespace {
@@ -123,6 +125,7 @@ class Keys {
   Keys(const GgufFile& file, std::string_view architecture) : file_(file), prefix_(StrCat(architecture, ".")) {}
 
   bool Has(std::string_view key) const { return file_.Has(StrCat(prefix_, key)); }
+  bool IsArray(std::string_view key) const { return file_.IsArray(StrCat(prefix_, key)); }
   absl::StatusOr<int32_t> Int(std::string_view key, int64_t low, int64_t high) const {
     const std::string name = StrCat(prefix_, key);
     GDN_ASSIGN_OR_RETURN(const int64_t value, file_.Int(name));
@@ -231,31 +234,63 @@ absl::Status ReadKdaSpec(const Keys& keys, const GgufArchitecture& architecture,
   return ReadDecay(keys, architecture, spec);
 }
 
-absl::Status ReadLayers(const Keys& keys, bool kda, ModelConfig& config) {
+// Whether each block is linear: by a list of bools, by the heads for keys and values where a list has some blocks
+// without any, as Ollama's files and all KDA files do, or by the interval.
+// The first `own` blocks are the model's, the others predict tokens.
+absl::StatusOr<std::vector<bool>> LinearBlocks(const Keys& keys, const GgufArchitecture& architecture, int32_t blocks,
+                                               int32_t own) {
+  constexpr std::string_view kListed = "attention.recurrent_layers";
+  constexpr std::string_view kHeads = "attention.head_count_kv";
+  std::optional<std::vector<bool>> headless;
+  if (architecture.kda || keys.IsArray(kHeads)) {
+    GDN_ASSIGN_OR_RETURN(headless, keys.Headless(kHeads, blocks));
+    if (architecture.kda) return *std::move(headless);
+    if (std::find(headless->begin(), headless->end(), true) == headless->end()) headless.reset();
+  }
+  if (keys.Has(kListed)) {
+    GDN_ASSIGN_OR_RETURN(std::vector<bool> listed, keys.Blocks(kListed, blocks));
+    if (!headless.has_value() || std::equal(listed.begin(), listed.begin() + own, headless->begin())) return listed;
+    return keys.Invalid(kListed, StrCat("names other blocks than those that have no heads by ", kHeads));
+  }
+  if (headless.has_value()) return *std::move(headless);
+  int32_t interval = architecture.family.default_interval;
+  if (keys.Has("full_attention_interval")) {
+    GDN_ASSIGN_OR_RETURN(interval, keys.Int("full_attention_interval", 2, kMaxBlocks));
+  }
+  std::vector<bool> linear;
+  for (int32_t i = 0; i < blocks; ++i) linear.push_back((i + 1) % interval != 0);
+  return linear;
+}
+
+absl::Status ReadLayers(const Keys& keys, const GgufArchitecture& architecture, ModelConfig& config) {
   GDN_ASSIGN_OR_RETURN(const int32_t blocks, keys.Int("block_count", 1, kMaxBlocks));
   int32_t predicting = 0;  // blocks behind the model's own, which are attention
   if (keys.Has("nextn_predict_layers")) {
     GDN_ASSIGN_OR_RETURN(predicting, keys.Int("nextn_predict_layers", 0, blocks - 1));
   }
   config.num_layers = blocks - predicting;
-  const std::string_view key = kda ? "attention.head_count_kv" : "attention.recurrent_layers";
-  std::vector<bool> linear;
-  if (kda) {
-    GDN_ASSIGN_OR_RETURN(linear, keys.Headless(key, blocks));
-  } else if (keys.Has(key)) {
-    GDN_ASSIGN_OR_RETURN(linear, keys.Blocks(key, blocks));
-  } else {
-    int32_t interval = config.family->default_interval;
-    if (keys.Has("full_attention_interval")) {
-      GDN_ASSIGN_OR_RETURN(interval, keys.Int("full_attention_interval", 2, kMaxBlocks));
-    }
-    for (int32_t i = 0; i < blocks; ++i) linear.push_back((i + 1) % interval != 0);
-  }
+  GDN_ASSIGN_OR_RETURN(const std::vector<bool> linear, LinearBlocks(keys, architecture, blocks, config.num_layers));
   for (int32_t i = 0; i < config.num_layers; ++i) {
     if (linear[static_cast<size_t>(i)]) config.gdn_layers.push_back(i);
   }
   if (!config.gdn_layers.empty()) return absl::OkStatus();
-  return keys.Invalid(key, "names no Gated DeltaNet layer");
+  return keys.Invalid(architecture.kda ? "attention.head_count_kv" : "attention.recurrent_layers",
+                      "names no Gated DeltaNet layer");
+}
+
+// Converters of llama.cpp tile the value heads of some architectures and write no key. Ollama's writes one.
+absl::StatusOr<ValueHeadOrder> ReadHeadOrder(const Keys& keys, const GgufArchitecture& architecture,
+                                             const LayerDims& dims) {
+  constexpr std::string_view kTiled = "ssm.v_head_reordered";
+  bool tiled = architecture.tiled;
+  if (keys.Has(kTiled)) {
+    GDN_ASSIGN_OR_RETURN(tiled, keys.Bool(kTiled));
+    if (tiled && !architecture.tiled) {
+      return keys.Invalid(kTiled, StrCat("is true; expected false or none: value heads of ", architecture.family.name,
+                                         " files are in their model's order"));
+    }
+  }
+  return tiled && dims.group() > 1 ? ValueHeadOrder::kTiled : ValueHeadOrder::kGrouped;
 }
 
 ProjectionLayout ProjectionsOf(const GgufFile& file, const ModelConfig& config) {
@@ -278,6 +313,7 @@ absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file) {
                   .architecture = architecture};
   ModelConfig& config = read.config;
   LayerSpec& spec = config.spec;
+  GDN_RETURN_IF_ERROR(CheckGgufKeys(file, name, architecture->kda));
   const Keys keys(file, name);
   if (architecture->kda) {
     GDN_RETURN_IF_ERROR(ReadKdaSpec(keys, *architecture, spec));
@@ -285,10 +321,12 @@ absl::StatusOr<GgufConfig> ReadGgufConfig(const GgufFile& file) {
     GDN_ASSIGN_OR_RETURN(spec.dims, ReadDims(keys));
   }
   GDN_ASSIGN_OR_RETURN(spec.norm_epsilon, keys.Epsilon("attention.layer_norm_rms_epsilon"));
-  GDN_RETURN_IF_ERROR(ReadLayers(keys, architecture->kda, config));
-  if (!architecture->kda) spec.projections = ProjectionsOf(file, config);
+  GDN_RETURN_IF_ERROR(ReadLayers(keys, *architecture, config));
+  if (!architecture->kda) {
+    spec.projections = ProjectionsOf(file, config);
+    GDN_ASSIGN_OR_RETURN(spec.value_heads, ReadHeadOrder(keys, *architecture, spec.dims));
+  }
   spec.a_log = ALogConvention::kNegativeExp;
-  if (architecture->tiled && spec.dims.group() > 1) spec.value_heads = ValueHeadOrder::kTiled;
   // Its files do not say; it is what llama.cpp computes (src/models/qwen4exp.cpp).
   if (architecture->family.name == "qwen4exp") spec.output_gate = GateActivation::kSigmoid;
   GDN_RETURN_IF_ERROR(ValidateLayerSpec(spec));

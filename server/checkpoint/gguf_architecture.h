@@ -21,7 +21,7 @@ namespace gdn {
 
 struct GgufArchitecture {
   ModelFamily family;       // tensor_names: below "blk.N."
-  bool tiled = false;       // value heads, where a key head has several
+  bool tiled = false;       // value heads, where a key head has several and ssm.v_head_reordered is not false
   bool positive_a = false;  // ssm_a is exp(A_log); elsewhere -exp(A_log)
   // Of KDA. lower_bound: whether a file may have kda.gate_lower_bound, and so the bounded gate.
   enum class LowerBound : uint8_t { kNever, kMaybe, kAlways };

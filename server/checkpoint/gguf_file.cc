@@ -286,6 +286,19 @@ absl::StatusOr<const GgufFile::Value*> GgufFile::Find(const std::string& key) co
   return WithMetadata(absl::NotFoundError(StrCat("GGUF key '", key, "' is missing")), "field", key);
 }
 
+bool GgufFile::IsArray(const std::string& key) const {
+  const auto it = values_.find(key);
+  return it != values_.end() && it->second.type == kArray;
+}
+
+std::vector<std::string_view> GgufFile::KeysUnder(const std::string& prefix) const {
+  std::vector<std::string_view> keys;
+  for (auto it = values_.lower_bound(prefix); it != values_.end() && it->first.starts_with(prefix); ++it) {
+    keys.push_back(it->first);
+  }
+  return keys;
+}
+
 std::optional<int64_t> GgufFile::IntOf(uint32_t type, const char* at) {
   switch (type) {
     case kU8:

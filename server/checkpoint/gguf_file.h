@@ -77,6 +77,9 @@ class GgufFile {
 
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
   bool Has(const std::string& key) const { return values_.count(key) != 0; }
+  bool IsArray(const std::string& key) const;
+  // The keys that begin with `prefix`, in order.
+  std::vector<std::string_view> KeysUnder(const std::string& prefix) const;
 
   // A key's value. NOT_FOUND where there is none, INVALID_ARGUMENT (INVALID_SPEC) for a value of another kind; the key
   // is named.

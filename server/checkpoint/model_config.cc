@@ -66,6 +66,12 @@ absl::Status CheckQuantization(const ConfigFields& fields) {
     return InvalidConfigField("quantization_config", ConfigValueText(config), "an object");
   }
   const ConfigFields quantization(*config, nullptr);
+  // Rotated weights look like others, and are right only for rotated activations.
+  const Json* transforms = quantization.Find("transform_config");
+  if (transforms != nullptr && !transforms->empty()) {
+    return InvalidConfigField("quantization_config.transform_config", ConfigValueText(transforms),
+                              "none: layers are served without transforms of their weights and activations");
+  }
   const Json* method = quantization.Find("quant_method");
   if (method == nullptr || *method != "fp8") return absl::OkStatus();
   if (const Json* format = quantization.Find("fmt"); format != nullptr && *format != "e4m3") {

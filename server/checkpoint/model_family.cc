@@ -312,14 +312,15 @@ const ModelFamily* FindModelFamily(string_view model_type) {
 }
 
 bool IsLayerField(string_view field) {
-  for (const string_view prefix : {"linear_", "gdn_", "kda_"}) {
-    if (field.starts_with(prefix)) return true;
-  }
-  for (const string_view whole : {"output_gate_type", "full_attention_interval", "full_attention_layers",
-                                  "layer_group_size", "no_kda_lora", "short_conv_kernel_size"}) {
-    if (field == whole) return true;
-  }
-  return false;
+  constexpr string_view kPrefixes[] = {"linear_",      "gdn_",       "kda_",           "delta_",
+                                       "gated_delta",  "deltanet_",  "recurrent_",     "ssm_",
+                                       "output_gate_", "short_conv", "full_attention_"};
+  // What configs of flash-linear-attention call the same things.
+  constexpr string_view kWhole[] = {"allow_neg_eigval", "conv_bias",       "expand_v",      "gate_lower_bound",
+                                    "layer_group_size", "lower_bound",     "no_kda_lora",   "safe_gate",
+                                    "use_conv_bias",    "use_output_gate", "use_short_conv"};
+  return std::ranges::any_of(kPrefixes, [&](string_view prefix) { return field.starts_with(prefix); }) ||
+         std::ranges::find(kWhole, field) != std::end(kWhole);
 }
 
 string_view LayerTensorName(const ModelFamily& family, LayerTensor tensor) {

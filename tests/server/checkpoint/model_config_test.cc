@@ -314,6 +314,44 @@ TEST(ModelConfig, Fp8IsReadInItsOneForm) {
   EXPECT_TRUE(ParseModelConfig(json.dump()).ok());
 }
 
+TEST(ModelConfig, TransformedWeightsAreRefused) {
+  Json json = Of("qwen3_next");
+  json["quantization_config"] = {{"quant_method", "compressed-tensors"}, {"transform_config", Json::object()}};
+  EXPECT_TRUE(ParseModelConfig(json.dump()).ok());
+  json["quantization_config"]["transform_config"]["config_groups"] = {{"R4", {{"type", "hadamard"}}}};
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump()).status().message()),
+              testing::AllOf(HasSubstr("quantization_config.transform_config"), HasSubstr("hadamard")));
+}
+
+// Fields by which configs and later models may say that linear layers compute something else.
+TEST(ModelConfig, AnUnknownFieldOfLinearLayersIsRefusedByName) {
+  for (const char* family : {"qwen3_next", "qwen3_5"}) {
+    for (const char* field : {"linear_beta_scale", "linear_allow_neg_eigval",
+                              "gdn_norm",          "kda_safe_gate",
+                              "delta_rule",        "gated_delta_norm",
+                              "deltanet_gate",     "recurrent_dtype",
+                              "ssm_gate",          "output_gate_scale",
+                              "short_conv_bias",   "full_attention_offset",
+                              "allow_neg_eigval",  "conv_bias",
+                              "expand_v",          "gate_lower_bound",
+                              "lower_bound",       "safe_gate",
+                              "use_conv_bias",     "use_output_gate",
+                              "use_short_conv"}) {
+      Json json = Of(family);
+      json[field] = true;
+      const absl::Status status = ParseModelConfig(json.dump()).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(field));
+    }
+    Json json = Of(family);  // what published configs have of other parts
+    for (const char* field : {"attention_bias", "attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers",
+                              "mtp_num_hidden_layers", "norm_topk_prob", "partial_rotary_factor", "use_cache"}) {
+      json[field] = true;
+      EXPECT_TRUE(ParseModelConfig(json.dump()).ok()) << field << ": " << ParseModelConfig(json.dump()).status();
+    }
+  }
+}
+
 TEST(ModelConfig, RefusesWhatIsNotAJsonObject) {
   for (const char* text : {"", "{", "[]", "3", "null", "{\"model_type\": \"qwen3_next\"", "\xff"}) {
     const absl::Status status = ParseModelConfig(text).status();

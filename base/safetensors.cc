@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/name_rules.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
@@ -23,13 +24,18 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr int kMaxDepth = 3;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
+// Bytes of a name, and of a whole message, that are shown: a file may have names of megabytes.
+constexpr size_t kShownNameBytes = 256;
+constexpr size_t kShownMessageBytes = 1024;
+
 absl::Status Damaged(std::string_view message) {
   return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
-                   StrCat("not a valid safetensors file: ", message));
+                   StrCat("not a valid safetensors file: ", Shown(message, kShownMessageBytes)));
 }
 
 absl::Status DamagedTensor(const std::string& name, std::string_view message) {
-  return WithMetadata(Damaged(StrCat("tensor '", name, "' ", message)), "tensor", name);
+  const std::string shown = Shown(name, kShownNameBytes);
+  return WithMetadata(Damaged(StrCat("tensor '", shown, "' ", message)), "tensor", shown);
 }
 
 // Bits of one element, 0 for a dtype the format does not have.

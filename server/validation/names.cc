@@ -1,8 +1,5 @@
 #include "server/validation/names.h"
 
-#include <algorithm>
-
-#include "absl/strings/ascii.h"
 #include "base/error.h"
 #include "base/string_cat.h"
 
@@ -12,28 +9,14 @@ namespace {
 constexpr std::string_view kSessionPrefix = "sessions/";
 constexpr std::string_view kModelPrefix = "models/";
 
-// A refused value may be long or binary; the message shows its beginning, printable.
-std::string Shown(std::string_view value) {
-  std::string shown(value.substr(0, 64));
-  for (char& c : shown) {
-    if (!absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
-  }
-  if (value.size() > 64) shown += "...";
-  return shown;
-}
-
 absl::Status Refuse(std::string_view field, std::string_view value, std::string_view expected) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidName,
                    StrCat(field, " is '", Shown(value), "', expected ", expected),
                    {{"field", std::string(field)}, {"value", Shown(value)}});
 }
 
-bool IsIdCharacter(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '~' || c == '-';
-}
-
 absl::Status CheckId(std::string_view field, std::string_view id, size_t max_length) {
-  if (id.size() <= max_length && std::all_of(id.begin(), id.end(), IsIdCharacter)) return absl::OkStatus();
+  if (IsId(id, max_length)) return absl::OkStatus();
   return Refuse(field, id, StrCat("at most ", max_length, " characters of [A-Za-z0-9._~-]"));
 }
 
@@ -71,9 +54,7 @@ absl::Status CheckNamedCheckpointId(std::string_view id) {
 }
 
 absl::Status CheckAffinity(std::string_view affinity) {
-  const bool printable = std::all_of(affinity.begin(), affinity.end(),
-                                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
-  if (affinity.size() <= kMaxAffinityLength && printable) return absl::OkStatus();
+  if (IsPrintable(affinity, kMaxAffinityLength)) return absl::OkStatus();
   return Refuse("affinity", affinity, StrCat("at most ", kMaxAffinityLength, " printable ASCII characters"));
 }
 

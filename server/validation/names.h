@@ -10,12 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/name_rules.h"
 
 namespace gdn {
-
-inline constexpr size_t kMaxSessionIdLength = 128;
-inline constexpr size_t kMaxRequestIdLength = 64;
-inline constexpr size_t kMaxAffinityLength = 256;
 
 std::string SessionName(std::string_view id);  // "sessions/ID"
 std::string ModelName(std::string_view id);    // "models/ID"

@@ -116,9 +116,15 @@ absl::StatusOr<std::string> MergeDelta(std::string_view full, std::string_view d
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile full_file, SafetensorsFile::Parse(full));
   GDN_ASSIGN_OR_RETURN(const SafetensorsFile delta_file, SafetensorsFile::Parse(delta));
   GDN_ASSIGN_OR_RETURN(const std::string text, RequiredText(full_file.metadata(), "checksums"));
-  GDN_ASSIGN_OR_RETURN(const Checksums full_checksums, ParseChecksums(text));
+  GDN_ASSIGN_OR_RETURN(Checksums full_checksums, ParseChecksums(text));
   GDN_ASSIGN_OR_RETURN(const std::string delta_text, RequiredText(delta_file.metadata(), "checksums"));
   GDN_ASSIGN_OR_RETURN(Checksums checksums, ParseChecksums(delta_text));
+  for (const auto& [file, sums] : {std::pair(&full_file, &full_checksums), std::pair(&delta_file, &checksums)}) {
+    // A file of version 1 may have them of some of its tensors.
+    for (const auto& [name, entry] : file->entries()) {
+      if (sums->count(name) == 0) return Damaged(StrCat("tensor '", name, "' has no checksum"), name);
+    }
+  }
   Metadata metadata = delta_file.metadata();
   metadata.erase("base_snapshot_id");
   metadata["snapshot_id"] = RandomId();

@@ -10,20 +10,21 @@
 #include "base/count_limits.h"
 #include "base/draft_tree.h"
 #include "base/error.h"
+#include "base/name_rules.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
 #include "nlohmann/json.hpp"
-#include "state_store/state_file/json_integers.h"
+#include "state_store/state_file/json_fields.h"
 
 namespace gdn::state_file {
 namespace {
 
-using Json = nlohmann::json;
-
 // Rows a log can hold under any log_capacity that a writer may have, drafts aside.
 constexpr int32_t kMaxLogLength = kLogCapacity + kMaxDraftLimit;
 
-constexpr absl::Duration kMostAge = absl::Hours(1000 * 366 * 24);
+// Bytes of a damaged file's texts that are shown in an error, and of the whole error: gRPC sends some kilobytes.
+constexpr size_t kShownBytes = 256;
+constexpr size_t kShownMessageBytes = 1024;
 
 constexpr std::pair<const char*, int32_t LayerDims::*> kDimFields[] = {
     {"key_heads", &LayerDims::key_heads},   {"value_heads", &LayerDims::value_heads},
@@ -34,30 +35,6 @@ constexpr std::pair<const char*, int32_t LayerDims::*> kDimFields[] = {
 constexpr char kDecayField[] = "decay";
 constexpr char kPerChannel[] = "per_channel";
 
-absl::StatusOr<std::string> Dump(const Json& json) {
-  try {
-    return json.dump();
-  } catch (const Json::exception&) {
-    return absl::InvalidArgumentError("a name of the session or a request id is not UTF-8");
-  }
-}
-
-Json Parse(const std::string& text) { return Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false); }
-
-std::optional<int64_t> IntField(const Json& json, const char* field) {
-  if (!json.is_object()) return std::nullopt;
-  const auto it = json.find(field);
-  if (it == json.end() || !it->is_number_unsigned()) return std::nullopt;
-  const uint64_t value = it->get<uint64_t>();
-  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
-  return static_cast<int64_t>(value);
-}
-
-std::optional<int64_t> CountField(const Json& json, const char* field) {
-  const std::optional<int64_t> value = IntField(json, field);
-  return value.has_value() && *value <= kMaxTokenCount ? value : std::nullopt;
-}
-
 // False where the field is there and is not an integer in [0, most].
 bool ReadLength(const Json& json, const char* field, int64_t most, int32_t& length) {
   if (!json.contains(field)) return true;
@@ -67,54 +44,28 @@ bool ReadLength(const Json& json, const char* field, int64_t most, int32_t& leng
   return true;
 }
 
-std::optional<std::string> TextField(const Json& json, const char* field) {
-  if (!json.is_object()) return std::nullopt;
-  const auto it = json.find(field);
-  if (it == json.end() || !it->is_string()) return std::nullopt;
-  return it->get<std::string>();
-}
-
-// 0 where nobody has said when it was made.
-absl::Duration AgeOf(const SessionHeader& header) {
-  if (header.born == SteadyTime::InfinitePast()) return absl::ZeroDuration();
-  return std::clamp(SteadyNow() - header.born, absl::ZeroDuration(), kMostAge);
-}
-
-std::optional<Hash128> ParseHash(const std::optional<std::string>& text) {
-  if (!text.has_value() || text->size() != 32) return std::nullopt;
-  Hash128 hash;
-  const char* middle = text->data() + 16;
-  std::from_chars(text->data(), middle, hash.high, /*base=*/16);
-  std::from_chars(middle, middle + 16, hash.low, /*base=*/16);
-  if (hash.ToHex() != *text) return std::nullopt;  // something other than lower-case digits
-  return hash;
-}
-
-// Seconds; null: without end.
-Json SecondsJson(absl::Duration duration) {
-  return duration == absl::InfiniteDuration() ? Json() : Json(absl::ToDoubleSeconds(duration));
-}
-
-std::optional<absl::Duration> ParseSeconds(const Json& json, const char* field) {
-  const auto it = json.find(field);
-  if (it == json.end()) return std::nullopt;
-  if (it->is_null()) return absl::InfiniteDuration();
-  if (!it->is_number()) return std::nullopt;
-  return absl::Seconds(it->get<double>());
+// A request id as calls may have it.
+std::optional<std::string> RequestIdField(const Json& json) {
+  std::optional<std::string> id = TextField(json, "request_id");
+  if (id.has_value() && (id->empty() || !IsId(*id, kMaxRequestIdLength))) id.reset();
+  return id;
 }
 
 absl::Status ParseReply(const std::string& key, const std::string& text, const Json& json, LayerEntry& entry) {
-  const auto request_id = TextField(json, "request_id");
+  const auto request_id = RequestIdField(json);
   const auto payload = ParseHash(TextField(json, "payload"));
   const auto token_count = CountField(json, "token_count");
-  const auto compute_time_us = IntField(json, "compute_time_us");
-  if (!request_id || !payload || !token_count || !compute_time_us) {
+  const auto compute_time_us = CountField(json, "compute_time_us");
+  if (!request_id || !payload || !token_count || !compute_time_us || *token_count > entry.extent.token_count) {
     return InvalidEntry(key, text,
-                        "a reply of request_id, payload (32 hexadecimal digits), token_count and compute_time_us");
+                        StrCat("a reply of request_id (1 to ", kMaxRequestIdLength,
+                               " characters of [A-Za-z0-9._~-]), payload (32 hexadecimal digits), token_count, at most "
+                               "the layer's, and compute_time_us"));
   }
   const auto output = json.find("output");
-  entry.reply = StoredReply{*request_id,  *payload,         /*output=*/{},
-                            *token_count, *compute_time_us, output != json.end() && *output == "dropped"};
+  const bool dropped = output != json.end();
+  if (dropped && *output != "dropped") return InvalidEntry(key, text, "a reply's output to be dropped, or not there");
+  entry.reply = StoredReply{*request_id, *payload, /*output=*/{}, *token_count, *compute_time_us, dropped};
   return absl::OkStatus();
 }
 
@@ -136,8 +87,9 @@ std::vector<int64_t> PartShape(std::string_view part, const LayerDims& d, const 
 }
 
 absl::Status Damaged(std::string_view message, std::string_view tensor) {
-  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile, StrCat("not a valid state file: ", message),
-                   {{"tensor", std::string(tensor)}});
+  return MakeError(absl::StatusCode::kDataLoss, reason::kInvalidStateFile,
+                   StrCat("not a valid state file: ", Shown(message, kShownMessageBytes)),
+                   {{"tensor", Shown(tensor, kShownBytes)}});
 }
 
 absl::Status Mismatch(std::string_view field, std::string_view message) {
@@ -146,7 +98,8 @@ absl::Status Mismatch(std::string_view field, std::string_view message) {
 }
 
 absl::Status InvalidEntry(std::string_view key, std::string_view value, std::string_view expected) {
-  return Damaged(StrCat("its __metadata__ entry '", key, "' is '", value, "'; expected ", expected));
+  return Damaged(StrCat("its __metadata__ entry '", Shown(key, kShownBytes), "' is '", Shown(value, kShownBytes),
+                        "'; expected ", expected));
 }
 
 absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key) {
@@ -160,6 +113,30 @@ absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::st
 std::string OptionalText(const Metadata& metadata, const std::string& key) {
   const auto it = metadata.find(key);
   return it == metadata.end() ? std::string() : it->second;
+}
+
+absl::StatusOr<std::string> OptionalId(const Metadata& metadata, const std::string& key) {
+  const std::string id = OptionalText(metadata, key);
+  if (id.empty() || ParseHash(id).has_value()) return id;
+  return InvalidEntry(key, id, "32 lower-case hexadecimal digits");
+}
+
+absl::Status CheckTextLengths(const Metadata& metadata) {
+  for (const auto& [key, text] : metadata) {
+    const bool is_name = key == "numerics_id" || std::ranges::any_of(kModelEntries, [&key = key](const auto& entry) {
+                           return key == entry.first;
+                         });
+    if (!is_name || text.size() <= kMostNameBytes) continue;
+    return InvalidEntry(key, text, StrCat("at most ", kMostNameBytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<absl::Time> ParseWallTime(const std::string& text) {
+  absl::Time time;
+  if (!absl::ParseTime(absl::RFC3339_full, text, &time, nullptr)) return std::nullopt;
+  if (time == absl::InfiniteFuture() || time == absl::InfinitePast()) return std::nullopt;
+  return time;
 }
 
 std::optional<int64_t> ParseInt(std::string_view text) {
@@ -268,83 +245,18 @@ absl::StatusOr<std::string> AcceptText(const SessionHeader& header) {
 
 absl::Status ParseAccept(const std::string& text, SessionHeader& header) {
   const Json json = Parse(text);
-  const auto request_id = TextField(json, "request_id");
+  const auto request_id = RequestIdField(json);
   const auto accepted = IntField(json, "accepted_tokens");
-  if (!request_id || !accepted || *accepted > kMaxDraftLimit || !ReadIntegers(json, "path", 0, header.accepted_path)) {
-    return InvalidEntry("accept", text, "a JSON object with request_id and accepted_tokens, and maybe a path");
+  std::vector<int32_t>& path = header.accepted_path;
+  if (!request_id || !accepted || *accepted > kMaxDraftLimit || !ReadIntegers(json, "path", 0, path) ||
+      (!path.empty() && path.size() != static_cast<size_t>(*accepted))) {
+    return InvalidEntry(
+        "accept", text,
+        StrCat("a JSON object with request_id (1 to ", kMaxRequestIdLength,
+               " characters of [A-Za-z0-9._~-]) and accepted_tokens, and maybe a path of as many tokens"));
   }
   header.accept_request_id = *request_id;
   header.accepted_tokens = static_cast<int32_t>(*accepted);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
-  Json json{{"principal", header.principal},
-            {"id", header.id},
-            {"affinity", header.affinity},
-            {"create_time", absl::FormatTime(absl::RFC3339_full, header.create_time, absl::UTCTimeZone())},
-            {"age_s", absl::ToDoubleSeconds(AgeOf(header))},
-            {"idle_ttl_s", SecondsJson(header.idle_ttl)},
-            {"max_lifetime_s", SecondsJson(header.max_lifetime)},
-            {"request", header.request.ToHex()},
-            {"changes", header.changes},
-            {"layers", header.layers}};
-  if (header.prefix_tokens > 0) json["prefix_tokens"] = header.prefix_tokens;
-  return Dump(json);
-}
-
-absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHeader& header) {
-  const Json json = Parse(text);
-  const auto invalid = [&text](std::string_view expected) { return InvalidEntry("owner", text, expected); };
-  for (const auto& [field, member] :
-       {std::pair{"principal", &SessionHeader::principal}, std::pair{"id", &SessionHeader::id},
-        std::pair{"affinity", &SessionHeader::affinity}}) {
-    const auto value = TextField(json, field);
-    if (!value.has_value()) return invalid(StrCat("a JSON object with the text '", field, "'"));
-    header.*member = *value;
-  }
-  const auto create_time = TextField(json, "create_time");
-  if (!create_time.has_value() || !absl::ParseTime(absl::RFC3339_full, *create_time, &header.create_time, nullptr)) {
-    return invalid("create_time as RFC 3339");
-  }
-  // Files of before have no age; both of their times are of one clock.
-  absl::Duration age = created - header.create_time;
-  if (json.contains("age_s")) {
-    const auto seconds = ParseSeconds(json, "age_s");
-    if (!seconds.has_value() || *seconds < absl::ZeroDuration() || *seconds > kMostAge) {
-      return invalid("age_s, of at most 1000 years");
-    }
-    age = *seconds;
-  }
-  header.born = SteadyNow() - std::clamp(age, absl::ZeroDuration(), kMostAge);
-  const auto idle_ttl = ParseSeconds(json, "idle_ttl_s");
-  const auto max_lifetime = ParseSeconds(json, "max_lifetime_s");
-  if (!idle_ttl.has_value() || !max_lifetime.has_value()) return invalid("idle_ttl_s and max_lifetime_s, or null");
-  header.idle_ttl = *idle_ttl;
-  header.max_lifetime = *max_lifetime;
-  const auto request = ParseHash(TextField(json, "request"));
-  if (!request.has_value()) return invalid("request as 32 hexadecimal digits");
-  header.request = *request;
-  if (json.contains("changes")) {
-    const auto changes = IntField(json, "changes");
-    if (!changes.has_value()) return invalid("changes as a number that is not negative");
-    header.changes = *changes;
-  }
-  if (json.contains("prefix_tokens")) {
-    const auto tokens = CountField(json, "prefix_tokens");
-    if (!tokens.has_value()) return invalid(StrCat("prefix_tokens as a number of at most ", kMaxTokenCount));
-    header.prefix_tokens = *tokens;
-  }
-  const auto layers = json.find("layers");
-  if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");
-  header.layers.clear();
-  for (const Json& layer : *layers) {
-    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= kMaxLayerCount ||
-        (!header.layers.empty() && layer.get<int32_t>() <= header.layers.back())) {
-      return invalid(StrCat("ascending layers below ", kMaxLayerCount));
-    }
-    header.layers.push_back(layer.get<int32_t>());
-  }
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/safetensors.h"
 #include "state_store/session_image.h"
 
@@ -28,6 +29,8 @@ inline constexpr std::string_view kFormat = "gdn.state";
 inline constexpr std::string_view kLayerPrefix = "layer.";
 inline constexpr std::string_view kHeader = "header";  // the "tensor" of an error that is not about one
 inline constexpr int32_t kMaxLayerCount = 4096;
+// Bytes of a name that is kept as it is: of a model, of a principal, a numerics_id. Those of servers have some dozens.
+inline constexpr size_t kMostNameBytes = 256;
 
 inline constexpr std::string_view kConvState = "conv_state";
 inline constexpr std::string_view kRecurrentState = "recurrent_state";
@@ -64,6 +67,12 @@ inline constexpr std::pair<const char*, std::string SessionHeader::*> kModelEntr
 
 absl::StatusOr<std::string> RequiredText(const Metadata& metadata, const std::string& key);
 std::string OptionalText(const Metadata& metadata, const std::string& key);
+// 32 lower-case hexadecimal digits, or none.
+absl::StatusOr<std::string> OptionalId(const Metadata& metadata, const std::string& key);
+// The texts that are kept as they are (names of models, the writer's numerics_id) are as short as any server's.
+absl::Status CheckTextLengths(const Metadata& metadata);
+// RFC 3339, of some day: "infinite-future" is none.
+std::optional<absl::Time> ParseWallTime(const std::string& text);
 // A decimal number in its only spelling: no sign, no space, no leading zero.
 std::optional<int32_t> ParseIndex(std::string_view text);
 std::optional<int64_t> ParseInt(std::string_view text);
@@ -86,7 +95,7 @@ absl::StatusOr<LayerEntry> ParseLayer(const std::string& key, const std::string&
 absl::StatusOr<std::string> AcceptText(const SessionHeader& header);
 absl::Status ParseAccept(const std::string& text, SessionHeader& header);
 absl::StatusOr<std::string> OwnerText(const SessionHeader& header);
-absl::Status ParseOwner(const std::string& text, absl::Time created, SessionHeader& header);
+absl::Status ParseOwner(const std::string& text, absl::Time created, int32_t layer_count, SessionHeader& header);
 
 // "heads": of a slice, header.slice. The entry is of the file's dims and model_fingerprint, which have been read.
 std::string HeadsText(const ModelSlice& slice);

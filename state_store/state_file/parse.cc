@@ -10,6 +10,7 @@
 #include "base/string_cat.h"
 #include "state_store/state_file/format_version.h"
 #include "state_store/state_file/metadata.h"
+#include "state_store/state_file/producible.h"
 #include "state_store/state_file/sealed_header.h"
 
 namespace gdn {
@@ -92,6 +93,7 @@ class LayerReader {
     layer.extent = extent;
     layer.kind = entry.kind;
     layer.has_base = entry.has_base;
+    GDN_RETURN_IF_ERROR(CheckInputKind(result_.header.dims, entry, layer.layer));
     GDN_RETURN_IF_ERROR(CheckParts(layer, has_log));
     if (result_.header.dims.conv_width > 0) {
       GDN_ASSIGN_OR_RETURN(layer.view.conv, Floats(layer, kConvState));
@@ -109,6 +111,7 @@ class LayerReader {
       for (const auto& [part, values] : kLogParts) {
         GDN_ASSIGN_OR_RETURN(layer.view.*values, Floats(layer, part));
       }
+      GDN_RETURN_IF_ERROR(CheckLogDecays(TensorName(layer.layer, kLogG), layer.view.log_g));
     }
     GDN_RETURN_IF_ERROR(ReadReply(entry, layer));
     if (extent.log_length == 0) return absl::OkStatus();
@@ -223,12 +226,7 @@ class LayerReader {
     }
     if (entry.reply.has_value() && !has_output) layer.reply = std::make_shared<const StoredReply>(*entry.reply);
     if (!has_output) return absl::OkStatus();
-    const SafetensorsEntry& tensor = file_.entries().at(name);
-    if (tensor.dtype != "U8" || tensor.shape.size() != 1) {
-      return Damaged(StrCat("tensor '", name, "' is ", tensor.dtype, " ", ShapeToString(tensor.shape),
-                            "; expected U8 of one dimension"),
-                     name);
-    }
+    GDN_RETURN_IF_ERROR(CheckReplyTensor(result_.header.dims, entry, name, file_.entries().at(name)));
     if (!data_) return absl::OkStatus();
     StoredReply reply = *entry.reply;
     GDN_ASSIGN_OR_RETURN(const std::string_view bytes, file_.Bytes(name));
@@ -276,13 +274,14 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
   if (result.layer_count < 1 || result.layer_count > kMaxLayerCount) {
     return InvalidEntry("layer_count", layer_count, StrCat("an integer in [1, ", kMaxLayerCount, "]"));
   }
+  GDN_RETURN_IF_ERROR(CheckTextLengths(metadata));
   for (const auto& [key, member] : kModelEntries) header.*member = OptionalText(metadata, key);
   if (const std::string heads = OptionalText(metadata, "heads"); !heads.empty()) {
     GDN_RETURN_IF_ERROR(ParseHeads(heads, header));
   }
   result.numerics_id = OptionalText(metadata, "numerics_id");
-  result.snapshot_id = OptionalText(metadata, "snapshot_id");
-  result.base_snapshot_id = OptionalText(metadata, "base_snapshot_id");
+  GDN_ASSIGN_OR_RETURN(result.snapshot_id, OptionalId(metadata, "snapshot_id"));
+  GDN_ASSIGN_OR_RETURN(result.base_snapshot_id, OptionalId(metadata, "base_snapshot_id"));
   GDN_ASSIGN_OR_RETURN(result.base_dtype, BaseDTypeOf(metadata, header.dims));
   result.log_capacity = ParseIndex(OptionalText(metadata, "log_capacity")).value_or(0);
   if (const std::string epoch = OptionalText(metadata, "epoch"); !epoch.empty()) {
@@ -292,15 +291,16 @@ absl::Status ReadSession(const Metadata& metadata, StateFile& result) {
     }
     header.epoch = *value;
   }
-  if (const std::string created = OptionalText(metadata, "created");
-      !created.empty() && !absl::ParseTime(absl::RFC3339_full, created, &result.created, nullptr)) {
-    return InvalidEntry("created", created, "a time as RFC 3339");
+  if (const std::string created = OptionalText(metadata, "created"); !created.empty()) {
+    const std::optional<absl::Time> time = ParseWallTime(created);
+    if (!time.has_value()) return InvalidEntry("created", created, "a time as RFC 3339");
+    result.created = *time;
   }
   if (const std::string accept = OptionalText(metadata, "accept"); !accept.empty()) {
     GDN_RETURN_IF_ERROR(ParseAccept(accept, header));
   }
   if (const std::string owner = OptionalText(metadata, "owner"); !owner.empty()) {
-    GDN_RETURN_IF_ERROR(ParseOwner(owner, result.created, header));
+    GDN_RETURN_IF_ERROR(ParseOwner(owner, result.created, result.layer_count, header));
     result.has_owner = true;
   }
   return absl::OkStatus();

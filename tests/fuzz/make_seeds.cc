@@ -45,8 +45,8 @@ TestSession SmallSession() {
   session.header.id = "s";
   session.header.layers = {0, 1};
   session.layers = {MakeLayer(kSmall, 0, {.token_count = 2}, random),
-                    MakeLayer(kSmall, 1, {.token_count = 5, .log_length = 2, .draft_length = 1}, random)};
-  session.layers[1].reply = MakeReply("id", "reply");
+                    MakeLayer(kSmall, 1, {.token_count = 45, .log_length = 2, .draft_length = 1}, random)};
+  session.layers[1].reply = MakeReply("id", RepliedBytes(kSmall, 1));
   return session;
 }
 

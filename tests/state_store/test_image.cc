@@ -39,6 +39,13 @@ StoredReplyPtr MakeReply(std::string request_id, std::string output) {
                                                          .compute_time_us = 1234});
 }
 
+std::string RepliedBytes(const LayerDims& dims, int tokens) {
+  const int64_t features = dims.has_layer() ? dims.hidden_size : dims.value_features();
+  std::string bytes("\x00\x01reply\xff", 8);
+  bytes.resize(static_cast<size_t>(features * tokens) * sizeof(float), 'r');
+  return bytes;
+}
+
 TestSession MakeModelSession(uint64_t seed) {
   Random random(seed);
   TestSession session;
@@ -55,13 +62,13 @@ TestSession MakeModelSession(uint64_t seed) {
   header.epoch = 3;
   header.create_time = absl::FromUnixMillis(1'700'000'000'123);
   header.idle_ttl = absl::Seconds(90);
-  header.accept_request_id = "accept \"1\"";
+  header.accept_request_id = "accept~1";
   header.accepted_tokens = 2;
   session.layers.push_back(MakeLayer(kModelDims, 0, {.token_count = 37}, random));
   session.layers.push_back(MakeLayer(kModelDims, 2, {.token_count = 41, .log_length = 4}, random));
   session.layers.push_back(
       MakeLayer(kModelDims, 11, {.token_count = int64_t{1} << 40, .log_length = 15, .draft_length = 3}, random));
-  session.layers[1].reply = MakeReply("step-41", std::string("\x00\x01reply\xff", 8));
+  session.layers[1].reply = MakeReply("step-41", RepliedBytes(kModelDims, 2));
   session.layers[2].reply = MakeReply("step-1", "");
   return session;
 }

@@ -55,7 +55,10 @@ inline constexpr LayerDims kLargeDims{
     .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 24, .conv_width = 4, .hidden_size = 16};
 
 TestLayer MakeLayer(const LayerDims& dims, int32_t layer, const SlotExtent& extent, Random& random);
+// The reply to a step after which its layer had seen 41 tokens.
 StoredReplyPtr MakeReply(std::string request_id, std::string output);
+// An output of so many tokens in F32, with bytes that text has not.
+std::string RepliedBytes(const LayerDims& dims, int tokens);
 
 // 12 layers, of which 0, 2 and 11 have states: no log, a log, a log and a draft. Layers 2 and 11 have a stored reply.
 TestSession MakeModelSession(uint64_t seed = 5);

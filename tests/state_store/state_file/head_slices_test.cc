@@ -197,7 +197,11 @@ TEST_F(StateFileHeads, FilesThatAreNotTheSlicesOfOneSessionAreRefused) {
                        Changed(kHigh, other_step)})
                      .status(),
                  "layer.2", "last step");
-  ExpectMismatch(with_high([](TestSession& s) { s.layers[1].kind = InputKind::kProjected; }), "layer.2", "last step");
+  const auto other_kind = [](TestSession& s) {
+    s.layers[1].kind = InputKind::kProjected;
+    s.layers[1].reply = nullptr;  // outputs of that kind have another length
+  };
+  ExpectMismatch(with_high(other_kind), "layer.2", "last step");
   ExpectMismatch(with_high([](TestSession& s) { ++s.header.accepted_tokens; }), "accept", "AcceptTokens");
   ExpectMismatch(Join({low, Slice(FileOf(session_, DType::kBF16), kHigh)}).status(), "base_dtype", "BF16");
 }
@@ -213,8 +217,9 @@ TEST_F(StateFileHeads, AReplyIsKeptWhereAllSlicesKnowItsRequest) {
     return found;
   };
   EXPECT_EQ(ids(Slice(FileOf(session_), kHigh)), (std::vector<std::string>{"", "step-41", "step-1"}));
-  EXPECT_EQ(ids(Changed(kHigh, [](TestSession& s) { s.layers[1].reply = MakeReply("other", "o"); })),
-            (std::vector<std::string>{"", "", "step-1"}));
+  EXPECT_EQ(
+      ids(Changed(kHigh, [](TestSession& s) { s.layers[1].reply = MakeReply("other", RepliedBytes(kModelDims, 1)); })),
+      (std::vector<std::string>{"", "", "step-1"}));
   EXPECT_EQ(ids(Changed(kHigh, [](TestSession& s) { s.layers[2].reply = nullptr; })),
             (std::vector<std::string>{"", "step-41", ""}));
 }

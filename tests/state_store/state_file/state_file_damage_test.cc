@@ -19,8 +19,8 @@ class DamagedStateFile : public ::testing::Test {
     session.header.layers = {0, 1, 2};
     session.header.id = "s";
     session.layers = {MakeLayer(kLargeDims, 0, {.token_count = 9}, random),
-                      MakeLayer(kLargeDims, 1, {.token_count = 30, .log_length = 14, .draft_length = 4}, random)};
-    session.layers[1].reply = MakeReply("id", std::string(700, 'r'));
+                      MakeLayer(kLargeDims, 1, {.token_count = 50, .log_length = 14, .draft_length = 4}, random)};
+    session.layers[1].reply = MakeReply("id", RepliedBytes(kLargeDims, 11));
     bytes_ = Encode(session, memory_.host, {.include_recurrent_state = true, .include_owner = true});
     file_ = SafetensorsFile::Parse(bytes_).value();
     header_end_ = *SafetensorsHeaderEnd(bytes_);

@@ -32,7 +32,7 @@ class StateFileDelta : public ::testing::Test {
       layer.has_base = false;
     };
     grow(after_.layers[0], {.token_count = 43, .log_length = 6, .draft_length = 2});
-    after_.layers[0].reply = MakeReply("again", "new");
+    after_.layers[0].reply = MakeReply("again", RepliedBytes(kModelDims, 1));
     after_.layers[1] = MakeLayer(kModelDims, 2, {.token_count = 53}, random);
     after_.layers[1].base_version = 200;
     grow(after_.layers[2], {.token_count = int64_t{1} << 40});

@@ -134,7 +134,7 @@ TEST_F(StateFiles, TensorsAndMetadataAreNamedAsDocumented) {
   EXPECT_THAT(shape("layer.11.log_k"), ElementsAre(18, 2, 6));
   EXPECT_THAT(shape("layer.11.log_u"), ElementsAre(18, 4, 5));
   EXPECT_THAT(shape("layer.11.log_g"), ElementsAre(18, 4));
-  EXPECT_THAT(shape("layer.2.reply"), ElementsAre(8));
+  EXPECT_THAT(shape("layer.2.reply"), ElementsAre(2 * kModelDims.hidden_size * 4));
 
   const auto& metadata = file.metadata();
   EXPECT_EQ(metadata.at("format"), "gdn.state");

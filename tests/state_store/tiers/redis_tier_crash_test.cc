@@ -24,7 +24,10 @@ class RedisTierCrash : public RedisTierFixture {
     for (size_t i = 0; i < states_.size(); ++i) {
       states_[i] = MakeModelSession(i);
       auto reply = std::make_shared<StoredReply>(*states_[i].layers[1].reply);
-      reply->output.assign(300'000, static_cast<char>('a' + i));  // some hundred chunks
+      constexpr int64_t kTokens = 4700;
+      reply->token_count = states_[i].layers[1].extent.token_count = kTokens;
+      reply->output.assign(kTokens * kModelDims.hidden_size * sizeof(float),
+                           static_cast<char>('a' + i));  // some hundred chunks
       states_[i].layers[1].reply = reply;
     }
   }

@@ -1,0 +1,43 @@
+// What ids and free texts of the API may look like, wherever they come from: a request, a state file, a tier.
+//
+// Thread safety: pure functions. Ownership: none.
+//
+//   if (!IsId(request_id, kMaxRequestIdLength)) return Refuse(StrCat("request_id is '", Shown(request_id), "'"));
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace gdn {
+
+// Bytes.
+inline constexpr size_t kMaxSessionIdLength = 128;
+inline constexpr size_t kMaxRequestIdLength = 64;
+inline constexpr size_t kMaxAffinityLength = 256;
+
+// At most `most` characters of [A-Za-z0-9._~-]; "" too.
+inline bool IsId(std::string_view text, size_t most) {
+  const auto is_id_character = [](char c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return letter || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '~' || c == '-';
+  };
+  return text.size() <= most && std::all_of(text.begin(), text.end(), is_id_character);
+}
+
+// At most `most` printable ASCII characters; "" too.
+inline bool IsPrintable(std::string_view text, size_t most) {
+  return text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+// The beginning of a text that may be long or binary, to be shown in an error or a log line.
+inline std::string Shown(std::string_view text, size_t most = 64) {
+  std::string shown(text.substr(0, most));
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  if (text.size() > most) shown += "...";
+  return shown;
+}
+
+}  // namespace gdn

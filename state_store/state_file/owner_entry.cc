@@ -1,0 +1,114 @@
+// The entry "owner" of a state file's __metadata__: what only the session's own server needs.
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/name_rules.h"
+#include "base/string_cat.h"
+#include "state_store/state_file/json_fields.h"
+#include "state_store/state_file/metadata.h"
+
+namespace gdn::state_file {
+namespace {
+
+constexpr absl::Duration kMostAge = absl::Hours(1000 * 366 * 24);
+
+// 0 where nobody has said when it was made.
+absl::Duration AgeOf(const SessionHeader& header) {
+  if (header.born == SteadyTime::InfinitePast()) return absl::ZeroDuration();
+  return std::clamp(SteadyNow() - header.born, absl::ZeroDuration(), kMostAge);
+}
+
+// Seconds; null: without end.
+Json SecondsJson(absl::Duration duration) {
+  return duration == absl::InfiniteDuration() ? Json() : Json(absl::ToDoubleSeconds(duration));
+}
+
+std::optional<absl::Duration> ParseSeconds(const Json& json, const char* field) {
+  const auto it = json.find(field);
+  if (it == json.end()) return std::nullopt;
+  if (it->is_null()) return absl::InfiniteDuration();
+  if (!it->is_number()) return std::nullopt;
+  return absl::Seconds(it->get<double>());
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> OwnerText(const SessionHeader& header) {
+  Json json{{"principal", header.principal},
+            {"id", header.id},
+            {"affinity", header.affinity},
+            {"create_time", absl::FormatTime(absl::RFC3339_full, header.create_time, absl::UTCTimeZone())},
+            {"age_s", absl::ToDoubleSeconds(AgeOf(header))},
+            {"idle_ttl_s", SecondsJson(header.idle_ttl)},
+            {"max_lifetime_s", SecondsJson(header.max_lifetime)},
+            {"request", header.request.ToHex()},
+            {"changes", header.changes},
+            {"layers", header.layers}};
+  if (header.prefix_tokens > 0) json["prefix_tokens"] = header.prefix_tokens;
+  return Dump(json);
+}
+
+absl::Status ParseOwner(const std::string& text, absl::Time created, int32_t layer_count, SessionHeader& header) {
+  const Json json = Parse(text);
+  const auto invalid = [&text](std::string_view expected) { return InvalidEntry("owner", text, expected); };
+  for (const auto& [field, member] :
+       {std::pair{"principal", &SessionHeader::principal}, std::pair{"id", &SessionHeader::id},
+        std::pair{"affinity", &SessionHeader::affinity}}) {
+    const auto value = TextField(json, field);
+    if (!value.has_value()) return invalid(StrCat("a JSON object with the text '", field, "'"));
+    header.*member = *value;
+  }
+  if (!IsId(header.id, kMaxSessionIdLength) || header.principal.size() > kMostNameBytes ||
+      !IsPrintable(header.affinity, kMaxAffinityLength)) {
+    return invalid("a principal, an id and an affinity as sessions have them");
+  }
+  const auto create_time = ParseWallTime(TextField(json, "create_time").value_or(""));
+  if (!create_time.has_value()) return invalid("create_time as RFC 3339");
+  header.create_time = *create_time;
+  // Files of before have no age; both of their times are of one clock.
+  absl::Duration age = created - header.create_time;
+  if (json.contains("age_s")) {
+    const auto seconds = ParseSeconds(json, "age_s");
+    if (!seconds.has_value() || *seconds < absl::ZeroDuration() || *seconds > kMostAge) {
+      return invalid("age_s, of at most 1000 years");
+    }
+    age = *seconds;
+  }
+  header.born = SteadyNow() - std::clamp(age, absl::ZeroDuration(), kMostAge);
+  const auto idle_ttl = ParseSeconds(json, "idle_ttl_s");
+  const auto max_lifetime = ParseSeconds(json, "max_lifetime_s");
+  if (idle_ttl.value_or(absl::ZeroDuration()) <= absl::ZeroDuration() ||
+      max_lifetime.value_or(absl::ZeroDuration()) <= absl::ZeroDuration()) {
+    return invalid("idle_ttl_s and max_lifetime_s above 0, or null");
+  }
+  header.idle_ttl = *idle_ttl;
+  header.max_lifetime = *max_lifetime;
+  const auto request = ParseHash(TextField(json, "request"));
+  if (!request.has_value()) return invalid("request as 32 hexadecimal digits");
+  header.request = *request;
+  if (json.contains("changes")) {
+    const auto changes = CountField(json, "changes");
+    if (!changes.has_value()) return invalid(StrCat("changes as a number of at most ", kMaxTokenCount));
+    header.changes = *changes;
+  }
+  if (json.contains("prefix_tokens")) {
+    const auto tokens = CountField(json, "prefix_tokens");
+    if (!tokens.has_value()) return invalid(StrCat("prefix_tokens as a number of at most ", kMaxTokenCount));
+    header.prefix_tokens = *tokens;
+  }
+  const auto layers = json.find("layers");
+  if (layers == json.end() || !layers->is_array()) return invalid("an array of layers");
+  header.layers.clear();
+  for (const Json& layer : *layers) {
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= static_cast<uint64_t>(layer_count) ||
+        (!header.layers.empty() && layer.get<int32_t>() <= header.layers.back())) {
+      return invalid(StrCat("ascending layers below layer_count, ", layer_count));
+    }
+    header.layers.push_back(layer.get<int32_t>());
+  }
+  if (header.layers.empty()) return invalid("at least one layer");
+  return absl::OkStatus();
+}
+
+}  // namespace gdn::state_file

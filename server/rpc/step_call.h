@@ -113,7 +113,9 @@ class StepCall : public std::enable_shared_from_this<StepCall> {
   // After the step; where the row failed, what its layer has seen all the same, or 0 where it has no session.
   int64_t TokenCount(const Row& row) const;
   int64_t DurableTokenCount(const Row& row) const;
-  void CopyReply(size_t index, const StoredReply& reply);
+  // Into the row's part of the output. ABORTED (REPLY_DROPPED) where it is not as long as the row's own: then it came
+  // with an imported state or from a tier, and is not this call's.
+  absl::Status CopyReply(size_t index, const StoredReply& reply);
   // Once all rows have ended; where they failed, their output is zero.
   void FinishOutput(v1::Tensor* output);
   void Release();  // one of the things the call waits for has happened

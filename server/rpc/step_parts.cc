@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "server/rpc/step_call.h"
+#include "server/session/foreign_state.h"
 
 namespace gdn {
 
@@ -23,10 +24,16 @@ void StepCall::NoteComputeTime(int64_t us) {
   }
 }
 
-void StepCall::CopyReply(size_t index, const StoredReply& reply) {
-  std::memcpy(output_ + index * row_stride_, reply.output.data(), std::min(reply.output.size(), row_stride_));
+absl::Status StepCall::CopyReply(size_t index, const StoredReply& reply) {
+  const size_t token_bytes = static_cast<size_t>(input_.output_features) * DTypeSize(input_.output_dtype);
+  const size_t bytes = static_cast<size_t>(input_.lengths[index]) * token_bytes;
+  if (reply.output.size() != bytes) {
+    return ReplyDoesNotFit(rows_[index].session->id(), input_.layer, reply, static_cast<int64_t>(bytes));
+  }
+  if (bytes > 0) std::memcpy(output_ + index * row_stride_, reply.output.data(), bytes);  // MakeRoom wrote what follows
   rows_[index].token_count = reply.token_count;
   NoteComputeTime(reply.compute_time_us);
+  return absl::OkStatus();
 }
 
 StepJobPtr StepCall::MakeJob(int32_t device) const {
@@ -77,11 +84,7 @@ absl::Status StepCall::AdmitRow(size_t index, std::vector<Part>& parts) {
   StepReplyCallback on_joined;
   if (!request.request_id.empty()) {
     on_joined = [self = shared_from_this(), index](absl::StatusOr<StepReplyPtr> reply) {
-      if (reply.ok()) {
-        self->CopyReply(index, **reply);
-      } else {
-        self->rows_[index].status = reply.status();
-      }
+      self->rows_[index].status = reply.ok() ? self->CopyReply(index, **reply) : reply.status();
       self->Release();
     };
   }
@@ -92,10 +95,7 @@ absl::Status StepCall::AdmitRow(size_t index, std::vector<Part>& parts) {
   }
   waiting_.fetch_sub(1);
   GDN_RETURN_IF_ERROR(admission.status());
-  if (admission->stored != nullptr) {
-    CopyReply(index, *admission->stored);
-    return absl::OkStatus();
-  }
+  if (admission->stored != nullptr) return CopyReply(index, *admission->stored);
   Part& part = PartOn(admission->lease.pool()->device(), parts);
   StepRow& step = part.job->rows.emplace_back();
   step.lease = std::move(admission->lease);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "server/session/foreign_state.h"
 
 namespace gdn {
 namespace {
@@ -352,6 +353,7 @@ absl::Status Residency::Arrive(const Request& request, Need& need) {
       fetch_failures_.fetch_add(1, std::memory_order_relaxed);
       return session->CheckAlive().ok() ? image.status() : session->CheckAlive();
     }
+    GDN_RETURN_IF_ERROR(CheckIsStateOf(*session, **image));
     need.image = *std::move(image);
   }
   GDN_RETURN_IF_ERROR(options_.copier.CopyIn(*need.image, std::move(need.claims.slots), need.lease));

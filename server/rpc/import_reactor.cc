@@ -31,9 +31,12 @@ namespace gdn {
 namespace {
 
 constexpr size_t kMessagesAhead = 2;  // that wait while one is worked on
-// Of a file's header, and of it for each layer.
-constexpr int64_t kMostHeaderBytes = int64_t{1} << 20;
+// Bytes of a file's header, and of its part for each layer. ExportState's has less than 3 KiB a layer.
+constexpr int64_t kMostHeaderBytes = int64_t{256} << 10;
 constexpr int64_t kMostHeaderLayerBytes = int64_t{16} << 10;
+// Memory that a parsed header takes for each of its bytes: a JSON number of two bytes becomes a node of 16, and texts
+// are there once as the header, once taken apart.
+constexpr int64_t kParsedBytes = 16;
 
 absl::Status BadMessage(std::string_view field, std::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason::kInvalidSpec, message, {{"field", std::string(field)}});
@@ -51,6 +54,17 @@ absl::Status ClientGone() {
 absl::Status Exists(const std::string& id) {
   return MakeError(absl::StatusCode::kAlreadyExists, reason::kSessionExists,
                    StrCat(SessionName(id), " exists; choose another id"), {{"session", SessionName(id)}});
+}
+
+int64_t MostHeaderBytes(const SessionSpec& spec) {
+  return kMostHeaderBytes + static_cast<int64_t>(spec.layers.size()) * kMostHeaderLayerBytes;
+}
+
+absl::Status HeaderTooLarge(int64_t found, int64_t expected) {
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, reason::kMessageTooLarge,
+      StrCat("the state file's header has ", found, " bytes; that of the target's layers has at most ", expected),
+      {{"found", StrCat(found)}, {"expected", StrCat(expected)}});
 }
 
 // The file, or its part where it has more heads of the model than are served here.
@@ -161,12 +175,24 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
                                                                      context_.limits.max_draft));
     // A file holds at most the slots, of all heads, the folded states beside them, a stored reply of each, and a
     // header.
-    const int64_t layer_bytes =
-        2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes + kMostHeaderLayerBytes;
+    const int64_t layer_bytes = 2 * widest.slot_bytes() + context_.limits.max_stored_reply_bytes;
     const auto layers = static_cast<int64_t>(init_.spec.layers.size());
     GDN_ASSIGN_OR_RETURN(ByteCharge charge, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, 0));
-    file_.emplace(context_.memory, layers * layer_bytes + kMostHeaderBytes, target_.total_bytes(), std::move(charge));
+    file_.emplace(context_.memory, layers * layer_bytes + MostHeaderBytes(init_.spec), target_.total_bytes(),
+                  std::move(charge));
     return file_->CheckTotal();
+  }
+
+  // Once the file's header has come: what it is parsed to counts as the caller's before it is made.
+  absl::Status TakeHeader(uint64_t header_end) {
+    const auto bytes = static_cast<int64_t>(header_end);
+    if (bytes > MostHeaderBytes(init_.spec)) return HeaderTooLarge(bytes, MostHeaderBytes(init_.spec));
+    GDN_ASSIGN_OR_RETURN(parsed_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account, kParsedBytes * bytes));
+    GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
+    GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
+    GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
+    state_.emplace(std::move(state));
+    return absl::OkStatus();
   }
 
   absl::Status Take(grpc::ByteBuffer& bytes) {
@@ -190,11 +216,9 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     }
     file_->Add(message.data.size());
     if (!state_.has_value()) {
-      if (!SafetensorsHeaderEnd(file_->bytes()).ok()) return absl::OkStatus();  // it has not come yet
-      GDN_ASSIGN_OR_RETURN(ArrivingStateFile state, ArrivingStateFile::Open(file_->bytes(), file_->total_bytes()));
-      GDN_RETURN_IF_ERROR(CheckFits(state.header(), init_.spec, layout_, target_.convert_state_dtype()));
-      GDN_RETURN_IF_ERROR(file_->Expect(state.file_bytes()));
-      state_.emplace(std::move(state));
+      const absl::StatusOr<uint64_t> header_end = SafetensorsHeaderEnd(file_->bytes());
+      if (!header_end.ok()) return absl::OkStatus();  // it has not come yet
+      GDN_RETURN_IF_ERROR(TakeHeader(*header_end));
     }
     return state_->Check(file_->bytes());
   }
@@ -270,6 +294,7 @@ class ImportReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   SessionInit init_;
   StateLayout layout_;
   std::optional<IncomingFile> file_;
+  ByteCharge parsed_;                       // of the header, and of what it is parsed to
   std::optional<ArrivingStateFile> state_;  // once its header has come
   std::optional<SessionCreation> creation_;
 

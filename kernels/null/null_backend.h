@@ -1,5 +1,5 @@
-// A backend that allocates memory and computes nothing: outputs stay as they were. For measuring the service around the
-// kernels.
+// A backend that allocates memory and computes nothing: outputs are zeros, states stay as they were. For measuring the
+// service around the kernels.
 //
 // Thread safety: see Backend.
 //

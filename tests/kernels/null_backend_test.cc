@@ -1,5 +1,8 @@
 #include "kernels/null/null_backend.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/slot_access.h"
@@ -8,8 +11,6 @@
 
 namespace gdn {
 namespace {
-
-constexpr float kUntouched = -7.0f;  // what PackedRows fills its outputs with
 
 TEST(NullBackend, SaysWhatItIs) {
   const auto backend = MakeNullBackend();
@@ -35,7 +36,7 @@ TEST(NullBackend, MemoryAndSlotsWork) {
   EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
 }
 
-TEST(NullBackend, StepsComputeNothingButLogsGrowAndFold) {
+TEST(NullBackend, StepsGiveZerosAndLogsGrowAndFold) {
   const auto backend = MakeNullBackend();
   GdnLayerRunner runner(*backend);
   LayerProblem problem({}, /*slots=*/2);
@@ -43,12 +44,50 @@ TEST(NullBackend, StepsComputeNothingButLogsGrowAndFold) {
                             {.slot = 1, .log_length = 3, .x = problem.Inputs(4)},
                             {.slot = -1, .log_length = 2, .x = problem.Inputs(1)}};
   const std::vector<float> y = problem.Decode(runner, rows);
-  EXPECT_THAT(SliceRows(y, problem.hidden_size(), 0, 5), testing::Each(kUntouched));
+  EXPECT_THAT(SliceRows(y, problem.hidden_size(), 0, 5), testing::Each(0.0f));
   EXPECT_EQ(rows[0].log_length, 0);
   EXPECT_EQ(rows[1].log_length, 7);
   EXPECT_EQ(rows[2].log_length, 2);
   EXPECT_THAT(problem.pool().slot(0), testing::Each(0.0f));
-  EXPECT_THAT(problem.Prefill(runner, {{.slot = 0, .x = problem.Inputs(40)}}), testing::Each(kUntouched));
+  EXPECT_THAT(problem.Prefill(runner, {{.slot = 0, .x = problem.Inputs(40)}}), testing::Each(0.0f));
+}
+
+// Slots are used again: a state must not show what was in its slot before.
+TEST(NullBackend, StatesHoldNothingOfWhatWasInTheirSlots) {
+  const auto backend = MakeNullBackend();
+  constexpr float kOthers = -7.0f;
+  const LayerDims dims = OperatorDims(1, 2, 4, 4);
+  HostStatePool pool(dims, /*slots=*/2);
+  std::ranges::fill(pool.slot(0), kOthers);
+  const int32_t fresh = -1, slot = 0, none = 0;
+  ASSERT_TRUE(
+      backend->MaterializeState({.pool = pool.view(), .count = 1, .src = &fresh, .dst = &slot, .log_lengths = &none})
+          .ok());
+  EXPECT_THAT(pool.slot(0), testing::Each(0.0f));
+
+  // A fork's first steps: its log is its own, its base another's until the fold.
+  std::ranges::fill(pool.slot(0), kOthers);
+  Random random(1);
+  const DeltaRuleInputs inputs = RandomDeltaRuleInputs(dims, /*tokens=*/1, random);
+  std::vector<float> output(static_cast<size_t>(dims.value_features()), kOthers);
+  const int32_t rows[] = {0, 1}, parent = 1;
+  const PackedBatch batch{.sequences = 1, .cu_seqlens = rows, .slots = &slot};
+  int32_t log_length = 0;
+  for (int32_t t = 0; t < kLogCapacity; ++t) {
+    ASSERT_TRUE(backend
+                    ->DeltaRuleDecode({.rule = MakeDeltaRuleParams(inputs, pool.view(), batch, output),
+                                       .log_lengths = &log_length,
+                                       .base_slots = &parent})
+                    .ok());
+    EXPECT_THAT(output, testing::Each(0.0f));
+    const int32_t entries = t + 1 < kLogCapacity ? t + 1 : 0;
+    ASSERT_EQ(log_length, entries);
+    const SlotImage state = *ReadSlot(*backend, pool.view(), 0, entries, t + 1);
+    EXPECT_THAT(state.log_k, testing::Each(0.0f)) << t;
+    EXPECT_THAT(state.log_u, testing::Each(0.0f)) << t;
+    EXPECT_THAT(state.log_g, testing::Each(0.0f)) << t;
+    EXPECT_THAT(entries == 0 ? state.base : std::vector<float>(), testing::Each(0.0f)) << "the parent's, a fresh one";
+  }
 }
 
 TEST(NullBackend, RefusesWhatARealBackendRefuses) {

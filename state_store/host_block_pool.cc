@@ -1,9 +1,12 @@
 #include "state_store/host_block_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "base/status_macros.h"
+#include "state_store/host_block_fill.h"
 
 namespace gdn {
 namespace {
@@ -12,7 +15,17 @@ constexpr size_t kFileStep = size_t{16} << 20;
 constexpr size_t kSmallFileStep = size_t{64} << 10;
 constexpr size_t kCallStep = size_t{4} << 10;
 
+std::atomic<int> fill_for_testing = -1;
+
+HostBuffer Filled(HostBuffer buffer) {
+  const int byte = fill_for_testing.load(std::memory_order_relaxed);
+  if (byte >= 0 && buffer.bytes() > 0) std::memset(buffer.data(), byte, buffer.bytes());
+  return buffer;
+}
+
 }  // namespace
+
+void FillHostBlocksForTesting(int byte) { fill_for_testing.store(byte, std::memory_order_relaxed); }
 
 HostBlock::~HostBlock() {
   if (pool_ != nullptr) pool_->Return(std::move(buffer_));
@@ -25,18 +38,19 @@ HostBlockPool::~HostBlockPool() {
 }
 
 absl::StatusOr<HostBlock> HostBlockPool::Take(size_t bytes) {
+  HostBuffer kept;
   {
     absl::MutexLock lock(&mu_);
     ++taken_;
     if (const auto it = free_.find(bytes); it != free_.end() && !it->second.empty()) {
-      HostBuffer buffer = std::move(it->second.back());
+      kept = std::move(it->second.back());
       it->second.pop_back();
       kept_bytes_ -= static_cast<int64_t>(bytes);
-      return HostBlock(this, std::move(buffer));
     }
   }
+  if (kept.data() != nullptr) return HostBlock(this, Filled(std::move(kept)));
   absl::StatusOr<HostBuffer> buffer = HostBuffer::Make(backend_, bytes);
-  if (buffer.ok()) return HostBlock(this, *std::move(buffer));
+  if (buffer.ok()) return HostBlock(this, Filled(*std::move(buffer)));
   absl::MutexLock lock(&mu_);
   --taken_;
   return buffer.status();

@@ -8,8 +8,10 @@
 //                 [=](absl::Status status) { reactor->Finish(ToGrpcStatus(status)); });
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,12 @@
 namespace gdn {
 
 using CallDone = std::function<void(absl::Status)>;
+
+// The epoch that a request names; nullopt where it names none.
+template <typename Request>
+std::optional<int64_t> EpochOf(const Request& request) {
+  return request.has_session_epoch() ? std::optional(request.session_epoch()) : std::nullopt;
+}
 
 // info_calls.cc
 absl::Status GetServerInfo(const ServiceContext& context, const Caller& caller, const v1::GetServerInfoRequest& request,

@@ -1,6 +1,7 @@
 // ForkSession: children that go on from where a session is.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "base/string_cat.h"
 #include "server/rpc/bring_sessions.h"
 #include "server/rpc/calls.h"
+#include "server/session/session_errors.h"
 #include "server/validation/names.h"
 
 namespace gdn {
@@ -27,6 +29,7 @@ struct ForkWork {
   std::vector<SessionInit> inits;
   std::vector<SessionCreation> creations;  // parallel to inits
   v1::ForkSessionResponse* response;
+  std::optional<int64_t> epoch;  // the parent's, as the caller knows it
   TraceContextPtr trace;
   CallDone done;
 
@@ -89,7 +92,9 @@ absl::Status CheckIds(const v1::ForkSessionRequest& request) {
   return absl::OkStatus();
 }
 
-Hash128 HashForkRequest(const v1::ForkSessionRequest& request) {
+// What a retry is recognised by. A client that has recovered meanwhile knows another epoch, and asks for the same.
+Hash128 HashForkRequest(v1::ForkSessionRequest request) {
+  request.clear_session_epoch();
   Hasher hasher;
   hasher.UpdateField("fork");
   hasher.UpdateField(request.SerializeAsString());
@@ -127,6 +132,7 @@ void ForkNamed(const ServiceContext& context, const Caller& caller, const std::v
                                               .inits = {},
                                               .creations = {},
                                               .response = response,
+                                              .epoch = EpochOf(request),
                                               .trace = caller.trace,
                                               .done = std::move(done)});
   if (absl::Status status = BeginChildren(request, ids, *work); !status.ok()) return work->Finish(std::move(status));
@@ -135,6 +141,7 @@ void ForkNamed(const ServiceContext& context, const Caller& caller, const std::v
   context.residency.LockResident(work->parent, limit, [work, limit](absl::StatusOr<SessionLease> lease) {
     if (!lease.ok()) return work->Finish(lease.status());
     work->lease = *std::move(lease);
+    if (absl::Status other = CheckEpoch(*work->parent, work->epoch); !other.ok()) return work->Finish(std::move(other));
     const SessionSpec& spec = work->parent->spec();
     const auto layers = static_cast<int32_t>(spec.layers.size());
     work->context.residency.Reserve({.dims = spec.dims,

@@ -55,7 +55,8 @@ void KeepPrefix(const ServiceContext& context, const Caller& caller, const v1::K
   const PrefixClaim claim{.key = prompt->keys.back(),
                           .tokens = TokensOf(prompt->segments),
                           .calls = CallsOf(prompt->segments),
-                          .kind = prompt->kind};
+                          .kind = prompt->kind,
+                          .epoch = EpochOf(request)};
   response->set_tokens(claim.tokens);
   context.prefix_keeper.Keep(*session, claim, caller.limit,
                              [response, session = *session, tokens = claim.tokens, trace = caller.trace,

@@ -32,7 +32,7 @@ void CheckpointSession(const ServiceContext& context, const Caller& caller, cons
         checkpoint->set_incremental(result->stored.incremental);
         done(absl::OkStatus());
       },
-      caller.limit);
+      caller.limit, EpochOf(request));
 }
 
 void ListCheckpoints(const ServiceContext& context, const Caller& caller, const v1::ListCheckpointsRequest& request,
@@ -79,7 +79,7 @@ void RestoreCheckpoint(const ServiceContext& context, const Caller& caller, cons
     }
     done(std::move(status));
   };
-  context.checkpointer.Restore(*session, request.checkpoint_id(), restored, caller.limit);
+  context.checkpointer.Restore(*session, request.checkpoint_id(), restored, caller.limit, EpochOf(request));
 }
 
 absl::Status PrefetchSessions(const ServiceContext& context, const Caller& caller,

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "server/rpc/reactors.h"
 #include "server/rpc/rpc_status.h"
 #include "server/rpc/state_pieces.h"
+#include "server/session/session_errors.h"
 
 namespace gdn {
 namespace {
@@ -143,6 +145,7 @@ class ExportReactor final : public FileReactor {
     GDN_RETURN_IF_ERROR(caller_.allowed);
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::ExportStateRequest>(message));
     name_ = request.name();
+    epoch_ = EpochOf(request);
     GDN_ASSIGN_OR_RETURN(options_, OptionsOf(request));
     BringSessions(context_, caller_, WantedIn(context_, caller_, request), [this](const Caller& brought) {
       if (absl::Status status = Export(brought); !status.ok()) End(status);
@@ -152,12 +155,13 @@ class ExportReactor final : public FileReactor {
 
   absl::Status Export(const Caller& brought) {
     GDN_ASSIGN_OR_RETURN(const auto session, FindSession(context_, brought, name_));
+    GDN_RETURN_IF_ERROR(CheckEpoch(*session, epoch_));
     GDN_ASSIGN_OR_RETURN(charge_, context_.ledger.TryCharge(BytePool::kCopies, caller_.account,
                                                             FileBytes(context_, *session, options_)));
     const auto encode = [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
     };
-    context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller_.limit);
+    context_.checkpointer.Capture(session, /*known=*/nullptr, encode, caller_.limit, epoch_);
     return absl::OkStatus();
   }
 
@@ -183,6 +187,7 @@ class ExportReactor final : public FileReactor {
   ByteCharge charge_;  // of the file
   Caller caller_;
   std::string name_;
+  std::optional<int64_t> epoch_;  // that the caller knows
 };
 
 // How often a session is looked at: soon after it has moved, less often while it rests.
@@ -248,11 +253,13 @@ class WatchReactor final : public FileReactor {
     GDN_RETURN_IF_ERROR(caller_.allowed);
     GDN_ASSIGN_OR_RETURN(const auto request, ParseMessage<v1::WatchStateRequest>(message));
     GDN_ASSIGN_OR_RETURN(plan_, PlanOf(request));
+    epoch_ = EpochOf(request);
     BringSessions(context_, caller_, WantedIn(context_, caller_, request),
                   [this, name = request.name()](const Caller& brought) {
                     auto session = FindSession(context_, brought, name);
                     if (!session.ok()) return End(session.status());
                     session_ = *std::move(session);
+                    if (absl::Status other = CheckEpoch(*session_, epoch_); !other.ok()) return End(other);
                     Audit(context_, caller_, "state_watched", name);
                     WaitForMemory();
                   });
@@ -273,7 +280,7 @@ class WatchReactor final : public FileReactor {
     const auto encode = [this](absl::StatusOr<CapturedState> captured) {
       if (absl::Status status = Encode(std::move(captured)); !status.ok()) End(status);
     };
-    context_.checkpointer.Capture(session_, known, encode, caller_.limit);
+    context_.checkpointer.Capture(session_, known, encode, caller_.limit, epoch_);
   }
 
   absl::Status Encode(absl::StatusOr<CapturedState> captured) {
@@ -338,7 +345,8 @@ class WatchReactor final : public FileReactor {
       return MakeError(absl::StatusCode::kUnavailable, reason::kServerDraining,
                        "the server is shutting down; watch the session where it goes on");
     }
-    return session_->CheckAlive();
+    GDN_RETURN_IF_ERROR(session_->CheckAlive());
+    return CheckEpoch(*session_, epoch_);
   }
 
   void Look() {
@@ -356,6 +364,7 @@ class WatchReactor final : public FileReactor {
   const ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   WatchPlan plan_;
+  std::optional<int64_t> epoch_;  // that the caller knows
   Caller caller_;
   ByteCharge charge_;  // of the file that is made or sent
   std::shared_ptr<Session> session_;

@@ -34,10 +34,15 @@ void Checkpointer::Delete(const std::shared_ptr<Session>& session, const std::st
 }
 
 void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                           std::function<void(absl::Status)> done, const WaitLimit& limit) {
+                           std::function<void(absl::Status)> done, const WaitLimit& limit,
+                           const std::optional<int64_t>& epoch) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit](SessionLease lease) {
+  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit, epoch](SessionLease lease) {
     if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
+    if (absl::Status other = CheckEpoch(*lease.session(), epoch); !other.ok()) {
+      lease.Release();
+      return done(std::move(other));
+    }
     const Turn turn = lease.session()->account()->turn();
     auto shared = std::make_shared<SessionLease>(std::move(lease));
     const auto restore = [this, open, checkpoint_id, done, limit, shared] {

@@ -19,6 +19,13 @@ constexpr int kMostCopies = 4;
 constexpr int kThreads = 2;
 constexpr absl::Duration kRetryAfter = absl::Seconds(5);  // a full disk does not empty itself at once
 
+// Whether a call that now has the session locked still wants this state.
+absl::Status CheckWanted(const SessionLease& lease, const WaitLimit& limit, const std::optional<int64_t>& epoch) {
+  GDN_RETURN_IF_ERROR(limit.Check());
+  GDN_RETURN_IF_ERROR(lease.session()->CheckAlive());
+  return CheckEpoch(*lease.session(), epoch);
+}
+
 }  // namespace
 
 Checkpointer::Checkpointer(const CheckpointerParts& parts, const CheckpointPolicy& policy)
@@ -49,10 +56,10 @@ std::shared_ptr<void> Checkpointer::Open() {
 }
 
 void Checkpointer::Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known,
-                           CapturedDone done, const WaitLimit& limit) {
-  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done),
-                 limit](SessionLease lease) mutable {
-    if (absl::Status over = limit.Check(); !over.ok()) return Refuse(std::move(lease), over, done);
+                           CapturedDone done, const WaitLimit& limit, const std::optional<int64_t>& epoch) {
+  session->Lock([this, open = Open(), known = std::move(known), done = std::move(done), limit,
+                 epoch](SessionLease lease) mutable {
+    if (absl::Status no = CheckWanted(lease, limit, epoch); !no.ok()) return Refuse(std::move(lease), no, done);
     CaptureLocked(parts_.transfers, StateCopier::Threads::kAll, std::move(lease), std::move(known), std::move(done));
   });
 }
@@ -136,10 +143,10 @@ void Checkpointer::Write(CapturedState captured, const std::string& checkpoint_i
 }
 
 void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-                              CheckpointDone done, const WaitLimit& limit) {
+                              CheckpointDone done, const WaitLimit& limit, const std::optional<int64_t>& epoch) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
-  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit](SessionLease lease) mutable {
-    if (absl::Status over = limit.Check(); !over.ok()) return Refuse(std::move(lease), over, done);
+  session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit, epoch](SessionLease lease) mutable {
+    if (absl::Status no = CheckWanted(lease, limit, epoch); !no.ok()) return Refuse(std::move(lease), no, done);
     const std::shared_ptr<Session> locked = lease.session();
     const int64_t bytes = parts_.room.BytesOf(*locked);
     auto charge = parts_.ledger.TryCharge(BytePool::kCopies, locked->account(), bytes);
@@ -149,12 +156,15 @@ void Checkpointer::Checkpoint(const std::shared_ptr<Session>& session, const std
     lease.Release();  // its steps go on until there is memory for a copy; and what waits for its steps holds none
     parts_.ledger.WhenCharged(
         BytePool::kCopies, locked->account(), bytes,
-        [this, open, locked, checkpoint_id, done = std::move(done), limit](ByteCharge granted) mutable {
+        [this, open, locked, checkpoint_id, done = std::move(done), limit, epoch](ByteCharge granted) mutable {
           auto shared = std::make_shared<ByteCharge>(std::move(granted));
-          locked->Lock([this, open, checkpoint_id, done = std::move(done), limit, shared](SessionLease again) mutable {
-            if (absl::Status over = limit.Check(); !over.ok()) return Refuse(std::move(again), over, done);
-            CheckpointLocked(std::move(again), std::move(*shared), checkpoint_id, std::move(done));
-          });
+          locked->Lock(
+              [this, open, checkpoint_id, done = std::move(done), limit, epoch, shared](SessionLease again) mutable {
+                if (absl::Status no = CheckWanted(again, limit, epoch); !no.ok()) {
+                  return Refuse(std::move(again), no, done);
+                }
+                CheckpointLocked(std::move(again), std::move(*shared), checkpoint_id, std::move(done));
+              });
         });
   });
 }

@@ -86,15 +86,17 @@ class Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Copies the states from wherever they are, for a call that waits for them. `known` is asked once the session is
-  // locked.
+  // locked. `epoch`, here and below: the session's, as the caller knows it; nullopt: any. In another epoch the call is
+  // ABORTED (EPOCH_MISMATCH), and nothing is copied, written or restored. The epoch is compared under the lock that the
+  // states are taken under.
   void Capture(const std::shared_ptr<Session>& session, std::function<BaseVersions()> known, CapturedDone done,
-               const WaitLimit& limit = {});
+               const WaitLimit& limit = {}, const std::optional<int64_t>& epoch = std::nullopt);
 
   // Waits for memory of the pool kCopies, without the session. `checkpoint_id` "": the newest. FAILED_PRECONDITION
   // (NO_DURABLE_TIER), RESOURCE_EXHAUSTED (TOO_MANY_CHECKPOINTS; BYTES_EXHAUSTED where the account may take no more
   // room), and errors of TierStack::Checkpoint.
   void Checkpoint(const std::shared_ptr<Session>& session, const std::string& checkpoint_id, CheckpointDone done,
-                  const WaitLimit& limit = {});
+                  const WaitLimit& limit = {}, const std::optional<int64_t>& epoch = std::nullopt);
   // The named ones, by id. FAILED_PRECONDITION (NO_DURABLE_TIER), and errors of TierStack::ListCheckpoints.
   void List(const std::shared_ptr<Session>& session,
             std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done);
@@ -105,7 +107,8 @@ class Checkpointer {
   // (CHECKPOINT_NOT_FOUND), FAILED_PRECONDITION (NO_DURABLE_TIER, STATE_MISMATCH), OUT_OF_RANGE (COUNT_LIMIT), errors
   // of the tier; nothing has changed then.
   void Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
-               std::function<void(absl::Status)> done, const WaitLimit& limit = {});
+               std::function<void(absl::Status)> done, const WaitLimit& limit = {},
+               const std::optional<int64_t>& epoch = std::nullopt);
 
   // Whether a step may have to wait for room at all.
   bool bounds_steps() const { return policy_.every_tokens != 0 && parts_.tiers.durable() != nullptr; }

@@ -22,6 +22,7 @@ absl::Status PrefixMismatch(const Session& session, int32_t layer, std::string_v
 }
 
 absl::Status CheckClaim(const Session& session, const PrefixClaim& claim) {
+  GDN_RETURN_IF_ERROR(CheckEpoch(session, claim.epoch));
   for (const LayerInfo& layer : session.Layers()) {
     if (layer.progress.token_count != claim.tokens) {
       return PrefixMismatch(session, layer.layer, "token_count", StrCat(layer.progress.token_count),

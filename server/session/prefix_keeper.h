@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "base/task_queue.h"
@@ -27,6 +28,7 @@ struct PrefixClaim {
   int64_t tokens = 0;
   PrefillCalls calls = {};
   InputKind kind = InputKind::kNone;
+  std::optional<int64_t> epoch = {};  // the session's, as the caller knows it; nullopt: any
 };
 
 struct PrefixKeeperParts {
@@ -44,8 +46,8 @@ class PrefixKeeper {
   PrefixKeeper& operator=(const PrefixKeeper&) = delete;
 
   // True where the prefix is kept now, or another call is at it; false where there is no room. FAILED_PRECONDITION
-  // (PREFIX_MISMATCH: layer, field, found, expected; INPUT_KIND_MISMATCH), errors of Residency::LockResident and
-  // StateCopier::CopyOut.
+  // (PREFIX_MISMATCH: layer, field, found, expected; INPUT_KIND_MISMATCH), ABORTED (EPOCH_MISMATCH), errors of
+  // Residency::LockResident and StateCopier::CopyOut.
   void Keep(const std::shared_ptr<Session>& session, const PrefixClaim& claim, const WaitLimit& limit,
             std::function<void(absl::StatusOr<bool>)> done);
 

@@ -1,5 +1,6 @@
 #include "server/session/session_errors.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_join.h"
@@ -105,6 +106,16 @@ absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expecte
                     {"epoch", StrCat(epoch)},
                     {"expected", StrCat(expected)},
                     {"token_count", StrCat(token_count)}});
+}
+
+absl::Status CheckEpoch(const Session& session, const std::optional<int64_t>& epoch) {
+  const int64_t found = session.epoch();
+  if (!epoch.has_value() || *epoch == found) return absl::OkStatus();
+  const std::vector<LayerInfo> layers = session.Layers();
+  const auto least = std::min_element(layers.begin(), layers.end(), [](const LayerInfo& a, const LayerInfo& b) {
+    return a.progress.token_count < b.progress.token_count;
+  });
+  return EpochMismatch(session.id(), found, *epoch, least == layers.end() ? 0 : least->progress.token_count);
 }
 
 absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 
 namespace gdn {
 
+class Session;
 struct SessionSpec;
 
 absl::Status SessionNotFound(const std::string& id);
@@ -27,6 +29,9 @@ absl::Status LayerBusy(const std::string& id, int32_t layer);
 absl::Status InputNeedsModel(const std::string& id, InputKind found);
 absl::Status InputKindMismatch(const std::string& id, int32_t layer, InputKind found, InputKind expected);
 absl::Status EpochMismatch(const std::string& id, int64_t epoch, int64_t expected, int64_t token_count);
+// OK if the session is in this epoch, or the caller names none; else EpochMismatch, with the least token count of its
+// layers. Under a SessionLease the answer stays true: nobody else can restore the session meanwhile.
+absl::Status CheckEpoch(const Session& session, const std::optional<int64_t>& epoch);
 absl::Status TokenCountMismatch(const std::string& id, int32_t layer, int64_t token_count, int64_t expected);
 // What the counts of a session would pass (base/count_limits.h).
 absl::Status TokenCountLimit(const std::string& id, int32_t layer, int64_t token_count, int64_t tokens);

@@ -109,6 +109,29 @@ TEST_F(CheckpointerTest, ARestoreTakesStateCountsAndRepliesBackUnderTheNextEpoch
   EXPECT_FALSE(a->AdmitAccept(pin, {.accepted_tokens = 2, .request_id = "a2"}).ok());
 }
 
+TEST_F(CheckpointerTest, CallsThatWaitBehindARestoreAreRefusedIfTheyNameTheEpochBeforeIt) {
+  const auto a = world_.Make("a", 1);
+  ASSERT_TRUE(world_.Checkpoint(a).ok());
+  ASSERT_TRUE(world_.Write(a, 2).ok());
+  SessionLease lease = a->TryLock();
+  ASSERT_TRUE(lease.valid());
+  Answer<absl::Status> first, second;
+  Answer<absl::StatusOr<CheckpointResult>> made;
+  Answer<absl::StatusOr<CapturedState>> captured;
+  world_.checkpointer.Restore(a, "", first.callback(), WaitLimit(), /*epoch=*/1);
+  world_.checkpointer.Checkpoint(a, "named", made.callback(), WaitLimit(), /*epoch=*/1);
+  world_.checkpointer.Capture(a, nullptr, captured.callback(), WaitLimit(), /*epoch=*/1);
+  world_.checkpointer.Restore(a, "", second.callback(), WaitLimit(), /*epoch=*/1);
+  lease.Release();
+  ASSERT_TRUE(first.Wait().ok());
+  ExpectError(made.Wait().status(), absl::StatusCode::kAborted, reason::kEpochMismatch);
+  ExpectError(captured.Wait().status(), absl::StatusCode::kAborted, reason::kEpochMismatch);
+  ExpectError(second.Wait(), absl::StatusCode::kAborted, reason::kEpochMismatch);
+  EXPECT_EQ(a->epoch(), 2) << "restored once";
+  EXPECT_EQ(*world_.Read(a), 1);
+  EXPECT_EQ(ErrorReason(world_.Restore(a, "named")), reason::kCheckpointNotFound) << "nothing was written";
+}
+
 TEST_F(CheckpointerTest, ASessionInTheLastEpochDoesNotGoBack) {
   SessionInit init = world_.Init("a");
   init.epoch = kMaxEpoch - 1;

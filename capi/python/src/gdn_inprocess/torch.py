@@ -93,9 +93,7 @@ class StatePool:
         [tokens, HV, V] of v's dtype. A slot of -1 is padding: zeros. Pass max_beta=1 if no beta is above 1: prompts
         are then chunked, which is quicker.
         """
-        return self._advance(
-            torch_ops.prefill, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm), (max_beta,)
-        )
+        return self._advance(torch_ops.prefill, (q, k, v, g, beta), lengths, slots, (scale, use_qk_l2norm), (max_beta,))
 
     def decode(
         self,

@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/cpp/reply_epoch.h"
 #include "client/cpp/rpc_status.h"
 
 namespace gdn {
@@ -94,6 +95,7 @@ AsyncCall AsyncClient::Start(void (Stub::*method)(grpc::ClientContext*, const Re
   (stub->*method)(&state->context, &state->request, &state->response,
                   [calls = calls_, kept = state](const grpc::Status& status) mutable {
                     absl::Status error = kept->unsent.ok() ? StatusFromGrpc(status) : kept->unsent;
+                    if (error.ok()) error = CheckReplyEpoch(kept->request, kept->response);
                     if (error.ok()) {
                       std::move(kept->done)(std::move(kept->response));
                     } else {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "base/string_cat.h"
+#include "client/cpp/reply_epoch.h"
 #include "client/cpp/rpc_status.h"
 #include "client/cpp/token_file.h"
 #include "grpcpp/create_channel.h"
@@ -103,6 +104,7 @@ absl::StatusOr<Response> Client::Call(grpc::Status (Stub::*method)(grpc::ClientC
   GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), options_.default_timeout, &context));
   Response response;
   GDN_RETURN_IF_ERROR(StatusFromGrpc((stub_.get()->*method)(&context, request, &response)));
+  GDN_RETURN_IF_ERROR(CheckReplyEpoch(request, response));
   return response;
 }
 
@@ -179,7 +181,12 @@ absl::Status Client::ExportState(const v1::ExportStateRequest& request,
                                  absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call) {
   grpc::ClientContext context;
   GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), options_.default_timeout, &context));
-  return ReceiveState(*stub_->ExportState(&context, request), context, sink, call.progress);
+  const auto reader = stub_->ExportState(&context, request);
+  if (!request.has_session_epoch()) return ReceiveState(*reader, context, sink, call.progress);
+  EpochCheckedSink checked(request.name(), request.session_epoch(), sink);
+  GDN_RETURN_IF_ERROR(ReceiveState(
+      *reader, context, [&checked](std::string_view piece) { return checked.Take(piece); }, call.progress));
+  return checked.End();
 }
 
 absl::StatusOr<std::string> Client::ExportState(const v1::ExportStateRequest& request, const CallOptions& call) {
@@ -223,7 +230,9 @@ absl::StatusOr<StateWatch> Client::WatchState(const v1::WatchStateRequest& reque
   auto context = std::make_unique<grpc::ClientContext>();
   GDN_RETURN_IF_ERROR(PrepareContext(Routed(request, call), std::nullopt, context.get()));
   auto reader = stub_->WatchState(context.get(), request);
-  return StateWatch(std::move(context), std::move(reader));
+  if (!request.has_session_epoch()) return StateWatch(std::move(context), std::move(reader));
+  return StateWatch(std::move(context), std::move(reader),
+                    StateWatch::Origin{.session = request.name(), .epoch = request.session_epoch()});
 }
 
 absl::StatusOr<std::vector<v1::Session>> Client::ForkSession(const v1::ForkSessionRequest& request,
@@ -238,6 +247,11 @@ absl::StatusOr<v1::KeepPrefixResponse> Client::KeepPrefix(const std::string& ses
   v1::KeepPrefixRequest request;
   request.set_name(session);
   *request.mutable_prefix() = prefix;
+  return KeepPrefix(request, call);
+}
+
+absl::StatusOr<v1::KeepPrefixResponse> Client::KeepPrefix(const v1::KeepPrefixRequest& request,
+                                                          const CallOptions& call) {
   return Call(&Stub::KeepPrefix, request, call);
 }
 

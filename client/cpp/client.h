@@ -82,7 +82,8 @@ class Client {
 
   // The state file, in pieces to `sink` in order, or as one string. Every piece's checksum is verified before `sink`
   // sees it. DATA_LOSS (INVALID_STATE_FILE) where pieces are damaged, missing, out of order or not as many bytes as
-  // announced; `sink` may have been given the pieces before that. An error of `sink` ends the call and is returned.
+  // announced; `sink` may have been given the pieces before that. An error of `sink` ends the call and is returned. If
+  // the request names an epoch, `sink` sees nothing of a file of another: ABORTED (EPOCH_MISMATCH).
   absl::Status ExportState(const v1::ExportStateRequest& request,
                            absl::FunctionRef<absl::Status(std::string_view)> sink, const CallOptions& call = {});
   absl::StatusOr<std::string> ExportState(const v1::ExportStateRequest& request, const CallOptions& call = {});
@@ -96,7 +97,7 @@ class Client {
                                           absl::FunctionRef<absl::StatusOr<std::string_view>(size_t)> source,
                                           const CallOptions& call = {});
 
-  // A session's snapshots as it advances; see state_watch.h.
+  // A session's snapshots as it advances; see state_watch.h. With a session_epoch, each is of that epoch.
   absl::StatusOr<StateWatch> WatchState(const v1::WatchStateRequest& request, const CallOptions& call = {});
 
   absl::StatusOr<std::vector<v1::Session>> ForkSession(const v1::ForkSessionRequest& request,
@@ -104,8 +105,11 @@ class Client {
   // The states of the session ("sessions/ID") as those of the prefix, which it has just prefilled; see prompt_prefix.h.
   absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const std::string& session, const v1::PromptPrefix& prefix,
                                                     const CallOptions& call = {});
+  absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::KeepPrefixRequest& request, const CallOptions& call = {});
   // How many kept prefixes of the caller's have gone: all.
   absl::StatusOr<int64_t> DropPrefixes(const CallOptions& call = {});
+  // A session_epoch of this and of RestoreCheckpoint is compared with the reply's too, as older servers do not know it:
+  // ABORTED (EPOCH_MISMATCH) then says what has happened to another epoch's state.
   absl::StatusOr<v1::Checkpoint> CheckpointSession(const v1::CheckpointSessionRequest& request,
                                                    const CallOptions& call = {});
   // The named checkpoints of a session ("sessions/ID").

@@ -79,7 +79,7 @@ absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
   // Idempotent: if its reply is lost, too, GetSession finds the session.
   absl::StatusOr<v1::Session> made = client_.CreateSession(*create_, TryOptions(backoff));
   if (!made.ok()) return While(StrCat("making ", name(), " again"), made.status());
-  if (made->prefix_tokens() != session_.prefix_tokens()) {
+  if (made->prefix_tokens() != prefix_tokens_) {
     static_cast<void>(client_.DeleteSession(name(), TryOptions(backoff)));
     return Lost(reason::kSessionNotFound, StrCat(name(), " and its prefix are gone"), name(), layers_.begin()->first);
   }
@@ -90,14 +90,16 @@ absl::StatusOr<v1::Session> DurableSession::Recreate(const Backoff& backoff) {
 absl::StatusOr<v1::Session> DurableSession::GoOnFromStore(bool* recreated, const Backoff& backoff) {
   v1::RestoreCheckpointRequest request;
   request.set_name(name());
+  request.set_session_epoch(epoch_);
   absl::StatusOr<v1::Session> restored = client_.RestoreCheckpoint(request, TryOptions(backoff));
   if (restored.ok()) return restored;
-  if (ErrorReason(restored.status()) != reason::kCheckpointNotFound) {
+  const std::string reason = ErrorReason(restored.status());
+  if (reason != reason::kCheckpointNotFound && reason != reason::kNoDurableTier && reason != reason::kStateLost) {
     return While(StrCat("going on from what the server's store has of ", name()), restored.status());
   }
   const auto lost = [this](const std::string& obstacle) {
     return Lost(reason::kCheckpointNotFound,
-                StrCat("the server's store was set back and has nothing of ", name(), " any more, and ", obstacle,
+                StrCat("the server has lost the state of ", name(), ", no durable copy of it is left, and ", obstacle,
                        "; restore a named checkpoint where there is one, else prefill a new session"),
                 name(), layers_.begin()->first);
   };
@@ -148,7 +150,9 @@ absl::StatusOr<v1::Session> DurableSession::BeginAnew(absl::FunctionRef<absl::St
     return lost(StrCat("of layer ", layer->layer(), " only the inputs from token ", layer->begin(), " on are kept"));
   }
   const auto named = client_.ListCheckpoints(name(), TryOptions(backoff));
-  if (!named.ok() && ErrorReason(named.status()) != reason::kNoDurableTier) {
+  // STATE_LOST says that there is no copy at all.
+  if (const std::string reason = ErrorReason(named.status());
+      !named.ok() && reason != reason::kNoDurableTier && reason != reason::kStateLost) {
     return While(StrCat("looking for named checkpoints of ", name()), named.status());
   }
   if (named.ok() && !named->empty()) return lost("making it anew would delete its named checkpoints");
@@ -171,6 +175,7 @@ absl::StatusOr<std::optional<v1::Session>> DurableSession::RestoreDurableCopy(co
   }
   v1::RestoreCheckpointRequest request;
   request.set_name(name());
+  request.set_session_epoch(session.epoch());
   absl::StatusOr<v1::Session> restored = client_.RestoreCheckpoint(request, TryOptions(backoff));
   if (restored.ok()) return *std::move(restored);
   const std::string reason = ErrorReason(restored.status());

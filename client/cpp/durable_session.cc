@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<DurableSession>> DurableSession::Create(Client& c
     if (made.prefix_tokens() == 0) request.clear_prefix();
     for (const v1::LayerState& layer : made.layers()) session->initial_counts_[layer.layer()] = made.prefix_tokens();
   }
+  session->prefix_tokens_ = made.prefix_tokens();
   session->create_ = std::move(request);
   GDN_RETURN_IF_ERROR(session->Adopt(std::move(made), backoff));
   return session;
@@ -102,16 +103,11 @@ auto DurableSession::Retried(Backoff& backoff, const Call& call) -> decltype(cal
   }
 }
 
-template <typename Call>
-auto DurableSession::Recovered(Backoff& backoff, const Call& call) -> decltype(call()) {
+absl::Status DurableSession::Recovered(Backoff& backoff, absl::FunctionRef<absl::Status()> call) {
   for (;;) {
     absl::Status status = Prepare(backoff);
-    if (status.ok()) {
-      auto result = call();
-      if (result.ok()) return result;
-      status = result.status();
-    }
-    if (!TryAgainAfter(status)) return status;
+    if (status.ok()) status = call();
+    if (status.ok() || !TryAgainAfter(status)) return status;
     if (status = backoff.Wait(status); !status.ok()) {
       GiveUp();
       return status;
@@ -203,9 +199,10 @@ absl::Status DurableSession::Prepare(const Backoff& backoff) {
 
 bool DurableSession::TryAgainAfter(const absl::Status& status) {
   if (SessionHasMoved(status)) {
-    rolled_back_ |= ErrorReason(status) == reason::kStateRolledBack;
+    const std::string reason = ErrorReason(status);
+    rolled_back_ |= reason == reason::kStateRolledBack || reason == reason::kStateLost;
     // What a recovery meets says nothing of the call.
-    if (!std::exchange(astray_, true) && in_flight_.has_value()) in_flight_->refusal = ErrorReason(status);
+    if (!std::exchange(astray_, true) && in_flight_.has_value()) in_flight_->refusal = reason;
     return true;
   }
   if (WorthAnotherTry(status)) return true;
@@ -259,9 +256,11 @@ absl::Status DurableSession::FinishAccept(const v1::SessionTokenCounts& counts) 
 absl::StatusOr<DurableSession::Reply> DurableSession::RunStep(SessionStep request) {
   GDN_RETURN_IF_ERROR(BeginStep(std::move(request)));
   Backoff backoff = NewBackoff();
-  GDN_ASSIGN_OR_RETURN(Reply reply, Recovered(backoff, [&] {
-                         return Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff);
-                       }));
+  Reply reply;
+  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(reply, Send(step(), RequestIdInFlight(), token_count(StepLayer(step())), backoff));
+    return absl::OkStatus();
+  }));
   GDN_RETURN_IF_ERROR(FinishStep(reply.result));
   return reply;
 }
@@ -287,38 +286,13 @@ absl::StatusOr<v1::SessionTokenCounts> DurableSession::AcceptPath(std::vector<in
 absl::StatusOr<v1::SessionTokenCounts> DurableSession::RunAccept(DraftChoice choice) {
   GDN_RETURN_IF_ERROR(BeginAccept(choice));
   Backoff backoff = NewBackoff();
-  GDN_ASSIGN_OR_RETURN(v1::SessionTokenCounts counts,
-                       Recovered(backoff, [&] { return SendAccept(choice, RequestIdInFlight(), backoff); }));
+  v1::SessionTokenCounts counts;
+  GDN_RETURN_IF_ERROR(Recovered(backoff, [&]() -> absl::Status {
+    GDN_ASSIGN_OR_RETURN(counts, SendAccept(choice, RequestIdInFlight(), backoff));
+    return absl::OkStatus();
+  }));
   GDN_RETURN_IF_ERROR(FinishAccept(counts));
   return counts;
-}
-
-absl::StatusOr<v1::Checkpoint> DurableSession::TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff) {
-  v1::CheckpointSessionRequest request;
-  request.set_name(name());
-  request.set_checkpoint_id(checkpoint_id);
-  GDN_ASSIGN_OR_RETURN(v1::Checkpoint made, client_.CheckpointSession(request, TryOptions(backoff)));
-  if (made.epoch() != epoch_) {
-    // Of what a crash has left; the steps it lacks come back first.
-    return MakeError(absl::StatusCode::kAborted, reason::kEpochMismatch, "the checkpoint is of another epoch");
-  }
-  if (!checkpoint_id.empty()) return made;  // a crash does not come back to it, so the inputs are still needed
-  for (const v1::LayerState& state : made.layers()) {
-    const auto found = layers_.find(state.layer());
-    if (found == layers_.end()) continue;
-    found->second.Trim(state.token_count());
-    checkpointed_counts_[state.layer()] = state.token_count();
-  }
-  return made;
-}
-
-absl::StatusOr<v1::Checkpoint> DurableSession::Checkpoint(const std::string& checkpoint_id) {
-  if (in_flight_.has_value()) {
-    return absl::FailedPreconditionError(
-        AbslView(StrCat("the call before on ", name(), " ended without an answer; repeat it before a checkpoint")));
-  }
-  Backoff backoff = NewBackoff();
-  return Recovered(backoff, [&] { return TryCheckpoint(checkpoint_id, backoff); });
 }
 
 absl::Status DurableSession::KeepWithinLimits(const Backoff& backoff) {

@@ -5,10 +5,12 @@
 // boundaries, so that the state is the same bits; then the call that failed goes on. A call whose reply was lost is
 // repeated under its request id, which the server answers from its memory. Where that has no room for the reply any
 // more (REPLY_DROPPED), the session goes back to its durable copy, or is made anew, and takes the kept steps and this
-// one again. Where a store was set back and has less of the session than the server knew (STATE_ROLLED_BACK), it goes
-// on from what is there in the same way. The caller sees every step applied once. On a server without --disk-dir a
-// session is replayed from its start, so all inputs are kept. DurableBatch (durable_batch.h) takes a step of many such
-// sessions in one call.
+// one again. Where a store was set back and has less of the session than the server knew, or a step failed halfway
+// (STATE_ROLLED_BACK), it goes on from what is there in the same way; where nothing is there (STATE_LOST), it is made
+// anew, but deleted only if all its inputs are kept. The caller sees every step applied once. On a server without
+// --disk-dir a session is replayed from its start, so all inputs are kept. Forks, exports and checkpoints are of the
+// state that this side knows, never of an older one that a crash has left: the session is brought back first.
+// DurableBatch (durable_batch.h) takes a step of many such sessions in one call.
 //
 // Thread safety: one thread at a time; different sessions of one Client may be used at once. Ownership: the Client must
 // outlive it; it keeps copies of inputs, up to max_kept_bytes. While it is used nobody else may move the session.
@@ -24,7 +26,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -62,6 +66,8 @@ struct DurableSessionStats {
   int64_t max_lost_tokens = 0;   // at any recovery
 };
 
+struct SeenTokens;
+
 class DurableSession final {
  public:
   // Makes the session, or finds it where the request names one that the same
@@ -83,8 +89,8 @@ class DurableSession final {
   // - UNAVAILABLE, DEADLINE_EXCEEDED: overall_timeout has passed; the step may have been applied. Make the same call
   //   again to find out and go on; another is refused (FAILED_PRECONDITION).
   // - DATA_LOSS: the server lost more than is kept here, or somebody else moved the session, or (REPLY_DROPPED) the
-  //   step is done, its reply is lost and there is no way back, or (CHECKPOINT_NOT_FOUND) the server's store has lost
-  //   the session and it cannot be made anew.
+  //   step is done, its reply is lost and there is no way back, or (CHECKPOINT_NOT_FOUND) the server has lost the
+  //   state, has no durable copy, and the session cannot be made anew; it is not deleted then.
   // - INTERNAL: a replayed step gave other bytes than at first, on equal numerics.
   // - RESOURCE_EXHAUSTED: the inputs are over max_kept_bytes and the session cannot be made durable.
   absl::StatusOr<v1::PrefillResponse> Prefill(v1::PrefillRequest request);
@@ -103,12 +109,31 @@ class DurableSession final {
   // so the inputs stay. Errors as above.
   absl::StatusOr<v1::Checkpoint> Checkpoint(const std::string& checkpoint_id = "");
 
+  // The session's states as a file (docs/state-files.md). name and session_epoch are set here. Errors as above.
+  absl::StatusOr<std::string> ExportState(v1::ExportStateRequest request = {});
+
+  // Sessions that go on from here, drafts included, one for each id; an empty id is drawn. A child keeps what this
+  // session keeps, so it is made anew where the server loses it and all inputs are kept; else it can be brought back
+  // once it is durable: checkpoint it. ALREADY_EXISTS (SESSION_EXISTS) where an id is taken, by a session that another
+  // request has made or that is at other token counts. Other errors as above.
+  absl::StatusOr<std::vector<std::unique_ptr<DurableSession>>> Fork(std::vector<std::string> ids);
+
+  // Keeps the state as that of the prefix, which the session has just prefilled; see prompt_prefix.h. Errors as above,
+  // and PREFIX_MISMATCH where the session has been brought back from a durable copy.
+  absl::StatusOr<v1::KeepPrefixResponse> KeepPrefix(const v1::PromptPrefix& prefix);
+
+  // Goes back to a checkpoint, in a new epoch; an empty id is the newest. The reply tells the token counts to go on
+  // from. Inputs before are kept no more, for the copy is durable, and drafts that it has are dropped. Errors as above;
+  // DATA_LOSS where the newest copy is older than the server had said.
+  absl::StatusOr<v1::Session> Restore(const std::string& checkpoint_id = "");
+
   // Ends the session on the server. OK where it is gone already.
   absl::Status Delete();
 
   const std::string& name() const { return session_.name(); }
   const v1::Session& session() const { return session_; }  // as it was when it was made or found
   int64_t token_count(int32_t layer) const;                // -1: no such layer
+  int64_t epoch() const { return epoch_; }  // of the server's session, as this side knows it: for calls of the Client
   int64_t kept_bytes() const;
   const DurableSessionStats& stats() const { return stats_; }
 
@@ -170,13 +195,24 @@ class DurableSession final {
   absl::StatusOr<v1::SessionTokenCounts> RunAccept(DraftChoice choice);
   // One try where the inputs are too many, or it is time.
   absl::Status KeepWithinLimits(const Backoff& backoff);
+  // One try each of calls that use the session's state.
   absl::StatusOr<v1::Checkpoint> TryCheckpoint(const std::string& checkpoint_id, const Backoff& backoff);
+  absl::StatusOr<std::string> TryExport(v1::ExportStateRequest& request, const Backoff& backoff);
+  // `drawn`: names of children that nobody else can know.
+  absl::StatusOr<std::vector<v1::Session>> TryFork(v1::ForkSessionRequest& request, const std::set<std::string>& drawn,
+                                                   const Backoff& backoff);
+  absl::Status TryRestore(v1::RestoreCheckpointRequest& request, v1::Session* restored, const Backoff& backoff);
+  std::unique_ptr<DurableSession> ChildOf(v1::Session child) const;
+  // FAILED_PRECONDITION while a call before has no answer.
+  absl::Status CheckIdle(std::string_view call) const;
+  // ABORTED (TOKEN_COUNT_MISMATCH) where `what` is of other token counts, or drafts, than this side knows; a layer that
+  // is not there has seen nothing.
+  absl::Status CheckSeen(const std::map<int32_t, SeenTokens>& seen, std::string_view what) const;
   // The call's result once it is none that another try may better; Recovered
   // prepares each.
   template <typename Call>
   auto Retried(Backoff& backoff, const Call& call) -> decltype(call(CallOptions()));
-  template <typename Call>
-  auto Recovered(Backoff& backoff, const Call& call) -> decltype(call());
+  absl::Status Recovered(Backoff& backoff, absl::FunctionRef<absl::Status()> call);
 
   Backoff NewBackoff() const;
   std::string NewRequestId();
@@ -194,8 +230,8 @@ class DurableSession final {
   // last one broke.
   absl::Status Recover(const Backoff& backoff);
   absl::StatusOr<v1::Session> FindOrRecreate(bool* recreated, const Backoff& backoff);
-  // Where the store was set back: what is there now under a new epoch, or the
-  // session made anew.
+  // Where the store was set back, or the state is lost: what is there now
+  // under a new epoch, or the session made anew.
   absl::StatusOr<v1::Session> GoOnFromStore(bool* recreated, const Backoff& backoff);
   absl::StatusOr<v1::Session> Recreate(const Backoff& backoff);
   // nullptr where the inputs of all layers are kept from the start; else a
@@ -229,12 +265,13 @@ class DurableSession final {
   const std::string id_prefix_;                     // of request ids: unlike those of any other object
   std::optional<v1::CreateSessionRequest> create_;  // none: attached
   std::map<int32_t, int64_t> initial_counts_;       // of a session that create_ makes
+  int64_t prefix_tokens_ = 0;                       // that it begins behind
 
   v1::Session session_;
   std::map<int32_t, LayerSteps> layers_;
   int64_t epoch_ = 0;
   bool astray_ = false;            // the server's session may be elsewhere than this side believes
-  bool rolled_back_ = false;       // .. and its store has less of it than the server knew
+  bool rolled_back_ = false;       // .. and nothing is left of the state that the server had
   bool needs_replay_ = false;      // the server has lost something and not all of it is back
   std::string numerics_id_;        // "": not known
   bool numerics_changed_ = false;  // then replies of before and after differ

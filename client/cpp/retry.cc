@@ -41,7 +41,7 @@ bool SessionHasMoved(const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:
       return reason == reason::kDraftPending;
     case absl::StatusCode::kDataLoss:
-      return reason == reason::kStateRolledBack;
+      return reason == reason::kStateRolledBack || reason == reason::kStateLost;
     default:
       return false;
   }

@@ -22,7 +22,7 @@ bool WorthAnotherTry(const absl::Status& status);
 
 // True where the session is not where the caller left it: EPOCH_MISMATCH, TOKEN_COUNT_MISMATCH, SESSION_NOT_FOUND, a
 // draft that the caller does not know of; REPLY_DROPPED, where it is behind a step that the caller has no answer to;
-// STATE_ROLLED_BACK, where it has to go on from an older state, or from none.
+// STATE_ROLLED_BACK, where it has to go on from an older state, or from none; STATE_LOST, where none is left.
 bool SessionHasMoved(const absl::Status& status);
 
 class Backoff {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/string_cat.h"
+#include "client/cpp/reply_epoch.h"
 #include "client/cpp/rpc_status.h"
 
 namespace gdn {
@@ -33,8 +34,9 @@ absl::Status StatePieces::Add(std::string_view data, int64_t offset, int64_t tot
   return absl::OkStatus();
 }
 
-StateWatch::StateWatch(std::unique_ptr<grpc::ClientContext> context, std::unique_ptr<Reader> reader)
-    : context_(std::move(context)), reader_(std::move(reader)) {}
+StateWatch::StateWatch(std::unique_ptr<grpc::ClientContext> context, std::unique_ptr<Reader> reader,
+                       std::optional<Origin> origin)
+    : context_(std::move(context)), reader_(std::move(reader)), origin_(std::move(origin)) {}
 
 StateWatch::~StateWatch() {
   if (reader_ == nullptr || final_status_.has_value()) return;
@@ -79,6 +81,10 @@ absl::StatusOr<StateSnapshot> StateWatch::Next() {
       snapshot.file.append(piece.data());
     }
     if (pieces.whole()) {
+      if (origin_.has_value()) {
+        absl::Status same = CheckFileEpoch(origin_->session, origin_->epoch, snapshot.file);
+        if (!same.ok()) return End(std::move(same));
+      }
       ++next_sequence_;
       return snapshot;
     }

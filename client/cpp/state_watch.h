@@ -50,14 +50,21 @@ class StateWatch {
  public:
   using Reader = grpc::ClientReaderInterface<v1::WatchStateResponse>;
 
-  StateWatch(std::unique_ptr<grpc::ClientContext> context, std::unique_ptr<Reader> reader);
+  // What every snapshot has to be of.
+  struct Origin {
+    std::string session;  // "sessions/ID"
+    int64_t epoch = 0;
+  };
+
+  StateWatch(std::unique_ptr<grpc::ClientContext> context, std::unique_ptr<Reader> reader,
+             std::optional<Origin> origin = std::nullopt);
   StateWatch(StateWatch&& other) noexcept = default;
   StateWatch& operator=(StateWatch&&) = delete;
   ~StateWatch();
 
   // Waits for the next snapshot. The call's error once it has ended (NOT_FOUND when the session has, CANCELLED after
-  // Cancel), DATA_LOSS (INVALID_STATE_FILE) for pieces that are damaged or out of order; that ends the call. Later
-  // calls give the same error.
+  // Cancel, ABORTED (EPOCH_MISMATCH) when the session has left the request's epoch), DATA_LOSS (INVALID_STATE_FILE) for
+  // pieces that are damaged or out of order; that ends the call. Later calls give the same error.
   absl::StatusOr<StateSnapshot> Next();
 
   // Ends the call; a Next() in progress returns.
@@ -68,6 +75,7 @@ class StateWatch {
 
   std::unique_ptr<grpc::ClientContext> context_;  // null after a move
   std::unique_ptr<Reader> reader_;
+  std::optional<Origin> origin_;
   int64_t next_sequence_ = 0;
   std::optional<absl::Status> final_status_;  // set once the call is over
 };

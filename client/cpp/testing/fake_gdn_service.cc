@@ -82,11 +82,20 @@ void FakeGdnService::CutInPieces(const std::string& file, const Write& write) co
 
 grpc::Status FakeGdnService::ExportState(grpc::ServerContext*, const v1::ExportStateRequest* request,
                                          grpc::ServerWriter<v1::ExportStateResponse>* writer) {
-  const std::optional<ToyStates> states = StatesOf(request->name());
-  if (!states.has_value()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such session");
-  CutInPieces<v1::ExportStateResponse>(ToyStateFile(*states, options_.exported_state_error),
-                                       [&](const v1::ExportStateResponse& piece) { writer->Write(piece); });
-  return grpc::Status::OK;
+  std::string file;
+  std::optional<Fault> fault;
+  {
+    absl::MutexLock lock(&mu_);
+    fault = TakeNext("ExportState");
+    if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
+    grpc::Status refusal;
+    const Session* const session = FindUsable(*request, &refusal);
+    if (session == nullptr) return refusal;
+    file = ToyStateFile(StatesOf(*session), session->epoch, options_.exported_state_error);
+  }
+  CutInPieces<v1::ExportStateResponse>(file, [&](const v1::ExportStateResponse& piece) { writer->Write(piece); });
+  absl::MutexLock lock(&mu_);
+  return FailAfter(fault);
 }
 
 grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReader<v1::ImportStateRequest>* reader,
@@ -111,19 +120,24 @@ grpc::Status FakeGdnService::ImportState(grpc::ServerContext*, grpc::ServerReade
 
 grpc::Status FakeGdnService::WatchState(grpc::ServerContext*, const v1::WatchStateRequest* request,
                                         grpc::ServerWriter<v1::WatchStateResponse>* writer) {
-  const grpc::Status ended(grpc::StatusCode::NOT_FOUND, "no such session");
-  const std::optional<ToyStates> states = StatesOf(request->name());
-  if (!states.has_value()) return ended;
+  std::string file;
+  {
+    absl::MutexLock lock(&mu_);
+    grpc::Status refusal;
+    const Session* const session = FindUsable(*request, &refusal);
+    if (session == nullptr) return refusal;
+    file = ToyStateFile(StatesOf(*session), session->epoch, 0);
+  }
   for (int64_t sequence = 0; sequence < 4; ++sequence) {
     const bool delta = sequence == 1 || sequence == 2;
-    const std::string snapshot = delta ? StrCat("delta ", sequence) : ToyStateFile(*states, 0);
+    const std::string snapshot = delta ? StrCat("delta ", sequence) : file;
     CutInPieces<v1::WatchStateResponse>(snapshot, [&](v1::WatchStateResponse& piece) {
       piece.set_sequence(sequence);
       piece.set_delta(delta);
       writer->Write(piece);
     });
   }
-  return ended;
+  return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
 }
 
 grpc::Status FakeGdnService::RunPrefill(const std::string& call, const v1::PrefillRequest& request,

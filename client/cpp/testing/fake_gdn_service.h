@@ -44,6 +44,7 @@ enum class Fault {
   kOtherBytes,   // done, with a reply whose first byte is another
   kDropReply,    // as kLoseReply, and the stored output is dropped: a retry is told REPLY_DROPPED
   kRollBack,     // SetStoreBack of all sessions to their newest checkpoints, and then the call
+  kLoseState,    // LoseState of all sessions, and then the call
 };
 
 class FakeGdnService final : public v1::GdnService::Service {
@@ -65,13 +66,16 @@ class FakeGdnService final : public v1::GdnService::Service {
     bool durable_tier = true;
     bool forget_stored_replies = false;  // a retry is not answered from memory
     bool save_no_outputs = false;        // checkpoints have stored replies without their outputs
+    bool ignore_session_epochs = false;  // of forks, exports, checkpoints, restores and watches, as servers did that
+                                         // did not know the field
   };
   explicit FakeGdnService(Options options) : options_(std::move(options)) {}
   FakeGdnService() : FakeGdnService(Options{}) {}
 
   // The fault of the call-th Prefill, Decode or AcceptTokens from now on, counted from 0, replays included.
   void Plan(int call, Fault fault);
-  // Of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession" or "RestoreCheckpoint".
+  // Of the next calls of "CreateSession", "GetSession", "DeleteSession", "CheckpointSession", "RestoreCheckpoint",
+  // "ForkSession" or "ExportState".
   void PlanNext(const std::string& call, std::vector<Fault> faults);
   // Of the next call of "Prefill", "StreamPrefill", "Decode", "StreamDecode", "AcceptTokens" or one of PlanNext's: this
   // answer, and nothing moves. Once for each call of this method.
@@ -81,6 +85,9 @@ class FakeGdnService final : public v1::GdnService::Service {
   // As if the session had rested in a store that was then set back, to this checkpoint, "" for the newest: steps are
   // refused (STATE_ROLLED_BACK) until RestoreCheckpoint. Without one of this id the store has nothing of it any more.
   void SetStoreBack(const std::string& session, const std::string& checkpoint_id);
+  // As if a step had failed after it had begun to change the session's state: all but GetSession, DeleteSession and
+  // RestoreCheckpoint is refused, with STATE_ROLLED_BACK if there is a checkpoint, else with STATE_LOST.
+  void LoseState(const std::string& session);
   void SetNumerics(const std::string& numerics_id);
   // As if another client had done it.
   void MoveLayer(const std::string& session, int32_t layer, int64_t tokens);
@@ -180,8 +187,13 @@ class FakeGdnService final : public v1::GdnService::Service {
     State now;
     std::map<std::string, State> checkpoints;  // by id; "" is the newest
     bool rolled_back = false;                  // of `now` nothing is left
+    bool lost = false;                         // .. because a step failed
 
     void SetStoreBack(const std::string& checkpoint_id);
+    void LoseState() { rolled_back = lost = true; }
+    void Restore(const State& checkpoint);
+    // Why the state cannot be used; nullopt: it can.
+    std::optional<grpc::Status> Refusal() const;
   };
 
   grpc::Status RunPrefill(const std::string& call, const v1::PrefillRequest& request, v1::PrefillResponse* response);
@@ -194,8 +206,10 @@ class FakeGdnService final : public v1::GdnService::Service {
   grpc::Status RunStep(const Step& step, Reply* reply);
 
   std::string numerics_id() const;
-  // nullopt without such a session.
-  std::optional<ToyStates> StatesOf(const std::string& name) const;
+  static ToyStates StatesOf(const Session& session);
+  // The session, where a request that names this epoch may use its state; else why not is in `refusal`.
+  template <typename Request>
+  Session* FindUsable(const Request& request, grpc::Status* refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // A session that begins with these states.
   grpc::Status AddSession(const std::string& name, const ToyStates& states, v1::Session* out);
   std::optional<Fault> TakeFault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

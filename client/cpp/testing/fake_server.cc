@@ -21,6 +21,8 @@ gdn::Fault Planned(FakeServer::Fault fault) {
       return gdn::Fault::kCrashBefore;
     case FakeServer::Fault::kCrashAfter:
       return gdn::Fault::kCrashAfter;
+    case FakeServer::Fault::kLoseState:
+      return gdn::Fault::kLoseState;
   }
   return gdn::Fault::kUnavailable;
 }

@@ -39,6 +39,9 @@ class FakeServer {
     kDropReply,    // as kLoseReply, and a retry is told REPLY_DROPPED
     kCrashBefore,  // UNAVAILABLE; the server has crashed before the step, and is back
     kCrashAfter,   // UNAVAILABLE; the server has crashed after the step, and is back
+    kLoseState,    // DATA_LOSS; the step has failed halfway, and so have all sessions lost their states: all but
+                   // GetSession, DeleteSession and RestoreCheckpoint answers STATE_ROLLED_BACK if the session has a
+                   // checkpoint, else STATE_LOST
   };
 
   FakeServer();

@@ -1,7 +1,9 @@
 // The sessions of FakeGdnService.
 #include "client/cpp/testing/fake_gdn_service.h"
 
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/string_cat.h"
@@ -12,9 +14,6 @@ namespace {
 
 grpc::Status NoSession() {
   return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
-}
-grpc::Status RolledBack() {
-  return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateRolledBack, "the store was set back");
 }
 grpc::Status ConnectionBroken() { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke"); }
 
@@ -39,6 +38,45 @@ void FakeGdnService::SetStoreBack(const std::string& session, const std::string&
   absl::MutexLock lock(&mu_);
   sessions_.at(session).SetStoreBack(checkpoint_id);
 }
+
+void FakeGdnService::LoseState(const std::string& session) {
+  absl::MutexLock lock(&mu_);
+  sessions_.at(session).LoseState();
+}
+
+void FakeGdnService::Session::Restore(const State& checkpoint) {
+  now = checkpoint;
+  rolled_back = lost = false;
+  ++epoch;
+}
+
+std::optional<grpc::Status> FakeGdnService::Session::Refusal() const {
+  if (!rolled_back) return std::nullopt;
+  if (lost && !checkpoints.contains("")) {
+    return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateLost, "a step failed halfway");
+  }
+  return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateRolledBack, "an older state is left, or none");
+}
+
+template <typename Request>
+FakeGdnService::Session* FakeGdnService::FindUsable(const Request& request, grpc::Status* refusal) {
+  Session* const session = FindSession(request.name());
+  if (session == nullptr) {
+    *refusal = NoSession();
+    return nullptr;
+  }
+  std::optional<grpc::Status> refused;
+  if constexpr (!std::is_same_v<Request, v1::RestoreCheckpointRequest>) refused = session->Refusal();
+  if (!refused.has_value() && !options_.ignore_session_epochs && request.has_session_epoch() &&
+      request.session_epoch() != session->epoch) {
+    refused = ServerError(grpc::StatusCode::ABORTED, reason::kEpochMismatch, "another epoch");
+  }
+  if (!refused.has_value()) return session;
+  *refusal = *std::move(refused);
+  return nullptr;
+}
+template FakeGdnService::Session* FakeGdnService::FindUsable(const v1::ExportStateRequest&, grpc::Status*);
+template FakeGdnService::Session* FakeGdnService::FindUsable(const v1::WatchStateRequest&, grpc::Status*);
 
 void FakeGdnService::Session::SetStoreBack(const std::string& checkpoint_id) {
   rolled_back = true;
@@ -92,12 +130,9 @@ std::string FakeGdnService::numerics_id() const {
   return numerics_id_;
 }
 
-std::optional<ToyStates> FakeGdnService::StatesOf(const std::string& name) const {
-  absl::MutexLock lock(&mu_);
-  const auto session = sessions_.find(name);
-  if (session == sessions_.end()) return std::nullopt;
+ToyStates FakeGdnService::StatesOf(const Session& session) {
   ToyStates states;
-  for (const auto& [index, layer] : session->second.now.layers) states[index] = layer.toy;
+  for (const auto& [index, layer] : session.now.layers) states[index] = layer.toy;
   return states;
 }
 
@@ -146,24 +181,25 @@ std::optional<grpc::Status> FakeGdnService::FailBefore(std::optional<Fault> faul
   if (fault == Fault::kRollBack) {
     for (auto& [name, session] : sessions_) session.SetStoreBack("");
   }
+  if (fault == Fault::kLoseState) {
+    for (auto& [name, session] : sessions_) session.LoseState();
+  }
   if (fault != Fault::kCrashBefore) return std::nullopt;
   CrashLocked();
   return ConnectionBroken();
 }
 
 grpc::Status FakeGdnService::FailAfter(std::optional<Fault> fault) {
-  if (!fault.has_value() || fault == Fault::kOtherBytes || fault == Fault::kRollBack) return grpc::Status::OK;
+  if (!fault.has_value() || fault == Fault::kOtherBytes || fault == Fault::kRollBack || fault == Fault::kLoseState) {
+    return grpc::Status::OK;
+  }
   if (fault == Fault::kCrashAfter) CrashLocked();
   return fault == Fault::kLate ? grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "late") : ConnectionBroken();
 }
 
 void FakeGdnService::CrashLocked() {
   std::erase_if(sessions_, [](const auto& session) { return session.second.checkpoints.count("") == 0; });
-  for (auto& [name, session] : sessions_) {
-    session.now = session.checkpoints.at("");
-    session.rolled_back = false;
-    ++session.epoch;
-  }
+  for (auto& [name, session] : sessions_) session.Restore(session.checkpoints.at(""));
 }
 
 void FakeGdnService::Save(Session& session, const std::string& checkpoint_id) const {
@@ -271,9 +307,9 @@ grpc::Status FakeGdnService::CheckpointSession(grpc::ServerContext*, const v1::C
   if (!options_.durable_tier) {
     return ServerError(grpc::StatusCode::FAILED_PRECONDITION, reason::kNoDurableTier, "no --disk-dir");
   }
-  Session* const session = FindSession(request->name());
-  if (session == nullptr) return NoSession();
-  if (session->rolled_back) return RolledBack();
+  grpc::Status refusal;
+  Session* const session = FindUsable(*request, &refusal);
+  if (session == nullptr) return refusal;
   Save(*session, request->checkpoint_id());
   v1::Checkpoint* const checkpoint = response->mutable_checkpoint();
   checkpoint->set_checkpoint_id(request->checkpoint_id());
@@ -288,15 +324,20 @@ grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::R
   if (const auto refused = TakeRefusal("RestoreCheckpoint")) return *refused;
   const std::optional<Fault> fault = TakeNext("RestoreCheckpoint");
   if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
-  Session* const session = FindSession(request->name());
-  if (session == nullptr) return NoSession();
+  if (!options_.durable_tier) {
+    const Session* const lost = FindSession(request->name());
+    if (lost != nullptr && lost->lost) return *lost->Refusal();
+    return ServerError(grpc::StatusCode::FAILED_PRECONDITION, reason::kNoDurableTier, "no --disk-dir");
+  }
+  grpc::Status refusal;
+  Session* const session = FindUsable(*request, &refusal);
+  if (session == nullptr) return refusal;
   const auto checkpoint = session->checkpoints.find(request->checkpoint_id());
   if (checkpoint == session->checkpoints.end()) {
     return ServerError(grpc::StatusCode::NOT_FOUND, reason::kCheckpointNotFound, "no such checkpoint");
   }
-  session->now = checkpoint->second;
-  session->rolled_back = false;
-  ++session->epoch;
+  // Durable as restored, as on a server: a crash must not bring back what was given up.
+  session->Restore(session->checkpoints.insert_or_assign("", State(checkpoint->second)).first->second);
   Describe(request->name(), *session, response->mutable_session());
   return FailAfter(fault);
 }
@@ -304,14 +345,33 @@ grpc::Status FakeGdnService::RestoreCheckpoint(grpc::ServerContext*, const v1::R
 grpc::Status FakeGdnService::ForkSession(grpc::ServerContext*, const v1::ForkSessionRequest* request,
                                          v1::ForkSessionResponse* response) {
   absl::MutexLock lock(&mu_);
-  const Session* const parent = FindSession(request->name());
-  if (parent == nullptr) return NoSession();
+  const std::optional<Fault> fault = TakeNext("ForkSession");
+  if (const auto failed = FailBefore(fault, reason::kInvalidSpec)) return *failed;
+  if (FindSession(request->name()) == nullptr) return NoSession();
+  v1::ForkSessionRequest identity = *request;
+  identity.clear_session_epoch();
+  std::vector<std::string> names, pending;
   for (const std::string& id : request->session_ids()) {
-    const std::string name = "sessions/" + (id.empty() ? "made-by-the-server" : id);
-    sessions_[name].now = parent->now;
-    Describe(name, sessions_[name], response->add_sessions());
+    const std::string& name = names.emplace_back("sessions/" + (id.empty() ? "made-by-the-server" : id));
+    const Session* const taken = FindSession(name);
+    if (taken == nullptr) pending.push_back(name);
+    if (taken != nullptr && taken->create != identity.SerializeAsString()) {
+      return ServerError(grpc::StatusCode::ALREADY_EXISTS, reason::kSessionExists, "made by another request");
+    }
   }
-  return grpc::Status::OK;
+  if (!pending.empty()) {
+    grpc::Status refusal;
+    const Session* const parent = FindUsable(*request, &refusal);
+    if (parent == nullptr) return refusal;
+    Session child;
+    child.create = identity.SerializeAsString();
+    child.now = parent->now;
+    child.now.accept_id.clear();
+    for (auto& [index, layer] : child.now.layers) layer.reply_id.clear();
+    for (const std::string& name : pending) sessions_.insert_or_assign(name, child);
+  }
+  for (const std::string& name : names) Describe(name, *FindSession(name), response->add_sessions());
+  return FailAfter(fault);
 }
 
 grpc::Status FakeGdnService::PrefetchSessions(grpc::ServerContext*, const v1::PrefetchSessionsRequest* request,

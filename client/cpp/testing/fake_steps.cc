@@ -15,9 +15,6 @@ namespace {
 grpc::Status NoSession() {
   return ServerError(grpc::StatusCode::NOT_FOUND, reason::kSessionNotFound, "no such session");
 }
-grpc::Status RolledBack() {
-  return ServerError(grpc::StatusCode::DATA_LOSS, reason::kStateRolledBack, "the store was set back");
-}
 
 }  // namespace
 
@@ -44,7 +41,7 @@ FakeGdnService::RowResult FakeGdnService::ApplyRow(const Step& step, const Row& 
   const std::string payload =
       StrCat(step.layer, step.prefill, step.draft, std::string(reinterpret_cast<const char*>(x), values * sizeof(*x)));
   if (const Session* const found = FindSession(row.session); found != nullptr && found->rolled_back) {
-    result.status = RolledBack();
+    result.status = *found->Refusal();
     return result;
   }
   Layer* const layer = FindLayer(row.session, step.layer);
@@ -149,7 +146,7 @@ grpc::Status FakeGdnService::Accept(const std::string& request_id, const v1::Dra
   counts->set_session(acceptance.session());
   Session* const session = FindSession(acceptance.session());
   if (session == nullptr) return NoSession();
-  if (session->rolled_back) return RolledBack();
+  if (session->rolled_back) return *session->Refusal();
   State& state = session->now;
   if (request_id.empty() || request_id != state.accept_id) {
     if (acceptance.session_epoch() != session->epoch) {

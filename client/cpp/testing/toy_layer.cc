@@ -69,12 +69,13 @@ std::string ToyState::Text() const {
   return StrCat(trace, " after ", token_count, ", draft ", bytes, "\n");
 }
 
-std::string ToyStateFile(const ToyStates& layers, float error) {
+std::string ToyStateFile(const ToyStates& layers, int64_t epoch, float error) {
   std::vector<std::pair<std::string, std::vector<float>>> values;
   std::map<std::string, std::string> metadata = {
       {"format", "gdn.state"}, {"format_version", "1"},
       {"layer_count", "3"},    {"dims", "{\"conv_width\": 4, \"hidden_size\": 4}"},
-      {"model", "toy"},        {"model_fingerprint", kToyFingerprint}};
+      {"model", "toy"},        {"model_fingerprint", kToyFingerprint},
+      {"epoch", StrCat(epoch)}};
   for (const auto& [layer, state] : layers) {
     std::vector<float> sum(state.sum.begin(), state.sum.end());
     for (float& element : sum) element += error;
@@ -82,7 +83,8 @@ std::string ToyStateFile(const ToyStates& layers, float error) {
     for (const auto& channel : state.newest) newest.insert(newest.end(), channel.begin(), channel.end());
     values.emplace_back(StrCat("layer.", layer, ".recurrent_state"), std::move(sum));
     values.emplace_back(StrCat("layer.", layer, ".conv_state"), std::move(newest));
-    metadata[StrCat("layer.", layer)] = StrCat("{\"token_count\": ", state.token_count, "}");
+    metadata[StrCat("layer.", layer)] =
+        StrCat("{\"token_count\": ", state.token_count, ", \"draft_length\": ", state.draft_length(), "}");
   }
   std::vector<NamedTensor> tensors;
   for (const auto& [name, floats] : values) {

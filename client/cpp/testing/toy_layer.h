@@ -49,8 +49,9 @@ struct ToyState {
 };
 using ToyStates = std::map<int32_t, ToyState>;  // by layer
 
-// A state file of a session; `error` is added to every element of the recurrent states.
-std::string ToyStateFile(const ToyStates& layers, float error);
+// A state file of a session in this epoch; `error` is added to every element of the recurrent states. Of drafts it has
+// the lengths alone.
+std::string ToyStateFile(const ToyStates& layers, int64_t epoch, float error);
 // What such a file holds of kToyLayers.
 absl::StatusOr<ToyStates> ParseToyStateFile(std::string_view bytes);
 

@@ -112,7 +112,7 @@ TEST_F(DurableRollback, SaysSoWhereTheStoreHasNothingAndTheFirstInputsAreNotKept
   const absl::Status status = Decode(0, 3);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ErrorReason(status), reason::kCheckpointNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has nothing of sessions/chat any more"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has lost the state of sessions/chat, no durable copy"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("only the inputs from token 6 on are kept"));
   EXPECT_EQ(service_->log().sessions_created, 1);
 }

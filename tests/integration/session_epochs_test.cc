@@ -219,7 +219,9 @@ TEST_F(SessionEpochs, AreHonouredByEveryMethodThatUsesASessionsState) {
     const grpc::Status right = call(id, epoch);
     EXPECT_TRUE(right.ok()) << right.error_message();
     ASSERT_TRUE(caller_->Delete(id).ok());
-    if (method == "ForkSession") ASSERT_TRUE(caller_->Delete(id + "-child").ok());
+    if (method == "ForkSession") {
+      ASSERT_TRUE(caller_->Delete(id + "-child").ok());
+    }
     feed_.Start(*caller_, id, kPrompt, 0);
     ASSERT_TRUE(caller_->Checkpoint(id).ok());
     if (method == "AcceptTokens") {

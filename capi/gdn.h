@@ -14,9 +14,10 @@
  *   gdn_pool_destroy(pool);  gdn_context_destroy(context);
  *
  * Errors: functions that return int return GDN_OK or another gdn_code. gdn_last_error() then says what was wrong, what
- * was expected and what to do. Arguments are checked before anything is touched; only GDN_DEVICE_FAILED and
- * GDN_OUT_OF_MEMORY can end a step on the way, and the states of its slots are lost then: zero or import them. Values
- * are not checked: a NaN stays in its own sequence.
+ * was expected and what to do. Arguments are checked, and memory is acquired, before a state is touched, so a step that
+ * fails leaves its states as they were. Where a call fails all the same when it may have changed a state for good, the
+ * state is lost: calls that read it return GDN_DATA_LOSS (STATE_LOST) until gdn_slots_zero, gdn_state_import,
+ * gdn_state_set or a copy gives the slot another. Values are not checked: a NaN stays in its own sequence.
  *
  * Threads: every function may be called from any thread. Calls on one context and its pools run one after the other.
  * Destroying a context or pool that another thread is using is an error that is not detected.
@@ -58,7 +59,7 @@ typedef enum gdn_code {
   GDN_INVALID_ARGUMENT = 1,    /* the call is at fault: read gdn_last_error() */
   GDN_OUT_OF_MEMORY = 2,       /* of the host, the device or the pool's slots */
   GDN_FAILED_PRECONDITION = 3, /* no such device, or a state of another kind than the pool's */
-  GDN_DATA_LOSS = 4,           /* a state file that is cut or damaged */
+  GDN_DATA_LOSS = 4,           /* a state file that is cut or damaged, or a state that is lost */
   GDN_DEVICE_FAILED = 5,       /* the device is lost: end the process */
   GDN_INTERNAL = 6             /* a fault of this library */
 } gdn_code;
@@ -123,7 +124,7 @@ typedef struct gdn_pool_spec {
    * arrays, so pools can be made and destroyed around each call, and memory and arrays together may be copied. */
   void* memory;
   int64_t* token_counts; /* [slots] host memory, tokens seen; only and always with memory */
-  int32_t* log_lengths;  /* [slots] host memory, entries of the log in use; only and always with memory */
+  int32_t* log_lengths;  /* [slots] host memory, entries of the log in use, -1: lost; only and always with memory */
   int32_t decay;         /* a gdn_decay; by channel only without a convolution. A spec that ends before it has 0 */
   size_t memory_bytes;   /* of memory: fewer than gdn_pool_bytes() are refused; 0: unknown, not checked. As decay */
 } gdn_pool_spec;

@@ -32,6 +32,9 @@ struct gdn_context {
   std::unique_ptr<gdn::GdnLayerRunner> runner;
 };
 
+// In place of a log's length: the slot's state is not known, for what was writing it has failed.
+inline constexpr int32_t kLostState = -1;
+
 struct gdn_pool {
   // Constant after construction.
   gdn_context& context;
@@ -91,5 +94,8 @@ inline absl::Status RequireStruct(const char* function, const char* type, const 
 // there twice. Under the context's mutex.
 absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots,
                           bool distinct);
+
+// DATA_LOSS (STATE_LOST) where one of these slots, which are in the pool, has a lost state. Under the context's mutex.
+absl::Status RequireStates(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots);
 
 }  // namespace gdn::capi

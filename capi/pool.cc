@@ -112,6 +112,7 @@ absl::Status MakeMemory(const gdn_pool_spec& spec, gdn_pool& pool) {
 // Under the context's mutex.
 absl::Status ZeroSlots(gdn_pool& pool, int32_t count, const int32_t* slots) {
   for (int32_t i = 0; i < count; ++i) {
+    pool.log_lengths[slots[i]] = kLostState;
     GDN_RETURN_IF_ERROR(pool.context.backend->ZeroSlot(pool.view, slots[i]));
     pool.token_counts[slots[i]] = 0;
     pool.log_lengths[slots[i]] = 0;
@@ -156,7 +157,9 @@ absl::Status Copy(gdn_pool& pool, int32_t count, const int32_t* from, const int3
     return MakeError(absl::StatusCode::kInvalidArgument, reason::kDuplicateSession,
                      absl::StrCat(kFunction, ": slot ", from[i], " is in both from and to; copies go to other slots"));
   }
+  GDN_RETURN_IF_ERROR(RequireStates(kFunction, pool, count, from));
   for (int32_t i = 0; i < count; ++i) {
+    pool.log_lengths[to[i]] = kLostState;
     GDN_RETURN_IF_ERROR(pool.context.backend->Copy(pool.view.slot(to[i]), pool.view.slot(from[i]),
                                                    static_cast<size_t>(pool.view.layout.slot_bytes())));
     pool.token_counts[to[i]] = pool.token_counts[from[i]];
@@ -185,6 +188,18 @@ absl::Status RequireSlots(const char* function, const gdn_pool& pool, int32_t co
   }
   if (!distinct || !repeated) return absl::OkStatus();
   return RepeatedSlot(function, "slots", {slots, slots + count});
+}
+
+absl::Status RequireStates(const char* function, const gdn_pool& pool, int32_t count, const int32_t* slots) {
+  for (int32_t i = 0; i < count; ++i) {
+    if (slots[i] < 0 || pool.log_lengths[slots[i]] >= 0) continue;
+    return MakeError(absl::StatusCode::kDataLoss, reason::kStateLost,
+                     absl::StrCat(function, ": the state of slot ", slots[i],
+                                  " is lost, because a call that was writing it has failed; make it anew with "
+                                  "gdn_slots_zero, gdn_state_import or gdn_state_set, or copy another there"),
+                     {{"field", "slots"}});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gdn::capi

@@ -54,6 +54,7 @@ absl::StatusOr<SessionImagePtr> CopyOut(gdn_pool& pool, int32_t count, const int
 absl::Status Export(gdn_pool& pool, int32_t count, const int32_t* slots, std::string& file) {
   GDN_RETURN_IF_ERROR(RequireAtLeast("gdn_state_export", "count", count, 1));
   GDN_RETURN_IF_ERROR(RequireSlots("gdn_state_export", pool, count, slots, /*distinct=*/false));
+  GDN_RETURN_IF_ERROR(RequireStates("gdn_state_export", pool, count, slots));
   HostBlockPool blocks(*pool.context.backend, /*keep_bytes=*/0);
   GDN_ASSIGN_OR_RETURN(const EncodedStateFile encoded, [&]() -> absl::StatusOr<EncodedStateFile> {
     GDN_ASSIGN_OR_RETURN(SessionImagePtr image, CopyOut(pool, count, slots, blocks));
@@ -104,6 +105,7 @@ absl::Status Import(gdn_pool& pool, int32_t count, const int32_t* slots, std::st
   for (int32_t i = 0; i < count; ++i) {
     const LayerImage& layer = image.layers[static_cast<size_t>(i)];
     FillSlot(pool.view.layout, backend.info().transposed_base, layer.extent, layer.wire, slot.data());
+    pool.log_lengths[slots[i]] = kLostState;
     GDN_RETURN_IF_ERROR(backend.CopyIn(pool.view.slot(slots[i]), slot.data(), SlotBytes(pool)));
     pool.token_counts[slots[i]] = layer.extent.token_count;
     pool.log_lengths[slots[i]] = layer.extent.log_length;
@@ -114,6 +116,7 @@ absl::Status Import(gdn_pool& pool, int32_t count, const int32_t* slots, std::st
 absl::Status Get(gdn_pool& pool, int32_t slot, float* matrices) {
   Backend& backend = *pool.context.backend;
   GDN_RETURN_IF_ERROR(RequireSlots("gdn_state_get", pool, 1, &slot, /*distinct=*/true));
+  GDN_RETURN_IF_ERROR(RequireStates("gdn_state_get", pool, 1, &slot));
   const SlotExtent extent = ExtentOf(pool, slot);
   GDN_RETURN_IF_ERROR(CheckSlotExtent(pool.view.layout, extent));
   std::vector<float> copy(static_cast<size_t>(pool.view.layout.slot_floats()));
@@ -133,6 +136,7 @@ absl::Status Set(gdn_pool& pool, int32_t slot, const float* matrices, int64_t to
   SlotImage image;
   image.base.assign(matrices, matrices + dims.state_elements());
   if (dims.conv_width > 0) image.conv.resize(static_cast<size_t>(dims.conv_channels() * (dims.conv_width - 1)));
+  pool.log_lengths[slot] = kLostState;
   GDN_RETURN_IF_ERROR(WriteSlot(*pool.context.backend, pool.view, slot, tokens, image));
   pool.token_counts[slot] = tokens;
   pool.log_lengths[slot] = 0;

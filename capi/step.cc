@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "capi/handles.h"
 #include "kernels/common/contract.h"
+#include "kernels/prepared_operators.h"
 
 namespace gdn::capi {
 namespace {
@@ -78,6 +79,7 @@ absl::StatusOr<PackedBatch> CheckBatch(const char* function, const gdn_pool& poo
     if (batch.slots[i] < 0) continue;
     GDN_RETURN_IF_ERROR(RequireSlots(function, pool, 1, &batch.slots[i], /*distinct=*/true));
   }
+  GDN_RETURN_IF_ERROR(RequireStates(function, pool, batch.sequences, batch.slots));
   return batch;
 }
 
@@ -230,14 +232,31 @@ absl::Status FoldLogs(gdn_pool& pool, const PackedBatch& batch, Counts& counts) 
                                                  .log_lengths = lengths.data()});
 }
 
+// The step has failed on its way.
+template <typename Changes>
+void LoseStates(gdn_pool& pool, const PackedBatch& batch, const Changes& changes) {
+  for (int32_t i = 0; i < batch.sequences; ++i) {
+    if (batch.slots[i] >= 0 && changes(i)) pool.log_lengths[batch.slots[i]] = kLostState;
+  }
+}
+
 absl::Status Prefill(gdn_pool& pool, LayerStep& step) {
   Counts counts(pool, step.batch);
   step.token_counts = counts.tokens.data();
   GDN_RETURN_IF_ERROR(ValidatePrefillStep(step));
-  GDN_RETURN_IF_ERROR(FoldLogs(pool, step.batch, counts));
-  GDN_RETURN_IF_ERROR(pool.context.runner->Prefill(step));
-  counts.Keep(pool, step.batch);
-  return absl::OkStatus();
+  const auto issue = [&](Counts& moved) -> absl::Status {
+    GDN_RETURN_IF_ERROR(FoldLogs(pool, step.batch, moved));
+    return pool.context.runner->Prefill(step);
+  };
+  // It works in the states themselves, so what can be wanting comes first.
+  GDN_RETURN_IF_ERROR(PrepareOperators(*pool.context.backend, [&] {
+    Counts in_vain = counts;
+    return issue(in_vain);
+  }));
+  const absl::Status status = issue(counts);
+  const auto moves = [&](int32_t i) { return step.batch.length(i) > 0; };
+  status.ok() ? counts.Keep(pool, step.batch) : LoseStates(pool, step.batch, moves);
+  return status;
 }
 
 absl::Status Decode(gdn_pool& pool, LayerStep& step) {
@@ -249,9 +268,16 @@ absl::Status Decode(gdn_pool& pool, LayerStep& step) {
   }
   Counts counts(pool, step.batch);
   step.token_counts = counts.tokens.data();
-  GDN_RETURN_IF_ERROR(pool.context.runner->Decode(step, counts.log_lengths.data()));
-  counts.Keep(pool, step.batch);
-  return absl::OkStatus();
+  const absl::Status status = pool.context.runner->Decode(step, counts.log_lengths.data());
+  const auto folds = [&](int32_t i) {
+    return pool.log_lengths[step.batch.slots[i]] + step.batch.length(i) >= kLogCapacity;
+  };
+  if (status.ok()) {
+    counts.Keep(pool, step.batch);
+  } else if (pool.context.runner->may_have_folded()) {
+    LoseStates(pool, step.batch, folds);
+  }
+  return status;
 }
 
 // The size that a step's struct had at first.

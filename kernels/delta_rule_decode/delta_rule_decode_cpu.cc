@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/common/scratch_needs.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/delta_rule_decode/channel_log-inl.h"
 #include "kernels/delta_rule_decode/decode_log-inl.h"
@@ -151,6 +152,16 @@ int64_t ScratchFloats(const LayerDims& dims, int64_t entries) {
                                   : HWY_NAMESPACE::HeadLog::ScratchFloats(dims, entries);
 }
 
+// Of a worker.
+int64_t PieceFloats(const DeltaRuleDecodeParams& params) {
+  const LayerDims& dims = params.rule.pool.layout.dims();
+  const int64_t draft_floats = params.draft ? int64_t{dims.key_dim} * dims.value_dim : 0;
+  return ScratchFloats(dims, kLogCapacity) + draft_floats;
+}
+int64_t PieceFloats(const MaterializeStateParams& params) {
+  return ScratchFloats(params.pool.layout.dims(), params.pool.layout.log_rows());
+}
+
 // Appends the keys of the tokens since the last fold, or all of a draft; log_lengths are those after the call.
 void AppendKeys(const DeltaRuleDecodeParams& params) {
   const DeltaRuleParams& rule = params.rule;
@@ -176,14 +187,18 @@ void AppendKeys(const DeltaRuleDecodeParams& params) {
 HWY_EXPORT(DecodeTasks);
 HWY_EXPORT(MaterializeTasks);
 
+int64_t ScratchFloats(const DeltaRuleDecodeParams& params, int threads) {
+  return WorkerScratch::Floats(threads, PieceFloats(params));
+}
+int64_t ScratchFloats(const MaterializeStateParams& params, int threads) {
+  return WorkerScratch::Floats(threads, PieceFloats(params));
+}
+
 absl::Status DeltaRuleDecodeCpu(const DeltaRuleDecodeParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateDeltaRuleDecode(params));
   if (params.rule.batch.tokens() == 0) return absl::OkStatus();
   ZeroPaddingRows(params.rule.batch, params.rule.pool.layout.dims().value_features(), params.rule.output);
-  const LayerDims& dims = params.rule.pool.layout.dims();
-  const int64_t draft_floats = params.draft ? int64_t{dims.key_dim} * dims.value_dim : 0;
-  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), ScratchFloats(dims, kLogCapacity) + draft_floats));
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch, WorkerScratch::Make(pool.threads(), PieceFloats(params)));
   HWY_DYNAMIC_DISPATCH(DecodeTasks)(params, pool, scratch);
   AdvanceLogs(params);
   AppendKeys(params);
@@ -194,8 +209,7 @@ absl::Status MaterializeStateCpu(const MaterializeStateParams& params, ThreadPoo
   GDN_RETURN_IF_ERROR(ValidateMaterializeState(params));
   const StateLayout& layout = params.pool.layout;
   const LayerDims& dims = layout.dims();
-  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch,
-                       WorkerScratch::Make(pool.threads(), ScratchFloats(dims, layout.log_rows())));
+  GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch, WorkerScratch::Make(pool.threads(), PieceFloats(params)));
   HWY_DYNAMIC_DISPATCH(MaterializeTasks)(params, pool, scratch);
 
   const size_t conv_bytes = static_cast<size_t>(layout.conv_columns() * dims.conv_channels()) * sizeof(float);

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/gpu/grid.h"
+#include "kernels/gpu/loading.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu/stream.h"
 #include "kernels/gpu/vec4.h"
@@ -38,6 +39,11 @@ __device__ __forceinline__ void SyncThreads() { __syncthreads(); }
 template <typename... Params, typename... Args>
 absl::Status LaunchKernel(const char* name, void (*kernel)(Params...), const Grid& blocks, int threads,
                           const Stream& stream, const Args&... args) {
+  if (LoadingOnly::active()) {
+    GDN_GPU_API(FuncAttributes) attributes;
+    return RuntimeStatus(
+        static_cast<int>(GDN_GPU_API(FuncGetAttributes)(&attributes, reinterpret_cast<const void*>(kernel))), name);
+  }
   const dim3 grid(static_cast<unsigned>(blocks.x), static_cast<unsigned>(blocks.y), static_cast<unsigned>(blocks.z));
   const auto handle = static_cast<GDN_GPU_API(Stream_t)>(stream.handle);
   if (blocks.early && stream.overlaps) {

@@ -11,6 +11,7 @@
 #include "kernels/common/contract.h"
 #include "kernels/fill/fill.h"
 #include "kernels/gpu/capture.h"
+#include "kernels/gpu/loading.h"
 #include "kernels/gpu/runtime.h"
 #include "kernels/gpu_backend/gpu_staging.h"
 #include "kernels/gpu_backend/gpu_transfers.h"
@@ -18,6 +19,7 @@
 #include "kernels/gpu_backend/launch_streams.h"
 #include "kernels/gpu_backend/packed_copy.h"
 #include "kernels/gpu_backend/step_graphs.h"
+#include "kernels/prepared_operators.h"
 #include "kernels/projection/packed_weights_gpu.h"
 
 #ifndef GDN_GPU_BACKEND_NAME
@@ -38,7 +40,7 @@ struct DestroysStream {
 };
 using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
 
-class GpuBackend final : public Backend {
+class GpuBackend final : public Backend, public PreparesOperators {
  public:
   GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring,
              size_t index_arena_bytes)
@@ -73,6 +75,7 @@ class GpuBackend final : public Backend {
     GDN_RETURN_IF_ERROR(gpu::UseDevice(device_));
     const size_t whole = (bytes + sizeof(float) - 1) / sizeof(float) * sizeof(float);
     GDN_ASSIGN_OR_RETURN(void* data, gpu::DeviceMalloc(whole));
+    const gpu::LoadingOnly::Paused paused;  // memory that is acquired ahead is zeroed too
     // Beside the operators and complete, as the caller may be any thread and use the memory by way of any stream.
     const absl::Status status = transfers_.Zero(data, whole);
     if (status.ok()) return data;
@@ -98,6 +101,7 @@ class GpuBackend final : public Backend {
   absl::Status Copy(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return absl::OkStatus();
     GDN_RETURN_IF_ERROR(RequirePointers("copy", {{"destination", to}, {"source", from}}));
+    if (gpu::LoadingOnly::active()) return absl::OkStatus();
     return gpu::CopyOnDevice(to, from, bytes, stream_);
   }
   absl::Status CopyPieces(absl::Span<const CopyPiece> pieces) override {
@@ -171,6 +175,11 @@ class GpuBackend final : public Backend {
       return status;
     };
     return graphs_.Run(key_, issue_step);
+  }
+  absl::Status Prepare(absl::FunctionRef<absl::Status()> issue) override {
+    if (graphs_.recording()) return absl::OkStatus();  // what is recorded does not run yet
+    const gpu::LoadingOnly loading;
+    return issue();
   }
   gpu::StepGraphs::Counts graph_counts() const { return graphs_.counts(); }
 

@@ -22,16 +22,18 @@ LaunchStreams::~LaunchStreams() {
   for (const Event event : idle_) DestroyEvent(event);
 }
 
-absl::StatusOr<Stream> LaunchStreams::Get(std::optional<Stream>& stream) {
+const Stream& LaunchStreams::Beside(std::optional<Stream>& stream) {
   if (!stream.has_value()) {
-    GDN_ASSIGN_OR_RETURN(stream, MakeStream(device_));
+    if (const absl::StatusOr<Stream> made = MakeStream(device_); made.ok()) stream = *made;
   }
-  return *stream;
+  return stream.has_value() ? *stream : operators_;
 }
 
 absl::Status LaunchStreams::Order(const Stream& first, const Stream& waiting) {
   if (order_ == nullptr) {
-    GDN_ASSIGN_OR_RETURN(order_, MakeEvent());
+    const absl::StatusOr<Event> made = MakeEvent();
+    if (!made.ok()) return SynchronizeStream(first);
+    order_ = *made;
   }
   GDN_RETURN_IF_ERROR(RecordEvent(order_, first));
   return StreamWaitsFor(waiting, order_);
@@ -39,16 +41,18 @@ absl::Status LaunchStreams::Order(const Stream& first, const Stream& waiting) {
 
 absl::Status LaunchStreams::In(void* device, const void* host, size_t bytes) {
   if (bytes <= kSmallBytes) return CopyToDevice(device, host, bytes, operators_);
-  GDN_ASSIGN_OR_RETURN(const Stream stream, Get(in_));
+  const Stream& stream = Beside(in_);
   GDN_RETURN_IF_ERROR(CopyToDevice(device, host, bytes, stream));
-  return Order(stream, operators_);
+  return &stream == &operators_ ? absl::OkStatus() : Order(stream, operators_);
 }
 
 absl::Status LaunchStreams::Out(void* host, const void* device, size_t bytes) {
   if (bytes <= kSmallBytes) return CopyToHost(host, device, bytes, operators_);
-  GDN_ASSIGN_OR_RETURN(const Stream stream, Get(out_));
-  GDN_RETURN_IF_ERROR(Order(operators_, stream));
-  out_used_ = true;
+  const Stream& stream = Beside(out_);
+  if (&stream != &operators_) {
+    GDN_RETURN_IF_ERROR(Order(operators_, stream));
+    out_used_ = true;
+  }
   return CopyToHost(host, device, bytes, stream);
 }
 
@@ -65,7 +69,13 @@ absl::StatusOr<Event> LaunchStreams::TakeEvent() {
 }
 
 absl::StatusOr<Event> LaunchStreams::MakeFence() {
-  GDN_ASSIGN_OR_RETURN(const Event event, TakeEvent());
+  const absl::StatusOr<Event> taken = TakeEvent();
+  if (!taken.ok()) {
+    out_used_ = false;
+    GDN_RETURN_IF_ERROR(Synchronize());
+    return Event(nullptr);
+  }
+  const Event event = *taken;
   absl::Status status;
   if (out_used_) status = Order(operators_, *out_);
   if (status.ok()) status = RecordEvent(event, out_used_ ? *out_ : operators_);

@@ -1,6 +1,7 @@
 // What a launch's copies and fences need beside the stream of operators: a stream for each way, and events.
 //
-// Small copies stay on the operators' stream: ordering two streams takes longer than they do.
+// Small copies stay on the operators' stream: ordering two streams takes longer than they do. So do all, and whoever
+// wants a fence waits, where the runtime has no stream or event left: a launch that has begun does not fail for that.
 // Thread safety: WaitFence from any thread, the others by the thread that issues. Ownership: owns its streams and
 // events; the operators' stream must outlive it.
 //
@@ -31,6 +32,7 @@ class LaunchStreams {
 
   absl::Status In(void* device, const void* host, size_t bytes);
   absl::Status Out(void* host, const void* device, size_t bytes);
+  // Null: what was issued has run.
   absl::StatusOr<Event> MakeFence();
   absl::Status WaitFence(Event fence);
   absl::Status Synchronize();
@@ -38,14 +40,15 @@ class LaunchStreams {
  private:
   // `waiting` goes on only behind what `first` has now.
   absl::Status Order(const Stream& first, const Stream& waiting);
-  absl::StatusOr<Stream> Get(std::optional<Stream>& stream);
+  // The stream, or the operators' where there can be none.
+  const Stream& Beside(std::optional<Stream>& stream);
   absl::StatusOr<Event> TakeEvent();
 
   const int device_;
   const Stream operators_;
   std::optional<Stream> in_, out_;  // made when first used
   Event order_ = nullptr;
-  bool out_used_ = false;  // since the last fence
+  bool out_used_ = false;  // out_, since the last fence
 
   absl::Mutex mu_;
   std::vector<Event> idle_ ABSL_GUARDED_BY(mu_);

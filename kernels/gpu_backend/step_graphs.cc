@@ -65,8 +65,9 @@ absl::Status StepGraphs::Run(const std::string& key, absl::FunctionRef<absl::Sta
       }
     }
     if (entry.graph != nullptr) {
-      ++counts_.replayed;
-      return LaunchGraph(entry.graph, stream_);
+      const absl::Status launched = LaunchGraph(entry.graph, stream_);
+      counts_.replayed += launched.ok() ? 1 : 0;
+      if (!absl::IsResourceExhausted(launched)) return launched;
     }
     ++entry.seen;
     ++counts_.plain;

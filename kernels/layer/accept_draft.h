@@ -3,6 +3,7 @@
 // happen, are brought to what plain decodes of the same tokens would have left: the first L entries folded into the
 // base, those after them at the front of the log.
 //
+// What is moved or folded in its place cannot be repeated, so PrepareOperators comes first.
 // Thread safety: as the backend's operators; the work may run behind the caller. Ownership: none.
 //
 //   std::vector<int32_t> lengths = {3, 18};  // accepted: 18 of a log's entries, some of them a draft's
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/backend.h"
+#include "kernels/prepared_operators.h"
 
 namespace gdn {
 

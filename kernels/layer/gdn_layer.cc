@@ -11,6 +11,7 @@
 #include "kernels/layer/mixer_tensors.h"
 #include "kernels/layer/step_key.h"
 #include "kernels/layer/tree_rounds.h"
+#include "kernels/prepared_operators.h"
 
 namespace gdn {
 namespace {
@@ -106,6 +107,7 @@ absl::Status GdnLayerRunner::RunPieces(const LayerStep& step, absl::Span<const P
 }
 
 absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths) {
+  may_have_folded_ = false;
   GDN_RETURN_IF_ERROR(ValidateDecodeStep(step, log_lengths));
   if (step.batch.tokens() == 0) return absl::OkStatus();
   GDN_RETURN_IF_ERROR(HasTree(step) ? IssueTrees(step, log_lengths) : IssueDecode(step, log_lengths));
@@ -117,12 +119,17 @@ absl::Status GdnLayerRunner::Decode(const LayerStep& step, int32_t* log_lengths)
 }
 
 absl::Status GdnLayerRunner::IssueDecode(const LayerStep& step, int32_t* log_lengths) {
-  if (!backend_.info().replays_steps) return Run(step, log_lengths);
+  if (!backend_.info().replays_steps) {
+    GDN_RETURN_IF_ERROR(PrepareFolds(step, log_lengths));
+    return Run(step, log_lengths);
+  }
   // A replay knows nothing of the host's lengths, and a recording may be in vain: those that operators move are a copy.
-  const auto issue = [&] {
+  const auto issue = [&]() -> absl::Status {
+    GDN_RETURN_IF_ERROR(PrepareFolds(step, log_lengths));
     moved_lengths_.assign(log_lengths, log_lengths + step.batch.sequences);
     return Run(step, moved_lengths_.data());
   };
+  may_have_folded_ = !step.draft;  // by a replay
   GDN_RETURN_IF_ERROR(backend_.IssueOrReplay({.key = StepKey(step),
                                               .batch = step.batch,
                                               .token_counts = step.token_counts,
@@ -135,6 +142,18 @@ absl::Status GdnLayerRunner::IssueDecode(const LayerStep& step, int32_t* log_len
   decode.draft = step.draft;
   AdvanceLogs(decode);
   return absl::OkStatus();
+}
+
+absl::Status GdnLayerRunner::PrepareFolds(const LayerStep& step, const int32_t* log_lengths) {
+  bool folds = may_have_folded_ = false;
+  for (int32_t i = 0; i < step.batch.sequences; ++i) {
+    folds |= step.batch.slots[i] >= 0 && log_lengths[i] + step.batch.length(i) >= kLogCapacity;
+  }
+  if (step.draft || !folds) return absl::OkStatus();
+  moved_lengths_.assign(log_lengths, log_lengths + step.batch.sequences);
+  const absl::Status prepared = PrepareOperators(backend_, [&] { return Run(step, moved_lengths_.data()); });
+  may_have_folded_ = false;
+  return prepared;
 }
 
 absl::Status GdnLayerRunner::Run(const LayerStep& step, int32_t* log_lengths) {
@@ -304,6 +323,7 @@ absl::Status GdnLayerRunner::MixRows(const LayerStep& step, const Mixer& mixer, 
 absl::Status GdnLayerRunner::DeltaRule(const LayerStep& step, const DeltaRuleParams& rule, int32_t* log_lengths,
                                        const float* records) {
   if (log_lengths != nullptr) {
+    may_have_folded_ = !step.draft;
     return backend_.DeltaRuleDecode({.rule = rule,
                                      .log_lengths = log_lengths,
                                      .base_slots = step.base_slots,

@@ -110,7 +110,12 @@ class GdnLayerRunner {
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, in
   // and out. Of a draft with parents each token has the output, and the log entry behind the session's, in the order of
   // the tokens, that a chain of its ancestors and itself would give it.
+  // A step that folds is prepared first (PrepareOperators), so that it fails, where it does, before it has changed a
+  // state.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);
+  // Whether the last Decode has issued what folds: if that failed, or what came after it, the states of sequences whose
+  // logs were to be folded are not known. A step without folds leaves every state as it was until logs are advanced.
+  bool may_have_folded() const { return may_have_folded_; }
 
  private:
   struct Mixer;  // the tensors from conv1d to the gated norm
@@ -119,6 +124,7 @@ class GdnLayerRunner {
 
   absl::Status RunPieces(const LayerStep& step, absl::Span<const Piece> pieces);
   absl::Status IssueDecode(const LayerStep& step, int32_t* log_lengths);
+  absl::Status PrepareFolds(const LayerStep& step, const int32_t* log_lengths);
   absl::Status Run(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunDeltaRule(const LayerStep& step, int32_t* log_lengths);
   absl::Status RunMixer(const LayerStep& step, int32_t* log_lengths);  // the other kinds
@@ -153,6 +159,7 @@ class GdnLayerRunner {
   std::unique_ptr<TreeRounds> trees_;
   PrefillPath path_ = PrefillPath::kScan;  // of the prefill that runs
   std::vector<int32_t> moved_lengths_;     // kept for its memory
+  bool may_have_folded_ = false;
 };
 
 }  // namespace gdn

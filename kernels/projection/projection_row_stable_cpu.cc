@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/common/parallel.h"
+#include "kernels/common/scratch_needs.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/projection/projection_paths.h"
 
@@ -281,40 +282,68 @@ int64_t StreamedOutputs(const WeightMatrix& weight, int threads) {
   return even * kStreams;
 }
 
+bool TakesGemm(const ProjectionParams& params) {
+  return params.path == ProjectionPath::kSequenceGemm && params.rows >= HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)();
+}
+
+// How a projection's outputs are summed, and the scratch for it.
+struct RowStablePlan {
+  RowStablePlan(const ProjectionParams& params, int threads)
+      : few_quantised(TakesFewQuantizedRows(params.weight, params.rows)),
+        widen(!IsPlain(params.weight.format) && !few_quantised),
+        narrow(params.y.dtype != DType::kF32),
+        outputs_per_task(few_quantised ? StreamedOutputs(params.weight, threads) : kOutputsPerTask) {}
+
+  int64_t PackedFloats(const ProjectionParams& params) const {
+    return params.rows * (params.weight.cols + kMaxPadding);
+  }
+  // Of a worker each.
+  int64_t SumFloats(const ProjectionParams& params) const { return narrow ? params.rows * outputs_per_task : 0; }
+  int64_t WidenedFloats(const ProjectionParams& params) const {
+    return widen ? WidenedOutputs(params.weight.cols) * params.weight.cols : 0;
+  }
+
+  const bool few_quantised, widen, narrow;
+  const int64_t outputs_per_task;
+};
+
 }  // namespace
+
+int64_t ScratchFloats(const ProjectionParams& params, int threads) {
+  // The GEMM allocates for itself: it serves prefills alone, which work aside.
+  if (params.rows == 0 || params.weight.rows == 0 || TakesGemm(params)) return 0;
+  const RowStablePlan plan(params, threads);
+  return WorkerScratch::Floats(/*workers=*/1, plan.PackedFloats(params)) +
+         WorkerScratch::Floats(threads, plan.SumFloats(params)) +
+         WorkerScratch::Floats(threads, plan.WidenedFloats(params));
+}
 
 absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool) {
   GDN_RETURN_IF_ERROR(ValidateProjection(params));
   if (params.rows == 0 || params.weight.rows == 0) return absl::OkStatus();
-  if (params.path == ProjectionPath::kSequenceGemm && params.rows >= HWY_DYNAMIC_DISPATCH(ChosenGemmFromRows)()) {
-    return ProjectSequenceGemm(params, pool);
-  }
+  if (TakesGemm(params)) return ProjectSequenceGemm(params, pool);
   const int64_t outputs = params.weight.rows;
   const int64_t cols = params.weight.cols;
-  GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, params.rows * (cols + kMaxPadding)));
+  const RowStablePlan plan(params, pool.threads());
+  GDN_ASSIGN_OR_RETURN(WorkerScratch packed, WorkerScratch::Make(/*workers=*/1, plan.PackedFloats(params)));
+  GDN_ASSIGN_OR_RETURN(WorkerScratch sums, WorkerScratch::Make(pool.threads(), plan.SumFloats(params)));
+  GDN_ASSIGN_OR_RETURN(WorkerScratch widened, WorkerScratch::Make(pool.threads(), plan.WidenedFloats(params)));
   HWY_DYNAMIC_DISPATCH(PackRows)(params, packed.piece(0));
-  const bool few_quantised = TakesFewQuantizedRows(params.weight, params.rows);
-  const int64_t outputs_per_task = few_quantised ? StreamedOutputs(params.weight, pool.threads()) : kOutputsPerTask;
-  const bool narrow = params.y.dtype != DType::kF32;
-  GDN_ASSIGN_OR_RETURN(WorkerScratch sums,
-                       WorkerScratch::Make(pool.threads(), narrow ? params.rows * outputs_per_task : 0));
-  const bool widen = !IsPlain(params.weight.format) && !few_quantised;
-  GDN_ASSIGN_OR_RETURN(WorkerScratch widened,
-                       WorkerScratch::Make(pool.threads(), widen ? WidenedOutputs(cols) * cols : 0));
+  const int64_t outputs_per_task = plan.outputs_per_task;
   const int64_t tasks = (outputs + outputs_per_task - 1) / outputs_per_task;
   ParallelForWork(pool, params.rows * outputs * cols / kMultiplyAddsPerWork, tasks, [&](int64_t task, int worker) {
     const int64_t begin = task * outputs_per_task;
     const int64_t end = std::min(outputs, begin + outputs_per_task);
-    float* y = narrow ? sums.piece(worker) : params.y.floats() + begin;
-    const int64_t y_stride = narrow ? outputs_per_task : params.y_stride;
-    if (few_quantised) {
+    float* y = plan.narrow ? sums.piece(worker) : params.y.floats() + begin;
+    const int64_t y_stride = plan.narrow ? outputs_per_task : params.y_stride;
+    if (plan.few_quantised) {
       ProjectFewQuantizedRows(params.weight, params.rows, packed.piece(0), begin, end, y, y_stride);
-    } else if (widen) {
+    } else if (plan.widen) {
       ProjectWidened(params, packed.piece(0), begin, end, widened.piece(worker), y, y_stride);
     } else {
       HWY_DYNAMIC_DISPATCH(ProjectRows)(params, packed.piece(0), begin, end, y, y_stride);
     }
-    if (narrow) NarrowRows(params, y, y_stride, begin, end);
+    if (plan.narrow) NarrowRows(params, y, y_stride, begin, end);
   });
   return absl::OkStatus();
 }

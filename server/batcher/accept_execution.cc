@@ -26,47 +26,92 @@ bool IsInPlace(const std::vector<int32_t>& path) {
 
 bool OnlyCounts(const AcceptRow& row) { return AcceptedLog(row) < kLogCapacity && IsInPlace(row.path); }
 
-// Moves what a path takes and folds what is full. `outcomes` is parallel to rows.
-absl::Status MoveAndFold(Backend& backend, std::vector<AcceptRow>& rows, std::vector<StepOutcome>& outcomes) {
-  std::map<StatePool*, std::vector<size_t>> by_pool;
-  for (size_t i = 0; i < rows.size(); ++i) by_pool[rows[i].lease.pool().get()].push_back(i);
-  for (const auto& [pool, members] : by_pool) {
-    std::vector<int32_t> slots, base_slots, log_lengths;
-    std::vector<DraftPath> paths;
-    for (const size_t i : members) {
-      GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend, rows[i].lease));
-      slots.push_back(where.slot);
-      base_slots.push_back(where.base_slot);
-      log_lengths.push_back(AcceptedLog(rows[i]));
-      const LayerProgress& before = rows[i].lease.before();
-      paths.push_back({.slot = where.slot,
-                       .token_count = before.token_count,
-                       .log_length = before.log_length,
-                       .path = rows[i].path});
-    }
+// The rows whose states are in one pool, and where they work.
+struct PoolRows {
+  std::shared_ptr<StatePool> pool;
+  std::vector<size_t> members;  // of Work::moved; the others are parallel to it
+  std::vector<int32_t> slots, base_slots, log_lengths;
+  std::vector<DraftPath> paths;
+  std::vector<uint8_t> folded;
+  std::vector<bool> unrepeatable;  // once the row has begun, a retry does not find what it needs
+  bool begun = false;
+
+  // Moves what paths take and folds what is full.
+  absl::Status Run(Backend& backend) {
+    folded.assign(members.size(), 0);
     GDN_RETURN_IF_ERROR(MoveDraftPaths(backend, pool->view(), paths));
-    std::vector<uint8_t> folded(members.size());
-    GDN_RETURN_IF_ERROR(FoldAccepted(backend, {.pool = pool->view(),
-                                               .count = static_cast<int32_t>(members.size()),
-                                               .slots = slots.data(),
-                                               .base_slots = slots == base_slots ? nullptr : base_slots.data(),
-                                               .log_lengths = log_lengths.data(),
-                                               .folded = folded.data()}));
-    for (size_t m = 0; m < members.size(); ++m) {
-      outcomes[members[m]] = {.after = After(rows[members[m]], log_lengths[m]), .base_written = folded[m] != 0};
-    }
+    return FoldAccepted(backend, {.pool = pool->view(),
+                                  .count = static_cast<int32_t>(members.size()),
+                                  .slots = slots.data(),
+                                  .base_slots = slots == base_slots ? nullptr : base_slots.data(),
+                                  .log_lengths = log_lengths.data(),
+                                  .folded = folded.data()});
+  }
+};
+
+struct Work {
+  std::vector<AcceptRow> counted, moved;
+  std::vector<PoolRows> pools;  // of moved
+};
+
+absl::Status AddRow(Backend& backend, AcceptRow& row, PoolRows& rows) {
+  GDN_ASSIGN_OR_RETURN(const StepSlots where, PrepareDecodeSlot(backend, row.lease));
+  rows.slots.push_back(where.slot);
+  rows.base_slots.push_back(where.base_slot);
+  rows.log_lengths.push_back(AcceptedLog(row));
+  const LayerProgress& before = row.lease.before();
+  rows.paths.push_back(
+      {.slot = where.slot, .token_count = before.token_count, .log_length = before.log_length, .path = row.path});
+  rows.unrepeatable.push_back(where.CannotBeRepeated(AcceptedLog(row)) ||
+                              (where.copy_tail_from < 0 && !IsInPlace(row.path)));
+  return absl::OkStatus();
+}
+
+absl::Status MoveAndFold(Backend& backend, Work& work) {
+  std::map<StatePool*, PoolRows> by_pool;
+  for (size_t i = 0; i < work.moved.size(); ++i) {
+    PoolRows& rows = by_pool[work.moved[i].lease.pool().get()];
+    if (rows.pool == nullptr) rows.pool = work.moved[i].lease.pool();
+    rows.members.push_back(i);
+    GDN_RETURN_IF_ERROR(AddRow(backend, work.moved[i], rows));
+  }
+  for (auto& [pool, rows] : by_pool) work.pools.push_back(std::move(rows));
+  const auto in_vain = [&]() -> absl::Status {
+    for (PoolRows rows : work.pools) GDN_RETURN_IF_ERROR(rows.Run(backend));
+    return absl::OkStatus();
+  };
+  GDN_RETURN_IF_ERROR(PrepareOperators(backend, in_vain));
+  for (PoolRows& rows : work.pools) {
+    rows.begun = true;
+    GDN_RETURN_IF_ERROR(rows.Run(backend));
   }
   return absl::OkStatus();
+}
+
+void CommitMoved(Work& work) {
+  for (const PoolRows& rows : work.pools) {
+    for (size_t m = 0; m < rows.members.size(); ++m) {
+      AcceptRow& row = work.moved[rows.members[m]];
+      row.lease.Commit({.after = After(row, rows.log_lengths[m]), .base_written = rows.folded[m] != 0}, nullptr);
+    }
+  }
+}
+
+// All leases end. Rows that had begun what cannot be repeated are lost with them.
+void GiveUp(Work& work, const absl::Status& why) {
+  for (const PoolRows& rows : work.pools) {
+    for (size_t m = 0; rows.begun && m < rows.members.size(); ++m) {
+      if (rows.unrepeatable[m]) static_cast<void>(work.moved[rows.members[m]].lease.Lose(why));
+    }
+  }
+  work.counted.clear();
+  work.moved.clear();
 }
 
 }  // namespace
 
 void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing,
                   std::function<void(absl::Status)> done) {
-  struct Work {
-    std::vector<AcceptRow> counted, moved;
-    std::vector<StepOutcome> outcomes;  // of moved
-  };
   auto work = std::make_shared<Work>();
   for (AcceptRow& row : rows) (OnlyCounts(row) ? work->counted : work->moved).push_back(std::move(row));
   const auto commit_counted = [committing = std::move(committing)](Work& w) {
@@ -77,17 +122,13 @@ void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<v
     commit_counted(*work);
     return done(absl::OkStatus());
   }
-  work->outcomes.resize(work->moved.size());
-  batcher.Post([work](Backend& backend) { return MoveAndFold(backend, work->moved, work->outcomes); },
+  batcher.Post([work](Backend& backend) { return MoveAndFold(backend, *work); },
                [work, commit_counted, done = std::move(done)](absl::Status status) {
                  if (status.ok()) {
                    commit_counted(*work);
-                   for (size_t i = 0; i < work->moved.size(); ++i) {
-                     work->moved[i].lease.Commit(work->outcomes[i], nullptr);
-                   }
+                   CommitMoved(*work);
                  } else {
-                   work->counted.clear();
-                   work->moved.clear();
+                   GiveUp(*work, status);
                  }
                  done(std::move(status));
                });

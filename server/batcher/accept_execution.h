@@ -22,8 +22,10 @@ struct AcceptRow {
   std::vector<int32_t> path = {};  // of the draft's tokens, as many; empty: its first ones
 };
 
-// All rows or none, but for a device that fails. `committing` comes once nothing can fail any more, before the first
-// lease is committed; `done` once they are committed or given back, maybe before the function returns.
+// All rows or none. `committing` comes once nothing can fail any more, before the first lease is committed; `done` once
+// they are committed or given back, maybe before the function returns. All that can be wanting is acquired first; where
+// the work fails all the same, sessions whose drafts or bases it may have changed for good are lost (StepLease::Lose),
+// and the others are as they were.
 void AcceptDrafts(Batcher& batcher, std::vector<AcceptRow> rows, std::function<void()> committing,
                   std::function<void(absl::Status)> done);
 

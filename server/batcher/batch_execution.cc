@@ -257,8 +257,9 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
     log_lengths.push_back(lease.before().log_length);
     if (shape.tree) span.row->AddParents(parents);
     // A new state's base is its own from the start; another's once the log is full, which a draft's never is.
-    const bool folds = !shape.draft && log_lengths.back() + span.tokens >= kLogCapacity;
-    part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || folds});
+    const int32_t entries = shape.draft ? 0 : log_lengths.back() + span.tokens;
+    part.outcomes.push_back({.after = lease.before(), .base_written = where.zero || entries >= kLogCapacity});
+    part.unrepeatable.push_back(where.CannotBeRepeated(entries));
   }
   LayerStep step = MakeStep(shape, part.pool);
   step.batch = {
@@ -270,7 +271,9 @@ absl::Status BatchExecutor::RunDecode(IssuedLaunch::RowGroup& part, IssuedLaunch
   GDN_RETURN_IF_ERROR(issued.lane->Gather(part, log_lengths.data(), /*fold=*/nullptr, &step));
   StampCopiedIn(issued.stamps);
   part.gathered = SteadyNow();
-  GDN_RETURN_IF_ERROR(runner_.Decode(step, log_lengths.data()));
+  const absl::Status decoded = runner_.Decode(step, log_lengths.data());
+  part.may_have_folded = runner_.may_have_folded();
+  GDN_RETURN_IF_ERROR(decoded);
   for (size_t i = 0; i < part.rows.size(); ++i) {
     LayerProgress& after = part.outcomes[i].after;
     if (shape.draft) {
@@ -368,6 +371,8 @@ void BatchExecutor::EndDecodes(IssuedLaunch& issued) {
       const RowSpan& span = group.rows[i];
       if (group.status.ok()) {
         CommitRow(*span.row, group.outcomes[i], issued.compute_time_us);
+      } else if (group.may_have_folded && group.unrepeatable[i]) {
+        span.row->status = span.row->lease.Lose(group.status);
       } else {
         FailRow(*span.row, group.status);
       }

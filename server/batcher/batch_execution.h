@@ -38,6 +38,8 @@ struct IssuedLaunch {
   struct RowGroup : LanePart {
     StatePoolView pool;                 // of all pools that they are in
     std::vector<StepOutcome> outcomes;  // of decodes, parallel to rows
+    std::vector<bool> unrepeatable;     // of decodes, parallel to rows: StepSlots::CannotBeRepeated
+    bool may_have_folded = false;       // what folds was issued
     absl::Status status;
     SteadyTime gathered = SteadyTime::InfiniteFuture();  // from here on the device can work on it
   };
@@ -68,7 +70,7 @@ class BatchExecutor {
   // Waits until a launch has run and copies the results to their calls.
   void Wait(IssuedLaunch& issued);
 
-  // Commits the rows of decodes, or fails them.
+  // Commits the rows of decodes, or fails them. A failed row whose state the step may have changed for good is lost.
   void EndDecodes(IssuedLaunch& issued);
   // Commits or fails a prefill none of whose segments is on its way; OK: its last one has run.
   void EndPrefill(StepJob& job, const absl::Status& status);

@@ -28,6 +28,9 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
                    std::string(given_up.message()));
     }
     ++handed_over_;
+  } else if (session->state_is_lost()) {
+    // Its state is lost: whoever takes it goes on from the store's copy, in a new epoch, as after a crash.
+    static_cast<void>(parts_.share.GiveUp(key, /*orderly=*/false));
   }
   parts_.redis.Forget(key);
   return absl::OkStatus();
@@ -36,6 +39,8 @@ absl::Status SessionDepartures::Store(SessionLease& lease) {
 bool SessionDepartures::HandOver(const StateKey& key) {
   const std::shared_ptr<Session> session = parts_.sessions.Peek(key);
   if (session == nullptr) return parts_.sessions.Knows(key.principal, key.id);
+  // One whose state is lost is not handed to another server: its client restores it here, or ends it.
+  if (session->state_is_lost()) return true;
   parts_.sessions.Leave(
       session, [self = shared_from_this()](SessionLease& lease) { return self->Store(lease); },
       [id = key.id](const absl::Status& left) {

@@ -157,7 +157,11 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
       for (const size_t i : *of) self->rows[i].session->NoteAccepted(self->rows[i].request);
     };
     AcceptDrafts(context.engines.at(device), std::move(part.work), committing, [self, of](const absl::Status& status) {
-      for (const size_t i : *of) self->rows[i].status = status;
+      for (const size_t i : *of) {
+        Row& row = self->rows[i];
+        row.status = status;
+        if (const absl::Status lost = row.session->CheckNotLost(); !status.ok() && !lost.ok()) row.status = lost;
+      }
       self->PartDone();
     });
   }
@@ -165,7 +169,11 @@ struct AcceptCall : std::enable_shared_from_this<AcceptCall> {
   // Rows on a device that fails now are refused beside the others, which are accepted.
   void PartDone() {
     if (parts_left.fetch_sub(1) != 1) return;
-    Finish(Refusal());
+    std::vector<size_t> applied;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].status.ok()) applied.push_back(i);
+    }
+    Finish(WithAppliedRows(Refusal(), applied));
   }
 
   // As StepCall::CheckStillOurs.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "base/error.h"
+#include "base/string_cat.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace gdn {
@@ -61,6 +62,24 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const google::rpc::Status rpc = ToRpcStatus(status);
   return grpc::Status(static_cast<grpc::StatusCode>(rpc.code()), rpc.message(), rpc.SerializeAsString());
+}
+
+absl::Status WithAppliedRows(absl::Status error, absl::Span<const size_t> rows) {
+  constexpr size_t kMostCharacters = 1024;  // of a trailer that transports may limit to 8 KiB
+  if (error.ok() || rows.empty()) return error;
+  std::string text;
+  for (size_t i = 0; i < rows.size();) {
+    size_t last = i;
+    while (last + 1 < rows.size() && rows[last + 1] == rows[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    if (text.size() > kMostCharacters) {
+      text += "..";
+      break;
+    }
+    text += last == i ? StrCat(rows[i]) : StrCat(rows[i], "-", rows[last]);
+    i = last + 1;
+  }
+  return WithMetadata(std::move(error), "applied_rows", text);
 }
 
 }  // namespace gdn

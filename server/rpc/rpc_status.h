@@ -10,6 +10,7 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "google/rpc/status.pb.h"
 
 namespace gdn {
@@ -18,5 +19,9 @@ google::rpc::Status ToRpcStatus(const absl::Status& status);
 
 // Details are in `grpc-status-details-bin`.
 grpc::Status ToGrpcStatus(const absl::Status& status);
+
+// `error`, of a call without partial_ok, with the rows whose steps have happened all the same (ascending) as metadata
+// "applied_rows": "0-3,7". Nothing is added where there are none; a long list is cut, and ends with "..".
+absl::Status WithAppliedRows(absl::Status error, absl::Span<const size_t> rows);
 
 }  // namespace gdn

@@ -208,10 +208,14 @@ void StepCall::CheckStillOurs() {
 absl::Status StepCall::FirstError() const {
   if (!error_.ok()) return error_;
   if (partial_ok_) return absl::OkStatus();
+  const auto bad = std::ranges::find_if(rows_, [](const Row& row) { return !row.status.ok(); });
+  if (bad == rows_.end()) return absl::OkStatus();
+  // All were admitted, so those without an error have happened.
+  std::vector<size_t> applied;
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (!rows_[i].status.ok()) return RowError(i, rows_[i].status);
+    if (rows_[i].status.ok()) applied.push_back(i);
   }
-  return absl::OkStatus();
+  return WithAppliedRows(RowError(static_cast<size_t>(bad - rows_.begin()), bad->status), applied);
 }
 
 void StepCall::Release() {

@@ -15,7 +15,7 @@ void Checkpointer::List(const std::shared_ptr<Session>& session,
                         std::function<void(absl::StatusOr<std::vector<StoredSession>>)> done) {
   if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
   const auto list = [this, open = Open(), session, done = std::move(done)] {
-    const absl::Status alive = session->CheckAlive();
+    const absl::Status alive = session->CheckRestorable();
     done(alive.ok() ? parts_.tiers.ListCheckpoints(session->key()) : alive);
   };
   parts_.transfers.Post(list, session->account()->turn());
@@ -36,9 +36,12 @@ void Checkpointer::Delete(const std::shared_ptr<Session>& session, const std::st
 void Checkpointer::Restore(const std::shared_ptr<Session>& session, const std::string& checkpoint_id,
                            std::function<void(absl::Status)> done, const WaitLimit& limit,
                            const std::optional<int64_t>& epoch) {
-  if (parts_.tiers.durable() == nullptr) return done(NoDurableTier());
+  if (parts_.tiers.durable() == nullptr) {
+    const absl::Status lost = session->CheckNotLost();
+    return done(lost.ok() ? NoDurableTier() : lost);
+  }
   session->Lock([this, open = Open(), checkpoint_id, done = std::move(done), limit, epoch](SessionLease lease) {
-    if (absl::Status alive = lease.session()->CheckAlive(); !alive.ok()) return done(std::move(alive));
+    if (absl::Status alive = lease.session()->CheckRestorable(); !alive.ok()) return done(std::move(alive));
     if (absl::Status other = CheckEpoch(*lease.session(), epoch); !other.ok()) {
       lease.Release();
       return done(std::move(other));
@@ -92,7 +95,7 @@ void Checkpointer::RestoreLocked(SessionLease lease, const std::string& checkpoi
     tiers.Release(key);
     tiers.RestAtCheckpoint(key, (*image)->bytes());
     lease.InstallParked(**image);
-    lease.SetEpoch((*image)->header.epoch);
+    lease.Restored((*image)->header.epoch);
     session->NoteDurable(lease.changes(), lease.counts(), session->Now());
     return absl::OkStatus();
   };

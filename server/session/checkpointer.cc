@@ -271,7 +271,7 @@ void Checkpointer::ScheduledLocked(SessionLease lease) {
 }
 
 void Checkpointer::ScheduledDone(const std::shared_ptr<Session>& session, const absl::Status& status) {
-  const bool failed = !status.ok() && !absl::IsNotFound(status);  // a session that has ended needs none
+  const bool failed = !status.ok() && session->CheckAlive().ok();  // one that has ended, or is lost, has none
   const std::shared_ptr<void> open = Open();
   std::vector<std::function<void()>> ready;
   {
@@ -314,7 +314,8 @@ bool Checkpointer::HasRoom(const Session& session, std::optional<int32_t> layer,
 bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::optional<int32_t> layer, int64_t tokens,
                                std::function<void()> ready) {
   if (!bounds_steps()) return true;
-  if (HasRoom(*session, layer, tokens)) return true;
+  // The step of a session that has ended, or is lost, is refused, and no checkpoint would come of it.
+  if (HasRoom(*session, layer, tokens) || !session->CheckAlive().ok()) return true;
   Schedule(session);
   absl::MutexLock lock(&mu_);
   const auto it = scheduled_.find(session.get());
@@ -329,6 +330,7 @@ bool Checkpointer::WaitForRoom(const std::shared_ptr<Session>& session, std::opt
 
 void Checkpointer::NoteProgress(const std::shared_ptr<Session>& session) {
   if (policy_.every_tokens == 0) return;
+  if (!session->CheckAlive().ok()) return;
   if (session->undurable().tokens >= std::max<int64_t>(policy_.every_tokens / 2, 1)) Schedule(session);
 }
 
@@ -340,6 +342,7 @@ void Checkpointer::Sweep(const std::vector<std::shared_ptr<Session>>& sessions, 
   if (policy_.every == absl::InfiniteDuration()) return;
   for (const std::shared_ptr<Session>& session : sessions) {
     const Session::Undurable undurable = session->undurable();
+    if (!session->CheckAlive().ok()) continue;
     if (undurable.any && now - undurable.since >= policy_.every) Schedule(session);
   }
 }
@@ -359,7 +362,9 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
   last_ones_ = true;
   std::vector<std::shared_ptr<Session>> moved;
   for (const auto& session : sessions) {
-    if (session->undurable().any && session->CheckAlive().ok()) moved.push_back(session);
+    // A session whose state is lost goes back to its durable copy: in a new epoch, or after a start its client would
+    // take the copy for what it knows.
+    if (session->state_is_lost() || (session->undurable().any && session->CheckAlive().ok())) moved.push_back(session);
   }
   const auto final = std::make_shared<Final>();  // answers may come when nobody waits any more
   final->all = final->left = moved.size();
@@ -368,17 +373,21 @@ int64_t Checkpointer::CheckpointAll(const std::vector<std::shared_ptr<Session>>&
   // Those that calls still use come last: what waits for them has no part in the memory for copies.
   std::stable_partition(moved.begin(), moved.end(), [](const auto& session) { return session->gate().pins() == 0; });
   for (const auto& session : moved) {
-    Checkpoint(session, "", [final, session](const absl::StatusOr<CheckpointResult>& result) {
-      const bool failed = !result.ok() && !absl::IsNotFound(result.status());
+    const auto done = [final, session](const absl::Status& status) {
+      const bool failed = !status.ok() && !absl::IsNotFound(status);
       if (failed) {
-        spdlog::warn("session id={} could not be made durable: {}", session->id(),
-                     std::string(result.status().message()));
+        spdlog::warn("session id={} could not be made durable: {}", session->id(), std::string(status.message()));
       }
       absl::MutexLock lock(&final->mu);
       final->failures += failed;
       --final->left;
       final->Tell();
-    });
+    };
+    if (session->state_is_lost()) {
+      Restore(session, "", done);
+    } else {
+      Checkpoint(session, "", [done](const absl::StatusOr<CheckpointResult>& result) { done(result.status()); });
+    }
   }
   const auto all = [final] { return final->left == 0; };
   absl::MutexLock lock(&final->mu);

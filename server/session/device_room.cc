@@ -330,6 +330,11 @@ void DeviceRoom::NoteStuck(const Session& session, const absl::Status& why, Room
 
 absl::Status DeviceRoom::Evict(SessionLease& lease, size_t fastest) {
   const std::shared_ptr<Session> session = lease.session();
+  if (!session->CheckNotLost().ok()) {  // nobody wants what is on the device, and a tier may have better
+    lease.Unload();
+    Forget(*session);
+    return absl::OkStatus();
+  }
   const ByteCharge copy = ChargeCopy(*session);
   GDN_ASSIGN_OR_RETURN(const SessionImagePtr image, options_.copier.CopyOut(lease, /*known=*/{}));
   GDN_RETURN_IF_ERROR(options_.tiers.ParkFrom(fastest, session->key(), image));

@@ -57,6 +57,7 @@ void ForgetSession(SessionImage& image) {
 
 void PrefixKeeper::Keep(const std::shared_ptr<Session>& session, const PrefixClaim& claim, const WaitLimit& limit,
                         std::function<void(absl::StatusOr<bool>)> done) {
+  if (absl::Status alive = session->CheckAlive(); !alive.ok()) return done(std::move(alive));
   if (absl::Status fits = CheckClaim(*session, claim); !fits.ok()) return done(std::move(fits));
   PrefixIndex::Beginning beginning =
       parts_.index.Begin(claim.key, session->principal(), session->account(), parts_.room.BytesOf(*session));

@@ -147,14 +147,26 @@ bool Session::resident() const {
 
 absl::Status Session::CheckAlive() const {
   absl::MutexLock lock(&mu_);
-  return ended_;
+  return AliveLocked();
 }
 
 void Session::StopServing(const absl::Status& why) {
   absl::MutexLock lock(&mu_);
-  if (ended_.ok()) ended_ = why;
-  if (lost_.ok()) lost_ = why;
+  if (lost_.ok() || absl::IsDataLoss(lost_)) lost_ = why;
 }
+
+absl::Status Session::LoseState(int32_t layer, const absl::Status& why) {
+  absl::MutexLock lock(&mu_);
+  if (lost_.ok()) lost_ = StateLost(id(), layer, /*durable=*/durable_.shown > absl::InfinitePast(), why);
+  return lost_;
+}
+
+bool Session::state_is_lost() const {
+  absl::MutexLock lock(&mu_);
+  return ended_.ok() && absl::IsDataLoss(lost_);
+}
+
+absl::Status Session::CheckRestorable() const { return state_is_lost() ? absl::OkStatus() : CheckAlive(); }
 
 absl::Status Session::CheckNotLost() const {
   absl::MutexLock lock(&mu_);
@@ -263,7 +275,7 @@ absl::StatusOr<bool> Session::FindReply(const StepRequest& request, StepReplyCal
 absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& request, StepReplyCallback on_joined) {
   GDN_ASSIGN_OR_RETURN(const size_t index, LayerIndex(request.layer));
   absl::MutexLock lock(&mu_);
-  if (!ended_.ok()) return ended_;
+  GDN_RETURN_IF_ERROR(AliveLocked());
   Layer& layer = layers_[index];
   Admission admission;
   GDN_ASSIGN_OR_RETURN(const bool seen, FindReply(request, on_joined, layer, admission));
@@ -294,7 +306,7 @@ absl::StatusOr<Admission> Session::Admit(SessionPin pin, const StepRequest& requ
 
 absl::StatusOr<std::vector<StepLease>> Session::AdmitAccept(const SessionPin& pin, const AcceptRequest& request) {
   absl::MutexLock lock(&mu_);
-  if (!ended_.ok()) return ended_;
+  GDN_RETURN_IF_ERROR(AliveLocked());
   if (!request.request_id.empty() && request.request_id == accept_request_id_) {
     if (request.accepted_tokens == accepted_tokens_ && request.path == accepted_path_) return std::vector<StepLease>();
     return AcceptIdReused(id(), request.request_id, accepted_tokens_, request.accepted_tokens);

@@ -177,13 +177,21 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<LayerInfo> LayerAt(int32_t layer) const;
 
   bool resident() const;
-  // OK; NOT_FOUND (SESSION_NOT_FOUND) once deleted; what StopServing was given.
+  // OK; NOT_FOUND (SESSION_NOT_FOUND) once deleted; where the session was lost, why.
   absl::Status CheckAlive() const;
-  // No further call of it is taken, but for its end; each is refused with this error. What a step that runs has done
-  // counts no more.
+  // The session is lost: another server has it. No further call of it is taken, but for its end; each is refused with
+  // this error. What a step that runs has done counts no more.
   void StopServing(const absl::Status& why);
-  // OK, or what StopServing was given; a session that has ended, or left in order, was not lost.
+  // The session is lost: a step of this layer failed (`why`) when it may have changed the state for good. Every call is
+  // refused but its end and RestoreCheckpoint, after which it is not lost any more; nothing stores its states
+  // meanwhile. Returns what calls are told: DATA_LOSS (STATE_ROLLED_BACK where there is a durable copy, else
+  // STATE_LOST).
+  absl::Status LoseState(int32_t layer, const absl::Status& why);
+  // OK, or why the session was lost; one that has ended, or left in order, was not lost.
   absl::Status CheckNotLost() const;
+  bool state_is_lost() const;  // by LoseState; the session is still this server's
+  // As CheckAlive, but OK where only the state is lost.
+  absl::Status CheckRestorable() const;
   int64_t epoch() const;
   // As a copy of the states says it that is taken now.
   StateVersion version() const;
@@ -244,6 +252,7 @@ class Session : public std::enable_shared_from_this<Session> {
     StoredReplies::Kept kept;  // its output
   };
 
+  absl::Status AliveLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_.ok() ? lost_ : ended_; }
   LayerInfo InfoLocked(size_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckEpoch(const std::optional<int64_t>& epoch, int64_t token_count) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -268,8 +277,8 @@ class Session : public std::enable_shared_from_this<Session> {
   mutable absl::Mutex mu_;
   std::vector<Layer> layers_ ABSL_GUARDED_BY(mu_);  // parallel to spec.layers; the vector's size is constant
   bool resident_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // why no step is taken any more
-  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // what StopServing was given
+  absl::Status ended_ ABSL_GUARDED_BY(mu_);  // for good, and why
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);   // why; DATA_LOSS where the state is, and not the session
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 1;
   uint64_t changes_ ABSL_GUARDED_BY(mu_);              // its making, and commits
   uint64_t durable_changes_ ABSL_GUARDED_BY(mu_) = 0;  // those that the newest durable copy has

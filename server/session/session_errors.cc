@@ -27,6 +27,17 @@ absl::Status SessionNotFound(const std::string& id) {
                    StrCat("no session named '", NameOf(id), "'; create it first"), {{"session", NameOf(id)}});
 }
 
+absl::Status StateLost(const std::string& id, int32_t layer, bool durable, const absl::Status& why) {
+  return MakeError(
+      absl::StatusCode::kDataLoss, durable ? reason::kStateRolledBack : reason::kStateLost,
+      StrCat(NameOf(id), " layer ", layer, ": a step failed after it had begun to change the state (",
+             std::string(why.message()), "), which is lost. ",
+             durable ? "Call RestoreCheckpoint, which goes on from the newest durable copy, and send the inputs since "
+                       "then again"
+                     : "There is no durable copy: delete the session, make it anew and send all of its inputs again"),
+      {{"session", NameOf(id)}, {"layer", StrCat(layer)}});
+}
+
 absl::Status SessionMaybeIn(const std::string& tier, const std::string& id) {
   return MakeError(absl::StatusCode::kUnavailable, reason::kTierUnavailable,
                    StrCat("no session named '", NameOf(id), "' is known yet: the ", tier,

@@ -20,6 +20,8 @@ class Session;
 struct SessionSpec;
 
 absl::Status SessionNotFound(const std::string& id);
+// A step of the layer failed (`why`) when it may have changed the state for good.
+absl::Status StateLost(const std::string& id, int32_t layer, bool durable, const absl::Status& why);
 // Nobody can tell: the tier has not answered since the server started.
 absl::Status SessionMaybeIn(const std::string& tier, const std::string& id);
 // Its newest state is in the tier, which is not to be reached, or not used by this server.

@@ -149,9 +149,10 @@ void SessionLease::InstallParked(const SessionImage& image) {
   for (Session::Layer& layer : session_->layers_) session_->SetReply(layer, nullptr);
 }
 
-void SessionLease::SetEpoch(int64_t epoch) {
+void SessionLease::Restored(int64_t epoch) {
   absl::MutexLock lock(&session_->mu_);
   session_->epoch_ = epoch;
+  if (absl::IsDataLoss(session_->lost_)) session_->lost_ = absl::OkStatus();
 }
 
 int32_t SessionLease::claims_to_share() const {

@@ -53,7 +53,8 @@ class SessionLease {
   void Install(const SessionImage& image, std::vector<SlotRef> slots, std::vector<SlotClaim> claims);
   // The same for a session whose states stay where the image was put.
   void InstallParked(const SessionImage& image);
-  void SetEpoch(int64_t epoch);
+  // The states are a checkpoint's, in a new epoch: where the state was lost, it is so no more.
+  void Restored(int64_t epoch);
 
   // Claims that a fork needs for this session itself: one a layer whose slot will be shared.
   int32_t claims_to_share() const;

@@ -233,7 +233,7 @@ void SessionManager::End(const std::shared_ptr<Session>& session, bool even_unno
       if (!places_.tiers.empty()) {
         absl::Status refused;
         // Of a fleet, another server's now: it ends there, where the call goes next.
-        if (environment_.shares_sessions()) refused = ended->CheckNotLost();
+        if (environment_.shares_sessions()) refused = ended->CheckRestorable();
         if (refused.ok()) refused = places_.tiers.Erase(ended->key(), even_unnoted);
         if (!refused.ok()) {
           // A durable copy may be gone, though its tier's answer was lost.

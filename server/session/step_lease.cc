@@ -114,10 +114,17 @@ void StepLease::Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> 
   if (session->environment_->on_progress) session->environment_->on_progress(session);
 }
 
-bool StepLease::TryCancel() { return GiveBack(/*though_joined=*/false); }
+bool StepLease::TryCancel() { return GiveBack(/*though_joined=*/false, LayerBusy(session().id(), layer())); }
 
 void StepLease::Abandon() {
-  if (valid()) GiveBack(/*though_joined=*/true);
+  if (valid()) GiveBack(/*though_joined=*/true, LayerBusy(session().id(), layer()));
+}
+
+absl::Status StepLease::Lose(const absl::Status& why) {
+  absl::Status told = why;
+  if (ErrorReason(why) != reason::kDeviceFailed) told = pin_.session().LoseState(layer(), why);
+  GiveBack(/*though_joined=*/true, told);
+  return told;
 }
 
 bool StepLease::joined() const {
@@ -125,10 +132,9 @@ bool StepLease::joined() const {
   return !layer_->joined.empty();
 }
 
-bool StepLease::GiveBack(bool though_joined) {
+bool StepLease::GiveBack(bool though_joined, const absl::Status& to_joined) {
   std::vector<StepReplyCallback> joined;
   Session& session = pin_.session();
-  const absl::Status status = LayerBusy(session.id(), layer());
   {
     absl::MutexLock lock(&session.mu_);
     if (!though_joined && !layer_->joined.empty()) return false;
@@ -139,7 +145,7 @@ bool StepLease::GiveBack(bool though_joined) {
   }
   layer_ = nullptr;
   pin_.Release();
-  for (auto& callback : joined) callback(status);
+  for (auto& callback : joined) callback(to_joined);
   return true;
 }
 

@@ -3,7 +3,8 @@
 // The lease says where the step reads and writes: a slot that forks share is never written; the lease takes a slot of
 // its own first, which was claimed when the fork was made. Nothing of it is the session's until Commit.
 // Thread safety: for one thread at a time. Ownership: pins its session. A lease that dies uncommitted leaves the state
-// as it was, and joined calls are told to try again.
+// as it was, and joined calls are told to try again. Where a step that failed may have written what a retry cannot
+// repeat, its lease ends by Lose.
 //
 //   GDN_ASSIGN_OR_RETURN(StepSlots slots, lease.PrepareDecode());
 //   if (slots.copy_tail_from >= 0) ...copy log and convolution columns...
@@ -24,6 +25,14 @@ struct StepSlots {
   int32_t base_slot = -1;       // where the base is read
   int32_t copy_tail_from = -1;  // >= 0: the slot is new, and its log and convolution columns are this slot's
   bool zero = false;            // the slot is new, and the state all zero
+
+  // Whether a step that leaves the log with so many entries, folds not counted, writes over what a retry of it reads:
+  // in the session's own slot a fold changes the base, unless that is another slot's, and what follows a fold in the
+  // log overwrites the entries that were folded.
+  bool CannotBeRepeated(int32_t entries) const {
+    const bool is_new = zero || copy_tail_from >= 0;  // nothing of it is the session's yet
+    return !is_new && (entries > kLogCapacity || (entries == kLogCapacity && base_slot == slot));
+  }
 };
 
 struct StepOutcome {
@@ -62,6 +71,10 @@ class StepLease {
 
   // The step happened. With a request id the reply is kept, and joined calls get it.
   void Commit(const StepOutcome& outcome, std::shared_ptr<StoredReply> reply);
+  // The step has failed, and the state may have changed for good: the session is lost (Session::LoseState), and joined
+  // calls hear so. Returns what they are told. Where the device has failed, whose states all are beyond reach, nothing
+  // is said of this one.
+  absl::Status Lose(const absl::Status& why);
   // Gives the lease back unless another call has joined it, which then wants the result: true where it was given back.
   bool TryCancel();
   bool joined() const;  // another call waits for the step's result
@@ -69,7 +82,7 @@ class StepLease {
  private:
   friend class Session;
   void Abandon();
-  bool GiveBack(bool though_joined);
+  bool GiveBack(bool though_joined, const absl::Status& to_joined);
   void ReturnTakenSlot();  // to where it came from
 
   SessionPin pin_;

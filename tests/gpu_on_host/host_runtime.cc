@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "gpu_on_host/acquisitions.h"
 #include "gpu_on_host/device_memory.h"
 #include "gpu_on_host/device_queue.h"
 #include "gpu_on_host/host_streams.h"
@@ -149,6 +150,7 @@ absl::Status UseDevice(int device) {
 absl::StatusOr<int> DeviceInUse() { return simt::CurrentDeviceNumber(); }
 
 absl::StatusOr<Stream> MakeStream(int device) {
+  GDN_RETURN_IF_ERROR(Acquisitions::Acquire("a stream"));
   Stream stream{.handle = nullptr, .wave_width = WaveWidthFromEnvironment(), .processors = ProcessorsFromEnvironment()};
   if (const std::shared_ptr<simt::HostDevice> of = simt::DeviceNumber(device); of != nullptr) {
     GDN_RETURN_IF_ERROR(of->status());
@@ -222,6 +224,7 @@ absl::Status CopyOnDevice(void* to, const void* from, size_t bytes, const Stream
 }
 
 absl::StatusOr<Event> MakeEvent() {
+  GDN_RETURN_IF_ERROR(Acquisitions::Acquire("an event"));
   GDN_RETURN_IF_ERROR(DeviceStatus());
   return new HostEvent();
 }
@@ -268,9 +271,11 @@ absl::Status BeginCapture(const Stream& stream) {
 }
 absl::StatusOr<Graph> EndCapture(const Stream& stream) {
   GDN_ASSIGN_OR_RETURN(auto launches, simt::EndRecording(stream));
+  GDN_RETURN_IF_ERROR(Acquisitions::Acquire("a graph"));
   return new simt::Recording(std::move(launches));
 }
 absl::Status LaunchGraph(Graph graph, const Stream& stream) {
+  GDN_RETURN_IF_ERROR(Acquisitions::Acquire("a graph's launch"));
   for (const simt::RecordedLaunch& launch : *static_cast<const simt::Recording*>(graph)) {
     GDN_RETURN_IF_ERROR(simt::EnqueueLaunch(stream, launch.name, launch.run));
   }

@@ -9,9 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/error.h"
 #include "base/status_macros.h"
+#include "gpu_on_host/acquisitions.h"
 #include "gpu_on_host/device_queue.h"
 #include "gpu_on_host/tsan_edges.h"
 #include "kernels/gpu/capture.h"
+#include "kernels/gpu/loading.h"
 
 namespace gdn::gpu {
 namespace simt {
@@ -131,6 +133,11 @@ absl::Status RefuseWhileRecording(const char* call) {
 }
 
 absl::Status EnqueueLaunch(const Stream& stream, const char* name, std::function<absl::Status()> launch) {
+  {
+    const UnseenByTsan unseen;
+    if (absl::Status loaded = Acquisitions::AcquireCode(name); !loaded.ok()) return loaded;
+  }
+  if (LoadingOnly::active()) return absl::OkStatus();
   if (recorder.active && recorder.stream == stream.handle) {
     recorder.launches.push_back({name, std::move(launch)});
     return absl::OkStatus();

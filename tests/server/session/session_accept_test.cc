@@ -91,7 +91,7 @@ TEST_F(SessionAcceptTest, TakesAPathOfEveryLayersTreeAndNoOther) {
 
 TEST_F(SessionAcceptTest, ChecksTheEpochAfterTheIdAndRefusesABusySession) {
   Draft(0, 2);
-  session_->TryLock().SetEpoch(4);
+  session_->TryLock().Restored(4);
   const absl::Status refused = Accept({.accepted_tokens = 3, .epoch = 3}).status();
   EXPECT_EQ(ErrorReason(refused), reason::kEpochMismatch);
   EXPECT_EQ(ErrorMetadata(refused).at("epoch"), "4");

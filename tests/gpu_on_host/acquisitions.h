@@ -1,0 +1,42 @@
+// What a program acquires and may be refused: memory, and on the host executor streams, events, graphs and a kernel's
+// code. A test counts these, and has some of them fail.
+//
+// The host executor's runtime asks here for its objects. Memory asks here where the program is linked with
+// allocation_wraps.cc (gdn_wraps_allocations of tests/CMakeLists.txt).
+// Thread safety: any thread. Ownership: one count for the process.
+//
+//   Acquisitions::Fail({.first = 3});  // the fourth from now on fails, and no other
+//   ... the call ...
+//   const int64_t asked = Acquisitions::Stop();  // above 3: one has failed
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace gdn {
+
+class Acquisitions {
+ public:
+  struct Failing {
+    int64_t first = std::numeric_limits<int64_t>::max();  // counted from 0
+    bool all_after = false;                               // all that come after the first fail too
+  };
+  // Counts from now on.
+  static void Fail(const Failing& failing);
+  // None fails any more. How many were asked for.
+  static int64_t Stop();
+
+  // For whoever acquires: false where this one fails.
+  static bool MayAcquire();
+  // The same, as the error that it fails with: RESOURCE_EXHAUSTED (STATE_BUDGET_EXHAUSTED).
+  static absl::Status Acquire(const char* what);
+  // Of a kernel's first launch, by its name: its code comes to the device.
+  static absl::Status AcquireCode(const std::string& kernel);
+  // Code comes with the next launches again, as in a process that begins.
+  static void ForgetCode();
+};
+
+}  // namespace gdn

@@ -131,11 +131,11 @@ class SessionEpochs : public ::testing::Test {
           session.name() + " " + std::to_string(session.epoch()) + " " + std::to_string(session.durable_time().nanos());
     }
     for (const v1::Checkpoint& named : caller_->Checkpoints(id).reply.checkpoints()) all += named.checkpoint_id();
-    return all + std::to_string(caller_->Info().reply.state_bytes_used());
+    return all;
   }
 
   const TempFolder folder_;
-  const TokenFeed feed_ = TokenFeed::Operator(2);
+  const TokenFeed feed_ = TokenFeed::Operator(1);
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<Caller> caller_;
 };

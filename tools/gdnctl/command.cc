@@ -19,6 +19,10 @@
 #include "tools/gdnctl/connection.h"
 
 ABSL_FLAG(bool, json, false, "Print JSON, with the field names of the API.");
+ABSL_FLAG(
+    int64_t, epoch, 0,
+    "The session's epoch as you know it: the call is refused if a crash or a restore has begun another, whose state "
+    "lacks answered steps; 0: any.");
 ABSL_FLAG(std::vector<std::string>, session, {}, "Session, by id; for decode one for each row, separated by commas.");
 
 namespace gdn {
@@ -218,6 +222,12 @@ absl::StatusOr<std::string> OneSession() {
   const std::vector<std::string> ids = absl::GetFlag(FLAGS_session);
   if (ids.size() != 1) return UsageError("--session with one id is needed");
   return SessionName(ids[0]);
+}
+
+absl::StatusOr<int64_t> EpochByFlag() {
+  const int64_t epoch = absl::GetFlag(FLAGS_epoch);
+  if (epoch < 0) return UsageError(StrCat("--epoch is ", epoch, ", expected an epoch, or 0 for any"));
+  return epoch;
 }
 
 absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& words) {

@@ -53,6 +53,16 @@ absl::StatusOr<std::vector<std::string>> SessionNames(const std::vector<std::str
 // The name of the one id of --session.
 absl::StatusOr<std::string> OneSession();
 
+// What --epoch says; 0: nothing.
+absl::StatusOr<int64_t> EpochByFlag();
+// Names that epoch in a request that uses the session's state.
+template <typename Request>
+absl::Status SetEpoch(Request* request) {
+  const absl::StatusOr<int64_t> epoch = EpochByFlag();
+  if (epoch.ok() && *epoch > 0) request->set_session_epoch(*epoch);
+  return epoch.status();
+}
+
 // "H,HV,K,V" or "H,HV,K,V,LAYERS", and maybe ",per-channel".
 absl::StatusOr<v1::OperatorSpec> ParseOperatorSpec(const std::vector<std::string>& words);
 

@@ -36,6 +36,7 @@ absl::StatusOr<int> RunExport(const std::vector<std::string>&) {
   v1::ExportStateRequest request;
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   if (absl::GetFlag(FLAGS_out).empty()) return UsageError("--out is needed");
+  GDN_RETURN_IF_ERROR(SetEpoch(&request));
   request.set_include_recurrent_state(absl::GetFlag(FLAGS_include_recurrent_state));
   if (const std::string name = absl::GetFlag(FLAGS_recurrent_state_dtype); !name.empty()) {
     const absl::StatusOr<DType> dtype = ParseDType(name);
@@ -109,6 +110,7 @@ absl::StatusOr<int> RunFork(const std::vector<std::string>& ids) {
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   for (const std::string& id : ids) request.add_session_ids(id);
   if (ids.empty()) request.add_session_ids("");
+  GDN_RETURN_IF_ERROR(SetEpoch(&request));
   GDN_ASSIGN_OR_RETURN(const std::vector<v1::Session> children, ConnectByFlags()->ForkSession(request));
   v1::ForkSessionResponse response;
   response.mutable_sessions()->Add(children.begin(), children.end());
@@ -121,6 +123,7 @@ absl::StatusOr<int> RunCheckpoint(const std::vector<std::string>&) {
   v1::CheckpointSessionRequest request;
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   request.set_checkpoint_id(absl::GetFlag(FLAGS_checkpoint));
+  GDN_RETURN_IF_ERROR(SetEpoch(&request));
   GDN_ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint, ConnectByFlags()->CheckpointSession(request));
   return Show(checkpoint, [&] {
     absl::PrintF("%s: checkpoint%s of epoch %d, %s written%s\n", request.name(),
@@ -187,6 +190,7 @@ absl::StatusOr<int> RunRestore(const std::vector<std::string>&) {
   v1::RestoreCheckpointRequest request;
   GDN_ASSIGN_OR_RETURN(*request.mutable_name(), OneSession());
   request.set_checkpoint_id(absl::GetFlag(FLAGS_checkpoint));
+  GDN_RETURN_IF_ERROR(SetEpoch(&request));
   GDN_ASSIGN_OR_RETURN(const v1::Session session, ConnectByFlags()->RestoreCheckpoint(request));
   return Show(session, [&] {
     absl::PrintF("%s: back at the checkpoint, epoch %d\n", session.name(), session.epoch());
@@ -209,59 +213,62 @@ std::vector<Command> StateCommands() {
       "The tokens shown are those of the layer that had seen most.\n"
       "Example: gdnctl checkpoints list --session chat\n"
       "         gdnctl checkpoints list --all\n";
-  return {{.name = "state export",
-           .summary = "Write a session's states to a safetensors file",
-           .details = "Example: gdnctl state export --session chat-1 --out chat-1.safetensors\n",
-           .flags = {"session", "out", "include_recurrent_state", "recurrent_state_dtype", "progress"},
-           .run = RunExport},
-          {.name = "state import",
-           .summary = "Make a session from such a file",
-           .details = "Without --model and --operator the file says what it is of: the model is the one with its\n"
-                      "fingerprint. A session moves between two servers like this:\n"
-                      "  gdnctl state export --target A:50061 --session chat --out chat.safetensors\n"
-                      "  gdnctl state import --target B:50061 --in chat.safetensors --id chat\n"
-                      "  gdnctl sessions delete --target A:50061 chat\n",
-           .flags = {"in", "model", "operator", "id", "affinity", "convert_state_dtype", "progress"},
-           .run = RunImport},
-          {.name = "state fork",
-           .arguments = "[ID ...]",
-           .summary = "Make sessions that go on from where one is",
-           .details = "The ids are the children's; without one, a child gets an id of the server's.\n"
-                      "Example: gdnctl state fork --session chat draft-a draft-b\n",
-           .flags = {"session", "json"},
-           .run = RunFork},
-          {.name = "state checkpoint",
-           .summary = "Make a session durable as it is now",
-           .details = "A checkpoint with an id stays beside later ones.\n"
-                      "Example: gdnctl state checkpoint --session chat --checkpoint before-tools\n",
-           .flags = {"session", "checkpoint", "json"},
-           .run = RunCheckpoint},
-          {.name = "checkpoints",
-           .summary = kListSummary,
-           .details = kListDetails,
-           .flags = {"session", "all", "json"},
-           .run = RunListCheckpoints},
-          {.name = "checkpoints list",
-           .summary = kListSummary,
-           .details = kListDetails,
-           .flags = {"session", "all", "json"},
-           .run = RunListCheckpoints},
-          {.name = "checkpoints delete",
-           .arguments = "ID [ID ...]",
-           .summary = "End named checkpoints and free their bytes",
-           .details = "Example: gdnctl checkpoints delete --session chat before-tools\n",
-           .flags = {"session"},
-           .run = RunDeleteCheckpoints},
-          {.name = "state restore",
-           .summary = "Take a session back to a checkpoint",
-           .details = "Its epoch rises, so that steps made for the state before are refused.\n"
-                      "Example: gdnctl state restore --session chat --checkpoint before-tools\n",
-           .flags = {"session", "checkpoint", "json"},
-           .run = RunRestore},
-          {.name = "sessions prefetch",
-           .arguments = "ID [ID ...]",
-           .summary = "Bring sessions back to the device before they are needed",
-           .run = RunPrefetch}};
+  return {
+      {.name = "state export",
+       .summary = "Write a session's states to a safetensors file",
+       .details = "Example: gdnctl state export --session chat-1 --out chat-1.safetensors\n",
+       .flags = {"session", "out", "epoch", "include_recurrent_state", "recurrent_state_dtype", "progress"},
+       .run = RunExport},
+      {.name = "state import",
+       .summary = "Make a session from such a file",
+       .details = "Without --model and --operator the file says what it is of: the model is the one with its\n"
+                  "fingerprint. A session moves between two servers like this:\n"
+                  "  gdnctl state export --target A:50061 --session chat --epoch 1 --out chat.safetensors\n"
+                  "  gdnctl state import --target B:50061 --in chat.safetensors --id chat\n"
+                  "  gdnctl sessions delete --target A:50061 chat\n"
+                  "--epoch is the epoch that the session's user knows: a state that lacks steps of the user's, after\n"
+                  "a crash, is not moved.\n",
+       .flags = {"in", "model", "operator", "id", "affinity", "convert_state_dtype", "progress"},
+       .run = RunImport},
+      {.name = "state fork",
+       .arguments = "[ID ...]",
+       .summary = "Make sessions that go on from where one is",
+       .details = "The ids are the children's; without one, a child gets an id of the server's.\n"
+                  "Example: gdnctl state fork --session chat draft-a draft-b\n",
+       .flags = {"session", "epoch", "json"},
+       .run = RunFork},
+      {.name = "state checkpoint",
+       .summary = "Make a session durable as it is now",
+       .details = "A checkpoint with an id stays beside later ones.\n"
+                  "Example: gdnctl state checkpoint --session chat --checkpoint before-tools\n",
+       .flags = {"session", "checkpoint", "epoch", "json"},
+       .run = RunCheckpoint},
+      {.name = "checkpoints",
+       .summary = kListSummary,
+       .details = kListDetails,
+       .flags = {"session", "all", "json"},
+       .run = RunListCheckpoints},
+      {.name = "checkpoints list",
+       .summary = kListSummary,
+       .details = kListDetails,
+       .flags = {"session", "all", "json"},
+       .run = RunListCheckpoints},
+      {.name = "checkpoints delete",
+       .arguments = "ID [ID ...]",
+       .summary = "End named checkpoints and free their bytes",
+       .details = "Example: gdnctl checkpoints delete --session chat before-tools\n",
+       .flags = {"session"},
+       .run = RunDeleteCheckpoints},
+      {.name = "state restore",
+       .summary = "Take a session back to a checkpoint",
+       .details = "Its epoch rises, so that steps made for the state before are refused.\n"
+                  "Example: gdnctl state restore --session chat --checkpoint before-tools\n",
+       .flags = {"session", "checkpoint", "epoch", "json"},
+       .run = RunRestore},
+      {.name = "sessions prefetch",
+       .arguments = "ID [ID ...]",
+       .summary = "Bring sessions back to the device before they are needed",
+       .run = RunPrefetch}};
 }
 
 }  // namespace gdn

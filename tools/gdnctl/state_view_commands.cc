@@ -132,6 +132,7 @@ absl::StatusOr<int> RunWatch(const std::vector<std::string>&) {
   const std::string out = absl::GetFlag(FLAGS_out);
   const absl::Duration every = absl::GetFlag(FLAGS_every);
   if (out.empty()) return UsageError("--out is needed: a folder");
+  GDN_RETURN_IF_ERROR(SetEpoch(&request));
   if (absl::GetFlag(FLAGS_every_tokens) <= 0 && every <= absl::ZeroDuration()) {
     return UsageError("--every-tokens or --every is needed");
   }
@@ -172,7 +173,7 @@ std::vector<Command> StateViewCommands() {
        .details = "The folder holds full-N.safetensors and, where it is smaller, the newest delta-N.safetensors to\n"
                   "it; each file appears whole or not at all.\n"
                   "Example: gdnctl state watch --session chat --out standby --every-tokens 64\n",
-       .flags = {"session", "out", "every_tokens", "every", "count", "keep_all"},
+       .flags = {"session", "out", "epoch", "every_tokens", "every", "count", "keep_all"},
        .run = RunWatch}};
 }
 

@@ -62,8 +62,8 @@ inline v1::DecodeRequest DecodeOf(int32_t layer, uint64_t seed, int64_t tokens =
 }
 
 // Those that a DurableSession hides.
-inline constexpr Fault kHiddenFaults[] = {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate,    Fault::kCrashBefore,
-                                          Fault::kCrashAfter,  Fault::kDropReply, Fault::kRollBack};
+inline constexpr Fault kHiddenFaults[] = {Fault::kUnavailable, Fault::kLoseReply, Fault::kLate,     Fault::kCrashBefore,
+                                          Fault::kCrashAfter,  Fault::kDropReply, Fault::kRollBack, Fault::kLoseState};
 
 inline DurableSessionOptions Quick() {
   return {.try_timeout = absl::Seconds(60),

@@ -353,10 +353,13 @@ TEST_F(SessionEndTest, ASessionThatEndedDoesNotRiseWithTheNextServer) {
   TierStack tiers({&world.disk}, {.retry_after = absl::ZeroDuration()});
   SessionManager manager({.room = next.room, .tiers = tiers, .io = next.io}, next.environment);
   LegacyPrincipals legacy(manager, tiers);
-  const auto no_models = [](const std::string&) { return std::optional<SessionSpec>(); };
+  const SpecOfModelFn no_models = [](const std::string&) { return std::optional<SessionSpec>(); };
+  HeldBack held_back;
   ASSERT_TRUE(tiers.LoadErasureNotes().ok());
-  GDN_ASSERT_OK_AND_ASSIGN(const Recovered recovered,
-                           RecoverSessions(tiers, {&world.disk}, manager, legacy, no_models, std::nullopt));
+  GDN_ASSERT_OK_AND_ASSIGN(
+      const Recovered recovered,
+      RecoverSessions({.tiers = tiers, .sessions = manager, .legacy = legacy, .spec_of = no_models}, {&world.disk},
+                      {.first_epoch = 1000}, held_back));
   EXPECT_EQ(recovered.sessions, 1);
   EXPECT_TRUE(manager.Find("", "b").ok());
   EXPECT_EQ(ErrorReason(manager.Find("", "a").status()), reason::kSessionNotFound);

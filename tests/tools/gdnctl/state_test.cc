@@ -238,6 +238,29 @@ TEST_F(StateCommandLine, GoesBackToACheckpoint) {
   EXPECT_EQ(Run({"state", "restore", "--session=chat", "--checkpoint=four"}).exit_code, kExitFailed);
 }
 
+TEST_F(StateCommandLine, UsesNoStateOfAnotherEpochThanTheUserKnows) {
+  ASSERT_EQ(Run({"state", "checkpoint", "--session=chat"}).exit_code, kExitOk);
+  service_.Crash();
+  const std::vector<std::vector<std::string>> commands = {
+      {"state", "export", "--session=chat", "--out", file_},
+      {"state", "fork", "--session=chat", "a"},
+      {"state", "checkpoint", "--session=chat"},
+      {"state", "watch", "--session=chat", "--out", folder_ + "/standby", "--every-tokens=1", "--count=1"},
+      {"state", "restore", "--session=chat"}};
+  for (std::vector<std::string> command : commands) {
+    SCOPED_TRACE(command[1]);
+    command.push_back("--epoch=1");
+    const Outcome refused = Run(command);
+    EXPECT_EQ(refused.exit_code, kExitFailed);
+    EXPECT_THAT(refused.err, HasSubstr("EPOCH_MISMATCH"));
+    command.back() = "--epoch=-1";
+    EXPECT_EQ(Run(command).exit_code, kExitUsage);
+    command.back() = "--epoch=2";
+    const Outcome done = Run(command);
+    EXPECT_EQ(done.exit_code, kExitOk) << done.err;
+  }
+}
+
 TEST_F(StateCommandLine, ListsAndDeletesCheckpoints) {
   for (const char* id : {"three", "five"}) {
     ASSERT_EQ(Run({"state", "checkpoint", "--session=chat", StrCat("--checkpoint=", id)}).exit_code, kExitOk);

@@ -23,8 +23,8 @@ namespace gdn {
 
 // One answered call.
 struct HistoryLine {
-  std::string run;
-  std::string session;
+  std::string run = {};
+  std::string session = {};
   std::string call;
   std::string form = {};
   std::string first = {};

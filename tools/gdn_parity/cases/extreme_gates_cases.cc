@@ -129,8 +129,8 @@ void Add(const ExtremeCase& c, absl::Span<const Form> forms, double tolerance, s
         absl::StrCat(DimsName(c.dims), " T=", c.tokens, " beta=", c.beta, c.keys == Keys::kRepeated ? " one key" : ""),
         tolerance, std::bind_front(RunExtreme, form, c), tolerance});
     row.by_channel = c.dims.decays_by_channel();
-    // A decode is a launch a token. Of the long rows that are left the executor's minutes are enough for one beta of each
-    // kind of keys: beta scales inputs, and every beta has a short row.
+    // A decode is a launch a token. The executor takes minutes for long rows, so it runs one beta for each kind of
+    // keys: beta only scales inputs, and every beta has short rows.
     const bool one_of_its_kind = c.beta == (c.keys == Keys::kRandom ? 1.0f : 2.0f);
     row.slow_on_executor = StateUpdates(c.dims, {c.tokens}) > (form == Form::kDecode ? kHostBudget : 3 * kHostBudget) ||
                            (c.tokens >= 512 && !one_of_its_kind);

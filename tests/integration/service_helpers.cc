@@ -33,7 +33,7 @@ grpc::StatusCode CodeOf(const std::string& reason) {
   static const auto* const kCodes = new std::map<grpc::StatusCode, std::set<std::string>>{
       {ABORTED, {"EPOCH_MISMATCH", "REPLY_DROPPED", "SESSION_BUSY", "TOKEN_COUNT_MISMATCH"}},
       {ALREADY_EXISTS, {"SESSION_EXISTS"}},
-      {DATA_LOSS, {"INVALID_STATE_FILE", "STATE_ROLLED_BACK"}},
+      {DATA_LOSS, {"INVALID_STATE_FILE", "STATE_LOST", "STATE_ROLLED_BACK"}},
       {FAILED_PRECONDITION,
        {"DRAFT_PENDING", "INPUT_KIND_MISMATCH", "INPUT_NEEDS_MODEL", "NO_DURABLE_TIER", "PREFIX_MISMATCH",
         "STATE_MISMATCH", "STATES_TAKEN_OVER"}},

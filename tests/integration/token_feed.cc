@@ -47,6 +47,14 @@ TokenFeed TokenFeed::Operator(int layers) {
   return feed;
 }
 
+TokenFeed TokenFeed::WideOperator() {
+  TokenFeed feed;
+  feed.name_ = "wide operator";
+  Random random(kSeed);
+  feed.inputs_ = RandomDeltaRuleInputs(OperatorDims(1, 32, 16, 128), kTokens, random);
+  return feed;
+}
+
 std::vector<std::pair<std::string, std::string>> TokenFeed::Models() { return {{"next", GoldenPath("qwen3_next_1")}}; }
 
 v1::CreateSessionRequest TokenFeed::Creation(const std::string& id) const {
@@ -55,7 +63,12 @@ v1::CreateSessionRequest TokenFeed::Creation(const std::string& id) const {
   if (hidden_.features > 0) {
     request.set_model("models/next");
   } else {
-    *request.mutable_operator_() = SmallOperator(layers_);
+    v1::OperatorSpec& spec = *request.mutable_operator_();
+    spec = SmallOperator(layers_);
+    spec.set_key_heads(inputs_.dims.key_heads);
+    spec.set_value_heads(inputs_.dims.value_heads);
+    spec.set_key_dim(inputs_.dims.key_dim);
+    spec.set_value_dim(inputs_.dims.value_dim);
   }
   return request;
 }

@@ -29,6 +29,8 @@ class TokenFeed {
   static TokenFeed Model();
   // Of SmallOperator(layers).
   static TokenFeed Operator(int layers = 1);
+  // An operator whose outputs are long: 16 KiB a token.
+  static TokenFeed WideOperator();
 
   // "model" or "operator".
   const std::string& name() const { return name_; }

@@ -112,8 +112,13 @@ def apply_identity(row):
     return {"y": np.eye(row.x.shape[1]) + float(row["sign"]) * row.x}
 
 
+def clamped(g):
+    """Log decays as sums take them: exp(-1000) is 0, and a lower one would cost the digits of those after it."""
+    return np.maximum(g, -1000.0)
+
+
 def decay_mask(row):
-    sums = row.g.cumsum(1)
+    sums = clamped(row.g).cumsum(1)
     left = np.minimum(sums[:, :, None] - sums[:, None, :], 0.0)
     return {
         "mask": np.tril(np.exp(left)),
@@ -211,7 +216,7 @@ def sigmoid_gating_recurrent(row):
 def sums_in_chunks(row):
     sums = np.zeros(row.g.shape)
     for _, first, last in row.chunks():
-        sums[first:last] = row.g[first:last].cumsum(0)
+        sums[first:last] = clamped(row.g[first:last]).cumsum(0)
     return sums
 
 

@@ -118,7 +118,8 @@ void AddRedis(const Corpus& corpus) {
   corpus.Add("redis_replies", "list_names_a_number", "\2*2\r\n$1\r\n0\r\n*1\r\n:5\r\n");
   corpus.Add("redis_replies", "list_names_too_short", "\2*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n");
   corpus.Add("redis_replies", "list_has_no_fields", "\2*2\r\n$1\r\n0\r\n*1\r\n$8\r\ngdn:{/s}\r\n*2\r\n$-1\r\n:3\r\n");
-  corpus.Add("redis_replies", "take", "\3*2\r\n:4\r\n$3\r\na b\r\n");
+  corpus.Add("redis_replies", "take", "\3*3\r\n:4\r\n$3\r\na b\r\n$1\r\na\r\n");
+  corpus.Add("redis_replies", "take_without_a_stop", "\3*2\r\n:4\r\n$3\r\na b\r\n");
   corpus.Add("redis_replies", "secret", "\4:1\r\n$6\r\nsecret\r\n");
   corpus.Add("redis_replies", "claim", "\5-FENCED other\r\n");
   corpus.Add("redis_replies", "claim_set_back", "\5-FENCED nobody\r\n+OK\r\n");

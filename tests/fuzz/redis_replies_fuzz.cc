@@ -79,7 +79,7 @@ struct World {
     auto tier =
         RedisTier::Make({.endpoint = "unix:" + redis.path(), .command_timeout = absl::Seconds(10)}, fuzz::Memory());
     GDN_FUZZ_CHECK(tier.ok(), tier.status().ToString());
-    redis.Say("*2\r\n:7\r\n$3\r\na b\r\n");
+    redis.Say("*3\r\n:7\r\n$3\r\na b\r\n$1\r\na\r\n");
     GDN_FUZZ_CHECK((*tier)->NextIncarnation().ok(), "a prefix that cannot be taken");
     return *std::move(tier);
   }

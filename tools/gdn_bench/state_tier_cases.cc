@@ -78,7 +78,8 @@ struct Bed {
     made->transposed_base = backend->info().transposed_base;
     GDN_ASSIGN_OR_RETURN(made->layout, StateLayout::Make(spec.dims, kMaxDraft));
     const auto bytes = static_cast<size_t>(made->layout.slot_bytes());
-    GDN_ASSIGN_OR_RETURN(const auto numbers, RandomBuffer(*backend, made->layout.slot_floats(), -1, 1));
+    // None is above 0: some are log decays.
+    GDN_ASSIGN_OR_RETURN(const auto numbers, RandomBuffer(*backend, made->layout.slot_floats(), -1, 0));
     for (const int32_t layer : spec.layers) {
       LayerImage& out = made->layers.emplace_back();
       out.layer = layer;

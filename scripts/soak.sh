@@ -3,7 +3,7 @@
 # hostile neighbour, and a long time. Each prints its figures; exits 0 only if nothing was lost and nobody was in another's
 # way. docs/reliability.md has those of the last run.
 #
-#   scripts/soak.sh [crash|python|race|many|disk|redis|setback|neighbour|steady ...]      (default: all)
+#   scripts/soak.sh [crash|python|failures|race|many|disk|redis|setback|neighbour|steady ...]      (default: all)
 #
 # Environment: CRASH_ROUNDS (200 kills), PYTHON_RUNS (40 histories of 100 calls), RACE_ROUNDS (100000, under
 # ThreadSanitizer), MANY_SESSIONS and MANY_ROOM (10000 sessions, room for 100), STORE_ROUNDS (repeats of the disk and Redis
@@ -14,9 +14,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [[ "${1:-}" == -h || "${1:-}" == --help ]]; then sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0; fi
 parts=("$@")
-(( ${#parts[@]} > 0 )) || parts=(crash python race many disk redis setback neighbour steady)
+(( ${#parts[@]} > 0 )) || parts=(crash python failures race many disk redis setback neighbour steady)
 for part in "${parts[@]}"; do
-  case "${part}" in crash | python | race | many | disk | redis | setback | neighbour | steady) ;; *) die "unknown part '${part}'; see --help" ;; esac
+  case "${part}" in crash | python | failures | race | many | disk | redis | setback | neighbour | steady) ;; *) die "unknown part '${part}'; see --help" ;; esac
 done
 
 cd "${repo_root}"
@@ -49,6 +49,7 @@ run() {
 targets=()
 if wants crash; then targets+=(gdn_server crash_soak); fi
 if wants python; then targets+=(gdn_server); fi
+if wants failures; then targets+=(acquisition_failure_test); fi
 if wants many; then targets+=(state_service_test); fi
 if wants disk; then targets+=(disk_tier_test); fi
 if wants redis; then targets+=(redis_tier_test state_service_test); fi
@@ -73,6 +74,9 @@ if wants python; then
   rm -rf "${copy}"
   run python env GDN_SERVER="${bin}/gdn_server" "${venv}/bin/python" -B client/python/tests/soak.py \
     --runs "${PYTHON_RUNS:-40}" --calls 100
+fi
+if wants failures; then
+  run failures env GDN_FAILURE_STRIDE=1 "${bin}/acquisition_failure_test"
 fi
 if wants race; then
   build tsan session_race_test

@@ -9,8 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -75,49 +78,49 @@ inline std::vector<std::string> Look(const Caller& caller, const std::vector<Exa
   return seen;
 }
 
-// What fails: each is counted from Fail on, and Stop tells how many there were.
-struct Failures {
-  std::function<void(int64_t first, bool all_after)> fail;
-  std::function<int64_t()> stop;
-};
+// What fails: one allocation or the like, one and all after it, one operation of a launch, one and all after it.
+enum class Failures { kAcquisition, kAcquisitionsFrom, kOperation, kOperationsFrom };
+inline constexpr const char* kNames[] = {"acquisition ", "acquisitions from ", "operation ", "operations from "};
 
 // A server in which nothing has been acquired yet but at its making.
 class World {
  public:
   // With a checkpoint folder, where sessions are made durable before the call.
-  World(const std::string& backend, bool operations, const TempFolder* folder) {
+  World(const std::string& backend, const TempFolder* folder) {
     Acquisitions::ForgetCode();
     GdnServerOptions options;
     options.models = TokenFeed::Models();
     options.host_state_bytes = int64_t{64} << 20;
     if (folder != nullptr) options.disk_dir = folder->path();
     auto made = std::make_unique<FailingBackend>(*MakeBackend(backend));
-    FailingBackend* const failing = made.get();
+    device_ = made.get();
     server_ = std::make_unique<TestServer>(std::move(options), std::move(made));
     caller_ = std::make_unique<Caller>(*server_);
-    if (operations) {
-      failures_ = {.fail =
-                       [failing](int64_t first, bool all_after) {
-                         failing->Fail({first, all_after});
-                       },
-                   .stop = [failing] { return failing->Stop(); }};
-    } else {
-      failures_ = {.fail =
-                       [](int64_t first, bool all_after) {
-                         Acquisitions::Fail({first, all_after});
-                       },
-                   .stop = [] { return Acquisitions::Stop(); }};
-    }
   }
 
   const Caller& caller() const { return *caller_; }
-  TestServer& server() { return *server_; }
-  const Failures& failures() const { return failures_; }
+  // Counts from now on; those of `failures` from `first` on fail.
+  void Fail(Failures failures, int64_t first = std::numeric_limits<int64_t>::max()) {
+    constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+    const bool all_after = failures == Failures::kAcquisitionsFrom || failures == Failures::kOperationsFrom;
+    const bool operations = failures == Failures::kOperation || failures == Failures::kOperationsFrom;
+    device_->Fail({operations ? first : kNone, all_after});
+    Acquisitions::Fail({operations ? kNone : first, all_after});
+  }
+  // None fails any more. How many there were.
+  struct Counts {
+    int64_t acquisitions = 0;
+    int64_t operations = 0;
+    int64_t of(Failures failures) const {
+      return failures == Failures::kOperation || failures == Failures::kOperationsFrom ? operations : acquisitions;
+    }
+  };
+  Counts Stop() { return {.acquisitions = Acquisitions::Stop(), .operations = device_->Stop()}; }
 
  private:
   std::unique_ptr<TestServer> server_;
+  FailingBackend* device_ = nullptr;
   std::unique_ptr<Caller> caller_;
-  Failures failures_;
 };
 
 class FailureInTurn : public testing::TestWithParam<std::string> {
@@ -127,55 +130,22 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
 
   // Allocations, alone and with all after them, and then operations.
   void FailEach(const Scenario& scenario) {
-    for (const bool all_after : {false, true}) {
-      if (!HasFatalFailure()) FailEach(scenario, /*operations=*/false, /*durable=*/false, all_after);
-    }
-    if (!HasFatalFailure()) FailEach(scenario, /*operations=*/true, /*durable=*/true, /*all_after=*/false);
+    FailEach(scenario, {Failures::kAcquisition, Failures::kAcquisitionsFrom});
+    if (!HasFatalFailure()) FailEach(scenario, {Failures::kOperation}, /*durable=*/true);
   }
 
   // Fails each in turn. Where durable, sessions have a checkpoint from before the call.
-  void FailEach(const Scenario& scenario, bool operations, bool durable, bool all_after) {
-    SCOPED_TRACE(scenario.name + (operations ? ", operations" : ", acquisitions") + (durable ? ", durable" : ""));
-    Result expected;
-    std::vector<std::string> before, twin;
-    {
-      World world(GetParam(), operations, nullptr);
-      scenario.prepare(world.caller());
-      for (const Examined& session : scenario.sessions) before.push_back(StateOrNone(world.caller(), session.id));
-      expected = scenario.call(world.caller());
-      ASSERT_TRUE(expected.status.ok()) << expected.status.error_message();
-      twin = Look(world.caller(), scenario.sessions);
-    }
-    for (int64_t first = 0;; ++first) {
-      SCOPED_TRACE(testing::Message() << "number " << first << (all_after ? " and all after it" : ""));
-      const TempFolder folder;
-      World world(GetParam(), operations, durable ? &folder : nullptr);
-      const Caller& caller = world.caller();
-      scenario.prepare(caller);
-      for (const Examined& session : scenario.sessions) {
-        if (durable && caller.Get(session.id).ok()) ASSERT_TRUE(caller.Checkpoint(session.id).ok());
-      }
-      world.failures().fail(first, all_after);
-      Result result = scenario.call(caller);
-      const bool failed = world.failures().stop() > first;
-      if (!failed) {
-        ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-        break;
-      }
-      ++points_;
-      if (!result.status.ok()) {
-        ++refused_;
-        EXPECT_TRUE(result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED || SaysLost(result.status))
-            << result.status.error_message();
-        Recover(world, scenario, durable, before);
-        result = scenario.call(caller);
-      }
-      if (ErrorInfoOf(result.status).reason() == "SESSION_NOT_FOUND") continue;  // it was lost, and deleted
-      ASSERT_TRUE(result.status.ok()) << "sent again: " << result.status.error_message();
-      const std::vector<std::string> seen = Look(caller, scenario.sessions);
-      if (result.bytes != expected.bytes || seen != twin) {
-        ++wrong_;
-        ADD_FAILURE() << "answers, states or later outputs are not the twin's";
+  void FailEach(const Scenario& scenario, const std::vector<Failures>& kinds, bool durable = false) {
+    SCOPED_TRACE(scenario.name + (durable ? ", durable" : ""));
+    if (IsLeftOut(scenario)) return;
+    const Twin& twin = TwinOf(scenario);
+    if (HasFatalFailure()) return;
+    for (const Failures failures : kinds) {
+      for (int64_t first = 0; first < twin.counts.of(failures); ++first) {
+        if (number_++ % Stride() != 0) continue;
+        SCOPED_TRACE(testing::Message() << kNames[static_cast<int>(failures)] << first);
+        FailOne(scenario, twin, failures, first, durable);
+        if (HasFatalFailure()) return;
       }
     }
   }
@@ -218,12 +188,90 @@ class FailureInTurn : public testing::TestWithParam<std::string> {
   }
 
   void Report(const char* what) const {
-    std::printf("%s on %s: %lld points failed in turn, %lld calls refused, %lld sessions lost, %lld calls wrong\n",
-                what, GetParam().c_str(), static_cast<long long>(points_), static_cast<long long>(refused_),
-                static_cast<long long>(lost_), static_cast<long long>(wrong_));
+    const auto number = [](int64_t count) { return static_cast<long long>(count); };
+    std::printf("%s on %s: %lld of %lld points failed in turn, %lld refused, %lld sessions lost, %lld calls wrong\n",
+                what, GetParam().c_str(), number(points_), number(number_), number(refused_), number(lost_),
+                number(wrong_));
   }
 
   int64_t points_ = 0, refused_ = 0, lost_ = 0, wrong_ = 0;
+
+ private:
+  // What the call answers, and its sessions before, after and later, where nothing fails; and how much could.
+  struct Twin {
+    std::string of;
+    Result expected;
+    std::vector<std::string> before, after;
+    World::Counts counts;
+  };
+
+  // Every so many points, so that the tests are short: GDN_FAILURE_STRIDE, 1 for all of them.
+  static int64_t Stride() {
+    static const int64_t stride = [] {
+      const char* const text = std::getenv("GDN_FAILURE_STRIDE");
+      return text == nullptr ? int64_t{5} : std::max<int64_t>(1, std::atoll(text));
+    }();
+    return stride;
+  }
+
+  // The executor is slow: there scenarios too are tried one in so many.
+  bool IsLeftOut(const Scenario& scenario) {
+    if (scenario.name != scenario_) ++scenarios_;
+    scenario_ = scenario.name;
+    return GetParam() != "cpu" && (scenarios_ - 1) % Stride() != 0;
+  }
+
+  const Twin& TwinOf(const Scenario& scenario) {
+    if (twin_.of == scenario.name) return twin_;
+    twin_ = {};
+    twin_.of = scenario.name;
+    World world(GetParam(), nullptr);
+    const Caller& caller = world.caller();
+    scenario.prepare(caller);
+    for (const Examined& session : scenario.sessions) twin_.before.push_back(StateOrNone(caller, session.id));
+    world.Fail(Failures::kAcquisition);
+    twin_.expected = scenario.call(caller);
+    twin_.counts = world.Stop();
+    [&] { ASSERT_TRUE(twin_.expected.status.ok()) << twin_.expected.status.error_message(); }();
+    if (!HasFatalFailure()) twin_.after = Look(caller, scenario.sessions);
+    return twin_;
+  }
+
+  void FailOne(const Scenario& scenario, const Twin& twin, Failures failures, int64_t first, bool durable) {
+    const TempFolder folder;
+    World world(GetParam(), durable ? &folder : nullptr);
+    const Caller& caller = world.caller();
+    scenario.prepare(caller);
+    for (const Examined& session : scenario.sessions) {
+      if (!durable || !caller.Get(session.id).ok()) continue;
+      ASSERT_TRUE(caller.Checkpoint(session.id).ok());
+    }
+    world.Fail(failures, first);
+    Result result = scenario.call(caller);
+    if (world.Stop().of(failures) > first) {
+      ++points_;
+    } else {  // a durable session's call may ask for less
+      ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+    }
+    if (!result.status.ok()) {
+      ++refused_;
+      EXPECT_TRUE(result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED || SaysLost(result.status))
+          << result.status.error_message();
+      Recover(world, scenario, durable, twin.before);
+      result = scenario.call(caller);
+    }
+    if (ErrorInfoOf(result.status).reason() == "SESSION_NOT_FOUND") return;  // it was lost, and deleted
+    ASSERT_TRUE(result.status.ok()) << "sent again: " << result.status.error_message();
+    if (result.bytes != twin.expected.bytes || Look(caller, scenario.sessions) != twin.after) {
+      ++wrong_;
+      ADD_FAILURE() << "answers, states or later outputs are not the twin's";
+    }
+  }
+
+  int64_t number_ = 0;  // points of all scenarios so far
+  int64_t scenarios_ = 0;
+  std::string scenario_;
+  Twin twin_;
 };
 
 }  // namespace gdn

@@ -13,7 +13,6 @@ import gdn_client
 from gdn_client.flow import Retry
 
 LAYER, OTHER = LAYERS
-ONE_TRY = Retry(overall=0.0)
 
 
 def once(method: str, fault: str) -> Callable[[str], str]:
@@ -47,8 +46,16 @@ class Twins:
             same(*(session.decode(layer, self.x[5]) for session in (one, other)))
         return one, other
 
+    def pair_past(self, checkpoint: str) -> tuple[gdn_client.Session, gdn_client.Session]:
+        """A pair with a named checkpoint, and steps after it."""
+        one, other = self.pair()
+        for session in (one, other):
+            session.checkpoint(checkpoint)
+        self.go_on(one, other)
+        return one, other
+
     def batches(self, *, drafts: bool) -> tuple[gdn_client.Batch, gdn_client.Batch]:
-        """Of two sessions with a few tokens, and a draft of three."""
+        """Batches of two sessions with a few tokens each, and with `drafts` a draft of three."""
         both = []
         for client, sessions in zip((self.client, self.calm), self.sessions(2), strict=True):
             for session in sessions:
@@ -57,6 +64,14 @@ class Twins:
         if drafts:
             same(*(batch.decode(LAYER, self.x[:6].reshape(2, 3, -1), draft=True) for batch in both))
         return both[0], both[1]
+
+    def give_up_a_step(self, session: gdn_client.Session) -> None:
+        """The server takes a decode of token 6, and its reply is lost."""
+        session._state.retry = Retry(overall=0.0)
+        self.server.faults = once("Decode", "lose")
+        with pytest.raises(gdn_client.UnavailableError):
+            session.decode(LAYER, self.x[6])
+        session._state.retry = Retry()
 
     def go_on(self, *pair: gdn_client.Session) -> None:
         """Outputs tell of all that was before."""
@@ -95,15 +110,11 @@ def test_nor_is_one_whose_named_checkpoints_would_go_with_it() -> None:
 def test_a_step_that_was_given_up_is_gone_on_with_by_the_same_call(durable: bool, crash: bool) -> None:
     twins = Twins()
     one, other = twins.pair()
-    one._state.retry = ONE_TRY
-    twins.server.faults = once("Decode", "lose")
-    with pytest.raises(gdn_client.UnavailableError):
-        one.decode(LAYER, twins.x[6])
+    twins.give_up_a_step(one)
     if durable:
         twins.server.make_durable()
     if crash:
         twins.server.crash()
-    one._state.retry = Retry()
     same(one.decode(LAYER, twins.x[6]), other.decode(LAYER, twins.x[6]))
     twins.go_on(one, other)
 
@@ -112,14 +123,10 @@ def test_a_step_that_was_given_up_is_gone_on_with_by_the_same_call(durable: bool
 def test_with_another_call_a_step_that_was_given_up_and_is_durable_never_was(crash: bool) -> None:
     twins = Twins()
     one, other = twins.pair()
-    one._state.retry = ONE_TRY
-    twins.server.faults = once("Decode", "lose")
-    with pytest.raises(gdn_client.UnavailableError):
-        one.decode(LAYER, twins.x[6])
+    twins.give_up_a_step(one)
     twins.server.make_durable()
     if crash:
         twins.server.crash()
-    one._state.retry = Retry()
     same(one.decode(LAYER, twins.x[7]), other.decode(LAYER, twins.x[7]))
     twins.go_on(one, other)
 
@@ -128,12 +135,8 @@ def test_or_it_is_told_that_the_same_call_is_to_be_made() -> None:
     twins = Twins()
     one, other = twins.pair()
     one.checkpoint()  # the inputs before it are kept no more
-    one._state.retry = ONE_TRY
-    twins.server.faults = once("Decode", "lose")
-    with pytest.raises(gdn_client.UnavailableError):
-        one.decode(LAYER, twins.x[6])
+    twins.give_up_a_step(one)
     twins.server.make_durable()
-    one._state.retry = Retry()
     for _ in range(2):
         with pytest.raises(gdn_client.SessionLostError, match="make that same call again"):
             one.decode(LAYER, twins.x[7])
@@ -355,10 +358,7 @@ def test_a_named_checkpoint_is_none_that_a_crash_comes_back_to() -> None:
 
 def test_what_is_behind_a_restored_checkpoint_is_replayed_after_a_crash() -> None:
     twins = Twins()
-    one, other = twins.pair()
-    for session in (one, other):
-        session.checkpoint("a")
-    twins.go_on(one, other)
+    one, other = twins.pair_past("a")
     for session in (one, other):
         session.checkpoint("b")
         session.restore("a")
@@ -373,10 +373,7 @@ def test_what_is_behind_a_restored_checkpoint_is_replayed_after_a_crash() -> Non
 
 def test_a_restore_whose_reply_is_lost_is_made_again() -> None:
     twins = Twins()
-    one, other = twins.pair()
-    for session in (one, other):
-        session.checkpoint("a")
-    twins.go_on(one, other)
+    one, other = twins.pair_past("a")
     twins.server.faults = once("RestoreCheckpoint", "lose")
     for session in (one, other):
         session.restore("a")

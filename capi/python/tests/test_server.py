@@ -68,7 +68,7 @@ def test_the_bits_are_a_servers_and_states_go_both_ways(server, tmp_path):
         rows = [x[at : at + tokens] for x in inputs]
         expected = server.step(kind, session, rows)
         for s in slots:
-            # As the server, which takes no beta above 1 unless the request says so.
+            # max_beta is the limit of the server, which takes no beta above 1 unless the request says so.
             options = {"max_beta": 1.0} if kind == "prefill" else {}
             output = getattr(pool, kind)([s], [tokens], *rows, **options)
             assert np.array_equal(output.view(np.uint32), expected.view(np.uint32))

@@ -1,4 +1,4 @@
-"""What StatePool does, and its bits, whatever torch's default dtype and device are."""
+"""StatePool does the same, to the bit, under every default dtype and device of torch."""
 
 import contextlib
 

@@ -96,7 +96,7 @@ class Proxy:
 
 
 class Trouble:
-    """What happens to the server, call by call."""
+    """Kills the server, cuts its connections and sets its folder back, call by call."""
 
     def __init__(self, server: Server, proxy: Proxy, states: Path, seed: int, kill_share: float) -> None:
         self._server, self._proxy, self._states = server, proxy, states

@@ -536,7 +536,7 @@ def test_attaching_leaves_no_sessions(next_pair: Pair) -> None:
 
 
 class Crash(transformers.StoppingCriteria):
-    """Of the server, in a generate() that goes on."""
+    """Kills the server at some steps of a generate(), which goes on."""
 
     def __init__(self, server: Server, *steps: int) -> None:
         self.server, self.left, self.steps = server, list(steps), 0

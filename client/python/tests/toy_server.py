@@ -93,7 +93,7 @@ class ToyServer:
         self.prefixes.clear()
 
     def lose_states(self, names: Sequence[str] | None = None) -> None:
-        """As a step does that fails in its middle: the present state of each is gone."""
+        """Loses the present state of each session, as a step that fails in its middle does."""
         for name in self.sessions if names is None else names:
             one = self.sessions[name.removeprefix("sessions/")]
             one.gone = "STATE_LOST" if one.newest is None else "STATE_ROLLED_BACK"

@@ -31,7 +31,7 @@ class Rpc:
 
     @property
     def route(self) -> str:
-        """What the call is routed by."""
+        """The key that routes the call."""
         return self.affinity or route_of(self.request)
 
 
@@ -72,7 +72,7 @@ class Download:
 
     @property
     def route(self) -> str:
-        """What the call is routed by."""
+        """The key that routes the call."""
         return self.affinity or route_of(self.request)
 
 

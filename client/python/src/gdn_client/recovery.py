@@ -86,7 +86,7 @@ def _find(state: SessionState) -> Flow[tuple[session_pb2.Session, bool]]:
 
 
 def _go_on_from_store(state: SessionState, found: session_pb2.Session) -> Flow[tuple[session_pb2.Session, bool]]:
-    """What the server has of a session whose current state is gone, under a new epoch; or the session made anew."""
+    """The session at its newest checkpoint, under a new epoch; or made anew, if the server has no copy of it."""
     request = state_pb2.RestoreCheckpointRequest(name=state.name, session_epoch=found.epoch)
     try:
         restored: state_pb2.RestoreCheckpointResponse = yield state.rpc("RestoreCheckpoint", request)

@@ -140,7 +140,7 @@ class Snapshots:
 def watch_request(
     name: str, every_tokens: int, every: float | None, epoch: int | None = None
 ) -> state_pb2.WatchStateRequest:
-    """Whose states, how often, and of which epoch."""
+    """The request names the session, how often its states are sent, and the epoch that they must have."""
     return state_pb2.WatchStateRequest(
         name=session_name(name), every_tokens=every_tokens, every=duration(every), session_epoch=epoch
     )

@@ -1,4 +1,4 @@
-"""What moves a session, whoever carries the calls out: creation, steps, acceptances. `calls` tries them.
+"""The calls that move a session: creation, steps, acceptances. `calls` tries them.
 
 Thread safety: a SessionState and its flows are for one thread at a time.
 """
@@ -99,7 +99,7 @@ class PrefillStep:
         return request
 
     def rows(self) -> list[InFlight]:
-        """What it does to the session."""
+        """The step's effect on the session, as one row."""
 
         def digest() -> bytes:
             return _digest_of("prefill", self.layer, self.given, self.options, None)
@@ -151,7 +151,7 @@ class DecodeStep:
         return request
 
     def rows(self) -> list[InFlight]:
-        """What it does to each session."""
+        """The step's effect on each session, one row each."""
 
         def digest(row: int) -> Callable[[], bytes]:
             return lambda: _digest_of("decode", self.layer, self.given, self.options, row)

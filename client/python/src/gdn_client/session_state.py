@@ -49,7 +49,7 @@ class SessionStats:
 
 @dataclass
 class RequestId:
-    """Of one call, which may be of several sessions."""
+    """The id of one call, which may be of several sessions."""
 
     value: str = field(default_factory=new_id)
 
@@ -139,7 +139,7 @@ class SessionState:
         return self.session.name
 
     def layer(self, layer: int) -> LayerSteps:
-        """Of the index; of one that is none, which the server refuses, nothing is kept."""
+        """The steps of the layer with this index. Nothing is kept of an index that the server refuses."""
         return self.layers.get(layer) or LayerSteps()
 
     def rpc(self, method: str, request: Any, timeout: float | None = None) -> Rpc:
@@ -153,7 +153,7 @@ class SessionState:
 
     @property
     def first_kept(self) -> tuple[int, int]:
-        """Of the layer of which least is kept: its index, and the token from which on inputs are kept."""
+        """The layer of which least is kept: its index, and the token from which on inputs are kept."""
         layer = max(self.layers, key=lambda index: self.layers[index].begin, default=0)
         return layer, self.layer(layer).begin
 

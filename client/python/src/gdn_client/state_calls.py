@@ -122,7 +122,7 @@ def checkpoint(state: SessionState, checkpoint_id: str) -> Flow[state_pb2.Checkp
 
 
 def restore(state: SessionState, checkpoint_id: str) -> Flow[None]:
-    """Back to a checkpoint. What the session is now is given up, so it need not be brought back before."""
+    """Back to a checkpoint. The session's current state is given up, so it need not be brought back before."""
     backoff = Backoff(state.retry)
     epoch = state.epoch
     while True:
@@ -200,7 +200,7 @@ def _not_whole(what: str) -> DataLossError:
 
 
 def file_state(file: bytes) -> tuple[int, dict[int, tuple[int, int]]]:
-    """What a state file is of: the session's epoch, and of each layer its token count and the length of its draft.
+    """The epoch of a state file's session, and of each layer the token count and the length of its draft.
 
     Raises:
         DataLossError: it is no state file.

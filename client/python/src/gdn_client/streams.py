@@ -96,7 +96,7 @@ class Pipeline:
                 self.give_up()
 
     def give_up(self) -> None:
-        """What is still under way may be taken or not; the sessions' next call finds out."""
+        """Steps that are still under way may be taken or not; the sessions' next call finds out."""
         for state in self.states if self.under_way else ():
             state.astray = state.keep_bytes > 0
         self.under_way.clear()

@@ -1,4 +1,4 @@
-"""What a decoder may pass to a Gated DeltaNet layer beside its input, its cache and its mask.
+"""The arguments that a decoder may pass to a Gated DeltaNet layer beside its input, its cache and its mask.
 
 Thread safety: free functions.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import Cache
 
-# What decoders pass along, and no Gated DeltaNet layer has a use for.
+# Arguments that decoders pass along and no Gated DeltaNet layer uses.
 INERT = {
     "cache_position",
     "is_causal",
@@ -23,7 +23,7 @@ INERT = {
     "return_dict",
     "use_cache",
 }
-# Where the samples of a packed row begin and end.
+# Arguments that say at which tokens the samples of a packed row begin and end.
 PACKED = {"cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "max_seqlen", "seq_idx"}
 
 

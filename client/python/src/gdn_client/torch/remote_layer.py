@@ -56,8 +56,9 @@ class RemoteGatedDeltaNet(torch.nn.Module):
                 sequences begin here and end here. By keyword it may have any name: it was cache_params up to
                 transformers 5.23.
             attention_mask: `[B, T]`, zero at padding; with a cache padding is on the left.
-            kwargs: what the decoder passes to every layer. What a local layer may have a use for is refused
-                (`arguments.INERT` has the rest), as are packed sequences, and use_cache without a cache.
+            kwargs: further arguments that the decoder passes to every layer. Arguments that no local layer uses are
+                ignored (`arguments.INERT`). All others are refused, as are packed sequences, and use_cache without
+                a cache.
 
         Returns:
             `[B, T, D]`, zero at padding.

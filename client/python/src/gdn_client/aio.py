@@ -8,7 +8,7 @@
 
 A step whose task is cancelled may have been taken by the server or not. The same step again gets its output. With any
 other call it never was: if it was taken, the session goes back to before it, by its newest durable copy or its
-beginning, and the inputs kept; if it cannot, SessionLostError says so.
+beginning, and the inputs kept. If the session cannot go back, SessionLostError says so.
 Thread safety: for the event loop that it is used on; a session for one task at a time.
 """
 

@@ -12,7 +12,6 @@
 #include "base/status_macros.h"
 #include "capi/handles.h"
 #include "kernels/common/contract.h"
-#include "kernels/prepared_operators.h"
 
 namespace gdn::capi {
 namespace {
@@ -249,7 +248,7 @@ absl::Status Prefill(gdn_pool& pool, LayerStep& step) {
     return pool.context.runner->Prefill(step);
   };
   // It works in the states themselves, so what can be wanting comes first.
-  GDN_RETURN_IF_ERROR(PrepareOperators(*pool.context.backend, [&] {
+  GDN_RETURN_IF_ERROR(pool.context.backend->Prepare([&] {
     Counts in_vain = counts;
     return issue(in_vain);
   }));

@@ -150,6 +150,12 @@ class Backend {
     return issue();
   }
 
+  // Runs `issue`, which issues operators and copies within backend memory, in vain: nothing is computed, launched or
+  // copied, and all that they need is acquired (scratch memory, workspaces, index arrays on the device, kernels' code).
+  // The same operators, issued next, do not fail for want of it. `issue` changes nothing that its caller sees. The
+  // default is for operators that acquire nothing.
+  virtual absl::Status Prepare(absl::FunctionRef<absl::Status()> /*issue*/) { return absl::OkStatus(); }
+
   // Weights as this backend's projections read them, maybe in another order than a file's: their bytes, the scales of
   // F8_E4M3 aside, and the way to `device` from `host`, which has a file's layout in host memory (scales too). There
   // before operators that are issued from now on. INVALID_ARGUMENT where the backend cannot take the values.

@@ -10,7 +10,6 @@
 #include "kernels/common/scratch_needs.h"
 #include "kernels/common/worker_scratch.h"
 #include "kernels/cpu/processor.h"
-#include "kernels/prepared_operators.h"
 #include "kernels/projection/projection_paths.h"
 
 namespace gdn {
@@ -21,7 +20,7 @@ constexpr int kMaxThreads = 1024;
 // Raised whenever a CPU operator's bits change.
 constexpr int kKernelVersion = 4;
 
-class CpuBackend final : public Backend, public PreparesOperators {
+class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : pool_(threads, "gdn-cpu") {
     info_.name = "cpu";

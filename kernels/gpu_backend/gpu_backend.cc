@@ -19,7 +19,6 @@
 #include "kernels/gpu_backend/launch_streams.h"
 #include "kernels/gpu_backend/packed_copy.h"
 #include "kernels/gpu_backend/step_graphs.h"
-#include "kernels/prepared_operators.h"
 #include "kernels/projection/packed_weights_gpu.h"
 
 #ifndef GDN_GPU_BACKEND_NAME
@@ -40,7 +39,7 @@ struct DestroysStream {
 };
 using OwnedStream = std::unique_ptr<const gpu::Stream, DestroysStream>;
 
-class GpuBackend final : public Backend, public PreparesOperators {
+class GpuBackend final : public Backend {
  public:
   GpuBackend(int device, const gpu::DeviceInfo& info, OwnedStream stream, gpu::PinnedRing ring,
              size_t index_arena_bytes)

@@ -1,9 +1,9 @@
-// What is left to do when tokens of a draft are accepted. Of a tree, the entries and columns of the path that was
+// The work that is left when tokens of a draft are accepted. In a tree, the entries and columns of the path that was
 // chosen move behind the session's own. And states whose accepted log entries have passed L, which only drafts let
 // happen, are brought to what plain decodes of the same tokens would have left: the first L entries folded into the
 // base, those after them at the front of the log.
 //
-// What is moved or folded in its place cannot be repeated, so PrepareOperators comes first.
+// A move or a fold in its place cannot be repeated, so Backend::Prepare comes first.
 // Thread safety: as the backend's operators; the work may run behind the caller. Ownership: none.
 //
 //   std::vector<int32_t> lengths = {3, 18};  // accepted: 18 of a log's entries, some of them a draft's
@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/backend.h"
-#include "kernels/prepared_operators.h"
 
 namespace gdn {
 

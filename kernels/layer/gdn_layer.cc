@@ -11,7 +11,6 @@
 #include "kernels/layer/mixer_tensors.h"
 #include "kernels/layer/step_key.h"
 #include "kernels/layer/tree_rounds.h"
-#include "kernels/prepared_operators.h"
 
 namespace gdn {
 namespace {
@@ -151,7 +150,7 @@ absl::Status GdnLayerRunner::PrepareFolds(const LayerStep& step, const int32_t* 
   }
   if (step.draft || !folds) return absl::OkStatus();
   moved_lengths_.assign(log_lengths, log_lengths + step.batch.sequences);
-  const absl::Status prepared = PrepareOperators(backend_, [&] { return Run(step, moved_lengths_.data()); });
+  const absl::Status prepared = backend_.Prepare([&] { return Run(step, moved_lengths_.data()); });
   may_have_folded_ = false;
   return prepared;
 }

@@ -110,7 +110,7 @@ class GdnLayerRunner {
   // Advances each sequence by its 0 .. max_draft rows through the deferred update. `log_lengths` [sequences], host, in
   // and out. Of a draft with parents each token has the output, and the log entry behind the session's, in the order of
   // the tokens, that a chain of its ancestors and itself would give it.
-  // A step that folds is prepared first (PrepareOperators), so that it fails, where it does, before it has changed a
+  // A step that folds is prepared first (Backend::Prepare), so that it fails, where it does, before it has changed a
   // state.
   absl::Status Decode(const LayerStep& step, int32_t* log_lengths);
   // Whether the last Decode has issued what folds: if that failed, or what came after it, the states of sequences whose

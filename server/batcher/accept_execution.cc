@@ -80,7 +80,7 @@ absl::Status MoveAndFold(Backend& backend, Work& work) {
     for (PoolRows rows : work.pools) GDN_RETURN_IF_ERROR(rows.Run(backend));
     return absl::OkStatus();
   };
-  GDN_RETURN_IF_ERROR(PrepareOperators(backend, in_vain));
+  GDN_RETURN_IF_ERROR(backend.Prepare(in_vain));
   for (PoolRows& rows : work.pools) {
     rows.begun = true;
     GDN_RETURN_IF_ERROR(rows.Run(backend));

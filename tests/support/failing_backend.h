@@ -1,5 +1,5 @@
 // A backend that passes everything on to another, and fails operations that work on states: operators, copies within
-// backend memory, and what a launch ends with. What fails has not been passed on.
+// backend memory, and what a launch ends with. An operation that fails has not been passed on.
 //
 // Thread safety: as Backend; Fail and Stop from any thread. Ownership: owns the other backend.
 //
@@ -18,11 +18,10 @@
 #include "base/error.h"
 #include "base/status_macros.h"
 #include "kernels/backend.h"
-#include "kernels/prepared_operators.h"
 
 namespace gdn {
 
-class FailingBackend final : public Backend, public PreparesOperators {
+class FailingBackend final : public Backend {
  public:
   explicit FailingBackend(std::unique_ptr<Backend> other) : other_(std::move(other)) {}
 
@@ -74,7 +73,7 @@ class FailingBackend final : public Backend, public PreparesOperators {
   }
   absl::Status Prepare(absl::FunctionRef<absl::Status()> issue) override {
     preparing_ = true;
-    const absl::Status prepared = PrepareOperators(*other_, issue);
+    const absl::Status prepared = other_->Prepare(issue);
     preparing_ = false;
     return prepared;
   }

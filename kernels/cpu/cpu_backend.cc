@@ -57,60 +57,47 @@ class CpuBackend final : public Backend {
   }
 
   // Each operator validates its params before it touches anything.
-  absl::Status Projection(const ProjectionParams& params) override {
-    if (preparing_) return Need(ScratchFloats(params, pool_.threads()));
-    const ScratchArena::InUse in_use(scratch_);
-    return ProjectionCpu(params, pool_);
-  }
-  absl::Status QkvzSplit(const QkvzSplitParams& params) override {
-    return preparing_ ? absl::OkStatus() : QkvzSplitCpu(params, pool_);
-  }
-  absl::Status CausalConv1d(const CausalConv1dParams& params) override {
-    return preparing_ ? absl::OkStatus() : CausalConv1dCpu(params, pool_);
-  }
-  absl::Status Gating(const GatingParams& params) override {
-    return preparing_ ? absl::OkStatus() : GatingCpu(params, pool_);
-  }
-  absl::Status QkL2Norm(const QkL2NormParams& params) override {
-    return preparing_ ? absl::OkStatus() : QkL2NormCpu(params, pool_);
-  }
-  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override {
-    return preparing_ ? absl::OkStatus() : DeltaRuleChunkCpu(params, pool_);
-  }
-  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override {
-    return preparing_ ? absl::OkStatus() : DeltaRuleScanCpu(params, pool_);
-  }
+  absl::Status Projection(const ProjectionParams& params) override { return RunWithScratch(ProjectionCpu, params); }
+  absl::Status QkvzSplit(const QkvzSplitParams& params) override { return Run(QkvzSplitCpu, params); }
+  absl::Status CausalConv1d(const CausalConv1dParams& params) override { return Run(CausalConv1dCpu, params); }
+  absl::Status Gating(const GatingParams& params) override { return Run(GatingCpu, params); }
+  absl::Status QkL2Norm(const QkL2NormParams& params) override { return Run(QkL2NormCpu, params); }
+  absl::Status DeltaRuleChunk(const DeltaRuleParams& params) override { return Run(DeltaRuleChunkCpu, params); }
+  absl::Status DeltaRuleScan(const DeltaRuleParams& params) override { return Run(DeltaRuleScanCpu, params); }
   absl::Status DeltaRuleDecode(const DeltaRuleDecodeParams& params) override {
-    if (preparing_) return Need(ScratchFloats(params, pool_.threads()));
-    const ScratchArena::InUse in_use(scratch_);
-    return DeltaRuleDecodeCpu(params, pool_);
+    return RunWithScratch(DeltaRuleDecodeCpu, params);
   }
   absl::Status MaterializeState(const MaterializeStateParams& params) override {
-    if (preparing_) return Need(ScratchFloats(params, pool_.threads()));
-    const ScratchArena::InUse in_use(scratch_);
-    return MaterializeStateCpu(params, pool_);
+    return RunWithScratch(MaterializeStateCpu, params);
   }
-  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override {
-    return preparing_ ? absl::OkStatus() : GatedRmsNormCpu(params, pool_);
-  }
+  absl::Status GatedRmsNorm(const GatedRmsNormParams& params) override { return Run(GatedRmsNormCpu, params); }
   absl::Status Convert(const ConvertParams& params) override {
     return preparing_ ? absl::OkStatus() : ConvertCpu(params);
   }
 
  private:
+  template <typename Params>
+  absl::Status Run(absl::Status (*run)(const Params&, ThreadPool&), const Params& params) {
+    return preparing_ ? absl::OkStatus() : run(params, pool_);
+  }
+  // Runs an operator that takes scratch memory of `scratch_`.
+  template <typename Params>
+  absl::Status RunWithScratch(absl::Status (*run)(const Params&, ThreadPool&), const Params& params) {
+    if (preparing_) {
+      needed_floats_ = std::max(needed_floats_, ScratchFloats(params, pool_.threads()));  // one operator runs at a time
+      return absl::OkStatus();
+    }
+    const ScratchArena::InUse in_use(scratch_);
+    return run(params, pool_);
+  }
+
   // Constant after construction.
   BackendInfo info_;
-
-  // Of the operator that is prepared: one runs at a time.
-  absl::Status Need(int64_t floats) {
-    needed_floats_ = std::max(needed_floats_, floats);
-    return absl::OkStatus();
-  }
 
   // Own synchronisation; one thread at a time issues operators.
   ThreadPool pool_;
 
-  // Of the thread that issues operators.
+  // Used by the thread that issues operators.
   ScratchArena scratch_;  // as large as any operators have needed that were prepared
   bool preparing_ = false;
   int64_t needed_floats_ = 0;
